@@ -1,0 +1,6 @@
+"""A strict simulator of AMD CDNA code objects.
+
+May import: convgen.ir, convgen.backends.simulation; nothing from selection or emission (design: two rooms, no shared mistakes)."""
+
+if __name__ != "convgen.backends.amdgpu.sim":  # a second copy of a module would mean a second intern table
+    raise ImportError(f"import this package as convgen.backends.amdgpu.sim, not as {__name__}")
