@@ -129,3 +129,5 @@ def scalar(name: str) -> Type:
 def vector(elem: Type, lanes: int) -> VectorType:
     """The interned vector type of `lanes` elements per lane."""
     return VectorType(elem, lanes)
+
+surface = vector(u32, 4)  #: what names a bounded window of global memory (AMD: the four words of a buffer descriptor)

@@ -1,0 +1,515 @@
+"""Pure expressions: what one lane computes. Operators build nodes and never simplify.
+
+`==` and `hash` are identity; comparisons that build nodes are `eq`, `ne`, `<`, `<=`, `>`, `>=`. Python numbers are
+lifted to the type of the other operand. Integer `//` and `%` are floor division and its remainder; see docs/ir.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from convgen.ir.error import UserError
+from convgen.ir.node import Node, derived, node, set_derived
+from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, surface, vector
+
+Number = int | float
+
+
+class Expr(Node):
+    """A value of one lane; `type` is derived from the operands."""
+
+    __slots__ = ()
+    type: AnyType
+
+    def __bool__(self) -> bool:
+        raise UserError("an IR expression has no truth value: use select(), & and |, or Python values")
+
+    def __add__(self, o: Expr | Number) -> Expr:
+        return Add(self, lift(o, self))
+
+    def __radd__(self, o: Number) -> Expr:
+        return Add(lift(o, self), self)
+
+    def __sub__(self, o: Expr | Number) -> Expr:
+        return Sub(self, lift(o, self))
+
+    def __rsub__(self, o: Number) -> Expr:
+        return Sub(lift(o, self), self)
+
+    def __mul__(self, o: Expr | Number) -> Expr:
+        return Mul(self, lift(o, self))
+
+    def __rmul__(self, o: Number) -> Expr:
+        return Mul(lift(o, self), self)
+
+    def __floordiv__(self, o: Expr | Number) -> Expr:
+        return Div(self, lift(o, self))
+
+    def __mod__(self, o: Expr | Number) -> Expr:
+        return Mod(self, lift(o, self))
+
+    def __and__(self, o: Expr | Number) -> Expr:
+        return And(self, lift(o, self))
+
+    def __or__(self, o: Expr | Number) -> Expr:
+        return Or(self, lift(o, self))
+
+    def __xor__(self, o: Expr | Number) -> Expr:
+        return Xor(self, lift(o, self))
+
+    def __lshift__(self, o: Expr | Number) -> Expr:
+        return Shl(self, lift(o, self))
+
+    def __rshift__(self, o: Expr | Number) -> Expr:
+        return Shr(self, lift(o, self))
+
+    def __lt__(self, o: Expr | Number) -> Expr:
+        return Lt(self, lift(o, self))
+
+    def __le__(self, o: Expr | Number) -> Expr:
+        return Le(self, lift(o, self))
+
+    def __gt__(self, o: Expr | Number) -> Expr:
+        return Lt(lift(o, self), self)
+
+    def __ge__(self, o: Expr | Number) -> Expr:
+        return Le(lift(o, self), self)
+
+    def __invert__(self) -> Expr:
+        return Not(self)
+
+    def to(self, type: AnyType) -> Expr:
+        """This value converted to `type`: integers wrap or extend by their own sign, floats round to nearest even."""
+        return self if type is self.type else Cast(type, self)
+
+    def __str__(self) -> str:
+        from convgen.ir.text import show
+
+        return show(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+# ---------------------------------------------------------------- leaves
+
+
+@node
+class Const(Expr):
+    """A constant; `bits` is the value of an integer or bool, and the bit pattern of a float."""
+
+    dtype: Type
+    bits: int
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        set_derived(self, "type", self.dtype)
+
+    @property
+    def value(self) -> int | float:
+        """The constant as a Python number."""
+        if not self.dtype.is_float:
+            return self.bits
+        raw = np.array([self.bits], dtype=f"uint{self.dtype.bits}")
+        return float(raw.view(self.dtype.numpy)[0])
+
+
+@node
+class Var(Expr):
+    """A named value: bound once by a let, a load, a loop or the kernel's ABI."""
+
+    name: str
+    id: int
+    dtype: AnyType
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        set_derived(self, "type", self.dtype)
+
+
+@node
+class Lane(Expr):
+    """The lane's number within its subgroup: the only source of divergence."""
+
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        set_derived(self, "type", s32)
+
+
+# ---------------------------------------------------------------- operators
+
+
+class Unary(Expr):
+    __slots__ = ()
+    a: Expr
+
+
+class Binary(Expr):
+    """Two operands of one identical type."""
+
+    __slots__ = ()
+    symbol: ClassVar[str] = "?"
+    commutes: ClassVar[bool] = False
+    a: Expr
+    b: Expr
+
+    def infer(self) -> None:
+        if self.a.type is not self.b.type:
+            raise UserError(f"{type(self).__name__}: operands are {self.a.type} and {self.b.type}; convert with .to()")
+        set_derived(self, "type", self.result())
+
+    def result(self) -> AnyType:
+        return self.a.type
+
+
+class Comparison(Binary):
+    __slots__ = ()
+
+    def result(self) -> AnyType:
+        return bool_ if isinstance(self.a.type, Type) else vector(bool_, self.a.type.lanes)
+
+
+@node
+class Add(Binary):
+    symbol, commutes = "+", True
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Sub(Binary):
+    symbol = "-"
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Mul(Binary):
+    symbol, commutes = "*", True
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class MulHi(Binary):
+    """The upper 32 bits of the unsigned 64-bit product of two 32-bit integers."""
+
+    symbol, commutes = "mulhi", True
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Div(Binary):
+    """Floor division; the divisor must not be zero."""
+
+    symbol = "//"
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Mod(Binary):
+    """`a - b * (a // b)`: the sign of the divisor."""
+
+    symbol = "%"
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Min(Binary):
+    symbol, commutes = "min", True
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Max(Binary):
+    symbol, commutes = "max", True
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class And(Binary):
+    symbol, commutes = "&", True
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Or(Binary):
+    symbol, commutes = "|", True
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Xor(Binary):
+    symbol, commutes = "^", True
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Shl(Binary):
+    """Shift left; the amount must lie in [0, bits)."""
+
+    symbol = "<<"
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Shr(Binary):
+    """Shift right, arithmetic for signed and logical for unsigned types; the amount must lie in [0, bits)."""
+
+    symbol = ">>"
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Lt(Comparison):
+    symbol = "<"
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Le(Comparison):
+    symbol = "<="
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Eq(Comparison):
+    symbol, commutes = "==", True
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Ne(Comparison):
+    symbol, commutes = "!=", True
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+
+@node
+class Not(Unary):
+    """Bitwise complement; logical negation of a bool."""
+
+    a: Expr
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        set_derived(self, "type", self.a.type)
+
+
+@node
+class Select(Expr):
+    """`a` where `cond` holds, else `b`; both are evaluated."""
+
+    cond: Expr
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        if self.cond.type.elem is not bool_ or self.a.type is not self.b.type:
+            raise UserError(f"select: {self.cond.type} ? {self.a.type} : {self.b.type}")
+        set_derived(self, "type", self.a.type)
+
+
+@node
+class Cast(Expr):
+    """Conversion to `dtype`, element by element: integers wrap, floats round to nearest even."""
+
+    dtype: AnyType
+    a: Expr
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        if self.dtype.lanes != self.a.type.lanes:
+            raise UserError(f"cast: {self.a.type} has {self.a.type.lanes} elements, {self.dtype} {self.dtype.lanes}")
+        set_derived(self, "type", self.dtype)
+
+
+@node
+class Uniform(Unary):
+    """The value all active lanes agree on, now subgroup-uniform by contract (the interpreter checks it)."""
+
+    a: Expr
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        set_derived(self, "type", self.a.type)
+
+
+# ---------------------------------------------------------------- vectors and matrices
+
+
+@node
+class Splat(Expr):
+    """Every element of a vector is the scalar `a`."""
+
+    dtype: VectorType
+    a: Expr
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        if self.a.type is not self.dtype.elem:
+            raise UserError(f"splat: {self.a.type} into {self.dtype}")
+        set_derived(self, "type", self.dtype)
+
+
+@node
+class Pack(Expr):
+    """The bits of `parts`, first part lowest, as one value of type `dtype`."""
+
+    dtype: AnyType
+    parts: tuple[Expr, ...]
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        given = sum(p.type.bits for p in self.parts)
+        if given != self.dtype.bits:
+            raise UserError(f"pack: {given} bits given, {self.dtype} has {self.dtype.bits}")
+        set_derived(self, "type", self.dtype)
+
+
+@node
+class Slice(Expr):
+    """Elements [start, start + type.lanes) of the vector `a`."""
+
+    a: Expr
+    start: int
+    count: int
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        if not 0 <= self.start <= self.start + self.count <= self.a.type.lanes:
+            raise UserError(f"slice: elements {self.start}..{self.start + self.count} of {self.a.type}")
+        set_derived(self, "type", vector(self.a.type.elem, self.count))
+
+
+@node
+class Mma(Expr):
+    """`acc + a * b` on whole fragments; `op` (an `ir.mma.MmaTile`) gives the tile's atoms and layouts."""
+
+    op: Any
+    acc: Expr
+    a: Expr
+    b: Expr
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        wanted = (self.op.acc_type, self.op.a_type, self.op.b_type)
+        given = (self.acc.type, self.a.type, self.b.type)
+        if given != wanted:
+            raise UserError(f"mma {self.op.atom.name}: operands {given}, wanted {wanted}")
+        set_derived(self, "type", self.acc.type)
+
+
+@node
+class Surface(Expr):
+    """A bounded window of a global buffer: `shift` bytes from its start, `extent` bytes long.
+
+    An access at an offset outside [0, extent) is defined: a load gives zero, a store is dropped.
+    """
+
+    buffer: Any
+    shift: Expr
+    extent: Expr
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        set_derived(self, "type", surface)
+
+
+# ---------------------------------------------------------------- makers
+
+_ids = itertools.count(1)
+
+
+def var(name: str, type: AnyType = s32) -> Var:
+    """A fresh variable: the id keeps equal names apart."""
+    return Var(name, next(_ids), type)
+
+
+def reset_ids() -> None:
+    """Number variables from 1 again, so that a build does not depend on what was built before it."""
+    global _ids
+    _ids = itertools.count(1)
+
+
+def const(value: Number | bool, type: Type = s32) -> Const:
+    """The constant of that value; UserError unless `type` represents it exactly (floats are rounded)."""
+    if type.is_float:
+        bits = np.array([value], dtype=type.numpy).view(f"uint{type.bits}")[0]
+        return Const(type, int(bits))
+    if int(value) != value or not type.min <= value <= type.max:
+        raise UserError(f"constant {value} does not fit {type}")
+    return Const(type, int(value))
+
+
+def lift(value: Expr | Number, like: Expr) -> Expr:
+    """`value` as an expression of the type of `like`."""
+    if isinstance(value, Expr):
+        return value
+    elem = like.type.elem
+    scalar = const(value, elem)
+    return scalar if isinstance(like.type, Type) else Splat(like.type, scalar)
+
+
+def eq(a: Expr, b: Expr | Number) -> Expr:
+    return Eq(a, lift(b, a))
+
+
+def ne(a: Expr, b: Expr | Number) -> Expr:
+    return Ne(a, lift(b, a))
+
+
+def minimum(a: Expr, b: Expr | Number) -> Expr:
+    return Min(a, lift(b, a))
+
+
+def maximum(a: Expr, b: Expr | Number) -> Expr:
+    return Max(a, lift(b, a))
+
+
+def select(cond: Expr, a: Expr, b: Expr | Number) -> Expr:
+    return Select(cond, a, lift(b, a))
+
+
+def zeros(type: VectorType) -> Expr:
+    """A vector of zeros."""
+    return Splat(type, const(0, type.elem))
+
+
+lane: Callable[[], Lane] = Lane

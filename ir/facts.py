@@ -1,0 +1,36 @@
+"""What passes and plans may ask of a target: numbers and capabilities, never its name."""
+
+from __future__ import annotations
+
+import attrs
+
+from convgen.ir.mma import MmaAtom
+
+
+@attrs.frozen
+class SharedPhases:
+    """How a shared-memory access of one width is served: lane groups, one a cycle, over `banks` 4-byte banks."""
+
+    banks: int
+    phases: tuple[tuple[int, ...], ...]
+
+
+@attrs.frozen
+class TargetFacts:
+    """Numbers and capabilities of one target; units in the names, sources in the target's table."""
+
+    name: str
+    subgroup_size: int
+    max_subgroups: int  #: of one workgroup
+    shared_bytes: int  #: shared memory of one workgroup
+    registers: int  #: vector registers a lane can address as ALU operands
+    accumulators: int  #: further registers for matrix accumulators (AGPRs)
+    compute_units: int
+    global_widths: tuple[int, ...]  #: bytes a lane may move in one message, descending
+    shared_widths: tuple[int, ...]
+    global_imm_max: int  #: greatest immediate offset of a global message, bytes
+    shared_imm_max: int
+    surface_max: int  #: greatest extent of a surface, bytes
+    shared_read: SharedPhases  #: of the widest read
+    shared_write: SharedPhases
+    atoms: tuple[MmaAtom, ...]

@@ -1,0 +1,125 @@
+"""Distributed layouts: which element of a tile each (subgroup, lane, register) holds.
+
+A layout is a list of blocks. Each block is one digit of one tile dimension, innermost digit first, and says where that
+digit lives: in the subgroup number, in the lane number, or in the element number within the lane's registers. MMA
+operands, the split of a cooperative copy, IREE's NestedLayout and XeTile's wg_map/sg_map are all instances.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import attrs
+
+from convgen.ir.error import UserError
+
+
+class Space(Enum):
+    """Where a digit of a tile coordinate lives."""
+
+    REGISTER = "r"  #: element number within one lane
+    LANE = "l"
+    SUBGROUP = "s"
+
+
+@attrs.frozen
+class Digit:
+    """`size` consecutive positions of `dim`, found at `number // stride % size` of the space's number."""
+
+    dim: str
+    size: int
+    space: Space
+    stride: int
+
+
+@attrs.frozen(cache_hash=True)
+class Fragment:
+    """A distributed layout of a tile with dimensions `dims`; `digits` of one dimension stand innermost first.
+
+    A subgroup or lane stride that no digit covers means replication: all those owners hold the same element.
+    """
+
+    dims: tuple[str, ...]
+    digits: tuple[Digit, ...]
+
+    def __attrs_post_init__(self) -> None:
+        for d in self.digits:
+            if d.dim not in self.dims or d.size < 1 or d.stride < 1:
+                raise UserError(f"fragment: bad digit {d} for dimensions {self.dims}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Tile extent along each of `dims`."""
+        return tuple(math.prod(d.size for d in self.digits if d.dim == dim) for dim in self.dims)
+
+    @property
+    def registers(self) -> int:
+        """Elements that one lane holds."""
+        return math.prod(d.size for d in self.digits if d.space is Space.REGISTER)
+
+    @property
+    def subgroups(self) -> int:
+        """Number of subgroups that hold different parts."""
+        return math.prod(d.size for d in self.digits if d.space is Space.SUBGROUP)
+
+    def extent(self, dim: str) -> int:
+        return self.shape[self.dims.index(dim)]
+
+    def coords(self, subgroup: Any, lane: Any, register: Any) -> dict[str, Any]:
+        """The tile coordinates that this element holds; numbers, numpy arrays and IR expressions alike."""
+        number = {Space.REGISTER: register, Space.LANE: lane, Space.SUBGROUP: subgroup}
+        return self._sum(lambda d: _digit(number[d.space], d))
+
+    def partial(self, space: Space, number: Any) -> dict[str, Any]:
+        """The part of the coordinates that one space's number contributes; the parts of all three spaces add up."""
+        return self._sum(lambda d: _digit(number, d) if d.space is space else 0)
+
+    def _sum(self, digit: Any) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for dim in self.dims:
+            scale, total = 1, 0
+            for d in self.digits:
+                if d.dim == dim:
+                    total = _plus(total, digit(d), scale)
+                    scale *= d.size
+            out[dim] = total
+        return out
+
+    def owner(self, coords: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """(subgroup, lane, register) of the first owner of an element: the inverse of `coords`."""
+        number = {Space.SUBGROUP: 0, Space.LANE: 0, Space.REGISTER: 0}
+        scale = dict.fromkeys(self.dims, 1)
+        for d in self.digits:
+            digit = coords[d.dim] // scale[d.dim] % d.size
+            number[d.space] = number[d.space] + digit * d.stride
+            scale[d.dim] *= d.size
+        return number[Space.SUBGROUP], number[Space.LANE], number[Space.REGISTER]
+
+    def contiguous(self, dim: str) -> int:
+        """How many consecutive registers, from 0, hold consecutive positions of `dim` (its innermost digits)."""
+        run = 1
+        for d in (d for d in self.digits if d.dim == dim):
+            if d.space is not Space.REGISTER or d.stride != run:
+                break
+            run *= d.size
+        return run
+
+    def __str__(self) -> str:
+        return " ".join(f"{d.dim}{d.size}{d.space.value}{d.stride}" for d in self.digits)
+
+
+def _digit(number: Any, d: Digit) -> Any:
+    if d.size == 1:
+        return 0
+    scaled = number if d.stride == 1 else number // d.stride
+    return scaled % d.size
+
+
+def _plus(total: Any, digit: Any, scale: int) -> Any:
+    if isinstance(digit, int) and digit == 0:
+        return total
+    term = digit if scale == 1 else digit * scale
+    return term if isinstance(total, int) and total == 0 else total + term

@@ -1,0 +1,133 @@
+"""Memory as the IR sees it: global buffers, shared (SLM/LDS) tiles with a swizzle, and views."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+
+from convgen.ir.error import UserError
+from convgen.ir.layout import Layout
+from convgen.ir.node import Node, node
+from convgen.ir.types import Type
+
+
+@node
+class Global(Node):
+    """A buffer argument of the kernel: `bytes` long, elements of type `elem`."""
+
+    name: str
+    elem: Type
+    bytes: int
+
+
+@attrs.frozen(cache_hash=True)
+class Swizzle:
+    """Chunk c of row r stands at chunk position `c ^ (r >> shift & mask)`: a bijection on the chunks of a row."""
+
+    shift: int = 0
+    mask: int = 0
+
+    def __call__(self, chunk: Any, row: Any) -> Any:
+        if self.mask == 0:
+            return chunk
+        return chunk ^ ((row >> self.shift if self.shift else row) & self.mask)
+
+
+@node
+class Shared(Node):
+    """`slots` copies of a rows x cols tile in shared memory, rows `pitch` bytes apart, chunks of a row swizzled.
+
+    `chunk` is the unit of the swizzle in bytes (16: one ds_read_b128).
+    """
+
+    name: str
+    elem: Type
+    rows: int
+    cols: int
+    pitch: int
+    slots: int
+    swizzle: Swizzle
+    chunk: int
+
+    def infer(self) -> None:
+        chunks, rest = divmod(self.cols * self.elem.bytes, self.chunk)
+        if rest or self.swizzle.mask >= max(1, chunks) or self.pitch < self.cols * self.elem.bytes:
+            raise UserError(f"shared tile {self.name}: {chunks} chunks in a row of pitch {self.pitch}, {self.swizzle}")
+
+    @property
+    def slot_bytes(self) -> int:
+        return self.rows * self.pitch
+
+    @property
+    def bytes(self) -> int:
+        return self.slots * self.slot_bytes
+
+    def address(self, slot: Any, row: Any, col: Any) -> Any:
+        """Byte offset of an element from the tile's start; numbers, numpy arrays and IR expressions alike."""
+        per_chunk = self.chunk // self.elem.bytes
+        chunk = self.swizzle(col // per_chunk, row)
+        return slot * self.slot_bytes + row * self.pitch + chunk * self.chunk + col % per_chunk * self.elem.bytes
+
+
+@attrs.frozen(cache_hash=True)
+class Dim:
+    """One dimension of a view: positions [0, size) exist; `padded` >= size is its share of the fused axis."""
+
+    name: str
+    size: int
+    padded: int
+
+
+@attrs.frozen(cache_hash=True)
+class TensorDim:
+    """A tensor coordinate as a linear function of view dimensions: `sum(coef * dim) + const`.
+
+    Where `masked`, the coordinate may leave [0, size): the element then has the fill value of the view (zero) and
+    stores to it are dropped.
+    """
+
+    size: int
+    terms: tuple[tuple[str, int], ...]
+    const: int = 0
+    masked: bool = False
+
+    def at(self, dims: dict[str, Any]) -> Any:
+        total: Any = self.const
+        for name, coef in self.terms:
+            total = dims[name] * coef + total
+        return total
+
+
+@node
+class View(Node):
+    """A virtual tensor over a global buffer.
+
+    `axes` are the dimensions the program indexes; each is a fusion of view dims, outermost first, so that index
+    `((d0 * padded1) + d1) * padded2 + d2` decodes to (d0, d1, d2). `index` maps view dims to tensor coordinates,
+    `layout` maps these to elements of `memory`. Elements outside a dim's size, or outside a masked tensor dim, are
+    zero on load and dropped on store. After views, nothing knows the word convolution.
+    """
+
+    memory: Global
+    layout: Layout
+    axes: tuple[tuple[Dim, ...], ...]
+    index: tuple[TensorDim, ...]
+
+    def extent(self, axis: int) -> int:
+        """Length of a fused axis, padding included."""
+        return math.prod(d.padded for d in self.axes[axis])
+
+    def decode(self, axis: int, position: Any) -> dict[str, Any]:
+        """The view dims of a fused position; the outermost dim is not reduced, so over-run shows as `>= size`."""
+        out: dict[str, Any] = {}
+        dims = self.axes[axis]
+        for i in range(len(dims) - 1, 0, -1):
+            if dims[i].padded == 1:
+                out[dims[i].name] = 0
+                continue
+            out[dims[i].name] = position % dims[i].padded
+            position = position // dims[i].padded
+        out[dims[0].name] = position
+        return out

@@ -1,0 +1,118 @@
+"""Matrix multiplication on fragments: D[i, j] += sum over k of A[i, k] * B[j, k]."""
+
+from __future__ import annotations
+
+import attrs
+
+from convgen.ir.error import UserError
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.types import Type, VectorType, vector
+
+
+@attrs.frozen(cache_hash=True)
+class MmaAtom:
+    """One matrix instruction: a (rows x k) times (k x cols) product held by one subgroup.
+
+    `a`, `b`, `d` are the fragments of a single instruction over dims (i, k), (j, k) and (i, j); their registers count
+    elements. `passes` is the issue interval in units of 4 clocks. Facts come from the target's table.
+    """
+
+    name: str
+    rows: int
+    cols: int
+    k: int
+    ab: Type
+    acc: Type
+    a: Fragment
+    b: Fragment
+    d: Fragment
+    passes: int
+
+
+def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
+    """The K digits of `steps` instructions whose registers hold `pack` instructions' elements side by side.
+
+    Any K order serves as long as A and B agree; this one makes a lane's elements of `pack` instructions contiguous.
+    """
+    inner = tuple(d for d in atom.digits if d.dim == "k" and d.space is Space.REGISTER)
+    lanes = tuple(d for d in atom.digits if d.dim == "k" and d.space is Space.LANE)
+    held = atom.registers
+    outer = (Digit("k", pack, Space.REGISTER, held), *lanes, Digit("k", steps // pack, Space.REGISTER, held * pack))
+    return inner + outer
+
+
+def _operand(atom: Fragment, row: str, tiles: int, waves: Digit, pack: int, steps: int) -> Fragment:
+    rows = tuple(d for d in atom.digits if d.dim == row)
+    per_tile = atom.registers * steps
+    return Fragment(
+        (row, "k"), (*rows, Digit(row, tiles, Space.REGISTER, per_tile), waves, *_k_digits(atom, pack, steps))
+    )
+
+
+@attrs.frozen(cache_hash=True)
+class MmaTile:
+    """A workgroup's product: a grid of waves, each with tiles_i x tiles_j x steps instructions.
+
+    Waves are numbered i fastest. `pack` instructions share one contiguous run of K per lane (wider LDS reads).
+    """
+
+    atom: MmaAtom
+    tiles_i: int
+    tiles_j: int
+    steps: int
+    pack: int = 1
+    waves_i: int = 1
+    waves_j: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        if self.steps % self.pack:
+            raise UserError(f"mma tile: {self.steps} steps do not split into packs of {self.pack}")
+
+    @property
+    def a(self) -> Fragment:
+        """Layout of the A operand over (i, k), i relative to the workgroup's tile."""
+        waves = Digit("i", self.waves_i, Space.SUBGROUP, 1)
+        return _operand(self.atom.a, "i", self.tiles_i, waves, self.pack, self.steps)
+
+    @property
+    def b(self) -> Fragment:
+        """Layout of the B operand over (j, k)."""
+        waves = Digit("j", self.waves_j, Space.SUBGROUP, self.waves_i)
+        return _operand(self.atom.b, "j", self.tiles_j, waves, self.pack, self.steps)
+
+    @property
+    def d(self) -> Fragment:
+        """Layout of the accumulator over (i, j)."""
+        held = self.atom.d.registers
+        return Fragment(
+            ("i", "j"),
+            (
+                *self.atom.d.digits,
+                Digit("i", self.tiles_i, Space.REGISTER, held),
+                Digit("j", self.tiles_j, Space.REGISTER, held * self.tiles_i),
+                Digit("i", self.waves_i, Space.SUBGROUP, 1),
+                Digit("j", self.waves_j, Space.SUBGROUP, self.waves_i),
+            ),
+        )
+
+    def a_start(self, tile: int, step: int) -> int:
+        """First register element of A for instruction (tile, step)."""
+        return (tile * self.steps + step) * self.atom.a.registers
+
+    def b_start(self, tile: int, step: int) -> int:
+        return (tile * self.steps + step) * self.atom.b.registers
+
+    def d_start(self, tile_i: int, tile_j: int) -> int:
+        return (tile_j * self.tiles_i + tile_i) * self.atom.d.registers
+
+    @property
+    def a_type(self) -> VectorType:
+        return vector(self.atom.ab, self.a.registers)
+
+    @property
+    def b_type(self) -> VectorType:
+        return vector(self.atom.ab, self.b.registers)
+
+    @property
+    def acc_type(self) -> VectorType:
+        return vector(self.atom.acc, self.d.registers)

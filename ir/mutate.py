@@ -1,0 +1,107 @@
+"""Walking and rewriting: a mutator dispatched by a type table, its one-shot form, and post-order.
+
+Two tools only (docs/ir.md): rules for local equalities, mutators for whatever has scope or state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from convgen.ir.expr import Expr, Var
+from convgen.ir.node import CLASSES, Node
+
+N = TypeVar("N", bound=Node)
+Handler = Callable[[Any], Node]
+
+
+class Mutator:
+    """Rewrite a DAG bottom-up. A subclass handles node class `Add` by a method `Add(self, node)`.
+
+    A handler calls `self.mutate(child)` for the children it wants rewritten, or `self.descend(node)` for the default.
+    Each unique node is visited once per scope; `with self.scope()` starts a fresh memo, for mutators whose result
+    depends on where a node stands (constraints, definitions).
+    """
+
+    mutate: Callable[[Any], Any]
+
+    def __init__(self) -> None:
+        self._table: dict[type[Node], Handler] = {
+            cls: getattr(self, name) for name, cls in CLASSES.items() if hasattr(self, name)
+        }
+        self._go, self.mutate = self._closures()
+
+    def __call__(self, root: N) -> N:
+        with self.scope():
+            return self.mutate(root)  # type: ignore[no-any-return]
+
+    def descend(self, node: N) -> N:
+        """`node` with its children mutated."""
+        go, get = self._go
+        return node.map(go, get)
+
+    def _closures(self) -> tuple[Any, Callable[[Any], Any]]:
+        memo: dict[Node, Node] = {}
+        get, table = memo.get, self._table
+
+        def go(node: Node) -> Node:
+            handler = table.get(type(node))
+            out = memo[node] = handler(node) if handler else node.map(go, get)
+            return out
+
+        def mutate(node: Node) -> Node:
+            out = get(node)
+            return go(node) if out is None else out
+
+        return (go, get), mutate
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """A fresh memo for the nodes visited inside."""
+        saved = self._go, self.mutate
+        self._go, self.mutate = self._closures()
+        try:
+            yield
+        finally:
+            self._go, self.mutate = saved
+
+
+def mutate(root: N, handlers: Mapping[type[Node], Callable[[Any], Node]]) -> N:
+    """Rewrite bottom-up: each node whose class has a handler is replaced by `handler(node with mutated children)`."""
+    memo: dict[Node, Node] = {}
+    get = memo.get
+
+    def go(node: Node) -> Node:
+        out = node.map(go, get)
+        handler = handlers.get(type(out))
+        if handler is not None:
+            out = handler(out)
+        memo[node] = out
+        return out
+
+    return go(root)  # type: ignore[return-value]
+
+
+def substitute(root: N, values: Mapping[Var, Expr]) -> N:
+    """`root` with variables replaced; binders are not renamed, so the values must not be captured."""
+    return mutate(root, {Var: lambda v: values.get(v, v)})
+
+
+def postorder(root: Node) -> Iterator[Node]:
+    """Every unique node under `root` once, children before parents."""
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(root, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((c, False) for c in reversed(node.children()))
+
+
+def free_vars(root: Expr) -> tuple[Var, ...]:
+    """The variables of an expression in order of first appearance."""
+    return tuple(n for n in postorder(root) if isinstance(n, Var))

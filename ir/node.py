@@ -1,0 +1,171 @@
+"""Hash consing: constructing a node with the same fields yields the same object.
+
+`@node` turns an annotated class into an interned, immutable record. Equality is identity, so nodes are safe and fast
+dictionary keys and "unchanged" is `new is old`. The table is strong; children always precede parents in it, so one
+reverse pass (`sweep`) frees all that nothing else refers to.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from sys import getrefcount
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+import attrs
+
+T = TypeVar("T")
+Go = Callable[["Node"], "Node"]
+Get = Callable[["Node"], "Node | None"]
+
+_TABLE: dict[tuple[Any, ...], Node] = {}
+CLASSES: dict[str, type[Node]] = {}  #: every concrete node class by name, in order of declaration
+
+#: Annotations that mark a field as a child (or a tuple of children); all other fields are plain hashable data.
+_CHILD = frozenset({"Expr", "Var", "Stmt"})
+
+
+class Node:
+    """Base of all interned records."""
+
+    __slots__ = ()
+    fields: ClassVar[tuple[str, ...]] = ()
+    child_fields: ClassVar[tuple[str, ...]] = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), tuple(getattr(self, f) for f in self.fields))
+
+    def __copy__(self: T) -> T:
+        return self
+
+    def __deepcopy__(self: T, memo: object) -> T:
+        return self
+
+    def infer(self) -> None:
+        """Check the operands and set derived slots; runs once, when the node is new."""
+
+    def map(self: T, go: Go, get: Get) -> T:
+        """This node with `get(child)`, or `go(child)` where that is None, for each child; self if nothing changed."""
+        return self
+
+    def children(self) -> tuple[Node, ...]:
+        """The child nodes in field order."""
+        return ()
+
+
+def derived() -> Any:
+    """A slot that `infer` sets: neither a constructor argument nor part of the identity."""
+    return attrs.field(init=False)
+
+
+def _new_source(fields: tuple[str, ...]) -> str:
+    args = "".join(f", {f}" for f in fields)
+    lines = [f"def __new__(cls{args}):", f"    key = (cls{args})" if fields else "    key = (cls,)"]
+    lines += ["    self = table.get(key)", "    if self is None:", "        self = allocate(cls)"]
+    lines += [f"        set_{f}(self, {f})" for f in fields]
+    lines += ["        self.infer()", "        table[key] = self", "    return self"]
+    return "\n".join(lines)
+
+
+def _map_source(fields: tuple[str, ...], kinds: dict[str, str]) -> str:
+    lines = ["def map(self, go, get):"]
+    for i, f in enumerate(fields):
+        lines.append(f"    o{i} = n{i} = self.{f}")
+        if kinds[f] == "child":
+            lines += [f"    n{i} = get(o{i})", f"    if n{i} is None: n{i} = go(o{i})"]
+        elif kinds[f] == "children":
+            lines += [f"    n{i} = mapped(o{i}, go, get)"]
+    same = " and ".join(f"n{i} is o{i}" for i, f in enumerate(fields) if kinds[f] != "data")
+    news = ", ".join(f"n{i}" for i in range(len(fields)))
+    lines.append(f"    return self if {same} else type(self)({news})")
+    return "\n".join(lines)
+
+
+def _children_source(fields: tuple[str, ...], kinds: dict[str, str]) -> str:
+    parts = ["*self." + f if kinds[f] == "children" else "self." + f for f in fields if kinds[f] != "data"]
+    return f"def children(self): return ({', '.join(parts)},)"
+
+
+def _mapped(old: tuple[Node, ...], go: Go, get: Get) -> tuple[Node, ...]:
+    new = []
+    changed = False
+    for o in old:
+        n = get(o)
+        if n is None:
+            n = go(o)
+        changed = changed or n is not o
+        new.append(n)
+    return tuple(new) if changed else old
+
+
+def _kind(annotation: str) -> str:
+    if annotation in _CHILD:
+        return "child"
+    inner = annotation.removeprefix("tuple[").removesuffix(", ...]")
+    return "children" if inner != annotation and inner in _CHILD else "data"
+
+
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived,))
+def node(cls: type[T]) -> type[T]:
+    """Make `cls` an interned node class; its annotated fields, in order, are constructor arguments and identity."""
+    made: Any = attrs.define(init=False, eq=False, repr=False, weakref_slot=False)(cls)
+    attributes = attrs.fields(made)
+    fields = tuple(a.name for a in attributes if a.init)
+    kinds = {a.name: _kind(a.type if isinstance(a.type, str) else "") for a in attributes if a.init}
+    made.fields = fields
+    made.child_fields = tuple(f for f in fields if kinds[f] != "data")
+    made.__match_args__ = fields
+    scope: dict[str, Any] = {f"set_{f}": getattr(made, f).__set__ for f in fields}
+    scope.update(table=_TABLE, allocate=object.__new__, mapped=_mapped)
+    exec(_new_source(fields), scope)
+    made.__new__ = staticmethod(scope["__new__"])
+    if made.child_fields:
+        exec(_map_source(fields, kinds), scope)
+        exec(_children_source(fields, kinds), scope)
+        made.map, made.children = scope["map"], scope["children"]
+    CLASSES[cls.__name__] = made
+    return made  # type: ignore[no-any-return]
+
+
+def set_derived(self: Node, name: str, value: object) -> None:
+    """Write a derived slot from within `infer` (the class itself refuses assignment)."""
+    object.__setattr__(self, name, value)
+
+
+def table_size() -> int:
+    """Number of live interned nodes."""
+    return len(_TABLE)
+
+
+def _dead_count() -> int:
+    """References to a node that only the table holds, as `sweep` sees it; measured, since it depends on CPython."""
+    probe: dict[tuple[Any, ...], object] = {("probe",): object()}
+    return getrefcount(probe[("probe",)])
+
+
+def sweep() -> int:
+    """Forget all nodes that nothing outside the table refers to; returns how many. Call between kernels."""
+    dead = _dead_count()
+    keys = list(_TABLE)
+    before = len(keys)
+    while keys:
+        key = keys.pop()  # popped, for a key held here would keep its operands alive
+        if getrefcount(_TABLE[key]) == dead:
+            del _TABLE[key]
+    return before - len(_TABLE)
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Suspend the cyclic collector: nodes form no cycles, and scanning them doubles the cost of construction."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
