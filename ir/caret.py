@@ -1,0 +1,30 @@
+"""User errors that point at one character of the text they complain about."""
+
+from __future__ import annotations
+
+from convgen.ir.error import UserError
+
+
+class PointedError(UserError):
+    """A wrong character of a descriptor, tag or knob: `column` counts from 0 in the one-line `text`.
+
+    `str` is one line; the excerpt with the caret is a note, so tracebacks show it and front ends may.
+    """
+
+    def __init__(self, message: str, text: str, column: int) -> None:
+        super().__init__(message, text, column)
+        self.message, self.text, self.column = message, text, column
+        self.add_note(self.excerpt)
+
+    def __str__(self) -> str:
+        return f"{self.message}, at column {self.column + 1} of {self.text!r}"
+
+    @property
+    def excerpt(self) -> str:
+        """The text and, on the next line, a caret under the character."""
+        return f"  {self.text}\n  {' ' * self.column}^"
+
+    @property
+    def one_line(self) -> str:
+        """The message with the caret set into the text before the character, for logs and pipes."""
+        return f"{self.message}, at column {self.column + 1}: {self.text[: self.column]}^{self.text[self.column :]}"
