@@ -1,0 +1,243 @@
+"""benchdnn's descriptor grammar and its defaults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convgen.ir.caret import PointedError
+from convgen.ir.error import UserError
+from convgen.problem import Axis, Conv, Direction
+
+PROBLEMS = Path(__file__).parents[1] / "data" / "problems" / "resnet_and_others.txt"
+
+
+def listed() -> list[tuple[str, str]]:
+    """The (comment, descriptor) pairs of the problem file."""
+    lines = PROBLEMS.read_text().splitlines()
+    return [(lines[n - 1], line) for n, line in enumerate(lines) if not line.startswith("#")]
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"-?[0-9]+", text))
+
+
+@pytest.mark.parametrize(("comment", "line"), listed(), ids=lambda text: text if text[0] != "#" else "")
+def test_listed_problems(comment: str, line: str) -> None:
+    expected = {key: numbers(value) for key, value in re.findall(r"(\w+)=(\S+)", comment) if key != "src_file"}
+    problem = Conv.parse(line)
+    assert problem.src_dims == expected["src"]
+    assert problem.wei_dims == expected["wei"]
+    assert problem.dst_dims == expected["dst"]
+    assert tuple(axis.s for axis in problem.spatial) == expected["s"]
+    assert tuple(axis.d for axis in problem.spatial) == expected["dil"]
+    assert tuple(axis.p for axis in problem.spatial) == expected["p_l"]
+    assert tuple(axis.pad_r for axis in problem.spatial) == expected["p_r"]
+    gmac = float(re.search(r"GMAC=(\S+)", comment)[1])  # type: ignore[index]
+    assert problem.macs / 1e9 == pytest.approx(gmac, rel=1e-3)
+    assert Conv.parse(str(problem)) == problem
+
+
+def test_the_list_is_whole() -> None:
+    assert len(listed()) == 69
+    two_d = [p for _, line in listed() if (p := Conv.parse(line)).ndims == 4 and p.groups == 1]
+    assert len(two_d) == 41
+
+
+DEDUCED = [  # descriptor, (o, p, pad_r) of the outermost axis
+    ("ic8oc8ih10kh3", (8, 0, 0)),
+    ("ic8oc8ih10kh3ph1", (10, 1, 1)),
+    ("ic8oc8ih10oh10kh3", (10, 1, 1)),
+    ("ic8oc8ih10oh9kh3", (9, 0, 1)),  # an odd total: the right side is larger
+    ("ic8oc8ih10oh5kh1sh2", (5, 0, -1)),  # (4*2 - 10 + 1)/2 truncates to 0
+    ("ic8oc8ih10oh4kh1sh2", (4, -1, -2)),  # -3/2 truncates to -1
+    ("ic8oc8ih10oh9kh3ph3", (9, 3, -2)),
+    ("ic8oc8iw5ow3kw3dw1pw1", (3, 1, 1)),
+    ("ic8oc8ih2kh3sh2", (1, 0, 1)),  # (2 - 3)/2 truncates to 0: one window that ends in padding
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), DEDUCED)
+def test_outputs_and_paddings_are_deduced(line: str, expected: tuple[int, int, int]) -> None:
+    problem = Conv.parse(line)
+    axis = problem.spatial[0]
+    assert (axis.o, axis.p, axis.pad_r) == expected
+    assert Conv.parse(str(problem)) == problem
+
+
+def test_defaults() -> None:
+    problem = Conv.parse("ic4oc6ih5kh2")
+    assert (problem.mb, problem.groups, problem.has_groups, problem.ndims) == (2, 1, False, 4)
+    assert problem.direction is Direction.FWD_B
+    assert {problem.src_type, problem.wei_type, problem.dst_type} == {"f32"}
+    assert problem.axes == (Axis(), Axis(5, 4, 2), Axis(5, 4, 2))
+    assert (problem.src_layout.tag, problem.wei_layout.tag, problem.dst_layout.tag) == ("acdb",) * 3
+    assert str(problem) == "mb2_ic4oc6_ih5oh4kh2ph0"
+
+
+def test_groups() -> None:
+    absent, one, two = (Conv.parse(f"{g}ic4oc6ih5kh2") for g in ("", "g1", "g2"))
+    assert (absent.wei_dims, one.wei_dims, two.wei_dims) == ((6, 4, 2, 2), (1, 6, 4, 2, 2), (2, 3, 2, 2, 2))
+    assert one.wei_layout.tag == "abdec"
+    assert absent != one
+    assert absent.macs == one.macs == 2 * two.macs == 2 * 4 * 4 * 6 * 4 * 4
+
+
+PROMOTED = [
+    ("ic1oc1iw5kw3", 3, (5,)),
+    ("ic1oc1ih5kh3", 4, (5, 5)),
+    ("ic1oc1ih5kh3iw6kw3", 4, (5, 6)),
+    ("ic1oc1id5kd3", 5, (5, 5, 5)),
+    ("ic1oc1id5kd3ih6kh3iw7kw3", 5, (5, 6, 7)),
+    ("ic1oc1id0kd0od0dd0pd0sd1ih5kh3", 4, (5, 5)),
+]
+
+
+@pytest.mark.parametrize(("line", "ndims", "inputs"), PROMOTED)
+def test_axes_are_promoted_all_or_nothing(line: str, ndims: int, inputs: tuple[int, ...]) -> None:
+    problem = Conv.parse(line)
+    assert problem.ndims == ndims
+    assert tuple(axis.i for axis in problem.spatial) == inputs
+    assert all(axis.is_trivial for axis in problem.axes[: 5 - ndims])
+
+
+SAME = [
+    "mb1ic64ih56oc64oh56kh3ph1",
+    "_mb1__ic64_ih56oc64_oh56kh3ph1_",
+    "kh3oh56oc64ph1ih56ic64mb1",
+    "mb7ic3mb1ic64ih56oc64oh56kh3ph1",
+    "mb01ic0064ih56oc64oh56kh3ph1",
+    "mb1ic64ih56oc64kh3ph1",
+    "mb1ic64ih56oc64oh56kh3",
+    "mb1ic64ih56oc64oh56kh3iw56ow56kw3pw1",
+    "mb1ic64ih56oc64oh56kh3ph1dh0sh1",
+]
+
+
+@pytest.mark.parametrize("line", SAME)
+def test_spellings_of_one_problem(line: str) -> None:
+    assert Conv.parse(line) == Conv.parse(SAME[0])
+    assert hash(Conv.parse(line)) == hash(Conv.parse(SAME[0]))
+
+
+NAMES = [
+    ("n", ""),
+    ('n""', ""),
+    ('n"a:b*3"', "a:b*3"),
+    ("na_b", "a_b"),
+    ('n"half', '"half'),
+    ('_n"ic5"', "ic5"),
+    ('n""""', '""'),
+]
+
+
+@pytest.mark.parametrize(("suffix", "name"), NAMES)
+def test_names(suffix: str, name: str) -> None:
+    problem = Conv.parse("ic4oc6ih5kh2" + suffix)
+    assert problem.name == name
+    assert Conv.parse(str(problem)) == problem
+
+
+def test_knobs() -> None:
+    line = "ic4oc6ih5kh2"
+    problem = Conv.parse(line, dir="fwd_d", dt="dnnl_bf16:bf16:f32", stag="nchw", wtag="OIhw4i4o", dtag="aBx2b", mb=3)
+    assert problem.direction is Direction.FWD_D
+    assert (problem.src_type, problem.wei_type, problem.dst_type) == ("bf16", "bf16", "f32")
+    assert problem.mb == 3
+    assert problem.wei_layout.tag == "ABcd4b4a"
+    assert str(problem) == (
+        "--dir=FWD_D --dt=bf16:bf16:f32 --stag=nchw --wtag=OIhw4i4o --dtag=aBx2b mb3_ic4oc6_ih5oh4kh2ph0"
+    )
+    assert Conv.parse(str(problem)) == problem
+    assert Conv.parse(f"--dir FWD_D --mb 3 {line}", dir="BWD_W", mb=5) == Conv.parse(line, dir="FWD_D", mb=3)
+    assert Conv.parse("mb9" + line, mb=0).mb == 9
+
+
+def test_an_empty_minibatch_is_a_problem() -> None:
+    problem = Conv.parse("mb0ic4oc6ih5kh2")
+    assert problem.is_empty
+    assert problem.macs == problem.flops == problem.src_layout.size_elems == 0
+
+
+@given(
+    st.sampled_from(["", "g1", "g2", "g4"]),
+    st.integers(0, 3),
+    st.lists(st.tuples(*[st.integers(1, 9)] * 4, st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=3),
+)
+def test_print_and_parse_are_inverse(groups: str, mb: int, axes: list[tuple[int, ...]]) -> None:
+    line = f"{groups}mb{mb}ic8oc4"
+    for name, values in zip("dhw"[3 - len(axes) :], axes):
+        line += "".join(f"{key}{name}{value}" for key, value in zip("ioksdp", values))
+    problem = Conv.parse(line)
+    assert Conv.parse(str(problem)) == problem
+    assert all(axis.pad_r + axis.p + axis.i == (axis.o - 1) * axis.s + axis.extent for axis in problem.axes)
+
+
+POINTED = [  # descriptor, the column of the caret, a part of the message
+    ("ic64ih56zz3", 8, "'zz3'"),
+    ("ic64ihoc64", 6, "after ih"),
+    ("ic64ih-1oc64kh3", 6, "'-1oc64kh'"),
+    ("ic64ih", 6, "nothing after ih"),
+    ("ic64 ", None, "no spatial axis"),
+    ("ic64oc64", 8, "no spatial axis"),
+    ("ic64oc64ih5", 8, "without kh"),
+    ("ic64oc64kh5", 8, "without ih"),
+    ("ic64oc64sh2", 8, "without ih"),
+    ("ic64oc64ih0kh3", 8, "without ih"),
+    ("ic64oc64ih9kh0", 11, "without kh"),
+    ("ic64oc64ih9kh3sh0", 14, "sh of 0"),
+    ("g0ic64oc64ih9kh3", 0, "g of 0"),
+    ("oc64ih9kh3", 10, "no ic"),
+    ("ic0oc64ih9kh3", 0, "ic of 0"),
+    ("ic64ih9kh3", 10, "no oc"),
+    ("g3ic64oc63ih9kh3", 2, "ic64 and g3"),
+    ("g3ic63oc64ih9kh3", 6, "oc64 and g3"),
+    ("ic4294967311oc64ih9kh3", 2, "2^31"),
+    ("ic2147483648oc64ih9kh3", 2, "2^31"),
+    (f"ic{'9' * 5000}oc64ih9kh3", 2, "2^31"),
+    ("ic4oc4ih9kh30", 6, "oh -20"),
+    ("ic4oc4ih2147483647kh1ph2147483647", 6, "make oh"),
+    ("ic4oc4id5kd3ih5kh3", 6, "but not w"),
+    ("ic4oc4id5kd3iw5kw3", 6, "but not h"),
+    ("mb²ic4oc4ih9kh3", 2, "after mb"),
+]
+
+
+@pytest.mark.parametrize(("line", "column", "message"), POINTED, ids=[line[:40] for line, *_ in POINTED])
+def test_errors_point_and_say_what(line: str, column: int | None, message: str) -> None:
+    with pytest.raises(PointedError, match=re.escape(message)) as caught:
+        Conv.parse(line)
+    assert column is None or caught.value.column == column
+    assert "\n" not in caught.value.one_line
+
+
+WRONG_KNOBS = [
+    ({"dir": "SIDEWAYS"}, "SIDEWAYS"),
+    ({"dt": "f17"}, "f17"),
+    ({"dt": "f16:f16"}, "2 types"),
+    ({"dt": "f16:f16:f16:f16"}, "4 types"),
+    ({"dt": ""}, "''"),
+    ({"stag": "nchv"}, "'v'"),
+    ({"wtag": "goihw"}, "given"),
+    ({"dtag": "undef"}, "undef"),
+    ({"dtag": "1x2x3"}, "3 strides"),
+    ({"mb": "-1"}, "-1"),
+    ({"mb": "many"}, "many"),
+    ({"mb": "9999999999"}, "2^31"),
+]
+
+
+@pytest.mark.parametrize(("knobs", "message"), WRONG_KNOBS)
+def test_wrong_knobs(knobs: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        Conv.parse("ic4oc4ih9kh3", **knobs)
+
+
+@pytest.mark.parametrize("line", ["", "  ", "ic4oc4ih9kh3 ic4oc4ih9kh3", "--dt f16", "--flavour=x ic4oc4ih9kh3"])
+def test_wrong_lines(line: str) -> None:
+    with pytest.raises(UserError):
+        Conv.parse(line)
