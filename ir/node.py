@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from sys import getrefcount
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import attrs
 
@@ -57,9 +57,12 @@ class Node:
         return ()
 
 
-def derived() -> Any:
-    """A slot that `infer` sets: neither a constructor argument nor part of the identity."""
-    return attrs.field(init=False)
+def derived(*, init: Literal[False] = False) -> Any:
+    """A slot that `infer` sets: neither a constructor argument nor part of the identity.
+
+    `init` is there for type checkers, which read its default.
+    """
+    return attrs.field(init=init)
 
 
 def _new_source(fields: tuple[str, ...]) -> str:

@@ -1,0 +1,349 @@
+"""Interval analysis: between which integers an expression's value lies, for every lane and every element.
+
+Ranges are inclusive and sound under wraparound: where an operation's exact interval leaves the type, the value may have
+wrapped and the range is the type's. A bool is an integer in [0, 1]. What is an error by docs/ir.md (division by zero, a
+shift out of range) has no value and so widens no range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from typing import Any
+
+from convgen.ir.expr import (
+    Add,
+    And,
+    Cast,
+    Const,
+    Div,
+    Eq,
+    Expr,
+    Lane,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    MulHi,
+    Ne,
+    Not,
+    Or,
+    Select,
+    Shl,
+    Shr,
+    Slice,
+    Splat,
+    Sub,
+    Uniform,
+    Var,
+    Xor,
+)
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt
+from convgen.ir.types import Type
+
+Range = tuple[int, int]
+
+WIDTH = 64  #: lanes of a subgroup unless said otherwise: the widest of all targets
+
+
+def type_range(type: Type) -> Range:
+    """All values of an integer or bool type."""
+    return type.min, type.max
+
+
+def hull(*ranges: Range) -> Range:
+    """The smallest range that holds all of `ranges`."""
+    return min(lo for lo, _ in ranges), max(hi for _, hi in ranges)
+
+
+def within(inner: Range, outer: Range) -> bool:
+    """Whether every value of `inner` lies in `outer`."""
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+class Bounds:
+    """The ranges of expressions, given those of variables; a variable that `env` lacks has its type's range.
+
+    Each node is looked at once, so `env` may gain variables that no expression asked about yet, and nothing else.
+    """
+
+    def __init__(self, env: Mapping[Var, Range], width: int = WIDTH) -> None:
+        self.env, self.width = env, width
+        self._memo: dict[Expr, Range] = {}
+
+    def __call__(self, e: Expr) -> Range:
+        """The range of an expression of integer or bool elements; ValueError for others."""
+        known = self._memo.get(e)
+        if known is None:
+            if e.type.elem.is_float:
+                raise ValueError(f"bounds: an expression of type {e.type}")
+            full, exact = type_range(e.type.elem), self.exact(e)
+            known = self._memo[e] = exact if within(exact, full) else full
+        return known
+
+    def exact(self, e: Expr) -> Range:
+        """The range of the operation at the root as if it could not wrap; the operands may have wrapped."""
+        rule = _RULES.get(type(e))
+        return rule(self, e) if rule else type_range(e.type.elem)
+
+    def cannot_wrap(self, e: Expr) -> bool:
+        """Whether the operation at the root provably gives its exact result."""
+        return within(self.exact(e), type_range(e.type.elem))
+
+
+def bounds(e: Expr, env: Mapping[Var, Range], width: int = WIDTH) -> Range:
+    """The range of `e`, given those of its variables, in subgroups of `width` lanes."""
+    return Bounds(env, width)(e)
+
+
+# ---------------------------------------------------------------- operators
+
+
+def _corners(f: Callable[[int, int], int], a: Range, b: Range) -> Range:
+    """The range of an `f` that is monotone in each operand."""
+    values = [f(x, y) for x, y in product(a, b)]
+    return min(values), max(values)
+
+
+def _signed_parts(b: Range) -> Iterator[Range]:
+    """The negative and the positive part of a divisor's range."""
+    if b[0] < 0:
+        yield b[0], min(b[1], -1)
+    if b[1] > 0:
+        yield max(b[0], 1), b[1]
+
+
+def _div(a: Range, b: Range, full: Range) -> Range:
+    parts = [_corners(int.__floordiv__, a, part) for part in _signed_parts(b)]
+    return hull(*parts) if parts else full
+
+
+def _mod(a: Range, b: Range, full: Range) -> Range:
+    if b[0] == b[1] != 0 and a[0] // b[0] == a[1] // b[0]:
+        return a[0] % b[0], a[1] % b[0]
+    parts = []
+    for lo, hi in _signed_parts(b):
+        if lo > 0:
+            inside = a[0] >= 0 and a[1] < lo
+            parts.append(a if inside else (0, min(hi - 1, a[1]) if a[0] >= 0 else hi - 1))
+        else:
+            inside = hi < a[0] and a[1] <= 0
+            parts.append(a if inside else (max(lo + 1, a[0]) if a[1] <= 0 else lo + 1, 0))
+    return hull(*parts) if parts else full
+
+
+def _bits(a: Range, b: Range) -> Range:
+    """What any bitwise operation stays within: the two's complement numbers as wide as the wider operand."""
+    width = max((x if x >= 0 else ~x).bit_length() for x in (*a, *b))
+    return -(1 << width) if min(a[0], b[0]) < 0 else 0, (1 << width) - 1
+
+
+def _and(a: Range, b: Range, full: Range) -> Range:
+    if a[0] == a[1] and b[0] == b[1]:
+        return (a[0] & b[0],) * 2
+    upper = [r[1] for r in (a, b) if r[0] >= 0]
+    return (0, min(upper)) if upper else _bits(a, b)
+
+
+def _or(a: Range, b: Range, full: Range) -> Range:
+    if a[0] == a[1] and b[0] == b[1]:
+        return (a[0] | b[0],) * 2
+    lo, hi = _bits(a, b)
+    return (max(a[0], b[0]), min(hi, a[1] + b[1])) if lo == 0 else (lo, hi)
+
+
+def _xor(a: Range, b: Range, full: Range) -> Range:
+    if a[0] == a[1] and b[0] == b[1]:
+        return (a[0] ^ b[0],) * 2
+    lo, hi = _bits(a, b)
+    return (0, min(hi, a[1] + b[1])) if lo == 0 else (lo, hi)
+
+
+def _shift(a: Range, b: Range, full: Range, f: Callable[[int, int], int]) -> Range:
+    bits = (full[1] - full[0]).bit_length()
+    amounts = max(b[0], 0), min(b[1], bits - 1)
+    return _corners(f, a, amounts) if amounts[0] <= amounts[1] else full
+
+
+def _mulhi(a: Range, b: Range, full: Range) -> Range:
+    if min(a[0], b[0]) < 0:
+        return full
+    return a[0] * b[0] >> 32, a[1] * b[1] >> 32
+
+
+_ARITHMETIC: dict[type[Expr], Callable[[Range, Range, Range], Range]] = {
+    Add: lambda a, b, full: (a[0] + b[0], a[1] + b[1]),
+    Sub: lambda a, b, full: (a[0] - b[1], a[1] - b[0]),
+    Mul: lambda a, b, full: _corners(int.__mul__, a, b),
+    MulHi: _mulhi,
+    Div: _div,
+    Mod: _mod,
+    Min: lambda a, b, full: (min(a[0], b[0]), min(a[1], b[1])),
+    Max: lambda a, b, full: (max(a[0], b[0]), max(a[1], b[1])),
+    And: _and,
+    Or: _or,
+    Xor: _xor,
+    Shl: lambda a, b, full: _shift(a, b, full, int.__lshift__),
+    Shr: lambda a, b, full: _shift(a, b, full, int.__rshift__),
+}
+
+
+def _truth(always: bool, never: bool) -> Range:
+    return int(always), int(not never)
+
+
+_COMPARISONS: dict[type[Expr], Callable[[Range, Range], Range]] = {
+    Lt: lambda a, b: _truth(a[1] < b[0], a[0] >= b[1]),
+    Le: lambda a, b: _truth(a[1] <= b[0], a[0] > b[1]),
+    Eq: lambda a, b: _truth(a[0] == a[1] == b[0] == b[1], a[1] < b[0] or b[1] < a[0]),
+    Ne: lambda a, b: _truth(a[1] < b[0] or b[1] < a[0], a[0] == a[1] == b[0] == b[1]),
+}
+
+
+def _arithmetic(ranges: Bounds, e: Any) -> Range:
+    return _ARITHMETIC[type(e)](ranges(e.a), ranges(e.b), type_range(e.type.elem))
+
+
+def _comparison(ranges: Bounds, e: Any) -> Range:
+    if e.a.type.elem.is_float:
+        return 0, 1
+    return _COMPARISONS[type(e)](ranges(e.a), ranges(e.b))
+
+
+def _not(ranges: Bounds, e: Not) -> Range:
+    lo, hi = ranges(e.a)
+    ones = sum(type_range(e.type.elem))  # the complement of x: -1 - x signed, max - x unsigned and bool
+    return ones - hi, ones - lo
+
+
+def _select(ranges: Bounds, e: Select) -> Range:
+    cond = ranges(e.cond)
+    if cond[0] == cond[1]:
+        return ranges(e.a if cond[0] else e.b)
+    return hull(ranges(e.a), ranges(e.b))
+
+
+def _cast(ranges: Bounds, e: Cast) -> Range:
+    full = type_range(e.type.elem)
+    if e.a.type.elem.is_float:
+        return full
+    lo, hi = ranges(e.a)
+    if e.type.elem.is_bool:
+        return _truth(lo > 0 or hi < 0, lo == hi == 0)
+    return lo, hi
+
+
+def _same(ranges: Bounds, e: Any) -> Range:
+    return ranges(e.a)
+
+
+_RULES: dict[type[Expr], Callable[[Bounds, Any], Range]] = {
+    Const: lambda ranges, e: (int(e.bits), int(e.bits)),
+    Var: lambda ranges, e: ranges.env.get(e, type_range(e.type.elem)),
+    Lane: lambda ranges, e: (0, ranges.width - 1),
+    **dict.fromkeys(_ARITHMETIC, _arithmetic),
+    **dict.fromkeys(_COMPARISONS, _comparison),
+    **dict.fromkeys((Uniform, Splat, Slice), _same),
+    Not: _not,
+    Select: _select,
+    Cast: _cast,
+}
+
+
+# ---------------------------------------------------------------- statements
+
+
+class Scope:
+    """The ranges of variables as their binders are met; a variable bound twice has the hull of both.
+
+    `bounds` holds at every point for the variables visible there, so one scope may serve a whole kernel.
+    """
+
+    def __init__(self, width: int = WIDTH, ranges: Mapping[Var, Range] | None = None) -> None:
+        self.ranges = dict(ranges or {})
+        self.bounds = Bounds(self.ranges, width)
+
+    def bind(self, var: Var, range: Range) -> None:
+        """`var` takes values of `range` from here on (as well as those it had)."""
+        known = self.ranges.get(var)
+        if known is None:
+            self.ranges[var] = range
+        elif not within(range, known):
+            self.ranges[var] = hull(range, known)
+            self.bounds = Bounds(self.ranges, self.bounds.width)  # what rested on the old range is void
+
+    def let(self, var: Var, *values: Expr) -> None:
+        """`var` takes the value of one of `values`; a variable that holds no integers is passed over."""
+        if not var.type.elem.is_float:
+            self.bind(var, hull(*(self.bounds(v) for v in values)))
+
+    def kernel(self, k: Kernel) -> None:
+        """Bind what a kernel binds on entry, save its arguments, of which nothing is known."""
+        for var, count in zip((*k.group_ids, k.subgroup), (*k.grid, k.subgroups)):
+            self.bind(var, (0, count - 1))
+
+    def loop(self, s: For) -> None:
+        """Bind the variable and the carried values of a loop that runs at least once.
+
+        A carried value is one of the inits or a yield of the body, whatever it was before: so slot numbers that
+        rotate by `%` stay small.
+        """
+        self.bind(s.var, loop_range(self.bounds, s))
+        if all(var.type.elem.is_float for var in s.carried):
+            return
+        trial = Scope(self.bounds.width, self.ranges)
+        trial.visit(s.body)
+        for var, init, value in zip(s.carried, s.inits, s.yields):
+            if not var.type.elem.is_float:
+                self.bind(var, hull(self.bounds(init), trial.bounds(value)))
+
+    def visit(self, s: Stmt) -> None:
+        """Bind all variables that a statement and its parts bind."""
+        match s:
+            case Block(stmts):
+                for inner in stmts:
+                    self.visit(inner)
+            case Let(var, value):
+                self.let(var, value)
+            case For(body=body):
+                self.loop(s)
+                self.visit(body)
+                exits = list(exits_of(body))
+                for i, var in enumerate(s.results):
+                    self.let(var, s.inits[i], s.yields[i], *(e.values[i] for e in exits))
+            case If(_, then, other):
+                self.visit(then)
+                self.visit(other)
+
+
+def loop_range(ranges: Bounds, s: For) -> Range:
+    """The values of a loop's variable within its body."""
+    first = ranges(s.begin)[0]
+    return first, max(first, ranges(s.end)[1] - 1)
+
+
+def exits_of(body: Stmt) -> Iterator[ExitIf]:
+    """The statements that leave the loop whose body this is."""
+    match body:
+        case ExitIf():
+            yield body
+        case Block(stmts):
+            for s in stmts:
+                yield from exits_of(s)
+        case If(_, then, other):
+            yield from exits_of(then)
+            yield from exits_of(other)
+
+
+def var_ranges(k: Kernel) -> dict[Var, Range]:
+    """The ranges of a kernel's integer variables, each valid wherever its variable is visible.
+
+    Kernel arguments and loaded values may be anything their types allow and are not listed.
+    """
+    scope = Scope(k.width)
+    scope.kernel(k)
+    scope.visit(k.body)
+    return scope.ranges
