@@ -7,7 +7,7 @@ import attrs
 from convgen.ir.mma import MmaAtom
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class SharedPhases:
     """How a shared-memory access of one width is served: lane groups, one a cycle, over `banks` 4-byte banks."""
 
@@ -15,7 +15,7 @@ class SharedPhases:
     phases: tuple[tuple[int, ...], ...]
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class TargetFacts:
     """Numbers and capabilities of one target; units in the names, sources in the target's table."""
 

@@ -1,0 +1,136 @@
+"""What differs between the CDNA generations, as rows: matrix instructions, memory and register capacities.
+
+Sources: CDNA2, CDNA3 and CDNA4 ISA documents; mnemonics and register widths are checked by the assembler in the tests,
+MFMA passes against llvm-mca's scheduling model and AMD's matrix instruction calculator.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from convgen.ir.facts import SharedPhases, TargetFacts
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.mma import MmaAtom
+from convgen.ir.types import Type, bf16, f16, f32
+
+WAVE = 64
+
+
+@attrs.frozen
+class MfmaRow:
+    """One dense, single-block MFMA: `rows x cols x k`, issue interval in passes (4 clocks each)."""
+
+    mnemonic: str
+    rows: int
+    cols: int
+    k: int
+    ab: Type
+    acc: Type
+    passes: int
+
+    def atom(self) -> MmaAtom:
+        """The instruction with the layouts of its operands.
+
+        A: lane = i + rows * (k // held), element k % held, with held = rows*k/64 elements a lane; B alike with j.
+        D: groups of 4 consecutive rows i in the registers of a lane; the next groups go to further lanes, then to
+        further registers (CDNA3 ISA 7.1, "MFMA register layouts").
+        """
+        groups = WAVE // self.rows
+        held = self.rows * self.k // WAVE
+
+        def operand(row: str) -> Fragment:
+            lanes = (Digit(row, self.rows, Space.LANE, 1),)
+            inner = (Digit("k", held, Space.REGISTER, 1), Digit("k", groups, Space.LANE, self.rows))
+            return Fragment((row, "k"), lanes + inner)
+
+        d = Fragment(
+            ("i", "j"),
+            (
+                Digit("i", 4, Space.REGISTER, 1),
+                Digit("i", groups, Space.LANE, self.cols),
+                Digit("i", self.rows // (4 * groups), Space.REGISTER, 4),
+                Digit("j", self.cols, Space.LANE, 1),
+            ),
+        )
+        return MmaAtom(
+            self.mnemonic, self.rows, self.cols, self.k, self.ab, self.acc, operand("i"), operand("j"), d, self.passes
+        )
+
+
+_CDNA2_MFMA = (
+    MfmaRow("v_mfma_f32_32x32x8f16", 32, 32, 8, f16, f32, 16),
+    MfmaRow("v_mfma_f32_16x16x16f16", 16, 16, 16, f16, f32, 8),
+    MfmaRow("v_mfma_f32_32x32x8bf16_1k", 32, 32, 8, bf16, f32, 16),
+    MfmaRow("v_mfma_f32_16x16x16bf16_1k", 16, 16, 16, bf16, f32, 8),
+)
+_CDNA3_MFMA = (
+    MfmaRow("v_mfma_f32_32x32x8_f16", 32, 32, 8, f16, f32, 8),
+    MfmaRow("v_mfma_f32_16x16x16_f16", 16, 16, 16, f16, f32, 4),
+    MfmaRow("v_mfma_f32_32x32x8_bf16", 32, 32, 8, bf16, f32, 8),
+    MfmaRow("v_mfma_f32_16x16x16_bf16", 16, 16, 16, bf16, f32, 4),
+)
+_CDNA4_MFMA = (
+    MfmaRow("v_mfma_f32_32x32x16_f16", 32, 32, 16, f16, f32, 8),
+    MfmaRow("v_mfma_f32_16x16x32_f16", 16, 16, 32, f16, f32, 4),
+    MfmaRow("v_mfma_f32_32x32x16_bf16", 32, 32, 16, bf16, f32, 8),
+    MfmaRow("v_mfma_f32_16x16x32_bf16", 16, 16, 32, bf16, f32, 4),
+)
+
+
+def _both_halves(lanes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    return lanes + tuple(tuple(lane + 32 for lane in phase) for phase in lanes)
+
+
+#: ds_read_b128 and ds_write_b128 over 32 banks, eight lanes a phase (CK-Tile documentation, "LDS bank conflicts").
+_READ_B128_32 = SharedPhases(
+    32,
+    _both_halves(
+        (
+            (0, 1, 2, 3, 20, 21, 22, 23),
+            (4, 5, 6, 7, 16, 17, 18, 19),
+            (8, 9, 10, 11, 28, 29, 30, 31),
+            (12, 13, 14, 15, 24, 25, 26, 27),
+        )
+    ),
+)
+_WRITE_B128_32 = SharedPhases(32, tuple(tuple(range(p * 8, p * 8 + 8)) for p in range(8)))
+#: CDNA4 reads over 64 banks, sixteen lanes a phase (measured by HipKittens on MI350X); writes as before.
+_READ_B128_64 = SharedPhases(
+    64,
+    _both_halves(
+        (
+            (0, 1, 2, 3, 12, 13, 14, 15, 20, 21, 22, 23, 24, 25, 26, 27),
+            (4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 19, 28, 29, 30, 31),
+        )
+    ),
+)
+
+
+def _facts(
+    name: str, lds: int, units: int, read: SharedPhases, mfma: tuple[MfmaRow, ...], wider: tuple[MfmaRow, ...] = ()
+) -> TargetFacts:
+    return TargetFacts(
+        name=name,
+        subgroup_size=WAVE,
+        max_subgroups=16,
+        shared_bytes=lds,
+        registers=256,
+        accumulators=256,
+        compute_units=units,
+        global_widths=(16, 12, 8, 4, 2, 1),
+        shared_widths=(16, 8, 4, 2, 1),
+        global_imm_max=4095,
+        shared_imm_max=65535,
+        # A masked lane's offset is 0x80000000, which must lie outside every surface.
+        surface_max=0x7FFFFFFE,
+        shared_read=read,
+        shared_write=_WRITE_B128_32,
+        atoms=tuple(row.atom() for row in wider + mfma),
+    )
+
+
+FACTS: dict[str, TargetFacts] = {
+    "gfx90a": _facts("gfx90a", 65536, 110, _READ_B128_32, _CDNA2_MFMA),
+    "gfx942": _facts("gfx942", 65536, 304, _READ_B128_32, _CDNA3_MFMA),
+    "gfx950": _facts("gfx950", 163840, 256, _READ_B128_64, _CDNA3_MFMA, _CDNA4_MFMA),
+}

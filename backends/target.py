@@ -1,0 +1,81 @@
+"""What the generator may know of a target: facts to plan by, and the way from IR to a code object and back.
+
+`get(name)` imports a target family only when one of its targets is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+
+from convgen.backends.simulation import LaunchRequest, SimReport
+from convgen.ir.error import UserError
+from convgen.ir.facts import TargetFacts
+from convgen.ir.program import Kernel
+
+Progress = Callable[[int, int], None]
+
+
+@attrs.frozen
+class Emitted:
+    """A kernel as text, with what it takes to launch it."""
+
+    name: str
+    text: str  #: body and descriptor of this kernel
+    registers: Mapping[str, int]  #: by class, e.g. vgpr, agpr, sgpr
+    lds_bytes: int
+    arguments: tuple[tuple[str, int, int], ...]  #: (name, byte offset, byte size) of each kernel argument
+    kernarg_size: int
+    stages: Mapping[str, float]  #: seconds by stage: select, schedule, allocate, ...
+
+
+class Target(Protocol):
+    """One target; the family implements it from its tables."""
+
+    facts: TargetFacts
+    text_suffix: str
+    object_suffix: str
+
+    def emit(self, kernel: Kernel, header: Sequence[str] = ()) -> Emitted:
+        """Select, schedule, allocate, place waits and print a message-level kernel. Raises DoesNotFit."""
+
+    def module(self, kernels: Sequence[Emitted]) -> str:
+        """The assembly file of several kernels."""
+
+    def assemble(self, text: str) -> bytes | None:
+        """The code object of an assembly file; None if no assembler is installed."""
+
+    def simulate(
+        self,
+        code_object: bytes,
+        launches: Sequence[LaunchRequest],
+        buffers: Mapping[str, np.ndarray[Any, np.dtype[np.uint8]]],
+        *,
+        progress: Progress | None = None,
+    ) -> SimReport:
+        """Run launches on the strict simulator; buffers change in place."""
+
+
+#: Target name -> module whose `TARGETS` mapping holds it.
+_FAMILIES: dict[str, str] = {
+    "gfx90a": "convgen.backends.amdgpu.targets",
+    "gfx942": "convgen.backends.amdgpu.targets",
+    "gfx950": "convgen.backends.amdgpu.targets",
+}
+
+
+def names() -> tuple[str, ...]:
+    """All targets that `get` knows."""
+    return tuple(_FAMILIES)
+
+
+def get(name: str) -> Target:
+    """The target of that name; UserError if there is none."""
+    if name not in _FAMILIES:
+        raise UserError(f"given target {name!r}, wanted one of {', '.join(_FAMILIES)}, at --target")
+    target: Target = import_module(_FAMILIES[name]).TARGETS[name]()
+    return target

@@ -1,0 +1,94 @@
+"""Candidate configs, best first by a model of one launch; the last one always fits.
+
+The model counts clocks: per K block the matrix pipe, the LDS and the global path each take their time and the slowest
+sets the pace; tiles go to compute units in rounds. It ranks, it does not predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import attrs
+
+from convgen.config import Config
+from convgen.ir.facts import TargetFacts
+from convgen.ir.mma import MmaAtom
+from convgen.plan import CHUNK_BYTES, message_elems
+from convgen.problem import Conv
+
+_TILE_M = (32, 64, 128, 256)
+_TILE_N = (16, 32, 64, 128, 256)
+_TILE_K = (16, 32, 64)
+_WAVES = ((4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1))
+
+_LDS_BYTES_PER_CLOCK = 128
+_GLOBAL_BYTES_PER_CLOCK = 64
+_FIXED_CLOCKS = 4000  #: prologue, first loads and epilogue of one tile
+_MESSAGE_CLOCKS = 16  #: issue of one load with its mask and its share of the LDS write
+_SIMDS = 4
+
+
+@attrs.frozen(order=True)
+class Candidate:
+    """A config with its score (clocks of the launch, less is better)."""
+
+    score: float
+    config: Config
+
+
+def candidates(problem: Conv, facts: TargetFacts) -> list[Candidate]:
+    """All configs worth trying, best first, ending in the always-valid one."""
+    atoms = [a for a in facts.atoms if a.ab.name == problem.src_type]
+    found = [
+        Candidate(_score(problem, config, atom, facts), config)
+        for atom in atoms
+        for config in _configs(problem, atom, facts)
+    ]
+    return [*sorted(found), Candidate(float("inf"), last_resort(atoms))]
+
+
+def last_resort(atoms: list[MmaAtom]) -> Config:
+    """One wave, one small tile: fits every problem."""
+    atom = min(atoms, key=lambda a: (a.rows, a.k))
+    return Config((32, 32, 32), (1, 1), (atom.rows, atom.cols, atom.k), 1, "split", "v")
+
+
+def _configs(problem: Conv, atom: MmaAtom, facts: TargetFacts) -> Iterator[Config]:
+    chunk = CHUNK_BYTES // atom.ab.bytes
+    modes = ("split",) if problem.ic % _TILE_K[-1] == 0 else ("split", "fused")
+    for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, _TILE_K, _WAVES):
+        copied = facts.subgroup_size * wm * wn * chunk // k  # rows that all lanes copy in one round
+        if m % (wm * atom.cols) or n % (wn * atom.rows) or k % atom.k or m % copied or n % copied:
+            continue
+        for slots, taps in product((2, 1), modes):
+            acc = m * n // (wm * wn * facts.subgroup_size)
+            if (m + n) * k * atom.ab.bytes * slots <= facts.shared_bytes:
+                yield Config((m, n, k), (wm, wn), (atom.rows, atom.cols, atom.k), slots, taps, "v" if acc <= 64 else "a")
+
+
+def _score(problem: Conv, config: Config, atom: MmaAtom, facts: TargetFacts) -> float:
+    m, n, k = config.tile
+    waves = config.waves[0] * config.waves[1]
+    pixels = problem.mb
+    taps = 1
+    for axis in problem.spatial:
+        pixels, taps = pixels * axis.o, taps * axis.k
+    split = config.taps == "split"
+    ic_padded = -(-problem.ic // k) * k if split else problem.ic
+    k_blocks = -(-taps * ic_padded // k)
+    elem = atom.ab.bytes
+
+    instructions = (m // atom.cols) * (n // atom.rows) * (k // atom.k)
+    matrix = instructions * atom.passes * 4 / min(waves, _SIMDS)
+    lds_read = (n * config.waves[0] + m * config.waves[1]) * k * elem
+    shared = (lds_read + (m + n) * k * elem) / _LDS_BYTES_PER_CLOCK
+    moved = (m + n) * k * elem / _GLOBAL_BYTES_PER_CLOCK
+    messages = (m + n) * k / (facts.subgroup_size * message_elems(problem, ic_padded))
+    issue = messages * _MESSAGE_CLOCKS * (1 if split else 3) / min(waves, _SIMDS)
+    serial = 0.0 if config.slots > 1 else 0.5 * (shared + 128)
+    block = max(matrix, shared, moved, issue) + serial + 0.1 * (matrix + shared + moved + issue)
+    tiles = -(-pixels // m) * -(-problem.oc // n)
+    rounds = -(-tiles // facts.compute_units)
+    # A partial last round costs what it costs, but fewer, fuller tiles win ties.
+    return rounds * (_FIXED_CLOCKS + k_blocks * block) + tiles * k_blocks * block / facts.compute_units

@@ -1,0 +1,84 @@
+"""How a kernel is built: one replayable line of choices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from convgen.ir.error import UserError
+
+_TRIPLE = re.compile(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)")
+_PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
+
+
+@attrs.frozen(order=True)
+class Config:
+    """Tiles in GEMM terms: M pixels, N output channels, K taps and input channels."""
+
+    tile: tuple[int, int, int]  #: M x N x K of a workgroup
+    waves: tuple[int, int]  #: how M and N of the tile are split over waves
+    mma: tuple[int, int, int]  #: rows x cols x k of the matrix instruction
+    slots: int = 2  #: shared-memory buffers of the K loop
+    taps: str = "split"  #: "split": K blocks never straddle a kernel tap; "fused": taps and channels are one run
+    acc: str = "v"  #: where accumulators live: "v" (VGPR) or "a" (AGPR)
+
+    @classmethod
+    def parse(cls, line: str) -> Config:
+        """The config of a line such as `tile=128x64x32 waves=2x2 mma=32x32x8 slots=2 taps=split acc=v`.
+
+        Raises UserError: given, wanted, where.
+        """
+        values: dict[str, Any] = {}
+        for word in line.split():
+            key, sep, text = word.partition("=")
+            if key not in _FIELDS or not sep:
+                raise UserError(f"given {word!r}, wanted one of {', '.join(f'{k}=' for k in _FIELDS)} in --config")
+            if key in values:
+                raise UserError(f"given {key}= twice, wanted it once in --config")
+            wanted, parse = _FIELDS[key]
+            value = parse(text)
+            if value is None:
+                raise UserError(f"given {word!r}, wanted {key}={wanted} in --config")
+            values[key] = value
+        missing = [k for k in ("tile", "waves", "mma") if k not in values]
+        if missing:
+            raise UserError(f"given no {missing[0]}=, wanted {missing[0]}={_FIELDS[missing[0]][0]} in --config")
+        return cls(**values)
+
+    def __str__(self) -> str:
+        def sizes(v: tuple[int, ...]) -> str:
+            return "x".join(map(str, v))
+
+        return (
+            f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={sizes(self.mma)} "
+            f"slots={self.slots} taps={self.taps} acc={self.acc}"
+        )
+
+
+def _numbers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None]:
+    def parse(text: str) -> tuple[int, ...] | None:
+        match = pattern.fullmatch(text)
+        return tuple(int(g) for g in match.groups()) if match and len(text) < 24 else None
+
+    return parse
+
+
+def _choice(*options: str) -> Callable[[str], str | None]:
+    return lambda text: text if text in options else None
+
+
+def _slots(text: str) -> int | None:
+    return int(text) if text in ("1", "2") else None
+
+
+_FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "tile": ("MxNxK", _numbers(_TRIPLE)),
+    "waves": ("MxN", _numbers(_PAIR)),
+    "mma": ("ROWSxCOLSxK", _numbers(_TRIPLE)),
+    "slots": ("1|2", _slots),
+    "taps": ("split|fused", _choice("split", "fused")),
+    "acc": ("v|a", _choice("v", "a")),
+}
