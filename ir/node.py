@@ -121,7 +121,7 @@ def node(cls: type[T]) -> type[T]:
     kinds = {a.name: _kind(a.type if isinstance(a.type, str) else "") for a in attributes if a.init}
     made.fields = fields
     made.child_fields = tuple(f for f in fields if kinds[f] != "data")
-    made.__match_args__ = fields
+    made.__match_args__ = fields  # type: ignore[misc]
     scope: dict[str, Any] = {f"set_{f}": getattr(made, f).__set__ for f in fields}
     scope.update(table=_TABLE, allocate=object.__new__, mapped=_mapped)
     exec(_new_source(fields), scope)
