@@ -6,7 +6,7 @@ accumulator holds exactly, whatever the order of summation; results can then be 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -67,13 +67,16 @@ def forward(problem: Conv, src: Array, wei: Array, pixels: Indices | None = None
     tensor [mb, oc, spatial...].
     """
     _require_forward(problem)
-    channels_last = np.moveaxis(src.reshape(problem.mb, problem.ic, *(axis.i for axis in problem.axes)), 1, -1)
-    outputs = tuple(axis.o for axis in problem.axes)
+    axes = problem.axes
+    outputs = (problem.mb, *(axis.o for axis in axes))
+    wanted = np.arange(np.prod(outputs)) if pixels is None else pixels
+    channels_last = np.moveaxis(src.reshape(problem.mb, problem.ic, *(axis.i for axis in axes)), 1, -1)
+    if 2 * len(wanted) > np.prod(outputs):  # a copy pays when most rows are gathered, once a tap
+        channels_last = np.ascontiguousarray(channels_last)
+    rows = _rows(problem, channels_last, wei, wanted)
     if pixels is not None:
-        return _rows(problem, channels_last, wei, pixels)
-    every = np.arange(problem.mb * int(np.prod(outputs)))
-    rows = _rows(problem, np.ascontiguousarray(channels_last), wei, every)
-    return np.moveaxis(rows.reshape(problem.mb, *outputs, problem.oc), -1, 1).reshape(problem.dst_dims)
+        return rows
+    return np.moveaxis(rows.reshape(*outputs, problem.oc), -1, 1).reshape(problem.dst_dims)
 
 
 def _rows(problem: Conv, src: Array, wei: Array, pixels: Indices) -> Array:
@@ -134,9 +137,9 @@ def unpack(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8]) -> Array:
     return digits.reshape(layout.padded_dims)[tuple(map(slice, layout.dims))].copy()
 
 
-def gather(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8], index: Mapping[int, Indices]) -> Array:
-    """The elements at broadcast logical indices, one array a dimension, without unpacking the rest."""
-    return memory.view(numpy_type(dtype))[layout.offset([index[dim] for dim in range(len(layout.dims))])]
+def gather(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8], index: Sequence[Indices]) -> Array:
+    """The elements at logical indices (arrays that broadcast, one a dimension), without unpacking the rest."""
+    return memory.view(numpy_type(dtype))[layout.offset(index)]
 
 
 def _digits(layout: Layout, flat: Array) -> Array:

@@ -148,8 +148,8 @@ def test_pack_places_elements_at_their_offsets(tag: str, dims: tuple[int, ...], 
     flat = memory.view(logical.dtype)
     assert memory.dtype == np.uint8
     assert flat.size == layout.size_elems
-    index = dict(enumerate(np.indices(dims)))
-    assert np.array_equal(np.broadcast_to(flat[layout.offset(list(index.values()))], dims), logical)
+    index = list(np.indices(dims))
+    assert np.array_equal(np.broadcast_to(flat[layout.offset(index)], dims), logical)
     assert np.count_nonzero(flat) == np.prod(dims)
     assert np.array_equal(reference.unpack(layout, dtype, memory), logical)
     assert np.array_equal(np.broadcast_to(reference.gather(layout, dtype, memory, index), dims), logical)
