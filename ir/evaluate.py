@@ -1,0 +1,342 @@
+"""What expressions mean: numpy over the lanes of one subgroup, with poison.
+
+A value holds one element a lane (`[width]`) or a vector a lane (`[width, n]`) in the numpy type of its elements.
+`poison` marks elements that came from memory nobody wrote. It spreads with every operation and is an error only where
+it decides something; `Value.decided` is that point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.ir import expr as x
+from convgen.ir.error import VerifyError
+from convgen.ir.expr import Expr, Var
+from convgen.ir.memory import Global
+from convgen.ir.mma import MmaTile
+from convgen.ir.types import AnyType, Type, VectorType, bf16
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+
+class InterpError(VerifyError):
+    """A program does what docs/ir.md does not allow; the message says what, notes say where."""
+
+
+@attrs.frozen(eq=False)
+class Value:
+    """The elements of all lanes; no mask means that none is poison."""
+
+    data: Array
+    poison: Mask | None = None
+
+    def decided(self, what: str) -> Array:
+        """The elements, for a use that decides something; InterpError if one is poison."""
+        if self.poison is not None and self.poison.any():
+            lanes = np.flatnonzero(self.poison.reshape(len(self.poison), -1).any(axis=1))
+            raise InterpError(f"{what} depends on memory that nobody wrote, in lanes {_few(lanes)}")
+        return self.data
+
+    def uniform(self, what: str) -> int:
+        """The integer that all lanes agree on."""
+        data = self.decided(what)
+        if (data != data[0]).any():
+            raise InterpError(f"{what} differs between lanes: {_few(np.unique(data))}")
+        return int(data[0])
+
+
+@attrs.frozen(eq=False)
+class Window:
+    """The value of a surface: `extent` bytes of a buffer from byte `shift` on."""
+
+    buffer: Global
+    shift: int
+    extent: int
+
+
+def _few(values: Array) -> str:
+    return ", ".join(map(str, values[:6])) + (", …" if len(values) > 6 else "")
+
+
+class Evaluator:
+    """Evaluates expressions of one subgroup; `env` holds its variables.
+
+    What was computed is kept until `forget`, which whoever binds a variable anew must call.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.env: dict[Var, Value | Window] = {}
+        self._memo: dict[Expr, Value] = {}
+
+    def forget(self) -> None:
+        self._memo.clear()
+
+    def __call__(self, e: Expr) -> Value:
+        """The value of an expression that is not a surface."""
+        known = self._memo.get(e)
+        if known is None:
+            known = self._memo[e] = _RULES[type(e)](self, e)
+        return known
+
+    def window(self, e: Expr) -> Window:
+        """The value of a surface."""
+        if isinstance(e, x.Surface):
+            shift, extent = self(e.shift).uniform("a surface's shift"), self(e.extent).uniform("a surface's extent")
+            return Window(e.buffer, shift, extent)
+        found = self.env.get(e) if isinstance(e, Var) else None
+        if not isinstance(found, Window):
+            raise InterpError(f"{e} is no surface")
+        return found
+
+    def bound(self, e: Expr) -> Value | Window:
+        """What a variable bound to `e` holds: a window for a surface, else a value."""
+        is_window = isinstance(e, x.Surface) or isinstance(self.env.get(e) if isinstance(e, Var) else None, Window)
+        return self.window(e) if is_window else self(e)
+
+    def full(self, type: AnyType, value: int | float) -> Value:
+        """That number in every element of every lane."""
+        shape = (self.width, type.lanes) if isinstance(type, VectorType) else (self.width,)
+        return Value(np.full(shape, value, type.elem.numpy))
+
+
+def tainted(a: Value, b: Value) -> Mask | None:
+    """The poison of an element-wise operation on both."""
+    if a.poison is None or b.poison is None:
+        return a.poison if b.poison is None else b.poison
+    return a.poison | b.poison
+
+
+# ---------------------------------------------------------------- operators
+
+
+def _binary(ev: Evaluator, e: Any) -> Value:
+    a, b = ev(e.a), ev(e.b)
+    poison = tainted(a, b)
+    with np.errstate(all="ignore"):
+        data = _OPERATORS[type(e)](a.data, b.data, poison, e.a.type.elem)
+    return Value(data.astype(e.type.elem.numpy, copy=False), poison)
+
+
+def _pure(f: Callable[[Array, Array], Array]) -> Callable[..., Array]:
+    return lambda a, b, poison, type: f(a, b)
+
+
+def _divide(a: Array, b: Array, poison: Mask | None, type: Type, f: Callable[[Array, Array], Array]) -> Array:
+    if type.is_float:
+        raise InterpError(f"division of {type}")
+    zero = b == 0
+    if (zero if poison is None else zero & ~poison).any():
+        raise InterpError("division by zero")
+    return f(a, np.where(zero, 1, b).astype(b.dtype))
+
+
+def _shift(a: Array, b: Array, poison: Mask | None, type: Type, f: Callable[[Array, Array], Array]) -> Array:
+    outside = (b < 0) | (b >= type.bits)
+    if (outside if poison is None else outside & ~poison).any():
+        raise InterpError(f"shift of {type} by {_few(np.unique(b[outside]))}")
+    return f(a, np.where(outside, 0, b).astype(b.dtype))
+
+
+def _mulhi(a: Array, b: Array) -> Array:
+    product = a.view(np.uint32).astype(np.uint64) * b.view(np.uint32).astype(np.uint64)
+    return (product >> np.uint64(32)).astype(np.uint32).view(a.dtype)
+
+
+def _number(pick: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """`pick` where both operands are numbers, else the one that is."""
+    return lambda a, b: np.where(a != a, b, np.where(b != b, a, pick(a, b)))
+
+
+_OPERATORS: dict[type[Expr], Callable[..., Array]] = {
+    x.Add: _pure(np.add),
+    x.Sub: _pure(np.subtract),
+    x.Mul: _pure(np.multiply),
+    x.MulHi: _pure(_mulhi),
+    x.Div: lambda a, b, poison, type: _divide(a, b, poison, type, np.floor_divide),
+    x.Mod: lambda a, b, poison, type: _divide(a, b, poison, type, np.mod),
+    x.Min: _pure(_number(np.minimum)),
+    x.Max: _pure(_number(np.maximum)),
+    x.And: _pure(np.bitwise_and),
+    x.Or: _pure(np.bitwise_or),
+    x.Xor: _pure(np.bitwise_xor),
+    x.Shl: lambda a, b, poison, type: _shift(a, b, poison, type, np.left_shift),
+    x.Shr: lambda a, b, poison, type: _shift(a, b, poison, type, np.right_shift),
+    x.Lt: _pure(np.less),
+    x.Le: _pure(np.less_equal),
+    x.Eq: _pure(np.equal),
+    x.Ne: _pure(np.not_equal),
+}
+
+
+def _const(ev: Evaluator, e: x.Const) -> Value:
+    return ev.full(e.dtype, e.value)
+
+
+def _var(ev: Evaluator, e: Var) -> Value:
+    found = ev.env.get(e)
+    if not isinstance(found, Value):
+        raise InterpError(f"{e.name}.{e.id} is {'not bound' if found is None else 'a surface'}")
+    return found
+
+
+def _not(ev: Evaluator, e: x.Not) -> Value:
+    a = ev(e.a)
+    return Value(np.invert(a.data), a.poison)
+
+
+def _select(ev: Evaluator, e: x.Select) -> Value:
+    cond, a, b = ev(e.cond), ev(e.a), ev(e.b)
+
+    def spread(per_lane: Array) -> Array:
+        return per_lane.reshape(per_lane.shape + (1,) * (a.data.ndim - per_lane.ndim))
+
+    chosen = spread(cond.data)
+    poison = None
+    if not (cond.poison is a.poison is b.poison is None):
+        poison = np.where(chosen, _mask(a), _mask(b)) | spread(_mask(cond))
+    return Value(np.where(chosen, a.data, b.data), poison)
+
+
+def _mask(v: Value) -> Mask:
+    return np.zeros(v.data.shape, np.bool_) if v.poison is None else v.poison
+
+
+def convert(data: Array, to: Type) -> Array:
+    """`Cast` of elements: integers wrap, floats round to nearest even; a float becomes an integer by rounding to
+    nearest even and saturating (0 for NaN); a bool says whether the number is not zero."""
+    if to.is_bool:
+        return np.not_equal(data, 0)
+    with np.errstate(all="ignore"):
+        if to.is_int and data.dtype.kind not in "biu":
+            wide = np.nan_to_num(np.rint(data.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
+            least, most = np.array(to.min, to.numpy), np.array(to.max, to.numpy)
+            return np.where(wide >= to.max, most, np.where(wide <= to.min, least, wide.astype(to.numpy)))
+        if to is bf16 and data.dtype.kind in "biuf" and data.dtype.itemsize >= 4 and data.dtype != np.float32:
+            data = _round_to_odd(data.astype(np.float64))
+        return data.astype(to.numpy)
+
+
+def _round_to_odd(wide: Array) -> Array:
+    """As float32, inexact values with the last bit set, so that a further rounding is as if it were the only one."""
+    near = wide.astype(np.float32)
+    below = near.view(np.uint32) - (np.abs(near) > np.abs(wide))
+    return np.where(near == wide, near, (below | np.uint32(1)).astype(np.uint32).view(np.float32))
+
+
+def _cast(ev: Evaluator, e: x.Cast) -> Value:
+    a = ev(e.a)
+    data = convert(a.data, e.dtype.elem).reshape(ev.full(e.dtype, 0).data.shape)
+    return Value(data, None if a.poison is None else a.poison.reshape(data.shape))
+
+
+def _uniform(ev: Evaluator, e: x.Uniform) -> Value:
+    a = ev(e.a)
+    data = a.decided("a uniform value")
+    if (data != data[:1]).any():
+        raise InterpError(f"uniform() of a value that differs between lanes: {_few(np.unique(data))}")
+    return a
+
+
+def _splat(ev: Evaluator, e: x.Splat) -> Value:
+    a, n = ev(e.a), e.dtype.lanes
+    return Value(np.repeat(a.data[:, None], n, 1), None if a.poison is None else np.repeat(a.poison[:, None], n, 1))
+
+
+def _slice(ev: Evaluator, e: x.Slice) -> Value:
+    a, part = ev(e.a), np.s_[:, e.start : e.start + e.count]
+    return Value(a.data[part], None if a.poison is None else a.poison[part])
+
+
+def to_bytes(v: Value) -> tuple[Array, Mask | None]:
+    """The bytes of each lane, `[width, bytes]`, and which of them are poison."""
+    size = v.data.dtype.itemsize
+    raw = np.ascontiguousarray(v.data).reshape(len(v.data), -1).view(np.uint8)
+    return raw, None if v.poison is None else np.repeat(v.poison.reshape(len(v.data), -1), size, axis=1)
+
+
+def from_bytes(raw: Array, poison: Mask | None, type: AnyType) -> Value:
+    """The value whose bytes these are; an element is poison if one of its bytes is."""
+    shape = (len(raw), type.lanes) if isinstance(type, VectorType) else (len(raw),)
+    data = np.ascontiguousarray(raw).view(type.elem.numpy).reshape(shape)
+    if poison is None or not poison.any():
+        return Value(data)
+    return Value(data, poison.reshape(len(raw), type.lanes, -1).any(axis=2).reshape(shape))
+
+
+def _pack(ev: Evaluator, e: x.Pack) -> Value:
+    parts = [to_bytes(ev(p)) for p in e.parts]
+    poison = None
+    if any(mask is not None for _, mask in parts):
+        poison = np.concatenate([np.zeros(raw.shape, np.bool_) if m is None else m for raw, m in parts], axis=1)
+    return from_bytes(np.concatenate([raw for raw, _ in parts], axis=1), poison, e.dtype)
+
+
+# ---------------------------------------------------------------- matrices
+
+
+@cache
+def _owners(op: MmaTile) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """(lane, register) of each element of one instruction's A[row, k] and B[col, k]."""
+    atom = op.atom
+    i, k = np.indices((atom.rows, atom.k))
+    j, kb = np.indices((atom.cols, atom.k))
+    return atom.a.owner({"i": i, "k": k})[1:], atom.b.owner({"j": j, "k": kb})[1:]
+
+
+def _mma(ev: Evaluator, e: x.Mma) -> Value:
+    """Each instruction adds exact products to the accumulator: one float64 (or wrapping integer) sum, rounded once."""
+    op: MmaTile = e.op
+    atom = op.atom
+    (a_lane, a_reg), (b_lane, b_reg) = _owners(op)
+    at = atom.d.coords(0, np.arange(ev.width)[:, None], np.arange(atom.d.registers)[None, :])
+    i, j = (np.broadcast_to(at[dim], (ev.width, atom.d.registers)) for dim in "ij")
+    wide = np.dtype(np.float64 if atom.acc.is_float else np.int64)
+
+    def operand(data: Array, tiles: int, lane: Array, reg: Array) -> Array:
+        """[tiles, steps, row, k]"""
+        return data.reshape(ev.width, tiles, op.steps, -1).transpose(1, 2, 0, 3)[:, :, lane, reg]
+
+    acc, a, b = ev(e.acc), ev(e.a), ev(e.b)
+    left = operand(a.data, op.tiles_i, a_lane, a_reg).astype(wide)
+    right = operand(b.data, op.tiles_j, b_lane, b_reg).astype(wide)
+    total = acc.data.reshape(ev.width, op.tiles_j, op.tiles_i, -1).transpose(1, 2, 0, 3)  # [tj, ti, lane, register]
+    with np.errstate(all="ignore"):
+        for step in range(op.steps):
+            products = left[:, step][None, :, i] * right[:, step][:, None, j]  # [tj, ti, lane, register, k]
+            total = convert(total.astype(wide) + products.sum(axis=-1), atom.acc)
+    data = total.transpose(2, 0, 1, 3).reshape(acc.data.shape)
+    if acc.poison is a.poison is b.poison is None:
+        return Value(data)
+    rows = _any(operand(_mask(a), op.tiles_i, a_lane, a_reg))[None, :, i]
+    cols = _any(operand(_mask(b), op.tiles_j, b_lane, b_reg))[:, None, j]
+    return Value(data, _mask(acc) | (rows | cols).transpose(2, 0, 1, 3).reshape(acc.data.shape))
+
+
+def _any(operand: Mask) -> Mask:
+    """Which [tile, row] have poison in some step or k."""
+    found: Mask = np.logical_or.reduce(operand, axis=(1, 3))
+    return found
+
+
+_RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
+    **dict.fromkeys(_OPERATORS, _binary),
+    x.Const: _const,
+    x.Var: _var,
+    x.Lane: lambda ev, e: Value(np.arange(ev.width, dtype=np.int32)),
+    x.Not: _not,
+    x.Select: _select,
+    x.Cast: _cast,
+    x.Uniform: _uniform,
+    x.Splat: _splat,
+    x.Slice: _slice,
+    x.Pack: _pack,
+    x.Mma: _mma,
+}

@@ -1,0 +1,361 @@
+"""The meaning of the IR: runs a kernel of either level on numpy buffers, written for obviousness.
+
+Each subgroup runs on its own between barriers, as a generator that yields where it waits. Shared memory knows who read
+and wrote each byte since the last barrier, so that a missing barrier is found in whatever order the subgroups run.
+docs/ir.md is the text to which this is the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from convgen.ir import stmt as s
+from convgen.ir.error import UserError
+from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, Value, Window, from_bytes, to_bytes
+from convgen.ir.expr import Expr, Var
+from convgen.ir.fragment import Fragment
+from convgen.ir.memory import Global, Shared, View
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Stmt
+from convgen.ir.text import show
+
+__all__ = ["InterpError", "interpret"]
+
+_NOBODY, _SEVERAL = -1, -2  # besides subgroup numbers, who accessed a byte of shared memory in this epoch
+
+Left = tuple[Value | Window, ...] | None  # the values with which a statement left its loop, if it did
+Run = Generator[None, None, Left]  # yields at barriers
+
+
+def interpret(
+    kernel: Kernel,
+    buffers: Mapping[str, Array],
+    scalars: Mapping[str, int] | None = None,
+    groups: Iterable[int] | None = None,
+) -> None:
+    """Run the workgroups `groups` (linear numbers, x fastest; all if None) of a kernel, one after the other.
+
+    `buffers` holds a 1-D uint8 array for each buffer argument, changed in place; `scalars` the other arguments.
+    Raises UserError where an argument is missing or too short, InterpError where the kernel breaks docs/ir.md.
+    """
+    memory = {p: _buffer(p, buffers) for p in kernel.params if isinstance(p, Global)}
+    values = {p: _scalar(p, scalars or {}) for p in kernel.params if isinstance(p, Var)}
+    x, y, z = kernel.grid
+    for number in range(x * y * z) if groups is None else groups:
+        _run_group(kernel, memory, values, (number % x, number // x % y, number // x // y))
+
+
+def _buffer(p: Global, buffers: Mapping[str, Array]) -> Array:
+    given = buffers.get(p.name)
+    if given is None or given.dtype != np.uint8 or given.ndim != 1 or given.size < p.bytes:
+        what = "nothing" if given is None else f"{given.dtype}{list(given.shape)}"
+        raise UserError(f"buffer {p.name}: given {what}, wanted uint8[{p.bytes}]")
+    return given[: p.bytes]
+
+
+def _scalar(p: Var, scalars: Mapping[str, int]) -> int:
+    if p.name not in scalars:
+        raise UserError(f"argument {p.name}: given nothing, wanted {p.type}")
+    return scalars[p.name]
+
+
+def _run_group(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], group: tuple[int, ...]) -> None:
+    """Run all subgroups from barrier to barrier; the n-th arrivals of all match."""
+    shared = {tile: _SharedTile(tile) for tile in k.shared}
+    runs = []
+    for number in range(k.subgroups):
+        entry = {**values, **dict(zip(k.group_ids, group)), k.subgroup: number}
+        runs.append(_Subgroup(number, k.width, entry, memory, shared).run(k.body))
+    waiting = list(range(k.subgroups))
+    while waiting:
+        waiting = [n for n in waiting if _advance(runs[n], n, group)]
+        if 0 < len(waiting) < k.subgroups:
+            raise InterpError(f"a barrier waits for ever: only subgroups {waiting} of {k.subgroups} arrive")
+        for tile in shared.values():
+            tile.next_epoch()
+
+
+def _advance(run: Run, number: int, group: tuple[int, ...]) -> bool:
+    """Run a subgroup to its next barrier; False at its end."""
+    try:
+        next(run)
+        return True
+    except StopIteration:
+        return False
+    except InterpError as e:
+        e.add_note(f"in subgroup {number} of workgroup {group}")
+        raise
+
+
+class _SharedTile:
+    """The bytes of one shared tile, which of them nobody wrote, and who accessed them in this epoch."""
+
+    def __init__(self, tile: Shared) -> None:
+        self.tile = tile
+        self.data = np.zeros(tile.bytes, np.uint8)
+        self.poison = np.ones(tile.bytes, np.bool_)
+        self.reader, self.writer = (np.full(tile.bytes, _NOBODY, np.int16) for _ in range(2))
+
+    def next_epoch(self) -> None:
+        self.reader.fill(_NOBODY)
+        self.writer.fill(_NOBODY)
+
+    def _check(self, at: Array, me: int, others: Array, deed: str) -> None:
+        bad = (others[at] != _NOBODY) & (others[at] != me)
+        if bad.any():
+            byte = int(at[bad][0])
+            who = "several subgroups" if others[byte] == _SEVERAL else f"subgroup {others[byte]}"
+            raise InterpError(
+                f"race in shared tile {self.tile.name}: byte {byte} was {deed} by {who} since the barrier"
+            )
+
+    def _inside(self, at: Array) -> Array:
+        if (bad := at[(at < 0) | (at >= self.tile.bytes)]).size:
+            raise InterpError(f"byte {bad[0]} of shared tile {self.tile.name}, which has {self.tile.bytes}")
+        return at
+
+    def read(self, at: Array, me: int) -> tuple[Array, Mask]:
+        """The bytes at `at`, of any shape, and which are poison."""
+        self._check(self._inside(at), me, self.writer, "written")
+        before = self.reader[at]
+        self.reader[at] = np.where((before == _NOBODY) | (before == me), me, _SEVERAL)
+        return self.data[at], self.poison[at]
+
+    def write(self, at: Array, me: int, data: Array, poison: Mask | None) -> None:
+        self._check(self._inside(at), me, self.writer, "written")
+        self._check(at, me, self.reader, "read")
+        _agree(at.ravel(), data.ravel(), f"shared tile {self.tile.name}")
+        self.writer[at] = me
+        self.data[at] = data
+        self.poison[at] = False if poison is None else poison
+
+
+def _agree(at: Array, data: Array, where: str) -> None:
+    """InterpError if one statement stores different `data` to one place; floats compare by their bits."""
+    order = np.argsort(at, kind="stable")
+    at, data = at[order], data[order]
+    clash = (at[1:] == at[:-1]) & (data[1:] != data[:-1])
+    if clash.any():
+        raise InterpError(f"two lanes store different values to place {at[1:][clash][0]} of {where}")
+
+
+@cache
+def _tile_coords(layout: Fragment, subgroup: int, width: int) -> tuple[Array, ...]:
+    """The coordinates along each dim of `layout` that each (lane, register) of a subgroup holds."""
+    lanes, registers = np.arange(width)[:, None], np.arange(layout.registers)[None, :]
+    at = layout.coords(subgroup, lanes, registers)
+    return tuple(np.broadcast_to(at[dim], (width, layout.registers)).astype(np.int64) for dim in layout.dims)
+
+
+class _Subgroup:
+    """One subgroup's variables and its way through the statements."""
+
+    def __init__(
+        self,
+        number: int,
+        width: int,
+        entry: Mapping[Var, int],
+        memory: Mapping[Global, Array],
+        shared: Mapping[Shared, _SharedTile],
+    ) -> None:
+        self.number, self.memory, self.shared = number, memory, shared
+        self.ev = Evaluator(width)
+        for var, value in entry.items():
+            self.bind(var, self.ev.full(var.type, value))
+
+    def bind(self, var: Var, value: Value | Window) -> None:
+        self.ev.env[var] = value
+
+    def integers(self, e: Expr, what: str) -> Array:
+        """The exact integers of all lanes, for an address."""
+        return self.ev(e).decided(what).astype(np.int64)
+
+    # ------------------------------------------------------------ control
+
+    def run(self, node: Stmt) -> Run:
+        """Run a statement; yields at barriers, returns the values with which it leaves the innermost loop."""
+        match node:
+            case s.Block(stmts):
+                for inner in stmts:
+                    left = yield from self.run(inner)
+                    if left is not None:
+                        return left
+            case s.For():
+                yield from self.loop(node)
+            case s.If(cond, then, other):
+                with _located(node, f"if {show(cond)}"):
+                    holds = self.ev(cond).uniform("a branch")
+                return (yield from self.run(then if holds else other))
+            case s.ExitIf(cond, values):
+                with _located(node):
+                    if self.ev(cond).uniform("a loop's exit"):
+                        return tuple(map(self.ev.bound, values))
+            case s.Barrier():
+                yield
+            case _:
+                with _located(node):
+                    _STATEMENTS[type(node)](self, node)
+        return None
+
+    def loop(self, node: s.For) -> Run:
+        with _located(node, f"loop {node.label}"):
+            begin, end = (self.ev(e).uniform("a loop's bound") for e in (node.begin, node.end))
+            values: tuple[Value | Window, ...] = tuple(map(self.ev.bound, node.inits))
+        for i in range(begin, end):
+            self.ev.forget()
+            self.bind(node.var, self.ev.full(node.var.type, i))
+            for var, value in zip(node.carried, values):
+                self.bind(var, value)
+            left = yield from self.run(node.body)
+            if left is not None:
+                values = left
+                break
+            with _located(node, f"yield of loop {node.label}"):
+                values = tuple(map(self.ev.bound, node.yields))
+        self.ev.forget()
+        for var, value in zip(node.results, values):
+            self.bind(var, value)
+        return None
+
+    # ------------------------------------------------------------ tiles
+
+    def places(self, view: View, coords: tuple[Expr, ...], layout: Fragment) -> tuple[Array, Mask]:
+        """The element of memory that each (lane, register) of a view's tile stands for, and whether there is one."""
+        dims: dict[str, Array] = {}
+        exists = np.ones((self.ev.width, layout.registers), np.bool_)
+        for axis, (start, inner) in enumerate(zip(coords, _tile_coords(layout, self.number, self.ev.width))):
+            position = self.integers(start, "a view's coordinate")[:, None] + inner
+            dims.update((d, np.broadcast_to(p, exists.shape)) for d, p in view.decode(axis, position).items())
+            for dim in view.axes[axis]:
+                exists &= (dims[dim.name] >= 0) & (dims[dim.name] < dim.size)
+        index = [np.broadcast_to(t.at(dims), exists.shape) for t in view.index]
+        inside = [(at >= 0) & (at < t.size) for t, at in zip(view.index, index)]
+        for t, ok in zip(view.index, inside):
+            if t.masked:
+                exists &= ok
+        for number, ok in enumerate(inside):
+            if (exists & ~ok).any():
+                raise InterpError(
+                    f"tensor dim {number} of the view of {view.memory.name} is not masked, and is "
+                    f"{index[number][exists & ~ok][0]} of {view.index[number].size}"
+                )
+        at = np.broadcast_to(view.layout.offset([np.where(exists, i, 0) for i in index]), exists.shape)
+        elements = view.memory.bytes // view.memory.elem.bytes
+        if (bad := at[exists & (at >= elements)]).size:
+            raise InterpError(f"element {bad[0]} of buffer {view.memory.name}, which has {elements}")
+        return np.where(exists, at, 0), exists
+
+    def elements(self, memory: Global) -> Array:
+        """A buffer as an array of its elements."""
+        whole = memory.bytes // memory.elem.bytes * memory.elem.bytes
+        return self.memory[memory][:whole].view(memory.elem.numpy)
+
+    def view_tile(self, view: View, coords: tuple[Expr, ...], layout: Fragment) -> Value:
+        at, exists = self.places(view, coords, layout)
+        return Value(np.where(exists, self.elements(view.memory)[at], view.memory.elem.numpy.type(0)))
+
+    def load_view(self, node: s.LoadView) -> None:
+        self.bind(node.var, self.view_tile(node.view, node.coords, node.layout))
+
+    def store_view(self, node: s.StoreView) -> None:
+        at, exists = self.places(node.view, node.coords, node.layout)
+        value = self.ev(node.value)
+        Value(value.data, None if value.poison is None else value.poison & exists).decided("a stored value")
+        memory = self.elements(node.view.memory)
+        _agree(at[exists], value.data[exists].view(f"u{memory.itemsize}"), f"buffer {node.view.memory.name}")
+        memory[at[exists]] = value.data[exists]
+
+    def copy(self, node: s.Copy) -> None:
+        self.put(node.tile, node.slot, node.layout, self.view_tile(node.view, node.coords, node.layout))
+
+    def load_shared(self, node: s.LoadShared) -> None:
+        at = self.addresses(node.tile, node.slot, node.layout)
+        self.bind(node.var, from_bytes(*self.shared[node.tile].read(at, self.number), node.var.type))
+
+    def store_shared(self, node: s.StoreShared) -> None:
+        self.put(node.tile, node.slot, node.layout, self.ev(node.value))
+
+    def put(self, tile: Shared, slot: Expr, layout: Fragment, value: Value) -> None:
+        self.shared[tile].write(self.addresses(tile, slot, layout), self.number, *to_bytes(value))
+
+    def addresses(self, tile: Shared, slot: Expr, layout: Fragment) -> Array:
+        """The bytes of a shared tile that each lane holds, `[width, bytes]`."""
+        row, col = _tile_coords(layout, self.number, self.ev.width)
+        chosen = self.integers(slot, "a slot number")
+        if (bad := chosen[(chosen < 0) | (chosen >= tile.slots)]).size:
+            raise InterpError(f"slot {bad[0]} of shared tile {tile.name}, which has {tile.slots}")
+        if (row >= tile.rows).any() or (col >= tile.cols).any():
+            raise InterpError(f"a {layout.shape} fragment in shared tile {tile.name} of {tile.rows} x {tile.cols}")
+        at = tile.address(chosen[:, None], row, col)
+        return np.reshape(at[:, :, None] + np.arange(tile.elem.bytes), (self.ev.width, -1))
+
+    # ------------------------------------------------------------ messages
+
+    def window(self, node: s.GlobalLoad | s.GlobalStore, size: int) -> tuple[Array, Array, Mask]:
+        """(buffer, the byte of it for each lane's `size` bytes, whether it lies in the surface)."""
+        surface = self.ev.window(node.surface)
+        uniform = self.ev(node.uniform).uniform("a uniform offset")
+        start = self.integers(node.varying, "an offset") + uniform + node.imm
+        at = start[:, None] + np.arange(size)
+        inside = (at >= 0) & (at < surface.extent)
+        words = inside.reshape(len(at), -1, min(size, 4))
+        if (words.any(axis=2) != words.all(axis=2)).any():
+            raise InterpError(f"the extent {surface.extent} of a surface of {surface.buffer.name} cuts a word in two")
+        at = at + surface.shift
+        if (bad := at[inside & ((at < 0) | (at >= surface.buffer.bytes))]).size:
+            raise InterpError(f"byte {bad[0]} of buffer {surface.buffer.name}, which has {surface.buffer.bytes}")
+        return self.memory[surface.buffer], np.where(inside, at, 0), inside
+
+    def global_load(self, node: s.GlobalLoad) -> None:
+        buffer, at, inside = self.window(node, node.var.type.bits // 8)
+        self.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), None, node.var.type))
+
+    def global_store(self, node: s.GlobalStore) -> None:
+        raw, poison = to_bytes(self.ev(node.value))
+        buffer, at, inside = self.window(node, raw.shape[1])
+        Value(raw, None if poison is None else poison & inside).decided("a stored value")
+        _agree(at[inside], raw[inside], "a buffer")
+        buffer[at[inside]] = raw[inside]
+
+    def shared_bytes(self, node: s.SharedRead | s.SharedWrite, size: int) -> Array:
+        return (self.integers(node.address, "a shared address") + node.imm)[:, None] + np.arange(size)
+
+    def shared_read(self, node: s.SharedRead) -> None:
+        at = self.shared_bytes(node, node.var.type.bits // 8)
+        self.bind(node.var, from_bytes(*self.shared[node.tile].read(at, self.number), node.var.type))
+
+    def shared_write(self, node: s.SharedWrite) -> None:
+        raw, poison = to_bytes(self.ev(node.value))
+        self.shared[node.tile].write(self.shared_bytes(node, raw.shape[1]), self.number, raw, poison)
+
+    def let(self, node: s.Let) -> None:
+        self.bind(node.var, self.ev.bound(node.value))
+
+
+_STATEMENTS: dict[type[Stmt], Callable[[_Subgroup, Any], None]] = {
+    s.Let: _Subgroup.let,
+    s.LoadView: _Subgroup.load_view,
+    s.StoreView: _Subgroup.store_view,
+    s.Copy: _Subgroup.copy,
+    s.LoadShared: _Subgroup.load_shared,
+    s.StoreShared: _Subgroup.store_shared,
+    s.GlobalLoad: _Subgroup.global_load,
+    s.GlobalStore: _Subgroup.global_store,
+    s.SharedRead: _Subgroup.shared_read,
+    s.SharedWrite: _Subgroup.shared_write,
+}
+
+
+@contextmanager
+def _located(node: Stmt, text: str | None = None) -> Iterator[None]:
+    """Say in a note at which statement an InterpError arose."""
+    try:
+        yield
+    except InterpError as e:
+        e.add_note(f"at {text or show(node)}")
+        raise
