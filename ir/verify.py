@@ -1,0 +1,407 @@
+"""Well-formedness of kernels, as tables of rules; docs/ir.md states each of them.
+
+A rule looks at one statement (or expression) and returns a complaint or None. `Checker` walks the kernel and knows what
+rules ask: which variables are visible, what varies between lanes, how fragments are distributed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+from convgen.ir import expr as x
+from convgen.ir import stmt as s
+from convgen.ir.error import VerifyError
+from convgen.ir.expr import Expr, Var
+from convgen.ir.fragment import Fragment, Space
+from convgen.ir.memory import Global, Shared, View
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Stmt
+from convgen.ir.text import excerpt, show
+from convgen.ir.types import AnyType, Type, VectorType, bool_, surface, vector
+from convgen.ir.uniform import Uniformity, varying
+
+Level = Literal["tile", "message"]
+MESSAGE_BYTES = (1, 2, 4, 8, 12, 16)  #: what one message may move for a lane
+
+TILE_STATEMENTS = (s.LoadView, s.StoreView, s.Copy, s.LoadShared, s.StoreShared)
+MESSAGE_STATEMENTS = (s.GlobalLoad, s.GlobalStore, s.SharedRead, s.SharedWrite)
+_FOREIGN: dict[Level | None, tuple[type[Stmt], ...]] = {
+    "tile": MESSAGE_STATEMENTS,
+    "message": TILE_STATEMENTS,
+    None: (),
+}
+
+
+def verify(kernel: Kernel, level: Level | None = None) -> Kernel:
+    """`kernel` itself if it is well formed, and of that level only where one is given.
+
+    Raises VerifyError: one line for the first rule broken, and a note that shows the place.
+    """
+    if complaint := _kernel(kernel):
+        raise VerifyError(f"{kernel.name}: {complaint}")
+    Checker(kernel, level).sequence(kernel.body)
+    return kernel
+
+
+def _entry(k: Kernel) -> Iterator[Var]:
+    yield from (p for p in k.params if isinstance(p, Var))
+    yield from (*k.group_ids, k.subgroup)
+
+
+def _kernel(k: Kernel) -> str | None:
+    names = Counter(p.name for p in (*k.params, *k.shared))
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        return f"two arguments or shared tiles are called {twice[0]}"
+    if min(*k.grid, k.subgroups, k.width) < 1 or len(k.group_ids) != 3:
+        return f"a grid of {k.grid} as {k.group_ids}, {k.subgroups} subgroups of {k.width} lanes"
+    return None
+
+
+# ---------------------------------------------------------------- fragments
+
+
+class Anyhow:
+    """The layout of a value that is the same in all elements: any."""
+
+
+ANYHOW: Final = Anyhow()
+Distribution = Fragment | Anyhow | None  #: of a value; None if it is not known
+
+
+def _agreed(distributions: Iterable[Distribution]) -> Distribution:
+    """The distribution of an element-wise operation on values distributed like that."""
+    kinds = dict.fromkeys(d for d in distributions if d is not ANYHOW)
+    return next(iter(kinds)) if len(kinds) == 1 else None if kinds else ANYHOW
+
+
+# ---------------------------------------------------------------- the walk
+
+
+class Checker:
+    """Walks a kernel in order; `visible` holds the variables in scope and their distributions."""
+
+    def __init__(self, kernel: Kernel, level: Level | None) -> None:
+        self.kernel, self.level = kernel, level
+        self.uniform = Uniformity(varying(kernel))
+        self.visible: dict[Var, Distribution] = dict.fromkeys(_entry(kernel))
+        self.path: dict[Var, None] = dict.fromkeys(self.visible)  # what was bound on the way here, visible or not
+        self.right: dict[Expr, None] = {}  # the expressions found right in the present scope
+        self.sites: dict[int, None] = {}
+        self.loops: list[s.For] = []
+        self.met: Counter[Stmt] = Counter()
+
+    def require(self, node: Stmt, complaint: str | None) -> None:
+        """VerifyError at `node` if there is a complaint."""
+        if complaint is not None:
+            error = VerifyError(f"{self.kernel.name}: {complaint}")
+            error.add_note(excerpt(self.kernel, node, complaint, self.met[node] - 1))
+            raise error
+
+    @contextmanager
+    def suite(self) -> Iterator[None]:
+        """A scope: what is bound inside is not visible after it."""
+        saved = self.visible, self.right
+        self.visible, self.right = dict(self.visible), dict(self.right)
+        yield
+        self.visible, self.right = saved
+
+    def sequence(self, body: Stmt) -> None:
+        """The statements of `body`, in the present scope."""
+        for node in body.stmts if isinstance(body, s.Block) else (body,):
+            self.stmt(node)
+
+    def stmt(self, node: Stmt) -> None:
+        if isinstance(node, s.Block):
+            with self.suite():
+                return self.sequence(node)
+        self.met[node] += 1
+        self.expressions(node, _operands(node))
+        for rule in (_belongs, _site, *_STATEMENTS.get(type(node), ())):
+            self.require(node, rule(self, node))
+        match node:
+            case s.For():
+                self.loop(node)
+            case s.If():
+                self.branches(node)
+            case s.Let():
+                self.bind(node, node.var, self.distribution(node.value))
+            case s.LoadView() | s.LoadShared():
+                self.bind(node, node.var, node.layout)
+            case s.GlobalLoad() | s.SharedRead():
+                self.bind(node, node.var, None)
+        return None
+
+    def loop(self, node: s.For) -> None:
+        layouts = [self.distribution(i) for i in node.inits]
+        with self.suite():
+            self.bind(node, node.var, None)
+            for var, layout in zip(node.carried, layouts):
+                self.bind(node, var, layout)
+            self.loops.append(node)
+            self.sequence(node.body)
+            self.loops.pop()
+            self.expressions(node, node.yields)
+            layouts = [_agreed((before, self.distribution(y))) for before, y in zip(layouts, node.yields)]
+        for var, layout in zip(node.results, layouts):
+            self.bind(node, var, layout)
+
+    def branches(self, node: s.If) -> None:
+        before, after = self.path, dict(self.path)
+        for arm in (node.then, node.other):
+            self.path = dict(before)
+            with self.suite():
+                self.sequence(arm)
+            after |= self.path
+        self.path = after
+
+    def bind(self, node: Stmt, var: Var, layout: Distribution) -> None:
+        self.require(node, f"{var.name}.{var.id} is bound twice" if var in self.path else None)
+        self.path[var] = None
+        self.visible[var] = layout
+
+    def expressions(self, node: Stmt, es: Iterable[Expr]) -> None:
+        """Every variable is visible and every operation takes its operands."""
+        for e in es:
+            if e not in self.right:
+                self.expressions(node, e.children())  # type: ignore[arg-type]
+                if isinstance(e, Var) and e not in self.visible:
+                    self.require(node, f"{e.name}.{e.id} is {'out of scope' if e in self.path else 'not bound'}")
+                for rule in _EXPRESSIONS.get(type(e), ()):
+                    self.require(node, rule(self, e))
+                self.right[e] = None
+
+    def distribution(self, e: Expr) -> Distribution:
+        """How the elements of a fragment are spread, as far as its origin shows."""
+        match e:
+            case Var():
+                return self.visible.get(e)
+            case x.Mma(op=op):
+                return op.d  # type: ignore[no-any-return]
+            case x.Const() | x.Splat():
+                return ANYHOW
+            case x.Binary() | x.Unary() | x.Cast() | x.Select():
+                return _agreed([self.distribution(c) for c in e.children()])  # type: ignore[arg-type]
+        return None
+
+
+def _operands(node: Stmt) -> tuple[Expr, ...]:
+    """The expressions that a statement evaluates where it begins."""
+    match node:
+        case s.For():
+            return (node.begin, node.end, *node.inits)
+        case s.Let():
+            return (node.value,)
+        case s.LoadView() | s.LoadShared() | s.GlobalLoad() | s.SharedRead():
+            return tuple(c for c in node.children() if isinstance(c, Expr) and c is not node.var)
+    return tuple(c for c in node.children() if isinstance(c, Expr))
+
+
+# ---------------------------------------------------------------- rules
+
+Rule = Callable[[Checker, Any], "str | None"]
+
+
+def _belongs(c: Checker, n: Stmt) -> str | None:
+    foreign = isinstance(n, _FOREIGN[c.level])
+    return f"{type(n).__name__} does not belong to the {c.level} level" if foreign else None
+
+
+def _site(c: Checker, n: Any) -> str | None:
+    if not isinstance(getattr(n, "site", None), s.Site):
+        return None
+    number = n.site.number
+    if number in c.sites:
+        return f"site {number} stands at two places"
+    c.sites[number] = None
+    return None
+
+
+def _uniform(*fields: str) -> Rule:
+    """These operands are integers or bools that are the same in all lanes."""
+
+    def rule(c: Checker, n: Any) -> str | None:
+        for name in fields:
+            value = getattr(n, name)
+            for e in value if isinstance(value, tuple) else (value,):
+                if not isinstance(e.type, Type) or e.type.is_float:
+                    return f"{name} {show(e)} is {e.type}, not an integer"
+                if not c.uniform(e):
+                    return f"{name} {show(e)} differs between lanes"
+        return None
+
+    return rule
+
+
+def _offset(field: str) -> Rule:
+    """This operand is one integer a lane."""
+
+    def rule(c: Checker, n: Any) -> str | None:
+        e = getattr(n, field)
+        return None if isinstance(e.type, Type) and e.type.is_int else f"{field} {show(e)} is {e.type}, not an integer"
+
+    return rule
+
+
+def _loop_types(c: Checker, n: s.For) -> str | None:
+    types = {n.var.type, n.begin.type, n.end.type}
+    return (
+        f"loop variable and bounds are of types {n.var.type}, {n.begin.type}, {n.end.type}" if len(types) > 1 else None
+    )
+
+
+def _exit(c: Checker, n: s.ExitIf) -> str | None:
+    if n.cond.type is not bool_:
+        return f"exit_if: a condition of type {n.cond.type}"
+    if not c.loops:
+        return "exit_if outside a loop"
+    given, wanted = [v.type for v in n.values], [v.type for v in c.loops[-1].results]
+    return f"exit_if: given values of types {given}, wanted {wanted}" if given != wanted else None
+
+
+def _declared(c: Checker, n: Any) -> str | None:
+    tile: Shared = n.tile
+    return None if tile in c.kernel.shared else f"shared tile {tile.name} is not one of the kernel's"
+
+
+def _view(c: Checker, n: Any) -> str | None:
+    view: View = n.view
+    names = [d.name for axis in view.axes for d in axis]
+    if view.memory not in c.kernel.params:
+        return f"buffer {view.memory.name} is not an argument of the kernel"
+    if len(set(names)) < len(names):
+        return f"the view of {view.memory.name} has two dims of one name: {', '.join(names)}"
+    unknown = [name for t in view.index for name, _ in t.terms if name not in names]
+    if unknown:
+        return f"the view of {view.memory.name} has no dim {unknown[0]}"
+    if tuple(t.size for t in view.index) != view.layout.dims:
+        return f"the view of {view.memory.name} indexes {[t.size for t in view.index]}, its layout {view.layout.dims}"
+    if len(n.coords) != len(view.axes) or len(n.layout.dims) != len(view.axes):
+        return f"{len(n.coords)} coordinates and {len(n.layout.dims)} fragment dims for {len(view.axes)} axes"
+    return None
+
+
+def _fragment(c: Checker, n: Any) -> str | None:
+    """The layout fits the workgroup and, where there is one, the shared tile."""
+    layout: Fragment = n.layout
+    for space, have in ((Space.LANE, c.kernel.width), (Space.SUBGROUP, c.kernel.subgroups)):
+        need = max((d.stride * d.size for d in layout.digits if d.space is space and d.size > 1), default=1)
+        if need > have:
+            return f"fragment {layout} needs {need} {space.name.lower()}s, the kernel has {have}"
+    tile = getattr(n, "tile", None)
+    if tile is None:
+        return None
+    if len(layout.shape) != 2 or layout.shape[0] > tile.rows or layout.shape[1] > tile.cols:
+        return f"a fragment of {layout.shape} in shared tile {tile.name} of {tile.rows} x {tile.cols}"
+    return None
+
+
+def _elements(given: AnyType, elem: Type, layout: Fragment) -> str | None:
+    wanted = vector(elem, layout.registers)
+    return None if given is wanted else f"a fragment of type {given}, wanted {wanted}"
+
+
+def _loaded(c: Checker, n: Any) -> str | None:
+    source = n.view.memory if isinstance(n, s.LoadView) else n.tile
+    return _elements(n.var.type, source.elem, n.layout)
+
+
+def _stored(c: Checker, n: Any) -> str | None:
+    target = n.view.memory if isinstance(n, s.StoreView) else n.tile
+    given = c.distribution(n.value)
+    if isinstance(given, Fragment) and given != n.layout:
+        return f"a value distributed as {given} is stored as {n.layout}"
+    return _elements(n.value.type, target.elem, n.layout)
+
+
+def _copied(c: Checker, n: s.Copy) -> str | None:
+    if n.tile.elem is not n.view.memory.elem:
+        return f"copy of {n.view.memory.elem} into a shared tile of {n.tile.elem}"
+    return None
+
+
+def _surface(c: Checker, n: Any) -> str | None:
+    if n.surface.type is not surface or not c.uniform(n.surface):
+        return f"{show(n.surface)} is not a surface that all lanes share"
+    return None
+
+
+def _message(c: Checker, n: Any) -> str | None:
+    type: AnyType = (n.var if isinstance(n, (s.GlobalLoad, s.SharedRead)) else n.value).type
+    if type.elem.is_bool or type.bits not in [8 * width for width in MESSAGE_BYTES]:
+        return f"a message of {type}, {type.bits} bits a lane; wanted {', '.join(map(str, MESSAGE_BYTES))} bytes"
+    return f"a negative immediate {n.imm}" if n.imm < 0 else None
+
+
+_STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
+    s.For: (_uniform("begin", "end"), _loop_types),
+    s.If: (_uniform("cond"),),
+    s.ExitIf: (_uniform("cond"), _exit),
+    s.LoadView: (_view, _uniform("coords"), _fragment, _loaded),
+    s.StoreView: (_view, _uniform("coords"), _fragment, _stored),
+    s.Copy: (_view, _declared, _uniform("coords", "slot"), _fragment, _copied),
+    s.LoadShared: (_declared, _uniform("slot"), _fragment, _loaded),
+    s.StoreShared: (_declared, _uniform("slot"), _fragment, _stored),
+    s.GlobalLoad: (_surface, _offset("varying"), _uniform("uniform"), _message),
+    s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
+    s.SharedRead: (_declared, _offset("address"), _message),
+    s.SharedWrite: (_declared, _offset("address"), _message),
+}
+
+
+def _takes(accepts: Callable[[Type], bool], what: str) -> tuple[Rule, ...]:
+    """Operands whose elements are of such a kind."""
+
+    def rule(c: Checker, e: Any) -> str | None:
+        return None if accepts(e.a.type.elem) else f"{show(e)}: operands of {e.a.type}, wanted {what}"
+
+    return (rule,)
+
+
+def _window(c: Checker, e: x.Surface) -> str | None:
+    if not isinstance(e.buffer, Global) or e.buffer not in c.kernel.params:
+        return f"{show(e)}: no buffer argument of the kernel"
+    return _uniform("shift", "extent")(c, e)
+
+
+def _packed(c: Checker, e: x.Pack) -> str | None:
+    return f"{show(e)}: bools have no bits" if any(p.type.elem.is_bool for p in e.parts) else None
+
+
+def _vector(c: Checker, e: x.Slice) -> str | None:
+    return None if isinstance(e.a.type, VectorType) else f"{show(e)}: a slice of {e.a.type}"
+
+
+def _condition(c: Checker, e: x.Select) -> str | None:
+    if isinstance(e.cond.type, VectorType) and e.cond.type.lanes != e.type.lanes:
+        return f"{show(e)}: a condition of {e.cond.type} for {e.type}"
+    return None
+
+
+def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
+    for name, operand, wanted in (("a", e.a, e.op.a), ("b", e.b, e.op.b), ("acc", e.acc, e.op.d)):
+        given = c.distribution(operand)
+        unknown = given is None and name != "acc" and c.level == "tile"
+        if unknown or (isinstance(given, Fragment) and given != wanted):
+            return f"mma operand {name} is distributed as {given or 'nobody knows'}, wanted {wanted}"
+    return None
+
+
+_NUMBERS = _takes(lambda t: not t.is_bool, "numbers")
+_INTEGERS = _takes(lambda t: t.is_int, "integers")
+_BITS = _takes(lambda t: not t.is_float, "integers or bools")
+
+_EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
+    **dict.fromkeys((x.Add, x.Sub, x.Mul, x.Min, x.Max, x.Lt, x.Le), _NUMBERS),
+    **dict.fromkeys((x.Div, x.Mod, x.Shl, x.Shr), _INTEGERS),
+    **dict.fromkeys((x.And, x.Or, x.Xor, x.Not), _BITS),
+    x.MulHi: _takes(lambda t: t.is_int and t.bits == 32, "32-bit integers"),
+    x.Select: (_condition,),
+    x.Slice: (_vector,),
+    x.Pack: (_packed,),
+    x.Surface: (_window,),
+    x.Mma: (_operand_layouts,),
+}
