@@ -1,4 +1,38 @@
-"""convgen: GPU convolution and GEMM kernels from a problem line, verified without a GPU."""
+"""convgen: GPU convolution and GEMM kernels from a problem line, verified without a GPU.
+
+import convgen as cg
+
+p = cg.Conv.parse("mb1ic64ih56oc64oh56kh3ph1", dir="FWD_D", dt="f16")
+k = cg.build(p, target="gfx942")
+code = cg.compile(k)
+out = cg.simulate(code, src=x, wei=w)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 if __name__ != "convgen":  # a second copy of a module would mean a second intern table
     raise ImportError(f"import this package as convgen, not as {__name__}")
+
+if TYPE_CHECKING:
+    from convgen.driver import build, compile, simulate
+    from convgen.problem import Conv
+
+__all__ = ["Conv", "build", "compile", "simulate"]
+
+_HOMES = {"Conv": "problem", "build": "driver", "compile": "driver", "simulate": "driver"}
+
+
+def __getattr__(name: str) -> object:
+    """The public names, imported when first asked for: `import convgen` stays quick."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'convgen' has no attribute {name!r}")
+    value = getattr(import_module(f"convgen.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -64,6 +64,7 @@ class Outcome:
 
 _Comparison = tuple[int, int, tuple[Mismatch, ...]]  #: outputs checked, outputs wrong, the first of these
 _NOTHING: _Comparison = (0, 0, ())
+_IDLE = SimReport((), {}, {}, 0.0)
 
 
 def run(
@@ -81,6 +82,8 @@ def run(
     """
     if code.problem is None:
         raise Unsupported("verification of code that carries no problem")
+    if code.problem.is_empty:
+        return _outcome(_IDLE, _NOTHING)
     inputs = reference.fill(code.problem, seed) if arrays is None else arrays
     regions, workgroups = _everything(code.problem), None
     if groups is not None:
@@ -103,7 +106,7 @@ def execute(
     """
     memory = {name: _allocate(buffer, inputs.get(name)) for name, buffer in record.buffers.items()}
     if not record.launches:
-        return memory, SimReport((), {}, {}, 0.0)
+        return memory, _IDLE
     if code_object is None:
         raise Unsupported("running without a code object: no assembler was found (Debian: clang-22 and lld-22)")
     simulator = targets.get(record.target)
@@ -137,6 +140,8 @@ def run_record(
     """
     record = LaunchRecord.from_json(_read(path).decode(errors="replace"), path.name)
     code_object = None if record.object is None else _read(path.parent / record.object)
+    if not record.launches:
+        return _outcome(_IDLE, _NOTHING)
     problem = Conv.parse(record.problem) if record.problem is not None else None
     if data is not None:
         inputs = _load_inputs(data, record)
@@ -185,8 +190,6 @@ def _compare(
     problem: Conv, inputs: Mapping[str, Array], record: LaunchRecord, memory: Memory, regions: Sequence[Region]
 ) -> _Comparison:
     """Compare the outputs in `regions` (clipped to the tensor) as bits."""
-    if problem.is_empty:
-        return _NOTHING
     checked, mismatches, first = 0, 0, list[Mismatch]()
     for rows, columns in regions:
         expected, got, indices = _outputs(problem, inputs, record, memory, rows, columns)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from convgen.ir.error import UserError
 
+_AROUND = 100  #: characters shown on either side
+
 
 class PointedError(UserError):
     """A wrong character of a descriptor, tag or knob: `column` counts from 0 in the one-line `text`.
@@ -17,14 +19,22 @@ class PointedError(UserError):
         self.add_note(self.excerpt)
 
     def __str__(self) -> str:
-        return f"{self.message}, at column {self.column + 1} of {self.text!r}"
+        return f"{self.message}, at column {self.column + 1} of {self._window()[0]!r}"
 
     @property
     def excerpt(self) -> str:
         """The text and, on the next line, a caret under the character."""
-        return f"  {self.text}\n  {' ' * self.column}^"
+        text, column = self._window()
+        return f"  {text}\n  {' ' * column}^"
 
     @property
     def one_line(self) -> str:
         """The message with the caret set into the text before the character, for logs and pipes."""
-        return f"{self.message}, at column {self.column + 1}: {self.text[: self.column]}^{self.text[self.column :]}"
+        text, column = self._window()
+        return f"{self.message}, at column {self.column + 1}: {text[:column]}^{text[column:]}"
+
+    def _window(self) -> tuple[str, int]:
+        """The printable text around the character, one for one, and the column in it."""
+        start = max(0, self.column - _AROUND)
+        text = self.text[start : self.column + _AROUND]
+        return "".join(c if c.isprintable() else "?" for c in text), self.column - start

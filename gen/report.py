@@ -1,0 +1,96 @@
+"""What a run tells: the JSON object of a problem, and the report people read."""
+
+from __future__ import annotations
+
+from typing import Any, TextIO
+
+from convgen.code import Code
+from convgen.files import Files
+from convgen.verify import Outcome
+
+
+def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | None) -> dict[str, Any]:
+    """One problem for `--json`; seconds are wall time."""
+    assemble = code.stages.get("assemble", 0.0)
+    return {
+        "problem": problem,
+        "target": code.target,
+        "config": code.config,
+        "launches": [
+            {
+                "kernel": launch.kernel,
+                "grid": list(launch.grid),
+                "workgroup": list(launch.workgroup),
+                "registers": dict(code.kernels[launch.kernel].registers),
+                "lds_bytes": code.kernels[launch.kernel].lds_bytes + launch.lds_bytes,
+            }
+            for launch in code.record.launches
+        ],
+        "files": {name: _path(files, name) for name in ("asm", "object", "launch")},
+        "generate_s": round(sum(code.stages.values()) - assemble, 6),
+        "assemble_s": round(assemble, 6),
+        "run": None if outcome is None else outcome_json(outcome),
+    }
+
+
+def _path(files: Files | None, name: str) -> str | None:
+    path = getattr(files, name, None)
+    return None if path is None else str(path)
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """The `run` entry of `--json`."""
+    return {
+        "status": outcome.status,
+        "checked": outcome.checked,
+        "mismatches": outcome.mismatches,
+        "first_mismatches": [str(mismatch) for mismatch in outcome.first],
+        "findings": [str(finding) for finding in outcome.findings],
+        "seconds": round(outcome.seconds, 6),
+        "instructions": dict(outcome.instructions),
+    }
+
+
+def code_rows(problem: str, code: Code) -> list[tuple[str, str]]:
+    """The lines of a report that are known before running."""
+    rows = [("problem", problem), ("target", code.target), ("config", code.config)]
+    for launch in code.record.launches:
+        grid, workgroup = ("x".join(map(str, extents)) for extents in (launch.grid, launch.workgroup))
+        rows.append(("kernel", launch.kernel))
+        rows.append(("", f"grid {grid}, workgroup {workgroup}"))
+        rows.append(("", str(code.kernels[launch.kernel])))
+    seconds = ", ".join(f"{stage} {1e3 * spent:.0f}" for stage, spent in code.stages.items())
+    return [*rows, ("stages", f"{seconds} (ms)")] if seconds else rows
+
+
+def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """The lines of a report that a run adds; the last is the verdict."""
+    executed = sum(outcome.instructions.values())
+    mix = ", ".join(f"{kind} {count}" for kind, count in outcome.instructions.items())
+    rows = [
+        ("simulated", f"{executed} wave-instructions in {outcome.seconds:.2f} s"),
+        ("instructions", mix or "none"),
+        ("checked", f"{outcome.checked} outputs"),
+        ("mismatches", str(outcome.mismatches)),
+        *(("", str(mismatch)) for mismatch in outcome.first),
+        ("findings", str(len(outcome.findings))),
+        *(("", str(finding)) for finding in outcome.findings),
+    ]
+    return [*rows, ("result", outcome.status.upper())]
+
+
+def show(rows: list[tuple[str, str]], stream: TextIO) -> None:
+    """Print a report: a table on a terminal, else aligned plain text."""
+    if not stream.isatty():
+        for label, text in rows:
+            print(f"{label:<14}{text}".rstrip(), file=stream)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colors = {"PASSED": "bold green", "FAILED": "bold red"}
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for label, text in rows:
+        table.add_row(Text(label, style="cyan"), Text(text, style=colors.get(text, "")))
+    Console(file=stream).print(table)
