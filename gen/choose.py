@@ -64,7 +64,9 @@ def _configs(problem: Conv, atom: MmaAtom, facts: TargetFacts) -> Iterator[Confi
         for slots, taps in product((2, 1), modes):
             acc = m * n // (wm * wn * facts.subgroup_size)
             if (m + n) * k * atom.ab.bytes * slots <= facts.shared_bytes:
-                yield Config((m, n, k), (wm, wn), (atom.rows, atom.cols, atom.k), slots, taps, "v" if acc <= 64 else "a")
+                yield Config(
+                    (m, n, k), (wm, wn), (atom.rows, atom.cols, atom.k), slots, taps, "v" if acc <= 64 else "a"
+                )
 
 
 def _score(problem: Conv, config: Config, atom: MmaAtom, facts: TargetFacts) -> float:

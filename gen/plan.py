@@ -29,7 +29,9 @@ def check_supported(problem: Conv, facts: TargetFacts) -> None:
     """Raise Unsupported, in one line, for problems outside what convgen generates so far."""
     if problem.direction not in (Direction.FWD_D, Direction.FWD_I):
         bias = " (bias)" if problem.direction.has_bias else ""
-        raise Unsupported(f"given --dir={problem.direction.value}{bias}, wanted FWD_D or FWD_I: others are not generated yet")
+        raise Unsupported(
+            f"given --dir={problem.direction.value}{bias}, wanted FWD_D or FWD_I: others are not generated yet"
+        )
     if problem.groups != 1:
         raise Unsupported(f"given g{problem.groups}, wanted g1: grouped convolution is not generated yet")
     if problem.ndims != 4:
@@ -130,9 +132,7 @@ def make_plan(problem: Conv, config: Config, facts: TargetFacts) -> Plan:
     operands = views.forward(problem, ic_padded)
     k_blocks = -(-operands.pixels.extent(1) // tile_k)
 
-    split = {
-        rows: copy_split(rows, tile_k, atom.ab.bytes, facts.subgroup_size, subgroups) for rows in (tile_m, tile_n)
-    }
+    split = {rows: copy_split(rows, tile_k, atom.ab.bytes, facts.subgroup_size, subgroups) for rows in (tile_m, tile_n)}
     weights_tile = _shared("wei_tile", tile_n, tile_k, mma.a, split[tile_n], config.slots, atom, facts)
     pixels_tile = _shared("src_tile", tile_m, tile_k, mma.b, split[tile_m], config.slots, atom, facts)
     lds = weights_tile.bytes + pixels_tile.bytes

@@ -27,6 +27,7 @@ class Site:
     number: int
     stage: str = ""
     comment: str = ""
+    slot: int = -1  #: which slot of a shared tile is touched; -1 if not known
 
 
 class Stmt(Node):

@@ -1,0 +1,171 @@
+"""Overlap copies into shared memory with the multiplication, on one or two slots of the tile.
+
+The loop `for i: barrier; copies(i); barrier; compute` becomes, with L(i) the loads of iteration i into registers and
+S(i) their stores to slot i % slots:
+
+    1 slot    L(0);               for i: barrier; S(i); L(i+1); barrier; compute(i)
+    2 slots   L(0); S(0); L(1);   for i: barrier; compute(i); S(i+1); L(i+2)
+
+The loop runs while every stage has work; the last iterations are peeled, so nothing is loaded or stored in vain. The
+body is unrolled by the number of slots, so that slots are constants.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from convgen.ir.error import VerifyError
+from convgen.ir.expr import Const, Expr, Var, const, var
+from convgen.ir.mutate import substitute
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Barrier, Block, Copy, For, Let, LoadShared, LoadView, Site, Stmt, StoreShared, block
+from convgen.ir.types import vector
+from convgen.passes.clone import Cloner
+
+
+@attrs.frozen
+class _Stages:
+    """The parts of a copy loop's body, in order."""
+
+    release: Barrier
+    copies: tuple[Copy, ...]
+    publish: Barrier
+    compute: tuple[Stmt, ...]
+
+
+def buffer_shared(kernel: Kernel) -> Kernel:
+    """Pipeline every loop whose body begins with barrier, copies, barrier; requires constant trip counts."""
+    cloner = Cloner(kernel)
+    barriers = kernel.subgroups > 1  # a wave sees its own shared-memory operations in order
+
+    def rewrite(s: Stmt) -> Stmt:
+        if isinstance(s, Block):
+            return block(*(rewrite(x) for x in s.stmts))
+        stages = _stages(s) if isinstance(s, For) else None
+        return _Pipeline(s, stages, cloner, barriers).build() if isinstance(s, For) and stages else s
+
+    return kernel.replace(body=rewrite(kernel.body))
+
+
+def _stages(loop: For) -> _Stages | None:
+    stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
+    copies = tuple(s for s in stmts if isinstance(s, Copy))
+    rest = stmts[len(copies) + 2 :]
+    if not copies or not isinstance(stmts[0], Barrier):
+        return None
+    release, publish = stmts[0], stmts[len(copies) + 1]
+    if stmts[1 : len(copies) + 1] != copies or not isinstance(publish, Barrier):
+        raise VerifyError(f"buffer_shared: loop {loop.label} is not barrier, copies, barrier, compute")
+    return _Stages(release, copies, publish, rest)
+
+
+class _Pipeline:
+    """Builds prologue, loop and peeled iterations of one loop."""
+
+    def __init__(self, loop: For, stages: _Stages, cloner: Cloner, barriers: bool) -> None:
+        if not isinstance(loop.begin, Const) or not isinstance(loop.end, Const):
+            raise VerifyError(f"buffer_shared: loop {loop.label} has no constant bounds")
+        self.loop, self.stages, self.cloner, self.barriers = loop, stages, cloner, barriers
+        self.first = loop.begin.bits
+        self.trips = loop.end.bits - loop.begin.bits
+        self.slots = stages.copies[0].tile.slots
+
+    def build(self) -> Stmt:
+        out: list[Stmt] = []
+        held: tuple[Expr, ...] = ()
+        for i in range(min(self.slots, self.trips)):
+            if i:
+                out += self._store(i - 1, held)
+            loads, held = self._load(const(self.first + i))
+            out += loads
+        state = self.loop.inits
+        rounds = max(0, self.trips - self.slots) // self.slots
+        done = 0
+        if rounds > 1:
+            main, state, held = self._main_loop(rounds, state, held)
+            out.append(main)
+            done = rounds * self.slots
+        for i in range(done, self.trips):
+            stmts, state, held = self._iteration(const(self.first + i), i % self.slots, state, held, i, i == 0)
+            out += stmts
+        results = [Let(r, value) for r, value in zip(self.loop.results, state)]
+        return block(*out, *results)
+
+    def _main_loop(
+        self, rounds: int, state: tuple[Expr, ...], held: tuple[Expr, ...]
+    ) -> tuple[For, tuple[Expr, ...], tuple[Expr, ...]]:
+        counter = var(self.loop.var.name)
+        carried = tuple(var(v.name, v.type) for v in (*self.loop.carried, *self._held_vars()))
+        results = tuple(var(v.name, v.type) for v in carried)
+        split = len(self.loop.carried)
+        now: tuple[Expr, ...] = carried[:split]
+        regs: tuple[Expr, ...] = carried[split:]
+        body: list[Stmt] = []
+        for j in range(self.slots):
+            index = counter * self.slots + (self.first + j) if self.slots > 1 else counter + self.first
+            stmts, now, regs = self._iteration(index, j, now, regs, 0, False)
+            body += stmts
+        begin, end = const(0), const(rounds)
+        loop = For(counter, begin, end, carried, (*state, *held), block(*body), (*now, *regs), results, self.loop.label)
+        return loop, results[:split], results[split:]
+
+    def _iteration(
+        self, index: Expr, slot: int, state: tuple[Expr, ...], held: tuple[Expr, ...], number: int, first: bool
+    ) -> tuple[list[Stmt], tuple[Expr, ...], tuple[Expr, ...]]:
+        """One iteration; `number` (0 within the loop) decides which stages still have work."""
+        ahead = self.slots - 1
+        stores = number + ahead < self.trips
+        loads = number + self.slots < self.trips
+        fetch: list[Stmt] = []
+        kept = held
+        if stores:
+            fetch += self._store((slot + ahead) % self.slots, held)
+        if loads:
+            more, kept = self._load(index + self.slots)
+            fetch += more
+        compute, state = self._compute(index, slot, state)
+        release = [] if first else self._barrier(self.stages.release)
+        publish = self._barrier(self.stages.publish)
+        if ahead:
+            return [*publish, *compute[0], *fetch, *compute[1]], state, kept
+        return [*release, *fetch, *publish, *compute[0], *compute[1]], state, kept
+
+    def _barrier(self, barrier: Barrier) -> list[Stmt]:
+        return [Barrier(self.cloner.site(barrier.site))] if self.barriers else []
+
+    def _held_vars(self) -> tuple[Var, ...]:
+        return tuple(
+            var(f"{c.site.comment or c.tile.name}_next", vector(c.tile.elem, c.layout.registers))
+            for c in self.stages.copies
+        )
+
+    def _load(self, index: Expr) -> tuple[list[Stmt], tuple[Expr, ...]]:
+        held = self._held_vars()
+        at = {self.loop.var: index}
+        loads: list[Stmt] = [
+            LoadView(v, c.view, tuple(substitute(x, at) for x in c.coords), c.layout, self._site(c, "load"))
+            for v, c in zip(held, self.stages.copies)
+        ]
+        return loads, held
+
+    def _store(self, slot: int, held: tuple[Expr, ...]) -> list[Stmt]:
+        return [
+            StoreShared(c.tile, const(slot), value, c.layout, self._site(c, "store"))
+            for c, value in zip(self.stages.copies, held)
+        ]
+
+    def _site(self, copy: Copy, stage: str) -> Site:
+        return attrs.evolve(self.cloner.site(copy.site), stage=stage)
+
+    def _compute(
+        self, index: Expr, slot: int, state: tuple[Expr, ...]
+    ) -> tuple[tuple[list[Stmt], list[Stmt]], tuple[Expr, ...]]:
+        """The compute stage on one slot, split into shared-memory reads and the rest."""
+        values: dict[Var, Expr] = {self.loop.var: index, **dict(zip(self.loop.carried, state))}
+        stmts, names = self.cloner.copy(self.stages.compute, values)
+        stmts = [
+            LoadShared(s.var, s.tile, const(slot), s.layout, s.site) if isinstance(s, LoadShared) else s for s in stmts
+        ]
+        reads = [s for s in stmts if isinstance(s, LoadShared)]
+        rest = [s for s in stmts if not isinstance(s, LoadShared)]
+        return (reads, rest), tuple(names[y] if isinstance(y, Var) else y for y in self.loop.yields)

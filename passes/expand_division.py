@@ -1,0 +1,55 @@
+"""Divisions and remainders by constants as shifts, masks and high multiplications.
+
+For 0 <= n < 2^31 and a divisor d >= 3 that is no power of two, let s = ceil(log2 d) and m = floor(2^(31+s) / d) + 1;
+then m < 2^32 and n // d = (n * m) >> (31 + s), since m*d exceeds 2^(31+s) by at most 2^s (Granlund and Montgomery,
+"Division by invariant integers using multiplication", theorem 4.2). Negative dividends are first moved up by a
+multiple of d.
+"""
+
+from __future__ import annotations
+
+from convgen.ir.bounds import Bounds, var_ranges
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import Const, Div, Expr, Mod, MulHi, const
+from convgen.ir.mutate import Mutator
+from convgen.ir.program import Kernel
+from convgen.ir.types import u32
+
+
+def expand_division(kernel: Kernel) -> Kernel:
+    """No Div or Mod is left; raises Unsupported for divisors that are not constant or dividends not proved 31-bit."""
+    return kernel.replace(body=_Expander(kernel)(kernel.body))
+
+
+class _Expander(Mutator):
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.bounds = Bounds(var_ranges(kernel), kernel.width)
+
+    def Div(self, e: Div) -> Expr:
+        a, d = self.mutate(e.a), self._divisor(e)
+        return a >> _log2(d) if _log2(d) is not None else self._quotient(e.a, a, d)
+
+    def Mod(self, e: Mod) -> Expr:
+        a, d = self.mutate(e.a), self._divisor(e)
+        return a & (d - 1) if _log2(d) is not None else a - self._quotient(e.a, a, d) * d
+
+    def _divisor(self, e: Div | Mod) -> int:
+        if not isinstance(e.b, Const) or e.b.bits < 1 or e.type.bits != 32:
+            raise Unsupported(f"given the division {e}, wanted a positive 32-bit constant divisor")
+        return e.b.bits
+
+    def _quotient(self, original: Expr, a: Expr, d: int) -> Expr:
+        low, high = self.bounds(original)
+        up = -(low // d) if low < 0 else 0
+        if high + up * d >= 1 << 31:
+            raise Unsupported(f"given the division {original} // {d}, wanted a dividend below 2^31")
+        shift = (d - 1).bit_length()
+        magic = (1 << (31 + shift)) // d + 1
+        moved = a + up * d if up else a
+        q = (MulHi(moved.to(u32), const(magic, u32)) >> (shift - 1)).to(a.type)
+        return q - up if up else q
+
+
+def _log2(d: int) -> int | None:
+    return d.bit_length() - 1 if d & (d - 1) == 0 else None

@@ -1,0 +1,120 @@
+"""Tile level to message level: views and shared tiles become addresses, masks and single messages.
+
+Requires: copies split into loads and stores (`buffer_shared`). Ensures: no view or fragment access is left; whole
+fragments remain only as operands of `mma`. Element-wise work on a stored fragment is done message by message.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from convgen.ir import stmt as st
+from convgen.ir.bounds import Bounds, var_ranges
+from convgen.ir.error import VerifyError
+from convgen.ir.expr import Cast, Expr, Pack, Slice, Splat, Var, var
+from convgen.ir.facts import TargetFacts
+from convgen.ir.mutate import Mutator
+from convgen.ir.program import Kernel
+from convgen.ir.types import VectorType, vector
+from convgen.passes.clone import Cloner
+from convgen.passes.linear import linearize
+from convgen.passes.messages import GlobalPlanner, shared_messages
+
+
+def lower_tiles(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    """Every tile access of `kernel` as messages; raises Unsupported where offsets cannot fit."""
+    return kernel.replace(body=_Lowering(kernel, facts)(kernel.body))
+
+
+class _Lowering(Mutator):
+    def __init__(self, kernel: Kernel, facts: TargetFacts) -> None:
+        super().__init__()
+        self.kernel, self.facts = kernel, facts
+        self.bounds = Bounds(var_ranges(kernel), kernel.width)
+        self.cloner = Cloner(kernel)
+        self.steady: list[Var] = [*kernel.group_ids, kernel.subgroup]
+        self.values: dict[Var, Expr] = {}
+        self.depth = 0
+
+    # ------------------------------------------------------------ structure
+
+    def Block(self, s: st.Block) -> st.Stmt:
+        return st.block(*(self.mutate(x) for x in s.stmts))
+
+    def Let(self, s: st.Let) -> st.Stmt:
+        self.values[s.var] = s.value
+        if not self.depth and not isinstance(s.var.type, VectorType):
+            self.steady.append(s.var)
+        return s
+
+    def For(self, s: st.For) -> st.Stmt:
+        self.depth += 1
+        body = self.mutate(s.body)
+        self.depth -= 1
+        return st.For(s.var, s.begin, s.end, s.carried, s.inits, body, s.yields, s.results, s.label)
+
+    def Copy(self, s: st.Copy) -> st.Stmt:
+        raise VerifyError(f"lower_tiles: copy into {s.tile.name} was not split into load and store")
+
+    # ------------------------------------------------------------ views
+
+    def _planner(self, s: Any) -> GlobalPlanner:
+        steady = frozenset(self.steady)
+        view = linearize(s.view)
+        return GlobalPlanner(view, s.coords, s.layout, self.kernel.subgroup, self.facts, self.bounds, steady, self.values)
+
+    def LoadView(self, s: st.LoadView) -> st.Stmt:
+        out: list[st.Stmt] = []
+        parts: list[Expr] = []
+        elem = s.view.memory.elem
+        for m in self._planner(s).messages():
+            part = var(f"{s.var.name}_{m.start}", vector(elem, m.count))
+            out.append(st.GlobalLoad(part, m.surface, m.varying, m.uniform, m.imm, self.cloner.site(s.site)))
+            parts.append(part)
+        return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
+
+    def StoreView(self, s: st.StoreView) -> st.Stmt:
+        out: list[st.Stmt] = []
+        for m in self._planner(s).messages():
+            value = self._slice(s.value, m.start, m.count)
+            out.append(st.GlobalStore(m.surface, m.varying, m.uniform, m.imm, value, self.cloner.site(s.site)))
+        return st.block(*out)
+
+    def _slice(self, e: Expr, start: int, count: int) -> Expr:
+        """Elements of a fragment, element-wise operations applied to the slice only."""
+        match e:
+            case Cast(VectorType() as to, a):
+                return Cast(vector(to.elem, count), self._slice(a, start, count))
+            case Splat(dtype, a):
+                return Splat(vector(dtype.elem, count), a)
+            case Var() if isinstance(self.values.get(e), (Cast, Splat)):
+                return self._slice(self.values[e], start, count)
+        return Slice(e, start, count)
+
+    # ------------------------------------------------------------ shared tiles
+
+    def _shared(self, s: Any) -> Any:
+        k = self.kernel
+        return shared_messages(s.tile, s.slot, s.layout, k.subgroup, k.subgroups, self.facts)
+
+    def _slot_site(self, s: Any) -> st.Site:
+        return attrs.evolve(self.cloner.site(s.site), slot=getattr(s.slot, "bits", -1))
+
+    def LoadShared(self, s: st.LoadShared) -> st.Stmt:
+        out: list[st.Stmt] = []
+        parts: list[Expr] = []
+        for m in self._shared(s):
+            part = var(f"{s.var.name}_{m.start}", vector(s.tile.elem, m.count))
+            out.append(st.SharedRead(part, s.tile, m.address, m.imm, self._slot_site(s)))
+            parts.append(part)
+        return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
+
+    def StoreShared(self, s: st.StoreShared) -> st.Stmt:
+        return st.block(
+            *(
+                st.SharedWrite(s.tile, m.address, m.imm, Slice(s.value, m.start, m.count), self._slot_site(s))
+                for m in self._shared(s)
+            )
+        )

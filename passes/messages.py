@@ -1,0 +1,329 @@
+"""The message planner: how a distributed tile moves between registers and memory, message by message.
+
+An address is split into a varying and a uniform offset and an immediate. What must be bounds-checked stands in the
+varying part; a lane that must not access gets an offset beyond every surface (docs/ir.md, "Surfaces").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from convgen.ir.bounds import Bounds
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import Expr, Lane, Surface, Var, const, maximum, minimum, select
+from convgen.ir.facts import TargetFacts
+from convgen.ir.fragment import Fragment, Space
+from convgen.ir.memory import Shared
+from convgen.ir.mutate import free_vars
+from convgen.ir.types import s32, s64, u32
+from convgen.passes.linear import LinearDim, LinearView, divisor
+
+#: A varying offset no surface reaches; with any uniform and immediate offset added it stays out of range.
+OUT_OF_RANGE = -(1 << 31)
+
+#: Most positions of a dimension whose halo is kept as one bit each (a shift must stay below 32).
+MASK_BITS = 31
+
+
+@attrs.frozen
+class GlobalMessage:
+    """Registers [start, start + count) of the fragment at `varying + uniform + imm` bytes of `surface`."""
+
+    start: int
+    count: int
+    surface: Expr
+    varying: Expr
+    uniform: Expr
+    imm: int
+
+
+@attrs.frozen
+class SharedMessage:
+    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile."""
+
+    start: int
+    count: int
+    address: Expr
+    imm: int
+
+
+@attrs.frozen
+class _Position:
+    """A position along one dimension: uniform + varying + constant part."""
+
+    uniform: Expr
+    varying: Expr
+    const: int
+
+    @property
+    def value(self) -> Expr:
+        return self.uniform + self.varying + self.const
+
+
+ZERO = const(0)
+
+
+class GlobalPlanner:
+    """Plans the messages of one distributed access to a view."""
+
+    def __init__(
+        self,
+        view: LinearView,
+        coords: Sequence[Expr],
+        layout: Fragment,
+        subgroup: Expr,
+        facts: TargetFacts,
+        bounds: Bounds,
+        steady: frozenset[Var],
+        values: Mapping[Var, Expr],
+    ) -> None:
+        """`steady` are the variables (outer lets, group ids) whose terms belong into the varying offset.
+
+        `values` are the lets in scope: what a start is a multiple of shows there.
+        """
+        self.view, self.layout, self.facts, self.bounds, self.steady = view, layout, facts, bounds, steady
+        self.origin = self._rebase(coords)
+        self.coords = tuple(coords)
+        self.multiples = tuple(divisor(c, values) for c in coords)
+        self.lane_part = _sum_parts(layout.partial(Space.SUBGROUP, subgroup), layout.partial(Space.LANE, Lane()))
+        self.surface = self._surface()
+
+    # ------------------------------------------------------------ surface
+
+    def _rebase(self, coords: Sequence[Expr]) -> Expr | None:
+        """The first position of the outermost dimension that the tile touches, if offsets from 0 would not fit."""
+        if self.view.memory.bytes - self.view.base <= self.facts.surface_max:
+            return None
+        position = coords[0]
+        for d in self.view.axes[0][:0:-1]:
+            position = position // d.padded
+        return position
+
+    def _surface(self) -> Surface:
+        memory, base = self.view.memory, self.view.base
+        if self.origin is None:
+            return Surface(memory, const(base, s64), const(memory.bytes - base))
+        outer, inner = self.view.axes[0][0], self.view.extent(0) // self.view.axes[0][0].padded
+        span = min(outer.size, (self.layout.extent(self.layout.dims[0]) + inner - 2) // inner + 1)
+        if span * outer.stride - base > self.facts.surface_max:
+            raise Unsupported(
+                f"given {memory.name} of which one tile spans {span * outer.stride} bytes, "
+                f"wanted at most {self.facts.surface_max}"
+            )
+        shift = self.origin.to(s64) * const(outer.stride, s64) + const(base, s64)
+        left = minimum(maximum(const(outer.size) - self.origin, 0), span)
+        return Surface(memory, shift, left * outer.stride + const(-base))
+
+    # ------------------------------------------------------------ positions
+
+    def _decode(self, axis: int, register: int) -> dict[str, _Position]:
+        """The position along each dim of an axis for the element in `register`."""
+        name = self.layout.dims[axis]
+        dims, start = self.view.axes[axis], self.coords[axis]
+        lanes, fixed = self.lane_part[name], self.layout.partial(Space.REGISTER, register)[name]
+        tile = self.layout.extent(name)
+        if len(dims) == 1:
+            return {dims[0].name: self._rebased(axis, dims[0], _Position(start, lanes, fixed))}
+        inner = dims[-1]
+        out: dict[str, _Position] = {}
+        if inner.padded % tile == 0 and self.multiples[axis] % tile == 0:  # the tile lies within one run of `inner`
+            out[inner.name] = _Position(start % inner.padded, lanes, fixed)
+            rest, varying = start // inner.padded, False
+        else:
+            position = start + lanes + fixed
+            out[inner.name] = _Position(ZERO, position % inner.padded, 0)
+            rest, varying = position // inner.padded, True
+        for d in dims[-2:0:-1]:
+            out[d.name] = _place(rest % d.padded, varying)
+            rest = rest // d.padded
+        out[dims[0].name] = self._rebased(axis, dims[0], _place(rest, varying))
+        return out
+
+    def _rebased(self, axis: int, dim: LinearDim, at: _Position) -> _Position:
+        if axis or self.origin is None:
+            return at
+        return _Position(at.uniform, at.varying - self.origin, at.const)
+
+    # ------------------------------------------------------------ messages
+
+    def run(self) -> int:
+        """Elements a message: contiguous in registers and memory, aligned, and all there or none."""
+        axis, elem = self.view.unit_axis, self.view.memory.elem.bytes
+        if axis is None:
+            return 1
+        name, inner = self.layout.dims[axis], self.view.axes[axis][-1]
+        others = [d.stride for dims in self.view.axes for d in dims if d is not inner]
+        run = self.layout.contiguous(name)
+        while run > 1:
+            align = min(4, run * elem)
+            legal = run * elem in self.facts.global_widths
+            whole = inner.size % run == 0 and inner.padded % run == 0 and self.multiples[axis] % run == 0
+            if legal and whole and all(s % align == 0 for s in (*others, self.view.base)):
+                break
+            run -= 1 if run % 2 else run // 2
+        return run
+
+    def messages(self) -> Iterator[GlobalMessage]:
+        """One message per run of registers, in register order."""
+        run = self.run()
+        for start in range(0, self.layout.registers, run):
+            positions = {k: v for a in range(len(self.view.axes)) for k, v in self._decode(a, start).items()}
+            varying, uniform, imm = self._offset(positions)
+            varying = self._masked(varying, positions)
+            extra = imm - imm % (self.facts.global_imm_max + 1)
+            yield GlobalMessage(start, run, self.surface, varying + extra if extra else varying, uniform, imm - extra)
+
+    def _offset(self, positions: dict[str, _Position]) -> tuple[Expr, Expr, int]:
+        varying, uniform, imm = ZERO, ZERO, 0
+        for dims in self.view.axes:
+            for d in dims:
+                at = positions[d.name]
+                varying = _add(varying, _scale(at.varying, d.stride))
+                if self._is_steady(at.uniform):
+                    varying = _add(varying, _scale(at.uniform, d.stride))
+                else:
+                    uniform = _add(uniform, _scale(at.uniform, d.stride))
+                imm += at.const * d.stride
+        return varying, uniform, imm
+
+    def _is_steady(self, e: Expr) -> bool:
+        names = free_vars(e)
+        return bool(names) and all(v in self.steady for v in names)
+
+    # ------------------------------------------------------------ masks
+
+    def _masked(self, offset: Expr, positions: dict[str, _Position]) -> Expr:
+        """`offset`, out of range in the lanes whose element does not exist. Loop-invariant conditions come first."""
+        conditions = list(self._range_conditions(positions))
+        bits: Expr | None = None
+        for halo in self.view.halos:
+            word = self._halo_word(halo, positions)
+            if word is None:
+                coordinate = self._coordinate(halo.terms, halo.const, positions)
+                conditions.append(coordinate.to(u32) < const(halo.size, u32))
+            else:
+                bits = word if bits is None else bits | word
+        steady = [c for c in conditions if self._is_steady_or_lane(c)]
+        moving = [c for c in conditions if not self._is_steady_or_lane(c)]
+        for condition in steady:
+            offset = select(condition, offset, OUT_OF_RANGE)
+        if bits is not None:
+            offset = (bits & const(1 << 31, u32)).to(s32) | offset
+        for condition in moving:
+            offset = select(condition, offset, OUT_OF_RANGE)
+        return offset
+
+    def _is_steady_or_lane(self, e: Expr) -> bool:
+        return all(v in self.steady for v in free_vars(e))
+
+    def _range_conditions(self, positions: dict[str, _Position]) -> Iterator[Expr]:
+        """Conditions `dim < size` for the dims that may leave their range and whose offsets would not show it."""
+        last = self.view.memory.bytes - self.view.base
+        for axis, dims in enumerate(self.view.axes):
+            for i, d in enumerate(dims):
+                value = positions[d.name].value
+                if i and d.size == d.padded:
+                    continue  # a remainder
+                if axis == 0 and i == 0 and self.origin is not None:
+                    value = value + self.origin
+                if self.bounds(value)[1] < d.size:
+                    continue
+                shows = d.size * d.stride >= last and self.origin is None and self._is_steady_or_lane(value)
+                if not shows:
+                    yield value < d.size
+
+    def _coordinate(self, terms: Sequence[tuple[str, int]], start: int, positions: dict[str, _Position]) -> Expr:
+        total: Expr = const(start)
+        for name, coef in terms:
+            if name in positions:
+                total = _add(total, _scale(positions[name].value, coef))
+        return total
+
+    def _halo_word(self, halo: Any, positions: dict[str, _Position]) -> Expr | None:
+        """A word whose sign bit is set where the coordinate is outside; None if one bit a tap does not do.
+
+        The tap is the coordinate's one dim on the last axis, K. Bit 31-t of a loop-invariant word says "outside at tap t", so
+        shifting left by t brings it to the sign.
+        """
+        moving = {d.name for d in self.view.axes[-1]}
+        present = [(n, c) for n, c in halo.terms if n in positions]
+        taps = [(n, c) for n, c in present if n in moving]
+        if len(taps) != 1 or taps[0][1] < 1:
+            return None
+        tap, step = taps[0]
+        count = next(d.size for d in self.view.axes[-1] if d.name == tap)
+        shift = positions[tap].value
+        if count > MASK_BITS or not 0 <= self.bounds(shift)[0] <= self.bounds(shift)[1] <= MASK_BITS:
+            return None
+        origin = self._coordinate([t for t in present if t[0] not in moving], halo.const, positions)
+        # Inside at taps [first, end): 0 <= origin + step * tap < size.
+        first = minimum(maximum((const(step - 1) - origin) // step, 0), count)
+        end = minimum(maximum((const(halo.size - 1) - origin) // step + 1, 0), count)
+        ones = const(0xFFFFFFFF, u32)
+        outside = ~(ones >> first.to(u32)) | (ones >> end.to(u32))
+        return outside << shift.to(u32)
+
+
+def _place(position: Expr, varying: bool) -> _Position:
+    return _Position(ZERO, position, 0) if varying else _Position(position, ZERO, 0)
+
+
+def _sum_parts(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Expr]:
+    out: dict[str, Expr] = {}
+    for name in a:
+        parts = [p for p in (a[name], b[name]) if isinstance(p, Expr)]
+        out[name] = parts[0] + parts[1] if len(parts) == 2 else (parts[0] if parts else ZERO)
+    return out
+
+
+def _scale(e: Expr, factor: int) -> Expr:
+    return e if factor == 1 or e is ZERO else e * factor
+
+
+def _add(a: Expr, b: Expr) -> Expr:
+    if a is ZERO:
+        return b
+    return a if b is ZERO else a + b
+
+
+# ---------------------------------------------------------------- shared memory
+
+
+def shared_messages(
+    tile: Shared, slot: Expr, layout: Fragment, subgroup: Expr, subgroups: int, facts: TargetFacts
+) -> Iterator[SharedMessage]:
+    """The messages of a distributed access to a shared tile; addresses that differ by a constant are shared.
+
+    That they do is checked on every subgroup and lane, so any swizzle may be used.
+    """
+    run = _shared_run(tile, layout, facts)
+    waves, lanes = np.meshgrid(np.arange(subgroups), np.arange(facts.subgroup_size), indexing="ij")
+    leaders: list[tuple[np.ndarray[Any, Any], Expr]] = []
+    fixed_slot = slot.bits * tile.slot_bytes if hasattr(slot, "bits") else None
+    for start in range(0, layout.registers, run):
+        row, col = layout.coords(waves, lanes, start).values()
+        here = np.broadcast_to(tile.address(0, row, col), waves.shape)
+        for there, expr in leaders:
+            gap = here - there
+            if (gap == gap.flat[0]).all() and 0 <= gap.flat[0]:
+                address, imm = expr, int(gap.flat[0])
+                break
+        else:
+            row, col = layout.coords(subgroup, Lane(), start).values()
+            address, imm = tile.address(0, row, col), 0
+            address = address if isinstance(address, Expr) else const(address)
+            leaders.append((here, address))
+        if fixed_slot is None:
+            address = address + slot * tile.slot_bytes
+        yield SharedMessage(start, run, address, imm + (fixed_slot or 0))
+
+
+def _shared_run(tile: Shared, layout: Fragment, facts: TargetFacts) -> int:
+    run = layout.contiguous(layout.dims[1])
+    while run > 1 and (tile.chunk // tile.elem.bytes % run or run * tile.elem.bytes not in facts.shared_widths):
+        run -= 1 if run % 2 else run // 2
+    return run

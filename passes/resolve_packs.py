@@ -1,0 +1,102 @@
+"""Fragments in parts: loops carry the parts of a packed fragment, and slices of a pack become its parts.
+
+So each message's registers live on their own and narrow elements are joined only where they are used. Ensures: no let
+is unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convgen.ir.expr import Expr, Pack, Slice, Var, var
+from convgen.ir.mutate import Mutator, mutate, postorder
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Block, For, Let, Stmt, block
+from convgen.ir.types import Type, vector
+
+
+def resolve_packs(kernel: Kernel) -> Kernel:
+    """Carry, slice and drop packs; the meaning stays."""
+    body = _CarryParts(kernel.body)(kernel.body)
+    packs = _packs(body)
+    body = mutate(body, {Slice: lambda s: _part(s, packs)})
+    return kernel.replace(body=_drop_unused(body))
+
+
+def _packs(body: Stmt) -> dict[Var, Pack]:
+    return {s.var: s.value for s in postorder(body) if isinstance(s, Let) and isinstance(s.value, Pack)}
+
+
+class _CarryParts(Mutator):
+    """Replaces carried packs by carried parts, innermost loops first."""
+
+    def __init__(self, body: Stmt) -> None:
+        super().__init__()
+        self.packs = _packs(body)
+
+    def Block(self, s: Block) -> Stmt:
+        return block(*(self.mutate(x) for x in s.stmts))
+
+    def For(self, s: For) -> Stmt:
+        carried: list[Var] = []
+        inits: list[Expr] = []
+        yields: list[Expr] = []
+        results: list[Var] = []
+        before: list[Stmt] = []
+        after: list[Stmt] = []
+        for c, init, out, result in zip(s.carried, s.inits, s.yields, s.results):
+            first, last = self._parts(init), self._parts(out)
+            if [p.type for p in first] != [p.type for p in last] or len(first) < 1:
+                first, last = (init,), (out,)
+            names = (c,) if first == (init,) else tuple(var(f"{c.name}_{i}", p.type) for i, p in enumerate(first))
+            ends = (result,) if first == (init,) else tuple(var(n.name, n.type) for n in names)
+            if names != (c,):
+                before.append(Let(c, Pack(c.type, names)))
+                pack = Pack(c.type, ends)
+                self.packs[result] = pack
+                after.append(Let(result, pack))
+            carried.extend(names)
+            inits.extend(first)
+            yields.extend(last)
+            results.extend(ends)
+        body = block(*before, self.mutate(s.body))
+        loop = For(s.var, s.begin, s.end, *map(tuple, (carried, inits)), body, tuple(yields), tuple(results), s.label)
+        return block(loop, *after)
+
+    def _parts(self, e: Expr) -> Sequence[Expr]:
+        pack = self.packs.get(e) if isinstance(e, Var) else None
+        return () if pack is None else pack.parts
+
+
+def _part(s: Slice, packs: dict[Var, Pack]) -> Expr:
+    """The slice as a part, or as a pack of parts where it covers several whole ones."""
+    pack = packs.get(s.a) if isinstance(s.a, Var) else None
+    if pack is None:
+        return s
+    at, covered = 0, []
+    for p in pack.parts:
+        if at >= s.start + s.count:
+            break
+        if at >= s.start:
+            covered.append(p)
+        elif at + p.type.lanes > s.start:
+            return s
+        at += p.type.lanes
+    if sum(p.type.lanes for p in covered) != s.count or any(isinstance(p.type, Type) for p in covered):
+        return s
+    return covered[0] if len(covered) == 1 else Pack(vector(s.type.elem, s.count), tuple(covered))
+
+
+def _drop_unused(body: Stmt) -> Stmt:
+    used: dict[Var, int] = {}
+    for node in postorder(body):
+        bound = node.var if isinstance(node, Let) else None
+        for child in node.children():
+            if isinstance(child, Var) and child is not bound:
+                used[child] = used.get(child, 0) + 1
+
+    def keep(b: Block) -> Stmt:
+        return block(*(s for s in b.stmts if not (isinstance(s, Let) and s.var not in used)))
+
+    smaller = mutate(body, {Block: keep})
+    return smaller if smaller is body else _drop_unused(smaller)
