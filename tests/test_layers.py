@@ -1,0 +1,140 @@
+"""The rooms: who may import whom, that each package has one name, and that the package lists match the tree."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {"ir": "convgen.ir", "passes": "convgen.passes", "backends": "convgen.backends", "gen": "convgen"}
+
+#: Room -> the rooms that it may import.
+ALLOWED = {
+    "ir": ("ir",),
+    "passes": ("ir", "passes"),
+    "gen": ("ir", "passes", "gen"),
+    "backends": ("ir", "passes", "backends"),
+}
+
+#: What `gen` may know of `backends`: the way to a target, and the plain records that cross that joint.
+GATES = ("convgen.backends.target", "convgen.backends.simulation")
+
+
+def sources() -> list[Path]:
+    return [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+def module_of(path: Path) -> str:
+    """The installed name of a source file."""
+    room, *parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join([ROOMS[room], *(part for part in parts if part != "__init__")])
+
+
+MODULES = {module_of(path): path for path in sources()}
+
+
+def imports(source: str) -> Iterator[str]:
+    """Every module of ours that a source imports, at the top, lazily or for types only."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in ("convgen", *ROOMS))
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the room"
+            module = node.module or ""
+            if module.split(".")[0] in ("convgen", *ROOMS):
+                yield from (f"{module}.{a.name}" if f"{module}.{a.name}" in MODULES else module for a in node.names)
+
+
+def room_of(module: str) -> str:
+    rooms = (room for room, name in ROOMS.items() if room != "gen" and f"{module}.".startswith(f"{name}."))
+    return next(rooms, "gen")
+
+
+def allowed(importer: str, imported: str) -> bool:
+    """Whether the table, and the rules inside `backends`, let `importer` import `imported`."""
+    if imported.split(".")[0] != "convgen":
+        return False
+    rooms = room_of(importer), room_of(imported)
+    if rooms == ("gen", "backends"):
+        return imported in GATES
+    if rooms == ("backends", "backends"):
+        return inside_backends(importer.split(".")[2:], imported.split(".")[2:])
+    return rooms[1] in ALLOWED[rooms[0]]
+
+
+def inside_backends(importer: list[str], imported: list[str]) -> bool:
+    """Families do not import each other; a simulator shares no rows with its emitter."""
+    families = {path.parent.name for path in (ROOT / "backends").glob("*/__init__.py")}
+    if imported[:1] and imported[0] in families and importer[:1] != imported[:1]:
+        return importer == ["target"]
+    if importer[1:2] == ["sim"] and imported[:1] == importer[:1]:
+        return imported[1:2] == ["sim"]
+    return True
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_rooms_import_only_what_they_may(module: str) -> None:
+    wrong = [name for name in imports(MODULES[module].read_text()) if not allowed(module, name)]
+    assert not wrong, f"{module} may not import {wrong}"
+
+
+FORBIDDEN = [
+    ("convgen.ir.expr", "convgen.passes.simplify"),
+    ("convgen.ir.expr", "convgen"),
+    ("convgen.ir.expr", "ir.types"),
+    ("convgen.passes.simplify", "convgen.problem"),
+    ("convgen.passes.simplify", "convgen.backends.target"),
+    ("convgen.cli", "convgen.backends.amdgpu.tables"),
+    ("convgen.cli", "convgen.backends"),
+    ("convgen.backends.target", "convgen.problem"),
+    ("convgen.backends.amdgpu.select", "convgen.backends.intel.select"),
+    ("convgen.backends.amdgpu.sim.step", "convgen.backends.amdgpu.tables"),
+    ("convgen.backends.amdgpu.sim.step", "convgen.backends.amdgpu"),
+]
+
+
+@pytest.mark.parametrize(("importer", "imported"), FORBIDDEN)
+def test_the_table_forbids(importer: str, imported: str) -> None:
+    if "intel" in imported and not (ROOT / "backends" / "intel").exists():
+        pytest.skip("one family only")
+    assert not allowed(importer, imported)
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    source = (
+        "import convgen.ir.types\ndef f():\n    from convgen.ir import layout, nothing\n    import json, ir.types\n"
+    )
+    assert list(imports(source)) == ["convgen.ir.types", "convgen.ir.layout", "convgen.ir", "ir.types"]
+
+
+def packages() -> dict[str, Path]:
+    return {name: path for name, path in MODULES.items() if path.name == "__init__.py"}
+
+
+def test_package_lists_match_the_tree() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert sorted(setuptools["packages"]) == sorted(packages())
+    assert setuptools["package-dir"] == {name: room for room, name in ROOMS.items()}
+
+
+@pytest.mark.parametrize("name", sorted(packages()))
+def test_a_package_has_one_name(name: str) -> None:
+    spec = importlib.util.spec_from_file_location("another_name", packages()[name])
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(ImportError, match=f"as {name}, not as another_name"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_rooms_cannot_be_imported_from_the_checkout(room: str) -> None:
+    done = subprocess.run([sys.executable, "-c", f"import {room}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert f"import this package as {ROOMS[room]}" in done.stderr
