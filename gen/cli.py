@@ -53,19 +53,20 @@ def entry() -> NoReturn:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code. Only `--help` leaves by SystemExit."""
+    """Run one command line; the exit code. Only a command's `--help` leaves by SystemExit."""
+    return _guarded(partial(_dispatch, arguments))
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
     commands = {"conv": _conv, "run": _run, "targets": _targets}
-    if list(arguments[:1]) in (["--help"], ["-h"]):
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("", ())
+    if command in ("--help", "-h"):
         print(_USAGE)
         return FINE
-    if not arguments or arguments[0] not in commands:
-        given = repr(arguments[0]) if arguments else "no command"
-        return _guarded(lambda: _refuse(f"given {given}, wanted a command: {', '.join(commands)}"))
-    return _guarded(lambda: commands[arguments[0]](arguments[1:]))
-
-
-def _refuse(message: str) -> NoReturn:
-    raise UserError(message)
+    if command not in commands:
+        given = repr(command) if command else "no command"
+        raise UserError(f"given {given}, wanted one of {', '.join(commands)}; see convgen --help")
+    return commands[command](rest)
 
 
 def _guarded(work: Callable[[], int], verbose: bool = False) -> int:
@@ -75,9 +76,7 @@ def _guarded(work: Callable[[], int], verbose: bool = False) -> int:
     except BrokenPipeError:
         raise
     except PointedError as error:
-        _complain(
-            f"{error.message}, at column {error.column + 1}\n{error.excerpt}" if _on_terminal() else error.one_line
-        )
+        _complain(f"{error}\n{error.excerpt}" if _on_terminal() else error.one_line)
         return REFUSED
     except UserError as error:
         _complain(_flat(str(error)))

@@ -19,7 +19,7 @@ class PointedError(UserError):
         self.add_note(self.excerpt)
 
     def __str__(self) -> str:
-        return f"{self.message}, at column {self.column + 1} of {self._window()[0]!r}"
+        return f"{self.message}, at column {self.column + 1}"
 
     @property
     def excerpt(self) -> str:
@@ -31,7 +31,7 @@ class PointedError(UserError):
     def one_line(self) -> str:
         """The message with the caret set into the text before the character, for logs and pipes."""
         text, column = self._window()
-        return f"{self.message}, at column {self.column + 1}: {text[:column]}^{text[column:]}"
+        return f"{self}: {text[:column]}^{text[column:]}"
 
     def _window(self) -> tuple[str, int]:
         """The printable text around the character, one for one, and the column in it."""
