@@ -92,10 +92,10 @@ def parse_types(text: str) -> tuple[str, str, str]:
     column = 0
     for part, name in zip(text.split(":"), names):
         if name not in DATA_TYPES:
-            raise PointedError(f"given the type {part!r}, wanted one of {' '.join(DATA_TYPES)}", text, column)
+            raise PointedError(f"given the type {part!r}, wanted one of {' '.join(DATA_TYPES)} in --dt", text, column)
         column += len(part) + 1
     if len(names) not in (1, 3):
-        raise PointedError(f"given {len(names)} types, wanted one or src:wei:dst", text, len(text))
+        raise PointedError(f"given {len(names)} types, wanted one or src:wei:dst in --dt", text, len(text))
     src, wei, dst = names * 3 if len(names) == 1 else names
     return src, wei, dst
 

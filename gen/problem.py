@@ -12,6 +12,7 @@ from math import prod
 import attrs
 
 from convgen import grammar
+from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
 from convgen.ir.layout import Layout
 
@@ -281,4 +282,7 @@ def _check_channels(problem: Conv, scanned: grammar.Descriptor) -> None:
 def _layout(tensor: str, knob: str, tag: str, dims: tuple[int, ...]) -> Layout:
     if tag == "undef":
         raise UserError(f"given {knob} undef, wanted a layout or any")
-    return Layout.from_tag(_ANY[tensor] if tag == "any" else tag, dims)
+    try:
+        return Layout.from_tag(_ANY[tensor] if tag == "any" else tag, dims)
+    except PointedError as error:
+        raise PointedError(f"{error.message} in {knob}", error.text, error.column) from None

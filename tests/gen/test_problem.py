@@ -217,11 +217,11 @@ def test_errors_point_and_say_what(line: str, column: int | None, message: str) 
 
 WRONG_KNOBS = [
     ({"dir": "SIDEWAYS"}, "SIDEWAYS"),
-    ({"dt": "f17"}, "f17"),
+    ({"dt": "f17"}, "boolean in --dt"),
     ({"dt": "f16:f16"}, "2 types"),
     ({"dt": "f16:f16:f16:f16"}, "4 types"),
     ({"dt": ""}, "''"),
-    ({"stag": "nchv"}, "'v'"),
+    ({"stag": "nchv"}, "tensor in --stag"),
     ({"wtag": "goihw"}, "given"),
     ({"dtag": "undef"}, "undef"),
     ({"dtag": "1x2x3"}, "3 strides"),
