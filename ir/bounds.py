@@ -300,6 +300,12 @@ class Scope:
             if not var.type.elem.is_float:
                 self.bind(var, hull(self.bounds(init), trial.bounds(value)))
 
+    def results(self, s: For) -> None:
+        """Bind what a loop leaves behind, after its body was visited."""
+        exits = list(exits_of(s.body))
+        for i, var in enumerate(s.results):
+            self.let(var, s.inits[i], s.yields[i], *(e.values[i] for e in exits))
+
     def visit(self, s: Stmt) -> None:
         """Bind all variables that a statement and its parts bind."""
         match s:
@@ -311,9 +317,7 @@ class Scope:
             case For(body=body):
                 self.loop(s)
                 self.visit(body)
-                exits = list(exits_of(body))
-                for i, var in enumerate(s.results):
-                    self.let(var, s.inits[i], s.yields[i], *(e.values[i] for e in exits))
+                self.results(s)
             case If(_, then, other):
                 self.visit(then)
                 self.visit(other)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from convgen.ir import stmt
+from convgen.ir.bounds import bounds, var_ranges
+from convgen.ir.expr import Lane, Max, Min, Mod, MulHi, const, eq, select, var, zeros
+from convgen.ir.program import Kernel
+from convgen.ir.types import bool_, f32, s32, u8, u32, vector
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_every_value_lies_in_the_range(data: Any, expression_cases: Any) -> None:
+    case = data.draw(expression_cases)
+    lo, hi = bounds(case.expr, case.domains)
+    values = case.values().astype(int)
+    assert lo <= values.min()
+    assert values.max() <= hi
+
+
+X, Y = var("x"), var("y")
+U = var("u", u8)
+ENV = {X: (0, 100), Y: (-7, 9), U: (200, 250)}
+
+
+@pytest.mark.parametrize(
+    ("e", "expected"),
+    [
+        (X + Y, (-7, 109)),
+        (X - Y, (-9, 107)),
+        (X * Y, (-700, 900)),
+        (Y // 4, (-2, 2)),
+        (Y // -4, (-3, 1)),
+        (Y % 4, (0, 3)),
+        (Y % -4, (-3, 0)),
+        (X % 1000, (0, 100)),
+        ((X + 1000) % 2000, (1000, 1100)),
+        (X // (Y + 8), (0, 100)),
+        (Min(X, Y), (-7, 9)),  # the reference looks at one operand only
+        (Max(X, Y), (0, 100)),
+        (Min(Y, X), (-7, 9)),
+        (X & 15, (0, 15)),
+        (X & Y, (0, 100)),
+        (X | 128, (128, 228)),
+        (X ^ 3, (0, 103)),
+        (~X, (-101, -1)),
+        (~U, (5, 55)),
+        (X << 3, (0, 800)),
+        (X >> 3, (0, 12)),
+        (Y >> 1, (-4, 4)),
+        (U + 1, (201, 251)),
+        (U + 6, (0, 255)),  # may wrap
+        (U.to(s32) + 6, (206, 256)),
+        (X.to(u8), (0, 100)),
+        (Y.to(u8), (0, 255)),
+        (Y.to(bool_), (0, 1)),
+        ((X + 1).to(bool_), (1, 1)),
+        (Lane(), (0, 63)),
+        (select(X < Y, X, Y), (-7, 100)),
+        (select(X < 101, X, Y), (0, 100)),
+        (X < -1, (0, 0)),
+        (eq(X, -1), (0, 0)),
+        (MulHi(var("m", u32), const(1 << 20, u32)), (0, (1 << 20) - 1)),
+        (MulHi(X, const(-1)), (s32.min, s32.max)),
+    ],
+)
+def test_ranges_are_tight(e: Any, expected: tuple[int, int]) -> None:
+    assert bounds(e, ENV) == expected
+
+
+def test_width_bounds_the_lane() -> None:
+    assert bounds(Lane() * 4, {}, width=16) == (0, 60)
+
+
+def test_mod_of_anything() -> None:
+    assert bounds(Mod(var("free"), const(8)), {}) == (0, 7)
+
+
+def test_variables_of_a_kernel() -> None:
+    gx, gy, gz, sub, i, slot, out, late = (var(n) for n in ("gx", "gy", "gz", "sub", "i", "slot", "out", "late"))
+    acc, total = var("acc", vector(f32, 4)), var("total", vector(f32, 4))
+    base = var("base")
+    body = stmt.block(
+        stmt.Let(base, gx * 64 + sub * 16),
+        stmt.For(
+            i,
+            const(2),
+            gx + 3,
+            (slot, acc),
+            (const(0), zeros(vector(f32, 4))),
+            stmt.ExitIf(eq(i, 5), (const(7), acc)),
+            ((slot + 1) % 3, acc),
+            (out, total),
+            "loop",
+        ),
+        stmt.Let(late, out + 1),
+    )
+    kernel = Kernel("k", (), (4, 1, 1), 2, 64, (gx, gy, gz), sub, (), body)
+    assert var_ranges(kernel) == {
+        gx: (0, 3),
+        gy: (0, 0),
+        gz: (0, 0),
+        sub: (0, 1),
+        base: (0, 208),
+        i: (2, 5),
+        slot: (0, 2),
+        out: (0, 7),
+        late: (1, 8),
+    }
