@@ -3,13 +3,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from convgen.ir import stmt
 from convgen.ir.bounds import bounds, var_ranges
 from convgen.ir.expr import Lane, Max, Min, Mod, MulHi, const, eq, select, var, zeros
 from convgen.ir.program import Kernel
 from convgen.ir.types import bool_, f32, s32, u8, u32, vector
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 @settings(max_examples=400, deadline=None)

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from convgen.ir.bounds import bounds
 from convgen.ir.expr import Expr, Lane, Max, Min, Splat, Uniform, const, eq, ne, select, var
 from convgen.ir.node import table_size
 from convgen.ir.simplify import simplify
 from convgen.ir.types import f32, s8, s32, s64, u8, u32, vector
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 @settings(max_examples=1500, deadline=None)
