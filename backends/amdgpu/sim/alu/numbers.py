@@ -1,0 +1,164 @@
+"""Bit patterns and numbers: narrow formats, saturating conversions, exact fused multiply-add."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends.amdgpu.sim.state import U32, Array
+
+F32 = npt.NDArray[np.float32]
+
+
+def _table(bits: int, dtype: Any) -> F32:
+    """All values of a narrow format, indexed by their bits."""
+    raw = np.arange(1 << bits, dtype=np.uint16 if bits > 8 else np.uint8)
+    values: F32 = raw.view(dtype).astype(np.float32)
+    return values
+
+
+def _small(dtype: Any, bits: int) -> F32:
+    values: F32 = np.arange(1 << bits, dtype=np.uint8).view(dtype).astype(np.float32)
+    return values
+
+
+HALF: F32 = _table(16, np.float16)
+#: Values of fp8, fp6 and fp4 formats by bits, keyed by their names here.
+NARROW: dict[str, F32] = {
+    "fp8_fnuz": _table(8, ml_dtypes.float8_e4m3fnuz),
+    "bf8_fnuz": _table(8, ml_dtypes.float8_e5m2fnuz),
+    "fp8_ocp": _table(8, ml_dtypes.float8_e4m3fn),
+    "bf8_ocp": _table(8, ml_dtypes.float8_e5m2),
+    "fp6": _small(ml_dtypes.float6_e2m3fn, 6),
+    "bf6": _small(ml_dtypes.float6_e3m2fn, 6),
+    "fp4": _small(ml_dtypes.float4_e2m1fn, 4),
+}
+_NARROW_TYPES: dict[str, Any] = {
+    "fp8_fnuz": ml_dtypes.float8_e4m3fnuz,
+    "bf8_fnuz": ml_dtypes.float8_e5m2fnuz,
+    "fp8_ocp": ml_dtypes.float8_e4m3fn,
+    "bf8_ocp": ml_dtypes.float8_e5m2,
+}
+
+
+def half_to_f32(bits: Array) -> F32:
+    """The value of the low half of each word as an f16."""
+    values: F32 = HALF.take(bits & np.uint32(0xFFFF))
+    return values
+
+
+def f32_to_half(value: Array) -> U32:
+    """Round to nearest even f16; the bits in the low half."""
+    rounded: U32 = np.asarray(value).astype(np.float16).view(np.uint16).astype(np.uint32)
+    return rounded
+
+
+def half_toward_zero(value: Array) -> U32:
+    """Round an f32 toward zero to f16 bits (v_cvt_pkrtz_f16_f32)."""
+    source = np.asarray(value, np.float32)
+    bits = f32_to_half(source)
+    back = half_to_f32(bits)
+    too_far = np.abs(back) > np.abs(source)
+    result: U32 = bits - too_far.astype(np.uint32)
+    return result
+
+
+def bf16_to_f32(bits: Array) -> F32:
+    """The value of the low half of each word as a bf16."""
+    values: F32 = (np.asarray(bits, np.uint32) << np.uint32(16)).view(np.float32)
+    return values
+
+
+def f32_to_bf16(value: Array) -> U32:
+    """Round to nearest even bf16; the bits in the low half; NaNs stay NaNs."""
+    source = np.asarray(value, np.float32)
+    rounded: U32 = source.astype(ml_dtypes.bfloat16).view(np.uint16).astype(np.uint32)
+    return rounded
+
+
+def f32_to_narrow(value: Array, name: str) -> U32:
+    """Round to nearest even fp8; finite values beyond the largest saturate to it, as with the clamp mode off they
+    would on CDNA3 become NaN only for infinities."""
+    dtype = _NARROW_TYPES[name]
+    largest = float(ml_dtypes.finfo(dtype).max)
+    source = np.asarray(value, np.float32)
+    clipped = np.where(np.isfinite(source), np.clip(source, -largest, largest), source)
+    rounded: U32 = clipped.astype(dtype).view(np.uint8).astype(np.uint32)
+    return rounded
+
+
+def narrow_to_f32(bits: Array, name: str) -> F32:
+    """The value of the low byte of each word in an 8-bit format."""
+    values: F32 = NARROW[name].take(bits & np.uint32(0xFF))
+    return values
+
+
+def to_integer(low: int, high: int, dtype: Any) -> Callable[[Array], Array]:
+    """Truncate to an integer with saturation; NaN gives 0 (CDNA3 ISA, V_CVT_I32_F32 and its kin)."""
+
+    def convert(value: Array) -> Array:
+        wide = np.nan_to_num(np.trunc(np.asarray(value, np.float64)), nan=0.0, posinf=high, neginf=low)
+        return np.clip(wide, low, high).astype(np.int64).astype(dtype)
+
+    return convert
+
+
+def fma_f32(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c in f32 with one rounding.
+
+    The product is exact in f64. The f64 sum is rounded to odd, which makes the second rounding, to f32, the right one.
+    """
+    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
+    addend = np.asarray(c, np.float64)
+    total = np.asarray(product + addend)
+    virtual = total - product
+    error = (product - (total - virtual)) + (addend - virtual)
+    bits = total.view(np.int64)
+    inexact = (error != 0) & np.isfinite(total) & ((bits & 1) == 0) & ~np.isnan(error)
+    if inexact.any():
+        step = np.where((error > 0) == (total > 0), 1, -1)
+        total = np.where(inexact, bits + step, bits).view(np.float64)
+    return total.astype(np.float32)
+
+
+def fma_f64(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c in f64 with the product's rounding error carried along; off by at most one rounding in 2**50."""
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    product = x * y
+    split = 134217729.0
+    xh = x * split - (x * split - x)
+    yh = y * split - (y * split - y)
+    low = ((xh * yh - product) + xh * (y - yh) + (x - xh) * yh) + (x - xh) * (y - yh)
+    total = product + c
+    virtual = total - product
+    error = (product - (total - virtual)) + (c - virtual)
+    tail = low + error
+    return np.where(np.isfinite(tail), total + tail, total)
+
+
+def fma_f16(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c for f16 values; the f64 result is exact enough that rounding it to f16 is the only rounding."""
+    return np.asarray(a, np.float64) * b + c
+
+
+def minimum(a: Array, b: Array) -> Array:
+    """IEEE minNum: a NaN loses against a number."""
+    return np.fmin(a, b)
+
+
+def maximum(a: Array, b: Array) -> Array:
+    """IEEE maxNum: a NaN loses against a number."""
+    return np.fmax(a, b)
+
+
+def median(a: Array, b: Array, c: Array) -> Array:
+    """The middle one of three; with a NaN, the smallest of the others (v_med3_f32)."""
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    middle = np.maximum(low, np.minimum(high, c))
+    if middle.dtype.kind == "f":
+        return np.where(np.isnan(middle), np.fmin(np.fmin(a, b), c), middle)
+    return middle

@@ -1,0 +1,178 @@
+"""Compiling scalar ALU instructions. Results are one word a wave: arrays of shape [waves]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.alu.operands import WIDE, check_tuple, constant_bits, join_words, split_words, words_of
+from convgen.backends.amdgpu.sim.alu.salu_table import SAVEEXEC, SCALAR_ROWS_BY_NAME
+from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, Instruction, Operand
+from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
+from convgen.backends.amdgpu.sim.state import Array, Bools, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
+
+ScalarFetch = Callable[[WaveGroup], Array]
+_VIEWS = {"i32": np.int32, "i64": np.int64}
+
+
+def scalar_fetch(operand: Operand, kind: str, context: Context, instruction: Instruction) -> ScalarFetch:
+    """Fetch a scalar source: [waves], or a 0-d constant."""
+    view = _VIEWS.get(kind)
+    if operand.kind == "s":
+        check_tuple(operand, words_of(kind), context)
+        row = operand.index
+        if kind in WIDE:
+            if view is not None:
+                return lambda g: join_words(g.s[row], g.s[row + 1]).view(view)
+            return lambda g: join_words(g.s[row], g.s[row + 1])
+        if view is not None:
+            return lambda g: g.s[row].view(view)
+        return lambda g: g.s[row]
+    bits = constant_bits(operand, kind, instruction)
+    constant = np.atleast_1d(np.uint64(bits) if kind in WIDE else np.uint32(bits))
+    value = constant if view is None else constant.view(view)
+    return lambda g: value
+
+
+def write_scalar(g: WaveGroup, row: int, value: Array, *, wide: bool) -> None:
+    """Write one or two scalar registers; EXEC rebuilds the lane mask."""
+    if wide:
+        g.s[row], g.s[row + 1] = split_words(np.asarray(value).astype(np.uint64, copy=False))
+    else:
+        g.s[row] = np.asarray(value).astype(np.uint32, copy=False)
+    if row in (EXEC, EXEC + 1):
+        g.exec_changed()
+
+
+def refuse_poisoned_exec(g: WaveGroup, step_instruction: Instruction) -> None:
+    """A poisoned EXEC decides everything that follows: report it and go on as if it were defined."""
+    for row in (EXEC, EXEC + 1):
+        waves = g.scalar_poison(row)
+        if waves is not None:
+            if g.env.strict:
+                g.env.reporter.at_first("poison", "EXEC depends on undefined data", step_instruction, g, waves)
+            g.poison_scalar(row, None)
+
+
+def _scc_fetch(g: WaveGroup) -> Array:
+    return g.s[SCC]
+
+
+def compile_salu(instruction: Instruction, context: Context) -> Step | None:
+    """A step for a scalar ALU instruction, None when the mnemonic is none."""
+    if instruction.name in SAVEEXEC:
+        return _saveexec(instruction, context)
+    row = SCALAR_ROWS_BY_NAME.get(instruction.name)
+    if row is None:
+        return None
+    operands = list(instruction.operands)
+    target = operands.pop(0) if row.result else None
+    if target is not None:
+        check_tuple(target, words_of(row.result), context)
+    fetches: list[ScalarFetch] = []
+    registers: list[tuple[int, ...]] = []
+    for kind in row.sources:
+        if kind == "scc":
+            fetches.append(_scc_fetch)
+            registers.append((SCC,))
+        elif kind in ("k", "ku"):
+            immediate = instruction.simm16 if kind == "k" else instruction.simm16 & 0xFFFF
+            constant = np.array([immediate], np.int32 if kind == "k" else np.uint32)
+            fetches.append(lambda g, constant=constant: constant)  # type: ignore[misc]
+        elif kind in ("acc", "old"):
+            assert target is not None
+            fetches.append(scalar_fetch(target, row.result, context, instruction))
+            registers.append((target.index,))
+        else:
+            operand = operands.pop(0)
+            fetches.append(scalar_fetch(operand, kind, context, instruction))
+            if operand.kind == "s":
+                registers.append(tuple(range(operand.index, operand.index + words_of(kind))))
+    function, flag = row.function, row.flag
+    wide = row.result in WIDE
+    index = -1 if target is None else target.index
+
+    def run(g: WaveGroup) -> None:
+        value = function(*[fetch(g) for fetch in fetches])
+        scc = value
+        if flag == "given" and index >= 0:
+            value, scc = value
+        if index >= 0:
+            write_scalar(g, index, value, wide=wide)
+        if flag == "nonzero":
+            g.s[SCC] = np.asarray(value) != 0
+        elif flag == "given":
+            g.s[SCC] = scc
+
+    reads = sum_bits(registers)
+    writes = scalar_bits(index, 2 if wide else 1) if index >= 0 else 0
+    writes |= scalar_bits(SCC) if flag else 0
+    step = Step(instruction, "salu", run, reads, writes)
+    step.run = _propagating(run, step, registers, index, wide, flag, wordwise=row.wordwise)
+    if writes & scalar_bits(M0):
+        step.produces = (Produces("m0", scalar_bits(M0)),)
+    return step
+
+
+def sum_bits(registers: list[tuple[int, ...]]) -> int:
+    """The register set of some scalar registers."""
+    bits = 0
+    for group in registers:
+        for register in group:
+            bits |= scalar_bits(register)
+    return bits
+
+
+def _propagating(
+    run: Run, step: Step, registers: list[tuple[int, ...]], index: int, wide: bool, flag: str, *, wordwise: bool
+) -> Run:
+    """`run` followed by the poison of its results, where any register it touches may be poisoned."""
+    touched = step.reads | step.writes
+    every = tuple(register for group in registers for register in group)
+    instruction = step.instruction
+
+    def poisoned(g: WaveGroup) -> None:
+        if not g.poison & touched:
+            run(g)
+            return
+        whole = g.waves_poison(every)
+        words: list[Bools | None] = [whole, whole]
+        if wordwise:
+            words = [g.waves_poison(tuple(r[min(k, len(r) - 1)] for r in registers)) for k in (0, 1)]
+        words = [None if word is None else word.copy() for word in words]
+        run(g)
+        if index >= 0:
+            for k in range(2 if wide else 1):
+                g.poison_scalar(index + k, words[k])
+        if flag:
+            g.poison_scalar(SCC, whole)
+        if index in (EXEC, EXEC + 1):
+            refuse_poisoned_exec(g, instruction)
+
+    return poisoned
+
+
+def _saveexec(instruction: Instruction, context: Context) -> Step:
+    function = SAVEEXEC[instruction.name]
+    target, source = instruction.operands
+    if target.kind != "s":
+        raise unsupported(instruction)
+    check_tuple(target, 2, context)
+    fetch = scalar_fetch(source, "u64", context, instruction)
+    source_registers = (source.index, source.index + 1) if source.kind == "s" else ()
+
+    def run(g: WaveGroup) -> None:
+        value = fetch(g)
+        g.poison_scalar(EXEC, g.waves_poison(source_registers))
+        old = join_words(g.s[EXEC], g.s[EXEC + 1])
+        write_scalar(g, target.index, old, wide=True)
+        write_scalar(g, EXEC, function(value, old), wide=True)
+        g.s[SCC] = (g.s[EXEC] | g.s[EXEC + 1]) != 0
+        for register in (target.index, target.index + 1, SCC):
+            g.poison_scalar(register, None)
+        refuse_poisoned_exec(g, instruction)
+
+    reads = sum_bits([source_registers, (EXEC, EXEC + 1)])
+    return Step(instruction, "salu", run, reads, scalar_bits(target.index, 2) | scalar_bits(EXEC, 2) | scalar_bits(SCC))

@@ -1,0 +1,274 @@
+"""Scalar ALU instructions: SOP1, SOP2, SOPC and SOPK rows (CDNA3 ISA, "Scalar ALU Operations").
+
+A row gives the result type, the source types and a function of the sources that returns the value, or (value, scc) for
+`flag = "given"`. `flag = "nonzero"` sets SCC when the result is not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from convgen.backends.amdgpu.sim.state import Array
+
+U32_MAX = np.uint32(0xFFFFFFFF)
+
+
+@attrs.frozen
+class ScalarRow:
+    """One scalar instruction: what it gives, what it takes, what it does to SCC."""
+
+    result: str  #: type of the destination, "" for none
+    sources: tuple[str, ...]
+    function: Callable[..., Any]
+    flag: str = ""  #: "", "nonzero" or "given"
+    wordwise: bool = False  #: each result word depends on that word of the sources only
+
+
+def _row(signature: str, function: Callable[..., Any], flag: str = "", *, wordwise: bool = False) -> ScalarRow:
+    result, _, sources = signature.partition("=")
+    return ScalarRow(result.strip(), tuple(sources.split()), function, flag, wordwise)
+
+
+def _add_u(a: Array, b: Array) -> tuple[Array, Array]:
+    total = a + b
+    return total, total < a
+
+
+def _add_i(a: Array, b: Array) -> tuple[Array, Array]:
+    total = a + b
+    return total, ((a ^ total) & (b ^ total)) < 0
+
+
+def _sub_i(a: Array, b: Array) -> tuple[Array, Array]:
+    total = a - b
+    return total, ((a ^ b) & (a ^ total)) < 0
+
+
+def _addc(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
+    total = a.astype(np.uint64) + b + carry
+    return total.astype(np.uint32), total > U32_MAX
+
+
+def _subb(a: Array, b: Array, borrow: Array) -> tuple[Array, Array]:
+    taken = b.astype(np.uint64) + borrow
+    return (a - taken.astype(np.uint32)).astype(np.uint32), taken > a
+
+
+def _bfe_u32(a: Array, b: Array) -> Array:
+    offset, width = b & np.uint32(31), (b >> np.uint32(16)) & np.uint32(0x7F)
+    mask = np.where(width >= 32, U32_MAX, (np.uint32(1) << (width & np.uint32(31))) - np.uint32(1))
+    return (a >> offset) & mask
+
+
+def _bfe_i32(a: Array, b: Array) -> Array:
+    width = (b >> np.uint32(16)) & np.uint32(0x7F)
+    field = _bfe_u32(a, b)
+    spare = np.where((width == 0) | (width >= 32), np.uint32(0), np.uint32(32) - width)
+    return ((field << spare).view(np.int32) >> spare.view(np.int32)).view(np.uint32)
+
+
+def _bfe_u64(a: Array, b: Array) -> Array:
+    offset, width = (b & np.uint32(63)).astype(np.uint64), ((b >> np.uint32(16)) & np.uint32(0x7F)).astype(np.uint64)
+    ones = np.uint64(0xFFFFFFFFFFFFFFFF)
+    mask = np.where(width >= 64, ones, (np.uint64(1) << (width & np.uint64(63))) - np.uint64(1))
+    return (a >> offset) & mask
+
+
+def _bfm_b32(a: Array, b: Array) -> Array:
+    return ((np.uint32(1) << (a & np.uint32(31))) - np.uint32(1)) << (b & np.uint32(31))
+
+
+def _bfm_b64(a: Array, b: Array) -> Array:
+    width, offset = (a & np.uint32(63)).astype(np.uint64), (b & np.uint32(63)).astype(np.uint64)
+    return ((np.uint64(1) << width) - np.uint64(1)) << offset
+
+
+def _mul_hi(a: Array, b: Array) -> Array:
+    return (a.astype(a.dtype.str.replace("4", "8")) * b) >> 32
+
+
+def _shift_add(shift: int) -> Callable[[Array, Array], tuple[Array, Array]]:
+    def function(a: Array, b: Array) -> tuple[Array, Array]:
+        total = (a.astype(np.uint64) << np.uint64(shift)) + b
+        return total.astype(np.uint32), total > U32_MAX
+
+    return function
+
+
+def bit_reverse(a: Array) -> Array:
+    """The 32 bits of each word in opposite order."""
+    flat = np.ascontiguousarray(a).astype(np.uint32)
+    bits = np.unpackbits(flat[..., None].view(np.uint8), axis=-1, bitorder="little")
+    return np.packbits(bits[..., ::-1], axis=-1, bitorder="little").view(np.uint32)[..., 0]
+
+
+def first_one(a: Array) -> Array:
+    """Index of the lowest set bit, -1 when there is none."""
+    wide = a.astype(np.uint64)
+    lowest = wide & (~wide + np.uint64(1))
+    return np.where(a == 0, -1, np.log2(np.maximum(lowest, 1).astype(np.float64)).astype(np.int64)).astype(np.int32)
+
+
+def leading_zeros(a: Array, bits: int = 32) -> Array:
+    """Number of zeros above the highest set bit, -1 when there is none (V_FFBH_U32, S_FLBIT_I32)."""
+    value = a.astype(np.uint64)
+    count = np.zeros(a.shape, np.int64)
+    for step in (32, 16, 8, 4, 2, 1):
+        if step < bits:
+            empty = value < (np.uint64(1) << np.uint64(bits - step))
+            count += np.where(empty, step, 0)
+            value = np.where(empty, value << np.uint64(step), value)
+    return np.where(a == 0, -1, count).astype(np.int32)
+
+
+def _leading_sign(a: Array) -> Array:
+    flipped = np.where(a < 0, ~a, a).view(np.uint32)
+    return leading_zeros(flipped)
+
+
+def _shl(a: Array, b: Array) -> Array:
+    return a << (b & np.uint32(31))
+
+
+def _shr(a: Array, b: Array) -> Array:
+    return a >> (b & np.uint32(31))
+
+
+def _ashr(a: Array, b: Array) -> Array:
+    return a >> (b & np.uint32(31)).view(np.int32)
+
+
+def _shl64(a: Array, b: Array) -> Array:
+    return a << (b & np.uint32(63)).astype(np.uint64)
+
+
+def _shr64(a: Array, b: Array) -> Array:
+    return a >> (b & np.uint32(63)).astype(np.uint64)
+
+
+def _ashr64(a: Array, b: Array) -> Array:
+    return a >> (b & np.uint32(63)).astype(np.int64)
+
+
+def _sext(bits: int) -> Callable[[Array], Array]:
+    def function(a: Array) -> Array:
+        return (a << (32 - bits)) >> (32 - bits)
+
+    return function
+
+
+def _pack(low: int, high: int) -> Callable[[Array, Array], Array]:
+    def function(a: Array, b: Array) -> Array:
+        return ((a >> np.uint32(low)) & np.uint32(0xFFFF)) | (((b >> np.uint32(high)) & np.uint32(0xFFFF)) << np.uint32(16))
+
+    return function
+
+
+_BITWISE: Mapping[str, Callable[[Array, Array], Array]] = {
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "andn2": lambda a, b: a & ~b,
+    "orn2": lambda a, b: a | ~b,
+    "nand": lambda a, b: ~(a & b),
+    "nor": lambda a, b: ~(a | b),
+    "xnor": lambda a, b: ~(a ^ b),
+}
+COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
+    "eq": lambda a, b: a == b,
+    "lg": lambda a, b: a != b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+}
+
+SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
+    **{f"s_{n}_b32": _row("u32 = u32 u32", f, "nonzero") for n, f in _BITWISE.items()},
+    **{f"s_{n}_b64": _row("u64 = u64 u64", f, "nonzero", wordwise=True) for n, f in _BITWISE.items()},
+    **{
+        f"s_cmp_{n}_{t}": _row(f"= {t} {t}", f, "given")
+        for n, f in COMPARE.items()
+        for t in ("i32", "u32")
+    },
+    "s_cmp_eq_u64": _row("= u64 u64", lambda a, b: a == b, "given"),
+    "s_cmp_lg_u64": _row("= u64 u64", lambda a, b: a != b, "given"),
+    **{f"s_cmpk_{n}_i32": _row("= i32 k", f, "given") for n, f in COMPARE.items()},
+    **{f"s_cmpk_{n}_u32": _row("= u32 ku", f, "given") for n, f in COMPARE.items()},
+    "s_bitcmp0_b32": _row("= u32 u32", lambda a, b: (a >> (b & np.uint32(31))) & 1 == 0, "given"),
+    "s_bitcmp1_b32": _row("= u32 u32", lambda a, b: (a >> (b & np.uint32(31))) & 1 == 1, "given"),
+    "s_bitcmp0_b64": _row("= u64 u32", lambda a, b: _shr64(a, b) & 1 == 0, "given"),
+    "s_bitcmp1_b64": _row("= u64 u32", lambda a, b: _shr64(a, b) & 1 == 1, "given"),
+    "s_add_u32": _row("u32 = u32 u32", _add_u, "given"),
+    "s_sub_u32": _row("u32 = u32 u32", lambda a, b: (a - b, b > a), "given"),
+    "s_add_i32": _row("i32 = i32 i32", _add_i, "given"),
+    "s_sub_i32": _row("i32 = i32 i32", _sub_i, "given"),
+    "s_addc_u32": _row("u32 = u32 u32 scc", _addc, "given"),
+    "s_subb_u32": _row("u32 = u32 u32 scc", _subb, "given"),
+    "s_addk_i32": _row("i32 = acc k", _add_i, "given"),
+    "s_mulk_i32": _row("i32 = acc k", lambda a, b: a * b),
+    "s_mul_i32": _row("i32 = i32 i32", lambda a, b: a * b),
+    "s_mul_hi_u32": _row("u32 = u32 u32", _mul_hi),
+    "s_mul_hi_i32": _row("i32 = i32 i32", _mul_hi),
+    "s_min_i32": _row("i32 = i32 i32", lambda a, b: (np.minimum(a, b), a < b), "given"),
+    "s_min_u32": _row("u32 = u32 u32", lambda a, b: (np.minimum(a, b), a < b), "given"),
+    "s_max_i32": _row("i32 = i32 i32", lambda a, b: (np.maximum(a, b), a > b), "given"),
+    "s_max_u32": _row("u32 = u32 u32", lambda a, b: (np.maximum(a, b), a > b), "given"),
+    "s_cselect_b32": _row("u32 = u32 u32 scc", lambda a, b, c: np.where(c, a, b)),
+    "s_cselect_b64": _row("u64 = u64 u64 scc", lambda a, b, c: np.where(c, a, b)),
+    "s_cmov_b32": _row("u32 = u32 old scc", lambda a, old, c: np.where(c, a, old)),
+    "s_cmovk_i32": _row("i32 = k old scc", lambda a, old, c: np.where(c, a, old)),
+    "s_lshl_b32": _row("u32 = u32 u32", _shl, "nonzero"),
+    "s_lshr_b32": _row("u32 = u32 u32", _shr, "nonzero"),
+    "s_ashr_i32": _row("i32 = i32 u32", _ashr, "nonzero"),
+    "s_lshl_b64": _row("u64 = u64 u32", _shl64, "nonzero"),
+    "s_lshr_b64": _row("u64 = u64 u32", _shr64, "nonzero"),
+    "s_ashr_i64": _row("i64 = i64 u32", _ashr64, "nonzero"),
+    **{f"s_lshl{n}_add_u32": _row("u32 = u32 u32", _shift_add(n), "given") for n in (1, 2, 3, 4)},
+    "s_bfe_u32": _row("u32 = u32 u32", _bfe_u32, "nonzero"),
+    "s_bfe_i32": _row("u32 = u32 u32", _bfe_i32, "nonzero"),
+    "s_bfe_u64": _row("u64 = u64 u32", _bfe_u64, "nonzero"),
+    "s_bfm_b32": _row("u32 = u32 u32", _bfm_b32),
+    "s_bfm_b64": _row("u64 = u32 u32", _bfm_b64),
+    "s_absdiff_i32": _row("i32 = i32 i32", lambda a, b: np.abs(a - b), "nonzero"),
+    "s_pack_ll_b32_b16": _row("u32 = u32 u32", _pack(0, 0)),
+    "s_pack_lh_b32_b16": _row("u32 = u32 u32", _pack(0, 16)),
+    "s_pack_hh_b32_b16": _row("u32 = u32 u32", _pack(16, 16)),
+    "s_mov_b32": _row("u32 = u32", lambda a: a),
+    "s_mov_b64": _row("u64 = b64", lambda a: a, wordwise=True),
+    "s_movk_i32": _row("i32 = k", lambda a: a),
+    "s_not_b32": _row("u32 = u32", lambda a: ~a, "nonzero"),
+    "s_not_b64": _row("u64 = u64", lambda a: ~a, "nonzero", wordwise=True),
+    "s_abs_i32": _row("i32 = i32", lambda a: np.abs(a), "nonzero"),
+    "s_brev_b32": _row("u32 = u32", bit_reverse),
+    "s_bcnt1_i32_b32": _row("u32 = u32", lambda a: np.bitwise_count(a), "nonzero"),
+    "s_bcnt1_i32_b64": _row("u32 = u64", lambda a: np.bitwise_count(a), "nonzero"),
+    "s_bcnt0_i32_b32": _row("u32 = u32", lambda a: np.bitwise_count(~a), "nonzero"),
+    "s_bcnt0_i32_b64": _row("u32 = u64", lambda a: np.bitwise_count(~a), "nonzero"),
+    "s_ff1_i32_b32": _row("i32 = u32", first_one),
+    "s_ff1_i32_b64": _row("i32 = u64", first_one),
+    "s_flbit_i32_b32": _row("i32 = u32", leading_zeros),
+    "s_flbit_i32_b64": _row("i32 = u64", lambda a: leading_zeros(a, 64)),
+    "s_flbit_i32": _row("i32 = i32", _leading_sign),
+    "s_sext_i32_i8": _row("i32 = i32", _sext(8)),
+    "s_sext_i32_i16": _row("i32 = i32", _sext(16)),
+    "s_bitset0_b32": _row("u32 = u32 old", lambda a, old: old & ~(np.uint32(1) << (a & np.uint32(31)))),
+    "s_bitset1_b32": _row("u32 = u32 old", lambda a, old: old | (np.uint32(1) << (a & np.uint32(31)))),
+}
+#: `s_OP_saveexec_b64 d, s`: d = EXEC, EXEC = function(s, EXEC), SCC = EXEC != 0.
+SAVEEXEC: Mapping[str, Callable[[Array, Array], Array]] = {
+    "s_and_saveexec_b64": lambda a, e: a & e,
+    "s_or_saveexec_b64": lambda a, e: a | e,
+    "s_xor_saveexec_b64": lambda a, e: a ^ e,
+    "s_andn2_saveexec_b64": lambda a, e: a & ~e,
+    "s_orn2_saveexec_b64": lambda a, e: a | ~e,
+    "s_nand_saveexec_b64": lambda a, e: ~(a & e),
+    "s_nor_saveexec_b64": lambda a, e: ~(a | e),
+    "s_xnor_saveexec_b64": lambda a, e: ~(a ^ e),
+    "s_andn1_saveexec_b64": lambda a, e: ~a & e,
+    "s_orn1_saveexec_b64": lambda a, e: ~a | e,
+}

@@ -1,0 +1,286 @@
+"""Compiling vector ALU instructions from their table rows: operands, modifiers, poison, hazards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.alu.lanes import Dpp, sdwa_merge, sdwa_select
+from convgen.backends.amdgpu.sim.alu.operands import (
+    ENCODE,
+    FLOATS,
+    Fetch,
+    Move,
+    PoisonSource,
+    any_poison,
+    check_tuple,
+    poison_source,
+    split_words,
+    typed_fetch,
+    words_of,
+    write_mask,
+    write_vector,
+)
+from convgen.backends.amdgpu.sim.alu.salu import refuse_poisoned_exec
+from convgen.backends.amdgpu.sim.alu.valu_table import KEEPS_HIGH, VECTOR_ROWS, VectorRow
+from convgen.backends.amdgpu.sim.decode import EXEC, VCC, Instruction, Operand, require_plain
+from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
+from convgen.backends.amdgpu.sim.state import SCALAR_BIT, Array, Bools, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
+
+VECTOR_MASK = (1 << SCALAR_BIT) - 1
+_VCC_OPERAND = Operand("s", "vcc", VCC, 2)
+_NARROW = frozenset("u16 i16 f16 bf16".split())
+_PLAIN_MODIFIERS = frozenset("clamp mul div op_sel".split())
+_SDWA_MODIFIERS = frozenset("clamp mul div dst_sel dst_unused src0_sel src1_sel".split())
+_DPP_MODIFIERS = frozenset(
+    "quad_perm row_shl row_shr row_ror row_newbcast row_bcast wave_shl wave_shr wave_rol wave_ror row_mirror "
+    "row_half_mirror row_mask bank_mask bound_ctrl".split()
+)
+
+
+def vector_hazards(
+    reads: int, writes: int, *, trans: bool = False, dot: bool = False, partial: bool = False, cmpx: bool = False
+) -> tuple[tuple[Produces, ...], tuple[Consumes, ...]]:
+    """What a VALU instruction produces and consumes, from the registers it reads and writes."""
+    vector_in, vector_out = reads & VECTOR_MASK, writes & VECTOR_MASK
+    scalar_in, scalar_out = reads & ~VECTOR_MASK, writes & ~VECTOR_MASK
+    produces = [Produces("dot" if dot else "valu", vector_out), Produces("valu_sgpr", scalar_out)]
+    if trans:
+        produces.append(Produces("trans", vector_out))
+    if partial:
+        produces.append(Produces("partial", vector_out))
+    if cmpx:
+        produces.append(Produces("valu_exec", scalar_bits(EXEC, 2)))
+    consumes = [
+        Consumes("valu_read", vector_in),
+        Consumes("valu_write", vector_out),
+        Consumes("other_read", vector_in),
+        Consumes("other_write", vector_out),
+        Consumes("valu_sgpr", scalar_in),
+    ]
+    if not trans:
+        consumes.append(Consumes("plain_read", vector_in))
+    return tuple(produces), tuple(use for use in consumes if use.mask)
+
+
+def output_modifier(instruction: Instruction, kind: str) -> Callable[[Array], Array] | None:
+    """The function of `mul:`, `div:` and `clamp` on a float result."""
+    factor = 1.0
+    factor *= instruction.number("mul", 1)
+    factor /= instruction.number("div", 1)
+    clamp = "clamp" in instruction.modifiers
+    if factor == 1.0 and not clamp:
+        return None
+    if kind not in FLOATS:
+        raise unsupported(instruction, f"output modifier on {kind}")
+
+    def function(value: Array) -> Array:
+        scaled = value * value.dtype.type(factor) if factor != 1.0 else value
+        return np.clip(np.nan_to_num(scaled, nan=0.0), 0.0, 1.0).astype(value.dtype) if clamp else scaled
+
+    return function
+
+
+def _sources(
+    row: VectorRow, instruction: Instruction, operands: list[Operand], context: Context, target: Operand
+) -> tuple[list[Fetch], list[PoisonSource], int, Dpp | None]:
+    """Fetchers, poison sources and register set of all sources; the DPP control if there is one."""
+    dpp = Dpp(instruction) if instruction.encoding == "dpp" else None
+    op_sel = instruction.bits("op_sel", 4)
+    fetches: list[Fetch] = []
+    poisons: list[PoisonSource] = []
+    reads = 0
+    for number, kind in enumerate(row.sources):
+        if kind == "acc":
+            operand, kind = target, row.results[0]
+        elif kind == "vcc":
+            operand, kind = _VCC_OPERAND, "mask"
+        else:
+            operand = operands.pop(0)
+        if operand.kind == "a":
+            raise unsupported(instruction, "a VALU instruction cannot read accumulation registers")
+        move: Move | None = None
+        if dpp is not None and number == 0:
+            move = dpp.move
+        elif instruction.encoding == "sdwa" and number < 2:
+            selector = instruction.modifiers.get(f"src{number}_sel", "DWORD")
+            move = sdwa_select(selector, sign_extend=operand.sign_extend)
+        elif op_sel[number] and kind in _NARROW:
+            move = lambda g, raw: raw >> np.uint32(16)  # noqa: E731
+        fetches.append(typed_fetch(operand, kind, context, instruction, move))
+        source = poison_source(operand, context, words_of(kind), dpp.move if dpp is not None and number == 0 else None)
+        if source is not None:
+            poisons.append(source)
+        reads |= context.bits(operand)
+    return fetches, poisons, reads, dpp
+
+
+def compile_valu(instruction: Instruction, context: Context) -> Step | None:
+    """A step for a table-driven vector ALU instruction, None when the mnemonic is none."""
+    row = VECTOR_ROWS.get(instruction.name)
+    if row is None:
+        return None
+    allowed = {"sdwa": _SDWA_MODIFIERS, "dpp": _DPP_MODIFIERS}.get(instruction.encoding, _PLAIN_MODIFIERS)
+    require_plain(instruction, allowed)
+    operands = list(instruction.operands)
+    targets = [operands.pop(0) for _ in row.results]
+    for target, kind in zip(targets, row.results, strict=True):
+        if target.kind != ("s" if kind == "mask" else "v"):
+            raise unsupported(instruction, f"destination {target.text}")
+        check_tuple(target, words_of(kind), context)
+    fetches, poisons, reads, dpp = _sources(row, instruction, operands, context, targets[0])
+    high = instruction.bits("op_sel", 4)[len(row.sources)] and row.results[0] in _NARROW
+    cmpx = instruction.name.startswith("v_cmpx")
+    writers = [
+        _writer(instruction, context, target, kind, high=high, cmpx=cmpx)
+        for target, kind in zip(targets, row.results, strict=True)
+    ]
+    compute = _computation(row, instruction, fetches)
+
+    def run(g: WaveGroup) -> None:
+        value = compute(g)
+        if len(writers) == 1:
+            writers[0](g, value)
+        else:
+            for write, part in zip(writers, value, strict=True):
+                write(g, part)
+
+    writes = 0
+    for target in targets:
+        writes |= context.bits(target)
+    if cmpx:
+        writes |= scalar_bits(EXEC, 2)
+    final = with_poison(run, instruction, context, targets, row.results, poisons, reads | writes, row.poison, cmpx=cmpx)
+    partial = high or instruction.modifiers.get("dst_sel", "DWORD") != "DWORD"
+    produces, consumes = vector_hazards(
+        reads, writes, trans=row.transcendental, dot=row.dot, partial=bool(partial), cmpx=cmpx
+    )
+    step = Step(instruction, "valu", final, reads, writes, produces, consumes)
+    if dpp is not None:
+        step.run = dpp.wrap(final)
+        first = context.bits(instruction.operands[len(row.results)])
+        step.consumes += (Consumes("dpp", first), Consumes("exec_dpp", scalar_bits(EXEC, 2)))
+    if row.dot:
+        step.consumes += (Consumes("dot_ab", _first_two(instruction, context, len(row.results))),)
+    if "div_fmas" in instruction.name:
+        step.consumes += (Consumes("div_fmas", scalar_bits(VCC, 2)),)
+    return step
+
+
+def _first_two(instruction: Instruction, context: Context, skip: int) -> int:
+    operands = instruction.operands[skip : skip + 2]
+    return context.bits(operands[0]) | context.bits(operands[1])
+
+
+def _computation(row: VectorRow, instruction: Instruction, fetches: list[Fetch]) -> Callable[[WaveGroup], Array]:
+    """The row's function over its fetched sources, output modifiers applied."""
+    function = row.function
+    after = output_modifier(instruction, row.results[0])
+    if after is not None:
+        inner, modify = function, after
+        function = lambda *values: modify(inner(*values))  # noqa: E731
+    if len(fetches) == 1:
+        only = fetches[0]
+        return lambda g: function(only(g))
+    if len(fetches) == 2:
+        first, second = fetches
+        return lambda g: function(first(g), second(g))
+    if len(fetches) == 3:
+        one, two, three = fetches
+        return lambda g: function(one(g), two(g), three(g))
+    return lambda g: function(*[fetch(g) for fetch in fetches])
+
+
+def _writer(
+    instruction: Instruction, context: Context, target: Operand, kind: str, *, high: bool, cmpx: bool
+) -> Callable[[WaveGroup, Array], None]:
+    """The function that puts one result where it goes."""
+    if kind == "mask":
+        row = target.index
+
+        def put_mask(g: WaveGroup, value: Array) -> None:
+            write_mask(g, row, value)
+            if cmpx:
+                if row != EXEC:
+                    write_mask(g, EXEC, value)
+                g.exec_changed()
+
+        return put_mask
+    encode, register = ENCODE[kind], context.vector(target)
+    if words_of(kind) == 2:
+
+        def put_pair(g: WaveGroup, value: Array) -> None:
+            low, up = split_words(encode(value))
+            write_vector(g, register, low)
+            write_vector(g, register + 1, up)
+
+        return put_pair
+    if instruction.encoding == "sdwa" and instruction.modifiers.get("dst_sel", "DWORD") != "DWORD":
+        selector = instruction.modifiers["dst_sel"]
+        unused = instruction.modifiers.get("dst_unused", "UNUSED_PAD")
+        return lambda g, value: write_vector(g, register, sdwa_merge(selector, unused, encode(value), g.v[register]))
+    if high:
+        return lambda g, value: write_vector(
+            g, register, (g.v[register] & np.uint32(0xFFFF)) | (encode(value) << np.uint32(16))
+        )
+    if instruction.name in KEEPS_HIGH:
+        return lambda g, value: write_vector(g, register, (g.v[register] & np.uint32(0xFFFF0000)) | encode(value))
+    return lambda g, value: write_vector(g, register, encode(value))
+
+
+def scalar_pair_poison(lanes: Bools | None, g: WaveGroup) -> tuple[Bools | None, Bools | None]:
+    """Poison of the two words of a lane mask, from the poison of the lanes that went into it."""
+    if lanes is None:
+        return None, None
+    full = np.broadcast_to(lanes, (g.count, 64)) & g.exec
+    return full[:, :32].any(axis=1), full[:, 32:].any(axis=1)
+
+
+def with_poison(
+    run: Run,
+    instruction: Instruction,
+    context: Context,
+    targets: Sequence[Operand],
+    kinds: Sequence[str],
+    sources: Sequence[PoisonSource],
+    touched: int,
+    rule: str,
+    *,
+    cmpx: bool = False,
+) -> Run:
+    """`run` followed by the poison of its results, where any register it touches may be poisoned."""
+    fixed = tuple(sources)
+    word_sets = {
+        "all": (slice(None), slice(None)),
+        "words": (slice(0, 1), slice(1, 2)),
+        "low": (slice(0, 1), slice(None)),
+    }[rule]
+    places = [(context.vector(t) if t.is_vector else t.index, kind) for t, kind in zip(targets, kinds, strict=True)]
+
+    def poisoned(g: WaveGroup) -> None:
+        if not g.poison & touched:
+            run(g)
+            return
+        whole = any_poison(g, fixed)
+        low = whole if rule == "all" else any_poison(g, fixed, word_sets[0])
+        high = any_poison(g, fixed, word_sets[1]) if rule == "words" else whole
+        low = None if low is None else low.copy()
+        high = None if high is None else high.copy()
+        pair = scalar_pair_poison(None if whole is None else whole.copy(), g)
+        run(g)
+        for place, kind in places:
+            if kind == "mask":
+                g.poison_scalar(place, pair[0])
+                g.poison_scalar(place + 1, pair[1])
+            else:
+                g.poison_vector(place, low)
+                if words_of(kind) == 2:
+                    g.poison_vector(place + 1, high)
+        if cmpx:
+            g.poison_scalar(EXEC, pair[0])
+            g.poison_scalar(EXEC + 1, pair[1])
+            refuse_poisoned_exec(g, instruction)
+
+    return poisoned

@@ -1,0 +1,86 @@
+"""What differs between the architectures, apart from hazards (`hazards`) and matrix shapes (`mfma_table`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from convgen.backends.amdgpu.sim.errors import SimulatorError
+
+Phases = tuple[tuple[int, ...], ...]
+
+
+def _spread(first_half: tuple[tuple[int, ...], ...]) -> Phases:
+    """Phases of lanes 0..31 and the same for lanes 32..63."""
+    return first_half + tuple(tuple(lane + 32 for lane in phase) for phase in first_half)
+
+
+def _consecutive(lanes: int) -> Phases:
+    return tuple(tuple(range(start, start + lanes)) for start in range(0, 64, lanes))
+
+
+@attrs.frozen
+class BankPhases:
+    """How the LDS serves one access width: which lanes go together, over how many 4-byte banks."""
+
+    banks: int
+    phases: Phases
+
+
+#: CDNA2/CDNA3: 32 banks, 128 bytes a clock; the lanes of a b128 read phase are not consecutive.
+_READ_128_32 = _spread(
+    ((0, 1, 2, 3, 20, 21, 22, 23), (4, 5, 6, 7, 16, 17, 18, 19), (8, 9, 10, 11, 28, 29, 30, 31))
+    + ((12, 13, 14, 15, 24, 25, 26, 27),)
+)
+#: CDNA4 (measured on MI350X): reads see 64 banks, b128 in four phases.
+_READ_128_64 = _spread(
+    (
+        (0, 1, 2, 3, 12, 13, 14, 15, 20, 21, 22, 23, 24, 25, 26, 27),
+        (4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 19, 28, 29, 30, 31),
+    )
+)
+
+_BANKS_32: Mapping[tuple[str, int], BankPhases] = {
+    ("read", 4): BankPhases(32, _consecutive(32)),
+    ("read", 8): BankPhases(32, _consecutive(16)),
+    ("read", 12): BankPhases(32, _READ_128_32),
+    ("read", 16): BankPhases(32, _READ_128_32),
+    ("write", 4): BankPhases(32, _consecutive(32)),
+    ("write", 8): BankPhases(32, _consecutive(16)),
+    ("write", 12): BankPhases(32, _consecutive(8)),
+    ("write", 16): BankPhases(32, _consecutive(8)),
+}
+_BANKS_64: Mapping[tuple[str, int], BankPhases] = {
+    **_BANKS_32,
+    ("read", 4): BankPhases(64, _consecutive(64)),
+    ("read", 8): BankPhases(64, _consecutive(32)),
+    ("read", 16): BankPhases(64, _READ_128_64),
+}
+
+
+@attrs.frozen
+class Arch:
+    """One architecture's numbers and capabilities."""
+
+    name: str
+    lds_bytes: int
+    kernarg_preload: bool
+    fp8_finite_nuz: bool  #: fp8 is E4M3FNUZ/E5M2FNUZ (CDNA3), not OCP E4M3FN/E5M2
+    banks: Mapping[tuple[str, int], BankPhases]
+
+
+ARCHS: Mapping[int, Arch] = {
+    0x3F: Arch("gfx90a", 64 << 10, kernarg_preload=True, fp8_finite_nuz=True, banks=_BANKS_32),
+    0x4C: Arch("gfx942", 64 << 10, kernarg_preload=True, fp8_finite_nuz=True, banks=_BANKS_32),
+    0x4F: Arch("gfx950", 160 << 10, kernarg_preload=True, fp8_finite_nuz=False, banks=_BANKS_64),
+}
+
+
+def arch_of_flags(e_flags: int) -> Arch:
+    """The architecture that the ELF header names (EF_AMDGPU_MACH, low byte of e_flags)."""
+    arch = ARCHS.get(e_flags & 0xFF)
+    if arch is None:
+        known = ", ".join(f"{a.name} ({mach:#x})" for mach, a in ARCHS.items())
+        raise SimulatorError(f"code object is for machine {e_flags & 0xFF:#x}; the simulator knows {known}")
+    return arch

@@ -1,0 +1,141 @@
+"""Atomic operations on device memory. Lanes that meet at one address are combined in lane order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.addressing import Address
+from convgen.backends.amdgpu.sim.alu.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
+from convgen.backends.amdgpu.sim.alu.operands import check_tuple
+from convgen.backends.amdgpu.sim.decode import Instruction, Operand
+from convgen.backends.amdgpu.sim.global_access import parts_of
+from convgen.backends.amdgpu.sim.hazards import Consumes
+from convgen.backends.amdgpu.sim.state import Array, Pending, WaveGroup
+from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.amdgpu.sim.transfer import active, land_nothing, land_registers, refuse_poison, refuse_scalar_poison
+from convgen.backends.amdgpu.sim.waits import issue
+
+Combine = Callable[[Array, Array], Array]
+
+
+def _packed(decode: Callable[[Array], Array], encode: Callable[[Array], Array]) -> Combine:
+    def function(old: Array, new: Array) -> Array:
+        low = encode(decode(old) + decode(new))
+        high = encode(decode(old >> np.uint32(16)) + decode(new >> np.uint32(16)))
+        return low | (high << np.uint32(16))
+
+    return function
+
+
+def _as(dtype: type, function: Combine) -> Combine:
+    return lambda old, new: function(old.view(dtype), new.view(dtype)).view(old.dtype)
+
+
+def _signed(function: Combine) -> Combine:
+    def apply(old: Array, new: Array) -> Array:
+        kind = np.int64 if old.dtype == np.uint64 else np.int32
+        return function(old.view(kind), new.view(kind)).view(old.dtype)
+
+    return apply
+
+
+_INTEGER: Mapping[str, Combine] = {
+    "add": lambda old, new: old + new,
+    "sub": lambda old, new: old - new,
+    "swap": lambda old, new: new,
+    "umin": np.minimum,
+    "umax": np.maximum,
+    "smin": _signed(np.minimum),
+    "smax": _signed(np.maximum),
+    "and": lambda old, new: old & new,
+    "or": lambda old, new: old | new,
+    "xor": lambda old, new: old ^ new,
+    "inc": lambda old, new: np.where(old >= new, old.dtype.type(0), old + old.dtype.type(1)),
+    "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - old.dtype.type(1)),
+}
+#: function and bytes by the mnemonic's suffix
+ATOMICS: Mapping[str, tuple[Combine, int]] = {
+    **{name: (function, 4) for name, function in _INTEGER.items()},
+    **{f"{name}_x2": (function, 8) for name, function in _INTEGER.items()},
+    "add_f32": (_as(np.float32, np.add), 4),
+    "add_f64": (_as(np.float64, np.add), 8),
+    "min_f64": (_as(np.float64, np.fmin), 8),
+    "max_f64": (_as(np.float64, np.fmax), 8),
+    "pk_add_f16": (_packed(half_to_f32, f32_to_half), 4),
+    "pk_add_bf16": (_packed(bf16_to_f32, f32_to_bf16), 4),
+}
+
+
+def atomic_step(
+    instruction: Instruction,
+    context: Context,
+    space: str,
+    what: str,
+    operands: list[Operand],
+    make: Callable[[Instruction, Context, list[Operand]], Address],
+) -> Step:
+    """A step for buffer, global or flat atomics; cmpswap takes data and comparand."""
+    compare = what.startswith("cmpswap")
+    if compare:
+        function, size = _INTEGER["swap"], 8 if what.endswith("_x2") else 4
+    elif what in ATOMICS:
+        function, size = ATOMICS[what]
+    else:
+        raise unsupported(instruction)
+    returning = "glc" in instruction.modifiers or "sc0" in instruction.modifiers
+    if space == "buffer":
+        data = operands.pop(0)
+        target = data if returning else None
+    else:
+        target = operands.pop(0) if returning else None
+        data = operands.pop(1)
+    check_tuple(data, data.count, context)
+    if target is not None:
+        check_tuple(target, size // 4, context)
+    address = make(instruction, context, operands)
+    data_bits = context.bits(data)
+    first, words = context.vector(data), size // 4
+    writes = 0 if target is None else ((1 << words) - 1) << context.vector(target)
+    reads = data_bits | address.vector_bits | address.scalar_bits
+    consumes = (
+        Consumes("mem_read", data_bits | address.vector_bits),
+        Consumes("mem_write", writes),
+        Consumes("vmem_sgpr", address.scalar_bits),
+    )
+    step = Step(instruction, "atomic", lambda g: None, reads, writes, (), tuple(use for use in consumes if use.mask))
+    dtype = np.uint64 if size == 8 else np.uint32
+
+    def numbers(g: WaveGroup, register: int) -> Array:
+        raw = np.ascontiguousarray(np.moveaxis(g.v[register : register + words], 0, -1))
+        return raw.view(dtype)[..., 0]
+
+    def run(g: WaveGroup) -> None:
+        refuse_poison(g, step, address.vector_bits, address.vectors, "the address")
+        refuse_scalar_poison(g, step, address.scalar_bits, address.scalars, "the base or descriptor")
+        refuse_poison(g, step, data_bits, context.registers(data), "the data of an atomic operation")
+        where = address.resolve(g, step, size, active(g))
+        values = numbers(g, first)
+        expected = numbers(g, first + words) if compare else None
+        old = np.zeros(values.shape, dtype)
+        for allocation, offset, taken in parts_of(g, step, where.address, size, where.lanes):
+            memory = allocation.data[: len(allocation.data) // size * size].view(dtype)
+            lanes = np.ones(values.shape, np.bool_) if taken is None else taken
+            for row, lane in np.argwhere(lanes):
+                at = int(offset[row, lane]) // size
+                before = memory[at : at + 1].copy()
+                old[row, lane] = before[0]
+                if expected is None or before[0] == expected[row, lane]:
+                    memory[at] = function(before, values[row, lane : lane + 1])[0]
+        g.env.counters["atomic_bytes"] += g.active_lanes() * size
+        kind = "flat" if space == "flat" else "vm"
+        if writes:
+            back = np.moveaxis(old[..., None].view(np.uint32), -1, 0)
+            kept = None if g.exec_full else g.exec.copy()
+            issue(g, Pending(step, kind, writes, (back, None, kept), land_registers))
+        else:
+            issue(g, Pending(step, kind, 0, (), land_nothing))
+
+    step.run = run
+    return step

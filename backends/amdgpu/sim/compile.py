@@ -1,0 +1,103 @@
+"""From decoded instructions to steps: which room knows the mnemonic, and what the engine keeps per instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from convgen.backends.amdgpu.sim.alu.packed import compile_packed
+from convgen.backends.amdgpu.sim.alu.salu import compile_salu
+from convgen.backends.amdgpu.sim.alu.special import compile_special
+from convgen.backends.amdgpu.sim.alu.valu import compile_valu
+from convgen.backends.amdgpu.sim.archs import Arch
+from convgen.backends.amdgpu.sim.code_object import KernelInfo
+from convgen.backends.amdgpu.sim.control import compile_control
+from convgen.backends.amdgpu.sim.decode import Instruction
+from convgen.backends.amdgpu.sim.ds import compile_ds
+from convgen.backends.amdgpu.sim.ds_lanes import compile_ds_lanes
+from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
+from convgen.backends.amdgpu.sim.hazards import HazardRules
+from convgen.backends.amdgpu.sim.mfma import compile_mfma
+from convgen.backends.amdgpu.sim.smem import compile_smem
+from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.amdgpu.sim.transfer import LOADS, STORES
+from convgen.backends.amdgpu.sim.vmem import compile_vmem
+from convgen.backends.amdgpu.sim.waits import compile_waitcnt
+
+_COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
+    compile_waitcnt,
+    compile_control,
+    compile_salu,
+    compile_smem,
+    compile_valu,
+    compile_special,
+    compile_packed,
+    compile_mfma,
+    compile_ds_lanes,
+    compile_ds,
+    compile_vmem,
+)
+
+
+def _power_of_two_part(size: int) -> int:
+    return size & -size
+
+
+def lds_grain(instructions: tuple[Instruction, ...]) -> int:
+    """Bytes that one LDS race stamp may cover: the narrowest access of the text, at most 16."""
+    grain = 16
+    for instruction in instructions:
+        name = instruction.name
+        if name in READS or name in WRITES:
+            grain = min(grain, _power_of_two_part((READS.get(name) or WRITES[name]).size))
+        elif name in READ2 or name in WRITE2:
+            grain = min(grain, (READ2.get(name) or WRITE2[name])[0])
+        elif name in ATOMICS:
+            grain = min(grain, ATOMICS[name][1])
+        elif name.startswith("ds_read_b64_tr"):
+            grain = min(grain, 8)
+        elif "lds" in instruction.modifiers or "_load_lds_" in name:
+            width = LOADS.get(name.rsplit("_", 1)[1])
+            grain = min(grain, max(_power_of_two_part(width.size), 4) if width is not None else 4)
+    return grain
+
+
+def store_grain(instructions: tuple[Instruction, ...]) -> int:
+    """Bytes that one stamp on device memory may cover: the narrowest store of the text, at most 4."""
+    sizes = [
+        width.size
+        for instruction in instructions
+        for suffix, width in STORES.items()
+        if instruction.name.endswith(f"_store_{suffix}")
+    ]
+    return min([4, *sizes])
+
+
+class Program:
+    """A kernel's instructions, compiled when first executed."""
+
+    def __init__(self, kernel: KernelInfo, arch: Arch) -> None:
+        self.kernel = kernel
+        self.instructions = kernel.instructions
+        self.rules = HazardRules(arch.name)
+        index_of = {instruction.address: index for index, instruction in enumerate(kernel.instructions)}
+        self.context = Context(
+            arch, kernel.descriptor, index_of, lds_grain(kernel.instructions), store_grain(kernel.instructions)
+        )
+        self.steps: list[Step | None] = [None] * len(kernel.instructions)
+        self.executed = [0] * len(kernel.instructions)  #: wave-instructions, by instruction
+
+    def compile(self, index: int) -> Step:
+        """The step at an index, compiled now."""
+        instruction = self.instructions[index]
+        self.context.faults = []
+        for compiler in _COMPILERS:
+            step = compiler(instruction, self.context)
+            if step is not None:
+                break
+        else:
+            raise unsupported(instruction)
+        step.faults = tuple(self.context.faults)
+        step.produces = self.rules.relevant(step.produces)
+        step.consumes = tuple(use for use in step.consumes if use.mask)
+        self.steps[index] = step
+        return step

@@ -1,0 +1,199 @@
+"""Program control: branches, barriers, ends, no-ops and mode registers (CDNA3 ISA, "Program Flow Control")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
+from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, VCC, Instruction
+from convgen.backends.amdgpu.sim.errors import Unsupported
+from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
+from convgen.backends.amdgpu.sim.state import Array, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
+
+_NO_OPS: Mapping[str, str] = {
+    **dict.fromkeys(
+        "s_setprio s_sleep s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt "
+        "s_set_gpr_idx_off".split(),
+        "other",
+    ),
+}
+
+
+def _either(row: int) -> Callable[[WaveGroup], Array]:
+    return lambda g: (g.s[row] | g.s[row + 1]) != 0
+
+
+def _flag(g: WaveGroup) -> Array:
+    return g.s[SCC] != 0
+
+
+def _not(condition: Callable[[WaveGroup], Array]) -> Callable[[WaveGroup], Array]:
+    return lambda g: ~condition(g)
+
+
+#: (condition, scalar registers it reads)
+_CONDITIONS: Mapping[str, tuple[Callable[[WaveGroup], Array], tuple[int, ...]]] = {
+    "s_cbranch_scc0": (_not(_flag), (SCC,)),
+    "s_cbranch_scc1": (_flag, (SCC,)),
+    "s_cbranch_vccz": (_not(_either(VCC)), (VCC, VCC + 1)),
+    "s_cbranch_vccnz": (_either(VCC), (VCC, VCC + 1)),
+    "s_cbranch_execz": (_not(_either(EXEC)), (EXEC, EXEC + 1)),
+    "s_cbranch_execnz": (_either(EXEC), (EXEC, EXEC + 1)),
+}
+_HWREG = re.compile(r"hwreg\((?P<name>\w+)(?:,\s*(?P<offset>\d+),\s*(?P<size>\d+))?\)")
+#: A stand-in register bit for hazards on hardware registers.
+_HARDWARE_REGISTER = scalar_bits(160)
+
+
+def compile_control(instruction: Instruction, context: Context) -> Step | None:
+    """A step for program control, None when the mnemonic is none."""
+    name = instruction.name
+    if name == "s_nop":
+        count = (instruction.words[0] & 0xF) + 1
+        return Step(instruction, "nop", lambda g: None, wait_states=count)
+    if name in _NO_OPS:
+        return Step(instruction, _NO_OPS[name], lambda g: None)
+    if name in ("s_sendmsg", "s_sendmsghalt"):
+        m0 = scalar_bits(M0)
+        return Step(instruction, "other", lambda g: None, consumes=(Consumes("m0_use", m0),))
+    if name in ("s_endpgm", "s_endpgm_saved"):
+        return Step(instruction, "other", lambda g: None, control="end")
+    if name == "s_barrier":
+        return Step(instruction, "barrier", _arrive, control="barrier")
+    if name == "s_branch" or name in _CONDITIONS:
+        return _branch(instruction, context)
+    if name in ("s_setpc_b64", "s_swappc_b64", "s_getpc_b64"):
+        return _program_counter(instruction, context)
+    if name.startswith(("s_setreg", "s_getreg")):
+        return _hardware_register(instruction, context)
+    return None
+
+
+def _arrive(g: WaveGroup) -> None:
+    """Block at the barrier; LDS accesses still outstanding are not ordered by it."""
+    if g.env.strict and (g.lgkm or g.vm):
+        ahead = g.env.stamps(g, ahead=1)
+        for pending in (*g.lgkm, *g.vm):
+            units = pending.payload[3] if len(pending.payload) > 3 else None
+            if units is None:
+                continue
+            lanes, write = pending.payload[2], pending.step.kind != "ds_read"
+            if lanes is None:
+                g.env.lds.cross_barrier(g, units, ahead, write=write)
+            else:
+                where = np.broadcast_to(lanes, units.shape)
+                mine = np.broadcast_to(ahead, units.shape)[where]
+                g.env.lds.cross_barrier(g, units[where], mine, write=write)
+    g.blocked = True
+
+
+def _branch(instruction: Instruction, context: Context) -> Step:
+    target = context.index_of.get(instruction.address + 4 + 4 * instruction.simm16, -1)
+    following = context.index_of.get(instruction.address + instruction.size, -1)
+    if instruction.name == "s_branch":
+
+        def jump(g: WaveGroup) -> None:
+            g.targets = None
+            g.pc = target
+
+        return Step(instruction, "branch", jump, control="branch")
+    condition, registers = _CONDITIONS[instruction.name]
+    reads = 0
+    for register in registers:
+        reads |= scalar_bits(register)
+    step = Step(instruction, "branch", lambda g: None, reads, control="branch")
+
+    def run(g: WaveGroup) -> None:
+        if g.poison & reads and g.env.strict:
+            bad = g.waves_poison(registers)
+            if bad is not None and bad.any():
+                g.env.reporter.at_first("poison", "the branch depends on undefined data", instruction, g, bad)
+        taken = condition(g)
+        g.targets = None
+        if taken.all():
+            g.pc = target
+        elif taken.any():
+            g.targets = np.where(taken, target, following)
+        else:
+            g.pc = following
+
+    step.run = run
+    return step
+
+
+def _program_counter(instruction: Instruction, context: Context) -> Step:
+    """s_getpc, s_setpc, s_swappc: addresses are those of the loaded image."""
+    name = instruction.name
+    following = instruction.address + instruction.size
+    target = instruction.operands[0] if name != "s_setpc_b64" else None
+    source = instruction.operands[-1] if name != "s_getpc_b64" else None
+    for operand in instruction.operands:
+        check_tuple(operand, 2, context)
+    reads = 0 if source is None else context.bits(source)
+    writes = 0 if target is None else context.bits(target)
+    control = "" if source is None else "branch"
+    step = Step(instruction, "salu" if source is None else "branch", lambda g: None, reads, writes, control=control)
+
+    def run(g: WaveGroup) -> None:
+        base = g.env.image_base
+        goal = None
+        if source is not None:
+            refuse_scalar_poison(g, step, reads, (source.index, source.index + 1), "the jump target")
+            goal = join_words(g.s[source.index], g.s[source.index + 1]).astype(np.int64) - base
+        if target is not None:
+            g.s[target.index] = (base + following) & 0xFFFFFFFF
+            g.s[target.index + 1] = (base + following) >> 32
+            g.poison_scalar(target.index, None)
+            g.poison_scalar(target.index + 1, None)
+        if goal is not None:
+            targets = [context.index_of.get(int(address), -1) for address in goal]
+            g.targets = None
+            if len(set(targets)) == 1:
+                g.pc = targets[0]
+            else:
+                g.targets = np.array(targets)
+
+    step.run = run
+    return step
+
+
+def _hardware_register(instruction: Instruction, context: Context) -> Step:
+    """s_getreg and s_setreg on MODE; other registers read as 0. Only round-to-nearest-even is simulated."""
+    match = _HWREG.search(instruction.text)
+    if match is None:
+        raise unsupported(instruction)
+    offset, size = int(match["offset"] or 0), int(match["size"] or 32)
+    is_mode = match["name"] == "HW_REG_MODE"
+    uses = (Consumes("hwreg", _HARDWARE_REGISTER),)
+    if instruction.name == "s_getreg_b32":
+        target = instruction.operands[0]
+        check_tuple(target, 1, context)
+
+        def get(g: WaveGroup) -> None:
+            value = g.mode if is_mode else 0
+            g.s[target.index] = value >> offset & ((1 << size) - 1)
+            g.poison_scalar(target.index, None)
+
+        return Step(instruction, "salu", get, 0, context.bits(target), consumes=uses)
+    immediate = instruction.name == "s_setreg_imm32_b32"
+    source = next(o for o in instruction.operands if o.kind != "word")
+
+    def put(g: WaveGroup) -> None:
+        if not is_mode:
+            return
+        values = {instruction.words[1]} if immediate else {int(value) for value in g.s[source.index]}
+        if len(values) != 1:
+            raise Unsupported(f"`{instruction.text}`: waves of one group set different modes")
+        mask = ((1 << size) - 1) << offset
+        g.mode = (g.mode & ~mask) | (values.pop() << offset & mask)
+        if g.mode & 0xF:
+            raise Unsupported(f"`{instruction.text}`: only round to nearest even is simulated")
+
+    reads = 0 if immediate else context.bits(source)
+    produces = (Produces("setreg", _HARDWARE_REGISTER),)
+    return Step(instruction, "salu", put, reads, 0, produces, uses)

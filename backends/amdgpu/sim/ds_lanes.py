@@ -1,0 +1,145 @@
+"""LDS instructions that use the LDS hardware to move data between lanes, and the transposing reads of gfx950."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.alu.operands import check_tuple
+from convgen.backends.amdgpu.sim.decode import Instruction
+from convgen.backends.amdgpu.sim.ds import locate, read_places
+from convgen.backends.amdgpu.sim.hazards import Consumes
+from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup
+from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.amdgpu.sim.transfer import active, land_registers, refuse_poison
+from convgen.backends.amdgpu.sim.waits import issue
+
+_LANE = np.arange(64)
+_TRANSPOSED = re.compile(r"ds_read_b64_tr_b(16|8)$")
+
+
+def swizzle_lanes(offset: int) -> Array:
+    """The lane that each lane reads under ds_swizzle (CDNA3 ISA, DS_SWIZZLE_B32)."""
+    if offset & 0x8000 and not offset & 0x4000:
+        order = np.array([offset >> (2 * lane) & 3 for lane in range(4)])
+        return _LANE // 4 * 4 + order[_LANE % 4]
+    if offset & 0xC000 == 0xC000:
+        distance = offset >> 5 & 0x1F
+        turned = (_LANE % 32 + (-distance if offset >> 10 & 1 else distance)) % 32
+        mask = offset & 0x1F
+        return _LANE // 32 * 32 + ((_LANE % 32 & mask) | (turned & ~mask))
+    keep, set_, flip = offset & 0x1F, offset >> 5 & 0x1F, offset >> 10 & 0x1F
+    return _LANE // 32 * 32 + (((_LANE % 32 & keep) | set_) ^ flip)
+
+
+def compile_ds_lanes(instruction: Instruction, context: Context) -> Step | None:
+    """A step for ds_bpermute, ds_permute, ds_swizzle and transposing reads, None for anything else."""
+    if instruction.name == "ds_swizzle_b32":
+        return _swizzle(instruction, context)
+    if instruction.name in ("ds_bpermute_b32", "ds_permute_b32"):
+        return _permute(instruction, context, backward=instruction.name == "ds_bpermute_b32")
+    match = _TRANSPOSED.match(instruction.name)
+    if match is None:
+        return None
+    if context.arch.lds_bytes <= 64 << 10:
+        raise unsupported(instruction, f"no transposing reads on {context.arch.name}")
+    return _transposed(instruction, context, int(match[1]))
+
+
+def _step(instruction: Instruction, context: Context) -> Step:
+    target, *sources = instruction.operands
+    touched = 0
+    for operand in sources:
+        check_tuple(operand, 1, context)
+        touched |= context.bits(operand)
+    writes = context.bits(target)
+    consumes = (Consumes("mem_read", touched), Consumes("mem_write", writes))
+    return Step(instruction, "ds_read", lambda g: None, touched, writes, (), consumes)
+
+
+def _finish(g: WaveGroup, step: Step, data: Array, poison: Bools | None) -> None:
+    kept = None if g.exec_full else g.exec.copy()
+    bad = None if poison is None else poison[None]
+    issue(g, Pending(step, "ds", step.writes, (data[None], bad, kept, None), land_registers))
+
+
+def _swizzle(instruction: Instruction, context: Context) -> Step:
+    lanes = swizzle_lanes(instruction.words[0] & 0xFFFF)
+    step = _step(instruction, context)
+    register = context.vector(instruction.operands[1])
+
+    def run(g: WaveGroup) -> None:
+        valid = g.exec[:, lanes]
+        bad = g.vector_poison(register)
+        data = np.where(valid, g.v[register][:, lanes], np.uint32(0))
+        _finish(g, step, data, None if bad is None else bad[:, lanes] & valid)
+
+    step.run = run
+    return step
+
+
+def _permute(instruction: Instruction, context: Context, *, backward: bool) -> Step:
+    """bpermute: lane i takes from lane address/4; permute: lane i gives to lane address/4, the last one wins."""
+    step = _step(instruction, context)
+    index, source = (context.vector(operand) for operand in instruction.operands[1:3])
+    offset = np.uint32(instruction.number("offset"))
+
+    def run(g: WaveGroup) -> None:
+        refuse_poison(g, step, 1 << index, (index,), "the lane address")
+        other = ((g.v[index] + offset) >> np.uint32(2) & np.uint32(63)).astype(np.int64)
+        bad = g.vector_poison(source)
+        if backward:
+            valid = np.take_along_axis(g.exec, other, axis=1)
+            data = np.where(valid, np.take_along_axis(g.v[source], other, axis=1), np.uint32(0))
+            poison = None if bad is None else np.take_along_axis(bad, other, axis=1) & valid
+        else:
+            rows = np.broadcast_to(np.arange(g.count)[:, None], other.shape)[g.exec]
+            data = np.zeros_like(g.v[source])
+            data[rows, other[g.exec]] = g.v[source][g.exec]
+            poison = None
+            if bad is not None:
+                poison = np.zeros_like(bad)
+                poison[rows, other[g.exec]] = bad[g.exec]
+        _finish(g, step, data, poison)
+
+    step.run = run
+    return step
+
+
+def transpose_groups(words: Array, bits: int) -> Array:
+    """What 16 lanes get from a transposing read of [2, waves, 64] words.
+
+    The lanes of a group fetch 8 bytes each; laid end to end they are rows of 16 elements; lane l gets column l.
+    """
+    element = {16: np.uint16, 8: np.uint8}[bits]
+    waves = words.shape[1]
+    flat = np.ascontiguousarray(np.moveaxis(words, 0, -1)).view(element)
+    columns = flat.reshape(waves, 4, -1, 16).swapaxes(2, 3)
+    back = np.ascontiguousarray(columns).reshape(waves, 64, -1).view(np.uint32)
+    return np.moveaxis(back, -1, 0)
+
+
+def _transposed(instruction: Instruction, context: Context, bits: int) -> Step:
+    target, source = instruction.operands
+    check_tuple(target, 2, context)
+    step = _step(instruction, context)
+    register, offset = context.vector(source), instruction.number("offset")
+
+    def run(g: WaveGroup) -> None:
+        refuse_poison(g, step, 1 << register, (register,), "the LDS address")
+        place, lanes = locate(g, step, g.v[register].astype(np.int64) + offset, 8)
+        data, poison, units = read_places(g, step, place, 8, lanes)
+        g.env.counters["lds_read_bytes"] += g.active_lanes() * 8
+        if poison is not None:
+            groups = poison.any(axis=0).reshape(g.count, 4, 16).any(axis=-1)
+            poison = np.broadcast_to(np.repeat(groups, 16, axis=1), data.shape)
+        kept = active(g)
+        kept = None if kept is None else kept.copy()
+        payload = (transpose_groups(data, bits), poison, kept, units)
+        issue(g, Pending(step, "ds", step.writes, payload, land_registers))
+
+    step.run = run
+    return step
+
+

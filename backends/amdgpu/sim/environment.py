@@ -1,0 +1,60 @@
+"""What the groups of a batch share: memory, LDS, findings, counters, barrier epochs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends.amdgpu.sim.archs import Arch
+from convgen.backends.amdgpu.sim.findings import Reporter
+from convgen.backends.amdgpu.sim.hazards import HazardRules
+from convgen.backends.amdgpu.sim.lds import Lds
+from convgen.backends.amdgpu.sim.memory import Memory
+
+if TYPE_CHECKING:
+    from convgen.backends.amdgpu.sim.state import U32, WaveGroup
+
+IMAGE = "<code>"  #: the allocation that holds the code object's segments
+
+
+class Environment:
+    """The surroundings of one batch of workgroups."""
+
+    def __init__(
+        self,
+        arch: Arch,
+        memory: Memory,
+        lds: Lds,
+        reporter: Reporter,
+        counters: Counter[str],
+        slots: int,
+        waves: int,
+        *,
+        strict: bool,
+    ) -> None:
+        self.arch = arch
+        self.memory = memory
+        self.lds = lds
+        self.reporter = reporter
+        self.counters = counters
+        self.strict = strict
+        self.image_base = memory.by_name[IMAGE].base if IMAGE in memory.by_name else 0
+        self.waves = waves  #: waves in a workgroup
+        self.rules = HazardRules(arch.name)
+        self.epoch: npt.NDArray[np.uint32] = np.ones(slots, np.uint32)  #: barriers passed, plus one, by workgroup
+        self.tickets = 0  #: global stores issued so far
+        self.store_done: dict[tuple[int, int], int] = {}  #: epoch in which a store was waited for, by (ticket, wave)
+
+    def stamps(self, group: WaveGroup, ahead: int = 0) -> U32:
+        """The LDS stamp of a clean access by each wave, [waves, 1], `ahead` epochs from now."""
+        epoch = (self.epoch[group.slot] + np.uint32(ahead)) & np.uint32(0xFFFFFF)
+        stamp = (epoch << np.uint32(8)) | (group.wave.astype(np.uint32) << np.uint32(1)) | np.uint32(1)
+        return stamp[:, None]
+
+    def wave_ids(self, group: WaveGroup) -> npt.NDArray[np.int64]:
+        """A number for each wave that is unique in the launch."""
+        ids: npt.NDArray[np.int64] = group.group_id.astype(np.int64) * self.waves + group.wave
+        return ids

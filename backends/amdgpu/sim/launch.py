@@ -1,0 +1,145 @@
+"""Setting up a launch: kernel arguments, dispatch packet, and the registers that waves start with.
+
+AMDGPUUsage, "Initial Kernel Execution State" and "Kernel Argument Metadata".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.code_object import Descriptor, KernelInfo
+from convgen.backends.amdgpu.sim.environment import IMAGE, Environment
+from convgen.backends.amdgpu.sim.errors import SimulatorError
+from convgen.backends.amdgpu.sim.memory import Allocation, Memory
+from convgen.backends.amdgpu.sim.state import Array, WaveGroup
+from convgen.backends.simulation import LaunchRequest
+
+KERNARG, DISPATCH = "<kernarg>", "<dispatch>"
+
+
+def hidden_values(launch: LaunchRequest, dynamic_lds: int) -> Mapping[str, int]:
+    """What the runtime puts into hidden arguments; kinds that are not here are 0."""
+    values = {"hidden_grid_dims": 3 if launch.grid[2] > 1 else 2 if launch.grid[1] > 1 else 1}
+    for axis, blocks, threads in zip("xyz", launch.grid, launch.workgroup, strict=True):
+        values[f"hidden_block_count_{axis}"] = blocks
+        values[f"hidden_group_size_{axis}"] = threads
+    values["hidden_dynamic_lds_size"] = dynamic_lds
+    return values
+
+
+def place_arguments(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> Allocation:
+    """Build the kernel argument block; bytes that nothing defines are uninitialised."""
+    ends = [argument.offset + argument.size for argument in launch.args]
+    size = max([kernel.descriptor.kernarg_size, launch.kernarg_size, *ends, 4])
+    block = np.zeros((size + 3) // 4 * 4 + 64, np.uint8)
+    undefined = np.ones(len(block), np.bool_)
+    hidden = hidden_values(launch, launch.lds_bytes)
+    for kind, offset, width in kernel.hidden_args:
+        raw = hidden.get(kind, 0).to_bytes(width, "little")
+        block[offset : offset + width] = np.frombuffer(raw, np.uint8)
+        undefined[offset : offset + width] = False
+    for argument in launch.args:
+        if isinstance(argument.value, str):
+            allocation = memory.by_name.get(argument.value)
+            if allocation is None:
+                raise SimulatorError(f"argument at offset {argument.offset}: no buffer {argument.value!r}")
+            raw = allocation.base.to_bytes(8, "little")
+        else:
+            raw = argument.value
+        if len(raw) != argument.size:
+            raise SimulatorError(f"argument at offset {argument.offset}: {argument.size} bytes wanted, {len(raw)} given")
+        block[argument.offset : argument.offset + argument.size] = np.frombuffer(raw, np.uint8)
+        undefined[argument.offset : argument.offset + argument.size] = False
+    allocation = memory.add(KERNARG, block, writable=False)
+    allocation.poison = undefined
+    return allocation
+
+
+def place_dispatch_packet(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> None:
+    """The AQL packet that the dispatch pointer leads to (HSA, "kernel dispatch packet")."""
+    sizes = [blocks * threads for blocks, threads in zip(launch.grid, launch.workgroup, strict=True)]
+    lds = kernel.descriptor.group_segment + launch.lds_bytes
+    packet = struct.pack("<HHHHHHIIIIIQQQQ", 2, 3, *launch.workgroup, 0, *sizes, 0, lds, 0, memory.by_name[KERNARG].base, 0, 0)
+    memory.add(DISPATCH, np.frombuffer(packet, np.uint8).copy(), writable=False)
+
+
+def place_image(memory: Memory, image: bytes) -> None:
+    """The code object's segments, for kernels that read constants next to their code."""
+    memory.add(IMAGE, np.frombuffer(image + bytes(-len(image) % 4), np.uint8).copy(), writable=False)
+
+
+def start_group(
+    env: Environment, descriptor: Descriptor, launch: LaunchRequest, slots: Array, groups: Array
+) -> WaveGroup:
+    """All waves of some workgroups at the kernel's entry. `slots` and `groups` name the workgroup of each."""
+    threads = launch.workgroup[0] * launch.workgroup[1] * launch.workgroup[2]
+    wave = np.tile(np.arange(env.waves), len(groups))
+    registers = max(descriptor.vgprs, descriptor.accum_offset)
+    g = WaveGroup(env, np.repeat(slots, env.waves), np.repeat(groups, env.waves), wave, registers)
+    _work_items(g, descriptor, launch, threads)
+    values = _user_values(env, descriptor)
+    grid_x, grid_y, _ = launch.grid
+    ids = (g.group_id % grid_x, g.group_id // grid_x % grid_y, g.group_id // (grid_x * grid_y))
+    row = descriptor.user_sgprs
+    for wanted, value in zip(descriptor.workgroup_id, ids, strict=True):
+        if wanted:
+            _set(g, row, value)
+            row += 1
+    for number, (known, value) in enumerate(values):
+        if known and number < descriptor.user_sgprs:
+            _set(g, number, value)
+    for register in (126, 127, 128):
+        g.poison_scalar(register, None)
+    return g
+
+
+def _set(g: WaveGroup, row: int, value: Array | int) -> None:
+    g.s[row] = value
+    g.poison_scalar(row, None)
+
+
+def _work_items(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest, threads: int) -> None:
+    """v0 packs the work-item ids; lanes beyond the workgroup are inactive."""
+    size_x, size_y, _ = launch.workgroup
+    thread = g.wave[:, None] * 64 + np.arange(64)
+    packed = thread % size_x
+    if descriptor.work_item_dims > 1:
+        packed = packed | (thread // size_x % size_y) << 10
+    if descriptor.work_item_dims > 2:
+        packed = packed | (thread // (size_x * size_y)) << 20
+    g.v[0] = packed
+    g.poison_vector(0, None)
+    inside = thread < threads
+    words = np.packbits(inside, axis=1, bitorder="little").view(np.uint32)
+    g.s[126], g.s[127] = words[:, 0], words[:, 1]
+    g.exec_changed()
+
+
+def _user_values(env: Environment, descriptor: Descriptor) -> list[tuple[bool, int]]:
+    """The user SGPRs in order, as (defined, value)."""
+    by_name = env.memory.by_name
+    kernarg = by_name[KERNARG]
+
+    def pair(address: int) -> list[tuple[bool, int]]:
+        return [(True, address & 0xFFFFFFFF), (True, address >> 32)]
+
+    unknown = [(False, 0), (False, 0)]
+    parts: list[tuple[bool, list[tuple[bool, int]]]] = [
+        (descriptor.private_buffer, unknown * 2),
+        (descriptor.dispatch_ptr, pair(by_name[DISPATCH].base)),
+        (descriptor.queue_ptr, unknown),
+        (descriptor.kernarg_ptr, pair(kernarg.base)),
+        (descriptor.dispatch_id, pair(0)),
+        (descriptor.flat_scratch_init, unknown),
+        (descriptor.private_size, [(True, descriptor.private_segment)]),
+    ]
+    values = [value for present, part in parts if present for value in part]
+    words = kernarg.data.view(np.uint32)
+    undefined = np.zeros(len(words), np.bool_) if kernarg.poison is None else kernarg.poison.reshape(-1, 4).any(axis=1)
+    first = descriptor.preload_offset
+    for index in range(first, first + descriptor.preload_length):
+        values.append((not bool(undefined[index]), int(words[index])))
+    return values

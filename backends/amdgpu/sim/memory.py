@@ -1,0 +1,174 @@
+"""Device memory: named allocations at fake 64-bit addresses, far apart, with store tracking.
+
+Nothing lies between two allocations, so an address that leaves its buffer is never another buffer's. Stores reach the
+array at once; whether a reader was entitled to see them is decided from stamps (design: "When a write lands").
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends.amdgpu.sim.errors import SimulatorError
+from convgen.backends.amdgpu.sim.state import U32, U64, Array, Bools
+
+Bytes = npt.NDArray[np.uint8]
+FIRST_ADDRESS = 0x7000_0000_0000
+SPACING = 1 << 36  #: room for each allocation; a 32-bit offset never reaches the next one
+_WAVE_BITS = 24
+
+
+@attrs.define(eq=False)
+class Allocation:
+    """A buffer in device memory."""
+
+    name: str
+    base: int
+    data: Bytes
+    writable: bool = True
+    words: U32 = attrs.field(init=False)
+    poison: Bools | None = None  #: bytes never written, for buffers that start uninitialised
+    stamps: npt.NDArray[np.int64] | None = None  #: last plain store of this launch, by `grain` bytes
+    grain: int = 4
+
+    def __attrs_post_init__(self) -> None:
+        self.words = self.data[: len(self.data) // 4 * 4].view(np.uint32)
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.data)
+
+    def start_launch(self, grain: int) -> None:
+        """Forget the stores of earlier launches."""
+        self.stamps, self.grain = None, grain
+
+    def load(self, offset: Array, size: int) -> Array:
+        """`size` bytes at each offset: [size/4, ...] words, or zero-extended values for sizes 1 and 2."""
+        if size >= 4:
+            steps = np.arange(size // 4).reshape((-1,) + (1,) * offset.ndim)
+            if not (offset & 3).any() and len(self.data) % 4 == 0:
+                return self.words.take((offset >> 2) + steps)
+            at = (offset + 4 * steps)[..., None] + np.arange(4)
+            return np.ascontiguousarray(self.data.take(at)).view(np.uint32)[..., 0]
+        values = self.data.take(offset).astype(np.uint32)
+        if size == 2:
+            values |= self.data.take(offset + 1).astype(np.uint32) << 8
+        return values[None]
+
+    def load_poison(self, offset: Array, size: int) -> Bools | None:
+        """Which of the words that `load` gives were never written."""
+        if self.poison is None:
+            return None
+        at = offset[..., None] + np.arange(min(size, 4))
+        rows = [self.poison.take(at + 4 * word).any(axis=-1) for word in range(max(size // 4, 1))]
+        return np.stack(rows)
+
+    def store(self, offset: Array, size: int, values: Array) -> None:
+        """Write words [size/4, lanes] (or single values) at flat offsets."""
+        if size >= 4:
+            steps = np.arange(size // 4)[:, None]
+            if not (offset & 3).any() and len(self.data) % 4 == 0:
+                self.words[(offset >> 2) + steps] = values
+            else:
+                at = (offset + 4 * steps)[..., None] + np.arange(4)
+                self.data[at] = np.ascontiguousarray(values).view(np.uint8).reshape(at.shape)
+        else:
+            for byte in range(size):
+                self.data[offset + byte] = (values[0] >> (8 * byte)).astype(np.uint8)
+        if self.poison is not None:
+            self.poison[offset[..., None] + np.arange(size)] = False
+
+    def units(self, offset: Array, size: int) -> Array:
+        """Indices of the stamps that an access covers."""
+        shape = (-1,) + (1,) * offset.ndim
+        return offset // self.grain + np.arange(max(size // self.grain, 1)).reshape(shape)
+
+    def mark(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
+        """Stamp a store: which one it was and whose."""
+        if self.stamps is None:
+            self.stamps = np.zeros(len(self.data) // self.grain + 1, np.int64)
+        self.stamps[self.units(offset, size)] = (ticket << _WAVE_BITS) | wave
+
+    def marks(self, offset: Array, size: int) -> tuple[Array, Array] | None:
+        """(ticket, wave) of the last stores to what an access covers; ticket 0 where there was none."""
+        if self.stamps is None:
+            return None
+        stamps = self.stamps.take(self.units(offset, size))
+        return stamps >> _WAVE_BITS, stamps & ((1 << _WAVE_BITS) - 1)
+
+
+class Memory:
+    """All allocations of a simulation."""
+
+    def __init__(self, buffers: Mapping[str, Bytes], uninitialised: Collection[str]) -> None:
+        self.allocations: list[Allocation] = []
+        self.by_name: dict[str, Allocation] = {}
+        self._copied: list[tuple[Bytes, Allocation]] = []
+        unknown = set(uninitialised) - set(buffers)
+        if unknown:
+            raise SimulatorError(f"uninitialised buffers that do not exist: {', '.join(sorted(unknown))}")
+        for name, data in buffers.items():
+            if data.dtype != np.uint8 or data.ndim != 1:
+                raise SimulatorError(f"buffer {name!r}: a 1-D uint8 array is wanted, got {data.ndim}-D {data.dtype}")
+            direct = data.flags.c_contiguous and data.ctypes.data % 4 == 0
+            allocation = self.add(name, data if direct else data.copy(), writable=data.flags.writeable)
+            if not direct:
+                self._copied.append((data, allocation))
+            if name in uninitialised:
+                allocation.poison = np.ones(len(data), np.bool_)
+        self._bases = [allocation.base for allocation in self.allocations]
+
+    def add(self, name: str, data: Bytes, *, writable: bool = True) -> Allocation:
+        """Place an array in the address space, or replace the one of that name."""
+        old = self.by_name.get(name)
+        if old is not None:
+            fresh = Allocation(name, old.base, data, writable)
+            self.allocations[self.allocations.index(old)] = fresh
+        else:
+            fresh = Allocation(name, FIRST_ADDRESS + SPACING * len(self.allocations), data, writable)
+            self.allocations.append(fresh)
+        self.by_name[name] = fresh
+        self._bases = [allocation.base for allocation in self.allocations]
+        return fresh
+
+    def find(self, address: int) -> Allocation | None:
+        """The allocation that holds a byte."""
+        at = bisect_right(self._bases, address) - 1
+        if at < 0 or address >= self.allocations[at].end:
+            return None
+        return self.allocations[at]
+
+    def near(self, address: int) -> Allocation | None:
+        """The allocation whose part of the address space an address lies in, used or not."""
+        at = bisect_right(self._bases, address) - 1
+        return self.allocations[at] if at >= 0 and address - self._bases[at] < SPACING else None
+
+    def resolve(self, address: U64, size: int, active: Bools | None) -> tuple[list[tuple[Allocation, Bools | None]], Bools | None]:
+        """Split accesses by allocation: (allocation, lanes or None for all active) and the lanes that hit none."""
+        used = address if active is None else address[active]
+        if used.size == 0:
+            return [], None
+        low, high = int(used.min()), int(used.max())
+        first = self.find(low)
+        if first is not None and high + size <= first.end:
+            return [(first, None)], None
+        parts: list[tuple[Allocation, Bools | None]] = []
+        missing = np.ones(address.shape, np.bool_) if active is None else active.copy()
+        for allocation in self.allocations:
+            inside = missing & (address >= np.uint64(allocation.base))
+            if len(allocation.data) >= size:
+                inside &= address <= np.uint64(allocation.end - size)
+                if inside.any():
+                    parts.append((allocation, inside))
+                    missing &= ~inside
+        return parts, missing if missing.any() else None
+
+    def finish(self) -> None:
+        """Bring the caller's arrays up to date where they could not be used directly."""
+        for target, allocation in self._copied:
+            if target.flags.writeable:
+                target[:] = allocation.data

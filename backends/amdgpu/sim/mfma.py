@@ -1,0 +1,333 @@
+"""Executing matrix instructions: gather operands into matrices, multiply in f64, round once, scatter.
+
+Products are exact in f64 and one instruction's sum is one f64 sum, rounded once to the accumulator type; denormals are
+kept. EXEC is ignored. Poison spreads along rows of A, columns of B and elements of C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.alu.numbers import HALF, NARROW
+from convgen.backends.amdgpu.sim.alu.operands import check_tuple, constant_bits
+from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, Operand, require_plain
+from convgen.backends.amdgpu.sim.hazards import SGEMM_KIND, Consumes, Produces
+from convgen.backends.amdgpu.sim.mfma_table import BITS, F8F6F4_FORMATS, MATRIX_ROWS, MatrixRow
+from convgen.backends.amdgpu.sim.state import Array, Bools, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+
+_MODIFIERS = frozenset("cbsz abid blgp neg op_sel op_sel_hi".split())
+#: Lane permutations of B by blgp (CDNA2 ISA, "VOP3P-MAI"): broadcasts of a half or a quarter, rotation by 16.
+_LANE = np.arange(64)
+BLGP_LANES = {
+    1: _LANE % 32,
+    2: _LANE % 32 + 32,
+    3: (_LANE + 16) % 64,
+    **{4 + quarter: _LANE % 16 + 16 * quarter for quarter in range(4)},
+}
+_HALF64 = HALF.astype(np.float64)
+_BF16_64 = (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+
+
+def _decode_xf32(words: Array) -> Array:
+    """xf32 keeps ten bits of mantissa, rounded to nearest even."""
+    odd = (words >> np.uint32(13)) & np.uint32(1)
+    rounded = (words + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
+    finite = (words & np.uint32(0x7F800000)) != np.uint32(0x7F800000)
+    return np.where(finite, rounded, words).view(np.float32).astype(np.float64)
+
+
+def _elements(words: Array, kind: str, fp8: str) -> Array:
+    """The numbers in consecutive registers: [registers, waves, lanes] words to [waves, lanes, elements] f64."""
+    stacked = np.ascontiguousarray(np.moveaxis(words, 0, -1))
+    if kind == "f16":
+        return _HALF64.take(stacked.view(np.uint16))
+    if kind == "bf16":
+        return _BF16_64.take(stacked.view(np.uint16))
+    if kind == "f32":
+        return stacked.view(np.float32).astype(np.float64)
+    if kind == "xf32":
+        return _decode_xf32(stacked)
+    if kind == "f64":
+        return stacked.view(np.float64)
+    if kind == "i8":
+        return stacked.view(np.int8).astype(np.float64)
+    name = kind if kind in NARROW else f"{kind}_{fp8}"
+    return NARROW[name].take(_bit_fields(stacked, 6 if name in ("fp6", "bf6") else 4 if name == "fp4" else 8)).astype(
+        np.float64
+    )
+
+
+def _bit_fields(stacked: Array, bits: int) -> Array:
+    """Consecutive `bits`-wide fields of the last axis, low bits first; 32 of them for widths below 8."""
+    as_bytes = stacked.view(np.uint8)
+    if bits == 8:
+        return as_bytes
+    flags = np.unpackbits(as_bytes, axis=-1, bitorder="little")[..., : 32 * bits]
+    fields = flags.reshape(*flags.shape[:-1], 32, bits)
+    weights = (1 << np.arange(bits)).astype(np.uint8)
+    return (fields * weights).sum(axis=-1).astype(np.uint8)
+
+
+def operand_matrix(elements: Array, side: int, blocks: int, *, split: bool) -> Array:
+    """[waves, lanes, kpl] elements to [waves, blocks, side, K] rows; B's columns are its rows here.
+
+    `split` is the f8f6f4 layout of 8-bit operands, whose lane holds 16 elements of each half of K.
+    """
+    waves, _, kpl = elements.shape
+    groups = 64 // (side * blocks)
+    if split:
+        halves = elements.reshape(waves, groups, side, 2, kpl // 2)
+        return halves.transpose(0, 2, 3, 1, 4).reshape(waves, 1, side, groups * kpl)
+    spread = elements.reshape(waves, groups, blocks, side, kpl)
+    return spread.transpose(0, 2, 3, 1, 4).reshape(waves, blocks, side, groups * kpl)
+
+
+#: How D's row index splits and where the parts go, by (M, result is f64): the shape that [waves, blocks, M, N] is
+#: viewed as, the axes in the order registers.., wave, lanes.., and the number of register axes.
+def _result_layout(row: MatrixRow) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    table = {
+        (16, False): ((row.blocks, 4, 4, 16), (1, 3, 0, 2, 4)),
+        (32, False): ((row.blocks, 4, 2, 4, 32), (1, 2, 4, 0, 3, 5)),
+        (4, False): ((16, 4, 4), (2, 0, 1, 3)),
+        (16, True): ((1, 4, 4, 16), (2, 1, 0, 3, 4)),
+        (4, True): ((4, 4, 4), (0, 2, 1, 3)),
+    }
+    return table[row.m, row.result == "f64"]
+
+
+class ResultLayout:
+    """Between [waves, blocks, M, N] matrices and [registers, waves, lanes]."""
+
+    def __init__(self, row: MatrixRow) -> None:
+        self.row = row
+        self.shape, self.order = _result_layout(row)
+        self.inverse = tuple(int(i) for i in np.argsort(self.order))
+        self.registers = row.m * row.n * row.blocks // 64
+
+    def to_registers(self, matrix: Array) -> Array:
+        waves = len(matrix)
+        moved = matrix.reshape(waves, *self.shape).transpose(self.order)
+        if self.row.m == 4 and self.row.result == "f64":
+            return moved.reshape(1, waves, 64)
+        return moved.reshape(self.registers, waves, 64)
+
+    def to_matrix(self, registers: Array) -> Array:
+        waves = registers.shape[1]
+        shape = [waves if axis == 0 else self.shape[axis - 1] for axis in self.order]
+        moved = registers.reshape(shape).transpose(self.inverse)
+        return moved.reshape(waves, self.row.blocks, self.row.m, self.row.n)
+
+
+def compile_mfma(instruction: Instruction, context: Context) -> Step | None:
+    """A step for a dense matrix instruction, None when the mnemonic is none."""
+    if not instruction.name.startswith("v_mfma_"):
+        return None
+    row = MATRIX_ROWS[context.arch.name].get(instruction.name)
+    if row is None:
+        raise unsupported(instruction, f"no such matrix instruction on {context.arch.name}")
+    require_plain(instruction, _MODIFIERS)
+    return _Matrix(instruction, context, row).step()
+
+
+class _Matrix:
+    """One matrix instruction being compiled."""
+
+    def __init__(self, instruction: Instruction, context: Context, row: MatrixRow) -> None:
+        self.instruction, self.context, self.row = instruction, context, row
+        self.d, self.a, self.b, self.c = instruction.operands[:4]
+        self.scales = instruction.operands[4:6]
+        for operand in instruction.operands:
+            if operand.is_register:
+                check_tuple(operand, operand.count, context)
+        self.layout = ResultLayout(row)
+        self.cbsz, self.abid, self.blgp = (instruction.number(key) for key in ("cbsz", "abid", "blgp"))
+        self.a_type, self.b_type = row.a_type, row.b_type
+        self.passes = row.passes
+        self.fp8 = "fnuz" if context.arch.fp8_finite_nuz else "ocp"
+        if row.a_type == "f8f6f4":
+            self.a_type, a_bits = F8F6F4_FORMATS[self.cbsz]
+            self.b_type, b_bits = F8F6F4_FORMATS[self.blgp]
+            self.passes = row.passes if 8 in (a_bits, b_bits) else row.passes // 2
+            self.cbsz = self.blgp = 0
+        elif (self.cbsz or self.blgp) and row.result == "f64":
+            raise unsupported(instruction, "cbsz or blgp on f64")
+        self.negate = instruction.bits("neg", 3)
+        self._check_shapes()
+
+    def _check_shapes(self) -> None:
+        if self.d.count != self.row.result_registers or not self.d.is_vector:
+            raise unsupported(self.instruction, f"{self.row.result_registers} result registers are wanted")
+        if self.c.is_vector and self.c.kind != self.d.kind:
+            self.context.faults.append(("encoding", "C and D must be in the same half of the register file"))
+
+    # -- gathering ----------------------------------------------------------------------------------------------------
+
+    def _gather(self, operand: Operand, kind: str, side: int) -> Callable[[WaveGroup], Array]:
+        first, count = self.context.vector(operand), operand.count
+        row, fp8 = self.row, self.fp8
+        split = row.a_type == "f8f6f4" and BITS.get(kind.partition("_")[0]) == 8
+
+        def gather(g: WaveGroup) -> Array:
+            return operand_matrix(_elements(g.v[first : first + count], kind, fp8), side, row.blocks, split=split)
+
+        return gather
+
+    def _gather_a(self) -> Callable[[WaveGroup], Array]:
+        gather = self._gather(self.a, self.a_type, self.row.m)
+        if not self.cbsz:
+            return gather
+        source = [(block >> self.cbsz << self.cbsz) + self.abid for block in range(self.row.blocks)]
+        return lambda g: gather(g)[:, source]
+
+    def _gather_b(self) -> Callable[[WaveGroup], Array]:
+        gather = self._gather(self.b, self.b_type, self.row.n)
+        if not self.blgp:
+            return gather
+        lanes = BLGP_LANES[self.blgp]
+        first, count, row = self.context.vector(self.b), self.b.count, self.row
+        kind, fp8 = self.b_type, self.fp8
+        return lambda g: operand_matrix(
+            _elements(g.v[first : first + count][:, :, lanes], kind, fp8), row.n, row.blocks, split=False
+        )
+
+    def _accumulator(self) -> Callable[[WaveGroup], Array]:
+        """C as [registers, waves, lanes] f64, or a constant."""
+        row, c = self.row, self.c
+        if not c.is_vector:
+            kind = row.result
+            bits = constant_bits(c, kind, self.instruction)
+            raw = np.asarray(np.uint64(bits) if kind == "f64" else np.uint32(bits))
+            number = raw.view({"f64": np.float64, "f32": np.float32, "i32": np.int32}[kind]).astype(np.float64)
+            return lambda g: number
+        first, count = self.context.vector(c), c.count
+        if row.result == "f64":
+            def pairs(g: WaveGroup) -> Array:
+                words = np.stack((g.v[first : first + count : 2], g.v[first + 1 : first + count : 2]), axis=-1)
+                return words.view(np.float64)[..., 0]
+
+            return pairs
+        view = np.float32 if row.result == "f32" else np.int32
+        return lambda g: g.v[first : first + count].view(view)
+
+    # -- executing ----------------------------------------------------------------------------------------------------
+
+    def step(self) -> Step:
+        row, layout = self.row, self.layout
+        gather_a, gather_b, accumulator = self._gather_a(), self._gather_b(), self._accumulator()
+        target, count = self.context.vector(self.d), self.d.count
+        signs = [-1.0 if negative else 1.0 for negative in self.negate]
+        scale = self._scaling()
+
+        def product(g: WaveGroup) -> Array:
+            a, b = gather_a(g), gather_b(g)
+            if scale is not None:
+                a, b = scale(g, a, b)
+            return layout.to_registers(np.matmul(a, b.swapaxes(-1, -2)))
+
+        if row.result == "f64":
+
+            def run(g: WaveGroup) -> None:
+                total = signs[0] * signs[1] * product(g) + signs[2] * accumulator(g)
+                words = np.ascontiguousarray(total).view(np.uint32).reshape(*total.shape, 2)
+                g.v[target : target + count : 2] = words[..., 0]
+                g.v[target + 1 : target + count : 2] = words[..., 1]
+
+        elif row.result == "i32":
+
+            def run(g: WaveGroup) -> None:
+                total = product(g).astype(np.int64) + accumulator(g).astype(np.int64)
+                g.v[target : target + count] = total.astype(np.uint32)
+
+        else:
+
+            def run(g: WaveGroup) -> None:
+                total = product(g)
+                total += accumulator(g)
+                g.v[target : target + count].view(np.float32)[...] = total
+
+        reads = 0
+        for operand in (self.a, self.b, self.c, *self.scales):
+            reads |= self.context.bits(operand)
+        writes = self.context.bits(self.d)
+        produces, consumes = self._hazards()
+        return Step(self.instruction, "mfma", self._with_poison(run, reads | writes), reads, writes, produces, consumes)
+
+    def _scaling(self) -> Callable[[WaveGroup, Array, Array], tuple[Array, Array]] | None:
+        """Block scales of v_mfma_scale: one E8M0 byte a lane, for row lane % M and 32 elements of K."""
+        if not self.scales:
+            return None
+        low, high = self.instruction.bits("op_sel", 2), self.instruction.bits("op_sel_hi", 2)
+        if any(not scale.is_vector for scale in self.scales):
+            raise unsupported(self.instruction, "scales in vector registers are wanted")
+        registers = [self.context.vector(scale) for scale in self.scales]
+        shifts = [np.uint32(8 * (low[i] + 2 * high[i])) for i in range(2)]
+        sides = (self.row.m, self.row.n)
+
+        def scale(g: WaveGroup, a: Array, b: Array) -> tuple[Array, Array]:
+            scaled = []
+            for matrix, register, shift, side in zip((a, b), registers, shifts, sides, strict=True):
+                exponent = ((g.v[register] >> shift) & np.uint32(0xFF)).astype(np.int32) - 127
+                factors = np.ldexp(1.0, exponent).reshape(g.count, 64 // side, side).swapaxes(1, 2)
+                scaled.append(matrix * np.repeat(factors, 32, axis=2)[:, None])
+            return scaled[0], scaled[1]
+
+        return scale
+
+    def _with_poison(self, run: Callable[[WaveGroup], None], touched: int) -> Callable[[WaveGroup], None]:
+        row, layout, context = self.row, self.layout, self.context
+        inputs = ((self.a, row.m), (self.b, row.n))
+        inputs += tuple(zip(self.scales, (row.m, row.n), strict=False))
+        c_first = context.vector(self.c) if self.c.is_vector else -1
+        target, count = context.vector(self.d), self.d.count
+        per = 2 if row.result == "f64" else 1
+        lanes_whole = bool(self.cbsz or self.blgp)
+
+        def poisoned(g: WaveGroup) -> None:
+            if not g.poison & touched:
+                run(g)
+                return
+            spoiled: Bools = np.zeros((g.count, row.blocks, row.m, row.n), np.bool_)
+            for number, (operand, side) in enumerate(inputs):
+                bad = g.lanes_poison(context.registers(operand)) if operand.is_vector else None
+                if bad is None:
+                    continue
+                lines = operand_matrix(bad[:, :, None], side, row.blocks, split=False).any(axis=-1)
+                if lanes_whole:
+                    lines = np.broadcast_to(lines.any(axis=(1, 2), keepdims=True), lines.shape)
+                spoiled |= lines[..., None] if number % 2 == 0 else lines[:, :, None, :]
+            rows = layout.to_registers(spoiled).repeat(per, axis=0)
+            if c_first >= 0:
+                for number in range(count):
+                    bad = g.vector_poison(c_first + number)
+                    if bad is not None:
+                        rows[number] |= bad
+            run(g)
+            for number in range(count):
+                register, line = target + number, rows[number]
+                if line.any():
+                    g.vp[register] = line
+                    g.poison |= 1 << register
+                else:
+                    g.poison &= ~(1 << register)
+
+        return poisoned
+
+    def _hazards(self) -> tuple[tuple[Produces, ...], tuple[Consumes, ...]]:
+        bits = self.context.bits
+        kind = self.row.hazard_class
+        if kind == "sgemm":
+            kind = SGEMM_KIND[self.context.arch.name]
+        produces = [Produces(kind, bits(self.d), self.passes)]
+        if kind == "xdl":
+            produces.append(Produces("xdl_c", bits(self.c), self.passes))
+        inputs = bits(self.a) | bits(self.b)
+        for scale in self.scales:
+            inputs |= bits(scale)
+        c_role = "c64" if self.row.result == "f64" else "c"
+        consumes = [Consumes("ab", inputs), Consumes("exec_mfma", scalar_bits(EXEC, 2))]
+        if self.c.is_vector:
+            consumes.append(Consumes(c_role, bits(self.c)))
+        return tuple(produces), tuple(consumes)

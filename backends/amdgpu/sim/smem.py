@@ -1,0 +1,110 @@
+"""Scalar memory: s_load, s_buffer_load and the cache and time instructions (CDNA3 ISA, "Scalar Memory Operations")."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
+from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
+from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
+from convgen.backends.amdgpu.sim.state import Array, Pending, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.step import Context, Step
+from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
+from convgen.backends.amdgpu.sim.waits import issue
+
+_LOAD = re.compile(r"s_(buffer_)?load_dword(?:x(\d+))?$")
+_CACHE = frozenset("s_dcache_inv s_dcache_wb s_dcache_inv_vol s_dcache_wb_vol".split())
+_TIME = frozenset("s_memtime s_memrealtime".split())
+_MODIFIERS = frozenset("offset glc".split())
+
+
+def _land_scalars(g: WaveGroup, pending: Pending) -> None:
+    """Payload: data [registers, waves, 1] and its poison."""
+    data, poison = pending.payload[:2]
+    assert data is not None
+    first = (pending.writes >> scalar_bits(0).bit_length() - 1).bit_length() - len(data)
+    for number in range(len(data)):
+        g.s[first + number] = data[number, :, 0]
+        g.poison_scalar(first + number, None if poison is None else poison[number, :, 0])
+
+
+def _load(g: WaveGroup, step: Step, address: Array, count: int, inside: Array | None) -> Pending:
+    """Read `count` words at one address a wave."""
+    lanes = address.astype(np.uint64)[:, None]
+    active = None if inside is None else inside[:, None]
+    parts, missing = g.env.memory.resolve(lanes, 4 * count, active)
+    data = np.zeros((count, g.count, 1), np.uint32)
+    poison = None
+    if missing is not None:
+        row = int(np.argwhere(missing)[0][0])
+        g.env.reporter.add(
+            "out-of-bounds", f"scalar load at {int(address[row]):#x} is outside every buffer", step.instruction, g, row
+        )
+    for allocation, some in parts:
+        taken = some if some is not None else (active if active is not None else np.ones(lanes.shape, np.bool_))
+        offset = np.where(taken, lanes - np.uint64(allocation.base), np.uint64(0)).astype(np.int64)
+        data = np.where(taken, allocation.load(offset, 4 * count), data)
+        undefined = allocation.load_poison(offset, 4 * count)
+        if undefined is not None:
+            poison = (undefined & taken) if poison is None else poison | (undefined & taken)
+    g.env.counters["scalar_read_bytes"] += 4 * count * g.count
+    return Pending(step, "smem", step.writes, (data, poison), _land_scalars)
+
+
+def compile_smem(instruction: Instruction, context: Context) -> Step | None:
+    """A step for a scalar memory instruction, None when the mnemonic is none."""
+    if instruction.name in _CACHE:
+        return Step(instruction, "smem", lambda g: None)
+    if instruction.name in _TIME:
+        return _time(instruction, context)
+    match = _LOAD.match(instruction.name)
+    if match is None:
+        return None
+    require_plain(instruction, _MODIFIERS)
+    target, base, offset = instruction.operands
+    count = int(match[2] or 1)
+    check_tuple(target, count, context)
+    check_tuple(base, base.count, context)
+    offset_of = scalar_fetch(offset, "u32", context, instruction)
+    extra = instruction.number("offset")
+    first = base.index
+    base_registers = tuple(range(first, first + base.count))
+    offset_registers = (offset.index,) if offset.kind == "s" else ()
+    reads = context.bits(base) | context.bits(offset)
+    step = Step(instruction, "smem", lambda g: None, reads, context.bits(target))
+    signed = offset.kind != "s"
+    buffered = match[1] is not None
+
+    def run(g: WaveGroup) -> None:
+        refuse_scalar_poison(g, step, reads, base_registers + offset_registers, "the scalar address")
+        given = np.broadcast_to(offset_of(g), (g.count,))
+        shift = given.view(np.int32).astype(np.int64) if signed else given.astype(np.int64)
+        shift = shift + extra
+        address = join_words(g.s[first], g.s[first + 1])
+        inside = None
+        if buffered:
+            address = address & np.uint64(0xFFFFFFFFFFFF)
+            inside = shift + 4 * count <= g.s[first + 2].astype(np.int64)
+            inside = None if inside.all() else inside
+        place = (address + shift.astype(np.uint64)) & np.uint64(0xFFFFFFFFFFFFFFFC)
+        issue(g, _load(g, step, place, count, inside))
+
+    step.run = run
+    return step
+
+
+def _time(instruction: Instruction, context: Context) -> Step:
+    """A time stamp: the wait-state counter stands in for the clock."""
+    (target,) = instruction.operands
+    check_tuple(target, 2, context)
+    step = Step(instruction, "smem", lambda g: None, 0, context.bits(target))
+
+    def run(g: WaveGroup) -> None:
+        data = np.zeros((2, g.count, 1), np.uint32)
+        data[0] = g.now & 0xFFFFFFFF
+        issue(g, Pending(step, "smem", step.writes, (data, None), _land_scalars))
+
+    step.run = run
+    return step

@@ -1,0 +1,251 @@
+"""The state of a group of waves whose control flow has been the same so far.
+
+Arrays carry the wave axis: vector registers are [register, wave, lane], scalar registers [register, wave]. What is the
+same for all waves of a group (program counter, outstanding operations, hazard history) is kept once.
+
+Register bits: sets of registers are Python integers; vector register r is bit r (accumulation registers follow at the
+descriptor's accum_offset), scalar register n is bit SCALAR_BIT + n.
+
+Poison: a register's poison row is meaningful only while its bit is set in `poison`; a clean register costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends.amdgpu.sim.decode import EXEC, SCALAR_ROWS
+
+if TYPE_CHECKING:
+    from convgen.backends.amdgpu.sim.environment import Environment
+    from convgen.backends.amdgpu.sim.hazards import Event
+    from convgen.backends.amdgpu.sim.step import Step
+
+Array = npt.NDArray[Any]
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
+
+LANES = 64
+SCALAR_BIT = 512
+
+
+def scalar_bits(index: int, count: int = 1) -> int:
+    """The register set of `count` scalar registers from `index`."""
+    return ((1 << count) - 1) << (SCALAR_BIT + index)
+
+
+def vector_bits(index: int, count: int = 1) -> int:
+    """The register set of `count` vector registers from unified index `index`."""
+    return ((1 << count) - 1) << index
+
+
+def unpack_lanes(low: U32, high: U32) -> Bools:
+    """Two words a wave to one bool a lane."""
+    pair = np.stack((low, high), axis=1).astype("<u4", copy=False)
+    return np.unpackbits(pair.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
+
+
+def pack_lanes(lanes: Bools) -> tuple[U32, U32]:
+    """One bool a lane to two words a wave."""
+    words = np.packbits(lanes, axis=1, bitorder="little").view(np.uint32)
+    return words[:, 0], words[:, 1]
+
+
+@attrs.define(eq=False)
+class Pending:
+    """A memory operation that was issued and not yet forced to land.
+
+    `payload` holds arrays whose second-to-last axis is the wave; `land` puts them where they belong.
+    """
+
+    step: Step
+    kind: str  #: "vm", "ds", "smem" or "flat"
+    writes: int  #: register bits in flight
+    payload: tuple[Array | None, ...]
+    land: Callable[[WaveGroup, Pending], None]
+    ticket: int = 0  #: identifies a global store
+
+    def take(self, rows: Array) -> Pending:
+        """The same operation for some of the waves."""
+        parts = tuple(None if part is None else part.take(rows, axis=-2) for part in self.payload)
+        return attrs.evolve(self, payload=parts)
+
+
+class WaveGroup:
+    """Waves with one program counter, one history and their own registers."""
+
+    def __init__(
+        self, env: Environment, slot: Array, group_id: Array, wave: Array, registers: int, *, allocate: bool = True
+    ) -> None:
+        self.env = env
+        self.slot = slot  #: workgroup number inside the batch, per wave
+        self.group_id = group_id  #: linear workgroup id in the grid, per wave
+        self.wave = wave  #: wave number inside its workgroup
+        self.count = len(slot)
+        self.pc = 0
+        self.now = 0  #: wait states issued so far
+        self.issued = 0  #: instructions executed
+        self.vm: list[Pending] = []
+        self.lgkm: list[Pending] = []
+        self.inflight = 0
+        self.events: list[Event] = []
+        self.blocked = False  #: waits at a barrier
+        self.mode = 0
+        self.targets: Array | None = None  #: per wave, where a divergent branch leads
+        if allocate:
+            n = self.count
+            self.v: U32 = np.zeros((registers, n, LANES), np.uint32)
+            self.vp: Bools = np.ones((registers, n, LANES), np.bool_)
+            self.s: U32 = np.zeros((SCALAR_ROWS, n), np.uint32)
+            self.sp: Bools = np.ones((SCALAR_ROWS, n), np.bool_)
+            self.poison = vector_bits(0, registers) | scalar_bits(0, SCALAR_ROWS)
+            self.exec: Bools = np.ones((n, LANES), np.bool_)
+            self.exec_full = True
+            self.stamp: U32 = env.stamps(self)
+
+    # -- exec ---------------------------------------------------------------------------------------------------------
+
+    def exec_changed(self) -> None:
+        """Rebuild the lane mask from the scalar rows of EXEC."""
+        self.exec = unpack_lanes(self.s[EXEC], self.s[EXEC + 1])
+        self.exec_full = bool(self.exec.all())
+
+    def active_lanes(self) -> int:
+        """Active lanes over all waves."""
+        return self.count * LANES if self.exec_full else int(self.exec.sum())
+
+    # -- poison -------------------------------------------------------------------------------------------------------
+
+    def poison_vector(self, register: int, lanes: Bools | None) -> None:
+        """Set the poison of the active lanes of a vector register; None means clean."""
+        bit = 1 << register
+        if lanes is None:
+            if self.poison & bit:
+                if self.exec_full:
+                    self.poison &= ~bit
+                else:
+                    self.vp[register] &= ~self.exec
+            return
+        row = self.vp[register]
+        if self.exec_full:
+            row[...] = lanes
+        elif self.poison & bit:
+            np.copyto(row, lanes, where=self.exec)
+        else:
+            np.logical_and(lanes, self.exec, out=row)
+        if row.any():
+            self.poison |= bit
+        else:
+            self.poison &= ~bit
+
+    def poison_scalar(self, register: int, waves: Bools | None) -> None:
+        """Set the poison of a scalar register; None means clean."""
+        bit = 1 << (SCALAR_BIT + register)
+        if waves is None or not waves.any():
+            self.poison &= ~bit
+            return
+        self.sp[register] = waves
+        self.poison |= bit
+
+    def vector_poison(self, register: int) -> Bools | None:
+        """The poisoned lanes of a vector register, None when there are none."""
+        return self.vp[register] if self.poison >> register & 1 else None
+
+    def scalar_poison(self, register: int) -> Bools | None:
+        """The waves for which a scalar register is poisoned, None when there are none."""
+        return self.sp[register] if self.poison >> (SCALAR_BIT + register) & 1 else None
+
+    def lanes_poison(self, registers: tuple[int, ...]) -> Bools | None:
+        """Lanes poisoned in any of some vector registers."""
+        found: Bools | None = None
+        for register in registers:
+            row = self.vector_poison(register)
+            if row is not None:
+                found = row if found is None else found | row
+        return found
+
+    def waves_poison(self, registers: tuple[int, ...]) -> Bools | None:
+        """Waves poisoned in any of some scalar registers."""
+        found: Bools | None = None
+        for register in registers:
+            row = self.scalar_poison(register)
+            if row is not None:
+                found = row if found is None else found | row
+        return found
+
+    # -- splitting and merging ----------------------------------------------------------------------------------------
+
+    def select(self, rows: Array) -> WaveGroup:
+        """A group of some of the waves, with the same history."""
+        part = WaveGroup(self.env, self.slot[rows], self.group_id[rows], self.wave[rows], 0, allocate=False)
+        part.pc, part.now, part.inflight, part.poison = self.pc, self.now, self.inflight, self.poison
+        part.blocked, part.mode, part.issued = self.blocked, self.mode, self.issued
+        part.events = list(self.events)
+        part.vm = [pending.take(rows) for pending in self.vm]
+        part.lgkm = [pending.take(rows) for pending in self.lgkm]
+        part.v, part.vp = self.v.take(rows, axis=1), self.vp.take(rows, axis=1)
+        part.s, part.sp = self.s.take(rows, axis=1), self.sp.take(rows, axis=1)
+        part.exec = self.exec[rows]
+        part.exec_full = bool(part.exec.all())
+        part.stamp = self.stamp[rows]
+        return part
+
+    def signature(self) -> tuple[object, ...]:
+        """Groups with equal signatures can be merged: same place, same operations outstanding."""
+        queues = tuple(
+            tuple((id(p.step), tuple(part is None for part in p.payload)) for p in queue) for queue in (self.vm, self.lgkm)
+        )
+        return (self.pc, self.blocked, self.mode, queues)
+
+    def merge(self, other: WaveGroup) -> WaveGroup:
+        """Both groups as one; their signatures are equal. Hazard histories are united by age."""
+        both = WaveGroup(
+            self.env,
+            np.concatenate((self.slot, other.slot)),
+            np.concatenate((self.group_id, other.group_id)),
+            np.concatenate((self.wave, other.wave)),
+            0,
+            allocate=False,
+        )
+        both.pc, both.now, both.inflight = self.pc, self.now, self.inflight
+        both.blocked, both.mode, both.issued = self.blocked, self.mode, max(self.issued, other.issued)
+        both.v = np.concatenate((self.v, other.v), axis=1)
+        both.s = np.concatenate((self.s, other.s), axis=1)
+        both.vp = np.concatenate((self.clean_vp(), other.clean_vp()), axis=1)
+        both.sp = np.concatenate((self.clean_sp(), other.clean_sp()), axis=1)
+        both.poison = self.poison | other.poison
+        both.exec = np.concatenate((self.exec, other.exec))
+        both.exec_full = self.exec_full and other.exec_full
+        both.stamp = np.concatenate((self.stamp, other.stamp))
+        both.vm = [_join(a, b) for a, b in zip(self.vm, other.vm, strict=True)]
+        both.lgkm = [_join(a, b) for a, b in zip(self.lgkm, other.lgkm, strict=True)]
+        later = [attrs.evolve(event, time=event.time - other.now + self.now) for event in other.events]
+        both.events = sorted([*self.events, *later], key=lambda event: event.time)
+        return both
+
+    def clean_vp(self) -> Bools:
+        """The vector poison rows, with the rows of clean registers cleared."""
+        for register in range(len(self.vp)):
+            if not self.poison >> register & 1:
+                self.vp[register] = False
+        return self.vp
+
+    def clean_sp(self) -> Bools:
+        """The scalar poison rows, with the rows of clean registers cleared."""
+        for register in range(SCALAR_ROWS):
+            if not self.poison >> (SCALAR_BIT + register) & 1:
+                self.sp[register] = False
+        return self.sp
+
+
+def _join(first: Pending, second: Pending) -> Pending:
+    parts = tuple(
+        None if a is None or b is None else np.concatenate((a, b), axis=-2)
+        for a, b in zip(first.payload, second.payload, strict=True)
+    )
+    return attrs.evolve(first, payload=parts)

@@ -1,0 +1,75 @@
+"""An instruction made ready to execute, and what the engine needs to know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from convgen.backends.amdgpu.sim.archs import Arch
+from convgen.backends.amdgpu.sim.code_object import Descriptor
+from convgen.backends.amdgpu.sim.decode import Instruction, Operand
+from convgen.backends.amdgpu.sim.errors import Unsupported
+from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
+from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits, vector_bits
+
+Run = Callable[[WaveGroup], None]
+#: Kinds of instructions that the report counts.
+KINDS = (
+    "mfma valu salu smem ds_read ds_write vmem_load vmem_store lds_dma atomic waitcnt barrier branch nop other"
+).split()
+
+
+@attrs.define(eq=False)
+class Step:
+    """One instruction compiled for one kernel.
+
+    `run` does the work for a whole group. `control` is "", "branch" (run has set `pc`), "split", "barrier" or "end".
+    """
+
+    instruction: Instruction
+    kind: str
+    run: Run
+    reads: int = 0  #: register bits
+    writes: int = 0
+    produces: tuple[Produces, ...] = ()
+    consumes: tuple[Consumes, ...] = ()
+    wait_states: int = 1
+    control: str = ""
+    waits: bool = False  #: lands operations itself, so that operands in flight are looked at afterwards
+    faults: tuple[tuple[str, str], ...] = ()  #: (kind, message) of findings that the encoding alone shows
+
+
+@attrs.define
+class Context:
+    """What compiling an instruction may ask: the architecture, the kernel's register allocation, its text."""
+
+    arch: Arch
+    descriptor: Descriptor
+    index_of: dict[int, int]  #: instruction index by address
+    lds_grain: int = 4  #: bytes an LDS race stamp covers
+    global_grain: int = 4
+    faults: list[tuple[str, str]] = attrs.field(factory=list)  #: of the instruction being compiled
+
+    def vector(self, operand: Operand) -> int:
+        """Unified index of the first register of a vector operand."""
+        return operand.index + (self.descriptor.accum_offset if operand.kind == "a" else 0)
+
+    def bits(self, operand: Operand) -> int:
+        """The register set of an operand; constants have none."""
+        if operand.is_vector:
+            return vector_bits(self.vector(operand), operand.count)
+        if operand.kind == "s":
+            return scalar_bits(operand.index, operand.count)
+        return 0
+
+    def registers(self, operand: Operand) -> tuple[int, ...]:
+        """Unified indices of a vector operand's registers."""
+        first = self.vector(operand)
+        return tuple(range(first, first + operand.count))
+
+
+def unsupported(instruction: Instruction, why: str = "") -> Unsupported:
+    """The error for something the simulator does not execute."""
+    reason = f" ({why})" if why else ""
+    return Unsupported(f"`{instruction.text}` at {instruction.address:#x} is not simulated{reason}")

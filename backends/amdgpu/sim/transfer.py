@@ -1,0 +1,130 @@
+"""What all memory instructions share: checked addresses, register data of stores, landing of loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+import numpy as np
+
+from convgen.backends.amdgpu.sim.decode import Operand
+from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup
+from convgen.backends.amdgpu.sim.step import Context, Step
+
+
+@attrs.frozen
+class Width:
+    """What a load or store moves per lane: memory bytes, and how a narrow value sits in its register."""
+
+    size: int
+    signed: bool = False
+    half: str = ""  #: "lo" or "hi": a 16-bit register half (d16 forms)
+
+    @property
+    def registers(self) -> int:
+        return max(self.size // 4, 1)
+
+
+#: Suffixes of load and store mnemonics.
+LOADS: Mapping[str, Width] = {
+    "ubyte": Width(1),
+    "sbyte": Width(1, signed=True),
+    "ushort": Width(2),
+    "sshort": Width(2, signed=True),
+    "ubyte_d16": Width(1, half="lo"),
+    "ubyte_d16_hi": Width(1, half="hi"),
+    "sbyte_d16": Width(1, signed=True, half="lo"),
+    "sbyte_d16_hi": Width(1, signed=True, half="hi"),
+    "short_d16": Width(2, half="lo"),
+    "short_d16_hi": Width(2, half="hi"),
+    "dword": Width(4),
+    "dwordx2": Width(8),
+    "dwordx3": Width(12),
+    "dwordx4": Width(16),
+}
+STORES: Mapping[str, Width] = {
+    "byte": Width(1),
+    "byte_d16_hi": Width(1, half="hi"),
+    "short": Width(2),
+    "short_d16_hi": Width(2, half="hi"),
+    "dword": Width(4),
+    "dwordx2": Width(8),
+    "dwordx3": Width(12),
+    "dwordx4": Width(16),
+}
+
+
+def expand(values: Array, width: Width) -> Array:
+    """Memory values to register words: sign extension and half placement.
+
+    With SRAM ECC, which CDNA runs with, a d16 load clears the other half of its register (AMDGPUUsage, sramecc).
+    """
+    if width.size >= 4:
+        return values
+    if width.signed:
+        spare = 32 - 8 * width.size
+        values = ((values << np.uint32(spare)).view(np.int32) >> spare).view(np.uint32)
+    if width.half:
+        values = values & np.uint32(0xFFFF)
+        return values << np.uint32(16) if width.half == "hi" else values
+    return values
+
+
+def land_registers(g: WaveGroup, pending: Pending) -> None:
+    """Write a load's data; payload: data [registers, waves, lanes], poison of the same shape, lanes of the issue."""
+    data, poison, lanes = pending.payload[:3]
+    assert data is not None
+    first, count = pending.writes.bit_length() - data.shape[0], data.shape[0]
+    if lanes is None:
+        g.v[first : first + count] = data
+    else:
+        np.copyto(g.v[first : first + count], data, where=lanes)
+    if poison is None and not g.poison & pending.writes:
+        return
+    before, full = g.exec, g.exec_full
+    if lanes is not None:
+        g.exec, g.exec_full = lanes, False
+    else:
+        g.exec_full = True
+    for number in range(count):
+        g.poison_vector(first + number, None if poison is None else poison[number])
+    g.exec, g.exec_full = before, full
+
+
+def land_nothing(g: WaveGroup, pending: Pending) -> None:
+    """An operation whose completion changes no register."""
+
+
+def active(g: WaveGroup) -> Bools | None:
+    """The active lanes, None when all are."""
+    return None if g.exec_full else g.exec
+
+
+def refuse_poison(g: WaveGroup, step: Step, bits: int, registers: tuple[int, ...], what: str) -> None:
+    """Report an active lane whose vector registers are undefined where they decide something."""
+    if not g.poison & bits or not g.env.strict:
+        return
+    bad = g.lanes_poison(registers)
+    if bad is not None:
+        bad = bad & g.exec
+        if bad.any():
+            g.env.reporter.at_first("poison", f"{what} is undefined", step.instruction, g, bad)
+
+
+def refuse_scalar_poison(g: WaveGroup, step: Step, bits: int, registers: tuple[int, ...], what: str) -> None:
+    """Report a wave whose scalar registers are undefined where they decide something."""
+    if not g.poison & bits or not g.env.strict:
+        return
+    bad = g.waves_poison(registers)
+    if bad is not None:
+        bad = bad & g.exec.any(axis=1)
+        if bad.any():
+            g.env.reporter.at_first("poison", f"{what} is undefined", step.instruction, g, bad)
+
+
+def store_words(operand: Operand, width: Width, context: Context) -> Callable[[WaveGroup], Array]:
+    """Fetch a store's data as [registers, waves, lanes], taken at issue."""
+    first, count = context.vector(operand), width.registers
+    if width.half == "hi":
+        return lambda g: g.v[first : first + 1] >> np.uint32(16)
+    return lambda g: g.v[first : first + count]

@@ -1,0 +1,231 @@
+"""Vector memory: buffer, global and flat loads, stores and LDS DMA (CDNA3 ISA, "Vector Memory Operations")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+
+from convgen.backends.amdgpu.sim.addressing import Address, buffer_address, global_address
+from convgen.backends.amdgpu.sim.alu.operands import check_tuple
+from convgen.backends.amdgpu.sim.atomics import atomic_step
+from convgen.backends.amdgpu.sim.decode import M0, Instruction, Operand, require_plain
+from convgen.backends.amdgpu.sim.ds import locate
+from convgen.backends.amdgpu.sim.global_access import land_store, load_lanes, store_lanes
+from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
+from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.amdgpu.sim.transfer import (
+    LOADS,
+    STORES,
+    Width,
+    active,
+    expand,
+    land_registers,
+    refuse_poison,
+    refuse_scalar_poison,
+    store_words,
+)
+from convgen.backends.amdgpu.sim.waits import issue
+
+_NAME = re.compile(r"(buffer|global|flat)_(load|store|atomic)_(.+)$")
+_MODIFIERS = frozenset("offen idxen offset glc slc sc0 sc1 nt lds".split())
+_NO_OPS = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 buffer_inv".split())
+
+
+def compile_vmem(instruction: Instruction, context: Context) -> Step | None:
+    """A step for a vector memory instruction, None when the mnemonic is none."""
+    if instruction.name in _NO_OPS:
+        return Step(instruction, "other", lambda g: None)
+    match = _NAME.match(instruction.name)
+    if match is None:
+        return None
+    require_plain(instruction, _MODIFIERS)
+    space, action, what = match[1], match[2], match[3]
+    dma = "lds" in instruction.modifiers
+    if what.startswith("lds_"):
+        dma, what = True, what.removeprefix("lds_")
+    operands = list(instruction.operands)
+    make = buffer_address if space == "buffer" else global_address
+    if action == "atomic":
+        return atomic_step(instruction, context, space, what, operands, make)
+    widths = LOADS if action == "load" else STORES
+    width = widths.get(what)
+    if width is None:
+        raise unsupported(instruction)
+    if action == "store":
+        data = operands.pop(0 if space == "buffer" else 1)
+        return _store(instruction, context, width, data, make(instruction, context, operands), space)
+    if dma:
+        return _dma(instruction, context, width, make(instruction, context, operands))
+    target = operands.pop(0)
+    return _load(instruction, context, width, target, make(instruction, context, operands), space)
+
+
+def memory_step(
+    instruction: Instruction, context: Context, kind: str, address: Address, target: Operand | None, data: int = 0
+) -> Step:
+    """A step with the registers and hazards of a vector memory instruction; `run` is filled in later."""
+    vectors = address.vector_bits | data
+    writes = 0 if target is None else context.bits(target)
+    consumes = [Consumes("mem_read", vectors), Consumes("mem_read_behind_dgemm", vectors)]
+    if writes:
+        consumes.append(Consumes("mem_write", writes))
+    if address.scalar_bits:
+        consumes.append(Consumes("vmem_sgpr", address.scalar_bits))
+    return Step(instruction, kind, lambda g: None, vectors | address.scalar_bits, writes, (), tuple(consumes))
+
+
+def check_address(g: WaveGroup, step: Step, address: Address) -> None:
+    """Report undefined registers in an address or descriptor."""
+    refuse_poison(g, step, address.vector_bits, address.vectors, "the address")
+    refuse_scalar_poison(g, step, address.scalar_bits, address.scalars, "the base or descriptor")
+
+
+def load_words(g: WaveGroup, step: Step, address: Address, size: int) -> tuple[Array, Bools | None]:
+    """Load `size` bytes a lane; words out of a descriptor's range read 0."""
+    where = address.resolve(g, step, size, active(g))
+    if where.words is None:
+        return load_lanes(g, step, where.address, size, where.lanes)
+    data, poison = [], []
+    for word, lanes in enumerate(where.words):
+        got, bad = load_lanes(g, step, where.address + np.uint64(4 * word), 4, lanes)
+        data.append(got[0])
+        poison.append(np.zeros(got[0].shape, np.bool_) if bad is None else bad[0])
+    return np.stack(data), np.stack(poison)
+
+
+def _load(
+    instruction: Instruction, context: Context, width: Width, target: Operand, address: Address, space: str
+) -> Step:
+    check_tuple(target, width.registers, context)
+    step = memory_step(instruction, context, "vmem_load", address, target)
+    kind = "flat" if space == "flat" else "vm"
+    writes = step.writes
+
+    def run(g: WaveGroup) -> None:
+        check_address(g, step, address)
+        data, poison = load_words(g, step, address, width.size)
+        g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
+        kept = None if g.exec_full else g.exec.copy()
+        issue(g, Pending(step, kind, writes, (expand(data, width), poison, kept), land_registers))
+
+    step.run = run
+    return step
+
+
+def _store(
+    instruction: Instruction, context: Context, width: Width, data: Operand, address: Address, space: str
+) -> Step:
+    check_tuple(data, width.registers, context)
+    bits = context.bits(data)
+    step = memory_step(instruction, context, "vmem_store", address, None, bits)
+    if width.size > 8:
+        kind = "wide_store_soffset" if address.scalar_offset else "wide_store"
+        step.produces = (Produces(kind, bits),)
+    fetch, registers = store_words(data, width, context), context.registers(data)[: width.registers]
+    queue = "flat" if space == "flat" else "vm"
+
+    def run(g: WaveGroup) -> None:
+        check_address(g, step, address)
+        where = address.resolve(g, step, width.size, active(g))
+        values = fetch(g)
+        g.env.tickets += 1
+        ticket = g.env.tickets
+        if g.poison & bits and g.env.strict:
+            _refuse_poisoned_data(g, step, registers, where.words, where.lanes)
+        if where.words is None:
+            store_lanes(g, step, where.address, width.size, values, where.lanes, ticket)
+        else:
+            for word, lanes in enumerate(where.words):
+                at = where.address + np.uint64(4 * word)
+                store_lanes(g, step, at, 4, values[word : word + 1], lanes, ticket)
+        g.env.counters["global_write_bytes"] += g.active_lanes() * width.size
+        issue(g, Pending(step, queue, 0, (), land_store, ticket))
+
+    step.run = run
+    return step
+
+
+def _refuse_poisoned_data(
+    g: WaveGroup, step: Step, registers: tuple[int, ...], words: list[Bools] | None, lanes: Bools | None
+) -> None:
+    """Report undefined data that a store would bring into memory."""
+    for number, register in enumerate(registers):
+        bad = g.vector_poison(register)
+        if bad is None:
+            continue
+        taking = words[number] if words is not None else lanes
+        bad = bad if taking is None else bad & taking
+        if bad.any():
+            g.env.reporter.at_first("poison", "the stored value is undefined", step.instruction, g, bad)
+            return
+
+
+@attrs.frozen
+class _DmaWidth:
+    memory: Width
+    lds: int  #: bytes a lane takes up in LDS
+
+
+def _dma(instruction: Instruction, context: Context, width: Width, address: Address) -> Step:
+    """A load straight into LDS: lane l of a wave writes at M0 + instruction offset + l * size."""
+    step = memory_step(instruction, context, "lds_dma", address, None)
+    m0 = scalar_bits(M0)
+    step.reads |= m0
+    step.consumes += (Consumes("m0_use", m0),)
+    sizes = _DmaWidth(width, max(width.size, 4))
+    offset = instruction.number("offset")
+    lane_offset = np.arange(64, dtype=np.int64) * sizes.lds + offset
+
+    def run(g: WaveGroup) -> None:
+        check_address(g, step, address)
+        refuse_scalar_poison(g, step, m0, (M0,), "M0")
+        data, poison = load_words(g, step, address, width.size)
+        data = expand(data, width)
+        if poison is not None and (poison & g.exec).any():
+            g.env.reporter.at_first(
+                "poison", "undefined memory is copied to LDS", step.instruction, g, (poison & g.exec).any(axis=0)
+            )
+        base = (g.s[M0] & np.uint32(0x3FFFF)).astype(np.int64)[:, None] + lane_offset
+        place, lanes = locate(g, step, base, 4)
+        g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
+        g.env.counters["lds_write_bytes"] += g.active_lanes() * sizes.lds
+        units = None
+        if g.env.strict:
+            units = g.env.lds.units(place, sizes.lds)
+            _stamp(g, step, units, lanes, pending=True)
+        kept = None if lanes is None else lanes.copy()
+        issue(g, Pending(step, "vm", 0, (data, place, kept, units), _land_dma))
+
+    step.run = run
+    return step
+
+
+def _stamp(g: WaveGroup, step: Step, units: Array, lanes: Bools | None, *, pending: bool) -> None:
+    """Stamp the LDS that a DMA load writes: undefined while on its way, defined once landed."""
+    note: Callable[[Array, Array], None]
+    if pending:
+        note = lambda some, mine: g.env.lds.note_write(g, step, some, mine, 0)  # noqa: E731
+    else:
+        note = lambda some, mine: g.env.lds.stamp_write(some, mine, 1)  # noqa: E731
+    if lanes is None:
+        note(units, g.stamp)
+    else:
+        where = np.broadcast_to(lanes, units.shape)
+        note(units[where], np.broadcast_to(g.stamp, units.shape)[where])
+
+
+def _land_dma(g: WaveGroup, pending: Pending) -> None:
+    data, place, lanes, units = pending.payload
+    assert data is not None
+    assert place is not None
+    size = 4 * len(data)
+    if lanes is None:
+        g.env.lds.store(place, size, data)
+    else:
+        g.env.lds.store(place[lanes], size, data[:, lanes])
+    if units is not None:
+        _stamp(g, pending.step, units, lanes, pending=False)
