@@ -468,6 +468,12 @@ def reset_ids() -> None:
     _ids = itertools.count(1)
 
 
+def reserve_ids(used: int) -> None:
+    """Let no variable made from now on have an id up to `used`: what was read from text has ids already."""
+    global _ids
+    _ids = itertools.count(max(next(_ids), used + 1))
+
+
 def const(value: Number | bool, type: Type = s32) -> Const:
     """The constant of that value; UserError unless `type` represents it exactly (floats are rounded)."""
     if type.is_float:
