@@ -1,0 +1,252 @@
+"""A small builder for hand-written kernels: it makes variables, numbers sites and nests statements.
+
+A workgroup of one subgroup multiplies A[i, k] by B[j, k], both 32 x 64, into C[i, j]:
+
+>>> from convgen.ir import types as t
+>>> from convgen.ir.build import KernelBuilder, matrix
+>>> from convgen.ir.fragment import Digit, Fragment, Space
+>>> from convgen.ir.mma import MmaAtom, MmaTile
+>>> def operand(row):
+...     digits = Digit(row, 16, Space.LANE, 1), Digit("k", 4, Space.REGISTER, 1), Digit("k", 4, Space.LANE, 16)
+...     return Fragment((row, "k"), digits)
+>>> d_digits = Digit("i", 4, Space.REGISTER, 1), Digit("i", 4, Space.LANE, 16), Digit("j", 16, Space.LANE, 1)
+>>> d = Fragment(("i", "j"), d_digits)
+>>> atom = MmaAtom("mma_16x16x16", 16, 16, 16, t.f16, t.f32, operand("i"), operand("j"), d, 4)
+>>> tile = MmaTile(atom, tiles_i=2, tiles_j=2, steps=1)
+
+>>> k = KernelBuilder("gemm")
+>>> a = matrix(k.buffer("a", t.f16, 32 * 64), 32, 64)
+>>> b = matrix(k.buffer("b", t.f16, 32 * 64), 32, 64)
+>>> c = matrix(k.buffer("c", t.f32, 32 * 32), 32, 32)
+>>> with k.loop("kb", 0, 4, acc=k.zeros(tile.acc_type)) as loop:
+...     fa = k.load_view("fa", a, (0, loop.var * 16), tile.a)
+...     fb = k.load_view("fb", b, (0, loop.var * 16), tile.b)
+...     loop.yields(k.mma("product", tile, loop["acc"], fa, fb))
+>>> k.store_view(c, (0, 0), loop.result("acc"), tile.d)
+>>> kernel = k.done()
+>>> print(kernel)
+kernel gemm(a: f16[2048], b: f16[2048], c: f32[1024]):
+  grid 1 x 1 x 1 as group_x, group_y, group_z
+  1 subgroups of 64 lanes as subgroup
+  view a = [row32, col64] -> a[row, col] as 32x64:ab
+  view b = [row32, col64] -> b[row, col] as 32x64:ab
+  view c = [row32, col32] -> c[row, col] as 32x32:ab
+  for kb in [0, 4) kb carrying (acc.6: f32x16 = f32x16(0.0)) -> acc.7:
+    fa: f16x8 = load a[0, kb * 16] as i16l1 i2r4 i1s1 k4r1 k1r4 k4l16 k1r4  # 1
+    fb: f16x8 = load b[0, kb * 16] as j16l1 j2r4 j1s1 k4r1 k1r4 k4l16 k1r4  # 2
+    product: f32x16 = mma.mma_16x16x16(acc.6, fa, fb)
+    yield product
+  store c[0, 0] = acc.7 as i4r1 i4l16 j16l1 i2r4 j2r8 i1s1 j1s1  # 3
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from convgen.ir import expr as x
+from convgen.ir import stmt as s
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr, Var
+from convgen.ir.fragment import Fragment
+from convgen.ir.layout import Layout
+from convgen.ir.memory import Dim, Global, Shared, Swizzle, TensorDim, View
+from convgen.ir.mma import MmaTile
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Site, Stmt
+from convgen.ir.types import AnyType, Type, VectorType, s32, vector
+
+Index = Expr | int
+
+
+def matrix(memory: Global, rows: int, cols: int) -> View:
+    """A row-major matrix as a view with the axes row and column; what a tile has beyond the edges is zero."""
+    dims = (Dim("row", rows, rows),), (Dim("col", cols, cols),)
+    index = TensorDim(rows, (("row", 1),)), TensorDim(cols, (("col", 1),))
+    return View(memory, Layout.dense((rows, cols), (0, 1)), dims, index)
+
+
+class Loop:
+    """A loop being built: its variable, its carried values by name, and after it their results."""
+
+    def __init__(self, var: Var, carried: dict[str, Var], results: dict[str, Var]) -> None:
+        self.var, self._carried, self._results = var, carried, results
+        self.values: tuple[Expr, ...] | None = None if carried else ()
+
+    def __getitem__(self, name: str) -> Var:
+        return self._carried[name]
+
+    def result(self, name: str) -> Var:
+        return self._results[name]
+
+    def yields(self, *values: Expr) -> None:
+        """What the carried values, in order, are in the next iteration."""
+        if len(values) != len(self._carried):
+            raise UserError(f"loop {self.var.name}: {len(values)} values yielded, {len(self._carried)} carried")
+        self.values = values
+
+
+class KernelBuilder:
+    """Collects the statements of one kernel; methods that bind return the variable."""
+
+    def __init__(self, name: str, grid: tuple[int, int, int] = (1, 1, 1), subgroups: int = 1, width: int = 64) -> None:
+        self.name, self.grid, self.subgroups, self.width = name, grid, subgroups, width
+        self._ids = 0  # of its own, so that what a builder makes depends on nothing else
+        self.group = tuple(self.var(f"group_{axis}") for axis in "xyz")
+        self.subgroup = self.var("subgroup")
+        self.params: list[Global | Var] = []
+        self.tiles: list[Shared] = []
+        self._suites: list[list[Stmt]] = [[]]
+        self._numbers = itertools.count(1)
+
+    def var(self, name: str, type: AnyType = s32) -> Var:
+        """A fresh variable of this kernel, for a statement given to `add`."""
+        self._ids += 1
+        return Var(name, self._ids, type)
+
+    # ------------------------------------------------------------ declarations
+
+    def buffer(self, name: str, elem: Type, elements: int) -> Global:
+        """A buffer argument of that many elements."""
+        buffer = Global(name, elem, elements * elem.bytes)
+        self.params.append(buffer)
+        return buffer
+
+    def scalar(self, name: str, type: Type = s32) -> Var:
+        """A scalar argument."""
+        self.params.append(v := self.var(name, type))
+        return v
+
+    def shared(
+        self,
+        name: str,
+        elem: Type,
+        rows: int,
+        cols: int,
+        slots: int = 1,
+        swizzle: Swizzle | None = None,
+        pitch: int | None = None,
+        chunk: int = 16,
+    ) -> Shared:
+        """A shared tile; rows `pitch` bytes apart, without gaps if None."""
+        pitch = cols * elem.bytes if pitch is None else pitch
+        self.tiles.append(tile := Shared(name, elem, rows, cols, pitch, slots, swizzle or Swizzle(), chunk))
+        return tile
+
+    # ------------------------------------------------------------ statements
+
+    def add(self, stmt: Stmt) -> None:
+        """Append a statement that was made elsewhere."""
+        self._suites[-1].append(stmt)
+
+    def site(self, stage: str = "", comment: str = "") -> Site:
+        """The next site of this kernel."""
+        return Site(next(self._numbers), stage, comment)
+
+    def let(self, name: str, value: Expr) -> Var:
+        v = self.var(name, value.type)
+        self.add(s.Let(v, value))
+        return v
+
+    def mma(self, name: str, tile: MmaTile, acc: Expr, a: Expr, b: Expr) -> Var:
+        """Bind `acc + a * b`."""
+        return self.let(name, x.Mma(tile, acc, a, b))
+
+    def zeros(self, type: VectorType) -> Expr:
+        return x.zeros(type)
+
+    @contextmanager
+    def loop(self, name: str, begin: Index, end: Index, **carried: Expr) -> Iterator[Loop]:
+        """`for name in [begin, end)`; keywords name the carried values and give their first ones.
+
+        The suite must call `yields` if something is carried.
+        """
+        index = self.var(name)
+        loop = Loop(index, *({n: self.var(n, e.type) for n, e in carried.items()} for _ in range(2)))
+        with self._suite() as body:
+            yield loop
+        if loop.values is None:
+            raise UserError(f"loop {name} carries {', '.join(carried)} and yields nothing")
+        names, results = (tuple(vs.values()) for vs in (loop._carried, loop._results))
+        bounds = x.lift(begin, index), x.lift(end, index)
+        self.add(s.For(index, *bounds, names, tuple(carried.values()), s.block(*body), loop.values, results, name))
+
+    @contextmanager
+    def when(self, cond: Expr) -> Iterator[None]:
+        """The suite runs where the uniform `cond` holds."""
+        with self._suite() as body:
+            yield
+        self.add(s.If(cond, s.block(*body), s.empty))
+
+    @contextmanager
+    def _suite(self) -> Iterator[list[Stmt]]:
+        self._suites.append([])
+        yield self._suites[-1]
+        self._suites.pop()
+
+    def exit_if(self, cond: Expr, *values: Expr) -> None:
+        self.add(s.ExitIf(cond, values))
+
+    def barrier(self, stage: str = "") -> None:
+        self.add(s.Barrier(self.site(stage)))
+
+    def load_view(self, name: str, view: View, coords: Sequence[Index], layout: Fragment, stage: str = "") -> Var:
+        v = self.var(name, vector(view.memory.elem, layout.registers))
+        self.add(s.LoadView(v, view, _indices(coords), layout, self.site(stage)))
+        return v
+
+    def store_view(self, view: View, coords: Sequence[Index], value: Expr, layout: Fragment, stage: str = "") -> None:
+        self.add(s.StoreView(view, _indices(coords), value, layout, self.site(stage)))
+
+    def copy(
+        self, tile: Shared, view: View, coords: Sequence[Index], layout: Fragment, slot: Index = 0, stage: str = ""
+    ) -> None:
+        self.add(s.Copy(tile, _index(slot), view, _indices(coords), layout, self.site(stage)))
+
+    def load_shared(self, name: str, tile: Shared, layout: Fragment, slot: Index = 0, stage: str = "") -> Var:
+        v = self.var(name, vector(tile.elem, layout.registers))
+        self.add(s.LoadShared(v, tile, _index(slot), layout, self.site(stage)))
+        return v
+
+    def store_shared(self, tile: Shared, value: Expr, layout: Fragment, slot: Index = 0, stage: str = "") -> None:
+        self.add(s.StoreShared(tile, _index(slot), value, layout, self.site(stage)))
+
+    def surface(self, buffer: Global, shift: Index = 0, extent: Index | None = None) -> Expr:
+        """A window of a buffer; all of it if nothing is said."""
+        return x.Surface(buffer, _index(shift), _index(buffer.bytes if extent is None else extent))
+
+    def global_load(
+        self, name: str, type: AnyType, surface: Expr, varying: Index, uniform: Index = 0, imm: int = 0
+    ) -> Var:
+        v = self.var(name, type)
+        self.add(s.GlobalLoad(v, surface, _index(varying), _index(uniform), imm, self.site()))
+        return v
+
+    def global_store(self, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0) -> None:
+        self.add(s.GlobalStore(surface, _index(varying), _index(uniform), imm, value, self.site()))
+
+    def shared_read(self, name: str, type: AnyType, tile: Shared, address: Index, imm: int = 0) -> Var:
+        v = self.var(name, type)
+        self.add(s.SharedRead(v, tile, _index(address), imm, self.site()))
+        return v
+
+    def shared_write(self, tile: Shared, value: Expr, address: Index, imm: int = 0) -> None:
+        self.add(s.SharedWrite(tile, _index(address), imm, value, self.site()))
+
+    def done(self) -> Kernel:
+        """The kernel, not yet verified; variables that passes make get further ids."""
+        x.reserve_ids(self._ids)
+        params: tuple[Any, ...] = tuple(self.params)
+        body = s.block(*self._suites[0])
+        size = self.grid, self.subgroups, self.width
+        return Kernel(self.name, params, *size, self.group, self.subgroup, tuple(self.tiles), body)
+
+
+def _index(i: Index) -> Expr:
+    return i if isinstance(i, Expr) else x.const(i)
+
+
+def _indices(coords: Sequence[Index]) -> tuple[Expr, ...]:
+    return tuple(map(_index, coords))
