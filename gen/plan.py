@@ -127,6 +127,7 @@ def make_plan(problem: Conv, config: Config, facts: TargetFacts) -> Plan:
         pack if steps % pack == 0 else 1,
         waves_n,
         waves_m,
+        config.acc,
     )
     ic_padded = -(-problem.ic // tile_k) * tile_k if config.taps == "split" else problem.ic
     operands = views.forward(problem, ic_padded)

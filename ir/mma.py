@@ -63,6 +63,7 @@ class MmaTile:
     pack: int = 1
     waves_i: int = 1
     waves_j: int = 1
+    acc_bank: str = "v"  #: register bank of the accumulators, as the target names it
 
     def __attrs_post_init__(self) -> None:
         if self.steps % self.pack:

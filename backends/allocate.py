@@ -1,0 +1,127 @@
+"""Register allocation without spills: exact live ranges, aligned tuples, first fit.
+
+Positions count 2 per instruction: operands are read at 2n and results written at 2n + 1 (2n for early clobbers), so a
+result may take the register of an operand that dies. A live range is a bit set of positions, so holes are free for
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from convgen.backends.machine import Function, VirtualRegister
+from convgen.ir.error import DoesNotFit
+
+
+@attrs.frozen
+class Bank:
+    """A register file: how many words it has and how a tuple of a size must be aligned."""
+
+    limit: int
+    alignment: Mapping[int, int]  #: tuple size -> alignment in words; larger sizes take the greatest listed
+
+    def align(self, size: int) -> int:
+        return next((a for s, a in sorted(self.alignment.items(), reverse=True) if size >= s), 1)
+
+
+@attrs.frozen
+class Allocation:
+    """First physical word of each virtual register, and how many words of each bank are used."""
+
+    base: Mapping[VirtualRegister, int]
+    used: Mapping[str, int]
+
+
+def allocate(function: Function, banks: Mapping[str, Bank]) -> Allocation:
+    """Place every virtual register; DoesNotFit if a bank is too small."""
+    live = live_ranges(function)
+    occupied: dict[str, list[int]] = {name: [0] * bank.limit for name, bank in banks.items()}
+    base: dict[VirtualRegister, int] = {}
+    used = dict.fromkeys(banks, 0)
+
+    def place(v: VirtualRegister, at: int) -> None:
+        base[v] = at
+        used[v.bank] = max(used[v.bank], at + v.size)
+        for word in range(at, at + v.size):
+            occupied[v.bank][word] |= live[v]
+
+    # Pinned registers first; then by first position, larger tuples before smaller.
+    def key(v: VirtualRegister) -> tuple[bool, int, int, int]:
+        return v.fixed is None, live[v] & -live[v], -v.size, v.number
+
+    for v in sorted(live, key=key):
+        bank, words = banks[v.bank], occupied[v.bank]
+        if v.fixed is not None:
+            place(v, v.fixed)
+            continue
+        mask, step = live[v], bank.align(v.size)
+        for at in range(0, bank.limit - v.size + 1, step):
+            if all(not words[w] & mask for w in range(at, at + v.size)):
+                place(v, at)
+                break
+        else:
+            raise DoesNotFit(f"bank {v.bank} has no {v.size} free words of {bank.limit} for {v.name or v}")
+    return Allocation(base, used)
+
+
+def live_ranges(function: Function) -> dict[VirtualRegister, int]:
+    """The positions at which each virtual register holds a value that is still needed, as bits."""
+    starts, total = [], 0
+    for b in function.blocks:
+        starts.append(total)
+        total += len(b.instructions)
+    kills = _kills(function)
+    live_in: list[set[VirtualRegister]] = [set() for _ in function.blocks]
+    changed = True
+    while changed:
+        changed = False
+        for index in reversed(range(len(function.blocks))):
+            now = set().union(*(live_in[s] for s in function.successors(index)))
+            for i in reversed(function.blocks[index].instructions):
+                now -= kills.get(id(i), frozenset())
+                now |= {r.vreg for r in i.uses()}
+                now |= {r.vreg for r in i.defs()} - kills.get(id(i), frozenset())
+            if now != live_in[index]:
+                live_in[index], changed = now, True
+
+    ranges: dict[VirtualRegister, int] = {}
+    for index, b in enumerate(function.blocks):
+        now = set().union(*(live_in[s] for s in function.successors(index)))
+        end = 2 * (starts[index] + len(b.instructions))
+        opened = dict.fromkeys(now, end)
+        for offset in reversed(range(len(b.instructions))):
+            i = b.instructions[offset]
+            at = 2 * (starts[index] + offset)
+            killed = kills.get(id(i), frozenset())
+            for r in i.defs():
+                opened.setdefault(r.vreg, at + 2)
+            for v in dict.fromkeys(r.vreg for r in i.defs()):
+                if v in killed and v in opened:
+                    begin = at if i.op.early_clobber else at + 1
+                    ranges[v] = ranges.get(v, 0) | _span(begin, opened.pop(v))
+            for r in i.uses():
+                opened.setdefault(r.vreg, at + 1)
+        for v, until in opened.items():
+            ranges[v] = ranges.get(v, 0) | _span(2 * starts[index], until)
+    return dict(sorted(ranges.items(), key=lambda item: item[0].number))
+
+
+def _span(begin: int, end: int) -> int:
+    return ((1 << (end - begin)) - 1) << begin
+
+
+def _kills(function: Function) -> dict[int, frozenset[VirtualRegister]]:
+    """Which definitions start a value anew: those of the whole tuple, and the first of a tuple built in parts.
+
+    Keyed by the identity of the instruction; only looked up, never iterated.
+    """
+    seen: set[VirtualRegister] = set()
+    out: dict[int, frozenset[VirtualRegister]] = {}
+    for i in function.instructions():
+        read = {r.vreg for r in i.uses()}
+        begun = [r.vreg for r in i.defs() if (r.whole and r.vreg not in read) or r.vreg not in seen]
+        out[id(i)] = frozenset(v for v in begun if v not in read)
+        seen.update(r.vreg for r in i.defs())
+    return out

@@ -1,0 +1,177 @@
+"""What selection writes with: virtual registers, legal operands, constants, and the instruction list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convgen.backends.amdgpu.isa import OPCODES, is_inline
+from convgen.backends.machine import (
+    Access,
+    BasicBlock,
+    Flag,
+    Function,
+    Imm,
+    Instruction,
+    Opcode,
+    Operand,
+    Reg,
+    VirtualRegister,
+)
+
+#: VOP2 opcodes: the only VALU forms (with VOP1) that take a literal, as src0 and beside a VGPR (CDNA3 ISA 6.2).
+_LITERAL_SRC0 = frozenset(
+    "v_add_u32 v_sub_u32 v_subrev_u32 v_mul_u32_u24 v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32 v_and_b32 v_or_b32 "
+    "v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32".split()
+)
+_COMMUTATIVE = frozenset(
+    "v_add_u32 v_mul_u32_u24 v_and_b32 v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32".split()
+)
+
+
+def signed(value: int) -> int:
+    """A 32-bit pattern as the assembler prints integers: inline constants are signed."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+class Emitter:
+    """Appends instructions to the current block and keeps operands legal."""
+
+    def __init__(self, name: str) -> None:
+        self.function = Function(name)
+        self.entry: list[Instruction] = []  # constants, ahead of everything else
+        self._constants: dict[int, Reg] = {}
+        self._count = 0
+        self.block = self.start_block("entry")
+
+    def start_block(self, label: str, comment: str = "") -> BasicBlock:
+        """Begin a new basic block; code falls through into it."""
+        self.block = BasicBlock(label, comment=comment)
+        self.function.blocks.append(self.block)
+        return self.block
+
+    def finish(self) -> Function:
+        """The function, its constants loaded first."""
+        self.function.blocks[0].instructions[:0] = self.entry
+        return self.function
+
+    # ------------------------------------------------------------ registers
+
+    def new(self, bank: str, size: int = 1, name: str = "", fixed: int | None = None) -> Reg:
+        """A fresh tuple of `size` words."""
+        self._count += 1
+        return Reg(VirtualRegister(self._count, bank, size, name, fixed), 0, size)
+
+    def constant(self, value: int) -> Reg:
+        """A scalar register that holds `value` for the whole kernel, loaded once at entry."""
+        value = signed(value)
+        if value not in self._constants:
+            reg = self._constants[value] = self.new("s", 1, f"const_{value & 0xFFFFFFFF:#x}")
+            self.entry.append(Instruction(OPCODES["s_mov_b32"], (reg,), (Imm(value),)))
+        return self._constants[value]
+
+    # ------------------------------------------------------------ instructions
+
+    def emit(
+        self,
+        name: str | Opcode,
+        dst: Sequence[Reg | Flag] = (),
+        src: Sequence[Operand] = (),
+        *,
+        modifiers: Sequence[str] = (),
+        access: Access | None = None,
+        target: str = "",
+        comment: str = "",
+    ) -> Instruction:
+        """Append one instruction as given."""
+        op = OPCODES[name] if isinstance(name, str) else name
+        made = Instruction(op, tuple(dst), tuple(src), tuple(modifiers), access, target, comment)
+        self.block.instructions.append(made)
+        return made
+
+    def salu(self, name: str, *src: Operand, size: int = 1, comment: str = "", into: Reg | None = None) -> Reg:
+        """A scalar operation into a fresh register; at most one literal, further ones come from registers."""
+        literals = [s for s in src if isinstance(s, Imm) and not is_inline(signed(s.value))]
+        distinct = {signed(s.value) for s in literals}
+        if len(distinct) > 1:
+            src = tuple(self.constant(s.value) if s in literals[1:] else s for s in src)
+        dst = into or self.new("s", size)
+        self.emit(name, (dst,), src, comment=comment)
+        return dst
+
+    def scalar_compare(self, name: str, a: Operand, b: Operand) -> None:
+        """A comparison into scc."""
+        if all(isinstance(s, Imm) and not is_inline(signed(s.value)) for s in (a, b)):
+            b = self.constant(b.value)  # type: ignore[union-attr]
+        self.emit(name, (), (a, b))
+
+    def valu(self, name: str, *src: Operand, bank: str = "v", size: int = 1, into: Reg | None = None) -> Reg:
+        """A vector operation into a fresh register, operands moved to where the encoding can read them.
+
+        GFX9 reads one scalar register or literal a VALU instruction (CDNA3 ISA 6.2.1).
+        """
+        if name in _COMMUTATIVE and _is_constant(src[1]) and not _is_constant(src[0]):
+            src = (src[1], src[0], *src[2:])
+        legal: list[Operand] = []
+        scalar: Operand | None = None
+        for i, s in enumerate(src):
+            if isinstance(s, Imm):
+                s = Imm(signed(s.value))
+                if not is_inline(s.value):
+                    beside_vgpr = len(src) == 2 and isinstance(src[1], Reg) and src[1].bank == "v"
+                    if name in _LITERAL_SRC0 and i == 0 and beside_vgpr:
+                        legal.append(s)
+                        continue
+                    s = self.constant(s.value)
+            if isinstance(s, Reg) and s.bank == "a":
+                s = self.read_accumulator(s)
+            if isinstance(s, Reg) and s.bank == "s":
+                if scalar is not None and not s.same(scalar):
+                    s = self.move_to_vector(s)
+                else:
+                    scalar = s
+            legal.append(s)
+        dst = into or self.new(bank, size)
+        self.emit(name, (dst,), legal)
+        return dst
+
+    def move_to_vector(self, s: Operand) -> Reg:
+        """The operand in a vector register."""
+        if isinstance(s, Reg) and s.bank == "v":
+            return s
+        if isinstance(s, Reg) and s.bank == "a":
+            return self.read_accumulator(s)
+        dst = self.new("v")
+        self.emit("v_mov_b32", (dst,), (Imm(signed(s.value)) if isinstance(s, Imm) else s,))
+        return dst
+
+    def salu_from_lane(self, s: Operand) -> Operand:
+        """A value that all lanes agree on, in a scalar register."""
+        if not isinstance(s, Reg) or s.bank == "s":
+            return s
+        dst = self.new("s")
+        self.emit("v_readfirstlane_b32", (dst,), (self.move_to_vector(s),))
+        return dst
+
+    def read_accumulator(self, a: Reg) -> Reg:
+        """VALU cannot read accumulation registers; this can."""
+        dst = self.new("v")
+        self.emit("v_accvgpr_read_b32", (dst,), (a,))
+        return dst
+
+    def copy(self, dst: Reg, src: Reg) -> None:
+        """Word by word, between any two banks but from vector to scalar."""
+        for i in range(dst.count):
+            to, at = dst.words(i, 1), src.words(i, 1)
+            if to.bank == "s":
+                self.emit("s_mov_b32", (to,), (at,))
+            elif to.bank == "a":
+                self.emit("v_accvgpr_write_b32", (to,), (self.move_to_vector(at),))
+            elif at.bank == "a":
+                self.emit("v_accvgpr_read_b32", (to,), (at,))
+            else:
+                self.emit("v_mov_b32", (to,), (at,))
+
+
+def _is_constant(s: Operand) -> bool:
+    return isinstance(s, Imm) or (isinstance(s, Reg) and s.bank == "s")

@@ -1,0 +1,73 @@
+"""The instructions that selection uses, as rows. Mnemonics are checked by the assembler in the tests.
+
+Latencies (issue slots of 4 clocks) steer the scheduler only; correctness rests on the wait and hazard tables.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from convgen.backends.amdgpu.tables import FACTS
+from convgen.backends.machine import Opcode, Unit
+
+_SCC = ("scc",)
+
+_VALU = (
+    "v_mov_b32 v_add_u32 v_sub_u32 v_subrev_u32 v_mul_lo_u32 v_mul_hi_u32 v_mul_u32_u24 v_mad_u32_u24 v_lshlrev_b32 "
+    "v_lshrrev_b32 v_ashrrev_i32 v_and_b32 v_or_b32 v_xor_b32 v_not_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32 "
+    "v_lshl_add_u32 v_add_lshl_u32 v_add3_u32 v_lshl_or_b32 v_and_or_b32 v_or3_b32 v_bfe_u32 v_perm_b32 "
+    "v_cndmask_b32 v_readfirstlane_b32 v_accvgpr_read_b32 v_accvgpr_write_b32 v_cvt_f16_f32 v_pack_b32_f16 "
+    "v_cvt_pk_bf16_f32 v_cmp_lt_i32 v_cmp_le_i32 v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32"
+).split()
+_SALU_SCC = (
+    "s_add_i32 s_add_u32 s_sub_i32 s_and_b32 s_or_b32 s_xor_b32 s_and_b64 s_or_b64 s_not_b32 s_not_b64 s_lshl_b32 "
+    "s_lshr_b32 s_ashr_i32 s_min_i32 s_min_u32 s_max_i32 s_max_u32 s_cmp_lt_i32 s_cmp_le_i32 s_cmp_eq_u32 "
+    "s_cmp_lg_u32 s_cmp_lt_u32 s_cmp_le_u32"
+).split()
+_SALU = "s_mov_b32 s_mov_b64 s_mul_i32 s_mul_hi_u32".split()
+_SALU_READS_SCC = "s_cselect_b32 s_cselect_b64".split()
+
+_LDS_LATENCY = 20
+_GLOBAL_LATENCY = 150
+_SCALAR_LATENCY = 50
+
+
+def _rows() -> dict[str, Opcode]:
+    rows = [Opcode(n, Unit.VALU) for n in _VALU]
+    rows += [Opcode(n, Unit.SALU, writes=_SCC) for n in _SALU_SCC]
+    rows += [Opcode(n, Unit.SALU) for n in _SALU]
+    rows += [Opcode(n, Unit.SALU, reads=_SCC) for n in _SALU_READS_SCC]
+    rows.append(Opcode("s_addc_u32", Unit.SALU, reads=_SCC, writes=_SCC))
+    rows += [Opcode(f"s_load_dwordx{n}", Unit.SCALAR_MEMORY, _SCALAR_LATENCY) for n in (2, 4, 8)]
+    rows.append(Opcode("s_load_dword", Unit.SCALAR_MEMORY, _SCALAR_LATENCY))
+    rows += [Opcode(f"ds_read_{w}", Unit.SHARED, _LDS_LATENCY) for w in ("b128", "b64", "b32", "u16", "u8")]
+    rows += [Opcode(f"ds_write_{w}", Unit.SHARED, _LDS_LATENCY) for w in ("b128", "b64", "b32", "b16", "b8")]
+    for width in ("dwordx4", "dwordx3", "dwordx2", "dword"):
+        rows += [Opcode(f"buffer_{m}_{width}", Unit.GLOBAL, _GLOBAL_LATENCY) for m in ("load", "store")]
+    rows += [Opcode(f"buffer_load_{w}", Unit.GLOBAL, _GLOBAL_LATENCY) for w in ("ushort", "ubyte")]
+    rows += [Opcode(f"buffer_store_{w}", Unit.GLOBAL, _GLOBAL_LATENCY) for w in ("short", "byte")]
+    rows += [Opcode(n, Unit.CONTROL) for n in ("s_waitcnt", "s_barrier", "s_nop", "s_endpgm", "s_branch")]
+    rows += [Opcode(n, Unit.CONTROL, reads=_SCC) for n in ("s_cbranch_scc0", "s_cbranch_scc1")]
+    return {row.name: row for row in rows}
+
+
+OPCODES: dict[str, Opcode] = _rows()
+
+
+@cache
+def mfma(name: str) -> Opcode:
+    """The row of a matrix instruction: it blocks its pipe for its passes; its result is readable some passes later."""
+    passes = next(a.passes for facts in FACTS.values() for a in facts.atoms if a.name == name)
+    return Opcode(name, Unit.MATRIX, latency=passes + 3, busy=passes, early_clobber=True)
+
+
+#: bytes a lane -> mnemonic suffix
+LOAD_WIDTH = {16: "dwordx4", 12: "dwordx3", 8: "dwordx2", 4: "dword", 2: "ushort", 1: "ubyte"}
+STORE_WIDTH = {16: "dwordx4", 12: "dwordx3", 8: "dwordx2", 4: "dword", 2: "short", 1: "byte"}
+DS_READ_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "u16", 1: "u8"}
+DS_WRITE_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "b16", 1: "b8"}
+
+
+def is_inline(value: int) -> bool:
+    """Whether the encoding holds this integer without a literal dword (CDNA3 ISA, "Operands": -16..64)."""
+    return -16 <= value <= 64

@@ -1,0 +1,147 @@
+"""The assembly a person reads: header, body with phases and comments, kernel descriptor, metadata.
+
+Directives follow LLVM's AMDGPUUsage, code object version 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from convgen.backends.allocate import Allocation
+from convgen.backends.amdgpu.physical import Physical
+from convgen.backends.machine import Function, Instruction
+from convgen.backends.target import Emitted
+from convgen.ir.memory import Global
+from convgen.ir.program import Kernel
+
+_COMMENT_COLUMN = 64
+_SGPR_GRANULE = 8
+_VGPR_GRANULE = 8
+
+
+@attrs.frozen
+class Resources:
+    """What the kernel descriptor declares."""
+
+    vgpr: int
+    agpr: int
+    sgpr: int
+    lds_bytes: int
+    kernarg_size: int
+
+    @property
+    def accum_offset(self) -> int:
+        """Where accumulation registers begin in the unified file: a multiple of 4, at least 4."""
+        return max(4, -(-self.vgpr // 4) * 4)
+
+    @property
+    def total_vgpr(self) -> int:
+        return self.accum_offset + self.agpr if self.agpr else max(1, self.vgpr)
+
+
+def function_text(function: Function, physical: Physical) -> Iterator[str]:
+    """The body, one line an instruction."""
+    symbol = function.name
+    yield f"{symbol}:"
+    for index, block in enumerate(function.blocks):
+        if index:
+            yield f"{_label(symbol, block.label)}:" + (f"  // {block.comment}" if block.comment else "")
+        yield from (_line(i, symbol, physical) for i in block.instructions)
+
+
+def _label(symbol: str, label: str) -> str:
+    return f".L{symbol}.{label}"
+
+
+def _line(i: Instruction, symbol: str, physical: Physical) -> str:
+    operands = ", ".join(physical.text(o) for o in (*i.dst, *i.src))
+    if i.target:
+        operands = _label(symbol, i.target)
+    words = " ".join(x for x in (operands, *i.modifiers) if x)
+    text = f"    {i.op.name:<22} {words}".rstrip()
+    return f"{text:<{_COMMENT_COLUMN}}  // {i.comment}" if i.comment else text
+
+
+def register_map(allocation: Allocation) -> Iterator[str]:
+    """Which tuples of two or more registers hold what, lowest first; tuples that share a place share a line."""
+    named: dict[tuple[str, int, int], dict[str, None]] = {}
+    for v, base in allocation.base.items():
+        if v.size > 1 and v.name:
+            named.setdefault((v.bank, base, v.size), {}).setdefault(v.name)
+    for (bank, base, size), names in sorted(named.items()):
+        yield f"{bank}[{base}:{base + size - 1}]".ljust(11) + ", ".join(names)
+
+
+def lds_map(kernel: Kernel) -> Iterator[str]:
+    """Where the shared tiles lie."""
+    for t in kernel.shared:
+        base = kernel.shared_base(t)
+        swizzle = f", chunk ^ (row >> {t.swizzle.shift} & {t.swizzle.mask})" if t.swizzle.mask else ""
+        shape = f"{t.slots} x {t.rows} x {t.cols} {t.elem}, row pitch {t.pitch}{swizzle}"
+        yield f"{base:#07x}..{base + t.bytes:#07x}  {t.name}: {shape}"
+
+
+def kernel_text(kernel: Kernel, header: Sequence[str], body: Iterator[str], maps: Sequence[str], r: Resources) -> str:
+    """One kernel: header comments, body, descriptor."""
+    name = kernel.name
+    threads = kernel.subgroups * kernel.width
+    lines = [f"// {line}".rstrip() for line in (*header, *maps)]
+    lines += ["    .text", f"    .globl  {name}", "    .p2align 8", f"    .type   {name},@function"]
+    lines += [*body, f".L{name}.size = . - {name}", f"    .size   {name}, .L{name}.size", ""]
+    lines += ["    .section .rodata,\"a\",@progbits", "    .p2align 6", f"    .amdhsa_kernel {name}"]
+    directives = {
+        "group_segment_fixed_size": r.lds_bytes,
+        "private_segment_fixed_size": 0,
+        "kernarg_size": r.kernarg_size,
+        "user_sgpr_count": 2,
+        "user_sgpr_kernarg_segment_ptr": 1,
+        "system_sgpr_workgroup_id_x": 1,
+        "system_sgpr_workgroup_id_y": int(any(count > 1 for count in kernel.grid[1:])),
+        "system_sgpr_workgroup_id_z": int(kernel.grid[2] > 1),
+        "system_vgpr_workitem_id": 0,
+        "next_free_vgpr": r.total_vgpr,
+        "accum_offset": r.accum_offset,
+        "next_free_sgpr": max(1, r.sgpr),
+        "reserve_vcc": 0,
+    }
+    lines += [f"        .amdhsa_{key} {value}" for key, value in directives.items()]
+    lines += ["    .end_amdhsa_kernel", f"// workgroup of {threads} threads"]
+    return "\n".join(lines) + "\n"
+
+
+def metadata(kernels: Sequence[tuple[Kernel, Resources, Sequence[tuple[str, int, int]]]], target: str) -> str:
+    """The metadata note of a module (code object v5 is version 1.2)."""
+    lines = ["    .amdgpu_metadata", "---", "amdhsa.version: [ 1, 2 ]", f"amdhsa.target: {_triple(target)}"]
+    lines.append("amdhsa.kernels:")
+    for kernel, r, arguments in kernels:
+        fields = {
+            ".name": kernel.name,
+            ".symbol": f"{kernel.name}.kd",
+            ".kernarg_segment_size": r.kernarg_size,
+            ".kernarg_segment_align": 8,
+            ".group_segment_fixed_size": r.lds_bytes,
+            ".private_segment_fixed_size": 0,
+            ".wavefront_size": kernel.width,
+            ".sgpr_count": -(-r.sgpr // _SGPR_GRANULE) * _SGPR_GRANULE,
+            ".vgpr_count": -(-r.total_vgpr // _VGPR_GRANULE) * _VGPR_GRANULE,
+            ".agpr_count": r.agpr,
+            ".max_flat_workgroup_size": kernel.subgroups * kernel.width,
+        }
+        first, *rest = (f"{key}: {value}" for key, value in fields.items())
+        lines += [f"  - {first}", *(f"    {line}" for line in rest), "    .args:"]
+        for p, (name, offset, size) in zip(kernel.params, arguments):
+            kind = "global_buffer, .address_space: global" if isinstance(p, Global) else "by_value"
+            lines.append(f"      - {{ .name: {name}, .offset: {offset}, .size: {size}, .value_kind: {kind} }}")
+    return "\n".join([*lines, "...", "    .end_amdgpu_metadata", ""])
+
+
+def _triple(target: str) -> str:
+    return f"amdgcn-amd-amdhsa--{target}"
+
+
+def module_text(target: str, kernels: Sequence[Emitted], note: str) -> str:
+    """The assembly file."""
+    head = [f'    .amdgcn_target "{_triple(target)}"', "    .amdhsa_code_object_version 5", ""]
+    return "\n".join(head) + "\n".join(k.text for k in kernels) + "\n" + note

@@ -1,0 +1,273 @@
+"""Selection of scalar-typed expressions: SALU for uniform values, VALU for varying ones, masks for varying bools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from convgen.backends.amdgpu.emitter import Emitter
+from convgen.backends.machine import Imm, Operand, Reg
+from convgen.ir.bounds import Bounds
+from convgen.ir.error import Unsupported, VerifyError
+from convgen.ir.expr import (
+    Add,
+    And,
+    Binary,
+    Cast,
+    Comparison,
+    Const,
+    Eq,
+    Expr,
+    Lane,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Mul,
+    MulHi,
+    Ne,
+    Not,
+    Or,
+    Select,
+    Shl,
+    Shr,
+    Sub,
+    Uniform,
+    Var,
+    Xor,
+)
+from convgen.ir.types import Kind, Type
+from convgen.ir.uniform import Uniformity
+
+#: node class -> (SALU mnemonic for signed, for unsigned)
+_SALU: dict[type[Expr], tuple[str, str]] = {
+    Add: ("s_add_i32", "s_add_u32"),
+    Sub: ("s_sub_i32", "s_sub_i32"),
+    Mul: ("s_mul_i32", "s_mul_i32"),
+    MulHi: ("s_mul_hi_u32", "s_mul_hi_u32"),
+    And: ("s_and_b32", "s_and_b32"),
+    Or: ("s_or_b32", "s_or_b32"),
+    Xor: ("s_xor_b32", "s_xor_b32"),
+    Shl: ("s_lshl_b32", "s_lshl_b32"),
+    Shr: ("s_ashr_i32", "s_lshr_b32"),
+    Min: ("s_min_i32", "s_min_u32"),
+    Max: ("s_max_i32", "s_max_u32"),
+}
+_SALU_COMPARE: dict[type[Expr], tuple[str, str]] = {
+    Lt: ("s_cmp_lt_i32", "s_cmp_lt_u32"),
+    Le: ("s_cmp_le_i32", "s_cmp_le_u32"),
+    Eq: ("s_cmp_eq_u32", "s_cmp_eq_u32"),
+    Ne: ("s_cmp_lg_u32", "s_cmp_lg_u32"),
+}
+#: node class -> (VALU mnemonic for signed, for unsigned, operands swapped)
+_VALU: dict[type[Expr], tuple[str, str, bool]] = {
+    Add: ("v_add_u32", "v_add_u32", False),
+    Sub: ("v_sub_u32", "v_sub_u32", False),
+    Mul: ("v_mul_lo_u32", "v_mul_lo_u32", False),
+    MulHi: ("v_mul_hi_u32", "v_mul_hi_u32", False),
+    And: ("v_and_b32", "v_and_b32", False),
+    Or: ("v_or_b32", "v_or_b32", False),
+    Xor: ("v_xor_b32", "v_xor_b32", False),
+    Shl: ("v_lshlrev_b32", "v_lshlrev_b32", True),
+    Shr: ("v_ashrrev_i32", "v_lshrrev_b32", True),
+    Min: ("v_min_i32", "v_min_u32", False),
+    Max: ("v_max_i32", "v_max_u32", False),
+}
+_VALU_COMPARE: dict[type[Expr], tuple[str, str]] = {
+    Lt: ("v_cmp_lt_i32", "v_cmp_lt_u32"),
+    Le: ("v_cmp_le_i32", "v_cmp_le_u32"),
+    Eq: ("v_cmp_eq_u32", "v_cmp_eq_u32"),
+    Ne: ("v_cmp_ne_u32", "v_cmp_ne_u32"),
+}
+_U24 = (1 << 24) - 1
+
+
+class Scalars:
+    """Evaluates 32-bit integer and bool expressions. Nothing is remembered between calls: sharing is IR's business."""
+
+    def __init__(self, out: Emitter, uniform: Uniformity, bounds: Bounds) -> None:
+        self.out, self.uniform, self.bounds = out, uniform, bounds
+        self.env: dict[Var, Operand] = {}
+        self.lane: Reg | None = None
+
+    def value(self, e: Expr) -> Operand:
+        """The value as an operand: scalar register or immediate if uniform, vector register otherwise."""
+        e = strip(e)
+        match e:
+            case Const():
+                return Imm(e.bits)
+            case Var():
+                if e not in self.env:
+                    raise VerifyError(f"selection: {e.name} is not bound")
+                return self.env[e]
+            case Lane():
+                assert self.lane is not None
+                return self.lane
+            case Uniform(a):
+                return self.out.salu_from_lane(self.value(a))
+        if not isinstance(e.type, Type) or (e.type.bits != 32 and not e.type.is_bool):
+            raise Unsupported(f"given an expression of type {e.type}, wanted 32-bit integers: {e}")
+        return self._uniform(e) if self.uniform(e) else self._varying(e)
+
+    # ------------------------------------------------------------ uniform
+
+    def _uniform(self, e: Expr) -> Operand:
+        unsigned = e.type.elem.kind is Kind.UNSIGNED
+        if e.type.elem.is_bool:
+            self.condition(e)
+            return self.out.salu("s_cselect_b32", Imm(1), Imm(0))
+        match e:
+            case Binary() if type(e) in _SALU:
+                a, b = self.value(e.a), self.value(e.b)
+                return self.out.salu(_SALU[type(e)][unsigned], a, b)
+            case Not(a):
+                return self.out.salu("s_not_b32", self.value(a))
+            case Select(cond, a, b):
+                x, y = self.value(a), self.value(b)
+                self.condition(cond)
+                return self.out.salu("s_cselect_b32", x, y)
+        raise Unsupported(f"given {type(e).__name__}, wanted an operation the scalar unit has: {e}")
+
+    def condition(self, e: Expr) -> None:
+        """Leave a uniform bool in scc."""
+        e = strip(e)
+        if isinstance(e, Comparison):
+            a, b = self.value(e.a), self.value(e.b)
+            unsigned = e.a.type.elem.kind is Kind.UNSIGNED
+            self.out.scalar_compare(_SALU_COMPARE[type(e)][unsigned], a, b)
+        elif isinstance(e, (And, Or)):
+            a, b = self.value(e.a), self.value(e.b)
+            self.out.salu(_SALU[type(e)][0], a, b)  # scc = (result != 0)
+        elif isinstance(e, Not):
+            self.out.scalar_compare("s_cmp_eq_u32", self.value(e.a), Imm(0))
+        else:
+            self.out.scalar_compare("s_cmp_lg_u32", self.value(e), Imm(0))
+
+    # ------------------------------------------------------------ varying
+
+    def _varying(self, e: Expr) -> Reg:
+        if e.type.elem.is_bool:
+            return self.mask(e)
+        fused = _FUSED.get(type(e))
+        found = fused(self, e) if fused else None
+        if found is not None:
+            return found
+        match e:
+            case Binary() if type(e) in _VALU:
+                name = _VALU[type(e)]
+                a, b = self.value(e.a), self.value(e.b)
+                unsigned = e.type.elem.kind is Kind.UNSIGNED
+                return self.out.valu(name[unsigned], *((b, a) if name[2] else (a, b)))
+            case Not(a):
+                return self.out.valu("v_not_b32", self.value(a))
+            case Select(cond, a, b):
+                x, y = self.value(a), self.value(b)
+                return self._select(self.mask(cond), x, y)
+        raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector unit has: {e}")
+
+    def _select(self, mask: Reg, x: Operand, y: Operand) -> Reg:
+        """The mask takes the one scalar operand, so the values must be vector registers or inline constants."""
+        legal = [self.out.move_to_vector(v) if not _inline(v) else v for v in (y, x)]
+        dst = self.out.new("v")
+        self.out.emit("v_cndmask_b32", (dst,), (*legal, mask))
+        return dst
+
+    def mask(self, e: Expr) -> Reg:
+        """A varying bool: one bit a lane in a scalar pair."""
+        e = strip(e)
+        if isinstance(e, Var):
+            held = self.env[e]
+            if isinstance(held, Reg) and held.count == 2:
+                return held
+        if self.uniform(e):
+            self.condition(e)
+            return self.out.salu("s_cselect_b64", Imm(-1), Imm(0), size=2)
+        match e:
+            case Comparison():
+                a, b = self.value(e.a), self.value(e.b)
+                unsigned = e.a.type.elem.kind is Kind.UNSIGNED
+                return self.out.valu(_VALU_COMPARE[type(e)][unsigned], a, b, bank="s", size=2)
+            case And(a, b):
+                return self.out.salu("s_and_b64", self.mask(a), self.mask(b), size=2)
+            case Or(a, b):
+                return self.out.salu("s_or_b64", self.mask(a), self.mask(b), size=2)
+            case Not(a):
+                return self.out.salu("s_not_b64", self.mask(a), size=2)
+        raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {e}")
+
+    # ------------------------------------------------------------ fused forms
+
+    def fits_u24(self, *es: Expr) -> bool:
+        """Whether all values are provably in [0, 2^24)."""
+        return all(0 <= self.bounds(e)[0] and self.bounds(e)[1] <= _U24 for e in es)
+
+
+def strip(e: Expr) -> Expr:
+    """Without conversions between integers of the same width, which change no bit."""
+    while isinstance(e, Cast) and isinstance(e.dtype, Type) and e.dtype.is_int and e.a.type.elem.is_int:
+        if e.a.type.bits != e.dtype.bits:
+            break
+        e = e.a
+    return e
+
+
+def _inline(v: Operand) -> bool:
+    return isinstance(v, Imm) and -16 <= v.value <= 64
+
+
+def _power(e: Expr) -> int | None:
+    if isinstance(e, Const) and e.bits > 0 and e.bits & (e.bits - 1) == 0:
+        return e.bits.bit_length() - 1
+    return None
+
+
+def _shifted(s: Scalars, e: Expr) -> tuple[Expr, Operand] | None:
+    """`e` as (operand, amount) of a left shift, if it is a varying one computed just here."""
+    e = strip(e)
+    if s.uniform(e):
+        return None
+    if isinstance(e, Shl):
+        return e.a, s.value(e.b)
+    power = _power(e.b) if isinstance(e, Mul) else None
+    return (e.a, Imm(power)) if power is not None and isinstance(e, Mul) else None
+
+
+def _fuse_add(s: Scalars, e: Any) -> Reg | None:
+    for x, y in ((e.a, e.b), (e.b, e.a)):
+        shifted = _shifted(s, x)
+        if shifted:
+            return s.out.valu("v_lshl_add_u32", s.value(shifted[0]), shifted[1], s.value(y))
+    for x, y in ((strip(e.a), e.b), (strip(e.b), e.a)):
+        if s.uniform(x):
+            continue
+        if isinstance(x, Mul) and s.fits_u24(x.a, x.b):
+            return s.out.valu("v_mad_u32_u24", s.value(x.a), s.value(x.b), s.value(y))
+        if isinstance(x, Add):
+            return s.out.valu("v_add3_u32", s.value(x.a), s.value(x.b), s.value(y))
+    return None
+
+
+def _fuse_or(s: Scalars, e: Any) -> Reg | None:
+    for x, y in ((e.a, e.b), (e.b, e.a)):
+        x = strip(x)
+        if s.uniform(x):
+            continue
+        if isinstance(x, And):
+            return s.out.valu("v_and_or_b32", s.value(x.a), s.value(x.b), s.value(y))
+        if isinstance(x, Shl):
+            return s.out.valu("v_lshl_or_b32", s.value(x.a), s.value(x.b), s.value(y))
+        if isinstance(x, Or):
+            return s.out.valu("v_or3_b32", s.value(x.a), s.value(x.b), s.value(y))
+    return None
+
+
+def _fuse_mul(s: Scalars, e: Any) -> Reg | None:
+    power = _power(e.b)
+    if power is not None:
+        return s.out.valu("v_lshlrev_b32", Imm(power), s.value(e.a))
+    if s.fits_u24(e.a, e.b):
+        return s.out.valu("v_mul_u32_u24", s.value(e.b), s.value(e.a))
+    return None
+
+
+_FUSED: dict[type[Expr], Callable[[Scalars, Any], Reg | None]] = {Add: _fuse_add, Or: _fuse_or, Mul: _fuse_mul}

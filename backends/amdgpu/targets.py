@@ -1,0 +1,119 @@
+"""The CDNA targets as `backends.target.Target` objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from convgen.backends.allocate import Bank, allocate
+from convgen.backends.amdgpu import printer
+from convgen.backends.amdgpu.assemble import assemble
+from convgen.backends.amdgpu.hazards import insert_nops
+from convgen.backends.amdgpu.physical import Physical
+from convgen.backends.amdgpu.select import argument_offsets, select
+from convgen.backends.amdgpu.tables import FACTS
+from convgen.backends.amdgpu.waits import insert_waits
+from convgen.backends.schedule import schedule
+from convgen.backends.simulation import LaunchRequest, SimReport
+from convgen.backends.target import Emitted, Progress
+from convgen.ir.error import DoesNotFit
+from convgen.ir.program import Kernel
+
+#: gfx90a and later: vector tuples start even; scalar pairs even, wider ones at multiples of 4 (ISA, "SGPR alignment").
+_BANKS = {
+    "v": Bank(256, {1: 1, 2: 2}),
+    "a": Bank(256, {1: 1, 2: 2}),
+    "s": Bank(102, {1: 1, 2: 2, 4: 4}),
+}
+_SIMDS = 4
+_REGISTERS_PER_SIMD_LANE = 512
+_REGISTER_GRANULE = 8
+
+
+class AmdTarget:
+    """One CDNA generation."""
+
+    text_suffix = ".s"
+    object_suffix = ".hsaco"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.facts = FACTS[name]
+        self._notes: dict[str, tuple[Kernel, printer.Resources, Sequence[tuple[str, int, int]]]] = {}
+
+    def emit(self, kernel: Kernel, header: Sequence[str] = ()) -> Emitted:
+        """A message-level kernel as text; DoesNotFit if registers do not suffice."""
+        stages: dict[str, float] = {}
+
+        def timed(stage: str, run: Callable[[], Any]) -> Any:
+            start = perf_counter()
+            result = run()
+            stages[stage] = stages.get(stage, 0.0) + perf_counter() - start
+            return result
+
+        function = timed("select", lambda: select(kernel, self.facts))
+        timed("schedule", lambda: schedule(function))
+        allocation = timed("allocate", lambda: allocate(function, _BANKS))
+        physical = Physical(allocation)
+        timed("waits", lambda: insert_waits(function, physical))
+        timed("hazards", lambda: insert_nops(function, physical, self.name))
+
+        arguments, size = _arguments(kernel)
+        r = printer.Resources(
+            allocation.used["v"], allocation.used["a"], allocation.used["s"], kernel.shared_bytes, size
+        )
+        self._check_occupancy(kernel, r)
+        maps = ["registers:", *(f"  {line}" for line in printer.register_map(allocation))]
+        if kernel.shared:
+            maps += ["LDS:", *(f"  {line}" for line in printer.lds_map(kernel))]
+        body = printer.function_text(function, physical)
+        text = timed("print", lambda: printer.kernel_text(kernel, header, body, maps, r))
+        self._notes[kernel.name] = (kernel, r, arguments)
+        registers = {"vgpr": r.vgpr, "agpr": r.agpr, "sgpr": r.sgpr}
+        return Emitted(kernel.name, text, registers, r.lds_bytes, tuple(arguments), size, stages)
+
+    def _check_occupancy(self, kernel: Kernel, r: printer.Resources) -> None:
+        """All waves of a workgroup must be resident at once."""
+        waves = -(-kernel.subgroups // _SIMDS)
+        each = -(-r.total_vgpr // _REGISTER_GRANULE) * _REGISTER_GRANULE
+        if waves * each > _REGISTERS_PER_SIMD_LANE:
+            raise DoesNotFit(f"{waves} waves a SIMD of {each} registers, at most {_REGISTERS_PER_SIMD_LANE} in all")
+
+    def module(self, kernels: Sequence[Emitted]) -> str:
+        """The assembly file of kernels that `emit` made."""
+        note = printer.metadata([self._notes[k.name] for k in kernels], self.name)
+        return printer.module_text(self.name, kernels, note)
+
+    def assemble(self, text: str) -> bytes | None:
+        """The code object; None without an assembler."""
+        return assemble(text, self.name)
+
+    def simulate(
+        self,
+        code_object: bytes,
+        launches: Sequence[LaunchRequest],
+        buffers: Mapping[str, np.ndarray[Any, np.dtype[np.uint8]]],
+        *,
+        progress: Progress | None = None,
+    ) -> SimReport:
+        """Run on the strict simulator."""
+        from convgen.backends.amdgpu.sim import simulate
+
+        return simulate(code_object, launches, buffers, progress=progress)
+
+
+def _arguments(kernel: Kernel) -> tuple[list[tuple[str, int, int]], int]:
+    placed = []
+    end = 0
+    for offset, p in argument_offsets(kernel):
+        size = p.type.bits // 8 if hasattr(p, "type") else 8
+        placed.append((p.name, offset, size))
+        end = offset + size
+    return placed, -(-end // 8) * 8
+
+
+TARGETS: dict[str, Callable[[], AmdTarget]] = {name: partial(AmdTarget, name) for name in FACTS}

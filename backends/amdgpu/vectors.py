@@ -1,0 +1,238 @@
+"""Selection of vector-typed values: packs, slices, conversions and matrix products.
+
+A vector value is a tuple of register views in element order, low bits first. Values narrower than a word stand in the
+low bits of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from convgen.backends.amdgpu.isa import mfma
+from convgen.backends.amdgpu.scalars import Scalars
+from convgen.backends.machine import Imm, Operand, Reg
+from convgen.ir.error import Unsupported, VerifyError
+from convgen.ir.expr import Cast, Const, Expr, Mma, Pack, Slice, Splat, Var
+from convgen.ir.types import Type, VectorType, bf16, f16, f32
+
+Parts = tuple[Reg, ...]
+
+
+class Vectors:
+    """Evaluates vector expressions on top of `Scalars`."""
+
+    def __init__(self, scalars: Scalars, uses: dict[Var, int]) -> None:
+        self.scalars, self.out, self.uses = scalars, scalars.out, uses
+        self.env: dict[Var, Parts] = {}
+        self.owned: dict[Var, bool] = {}  # whether a variable's registers are its alone
+
+    def value(self, e: Expr) -> Parts:
+        """The registers that hold a vector."""
+        match e:
+            case Var():
+                if e not in self.env:
+                    raise VerifyError(f"selection: {e.name} is not bound")
+                return self.env[e]
+            case Pack(_, parts):
+                return self._pack(parts)
+            case Slice(a, start, count):
+                return self._slice(self.value(a), a.type.elem, start, count)
+            case Cast(VectorType() as to, a):
+                return (self._convert(to, a),)
+            case Splat(dtype, a):
+                return (self.filled(dtype, a, "v"),)
+            case Mma():
+                return self._mma(e)
+        raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a vector operation: {e}")
+
+    # ------------------------------------------------------------ registers
+
+    def filled(self, dtype: VectorType, a: Expr, bank: str, like: Reg | None = None) -> Reg:
+        """A tuple with every element equal to a constant whose bits repeat in a word."""
+        if not isinstance(a, Const):
+            raise Unsupported(f"given a splat of {a}, wanted a constant")
+        word = sum(a.bits << i for i in range(0, 32, a.dtype.bits))
+        dst = like or self.out.new(bank, max(1, dtype.bits // 32))
+        for i in range(dst.count):
+            name = "v_accvgpr_write_b32" if bank == "a" else "v_mov_b32"
+            value: Operand = Imm(word - (1 << 32) if word >> 31 else word)
+            self.out.emit(name, (dst.words(i, 1),), (value,))
+        return dst
+
+    def tuple_of(self, parts: Parts, name: str = "") -> Reg:
+        """The value in one tuple, copied only if it is not in one already."""
+        if len(parts) == 1:
+            return parts[0]
+        first = parts[0]
+        at = first.first
+        if all(p.vreg is first.vreg for p in parts):
+            for p in parts:
+                if p.first != at:
+                    break
+                at += p.count
+            else:
+                return Reg(first.vreg, first.first, at - first.first)
+        dst = self.out.new("v", sum(p.count for p in parts), name)
+        at = 0
+        for p in parts:
+            self.out.copy(dst.words(at, p.count), p)
+            at += p.count
+        return dst
+
+    @staticmethod
+    def view(parts: Parts, first: int, count: int) -> Parts:
+        """Words [first, first + count) of a value."""
+        out: list[Reg] = []
+        for p in parts:
+            if count > 0 and first < p.count:
+                take = min(count, p.count - first)
+                out.append(p.words(first, take))
+                count -= take
+                first = 0
+            else:
+                first -= p.count
+        return tuple(out)
+
+    # ------------------------------------------------------------ structure
+
+    def _pack(self, parts: tuple[Expr, ...]) -> Parts:
+        out: list[Reg] = []
+        pending: list[tuple[Reg, int]] = []
+        narrow = all(p.type.bits < 32 for p in parts)
+        words = sum(p.type.bits for p in parts) // 32
+        joined = self.out.new("v", words) if narrow and words else None
+        for p in parts:
+            held = self.value(p) if isinstance(p.type, VectorType) else (self.out.move_to_vector(self.scalars.value(p)),)
+            if p.type.bits >= 32:
+                out.extend(held)
+                continue
+            pending.append((held[0], p.type.bits))
+            if sum(bits for _, bits in pending) == 32:
+                into = joined.words(len(out), 1) if joined else self.out.new("v")
+                out.append(self._join(pending, into))
+                pending = []
+        if pending:
+            if len(parts) != 1:
+                raise Unsupported(f"given a pack of {sum(b for _, b in pending)} bits, wanted whole words")
+            return (pending[0][0],)
+        return (joined,) if joined else tuple(out)
+
+    def _join(self, pieces: list[tuple[Reg, int]], into: Reg) -> Reg:
+        """Narrow values with clean upper bits, side by side in one word."""
+        acc, shift = pieces[0][0], pieces[0][1]
+        for i, (reg, bits) in enumerate(pieces[1:], 2):
+            acc = self.out.valu("v_lshl_or_b32", reg, Imm(shift), acc, into=into if i == len(pieces) else None)
+            shift += bits
+        return acc
+
+    def _slice(self, parts: Parts, elem: Type, start: int, count: int) -> Parts:
+        first, offset = divmod(start * elem.bits, 32)
+        bits = count * elem.bits
+        if offset:
+            if offset + bits > 32:
+                raise Unsupported(f"given a slice at bit {offset} of {bits} bits, wanted one within a word")
+            (word,) = self.view(parts, first, 1)
+            return (self.out.valu("v_lshrrev_b32", Imm(offset), word),)
+        return self.view(parts, first, max(1, bits // 32))
+
+    # ------------------------------------------------------------ conversions
+
+    def _convert(self, to: VectorType, a: Expr) -> Reg:
+        source = self.value(a)
+        made = _CONVERSIONS.get((a.type.elem, to.elem))
+        if a.type.elem is to.elem:
+            return self.tuple_of(source)
+        if made is None:
+            raise Unsupported(f"given a conversion from {a.type} to {to}, wanted one of f32 to f16 or bf16")
+        one, two = made
+        dst = self.out.new("v", max(1, to.bits // 32))
+        words = [w.words(i, 1) for w in source for i in range(w.count)]
+        if to.lanes == 1:
+            one(self, words[0], dst)
+            return dst
+        for i in range(0, to.lanes, 2):
+            two(self, words[i], words[i + 1], dst.words(i // 2, 1))
+        return dst
+
+    def _f16(self, word: Reg, into: Reg | None = None) -> Reg:
+        return self.out.valu("v_cvt_f16_f32", word, into=into)
+
+    def _f16_pair(self, low: Reg, high: Reg, into: Reg) -> Reg:
+        return self.out.valu("v_pack_b32_f16", self._f16(low), self._f16(high), into=into)
+
+    def _bf16_high(self, word: Reg) -> Reg:
+        """bf16 in the upper half of a word: round to nearest even by adding, NaN kept quiet (no native conversion)."""
+        x = self.out.move_to_vector(word)
+        odd = self.out.valu("v_bfe_u32", x, Imm(16), Imm(1))
+        rounded = self.out.valu("v_add3_u32", x, odd, Imm(0x7FFF))
+        quiet = self.out.valu("v_or_b32", Imm(0x400000), x)
+        nan = self.out.valu("v_cmp_u_f32", x, x, bank="s", size=2)
+        dst = self.out.new("v")
+        self.out.emit("v_cndmask_b32", (dst,), (rounded, quiet, nan))
+        return dst
+
+    def _bf16(self, word: Reg, into: Reg) -> Reg:
+        return self.out.valu("v_lshrrev_b32", Imm(16), self._bf16_high(word), into=into)
+
+    def _bf16_pair(self, low: Reg, high: Reg, into: Reg) -> Reg:
+        upper_halves = Imm(0x07060302)  # bytes 3,2 of the first operand, then 3,2 of the second
+        return self.out.valu("v_perm_b32", self._bf16_high(high), self._bf16_high(low), upper_halves, into=into)
+
+    # ------------------------------------------------------------ matrix products
+
+    def accumulators(self, e: Mma, start: Expr, like: Var | None = None) -> Parts:
+        """The accumulator tuples of a product, one an instruction, holding the constant `start`."""
+        if not isinstance(start, Splat):
+            raise VerifyError("selection: accumulators start from a constant")
+        op = e.op
+        count = op.tiles_i * op.tiles_j
+        tile = VectorType(op.atom.acc, op.atom.d.registers)
+        name = "acc" if like is None else like.name
+        return tuple(
+            self.filled(tile, start.a, op.acc_bank, self.out.new(op.acc_bank, op.atom.d.registers, f"{name}_{i}"))
+            for i in range(count)
+        )
+
+    def _mma(self, e: Mma) -> Parts:
+        op, held = e.op, e.op.atom.d.registers
+        a, b = self.value(e.a), self.value(e.b)
+        zero = isinstance(e.acc, Splat) and isinstance(e.acc.a, Const) and e.acc.a.bits == 0
+        acc: list[Reg | None] = [None] * (op.tiles_i * op.tiles_j)
+        if not zero:
+            parts = self.accumulators(e, e.acc) if isinstance(e.acc, Splat) else self.value(e.acc)
+            whole = [self.tuple_of(self.view(parts, i * held, held)) for i in range(len(acc))]
+            mine = isinstance(e.acc, Splat) or (isinstance(e.acc, Var) and self._may_overwrite(e.acc))
+            acc = list(whole) if mine else [self._duplicate(r, op.acc_bank) for r in whole]
+        words = op.atom.ab.bytes * op.atom.a.registers // 4
+        code = mfma(op.atom.name)
+        for step in range(op.steps):
+            for j in range(op.tiles_j):
+                for i in range(op.tiles_i) if j % 2 == 0 else reversed(range(op.tiles_i)):
+                    first = self.tuple_of(self.view(a, op.a_start(i, step) * op.atom.ab.bytes // 4, words))
+                    second = self.tuple_of(self.view(b, op.b_start(j, step) * op.atom.ab.bytes // 4, words))
+                    at = op.d_start(i, j) // held
+                    source: Operand = Imm(0)
+                    dst = acc[at]
+                    if dst is None:
+                        dst = acc[at] = self.out.new(op.acc_bank, held, f"acc_{at}")
+                    else:
+                        source = dst
+                    self.out.emit(code, (dst,), (first, second, source))
+        return tuple(r for r in acc if r is not None)
+
+    def _may_overwrite(self, v: Var) -> bool:
+        return self.owned.get(v, False) and self.uses.get(v, 0) == 1
+
+    def _duplicate(self, source: Reg, bank: str) -> Reg:
+        dst = self.out.new(bank, source.count)
+        self.out.copy(dst, source)
+        return dst
+
+
+_Two = Callable[[Vectors, Reg, Reg, Reg], Reg]
+_One = Callable[[Vectors, Reg, Reg], Reg]
+_CONVERSIONS: dict[tuple[Type, Type], tuple[_One, _Two]] = {
+    (f32, f16): (Vectors._f16, Vectors._f16_pair),
+    (f32, bf16): (Vectors._bf16, Vectors._bf16_pair),
+}
+

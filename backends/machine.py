@@ -1,0 +1,174 @@
+"""The machine layer: instructions on virtual registers, basic blocks, functions. Shared by all targets.
+
+An instruction is an opcode row of the target's table with operands. Virtual registers are tuples of 32-bit words in a
+bank; operands view a run of words of a tuple. Flags are single physical registers (AMD: scc, vcc, exec, m0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+import attrs
+
+
+class Unit(Enum):
+    """Where an instruction executes; each unit takes at most one instruction of a wave per issue slot."""
+
+    VALU = "valu"
+    SALU = "salu"
+    MATRIX = "matrix"
+    SHARED = "shared"  #: LDS / SLM access
+    GLOBAL = "global"
+    SCALAR_MEMORY = "scalar memory"
+    CONTROL = "control"  #: waits, barriers, branches, nops
+
+
+@attrs.frozen
+class Opcode:
+    """One row of an instruction table. Latencies count issue slots (AMD: 4 clocks)."""
+
+    name: str
+    unit: Unit
+    latency: int = 1  #: until a dependent instruction may issue without stalling
+    busy: int = 1  #: until the unit accepts the next instruction
+    reads: tuple[str, ...] = ()  #: flags read besides the operands
+    writes: tuple[str, ...] = ()  #: flags written besides the operands
+    early_clobber: bool = False  #: the destination must not overlap the sources (tied accumulators aside)
+
+
+@attrs.define(eq=False)
+class VirtualRegister:
+    """A tuple of `size` words in `bank`; `fixed` pins its first word to a physical register."""
+
+    number: int
+    bank: str
+    size: int
+    name: str
+    fixed: int | None = None
+
+    def __repr__(self) -> str:
+        return f"%{self.bank}{self.number}:{self.size}"
+
+
+@attrs.frozen(eq=False)
+class Reg:
+    """Words [first, first + count) of a virtual register."""
+
+    vreg: VirtualRegister
+    first: int
+    count: int
+
+    @property
+    def bank(self) -> str:
+        return self.vreg.bank
+
+    def words(self, first: int, count: int) -> Reg:
+        """A view within this view."""
+        return Reg(self.vreg, self.first + first, count)
+
+    def same(self, other: object) -> bool:
+        return (
+            isinstance(other, Reg)
+            and (self.vreg, self.first, self.count) == (other.vreg, other.first, other.count)
+        )
+
+    @property
+    def whole(self) -> bool:
+        return self.first == 0 and self.count == self.vreg.size
+
+
+@attrs.frozen
+class Imm:
+    """An immediate: a 32-bit value, signed or unsigned as written."""
+
+    value: int
+
+
+@attrs.frozen
+class Flag:
+    """A physical register outside allocation, by name."""
+
+    name: str
+
+
+Operand = Reg | Imm | Flag
+
+
+@attrs.frozen
+class Access:
+    """What memory an instruction touches. Two accesses conflict if their regions may overlap and one writes.
+
+    `region` is a buffer's or a shared tile's name; `slot` narrows it, -1 meaning any.
+    """
+
+    space: str  #: "shared", "global" or "kernarg"
+    region: str
+    slot: int
+    write: bool
+
+    def conflicts(self, other: Access) -> bool:
+        same = (self.space, self.region) == (other.space, other.region)
+        return same and (self.write or other.write) and (self.slot == other.slot or min(self.slot, other.slot) < 0)
+
+
+@attrs.define(eq=False)
+class Instruction:
+    """An opcode with operands; `modifiers` are printed after them, `target` is a branch's label."""
+
+    op: Opcode
+    dst: tuple[Reg | Flag, ...] = ()
+    src: tuple[Operand, ...] = ()
+    modifiers: tuple[str, ...] = ()
+    access: Access | None = None
+    target: str = ""
+    comment: str = ""
+
+    @property
+    def barrier(self) -> bool:
+        return self.op.name == "s_barrier"
+
+    def defs(self) -> Iterator[Reg]:
+        return (r for r in self.dst if isinstance(r, Reg))
+
+    def uses(self) -> Iterator[Reg]:
+        return (r for r in self.src if isinstance(r, Reg))
+
+    def flag_defs(self) -> Iterator[str]:
+        yield from self.op.writes
+        yield from (f.name for f in self.dst if isinstance(f, Flag))
+
+    def flag_uses(self) -> Iterator[str]:
+        yield from self.op.reads
+        yield from (f.name for f in self.src if isinstance(f, Flag))
+
+
+@attrs.define(eq=False)
+class BasicBlock:
+    """Straight-line code. Control falls through to the next block unless the last instruction says otherwise."""
+
+    label: str
+    instructions: list[Instruction] = attrs.field(factory=list)
+    comment: str = ""
+
+
+@attrs.define(eq=False)
+class Function:
+    """Blocks in layout order; the first is the entry."""
+
+    name: str
+    blocks: list[BasicBlock] = attrs.field(factory=list)
+
+    def successors(self, index: int) -> list[int]:
+        """Indices of the blocks that may run after block `index`."""
+        labels = {b.label: i for i, b in enumerate(self.blocks)}
+        last = self.blocks[index].instructions[-1] if self.blocks[index].instructions else None
+        out = [labels[last.target]] if last is not None and last.target else []
+        falls = last is None or not (last.op.name == "s_endpgm" or (last.target and last.op.name == "s_branch"))
+        if falls and index + 1 < len(self.blocks):
+            out.append(index + 1)
+        return out
+
+    def instructions(self) -> Iterator[Instruction]:
+        for b in self.blocks:
+            yield from b.instructions

@@ -1,0 +1,174 @@
+"""List scheduling of one basic block on virtual registers, loop-carried latencies included.
+
+In order to hide latency, not registers: only blocks with matrix instructions are rescheduled; all others are address
+arithmetic in program order. Memory accesses move only past accesses they cannot conflict with; a barrier keeps shared-
+memory accesses on their side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from convgen.backends.machine import BasicBlock, Function, Instruction, Unit, VirtualRegister
+
+
+def schedule(function: Function) -> None:
+    """Reorder the instructions of every block that holds matrix instructions."""
+    for index, block in enumerate(function.blocks):
+        if any(i.op.unit is Unit.MATRIX for i in block.instructions):
+            loop = index in function.successors(index)
+            block.instructions = _Scheduler(block, loop).run()
+
+
+@attrs.define(eq=False)
+class _Node:
+    instruction: Instruction
+    order: int
+    successors: dict[int, int] = attrs.field(factory=dict)  # node -> latency
+    waiting: int = 0
+    ready: int = 0  # first slot in which all operands are there
+    height: int = 0  # slots from issue to the end of the block along the longest path
+
+
+class _Scheduler:
+    def __init__(self, block: BasicBlock, loop: bool) -> None:
+        body = list(block.instructions)
+        self.tail = list(_terminators(body))
+        self.nodes = [_Node(i, n) for n, i in enumerate(body[: len(body) - len(self.tail)])]
+        self.matrix_slots = sum(n.instruction.op.busy for n in self.nodes if n.instruction.op.unit is Unit.MATRIX)
+        self._edges()
+        self._heights()
+        if loop:
+            self._late_inputs()
+
+    # ------------------------------------------------------------ dependences
+
+    def _edges(self) -> None:
+        registers = _RegisterHistory()
+        flags: dict[str, list[int]] = {}
+        accesses: list[int] = []
+        for n, node in enumerate(self.nodes):
+            i = node.instruction
+            for before, kind in registers.dependences(n, i):
+                latency = self.nodes[before].instruction.op.latency if kind == "raw" else 1
+                self._edge(before, n, latency if kind == "raw" else 0 if kind == "war" else 1)
+            for flag in dict.fromkeys((*i.flag_uses(), *i.flag_defs())):
+                for before in flags.get(flag, ())[-1:]:
+                    self._edge(before, n, 1)
+                flags.setdefault(flag, []).append(n)
+            if i.access or i.barrier:
+                for before in accesses:
+                    if _ordered(self.nodes[before].instruction, i):
+                        self._edge(before, n, 1)
+                accesses.append(n)
+
+    def _edge(self, before: int, after: int, latency: int) -> None:
+        known = self.nodes[before].successors.get(after)
+        if known is None:
+            self.nodes[after].waiting += 1
+        self.nodes[before].successors[after] = max(latency, known or 0)
+
+    def _heights(self) -> None:
+        for node in reversed(self.nodes):
+            rest = (latency + self.nodes[s].height for s, latency in node.successors.items())
+            node.height = max(rest, default=0) or node.instruction.op.busy
+
+    def _late_inputs(self) -> None:
+        """Writes to shared memory take what the previous iteration loaded: give those loads most of an iteration."""
+        defined = {r.vreg for node in self.nodes for r in node.instruction.defs()}
+        spans = 1 + sum(n.instruction.barrier for n in self.nodes)
+        seen: set[VirtualRegister] = set()
+        span = 0
+        for node in self.nodes:
+            i = node.instruction
+            span += i.barrier
+            if i.access and i.access.space == "shared" and i.access.write:
+                carried = any(r.vreg in defined and r.vreg not in seen for r in i.uses())
+                if carried:
+                    node.ready = (self.matrix_slots * max(0, span - 1)) // max(1, spans - 1) + self.matrix_slots // (
+                        2 * max(1, spans - 1)
+                    )
+            seen.update(r.vreg for r in i.defs())
+
+    # ------------------------------------------------------------ issue
+
+    def run(self) -> list[Instruction]:
+        """The block in its new order."""
+        out: list[Instruction] = []
+        free = dict.fromkeys(Unit, 0)
+        open_nodes = [n for n, node in enumerate(self.nodes) if not node.waiting]
+        slot = 0
+        while open_nodes:
+            best = min(open_nodes, key=lambda n: self._rank(n, slot, free))
+            node = self.nodes[best]
+            unit = node.instruction.op.unit
+            slot = max(slot, node.ready, free[unit])
+            out.append(node.instruction)
+            open_nodes.remove(best)
+            free[unit] = slot + node.instruction.op.busy
+            for s, latency in node.successors.items():
+                after = self.nodes[s]
+                after.ready = max(after.ready, slot + latency)
+                after.waiting -= 1
+                if not after.waiting:
+                    open_nodes.append(s)
+            slot += 1
+        return out + self.tail
+
+    def _rank(self, n: int, slot: int, free: dict[Unit, int]) -> tuple[int, bool, int, int]:
+        """Earliest first; the matrix unit before others; then loads, then the longest path, then program order."""
+        node = self.nodes[n]
+        unit = node.instruction.op.unit
+        start = max(slot, node.ready, free[unit])
+        height = node.height + (self.matrix_slots if unit is Unit.GLOBAL else 0)
+        return start, unit is not Unit.MATRIX, -height, node.order
+
+
+def _terminators(body: list[Instruction]) -> list[Instruction]:
+    """The branch at the end with what sets its condition, or the end of the program."""
+    last = body[-1] if body else None
+    if last is None or not (last.target or last.op.name == "s_endpgm"):
+        return []
+    if "scc" not in last.op.reads:
+        return body[-1:]
+    setter = max(n for n, i in enumerate(body[:-1]) if "scc" in i.flag_defs())
+    counter = {r.vreg for r in body[setter].uses()}
+    first = setter
+    while first and counter & {r.vreg for r in body[first - 1].defs()}:
+        first -= 1
+    return body[first:]
+
+
+def _ordered(before: Instruction, after: Instruction) -> bool:
+    """Whether two memory operations (or barriers) must keep their order."""
+    if before.barrier or after.barrier:
+        other = after if before.barrier else before
+        return other.barrier or (other.access is not None and other.access.space == "shared")
+    assert before.access and after.access
+    return before.access.conflicts(after.access)
+
+
+class _RegisterHistory:
+    """Last writers and readers of each register tuple, by overlapping words."""
+
+    def __init__(self) -> None:
+        self._writes: dict[VirtualRegister, list[tuple[int, int, int]]] = {}
+        self._reads: dict[VirtualRegister, list[tuple[int, int, int]]] = {}
+
+    def dependences(self, n: int, i: Instruction) -> Iterator[tuple[int, str]]:
+        """Earlier instructions that `i` (number n) must follow; then `i` becomes part of the history."""
+        for r in i.uses():
+            yield from ((w, "raw") for w, lo, hi in self._writes.get(r.vreg, ()) if lo < r.first + r.count and r.first < hi)
+        for r in i.defs():
+            lo, hi = r.first, r.first + r.count
+            yield from ((w, "waw") for w, a, b in self._writes.get(r.vreg, ()) if a < hi and lo < b and w != n)
+            yield from ((u, "war") for u, a, b in self._reads.get(r.vreg, ()) if a < hi and lo < b and u != n)
+        for r in i.defs():
+            lo, hi = r.first, r.first + r.count
+            for table in (self._writes, self._reads):
+                table[r.vreg] = [(m, a, b) for m, a, b in table.get(r.vreg, ()) if not (lo <= a and b <= hi)]
+            self._writes[r.vreg].append((n, lo, hi))
+        for r in i.uses():
+            self._reads.setdefault(r.vreg, []).append((n, r.first, r.first + r.count))

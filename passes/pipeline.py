@@ -1,0 +1,92 @@
+"""The passes in order, one literal list per level, and how they are run, watched and switched off.
+
+A lowering pass is required: later stages rely on what it ensures. An optimising pass may be left out; the result stays
+right. Passes are pure functions of a kernel and the target's facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from time import perf_counter
+
+import attrs
+
+from convgen.ir.error import ConvgenError, UserError
+from convgen.ir.facts import TargetFacts
+from convgen.ir.program import Kernel
+from convgen.ir.simplify import simplify
+from convgen.ir.verify import verify
+from convgen.passes.buffer_shared import buffer_shared
+from convgen.passes.expand_division import expand_division
+from convgen.passes.lower_tiles import lower_tiles
+from convgen.passes.place_lets import place_lets
+from convgen.passes.resolve_packs import resolve_packs
+
+LOWERING, OPTIMISING = "lowering", "optimising"
+
+
+@attrs.frozen
+class Pass:
+    """One step. `name` is unique in the pipeline; a pass that runs twice has a suffix."""
+
+    name: str
+    level: str  #: of its input: "tile" or "message"
+    kind: str
+    run: Callable[[Kernel, TargetFacts], Kernel]
+
+    @property
+    def contract(self) -> str:
+        """The first paragraph of what the pass says of itself, on one line."""
+        doc = (self.run.__doc__ or "").strip().split("\n\n")[0]
+        return " ".join(doc.split())
+
+
+def _pass(name: str, level: str, kind: str, run: Callable[[Kernel], Kernel]) -> Pass:
+    def on_kernel(kernel: Kernel, facts: TargetFacts) -> Kernel:
+        return run(kernel)
+
+    on_kernel.__doc__ = run.__doc__
+    return Pass(name, level, kind, on_kernel)
+
+
+PASSES: tuple[Pass, ...] = (
+    _pass("buffer_shared", "tile", LOWERING, buffer_shared),
+    Pass("lower_tiles", "tile", LOWERING, lower_tiles),
+    _pass("resolve_packs", "message", LOWERING, resolve_packs),
+    _pass("simplify", "message", OPTIMISING, simplify),
+    _pass("expand_division", "message", LOWERING, expand_division),
+    _pass("simplify.2", "message", OPTIMISING, simplify),
+    _pass("place_lets", "message", OPTIMISING, place_lets),
+)
+
+#: called after each pass with (pass, kernel before, kernel after, seconds)
+Observer = Callable[[Pass, Kernel, Kernel, float], None]
+
+
+def check_names(names: Collection[str], optimising_only: bool = False) -> None:
+    """UserError unless all are names of passes (that may be switched off)."""
+    known = [p.name for p in PASSES if not optimising_only or p.kind == OPTIMISING]
+    for name in names:
+        if name not in known:
+            raise UserError(f"given pass {name!r}, wanted one of {', '.join(known)}")
+
+
+def run(
+    kernel: Kernel, facts: TargetFacts, disable: Collection[str] = (), observe: Observer | None = None
+) -> Kernel:
+    """All passes; the result is verified. An error on the way carries the pass's name as a note."""
+    verify(kernel, "tile")
+    for p in PASSES:
+        if p.name in disable:
+            continue
+        before, start = kernel, perf_counter()
+        try:
+            kernel = p.run(kernel, facts)
+        except Exception as error:
+            if not isinstance(error, ConvgenError) or not isinstance(error, UserError):
+                error.add_note(f"pass: {p.name}")
+            raise
+        if observe is not None:
+            observe(p, before, kernel, perf_counter() - start)
+    verify(kernel, "message")
+    return kernel
