@@ -160,7 +160,9 @@ class _RegisterHistory:
     def dependences(self, n: int, i: Instruction) -> Iterator[tuple[int, str]]:
         """Earlier instructions that `i` (number n) must follow; then `i` becomes part of the history."""
         for r in i.uses():
-            yield from ((w, "raw") for w, lo, hi in self._writes.get(r.vreg, ()) if lo < r.first + r.count and r.first < hi)
+            yield from (
+                (w, "raw") for w, lo, hi in self._writes.get(r.vreg, ()) if lo < r.first + r.count and r.first < hi
+            )
         for r in i.defs():
             lo, hi = r.first, r.first + r.count
             yield from ((w, "waw") for w, a, b in self._writes.get(r.vreg, ()) if a < hi and lo < b and w != n)

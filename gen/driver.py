@@ -22,6 +22,7 @@ from convgen.code import Code, KernelCost
 from convgen.config import Config
 from convgen.conv import build_program
 from convgen.ir.error import ConvgenError, DoesNotFit, UserError
+from convgen.ir.layout import Layout
 from convgen.ir.memory import Global
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel
@@ -29,7 +30,7 @@ from convgen.ir.program import Program as IrProgram
 from convgen.passes import pipeline
 from convgen.plan import Plan, check_supported, make_plan
 from convgen.problem import Conv
-from convgen.record import Buffer, Launch, LaunchRecord, Tensor
+from convgen.record import Access, Buffer, Launch, LaunchRecord, Tensor
 from convgen.reference import unpack
 from convgen.verify import execute
 
@@ -214,21 +215,19 @@ def _emit(program: Program, kernel: Kernel, stages: dict[str, float]) -> Emitted
 def _record(program: Program, emitted: list[Emitted]) -> LaunchRecord:
     launches = []
     for kernel, e in zip(program.ir.kernels, emitted):
-        args = tuple(
-            _argument(program.problem, p, offset) for p, (_, offset, _) in zip(kernel.params, e.arguments)
-        )
+        args = tuple(_argument(program.problem, p, offset) for p, (_, offset, _) in zip(kernel.params, e.arguments))
         workgroup = (kernel.subgroups * kernel.width, 1, 1)
         launches.append(Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size))
     return LaunchRecord(program.target.facts.name, None, tuple(launches), str(program.problem))
 
 
 def _argument(problem: Conv, parameter: Global, offset: int) -> Buffer:
-    layouts = {
+    tensors: dict[str, tuple[Layout, str, Access]] = {
         "src": (problem.src_layout, problem.src_type, "read"),
         "wei": (problem.wei_layout, problem.wei_type, "read"),
         "dst": (problem.dst_layout, problem.dst_type, "write"),
     }
-    layout, dtype, access = layouts[parameter.name]
+    layout, dtype, access = tensors[parameter.name]
     return Buffer(parameter.name, offset, access, Tensor.of(layout, dtype))
 
 
@@ -253,9 +252,7 @@ def simulate(code: Code, **arrays: npt.NDArray[Any]) -> dict[str, npt.NDArray[np
     memory, report = execute(code.record, code.object, arrays)
     if report.findings:
         raise SimulationError(report.findings)
-    return {
-        name: unpack(b.tensor.layout, b.tensor.dtype, memory[name]) for name, b in buffers.items() if b.is_written
-    }
+    return {name: unpack(b.tensor.layout, b.tensor.dtype, memory[name]) for name, b in buffers.items() if b.is_written}
 
 
 def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:

@@ -163,9 +163,8 @@ class _Pipeline:
         """The compute stage on one slot, split into shared-memory reads and the rest."""
         values: dict[Var, Expr] = {self.loop.var: index, **dict(zip(self.loop.carried, state))}
         stmts, names = self.cloner.copy(self.stages.compute, values)
-        stmts = [
-            LoadShared(s.var, s.tile, const(slot), s.layout, s.site) if isinstance(s, LoadShared) else s for s in stmts
+        reads: list[Stmt] = [
+            LoadShared(s.var, s.tile, const(slot), s.layout, s.site) for s in stmts if isinstance(s, LoadShared)
         ]
-        reads = [s for s in stmts if isinstance(s, LoadShared)]
         rest = [s for s in stmts if not isinstance(s, LoadShared)]
         return (reads, rest), tuple(names[y] if isinstance(y, Var) else y for y in self.loop.yields)

@@ -8,9 +8,10 @@ multiple of d.
 
 from __future__ import annotations
 
+from convgen.ir import expr as x
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Const, Div, Expr, Mod, MulHi, const
+from convgen.ir.expr import Const, Expr, MulHi, const
 from convgen.ir.mutate import Mutator
 from convgen.ir.program import Kernel
 from convgen.ir.types import u32
@@ -26,15 +27,18 @@ class _Expander(Mutator):
         super().__init__()
         self.bounds = Bounds(var_ranges(kernel), kernel.width)
 
-    def Div(self, e: Div) -> Expr:
-        a, d = self.mutate(e.a), self._divisor(e)
-        return a >> _log2(d) if _log2(d) is not None else self._quotient(e.a, a, d)
+    def Div(self, e: x.Div) -> Expr:
+        a: Expr = self.mutate(e.a)
+        d = self._divisor(e)
+        power = _log2(d)
+        return self._quotient(e.a, a, d) if power is None else a >> power
 
-    def Mod(self, e: Mod) -> Expr:
-        a, d = self.mutate(e.a), self._divisor(e)
-        return a & (d - 1) if _log2(d) is not None else a - self._quotient(e.a, a, d) * d
+    def Mod(self, e: x.Mod) -> Expr:
+        a: Expr = self.mutate(e.a)
+        d = self._divisor(e)
+        return a - self._quotient(e.a, a, d) * d if _log2(d) is None else a & (d - 1)
 
-    def _divisor(self, e: Div | Mod) -> int:
+    def _divisor(self, e: x.Div | x.Mod) -> int:
         if not isinstance(e.b, Const) or e.b.bits < 1 or e.type.bits != 32:
             raise Unsupported(f"given the division {e}, wanted a positive 32-bit constant divisor")
         return e.b.bits

@@ -76,7 +76,11 @@ def linearize(view: View) -> LinearView:
         for d in dims:
             dim = LinearDim(d.name, d.size, d.padded, of_dim[d.name])
             last = merged[-1] if merged else None
-            if last and not {last.name, dim.name} & in_halo and last.stride == dim.stride * dim.size == dim.stride * dim.padded:
+            if (
+                last
+                and not {last.name, dim.name} & in_halo
+                and last.stride == dim.stride * dim.size == dim.stride * dim.padded
+            ):
                 merged[-1] = LinearDim(last.name, last.size * dim.size, last.padded * dim.size, dim.stride)
             else:
                 merged.append(dim)

@@ -63,7 +63,9 @@ class _Lowering(Mutator):
     def _planner(self, s: Any) -> GlobalPlanner:
         steady = frozenset(self.steady)
         view = linearize(s.view)
-        return GlobalPlanner(view, s.coords, s.layout, self.kernel.subgroup, self.facts, self.bounds, steady, self.values)
+        return GlobalPlanner(
+            view, s.coords, s.layout, self.kernel.subgroup, self.facts, self.bounds, steady, self.values
+        )
 
     def LoadView(self, s: st.LoadView) -> st.Stmt:
         out: list[st.Stmt] = []

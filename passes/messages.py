@@ -178,7 +178,9 @@ class GlobalPlanner:
             yield GlobalMessage(start, run, self.surface, varying + extra if extra else varying, uniform, imm - extra)
 
     def _offset(self, positions: dict[str, _Position]) -> tuple[Expr, Expr, int]:
-        varying, uniform, imm = ZERO, ZERO, 0
+        varying: Expr = ZERO
+        uniform: Expr = ZERO
+        imm = 0
         for dims in self.view.axes:
             for d in dims:
                 at = positions[d.name]
@@ -309,7 +311,7 @@ def shared_messages(
         here = np.broadcast_to(tile.address(0, row, col), waves.shape)
         for there, expr in leaders:
             gap = here - there
-            if (gap == gap.flat[0]).all() and 0 <= gap.flat[0]:
+            if (gap == gap.flat[0]).all() and gap.flat[0] >= 0:
                 address, imm = expr, int(gap.flat[0])
                 break
         else:

@@ -71,9 +71,7 @@ def check_names(names: Collection[str], optimising_only: bool = False) -> None:
             raise UserError(f"given pass {name!r}, wanted one of {', '.join(known)}")
 
 
-def run(
-    kernel: Kernel, facts: TargetFacts, disable: Collection[str] = (), observe: Observer | None = None
-) -> Kernel:
+def run(kernel: Kernel, facts: TargetFacts, disable: Collection[str] = (), observe: Observer | None = None) -> Kernel:
     """All passes; the result is verified. An error on the way carries the pass's name as a note."""
     verify(kernel, "tile")
     for p in PASSES:

@@ -7,175 +7,182 @@ is used. Uniform comparisons and free conversions are never bound: the first liv
 
 from __future__ import annotations
 
-from convgen.ir.expr import Cast, Comparison, Const, Expr, Lane, Mma, Not, Pack, Slice, Splat, Var, var
+from collections.abc import Callable, Iterator
+
+from convgen.ir.expr import Cast, Comparison, Const, Expr, Lane, Not, Surface, Var, var
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Block, For, If, Let, Stmt, block
+from convgen.ir.stmt import Block, For, GlobalLoad, GlobalStore, If, Let, SharedRead, SharedWrite, Stmt, block
 from convgen.ir.types import Type
 from convgen.ir.uniform import Uniformity, varying
 
-_LEAVES = (Const, Var, Lane)
-_STRUCTURAL = (Pack, Slice, Splat, Mma)
+#: What a variable is called after the operand it first serves as: statement class -> field -> suffix.
+_ROLES: dict[type[Stmt], dict[str, str]] = {
+    GlobalLoad: {"surface": "surface", "varying": "offset", "uniform": "step"},
+    GlobalStore: {"surface": "surface", "varying": "offset", "uniform": "step"},
+    SharedRead: {"address": "read_address"},
+    SharedWrite: {"address": "write_address"},
+}
+
+#: The name of a part of a larger expression; the text does not comment on these.
+ANONYMOUS = "t"
 
 
 def place_lets(kernel: Kernel) -> Kernel:
-    """Bind what is worth binding; requires message level."""
-    return kernel.replace(body=_Placer(kernel).run(kernel.body))
+    """Bind common subexpressions and loop invariants; requires message level."""
+    return kernel.replace(body=_Placer(kernel).place(kernel.body, 0))
 
 
 class _Placer:
     def __init__(self, kernel: Kernel) -> None:
         self.uniform = Uniformity(varying(kernel))
-        self.scope_of: dict[Var, int] = {}  # depth of the block that binds a variable; -1 for the kernel
-        self.home_memo: dict[Expr, int] = {}
-        self.path: list[int] = []
-        self.bound: dict[Expr, Var] = {}
+        self.depth_of: dict[Var, int] = {}  # how deep the block that binds a variable is nested
+        self.homes: dict[Expr, int] = {}
+        self.names: dict[Expr, Var] = {}  # expressions that are bound by now
         for v in (*kernel.group_ids, kernel.subgroup, *(p for p in kernel.params if isinstance(p, Var))):
-            self.scope_of[v] = 0
-        self._collect(kernel.body, 0)
-        self._decide(kernel.body)
+            self.depth_of[v] = 0
+        self._note_binders(kernel.body, 0)
+        self.wanted = self._choose(kernel.body)
 
-    # ------------------------------------------------------------ analysis
+    # ------------------------------------------------------------ what to bind
 
-    def _collect(self, s: Stmt, depth: int) -> None:
-        """Note the depth at which each variable is bound, and which statement roots stand at which depth."""
-        if isinstance(s, Block):
-            for x in s.stmts:
-                self._collect(x, depth)
-        elif isinstance(s, For):
-            for v in s.results:
-                self.scope_of[v] = depth
-            for v in (s.var, *s.carried):
-                self.scope_of[v] = depth + 1
-            self._collect(s.body, depth + 1)
-        elif isinstance(s, If):
-            self._collect(s.then, depth + 1)
-            self._collect(s.other, depth + 1)
-        elif isinstance(bound := getattr(s, "var", None), Var):
-            self.scope_of[bound] = depth
+    def _note_binders(self, s: Stmt, depth: int) -> None:
+        match s:
+            case Block(stmts):
+                for x in stmts:
+                    self._note_binders(x, depth)
+            case For():
+                self.depth_of.update(dict.fromkeys(s.results, depth))
+                self.depth_of.update(dict.fromkeys((s.var, *s.carried), depth + 1))
+                self._note_binders(s.body, depth + 1)
+            case If(_, then, other):
+                self._note_binders(then, depth + 1)
+                self._note_binders(other, depth + 1)
+            case _ if isinstance(bound := getattr(s, "var", None), Var):
+                self.depth_of[bound] = depth
 
     def home(self, e: Expr) -> int:
-        known = self.home_memo.get(e)
+        """The depth of the innermost block that binds a variable of `e`."""
+        known = self.homes.get(e)
         if known is None:
-            if isinstance(e, Var):
-                known = self.scope_of[e]
-            else:
-                known = max((self.home(c) for c in e.children() if isinstance(c, Expr)), default=0)
-            self.home_memo[e] = known
+            inner = (self.home(c) for c in e.children() if isinstance(c, Expr))
+            known = self.homes[e] = self.depth_of[e] if isinstance(e, Var) else max(inner, default=0)
         return known
 
-    def _bindable(self, e: Expr) -> bool:
-        if isinstance(e, (*_LEAVES, *_STRUCTURAL)) or not isinstance(e.type, Type):
-            return isinstance(e.type, Type) is False and type(e).__name__ == "Surface"
-        if isinstance(e, Cast) and _free(e):
-            return False
-        return not (isinstance(e, (Comparison, Not)) and e.type.is_bool and self.uniform(e))
-
-    def _decide(self, body: Stmt) -> None:
-        """Fill `wanted`: the expressions to bind. Parents are settled before their operands."""
+    def _choose(self, body: Stmt) -> dict[Expr, None]:
+        """The expressions to bind. Parents are settled before their operands: a bound parent uses them once."""
         uses: dict[Expr, list[int]] = {}
-        order: list[Expr] = []
-        roots = list(_roots(body, 0))
-        for s, _ in roots:
-            for e in _expressions(s):
-                order.extend(n for n in postorder(e) if isinstance(n, Expr))
-        order = list(dict.fromkeys(order))
-        for s, depth in roots:
-            for e in _expressions(s):
-                uses.setdefault(e, []).append(depth)
-        self.wanted: dict[Expr, None] = {}
+        for e, depth in _uses(body, 0):
+            uses.setdefault(e, []).append(depth)
+        order = dict.fromkeys(n for e in list(uses) for n in postorder(e) if isinstance(n, Expr))
+        wanted: dict[Expr, None] = {}
         for e in reversed(order):
-            at = uses.get(e, [])
-            bound = self._bindable(e) and (len(at) > 1 or any(d > self.home(e) for d in at))
-            if bound:
-                self.wanted[e] = None
-            passed = [self.home(e)] if bound else at
+            depths = uses.get(e, [])
+            if self._may_bind(e) and (len(depths) > 1 or any(d > self.home(e) for d in depths)):
+                wanted[e] = None
+                depths = [self.home(e)]
             for c in e.children():
                 if isinstance(c, Expr):
-                    uses.setdefault(c, []).extend(passed)
+                    uses.setdefault(c, []).extend(depths)
+        return wanted
 
-    # ------------------------------------------------------------ placement
+    def _may_bind(self, e: Expr) -> bool:
+        if isinstance(e, Surface):
+            return True
+        if isinstance(e, (Const, Var, Lane)) or not isinstance(e.type, Type):
+            return False
+        if isinstance(e, Cast) and e.type.is_int and e.a.type.elem.is_int and e.type.bits == e.a.type.bits:
+            return False
+        in_flag = isinstance(e, (Comparison, Not)) and e.type.is_bool and self.uniform(e)
+        return not in_flag
 
-    def run(self, body: Stmt) -> Stmt:
-        return self._place(body, 0)
+    # ------------------------------------------------------------ where
 
-    def _place(self, s: Stmt, depth: int) -> Stmt:
-        stmts = s.stmts if isinstance(s, Block) else (s,)
+    def place(self, s: Stmt, depth: int) -> Stmt:
+        """The block with its lets put in and their expressions replaced."""
         out: list[Stmt] = []
-        for x in stmts:
-            for e in self._needs(x):
-                if e in self.wanted and e not in self.bound and self.home(e) == depth:
-                    value = self._rewrite_operands(e)
-                    self.bound[e] = name = var(_name(e), e.type)
-                    out.append(Let(name, value))
+        for x in s.stmts if isinstance(s, Block) else (s,):
+            if isinstance(x, Let) and x.value in self.wanted and x.value not in self.names:
+                out += self._bind_parts(x.value.children(), x, depth)
+                if self.home(x.value) == depth:  # a let that is there already serves
+                    out.append(Let(x.var, self._operands(x.value)))
+                    self.names[x.value] = x.var
+                    continue
+            out += self._bind_parts((x,), x, depth)
             out.append(self._rewrite(x, depth))
         return block(*out)
 
-    def _needs(self, s: Stmt) -> list[Expr]:
-        if isinstance(s, Let) and s.value in self.wanted and s.value not in self.bound and self.home(s.value) == self.scope_of[s.var]:
-            self.bound[s.value] = s.var  # a let that is there already serves
-            return [n for c in s.value.children() for n in postorder(c) if isinstance(n, Expr)]
-        return [n for n in postorder(s) if isinstance(n, Expr)]
+    def _bind_parts(self, roots: tuple[Node, ...], user: Stmt, depth: int) -> list[Stmt]:
+        """Lets for the wanted expressions under `roots` whose home is here and that are not bound yet."""
+        out: list[Stmt] = []
+        for root in roots:
+            for e in postorder(root):
+                if isinstance(e, Expr) and e in self.wanted and e not in self.names and self.home(e) == depth:
+                    value = self._operands(e)
+                    self.names[e] = name = var(_name(e, user), e.type)
+                    out.append(Let(name, value))
+        return out
 
     def _rewrite(self, s: Stmt, depth: int) -> Stmt:
-        if isinstance(s, For):
-            head = [self._expr(e) for e in (s.begin, s.end)]
-            inits = tuple(self._expr(e) for e in s.inits)
-            body = self._place(s.body, depth + 1)
-            yields = tuple(self._expr(e) for e in s.yields)
-            return For(s.var, head[0], head[1], s.carried, inits, body, yields, s.results, s.label)
-        if isinstance(s, If):
-            return If(self._expr(s.cond), self._place(s.then, depth + 1), self._place(s.other, depth + 1))
-        if isinstance(s, Let) and self.bound.get(s.value) is s.var:
-            return Let(s.var, self._rewrite_operands(s.value))
-        memo: dict[Node, Node] = {}
-        return s.map(self._go(memo), memo.get)
+        match s:
+            case For():
+                begin, end = self._expr(s.begin), self._expr(s.end)
+                inits = tuple(map(self._expr, s.inits))
+                body = self.place(s.body, depth + 1)
+                yields = tuple(map(self._expr, s.yields))
+                return For(s.var, begin, end, s.carried, inits, body, yields, s.results, s.label)
+            case If(cond, then, other):
+                return If(self._expr(cond), self.place(then, depth + 1), self.place(other, depth + 1))
+        go, get = self._rewriter()
+        return s.map(go, get)
 
     def _expr(self, e: Expr) -> Expr:
-        memo: dict[Node, Node] = {}
-        out = self._go(memo)(e)
+        out = self._rewriter()[0](e)
         assert isinstance(out, Expr)
         return out
 
-    def _rewrite_operands(self, e: Expr) -> Expr:
-        memo: dict[Node, Node] = {}
-        return e.map(self._go(memo), memo.get)
+    def _operands(self, e: Expr) -> Expr:
+        """`e` itself kept, its operands replaced by their names."""
+        go, get = self._rewriter()
+        return e.map(go, get)
 
-    def _go(self, memo: dict[Node, Node]):  # type: ignore[no-untyped-def]
+    def _rewriter(self) -> tuple[Callable[[Node], Node], Callable[[Node], Node | None]]:
+        memo: dict[Node, Node] = dict(self.names)
+
         def go(n: Node) -> Node:
-            v = self.bound.get(n) if isinstance(n, Expr) else None
-            out = v if v is not None else n.map(go, memo.get)
-            memo[n] = out
-            return out
+            known = memo.get(n)
+            if known is None:
+                known = memo[n] = n.map(go, memo.get)
+            return known
 
-        return go
-
-
-def _roots(s: Stmt, depth: int):  # type: ignore[no-untyped-def]
-    """Each statement that has expressions, with the depth of its block."""
-    if isinstance(s, Block):
-        for x in s.stmts:
-            yield from _roots(x, depth)
-    elif isinstance(s, For):
-        yield For(s.var, s.begin, s.end, s.carried, s.inits, Block(()), s.inits, s.results, s.label), depth
-        yield from _roots(s.body, depth + 1)
-        yield from ((Let(var("", e.type), e), depth + 1) for e in s.yields)
-    else:
-        yield s, depth
-        if isinstance(s, If):
-            yield from _roots(s.then, depth + 1)
-            yield from _roots(s.other, depth + 1)
+        return go, memo.get
 
 
-def _expressions(s: Stmt):  # type: ignore[no-untyped-def]
-    return (c for c in s.children() if isinstance(c, Expr))
+def _uses(s: Stmt, depth: int) -> Iterator[tuple[Expr, int]]:
+    """The operands of all statements, each with the depth of the block it stands in."""
+    match s:
+        case Block(stmts):
+            for x in stmts:
+                yield from _uses(x, depth)
+        case For():
+            yield from ((e, depth) for e in (s.begin, s.end, *s.inits))
+            yield from _uses(s.body, depth + 1)
+            yield from ((e, depth + 1) for e in s.yields)
+        case If(cond, then, other):
+            yield cond, depth
+            yield from _uses(then, depth + 1)
+            yield from _uses(other, depth + 1)
+        case _:
+            yield from ((c, depth) for c in s.children() if isinstance(c, Expr))
 
 
-def _free(e: Cast) -> bool:
-    """A conversion between integers of one width costs nothing."""
-    return isinstance(e.dtype, Type) and e.dtype.is_int and e.a.type.elem.is_int and e.dtype.bits == e.a.type.bits
-
-
-def _name(e: Expr) -> str:
-    return type(e).__name__.lower()
+def _name(e: Expr, user: Stmt) -> str:
+    """A name that says what the value is for."""
+    if isinstance(e, Surface):
+        return f"{e.buffer.name}_surface"
+    for field, suffix in _ROLES.get(type(user), {}).items():
+        if getattr(user, field) is e:
+            subject = getattr(user, "tile", None)
+            return f"{subject.name if subject is not None else user.site.comment}_{suffix}"
+    return ANONYMOUS

@@ -60,7 +60,8 @@ class _CarryParts(Mutator):
             yields.extend(last)
             results.extend(ends)
         body = block(*before, self.mutate(s.body))
-        loop = For(s.var, s.begin, s.end, *map(tuple, (carried, inits)), body, tuple(yields), tuple(results), s.label)
+        state = tuple(carried), tuple(inits)
+        loop = For(s.var, s.begin, s.end, *state, body, tuple(yields), tuple(results), s.label)
         return block(loop, *after)
 
     def _parts(self, e: Expr) -> Sequence[Expr]:

@@ -90,7 +90,7 @@ def kernel_text(kernel: Kernel, header: Sequence[str], body: Iterator[str], maps
     lines = [f"// {line}".rstrip() for line in (*header, *maps)]
     lines += ["    .text", f"    .globl  {name}", "    .p2align 8", f"    .type   {name},@function"]
     lines += [*body, f".L{name}.size = . - {name}", f"    .size   {name}, .L{name}.size", ""]
-    lines += ["    .section .rodata,\"a\",@progbits", "    .p2align 6", f"    .amdhsa_kernel {name}"]
+    lines += ['    .section .rodata,"a",@progbits', "    .p2align 6", f"    .amdhsa_kernel {name}"]
     directives = {
         "group_segment_fixed_size": r.lds_bytes,
         "private_segment_fixed_size": 0,

@@ -154,10 +154,10 @@ class Scalars:
             return found
         match e:
             case Binary() if type(e) in _VALU:
-                name = _VALU[type(e)]
+                signed, unsigned, swapped = _VALU[type(e)]
+                name = unsigned if e.type.elem.kind is Kind.UNSIGNED else signed
                 a, b = self.value(e.a), self.value(e.b)
-                unsigned = e.type.elem.kind is Kind.UNSIGNED
-                return self.out.valu(name[unsigned], *((b, a) if name[2] else (a, b)))
+                return self.out.valu(name, *((b, a) if swapped else (a, b)))
             case Not(a):
                 return self.out.valu("v_not_b32", self.value(a))
             case Select(cond, a, b):
@@ -199,7 +199,7 @@ class Scalars:
 
     def fits_u24(self, *es: Expr) -> bool:
         """Whether all values are provably in [0, 2^24)."""
-        return all(0 <= self.bounds(e)[0] and self.bounds(e)[1] <= _U24 for e in es)
+        return all(self.bounds(e)[0] >= 0 and self.bounds(e)[1] <= _U24 for e in es)
 
 
 def strip(e: Expr) -> Expr:

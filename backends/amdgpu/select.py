@@ -23,6 +23,7 @@ from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType
 from convgen.ir.uniform import Uniformity, varying
+from convgen.passes.place_lets import ANONYMOUS
 
 #: Word 3 of a raw buffer descriptor: DATA_FORMAT = 32 (CDNA3 ISA 8.1.5, used by CK and rocRoller alike).
 _DESCRIPTOR_WORD3 = 0x00020000
@@ -105,7 +106,7 @@ class _Selector:
         else:
             self.scalars.env[s.var] = self.scalars.value(s.value)
         made = self.out.block.instructions[before:]
-        if made and not made[-1].comment:
+        if made and not made[-1].comment and s.var.name != ANONYMOUS:
             made[-1].comment = s.var.name
 
     def _barrier(self, s: st.Barrier) -> None:
@@ -145,7 +146,10 @@ class _Selector:
         raise Unsupported(f"given the 64-bit shift {e}, wanted index * constant + constant")
 
     def _address(self, s: st.GlobalLoad | st.GlobalStore) -> tuple[tuple[Operand, ...], tuple[str, ...]]:
-        (surface,) = self.vectors.value(s.surface)
+        if isinstance(s.surface, Surface):
+            surface = self._surface(s.surface)
+        else:
+            (surface,) = self.vectors.value(s.surface)
         offset = self.scalars.value(s.uniform)
         if isinstance(offset, Imm) and not is_inline(offset.value):
             offset = self.out.constant(offset.value)

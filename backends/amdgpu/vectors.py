@@ -102,7 +102,9 @@ class Vectors:
         words = sum(p.type.bits for p in parts) // 32
         joined = self.out.new("v", words) if narrow and words else None
         for p in parts:
-            held = self.value(p) if isinstance(p.type, VectorType) else (self.out.move_to_vector(self.scalars.value(p)),)
+            held = (
+                self.value(p) if isinstance(p.type, VectorType) else (self.out.move_to_vector(self.scalars.value(p)),)
+            )
             if p.type.bits >= 32:
                 out.extend(held)
                 continue
@@ -235,4 +237,3 @@ _CONVERSIONS: dict[tuple[Type, Type], tuple[_One, _Two]] = {
     (f32, f16): (Vectors._f16, Vectors._f16_pair),
     (f32, bf16): (Vectors._bf16, Vectors._bf16_pair),
 }
-
