@@ -1,0 +1,515 @@
+"""The interpreter against numpy, and every rule whose breach it must report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from convgen.ir import stmt
+from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.error import UserError
+from convgen.ir.evaluate import Evaluator, Value
+from convgen.ir.expr import (
+    Div,
+    Expr,
+    Lane,
+    Max,
+    Min,
+    Mma,
+    Mod,
+    MulHi,
+    Pack,
+    Shl,
+    Shr,
+    Slice,
+    Splat,
+    Uniform,
+    const,
+    eq,
+    ne,
+    select,
+    var,
+)
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.interp import InterpError, interpret
+from convgen.ir.layout import Layout
+from convgen.ir.memory import Dim, Global, Swizzle, TensorDim, View
+from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.ir.types import bf16, bool_, f16, f32, f64, s8, s32, s64, u8, u16, u32, vector
+
+L, R, S = Space.LANE, Space.REGISTER, Space.SUBGROUP
+LANE = Lane()
+
+
+def value(e: Expr, **given: Any) -> list[Any]:
+    """The value of `e` in a subgroup of as many lanes as the given arrays have."""
+    width = len(next(iter(given.values()))) if given else 4
+    ev = Evaluator(width)
+    for name, data in given.items():
+        v = VARS[name]
+        ev.env[v] = Value(np.array(data).astype(v.type.elem.numpy))
+    return ev(e).data.tolist()  # type: ignore[no-any-return]
+
+
+VARS = {"a": var("a"), "b": var("b"), "u": var("u", u32), "c": var("c", s8), "f": var("f", f32), "d": var("d", f64)}
+A, B, U, C, F, D = VARS.values()
+
+
+# ---------------------------------------------------------------- expressions
+
+
+def test_division_floors_and_modulus_has_the_sign_of_the_divisor() -> None:
+    a, b = [7, -7, 7, -7, -1], [2, 2, -2, -2, 2]
+    assert value(A // B, a=a, b=b) == [3, -4, -4, 3, -1]
+    assert value(A % B, a=a, b=b) == [1, 1, -1, -1, 1]
+
+
+def test_integers_wrap() -> None:
+    assert value(C + 1, c=[127, -128]) == [-128, -127]
+    assert value(C * 2, c=[100, -100]) == [-56, 56]
+    assert value(C // -1, c=[-128, 5]) == [-128, -5]
+    assert value(U - 1, u=[0, 5]) == [2**32 - 1, 4]
+
+
+def test_shifts_are_arithmetic_for_signed_and_logical_for_unsigned() -> None:
+    assert value(A >> 1, a=[-3, 3]) == [-2, 1]
+    assert value(U >> 31, u=[2**31, 1]) == [1, 0]
+    assert value(A << 31, a=[1, 3]) == [-(2**31)] * 2
+
+
+def test_mulhi_is_unsigned() -> None:
+    assert value(MulHi(A, B), a=[-1, 3], b=[-1, 5]) == [-2, 0]
+    assert value(MulHi(U, const(1 << 16, u32)), u=[1 << 31]) == [1 << 15]
+
+
+def test_casts() -> None:
+    assert value(A.to(u8), a=[-1, 257]) == [255, 1]
+    assert value(C.to(s64), c=[-1]) == [-1]
+    assert value(C.to(u8).to(s32), c=[-1]) == [255]
+    assert value(A.to(bool_), a=[0, 2, -1]) == [False, True, True]
+    assert value(F.to(s32), f=[0.5, 1.5, -2.5, 3e9, -3e9, np.nan, np.inf]) == [0, 2, -2, s32.max, s32.min, 0, s32.max]
+    assert value(F.to(u8), f=[-1.0, 300.0, 254.5]) == [0, 255, 254]
+    assert value(F.to(f16), f=[2049.0, 2051.0, 1e6]) == [2048.0, 2052.0, np.inf]
+    assert value(A.to(f32), a=[2**24 + 1]) == [2.0**24]
+
+
+def test_casts_to_bfloat16_round_once() -> None:
+    just_above_half = 1 + 2**-8 + 2**-40  # rounds to the tie in f32, and then down
+    assert value(D.to(bf16).to(f32), d=[just_above_half, 1 + 2**-8]) == [1 + 2**-7, 1.0]
+    assert value(A.to(bf16).to(f32), a=[(1 << 30) + (1 << 22) + 1]) == [float((1 << 30) + (1 << 23))]
+
+
+def test_min_and_max_prefer_numbers() -> None:
+    nan = [np.nan, 1.0, np.nan]
+    assert value(Min(F, const(2.0, f32)), f=nan) == [2.0, 1.0, 2.0]
+    assert value(Max(const(2.0, f32), F), f=nan) == [2.0, 2.0, 2.0]
+
+
+def test_vectors() -> None:
+    wide = Pack(vector(u16, 4), (U, U + 1))
+    assert value(wide, u=[0x00020001]) == [[1, 2, 2, 2]]
+    assert value(Slice(wide, 1, 2), u=[0x00020001]) == [[2, 2]]
+    assert value(Pack(u32, (Slice(wide, 0, 2),)), u=[0x00020001]) == [0x00020001]
+    assert value(Splat(vector(s32, 2), A), a=[3]) == [[3, 3]]
+    assert value(select(A < 0, Splat(vector(s32, 2), A), Splat(vector(s32, 2), B)), a=[-1, 1], b=[5, 6]) == [
+        [-1, -1],
+        [6, 6],
+    ]
+
+
+def test_comparisons_and_lane() -> None:
+    assert value(LANE * 4) == [0, 4, 8, 12]
+    assert value(eq(A, B) | (A < B), a=[1, 2, 3], b=[1, 3, 2]) == [True, True, False]
+    assert value(~(ne(A, B)), a=[1, 2], b=[1, 3]) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("e", "message"),
+    [
+        (Div(A, LANE), "division by zero"),
+        (Mod(A, LANE), "division by zero"),
+        (Shl(A, LANE + 30), "shift of s32 by 32, 33"),
+        (Shr(A, LANE - 1), "shift of s32 by -1"),
+        (Uniform(LANE), "differs between lanes: 0, 1, 2, 3"),
+        (var("free") + 1, "is not bound"),
+    ],
+    ids=str,
+)
+def test_expressions_without_a_value(e: Expr, message: str) -> None:
+    with pytest.raises(InterpError, match=message):
+        value(e, a=[1, 2, 3, 4])
+
+
+# ---------------------------------------------------------------- matrices
+
+
+def operand(row: str, rows: int, held: int) -> Fragment:
+    return Fragment((row, "k"), (Digit(row, rows, L, 1), Digit("k", held, R, 1), Digit("k", 64 // rows, L, rows)))
+
+
+def atom(ab: Any = f16, acc: Any = f32, rows: int = 16) -> MmaAtom:
+    """An MFMA-like instruction: groups of four consecutive rows of D in the registers of a lane."""
+    groups = 64 // rows
+    tail = (Digit("i", rows // (4 * groups), R, 4),) if rows > 4 * groups else ()
+    d = Fragment(("i", "j"), (Digit("i", 4, R, 1), Digit("i", groups, L, rows), *tail, Digit("j", rows, L, 1)))
+    return MmaAtom("mma", rows, rows, 4 * groups, ab, acc, operand("i", rows, 4), operand("j", rows, 4), d, 4)
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        MmaTile(atom(), 1, 1, 1),
+        MmaTile(atom(rows=32), 2, 1, 4, pack=2),
+        MmaTile(atom(), 2, 3, 4, pack=2, waves_i=2, waves_j=2),
+        MmaTile(atom(bf16), 1, 2, 2, waves_j=2),
+        MmaTile(atom(s8, s32), 2, 2, 2),
+    ],
+    ids=lambda t: f"{t.atom.rows}x{t.tiles_i}x{t.tiles_j}x{t.steps}p{t.pack}w{t.waves_i}{t.waves_j}{t.atom.ab}",
+)
+def test_mma_multiplies_through_shared_tiles(tile: MmaTile) -> None:
+    """Copy, barrier, fragments, product and store of a whole workgroup against numpy, with a swizzle on the way."""
+    (m, kk), (n, _), ab, acc = tile.a.shape, tile.b.shape, tile.atom.ab, tile.atom.acc
+    chunks = kk * ab.bytes // 16
+    k = KernelBuilder("gemm", subgroups=tile.waves_i * tile.waves_j)
+    views = [matrix(k.buffer(name, t, r * c), r, c) for name, t, r, c in (("a", ab, m, kk), ("b", ab, n, kk))]
+    out = matrix(k.buffer("c", acc, m * n), m, n)
+    tiles = [k.shared(f"{v.memory.name}_tile", ab, v.extent(0), kk, swizzle=Swizzle(1, chunks - 1)) for v in views]
+    for t, v in zip(tiles, views):
+        waves = Digit("row", k.subgroups, S, 1)
+        rest = Digit("row", -(-t.rows // (64 * k.subgroups)), R, 1)
+        lanes = Digit("row", t.rows // (k.subgroups * rest.size), L, 1)
+        k.copy(t, v, (0, 0), Fragment(("row", "col"), (Digit("col", kk, R, rest.size), rest, waves, lanes)))
+    k.barrier()
+    fa, fb = (k.load_shared(f"f{t.name}", t, layout) for t, layout in zip(tiles, (tile.a, tile.b)))
+    k.store_view(out, (0, 0), k.mma("d", tile, k.zeros(tile.acc_type), fa, fb), tile.d)
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-8, 9, (r, kk)).astype(ab.numpy) for r in (m, n))
+    memory = {"a": a.view(np.uint8).ravel(), "b": b.view(np.uint8).ravel(), "c": np.zeros(m * n * acc.bytes, np.uint8)}
+    interpret(k.done(), memory)
+    expected = a.astype(np.int64) @ b.astype(np.int64).T
+    assert np.array_equal(memory["c"].view(acc.numpy).reshape(m, n), expected)
+
+
+def test_an_mma_rounds_once_per_instruction() -> None:
+    tile = MmaTile(atom(), 1, 1, 2)
+    k_of = tile.a.coords(0, np.arange(64)[:, None], np.arange(8)[None, :])["k"]
+    ev = Evaluator(64)
+    acc, a, b = var("acc", tile.acc_type), var("a", tile.a_type), var("b", tile.b_type)
+    # 2^24 + 1 + 1: in one sum exact, rounded one by one 2^24; the second instruction adds one 1 to 2^24 + 2.
+    ev.env[acc] = Value(np.full((64, 4), 2.0**24, np.float32))
+    ev.env[a] = Value(np.isin(k_of, (0, 1, 16)).astype(np.float16))
+    ev.env[b] = Value(np.ones((64, 8), np.float16))
+    assert (ev(Mma(tile, acc, a, b)).data == 2.0**24 + 4).all()  # 2^24 + 3 ties to even
+
+
+# ---------------------------------------------------------------- views
+
+
+def run(k: KernelBuilder, **buffers: np.ndarray[Any, Any]) -> None:
+    """Interpret on the given arrays, which change in place."""
+    memory = {name: data.reshape(-1).view(np.uint8) for name, data in buffers.items()}
+    interpret(k.done(), memory)
+
+
+ROWS = Fragment(("i", "j"), (Digit("j", 8, R, 1), Digit("i", 64, L, 1)))  #: 64 x 8, a row a lane
+
+
+def test_a_view_is_zero_outside_and_drops_what_is_stored_there() -> None:
+    """A 1-D convolution's window matrix: x[o + k - 1] with padding, o in [0, 5) of 64 rows, k in [0, 3) of 4."""
+    k = KernelBuilder("im2row")
+    src = View(
+        k.buffer("x", f32, 5),
+        Layout.dense((5,), (0,)),
+        ((Dim("o", 5, 64),), (Dim("q", 2, 2), Dim("k", 3, 4))),
+        (TensorDim(5, (("o", 1), ("k", 1)), -1, True),),
+    )
+    dst = matrix(k.buffer("y", f32, 5 * 8), 5, 8)
+    k.store_view(dst, (0, 0), k.load_view("t", src, (0, 0), ROWS), ROWS)
+    x = np.arange(1, 6, dtype=np.float32)
+    y = np.full((5, 8), 99, np.float32)
+    run(k, x=x, y=y)
+    padded = np.concatenate([[0], x, [0]])
+    expected = np.zeros((5, 8))
+    for o in range(5):
+        for tap in range(3):
+            expected[o, [tap, 4 + tap]] = padded[o + tap]
+    assert np.array_equal(y, expected)
+
+
+def test_an_unmasked_coordinate_outside_its_tensor_is_an_error() -> None:
+    k = KernelBuilder("lies")
+    src = View(
+        k.buffer("x", f32, 64),
+        Layout.dense((64,), (0,)),
+        ((Dim("o", 64, 64),), (Dim("k", 8, 8),)),
+        (TensorDim(64, (("o", 1), ("k", 1))),),
+    )
+    k.load_view("t", src, (0, 0), ROWS)
+    with pytest.raises(InterpError, match="tensor dim 0 of the view of x is not masked, and is 64 of 64") as error:
+        run(k, x=np.zeros(64, np.float32))
+    assert any("t: f32x8 = load x" in note for note in error.value.__notes__)
+    assert any("subgroup 0 of workgroup (0, 0, 0)" in note for note in error.value.__notes__)
+
+
+def test_a_view_beyond_its_buffer_is_an_error() -> None:
+    k = KernelBuilder("short")
+    view = matrix(Global("x", f32, 63 * 8 * 4), 64, 8)
+    k.params.append(view.memory)
+    k.load_view("t", view, (0, 0), ROWS)
+    with pytest.raises(InterpError, match="element 504 of buffer x, which has 504"):
+        run(k, x=np.zeros(63 * 8, np.float32))
+
+
+# ---------------------------------------------------------------- control
+
+
+def test_loops_carry_leave_and_give_results() -> None:
+    k = KernelBuilder("sum", grid=(2, 3, 1))
+    out = k.buffer("out", s32, 6)
+    limit = k.scalar("limit")
+    zero = const(0)
+    with k.loop("i", 0, 10, total=zero, last=zero) as loop:
+        k.exit_if(loop["total"] >= limit, loop["total"], const(-7))
+        loop.yields(loop["total"] + loop.var, loop.var)
+    with k.loop("j", 5, 5, total=loop.result("total")) as never:
+        never.yields(never["total"] + 1000)
+    value = never.result("total") * 100 + loop.result("last") + k.group[1] * 10000
+    number = k.group[0] + k.group[1] * 2
+    k.global_store(k.surface(out), value, number * 4)
+    kernel = k.done()
+
+    memory = np.full(6, 99, np.int32)
+    interpret(kernel, {"out": memory.view(np.uint8)}, {"limit": 11}, groups=[0, 3])
+    # 0 1 3 6 10 15: leaves at 15 with -7
+    assert memory.tolist() == [1493, 99, 99, 11493, 99, 99]
+    interpret(kernel, {"out": memory.view(np.uint8)}, {"limit": 1000})
+    assert memory.tolist() == [n // 2 * 10000 + 4509 for n in range(6)]
+
+
+def test_arguments_are_checked() -> None:
+    k = KernelBuilder("k")
+    k.buffer("x", f32, 4)
+    k.scalar("n")
+    kernel = k.done()
+    with pytest.raises(UserError, match=r"buffer x: given nothing, wanted uint8\[16\]"):
+        interpret(kernel, {})
+    with pytest.raises(UserError, match="buffer x: given float32"):
+        interpret(kernel, {"x": np.zeros(4, np.float32)})
+    with pytest.raises(UserError, match="argument n: given nothing, wanted s32"):
+        interpret(kernel, {"x": np.zeros(16, np.uint8)})
+
+
+# ---------------------------------------------------------------- messages
+
+
+def test_surfaces_bound_what_messages_touch() -> None:
+    """Outside the extent loads give zero and stores are dropped; the shift may be negative."""
+    k = KernelBuilder("window", width=4)
+    src, dst = k.buffer("x", u32, 4), k.buffer("y", u32, 4)
+    got = k.global_load("v", u32, k.surface(src, -4, 16), LANE * 4 + 4, 4, imm=-4)
+    k.global_store(k.surface(dst, 4, 8), got, LANE * 4)
+    x, y = np.array([10, 11, 12, 13], np.uint32), np.full(4, 9, np.uint32)
+    run(k, x=x, y=y)
+    assert y.tolist() == [9, 10, 11, 9]  # lanes 2 and 3 are outside the stored window, lane 3 outside the loaded one
+
+
+def message_error(make: Callable[[KernelBuilder], None], message: str, subgroups: int = 1) -> None:
+    k = KernelBuilder("k", subgroups=subgroups)
+    k.buffer("x", u32, 64)
+    make(k)
+    with pytest.raises(InterpError, match=message):
+        run(k, x=np.zeros(64, np.uint32))
+
+
+def buffer(k: KernelBuilder) -> Global:
+    (found,) = (p for p in k.params if isinstance(p, Global))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda k: k.global_load("v", u32, k.surface(buffer(k), 0, 260), LANE * 4, 4), "byte 256 of buffer x"),
+        (lambda k: k.global_load("v", u32, k.surface(buffer(k), -4, 8), LANE * 4), "byte -4 of buffer x"),
+        (lambda k: k.global_load("v", u32, k.surface(buffer(k), 0, 6), LANE * 4), "cuts a word in two"),
+        (lambda k: k.global_load("v", u32, k.surface(buffer(k)), 0, LANE), "a uniform offset differs"),
+        (lambda k: k.global_load("v", u32, k.surface(buffer(k), LANE), 0), "a surface's shift differs"),
+        (lambda k: k.global_store(k.surface(buffer(k)), LANE, 0), "two lanes store different values"),
+        (lambda k: k.global_load("v", u32, var("s", vector(u32, 4)), 0), "is no surface"),
+    ],
+)
+def test_message_errors(make: Callable[[KernelBuilder], None], message: str) -> None:
+    message_error(make, message)
+
+
+# ---------------------------------------------------------------- shared memory, barriers, poison
+
+
+def exchange(barriers: int = 1, read_other: bool = True) -> KernelBuilder:
+    """Two subgroups write their halves of a tile and read the other's."""
+    k = KernelBuilder("exchange", subgroups=2)
+    out = k.buffer("out", u32, 128)
+    tile = k.shared("tile", u32, 128, 1, chunk=4)
+    mine = k.subgroup * 256 + LANE * 4
+    k.shared_write(tile, LANE.to(u32), mine)
+    k.barrier()
+    k.shared_write(tile, (k.subgroup * 100 + LANE).to(u32), mine)
+    for _ in range(barriers):
+        k.barrier()
+    got = k.shared_read("got", u32, tile, (256 - k.subgroup * 256 if read_other else k.subgroup * 256) + LANE * 4)
+    k.global_store(k.surface(out), got, mine)
+    return k
+
+
+def test_a_barrier_makes_writes_visible() -> None:
+    out = np.zeros(128, np.uint32)
+    run(exchange(), out=out)
+    assert out.tolist() == [*range(100, 164), *range(64)]
+
+
+def test_a_missing_barrier_is_a_race() -> None:
+    with pytest.raises(InterpError, match="race in shared tile tile: byte 256 was read by subgroup 0"):
+        run(exchange(barriers=0), out=np.zeros(128, np.uint32))
+
+
+def test_own_writes_need_no_barrier() -> None:
+    out = np.zeros(128, np.uint32)
+    run(exchange(barriers=0, read_other=False), out=out)
+    assert out.tolist() == [*range(64), *range(100, 164)]
+
+
+@pytest.mark.parametrize(("first", "second"), [("read", "write"), ("write", "write"), ("write", "read")])
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_conflicts_are_found_in_either_order(first: str, second: str, earlier: int) -> None:
+    """Subgroup `earlier` does `first`, the other `second`, on the same bytes of one epoch."""
+    k = KernelBuilder("k", subgroups=2)
+    tile = k.shared("tile", s32, 64, 1, chunk=4)
+    k.barrier()
+    for deed, who in ((first, earlier), (second, 1 - earlier)):
+        with k.when(eq(k.subgroup, who)):
+            if deed == "read":
+                k.shared_read("v", s32, tile, LANE * 4)
+            else:
+                k.shared_write(tile, LANE, LANE * 4)
+    with pytest.raises(InterpError, match="race in shared tile tile"):
+        interpret(k.done(), {})
+
+
+def test_a_barrier_that_not_all_reach_waits_for_ever() -> None:
+    k = KernelBuilder("k", subgroups=2)
+    with k.when(eq(k.subgroup, 0)):
+        k.barrier()
+    with pytest.raises(InterpError, match=r"only subgroups \[0\] of 2 arrive"):
+        interpret(k.done(), {})
+
+
+def test_arrivals_count_wherever_the_barrier_stands() -> None:
+    k = KernelBuilder("k", subgroups=2)
+    for who in (0, 1):
+        with k.when(eq(k.subgroup, who)):
+            k.barrier()
+    interpret(k.done(), {})
+
+
+def unwritten(k: KernelBuilder, type: Any = s32) -> Expr:
+    return k.shared_read("unwritten", type, k.shared("tile", s32, 64, 4), LANE * 16)
+
+
+def poisoned(use: Callable[[KernelBuilder, Expr], None]) -> KernelBuilder:
+    k = KernelBuilder("k")
+    k.buffer("x", u32, 64)
+    use(k, unwritten(k))
+    return k
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda k, p: k.global_store(k.surface(buffer(k)), p, LANE * 4),
+        lambda k, p: k.global_load("v", u32, k.surface(buffer(k)), p),
+        lambda k, p: k.global_load("v", u32, k.surface(buffer(k)), 0, p * 0),
+        lambda k, p: k.let("v", Uniform(p)),
+        lambda k, p: k.add(stmt.If(p < 3, stmt.empty, stmt.empty)),
+        lambda k, p: k.add(stmt.For(var("i"), const(0), p, (), (), stmt.empty, (), (), "l")),
+        lambda k, p: k.shared_write(k.tiles[0], LANE, p),
+        lambda k, p: k.global_store(k.surface(buffer(k)), select(p < 0, LANE, LANE), LANE * 4),
+    ],
+)
+def test_poison_is_an_error_where_it_decides(use: Callable[[KernelBuilder, Expr], None]) -> None:
+    with pytest.raises(InterpError, match="depends on memory that nobody wrote, in lanes 0, 1, 2"):
+        run(poisoned(use), x=np.zeros(64, np.uint32))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda k, p: k.let("v", p + 1),
+        lambda k, p: k.let("v", p // p),
+        lambda k, p: k.shared_write(k.tiles[0], p, LANE * 16),
+        lambda k, p: k.global_store(k.surface(buffer(k), 0, 0), p, LANE * 4),
+        lambda k, p: k.global_store(k.surface(buffer(k)), select(LANE < 64, LANE, p), LANE * 4),
+    ],
+)
+def test_poison_that_decides_nothing_is_none(use: Callable[[KernelBuilder, Expr], None]) -> None:
+    run(poisoned(use), x=np.zeros(64, np.uint32))
+
+
+def test_poison_spreads_by_row_and_column_of_a_product() -> None:
+    tile = MmaTile(atom(), 1, 2, 2)
+    ev = Evaluator(64)
+    acc, a, b = var("acc", tile.acc_type), var("a", tile.a_type), var("b", tile.b_type)
+    at = {name: f.coords(0, np.arange(64)[:, None], np.arange(f.registers)[None, :]) for name, f in
+          (("a", tile.a), ("b", tile.b), ("d", tile.d))}  # fmt: skip
+    ev.env[acc] = Value(np.zeros((64, 8), np.float32))
+    ev.env[a] = Value(np.ones((64, 8), np.float16), (at["a"]["i"] == 3) & (at["a"]["k"] == 20))
+    ev.env[b] = Value(np.ones((64, 16), np.float16), (at["b"]["j"] == 17) & (at["b"]["k"] == 1))
+    poison = ev(Mma(tile, acc, a, b)).poison
+    assert poison is not None
+    assert np.array_equal(poison, (at["d"]["i"] == 3) | (at["d"]["j"] == 17))
+
+
+def test_one_poisoned_byte_poisons_the_element() -> None:
+    k = KernelBuilder("k")
+    k.buffer("x", u32, 64)
+    tile = k.shared("tile", u8, 64, 16)
+    k.shared_write(tile, LANE.to(u8), LANE * 16)
+    with_hole = k.shared_read("v", vector(u16, 2), tile, LANE * 16)
+    k.global_store(k.surface(buffer(k)), Slice(with_hole, 0, 1), LANE * 4)
+    with pytest.raises(InterpError, match="nobody wrote"):
+        run(k, x=np.zeros(64, np.uint32))
+
+
+def test_a_shared_access_outside_its_tile_is_an_error() -> None:
+    k = KernelBuilder("k")
+    k.shared_write(k.shared("tile", s32, 63, 1, chunk=4), LANE, LANE * 4)
+    with pytest.raises(InterpError, match="byte 252 of shared tile tile, which has 252"):
+        interpret(k.done(), {})
+
+
+def test_slots_are_separate_and_bounded() -> None:
+    k = KernelBuilder("k")
+    tile = k.shared("tile", f32, 64, 8, slots=2)
+    out = matrix(k.buffer("x", f32, 64 * 8), 64, 8)
+    for slot in (0, 1):
+        k.store_shared(tile, Splat(vector(f32, 8), const(float(slot), f32)), ROWS, slot)
+    k.store_view(out, (0, 0), k.load_shared("v", tile, ROWS, 0), ROWS)
+    k.load_shared("w", tile, ROWS, 2)
+    x = np.ones((64, 8), np.float32)
+    with pytest.raises(InterpError, match="slot 2 of shared tile tile, which has 2"):
+        run(k, x=x)
+    assert not x.any()
+
+
+def test_bfloat16_moves_through_views() -> None:
+    k = KernelBuilder("k")
+    src, dst = (matrix(k.buffer(n, bf16, 64 * 8), 64, 8) for n in "xy")
+    k.store_view(dst, (0, 0), k.load_view("v", src, (0, 0), ROWS) * 2.0, ROWS)
+    x = np.arange(512).astype(ml_dtypes.bfloat16)
+    y = np.zeros(512, ml_dtypes.bfloat16)
+    run(k, x=x, y=y)
+    assert np.array_equal(y.astype(np.float32), x.astype(np.float32) * 2)
