@@ -68,10 +68,7 @@ class Reg:
         return Reg(self.vreg, self.first + first, count)
 
     def same(self, other: object) -> bool:
-        return (
-            isinstance(other, Reg)
-            and (self.vreg, self.first, self.count) == (other.vreg, other.first, other.count)
-        )
+        return isinstance(other, Reg) and (self.vreg, self.first, self.count) == (other.vreg, other.first, other.count)
 
     @property
     def whole(self) -> bool:

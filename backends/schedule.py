@@ -146,8 +146,7 @@ def _ordered(before: Instruction, after: Instruction) -> bool:
     if before.barrier or after.barrier:
         other = after if before.barrier else before
         return other.barrier or (other.access is not None and other.access.space == "shared")
-    assert before.access and after.access
-    return before.access.conflicts(after.access)
+    return before.access is not None and after.access is not None and before.access.conflicts(after.access)
 
 
 class _RegisterHistory:

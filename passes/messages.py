@@ -248,8 +248,8 @@ class GlobalPlanner:
     def _halo_word(self, halo: Any, positions: dict[str, _Position]) -> Expr | None:
         """A word whose sign bit is set where the coordinate is outside; None if one bit a tap does not do.
 
-        The tap is the coordinate's one dim on the last axis, K. Bit 31-t of a loop-invariant word says "outside at tap t", so
-        shifting left by t brings it to the sign.
+        The tap is the coordinate's one dim on the last axis, K. Bit 31-t of a loop-invariant word says "outside at
+        tap t", so shifting left by t brings it to the sign.
         """
         moving = {d.name for d in self.view.axes[-1]}
         present = [(n, c) for n, c in halo.terms if n in positions]

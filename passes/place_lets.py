@@ -148,7 +148,7 @@ class _Placer:
         return e.map(go, get)
 
     def _rewriter(self) -> tuple[Callable[[Node], Node], Callable[[Node], Node | None]]:
-        memo: dict[Node, Node] = dict(self.names)
+        memo: dict[Node, Node] = {**self.names}
 
         def go(n: Node) -> Node:
             known = memo.get(n)
@@ -183,6 +183,10 @@ def _name(e: Expr, user: Stmt) -> str:
         return f"{e.buffer.name}_surface"
     for field, suffix in _ROLES.get(type(user), {}).items():
         if getattr(user, field) is e:
-            subject = getattr(user, "tile", None)
-            return f"{subject.name if subject is not None else user.site.comment}_{suffix}"
+            subject = user.tile.name if isinstance(user, (SharedRead, SharedWrite)) else _comment(user)
+            return f"{subject}_{suffix}"
     return ANONYMOUS
+
+
+def _comment(user: Stmt) -> str:
+    return user.site.comment if isinstance(user, (GlobalLoad, GlobalStore)) else ""

@@ -20,10 +20,13 @@ from convgen.backends.machine import (
 
 #: VOP2 opcodes: the only VALU forms (with VOP1) that take a literal, as src0 and beside a VGPR (CDNA3 ISA 6.2).
 _LITERAL_SRC0 = frozenset(
-    ["v_add_u32", "v_sub_u32", "v_subrev_u32", "v_mul_u32_u24", "v_lshlrev_b32", "v_lshrrev_b32", "v_ashrrev_i32", "v_and_b32", "v_or_b32", "v_xor_b32", "v_min_i32", "v_min_u32", "v_max_i32", "v_max_u32"]
+    (
+        "v_add_u32 v_sub_u32 v_subrev_u32 v_mul_u32_u24 v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32 v_and_b32 "
+        "v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32"
+    ).split()
 )
 _COMMUTATIVE = frozenset(
-    ["v_add_u32", "v_mul_u32_u24", "v_and_b32", "v_or_b32", "v_xor_b32", "v_min_i32", "v_min_u32", "v_max_i32", "v_max_u32"]
+    ("v_add_u32 v_mul_u32_u24 v_and_b32 v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32").split()
 )
 
 

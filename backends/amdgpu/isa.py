@@ -12,10 +12,21 @@ from convgen.backends.machine import Opcode, Unit
 
 _SCC = ("scc",)
 
-_VALU = ["v_mov_b32", "v_add_u32", "v_sub_u32", "v_subrev_u32", "v_mul_lo_u32", "v_mul_hi_u32", "v_mul_u32_u24", "v_mad_u32_u24", "v_lshlrev_b32", "v_lshrrev_b32", "v_ashrrev_i32", "v_and_b32", "v_or_b32", "v_xor_b32", "v_not_b32", "v_min_i32", "v_min_u32", "v_max_i32", "v_max_u32", "v_lshl_add_u32", "v_add_lshl_u32", "v_add3_u32", "v_lshl_or_b32", "v_and_or_b32", "v_or3_b32", "v_bfe_u32", "v_perm_b32", "v_cndmask_b32", "v_readfirstlane_b32", "v_accvgpr_read_b32", "v_accvgpr_write_b32", "v_cvt_f16_f32", "v_pack_b32_f16", "v_cvt_pk_bf16_f32", "v_cmp_lt_i32", "v_cmp_le_i32", "v_cmp_eq_u32", "v_cmp_ne_u32", "v_cmp_lt_u32", "v_cmp_le_u32", "v_cmp_u_f32"]
-_SALU_SCC = ["s_add_i32", "s_add_u32", "s_sub_i32", "s_and_b32", "s_or_b32", "s_xor_b32", "s_and_b64", "s_or_b64", "s_not_b32", "s_not_b64", "s_lshl_b32", "s_lshr_b32", "s_ashr_i32", "s_min_i32", "s_min_u32", "s_max_i32", "s_max_u32", "s_cmp_lt_i32", "s_cmp_le_i32", "s_cmp_eq_u32", "s_cmp_lg_u32", "s_cmp_lt_u32", "s_cmp_le_u32"]
-_SALU = ["s_mov_b32", "s_mov_b64", "s_mul_i32", "s_mul_hi_u32"]
-_SALU_READS_SCC = ["s_cselect_b32", "s_cselect_b64"]
+_VALU = (
+    "v_mov_b32 v_add_u32 v_sub_u32 v_subrev_u32 v_mul_lo_u32 v_mul_hi_u32 v_mul_u32_u24 v_mad_u32_u24 "
+    "v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32 v_and_b32 v_or_b32 v_xor_b32 v_not_b32 v_min_i32 "
+    "v_min_u32 v_max_i32 v_max_u32 v_lshl_add_u32 v_add_lshl_u32 v_add3_u32 v_lshl_or_b32 v_and_or_b32 "
+    "v_or3_b32 v_bfe_u32 v_perm_b32 v_cndmask_b32 v_readfirstlane_b32 v_accvgpr_read_b32 "
+    "v_accvgpr_write_b32 v_cvt_f16_f32 v_pack_b32_f16 v_cvt_pk_bf16_f32 v_cmp_lt_i32 v_cmp_le_i32 "
+    "v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32"
+).split()
+_SALU_SCC = (
+    "s_add_i32 s_add_u32 s_sub_i32 s_and_b32 s_or_b32 s_xor_b32 s_and_b64 s_or_b64 s_not_b32 s_not_b64 "
+    "s_lshl_b32 s_lshr_b32 s_ashr_i32 s_min_i32 s_min_u32 s_max_i32 s_max_u32 s_cmp_lt_i32 s_cmp_le_i32 "
+    "s_cmp_eq_u32 s_cmp_lg_u32 s_cmp_lt_u32 s_cmp_le_u32"
+).split()
+_SALU = ("s_mov_b32 s_mov_b64 s_mul_i32 s_mul_hi_u32").split()
+_SALU_READS_SCC = ("s_cselect_b32 s_cselect_b64").split()
 
 _LDS_LATENCY = 20
 _GLOBAL_LATENCY = 150
