@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from convgen.backends.amdgpu.sim.addressing import Address
-from convgen.backends.amdgpu.sim.alu.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
+from convgen.backends.amdgpu.sim.combine import FLOATING, INTEGER, Combine
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.global_access import parts_of
 from convgen.backends.amdgpu.sim.hazards import Consumes
@@ -17,54 +17,11 @@ from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import active, land_nothing, land_registers, refuse_poison, refuse_scalar_poison
 from convgen.backends.amdgpu.sim.waits import issue
 
-Combine = Callable[[Array, Array], Array]
-
-
-def _packed(decode: Callable[[Array], Array], encode: Callable[[Array], Array]) -> Combine:
-    def function(old: Array, new: Array) -> Array:
-        low = encode(decode(old) + decode(new))
-        high = encode(decode(old >> np.uint32(16)) + decode(new >> np.uint32(16)))
-        return low | (high << np.uint32(16))
-
-    return function
-
-
-def _as(dtype: type, function: Combine) -> Combine:
-    return lambda old, new: function(old.view(dtype), new.view(dtype)).view(old.dtype)
-
-
-def _signed(function: Combine) -> Combine:
-    def apply(old: Array, new: Array) -> Array:
-        kind = np.int64 if old.dtype == np.uint64 else np.int32
-        return function(old.view(kind), new.view(kind)).view(old.dtype)
-
-    return apply
-
-
-_INTEGER: Mapping[str, Combine] = {
-    "add": lambda old, new: old + new,
-    "sub": lambda old, new: old - new,
-    "swap": lambda old, new: new,
-    "umin": np.minimum,
-    "umax": np.maximum,
-    "smin": _signed(np.minimum),
-    "smax": _signed(np.maximum),
-    "and": lambda old, new: old & new,
-    "or": lambda old, new: old | new,
-    "xor": lambda old, new: old ^ new,
-    "inc": lambda old, new: np.where(old >= new, old.dtype.type(0), old + old.dtype.type(1)),
-    "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - old.dtype.type(1)),
-}
 #: function and bytes by the mnemonic's suffix
 ATOMICS: Mapping[str, tuple[Combine, int]] = {
-    **{name: (function, 4) for name, function in _INTEGER.items()},
-    **{f"{name}_x2": (function, 8) for name, function in _INTEGER.items()},
-    "add_f32": (_as(np.float32, np.add), 4),
-    "add_f64": (_as(np.float64, np.add), 8),
-    "min_f64": (_as(np.float64, np.fmin), 8),
-    "max_f64": (_as(np.float64, np.fmax), 8),
-    "pk_add_f16": (_packed(half_to_f32, f32_to_half), 4),
-    "pk_add_bf16": (_packed(bf16_to_f32, f32_to_bf16), 4),
+    **{name: (function, 4) for name, function in INTEGER.items()},
+    **{f"{name}_x2": (function, 8) for name, function in INTEGER.items()},
+    **FLOATING,
 }
 
 
@@ -79,7 +36,7 @@ def atomic_step(
     """A step for buffer, global or flat atomics; cmpswap takes data and comparand."""
     compare = what.startswith("cmpswap")
     if compare:
-        function, size = _INTEGER["swap"], 8 if what.endswith("_x2") else 4
+        function, size = INTEGER["swap"], 8 if what.endswith("_x2") else 4
     elif what in ATOMICS:
         function, size = ATOMICS[what]
     else:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import numpy as np
-
-from convgen.backends.amdgpu.sim.state import Array
+from convgen.backends.amdgpu.sim.combine import FLOATING, INTEGER, Combine
 from convgen.backends.amdgpu.sim.transfer import Width
 
 READS: Mapping[str, Width] = {
@@ -45,49 +43,36 @@ READ2: Mapping[str, tuple[int, int]] = {
 WRITE2: Mapping[str, tuple[int, int]] = {name.replace("read", "write"): row for name, row in READ2.items()}
 
 
-def _f32(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    return lambda a, b: function(a.view(np.float32), b.view(np.float32)).view(np.uint32)
-
-
-def _f64(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    return lambda a, b: function(a.view(np.float64), b.view(np.float64)).view(np.uint64)
-
-
-def _signed(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    def apply(a: Array, b: Array) -> Array:
-        kind = np.int64 if a.dtype == np.uint64 else np.int32
-        return function(a.view(kind), b.view(kind)).view(a.dtype)
-
-    return apply
-
-
-_INTEGER: Mapping[str, Callable[[Array, Array], Array]] = {
-    "add_u": lambda a, b: a + b,
-    "sub_u": lambda a, b: a - b,
-    "rsub_u": lambda a, b: b - a,
-    "min_u": np.minimum,
-    "max_u": np.maximum,
-    "min_i": _signed(np.minimum),
-    "max_i": _signed(np.maximum),
-    "and_b": lambda a, b: a & b,
-    "or_b": lambda a, b: a | b,
-    "xor_b": lambda a, b: a ^ b,
+#: Our names of the integer operations by the mnemonic's (operation, type letter).
+_INTEGER = {
+    ("add", "u"): "add",
+    ("sub", "u"): "sub",
+    ("rsub", "u"): "rsub",
+    ("min", "u"): "umin",
+    ("max", "u"): "umax",
+    ("min", "i"): "smin",
+    ("max", "i"): "smax",
+    ("and", "b"): "and",
+    ("or", "b"): "or",
+    ("xor", "b"): "xor",
+    ("inc", "u"): "inc",
+    ("dec", "u"): "dec",
 }
 
 
-def _atomics() -> dict[str, tuple[Callable[[Array, Array], Array], int]]:
-    rows: dict[str, tuple[Callable[[Array, Array], Array], int]] = {}
+def _atomics() -> dict[str, tuple[Combine, int]]:
+    rows: dict[str, tuple[Combine, int]] = {}
     for rtn in ("", "_rtn"):
-        for name, function in _INTEGER.items():
-            operation, kind = name.rsplit("_", 1)
+        for (operation, letter), name in _INTEGER.items():
             for bits in (32, 64):
-                rows[f"ds_{operation}{rtn}_{kind}{bits}"] = (function, bits // 8)
-        for operation, maker in (("add", np.add), ("min", np.fmin), ("max", np.fmax)):
-            rows[f"ds_{operation}{rtn}_f32"] = (_f32(maker), 4)
-            rows[f"ds_{operation}{rtn}_f64"] = (_f64(maker), 8)
+                rows[f"ds_{operation}{rtn}_{letter}{bits}"] = (INTEGER[name], bits // 8)
+        for name, row in FLOATING.items():
+            operation, kind = name.rsplit("_", 1)
+            rows[f"ds_{operation}{rtn}_{kind}"] = row
     for bits in (32, 64):
-        rows[f"ds_wrxchg_rtn_b{bits}"] = (lambda a, b: b, bits // 8)
+        rows[f"ds_wrxchg_rtn_b{bits}"] = (INTEGER["swap"], bits // 8)
     return rows
 
 
-ATOMICS = _atomics()
+#: (function, bytes)
+ATOMICS: Mapping[str, tuple[Combine, int]] = _atomics()

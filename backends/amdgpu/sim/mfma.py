@@ -27,8 +27,9 @@ BLGP_LANES = {
     3: (_LANE + 16) % 64,
     **{4 + quarter: _LANE % 16 + 16 * quarter for quarter in range(4)},
 }
-_HALF64 = HALF.astype(np.float64)
-_BF16_64 = (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+with np.errstate(invalid="ignore"):  # signalling NaNs
+    _HALF64 = HALF.astype(np.float64)
+    _BF16_64 = (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
 
 def _decode_xf32(words: Array) -> Array:

@@ -80,14 +80,15 @@ def f32_to_bf16(value: Array) -> U32:
     return rounded
 
 
-def f32_to_narrow(value: Array, name: str) -> U32:
-    """Round to nearest even fp8; finite values beyond the largest saturate to it, as with the clamp mode off they
-    would on CDNA3 become NaN only for infinities."""
+def f32_to_narrow(value: Array, name: str, *, saturate: bool) -> U32:
+    """Round to nearest even fp8. Finite values beyond the largest become it with MODE.FP16_OVFL (`saturate`), else NaN
+    or infinity, whichever the format has."""
     dtype = _NARROW_TYPES[name]
-    largest = float(ml_dtypes.finfo(dtype).max)
     source = np.asarray(value, np.float32)
-    clipped = np.where(np.isfinite(source), np.clip(source, -largest, largest), source)
-    rounded: U32 = clipped.astype(dtype).view(np.uint8).astype(np.uint32)
+    if saturate:
+        largest = float(ml_dtypes.finfo(dtype).max)
+        source = np.where(np.isfinite(source), np.clip(source, -largest, largest), source).astype(np.float32)
+    rounded: U32 = source.astype(dtype).view(np.uint8).astype(np.uint32)
     return rounded
 
 

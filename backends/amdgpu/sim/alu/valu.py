@@ -88,7 +88,7 @@ def _sources(
 ) -> tuple[list[Fetch], list[PoisonSource], int, Dpp | None]:
     """Fetchers, poison sources and register set of all sources; the DPP control if there is one."""
     dpp = Dpp(instruction) if instruction.encoding == "dpp" else None
-    op_sel = instruction.bits("op_sel", 4)
+    op_sel = instruction.bits("op_sel", 5)
     fetches: list[Fetch] = []
     poisons: list[PoisonSource] = []
     reads = 0
@@ -131,7 +131,7 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
             raise unsupported(instruction, f"destination {target.text}")
         check_tuple(target, words_of(kind), context)
     fetches, poisons, reads, dpp = _sources(row, instruction, operands, context, targets[0])
-    high = instruction.bits("op_sel", 4)[len(row.sources)] and row.results[0] in _NARROW
+    high = instruction.bits("op_sel", 5)[len(row.sources)] and row.results[0] in _NARROW
     cmpx = instruction.name.startswith("v_cmpx")
     writers = [
         _writer(instruction, context, target, kind, high=high, cmpx=cmpx)

@@ -386,6 +386,8 @@ _FLOAT: dict[str, VectorRow] = {
     },
     **{f"v_{n}_f64": row("f64 = f64 f64", f) for n, f in
        {"add": lambda a, b: a + b, "mul": lambda a, b: a * b, "min": num.minimum, "max": num.maximum}.items()},
+    "v_minimum3_f32": row("f32 = f32 f32 f32", lambda a, b, c: np.minimum(np.minimum(a, b), c)),
+    "v_maximum3_f32": row("f32 = f32 f32 f32", lambda a, b, c: np.maximum(np.maximum(a, b), c)),
     "v_mul_legacy_f32": row("f32 = f32 f32", lambda a, b: np.where((a == 0) | (b == 0), np.float32(0), a * b)),
     "v_fma_f32": row("f32 = f32 f32 f32", num.fma_f32),
     "v_fma_f64": row("f64 = f64 f64 f64", num.fma_f64),

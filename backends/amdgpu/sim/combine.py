@@ -1,0 +1,62 @@
+"""What atomic operations do to the old value and the operand, both given as raw unsigned words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.alu.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
+from convgen.backends.amdgpu.sim.state import Array
+
+Combine = Callable[[Array, Array], Array]
+
+
+def _packed(decode: Callable[[Array], Array], encode: Callable[[Array], Array]) -> Combine:
+    def function(old: Array, new: Array) -> Array:
+        low = encode(decode(old) + decode(new))
+        high = encode(decode(old >> np.uint32(16)) + decode(new >> np.uint32(16)))
+        return low | (high << np.uint32(16))
+
+    return function
+
+
+def _as(dtype: type, function: Combine) -> Combine:
+    return lambda old, new: function(old.view(dtype), new.view(dtype)).view(old.dtype)
+
+
+def _signed(function: Combine) -> Combine:
+    def apply(old: Array, new: Array) -> Array:
+        kind = np.int64 if old.dtype == np.uint64 else np.int32
+        return function(old.view(kind), new.view(kind)).view(old.dtype)
+
+    return apply
+
+
+#: Operations on 32- and 64-bit integers.
+INTEGER: Mapping[str, Combine] = {
+    "add": lambda old, new: old + new,
+    "sub": lambda old, new: old - new,
+    "rsub": lambda old, new: new - old,
+    "swap": lambda old, new: new,
+    "umin": np.minimum,
+    "umax": np.maximum,
+    "smin": _signed(np.minimum),
+    "smax": _signed(np.maximum),
+    "and": lambda old, new: old & new,
+    "or": lambda old, new: old | new,
+    "xor": lambda old, new: old ^ new,
+    "inc": lambda old, new: np.where(old >= new, old.dtype.type(0), old + old.dtype.type(1)),
+    "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - old.dtype.type(1)),
+}
+#: Operations on floating-point data, with the bytes they work on.
+FLOATING: Mapping[str, tuple[Combine, int]] = {
+    "add_f32": (_as(np.float32, np.add), 4),
+    "min_f32": (_as(np.float32, np.fmin), 4),
+    "max_f32": (_as(np.float32, np.fmax), 4),
+    "add_f64": (_as(np.float64, np.add), 8),
+    "min_f64": (_as(np.float64, np.fmin), 8),
+    "max_f64": (_as(np.float64, np.fmax), 8),
+    "pk_add_f16": (_packed(half_to_f32, f32_to_half), 4),
+    "pk_add_bf16": (_packed(bf16_to_f32, f32_to_bf16), 4),
+}

@@ -1,0 +1,128 @@
+"""Assembling small kernels and running them on the simulator."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from convgen.backends.amdgpu.sim import simulate
+from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
+
+TOOLS = ("llvm-mc-22", "ld.lld-22", "llvm-objdump-22")
+FOREIGN = Path(__file__).parents[3] / "data" / "foreign"
+Array = npt.NDArray[Any]
+
+
+@attrs.frozen
+class Source:
+    """A kernel's assembly and its register allocation. s[0:1] is the kernarg pointer, s2 the workgroup, v0 the thread."""
+
+    body: str
+    vgprs: int = 64
+    agprs: int = 0
+    sgprs: int = 64
+    lds: int = 0
+    kernarg: int = 64
+    directives: str = ""
+
+
+def assembly(arch: str, kernels: Mapping[str, Source]) -> str:
+    """The whole file for some kernels."""
+    parts = [f'.amdgcn_target "amdgcn-amd-amdhsa--{arch}"', ".amdhsa_code_object_version 5", ".text"]
+    for name, source in kernels.items():
+        parts.append(f".globl {name}\n.p2align 8\n.type {name},@function\n{name}:\n{source.body}\ns_endpgm")
+        parts.append(f".L{name}_end:\n.size {name}, .L{name}_end-{name}")
+    parts.append('.section .rodata,"a",@progbits')
+    for name, source in kernels.items():
+        accum = (source.vgprs + 3) // 4 * 4
+        parts.append(
+            f""".p2align 6
+.amdhsa_kernel {name}
+  .amdhsa_group_segment_fixed_size {source.lds}
+  .amdhsa_kernarg_size {source.kernarg}
+  .amdhsa_user_sgpr_count 2
+  .amdhsa_user_sgpr_kernarg_segment_ptr 1
+  .amdhsa_system_sgpr_workgroup_id_x 1
+  .amdhsa_next_free_vgpr {accum + source.agprs}
+  .amdhsa_accum_offset {accum}
+  .amdhsa_next_free_sgpr {source.sgprs}
+  {source.directives}
+.end_amdhsa_kernel"""
+        )
+    return "\n".join(parts) + "\n"
+
+
+_ASSEMBLED: dict[str, bytes] = {}
+
+
+def assemble(arch: str, kernels: Mapping[str, Source]) -> bytes:
+    """A linked code object; equal sources are assembled once."""
+    for tool in TOOLS:
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    text = assembly(arch, kernels)
+    key = hashlib.sha256((arch + text).encode()).hexdigest()
+    if key not in _ASSEMBLED:
+        with tempfile.TemporaryDirectory() as folder:
+            source, relocatable, linked = (f"{folder}/k.{kind}" for kind in ("s", "o", "hsaco"))
+            Path(source).write_text(text)
+            command = ["llvm-mc-22", "-triple=amdgcn-amd-amdhsa", f"-mcpu={arch}", "-filetype=obj", source, "-o", relocatable]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            subprocess.run(["ld.lld-22", "-shared", relocatable, "-o", linked], check=True, capture_output=True)
+            _ASSEMBLED[key] = Path(linked).read_bytes()
+    return _ASSEMBLED[key]
+
+
+def launch(
+    kernel: str, arguments: Sequence[str | int], grid: int = 1, workgroup: int = 64, lds: int = 0
+) -> LaunchRequest:
+    """A launch whose arguments are buffers by name (8 bytes) or i32 numbers, in order, naturally aligned."""
+    args, offset = [], 0
+    for argument in arguments:
+        size = 8 if isinstance(argument, str) else 4
+        offset = (offset + size - 1) // size * size
+        value = argument if isinstance(argument, str) else struct.pack("<i", argument)
+        args.append(KernelArg(offset, size, value))
+        offset += size
+    return LaunchRequest(kernel, (grid, 1, 1), (workgroup, 1, 1), tuple(args), lds_bytes=lds)
+
+
+def run(
+    arch: str, source: Source | str, buffers: Mapping[str, Array], *, grid: int = 1, workgroup: int = 64, **options: Any
+) -> SimReport:
+    """Assemble one kernel and run it; its arguments are the buffers in order, which are changed in place."""
+    made = source if isinstance(source, Source) else Source(source)
+    code = assemble(arch, {"k": made})
+    raw = {name: data.view(np.uint8).reshape(-1) for name, data in buffers.items()}
+    return simulate(code, [launch("k", list(buffers), grid, workgroup)], raw, **options)
+
+
+class Harness:
+    """What tests use, as one fixture: pytest's importlib mode leaves no other way to share functions."""
+
+    Source = Source
+    assemble = staticmethod(assemble)
+    launch = staticmethod(launch)
+    run = staticmethod(run)
+    foreign = FOREIGN
+
+    @staticmethod
+    def kinds(report: SimReport) -> list[str]:
+        return sorted({finding.kind for finding in report.findings})
+
+
+@pytest.fixture(scope="session")
+def sim() -> type[Harness]:
+    return Harness
