@@ -39,7 +39,7 @@ class _Placer:
         self.uniform = Uniformity(varying(kernel))
         self.depth_of: dict[Var, int] = {}  # how deep the block that binds a variable is nested
         self.homes: dict[Expr, int] = {}
-        self.names: dict[Expr, Var] = {}  # expressions that are bound by now
+        self.names: dict[Node, Var] = {}  # expressions that are bound by now
         for v in (*kernel.group_ids, kernel.subgroup, *(p for p in kernel.params if isinstance(p, Var))):
             self.depth_of[v] = 0
         self._note_binders(kernel.body, 0)
