@@ -68,7 +68,7 @@ class _Pipeline:
         self.loop, self.stages, self.cloner, self.barriers = loop, stages, cloner, barriers
         self.first = loop.begin.bits
         self.trips = loop.end.bits - loop.begin.bits
-        self.slots = stages.copies[0].tile.slots
+        self.slots = min(stages.copies[0].tile.slots, self.trips)
 
     def build(self) -> Stmt:
         out: list[Stmt] = []
