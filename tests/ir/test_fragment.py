@@ -1,0 +1,142 @@
+"""Distributed layouts against numpy: `coords` and `owner` invert each other and every element has an owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convgen.ir.error import UserError
+from convgen.ir.expr import Lane, const, var
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.memory import Shared, Swizzle
+from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.ir.types import f16, f32
+
+L, R, S = Space.LANE, Space.REGISTER, Space.SUBGROUP
+
+
+@st.composite
+def fragments(draw: Any) -> Fragment:
+    """Digits over two dims that fill each space without gaps, in any order."""
+    strides = {L: 1, R: 1, S: 1}
+    digits = []
+    for _ in range(draw(st.integers(1, 6))):
+        space, size = draw(st.sampled_from((L, R, S))), draw(st.sampled_from((1, 2, 3, 4)))
+        digits.append(Digit(draw(st.sampled_from("ij")), size, space, strides[space]))
+        strides[space] *= size
+    return Fragment(("i", "j"), tuple(draw(st.permutations(digits))))
+
+
+def all_owners(f: Fragment) -> tuple[Any, Any, Any]:
+    lanes = int(np.prod([d.size for d in f.digits if d.space is L]))
+    return np.indices((f.subgroups, lanes, f.registers))  # type: ignore[return-value]
+
+
+@settings(max_examples=200, deadline=None)
+@given(fragments())
+def test_owner_inverts_coords(f: Fragment) -> None:
+    where = all_owners(f)
+    at = f.coords(*where)
+    for given_, found in zip(where, f.owner(at)):
+        assert np.array_equal(np.broadcast_to(found, given_.shape), given_)
+
+
+@settings(max_examples=200, deadline=None)
+@given(fragments())
+def test_every_element_has_one_owner(f: Fragment) -> None:
+    where = all_owners(f)
+    at = f.coords(*where)
+    flat = at["i"] * f.extent("j") + at["j"] + np.zeros_like(where[0])
+    assert sorted(flat.ravel().tolist()) == list(range(f.shape[0] * f.shape[1]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(fragments())
+def test_partial_coordinates_add_up(f: Fragment) -> None:
+    sub, lane, reg = all_owners(f)
+    whole = f.coords(sub, lane, reg)
+    parts = [f.partial(S, sub), f.partial(L, lane), f.partial(R, reg)]
+    for dim in f.dims:
+        assert np.array_equal(sum(p[dim] for p in parts), whole[dim])
+
+
+@settings(max_examples=100, deadline=None)
+@given(fragments(), st.integers(0, 400))
+def test_contiguous_registers_are_consecutive_positions(f: Fragment, lane: int) -> None:
+    for dim in f.dims:
+        run = f.contiguous(dim)
+        at = f.coords(0, 0, np.arange(run))
+        assert np.array_equal(np.broadcast_to(at[dim], (run,)), np.arange(run))
+
+
+def test_uncovered_strides_are_replicas() -> None:
+    f = Fragment(("i",), (Digit("i", 4, L, 2),))
+    assert f.coords(0, np.arange(8), 0)["i"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert f.owner({"i": 3}) == (0, 6, 0)
+
+
+def test_coordinates_as_expressions() -> None:
+    f = Fragment(("i", "j"), (Digit("i", 16, L, 1), Digit("j", 4, R, 1), Digit("j", 4, L, 16)))
+    register = var("r")
+    at = f.coords(const(0), Lane(), register)
+    assert at["i"] is Lane() % 16
+    assert at["j"] is register % 4 + Lane() // 16 % 4 * 4
+    assert (str(f), f.shape, f.registers, f.subgroups) == ("i16l1 j4r1 j4l16", (16, 16), 4, 1)
+
+
+def test_bad_digits_are_refused() -> None:
+    with pytest.raises(UserError, match="bad digit"):
+        Fragment(("i",), (Digit("k", 4, L, 1),))
+    with pytest.raises(UserError, match="bad digit"):
+        Fragment(("i",), (Digit("i", 0, L, 1),))
+
+
+def operand(row: str) -> Fragment:
+    return Fragment((row, "k"), (Digit(row, 16, L, 1), Digit("k", 4, R, 1), Digit("k", 4, L, 16)))
+
+
+D = Fragment(("i", "j"), (Digit("i", 4, R, 1), Digit("i", 4, L, 16), Digit("j", 16, L, 1)))
+ATOM = MmaAtom("mma", 16, 16, 16, f16, f32, operand("i"), operand("j"), D, 4)
+
+
+@pytest.mark.parametrize("pack", [1, 2, 4])
+def test_operands_of_one_instruction_agree_on_k(pack: int) -> None:
+    """Whatever order `pack` gives K, A and B hold the same K at the same lane group and register of each step."""
+    tile = MmaTile(ATOM, 2, 3, 4, pack, 2, 2)
+    assert (tile.a.shape, tile.b.shape, tile.d.shape) == ((64, 64), (96, 64), (64, 96))
+    lane, held = np.arange(64), np.arange(4)
+    for step in range(4):
+        seen = []
+        for f, start in ((tile.a, tile.a_start(1, step)), (tile.b, tile.b_start(2, step))):
+            seen.append(f.coords(3, lane[:, None], start + held[None, :])["k"])
+        assert np.array_equal(*seen)
+        assert len(np.unique(seen[0])) == 16
+    assert tile.a.contiguous("k") == 4 * pack
+
+
+def test_the_accumulators_registers_follow_the_tiles() -> None:
+    tile = MmaTile(ATOM, 2, 3, 1)
+    at = tile.d.coords(0, 17, np.arange(24))
+    for ti in range(2):
+        for tj in range(3):
+            start = tile.d_start(ti, tj)
+            assert at["i"][start : start + 4].tolist() == [16 * ti + 4 + r for r in range(4)]
+            assert at["j"][start : start + 4].tolist() == [16 * tj + 1] * 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 3), st.sampled_from((0, 1, 3, 7)), st.sampled_from((0, 16)))
+def test_shared_addresses_are_a_bijection(shift: int, mask: int, padding: int) -> None:
+    tile = Shared("t", f16, 32, 64, 128 + padding, 2, Swizzle(shift, mask), 16)
+    slot, row, col = np.indices((2, 32, 64))
+    at = tile.address(slot, row, col)
+    assert len(np.unique(at)) == at.size
+    assert at.min() == 0
+    assert at.max() < tile.bytes
+    chunk = at.reshape(-1, 8)
+    assert (chunk - chunk[:, :1] == np.arange(8) * 2).all()  # a chunk of a row stays together
+    assert (at // tile.slot_bytes == slot).all()

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Lane, Uniform, const, select
+from convgen.ir.types import f32, s32
+from convgen.ir.uniform import is_uniform, varying
+
+
+def test_only_lanes_and_memory_diverge() -> None:
+    k = KernelBuilder("k", subgroups=4)
+    x = k.surface(k.buffer("x", f32, 64))
+    shared = k.shared("t", s32, 64, 1, chunk=4)
+    n = k.scalar("n")
+    base = k.let("base", k.group[0] * 64 + k.subgroup * n)
+    offset = k.let("offset", base + Lane())
+    loaded = k.global_load("loaded", f32, x, 0)
+    read = k.shared_read("read", s32, shared, 0)
+    agreed = k.let("agreed", Uniform(read) + base)
+    picked = k.let("picked", select(Lane() < 3, n, n))
+    found = varying(k.done())
+    assert [v for v in (n, base, offset, loaded, read, agreed, picked) if v in found] == [offset, loaded, read, picked]
+    assert is_uniform(base * 2 + Uniform(Lane()), found)
+    assert not is_uniform(base * 2 + offset, found)
+
+
+def test_loops_carry_divergence_back_to_their_start() -> None:
+    """c takes b's value, b takes a's, a takes the lane's: three iterations later all vary."""
+    k = KernelBuilder("k")
+    zero = const(0)
+    with k.loop("i", 0, 8, a=zero, b=zero, c=zero, d=zero) as loop:
+        first = k.let("first", loop["c"] + 1)
+        loop.yields(Lane() + loop.var, loop["a"], loop["b"], loop["d"] + 1)
+    found = varying(k.done())
+    names = [*(loop[n] for n in "abcd"), first, loop.var, *(loop.result(n) for n in "abcd")]
+    assert [v in found for v in names] == [True, True, True, False, True, False, True, True, True, False]
+
+
+def test_an_exit_may_make_results_diverge() -> None:
+    k = KernelBuilder("k")
+    with k.loop("i", 0, 8, a=const(0), b=const(0)) as outer:
+        with k.loop("j", 0, 8, c=const(0)) as inner:
+            k.exit_if(inner.var > 3, Lane())
+            inner.yields(inner["c"])
+        k.exit_if(outer.var > 3, inner.result("c"), const(1))
+        outer.yields(outer["a"], outer["b"])
+    found = varying(k.done())
+    names = inner["c"], inner.result("c"), outer["a"], outer.result("a"), outer.result("b")
+    assert [v in found for v in names] == [False, True, False, True, False]
