@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from convgen.ir import stmt
 from convgen.ir.bounds import bounds
+from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane, Max, Min, Splat, Uniform, const, eq, ne, select, var
+from convgen.ir.interp import interpret
 from convgen.ir.node import table_size
 from convgen.ir.simplify import simplify
 from convgen.ir.types import f32, s8, s32, s64, u8, u32, vector
+from convgen.ir.verify import verify
 
 
 @settings(max_examples=1500, deadline=None)
@@ -139,3 +143,115 @@ def test_vectors_fold_like_scalars() -> None:
     v = var("v", vector(s32, 4))
     assert simplify((v + 3) - 3) is v
     assert simplify(v * 0) is Splat(v.type, const(0))  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- statements
+
+
+def body(k: KernelBuilder) -> str:
+    """The simplified kernel's statements, after checking that a second application changes nothing."""
+    kernel = verify(simplify(verify(k.done())))
+    assert simplify(kernel) is kernel
+    return "\n".join(line[2:] for line in str(kernel).splitlines()[3:])
+
+
+def test_a_kernels_variables_have_ranges() -> None:
+    k = KernelBuilder("k", grid=(8, 1, 1), subgroups=2, width=16)
+    row = k.group[0] * 32 + k.subgroup * 16 + Lane()
+    for name, value in (("a", row // 32), ("b", row % 32), ("c", row % 16 + k.group[1])):
+        k.let(name, value * 2)
+    assert body(k).splitlines() == [
+        "a: s32 = group_x * 2",
+        "b: s32 = (subgroup * 16 + lane) * 2",
+        "c: s32 = lane * 2",
+    ]
+
+
+def test_lets_of_constants_and_variables_are_put_in() -> None:
+    k = KernelBuilder("k", grid=(4, 1, 1))
+    x = k.surface(k.buffer("x", s32, 64))
+    three, same = k.let("three", const(1) + 2), k.let("same", k.group[0] + 0)
+    k.global_store(x, three + same, same * 4)
+    assert body(k) == "global surface(x, 0, 256)[group_x * 4, 0, 0] = group_x + 3  # 1"
+
+
+def test_loops_of_one_trip_are_inlined_and_of_none_vanish() -> None:
+    k = KernelBuilder("k", grid=(9, 1, 1))
+    x = k.surface(k.buffer("x", s32, 64))
+    n = k.group[0]
+    with k.loop("once", n + 2, n + 3, total=n) as once:
+        k.global_store(x, once.var, 0)
+        loop_value = k.let("twice", once["total"] * 2)
+        once.yields(loop_value)
+    with k.loop("never", n, n - 1, total=once.result("total")) as never:
+        k.global_store(x, never.var, 4)
+        never.yields(never["total"] * 7)
+    k.global_store(x, never.result("total"), 8)
+    assert body(k).splitlines() == [
+        "once: s32 = group_x + 2",
+        "global surface(x, 0, 256)[0, 0, 0] = once  # 1",
+        "twice: s32 = group_x * 2",
+        "global surface(x, 0, 256)[8, 0, 0] = twice  # 3",
+    ]
+
+
+def test_a_loop_that_may_be_left_early_stays() -> None:
+    k = KernelBuilder("k", grid=(9, 1, 1))
+    x = k.surface(k.buffer("x", s32, 64))
+    with k.loop("once", 0, 1, total=k.group[0]) as once:
+        k.exit_if(k.group[0] < 3, const(5))
+        once.yields(once["total"] + 1)
+    k.global_store(x, once.result("total"), 8)
+    assert "exit_if group_x < 3 with 5" in body(k)
+
+
+def test_branches_with_known_conditions_fold() -> None:
+    k = KernelBuilder("k", grid=(4, 1, 1), subgroups=2)
+    with k.when(k.group[0] < 4):
+        k.barrier("kept")
+    with k.when(k.group[0] > 3):
+        k.barrier("dropped")
+    with k.when(k.group[0] < 2):
+        k.let("unused", const(3))
+    assert body(k) == "barrier  # 1 kept"
+
+
+def test_arms_that_bind_the_same_variable_differently() -> None:
+    k = KernelBuilder("k", grid=(4, 1, 1))
+    x = k.surface(k.buffer("x", s32, 64))
+    v = k.var("v")
+    arms = [stmt.block(stmt.Let(v, const(n)), stmt.GlobalStore(x, v * 4, const(0), 0, v + 1, k.site())) for n in (1, 2)]
+    k.add(stmt.If(k.group[0] < 2, *arms))
+    assert [line for line in body(k).splitlines() if "global" in line] == [
+        "  global surface(x, 0, 256)[4, 0, 0] = 2  # 1",
+        "  global surface(x, 0, 256)[8, 0, 0] = 3  # 2",
+    ]
+
+
+def test_rotating_slots_are_known_to_be_small() -> None:
+    k = KernelBuilder("k")
+    x = k.surface(k.buffer("x", s32, 64))
+    with k.loop("i", 0, 8, slot=const(0)) as loop:
+        k.global_store(x, loop["slot"] % 3 + loop.var // 8, 0)
+        loop.yields((loop["slot"] + 1) % 3)
+    assert "= slot.6  # 1" in body(k)
+
+
+def test_kernels_mean_the_same_before_and_after() -> None:
+    k = KernelBuilder("k", grid=(3, 2, 1), subgroups=2)
+    x = k.surface(k.buffer("x", s32, 4096))
+    n = k.scalar("n")
+    row = k.let("row", k.group[0] * 128 + k.subgroup * 64 + Lane())
+    with k.loop("i", 0, 5, a=const(1), slot=const(0)) as loop:
+        t = k.let("t", (loop.var * 8 + row % 8) // 4 + loop["slot"] * 100)
+        with k.when(eq(loop.var % 3, 1)):
+            k.global_store(x, t + loop["a"], (k.group[1] * 1024 + row * 2 + loop.var // 5) * 4)
+        k.exit_if((loop["a"] > n) & (loop.var >= 0), loop["a"], loop["slot"])
+        loop.yields(loop["a"] * 3, (loop["slot"] + 1) % 2)
+    k.global_store(x, loop.result("a") + loop.result("slot"), (row * 2 + k.group[1] * 1024 + 1) * 4)
+    kernel = k.done()
+    memory = [np.zeros(4096 * 4, np.uint8) for _ in range(2)]
+    for m, version in zip(memory, (kernel, simplify(kernel))):
+        interpret(version, {"x": m}, {"n": 20})
+    assert memory[0].any()
+    assert np.array_equal(*memory)

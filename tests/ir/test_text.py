@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convgen.ir import stmt
+from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.dump import dump, parse
+from convgen.ir.error import UserError
+from convgen.ir.expr import (
+    Lane,
+    MulHi,
+    Pack,
+    Slice,
+    Splat,
+    Uniform,
+    Var,
+    const,
+    eq,
+    maximum,
+    minimum,
+    select,
+    var,
+)
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.layout import Layout
+from convgen.ir.memory import Dim, Swizzle, TensorDim, View
+from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.ir.node import Node
+from convgen.ir.program import Kernel, Program
+from convgen.ir.text import show
+from convgen.ir.types import bool_, f16, f32, s64, u8, u16, u32, vector
+
+X, Y, Z = var("x"), var("y"), var("z")
+HALVES = vector(f16, 4)
+
+
+@pytest.mark.parametrize(
+    ("e", "text"),
+    [
+        ((X + Y) * Z, "(x + y) * z"),
+        (X + Y * Z, "x + y * z"),
+        (X - (Y - Z), "x - (y - z)"),
+        ((X - Y) - Z, "x - y - z"),
+        (X // 4 * 4 % 8, "x // 4 * 4 % 8"),
+        (X * (Y // 4), "x * (y // 4)"),
+        ((X < Y) & eq(Z, 3), "(x < y) & (z == 3)"),
+        (X & Y | Z ^ 1, "x & y | z ^ 1"),
+        (X << 2 + Y, "x << 2 + y"),
+        ((X << 2) + Y, "(x << 2) + y"),
+        (~(X < Y), "~(x < y)"),
+        (X + -3, "x + -3"),
+        (X.to(s64) * 2, "s64(x) * 2"),
+        (minimum(X, maximum(Y, 1)), "min(x, max(y, 1))"),
+        (MulHi(X, Y), "mulhi(x, y)"),
+        (select(X < 3, X, -1) + Uniform(Lane()), "select(x < 3, x, -1) + uniform(lane)"),
+        (const(True, bool_), "true"),
+        (const(0.1, f16), "0.1"),
+        (const(-1.5, f32) * 2.0, "-1.5 * 2.0"),
+        (Slice(Splat(HALVES, const(0.0, f16)), 0, 2), "f16x4(0.0)[0:2]"),
+        (Pack(u32, (X.to(u16), Y.to(u16))), "u32.pack(u16(x), u16(y))"),
+        (X + var("x"), None),
+    ],
+)
+def test_expressions(e: Any, text: str | None) -> None:
+    if text is None:  # equal names are told apart by their ids
+        text = f"x.{e.a.id} + x.{e.b.id}"
+    assert str(e) == repr(e) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a - (b - c)", "a // b * c", "(a + b) % c", "a << (b >> c)", "~a & b ^ c | a", "a * -1 - b", "(a < b) ^ (b <= c)"],
+)
+def test_no_parentheses_but_those_that_python_needs(text: str) -> None:
+    names = {n: var(n) for n in "abc"}
+    assert str(eval(text, {}, names)) == text
+
+
+def test_repeated_subtrees_are_bound() -> None:
+    e = X
+    for _ in range(40):
+        e = e + e * (e // 3)
+    lines = str(e).splitlines()
+    assert lines[:2] == ["t0 = x + x * (x // 3)", "t1 = t0 + t0 * (t0 // 3)"]
+    assert len(lines) == 40
+
+
+def test_temporaries_avoid_the_names_of_variables() -> None:
+    big = var("t0") * 3 + var("t1") // 5
+    assert str(big * big) == "t2 = t0 * 3 + t1 // 5\nt2 * t2"
+
+
+def sample() -> Kernel:
+    """A kernel with every statement and a repeated address."""
+    k = KernelBuilder("sample", grid=(4, 2, 1), subgroups=2)
+    src = k.buffer("src", f16, 64 * 64)
+    n = k.scalar("n")
+    view = View(
+        src,
+        Layout.dense((64, 64), (0, 1)),
+        ((Dim("o", 62, 64),), (Dim("k", 3, 3), Dim("c", 20, 32))),
+        (TensorDim(64, (("o", 2), ("k", 1)), -1, True), TensorDim(64, (("c", 1),))),
+    )
+    out = matrix(k.buffer("dst", f16, 64 * 8), 64, 8)
+    other = matrix(src, 64, 64)
+    tile = k.shared("tile", f16, 64, 8, slots=2, pitch=32, swizzle=Swizzle(2, 0))
+    swizzled = k.shared("swizzled", f16, 64, 64, swizzle=Swizzle(1, 7))
+    rows = Fragment(("i", "j"), (Digit("j", 8, Space.REGISTER, 1), Digit("i", 64, Space.LANE, 1)))
+    type = vector(f16, 8)
+    with k.loop("kb", 0, n, acc=k.zeros(type), slot=const(0)) as loop:
+        k.copy(tile, view, (k.group[0] * 64, loop.var * 8), rows, loop["slot"], stage="fill")
+        k.add(stmt.Barrier(k.site("fill", "before use")))
+        a = k.load_shared("a", tile, rows, loop["slot"])
+        b = k.load_view("b", other, (0, 0), rows)
+        k.exit_if(loop.var > 7, loop["acc"], loop["slot"])
+        loop.yields(loop["acc"] + a * b, (loop["slot"] + 1) % 2)
+    k.store_shared(tile, loop.result("acc"), rows)
+    address = (Lane() * 16 + k.group[1] * 1024) % 4096
+    window = k.let("window", k.surface(src, -16, 8192))
+    k.add(stmt.If(eq(n, 3), stmt.Let(k.var("v"), n), stmt.Let(k.var("w"), n + 1)))
+    got = k.global_load("got", vector(u32, 4), window, address, k.subgroup * 64, 16)
+    k.shared_write(swizzled, got, address, 32)
+    again = k.shared_read("again", type, swizzled, address)
+    k.global_store(window, again, address)
+    k.store_view(out, (0, 0), again, rows)
+    return k.done()
+
+
+SAMPLE = """\
+kernel sample(src: f16[4096], n: s32, dst: f16[512]):
+  grid 4 x 2 x 1 as group_x, group_y, group_z
+  2 subgroups of 64 lanes as subgroup
+  shared tile: 2 of f16 64 x 8, pitch 32
+  shared swizzled: 1 of f16 64 x 64, pitch 128, 16-byte chunks ^ (row >> 1 & 7)
+  view src.1 = [o62<64, k3.c20<32] -> src[0 <= 2*o + k - 1 < 64, c] as 64x64:ab
+  view src.2 = [row64, col64] -> src[row, col] as 64x64:ab
+  view dst = [row64, col8] -> dst[row, col] as 64x8:ab
+  for kb in [0, n) kb carrying (acc.7: f16x8 = f16x8(0.0), slot.8: s32 = 0) -> acc.9, slot.10:
+    copy tile[slot.8] = src.1[group_x * 64, kb * 8] as j8r1 i64l1  # 1 fill
+    barrier  # 2 fill: before use
+    a: f16x8 = load tile[slot.8] as j8r1 i64l1  # 3
+    b: f16x8 = load src.2[0, 0] as j8r1 i64l1  # 4
+    exit_if 7 < kb with acc.7, slot.8
+    yield acc.7 + a * b, (slot.8 + 1) % 2
+  store tile[0] = acc.9 as j8r1 i64l1  # 5
+  window: u32x4 = surface(src, -16, 8192)
+  if n == 3:
+    v: s32 = n
+  else:
+    w: s32 = n + 1
+  t0 = (lane * 16 + group_y * 1024) % 4096
+  got: u32x4 = global window[t0, subgroup * 64, 16]  # 6
+  shared swizzled[t0, 32] = got  # 7
+  again: f16x8 = shared swizzled[t0, 0]  # 8
+  global window[t0, 0, 0] = again  # 9
+  store dst[0, 0] = again as j8r1 i64l1  # 10"""
+
+
+def test_a_kernel_with_every_statement() -> None:
+    assert str(sample()) == SAMPLE
+
+
+def test_temporaries_end_with_their_suite() -> None:
+    k = KernelBuilder("k")
+    big = k.group[0] * 64 + k.group[1] * 4 + 3
+    with k.when(k.group[0] < 3):
+        k.let("v", big // 2)
+    k.let("w", big // 3)
+    lines = [line for line in str(k.done()).splitlines() if "64" in line and "lanes" not in line]
+    assert lines == ["    t0 = group_x * 64 + group_y * 4 + 3", "  t0 = group_x * 64 + group_y * 4 + 3"]
+
+
+def test_declarations_show_on_their_own() -> None:
+    kernel = sample()
+    assert [show(t) for t in kernel.shared] == [line.strip() for line in SAMPLE.splitlines()[3:5]]
+    assert show(kernel.params[0]) == "src: f16[4096]"
+
+
+# ---------------------------------------------------------------- dump and parse
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_expressions_survive_dump_and_parse(data: Any, expression_cases: Any) -> None:
+    e = data.draw(expression_cases).expr
+    assert parse(dump(e)) is e
+
+
+def test_kernels_and_programs_survive_dump_and_parse() -> None:
+    kernel = sample()
+    assert parse(dump(kernel)) is kernel
+    program = Program((kernel,), (kernel.params[0],))
+    again = parse(dump(program))
+    assert again == program
+    assert again.kernels[0] is kernel
+
+
+def test_products_survive_dump_and_parse() -> None:
+    f = Fragment(("i", "k"), (Digit("i", 16, Space.LANE, 1), Digit("k", 4, Space.REGISTER, 1)))
+    tile = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f32, f, f, f, 4), 2, 2, 4, 2)
+    node = stmt.LoadShared(var("a", tile.a_type), sample().shared[0], const(0), tile.a, stmt.Site(3, "x", "it's", 1))
+    assert parse(dump(node)) is node
+
+
+def test_deep_and_shared_expressions_stay_short() -> None:
+    deep = X
+    for i in range(300):
+        deep = deep * 3 + i
+    assert parse(dump(deep)) is deep
+    wide = X
+    for _ in range(200):
+        wide = wide + wide
+    assert len(dump(wide)) < 10_000
+    assert parse(dump(wide)) is wide
+
+
+def test_a_dump_names_variables_and_shares_records() -> None:
+    text = dump(sample())
+    assert "kb_6 = Var('kb', 6, s32)" in text
+    assert text.count("Digit('i', 64, LANE, 1)") == 1
+    assert text.splitlines()[-1].startswith("Kernel('sample', ")
+
+
+def test_variables_with_one_name_and_id_but_two_types_are_told_apart() -> None:
+    a, b = Var("q", 7, u8), Var("q", 7, s64)
+    e = (a + a).to(s64) + b * b
+    assert parse(dump(e)) is e
+
+
+def test_variables_made_after_parsing_are_fresh() -> None:
+    parse("Var('late', 1000000, s32)")
+    assert var("late").id > 1000000
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "note"),
+    [
+        ("__import__('os')", "an unknown name __import__", "^"),
+        ("x_1 = Var('x', 1, s32)\nx_1.name", "a Attribute expression, in line 2", "x_1.name\n  ^"),
+        ("Add(Lane(), Lane(), 3)", "Add: ", "^"),
+        ("Add(Lane(), Const(u8, 3))", "Add: operands are s32 and u8", "^"),
+        ("Lane(*())", "a Starred expression", "^"),
+        ("Const(s32, value=3)", "an unknown name Const", "^"),
+        ("(lambda: 3)()", "a Call expression", "^"),
+        ("[Lane()]", "a List expression", "^"),
+        ("Block((nothing,))", "an unknown name nothing", "        ^"),
+        ("1.5", "a Constant expression", "^"),
+        ("import os\nLane()", "a line that binds no name, in line 1", "^"),
+        ("a = Lane()", "a dump that does not end in a node", ""),
+        ("", "a dump that does not end in a node", ""),
+        ("Lane(", "a dump that is no list of bindings", ""),
+        ("(" * 500 + ")" * 500, "a dump that is no list of bindings", ""),
+    ],
+)
+def test_parse_reads_nothing_else(text: str, message: str, note: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse(text)
+    assert message in str(error.value)
+    assert note in "".join(getattr(error.value, "__notes__", ""))
+
+
+def test_every_node_class_can_be_dumped() -> None:
+    """A new class of node needs text: this fails until the tables have it."""
+    from convgen.ir import text
+    from convgen.ir.expr import Binary, Expr
+    from convgen.ir.node import CLASSES
+
+    for cls in CLASSES.values():
+        if not cls.__module__.startswith("convgen.ir."):
+            continue
+        if issubclass(cls, Expr):
+            assert issubclass(cls, Binary) or cls.__name__ in ("Const", "Not") or cls in text._EXPRESSIONS
+        elif issubclass(cls, stmt.Stmt):
+            assert cls.__name__ in ("Block", "For", "If") or cls in text._STATEMENTS
+        else:
+            assert cls is Kernel or cls in text._DEFINITIONS
+        assert issubclass(cls, Node)
