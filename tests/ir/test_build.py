@@ -4,6 +4,7 @@ import doctest
 
 import numpy as np
 import pytest
+
 from convgen.ir import build
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import UserError
