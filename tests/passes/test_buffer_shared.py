@@ -1,0 +1,168 @@
+"""Pipelining of copies: what is loaded, stored and read when, for few and many trips on one and two slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import pytest
+
+from convgen.backends.target import get
+from convgen.config import Config
+from convgen.ir.error import VerifyError
+from convgen.ir.expr import Const, Expr, Mma, Var, const, var
+from convgen.ir.interp import InterpError
+from convgen.ir.mutate import mutate, postorder, substitute
+from convgen.ir.program import Kernel
+from convgen.ir.simplify import simplify
+from convgen.ir.stmt import Barrier, Block, For, Let, LoadShared, LoadView, Stmt, StoreShared, block, empty
+from convgen.passes.buffer_shared import buffer_shared
+from convgen.passes.clone import sites
+from convgen.problem import Conv
+from tests.passes.running import assert_right, tile_kernel
+
+FACTS = get("gfx942").facts
+TILE_K = 32
+
+
+@attrs.frozen
+class Event:
+    """One step of a run: `step` is the K block that is loaded, stored or read, `slot` where it stands."""
+
+    kind: str  #: load, store, read, mma or barrier
+    operand: str = ""
+    step: int = -1
+    slot: int = -1
+
+
+def problem(trips: int) -> Conv:
+    return Conv.parse(f"mb1ic{TILE_K * trips}ih6oc32kh1", dir="FWD_D", dt="f16")
+
+
+def kernel(trips: int, slots: int, waves: int) -> Kernel:
+    return tile_kernel(problem(trips), Config((32, 32, TILE_K), (waves, 1), (16, 16, 16), slots), FACTS)
+
+
+def run(body: Stmt, values: dict[Var, Expr], held: dict[Expr, int], slots: dict[tuple[str, int], int]) -> Iterator[Event]:
+    """The events of a statement; `values` are integers, `held` the K block in each variable, `slots` in each slot."""
+    match body:
+        case Block(stmts):
+            for s in stmts:
+                yield from run(s, values, held, slots)
+        case For():
+            state = [held.get(e, -1) for e in body.inits]
+            for i in range(integer(body.begin, values), integer(body.end, values)):
+                values[body.var] = const(i)
+                held.update(zip(body.carried, state))
+                yield from run(body.body, values, held, slots)
+                state = [held.get(e, -1) for e in body.yields]
+            held.update(zip(body.results, state))
+        case LoadView():
+            held[body.var] = step = integer(body.coords[1], values) // TILE_K
+            yield Event("load", body.view.memory.name, step)
+        case StoreShared():
+            slot = integer(body.slot, values)
+            slots[body.tile.name, slot] = held[body.value]
+            yield Event("store", body.tile.name, held[body.value], slot)
+        case LoadShared():
+            slot = integer(body.slot, values)
+            yield Event("read", body.tile.name, slots[body.tile.name, slot], slot)
+        case Let(_, Mma()):
+            yield Event("mma")
+        case Let(v, Var() as source) if source in held:
+            held[v] = held[source]
+        case Barrier():
+            yield Event("barrier")
+
+
+def integer(e: Expr, values: dict[Var, Expr]) -> int:
+    found = simplify(substitute(e, values))
+    assert isinstance(found, Const)
+    return found.bits
+
+
+def trace(k: Kernel) -> list[Event]:
+    return list(run(k.body, {}, {}, {}))
+
+
+CASES = [(trips, slots) for trips in range(1, 7) for slots in (1, 2)]
+
+
+@pytest.mark.parametrize(("trips", "slots"), CASES)
+@pytest.mark.parametrize("waves", [1, 2])
+def test_every_block_is_loaded_stored_and_read_once(trips: int, slots: int, waves: int) -> None:
+    events = trace(buffer_shared(kernel(trips, slots, waves)))
+    for operand, tile in (("src", "src_tile"), ("wei", "wei_tile")):
+        assert [e.step for e in events if e.kind == "load" and e.operand == operand] == list(range(trips))
+        stores = [(e.step, e.slot) for e in events if e.kind == "store" and e.operand == tile]
+        assert stores == [(i, i % slots) for i in range(trips)]
+        reads = [(e.step, e.slot) for e in events if e.kind == "read" and e.operand == tile]
+        assert reads == stores
+    assert sum(e.kind == "mma" for e in events) == trips
+
+
+@pytest.mark.parametrize(("trips", "slots"), CASES)
+def test_loads_run_ahead_of_the_multiplication(trips: int, slots: int) -> None:
+    events = trace(buffer_shared(kernel(trips, slots, 2)))
+    products = [n for n, e in enumerate(events) if e.kind == "mma"]
+    for n, e in enumerate(events):
+        if e.kind == "load" and e.step >= slots:
+            assert n < products[e.step - slots]
+        if e.kind == "store" and slots == 2 and e.step:
+            assert n < products[e.step - 1]
+
+
+@pytest.mark.parametrize(("trips", "slots"), CASES)
+def test_barriers(trips: int, slots: int) -> None:
+    events = trace(buffer_shared(kernel(trips, slots, 2)))
+    first_release = trips > 2  # there once the release is part of a loop's body, else left out
+    wanted = 2 * trips - 1 + first_release if slots == 1 else trips
+    assert sum(e.kind == "barrier" for e in events) == wanted
+    alone = buffer_shared(kernel(trips, slots, 1))
+    assert not any(isinstance(s, Barrier) for s in postorder(alone))
+
+
+@pytest.mark.parametrize(("trips", "slots"), [(1, 1), (1, 2), (2, 1), (2, 2), (5, 1), (6, 2)])
+def test_no_barrier_is_there_in_vain(trips: int, slots: int) -> None:
+    buffered = buffer_shared(kernel(trips, slots, 2))
+    assert_right(problem(trips), buffered)
+    for lost in [s for s in postorder(buffered) if isinstance(s, Barrier)]:
+        without = mutate(buffered, {Barrier: lambda s, lost=lost: empty if s is lost else s})
+        without = mutate(without, {Block: lambda b: block(*b.stmts)})
+        with pytest.raises(InterpError, match=r"race|nobody wrote"):
+            assert_right(problem(trips), without)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_long_loop_stays_a_loop(slots: int) -> None:
+    short, long = (len(list(postorder(buffer_shared(kernel(trips, slots, 2))))) for trips in (12, 24))
+    assert short == pytest.approx(long, abs=4)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_sites_stay_distinct(slots: int) -> None:
+    numbers = [s.number for s in sites(buffer_shared(kernel(6, slots, 2)))]
+    assert len(numbers) == len(set(numbers))
+
+
+def test_other_loops_stay_as_they_are() -> None:
+    buffered = buffer_shared(kernel(6, 2, 2))
+    assert buffer_shared(buffered) is buffered
+
+
+def test_a_loop_of_unknown_length_is_refused() -> None:
+    naive = kernel(6, 2, 2)
+    length = var("length")
+    runtime = mutate(naive, {For: lambda s: For(s.var, s.begin, length, *(getattr(s, f) for f in s.fields[3:]))})
+    with pytest.raises(VerifyError, match="no constant bounds"):
+        buffer_shared(runtime)
+
+
+def test_a_statement_among_the_copies_is_refused() -> None:
+    def shuffled(s: For) -> Stmt:
+        stmts = list(s.body.stmts) if isinstance(s.body, Block) else []
+        stmts.insert(2, Let(var("odd"), const(1)))
+        return For(s.var, s.begin, s.end, s.carried, s.inits, block(*stmts), s.yields, s.results, s.label)
+
+    with pytest.raises(VerifyError, match="not barrier, copies, barrier, compute"):
+        buffer_shared(mutate(kernel(3, 1, 2), {For: shuffled}))
