@@ -1,0 +1,60 @@
+"""Random problems and configs all the way: generated, assembled, run on the strict simulator, exactly right."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, settings
+
+from convgen import driver, verify
+from convgen.backends.target import get
+from convgen.config import Config
+from convgen.problem import Conv
+from tests.strategies import cases, problems
+
+FACTS = get("gfx942").facts
+
+FEW = settings(
+    max_examples=12,
+    derandomize=True,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+MANY = settings(FEW, max_examples=150)
+
+Case = tuple[Conv, Config]
+
+
+def check(problem: Conv, config: Config | None) -> None:
+    code = driver.compile(driver.build(problem, config=config))
+    note(f"{problem}\n{code.config}")
+    outcome = verify.run(code)
+    assert outcome.checked == problem.mb * problem.oc * problem.spatial[0].o * problem.spatial[1].o
+    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
+    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+
+
+@FEW
+@given(problems(most=12, channels=64))
+def test_problems(problem: Conv) -> None:
+    check(problem, None)
+
+
+@FEW
+@given(cases(FACTS))
+def test_problems_with_configs(case: Case) -> None:
+    check(*case)
+
+
+@pytest.mark.sweep
+@MANY
+@given(problems(most=16, channels=96))
+def test_many_problems(problem: Conv) -> None:
+    check(problem, None)
+
+
+@pytest.mark.sweep
+@MANY
+@given(cases(FACTS, most=12))
+def test_many_problems_with_configs(case: Case) -> None:
+    check(*case)
