@@ -107,17 +107,20 @@ class Algebra:
         known = number(e)
         if known is not None:
             return {}, known
-        if not exact or self.bounds.cannot_wrap(e):
-            match e:
-                case Add(a, b):
-                    return _plus(self.terms(a, exact), self.terms(b, exact), 1)
-                case Sub(a, b):
-                    return _plus(self.terms(a, exact), self.terms(b, exact), -1)
-                case Mul(a, b) if (factor := number(b)) is not None:
-                    return _plus(({}, 0), self.terms(a, exact), factor)
-                case Shl(a, b) if (amount := number(b)) is not None and 0 <= amount < e.type.elem.bits:
-                    return _plus(({}, 0), self.terms(a, exact), 1 << amount)
-        return {e: 1}, 0
+        parts = _parts(e) if not exact or self.bounds.cannot_wrap(e) else ()
+        total: tuple[Terms, int] = ({}, 0) if parts else ({e: 1}, 0)
+        for part, factor in parts:
+            total = _plus(total, self.terms(part, exact), factor)
+        return total
+
+    def opened(self, e: Expr, wanted: Terms) -> tuple[Terms, int]:
+        """`e` modulo 2^bits as in `terms`, but in parts no smaller than it takes to show the `wanted` terms."""
+        if e in wanted or wanted.keys().isdisjoint(self.terms(e, False)[0]):
+            return ({e: 1}, 0) if number(e) is None else self.terms(e, False)
+        total: tuple[Terms, int] = ({}, 0)
+        for part, factor in _parts(e):
+            total = _plus(total, self.opened(part, wanted), factor)
+        return total
 
     def range(self, terms: Terms, constant: int) -> Range:
         """The exact range of a sum."""
@@ -167,23 +170,46 @@ def _plus(a: tuple[Terms, int], b: tuple[Terms, int], factor: int) -> tuple[Term
     return {term: n for term, n in terms.items() if n}, a[1] + b[1] * factor
 
 
-def _peel(e: Expr) -> tuple[Expr, int]:
-    """(rest, constant) such that `e` is their sum."""
-    if isinstance(e, (Add, Sub)) and (n := number(e.b)) is not None:
-        return e.a, n if isinstance(e, Add) else -n
-    return e, 0
+def _parts(e: Expr) -> list[tuple[Expr, int]]:
+    """The operands of a sum, or of a product by a constant, with their factors."""
+    match e:
+        case Add(a, b):
+            return [(a, 1), (b, 1)]
+        case Sub(a, b):
+            return [(a, 1), (b, -1)]
+        case Mul(a, b) if (factor := number(b)) is not None:
+            return [(a, factor)]
+        case Shl(a, b) if (amount := number(b)) is not None and 0 <= amount < e.type.elem.bits:
+            return [(a, 1 << amount)]
+    return []
 
 
-def _join(terms: Terms) -> bool:
-    """Put `x` for `x // c * c + x % c`; whether there was one."""
+def _unit(e: Expr) -> tuple[Expr, int]:
+    """(x, n) such that `e` is x * n."""
+    if isinstance(e, Mul) and (n := number(e.b)) is not None:
+        return e.a, n
+    return e, 1
+
+
+def _peel(e: Expr) -> tuple[Expr | None, int, int]:
+    """(x, sign, constant) such that `e` is x * sign + constant; no x for a constant."""
+    if (n := number(e)) is not None:
+        return None, 1, n
+    if isinstance(e, (Add, Sub)):
+        sign = -1 if isinstance(e, Sub) else 1
+        if (n := number(e.b)) is not None:
+            return e.a, 1, sign * n
+        if (n := number(e.a)) is not None:
+            return e.b, sign, n
+    return e, 1, 0
+
+
+def _pairs(terms: Terms) -> list[tuple[Mod, Div]]:
+    """The terms `x % c` and `x // c` whose factors make them x."""
     quotients = {(t.a, t.b): t for t in terms if isinstance(t, Div)}
-    for mod, n in terms.items():
-        div = quotients.get((mod.a, mod.b)) if isinstance(mod, Mod) else None
-        if isinstance(mod, Mod) and div is not None and terms[div] == n * (number(mod.b) or 0):
-            del terms[mod], terms[div]
-            terms[mod.a] = terms.get(mod.a, 0) + n
-            return True
-    return False
+    mods = [t for t in terms if isinstance(t, Mod) and (t.a, t.b) in quotients]
+    found = [(mod, quotients[mod.a, mod.b]) for mod in mods]
+    return [(mod, div) for mod, div in found if terms[div] == terms[mod] * (number(mod.b) or 0)]
 
 
 def _folded(e: Any) -> Expr | None:
@@ -199,20 +225,29 @@ def _folded(e: Any) -> Expr | None:
 
 def _sum(s: Algebra, e: Any) -> Expr | None:
     """Terms that both sides share merge; constants go to the right end of the sum."""
+    (a, sign_a, const_a), (b, sign_b, const_b) = _peel(e.a), _peel(e.b)
     sign = -1 if isinstance(e, Sub) else 1
-    left, right = s.terms(e.a, False), s.terms(e.b, False)
-    terms, const = _plus(left, right, sign)
-    (a, ca), (b, cb) = _peel(e.a), _peel(e.b)
-    hidden = left[1] and right[1] and not (ca and (cb or not right[0]))
-    if _join(terms) or hidden or not left[0].keys().isdisjoint(right[0].keys()):
-        new = s.sum(terms, const, e)
-    elif not right[0]:
-        new = s.offset(a, ca + sign * right[1])
-    elif ca or cb:
-        new = s.offset(s(type(e)(a, b)), ca + sign * cb)
-    else:
-        return None
+    sides = [(x, n) for x, n in ((a, sign_a), (b, sign * sign_b)) if x is not None]
+    terms, const = _merged(s, *sides) if len(sides) == 2 else (dict(sides), 0)
+    new = s.sum(terms, const + const_a + sign * const_b, e)
     return None if new is e else s(new)
+
+
+def _merged(s: Algebra, a: tuple[Expr, int], b: tuple[Expr, int]) -> tuple[Terms, int]:
+    """a[0] * a[1] + b[0] * b[1], opened only as far as it takes for equal terms to meet."""
+    (unit_a, n), (unit_b, m) = _unit(a[0]), _unit(b[0])
+    if unit_a is unit_b:
+        return {unit_a: n * a[1] + m * b[1]}, 0
+    left, right = (_plus(({}, 0), s.terms(x, False), factor)[0] for x, factor in (a, b))
+    pairs = _pairs(_plus((left, 0), (right, 0), 1)[0])
+    meeting = dict.fromkeys((*(t for t in left if t in right), *(t for pair in pairs for t in pair)), 1)
+    if not meeting:
+        return {a[0]: a[1], b[0]: b[1]}, 0
+    terms, const = _plus(_plus(({}, 0), s.opened(a[0], meeting), a[1]), s.opened(b[0], meeting), b[1])
+    for mod, div in pairs:  # x // c * c + x % c == x
+        terms[mod.a] = terms.get(mod.a, 0) + terms.pop(mod)
+        del terms[div]
+    return terms, const
 
 
 def _product(s: Algebra, e: Mul) -> Expr | None:
@@ -221,8 +256,8 @@ def _product(s: Algebra, e: Mul) -> Expr | None:
         return s(Mul(e.b, e.a)) if number(e.a) is not None else None
     if c in (0, 1):
         return e.a if c else constant(0, e)
-    rest, offset = _peel(e.a)
-    if offset:  # (x + c0) * c1 == x * c1 + c0 * c1, unless that could wrap only now
+    rest, sign, offset = _peel(e.a)
+    if rest is not None and sign == 1 and offset:  # (x + c0) * c1 == x * c1 + c0 * c1, unless that could wrap only now
         product = s(Mul(rest, e.b))
         if s.bounds.cannot_wrap(product) or not s.bounds.cannot_wrap(e):
             return s(s.offset(product, offset * c))
@@ -318,9 +353,9 @@ def _comparison(s: Algebra, e: Any) -> Expr | None:
 def _offset_compared(s: Algebra, e: Any) -> Expr | None:
     """x + c0 < c1 == x < c1 - c0 and c1 < x + c0 == c1 - c0 < x, where `x + c0` and `c1 - c0` do not wrap."""
     for side, other in ((e.a, e.b), (e.b, e.a)):
-        rest, offset = _peel(side)
+        rest, sign, offset = _peel(side)
         limit = number(other)
-        if offset and limit is not None and s.bounds.cannot_wrap(side):
+        if rest is not None and sign == 1 and offset and limit is not None and s.bounds.cannot_wrap(side):
             moved = limit - offset
             if within((moved, moved), type_range(side.type.elem)):
                 to = constant(moved, side)
