@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class LaunchStopped(Exception):
-    """Raised after a finding that leaves nothing sensible to execute."""
+    """Raised after a finding that leaves nothing sensible to execute, or when there are enough of them."""
 
 
 class Reporter:
-    """Keeps the first finding of each (kind, instruction) of a launch, at most `limit` in all."""
+    """Keeps the first finding of each (kind, instruction) of a launch, at most `limit` in all, which stop the run."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -44,7 +44,7 @@ class Reporter:
         """Record a finding of `group`'s wave number `row`, at `lane` where one is to blame."""
         address = self.base - 1 if instruction is None else instruction.address
         key = (kind, self.kernel, address)
-        if key in self._seen or len(self.findings) >= self.limit:
+        if key in self._seen:
             return
         self._seen.add(key)
         self.findings.append(
@@ -59,6 +59,8 @@ class Reporter:
                 lane=lane,
             )
         )
+        if len(self.findings) >= self.limit:
+            raise LaunchStopped
 
     def at_first(
         self, kind: str, message: str, instruction: Instruction, group: WaveGroup, bad: npt.NDArray[Any]

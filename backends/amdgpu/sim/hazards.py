@@ -102,6 +102,7 @@ _CDNA3: Table = {
     **_rows("sgemm", _TOUCH, _plus(2)),
     **_rows("xdl_c", "valu_write mem_write", _plus(-1)),
     **_rows("valu", "lane_read", _always(1)),
+    **_rows("dot", "ab", _always(1)),
     **_rows("trans", "plain_read", _always(1)),
     **_rows("partial", "valu_read", _always(1)),
     **_rows("valu_sgpr", "valu_sgpr", _always(2)),

@@ -65,7 +65,7 @@ def body(name: str, a: int, b: int, d: int, modifiers: str = "") -> str:
         for r in range(count):
             at, offset = ("v1", 256 * r) if r < 16 else ("v2", 256 * (r - 16))
             operands = f"v{first + r}, {at}" if verb == "load" else f"{at}, v{first + r}"
-            lines.append(f"global_{verb}_dword {operands}, {base} offset:{offset}" if offset < 4096 else "")
+            lines.append(f"global_{verb}_dword {operands}, {base} offset:{offset}")
 
     move("load", a, 4, "s[4:5]")
     move("load", b, 12, "s[6:7]")
@@ -173,15 +173,13 @@ def test_one_rounding(sim: Any) -> None:
     assert (out == 2.0**24 + 2).all()
 
 
-def test_poison_spreads_along_rows_and_columns(sim: Any) -> None:
-    """An undefined lane of A spoils one row of D: storing another row is fine."""
-    base = body("v_mfma_f32_16x16x16_f16", 2, 2, 4)
-    spoil = "s_mov_b64 exec, 1\n global_load_dword v4, v1, s[4:5] offset:0\n s_mov_b64 exec, -1\n"
-    lines = base.replace("global_load_dword v4, v1, s[4:5] offset:0\n", spoil)
-    zeros = {name: np.zeros((4, 64), np.uint32) for name in "abcd"}
-    assert sim.kinds(sim.run("gfx942", lines, zeros)) == ["poison"]
-    only_row_0 = lines.replace("s_nop 3\n", "s_nop 3\n s_mov_b64 exec, 0xffff\n").split("global_store_dword v1, v33")[0]
-    spoiled = sim.run("gfx942", only_row_0, zeros)
-    assert sim.kinds(spoiled) == ["poison"]
-    defined = only_row_0.replace("s_mov_b64 exec, 1\n", "s_mov_b32 exec_lo, 1\n s_mov_b32 exec_hi, 0\n s_mov_b64 exec, 0x10001\n")
-    assert sim.kinds(sim.run("gfx942", defined, zeros)) == ["poison"]
+@pytest.mark.parametrize(("lanes", "clean"), [("0xffff0000", False), ("0xffff", True)])
+def test_poison_spreads_along_rows(sim: Any, lanes: str, clean: bool) -> None:
+    """With lane 5 of A undefined, row 5 of D (register 1 of lanes 16..31) is, and nothing else."""
+    load = "global_load_dword v4, v1, s[4:5] offset:0\n"
+    text = body("v_mfma_f32_16x16x16_f16", 2, 2, 4)
+    text = text.replace(load, f"s_mov_b64 exec, ~0x20\n {load} s_mov_b64 exec, -1\n")
+    first_store = text.index("global_store_dword v1, v32")
+    text = text[:first_store] + f"s_mov_b64 exec, {lanes}\n global_store_dword v1, v33, s[10:11]"
+    report = sim.run("gfx942", text, {name: np.zeros((4, 64), np.uint32) for name in "abcd"})
+    assert sim.kinds(report) == ([] if clean else ["poison"])
