@@ -14,6 +14,10 @@ import attrs
 from convgen.backends.machine import BasicBlock, Function, Instruction, Unit, VirtualRegister
 
 
+#: Slots from a global load to its data in the steady state of a loop (about 600 clocks).
+_GLOBAL_LATENCY = 150
+
+
 def schedule(function: Function) -> None:
     """Reorder the instructions of every block that holds matrix instructions."""
     for index, block in enumerate(function.blocks):
@@ -60,8 +64,9 @@ class _Scheduler:
                 flags.setdefault(flag, []).append(n)
             if i.access or i.barrier:
                 for before in accesses:
-                    if _ordered(self.nodes[before].instruction, i):
-                        self._edge(before, n, 1)
+                    earlier = self.nodes[before].instruction
+                    if _ordered(earlier, i):
+                        self._edge(before, n, earlier.op.latency if i.barrier else 1)
                 accesses.append(n)
 
     def _edge(self, before: int, after: int, latency: int) -> None:
@@ -76,21 +81,23 @@ class _Scheduler:
             node.height = max(rest, default=0) or node.instruction.op.busy
 
     def _late_inputs(self) -> None:
-        """Writes to shared memory take what the previous iteration loaded: give those loads most of an iteration."""
-        defined = {r.vreg for node in self.nodes for r in node.instruction.defs()}
-        spans = 1 + sum(n.instruction.barrier for n in self.nodes)
-        seen: set[VirtualRegister] = set()
-        span = 0
+        """What an iteration takes from loads of the previous one is there only that much later.
+
+        A load stands where its program order puts it among the matrix instructions.
+        """
+        issued: dict[VirtualRegister, int] = {}
+        slot = 0
         for node in self.nodes:
-            i = node.instruction
-            span += i.barrier
-            if i.access and i.access.space == "shared" and i.access.write:
-                carried = any(r.vreg in defined and r.vreg not in seen for r in i.uses())
-                if carried:
-                    node.ready = (self.matrix_slots * max(0, span - 1)) // max(1, spans - 1) + self.matrix_slots // (
-                        2 * max(1, spans - 1)
-                    )
-            seen.update(r.vreg for r in i.defs())
+            op = node.instruction.op
+            slot += op.busy if op.unit is Unit.MATRIX else 0
+            if op.unit is Unit.GLOBAL:
+                issued.update((r.vreg, slot) for r in node.instruction.defs())
+        defined: set[VirtualRegister] = set()
+        for node in self.nodes:
+            for r in node.instruction.uses():
+                if r.vreg in issued and r.vreg not in defined:
+                    node.ready = max(node.ready, issued[r.vreg] + _GLOBAL_LATENCY - self.matrix_slots)
+            defined.update(r.vreg for r in node.instruction.defs())
 
     # ------------------------------------------------------------ issue
 

@@ -29,7 +29,7 @@ _MESSAGE_CLOCKS = 16  #: issue of one load with its mask and its share of the LD
 _SIMDS = 4
 
 
-@attrs.frozen(order=True)
+@attrs.frozen
 class Candidate:
     """A config with its score (clocks of the launch, less is better)."""
 
@@ -45,7 +45,7 @@ def candidates(problem: Conv, facts: TargetFacts) -> list[Candidate]:
         for atom in atoms
         for config in _configs(problem, atom, facts)
     ]
-    return [*sorted(found), Candidate(float("inf"), last_resort(atoms))]
+    return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(atoms))]
 
 
 def last_resort(atoms: list[MmaAtom]) -> Config:

@@ -14,7 +14,7 @@ _TRIPLE = re.compile(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)")
 _PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 
 
-@attrs.frozen(order=True)
+@attrs.frozen
 class Config:
     """Tiles in GEMM terms: M pixels, N output channels, K taps and input channels."""
 

@@ -162,7 +162,7 @@ def make_plan(problem: Conv, config: Config, facts: TargetFacts) -> Plan:
 def _shared(
     name: str, rows: int, cols: int, read: Fragment, write: Fragment, slots: int, atom: MmaAtom, facts: TargetFacts
 ) -> Shared:
-    swizzle = find_swizzle(rows, cols, atom.ab, CHUNK_BYTES, read, write, facts)
+    swizzle = find_swizzle(cols, atom.ab, CHUNK_BYTES, read, write, facts)
     return Shared(name, atom.ab, rows, cols, cols * atom.ab.bytes, slots, swizzle, CHUNK_BYTES)
 
 

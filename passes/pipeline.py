@@ -21,13 +21,14 @@ from convgen.passes.expand_division import expand_division
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.place_lets import place_lets
 from convgen.passes.resolve_packs import resolve_packs
+from convgen.passes.rotate_fragments import rotate_fragments
 
 LOWERING, OPTIMISING = "lowering", "optimising"
 
 
 @attrs.frozen
 class Pass:
-    """One step. `name` is unique in the pipeline; a pass that runs twice has a suffix."""
+    """One step of the pipeline; `name` is unique."""
 
     name: str
     level: str  #: of its input: "tile" or "message"
@@ -51,11 +52,11 @@ def _pass(name: str, level: str, kind: str, run: Callable[[Kernel], Kernel]) -> 
 
 PASSES: tuple[Pass, ...] = (
     _pass("buffer_shared", "tile", LOWERING, buffer_shared),
+    _pass("rotate_fragments", "tile", OPTIMISING, rotate_fragments),
     Pass("lower_tiles", "tile", LOWERING, lower_tiles),
     _pass("resolve_packs", "message", LOWERING, resolve_packs),
     _pass("simplify", "message", OPTIMISING, simplify),
     _pass("expand_division", "message", LOWERING, expand_division),
-    _pass("simplify.2", "message", OPTIMISING, simplify),
     _pass("place_lets", "message", OPTIMISING, place_lets),
 )
 

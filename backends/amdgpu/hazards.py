@@ -6,13 +6,14 @@ instruction counts one state, `s_nop n` counts n + 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
+from functools import cache
 
 import attrs
 
 from convgen.backends.amdgpu.isa import OPCODES
-from convgen.backends.amdgpu.physical import Physical, Word
+from convgen.backends.amdgpu.physical import Physical, Word, Words
 from convgen.backends.machine import Function, Instruction, Reg, Unit
 
 
@@ -75,115 +76,141 @@ ROWS = (
 
 _LONGEST = 20  #: states after which no row applies
 
-#: (event, passes, register, tuple it was part of) -> states since
-History = dict[tuple[Event, int, Word, tuple[Word, ...]], int]
+
+@attrs.frozen
+class _Mark:
+    """What was done to a register: the event, the passes of a matrix producer, and the tuple it was part of."""
+
+    event: Event
+    passes: int = 0
+    whole: Words = ()
+
+
+@cache
+def _needs(event: Event, target: str) -> tuple[tuple[Use, Row], ...]:
+    return tuple((r.use, r) for r in ROWS if r.event is event and r.states(target, 64) > 0)
+
+
+#: register -> mark -> state in which it was made
+History = dict[Word, dict[_Mark, int]]
+
+
+class _Clock:
+    """Walks a block: counts states, remembers marks."""
+
+    def __init__(self, physical: Physical, target: str, history: History) -> None:
+        self.physical, self.target = physical, target
+        self.now = 0
+        self.history = {w: dict(marks) for w, marks in history.items()}
+
+    def step(self, i: Instruction) -> int:
+        """Pass one instruction; returns the states of padding it needs before it."""
+        missing = max(0, self._missing(i))
+        self.now += missing + 1
+        for word, mark in _marks(i, self.physical):
+            self.history.setdefault(word, {})[mark] = self.now
+        return missing
+
+    def _missing(self, i: Instruction) -> int:
+        need = 0
+        for use, words in _uses(i, self.physical):
+            for w in words:
+                for mark, made in self.history.get(w, {}).items():
+                    passed = self.now - made
+                    if passed >= _LONGEST or (use is Use.MFMA_C and words == mark.whole):
+                        continue
+                    for wanted, row in _needs(mark.event, self.target):
+                        if wanted is use:
+                            need = max(need, row.states(self.target, mark.passes) - passed)
+        return need
+
+    def leave(self) -> History:
+        """The marks that still matter, relative to the end of the block."""
+        out: History = {}
+        for w, marks in self.history.items():
+            recent = {m: made - self.now for m, made in marks.items() if self.now - made < _LONGEST}
+            if recent:
+                out[w] = recent
+        return out
 
 
 def insert_nops(function: Function, physical: Physical, target: str) -> None:
     """Add the no-ops that `function`, waits in place, needs on `target`."""
-    rows = _by_event(target)
     entry: dict[int, History] = {0: {}}
     work = [0]
     while work:
         index = work.pop(0)
-        history = dict(entry[index])
+        clock = _Clock(physical, target, entry[index])
         for i in function.blocks[index].instructions:
-            history = _advance(history, i, _missing(history, i, physical, rows), physical)
+            clock.step(i)
         for s in function.successors(index):
-            merged = _merge(entry.get(s), history)
+            merged = _latest(entry.get(s), clock.leave())
             if merged != entry.get(s):
                 entry[s] = merged
                 work.append(s)
     for index, block in enumerate(function.blocks):
-        block.instructions = list(_with_nops(block.instructions, dict(entry.get(index, {})), physical, rows))
+        clock = _Clock(physical, target, entry.get(index, {}))
+        block.instructions = list(_with_nops(block.instructions, clock))
 
 
-Rows = dict[Event, tuple[tuple[Use, Row, str], ...]]
-
-
-def _by_event(target: str) -> Rows:
-    return {e: tuple((r.use, r, target) for r in ROWS if r.event is e) for e in Event}
-
-
-def _merge(a: History | None, b: History) -> History:
+def _latest(a: History | None, b: History) -> History:
     if a is None:
-        return dict(b)
-    out = dict(a)
-    for key, distance in b.items():
-        out[key] = min(distance, out.get(key, distance))
+        return b
+    out = {w: dict(marks) for w, marks in a.items()}
+    for w, marks in b.items():
+        held = out.setdefault(w, {})
+        for mark, made in marks.items():
+            held[mark] = max(made, held.get(mark, made))
     return out
 
 
-def _with_nops(body: list[Instruction], history: History, physical: Physical, rows: Rows) -> Iterator[Instruction]:
+def _with_nops(body: Iterable[Instruction], clock: _Clock) -> Iterator[Instruction]:
     for i in body:
-        missing = _missing(history, i, physical, rows)
-        left = missing
+        left = clock.step(i)
         while left > 0:
             step = min(left, 16)
             yield Instruction(OPCODES["s_nop"], modifiers=(str(step - 1),))
             left -= step
-        history = _advance(history, i, missing, physical)
         yield i
 
 
-def _missing(history: History, i: Instruction, physical: Physical, rows: Rows) -> int:
-    """How many more states must pass before `i` may issue."""
-    if not history:
-        return 0
-    uses = list(_uses(i, physical))
-    need = 0
-    for (event, passes, word, whole), distance in history.items():
-        for use, row, target in rows[event]:
-            for consumed, words in uses:
-                if consumed is use and word in words and not (use is Use.MFMA_C and words == whole):
-                    need = max(need, row.states(target, passes) - distance)
-    return need
-
-
-def _uses(i: Instruction, physical: Physical) -> Iterator[tuple[Use, tuple[Word, ...]]]:
+def _uses(i: Instruction, physical: Physical) -> Iterator[tuple[Use, Words]]:
     """What an instruction does to which registers."""
     unit = i.op.unit
-    reads = [(n, r, physical.words(r)) for n, r in enumerate(i.src) if isinstance(r, Reg)]
-    writes = physical.written(i)
     if unit is Unit.MATRIX:
-        yield from ((Use.MFMA_C if n == 2 else Use.MFMA_AB, words) for n, _, words in reads)
-        same = next((words for n, _, words in reads if n == 2), ())
-        if writes != same:
-            yield Use.MFMA_C, writes
+        a, b, *addend = (physical.words(r) for r in i.uses())
+        yield Use.MFMA_AB, a + b
+        written = physical.written(i)
+        yield Use.MFMA_C, written
+        if addend and addend[0] != written:
+            yield Use.MFMA_C, addend[0]
     elif unit is Unit.VALU:
         lane = i.op.name == "v_readfirstlane_b32"
-        for _, r, words in reads:
-            yield (Use.SCALAR_TO_VALU if r.bank == "s" else Use.VALU_READ), words
+        for r in i.uses():
+            yield (Use.SCALAR_TO_VALU if r.bank == "s" else Use.VALU_READ), physical.words(r)
             if lane:
-                yield Use.LANE_READ, words
-        yield Use.VALU_WRITE, writes
+                yield Use.LANE_READ, physical.words(r)
+        yield Use.VALU_WRITE, physical.written(i)
     elif unit in (Unit.GLOBAL, Unit.SHARED):
-        yield from ((Use.SCALAR_TO_MEMORY if r.bank == "s" else Use.MEMORY_READ, words) for _, r, words in reads)
-        yield Use.MEMORY_WRITE, writes
+        for r in i.uses():
+            yield (Use.SCALAR_TO_MEMORY if r.bank == "s" else Use.MEMORY_READ), physical.words(r)
+        yield Use.MEMORY_WRITE, physical.written(i)
 
 
-def _advance(history: History, i: Instruction, nops: int, physical: Physical) -> History:
-    """The history after `i`, which stood `nops` states of padding behind."""
-    passed = nops + 1
-    out: History = {}
-    for key, distance in history.items():
-        if distance + passed <= _LONGEST:
-            out[key] = distance + passed
+def _marks(i: Instruction, physical: Physical) -> Iterator[tuple[Word, _Mark]]:
+    """What an instruction leaves for later ones to respect."""
     unit = i.op.unit
     if unit is Unit.MATRIX:
         written = physical.written(i)
-        for w in written:
-            out[(Event.MFMA_RESULT, i.op.busy, w, written)] = 0
+        result = _Mark(Event.MFMA_RESULT, i.op.busy, written)
+        yield from ((w, result) for w in written)
         addend = i.src[2]
         if isinstance(addend, Reg) and physical.words(addend) != written:
-            for w in physical.words(addend):
-                out[(Event.MFMA_ADDEND, i.op.busy, w, ())] = 0
+            read = _Mark(Event.MFMA_ADDEND, i.op.busy)
+            yield from ((w, read) for w in physical.words(addend))
     elif unit is Unit.VALU:
-        for w in physical.written(i):
-            event = Event.VALU_SCALAR if w.bank == "s" else Event.VALU_VECTOR
-            out[(event, 0, w, ())] = 0
+        scalar, vector = _Mark(Event.VALU_SCALAR), _Mark(Event.VALU_VECTOR)
+        yield from ((w, scalar if w.bank == "s" else vector) for w in physical.written(i))
     elif unit is Unit.GLOBAL and not i.dst and isinstance(i.src[0], Reg) and i.src[0].count >= 3:
-        event = Event.WIDE_STORE_SOFFSET if isinstance(i.src[3], Reg) else Event.WIDE_STORE
-        for w in physical.words(i.src[0]):
-            out[(event, 0, w, ())] = 0
-    return out
+        stored = _Mark(Event.WIDE_STORE_SOFFSET if isinstance(i.src[3], Reg) else Event.WIDE_STORE)
+        yield from ((w, stored) for w in physical.words(i.src[0]))

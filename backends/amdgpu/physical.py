@@ -15,29 +15,35 @@ class Word(NamedTuple):
     number: int
 
 
+Words = tuple[Word, ...]
+
+
 class Physical:
-    """The view of instructions through an allocation."""
+    """The view of instructions through an allocation. Instructions must not change once they were asked about."""
 
     def __init__(self, allocation: Allocation) -> None:
         self.base = allocation.base
-        self._touched: dict[int, frozenset[Word]] = {}
+        self._read: dict[int, Words] = {}
+        self._written: dict[int, Words] = {}
 
-    def words(self, r: Reg) -> tuple[Word, ...]:
+    def words(self, r: Reg) -> Words:
         """The registers of an operand, lowest first."""
         first = self.base[r.vreg] + r.first
-        return tuple(Word(r.bank, n) for n in range(first, first + r.count))
+        bank = r.vreg.bank
+        return tuple([Word(bank, n) for n in range(first, first + r.count)])
 
-    def read(self, i: Instruction) -> tuple[Word, ...]:
-        return tuple(w for r in i.uses() for w in self.words(r))
-
-    def written(self, i: Instruction) -> tuple[Word, ...]:
-        return tuple(w for r in i.defs() for w in self.words(r))
-
-    def touched(self, i: Instruction) -> frozenset[Word]:
-        """All registers an instruction reads or writes."""
-        known = self._touched.get(id(i))
+    def read(self, i: Instruction) -> Words:
+        """The registers of all source operands."""
+        known = self._read.get(id(i))
         if known is None:
-            known = self._touched[id(i)] = frozenset((*self.read(i), *self.written(i)))
+            known = self._read[id(i)] = tuple([w for r in i.uses() for w in self.words(r)])
+        return known
+
+    def written(self, i: Instruction) -> Words:
+        """The registers of all results."""
+        known = self._written.get(id(i))
+        if known is None:
+            known = self._written[id(i)] = tuple([w for r in i.defs() for w in self.words(r)])
         return known
 
     def text(self, o: Operand) -> str:

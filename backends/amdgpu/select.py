@@ -6,6 +6,7 @@ Execution State"): s[0:1] point to the arguments, s2.. are the workgroup ids, v0
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from convgen.backends.amdgpu.emitter import Emitter, signed
@@ -16,7 +17,7 @@ from convgen.backends.machine import Access, Function, Imm, Operand, Reg
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported, VerifyError
-from convgen.ir.expr import Add, Cast, Const, Expr, Mma, Mul, Splat, Surface, Var
+from convgen.ir.expr import Add, Cast, Const, Expr, Mma, Mul, Pack, Slice, Splat, Surface, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Global
 from convgen.ir.mutate import postorder
@@ -189,7 +190,7 @@ class _Selector:
     def _sharedread(self, s: st.SharedRead) -> None:
         address, modifiers = self._shared_address(s)
         width = s.var.type.bits // 8
-        dst = self.out.new("v", max(1, width // 4), s.var.name)
+        dst = self.into.get(s.var) or self.out.new("v", max(1, width // 4), s.var.name)
         access = Access("shared", s.tile.name, s.site.slot, False)
         name = f"ds_read_{DS_READ_WIDTH[width]}"
         self.out.emit(name, (dst,), (address,), modifiers=modifiers, access=access, comment=_comment(s))
@@ -258,13 +259,13 @@ class _Selector:
     def _write_into_carried(self, s: st.For) -> None:
         """A load that yields the next value of a carried variable may overwrite it, once its last use has passed."""
         stmts = s.body.stmts if isinstance(s.body, st.Block) else (s.body,)
+        loads = {x.var: i for i, x in enumerate(stmts) if isinstance(x, (st.GlobalLoad, st.SharedRead))}
+        last_use = _last_uses(stmts)
         for c, y in zip(s.carried, s.yields):
             if not isinstance(y, Var) or not isinstance(c.type, VectorType):
                 continue
-            defined = [i for i, x in enumerate(stmts) if isinstance(x, st.GlobalLoad) and x.var is y]
-            used = [i for i, x in enumerate(stmts) if c in set(postorder(x))]
             parts = self.vectors.env[c]
-            if defined and len(parts) == 1 and all(u < defined[0] for u in used):
+            if y in loads and len(parts) == 1 and last_use.get(c, -1) < loads[y]:
                 self.into[y] = parts[0]
 
     def _carry_back(self, s: st.For) -> None:
@@ -283,6 +284,20 @@ class _Selector:
                 moves.append((to, held))
         for to, at in moves:
             self.out.copy(to, at)
+
+
+def _last_uses(stmts: Sequence[st.Stmt]) -> dict[Var, int]:
+    """The last statement that needs each variable's registers, be it through a pack or slice that shares them."""
+    last: dict[Var, int] = {}
+    sharers: dict[Var, list[Var]] = {}  # variable -> those whose registers it stands for
+    for i, s in enumerate(stmts):
+        used = [n for n in postorder(s) if isinstance(n, Var)]
+        for v in used:
+            for shared in (v, *sharers.get(v, ())):
+                last[shared] = i
+        if isinstance(s, st.Let) and isinstance(s.value, (Pack, Slice, Var)):
+            sharers[s.var] = [x for v in used if v is not s.var for x in (v, *sharers.get(v, ()))]
+    return last
 
 
 def _same(a: Parts, b: Parts) -> bool:

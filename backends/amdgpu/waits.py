@@ -1,13 +1,13 @@
 """Place `s_waitcnt`: no wider than the data flow over the whole control-flow graph demands.
 
 gfx9 counts outstanding vector memory operations (vmcnt, in order) and LDS and scalar memory operations (lgkmcnt; LDS in
-order, scalar loads out of order, so with one of these outstanding only 0 tells). Each counter is a queue, newest first;
-entry i is done once the count is at most i. At a join, entries of equal age are united.
+order, scalar loads out of order, so with one of these outstanding only 0 tells). An operation of age n, with n younger
+ones issued since, is done once the count is at most n (CDNA3 ISA 4.4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
@@ -18,89 +18,101 @@ from convgen.backends.machine import Function, Instruction, Unit
 #: Greatest count each field holds (CDNA3 ISA 4.4): a wait for more is clamped, which only waits longer.
 FIELD_MAX = {"vmcnt": 63, "lgkmcnt": 15}
 
-_BARRIER = Word("lds", 0)  # stands for "visible to the other waves" in an event of the LDS queue
-_UNORDERED = Word("smem", 0)  # marks a scalar load, which may return out of order
+_COUNTER_OF = {Unit.GLOBAL: "vmcnt", Unit.SHARED: "lgkmcnt", Unit.SCALAR_MEMORY: "lgkmcnt"}
 
-Event = frozenset[Word]
-Queue = tuple[Event, ...]
+#: What an LDS operation leaves to wait for besides its registers: a barrier must find it done.
+_LDS_ORDER = Word("lds order", 0)
+#: Marks a scalar load, which may return before older operations of its counter.
+_OUT_OF_ORDER = Word("out of order", 0)
 
-
-@attrs.frozen
-class _State:
-    """The outstanding events of both counters, newest first."""
-
-    vmcnt: Queue = ()
-    lgkmcnt: Queue = ()
-
-    def merge(self, other: _State) -> _State:
-        return _State(_merge(self.vmcnt, other.vmcnt), _merge(self.lgkmcnt, other.lgkmcnt))
+Ages = Mapping[Word, int]
 
 
-def _merge(a: Queue, b: Queue) -> Queue:
-    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
-    return tuple(e | shorter[i] if i < len(shorter) else e for i, e in enumerate(longer))
+@attrs.define
+class _Counter:
+    """The outstanding operations of one counter: for each register, when the youngest that owns it was issued."""
+
+    issued: int = 0
+    done: int = 0  # operations up to this one have completed
+    last: dict[Word, int] = attrs.field(factory=dict)
+
+    def required(self, words: Iterable[Word]) -> int | None:
+        """The count to wait for before `words` may be touched; None if they are not outstanding."""
+        youngest = max((self.last.get(w, 0) for w in words), default=0)
+        if youngest <= self.done:
+            return None
+        return 0 if self.last.get(_OUT_OF_ORDER, 0) > self.done else self.issued - youngest
+
+    def wait(self, count: int) -> None:
+        self.done = max(self.done, self.issued - count)
+
+    def issue(self, words: Iterable[Word]) -> None:
+        self.issued += 1
+        self.last.update(dict.fromkeys(words, self.issued))
+
+    def ages(self) -> Ages:
+        return {w: self.issued - n for w, n in self.last.items() if n > self.done}
+
+    @classmethod
+    def of(cls, ages: Ages) -> _Counter:
+        issued = 1 + max(ages.values(), default=-1)
+        return cls(issued, 0, {w: issued - age for w, age in ages.items()})
+
+
+State = dict[str, Ages]
 
 
 def insert_waits(function: Function, physical: Physical) -> None:
     """Add the waits that `function`, its registers placed, needs."""
-    entry: dict[int, _State] = {0: _State()}
+    entry: dict[int, State] = {0: {name: {} for name in FIELD_MAX}}
     work = [0]
     while work:
         index = work.pop(0)
-        state = entry[index]
+        counters = {name: _Counter.of(ages) for name, ages in entry[index].items()}
         for i in function.blocks[index].instructions:
-            state = _after(state, i, _required(state, i, physical), physical)
+            _step(counters, i, physical)
         for s in function.successors(index):
-            merged = entry[s].merge(state) if s in entry else state
+            merged = {name: _youngest(entry.get(s, {}).get(name, {}), c.ages()) for name, c in counters.items()}
             if merged != entry.get(s):
                 entry[s] = merged
                 work.append(s)
     for index, block in enumerate(function.blocks):
-        block.instructions = list(_with_waits(block.instructions, entry.get(index, _State()), physical))
+        counters = {name: _Counter.of(ages) for name, ages in entry.get(index, {}).items()}
+        block.instructions = list(_with_waits(block.instructions, counters, physical))
 
 
-def _with_waits(body: list[Instruction], state: _State, physical: Physical) -> Iterator[Instruction]:
+def _youngest(a: Ages, b: Ages) -> Ages:
+    """What is outstanding on either path; the younger age asks for the stricter wait."""
+    merged = dict(a)
+    for w, age in b.items():
+        merged[w] = min(age, merged.get(w, age))
+    return merged
+
+
+def _with_waits(
+    body: Iterable[Instruction], counters: dict[str, _Counter], physical: Physical
+) -> Iterator[Instruction]:
     for i in body:
-        required = _required(state, i, physical)
+        required = _step(counters, i, physical)
         if required:
-            fields = [f"{name}({min(n, FIELD_MAX[name])})" for name, n in required.items()]
+            fields = tuple(f"{name}({min(n, FIELD_MAX[name])})" for name, n in required.items())
             clamped = [name for name, n in required.items() if n > FIELD_MAX[name]]
-            note = f"{', '.join(clamped)} clamped" if clamped else ""
-            yield Instruction(OPCODES["s_waitcnt"], modifiers=tuple(fields), comment=note)
-        state = _after(state, i, required, physical)
+            yield Instruction(
+                OPCODES["s_waitcnt"], modifiers=fields, comment=f"{', '.join(clamped)} clamped" if clamped else ""
+            )
         yield i
 
 
-def _required(state: _State, i: Instruction, physical: Physical) -> dict[str, int]:
-    """The counts to wait for before `i`, only where the counter may be higher."""
-    if i.op.name == "s_endpgm":
-        return {}
-    words = physical.touched(i) | {_BARRIER} if i.barrier else physical.touched(i)
-    out: dict[str, int] = {}
-    for name, queue in (("vmcnt", state.vmcnt), ("lgkmcnt", state.lgkmcnt)):
-        newest = next((age for age, event in enumerate(queue) if event & words), None)
-        if newest is None:
-            continue
-        unordered = any(_UNORDERED in event for event in queue)
-        out[name] = 0 if unordered else newest
-    return out
-
-
-def _after(state: _State, i: Instruction, required: dict[str, int], physical: Physical) -> _State:
-    vm, lgkm = (queue[: required.get(name, len(queue))] for name, queue in attrs.asdict(state, recurse=False).items())
-    written = frozenset(physical.written(i))
-    if i.op.unit is Unit.GLOBAL:
-        vm = (written, *vm)
-    elif i.op.unit is Unit.SHARED:
-        lgkm = (written | {_BARRIER}, *lgkm)
-    elif i.op.unit is Unit.SCALAR_MEMORY:
-        lgkm = (written | {_UNORDERED}, *lgkm)
-    # Counters saturate: anything older is covered by a wait for the field's greatest value.
-    return _State(_saturate(vm, FIELD_MAX["vmcnt"]), _saturate(lgkm, 2 * FIELD_MAX["lgkmcnt"]))
-
-
-def _saturate(queue: Queue, depth: int) -> Queue:
-    if len(queue) <= depth + 1:
-        return queue
-    oldest: Event = frozenset().union(*queue[depth:])
-    return (*queue[:depth], oldest)
+def _step(counters: dict[str, _Counter], i: Instruction, physical: Physical) -> dict[str, int]:
+    """Pass one instruction; returns the counts that must be waited for before it."""
+    required: dict[str, int] = {}
+    words = (_LDS_ORDER,) if i.barrier else (*physical.read(i), *physical.written(i))
+    for name, counter in counters.items():
+        count = counter.required(words)
+        if count is not None:
+            required[name] = count
+            counter.wait(count)
+    if i.op.unit in _COUNTER_OF:
+        order = {Unit.SHARED: (_LDS_ORDER,), Unit.SCALAR_MEMORY: (_OUT_OF_ORDER,)}.get(i.op.unit, ())
+        counters[_COUNTER_OF[i.op.unit]].issue((*physical.written(i), *order))
+    return required

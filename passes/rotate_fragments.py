@@ -1,0 +1,75 @@
+"""Read the next iteration's fragments while this one multiplies: rotate the head of a loop to its end.
+
+A loop that begins with `barrier; read fragments` and is followed by the same head (as `buffer_shared` leaves it)
+becomes: head, loop over (rest, head), rest of what followed. The fragments are carried, so the multiplication at the
+start of an iteration waits for no read of its own; it costs a second set of fragment registers.
+"""
+
+from __future__ import annotations
+
+from convgen.ir.expr import Expr, Var, var
+from convgen.ir.mutate import substitute
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Barrier, Block, For, LoadShared, Stmt, block
+from convgen.passes.clone import Cloner
+
+
+def rotate_fragments(kernel: Kernel) -> Kernel:
+    """Rotate every loop that begins, and is followed, by the same barrier and shared-memory reads."""
+    if not isinstance(kernel.body, Block):
+        return kernel
+    cloner = Cloner(kernel)
+    out: list[Stmt] = []
+    rest = list(kernel.body.stmts)
+    while rest:
+        s, *after = rest
+        rotated = _rotate(s, after, cloner) if isinstance(s, For) else None
+        done, rest = rotated or ([s], after)
+        out += done
+    body = block(*out)
+    return kernel if body is kernel.body else kernel.replace(body=body)
+
+
+def _head(stmts: list[Stmt]) -> list[Stmt]:
+    """The leading barrier and the reads behind it; nothing if there is no read."""
+    reads = 1 if stmts and isinstance(stmts[0], Barrier) else 0
+    end = reads
+    while end < len(stmts) and isinstance(stmts[end], LoadShared):
+        end += 1
+    return stmts[:end] if end > reads else []
+
+
+def _alike(a: list[Stmt], b: list[Stmt]) -> bool:
+    """Whether two heads read the same slots in the same way."""
+
+    def shape(s: Stmt) -> object:
+        return (s.tile, s.slot, s.layout) if isinstance(s, LoadShared) else type(s)
+
+    return [shape(s) for s in a] == [shape(s) for s in b]
+
+
+def _rotate(loop: For, after: list[Stmt], cloner: Cloner) -> tuple[list[Stmt], list[Stmt]] | None:
+    body = list(loop.body.stmts) if isinstance(loop.body, Block) else [loop.body]
+    head, follower = _head(body), _head(after)
+    if not head or not _alike(head, follower):
+        return None
+    reads = [s.var for s in head if isinstance(s, LoadShared)]
+    before, first = cloner.copy(head, {})
+    again, following = cloner.copy(head, {})
+    carried = tuple(var(v.name, v.type) for v in reads)
+    results = tuple(var(v.name, v.type) for v in reads)
+    current: dict[Var, Expr] = dict(zip(reads, carried))
+    rest = [substitute(s, current) for s in body[len(head) :]]
+    rotated = For(
+        loop.var,
+        loop.begin,
+        loop.end,
+        (*loop.carried, *carried),
+        (*loop.inits, *(first[v] for v in reads)),
+        block(*rest, *again),
+        (*(substitute(y, current) for y in loop.yields), *(following[v] for v in reads)),
+        (*loop.results, *results),
+        loop.label,
+    )
+    final: dict[Var, Expr] = dict(zip((s.var for s in follower if isinstance(s, LoadShared)), results))
+    return [*before, rotated], [substitute(s, final) for s in after[len(follower) :]]
