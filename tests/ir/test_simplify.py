@@ -254,4 +254,4 @@ def test_kernels_mean_the_same_before_and_after() -> None:
     for m, version in zip(memory, (kernel, simplify(kernel))):
         interpret(version, {"x": m}, {"n": 20})
     assert memory[0].any()
-    assert np.array_equal(*memory)
+    assert np.array_equal(memory[0], memory[1])

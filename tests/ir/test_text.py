@@ -11,6 +11,7 @@ from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError
 from convgen.ir.expr import (
+    Expr,
     Lane,
     MulHi,
     Pack,
@@ -81,7 +82,7 @@ def test_no_parentheses_but_those_that_python_needs(text: str) -> None:
 
 
 def test_repeated_subtrees_are_bound() -> None:
-    e = X
+    e: Expr = X
     for _ in range(40):
         e = e + e * (e // 3)
     lines = str(e).splitlines()
@@ -207,11 +208,11 @@ def test_products_survive_dump_and_parse() -> None:
 
 
 def test_deep_and_shared_expressions_stay_short() -> None:
-    deep = X
+    deep: Expr = X
     for i in range(300):
         deep = deep * 3 + i
     assert parse(dump(deep)) is deep
-    wide = X
+    wide: Expr = X
     for _ in range(200):
         wide = wide + wide
     assert len(dump(wide)) < 10_000
@@ -266,7 +267,7 @@ def test_parse_reads_nothing_else(text: str, message: str, note: str) -> None:
 def test_every_node_class_can_be_dumped() -> None:
     """A new class of node needs text: this fails until the tables have it."""
     from convgen.ir import text
-    from convgen.ir.expr import Binary, Expr
+    from convgen.ir.expr import Binary
     from convgen.ir.node import CLASSES
 
     for cls in CLASSES.values():

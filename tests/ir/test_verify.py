@@ -166,8 +166,8 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (bad_exit, r"given values of types \[s64\], wanted \[s32\]"),
     (lambda k: k.add(loop_of(k, stmt.ExitIf(LANE < 3, ()))), "cond lane < 3 differs"),
     # sites
-    (lambda k: (k.add(stmt.Barrier(Site(1))), k.add(stmt.Barrier(Site(1)))), "site 1 stands at two places"),
-    (lambda k: (k.add(stmt.Barrier(Site(1))), k.barrier()), "site 1 stands at two places"),
+    (lambda k: k.add(stmt.block(*[stmt.Barrier(Site(1))] * 2)), "site 1 stands at two places"),
+    (lambda k: k.add(stmt.block(stmt.Barrier(Site(1)), stmt.Barrier(k.site("x")))), "site 1 stands at two places"),
     # views and tiles
     (lambda k: k.load_view("v", matrix(Global("y", f32, 2048), 64, 8), (0, 0), ROWS), "buffer y is not an argument"),
     (lambda k: k.load_view("v", view_of(k, dim="i"), (0, 0), ROWS), "two dims of one name: i, i"),
