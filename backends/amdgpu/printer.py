@@ -5,7 +5,8 @@ Directives follow LLVM's AMDGPUUsage, code object version 5.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
@@ -65,13 +66,25 @@ def _line(i: Instruction, symbol: str, physical: Physical) -> str:
 
 
 def register_map(allocation: Allocation) -> Iterator[str]:
-    """Which tuples of two or more registers hold what, lowest first; tuples that share a place share a line."""
-    named: dict[tuple[str, int, int], dict[str, None]] = {}
+    """Where each named group of tuples lives over the kernel: `acc_0`, `acc_1`, ... are the group `acc`."""
+    groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for v, base in allocation.base.items():
         if v.size > 1 and v.name:
-            named.setdefault((v.bank, base, v.size), {}).setdefault(v.name)
-    for (bank, base, size), names in sorted(named.items()):
-        yield f"{bank}[{base}:{base + size - 1}]".ljust(11) + ", ".join(names)
+            groups.setdefault((v.bank, re.sub(r"(_\d+)+$", "", v.name)), []).append((base, base + v.size))
+    width = max((len(name) for _, name in groups), default=0)
+    for (bank, name), spans in groups.items():
+        places = " ".join(f"{bank}[{first}:{end - 1}]" for first, end in _merged(spans))
+        yield f"{name:<{width}}  {places}"
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    for first, end in sorted(spans):
+        if out and first <= out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        else:
+            out.append((first, end))
+    return out
 
 
 def lds_map(kernel: Kernel) -> Iterator[str]:

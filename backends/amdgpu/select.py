@@ -107,7 +107,7 @@ class _Selector:
         else:
             self.scalars.env[s.var] = self.scalars.value(s.value)
         made = self.out.block.instructions[before:]
-        if made and not made[-1].comment and s.var.name != ANONYMOUS:
+        if made and not made[-1].comment and s.var.name != ANONYMOUS and not isinstance(s.value, Mma):
             made[-1].comment = s.var.name
 
     def _barrier(self, s: st.Barrier) -> None:

@@ -207,6 +207,7 @@ class Vectors:
             acc = list(whole) if mine else [self._duplicate(r, op.acc_bank) for r in whole]
         words = op.atom.ab.bytes * op.atom.a.registers // 4
         code = mfma(op.atom.name)
+        comment = f"{op.steps} steps of {op.tiles_i} x {op.tiles_j} tiles"
         for step in range(op.steps):
             for j in range(op.tiles_j):
                 for i in range(op.tiles_i) if j % 2 == 0 else reversed(range(op.tiles_i)):
@@ -219,7 +220,8 @@ class Vectors:
                         dst = acc[at] = self.out.new(op.acc_bank, held, f"acc_{at}")
                     else:
                         source = dst
-                    self.out.emit(code, (dst,), (first, second, source))
+                    self.out.emit(code, (dst,), (first, second, source), comment=comment)
+                    comment = ""
         return tuple(r for r in acc if r is not None)
 
     def _may_overwrite(self, v: Var) -> bool:
