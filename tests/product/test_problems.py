@@ -1,0 +1,75 @@
+"""The shared problem list on the simulator: every output of every problem exactly right, the rest refused in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+
+import pytest
+
+from convgen import driver, verify
+from convgen.ir.error import Unsupported
+from convgen.problem import Conv
+from tests.product.problems import chosen, generated, listed
+
+F16, BF16 = generated(), generated("bf16")
+SMALL = [p for p in F16 if p.macs < 20_000_000]
+UNSAMPLED = 10_000_000  #: wave-instructions up to which all workgroups run
+GROUPS = 24
+
+Row = Callable[[str, object], None]
+
+
+def name(problem: Conv) -> str:
+    return f"{problem.src_type}-{problem.descriptor}"
+
+
+def test_the_list_is_complete() -> None:
+    assert len(F16) == 41
+    assert len(listed()) - len(F16) == 28
+
+
+def check(problem: Conv, record_property: Row, groups: int | None) -> None:
+    """Run the problem; report its row of the table."""
+    start = perf_counter()
+    code = driver.compile(driver.build(problem))
+    outcome = verify.run(code, groups=groups)
+    executed = sum(outcome.instructions.values())
+    seconds = perf_counter() - start
+    sampled = "all" if groups is None else f"{groups} tiles"
+    columns = (problem.descriptor, problem.src_type, code.config, sampled, outcome.checked, executed, f"{seconds:.1f} s")
+    record_property("row", "  ".join(map(str, columns)))
+    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
+    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    if groups is None:
+        assert outcome.checked == problem.mb * problem.oc * problem.spatial[0].o * problem.spatial[1].o
+
+
+def affordable_groups(problem: Conv) -> int | None:
+    """None, all workgroups, if one tile's instructions times all tiles are few enough."""
+    code = driver.compile(driver.build(problem))
+    assert code.tiles is not None
+    one = verify.run(code, groups=1)
+    tiles = code.tiles.grid[0] * code.tiles.grid[1]
+    return None if sum(one.instructions.values()) * tiles <= UNSAMPLED else GROUPS
+
+
+@pytest.mark.parametrize("problem", chosen(SMALL, 4), ids=name)
+def test_small_problems(problem: Conv, record_property: Row) -> None:
+    check(problem, record_property, None)
+
+
+def test_a_resnet_layer(record_property: Row) -> None:
+    check(Conv.parse("mb1ic64ih56oc64oh56kh3ph1", dir="FWD_D", dt="f16"), record_property, 8)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("problem", [*F16, *chosen(BF16, 10)], ids=name)
+def test_all_problems(problem: Conv, record_property: Row) -> None:
+    check(problem, record_property, affordable_groups(problem))
+
+
+@pytest.mark.parametrize("problem", [p for p in listed() if p not in F16], ids=name)
+def test_other_problems_are_refused_in_one_line(problem: Conv) -> None:
+    with pytest.raises(Unsupported, match="^given .*, wanted .*: .* not generated yet$"):
+        driver.build(problem)
