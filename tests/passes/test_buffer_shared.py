@@ -43,7 +43,9 @@ def kernel(trips: int, slots: int, waves: int) -> Kernel:
     return tile_kernel(problem(trips), Config((32, 32, TILE_K), (waves, 1), (16, 16, 16), slots), FACTS)
 
 
-def run(body: Stmt, values: dict[Var, Expr], held: dict[Expr, int], slots: dict[tuple[str, int], int]) -> Iterator[Event]:
+def run(
+    body: Stmt, values: dict[Var, Expr], held: dict[Expr, int], slots: dict[tuple[str, int], int]
+) -> Iterator[Event]:
     """The events of a statement; `values` are integers, `held` the K block in each variable, `slots` in each slot."""
     match body:
         case Block(stmts):

@@ -37,7 +37,15 @@ def check(problem: Conv, record_property: Row, groups: int | None) -> None:
     executed = sum(outcome.instructions.values())
     seconds = perf_counter() - start
     sampled = "all" if groups is None else f"{groups} tiles"
-    columns = (problem.descriptor, problem.src_type, code.config, sampled, outcome.checked, executed, f"{seconds:.1f} s")
+    columns = (
+        problem.descriptor,
+        problem.src_type,
+        code.config,
+        sampled,
+        outcome.checked,
+        executed,
+        f"{seconds:.1f} s",
+    )
     record_property("row", "  ".join(map(str, columns)))
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))

@@ -1,0 +1,72 @@
+"""The same text always: whatever Python's hash seed, whatever was built before in the process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from convgen import driver
+from convgen.problem import Conv
+from tests.product.problems import chosen, generated
+
+ROOT = Path(__file__).parents[2]
+SMALL = chosen([p for p in generated() if p.macs < 20_000_000], 3)
+RESNET = Conv.parse("mb1ic64ih56oc64oh56kh3ph1", dir="FWD_D", dt="bf16:bf16:f32")
+
+#: Reads problem lines, prints the digests of their assembly.
+SCRIPT = """
+import json, sys
+from tests.product.test_determinism import digest
+from convgen.problem import Conv
+print(json.dumps([digest(Conv.parse(line)) for line in json.load(sys.stdin)]))
+"""
+
+
+def digest(problem: Conv) -> str:
+    """The assembly file's digest."""
+    return hashlib.sha256(driver.compile(driver.build(problem)).asm.encode()).hexdigest()
+
+
+def digests(problems: list[Conv], seed: int) -> list[str]:
+    """The digests as another process with that hash seed makes them."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        input=json.dumps(list(map(str, problems))),
+        env={**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: list[str] = json.loads(done.stdout)
+    assert len(found) == len(problems)
+    return found
+
+
+def test_the_hash_seed_does_not_matter() -> None:
+    problems = [*SMALL, RESNET]
+    assert digests(problems, 1) == digests(problems, 2)
+
+
+def test_what_was_built_before_does_not_matter() -> None:
+    problems = [*SMALL, RESNET]
+    forwards = [digest(p) for p in problems]
+    backwards = [digest(p) for p in reversed(problems)]
+    assert forwards == backwards[::-1]
+    assert len(set(forwards)) == len(problems)
+
+
+def test_compiling_twice_does_not_matter() -> None:
+    program = driver.build(RESNET)
+    assert driver.compile(program).asm == driver.compile(program).asm
+
+
+@pytest.mark.sweep
+def test_the_hash_seed_does_not_matter_for_the_whole_list() -> None:
+    problems = [*generated(), *generated("bf16")]
+    assert digests(problems, 1) == digests(problems, 2)
