@@ -1,6 +1,7 @@
 """A strict simulator of AMD CDNA code objects.
 
-May import: convgen.ir, convgen.backends.simulation; nothing from selection or emission (design: two rooms, no shared mistakes)."""
+May import: convgen.ir, convgen.backends.simulation; nothing from selection or emission (design: two rooms, no shared
+mistakes)."""
 
 from convgen.backends.amdgpu.sim.code_object import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.errors import SimulatorError, Unsupported

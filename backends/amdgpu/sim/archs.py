@@ -30,8 +30,12 @@ class BankPhases:
 
 #: CDNA2/CDNA3: 32 banks, 128 bytes a clock; the lanes of a b128 read phase are not consecutive.
 _READ_128_32 = _spread(
-    ((0, 1, 2, 3, 20, 21, 22, 23), (4, 5, 6, 7, 16, 17, 18, 19), (8, 9, 10, 11, 28, 29, 30, 31))
-    + ((12, 13, 14, 15, 24, 25, 26, 27),)
+    (
+        (0, 1, 2, 3, 20, 21, 22, 23),
+        (4, 5, 6, 7, 16, 17, 18, 19),
+        (8, 9, 10, 11, 28, 29, 30, 31),
+        (12, 13, 14, 15, 24, 25, 26, 27),
+    )
 )
 #: CDNA4 (measured on MI350X): reads see 64 banks, b128 in four phases.
 _READ_128_64 = _spread(

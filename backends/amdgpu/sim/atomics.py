@@ -14,7 +14,13 @@ from convgen.backends.amdgpu.sim.global_access import parts_of
 from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.state import Array, Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.amdgpu.sim.transfer import active, land_nothing, land_registers, refuse_poison, refuse_scalar_poison
+from convgen.backends.amdgpu.sim.transfer import (
+    active,
+    land_nothing,
+    land_registers,
+    refuse_poison,
+    refuse_scalar_poison,
+)
 from convgen.backends.amdgpu.sim.waits import issue
 
 #: function and bytes by the mnemonic's suffix

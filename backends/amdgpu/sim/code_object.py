@@ -15,6 +15,7 @@ import attrs
 import msgpack
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 from convgen.backends.amdgpu.sim.archs import Arch, arch_of_flags
 from convgen.backends.amdgpu.sim.decode import Instruction, parse_disassembly
@@ -153,7 +154,8 @@ def _load(raw: bytes) -> CodeObject:
     instructions = parse_disassembly(_disassemble(raw))
     by_address = {instruction.address: index for index, instruction in enumerate(instructions)}
     kernels: dict[str, KernelInfo] = {}
-    for symbol in elf.get_section_by_name(".symtab" if elf.get_section_by_name(".symtab") else ".dynsym").iter_symbols():
+    tables = [section for section in elf.iter_sections() if isinstance(section, SymbolTableSection)]
+    for symbol in (symbol for table in tables for symbol in table.iter_symbols()):
         if not symbol.name.endswith(".kd"):
             continue
         address = int(symbol["st_value"])
@@ -162,9 +164,7 @@ def _load(raw: bytes) -> CodeObject:
         if entry not in by_address:
             raise SimulatorError(f"kernel {symbol.name} enters at {entry:#x}, where no instruction starts")
         name = symbol.name.removesuffix(".kd")
-        kernels[name] = KernelInfo(
-            name, descriptor, metadata.get(symbol.name, {}), by_address[entry], instructions
-        )
+        kernels[name] = KernelInfo(name, descriptor, metadata.get(symbol.name, {}), by_address[entry], instructions)
     return CodeObject(arch, kernels, bytes(image))
 
 

@@ -16,7 +16,8 @@ def _packed(decode: Callable[[Array], Array], encode: Callable[[Array], Array]) 
     def function(old: Array, new: Array) -> Array:
         low = encode(decode(old) + decode(new))
         high = encode(decode(old >> np.uint32(16)) + decode(new >> np.uint32(16)))
-        return low | (high << np.uint32(16))
+        result: Array = low | (high << np.uint32(16))
+        return result
 
     return function
 

@@ -29,7 +29,8 @@ def _either(row: int) -> Callable[[WaveGroup], Array]:
 
 
 def _flag(g: WaveGroup) -> Array:
-    return g.s[SCC] != 0
+    result: Array = g.s[SCC] != 0
+    return result
 
 
 def _not(condition: Callable[[WaveGroup], Array]) -> Callable[[WaveGroup], Array]:

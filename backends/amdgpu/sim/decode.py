@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 import attrs
 
@@ -147,6 +148,7 @@ def parse_operand(text: str) -> Operand:
     return Operand("word", text)
 
 
+@lru_cache(maxsize=1 << 15)
 def parse_instruction(address: int, words: tuple[int, ...], text: str) -> Instruction:
     """One line of the disassembly, `text` without the trailing comment."""
     mnemonic, _, rest = text.partition(" ")

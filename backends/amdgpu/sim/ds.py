@@ -13,7 +13,7 @@ from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, Operand, requi
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
 from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.lds import bank_conflicts
-from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, any_along, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import (
     Width,
@@ -104,7 +104,7 @@ def read_places(
     poison = None
     if undefined is not None:
         words = max(size // 4, 1)
-        poison = undefined.reshape(words, -1, *place.shape).any(axis=1) if len(undefined) > words else undefined
+        poison = any_along(undefined.reshape(words, -1, *place.shape), 1) if len(undefined) > words else undefined
         poison = np.repeat(poison, words // len(poison), axis=0)
     return data, poison, units
 
@@ -125,7 +125,7 @@ def write_places(
     clean: Array | int = 1
     if poison is not None:
         per = max(len(units) // len(poison), 1)
-        merged = poison if len(units) >= len(poison) else poison.reshape(len(units), -1, *place.shape).any(axis=1)
+        merged = poison if len(units) >= len(poison) else any_along(poison.reshape(len(units), -1, *place.shape), 1)
         clean = (~np.repeat(merged, per, axis=0)).astype(np.uint32)
     if lanes is None:
         lds.note_write(g, step, units, g.stamp, clean)
@@ -165,9 +165,7 @@ def _elements(instruction: Instruction, row: tuple[int, int]) -> tuple[tuple[int
     return (first * size * scale, second * size * scale), size
 
 
-def _compile_reads(
-    instruction: Instruction, context: Context, offsets: Sequence[int], size: int, width: Width
-) -> Step:
+def _compile_reads(instruction: Instruction, context: Context, offsets: Sequence[int], size: int, width: Width) -> Step:
     target, source = instruction.operands
     check_tuple(target, target.count, context)
     check_tuple(source, 1, context)
@@ -205,7 +203,10 @@ def _stack_poison(poisons: Sequence[Bools | None], parts: Sequence[Array]) -> Bo
     if all(poison is None for poison in poisons):
         return None
     return np.concatenate(
-        [np.zeros(part.shape, np.bool_) if poison is None else poison for poison, part in zip(poisons, parts, strict=True)]
+        [
+            np.zeros(part.shape, np.bool_) if poison is None else poison
+            for poison, part in zip(poisons, parts, strict=True)
+        ]
     )
 
 

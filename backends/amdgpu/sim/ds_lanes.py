@@ -23,7 +23,8 @@ def swizzle_lanes(offset: int) -> Array:
     """The lane that each lane reads under ds_swizzle (CDNA3 ISA, DS_SWIZZLE_B32)."""
     if offset & 0x8000 and not offset & 0x4000:
         order = np.array([offset >> (2 * lane) & 3 for lane in range(4)])
-        return _LANE // 4 * 4 + order[_LANE % 4]
+        result: Array = _LANE // 4 * 4 + order[_LANE % 4]
+        return result
     if offset & 0xC000 == 0xC000:
         distance = offset >> 5 & 0x1F
         turned = (_LANE % 32 + (-distance if offset >> 10 & 1 else distance)) % 32
@@ -141,5 +142,3 @@ def _transposed(instruction: Instruction, context: Context, bits: int) -> Step:
 
     step.run = run
     return step
-
-

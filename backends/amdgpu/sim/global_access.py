@@ -20,7 +20,12 @@ def parts_of(
         near = g.env.memory.near(where)
         hint = "" if near is None else f" (buffer {near.name!r} + {where - near.base:#x}, of {len(near.data):#x} bytes)"
         g.env.reporter.add(
-            "out-of-bounds", f"{size} bytes at {where:#x} are outside every buffer{hint}", step.instruction, g, row, lane
+            "out-of-bounds",
+            f"{size} bytes at {where:#x} are outside every buffer{hint}",
+            step.instruction,
+            g,
+            row,
+            lane,
         )
     found = []
     for allocation, some in parts:
@@ -61,7 +66,9 @@ def load_lanes(g: WaveGroup, step: Step, address: U64, size: int, lanes: Bools |
     return data, poison
 
 
-def store_lanes(g: WaveGroup, step: Step, address: U64, size: int, values: Array, lanes: Bools | None, ticket: int) -> None:
+def store_lanes(
+    g: WaveGroup, step: Step, address: U64, size: int, values: Array, lanes: Bools | None, ticket: int
+) -> None:
     """Write values [words, waves, lanes] of the lanes that take part."""
     for allocation, offset, taken in parts_of(g, step, address, size, lanes):
         some = np.ones(address.shape, np.bool_) if taken is None else taken

@@ -3,17 +3,17 @@
 Sources: AMD CDNA2/CDNA3/CDNA4 ISA, "Manually Inserted Wait States (NOPs)", and the hazard recognizer of LLVM 22 probed
 pair by pair; where they differ the larger number stands. An instruction counts one wait state, `s_nop N` counts N + 1.
 
-Producers (event kinds): `xdl` D of a matrix instruction of the XDL classes, `sgemm` D of an f32-input one, `dgemm16` and
-`dgemm4` D of the f64 ones, `xdl_c` SrcC that an XDL instruction reads, `valu` vector registers a VALU instruction
-writes, `dot`, `trans`, `partial` the same for dot products, transcendentals and half-register writes, `valu_sgpr` scalar
-registers a VALU instruction writes, `valu_exec` EXEC written by v_cmpx, `m0` M0 written by the scalar ALU, `wide_store`
-data of a 96/128-bit store (`wide_store_soffset` with an SGPR offset), `setreg` a hardware register.
+Producers (event kinds): `xdl` D of a matrix instruction of the XDL classes, `sgemm` D of an f32-input one, `dgemm16`
+and `dgemm4` D of the f64 ones, `xdl_c` SrcC that an XDL instruction reads, `valu` vector registers a VALU instruction
+writes, `dot`, `trans`, `partial` the same for dot products, transcendentals and half-register writes, `valu_sgpr`
+scalar registers a VALU instruction writes, `valu_exec` EXEC written by v_cmpx, `m0` M0 written by the scalar ALU,
+`wide_store` data of a 96/128-bit store (`wide_store_soffset` with an SGPR offset), `setreg` a hardware register.
 
-Consumers (roles): `c_same`, `c_overlap` SrcC that is exactly, or only overlaps, the producer's tuple, `c64_*` the same for f64
-matrix instructions, `ab` SrcA/SrcB, `valu_read`, `valu_write`, `plain_read` (a VALU instruction that is no transcendental),
-`other_read`/`other_write` (a VALU or memory instruction that is not the same dot product), `mem_read`, `mem_write`
-(vector memory and LDS), `vmem_sgpr`, `valu_sgpr`, `lane_select`, `div_fmas`, `dpp`, `lane_read`, `permlane`, `exec_mfma`,
-`exec_dpp`, `exec_lane`, `exec_permlane`, `m0_use`, `hwreg`.
+Consumers (roles): `c_same`, `c_overlap` SrcC that is exactly, or only overlaps, the producer's tuple, `c64_*` the same
+for f64 matrix instructions, `ab` SrcA/SrcB, `valu_read`, `valu_write`, `plain_read` (a VALU instruction that is no
+transcendental), `other_read`/`other_write` (a VALU instruction that is not the same dot product), `dot_ab` (sources of
+the same dot product), `mem_read`, `mem_write` (vector memory and LDS), `vmem_sgpr`, `valu_sgpr`, `lane_select`,
+`div_fmas`, `dpp`, `lane_read`, `permlane`, `exec_mfma`, `exec_dpp`, `exec_lane`, `exec_permlane`, `m0_use`, `hwreg`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _plus(extra: int, **override: int) -> Waits:
 
 
 def _always(count: int) -> Waits:
-    return {passes: count for passes in (0, *PASSES)}
+    return dict.fromkeys((0, *PASSES), count)
 
 
 def _rows(kind: str, roles: str, waits: Waits) -> dict[tuple[str, str], Waits]:
@@ -177,7 +177,8 @@ class HazardRules:
                     self._check_pair(group, step, event, use)
 
     def _check_pair(self, group: WaveGroup, step: Step, event: Event, use: Consumes) -> None:
-        if use.role in ("other_read", "other_write") and event.step.instruction.name == step.instruction.name:
+        same_opcode = event.step.instruction.name == step.instruction.name
+        if (use.role in ("other_read", "other_write") and same_opcode) or (use.role == "dot_ab" and not same_opcode):
             return
         if use.role == "mem_read_behind_dgemm" and not any(
             other.kind.startswith("dgemm") and other.time > event.time for other in group.events

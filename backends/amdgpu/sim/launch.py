@@ -14,7 +14,7 @@ from convgen.backends.amdgpu.sim.code_object import Descriptor, KernelInfo
 from convgen.backends.amdgpu.sim.environment import IMAGE, Environment
 from convgen.backends.amdgpu.sim.errors import SimulatorError
 from convgen.backends.amdgpu.sim.memory import Allocation, Memory
-from convgen.backends.amdgpu.sim.state import Array, WaveGroup
+from convgen.backends.amdgpu.sim.state import Array, WaveGroup, any_along
 from convgen.backends.simulation import LaunchRequest
 
 KERNARG, DISPATCH = "<kernarg>", "<dispatch>"
@@ -50,7 +50,9 @@ def place_arguments(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -
         else:
             raw = argument.value
         if len(raw) != argument.size:
-            raise SimulatorError(f"argument at offset {argument.offset}: {argument.size} bytes wanted, {len(raw)} given")
+            raise SimulatorError(
+                f"argument at offset {argument.offset}: {argument.size} bytes wanted, {len(raw)} given"
+            )
         block[argument.offset : argument.offset + argument.size] = np.frombuffer(raw, np.uint8)
         undefined[argument.offset : argument.offset + argument.size] = False
     allocation = memory.add(KERNARG, block, writable=False)
@@ -62,7 +64,9 @@ def place_dispatch_packet(memory: Memory, kernel: KernelInfo, launch: LaunchRequ
     """The AQL packet that the dispatch pointer leads to (HSA, "kernel dispatch packet")."""
     sizes = [blocks * threads for blocks, threads in zip(launch.grid, launch.workgroup, strict=True)]
     lds = kernel.descriptor.group_segment + launch.lds_bytes
-    packet = struct.pack("<HHHHHHIIIIIQQQQ", 2, 3, *launch.workgroup, 0, *sizes, 0, lds, 0, memory.by_name[KERNARG].base, 0, 0)
+    packet = struct.pack(
+        "<HHHHHHIIIIIQQQQ", 2, 3, *launch.workgroup, 0, *sizes, 0, lds, 0, memory.by_name[KERNARG].base, 0, 0
+    )
     memory.add(DISPATCH, np.frombuffer(packet, np.uint8).copy(), writable=False)
 
 
@@ -88,9 +92,9 @@ def start_group(
         if wanted:
             _set(g, row, value)
             row += 1
-    for number, (known, value) in enumerate(values):
+    for number, (known, word) in enumerate(values):
         if known and number < descriptor.user_sgprs:
-            _set(g, number, value)
+            _set(g, number, word)
     for register in (126, 127, 128):
         g.poison_scalar(register, None)
     return g
@@ -138,7 +142,9 @@ def _user_values(env: Environment, descriptor: Descriptor) -> list[tuple[bool, i
     ]
     values = [value for present, part in parts if present for value in part]
     words = kernarg.data.view(np.uint32)
-    undefined = np.zeros(len(words), np.bool_) if kernarg.poison is None else kernarg.poison.reshape(-1, 4).any(axis=1)
+    undefined = (
+        np.zeros(len(words), np.bool_) if kernarg.poison is None else any_along(kernarg.poison.reshape(-1, 4), 1)
+    )
     first = descriptor.preload_offset
     for index in range(first, first + descriptor.preload_length):
         values.append((not bool(undefined[index]), int(words[index])))

@@ -147,7 +147,9 @@ class Memory:
         at = bisect_right(self._bases, address) - 1
         return self.allocations[at] if at >= 0 and address - self._bases[at] < SPACING else None
 
-    def resolve(self, address: U64, size: int, active: Bools | None) -> tuple[list[tuple[Allocation, Bools | None]], Bools | None]:
+    def resolve(
+        self, address: U64, size: int, active: Bools | None
+    ) -> tuple[list[tuple[Allocation, Bools | None]], Bools | None]:
         """Split accesses by allocation: (allocation, lanes or None for all active) and the lanes that hit none."""
         used = address if active is None else address[active]
         if used.size == 0:

@@ -15,7 +15,7 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple, constant_bits
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import SGEMM_KIND, Consumes, Produces
 from convgen.backends.amdgpu.sim.mfma_table import BITS, F8F6F4_FORMATS, MATRIX_ROWS, MatrixRow
-from convgen.backends.amdgpu.sim.state import Array, Bools, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.state import Array, Bools, WaveGroup, any_along, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 
 _MODIFIERS = frozenset("cbsz abid blgp neg op_sel op_sel_hi".split())
@@ -56,8 +56,10 @@ def _elements(words: Array, kind: str, fp8: str) -> Array:
     if kind == "i8":
         return stacked.view(np.int8).astype(np.float64)
     name = kind if kind in NARROW else f"{kind}_{fp8}"
-    return NARROW[name].take(_bit_fields(stacked, 6 if name in ("fp6", "bf6") else 4 if name == "fp4" else 8)).astype(
-        np.float64
+    return (
+        NARROW[name]
+        .take(_bit_fields(stacked, 6 if name in ("fp6", "bf6") else 4 if name == "fp4" else 8))
+        .astype(np.float64)
     )
 
 
@@ -69,7 +71,8 @@ def _bit_fields(stacked: Array, bits: int) -> Array:
     flags = np.unpackbits(as_bytes, axis=-1, bitorder="little")[..., : 32 * bits]
     fields = flags.reshape(*flags.shape[:-1], 32, bits)
     weights = (1 << np.arange(bits)).astype(np.uint8)
-    return (fields * weights).sum(axis=-1).astype(np.uint8)
+    result: Array = (fields * weights).sum(axis=-1).astype(np.uint8)
+    return result
 
 
 def operand_matrix(elements: Array, side: int, blocks: int, *, split: bool) -> Array:
@@ -205,6 +208,7 @@ class _Matrix:
             return lambda g: number
         first, count = self.context.vector(c), c.count
         if row.result == "f64":
+
             def pairs(g: WaveGroup) -> Array:
                 words = np.stack((g.v[first : first + count : 2], g.v[first + 1 : first + count : 2]), axis=-1)
                 return words.view(np.float64)[..., 0]
@@ -279,8 +283,7 @@ class _Matrix:
 
     def _with_poison(self, run: Callable[[WaveGroup], None], touched: int) -> Callable[[WaveGroup], None]:
         row, layout, context = self.row, self.layout, self.context
-        inputs = ((self.a, row.m), (self.b, row.n))
-        inputs += tuple(zip(self.scales, (row.m, row.n), strict=False))
+        inputs = [(self.a, row.m), (self.b, row.n), *zip(self.scales, (row.m, row.n), strict=False)]
         c_first = context.vector(self.c) if self.c.is_vector else -1
         target, count = context.vector(self.d), self.d.count
         per = 2 if row.result == "f64" else 1
@@ -295,9 +298,9 @@ class _Matrix:
                 bad = g.lanes_poison(context.registers(operand)) if operand.is_vector else None
                 if bad is None:
                     continue
-                lines = operand_matrix(bad[:, :, None], side, row.blocks, split=False).any(axis=-1)
+                lines = any_along(operand_matrix(bad[:, :, None], side, row.blocks, split=False), -1)
                 if lanes_whole:
-                    lines = np.broadcast_to(lines.any(axis=(1, 2), keepdims=True), lines.shape)
+                    lines = np.broadcast_to(any_along(lines.reshape(g.count, -1), 1)[:, None, None], lines.shape)
                 spoiled |= lines[..., None] if number % 2 == 0 else lines[:, :, None, :]
             rows = layout.to_registers(spoiled).repeat(per, axis=0)
             if c_first >= 0:

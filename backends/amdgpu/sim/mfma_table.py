@@ -1,6 +1,7 @@
 """Dense matrix instructions: shapes, element types and passes, by architecture and mnemonic.
 
-Sources: AMD CDNA2/CDNA3/CDNA4 ISA, "Matrix Arithmetic Instructions"; AMD matrix instruction calculator; passes are cycles / 4.
+Sources: AMD CDNA2/CDNA3/CDNA4 ISA, "Matrix Arithmetic Instructions"; AMD matrix instruction calculator. Passes are
+cycles / 4.
 
 Lane layouts, L = lane, b = block, kpl = elements of A per lane, low bits first in consecutive registers:
   A[i][k] of block b: lane i + M * (b + blocks * (k // kpl)), element k % kpl;  B[k][j] the same with j and N.

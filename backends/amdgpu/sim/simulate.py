@@ -43,7 +43,8 @@ def simulate(
 
     `uninitialised` names buffers whose bytes are undefined until stored. With `strict` off, loads land at once and
     only what cannot be executed sensibly is a finding. `wave_order` "reverse" runs workgroups and waves the other way
-    round, for kernels whose result should not depend on it. The run stops after `max_findings` findings. `progress` is called with workgroups done and in all.
+    round, for kernels whose result should not depend on it. The run stops after `max_findings` findings.
+    `progress` is called with workgroups done and in all.
     """
     if wave_order not in ("forward", "reverse"):
         raise SimulatorError(f"wave_order: 'forward' or 'reverse' is wanted, got {wave_order!r}")

@@ -50,6 +50,12 @@ def unpack_lanes(low: U32, high: U32) -> Bools:
     return np.unpackbits(pair.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
 
 
+def any_along(flags: Array, axis: int) -> Bools:
+    """Whether any flag is set along one axis."""
+    found: Bools = np.logical_or.reduce(flags, axis=axis)
+    return found
+
+
 def pack_lanes(lanes: Bools) -> tuple[U32, U32]:
     """One bool a lane to two words a wave."""
     words = np.packbits(lanes, axis=1, bitorder="little").view(np.uint32)
@@ -198,7 +204,8 @@ class WaveGroup:
     def signature(self) -> tuple[object, ...]:
         """Groups with equal signatures can be merged: same place, same operations outstanding."""
         queues = tuple(
-            tuple((id(p.step), tuple(part is None for part in p.payload)) for p in queue) for queue in (self.vm, self.lgkm)
+            tuple((id(p.step), tuple(part is None for part in p.payload)) for p in queue)
+            for queue in (self.vm, self.lgkm)
         )
         return (self.pc, self.blocked, self.mode, queues)
 

@@ -15,7 +15,7 @@ from convgen.backends.amdgpu.sim.decode import M0, Instruction, Operand, require
 from convgen.backends.amdgpu.sim.ds import locate
 from convgen.backends.amdgpu.sim.global_access import land_store, load_lanes, store_lanes
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
-from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, any_along, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import (
     LOADS,
@@ -187,7 +187,7 @@ def _dma(instruction: Instruction, context: Context, width: Width, address: Addr
         data = expand(data, width)
         if poison is not None and (poison & g.exec).any():
             g.env.reporter.at_first(
-                "poison", "undefined memory is copied to LDS", step.instruction, g, (poison & g.exec).any(axis=0)
+                "poison", "undefined memory is copied to LDS", step.instruction, g, any_along(poison & g.exec, 0)
             )
         base = (g.s[M0] & np.uint32(0x3FFFF)).astype(np.int64)[:, None] + lane_offset
         place, lanes = locate(g, step, base, 4)

@@ -33,9 +33,7 @@ def wait_vm(g: WaveGroup, allowed: int) -> None:
         return
     done, g.vm = g.vm[:excess], g.vm[excess:]
     for pending in done:
-        if pending.kind != "flat":
-            _land(g, pending)
-        elif pending not in g.lgkm:
+        if pending.kind != "flat" or pending not in g.lgkm:
             _land(g, pending)
     _refresh(g)
 

@@ -18,7 +18,8 @@ def dpp_source_lanes(instruction: Instruction) -> Array:
     modifiers = instruction.modifiers
     if "quad_perm" in modifiers:
         order = np.array([int(item) for item in modifiers["quad_perm"].strip("[]").split(",")])
-        return _LANE // 4 * 4 + order[_LANE % 4]
+        result: Array = _LANE // 4 * 4 + order[_LANE % 4]
+        return result
     if "row_shl" in modifiers:
         at = _IN_ROW + instruction.number("row_shl")
         return np.where(at < 16, _ROW + at, -1)
@@ -31,7 +32,7 @@ def dpp_source_lanes(instruction: Instruction) -> Array:
         return _ROW + instruction.number("row_newbcast")
     if "row_bcast" in modifiers:
         last = instruction.number("row_bcast")
-        return np.where(_LANE > last, _LANE // (last + 1) * (last + 1) - 1, -1)
+        return np.where(last < _LANE, _LANE // (last + 1) * (last + 1) - 1, -1)
     fixed = {
         "wave_shl": np.append(_LANE[1:], -1),
         "wave_shr": np.append(-1, _LANE[:-1]),

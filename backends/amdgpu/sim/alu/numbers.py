@@ -86,7 +86,7 @@ def f32_to_narrow(value: Array, name: str, *, saturate: bool) -> U32:
     dtype = _NARROW_TYPES[name]
     source = np.asarray(value, np.float32)
     if saturate:
-        largest = float(ml_dtypes.finfo(dtype).max)
+        largest = np.nanmax(np.where(np.isinf(NARROW[name]), 0, NARROW[name]))
         source = np.where(np.isfinite(source), np.clip(source, -largest, largest), source).astype(np.float32)
     rounded: U32 = source.astype(dtype).view(np.uint8).astype(np.uint32)
     return rounded
@@ -103,7 +103,8 @@ def to_integer(low: int, high: int, dtype: Any) -> Callable[[Array], Array]:
 
     def convert(value: Array) -> Array:
         wide = np.nan_to_num(np.trunc(np.asarray(value, np.float64)), nan=0.0, posinf=high, neginf=low)
-        return np.clip(wide, low, high).astype(np.int64).astype(dtype)
+        result: Array = np.clip(wide, low, high).astype(np.int64).astype(dtype)
+        return result
 
     return convert
 

@@ -118,7 +118,9 @@ def check_tuple(operand: Operand, count: int, context: Context) -> None:
             context.faults.append(("register-alignment", f"{operand.text} does not start at an even register"))
         room = min(limits.accum_offset, limits.vgprs) if operand.kind == "v" else limits.vgprs - limits.accum_offset
         if operand.index + operand.count > room:
-            context.faults.append(("register-range", f"{operand.text}: the kernel has {max(room, 0)} of these registers"))
+            context.faults.append(
+                ("register-range", f"{operand.text}: the kernel has {max(room, 0)} of these registers")
+            )
     elif operand.kind == "s":
         if operand.index < 102 and operand.index % min(count if count < 3 else 4, 4):
             context.faults.append(("register-alignment", f"{operand.text} is not aligned"))
@@ -224,7 +226,8 @@ class PoisonSource:
         found = g.lanes_poison(chosen)
         if found is None or self.move is None:
             return found
-        return self.move(g, found.astype(np.uint32)) != 0
+        result: Bools | None = self.move(g, found.astype(np.uint32)) != 0
+        return result
 
 
 def poison_source(operand: Operand, context: Context, count: int = 0, move: Move | None = None) -> PoisonSource | None:

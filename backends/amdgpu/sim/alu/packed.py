@@ -82,7 +82,12 @@ def compile_packed(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _finish(
-    instruction: Instruction, context: Context, run: Callable[[WaveGroup], None], *, partial: bool = False, keeps: bool = False
+    instruction: Instruction,
+    context: Context,
+    run: Callable[[WaveGroup], None],
+    *,
+    partial: bool = False,
+    keeps: bool = False,
 ) -> Step:
     """A step for a plain one-word result; `keeps` when the rest of the destination stays as it was."""
     target, *sources = instruction.operands
@@ -149,9 +154,7 @@ def _words(instruction: Instruction, context: Context) -> Step:
         chosen = [list(zip(sources, low, strict=True)), list(zip(sources, high, strict=True))]
         function = WORDS[instruction.name]
     negates = (instruction.bits("neg_lo", count), instruction.bits("neg_hi", count))
-    fetches = [
-        [_word_fetch(operand, upper, instruction, context) for operand, upper in word] for word in chosen
-    ]
+    fetches = [[_word_fetch(operand, upper, instruction, context) for operand, upper in word] for word in chosen]
     poisons = [
         tuple(
             PoisonSource(operand.is_vector, (_word_index(operand, upper, context),))

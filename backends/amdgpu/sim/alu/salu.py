@@ -9,7 +9,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu.operands import WIDE, check_tuple, constant_bits, join_words, split_words, words_of
 from convgen.backends.amdgpu.sim.alu.salu_table import SAVEEXEC, SCALAR_ROWS_BY_NAME
 from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, Instruction, Operand
-from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
+from convgen.backends.amdgpu.sim.hazards import Produces
 from convgen.backends.amdgpu.sim.state import Array, Bools, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
 
@@ -57,7 +57,8 @@ def refuse_poisoned_exec(g: WaveGroup, step_instruction: Instruction) -> None:
 
 
 def _scc_fetch(g: WaveGroup) -> Array:
-    return g.s[SCC]
+    result: Array = g.s[SCC]
+    return result
 
 
 def compile_salu(instruction: Instruction, context: Context) -> Step | None:

@@ -61,7 +61,8 @@ def _subb(a: Array, b: Array, borrow: Array) -> tuple[Array, Array]:
 def _bfe_u32(a: Array, b: Array) -> Array:
     offset, width = b & np.uint32(31), (b >> np.uint32(16)) & np.uint32(0x7F)
     mask = np.where(width >= 32, U32_MAX, (np.uint32(1) << (width & np.uint32(31))) - np.uint32(1))
-    return (a >> offset) & mask
+    result: Array = (a >> offset) & mask
+    return result
 
 
 def _bfe_i32(a: Array, b: Array) -> Array:
@@ -131,11 +132,13 @@ def _leading_sign(a: Array) -> Array:
 
 
 def _shl(a: Array, b: Array) -> Array:
-    return a << (b & np.uint32(31))
+    result: Array = a << (b & np.uint32(31))
+    return result
 
 
 def _shr(a: Array, b: Array) -> Array:
-    return a >> (b & np.uint32(31))
+    result: Array = a >> (b & np.uint32(31))
+    return result
 
 
 def _ashr(a: Array, b: Array) -> Array:
@@ -163,7 +166,9 @@ def _sext(bits: int) -> Callable[[Array], Array]:
 
 def _pack(low: int, high: int) -> Callable[[Array, Array], Array]:
     def function(a: Array, b: Array) -> Array:
-        return ((a >> np.uint32(low)) & np.uint32(0xFFFF)) | (((b >> np.uint32(high)) & np.uint32(0xFFFF)) << np.uint32(16))
+        return ((a >> np.uint32(low)) & np.uint32(0xFFFF)) | (
+            ((b >> np.uint32(high)) & np.uint32(0xFFFF)) << np.uint32(16)
+        )
 
     return function
 
@@ -190,11 +195,7 @@ COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
 SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
     **{f"s_{n}_b32": _row("u32 = u32 u32", f, "nonzero") for n, f in _BITWISE.items()},
     **{f"s_{n}_b64": _row("u64 = u64 u64", f, "nonzero", wordwise=True) for n, f in _BITWISE.items()},
-    **{
-        f"s_cmp_{n}_{t}": _row(f"= {t} {t}", f, "given")
-        for n, f in COMPARE.items()
-        for t in ("i32", "u32")
-    },
+    **{f"s_cmp_{n}_{t}": _row(f"= {t} {t}", f, "given") for n, f in COMPARE.items() for t in ("i32", "u32")},
     "s_cmp_eq_u64": _row("= u64 u64", lambda a, b: a == b, "given"),
     "s_cmp_lg_u64": _row("= u64 u64", lambda a, b: a != b, "given"),
     **{f"s_cmpk_{n}_i32": _row("= i32 k", f, "given") for n, f in COMPARE.items()},

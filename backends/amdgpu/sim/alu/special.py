@@ -22,7 +22,9 @@ from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 _NOTHING: frozenset[str] = frozenset()
 
 
-def _lane_step(instruction: Instruction, run: Callable[[WaveGroup], None], reads: int, writes: int, select: int) -> Step:
+def _lane_step(
+    instruction: Instruction, run: Callable[[WaveGroup], None], reads: int, writes: int, select: int
+) -> Step:
     """A readlane, readfirstlane or writelane step: its lane select and EXEC have hazards of their own."""
     produces, consumes = vector_hazards(reads & ~select, writes)
     extra = (
@@ -176,4 +178,3 @@ def compile_special(instruction: Instruction, context: Context) -> Step | None:
         return None
     require_plain(instruction, _NOTHING)
     return compiler(instruction, context)
-

@@ -26,7 +26,7 @@ from convgen.backends.amdgpu.sim.alu.salu import refuse_poisoned_exec
 from convgen.backends.amdgpu.sim.alu.valu_table import KEEPS_HIGH, VECTOR_ROWS, VectorRow
 from convgen.backends.amdgpu.sim.decode import EXEC, VCC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
-from convgen.backends.amdgpu.sim.state import SCALAR_BIT, Array, Bools, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.state import SCALAR_BIT, Array, Bools, WaveGroup, any_along, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
 
 VECTOR_MASK = (1 << SCALAR_BIT) - 1
@@ -235,7 +235,7 @@ def scalar_pair_poison(lanes: Bools | None, g: WaveGroup) -> tuple[Bools | None,
     if lanes is None:
         return None, None
     full = np.broadcast_to(lanes, (g.count, 64)) & g.exec
-    return full[:, :32].any(axis=1), full[:, 32:].any(axis=1)
+    return any_along(full[:, :32], 1), any_along(full[:, 32:], 1)
 
 
 def with_poison(

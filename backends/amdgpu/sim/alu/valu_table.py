@@ -42,11 +42,13 @@ def _reversed(function: Function) -> Function:
 
 
 def _shl(a: Array, b: Array) -> Array:
-    return a << (b & U32(31))
+    result: Array = a << (b & U32(31))
+    return result
 
 
 def _shr(a: Array, b: Array) -> Array:
-    return a >> (b & U32(31))
+    result: Array = a >> (b & U32(31))
+    return result
 
 
 def _ashr(a: Array, b: Array) -> Array:
@@ -54,11 +56,13 @@ def _ashr(a: Array, b: Array) -> Array:
 
 
 def _shl16(a: Array, b: Array) -> Array:
-    return a << (b & U32(15))
+    result: Array = a << (b & U32(15))
+    return result
 
 
 def _shr16(a: Array, b: Array) -> Array:
-    return a >> (b & U32(15))
+    result: Array = a >> (b & U32(15))
+    return result
 
 
 def _ashr16(a: Array, b: Array) -> Array:
@@ -113,7 +117,8 @@ def _mad_i64(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
 
 def _bfe_u(a: Array, b: Array, c: Array) -> Array:
     width = c & U32(31)
-    return (a >> (b & U32(31))) & ((U32(1) << width) - U32(1))
+    result: Array = (a >> (b & U32(31))) & ((U32(1) << width) - U32(1))
+    return result
 
 
 def _bfe_i(a: Array, b: Array, c: Array) -> Array:
@@ -169,7 +174,8 @@ def _pkrtz(a: Array, b: Array) -> Array:
 def _pk_norm(scale: int, low: int) -> Function:
     def function(a: Array, b: Array) -> Array:
         x, y = (np.rint(np.clip(np.nan_to_num(v), low, 1.0) * scale).astype(np.int32).view(U32) for v in (a, b))
-        return (x & U32(0xFFFF)) | (y << U32(16))
+        result: Array = (x & U32(0xFFFF)) | (y << U32(16))
+        return result
 
     return function
 
@@ -193,15 +199,12 @@ def _frexp_mant(a: Array) -> Array:
 
 def _fract(a: Array) -> Array:
     one_less = np.nextafter(a.dtype.type(1), a.dtype.type(0))
-    return np.minimum(a - np.floor(a), one_less)
+    result: Array = np.minimum(a - np.floor(a), one_less)
+    return result
 
 
 def _sine(function: Function) -> Function:
     return lambda a: function(np.asarray(a, np.float64) * (2 * np.pi))
-
-
-def _median_u(a: Array, b: Array, c: Array) -> Array:
-    return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
 
 
 def _dot(bits: int, *, signed: bool) -> Function:
@@ -210,10 +213,9 @@ def _dot(bits: int, *, signed: bool) -> Function:
         for shift in range(0, 32, bits):
             x, y = (v << U32(32 - bits - shift) for v in (a, b))
             if signed:
-                x, y = x.view(np.int32) >> (32 - bits), y.view(np.int32) >> (32 - bits)
+                total = total + (x.view(np.int32) >> (32 - bits)) * (y.view(np.int32) >> (32 - bits))
             else:
-                x, y = x >> U32(32 - bits), y >> U32(32 - bits)
-            total = total + x * y
+                total = total + (x >> U32(32 - bits)) * (y >> U32(32 - bits))
         return total
 
     return function
@@ -266,7 +268,8 @@ def _mbcnt_bits(a: Array, b: Array, high: bool) -> Array:
     lane = np.arange(64)
     below = np.clip(lane - (32 if high else 0), 0, 32).astype(U64)
     mask = ((U64(1) << below) - U64(1)).astype(U32)
-    return np.bitwise_count(a & mask[None, :]).astype(U32) + b
+    result: Array = np.bitwise_count(a & mask[None, :]).astype(U32) + b
+    return result
 
 
 def _select(a: Array, b: Array, lanes: Array) -> Array:
@@ -335,10 +338,16 @@ _PLAIN: dict[str, VectorRow] = {
     "v_sad_u8": row("u32 = u32 u32 u32", _sad_u8),
     "v_sad_u32": row("u32 = u32 u32 u32", lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c),
     "v_pack_b32_f16": row("u32 = f16 f16", lambda a, b: num.f32_to_half(a) | (num.f32_to_half(b) << U32(16))),
-    **{f"v_{n}_{t}": row(f"{t} = {t} {t}", f) for n, f in (("min", np.minimum), ("max", np.maximum)) for t in
-       ("u32", "i32", "u16", "i16")},
-    **{f"v_{n}3_{t}": row(f"{t} = {t} {t} {t}", lambda a, b, c, f=f: f(f(a, b), c))
-       for n, f in (("min", num.minimum), ("max", num.maximum)) for t in ("u32", "i32", "u16", "i16", "f32", "f16")},
+    **{
+        f"v_{n}_{t}": row(f"{t} = {t} {t}", f)
+        for n, f in (("min", np.minimum), ("max", np.maximum))
+        for t in ("u32", "i32", "u16", "i16")
+    },
+    **{
+        f"v_{n}3_{t}": row(f"{t} = {t} {t} {t}", lambda a, b, c, f=f: f(f(a, b), c))
+        for n, f in (("min", num.minimum), ("max", num.maximum))
+        for t in ("u32", "i32", "u16", "i16", "f32", "f16")
+    },
     **{f"v_med3_{t}": row(f"{t} = {t} {t} {t}", num.median) for t in ("u32", "i32", "u16", "i16", "f32", "f16")},
     # 16-bit integers
     "v_add_u16": row("u16 = u16 u16", lambda a, b: a + b),
@@ -355,8 +364,13 @@ _PLAIN: dict[str, VectorRow] = {
     "v_lshlrev_b16": row("u16 = u16 u16", _reversed(_shl16)),
     "v_lshrrev_b16": row("u16 = u16 u16", _reversed(_shr16)),
     "v_ashrrev_i16": row("i16 = u16 i16", _reversed(_ashr16)),
-    "v_sat_pk_u8_i16": row("u32 = u32", lambda a: np.clip((a << U32(16)).view(np.int32) >> 16, 0, 255).astype(U32)
-                           | (np.clip(a.view(np.int32) >> 16, 0, 255).astype(U32) << U32(8))),
+    "v_sat_pk_u8_i16": row(
+        "u32 = u32",
+        lambda a: (
+            np.clip((a << U32(16)).view(np.int32) >> 16, 0, 255).astype(U32)
+            | (np.clip(a.view(np.int32) >> 16, 0, 255).astype(U32) << U32(8))
+        ),
+    ),
     # dot products
     "v_dot2_f32_f16": row("f32 = u32 u32 f32", _dot2_half, dot=True),
     "v_dot2c_f32_f16": row("f32 = u32 u32 acc", _dot2_half, dot=True),
@@ -369,6 +383,26 @@ _PLAIN: dict[str, VectorRow] = {
     "v_dot4_u32_u8": row("u32 = u32 u32 u32", _dot(8, signed=False), dot=True),
     "v_dot8_i32_i4": row("i32 = u32 u32 i32", _dot(4, signed=True), dot=True),
     "v_dot8_u32_u4": row("u32 = u32 u32 u32", _dot(4, signed=False), dot=True),
+}
+
+_UNARY: dict[str, Function] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "rndne": np.rint,
+    "fract": _fract,
+    "frexp_mant": _frexp_mant,
+}
+_ROOTS: dict[str, Function] = {
+    "rcp": lambda a: 1 / a,
+    "rsq": lambda a: 1 / np.sqrt(a),
+    "sqrt": np.sqrt,
+}
+_TRANSCENDENTAL: dict[str, Function] = {
+    "exp": np.exp2,
+    "log": np.log2,
+    "sin": _sine(np.sin),
+    "cos": _sine(np.cos),
 }
 
 _FLOAT: dict[str, VectorRow] = {
@@ -384,8 +418,15 @@ _FLOAT: dict[str, VectorRow] = {
             "max": num.maximum,
         }.items()
     },
-    **{f"v_{n}_f64": row("f64 = f64 f64", f) for n, f in
-       {"add": lambda a, b: a + b, "mul": lambda a, b: a * b, "min": num.minimum, "max": num.maximum}.items()},
+    **{
+        f"v_{n}_f64": row("f64 = f64 f64", f)
+        for n, f in {
+            "add": lambda a, b: a + b,
+            "mul": lambda a, b: a * b,
+            "min": num.minimum,
+            "max": num.maximum,
+        }.items()
+    },
     "v_minimum3_f32": row("f32 = f32 f32 f32", lambda a, b, c: np.minimum(np.minimum(a, b), c)),
     "v_maximum3_f32": row("f32 = f32 f32 f32", lambda a, b, c: np.maximum(np.maximum(a, b), c)),
     "v_mul_legacy_f32": row("f32 = f32 f32", lambda a, b: np.where((a == 0) | (b == 0), np.float32(0), a * b)),
@@ -408,39 +449,23 @@ _FLOAT: dict[str, VectorRow] = {
     "v_div_fixup_f64": row("f64 = f64 f64 f64", _div_fixup),
     "v_div_scale_f32": row("f32 mask = f32 f32 f32", _div_scale),
     "v_div_scale_f64": row("f64 mask = f64 f64 f64", _div_scale),
-    "v_div_fmas_f32": row("f32 = f32 f32 f32 vcc", lambda a, b, c, v: num.fma_f32(a, b, c) * np.where(
-        v, np.float32(2.0**32), np.float32(1))),
+    "v_div_fmas_f32": row(
+        "f32 = f32 f32 f32 vcc",
+        lambda a, b, c, v: num.fma_f32(a, b, c) * np.where(v, np.float32(2.0**32), np.float32(1)),
+    ),
     "v_div_fmas_f64": row("f64 = f64 f64 f64 vcc", lambda a, b, c, v: num.fma_f64(a, b, c) * np.where(v, 2.0**64, 1.0)),
     **{
-        f"v_{name}_{t}": row(f"{t} = {t}", function)
-        for t in ("f16", "f32", "f64")
-        for name, function in {
-            "floor": np.floor,
-            "ceil": np.ceil,
-            "trunc": np.trunc,
-            "rndne": np.rint,
-            "fract": _fract,
-            "frexp_mant": _frexp_mant,
-        }.items()
+        f"v_{name}_{t}": row(f"{t} = {t}", function) for t in ("f16", "f32", "f64") for name, function in _UNARY.items()
     },
     **{
         f"v_{name}_{t}": row(f"{t} = {t}", function, transcendental=True)
         for t in ("f16", "f32", "f64")
-        for name, function in {
-            "rcp": lambda a: 1 / a,
-            "rsq": lambda a: 1 / np.sqrt(a),
-            "sqrt": np.sqrt,
-        }.items()
+        for name, function in _ROOTS.items()
     },
     **{
         f"v_{name}_{t}": row(f"{t} = {t}", function, transcendental=True)
         for t in ("f16", "f32")
-        for name, function in {
-            "exp": np.exp2,
-            "log": np.log2,
-            "sin": _sine(np.sin),
-            "cos": _sine(np.cos),
-        }.items()
+        for name, function in _TRANSCENDENTAL.items()
     },
     "v_rcp_iflag_f32": row("f32 = f32", lambda a: 1 / a, transcendental=True),
     "v_exp_legacy_f32": row("f32 = f32", np.exp2, transcendental=True),

@@ -77,7 +77,15 @@ def assemble(arch: str, kernels: Mapping[str, Source]) -> bytes:
         with tempfile.TemporaryDirectory() as folder:
             source, relocatable, linked = (f"{folder}/k.{kind}" for kind in ("s", "o", "hsaco"))
             Path(source).write_text(text)
-            command = ["llvm-mc-22", "-triple=amdgcn-amd-amdhsa", f"-mcpu={arch}", "-filetype=obj", source, "-o", relocatable]
+            command = [
+                "llvm-mc-22",
+                "-triple=amdgcn-amd-amdhsa",
+                f"-mcpu={arch}",
+                "-filetype=obj",
+                source,
+                "-o",
+                relocatable,
+            ]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             subprocess.run(["ld.lld-22", "-shared", relocatable, "-o", linked], check=True, capture_output=True)

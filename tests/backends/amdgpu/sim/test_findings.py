@@ -101,7 +101,9 @@ CASES = {
         "s_waitcnt lgkmcnt(2)",
     ),
     "barrier": Case("lds-race", _LDS_EXCHANGE, "s_barrier", workgroup=128),
-    "wait before barrier": Case("lds-race", _LDS_EXCHANGE, "s_waitcnt lgkmcnt(0)\n  s_barrier", "s_barrier", workgroup=128),
+    "wait before barrier": Case(
+        "lds-race", _LDS_EXCHANGE, "s_waitcnt lgkmcnt(0)\n  s_barrier", "s_barrier", workgroup=128
+    ),
     "write after read": Case(
         "lds-race",
         _LDS_EXCHANGE.replace("v_and_b32", "s_barrier\n ds_write_b32 v1, v0\n v_and_b32"),
@@ -125,9 +127,7 @@ CASES = {
     ),
     "dma lands with vmcnt": Case("poison", _DMA, "s_waitcnt vmcnt(0)"),
     "m0 before dma": Case("wait-states", _DMA, "s_nop 0"),
-    "mfma result read": Case(
-        "wait-states", _MFMA + " s_nop 6\n v_mov_b32_e32 v2, v8", "s_nop 6", "s_nop 5"
-    ),
+    "mfma result read": Case("wait-states", _MFMA + " s_nop 6\n v_mov_b32_e32 v2, v8", "s_nop 6", "s_nop 5"),
     "mfma operand": Case("wait-states", _MFMA + " s_nop 7\n v_mov_b32_e32 v2, v8", "s_nop 1", "s_nop 0"),
     "mfma chain overlap": Case(
         "wait-states",
@@ -172,15 +172,14 @@ CASES = {
         "poison", "v_mov_b32_e32 v2, 0\n s_mov_b32 s30, 0\n s_cmp_eq_u32 s30, 0\n s_cbranch_scc1 0", "s_mov_b32 s30, 0"
     ),
     "uninitialised address": Case(
-        "poison", "v_mov_b32_e32 v9, v1\n buffer_load_dword v2, v9, s[8:11], 0 offen\n s_waitcnt vmcnt(0)",
+        "poison",
+        "v_mov_b32_e32 v9, v1\n buffer_load_dword v2, v9, s[8:11], 0 offen\n s_waitcnt vmcnt(0)",
         "v_mov_b32_e32 v9, v1",
     ),
     "uninitialised exec": Case(
         "poison", "v_mov_b32_e32 v2, 0\n s_mov_b64 s[20:21], -1\n s_mov_b64 exec, s[20:21]", "s_mov_b64 s[20:21], -1"
     ),
-    "register beyond allocation": Case(
-        "register-range", "v_mov_b32_e32 v63, 0\n v_mov_b32_e32 v2, 0", "v63", "v64"
-    ),
+    "register beyond allocation": Case("register-range", "v_mov_b32_e32 v63, 0\n v_mov_b32_e32 v2, 0", "v63", "v64"),
     "lds beyond allocation": Case(
         "lds-bounds", "v_mov_b32_e32 v2, 0\n ds_write_b32 v1, v0 offset:256", "offset:256", "offset:1020"
     ),

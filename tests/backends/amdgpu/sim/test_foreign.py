@@ -28,7 +28,9 @@ class Gemm:
     scalars: bool
     depth: int = 128
 
-    def run(self, folder: Any, code: bytes | None = None, size: int = 128, **options: Any) -> tuple[SimReport, Array, Array]:
+    def run(
+        self, folder: Any, code: bytes | None = None, size: int = 128, **options: Any
+    ) -> tuple[SimReport, Array, Array]:
         rng = np.random.default_rng(7)
         a, b = (rng.integers(-4, 5, (size, self.depth)).astype(np.float16) for _ in range(2))
         c = np.full((size, size), -1, np.float32)
@@ -86,9 +88,7 @@ def test_convolution(sim: Any, order: str) -> None:
     request = LaunchRequest("conv", (1, 1, 1), (256, 1, 1), args, 6144)
     report = simulate(code, [request], buffers, wave_order=order)
     padded = np.pad(x.astype(np.float32), ((0, 0), (1, 1), (1, 1), (0, 0)))
-    want = sum(
-        padded[:, r : r + 8, s : s + 8] @ w[:, r, s].astype(np.float32).T for r in range(3) for s in range(3)
-    )
+    want = sum(padded[:, r : r + 8, s : s + 8] @ w[:, r, s].astype(np.float32).T for r in range(3) for s in range(3))
     assert not report.findings, str(report.findings[0])
     np.testing.assert_array_equal(y, want)
 
@@ -103,7 +103,11 @@ def test_some_workgroups(sim: Any) -> None:
     args = [KernelArg(8 * i, 8, name) for i, name in enumerate("ABC")]
     args += [KernelArg(24 + 4 * i, 4, struct.pack("<i", number)) for i, number in enumerate(numbers)]
     request = LaunchRequest("gemm", (4, 1, 1), (256, 1, 1), tuple(args), 8192, groups=(2,))
-    buffers = {"A": ones.view(np.uint8).reshape(-1), "B": ones.view(np.uint8).reshape(-1), "C": c.view(np.uint8).reshape(-1)}
+    buffers = {
+        "A": ones.view(np.uint8).reshape(-1),
+        "B": ones.view(np.uint8).reshape(-1),
+        "C": c.view(np.uint8).reshape(-1),
+    }
     assert not simulate(code, [request], buffers).findings
     assert (c == 128).sum() == 64 * 64
 

@@ -14,8 +14,14 @@ from convgen.backends.amdgpu.sim.mfma_table import MATRIX_ROWS, MatrixRow
 Array = npt.NDArray[Any]
 DTYPES: dict[str, dict[str, Any]] = {
     arch: {
-        "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "xf32": np.float32, "f64": np.float64,
-        "i8": np.int8, "fp8": fp8, "bf8": bf8,
+        "f16": np.float16,
+        "bf16": ml_dtypes.bfloat16,
+        "f32": np.float32,
+        "xf32": np.float32,
+        "f64": np.float64,
+        "i8": np.int8,
+        "fp8": fp8,
+        "bf8": bf8,
     }
     for arch, fp8, bf8 in (
         ("gfx90a", ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz),
@@ -58,7 +64,11 @@ def words(lanes: Array) -> Array:
 
 def body(name: str, a: int, b: int, d: int, modifiers: str = "") -> str:
     """A kernel that loads A to v4.., B to v12.., C to v32.., multiplies and stores D; register r of lane l at 256 r + 4 l."""
-    lines = ["s_load_dwordx4 s[4:7], s[0:1], 0x0", "s_load_dwordx4 s[8:11], s[0:1], 0x10", "v_lshlrev_b32_e32 v1, 2, v0"]
+    lines = [
+        "s_load_dwordx4 s[4:7], s[0:1], 0x0",
+        "s_load_dwordx4 s[8:11], s[0:1], 0x10",
+        "v_lshlrev_b32_e32 v1, 2, v0",
+    ]
     lines += ["v_add_u32_e32 v2, 0x1000, v1", "s_waitcnt lgkmcnt(0)"]
 
     def move(verb: str, count: int, first: int, base: str) -> None:
@@ -71,7 +81,11 @@ def body(name: str, a: int, b: int, d: int, modifiers: str = "") -> str:
     move("load", b, 12, "s[6:7]")
     move("load", d, 32, "s[8:9]")
     lines.append("s_waitcnt vmcnt(0)")
-    lines.append(f"{name} v[32:{31 + d}], v[4:{3 + a}], v[12:{11 + b}], v[32:{31 + d}] {modifiers}".replace("v[4:4]", "v4").replace("v[12:12]", "v12"))
+    lines.append(
+        f"{name} v[32:{31 + d}], v[4:{3 + a}], v[12:{11 + b}], v[32:{31 + d}] {modifiers}".replace(
+            "v[4:4]", "v4"
+        ).replace("v[12:12]", "v12")
+    )
     lines += ["s_nop 15", "s_nop 3"]
     move("store", d, 32, "s[10:11]")
     return "\n".join(lines)
@@ -112,8 +126,11 @@ def test_layout(sim: Any, arch: str, name: str) -> None:
 
 
 FORMATS = {
-    0: (ml_dtypes.float8_e4m3fn, 8), 1: (ml_dtypes.float8_e5m2, 8), 2: (ml_dtypes.float6_e2m3fn, 6),
-    3: (ml_dtypes.float6_e3m2fn, 6), 4: (ml_dtypes.float4_e2m1fn, 4),
+    0: (ml_dtypes.float8_e4m3fn, 8),
+    1: (ml_dtypes.float8_e5m2, 8),
+    2: (ml_dtypes.float6_e2m3fn, 6),
+    3: (ml_dtypes.float6_e3m2fn, 6),
+    4: (ml_dtypes.float4_e2m1fn, 4),
 }
 
 
@@ -178,7 +195,7 @@ def test_poison_spreads_along_rows(sim: Any, lanes: str, clean: bool) -> None:
     """With lane 5 of A undefined, row 5 of D (register 1 of lanes 16..31) is, and nothing else."""
     load = "global_load_dword v4, v1, s[4:5] offset:0\n"
     text = body("v_mfma_f32_16x16x16_f16", 2, 2, 4)
-    text = text.replace(load, f"s_mov_b64 exec, ~0x20\n {load} s_mov_b64 exec, -1\n")
+    text = text.replace(load, f"s_mov_b32 exec_lo, 0xffffffdf\n {load} s_mov_b64 exec, -1\n")
     first_store = text.index("global_store_dword v1, v32")
     text = text[:first_store] + f"s_mov_b64 exec, {lanes}\n global_store_dword v1, v33, s[10:11]"
     report = sim.run("gfx942", text, {name: np.zeros((4, 64), np.uint32) for name in "abcd"})
