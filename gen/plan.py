@@ -181,7 +181,8 @@ def accumulator_registers(plan: Plan) -> int:
 def _estimate_registers(plan: Plan) -> int:
     """Vector registers a lane: accumulators, fragments of a K block, copies in flight, addresses, a margin."""
     atom, mma = plan.mma.atom, plan.mma
-    fragments = (mma.a.registers + mma.b.registers) * atom.ab.bytes // 4
+    sets = 2 if plan.config.slots > 1 else 1  # one is read while the other multiplies
+    fragments = sets * (mma.a.registers + mma.b.registers) * atom.ab.bytes // 4
     chunks = (plan.weights_copy.registers + plan.pixels_copy.registers) * atom.ab.bytes // CHUNK_BYTES
     dim = plan.operands.pixels.axes[1][-1]
     elems = message_elems(plan.problem, dim.padded)

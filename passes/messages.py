@@ -234,7 +234,9 @@ class GlobalPlanner:
                     value = value + self.origin
                 if self.bounds(value)[1] < d.size:
                     continue
-                shows = d.size * d.stride >= last and self.origin is None and self._is_steady_or_lane(value)
+                # Past the end of the buffer by the varying offset alone: soffset may not take part in the check.
+                alone = positions[d.name].uniform is ZERO or self._is_steady(positions[d.name].uniform)
+                shows = alone and d.size * d.stride >= last and self.origin is None
                 if not shows:
                     yield value < d.size
 

@@ -17,7 +17,7 @@ _VALU = (
     "v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32 v_and_b32 v_or_b32 v_xor_b32 v_not_b32 v_min_i32 "
     "v_min_u32 v_max_i32 v_max_u32 v_lshl_add_u32 v_add_lshl_u32 v_add3_u32 v_lshl_or_b32 v_and_or_b32 "
     "v_or3_b32 v_bfe_u32 v_perm_b32 v_cndmask_b32 v_readfirstlane_b32 v_accvgpr_read_b32 "
-    "v_accvgpr_write_b32 v_cvt_f16_f32 v_pack_b32_f16 v_cvt_pk_bf16_f32 v_cmp_lt_i32 v_cmp_le_i32 "
+    "v_accvgpr_write_b32 v_cvt_f16_f32_e64 v_pack_b32_f16 v_cvt_pk_bf16_f32 v_cmp_lt_i32 v_cmp_le_i32 "
     "v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32"
 ).split()
 _SALU_SCC = (

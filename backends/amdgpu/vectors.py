@@ -157,7 +157,8 @@ class Vectors:
         return dst
 
     def _f16(self, word: Reg, into: Reg | None = None) -> Reg:
-        return self.out.valu("v_cvt_f16_f32", word, into=into)
+        # The long encoding: in the short one newer chips, and decoders made for these, see half registers above v127.
+        return self.out.valu("v_cvt_f16_f32_e64", word, into=into)
 
     def _f16_pair(self, low: Reg, high: Reg, into: Reg) -> Reg:
         return self.out.valu("v_pack_b32_f16", self._f16(low), self._f16(high), into=into)
