@@ -86,20 +86,21 @@ class GlobalPlanner:
         `values` are the lets in scope: what a start is a multiple of shows there.
         """
         self.view, self.layout, self.facts, self.bounds, self.steady = view, layout, facts, bounds, steady
-        self.origin = self._rebase(coords)
         self.coords = tuple(coords)
+        self.far = max(range(len(view.axes)), key=lambda axis: view.axes[axis][0].stride)
+        self.origin = self._rebase()
         self.multiples = tuple(divisor(c, values) for c in coords)
         self.lane_part = _sum_parts(layout.partial(Space.SUBGROUP, subgroup), layout.partial(Space.LANE, Lane()))
         self.surface = self._surface()
 
     # ------------------------------------------------------------ surface
 
-    def _rebase(self, coords: Sequence[Expr]) -> Expr | None:
-        """The first position of the outermost dimension that the tile touches, if offsets from 0 would not fit."""
+    def _rebase(self) -> Expr | None:
+        """Where along the dimension of largest stride the tile begins, if offsets from the tensor's start do not fit."""
         if self.view.memory.bytes - self.view.base <= self.facts.surface_max:
             return None
-        position = coords[0]
-        for d in self.view.axes[0][:0:-1]:
+        position = self.coords[self.far]
+        for d in self.view.axes[self.far][:0:-1]:
             position = position // d.padded
         return position
 
@@ -107,8 +108,9 @@ class GlobalPlanner:
         memory, base = self.view.memory, self.view.base
         if self.origin is None:
             return Surface(memory, const(base, s64), const(memory.bytes - base))
-        outer, inner = self.view.axes[0][0], self.view.extent(0) // self.view.axes[0][0].padded
-        span = min(outer.size, (self.layout.extent(self.layout.dims[0]) + inner - 2) // inner + 1)
+        outer = self.view.axes[self.far][0]
+        inner = self.view.extent(self.far) // outer.padded
+        span = min(outer.size, (self.layout.extent(self.layout.dims[self.far]) + inner - 2) // inner + 1)
         if span * outer.stride - base > self.facts.surface_max:
             raise Unsupported(
                 f"given {memory.name} of which one tile spans {span * outer.stride} bytes, "
@@ -144,7 +146,7 @@ class GlobalPlanner:
         return out
 
     def _rebased(self, axis: int, dim: LinearDim, at: _Position) -> _Position:
-        if axis or self.origin is None:
+        if axis != self.far or self.origin is None:
             return at
         return _Position(at.uniform, at.varying - self.origin, at.const)
 
@@ -230,7 +232,7 @@ class GlobalPlanner:
                 value = positions[d.name].value
                 if i and d.size == d.padded:
                     continue  # a remainder
-                if axis == 0 and i == 0 and self.origin is not None:
+                if axis == self.far and i == 0 and self.origin is not None:
                     value = value + self.origin
                 if self.bounds(value)[1] < d.size:
                     continue
