@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from convgen.backends.target import get
 from convgen.config import Config
 from convgen.ir.program import Kernel
-from convgen.ir.verify import verify
+from convgen.ir.verify import Level, verify
 from convgen.passes import pipeline
 from convgen.passes.pipeline import OPTIMISING, PASSES, Pass
 from convgen.problem import Conv
@@ -27,7 +27,7 @@ FEW = settings(
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-MANY = settings(FEW, max_examples=400)
+MANY = settings(FEW, max_examples=200)
 
 Case = tuple[Conv, Config]
 
@@ -37,7 +37,7 @@ def check_every_pass(case: Case) -> None:
     problem, config = case
     kernel = tile_kernel(problem, config, GFX942)
     assert_right(problem, kernel)
-    level = "tile"
+    level: Level = "tile"
 
     def observe(p: Pass, before: Kernel, after: Kernel, seconds: float) -> None:
         nonlocal level

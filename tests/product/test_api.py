@@ -113,5 +113,5 @@ def test_a_finding_is_an_error(code: Code) -> None:
 
 def test_unknown_names_of_the_package() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = cg.nothing  # type: ignore[attr-defined]
+        _ = cg.nothing
     assert {"Conv", "build", "compile", "simulate"} <= set(dir(cg))

@@ -79,5 +79,5 @@ def test_all_problems(problem: Conv, record_property: Row) -> None:
 
 @pytest.mark.parametrize("problem", [p for p in listed() if p not in F16], ids=name)
 def test_other_problems_are_refused_in_one_line(problem: Conv) -> None:
-    with pytest.raises(Unsupported, match="^given .*, wanted .*: .* not generated yet$"):
+    with pytest.raises(Unsupported, match=r"^given .*, wanted .*: .* not generated yet$"):
         driver.build(problem)

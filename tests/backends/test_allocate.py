@@ -1,0 +1,122 @@
+"""Allocation: whoever runs on the physical registers reads what it would have read on the virtual ones."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from convgen.backends.allocate import Allocation, Bank, allocate
+from convgen.backends.machine import BasicBlock, Function, Imm, Instruction, Reg, VirtualRegister
+from convgen.ir.error import DoesNotFit
+from tests.backends.machines import BRANCH, END, MATRIX, VALU, functions
+from tests.backends.symbolic import Machine, path_of, physical, run, virtual
+
+BANKS = {"v": Bank(64, {1: 1, 2: 2}), "s": Bank(40, {1: 1, 2: 2, 4: 4})}
+EXAMPLES = settings(max_examples=200, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def check(function: Function, allocation: Allocation) -> None:
+    """Both machines read the same at every step of a run, and registers stand as they must."""
+    for v, base in allocation.base.items():
+        assert base % BANKS[v.bank].align(v.size) == 0
+        assert base == v.fixed or v.fixed is None
+        assert base + v.size <= allocation.used[v.bank] <= BANKS[v.bank].limit
+    path = path_of(function)
+    keys: dict[int, Hashable] = {id(i): n for n, i in enumerate(function.instructions())}
+    terms: dict[Hashable, int] = {}
+    one, other = Machine(virtual, terms), Machine(physical(allocation.base), terms)
+    for v in allocation.base:
+        if v.fixed is not None:
+            for here, there in zip(virtual(Reg(v, 0, v.size)), other.home(Reg(v, 0, v.size))):
+                other.state[there] = one.read(here)
+    assert run(one, path, keys) == run(other, path, keys)
+
+
+@EXAMPLES
+@given(functions())
+def test_no_two_live_registers_overlap(function: Function) -> None:
+    check(function, allocate(function, BANKS))
+
+
+def reg(number: int, size: int = 1) -> Reg:
+    return Reg(VirtualRegister(number, "v", size, f"r{number}"), 0, size)
+
+
+def straight(*body: Instruction) -> Function:
+    return Function("f", [BasicBlock("entry", [*body, Instruction(END)])])
+
+
+def define(r: Reg, *sources: Reg) -> Instruction:
+    return Instruction(VALU, (r,), (*sources, Imm(0)))
+
+
+def allocated(limit: int, *body: Instruction) -> Allocation:
+    return allocate(straight(*body), {"v": Bank(limit, {1: 1, 2: 2})})
+
+
+def test_the_last_free_register_is_used_and_no_more() -> None:
+    live = [reg(n) for n in range(8)]
+    body = [*map(define, live), define(reg(99), *live)]
+    assert allocated(8, *body).used == {"v": 8}
+    with pytest.raises(DoesNotFit, match="bank v has no 1 free words of 7 for r7"):
+        allocated(7, *body)
+
+
+def test_registers_are_free_again_once_read() -> None:
+    chain = [reg(n) for n in range(8)]
+    body = [define(chain[0]), *(define(new, old) for old, new in pairwise(chain))]
+    assert allocated(8, *body).used == {"v": 1}
+
+
+def test_a_result_that_nobody_reads_has_a_place_of_its_own() -> None:
+    kept, dead = reg(0), reg(1)
+    found = allocated(8, define(kept), define(dead), define(reg(2), kept))
+    assert found.base[kept.vreg] != found.base[dead.vreg]
+
+
+def test_tuples_start_even() -> None:
+    odd, pair = reg(0), reg(1, 2)
+    found = allocated(8, define(odd), define(pair), define(reg(2), odd, pair))
+    assert found.base[pair.vreg] == 2
+    with pytest.raises(DoesNotFit):
+        allocated(3, define(odd), define(pair), define(reg(2), odd, pair))
+
+
+def test_early_clobber_results_do_not_take_the_place_of_an_operand() -> None:
+    a, b, d = reg(0, 2), reg(1, 2), reg(2, 4)
+    product = Instruction(MATRIX, (d,), (a, b, Imm(0)))
+    found = allocated(8, define(a), define(b), product, define(reg(3), d))
+    assert found.base[d.vreg] >= 4
+    late = Instruction(VALU, (d,), (a, b, Imm(0)))
+    assert allocated(8, define(a), define(b), late, define(reg(3), d)).base[d.vreg] == 0
+
+
+def test_tied_accumulators_stay_where_they_are() -> None:
+    a, acc = reg(0, 2), reg(1, 4)
+    body = [define(a), define(acc), Instruction(MATRIX, (acc,), (a, a, acc)), define(reg(2), acc)]
+    assert allocated(6, *body).used == {"v": 6}
+
+
+def test_a_tuple_built_in_parts_lives_from_its_first_part() -> None:
+    parts, other = reg(0, 2), reg(1)
+    low, high = parts.words(0, 1), parts.words(1, 1)
+    found = allocated(4, define(low), define(other), define(high, other), define(reg(2), parts))
+    assert found.base[other.vreg] not in (0, 1)
+
+
+def test_what_a_loop_reads_is_kept_through_it() -> None:
+    kept, inside = reg(0), reg(1)
+    back = Instruction(BRANCH, target="loop")
+    function = Function(
+        "f",
+        [
+            BasicBlock("entry", [define(kept)]),
+            BasicBlock("loop", [define(reg(2), kept), define(inside), define(reg(3), inside), back]),
+            BasicBlock("end", [Instruction(END)]),
+        ],
+    )
+    found = allocate(function, {"v": Bank(8, {1: 1})})
+    assert all(base != found.base[kept.vreg] for v, base in found.base.items() if v is not kept.vreg)
