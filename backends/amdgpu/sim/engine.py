@@ -74,6 +74,8 @@ class Engine:
             executed[pc] += g.count
             if strict:
                 self._look(g, step)
+            if g.matrix_bits & step.writes:
+                g.forget_matrices(step.writes)
             g.now += step.wait_states
             g.pc = pc + 1
             step.run(g)

@@ -71,15 +71,18 @@ def store_lanes(
 ) -> None:
     """Write values [words, waves, lanes] of the lanes that take part."""
     for allocation, offset, taken in parts_of(g, step, address, size, lanes):
-        some = np.ones(address.shape, np.bool_) if taken is None else taken
         if not allocation.writable:
+            some = np.ones(address.shape, np.bool_) if taken is None else taken
             g.env.reporter.at_first("read-only", f"store to {allocation.name!r}", step.instruction, g, some)
             continue
-        flat = offset[some]
-        allocation.store(flat, size, values[:, some])
+        waves = np.broadcast_to(g.env.wave_ids(g)[:, None], address.shape)
+        if taken is None:
+            flat, data, owners = offset.reshape(-1), values.reshape(len(values), -1), waves.reshape(-1)
+        else:
+            flat, data, owners = offset[taken], values[:, taken], waves[taken]
+        allocation.store(flat, size, data)
         if g.env.strict:
-            waves = np.broadcast_to(g.env.wave_ids(g)[:, None], address.shape)[some]
-            allocation.mark(flat, size, ticket, waves)
+            allocation.mark(flat, size, ticket, owners)
 
 
 def check_visible(

@@ -40,53 +40,49 @@ def _decode_xf32(words: Array) -> Array:
     return np.where(finite, rounded, words).view(np.float32).astype(np.float64)
 
 
-def _elements(words: Array, kind: str, fp8: str) -> Array:
-    """The numbers in consecutive registers: [registers, waves, lanes] words to [waves, lanes, elements] f64."""
-    stacked = np.ascontiguousarray(np.moveaxis(words, 0, -1))
+def _numbers(words: Array, kind: str, fp8: str) -> Array:
+    """The numbers in the consecutive words of the last axis, low bits first, as f64."""
     if kind == "f16":
-        return _HALF64.take(stacked.view(np.uint16))
+        return _HALF64.take(words.view(np.uint16))
     if kind == "bf16":
-        return _BF16_64.take(stacked.view(np.uint16))
+        return _BF16_64.take(words.view(np.uint16))
     if kind == "f32":
-        return stacked.view(np.float32).astype(np.float64)
+        return words.view(np.float32).astype(np.float64)
     if kind == "xf32":
-        return _decode_xf32(stacked)
+        return _decode_xf32(words)
     if kind == "f64":
-        return stacked.view(np.float64)
+        return words.view(np.float64)
     if kind == "i8":
-        return stacked.view(np.int8).astype(np.float64)
+        return words.view(np.int8).astype(np.float64)
     name = kind if kind in NARROW else f"{kind}_{fp8}"
-    return (
-        NARROW[name]
-        .take(_bit_fields(stacked, 6 if name in ("fp6", "bf6") else 4 if name == "fp4" else 8))
-        .astype(np.float64)
-    )
+    bits = 6 if name in ("fp6", "bf6") else 4 if name == "fp4" else 8
+    return NARROW[name].take(_bit_fields(words, bits)).astype(np.float64)
 
 
-def _bit_fields(stacked: Array, bits: int) -> Array:
-    """Consecutive `bits`-wide fields of the last axis, low bits first; 32 of them for widths below 8."""
-    as_bytes = stacked.view(np.uint8)
+def _bit_fields(words: Array, bits: int) -> Array:
+    """Consecutive `bits`-wide fields of the last axis, low bits first; 32 of them fill `bits` words."""
+    as_bytes = words.view(np.uint8)
     if bits == 8:
         return as_bytes
-    flags = np.unpackbits(as_bytes, axis=-1, bitorder="little")[..., : 32 * bits]
-    fields = flags.reshape(*flags.shape[:-1], 32, bits)
+    flags = np.unpackbits(as_bytes, axis=-1, bitorder="little")
+    fields = flags.reshape(*words.shape[:-1], -1, bits)
     weights = (1 << np.arange(bits)).astype(np.uint8)
     result: Array = (fields * weights).sum(axis=-1).astype(np.uint8)
     return result
 
 
-def operand_matrix(elements: Array, side: int, blocks: int, *, split: bool) -> Array:
-    """[waves, lanes, kpl] elements to [waves, blocks, side, K] rows; B's columns are its rows here.
+def operand_rows(words: Array, side: int, blocks: int, *, split: bool) -> Array:
+    """[registers, waves, lanes] to [waves, blocks, side, words of a row of K]; B's columns are its rows here.
 
     `split` is the f8f6f4 layout of 8-bit operands, whose lane holds 16 elements of each half of K.
     """
-    waves, _, kpl = elements.shape
+    registers, waves, _ = words.shape
     groups = 64 // (side * blocks)
     if split:
-        halves = elements.reshape(waves, groups, side, 2, kpl // 2)
-        return halves.transpose(0, 2, 3, 1, 4).reshape(waves, 1, side, groups * kpl)
-    spread = elements.reshape(waves, groups, blocks, side, kpl)
-    return spread.transpose(0, 2, 3, 1, 4).reshape(waves, blocks, side, groups * kpl)
+        halves = words.reshape(2, registers // 2, waves, groups, side)
+        return np.ascontiguousarray(halves.transpose(2, 4, 0, 3, 1)).reshape(waves, 1, side, -1)
+    spread = words.reshape(registers, waves, groups, blocks, side)
+    return np.ascontiguousarray(spread.transpose(1, 3, 4, 2, 0)).reshape(waves, blocks, side, -1)
 
 
 #: How D's row index splits and where the parts go, by (M, result is f64): the shape that [waves, blocks, M, N] is
@@ -108,21 +104,23 @@ class ResultLayout:
     def __init__(self, row: MatrixRow) -> None:
         self.row = row
         self.shape, self.order = _result_layout(row)
-        self.inverse = tuple(int(i) for i in np.argsort(self.order))
         self.registers = row.m * row.n * row.blocks // 64
 
     def to_registers(self, matrix: Array) -> Array:
         waves = len(matrix)
-        moved = matrix.reshape(waves, *self.shape).transpose(self.order)
+        moved = self.ordered(matrix)
         if self.row.m == 4 and self.row.result == "f64":
             return moved.reshape(1, waves, 64)
         return moved.reshape(self.registers, waves, 64)
 
-    def to_matrix(self, registers: Array) -> Array:
+    def ordered(self, matrix: Array) -> Array:
+        """A view of [waves, blocks, M, N] with its parts in the order of the registers."""
+        return matrix.reshape(len(matrix), *self.shape).transpose(self.order)
+
+    def parts(self, registers: Array) -> Array:
+        """A view of [registers, waves, lanes] with the shape that `ordered` gives."""
         waves = registers.shape[1]
-        shape = [waves if axis == 0 else self.shape[axis - 1] for axis in self.order]
-        moved = registers.reshape(shape).transpose(self.inverse)
-        return moved.reshape(waves, self.row.blocks, self.row.m, self.row.n)
+        return registers.reshape([waves if axis == 0 else self.shape[axis - 1] for axis in self.order])
 
 
 def compile_mfma(instruction: Instruction, context: Context) -> Step | None:
@@ -169,33 +167,38 @@ class _Matrix:
 
     # -- gathering ----------------------------------------------------------------------------------------------------
 
-    def _gather(self, operand: Operand, kind: str, side: int) -> Callable[[WaveGroup], Array]:
-        first, count = self.context.vector(operand), operand.count
-        row, fp8 = self.row, self.fp8
-        split = row.a_type == "f8f6f4" and BITS.get(kind.partition("_")[0]) == 8
+    def _gather(self, operand: Operand, kind: str, side: int, lanes: Array | None) -> Callable[[WaveGroup], Array]:
+        """An operand as [waves, blocks, side, K] numbers, kept with the group until its registers are written."""
+        first, count, bits = self.context.vector(operand), operand.count, self.context.bits(operand)
+        blocks, fp8, transposed = self.row.blocks, self.fp8, operand is self.b
+        split = self.row.a_type == "f8f6f4" and BITS.get(kind.partition("_")[0]) == 8
+        key = (first, count, kind, side, blocks, transposed, split, self.blgp if transposed else 0)
 
         def gather(g: WaveGroup) -> Array:
-            return operand_matrix(_elements(g.v[first : first + count], kind, fp8), side, row.blocks, split=split)
+            kept = g.matrices.get(key)
+            if kept is not None:
+                return kept[1]
+            words = g.v[first : first + count]
+            rows = operand_rows(words if lanes is None else words[:, :, lanes], side, blocks, split=split)
+            matrix = _numbers(rows, kind, fp8)
+            if transposed:
+                matrix = np.ascontiguousarray(matrix.swapaxes(-1, -2))
+            g.matrices[key] = (bits, matrix)
+            g.matrix_bits |= bits
+            return matrix
 
         return gather
 
     def _gather_a(self) -> Callable[[WaveGroup], Array]:
-        gather = self._gather(self.a, self.a_type, self.row.m)
+        gather = self._gather(self.a, self.a_type, self.row.m, None)
         if not self.cbsz:
             return gather
         source = [(block >> self.cbsz << self.cbsz) + self.abid for block in range(self.row.blocks)]
         return lambda g: gather(g)[:, source]
 
     def _gather_b(self) -> Callable[[WaveGroup], Array]:
-        gather = self._gather(self.b, self.b_type, self.row.n)
-        if not self.blgp:
-            return gather
-        lanes = BLGP_LANES[self.blgp]
-        first, count, row = self.context.vector(self.b), self.b.count, self.row
-        kind, fp8 = self.b_type, self.fp8
-        return lambda g: operand_matrix(
-            _elements(g.v[first : first + count][:, :, lanes], kind, fp8), row.n, row.blocks, split=False
-        )
+        """B as [waves, blocks, K, N]."""
+        return self._gather(self.b, self.b_type, self.row.n, BLGP_LANES[self.blgp] if self.blgp else None)
 
     def _accumulator(self) -> Callable[[WaveGroup], Array]:
         """C as [registers, waves, lanes] f64, or a constant."""
@@ -230,12 +233,12 @@ class _Matrix:
             a, b = gather_a(g), gather_b(g)
             if scale is not None:
                 a, b = scale(g, a, b)
-            return layout.to_registers(np.matmul(a, b.swapaxes(-1, -2)))
+            return np.matmul(a, b)
 
         if row.result == "f64":
 
             def run(g: WaveGroup) -> None:
-                total = signs[0] * signs[1] * product(g) + signs[2] * accumulator(g)
+                total = signs[0] * signs[1] * layout.to_registers(product(g)) + signs[2] * accumulator(g)
                 words = np.ascontiguousarray(total).view(np.uint32).reshape(*total.shape, 2)
                 g.v[target : target + count : 2] = words[..., 0]
                 g.v[target + 1 : target + count : 2] = words[..., 1]
@@ -243,15 +246,16 @@ class _Matrix:
         elif row.result == "i32":
 
             def run(g: WaveGroup) -> None:
-                total = product(g).astype(np.int64) + accumulator(g).astype(np.int64)
+                total = layout.to_registers(product(g)).astype(np.int64) + accumulator(g).astype(np.int64)
                 g.v[target : target + count] = total.astype(np.uint32)
 
         else:
 
             def run(g: WaveGroup) -> None:
-                total = product(g)
-                total += accumulator(g)
-                g.v[target : target + count].view(np.float32)[...] = total
+                c = accumulator(g)
+                addend = layout.parts(c) if c.ndim else c
+                d = layout.parts(g.v[target : target + count].view(np.float32))
+                np.add(layout.ordered(product(g)), addend, out=d, casting="same_kind")
 
         reads = 0
         for operand in (self.a, self.b, self.c, *self.scales):
@@ -273,11 +277,11 @@ class _Matrix:
 
         def scale(g: WaveGroup, a: Array, b: Array) -> tuple[Array, Array]:
             scaled = []
-            for matrix, register, shift, side in zip((a, b), registers, shifts, sides, strict=True):
+            for register, shift, side in zip(registers, shifts, sides, strict=True):
                 exponent = ((g.v[register] >> shift) & np.uint32(0xFF)).astype(np.int32) - 127
                 factors = np.ldexp(1.0, exponent).reshape(g.count, 64 // side, side).swapaxes(1, 2)
-                scaled.append(matrix * np.repeat(factors, 32, axis=2)[:, None])
-            return scaled[0], scaled[1]
+                scaled.append(np.repeat(factors, 32, axis=2)[:, None])
+            return a * scaled[0], b * scaled[1].swapaxes(-1, -2)
 
         return scale
 
@@ -298,7 +302,7 @@ class _Matrix:
                 bad = g.lanes_poison(context.registers(operand)) if operand.is_vector else None
                 if bad is None:
                     continue
-                lines = any_along(operand_matrix(bad[:, :, None], side, row.blocks, split=False), -1)
+                lines = any_along(operand_rows(bad[None], side, row.blocks, split=False), -1)
                 if lanes_whole:
                     lines = np.broadcast_to(any_along(lines.reshape(g.count, -1), 1)[:, None, None], lines.shape)
                 spoiled |= lines[..., None] if number % 2 == 0 else lines[:, :, None, :]

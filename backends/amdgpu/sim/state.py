@@ -102,6 +102,8 @@ class WaveGroup:
         self.events: list[Event] = []
         self.blocked = False  #: waits at a barrier
         self.mode = 0
+        self.matrices: dict[tuple[object, ...], tuple[int, Array]] = {}  #: decoded matrix operands: registers, numbers
+        self.matrix_bits = 0  #: registers that `matrices` depends on
         self.targets: Array | None = None  #: per wave, where a divergent branch leads
         if allocate:
             n = self.count
@@ -113,6 +115,13 @@ class WaveGroup:
             self.exec: Bools = np.ones((n, LANES), np.bool_)
             self.exec_full = True
             self.stamp: U32 = env.stamps(self)
+
+    def forget_matrices(self, bits: int) -> None:
+        """Drop the decoded matrix operands that depend on registers about to be written."""
+        self.matrices = {key: entry for key, entry in self.matrices.items() if not entry[0] & bits}
+        self.matrix_bits = 0
+        for kept, _ in self.matrices.values():
+            self.matrix_bits |= kept
 
     # -- exec ---------------------------------------------------------------------------------------------------------
 

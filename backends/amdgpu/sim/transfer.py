@@ -75,6 +75,8 @@ def land_registers(g: WaveGroup, pending: Pending) -> None:
     data, poison, lanes = pending.payload[:3]
     assert data is not None
     first, count = pending.writes.bit_length() - data.shape[0], data.shape[0]
+    if g.matrix_bits & pending.writes:
+        g.forget_matrices(pending.writes)
     if lanes is None:
         g.v[first : first + count] = data
     else:
