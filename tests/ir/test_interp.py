@@ -437,6 +437,10 @@ def poisoned(use: Callable[[KernelBuilder, Expr], None]) -> KernelBuilder:
         lambda k, p: k.add(stmt.If(p < 3, stmt.empty, stmt.empty)),
         lambda k, p: k.add(stmt.For(var("i"), const(0), p, (), (), stmt.empty, (), (), "l")),
         lambda k, p: k.shared_write(k.tiles[0], LANE, p),
+        lambda k, p: (
+            k.shared_write(k.tiles[0], p + 1, LANE * 16),  # what is stored there stays poison
+            k.global_store(k.surface(buffer(k)), k.shared_read("again", s32, k.tiles[0], LANE * 16), LANE * 4),
+        ),
         lambda k, p: k.global_store(k.surface(buffer(k)), select(p < 0, LANE, LANE), LANE * 4),
     ],
 )

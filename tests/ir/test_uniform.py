@@ -24,12 +24,12 @@ def test_only_lanes_and_memory_diverge() -> None:
 
 
 def test_loops_carry_divergence_back_to_their_start() -> None:
-    """c takes b's value, b takes a's, a takes the lane's: three iterations later all vary."""
+    """a takes b's value, b takes c's, c takes the lane's: three iterations later all vary."""
     k = KernelBuilder("k")
     zero = const(0)
     with k.loop("i", 0, 8, a=zero, b=zero, c=zero, d=zero) as loop:
-        first = k.let("first", loop["c"] + 1)
-        loop.yields(Lane() + loop.var, loop["a"], loop["b"], loop["d"] + 1)
+        first = k.let("first", loop["a"] + 1)
+        loop.yields(loop["b"], loop["c"], Lane() + loop.var, loop["d"] + 1)
     found = varying(k.done())
     names = [*(loop[n] for n in "abcd"), first, loop.var, *(loop.result(n) for n in "abcd")]
     assert [v in found for v in names] == [True, True, True, False, True, False, True, True, True, False]

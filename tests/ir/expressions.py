@@ -6,7 +6,6 @@ from typing import Any
 
 import attrs
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 
 from convgen.ir import expr as x
@@ -49,6 +48,10 @@ def _expressions(dtype: Type, names: list[Var]) -> st.SearchStrategy[Expr]:
     leaf = st.sampled_from(names) | consts(st.integers(max(least, -9), 17) | st.integers(least, min(dtype.max, 300)))
     divisor = consts(st.sampled_from([n for n in (1, 2, 3, 4, 6, 8, 12, 16, -3, -1) if n >= dtype.min]))
 
+    scaled = _binary((x.Mul,), st.sampled_from(names), consts(st.sampled_from((2, 3, 4, 8, 12))))
+    linear = _binary((x.Add, x.Sub), _binary((x.Add, x.Sub), scaled, scaled | leaf), leaf)
+    quotient = _binary((x.Div, x.Mod), linear, divisor)
+
     def grow(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
         order = _binary(ORDER, inner, inner)
         truth = order | order.map(x.Not) | _binary((x.And, x.Or, x.Xor), order, order)
@@ -68,7 +71,7 @@ def _expressions(dtype: Type, names: list[Var]) -> st.SearchStrategy[Expr]:
 
     value = st.recursive(leaf, grow, max_leaves=8)
     order = _binary(ORDER, value, leaf | grow(leaf))
-    return value | order | order.map(x.Not)
+    return value | order | order.map(x.Not) | quotient
 
 
 def _domains(dtype: Type, names: list[Var]) -> st.SearchStrategy[dict[Var, Range]]:
@@ -86,8 +89,3 @@ def _cases(dtype: Type) -> st.SearchStrategy[Case]:
 
 #: 8-bit types wrap often, 32-bit types hardly ever.
 CASES = st.one_of(*map(_cases, (s8, u8, s32, u32)))
-
-
-@pytest.fixture(scope="session")
-def expression_cases() -> st.SearchStrategy[Case]:
-    return CASES
