@@ -13,7 +13,6 @@ import attrs
 
 from convgen.backends.machine import BasicBlock, Function, Instruction, Unit, VirtualRegister
 
-
 #: Slots from a global load to its data in the steady state of a loop (about 600 clocks).
 _GLOBAL_LATENCY = 150
 

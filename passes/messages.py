@@ -96,7 +96,7 @@ class GlobalPlanner:
     # ------------------------------------------------------------ surface
 
     def _rebase(self) -> Expr | None:
-        """Where along the dimension of largest stride the tile begins, if offsets from the tensor's start do not fit."""
+        """Where along the dimension of largest stride the tile begins, if offsets from its start do not fit."""
         if self.view.memory.bytes - self.view.base <= self.facts.surface_max:
             return None
         position = self.coords[self.far]
