@@ -111,7 +111,7 @@ def _step(counters: dict[str, _Counter], i: Instruction, physical: Physical) -> 
         count = counter.required(words)
         if count is not None:
             required[name] = count
-            counter.wait(count)
+            counter.wait(min(count, FIELD_MAX[name]))
     if i.op.unit in _COUNTER_OF:
         order = {Unit.SHARED: (_LDS_ORDER,), Unit.SCALAR_MEMORY: (_OUT_OF_ORDER,)}.get(i.op.unit, ())
         counters[_COUNTER_OF[i.op.unit]].issue((*physical.written(i), *order))
