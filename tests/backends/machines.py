@@ -15,6 +15,7 @@ from convgen.backends.machine import (
     Imm,
     Instruction,
     Opcode,
+    Operand,
     Reg,
     Unit,
     VirtualRegister,
@@ -89,16 +90,18 @@ def _instruction(draw: st.DrawFn, pool: _Pool) -> Instruction:
             made = Instruction(SELECT, result("s"), tuple(sources("s", 2)))
         case "m":
             tied = [r for r in pool.runs("v") if r.whole and r.count == 4]
-            out = draw(st.sampled_from(tied)) if tied and draw(st.booleans()) else None
+            out = draw(st.sampled_from(tied)) if bool(tied) and draw(st.booleans()) else None
             into = result("v") if out is None else (out,)
-            operands = [r for r in sources("v", 2) if r.vreg is not into[0].vreg]
+            operands: list[Operand] = [r for r in sources("v", 2) if r.vreg is not into[0].vreg]
+            operands += [Imm(0)] * (2 - len(operands))
             made = Instruction(MATRIX, into, (*operands, Imm(0) if out is None else out))
         case "b":
             made = Instruction(BARRIER)
         case _:
             op, access = (SHARED, _access(draw, "shared")) if kind == "d" else (GLOBAL, _access(draw, "global"))
-            out_regs = () if access.write else result("v")
-            made = Instruction(op, out_regs, tuple(sources("v", 2)), access=access)
+            data = (*sources("v", 1), Imm(0))[:1] if access.write else ()
+            address = (*sources("v", 1), Imm(0))[:1]
+            made = Instruction(op, () if access.write else result("v"), (*data, *address), access=access)
     pool.note(list(made.defs()))
     return made
 

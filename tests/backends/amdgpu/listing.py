@@ -1,0 +1,75 @@
+"""Machine functions from listings, and back: what the assembler would read, with labels as block borders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from convgen.backends.allocate import Allocation
+from convgen.backends.amdgpu.isa import OPCODES, mfma
+from convgen.backends.amdgpu.physical import Physical
+from convgen.backends.machine import BasicBlock, Function, Imm, Instruction, Opcode, Operand, Reg, VirtualRegister
+
+#: One register a bank, as large as the bank: operands are views of it, physical numbers are what the listing says.
+_BANKS = {bank: VirtualRegister(n, bank, 256, bank) for n, bank in enumerate("vas")}
+_IDENTITY = Allocation(dict.fromkeys(_BANKS.values(), 0), dict.fromkeys("vas", 256))
+
+_REGISTER = re.compile(r"([vas])(?:(\d+)|\[(\d+):(\d+)\])")
+_NO_RESULT = re.compile(r"s_cmp|s_cbranch|s_branch|s_endpgm|s_barrier|s_waitcnt|s_nop|ds_write|buffer_store")
+
+
+def physical() -> Physical:
+    """The view of a listing's instructions."""
+    return Physical(_IDENTITY)
+
+
+def function(text: str) -> Function:
+    """A listing as a function; waits and no-ops in it are left out."""
+    blocks = [BasicBlock("entry")]
+    for line in (line.strip() for line in text.splitlines()):
+        if line.endswith(":"):
+            blocks.append(BasicBlock(line[:-1]))
+        elif line and not line.startswith(("s_waitcnt", "s_nop")):
+            blocks[-1].instructions.append(_instruction(line))
+    return Function("listing", blocks)
+
+
+def _instruction(line: str) -> Instruction:
+    name, _, rest = line.partition(" ")
+    if name.startswith("s_cbranch"):
+        return Instruction(OPCODES[name], target=rest)
+    operands = [_operand(word) for word in rest.split(", ") if word]
+    results = 0 if _NO_RESULT.match(name) else 1
+    dst = [o for o in operands[:results] if isinstance(o, Reg)]
+    return Instruction(_opcode(name), tuple(dst), tuple(operands[results:]))
+
+
+def _opcode(name: str) -> Opcode:
+    return mfma(name) if name.startswith("v_mfma") else OPCODES[name]
+
+
+def _operand(word: str) -> Operand:
+    match = _REGISTER.fullmatch(word)
+    if match is None:
+        return Imm(int(word, 0))
+    first = int(match[2] or match[3])
+    return Reg(_BANKS[match[1]], first, int(match[4] or first) - first + 1)
+
+
+def listing(f: Function) -> str:
+    """The function as such a listing."""
+    return "\n".join(_lines(f, physical()))
+
+
+def _lines(f: Function, view: Physical) -> Iterator[str]:
+    for n, block in enumerate(f.blocks):
+        if n:
+            yield f"{block.label}:"
+        for i in block.instructions:
+            operands = ", ".join(view.text(o) for o in (*i.dst, *i.src)) or i.target
+            yield " ".join(word for word in (i.op.name, operands, *i.modifiers) if word)
+
+
+def tidy(text: str) -> str:
+    """A listing without indentation and empty lines."""
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip())

@@ -1,0 +1,208 @@
+"""Waits: where the data flow demands them, and no wider than it does. The listings hold the expected waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from convgen.backends.allocate import Bank, allocate
+from convgen.backends.amdgpu.physical import Physical
+from convgen.backends.amdgpu.waits import FIELD_MAX, insert_waits
+from convgen.backends.machine import Function, Instruction, Unit
+from tests.backends.amdgpu.listing import function, listing, physical, tidy
+from tests.backends.machines import functions
+from tests.backends.symbolic import path_of
+
+EXPECTED = {
+    "a load is waited for where it is used": """
+        buffer_load_dwordx4 v[0:3], v8, s[0:3], 0
+        s_mov_b32 s8, 0
+        s_waitcnt vmcnt(0)
+        v_mov_b32 v9, v3
+    """,
+    "loads return in order": """
+        buffer_load_dword v0, v8, s[0:3], 0
+        buffer_load_dword v1, v8, s[0:3], 0
+        buffer_load_dword v2, v8, s[0:3], 0
+        s_waitcnt vmcnt(2)
+        v_mov_b32 v9, v0
+        s_waitcnt vmcnt(0)
+        v_add_u32 v9, v1, v2
+        v_mov_b32 v9, v1
+    """,
+    "stores count, and take their data at issue": """
+        buffer_load_dword v0, v8, s[0:3], 0
+        buffer_store_dword v1, v8, s[0:3], 0
+        v_mov_b32 v1, 0
+        s_waitcnt vmcnt(1)
+        v_mov_b32 v9, v0
+        s_endpgm
+    """,
+    "overwriting what a load will write waits; overwriting its address does not": """
+        buffer_load_dword v0, v8, s[0:3], 0
+        v_mov_b32 v8, 0
+        s_waitcnt vmcnt(0)
+        v_mov_b32 v0, 0
+    """,
+    "LDS operations return in order, on a counter of their own": """
+        ds_read_b64 v[0:1], v8
+        buffer_load_dword v4, v8, s[0:3], 0
+        ds_read_b64 v[2:3], v8
+        s_waitcnt lgkmcnt(1)
+        v_mov_b32 v9, v1
+        s_waitcnt vmcnt(0) lgkmcnt(0)
+        v_add_u32 v9, v2, v4
+    """,
+    "scalar loads return in any order": """
+        s_load_dwordx2 s[4:5], s[0:1], 0
+        s_load_dwordx2 s[6:7], s[0:1], 8
+        s_waitcnt lgkmcnt(0)
+        s_mov_b32 s8, s4
+        s_mov_b32 s9, s6
+    """,
+    "an LDS operation beside a scalar load cannot be told apart": """
+        ds_read_b32 v0, v8
+        s_load_dword s4, s[0:1], 0
+        s_waitcnt lgkmcnt(0)
+        v_mov_b32 v9, v0
+        s_mov_b32 s8, s4
+    """,
+    "LDS writes land before a barrier; loads need not": """
+        buffer_load_dword v0, v8, s[0:3], 0
+        ds_write_b32 v8, v1
+        s_waitcnt lgkmcnt(0)
+        s_barrier
+        s_waitcnt vmcnt(0)
+        ds_write_b32 v8, v0
+        s_waitcnt lgkmcnt(0)
+        s_barrier
+        s_barrier
+        s_endpgm
+    """,
+    "a loop that loads for its next turn waits at the use, for both ways in": """
+        buffer_load_dword v0, v8, s[0:3], 0
+        buffer_load_dword v1, v8, s[0:3], 0
+        loop:
+        s_waitcnt vmcnt(1)
+        ds_write_b32 v8, v0
+        buffer_load_dword v0, v8, s[0:3], 0
+        s_waitcnt vmcnt(1)
+        ds_write_b32 v8, v1
+        buffer_load_dword v1, v8, s[0:3], 0
+        s_cbranch_scc1 loop
+        end:
+        s_waitcnt vmcnt(1)
+        v_mov_b32 v9, v0
+    """,
+    "ways in that disagree on the order wait for the worse": """
+        buffer_load_dword v1, v8, s[0:3], 0
+        buffer_load_dword v0, v8, s[0:3], 0
+        loop:
+        s_waitcnt vmcnt(0)
+        ds_write_b32 v8, v0
+        buffer_load_dword v0, v8, s[0:3], 0
+        ds_write_b32 v8, v1
+        buffer_load_dword v1, v8, s[0:3], 0
+        s_cbranch_scc1 loop
+        end:
+        s_endpgm
+    """,
+    "what one way in has not waited for is waited for at the join": """
+        loop:
+        s_waitcnt vmcnt(0)
+        v_mov_b32 v9, v0
+        buffer_load_dword v0, v8, s[0:3], 0
+        s_cbranch_scc1 loop
+        end:
+        s_endpgm
+    """,
+    "a matrix instruction waits for all three operands": """
+        ds_read_b64 v[0:1], v8
+        ds_read_b64 v[2:3], v8
+        ds_read_b64 v[4:5], v8
+        s_waitcnt lgkmcnt(1)
+        v_mfma_f32_16x16x16_f16 a[0:3], v[0:1], v[2:3], a[0:3]
+    """,
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_expected_waits(name: str) -> None:
+    f = function(EXPECTED[name])
+    insert_waits(f, physical())
+    assert listing(f) == tidy(EXPECTED[name])
+
+
+def test_a_count_beyond_the_field_is_clamped_and_says_so() -> None:
+    reads = "\n".join(f"ds_read_b32 v{n}, v99" for n in range(18))
+    f = function(f"{reads}\nv_mov_b32 v98, v0\nv_mov_b32 v98, v2\nv_mov_b32 v98, v3")
+    insert_waits(f, physical())
+    waits = [(i.modifiers, i.comment) for i in f.instructions() if i.op.name == "s_waitcnt"]
+    assert waits == [(("lgkmcnt(15)",), "lgkmcnt clamped"), (("lgkmcnt(14)",), "")]
+
+
+def test_more_loads_than_the_counter_holds() -> None:
+    loads = "\n".join(f"buffer_load_dword v{n}, v99, s[0:3], 0" for n in range(70))
+    f = function(f"{loads}\nv_mov_b32 v98, v0\nv_mov_b32 v98, v7")
+    insert_waits(f, physical())
+    waits = [(i.modifiers, i.comment) for i in f.instructions() if i.op.name == "s_waitcnt"]
+    assert waits == [(("vmcnt(63)",), "vmcnt clamped"), (("vmcnt(62)",), "")]
+
+
+# ---------------------------------------------------------------- random functions against a plain model
+
+BANKS = {"v": Bank(128, {1: 1, 2: 2}), "s": Bank(60, {1: 1, 2: 2, 4: 4})}
+
+
+def counts(i: Instruction) -> dict[str, int]:
+    """The fields of a wait."""
+    fields = (m.rstrip(")").split("(") for m in i.modifiers)
+    return {name: int(count) for name, count in fields}
+
+
+def holds(path: list[Instruction], view: Physical, weaker: tuple[Instruction, str] | None = None) -> bool:
+    """Whether nothing on the path touches what is still in flight, with one field of one wait one higher."""
+    flight: dict[str, list[Instruction]] = {"vmcnt": [], "lgkmcnt": []}  # oldest first
+    for i in path:
+        if i.op.name == "s_waitcnt":
+            for name, count in counts(i).items():
+                more = weaker is not None and i is weaker[0] and name == weaker[1]
+                del flight[name][: max(0, len(flight[name]) - count - more)]
+            continue
+        touched = {*view.read(i), *view.written(i)}
+        if any(touched & set(view.written(o)) for queue in flight.values() for o in queue):
+            return False
+        if i.barrier and flight["lgkmcnt"]:
+            return False
+        if i.op.unit in (Unit.GLOBAL, Unit.SHARED):
+            flight["vmcnt" if i.op.unit is Unit.GLOBAL else "lgkmcnt"].append(i)
+    return True
+
+
+def fields(f: Function) -> Iterator[tuple[Instruction, str]]:
+    """Each field of each wait that is not clamped."""
+    for i in f.instructions():
+        if i.op.name == "s_waitcnt":
+            yield from ((i, name) for name in counts(i) if "clamped" not in i.comment)
+
+
+@settings(max_examples=150, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+@given(functions(most=24))
+def test_waits_suffice_and_are_minimal(f: Function) -> None:
+    view = Physical(allocate(f, BANKS))
+    insert_waits(f, view)
+    paths = [path_of(f, rounds) for rounds in (1, 2, 3)]
+    assert all(holds(path, view) for path in paths)
+    for i, name in fields(f):
+        assert counts(i)[name] <= FIELD_MAX[name]
+        assert not all(holds(path, view, (i, name)) for path in paths), f"{i.modifiers} waits too long"
+
+
+def test_the_model_knows_what_it_is_told() -> None:
+    f = function(EXPECTED["loads return in order"])
+    view = physical()
+    assert not holds(path_of(f), view)
+    insert_waits(f, view)
+    assert holds(path_of(f), view)
