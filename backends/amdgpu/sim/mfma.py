@@ -233,7 +233,8 @@ class _Matrix:
             a, b = gather_a(g), gather_b(g)
             if scale is not None:
                 a, b = scale(g, a, b)
-            return np.matmul(a, b)
+            result: Array = np.matmul(a, b)
+            return result
 
         if row.result == "f64":
 

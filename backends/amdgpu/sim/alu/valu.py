@@ -22,8 +22,9 @@ from convgen.backends.amdgpu.sim.alu.operands import (
     write_mask,
     write_vector,
 )
+from convgen.backends.amdgpu.sim.alu.rows import VectorRow
 from convgen.backends.amdgpu.sim.alu.salu import refuse_poisoned_exec
-from convgen.backends.amdgpu.sim.alu.valu_table import KEEPS_HIGH, VECTOR_ROWS, VectorRow
+from convgen.backends.amdgpu.sim.alu.valu_table import KEEPS_HIGH, VECTOR_ROWS
 from convgen.backends.amdgpu.sim.decode import EXEC, VCC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
 from convgen.backends.amdgpu.sim.state import SCALAR_BIT, Array, Bools, WaveGroup, any_along, scalar_bits

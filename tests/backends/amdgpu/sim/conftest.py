@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 @attrs.frozen
 class Source:
-    """A kernel's assembly and its register allocation. s[0:1] is the kernarg pointer, s2 the workgroup, v0 the thread."""
+    """A kernel's assembly and its registers: s[0:1] is the kernarg pointer, s2 the workgroup, v0 the thread."""
 
     body: str
     vgprs: int = 64
@@ -34,6 +34,7 @@ class Source:
     sgprs: int = 64
     lds: int = 0
     kernarg: int = 64
+    user_sgprs: int = 2
     directives: str = ""
 
 
@@ -51,7 +52,7 @@ def assembly(arch: str, kernels: Mapping[str, Source]) -> str:
 .amdhsa_kernel {name}
   .amdhsa_group_segment_fixed_size {source.lds}
   .amdhsa_kernarg_size {source.kernarg}
-  .amdhsa_user_sgpr_count 2
+  .amdhsa_user_sgpr_count {source.user_sgprs}
   .amdhsa_user_sgpr_kernarg_segment_ptr 1
   .amdhsa_system_sgpr_workgroup_id_x 1
   .amdhsa_next_free_vgpr {accum + source.agprs}

@@ -203,13 +203,15 @@ CASES = {
     ),
     "soffset decides": Case(
         "buffer-soffset",
-        "s_movk_i32 s20, 128\n v_and_b32_e32 v4, 0x7c, v1\n buffer_load_dword v2, v4, s[8:11], s20 offen\n s_waitcnt vmcnt(0)",
+        "s_movk_i32 s20, 128\n v_and_b32_e32 v4, 0x7c, v1\n"
+        " buffer_load_dword v2, v4, s[8:11], s20 offen\n s_waitcnt vmcnt(0)",
         "v_and_b32_e32 v4, 0x7c, v1",
         "v_mov_b32_e32 v4, v1",
     ),
     "own store read back": Case(
         "global-visibility",
-        "buffer_store_dword v0, v1, s[8:11], 0 offen\n s_waitcnt vmcnt(0)\n buffer_load_dword v2, v1, s[8:11], 0 offen\n"
+        "buffer_store_dword v0, v1, s[8:11], 0 offen\n s_waitcnt vmcnt(0)\n"
+        " buffer_load_dword v2, v1, s[8:11], 0 offen\n"
         " s_nop 0\n s_waitcnt vmcnt(0)",
         "s_waitcnt vmcnt(0)\n buffer_load",
         "buffer_load",

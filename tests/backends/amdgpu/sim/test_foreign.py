@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import struct
+from io import BytesIO
 from typing import Any
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from convgen.backends.amdgpu.sim import CodeObject, simulate
 from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
 
 Array = npt.NDArray[Any]
 S_NOP_0 = 0xBF800000
+
+
+def small_integers(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """f16 numbers whose products and sums are exact in f32."""
+    values: Array = rng.integers(-4, 5, shape).astype(np.float16)
+    return values
 
 
 @attrs.frozen
@@ -32,7 +40,7 @@ class Gemm:
         self, folder: Any, code: bytes | None = None, size: int = 128, **options: Any
     ) -> tuple[SimReport, Array, Array]:
         rng = np.random.default_rng(7)
-        a, b = (rng.integers(-4, 5, (size, self.depth)).astype(np.float16) for _ in range(2))
+        a, b = (small_integers(rng, (size, self.depth)) for _ in range(2))
         c = np.full((size, size), -1, np.float32)
         args = [KernelArg(8 * i, 8, name) for i, name in enumerate("ABC")]
         if self.scalars:
@@ -63,8 +71,9 @@ def test_gemm(sim: Any, name: str, order: str) -> None:
 
 def test_gemm_in_several_batches(sim: Any) -> None:
     done: list[tuple[int, int]] = []
-    options = {"size": 1024, "progress": lambda *state: done.append(state)}
-    report, got, want = GEMMS["triton gfx942"].run(sim.foreign, **options)
+    report, got, want = GEMMS["triton gfx942"].run(
+        sim.foreign, size=1024, progress=lambda now, total: done.append((now, total))
+    )
     assert not report.findings
     np.testing.assert_array_equal(got, want)
     assert done[-1] == (256, 256)
@@ -80,7 +89,7 @@ def test_not_strict(sim: Any) -> None:
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 def test_convolution(sim: Any, order: str) -> None:
     rng = np.random.default_rng(3)
-    x, w = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((1, 8, 8, 32), (32, 3, 3, 32)))
+    x, w = (small_integers(rng, shape) for shape in ((1, 8, 8, 32), (32, 3, 3, 32)))
     y = np.full((1, 8, 8, 32), -1, np.float32)
     args = tuple(KernelArg(8 * i, 8, name) for i, name in enumerate("XWY"))
     buffers = {name: data.view(np.uint8).reshape(-1) for name, data in zip("XWY", (x, w, y), strict=True)}
@@ -121,11 +130,8 @@ def waits(code: bytes, names: set[str]) -> list[Any]:
 
 def patched(code: bytes, address: int, word: int) -> bytes:
     """The code object with one instruction word replaced."""
-    from io import BytesIO
-
-    from elftools.elf.elffile import ELFFile
-
     text = ELFFile(BytesIO(code)).get_section_by_name(".text")
+    assert text is not None
     at = address - text["sh_addr"] + text["sh_offset"]
     return code[:at] + struct.pack("<I", word) + code[at + 4 :]
 

@@ -15,10 +15,20 @@ DATA = json.loads((Path(__file__).parents[3] / "data" / "amdgpu_hazards.json").r
 
 #: The recognizer's probes by our role.
 ROLES = {
-    "valu_read": "valu_read", "valu_waw": "valu_write", "gstore": "mem_read", "dswrite": "mem_read",
-    "gload_waw": "mem_write", "dsread_waw": "mem_write", "C_same": "c_same", "C_overlap": "c_overlap", "A": "ab", "B": "ab",
-    "A_of_16x16x16f16": "ab", "A_of_dgemm": "ab", "C_of_dgemm4": "c64_overlap",
-}  # fmt: skip
+    "valu_read": "valu_read",
+    "valu_waw": "valu_write",
+    "gstore": "mem_read",
+    "dswrite": "mem_read",
+    "gload_waw": "mem_write",
+    "dsread_waw": "mem_write",
+    "C_same": "c_same",
+    "C_overlap": "c_overlap",
+    "A": "ab",
+    "B": "ab",
+    "A_of_16x16x16f16": "ab",
+    "A_of_dgemm": "ab",
+    "C_of_dgemm4": "c64_overlap",
+}
 #: Our (producer, role) for the probes that do not involve a matrix result.
 GENERAL = {
     "valu->mfma_AB": ("valu", "ab"),

@@ -63,7 +63,7 @@ def words(lanes: Array) -> Array:
 
 
 def body(name: str, a: int, b: int, d: int, modifiers: str = "") -> str:
-    """A kernel that loads A to v4.., B to v12.., C to v32.., multiplies and stores D; register r of lane l at 256 r + 4 l."""
+    """A kernel that loads A to v4.., B to v12.., C to v32.. and stores D; register r of lane l is at 256 r + 4 l."""
     lines = [
         "s_load_dwordx4 s[4:7], s[0:1], 0x0",
         "s_load_dwordx4 s[8:11], s[0:1], 0x10",

@@ -90,30 +90,41 @@ INTEGER: dict[str, Callable[[int, int, int], int]] = {
     "v_max_u32_e32 {d}, {a}, {b}": lambda a, b, c: max(a, b),
     "v_min3_u32 {d}, {a}, {b}, {c}": lambda a, b, c: min(a, b, c),
     "v_med3_i32 {d}, {a}, {b}, {c}": lambda a, b, c: sorted(map(signed, (a, b, c)))[1],
-    "v_sad_u8 {d}, {a}, {b}, {c}": lambda a, b, c: c + sum(abs((a >> s & 255) - (b >> s & 255)) for s in (0, 8, 16, 24)),
+    "v_sad_u8 {d}, {a}, {b}, {c}": lambda a, b, c: (
+        c + sum(abs((a >> s & 255) - (b >> s & 255)) for s in (0, 8, 16, 24))
+    ),
     "v_add_u16_e32 {d}, {a}, {b}": lambda a, b, c: (a + b) & 0xFFFF,
     "v_mul_lo_u16_e32 {d}, {a}, {b}": lambda a, b, c: (a & 0xFFFF) * (b & 0xFFFF) & 0xFFFF,
     "v_lshrrev_b16_e32 {d}, {a}, {b}": lambda a, b, c: (b & 0xFFFF) >> (a & 15),
     "v_ashrrev_i16_e32 {d}, {a}, {b}": lambda a, b, c: signed(b, 16) >> (a & 15) & 0xFFFF,
     "v_max_i16_e32 {d}, {a}, {b}": lambda a, b, c: max(signed(a, 16), signed(b, 16)) & 0xFFFF,
     "v_mad_u32_u16 {d}, {a}, {b}, {c} op_sel:[1,0,0,0]": lambda a, b, c: (a >> 16) * (b & 0xFFFF) + c,
-    "v_add_u16_sdwa {d}, {a}, {b} dst_sel:WORD_1 dst_unused:UNUSED_PAD src0_sel:WORD_1 src1_sel:BYTE_2":
-        lambda a, b, c: ((a >> 16) + (b >> 16 & 0xFF) & 0xFFFF) << 16,
-    "v_and_b32_sdwa {d}, {a}, sext({b}) dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:DWORD src1_sel:BYTE_1":
-        lambda a, b, c: a & signed(b >> 8, 8),
+    "v_add_u16_sdwa {d}, {a}, {b} dst_sel:WORD_1 src0_sel:WORD_1 src1_sel:BYTE_2": lambda a, b, c: (
+        ((a >> 16) + (b >> 16 & 0xFF) & 0xFFFF) << 16
+    ),
+    "v_and_b32_sdwa {d}, {a}, sext({b}) dst_sel:DWORD src0_sel:DWORD src1_sel:BYTE_1": lambda a, b, c: (
+        a & signed(b >> 8, 8)
+    ),
     "v_pk_add_u16 {d}, {a}, {b}": lambda a, b, c: (a + b & 0xFFFF) | ((a >> 16) + (b >> 16) & 0xFFFF) << 16,
-    "v_pk_mul_lo_u16 {d}, {a}, {b} op_sel:[1,0] op_sel_hi:[0,1]":
-        lambda a, b, c: ((a >> 16) * (b & 0xFFFF) & 0xFFFF) | ((a & 0xFFFF) * (b >> 16) & 0xFFFF) << 16,
-    "v_pk_lshlrev_b16 {d}, {a}, {b}": lambda a, b, c: (b << (a & 15) & 0xFFFF) | ((b >> 16) << (a >> 16 & 15) & 0xFFFF) << 16,
-    "v_dot4_i32_i8 {d}, {a}, {b}, {c}": lambda a, b, c: c + sum(signed(a >> s, 8) * signed(b >> s, 8) for s in (0, 8, 16, 24)),
-    "v_dot2_i32_i16 {d}, {a}, {b}, {c}": lambda a, b, c: c + sum(signed(a >> s, 16) * signed(b >> s, 16) for s in (0, 16)),
+    "v_pk_mul_lo_u16 {d}, {a}, {b} op_sel:[1,0] op_sel_hi:[0,1]": lambda a, b, c: (
+        ((a >> 16) * (b & 0xFFFF) & 0xFFFF) | ((a & 0xFFFF) * (b >> 16) & 0xFFFF) << 16
+    ),
+    "v_pk_lshlrev_b16 {d}, {a}, {b}": lambda a, b, c: (
+        (b << (a & 15) & 0xFFFF) | ((b >> 16) << (a >> 16 & 15) & 0xFFFF) << 16
+    ),
+    "v_dot4_i32_i8 {d}, {a}, {b}, {c}": lambda a, b, c: (
+        c + sum(signed(a >> s, 8) * signed(b >> s, 8) for s in (0, 8, 16, 24))
+    ),
+    "v_dot2_i32_i16 {d}, {a}, {b}, {c}": lambda a, b, c: (
+        c + sum(signed(a >> s, 16) * signed(b >> s, 16) for s in (0, 16))
+    ),
     "v_cndmask_b32_e64 {d}, {a}, {b}, s[20:21]": lambda a, b, c: b,
     "v_mov_b32_e32 {d}, 0x12345678": lambda a, b, c: 0x12345678,
     "v_add_u32_e32 {d}, -16, {a}": lambda a, b, c: a - 16,
     "v_xor_b32_e32 {d}, 1.0, {a}": lambda a, b, c: a ^ 0x3F800000,
     "v_sub_u32_e32 {d}, s22, {a}": lambda a, b, c: 1000 - a,
     "v_mbcnt_lo_u32_b32 {d}, -1, {a}": lambda a, b, c: -1,
-}  # fmt: skip
+}
 
 
 def kernel(lines: list[str], *, wide: bool = False) -> str:
@@ -171,8 +182,10 @@ WIDE: dict[str, Callable[[int, int, int], int]] = {
     "v_pk_mov_b32 {d}, {a}, {b} op_sel:[1,0]": lambda a, b, c: a >> 32 | (b & MASK) << 32,
     "v_add_co_u32_e32 v10, vcc, v4, v6\n s_nop 1\n v_addc_co_u32_e32 v11, vcc, v5, v7, vcc": lambda a, b, c: a + b,
     "v_sub_co_u32_e32 v10, vcc, v4, v6\n s_nop 1\n v_subb_co_u32_e32 v11, vcc, v5, v7, vcc": lambda a, b, c: a - b,
-    "v_cmp_gt_i64_e32 vcc, {a}, {b}\n s_nop 1\n v_cndmask_b32_e64 v10, 0, 1, vcc": lambda a, b, c: signed(a, 64) > signed(b, 64),
-}  # fmt: skip
+    "v_cmp_gt_i64_e32 vcc, {a}, {b}\n s_nop 1\n v_cndmask_b32_e64 v10, 0, 1, vcc": lambda a, b, c: (
+        signed(a, 64) > signed(b, 64)
+    ),
+}
 
 
 def test_wide_integers(sim: Any) -> None:
@@ -247,9 +260,13 @@ FLOATING: dict[str, Callable[[Array, Array, Array], Array]] = {
     "v_ldexp_f32 {d}, {a}, 3": lambda a, b, c: a * np.float32(8),
     "v_rcp_f32_e32 {d}, {a}": lambda a, b, c: np.float32(1) / a,
     "v_exp_f32_e32 {d}, {a}": lambda a, b, c: np.exp2(a),
-    "v_cmp_class_f32_e64 vcc, {a}, 3\n s_nop 1\n v_cndmask_b32_e64 v10, 0, 1.0, vcc": lambda a, b, c: np.isnan(a).astype(np.float32),
-    "v_cmp_nlt_f32_e32 vcc, {a}, {b}\n s_nop 1\n v_cndmask_b32_e64 v10, 0, 1.0, vcc": lambda a, b, c: (~(a < b)).astype(np.float32),
-}  # fmt: skip
+    "v_cmp_class_f32_e64 vcc, {a}, 3\n s_nop 1\n v_cndmask_b32_e64 v10, 0, 1.0, vcc": lambda a, b, c: np.isnan(
+        a
+    ).astype(np.float32),
+    "v_cmp_nlt_f32_e32 vcc, {a}, {b}\n s_nop 1\n v_cndmask_b32_e64 v10, 0, 1.0, vcc": lambda a, b, c: (~(a < b)).astype(
+        np.float32
+    ),
+}
 ONLY_GFX950 = {line for line in FLOATING if "cvt_pk_bf16" in line}
 
 
@@ -286,10 +303,13 @@ def test_floats(sim: Any, arch: str) -> None:
             assert (same | close).all(), (line, F[~same], G[~same], have[~same], want[~same])
 
 
-@pytest.mark.parametrize(("arch", "fp8", "bf8"), [
-    ("gfx942", ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz),
-    ("gfx950", ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arch", "fp8", "bf8"),
+    [
+        ("gfx942", ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz),
+        ("gfx950", ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
+    ],
+)
 def test_fp8(sim: Any, arch: str, fp8: Any, bf8: Any) -> None:
     values = RNG.normal(0, 20, (2, 64)).astype(np.float32)
     lines = ["v_cvt_pk_fp8_f32 {d}, {a}, {b}", "v_cvt_pk_bf8_f32 {d}, {a}, {b} op_sel:[0,0,1]"]
@@ -332,16 +352,24 @@ def test_dpp(sim: Any) -> None:
 
 LANES: dict[str, Callable[[Array, Array], Array]] = {
     "ds_swizzle_b32 v10, v4 offset:swizzle(SWAP,16)\n s_waitcnt lgkmcnt(0)": lambda a, b: a[np.arange(64) ^ 16],
-    "ds_swizzle_b32 v10, v4 offset:swizzle(QUAD_PERM,3,2,1,0)\n s_waitcnt lgkmcnt(0)": lambda a, b: a[np.arange(64) ^ 3],
+    "ds_swizzle_b32 v10, v4 offset:swizzle(QUAD_PERM,3,2,1,0)\n s_waitcnt lgkmcnt(0)": lambda a, b: a[
+        np.arange(64) ^ 3
+    ],
     "v_lshlrev_b32_e32 v6, 2, v6\n ds_bpermute_b32 v10, v6, v4\n s_waitcnt lgkmcnt(0)": lambda a, b: a[b & 63],
-    "v_readlane_b32 s30, v4, 17\n v_mov_b32_e32 v10, 0\n s_nop 1\n v_mov_b32_e32 v10, s30": lambda a, b: np.full(64, a[17]),
-    "v_readfirstlane_b32 s30, v4\n s_nop 1\n v_writelane_b32 v10, s30, 9": lambda a, b: np.where(np.arange(64) == 9, a[0], 0),
-    "v_mov_b32_e32 v11, v4\n s_nop 1\n v_permlane32_swap_b32_e32 v11, v10\n s_nop 1\n v_mov_b32_e32 v10, v10": lambda a, b: np.append(
-        a[32:], np.zeros(32, a.dtype)),
-    "v_mov_b32_e32 v11, v4\n s_nop 1\n v_permlane16_swap_b32_e32 v11, v10\n v_mov_b32_e32 v10, v10": lambda a, b: np.stack(
-        [rows(a)[1], np.zeros(16), rows(a)[3], np.zeros(16)]).astype(a.dtype).ravel(),
+    "v_readlane_b32 s30, v4, 17\n v_mov_b32_e32 v10, 0\n s_nop 1\n v_mov_b32_e32 v10, s30": lambda a, b: np.full(
+        64, a[17]
+    ),
+    "v_readfirstlane_b32 s30, v4\n s_nop 1\n v_writelane_b32 v10, s30, 9": lambda a, b: np.where(
+        np.arange(64) == 9, a[0], 0
+    ),
+    "v_mov_b32_e32 v11, v4\n s_nop 1\n v_permlane32_swap_b32_e32 v11, v10": lambda a, b: np.append(
+        a[32:], np.zeros(32, a.dtype)
+    ),
+    "v_mov_b32_e32 v11, v4\n s_nop 1\n v_permlane16_swap_b32_e32 v11, v10": lambda a, b: (
+        np.stack([rows(a)[1], np.zeros(16), rows(a)[3], np.zeros(16)]).astype(a.dtype).ravel()
+    ),
     "v_bitop3_b32 v10, v4, v8, v6 bitop3:0x96": lambda a, b: a ^ C ^ b,
-}  # fmt: skip
+}
 
 
 def test_lane_movement(sim: Any) -> None:
@@ -382,7 +410,7 @@ SCALAR: dict[str, Callable[[int, int], tuple[int, int | None]]] = {
     "s_movk_i32 s30, 0x8001": lambda a, b: (-0x7FFF, None),
     "s_mov_b32 s30, s20\n s_addk_i32 s30, 0xff80": lambda a, b: (a - 128, signed(a) - 128 != signed(a - 128)),
     "s_cmpk_gt_u32 s20, 0xfff0": lambda a, b: (0, a > 0xFFF0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,250 @@
+"""Vector instructions on floating-point numbers: arithmetic, conversions, comparisons of all types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.alu import numbers as num
+from convgen.backends.amdgpu.sim.alu.rows import Function, VectorRow, row
+from convgen.backends.amdgpu.sim.state import Array
+
+U32 = np.uint32
+
+
+def _ubyte(number: int) -> Function:
+    return lambda a: ((a >> U32(8 * number)) & U32(0xFF)).astype(np.float32)
+
+
+def _pkrtz(a: Array, b: Array) -> Array:
+    return num.half_toward_zero(a) | (num.half_toward_zero(b) << U32(16))
+
+
+def _pk_norm(scale: int, low: int) -> Function:
+    def function(a: Array, b: Array) -> Array:
+        x, y = (np.rint(np.clip(np.nan_to_num(v), low, 1.0) * scale).astype(np.int32).view(U32) for v in (a, b))
+        result: Array = (x & U32(0xFFFF)) | (y << U32(16))
+        return result
+
+    return function
+
+
+def _pk_int(low: int, high: int) -> Function:
+    def function(a: Array, b: Array) -> Array:
+        x, y = (np.clip(v, low, high).astype(np.int64).astype(U32) for v in (a, b))
+        return (x & U32(0xFFFF)) | (y << U32(16))
+
+    return function
+
+
+def _frexp_exp(a: Array) -> Array:
+    exponent = np.frexp(a)[1]
+    return np.where(np.isfinite(a), exponent, 0).astype(np.int32)
+
+
+def _frexp_mant(a: Array) -> Array:
+    return np.where(np.isfinite(a), np.frexp(a)[0], a).astype(a.dtype)
+
+
+def _fract(a: Array) -> Array:
+    one_less = np.nextafter(a.dtype.type(1), a.dtype.type(0))
+    result: Array = np.minimum(a - np.floor(a), one_less)
+    return result
+
+
+def _sine(function: Function) -> Function:
+    return lambda a: function(np.asarray(a, np.float64) * (2 * np.pi))
+
+
+def _class(a: Array, mask: Array) -> Array:
+    """V_CMP_CLASS: one bit of `mask` for each kind of number."""
+    tiny = np.finfo(a.dtype).tiny
+    negative = np.signbit(a)
+    normal, small = np.isfinite(a) & (np.abs(a) >= tiny), (a != 0) & (np.abs(a) < tiny)
+    kinds = (
+        *(np.zeros(a.shape, np.bool_), np.isnan(a)),
+        *(np.isinf(a) & negative, normal & negative, small & negative, (a == 0) & negative),
+        *((a == 0) & ~negative, small & ~negative, normal & ~negative, np.isinf(a) & ~negative),
+    )
+    found = np.zeros(np.broadcast_shapes(a.shape, mask.shape), np.bool_)
+    for bit, kind in enumerate(kinds):
+        found |= kind & ((mask >> U32(bit)) & U32(1) == 1)
+    return found
+
+
+def _div_fixup(quotient: Array, divisor: Array, dividend: Array) -> Array:
+    """V_DIV_FIXUP: put right what the Newton iteration gives for zeros, infinities and NaNs."""
+    exact = dividend / divisor
+    return np.where(np.isfinite(exact) & (exact != 0), quotient, exact).astype(quotient.dtype)
+
+
+def _div_scale(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
+    """V_DIV_SCALE away from the exponent limits: the value unscaled and VCC clear."""
+    return a, np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), np.bool_)
+
+
+def _ldexp(a: Array, b: Array) -> Array:
+    return np.ldexp(a, b)
+
+
+_UNARY: dict[str, Function] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "rndne": np.rint,
+    "fract": _fract,
+    "frexp_mant": _frexp_mant,
+}
+_ROOTS: dict[str, Function] = {
+    "rcp": lambda a: 1 / a,
+    "rsq": lambda a: 1 / np.sqrt(a),
+    "sqrt": np.sqrt,
+}
+_TRANSCENDENTAL: dict[str, Function] = {
+    "exp": np.exp2,
+    "log": np.log2,
+    "sin": _sine(np.sin),
+    "cos": _sine(np.cos),
+}
+
+_FLOAT: dict[str, VectorRow] = {
+    **{
+        f"v_{name}_{t}": row(f"{t} = {t} {t}", function)
+        for t in ("f16", "f32")
+        for name, function in {
+            "add": lambda a, b: a + b,
+            "sub": lambda a, b: a - b,
+            "subrev": lambda a, b: b - a,
+            "mul": lambda a, b: a * b,
+            "min": num.minimum,
+            "max": num.maximum,
+        }.items()
+    },
+    **{
+        f"v_{n}_f64": row("f64 = f64 f64", f)
+        for n, f in {
+            "add": lambda a, b: a + b,
+            "mul": lambda a, b: a * b,
+            "min": num.minimum,
+            "max": num.maximum,
+        }.items()
+    },
+    "v_minimum3_f32": row("f32 = f32 f32 f32", lambda a, b, c: np.minimum(np.minimum(a, b), c)),
+    "v_maximum3_f32": row("f32 = f32 f32 f32", lambda a, b, c: np.maximum(np.maximum(a, b), c)),
+    "v_mul_legacy_f32": row("f32 = f32 f32", lambda a, b: np.where((a == 0) | (b == 0), np.float32(0), a * b)),
+    "v_fma_f32": row("f32 = f32 f32 f32", num.fma_f32),
+    "v_fma_f64": row("f64 = f64 f64 f64", num.fma_f64),
+    "v_fma_f16": row("f16 = f16 f16 f16", num.fma_f16),
+    "v_mad_f16": row("f16 = f16 f16 f16", lambda a, b, c: num.half_to_f32(num.f32_to_half(a * b)) + c),
+    "v_mad_f32": row("f32 = f32 f32 f32", lambda a, b, c: a * b + c),
+    "v_fmac_f32": row("f32 = f32 f32 acc", num.fma_f32),
+    "v_fmac_f16": row("f16 = f16 f16 acc", num.fma_f16),
+    "v_fmac_f64": row("f64 = f64 f64 acc", num.fma_f64),
+    "v_fmaak_f32": row("f32 = f32 f32 f32", num.fma_f32),
+    "v_fmamk_f32": row("f32 = f32 f32 f32", num.fma_f32),
+    "v_mac_f32": row("f32 = f32 f32 acc", lambda a, b, c: a * b + c),
+    "v_ldexp_f32": row("f32 = f32 i32", _ldexp),
+    "v_ldexp_f64": row("f64 = f64 i32", _ldexp),
+    "v_ldexp_f16": row("f16 = f16 i16", _ldexp),
+    "v_div_fixup_f32": row("f32 = f32 f32 f32", _div_fixup),
+    "v_div_fixup_f16": row("f16 = f16 f16 f16", _div_fixup),
+    "v_div_fixup_f64": row("f64 = f64 f64 f64", _div_fixup),
+    "v_div_scale_f32": row("f32 mask = f32 f32 f32", _div_scale),
+    "v_div_scale_f64": row("f64 mask = f64 f64 f64", _div_scale),
+    "v_div_fmas_f32": row(
+        "f32 = f32 f32 f32 vcc",
+        lambda a, b, c, v: num.fma_f32(a, b, c) * np.where(v, np.float32(2.0**32), np.float32(1)),
+    ),
+    "v_div_fmas_f64": row("f64 = f64 f64 f64 vcc", lambda a, b, c, v: num.fma_f64(a, b, c) * np.where(v, 2.0**64, 1.0)),
+    **{
+        f"v_{name}_{t}": row(f"{t} = {t}", function) for t in ("f16", "f32", "f64") for name, function in _UNARY.items()
+    },
+    **{
+        f"v_{name}_{t}": row(f"{t} = {t}", function, transcendental=True)
+        for t in ("f16", "f32", "f64")
+        for name, function in _ROOTS.items()
+    },
+    **{
+        f"v_{name}_{t}": row(f"{t} = {t}", function, transcendental=True)
+        for t in ("f16", "f32")
+        for name, function in _TRANSCENDENTAL.items()
+    },
+    "v_rcp_iflag_f32": row("f32 = f32", lambda a: 1 / a, transcendental=True),
+    "v_exp_legacy_f32": row("f32 = f32", np.exp2, transcendental=True),
+    "v_log_legacy_f32": row("f32 = f32", np.log2, transcendental=True),
+    "v_prng_b32": row("u32 = u32", lambda a: (a << U32(1)) ^ np.where(a >> U32(31), U32(197), U32(0))),
+    "v_frexp_exp_i32_f32": row("i32 = f32", _frexp_exp),
+    "v_frexp_exp_i32_f64": row("i32 = f64", _frexp_exp),
+    "v_frexp_exp_i16_f16": row("i16 = f16", _frexp_exp),
+}
+
+_I32 = num.to_integer(-(1 << 31), (1 << 31) - 1, np.int32)
+_U32 = num.to_integer(0, (1 << 32) - 1, np.uint32)
+_CONVERT: dict[str, VectorRow] = {
+    "v_cvt_f32_u32": row("f32 = u32", lambda a: a.astype(np.float32)),
+    "v_cvt_f32_i32": row("f32 = i32", lambda a: a.astype(np.float32)),
+    "v_cvt_f64_u32": row("f64 = u32", lambda a: a.astype(np.float64)),
+    "v_cvt_f64_i32": row("f64 = i32", lambda a: a.astype(np.float64)),
+    "v_cvt_u32_f32": row("u32 = f32", _U32),
+    "v_cvt_i32_f32": row("i32 = f32", _I32),
+    "v_cvt_u32_f64": row("u32 = f64", _U32),
+    "v_cvt_i32_f64": row("i32 = f64", _I32),
+    "v_cvt_rpi_i32_f32": row("i32 = f32", lambda a: _I32(np.floor(a + np.float32(0.5)))),
+    "v_cvt_flr_i32_f32": row("i32 = f32", lambda a: _I32(np.floor(a))),
+    "v_cvt_f32_f64": row("f32 = f64", lambda a: a.astype(np.float32)),
+    "v_cvt_f64_f32": row("f64 = f32", lambda a: a.astype(np.float64)),
+    "v_cvt_f32_f16": row("f32 = f16", lambda a: a),
+    "v_cvt_f16_f32": row("f16 = f32", lambda a: a),
+    "v_cvt_f32_bf16": row("f32 = bf16", lambda a: a),
+    "v_cvt_f16_u16": row("f16 = u16", lambda a: a.astype(np.float32)),
+    "v_cvt_f16_i16": row("f16 = i16", lambda a: a.astype(np.float32)),
+    "v_cvt_u16_f16": row("u16 = f16", num.to_integer(0, 0xFFFF, np.uint32)),
+    "v_cvt_i16_f16": row("i16 = f16", num.to_integer(-0x8000, 0x7FFF, np.int32)),
+    **{f"v_cvt_f32_ubyte{n}": row("f32 = u32", _ubyte(n)) for n in range(4)},
+    "v_cvt_pkrtz_f16_f32": row("u32 = f32 f32", _pkrtz),
+    "v_cvt_pk_f16_f32": row("u32 = f32 f32", lambda a, b: num.f32_to_half(a) | (num.f32_to_half(b) << U32(16))),
+    "v_cvt_pk_bf16_f32": row("u32 = f32 f32", lambda a, b: num.f32_to_bf16(a) | (num.f32_to_bf16(b) << U32(16))),
+    "v_cvt_pknorm_i16_f32": row("u32 = f32 f32", _pk_norm(32767, -1)),
+    "v_cvt_pknorm_u16_f32": row("u32 = f32 f32", _pk_norm(65535, 0)),
+    "v_cvt_pk_u16_u32": row("u32 = u32 u32", _pk_int(0, 0xFFFF)),
+    "v_cvt_pk_i16_i32": row("u32 = i32 i32", _pk_int(-0x8000, 0x7FFF)),
+}
+
+
+def _comparisons() -> dict[str, VectorRow]:
+    """All v_cmp_* and v_cmpx_* (the latter also write EXEC, which the compiler adds)."""
+    plain: dict[str, Function] = {
+        "f": lambda a, b: np.zeros(np.broadcast_shapes(a.shape, b.shape), np.bool_),
+        "lt": lambda a, b: a < b,
+        "eq": lambda a, b: a == b,
+        "le": lambda a, b: a <= b,
+        "gt": lambda a, b: a > b,
+        "ge": lambda a, b: a >= b,
+    }
+    floating: dict[str, Function] = {
+        **plain,
+        "lg": lambda a, b: (a < b) | (a > b),
+        "o": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+        "u": lambda a, b: np.isnan(a) | np.isnan(b),
+        "nge": lambda a, b: ~(a >= b),
+        "nlg": lambda a, b: ~((a < b) | (a > b)),
+        "ngt": lambda a, b: ~(a > b),
+        "nle": lambda a, b: ~(a <= b),
+        "neq": lambda a, b: a != b,
+        "nlt": lambda a, b: ~(a < b),
+        "tru": lambda a, b: np.ones(np.broadcast_shapes(a.shape, b.shape), np.bool_),
+    }
+    integer: dict[str, Function] = {**plain, "ne": lambda a, b: a != b, "t": floating["tru"]}
+    rows: dict[str, VectorRow] = {}
+    for prefix in ("v_cmp", "v_cmpx"):
+        for t in ("f16", "f32", "f64"):
+            rows.update({f"{prefix}_{n}_{t}": row(f"mask = {t} {t}", f) for n, f in floating.items()})
+        for t in ("f32", "f64"):
+            rows[f"{prefix}_class_{t}"] = row(f"mask = {t} u32", _class)
+        for t in ("i16", "u16", "i32", "u32", "i64", "u64"):
+            rows.update({f"{prefix}_{n}_{t}": row(f"mask = {t} {t}", f) for n, f in integer.items()})
+    return rows
+
+
+FLOAT_ROWS: Mapping[str, VectorRow] = {**_FLOAT, **_CONVERT, **_comparisons()}

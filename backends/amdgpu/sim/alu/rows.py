@@ -1,0 +1,28 @@
+"""What a row of the vector instruction tables is (CDNA3 ISA, "Vector ALU Operations")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+Function = Callable[..., Any]
+
+
+@attrs.frozen
+class VectorRow:
+    """One vector instruction: result types, source types, function."""
+
+    results: tuple[str, ...]
+    sources: tuple[str, ...]
+    function: Function
+    poison: str = "all"  #: "all", "words" (result word k from source words k), "low" (low word from low words)
+    transcendental: bool = False
+    dot: bool = False
+
+
+def row(signature: str, function: Function, **flags: Any) -> VectorRow:
+    """A row from its signature, such as "f32 = f32 f32"."""
+    results, _, sources = signature.partition("=")
+    return VectorRow(tuple(results.split()), tuple(sources.split()), function, **flags)
