@@ -1,0 +1,174 @@
+"""The instruction tables against LLVM's assembler and scheduling model, and against the simulator's own tables."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from convgen.backends.amdgpu.isa import DS_READ_WIDTH, DS_WRITE_WIDTH, LOAD_WIDTH, OPCODES, STORE_WIDTH, mfma
+from convgen.backends.amdgpu.sim.archs import ARCHS
+from convgen.backends.amdgpu.sim.mfma import ResultLayout, operand_rows
+from convgen.backends.amdgpu.sim.mfma_table import BITS, MATRIX_ROWS
+from convgen.backends.amdgpu.tables import FACTS
+from convgen.ir.mma import MmaAtom
+
+_TRIPLE = "-triple=amdgcn-amd-amdhsa"
+
+#: operands -> the instructions that take them; %d stands for a tuple of as many registers as the name says
+FORMS = {
+    "v1, v2": "v_mov_b32 v_not_b32 v_cvt_f16_f32_e64",
+    "s1, v2": "v_readfirstlane_b32",
+    "v1, a2": "v_accvgpr_read_b32",
+    "a1, v2": "v_accvgpr_write_b32",
+    "a1, 0": "v_accvgpr_write_b32",
+    "v1, s2, v3": "v_add_u32 v_sub_u32 v_subrev_u32 v_mul_lo_u32 v_mul_hi_u32 v_mul_u32_u24 v_lshlrev_b32 "
+    "v_lshrrev_b32 v_ashrrev_i32 v_and_b32 v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32 v_pack_b32_f16",
+    "v1, 0x12345, v3": "v_add_u32 v_sub_u32 v_subrev_u32 v_mul_u32_u24 v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32 "
+    "v_and_b32 v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32",
+    "v1, v2, v3": "v_cvt_pk_bf16_f32",
+    "v1, v2, s3, 64": "v_mad_u32_u24 v_lshl_add_u32 v_add_lshl_u32 v_add3_u32 v_lshl_or_b32 v_and_or_b32 v_or3_b32 "
+    "v_bfe_u32 v_perm_b32",
+    "v1, v2, -16, s[4:5]": "v_cndmask_b32",
+    "s[2:3], s1, v2": "v_cmp_lt_i32 v_cmp_le_i32 v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32",
+    "s1, s2, 0x12345": "s_add_i32 s_add_u32 s_addc_u32 s_sub_i32 s_and_b32 s_or_b32 s_xor_b32 s_lshl_b32 s_lshr_b32 "
+    "s_ashr_i32 s_min_i32 s_min_u32 s_max_i32 s_max_u32 s_mul_i32 s_mul_hi_u32 s_cselect_b32",
+    "s[2:3], s[4:5], s[6:7]": "s_and_b64 s_or_b64",
+    "s[2:3], -1, 0": "s_cselect_b64",
+    "s1, s2": "s_not_b32 s_mov_b32",
+    "s1, 0x12345": "s_mov_b32",
+    "s[2:3], s[4:5]": "s_not_b64 s_mov_b64",
+    "s1, 0x1234": "s_cmp_lt_i32 s_cmp_le_i32 s_cmp_eq_u32 s_cmp_lg_u32 s_cmp_lt_u32 s_cmp_le_u32",
+    "s2, s[0:1], 8": "s_load_dword",
+    "s[2:3], s[0:1], 8": "s_load_dwordx2",
+    "s[4:7], s[0:1], 8": "s_load_dwordx4",
+    "s[8:15], s[0:1], 8": "s_load_dwordx8",
+    "v[2:5], v1 offset:65535": "ds_read_b128",
+    "v[2:3], v1 offset:65535": "ds_read_b64",
+    "v2, v1 offset:65535": "ds_read_b32 ds_read_u16 ds_read_u8 ds_write_b32 ds_write_b16 ds_write_b8",
+    "v1, v[2:5] offset:65535": "ds_write_b128",
+    "v1, v[2:3] offset:65535": "ds_write_b64",
+    "v[4:7], v1, s[4:7], s2 offen offset:4095": "buffer_load_dwordx4 buffer_store_dwordx4",
+    "v[4:6], v1, s[4:7], 0 offen offset:4095": "buffer_load_dwordx3 buffer_store_dwordx3",
+    "v[4:5], v1, s[4:7], s2 offen": "buffer_load_dwordx2 buffer_store_dwordx2",
+    "v4, v1, s[4:7], s2 offen": "buffer_load_dword buffer_store_dword buffer_load_ushort buffer_load_ubyte "
+    "buffer_store_short buffer_store_byte",
+    "vmcnt(63) lgkmcnt(15)": "s_waitcnt",
+    "15": "s_nop",
+    "": "s_barrier s_endpgm",
+    "somewhere": "s_branch s_cbranch_scc0 s_cbranch_scc1",
+}
+#: instructions that not all targets have
+ONLY = {"v_cvt_pk_bf16_f32": ("gfx950",)}
+
+
+def complaints(target: str, lines: Iterable[str]) -> dict[int, str]:
+    """What the assembler says of which line (from 0)."""
+    command = ["llvm-mc-22", _TRIPLE, f"-mcpu={target}", "-filetype=obj", "-o", "/dev/null"]
+    done = subprocess.run(command, input="\n".join([*lines, "somewhere:"]), capture_output=True, text=True, check=False)
+    found = re.findall(r"<stdin>:(\d+):\d+: error: (.*)", done.stderr)
+    return {int(line) - 1: message for line, message in reversed(found)}
+
+
+@pytest.mark.parametrize("target", FACTS)
+def test_every_opcode_assembles(target: str) -> None:
+    lines = [f"{name} {operands}" for operands, names in FORMS.items() for name in names.split()]
+    assert {line.split()[0] for line in lines} == set(OPCODES)
+    wrong = {lines[n].split()[0]: message for n, message in complaints(target, lines).items()}
+    missing = [name for name, targets in ONLY.items() if target not in targets]
+    assert sorted(wrong) == missing, wrong
+
+
+def test_widths_name_opcodes_that_are_there() -> None:
+    names = [f"buffer_load_{w}" for w in LOAD_WIDTH.values()] + [f"buffer_store_{w}" for w in STORE_WIDTH.values()]
+    names += [f"ds_read_{w}" for w in DS_READ_WIDTH.values()] + [f"ds_write_{w}" for w in DS_WRITE_WIDTH.values()]
+    assert [name for name in names if name not in OPCODES] == []
+    for facts in FACTS.values():
+        assert set(facts.global_widths) == set(LOAD_WIDTH) == set(STORE_WIDTH)
+        assert set(facts.shared_widths) == set(DS_READ_WIDTH) == set(DS_WRITE_WIDTH)
+
+
+# ---------------------------------------------------------------- matrix instructions
+
+ATOMS = [(target, atom) for target, facts in FACTS.items() for atom in facts.atoms]
+IDS = [f"{target}-{atom.name}" for target, atom in ATOMS]
+
+
+def words(atom: MmaAtom) -> tuple[int, int]:
+    """Registers of an operand and of the result."""
+    return atom.a.registers * atom.ab.bytes // 4, atom.d.registers * atom.acc.bytes // 4
+
+
+def line(atom: MmaAtom, ab: int, d: int, bank: str = "a", addend: str = "") -> str:
+    result = f"{bank}[0:{d - 1}]"
+    return f"{atom.name} {result}, v[0:{ab - 1}], v[32:{31 + ab}], {addend or result}"
+
+
+@pytest.mark.parametrize("target", FACTS)
+def test_matrix_rows_assemble_with_these_tuples_only(target: str) -> None:
+    right, wrong = [], []
+    for atom in FACTS[target].atoms:
+        ab, d = words(atom)
+        right += [line(atom, ab, d), line(atom, ab, d, "v"), line(atom, ab, d, "a", "0")]
+        wrong += [line(atom, other, d) for other in (1, 2, 4, 8) if other != ab]
+        wrong += [line(atom, ab, other) for other in (4, 16, 32) if other != d]
+    assert complaints(target, right) == {}
+    assert sorted(complaints(target, wrong)) == list(range(len(wrong)))
+
+
+@pytest.mark.parametrize("target", FACTS)
+def test_passes_are_those_of_the_scheduling_model(target: str) -> None:
+    """The pressure on the matrix unit, in issue slots of 4 clocks."""
+    atoms = FACTS[target].atoms
+    text = "\n".join(line(atom, *words(atom)) for atom in atoms)
+    command = ["llvm-mca-22", "-mtriple=amdgcn-amd-amdhsa", f"-mcpu={target}", "-iterations=1"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    rows = done.stdout.rpartition("Resource pressure by instruction:")[2].strip().splitlines()
+    units = re.findall(r"\[(\d+)\]\s+- (\w+)", done.stdout)
+    column = next(int(number) for number, unit in units if unit == "HWXDL")
+    pressure = {row.split()[len(units)]: float(row.split()[column]) for row in rows[1:]}
+    assert pressure == {atom.name: atom.passes for atom in atoms}
+
+
+@pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
+def test_matrix_rows_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
+    row = MATRIX_ROWS[target][atom.name]
+    assert (row.m, row.n, row.k, row.blocks, row.passes) == (atom.rows, atom.cols, atom.k, 1, atom.passes)
+    assert (row.a_type, row.b_type, row.result) == (atom.ab.name, atom.ab.name, atom.acc.name)
+    assert words(atom) == (row.m * row.k // 64 * BITS[row.a_type] // 32, row.result_registers)
+    assert mfma(atom.name).busy == row.passes
+
+
+@pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
+def test_operand_layouts_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
+    """The simulator's view of operands that hold their own place: lane * elements a lane + element."""
+    held, lanes = atom.a.registers, np.arange(64)
+    places = (lanes[:, None] * held + np.arange(held)).astype(np.uint16)
+    registers = np.ascontiguousarray(places.view(np.uint32).T)[:, None, :]
+    for fragment, side, dim in ((atom.a, atom.rows, "i"), (atom.b, atom.cols, "j")):
+        theirs = operand_rows(registers, side, 1, split=False)[0, 0].view(np.uint16)
+        row, k = np.indices((side, atom.k))
+        _, lane, register = fragment.owner({dim: row, "k": k})
+        assert np.array_equal(theirs, lane * held + register)
+
+
+@pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
+def test_result_layouts_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
+    numbers = np.arange(atom.rows * atom.cols).reshape(1, 1, atom.rows, atom.cols)
+    theirs = ResultLayout(MATRIX_ROWS[target][atom.name]).to_registers(numbers)[:, 0, :]
+    register, lane = np.indices(theirs.shape)
+    at = atom.d.coords(0, lane, register)
+    assert np.array_equal(theirs, at["i"] * atom.cols + at["j"])
+
+
+@pytest.mark.parametrize("target", FACTS)
+def test_shared_memory_is_that_of_the_simulator(target: str) -> None:
+    facts = FACTS[target]
+    arch = next(a for a in ARCHS.values() if a.name == target)
+    assert facts.shared_bytes == arch.lds_bytes
+    for ours, deed in ((facts.shared_read, "read"), (facts.shared_write, "write")):
+        theirs = arch.banks[deed, max(facts.shared_widths)]
+        assert (ours.banks, ours.phases) == (theirs.banks, theirs.phases)
