@@ -196,7 +196,9 @@ def test_loops_of_one_trip_are_inlined_and_of_none_vanish() -> None:
     with k.loop("never", n, n - 1, total=once.result("total")) as never:
         k.global_store(x, never.var, 4)
         never.yields(never["total"] * 7)
-    k.global_store(x, never.result("total"), 8)
+    with k.loop("empty", n, n, total=never.result("total")) as empty:
+        empty.yields(empty["total"] + 1)
+    k.global_store(x, empty.result("total"), 8)
     assert body(k).splitlines() == [
         "once: s32 = group_x + 2",
         "global surface(x, 0, 256)[0, 0, 0] = once  # 1",
