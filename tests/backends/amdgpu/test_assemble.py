@@ -20,7 +20,7 @@ from convgen.problem import Conv
 
 KERNELS = {
     "3x3": ("mb1ic32ih6oc32kh3ph1", "f16", "tile=32x32x32 waves=2x1 mma=16x16x16 slots=2"),
-    "1x1": ("mb1ic24ih6oc20kh1", "bf16:bf16:f32", "tile=64x64x32 waves=2x2 mma=32x32x8 slots=1 taps=fused acc=a"),
+    "1x1": ("mb1ic200ih6oc20kh1", "bf16:bf16:f32", "tile=64x64x32 waves=2x2 mma=32x32x8 slots=1 taps=fused acc=a"),
 }
 
 

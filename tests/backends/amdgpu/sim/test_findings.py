@@ -150,6 +150,14 @@ CASES = {
         "s_nop 0",
     ),
     "transcendental": Case("wait-states", "v_rcp_f32_e32 v2, v1\n s_nop 0\n v_add_f32_e32 v2, 1.0, v2", "s_nop 0"),
+    "dot product read by another instruction": Case(
+        "wait-states", "v_dot2_f32_f16 v2, v1, v1, v1\n s_nop 2\n v_add_f32_e32 v2, 1.0, v2", "s_nop 2", "s_nop 1"
+    ),
+    "dot product stored": Case(
+        "wait-states",
+        "v_dot2_f32_f16 v2, v1, v1, v1\n s_nop 2\n buffer_store_dword v2, v1, s[12:15], 0 offen",
+        "s_nop 2",
+    ),
     "wide store data": Case(
         "wait-states",
         "v_mov_b32_e32 v4, 0\n v_mov_b32_e32 v5, 0\n v_mov_b32_e32 v6, 0\n v_mov_b32_e32 v7, 0\n v_mov_b32_e32 v3, 0\n"

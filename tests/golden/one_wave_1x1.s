@@ -1,0 +1,121 @@
+    .amdgcn_target "amdgcn-amd-amdhsa--gfx942"
+    .amdhsa_code_object_version 5
+// conv_fwd_d_e52289d3_main: convgen for gfx942
+// problem: --dir=FWD_D --dt=f16 mb1_ic32oc16_ih4oh4kh1ph0
+// config:  tile=16x16x32 waves=1x1 mma=16x16x16 slots=1 taps=split acc=v
+// registers:
+//   kernarg      s[0:1]
+//   wei          s[2:3]
+//   src          s[4:5]
+//   wei_surface  s[8:11]
+//   src_surface  s[12:15]
+//   dst          s[0:1]
+//   dst_surface  s[16:19]
+//   wei_next     v[4:7]
+//   src_next     v[8:11]
+//   wei_frag     v[4:7]
+//   src_frag     v[8:11]
+//   acc          v[12:15]
+// LDS:
+//   0x00000..0x00400  wei_tile: 1 x 16 x 32 f16, row pitch 64, chunk ^ (row >> 0 & 3)
+//   0x00400..0x00800  src_tile: 1 x 16 x 32 f16, row pitch 64, chunk ^ (row >> 0 & 3)
+    .text
+    .globl  conv_fwd_d_e52289d3_main
+    .p2align 8
+    .type   conv_fwd_d_e52289d3_main,@function
+conv_fwd_d_e52289d3_main:
+    s_load_dwordx2         s[2:3], s[0:1], 8                      // argument wei
+    s_load_dwordx2         s[4:5], s[0:1], 0                      // argument src
+    v_lshlrev_b32          v1, 4, v0                              // wei_offset
+    s_mov_b32              s10, 1024
+    s_mov_b32              s11, 0x20000                           // surface of wei
+    s_mov_b32              s14, 1024
+    s_mov_b32              s15, 0x20000                           // surface of src
+    s_load_dwordx2         s[0:1], s[0:1], 16                     // argument dst
+    v_ashrrev_i32          v2, 2, v0
+    v_and_b32              v3, 3, v0
+    v_and_b32              v4, 3, v2
+    v_and_b32              v5, 15, v0
+    v_xor_b32              v3, v3, v4
+    v_ashrrev_i32          v0, 4, v0
+    v_and_b32              v4, 3, v5
+    v_lshlrev_b32          v3, 4, v3
+    v_xor_b32              v4, v0, v4
+    v_lshl_add_u32         v2, v2, 6, v3                          // wei_tile_write_address
+    v_lshlrev_b32          v3, 4, v4
+    v_lshl_add_u32         v3, v5, 6, v3                          // wei_tile_read_address
+    v_lshlrev_b32          v4, 5, v5
+    s_mov_b32              s18, 512
+    s_mov_b32              s19, 0x20000                           // surface of dst
+    v_lshl_add_u32         v0, v0, 3, v4
+    s_waitcnt              lgkmcnt(0)
+    s_and_b32              s9, s3, 65535
+    s_mov_b32              s8, s2
+    buffer_load_dwordx4    v[4:7], v1, s[8:11], 0 offen           // wei load
+    s_mov_b32              s12, s4
+    s_and_b32              s13, s5, 65535
+    buffer_load_dwordx4    v[8:11], v1, s[12:15], 0 offen         // src load
+    s_mov_b32              s16, s0
+    s_and_b32              s17, s1, 65535
+    s_waitcnt              vmcnt(1)
+    ds_write_b128          v2, v[4:7]                             // wei store
+    ds_read_b128           v[4:7], v3                             // wei fragment
+    s_waitcnt              vmcnt(0)
+    ds_write_b128          v2, v[8:11] offset:1024                // src store
+    ds_read_b128           v[8:11], v3 offset:1024                // src fragment
+    s_waitcnt              lgkmcnt(0)
+    v_mfma_f32_16x16x16_f16 v[12:15], v[4:5], v[8:9], 0           // 2 steps of 1 x 1 tiles
+    v_mfma_f32_16x16x16_f16 v[12:15], v[6:7], v[10:11], v[12:15]
+    s_nop                  6
+    v_cvt_f16_f32_e64      v1, v12
+    v_cvt_f16_f32_e64      v2, v13
+    v_cvt_f16_f32_e64      v3, v14
+    v_cvt_f16_f32_e64      v4, v15
+    v_pack_b32_f16         v6, v1, v2
+    v_pack_b32_f16         v7, v3, v4
+    buffer_store_dwordx2   v[6:7], v0, s[16:19], 0 offen          // dst store
+    s_endpgm
+.Lconv_fwd_d_e52289d3_main.size = . - conv_fwd_d_e52289d3_main
+    .size   conv_fwd_d_e52289d3_main, .Lconv_fwd_d_e52289d3_main.size
+
+    .section .rodata,"a",@progbits
+    .p2align 6
+    .amdhsa_kernel conv_fwd_d_e52289d3_main
+        .amdhsa_group_segment_fixed_size 2048
+        .amdhsa_private_segment_fixed_size 0
+        .amdhsa_kernarg_size 24
+        .amdhsa_user_sgpr_count 2
+        .amdhsa_user_sgpr_kernarg_segment_ptr 1
+        .amdhsa_system_sgpr_workgroup_id_x 1
+        .amdhsa_system_sgpr_workgroup_id_y 0
+        .amdhsa_system_sgpr_workgroup_id_z 0
+        .amdhsa_system_vgpr_workitem_id 0
+        .amdhsa_next_free_vgpr 16
+        .amdhsa_accum_offset 16
+        .amdhsa_next_free_sgpr 20
+        .amdhsa_reserve_vcc 0
+    .end_amdhsa_kernel
+// workgroup of 64 threads
+
+    .amdgpu_metadata
+---
+amdhsa.version: [ 1, 2 ]
+amdhsa.target: amdgcn-amd-amdhsa--gfx942
+amdhsa.kernels:
+  - .name: conv_fwd_d_e52289d3_main
+    .symbol: conv_fwd_d_e52289d3_main.kd
+    .kernarg_segment_size: 24
+    .kernarg_segment_align: 8
+    .group_segment_fixed_size: 2048
+    .private_segment_fixed_size: 0
+    .wavefront_size: 64
+    .sgpr_count: 24
+    .vgpr_count: 16
+    .agpr_count: 0
+    .max_flat_workgroup_size: 64
+    .args:
+      - { .name: src, .offset: 0, .size: 8, .value_kind: global_buffer, .address_space: global }
+      - { .name: wei, .offset: 8, .size: 8, .value_kind: global_buffer, .address_space: global }
+      - { .name: dst, .offset: 16, .size: 8, .value_kind: global_buffer, .address_space: global }
+...
+    .end_amdgpu_metadata

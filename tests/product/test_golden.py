@@ -1,0 +1,54 @@
+"""Two small kernels whose text a person has read, byte for byte. `./dev bless` rewrites the files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from convgen import driver
+from convgen.problem import Conv
+
+FOLDER = Path(__file__).parents[1] / "golden"
+LINES = 150  #: more than that nobody reads
+
+Golden = Callable[[str, str], None]
+
+
+@pytest.fixture
+def golden() -> Golden:
+    """Compare a text with the golden file of that name, or write it where CONVGEN_BLESS is set."""
+
+    def compare(name: str, text: str) -> None:
+        assert text.count("\n") < LINES
+        path = FOLDER / name
+        if os.environ.get("CONVGEN_BLESS"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert text == path.read_text(), f"{path.name} differs: look at the change, then ./dev bless"
+
+    return compare
+
+
+def assembly(descriptor: str, dt: str, config: str) -> str:
+    return driver.compile(driver.build(Conv.parse(descriptor, dir="FWD_D", dt=dt), config=config)).asm
+
+
+def body(asm: str) -> str:
+    """From the kernel's label to the end of the program."""
+    lines = asm.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.endswith("_main:"))
+    end = next(n for n, line in enumerate(lines) if "s_endpgm" in line)
+    return "\n".join(lines[start : end + 1]) + "\n"
+
+
+def test_a_whole_file(golden: Golden) -> None:
+    config = "tile=16x16x32 waves=1x1 mma=16x16x16 slots=1"
+    golden("one_wave_1x1.s", assembly("mb1ic32ih4oc16kh1", "f16", config))
+
+
+def test_a_pipelined_loop_with_halos(golden: Golden) -> None:
+    config = "tile=16x16x32 waves=1x1 mma=16x16x16 slots=1 acc=a"
+    golden("one_wave_3x3.body.s", body(assembly("mb1ic32ih4oc16kh3ph1", "bf16:bf16:f32", config)))
