@@ -74,7 +74,7 @@ def check_names(names: Collection[str], optimising_only: bool = False) -> None:
 
 def run(kernel: Kernel, facts: TargetFacts, disable: Collection[str] = (), observe: Observer | None = None) -> Kernel:
     """All passes; the result is verified. An error on the way carries the pass's name as a note."""
-    verify(kernel, "tile")
+    verify(kernel)
     for p in PASSES:
         if p.name in disable:
             continue

@@ -48,7 +48,8 @@ class _Selector:
         self.pointers: dict[str, Reg] = {}
         self.surface_of: dict[Var, Surface] = {}
         self.into: dict[Var, Reg] = {}  # loads that write straight into a loop's carried registers
-        self.loops = 0
+        self.labels = 0
+        self.exits: list[tuple[Sequence[Var], str]] = []  # carried variables and end label of the loops around
 
     def run(self) -> Function:
         self._entry()
@@ -207,21 +208,27 @@ class _Selector:
     # ------------------------------------------------------------ loops
 
     def _for(self, s: st.For) -> None:
-        if not isinstance(s.begin, Const) or not isinstance(s.end, Const) or s.begin.bits >= s.end.bits:
-            raise Unsupported(f"given the loop {s.label} from {s.begin} to {s.end}, wanted constant bounds and a trip")
         out = self.out
         for c, init in zip(s.carried, s.inits):
             self._carry_in(c, init, s.body)
-        counter = out.salu("s_mov_b32", Imm(s.begin.bits), comment=f"{s.var.name} = {s.begin.bits}")
+        begin, end = self.scalars.value(s.begin), self.scalars.value(s.end)
+        self.labels += 1
+        label = f"{s.label}_{self.labels}" if self.labels > 1 else s.label
+        if self.scalars.bounds(s.begin)[1] >= self.scalars.bounds(s.end)[0]:  # perhaps no iteration at all
+            out.scalar_compare("s_cmp_lt_i32", begin, end)
+            out.emit("s_cbranch_scc0", target=f"{label}_end")
+            out.start_block(f"{label}_enter")
+        counter = out.new("s", 1, s.var.name)
+        out.emit("s_mov_b32", (counter,), (begin,), comment=f"{s.var.name} = {s.begin}")
         self.scalars.env[s.var] = counter
         self._write_into_carried(s)
-        self.loops += 1
-        label = f"{s.label}_{self.loops}" if self.loops > 1 else s.label
-        out.start_block(label, f"for {s.var.name} in [{s.begin.bits}, {s.end.bits})")
+        out.start_block(label, f"for {s.var.name} in [{s.begin}, {s.end})")
+        self.exits.append((s.carried, f"{label}_end"))
         self._stmt(s.body)
-        self._carry_back(s)
+        self.exits.pop()
+        self._carry(s.carried, s.yields)
         out.salu("s_add_u32", counter, Imm(1), into=counter)
-        out.scalar_compare("s_cmp_lt_u32", counter, Imm(s.end.bits))
+        out.scalar_compare("s_cmp_lt_i32", counter, end)
         out.emit("s_cbranch_scc1", target=label, comment=f"next {s.var.name}")
         out.start_block(f"{label}_end")
         for c, r in zip(s.carried, s.results):
@@ -229,6 +236,30 @@ class _Selector:
                 self.vectors.env[r], self.vectors.owned[r] = self.vectors.env[c], True
             else:
                 self.scalars.env[r] = self.scalars.env[c]
+
+    def _exitif(self, s: st.ExitIf) -> None:
+        """Leave the innermost loop: its carried registers, which its results share, take the values."""
+        carried, end = self.exits[-1]
+        self.labels += 1
+        stay = f"stay_{self.labels}"
+        self.scalars.condition(s.cond)
+        self.out.emit("s_cbranch_scc0", target=stay)
+        self.out.start_block(f"leave_{self.labels}")
+        self._carry(carried, s.values)
+        self.out.emit("s_branch", target=end)
+        self.out.start_block(stay)
+
+    def _if(self, s: st.If) -> None:
+        self.labels += 1
+        other, end = f"else_{self.labels}", f"endif_{self.labels}"
+        self.scalars.condition(s.cond)
+        self.out.emit("s_cbranch_scc0", target=other)
+        self.out.start_block(f"then_{self.labels}")
+        self._stmt(s.then)
+        self.out.emit("s_branch", target=end)
+        self.out.start_block(other)
+        self._stmt(s.other)
+        self.out.start_block(end)
 
     def _carry_in(self, c: Var, init: Expr, body: st.Stmt) -> None:
         """Registers for a carried value: the initial value's own if nothing else needs them, else a copy."""
@@ -268,22 +299,34 @@ class _Selector:
             if y in loads and len(parts) == 1 and last_use.get(c, -1) < loads[y]:
                 self.into[y] = parts[0]
 
-    def _carry_back(self, s: st.For) -> None:
+    def _carry(self, carried: Sequence[Var], values: Sequence[Expr]) -> None:
+        """Move values into carried registers, all at once: a source that is itself overwritten is saved first."""
         moves: list[tuple[Reg, Reg]] = []
-        for c, y in zip(s.carried, s.yields):
+        for c, value in zip(carried, values):
             if isinstance(c.type, VectorType):
-                old, new = self.vectors.env[c], self.vectors.value(y)
-                if not _same(old, new):
-                    moves.append((self.vectors.tuple_of(old), self.vectors.tuple_of(new)))
+                moves += _unequal(self.vectors.env[c], self.vectors.value(value))
                 continue
-            to, value = self.scalars.env[c], self.scalars.value(y)
+            to, at = self.scalars.env[c], self.scalars.value(value)
             assert isinstance(to, Reg)
-            if not to.same(value):
-                held = self.out.new(to.bank, 1)
-                self.out.emit("s_mov_b32" if to.bank == "s" else "v_mov_b32", (held,), (value,))
-                moves.append((to, held))
+            if not isinstance(at, Reg):
+                held = self.out.new(to.bank)
+                self.out.emit("s_mov_b32" if to.bank == "s" else "v_mov_b32", (held,), (at,))
+                at = held
+            moves += _unequal((to,), (at,))
+        targets = {to.vreg for to, _ in moves}
+        for n, (to, at) in enumerate(moves):
+            if at.vreg in targets:
+                saved = self.out.new("s" if at.bank == "s" else "v", at.count)
+                self.out.copy(saved, at)
+                moves[n] = (to, saved)
         for to, at in moves:
             self.out.copy(to, at)
+
+
+def _unequal(old: Parts, new: Parts) -> list[tuple[Reg, Reg]]:
+    """(to, from) word by word, where the two differ."""
+    words = [[p.words(i, 1) for p in parts for i in range(p.count)] for parts in (old, new)]
+    return [(to, at) for to, at in zip(*words) if not to.same(at)]
 
 
 def _last_uses(stmts: Sequence[st.Stmt]) -> dict[Var, int]:
@@ -298,10 +341,6 @@ def _last_uses(stmts: Sequence[st.Stmt]) -> dict[Var, int]:
         if isinstance(s, st.Let) and isinstance(s.value, (Pack, Slice, Var)):
             sharers[s.var] = [x for v in used if v is not s.var for x in (v, *sharers.get(v, ()))]
     return last
-
-
-def _same(a: Parts, b: Parts) -> bool:
-    return len(a) == len(b) and all(x.same(y) for x, y in zip(a, b))
 
 
 def _comment(s: Any) -> str:

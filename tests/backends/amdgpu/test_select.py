@@ -1,0 +1,150 @@
+"""Selection against the meaning of the IR: random kernels give the same memory interpreted and simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convgen.backends import target as targets
+from convgen.backends.simulation import KernelArg, LaunchRequest
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Expr, Lane, Pack, Uniform, const, eq, maximum, minimum, ne, select
+from convgen.ir.interp import interpret
+from convgen.ir.memory import Global
+from convgen.ir.program import Kernel
+from convgen.ir.types import bf16, f16, f32, s32, u32, vector
+from convgen.passes import pipeline
+
+TARGET = targets.get("gfx942")
+LANES, WAVES, GROUPS = 64, 2, 2
+
+Builder = Callable[[Expr, Expr], Expr]
+OPERATIONS: tuple[Builder, ...] = (
+    lambda a, b: a + b,
+    lambda a, b: a - b,
+    lambda a, b: (a & 1023) * (b & 1023),
+    lambda a, b: a * b,
+    lambda a, b: a & b,
+    lambda a, b: a | b,
+    lambda a, b: a ^ b,
+    lambda a, b: minimum(a, b),
+    lambda a, b: maximum(a, b),
+    lambda a, b: (a & 0xFFFF) // 7 + b,
+    lambda a, b: (a & 0xFFFFF) % 56 - b,
+    lambda a, b: (a & 255) // 16 % 3 + b * 4,
+    lambda a, b: a << 3 | (b & 7),
+    lambda a, b: (a & b) | 0x40000,
+    lambda a, b: a >> 2,
+    lambda a, b: (a.to(u32) >> (b & 31).to(u32)).to(s32),
+    lambda a, b: (a << (b & 31)) + 100000,
+    lambda a, b: ~a + b,
+    lambda a, b: select(a < b, a, b + 1),
+    lambda a, b: select(eq(a & 3, 1), b, -5),
+    lambda a, b: select((a <= b) & ne(b, 0), a, b),
+    lambda a, b: select((a < 10) | ~(b < 3), b, 70000),
+    lambda a, b: select(a.to(u32) < b.to(u32), const(1), a),
+)
+
+
+def run_both(kernel: Kernel, buffers: dict[str, np.ndarray]) -> None:
+    """Interpret the kernel as built; lower, emit, assemble and simulate it; memory must agree, without findings."""
+    expected = {n: b.copy() for n, b in buffers.items()}
+    interpret(kernel, expected, {})
+    lowered = pipeline.run(kernel, TARGET.facts)
+    emitted = TARGET.emit(lowered)
+    code = TARGET.assemble(TARGET.module([emitted]))
+    assert code is not None
+    args = tuple(KernelArg(offset, size, name) for name, offset, size in emitted.arguments)
+    launch = LaunchRequest(kernel.name, kernel.grid, (kernel.subgroups * kernel.width, 1, 1), args)
+    actual = {n: b.copy() for n, b in buffers.items()}
+    report = TARGET.simulate(code, [launch], actual)
+    assert not report.findings, report.findings[0]
+    for name, wanted in expected.items():
+        np.testing.assert_array_equal(actual[name].view(np.int32), wanted.view(np.int32), err_msg=emitted.text)
+
+
+def start(name: str) -> tuple[KernelBuilder, Global, Global, Expr]:
+    """A kernel over two waves and two workgroups with an input and an output word for each thread."""
+    k = KernelBuilder(name, grid=(GROUPS, 1, 1), subgroups=WAVES)
+    count = LANES * WAVES * GROUPS
+    source, out = k.buffer("source", s32, count), k.buffer("out", s32, count)
+    thread = (k.group[0] * WAVES + k.subgroup) * LANES + Lane()
+    return k, source, out, thread
+
+
+def memory(seed: int) -> dict[str, np.ndarray]:
+    words = np.random.default_rng(seed).integers(-(1 << 31), 1 << 31, LANES * WAVES * GROUPS, dtype=np.int64)
+    return {"source": words.astype(np.int32).view(np.uint8).copy(), "out": np.zeros(words.size * 4, np.uint8)}
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 1 << 20), st.integers(0, 1 << 20)), min_size=3, max_size=14
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps, st.integers(0, 1 << 16))
+def test_expressions(program: list[tuple[Builder, int, int]], seed: int) -> None:
+    k, source, out, thread = start("expressions")
+    del source
+    pool: list[Expr] = [Lane(), k.subgroup, k.group[0], thread, const(-7), const(123456)]
+    for operation, a, b in program:
+        pool.append(operation(pool[a % len(pool)], pool[b % len(pool)]))
+    value = k.let("value", pool[-1] ^ pool[-2])
+    store(k, out, thread, value)
+    run_both(k.done(), memory(seed))
+
+
+def store(k: KernelBuilder, out: Global, thread: Expr, value: Expr) -> None:
+    k.global_store(k.surface(out), Pack(vector(s32, 1), (value,)), thread * 4)
+
+
+@pytest.mark.parametrize("trips", [1, 2, 5])
+def test_a_loop_carries_scalars_at_once(trips: int) -> None:
+    k, _, out, thread = start("swap")
+    with k.loop("i", 0, trips, a=Lane() + 1, b=thread * 3) as loop:
+        loop.yields(loop["b"], loop["a"] + loop.var)
+    a, b = loop.result("a"), loop.result("b")
+    store(k, out, thread, a * 1000 + b)
+    run_both(k.done(), memory(0))
+
+
+def test_a_loop_of_unknown_length_may_not_run() -> None:
+    k, _, out, thread = start("maybe")
+    with k.loop("i", 0, k.group[0] * 3, total=Lane() + 0) as loop:
+        loop.yields(loop["total"] + loop.var * 5 + 1)
+    store(k, out, thread, loop.result("total"))
+    run_both(k.done(), memory(0))
+
+
+def test_a_loop_is_left_early() -> None:
+    k, _, out, thread = start("leave")
+    with k.loop("i", 0, 9, total=Lane() * 2) as loop:
+        k.exit_if(eq(loop.var, k.group[0] + 3), loop["total"] + 100)
+        loop.yields(loop["total"] + loop.var)
+    store(k, out, thread, loop.result("total"))
+    run_both(k.done(), memory(0))
+
+
+def test_a_uniform_branch() -> None:
+    k, _, out, thread = start("branch")
+    with k.when(eq(k.subgroup, 1)):
+        store(k, out, thread, Uniform(thread & -64) + 5)
+    run_both(k.done(), memory(0))
+
+
+@pytest.mark.parametrize("to", [f16, bf16])
+def test_conversions_round_to_nearest_even(to: object) -> None:
+    assert to in (f16, bf16)
+    k = KernelBuilder("convert")
+    source, out = k.buffer("source", f32, 256), k.buffer("out", f16 if to is f16 else bf16, 256)
+    wide = k.global_load("wide", vector(f32, 4), k.surface(source), Lane() * 16)
+    k.global_store(k.surface(out), wide.to(vector(out.elem, 4)), Lane() * 8)
+    rng = np.random.default_rng(3)
+    values = (rng.standard_normal(256) * 10.0 ** rng.integers(-6, 5, 256)).astype(np.float32)
+    values[:4] = [0.0, -0.0, 65504.0, 1e-7]
+    run_both(k.done(), {"source": values.view(np.uint8).copy(), "out": np.zeros(512, np.uint8)})
