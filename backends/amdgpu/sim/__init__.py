@@ -1,5 +1,13 @@
 """A strict simulator of AMD CDNA code objects.
 
+`simulate` runs launches: `launch` sets up arguments and registers, `engine` executes groups of waves (`state`) whose
+control flow agrees, each instruction compiled once (`compile`) into a `step`. What instructions do: `alu/`, `mfma`,
+`ds`, `vmem`, `smem`, `control`. What hardware does not promise: `waits` (when loads land), `hazards` (wait states),
+`lds` and `global_access` (races, visibility), poison (in `state`, beside the values).
+
+Not simulated: flushing of f32 denormals, rounding modes other than to nearest even, scratch memory, swizzled buffers,
+sparse matrix instructions, the exact error of transcendentals (they are rounded correctly), races among atomics.
+
 May import: convgen.ir, convgen.backends.simulation; nothing from selection or emission (design: two rooms, no shared
 mistakes)."""
 

@@ -19,7 +19,7 @@ from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.mfma import compile_mfma
 from convgen.backends.amdgpu.sim.smem import compile_smem
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.amdgpu.sim.transfer import LOADS, STORES
+from convgen.backends.amdgpu.sim.transfer import STORES
 from convgen.backends.amdgpu.sim.vmem import compile_vmem
 from convgen.backends.amdgpu.sim.waits import compile_waitcnt
 
@@ -56,8 +56,7 @@ def lds_grain(instructions: tuple[Instruction, ...]) -> int:
         elif name.startswith("ds_read_b64_tr"):
             grain = min(grain, 8)
         elif "lds" in instruction.modifiers or "_load_lds_" in name:
-            width = LOADS.get(name.rsplit("_", 1)[1])
-            grain = min(grain, max(_power_of_two_part(width.size), 4) if width is not None else 4)
+            grain = min(grain, 4)  # M0 is aligned to four bytes, whatever the width
     return grain
 
 

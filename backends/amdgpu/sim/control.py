@@ -144,7 +144,7 @@ def _program_counter(instruction: Instruction, context: Context) -> Step:
         base = g.env.image_base
         goal = None
         if source is not None:
-            refuse_scalar_poison(g, step, reads, (source.index, source.index + 1), "the jump target")
+            refuse_scalar_poison(g, step, reads, (source.index, source.index + 1), "the jump target", always=True)
             goal = join_words(g.s[source.index], g.s[source.index + 1]).astype(np.int64) - base
         if target is not None:
             g.s[target.index] = (base + following) & 0xFFFFFFFF

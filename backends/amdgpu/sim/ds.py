@@ -53,11 +53,13 @@ class Conflicts:
         return bank_conflicts(self.phases, address >> 2, self.width, g.exec)
 
 
-def locate(g: WaveGroup, step: Step, address: Array, size: int) -> tuple[Array, Bools | None]:
+def locate(g: WaveGroup, step: Step, address: Array, size: int, alignment: int = 0) -> tuple[Array, Bools | None]:
     """Flat LDS places of byte addresses, and the lanes that take part (None: all).
 
-    Reports accesses beyond the workgroup's allocation or not aligned; the former take no part.
+    Reports accesses beyond the workgroup's allocation or not aligned (by default to what their size needs); the former
+    take no part.
     """
+    alignment = alignment or ALIGNMENT[size]
     lds, lanes = g.env.lds, active(g)
     used = address if lanes is None else np.where(lanes, address, 0)
     if int(used.max()) + size > lds.size:
@@ -74,10 +76,10 @@ def locate(g: WaveGroup, step: Step, address: Array, size: int) -> tuple[Array, 
             )
             lanes = ~bad if lanes is None else lanes & ~bad
             used = np.where(lanes, used, 0)
-    if int(np.bitwise_or.reduce(used, axis=None)) & (ALIGNMENT[size] - 1):
-        bad = (used & (ALIGNMENT[size] - 1)) != 0
+    if int(np.bitwise_or.reduce(used, axis=None)) & (alignment - 1):
+        bad = (used & (alignment - 1)) != 0
         g.env.reporter.at_first(
-            "misaligned", f"LDS access of {size} bytes not aligned to {ALIGNMENT[size]}", step.instruction, g, bad
+            "misaligned", f"LDS access of {size} bytes not aligned to {alignment}", step.instruction, g, bad
         )
     return used + (g.slot * lds.stride)[:, None], lanes
 

@@ -97,7 +97,7 @@ def check_visible(
     if not suspect.any():
         return
     mine = g.env.wave_ids(g)
-    outstanding = {pending.ticket for pending in g.vm}
+    outstanding = {ticket for pending in g.vm for ticket in pending.tickets}
     for row, lane in np.argwhere(suspect):
         stored, wave = int(ticket[row, lane]), int(writer[row, lane])
         if wave == mine[row]:
@@ -118,4 +118,5 @@ def check_visible(
 def land_store(g: WaveGroup, pending: Pending) -> None:
     """A store has been waited for: note the epoch for each of its waves."""
     for row, wave in enumerate(g.env.wave_ids(g)):
-        g.env.store_done[pending.ticket, int(wave)] = int(g.env.epoch[g.slot[row]])
+        for ticket in pending.tickets:
+            g.env.store_done[ticket, int(wave)] = int(g.env.epoch[g.slot[row]])

@@ -78,7 +78,7 @@ Table = Mapping[tuple[str, str], Waits]
 
 _COMMON: Table = {
     **_rows("valu", "ab c_same c_overlap c64_same c64_overlap dpp", _always(2)),
-    **_rows("dot", "other_read other_write dot_ab", _always(3)),
+    **_rows("dot", "other_read other_write dot_ab mem_read mem_write", _always(3)),
     **_rows("valu_sgpr", "vmem_sgpr", _always(5)),
     **_rows("valu_sgpr", "lane_select div_fmas", _always(4)),
     **_rows("valu_exec", "exec_mfma", _always(4)),

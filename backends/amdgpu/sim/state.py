@@ -74,7 +74,7 @@ class Pending:
     writes: int  #: register bits in flight
     payload: tuple[Array | None, ...]
     land: Callable[[WaveGroup, Pending], None]
-    ticket: int = 0  #: identifies a global store
+    tickets: tuple[int, ...] = ()  #: identify global stores
 
     def take(self, rows: Array) -> Pending:
         """The same operation for some of the waves."""
@@ -241,7 +241,7 @@ class WaveGroup:
         both.vm = [_join(a, b) for a, b in zip(self.vm, other.vm, strict=True)]
         both.lgkm = [_join(a, b) for a, b in zip(self.lgkm, other.lgkm, strict=True)]
         later = [attrs.evolve(event, time=event.time - other.now + self.now) for event in other.events]
-        both.events = sorted([*self.events, *later], key=lambda event: event.time)
+        both.events = sorted(dict.fromkeys((*self.events, *later)), key=lambda event: event.time)
         return both
 
     def clean_vp(self) -> Bools:
@@ -264,4 +264,4 @@ def _join(first: Pending, second: Pending) -> Pending:
         None if a is None or b is None else np.concatenate((a, b), axis=-2)
         for a, b in zip(first.payload, second.payload, strict=True)
     )
-    return attrs.evolve(first, payload=parts)
+    return attrs.evolve(first, payload=parts, tickets=first.tickets + second.tickets)

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.decode import Operand
-from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup
+from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, any_along
 from convgen.backends.amdgpu.sim.step import Context, Step
 
 
@@ -113,13 +113,15 @@ def refuse_poison(g: WaveGroup, step: Step, bits: int, registers: tuple[int, ...
             g.env.reporter.at_first("poison", f"{what} is undefined", step.instruction, g, bad)
 
 
-def refuse_scalar_poison(g: WaveGroup, step: Step, bits: int, registers: tuple[int, ...], what: str) -> None:
-    """Report a wave whose scalar registers are undefined where they decide something."""
+def refuse_scalar_poison(
+    g: WaveGroup, step: Step, bits: int, registers: tuple[int, ...], what: str, *, always: bool = False
+) -> None:
+    """Report a wave whose scalar registers are undefined where they decide something for active lanes, or always."""
     if not g.poison & bits or not g.env.strict:
         return
     bad = g.waves_poison(registers)
     if bad is not None:
-        bad = bad & g.exec.any(axis=1)
+        bad = bad if always else bad & any_along(g.exec, 1)
         if bad.any():
             g.env.reporter.at_first("poison", f"{what} is undefined", step.instruction, g, bad)
 

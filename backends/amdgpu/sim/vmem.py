@@ -143,7 +143,7 @@ def _store(
                 at = where.address + np.uint64(4 * word)
                 store_lanes(g, step, at, 4, values[word : word + 1], lanes, ticket)
         g.env.counters["global_write_bytes"] += g.active_lanes() * width.size
-        issue(g, Pending(step, queue, 0, (), land_store, ticket))
+        issue(g, Pending(step, queue, 0, (), land_store, (ticket,)))
 
     step.run = run
     return step
@@ -190,7 +190,7 @@ def _dma(instruction: Instruction, context: Context, width: Width, address: Addr
                 "poison", "undefined memory is copied to LDS", step.instruction, g, any_along(poison & g.exec, 0)
             )
         base = (g.s[M0] & np.uint32(0x3FFFF)).astype(np.int64)[:, None] + lane_offset
-        place, lanes = locate(g, step, base, 4)
+        place, lanes = locate(g, step, base, sizes.lds, alignment=4)
         g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
         g.env.counters["lds_write_bytes"] += g.active_lanes() * sizes.lds
         units = None
