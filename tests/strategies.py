@@ -6,7 +6,7 @@ from functools import cache
 from itertools import permutations, product
 
 import attrs
-from hypothesis import assume
+from hypothesis import assume, reject
 from hypothesis import strategies as st
 
 from convgen.config import Config
@@ -53,15 +53,6 @@ def problems(draw: st.DrawFn, *, most: int = 9, channels: int = 40) -> Conv:
     return Conv.parse(descriptor, dir="FWD_D", dt=dt, stag=stag, wtag=wtag, dtag=dtag)
 
 
-def fits(problem: Conv, config: Config, facts: TargetFacts) -> bool:
-    """Whether a plan can be made."""
-    try:
-        make_plan(problem, config, facts)
-    except DoesNotFit:
-        return False
-    return True
-
-
 @cache
 def _shapes(dtype: str, facts: TargetFacts) -> tuple[Config, ...]:
     """Configs of all small tiles that split evenly over waves, instructions and copies."""
@@ -83,17 +74,23 @@ def _copies(rows: int, k: int, waves: tuple[int, int], facts: TargetFacts) -> bo
 
 
 @st.composite
-def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts) -> Config:
-    """A config with small tiles that fits the problem."""
+def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Config:
+    """A config with small tiles that fits the problem, with at most `work` turns of the K loop over all waves."""
     shape = draw(st.sampled_from(_shapes(problem.src_type, facts)))
     slots, taps, acc = draw(st.integers(1, 2)), draw(st.sampled_from(("split", "fused"))), draw(st.sampled_from("va"))
     config = attrs.evolve(shape, slots=slots, taps=taps, acc=acc)
-    assume(fits(problem, config, facts))
+    try:
+        plan = make_plan(problem, config, facts)
+    except DoesNotFit:
+        reject()
+    assume(plan.grid[0] * plan.grid[1] * plan.subgroups * plan.k_blocks <= work)
     return config
 
 
 @st.composite
-def cases(draw: st.DrawFn, facts: TargetFacts, *, most: int = 9, channels: int = 40) -> tuple[Conv, Config]:
-    """A problem with a config that fits it."""
+def cases(
+    draw: st.DrawFn, facts: TargetFacts, *, most: int = 9, channels: int = 40, work: int = 40
+) -> tuple[Conv, Config]:
+    """A problem with a config that fits it and needs at most `work` turns of the K loop over all waves."""
     problem = draw(problems(most=most, channels=channels))
-    return problem, draw(configs(problem, facts))
+    return problem, draw(configs(problem, facts, work))

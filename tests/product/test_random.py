@@ -48,7 +48,7 @@ def test_problems(problem: Conv) -> None:
 
 
 @FEW
-@given(cases(FACTS))
+@given(cases(FACTS, work=1000))
 def test_problems_with_configs(case: Case) -> None:
     check(*case)
 
@@ -62,6 +62,6 @@ def test_many_problems(problem: Conv) -> None:
 
 @pytest.mark.sweep
 @MANY
-@given(cases(FACTS, most=12))
+@given(cases(FACTS, most=12, work=2000))
 def test_many_problems_with_configs(case: Case) -> None:
     check(*case)
