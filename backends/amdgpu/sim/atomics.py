@@ -8,7 +8,7 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.addressing import Address
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
-from convgen.backends.amdgpu.sim.combine import FLOATING, INTEGER, Combine
+from convgen.backends.amdgpu.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.global_access import parts_of
 from convgen.backends.amdgpu.sim.hazards import Consumes
@@ -85,12 +85,8 @@ def atomic_step(
         for allocation, offset, taken in parts_of(g, step, where.address, size, where.lanes):
             memory = allocation.data[: len(allocation.data) // size * size].view(dtype)
             lanes = np.ones(values.shape, np.bool_) if taken is None else taken
-            for row, lane in np.argwhere(lanes):
-                at = int(offset[row, lane]) // size
-                before = memory[at : at + 1].copy()
-                old[row, lane] = before[0]
-                if expected is None or before[0] == expected[row, lane]:
-                    memory[at] = function(before, values[row, lane : lane + 1])[0]
+            found = combine_lanes(memory, offset // size, values, lanes, function, expected)
+            old = np.where(lanes, found, old)
         g.env.counters["atomic_bytes"] += g.active_lanes() * size
         kind = "flat" if space == "flat" else "vm"
         if writes:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
-from convgen.backends.amdgpu.sim.state import Array
+from convgen.backends.amdgpu.sim.state import Array, Bools
 
 Combine = Callable[[Array, Array], Array]
 
@@ -61,3 +61,33 @@ FLOATING: Mapping[str, tuple[Combine, int]] = {
     "pk_add_f16": (_packed(half_to_f32, f32_to_half), 4),
     "pk_add_bf16": (_packed(bf16_to_f32, f32_to_bf16), 4),
 }
+
+
+def combine_lanes(
+    memory: Array, places: Array, values: Array, lanes: Bools, function: Combine, expected: Array | None = None
+) -> Array:
+    """Apply an atomic operation to elements of `memory` in lane order; gives what each [wave, lane] found there.
+
+    With `expected`, only lanes that find it write (compare and swap). Lanes that do not meet are combined at once.
+    """
+    old = np.zeros(places.shape, memory.dtype)
+
+    def apply(rows: Array, columns: Array) -> None:
+        at = places[rows, columns]
+        found = memory[at]
+        old[rows, columns] = found
+        new = function(found, values[rows, columns])
+        memory[at] = new if expected is None else np.where(found == expected[rows, columns], new, found)
+
+    rows, columns = np.nonzero(lanes)
+    if len(np.unique(places[rows, columns])) == len(rows):
+        apply(rows, columns)
+        return old
+    for row in np.unique(rows):
+        some = rows == row
+        if len(np.unique(places[row, columns[some]])) == some.sum():
+            apply(rows[some], columns[some])
+        else:
+            for column in columns[some]:
+                apply(np.array([row]), np.array([column]))
+    return old

@@ -9,6 +9,7 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.archs import BankPhases
+from convgen.backends.amdgpu.sim.combine import combine_lanes
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
 from convgen.backends.amdgpu.sim.hazards import Consumes
@@ -265,11 +266,7 @@ def _atomic(instruction: Instruction, context: Context, function: Callable[[Arra
         memory = g.env.lds.words.view(dtype) if size == 4 else g.env.lds.data.view(np.uint64)
         words = np.moveaxis(np.ascontiguousarray(fetch(g)), 0, -1)
         values = np.ascontiguousarray(words).view(dtype)[..., 0]
-        old = np.zeros(place.shape, dtype)
-        for row, lane in np.argwhere(lanes):
-            at = int(place[row, lane]) // size
-            old[row, lane] = memory[at]
-            memory[at] = function(memory[at : at + 1], values[row, lane : lane + 1])[0]
+        old = combine_lanes(memory, place // size, values, lanes, function)
         g.env.counters["lds_write_bytes"] += int(lanes.sum()) * size
         kept = None if taking is None else taking.copy()
         if returning:

@@ -152,8 +152,8 @@ REDUNDANT = {"triton gfx950": {0x2360}, "iree gfx942": {0x1EA4}}
 
 
 @pytest.mark.parametrize("name", GEMMS)
-def test_mutations_are_noticed(sim: Any, name: str) -> None:
-    """Delete each barrier and wait, weaken each field of each wait by one: all but the redundant ones are findings.
+    """Delete each barrier and wait, weaken each field of a wait and each s_nop by one: all needed ones are noticed.
+    """Delete each barrier and wait, weaken each field of each wait and each s_nop by one: all but the redundant ones are findings.
 
     Two depths take both paths through the software-pipelined loops.
     """
@@ -161,12 +161,15 @@ def test_mutations_are_noticed(sim: Any, name: str) -> None:
     code = (sim.foreign / gemm.file).read_bytes()
     variants = [gemm, attrs.evolve(gemm, depth=288)] if gemm.scalars else [gemm]
     unnoticed = set()
-    for instruction in waits(code, {"s_waitcnt", "s_barrier"}):
-        words = [S_NOP_0]
-        if instruction.name == "s_waitcnt":
-            words += weakened(instruction.words[0])
-        for word in words:
-            mutant = patched(code, instruction.address, word)
+    for instruction in waits(code, {"s_waitcnt", "s_barrier", "s_nop"}):
+        word = instruction.words[0]
+        mutants = {
+            "s_barrier": [S_NOP_0],
+            "s_waitcnt": [S_NOP_0, *weakened(word)],
+            "s_nop": [word - 1] * (word & 0xF > 0),
+        }
+        for mutant_word in mutants[instruction.name]:
+            mutant = patched(code, instruction.address, mutant_word)
             for variant in variants:
                 report, got, want = variant.run(sim.foreign, mutant, max_findings=1)
                 if report.findings:
