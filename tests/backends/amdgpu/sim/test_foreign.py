@@ -152,8 +152,8 @@ REDUNDANT = {"triton gfx950": {0x2360}, "iree gfx942": {0x1EA4}}
 
 
 @pytest.mark.parametrize("name", GEMMS)
+def test_mutations_are_noticed(sim: Any, name: str) -> None:
     """Delete each barrier and wait, weaken each field of a wait and each s_nop by one: all needed ones are noticed.
-    """Delete each barrier and wait, weaken each field of each wait and each s_nop by one: all but the redundant ones are findings.
 
     Two depths take both paths through the software-pipelined loops.
     """
