@@ -1,0 +1,126 @@
+"""Let placement: nothing is computed twice in a block, nothing in a loop that does not change there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from convgen.backends.target import get
+from convgen.config import Config
+from convgen.ir.expr import Binary, Cast, Comparison, Const, Expr, Lane, Not, Select, Surface, Var
+from convgen.ir.mutate import free_vars, postorder
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Block, For, If, Let, Stmt
+from convgen.ir.types import Type
+from convgen.ir.uniform import Uniformity, varying
+from convgen.passes import pipeline
+from convgen.passes.clone import bound_vars
+from convgen.passes.place_lets import place_lets
+from convgen.problem import Conv
+from tests.passes.running import tile_kernel
+
+FACTS = get("gfx942").facts
+
+CASES = {
+    "3x3": ("mb2ic64ih14oc64kh3ph1", "tile=64x64x32 waves=2x2 mma=16x16x16 slots=2"),
+    "odd, fused": ("mb2ic13ih9oc20kh3ph1", "tile=32x32x32 waves=2x1 mma=16x16x16 slots=1 taps=fused"),
+    "1x1, strided": ("mb1ic256ih14oc64oh7kh1sh2ph0", "tile=64x64x32 waves=2x2 mma=32x32x8 slots=2 acc=a"),
+}
+
+
+def lowered(case: str, *disable: str) -> Kernel:
+    descriptor, config = CASES[case]
+    problem = Conv.parse(descriptor, dir="FWD_D", dt="f16")
+    return pipeline.run(tile_kernel(problem, Config.parse(config), FACTS), FACTS, disable)
+
+
+def operands(s: Stmt) -> tuple[Expr, ...]:
+    """The expressions of a statement itself."""
+    bound = set(bound_vars(s)) if not isinstance(s, For) else {s.var, *s.carried, *s.results}
+    return tuple(e for e in s.children() if isinstance(e, Expr) and e not in bound)
+
+
+def occurrences(e: Expr) -> Iterator[Expr]:
+    """Every node of the expression as a tree: what selection, which shares only variables, would compute."""
+    yield e
+    for c in e.children():
+        if isinstance(c, Expr):
+            yield from occurrences(c)
+
+
+def costs(e: Expr, uniform: Uniformity) -> bool:
+    """Whether computing it takes an instruction whose result could have been kept."""
+    if isinstance(e, Surface):
+        return True
+    if isinstance(e, (Const, Var, Lane)) or not isinstance(e.type, Type):
+        return False
+    free = isinstance(e, Cast) and e.type.is_int and e.a.type.elem.is_int and e.type.bits == e.a.type.bits
+    in_flag = isinstance(e, (Comparison, Not)) and e.type.is_bool and uniform(e)
+    return not free and not in_flag
+
+
+def blocks(s: Stmt) -> Iterator[tuple[Stmt, ...]]:
+    """Every block with the statements that stand in it."""
+    stmts = s.stmts if isinstance(s, Block) else (s,)
+    yield stmts
+    for x in stmts:
+        if isinstance(x, For):
+            yield from blocks(x.body)
+        elif isinstance(x, If):
+            yield from blocks(x.then)
+            yield from blocks(x.other)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_expression_is_computed_twice(case: str) -> None:
+    kernel = lowered(case)
+    uniform = Uniformity(varying(kernel))
+    for stmts in blocks(kernel.body):
+        counts = Counter(n for s in stmts for e in operands(s) for n in occurrences(e))
+        assert [str(n) for n, count in counts.items() if count > 1 and costs(n, uniform)] == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_does_not_change_in_a_loop_is_computed_before_it(case: str) -> None:
+    kernel = lowered(case)
+    uniform = Uniformity(varying(kernel))
+    for loop in (s for s in postorder(kernel) if isinstance(s, For)):
+        inside = {loop.var, *loop.carried, *bound_vars(loop.body)}
+        for s in blocks(loop.body):
+            found = (n for x in s for e in operands(x) for n in occurrences(e) if costs(n, uniform))
+            assert [str(n) for n in found if not inside & set(free_vars(n))] == []
+
+
+def vector_work(kernel: Kernel) -> int:
+    """Varying integer operations in the body of the K loop."""
+    (loop,) = (s for s in postorder(kernel) if isinstance(s, For))
+    varies = varying(kernel)
+    uniform = Uniformity(varies)
+    roots = (e for stmts in blocks(loop.body) for s in stmts for e in operands(s))
+    nodes = (n for e in roots for n in occurrences(e))
+    return sum(isinstance(n, (Binary, Select, Not)) and not uniform(n) for n in nodes)
+
+
+#: At most so many operations remain in the loop: the halo masks of each pixel message, no address arithmetic.
+WORK = {"3x3": 20, "1x1, strided": 0}
+
+
+@pytest.mark.parametrize("case", WORK)
+def test_address_arithmetic_leaves_the_loop(case: str) -> None:
+    assert vector_work(lowered(case)) <= WORK[case]
+    assert vector_work(lowered(case, "place_lets")) > 2 * WORK[case]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_idempotent(case: str) -> None:
+    once = lowered(case)
+    assert place_lets(once) is once
+
+
+def test_lets_that_are_there_serve() -> None:
+    """A value that has a name already is not given another."""
+    kernel = lowered("3x3")
+    named = [s.value for s in postorder(kernel) if isinstance(s, Let) and not isinstance(s.value, (Const, Var))]
+    assert len(named) == len(set(named))

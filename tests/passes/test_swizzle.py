@@ -1,0 +1,72 @@
+"""Swizzles: no access that the kernels make has a bank conflict, counted here anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from convgen.backends.target import get
+from convgen.config import Config
+from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import SharedPhases
+from convgen.ir.fragment import Fragment
+from convgen.ir.memory import Shared
+from convgen.plan import Plan, make_plan
+from convgen.problem import Conv
+
+PROBLEM = Conv.parse("mb1ic64ih16oc64kh3ph1", dir="FWD_D", dt="f16")
+CHUNK = 16
+
+
+def conflicts(tile: Shared, layout: Fragment, phases: SharedPhases) -> int:
+    """Cycles beyond one a phase, over all 16-byte accesses of the first subgroup."""
+    extra = 0
+    elems = CHUNK // tile.elem.bytes
+    for register in range(0, layout.registers, elems):
+        at = [layout.coords(0, lane, register) for lane in range(64)]
+        row, col = layout.dims
+        starts = [tile.address(0, a[row], a[col]) for a in at]
+        for lanes in phases.phases:
+            words = {starts[lane] // 4 + w for lane in lanes for w in range(CHUNK // 4)}
+            by_bank = [0] * phases.banks
+            for word in words:
+                by_bank[word % phases.banks] += 1
+            extra += max(by_bank) - 1
+    return extra
+
+
+def plans(target: str, tile_k: int) -> list[Plan]:
+    """Plans with all atoms of a target and two tile shapes."""
+    facts = get(target).facts
+    found = []
+    for atom in facts.atoms:
+        if atom.ab.name == "f16":
+            for tile, waves in (((64, 64), (2, 2)), ((128, 128), (2, 2)), ((64, 128), (1, 4))):
+                config = Config((*tile, tile_k), waves, (atom.rows, atom.cols, atom.k))
+                try:
+                    found.append(make_plan(PROBLEM, config, facts))
+                except DoesNotFit:
+                    continue
+    return found
+
+
+@pytest.mark.parametrize("tile_k", [32, 64])
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_no_access_has_a_bank_conflict(target: str, tile_k: int) -> None:
+    made = plans(target, tile_k)
+    assert {plan.config.mma[0] for plan in made} == {16, 32}
+    for plan in made:
+        facts = plan.facts
+        for tile, read, write in (
+            (plan.weights_tile, plan.mma.a, plan.weights_copy),
+            (plan.pixels_tile, plan.mma.b, plan.pixels_copy),
+        ):
+            if read.contiguous("k") * tile.elem.bytes >= CHUNK:
+                assert conflicts(tile, read, facts.shared_read) == 0, f"{plan.config} reads {tile.name}"
+            assert conflicts(tile, write, facts.shared_write) == 0, f"{plan.config} writes {tile.name}"
+
+
+def test_without_a_swizzle_there_would_be_conflicts() -> None:
+    plan = plans("gfx942", 64)[0]
+    tile = plan.weights_tile
+    plain = Shared(tile.name, tile.elem, tile.rows, tile.cols, tile.pitch, tile.slots, type(tile.swizzle)(), tile.chunk)
+    assert conflicts(plain, plan.mma.a, plan.facts.shared_read) > 0
