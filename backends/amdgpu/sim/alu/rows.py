@@ -17,7 +17,9 @@ class VectorRow:
     results: tuple[str, ...]
     sources: tuple[str, ...]
     function: Function
-    poison: str = "all"  #: "all", "words" (result word k from source words k), "low" (low word from low words)
+    #: what a result word depends on: "all", "words" (word k of the sources), "low" (the low word on low words only),
+    #: "select" (the source that the mask picks, and the mask)
+    poison: str = "all"
     transcendental: bool = False
     dot: bool = False
 

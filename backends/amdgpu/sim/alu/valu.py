@@ -153,7 +153,11 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
         writes |= context.bits(target)
     if cmpx:
         writes |= scalar_bits(EXEC, 2)
-    final = with_poison(run, instruction, context, targets, row.results, poisons, reads | writes, row.poison, cmpx=cmpx)
+    rule = "all" if row.poison == "select" else row.poison
+    chosen = _selected(instruction, context, fetches[2]) if row.poison == "select" and dpp is None else None
+    final = with_poison(
+        run, instruction, context, targets, row.results, poisons, reads | writes, rule, cmpx=cmpx, whole_of=chosen
+    )
     partial = high or instruction.modifiers.get("dst_sel", "DWORD") != "DWORD"
     produces, consumes = vector_hazards(
         reads, writes, trans=row.transcendental, dot=row.dot, partial=bool(partial), cmpx=cmpx
@@ -168,6 +172,22 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
     if "div_fmas" in instruction.name:
         step.consumes += (Consumes("div_fmas", scalar_bits(VCC, 2)),)
     return step
+
+
+def _selected(instruction: Instruction, context: Context, mask_of: Fetch) -> Callable[[WaveGroup], Bools | None]:
+    """The poison of v_cndmask: that of the source each lane picks, and of the mask."""
+    first, second, mask = (poison_source(operand, context) for operand in instruction.operands[1:4])
+    everything = slice(None)
+
+    def lanes(g: WaveGroup) -> Bools | None:
+        rows = [None if source is None else source.lanes(g, everything) for source in (first, second, mask)]
+        if all(row is None for row in rows):
+            return None
+        unset, set_, doubt = (np.zeros((1, 1), np.bool_) if row is None else row for row in rows)
+        picked: Bools = np.where(mask_of(g), set_, unset) | doubt
+        return picked
+
+    return lanes
 
 
 def _first_two(instruction: Instruction, context: Context, skip: int) -> int:
@@ -250,8 +270,12 @@ def with_poison(
     rule: str,
     *,
     cmpx: bool = False,
+    whole_of: Callable[[WaveGroup], Bools | None] | None = None,
 ) -> Run:
-    """`run` followed by the poison of its results, where any register it touches may be poisoned."""
+    """`run` followed by the poison of its results, where any register it touches may be poisoned.
+
+    `whole_of` says which lanes are poisoned where that is not simply any source.
+    """
     fixed = tuple(sources)
     word_sets = {
         "all": (slice(None), slice(None)),
@@ -264,7 +288,7 @@ def with_poison(
         if not g.poison & touched:
             run(g)
             return
-        whole = any_poison(g, fixed)
+        whole = any_poison(g, fixed) if whole_of is None else whole_of(g)
         low = whole if rule == "all" else any_poison(g, fixed, word_sets[0])
         high = any_poison(g, fixed, word_sets[1]) if rule == "words" else whole
         low = None if low is None else low.copy()

@@ -194,7 +194,7 @@ _PLAIN: dict[str, VectorRow] = {
     "v_or_b32": row("u32 = u32 u32", lambda a, b: a | b),
     "v_xor_b32": row("u32 = u32 u32", lambda a, b: a ^ b),
     "v_xnor_b32": row("u32 = u32 u32", lambda a, b: ~(a ^ b)),
-    "v_cndmask_b32": row("u32 = b32 b32 mask", _select),
+    "v_cndmask_b32": row("u32 = b32 b32 mask", _select, poison="select"),
     "v_add_u32": row("u32 = u32 u32", lambda a, b: a + b),
     "v_sub_u32": row("u32 = u32 u32", lambda a, b: a - b),
     "v_subrev_u32": row("u32 = u32 u32", lambda a, b: b - a),

@@ -173,6 +173,17 @@ CASES = {
         "s_nop 0",
     ),
     "uninitialised register": Case("poison", "v_mov_b32_e32 v2, 0", "v_mov_b32_e32 v2, 0"),
+    "selection of defined data": Case(
+        "poison",
+        "v_cmp_gt_u32_e32 vcc, 64, v0\n s_nop 1\n v_cndmask_b32_e32 v2, v40, v0, vcc",
+        "v40, v0",
+        "v0, v40",
+    ),
+    "low word of a 64-bit addition": Case(
+        "poison",
+        "v_mov_b32_e32 v40, 1\n v_mad_u64_u32 v[2:3], s[20:21], v0, v1, v[40:41]",
+        "v_mov_b32_e32 v40, 1",
+    ),
     "uninitialised lds": Case(
         "poison", "ds_write_b32 v1, v0\n ds_read_b32 v2, v1\n s_waitcnt lgkmcnt(0)", "ds_write_b32 v1, v0"
     ),
