@@ -1,4 +1,4 @@
-"""Pipelining of copies: what is loaded, stored and read when, for few and many trips on one and two slots."""
+"""Pipelining of copies and fragments: what is loaded, stored and read when, for few and many trips, one or two slots."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from convgen.ir.simplify import simplify
 from convgen.ir.stmt import Barrier, Block, For, Let, LoadShared, LoadView, Stmt, StoreShared, block
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.clone import sites
+from convgen.passes.rotate_fragments import rotate_fragments
 from convgen.problem import Conv
 from tests.passes.running import assert_right, tile_kernel
 
@@ -84,6 +85,11 @@ def integer(e: Expr, values: dict[Var, Expr]) -> int:
     return found.bits
 
 
+def pipelined(trips: int, slots: int, waves: int) -> Kernel:
+    """With the fragments of the next iteration read ahead too."""
+    return rotate_fragments(buffer_shared(kernel(trips, slots, waves)))
+
+
 def trace(k: Kernel) -> list[Event]:
     return list(run(k.body, {}, {}, {}))
 
@@ -93,8 +99,9 @@ CASES = [(trips, slots) for trips in range(1, 7) for slots in (1, 2)]
 
 @pytest.mark.parametrize(("trips", "slots"), CASES)
 @pytest.mark.parametrize("waves", [1, 2])
-def test_every_block_is_loaded_stored_and_read_once(trips: int, slots: int, waves: int) -> None:
-    events = trace(buffer_shared(kernel(trips, slots, waves)))
+@pytest.mark.parametrize("rotate", [False, True])
+def test_every_block_is_loaded_stored_and_read_once(trips: int, slots: int, waves: int, rotate: bool) -> None:
+    events = trace(pipelined(trips, slots, waves) if rotate else buffer_shared(kernel(trips, slots, waves)))
     for operand, tile in (("src", "src_tile"), ("wei", "wei_tile")):
         assert [e.step for e in events if e.kind == "load" and e.operand == operand] == list(range(trips))
         stores = [(e.step, e.slot) for e in events if e.kind == "store" and e.operand == tile]
@@ -125,9 +132,10 @@ def test_barriers(trips: int, slots: int) -> None:
     assert not any(isinstance(s, Barrier) for s in postorder(alone))
 
 
+@pytest.mark.parametrize("rotate", [False, True])
 @pytest.mark.parametrize(("trips", "slots"), [(1, 1), (1, 2), (2, 1), (2, 2), (5, 1), (6, 2)])
-def test_no_barrier_is_there_in_vain(trips: int, slots: int) -> None:
-    buffered = buffer_shared(kernel(trips, slots, 2))
+def test_no_barrier_is_there_in_vain(trips: int, slots: int, rotate: bool) -> None:
+    buffered = pipelined(trips, slots, 2) if rotate else buffer_shared(kernel(trips, slots, 2))
     assert_right(problem(trips), buffered)
     for lost in [s for s in postorder(buffered) if isinstance(s, Barrier)]:
         with pytest.raises(InterpError, match=r"race|nobody wrote"):
@@ -136,6 +144,22 @@ def test_no_barrier_is_there_in_vain(trips: int, slots: int) -> None:
 
 def dropping(lost: Stmt, b: Block) -> Stmt:
     return block(*(s for s in b.stmts if s is not lost))
+
+
+@pytest.mark.parametrize("trips", [6, 7])
+def test_fragments_are_read_one_iteration_ahead(trips: int) -> None:
+    """In the loop every multiplication stands before every read; the operands it takes are carried."""
+    (loop,) = (s for s in postorder(pipelined(trips, 2, 2)) if isinstance(s, For))
+    stmts = loop.body.stmts if isinstance(loop.body, Block) else ()
+    kinds = ["mma" if isinstance(s, Let) else "read" for s in stmts if isinstance(s, (Let, LoadShared))]
+    assert kinds == ["mma", "read", "read", "mma", "read", "read"]
+    first = next(s.value for s in stmts if isinstance(s, Let) and isinstance(s.value, Mma))
+    assert {first.a, first.b} <= set(loop.carried)
+
+
+def test_a_loop_on_one_slot_cannot_read_ahead() -> None:
+    buffered = buffer_shared(kernel(6, 1, 2))
+    assert rotate_fragments(buffered) is buffered
 
 
 @pytest.mark.parametrize("slots", [1, 2])

@@ -103,14 +103,14 @@ def vector_work(kernel: Kernel) -> int:
     return sum(isinstance(n, (Binary, Select, Not)) and not uniform(n) for n in nodes)
 
 
-#: At most so many operations remain in the loop: the halo masks of each pixel message, no address arithmetic.
-WORK = {"3x3": 20, "1x1, strided": 0}
+#: So many operations remain in the loop: the halo masks of each pixel message, no address arithmetic.
+WORK = {"3x3": 5, "1x1, strided": 0}
 
 
 @pytest.mark.parametrize("case", WORK)
 def test_address_arithmetic_leaves_the_loop(case: str) -> None:
     assert vector_work(lowered(case)) <= WORK[case]
-    assert vector_work(lowered(case, "place_lets")) > 2 * WORK[case]
+    assert vector_work(lowered(case, "place_lets")) > 100
 
 
 @pytest.mark.parametrize("case", CASES)
