@@ -43,7 +43,7 @@ def compile_ds_lanes(instruction: Instruction, context: Context) -> Step | None:
     match = _TRANSPOSED.match(instruction.name)
     if match is None:
         return None
-    if context.arch.lds_bytes <= 64 << 10:
+    if not context.arch.transposed_reads:
         raise unsupported(instruction, f"no transposing reads on {context.arch.name}")
     return _transposed(instruction, context, int(match[1]))
 
