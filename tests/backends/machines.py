@@ -99,9 +99,8 @@ def _instruction(draw: st.DrawFn, pool: _Pool) -> Instruction:
             made = Instruction(BARRIER)
         case _:
             op, access = (SHARED, _access(draw, "shared")) if kind == "d" else (GLOBAL, _access(draw, "global"))
-            data = (*sources("v", 1), Imm(0))[:1] if access.write else ()
-            address = (*sources("v", 1), Imm(0))[:1]
-            made = Instruction(op, () if access.write else result("v"), (*data, *address), access=access)
+            given: list[Operand] = [*sources("v", 2), Imm(0), Imm(0)]
+            made = Instruction(op, () if access.write else result("v"), tuple(given[: 1 + access.write]), access=access)
     pool.note(list(made.defs()))
     return made
 

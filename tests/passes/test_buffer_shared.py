@@ -1,4 +1,4 @@
-"""Pipelining of copies and fragments: what is loaded, stored and read when, for few and many trips, one or two slots."""
+"""Pipelining of copies and fragments: what is loaded, stored and read when, for few and many trips."""
 
 from __future__ import annotations
 

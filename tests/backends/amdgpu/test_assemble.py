@@ -32,7 +32,9 @@ def code(request: pytest.FixtureRequest) -> Code:
 
 def section(code_object: bytes | None, name: str) -> bytes:
     assert code_object is not None
-    data: bytes = ELFFile(io.BytesIO(code_object)).get_section_by_name(name).data()
+    found = ELFFile(io.BytesIO(code_object)).get_section_by_name(name)
+    assert found is not None
+    data: bytes = found.data()
     return data
 
 
