@@ -1,0 +1,56 @@
+"""What a benchmark prints: figures, each beside a peer measured in the same run."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+from collections.abc import Callable, Iterable
+from time import perf_counter
+
+import attrs
+
+
+@attrs.frozen
+class Figure:
+    """One measurement; `times` says how often the peer's cost it is, `budget` how often it may be."""
+
+    name: str
+    value: float
+    unit: str
+    peer: str = ""
+    times: float | None = None
+    budget: float | None = None
+
+
+def best(run: Callable[[], object], rounds: int = 5) -> float:
+    """Seconds of the quickest of some runs, the collector off."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        return min(_once(run) for _ in range(rounds))
+    finally:
+        if was:
+            gc.enable()
+
+
+def _once(run: Callable[[], object]) -> float:
+    start = perf_counter()
+    run()
+    return perf_counter() - start
+
+
+def main(title: str, measure: Callable[[], Iterable[Figure]]) -> None:
+    """Measure and print: a table, or JSON with --json."""
+    parser = argparse.ArgumentParser(description=title)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    arguments = parser.parse_args()
+    figures = list(measure())
+    if arguments.json:
+        print(json.dumps({"title": title, "figures": [attrs.asdict(f) for f in figures]}, indent=2))
+        return
+    print(title)
+    for f in figures:
+        times = "" if f.times is None else f"{f.times:8.2f} x {f.peer}"
+        budget = "" if f.budget is None else f" (budget {f.budget:.2f})"
+        print(f"  {f.name:<44}{f.value:>10.2f} {f.unit:<6}{times}{budget}")
