@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import attrs
 from lib.figures import Figure, best, main
 
-from convgen.ir.expr import Add, Expr, const, var
+from convgen.ir.expr import Add, Expr, Var, const, var
 from convgen.ir.mutate import mutate, postorder, substitute
 from convgen.ir.node import sweep
 
@@ -64,10 +64,10 @@ def measure() -> Iterator[Figure]:
     walk = best(lambda: sum(1 for _ in postorder(root)))
     same = best(lambda: mutate(root, {}))
     yield Figure("rewrite without change, a node", same / nodes * 1e9, "ns", "a post-order walk", same / walk)
-    leaf = next(e for e in postorder(root) if type(e).__name__ == "Var")
+    leaf = next(e for e in postorder(root) if isinstance(e, Var))
 
     def replace() -> None:
-        substitute(root, {leaf: var("y")})  # type: ignore[dict-item]  # found by its class
+        substitute(root, {leaf: var("y")})
 
     changed = best(replace)
     tree = as_tuples(root)
