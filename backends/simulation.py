@@ -23,8 +23,8 @@ class KernelArg:
 class LaunchRequest:
     """One kernel launch. `grid` counts workgroups, `workgroup` counts threads, both (x, y, z).
 
-    `lds_bytes` is dynamic local memory on top of what the code object declares. `groups` names the linear workgroup
-    ids (x fastest) to run; None runs the whole grid.
+    `lds_bytes` is the local memory of a workgroup in all, where the host asks for more than the code object declares.
+    `groups` names the linear workgroup ids (x fastest) to run; None runs the whole grid.
     """
 
     kernel: str

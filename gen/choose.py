@@ -61,7 +61,7 @@ def _configs(problem: Conv, atom: MmaAtom, facts: TargetFacts) -> Iterator[Confi
         copied = facts.subgroup_size * wm * wn * chunk // k  # rows that all lanes copy in one round
         if m % (wm * atom.cols) or n % (wn * atom.rows) or k % atom.k or m % copied or n % copied:
             continue
-        for slots, taps in product((2, 1), modes):
+        for slots, taps in product((2, 3, 1), modes):
             acc = m * n // (wm * wn * facts.subgroup_size)
             if (m + n) * k * atom.ab.bytes * slots <= facts.shared_bytes:
                 yield Config(

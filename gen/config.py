@@ -71,14 +71,14 @@ def _choice(*options: str) -> Callable[[str], str | None]:
 
 
 def _slots(text: str) -> int | None:
-    return int(text) if text in ("1", "2") else None
+    return int(text) if text in ("1", "2", "3") else None
 
 
 _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tile": ("MxNxK", _numbers(_TRIPLE)),
     "waves": ("MxN", _numbers(_PAIR)),
     "mma": ("ROWSxCOLSxK", _numbers(_TRIPLE)),
-    "slots": ("1|2", _slots),
+    "slots": ("1|2|3", _slots),
     "taps": ("split|fused", _choice("split", "fused")),
     "acc": ("v|a", _choice("v", "a")),
 }

@@ -217,7 +217,7 @@ def _record(program: Program, emitted: list[Emitted]) -> LaunchRecord:
     for kernel, e in zip(program.ir.kernels, emitted):
         args = tuple(_argument(program.problem, p, offset) for p, (_, offset, _) in zip(kernel.params, e.arguments))
         workgroup = (kernel.subgroups * kernel.width, 1, 1)
-        launches.append(Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size))
+        launches.append(Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size, e.lds_bytes))
     return LaunchRecord(program.target.facts.name, None, tuple(launches), str(program.problem))
 
 

@@ -86,7 +86,7 @@ class Scalar:
 @attrs.frozen
 class Launch:
     """One kernel launch. `grid` counts workgroups, `workgroup` threads, both x, y, z; `grid_expr` says how a host
-    computes the grid for other sizes. `lds_bytes` is dynamic local memory, on top of what the code object declares.
+    computes the grid for other sizes. `lds_bytes` is the local memory of a workgroup, in all.
     """
 
     kernel: str

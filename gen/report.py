@@ -22,7 +22,7 @@ def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | No
                 "grid": list(launch.grid),
                 "workgroup": list(launch.workgroup),
                 "registers": dict(code.kernels[launch.kernel].registers),
-                "lds_bytes": code.kernels[launch.kernel].lds_bytes + launch.lds_bytes,
+                "lds_bytes": launch.lds_bytes,
             }
             for launch in code.record.launches
         ],

@@ -115,9 +115,7 @@ u8, u16, u32, u64 = (Type(f"u{b}", Kind.UNSIGNED, b) for b in (8, 16, 32, 64))
 f16, f32, f64 = (Type(f"f{b}", Kind.FLOAT, b) for b in (16, 32, 64))
 bf16 = Type("bf16", Kind.FLOAT, 16)
 
-SCALARS: dict[str, Type] = {
-    t.name: t for t in (bool_, s8, s16, s32, s64, u8, u16, u32, u64, f16, bf16, f32, f64)
-}
+SCALARS: dict[str, Type] = {t.name: t for t in (bool_, s8, s16, s32, s64, u8, u16, u32, u64, f16, bf16, f32, f64)}
 
 
 def scalar(name: str) -> Type:
@@ -129,5 +127,6 @@ def scalar(name: str) -> Type:
 def vector(elem: Type, lanes: int) -> VectorType:
     """The interned vector type of `lanes` elements per lane."""
     return VectorType(elem, lanes)
+
 
 surface = vector(u32, 4)  #: what names a bounded window of global memory (AMD: the four words of a buffer descriptor)

@@ -1,10 +1,11 @@
-"""Overlap copies into shared memory with the multiplication, on one or two slots of the tile.
+"""Overlap copies into shared memory with the multiplication, on one, two or three slots of the tile.
 
 The loop `for i: barrier; copies(i); barrier; compute` becomes, with L(i) the loads of iteration i into registers and
 S(i) their stores to slot i % slots:
 
     1 slot    L(0);               for i: barrier; S(i); L(i+1); barrier; compute(i)
     2 slots   L(0); S(0); L(1);   for i: barrier; compute(i); S(i+1); L(i+2)
+    3 slots   ... S(1); L(2);     for i: barrier; compute(i); S(i+2); L(i+3)
 
 The loop runs while every stage has work; the last iterations are peeled, so nothing is loaded or stored in vain. The
 body is unrolled by the number of slots, so that slots are constants.

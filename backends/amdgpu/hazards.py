@@ -14,6 +14,7 @@ import attrs
 
 from convgen.backends.amdgpu.isa import OPCODES
 from convgen.backends.amdgpu.physical import Physical, Word, Words
+from convgen.backends.dataflow import solve
 from convgen.backends.machine import Function, Instruction, Reg, Unit
 
 
@@ -136,26 +137,21 @@ class _Clock:
 
 def insert_nops(function: Function, physical: Physical, target: str) -> None:
     """Add the no-ops that `function`, waits in place, needs on `target`."""
-    entry: dict[int, History] = {0: {}}
-    work = [0]
-    while work:
-        index = work.pop(0)
-        clock = _Clock(physical, target, entry[index])
+
+    def transfer(index: int, history: History) -> History:
+        clock = _Clock(physical, target, history)
         for i in function.blocks[index].instructions:
             clock.step(i)
-        for s in function.successors(index):
-            merged = _latest(entry.get(s), clock.leave())
-            if merged != entry.get(s):
-                entry[s] = merged
-                work.append(s)
+        return clock.leave()
+
+    entry = solve(function, {}, transfer, _latest)
     for index, block in enumerate(function.blocks):
         clock = _Clock(physical, target, entry.get(index, {}))
         block.instructions = list(_with_nops(block.instructions, clock))
 
 
-def _latest(a: History | None, b: History) -> History:
-    if a is None:
-        return b
+def _latest(a: History, b: History) -> History:
+    """What either path has left; the later of two marks asks for more."""
     out = {w: dict(marks) for w, marks in a.items()}
     for w, marks in b.items():
         held = out.setdefault(w, {})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from convgen.backends.amdgpu.tables import FACTS
+from convgen.backends.amdgpu.tables import FACTS, WAVE
 from convgen.backends.machine import Opcode, Unit
 
 _SCC = ("scc",)
@@ -28,9 +28,16 @@ _SALU_SCC = (
 _SALU = ("s_mov_b32 s_mov_b64 s_mul_i32 s_mul_hi_u32").split()
 _SALU_READS_SCC = ("s_cselect_b32 s_cselect_b64").split()
 
-_LDS_LATENCY = 20
-_GLOBAL_LATENCY = 150
-_SCALAR_LATENCY = 50
+#: bytes a lane -> mnemonic suffix
+LOAD_WIDTH = {16: "dwordx4", 12: "dwordx3", 8: "dwordx2", 4: "dword", 2: "ushort", 1: "ubyte"}
+STORE_WIDTH = {16: "dwordx4", 12: "dwordx3", 8: "dwordx2", 4: "dword", 2: "short", 1: "byte"}
+DS_READ_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "u16", 1: "u8"}
+DS_WRITE_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "b16", 1: "b8"}
+
+_LATENCY = {Unit.SHARED: 20, Unit.GLOBAL: 150, Unit.SCALAR_MEMORY: 50}
+
+#: Bytes that one SIMD's share of the path moves in a slot: 128 and 64 bytes a clock for the four SIMDs of a unit.
+_SLOT_BYTES = {Unit.SHARED: 128, Unit.GLOBAL: 64}
 
 
 def _rows() -> dict[str, Opcode]:
@@ -39,14 +46,17 @@ def _rows() -> dict[str, Opcode]:
     rows += [Opcode(n, Unit.SALU) for n in _SALU]
     rows += [Opcode(n, Unit.SALU, reads=_SCC) for n in _SALU_READS_SCC]
     rows.append(Opcode("s_addc_u32", Unit.SALU, reads=_SCC, writes=_SCC))
-    rows += [Opcode(f"s_load_dwordx{n}", Unit.SCALAR_MEMORY, _SCALAR_LATENCY) for n in (2, 4, 8)]
-    rows.append(Opcode("s_load_dword", Unit.SCALAR_MEMORY, _SCALAR_LATENCY))
-    rows += [Opcode(f"ds_read_{w}", Unit.SHARED, _LDS_LATENCY) for w in ("b128", "b64", "b32", "u16", "u8")]
-    rows += [Opcode(f"ds_write_{w}", Unit.SHARED, _LDS_LATENCY) for w in ("b128", "b64", "b32", "b16", "b8")]
-    for width in ("dwordx4", "dwordx3", "dwordx2", "dword"):
-        rows += [Opcode(f"buffer_{m}_{width}", Unit.GLOBAL, _GLOBAL_LATENCY) for m in ("load", "store")]
-    rows += [Opcode(f"buffer_load_{w}", Unit.GLOBAL, _GLOBAL_LATENCY) for w in ("ushort", "ubyte")]
-    rows += [Opcode(f"buffer_store_{w}", Unit.GLOBAL, _GLOBAL_LATENCY) for w in ("short", "byte")]
+    rows += [Opcode(f"s_load_dwordx{n}", Unit.SCALAR_MEMORY, _LATENCY[Unit.SCALAR_MEMORY]) for n in (2, 4, 8)]
+    rows.append(Opcode("s_load_dword", Unit.SCALAR_MEMORY, _LATENCY[Unit.SCALAR_MEMORY]))
+    for name, unit, widths in (
+        ("ds_read", Unit.SHARED, DS_READ_WIDTH),
+        ("ds_write", Unit.SHARED, DS_WRITE_WIDTH),
+        ("buffer_load", Unit.GLOBAL, LOAD_WIDTH),
+        ("buffer_store", Unit.GLOBAL, STORE_WIDTH),
+    ):
+        for lane_bytes, suffix in widths.items():
+            busy = -(-lane_bytes * WAVE // _SLOT_BYTES[unit])
+            rows.append(Opcode(f"{name}_{suffix}", unit, _LATENCY[unit], busy))
     rows += [Opcode(n, Unit.CONTROL) for n in ("s_waitcnt", "s_barrier", "s_nop", "s_endpgm", "s_branch")]
     rows += [Opcode(n, Unit.CONTROL, reads=_SCC) for n in ("s_cbranch_scc0", "s_cbranch_scc1")]
     return {row.name: row for row in rows}
@@ -60,13 +70,6 @@ def mfma(name: str) -> Opcode:
     """The row of a matrix instruction: it blocks its pipe for its passes; its result is readable some passes later."""
     passes = next(a.passes for facts in FACTS.values() for a in facts.atoms if a.name == name)
     return Opcode(name, Unit.MATRIX, latency=passes + 3, busy=passes, early_clobber=True)
-
-
-#: bytes a lane -> mnemonic suffix
-LOAD_WIDTH = {16: "dwordx4", 12: "dwordx3", 8: "dwordx2", 4: "dword", 2: "ushort", 1: "ubyte"}
-STORE_WIDTH = {16: "dwordx4", 12: "dwordx3", 8: "dwordx2", 4: "dword", 2: "short", 1: "byte"}
-DS_READ_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "u16", 1: "u8"}
-DS_WRITE_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "b16", 1: "b8"}
 
 
 def is_inline(value: int) -> bool:

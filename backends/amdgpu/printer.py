@@ -20,6 +20,7 @@ from convgen.ir.program import Kernel
 _COMMENT_COLUMN = 64
 _SGPR_GRANULE = 8
 _VGPR_GRANULE = 8
+_KEEP_DENORMALS = 3  # neither sources nor results are flushed; the default for f32 would flush both
 
 
 @attrs.frozen
@@ -118,6 +119,8 @@ def kernel_text(kernel: Kernel, header: Sequence[str], body: Iterator[str], maps
         "accum_offset": r.accum_offset,
         "next_free_sgpr": max(1, r.sgpr),
         "reserve_vcc": 0,
+        "float_denorm_mode_32": _KEEP_DENORMALS,
+        "float_denorm_mode_16_64": _KEEP_DENORMALS,
     }
     lines += [f"        .amdhsa_{key} {value}" for key, value in directives.items()]
     lines += ["    .end_amdhsa_kernel", f"// workgroup of {threads} threads"]

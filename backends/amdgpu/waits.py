@@ -13,15 +13,14 @@ import attrs
 
 from convgen.backends.amdgpu.isa import OPCODES
 from convgen.backends.amdgpu.physical import Physical, Word
-from convgen.backends.machine import Function, Instruction, Unit
+from convgen.backends.dataflow import solve
+from convgen.backends.machine import Access, Function, Instruction, Unit
 
 #: Greatest count each field holds (CDNA3 ISA 4.4): a wait for more is clamped, which only waits longer.
 FIELD_MAX = {"vmcnt": 63, "lgkmcnt": 15}
 
 _COUNTER_OF = {Unit.GLOBAL: "vmcnt", Unit.SHARED: "lgkmcnt", Unit.SCALAR_MEMORY: "lgkmcnt"}
 
-#: What an LDS operation leaves to wait for besides its registers: a barrier must find it done.
-_LDS_ORDER = Word("lds order", 0)
 #: Marks a scalar load, which may return before older operations of its counter.
 _OUT_OF_ORDER = Word("out of order", 0)
 
@@ -59,41 +58,87 @@ class _Counter:
         return cls(issued, 0, {w: issued - age for w, age in ages.items()})
 
 
-State = dict[str, Ages]
+State = Mapping[str, Ages]
 
 
 def insert_waits(function: Function, physical: Physical) -> None:
     """Add the waits that `function`, its registers placed, needs."""
-    entry: dict[int, State] = {0: {name: {} for name in FIELD_MAX}}
-    work = [0]
-    while work:
-        index = work.pop(0)
-        counters = {name: _Counter.of(ages) for name, ages in entry[index].items()}
+    ahead = _accesses_ahead(function)
+
+    def transfer(index: int, state: State) -> State:
+        counters = _counters(state)
         for i in function.blocks[index].instructions:
-            _step(counters, i, physical)
-        for s in function.successors(index):
-            merged = {name: _youngest(entry.get(s, {}).get(name, {}), c.ages()) for name, c in counters.items()}
-            if merged != entry.get(s):
-                entry[s] = merged
-                work.append(s)
+            _step(counters, i, physical, ahead)
+        return {name: counter.ages() for name, counter in counters.items()}
+
+    nothing: State = {name: {} for name in FIELD_MAX}
+    entry = solve(function, nothing, transfer, _merge)
     for index, block in enumerate(function.blocks):
-        counters = {name: _Counter.of(ages) for name, ages in entry.get(index, {}).items()}
-        block.instructions = list(_with_waits(block.instructions, counters, physical))
+        block.instructions = list(
+            _with_waits(block.instructions, _counters(entry.get(index, nothing)), physical, ahead)
+        )
 
 
-def _youngest(a: Ages, b: Ages) -> Ages:
+def _counters(state: State) -> dict[str, _Counter]:
+    return {name: _Counter.of(ages) for name, ages in state.items()}
+
+
+def _merge(a: State, b: State) -> State:
     """What is outstanding on either path; the younger age asks for the stricter wait."""
-    merged = dict(a)
-    for w, age in b.items():
-        merged[w] = min(age, merged.get(w, age))
-    return merged
+    return {name: {w: min(a[name].get(w, age), age) for w, age in {**a[name], **b[name]}.items()} for name in a}
+
+
+# ---------------------------------------------------------------- barriers
+
+#: barrier (by identity) -> the shared-memory accesses that may follow it before the next barrier
+Ahead = Mapping[int, Mapping[Access, None]]
+
+
+def _accesses_ahead(function: Function) -> Ahead:
+    """A barrier publishes what other waves touch next: later accesses are the business of later barriers."""
+    blocks = function.blocks
+    upcoming: list[dict[Access, None]] = [{} for _ in blocks]
+    ahead: dict[int, dict[Access, None]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for index in reversed(range(len(blocks))):
+            now = {a: None for s in function.successors(index) for a in upcoming[s]}
+            for i in reversed(blocks[index].instructions):
+                if i.barrier:
+                    ahead[id(i)], now = now, {}
+                elif i.access is not None and i.access.space == "shared":
+                    now = {i.access: None, **now}
+            if now.keys() != upcoming[index].keys():
+                upcoming[index], changed = now, True
+    return ahead
+
+
+def _order_words(i: Instruction) -> tuple[Word, ...]:
+    """What an operation leaves outstanding besides its registers: its deed in shared memory, or its disorder."""
+    if i.op.unit is Unit.SCALAR_MEMORY:
+        return (_OUT_OF_ORDER,)
+    return (_deed(i.access),) if i.op.unit is Unit.SHARED and i.access is not None else ()
+
+
+def _deed(access: Access) -> Word:
+    return Word(f"{'write' if access.write else 'read'} {access.region}", access.slot)
+
+
+def _published(counter: _Counter, ahead: Mapping[Access, None]) -> Iterator[Word]:
+    """The outstanding deeds that a barrier must see done, for an access ahead may touch the same place."""
+    for access in ahead:
+        deeds = [f"write {access.region}"] + ([f"read {access.region}"] if access.write else [])
+        for w in counter.last:
+            if w.bank in deeds and (w.number == access.slot or min(w.number, access.slot) < 0):
+                yield w
 
 
 def _with_waits(
-    body: Iterable[Instruction], counters: dict[str, _Counter], physical: Physical
+    body: Iterable[Instruction], counters: dict[str, _Counter], physical: Physical, ahead: Ahead
 ) -> Iterator[Instruction]:
     for i in body:
-        required = _step(counters, i, physical)
+        required = _step(counters, i, physical, ahead)
         if required:
             fields = tuple(f"{name}({min(n, FIELD_MAX[name])})" for name, n in required.items())
             clamped = [name for name, n in required.items() if n > FIELD_MAX[name]]
@@ -103,16 +148,15 @@ def _with_waits(
         yield i
 
 
-def _step(counters: dict[str, _Counter], i: Instruction, physical: Physical) -> dict[str, int]:
+def _step(counters: dict[str, _Counter], i: Instruction, physical: Physical, ahead: Ahead) -> dict[str, int]:
     """Pass one instruction; returns the counts that must be waited for before it."""
     required: dict[str, int] = {}
-    words = (_LDS_ORDER,) if i.barrier else (*physical.read(i), *physical.written(i))
     for name, counter in counters.items():
-        count = counter.required(words)
+        registers = (*physical.read(i), *physical.written(i))
+        count = counter.required(_published(counter, ahead[id(i)]) if i.barrier else registers)
         if count is not None:
             required[name] = count
             counter.wait(min(count, FIELD_MAX[name]))
     if i.op.unit in _COUNTER_OF:
-        order = {Unit.SHARED: (_LDS_ORDER,), Unit.SCALAR_MEMORY: (_OUT_OF_ORDER,)}.get(i.op.unit, ())
-        counters[_COUNTER_OF[i.op.unit]].issue((*physical.written(i), *order))
+        counters[_COUNTER_OF[i.op.unit]].issue((*physical.written(i), *_order_words(i)))
     return required

@@ -54,9 +54,9 @@ conv_fwd_d_e52289d3_main:
     buffer_load_dwordx4    v[4:7], v1, s[8:11], 0 offen           // wei load
     s_mov_b32              s12, s4
     s_and_b32              s13, s5, 65535
-    buffer_load_dwordx4    v[8:11], v1, s[12:15], 0 offen         // src load
     s_mov_b32              s16, s0
     s_and_b32              s17, s1, 65535
+    buffer_load_dwordx4    v[8:11], v1, s[12:15], 0 offen         // src load
     s_waitcnt              vmcnt(1)
     ds_write_b128          v2, v[4:7]                             // wei store
     ds_read_b128           v[4:7], v3                             // wei fragment
@@ -94,6 +94,8 @@ conv_fwd_d_e52289d3_main:
         .amdhsa_accum_offset 16
         .amdhsa_next_free_sgpr 20
         .amdhsa_reserve_vcc 0
+        .amdhsa_float_denorm_mode_32 3
+        .amdhsa_float_denorm_mode_16_64 3
     .end_amdhsa_kernel
 // workgroup of 64 threads
 

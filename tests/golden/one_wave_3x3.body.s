@@ -72,12 +72,12 @@ conv_fwd_d_6c7d2db5_main:
     v_and_or_b32           v11, v11, s3, v3
     s_waitcnt              vmcnt(1)
     ds_write_b128          v1, v[6:9]                             // wei store
-    s_waitcnt              vmcnt(0)
+    buffer_load_dwordx4    v[6:9], v4, s[8:11], s4 offen          // wei load
+    s_waitcnt              vmcnt(1)
     ds_write_b128          v1, v[14:17] offset:1024               // src store
     ds_read_b128           v[18:21], v0                           // wei fragment
-    ds_read_b128           v[22:25], v0 offset:1024               // src fragment
-    buffer_load_dwordx4    v[6:9], v4, s[8:11], s4 offen          // wei load
     buffer_load_dwordx4    v[14:17], v11, s[12:15], s5 offen      // src load
+    ds_read_b128           v[22:25], v0 offset:1024               // src fragment
     s_waitcnt              lgkmcnt(0)
     v_mfma_f32_16x16x16_bf16 a[0:3], v[18:19], v[22:23], a[0:3]   // 2 steps of 1 x 1 tiles
     v_mfma_f32_16x16x16_bf16 a[0:3], v[20:21], v[24:25], a[0:3]
@@ -87,18 +87,18 @@ conv_fwd_d_6c7d2db5_main:
 .Lconv_fwd_d_6c7d2db5_main.k_loop_end:
     s_waitcnt              vmcnt(1)
     ds_write_b128          v1, v[6:9]                             // wei store
-    s_waitcnt              vmcnt(0)
-    ds_write_b128          v1, v[14:17] offset:1024               // src store
-    ds_read_b128           v[6:9], v0                             // wei fragment
-    ds_read_b128           v[10:13], v0 offset:1024               // src fragment
     s_mov_b32              s4, s0
     s_and_b32              s5, s1, 65535
     s_mov_b32              s6, 1024
     s_mov_b32              s7, 0x20000                            // surface of dst
-    v_lshl_add_u32         v0, v5, 4, v2
+    v_lshl_add_u32         v2, v5, 4, v2
+    s_waitcnt              vmcnt(0)
+    ds_write_b128          v1, v[14:17] offset:1024               // src store
+    ds_read_b128           v[4:7], v0                             // wei fragment
+    ds_read_b128           v[8:11], v0 offset:1024                // src fragment
     s_waitcnt              lgkmcnt(0)
-    v_mfma_f32_16x16x16_bf16 a[0:3], v[6:7], v[10:11], a[0:3]     // 2 steps of 1 x 1 tiles
-    v_mfma_f32_16x16x16_bf16 a[0:3], v[8:9], v[12:13], a[0:3]
+    v_mfma_f32_16x16x16_bf16 a[0:3], v[4:5], v[8:9], a[0:3]       // 2 steps of 1 x 1 tiles
+    v_mfma_f32_16x16x16_bf16 a[0:3], v[6:7], v[10:11], a[0:3]
     s_nop                  6
-    buffer_store_dwordx4   a[0:3], v0, s[4:7], 0 offen            // dst store
+    buffer_store_dwordx4   a[0:3], v2, s[4:7], 0 offen            // dst store
     s_endpgm

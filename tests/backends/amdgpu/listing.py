@@ -1,4 +1,7 @@
-"""Machine functions from listings, and back: what the assembler would read, with labels as block borders."""
+"""Machine functions from listings, and back: what the assembler would read, with labels as block borders.
+
+LDS operations touch one tile; `slot:1` behind the operands says which slot.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,17 @@ from collections.abc import Iterator
 from convgen.backends.allocate import Allocation
 from convgen.backends.amdgpu.isa import OPCODES, mfma
 from convgen.backends.amdgpu.physical import Physical
-from convgen.backends.machine import BasicBlock, Function, Imm, Instruction, Opcode, Operand, Reg, VirtualRegister
+from convgen.backends.machine import (
+    Access,
+    BasicBlock,
+    Function,
+    Imm,
+    Instruction,
+    Opcode,
+    Operand,
+    Reg,
+    VirtualRegister,
+)
 
 #: One register a bank, as large as the bank: operands are views of it, physical numbers are what the listing says.
 _BANKS = {bank: VirtualRegister(n, bank, 256, bank) for n, bank in enumerate("vas")}
@@ -38,10 +51,13 @@ def _instruction(line: str) -> Instruction:
     name, _, rest = line.partition(" ")
     if name.startswith("s_cbranch"):
         return Instruction(OPCODES[name], target=rest)
+    rest, _, slot = rest.partition(" slot:")
     operands = [_operand(word) for word in rest.split(", ") if word]
     results = 0 if _NO_RESULT.match(name) else 1
     dst = [o for o in operands[:results] if isinstance(o, Reg)]
-    return Instruction(_opcode(name), tuple(dst), tuple(operands[results:]))
+    shared = Access("shared", "tile", int(slot or -1), "write" in name) if name.startswith("ds_") else None
+    modifiers = (f"slot:{slot}",) if slot else ()
+    return Instruction(_opcode(name), tuple(dst), tuple(operands[results:]), modifiers, shared)
 
 
 def _opcode(name: str) -> Opcode:

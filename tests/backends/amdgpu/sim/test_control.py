@@ -183,7 +183,7 @@ def test_wrong_requests(sim: Any) -> None:
 def test_lds_size(sim: Any) -> None:
     code = sim.assemble("gfx942", {"k": sim.Source("s_nop 0", lds=60000)})
     assert not simulate(code, [sim.launch("k", [])], {}).findings
-    assert sim.kinds(simulate(code, [sim.launch("k", [], lds=8192)], {})) == ["lds-size"]
+    assert sim.kinds(simulate(code, [sim.launch("k", [], lds=65537)], {})) == ["lds-size"]
 
 
 def test_code_object_facts(sim: Any) -> None:
