@@ -13,9 +13,10 @@ import attrs
 
 from convgen.config import Config
 from convgen.ir.facts import TargetFacts
+from convgen.ir.memory import Dim
 from convgen.ir.mma import MmaAtom
 from convgen.plan import CHUNK_BYTES, message_elems
-from convgen.problem import Conv
+from convgen.views import Problem, operands
 
 _TILE_M = (32, 64, 128, 256)
 _TILE_N = (16, 32, 64, 128, 256)
@@ -37,13 +38,25 @@ class Candidate:
     config: Config
 
 
-def candidates(problem: Conv, facts: TargetFacts) -> list[Candidate]:
+@attrs.frozen
+class _Shape:
+    """The problem as a product: M x N outputs; K is `outer` runs of `inner` elements."""
+
+    m: int
+    n: int
+    outer: int
+    inner: int
+
+
+def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
     """All configs worth trying, best first, ending in the always-valid one."""
     atoms = [a for a in facts.atoms if a.ab.name == problem.src_type]
+    views = operands(problem, 1)
+    shape = _Shape(views.m, views.n, views.k // views.k_inner.size, views.k_inner.size)
     found = [
-        Candidate(_score(problem, config, atom, facts), config)
+        Candidate(_score(shape, config, atom, facts), config)
         for atom in atoms
-        for config in _configs(problem, atom, facts)
+        for config in _configs(shape, atom, facts)
     ]
     return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(atoms))]
 
@@ -54,9 +67,9 @@ def last_resort(atoms: list[MmaAtom]) -> Config:
     return Config((32, 32, 32), (1, 1), (atom.rows, atom.cols, atom.k), 1, "split", "v")
 
 
-def _configs(problem: Conv, atom: MmaAtom, facts: TargetFacts) -> Iterator[Config]:
+def _configs(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> Iterator[Config]:
     chunk = CHUNK_BYTES // atom.ab.bytes
-    modes = ("split",) if problem.ic % _TILE_K[-1] == 0 else ("split", "fused")
+    modes = ("split",) if shape.inner % _TILE_K[-1] == 0 else ("split", "fused")
     for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, _TILE_K, _WAVES):
         copied = facts.subgroup_size * wm * wn * chunk // k  # rows that all lanes copy in one round
         if m % (wm * atom.cols) or n % (wn * atom.rows) or k % atom.k or m % copied or n % copied:
@@ -69,16 +82,12 @@ def _configs(problem: Conv, atom: MmaAtom, facts: TargetFacts) -> Iterator[Confi
                 )
 
 
-def _score(problem: Conv, config: Config, atom: MmaAtom, facts: TargetFacts) -> float:
+def _score(shape: _Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> float:
     m, n, k = config.tile
     waves = config.waves[0] * config.waves[1]
-    pixels = problem.mb
-    taps = 1
-    for axis in problem.spatial:
-        pixels, taps = pixels * axis.o, taps * axis.k
     split = config.taps == "split"
-    ic_padded = -(-problem.ic // k) * k if split else problem.ic
-    k_blocks = -(-taps * ic_padded // k)
+    padded = -(-shape.inner // k) * k if split else shape.inner
+    k_blocks = -(-shape.outer * padded // k)
     elem = atom.ab.bytes
 
     instructions = (m // atom.cols) * (n // atom.rows) * (k // atom.k)
@@ -86,11 +95,11 @@ def _score(problem: Conv, config: Config, atom: MmaAtom, facts: TargetFacts) -> 
     lds_read = (n * config.waves[0] + m * config.waves[1]) * k * elem
     shared = (lds_read + (m + n) * k * elem) / _LDS_BYTES_PER_CLOCK
     moved = (m + n) * k * elem / _GLOBAL_BYTES_PER_CLOCK
-    messages = (m + n) * k / (facts.subgroup_size * message_elems(problem, ic_padded))
+    messages = (m + n) * k / (facts.subgroup_size * message_elems(Dim("k", shape.inner, padded), elem))
     issue = messages * _MESSAGE_CLOCKS * (1 if split else 3) / min(waves, _SIMDS)
     serial = 0.0 if config.slots > 1 else 0.5 * (shared + 128)
     block = max(matrix, shared, moved, issue) + serial + 0.1 * (matrix + shared + moved + issue)
-    tiles = -(-pixels // m) * -(-problem.oc // n)
+    tiles = -(-shape.m // m) * -(-shape.n // n)
     rounds = -(-tiles // facts.compute_units)
     # A partial last round costs what it costs, but fewer, fuller tiles win ties.
     return rounds * (_FIXED_CLOCKS + k_blocks * block) + tiles * k_blocks * block / facts.compute_units

@@ -13,6 +13,7 @@ from convgen.ir.expr import Expr, Mma, const, reset_ids, var, zeros
 from convgen.ir.program import Kernel, Program
 from convgen.ir.types import scalar, vector
 from convgen.plan import Plan
+from convgen.problem import Conv
 
 K_LOOP = "k_loop"
 
@@ -21,7 +22,8 @@ def kernel_name(plan: Plan, role: str) -> str:
     """Stable across runs and machines: problem and config decide it."""
     text = f"{plan.problem.knobs} {plan.problem.descriptor} {plan.config} {plan.facts.name}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"conv_{plan.problem.direction.value.lower()}_{digest}_{role}"
+    what = f"conv_{plan.problem.direction.value.lower()}" if isinstance(plan.problem, Conv) else "gemm"
+    return f"{what}_{digest}_{role}"
 
 
 def build_program(plan: Plan) -> Program:

@@ -29,10 +29,10 @@ from convgen.ir.program import Kernel
 from convgen.ir.program import Program as IrProgram
 from convgen.passes import pipeline
 from convgen.plan import Plan, check_supported, make_plan
-from convgen.problem import Conv
 from convgen.record import Access, Buffer, Launch, LaunchRecord, Tensor
 from convgen.reference import unpack
 from convgen.verify import execute
+from convgen.views import Problem
 
 Tell = Callable[[str], None]
 
@@ -70,7 +70,7 @@ class Options:
 class Program:
     """A problem with its plan and tile-level IR, and the configs to fall back on."""
 
-    problem: Conv
+    problem: Problem
     target: Target
     plan: Plan
     ir: IrProgram
@@ -92,7 +92,7 @@ class Program:
 
 
 def build(
-    problem: Conv,
+    problem: Problem,
     target: str = "gfx942",
     config: str | Config | None = None,
     *,
@@ -138,7 +138,7 @@ def _check_options(disable: tuple[str, ...], dump: str | None) -> None:
 
 
 def _first_plan(
-    problem: Conv, target: Target, rest: Iterator[tuple[float, Config]], verbose: Tell | None
+    problem: Problem, target: Target, rest: Iterator[tuple[float, Config]], verbose: Tell | None
 ) -> Plan | None:
     for score, config in rest:
         try:
@@ -221,7 +221,7 @@ def _record(program: Program, emitted: list[Emitted]) -> LaunchRecord:
     return LaunchRecord(program.target.facts.name, None, tuple(launches), str(program.problem))
 
 
-def _argument(problem: Conv, parameter: Global, offset: int) -> Buffer:
+def _argument(problem: Problem, parameter: Global, offset: int) -> Buffer:
     tensors: dict[str, tuple[Layout, str, Access]] = {
         "src": (problem.src_layout, problem.src_type, "read"),
         "wei": (problem.wei_layout, problem.wei_type, "read"),

@@ -13,11 +13,11 @@ from convgen.config import Config
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
-from convgen.ir.memory import Shared
+from convgen.ir.memory import Dim, Shared
 from convgen.ir.mma import MmaAtom, MmaTile
-from convgen.ir.types import scalar
 from convgen.passes.swizzle import find_swizzle
 from convgen.problem import Conv, Direction
+from convgen.views import Problem
 
 #: One chunk is what a lane brings into shared memory in one write, and reads as one fragment part.
 CHUNK_BYTES = 16
@@ -25,17 +25,10 @@ CHUNK_BYTES = 16
 _OUTPUT_TYPES = ("f16", "bf16", "f32")
 
 
-def check_supported(problem: Conv, facts: TargetFacts) -> None:
+def check_supported(problem: Problem, facts: TargetFacts) -> None:
     """Raise Unsupported, in one line, for problems outside what convgen generates so far."""
-    if problem.direction not in (Direction.FWD_D, Direction.FWD_I):
-        bias = " (bias)" if problem.direction.has_bias else ""
-        raise Unsupported(
-            f"given --dir={problem.direction.value}{bias}, wanted FWD_D or FWD_I: others are not generated yet"
-        )
-    if problem.groups != 1:
-        raise Unsupported(f"given g{problem.groups}, wanted g1: grouped convolution is not generated yet")
-    if problem.ndims != 4:
-        raise Unsupported(f"given a {problem.ndims - 2}-D convolution, wanted a 2-D one: others are not generated yet")
+    if isinstance(problem, Conv):
+        _check_convolution(problem)
     inputs = {atom.ab.name for atom in facts.atoms}
     if problem.src_type != problem.wei_type or problem.src_type not in inputs or problem.dst_type not in _OUTPUT_TYPES:
         types = f"{problem.src_type}:{problem.wei_type}:{problem.dst_type}"
@@ -49,11 +42,23 @@ def check_supported(problem: Conv, facts: TargetFacts) -> None:
             raise Unsupported(f"given {knob}={layout.tag}, wanted a plain layout: blocked ones are not generated yet")
 
 
+def _check_convolution(problem: Conv) -> None:
+    if problem.direction not in (Direction.FWD_D, Direction.FWD_I):
+        bias = " (bias)" if problem.direction.has_bias else ""
+        raise Unsupported(
+            f"given --dir={problem.direction.value}{bias}, wanted FWD_D or FWD_I: others are not generated yet"
+        )
+    if problem.groups != 1:
+        raise Unsupported(f"given g{problem.groups}, wanted g1: grouped convolution is not generated yet")
+    if problem.ndims != 4:
+        raise Unsupported(f"given a {problem.ndims - 2}-D convolution, wanted a 2-D one: others are not generated yet")
+
+
 @attrs.frozen
 class Plan:
     """All decisions about one kernel."""
 
-    problem: Conv
+    problem: Problem
     config: Config
     facts: TargetFacts
     operands: views.Operands
@@ -71,7 +76,7 @@ class Plan:
         return self.config.waves[0] * self.config.waves[1]
 
 
-def _atom(problem: Conv, config: Config, facts: TargetFacts) -> MmaAtom:
+def _atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
     for atom in facts.atoms:
         if (atom.rows, atom.cols, atom.k) == config.mma and atom.ab.name == problem.src_type:
             return atom
@@ -106,7 +111,7 @@ def copy_split(rows: int, cols: int, elem_bytes: int, lanes: int, subgroups: int
     )
 
 
-def make_plan(problem: Conv, config: Config, facts: TargetFacts) -> Plan:
+def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     """The plan; raises DoesNotFit where the config does not suit problem or target."""
     tile_m, tile_n, tile_k = config.tile
     waves_m, waves_n = config.waves
@@ -129,9 +134,8 @@ def make_plan(problem: Conv, config: Config, facts: TargetFacts) -> Plan:
         waves_m,
         config.acc,
     )
-    ic_padded = -(-problem.ic // tile_k) * tile_k if config.taps == "split" else problem.ic
-    operands = views.forward(problem, ic_padded)
-    k_blocks = -(-operands.pixels.extent(1) // tile_k)
+    operands = views.operands(problem, tile_k if config.taps == "split" else 1)
+    k_blocks = -(-operands.k // tile_k)
 
     split = {rows: copy_split(rows, tile_k, atom.ab.bytes, facts.subgroup_size, subgroups) for rows in (tile_m, tile_n)}
     weights_tile = _shared("wei_tile", tile_n, tile_k, mma.a, split[tile_n], config.slots, atom, facts)
@@ -146,7 +150,7 @@ def make_plan(problem: Conv, config: Config, facts: TargetFacts) -> Plan:
         facts,
         operands,
         mma,
-        (-(-operands.pixels.extent(0) // tile_m), -(-problem.oc // tile_n)),
+        (-(-operands.m // tile_m), -(-operands.n // tile_n)),
         k_blocks,
         weights_tile,
         pixels_tile,
@@ -166,10 +170,10 @@ def _shared(
     return Shared(name, atom.ab, rows, cols, cols * atom.ab.bytes, slots, swizzle, CHUNK_BYTES)
 
 
-def message_elems(problem: Conv, ic_padded: int) -> int:
+def message_elems(inner: Dim, elem_bytes: int) -> int:
     """Elements along K that one load can bring: all of them exist, lie side by side and start aligned."""
-    chunk = CHUNK_BYTES // scalar(problem.src_type).bytes
-    while chunk > 1 and (problem.ic % chunk or ic_padded % chunk):
+    chunk = CHUNK_BYTES // elem_bytes
+    while chunk > 1 and (inner.size % chunk or inner.padded % chunk):
         chunk //= 2
     return chunk
 
@@ -184,8 +188,7 @@ def _estimate_registers(plan: Plan) -> int:
     sets = 2 if plan.config.slots > 1 else 1  # one is read while the other multiplies
     fragments = sets * (mma.a.registers + mma.b.registers) * atom.ab.bytes // 4
     chunks = (plan.weights_copy.registers + plan.pixels_copy.registers) * atom.ab.bytes // CHUNK_BYTES
-    dim = plan.operands.pixels.axes[1][-1]
-    elems = message_elems(plan.problem, dim.padded)
+    elems = message_elems(plan.operands.k_inner, atom.ab.bytes)
     per_chunk = CHUNK_BYTES // atom.ab.bytes // elems
     in_flight = chunks * per_chunk * max(1, elems * atom.ab.bytes // 4)
     addresses = chunks * per_chunk * 3 + 2 * mma.steps
