@@ -1,6 +1,6 @@
-"""benchdnn's convolution syntax as text: descriptors, driver lines and data types, before they mean anything.
+"""benchdnn's syntax as text: descriptors, driver lines and data types, before they mean anything.
 
-`problem` gives the numbers their defaults and checks them against each other.
+`problem` and `matmul` give the numbers their defaults and check them against each other.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from convgen.ir.caret import PointedError
-from convgen.ir.error import UserError
+from convgen.ir.error import Unsupported, UserError
 
 LIMIT = 2**31  #: sizes, strides and paddings must be below
 
 KEYS = ("g", "mb", "ic", "oc", *(name + axis for axis in "dhw" for name in "iokspd"))
-KNOBS = ("dir", "dt", "stag", "wtag", "dtag", "mb")
+CONV_KNOBS = ("dir", "dt", "stag", "wtag", "dtag", "mb")
+MATMUL_KNOBS = ("dt", "stag", "wtag", "dtag")
 
 DATA_TYPES = (
     *("f16", "bf16", "f32", "f64", "s32", "s8", "u8"),
     *("f8_e5m2", "f8_e4m3", "f4_e2m1", "f4_e3m0", "e8m0", "s4", "u4", "boolean"),
 )
 
+_DEFAULTS = {"dt": "f32", "stag": "any", "wtag": "any", "dtag": "any"}
 _KEY = re.compile("|".join(sorted(KEYS, key=len, reverse=True)))
-_NUMBER = re.compile("[0-9]+")
+_DIGITS = re.compile("[0-9]+")
 
 
 @attrs.frozen
@@ -56,19 +58,60 @@ def scan(text: str) -> Descriptor:
             return Descriptor(text, values, columns, _unquote(text[at + 1 :]))
         if key is None:
             raise PointedError(f"given {text[at : at + 8]!r}, wanted a key ({' '.join(KEYS)})", text, at)
-        number = _NUMBER.match(text, key.end())
-        if number is None:
-            given = repr(text[key.end() : key.end() + 8]) if key.end() < len(text) else "nothing"
-            raise PointedError(f"given {given} after {key[0]}, wanted a number from 0", text, key.end())
-        digits = number[0].lstrip("0") or "0"
-        if len(digits) > len(str(LIMIT)) or int(digits) >= LIMIT:
-            raise PointedError(f"given {key[0]} of {_brief(number[0])}, wanted less than 2^31", text, key.end())
-        values[key[0]], columns[key[0]] = int(digits), at
-        at = number.end()
+        columns[key[0]] = at
+        values[key[0]], at = _number(text, key.end(), f"after {key[0]}")
     return Descriptor(text, values, columns, "")
 
 
-def split_line(line: str) -> tuple[dict[str, str], str]:
+def _number(text: str, at: int, where: str) -> tuple[int, int]:
+    """The number at a column, and where it ends."""
+    number = _DIGITS.match(text, at)
+    if number is None:
+        raise PointedError(f"given {_shown(text, at)} {where}, wanted a number from 0", text, at)
+    digits = number[0].lstrip("0") or "0"
+    if len(digits) > len(str(LIMIT)) or int(digits) >= LIMIT:
+        raise PointedError(f"given {_brief(number[0])} {where}, wanted less than 2^31", text, at)
+    return int(digits), number.end()
+
+
+def _shown(text: str, at: int) -> str:
+    return repr(text[at : at + 8]) if at < len(text) else "nothing"
+
+
+def scan_matmul(text: str) -> Descriptor:
+    """Scan `MxK:KxN[[_]n NAME]` into the keys m, k and n. Raises PointedError, or Unsupported for batch dimensions."""
+    src, at = _sizes(text, 0, "MxK")
+    if text[at : at + 1] != ":":
+        raise PointedError(f"given {_shown(text, at)}, wanted ':' between the two matrices", text, at)
+    wei, at = _sizes(text, at + 1, "KxN")
+    tail = text[at:].removeprefix("_")
+    if tail and not tail.startswith("n"):
+        raise PointedError(f"given {_shown(text, at)}, wanted the end, or n and a name", text, at)
+    if len(src) > 2 or len(wei) > 2:
+        given = f"a {len(src)}-D by a {len(wei)}-D tensor"
+        raise Unsupported(f"given {given} in {_brief(text)}, wanted MxK:KxN: batches are not generated yet")
+    (m, at_m), (k, at_k) = src
+    (inner, at_inner), (n, at_n) = wei
+    if inner != k:
+        raise PointedError(f"given K of {inner}, wanted {k} as in the first matrix", text, at_inner)
+    return Descriptor(text, {"m": m, "k": k, "n": n}, {"m": at_m, "k": at_k, "n": at_n}, _unquote(tail[1:]))
+
+
+def _sizes(text: str, at: int, wanted: str) -> tuple[list[tuple[int, int]], int]:
+    """The sizes `AxB...` at a column, each with its own column, and where they end."""
+    first, sizes = at, list[tuple[int, int]]()
+    while True:
+        size, end = _number(text, at, f"in {wanted}")
+        sizes.append((size, at))
+        if text[end : end + 1] != "x":
+            break
+        at = end + 1
+    if len(sizes) < 2:
+        raise PointedError(f"given one size, wanted {wanted}", text, first)
+    return sizes, end
+
+
+def split_line(line: str, known: Sequence[str]) -> tuple[dict[str, str], str]:
     """A driver line `{--knob=value | --knob value} descriptor` as (knobs, descriptor)."""
     knobs: dict[str, str] = {}
     descriptors: list[str] = []
@@ -78,8 +121,8 @@ def split_line(line: str) -> tuple[dict[str, str], str]:
             descriptors.append(word)
             continue
         knob, equals, value = word[2:].partition("=")
-        if knob not in KNOBS:
-            raise UserError(f"given the knob --{knob}, wanted one of {' '.join('--' + k for k in KNOBS)}")
+        if knob not in known:
+            raise UserError(f"given the knob --{knob}, wanted one of {' '.join('--' + k for k in known)}")
         knobs[knob] = value if equals else next(words, "")
     if len(descriptors) != 1:
         raise UserError(f"given {len(descriptors)} descriptors in {line!r}, wanted one")
@@ -100,10 +143,17 @@ def parse_types(text: str) -> tuple[str, str, str]:
     return src, wei, dst
 
 
+def tensor_knobs(types: tuple[str, str, str], tags: tuple[str, str, str]) -> str:
+    """The knobs of types and tags (src, wei, dst) that differ from benchdnn's defaults."""
+    texts = {"dt": types[0] if len(set(types)) == 1 else ":".join(types)}
+    texts |= dict(zip(("stag", "wtag", "dtag"), tags))
+    return " ".join(f"--{knob}={text}" for knob, text in texts.items() if text != _DEFAULTS[knob])
+
+
 def parse_minibatch(value: int | str) -> int:
     """`--mb`: 0 keeps the descriptor's."""
     text = str(value)
-    if not _NUMBER.fullmatch(text):
+    if not _DIGITS.fullmatch(text):
         raise UserError(f"given --mb {text}, wanted a number from 0")
     if len(text) > len(str(LIMIT)) or int(text) >= LIMIT:
         raise UserError(f"given --mb {_brief(text)}, wanted less than 2^31")
@@ -122,5 +172,5 @@ def _unquote(name: str) -> str:
     return name[1:-1] if quoted else name
 
 
-def _brief(digits: str) -> str:
-    return digits if len(digits) <= 20 else f"{digits[:17]}..."
+def _brief(text: str) -> str:
+    return text if len(text) <= 20 else f"{text[:17]}..."

@@ -17,7 +17,7 @@ from convgen.ir.error import UserError
 from convgen.ir.layout import Layout
 
 #: what `any` means: activations channels-last, weights K-contiguous, without and with a group dimension
-_ANY = {"src": "axb", "wei": "axb", "grouped wei": "abxc", "dst": "axb"}
+_ANY, _ANY_GROUPED = "axb", "abxc"
 
 
 class Direction(Enum):
@@ -110,7 +110,7 @@ class Conv:
 
         `mb` other than 0 overrides the descriptor's. Raises UserError: given, wanted, where.
         """
-        given, text = grammar.split_line(desc)
+        given, text = grammar.split_line(desc, grammar.CONV_KNOBS)
         knobs = {"dir": dir, "dt": dt, "stag": stag, "wtag": wtag, "dtag": dtag, "mb": str(mb)} | given
         scanned = grammar.scan(text)
         sizes = {"g": 1, "mb": 2, "ic": 0, "oc": 0, **scanned.values}
@@ -160,15 +160,15 @@ class Conv:
 
     @cached_property
     def src_layout(self) -> Layout:
-        return _layout("src", "--stag", self.stag, self.src_dims)
+        return tagged("--stag", self.stag, _ANY, self.src_dims)
 
     @cached_property
     def wei_layout(self) -> Layout:
-        return _layout("grouped wei" if self.has_groups else "wei", "--wtag", self.wtag, self.wei_dims)
+        return tagged("--wtag", self.wtag, _ANY_GROUPED if self.has_groups else _ANY, self.wei_dims)
 
     @cached_property
     def dst_layout(self) -> Layout:
-        return _layout("dst", "--dtag", self.dtag, self.dst_dims)
+        return tagged("--dtag", self.dtag, _ANY, self.dst_dims)
 
     @property
     def is_empty(self) -> bool:
@@ -187,15 +187,9 @@ class Conv:
     @property
     def knobs(self) -> str:
         """The driver's knobs that differ from benchdnn's defaults."""
+        direction = f"--dir={self.direction.value} " if self.direction is not Direction.FWD_B else ""
         types = (self.src_type, self.wei_type, self.dst_type)
-        texts = {
-            "dir": (self.direction.value, "FWD_B"),
-            "dt": (types[0] if len(set(types)) == 1 else ":".join(types), "f32"),
-            "stag": (self.stag, "any"),
-            "wtag": (self.wtag, "any"),
-            "dtag": (self.dtag, "any"),
-        }
-        return " ".join(f"--{knob}={text}" for knob, (text, default) in texts.items() if text != default)
+        return (direction + grammar.tensor_knobs(types, (self.stag, self.wtag, self.dtag))).rstrip()
 
     @property
     def descriptor(self) -> str:
@@ -279,10 +273,11 @@ def _check_channels(problem: Conv, scanned: grammar.Descriptor) -> None:
             raise scanned.error(f"given {key}{size} and g{problem.groups}, wanted a multiple of the groups", key)
 
 
-def _layout(tensor: str, knob: str, tag: str, dims: tuple[int, ...]) -> Layout:
+def tagged(knob: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
+    """The layout of a tag, where `any` means `default`; errors name the knob."""
     if tag == "undef":
         raise UserError(f"given {knob} undef, wanted a layout or any")
     try:
-        return Layout.from_tag(_ANY[tensor] if tag == "any" else tag, dims)
+        return Layout.from_tag(default if tag == "any" else tag, dims)
     except PointedError as error:
         raise PointedError(f"{error.message} in {knob}", error.text, error.column) from None
