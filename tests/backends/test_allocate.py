@@ -107,6 +107,13 @@ def test_a_tuple_built_in_parts_lives_from_its_first_part() -> None:
     assert found.base[other.vreg] not in (0, 1)
 
 
+def test_a_tuple_built_in_parts_takes_no_room_before() -> None:
+    early, late, parts = reg(0), reg(1), reg(2, 2)
+    low, high = parts.words(0, 1), parts.words(1, 1)
+    body = [define(early), define(late, early), define(low, late), define(high), define(reg(3), parts)]
+    assert allocated(8, *body).used == {"v": 2}
+
+
 def test_what_a_loop_reads_is_kept_through_it() -> None:
     kept, inside = reg(0), reg(1)
     back = Instruction(BRANCH, target="loop")

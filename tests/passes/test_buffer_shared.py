@@ -162,6 +162,19 @@ def test_a_loop_on_one_slot_cannot_read_ahead() -> None:
     assert rotate_fragments(buffered) is buffered
 
 
+def test_a_loop_followed_by_reads_of_another_slot_stays() -> None:
+    buffered = buffer_shared(kernel(7, 2, 2))
+    assert isinstance(buffered.body, Block)
+    after = buffered.body.stmts.index(next(s for s in buffered.body.stmts if isinstance(s, For))) + 1
+    other = [
+        LoadShared(s.var, s.tile, const(1), s.layout, s.site) if isinstance(s, LoadShared) else s
+        for s in buffered.body.stmts[after:]
+    ]
+    changed = buffered.replace(body=block(*buffered.body.stmts[:after], *other))
+    assert rotate_fragments(changed) is changed
+    assert rotate_fragments(buffered) is not buffered
+
+
 @pytest.mark.parametrize("slots", [1, 2])
 def test_a_long_loop_stays_a_loop(slots: int) -> None:
     short, long = (len(list(postorder(buffer_shared(kernel(trips, slots, 2))))) for trips in (12, 24))

@@ -19,7 +19,7 @@ from tests.strategies import problems
 
 def operands(descriptor: str, **knobs: str) -> views.Operands:
     problem = Conv.parse(descriptor, dir="FWD_D", dt="f16", **knobs)
-    return views.forward(problem, problem.ic)
+    return views.operands(problem, 1)
 
 
 def sizes(view: LinearView, axis: int) -> list[int]:
@@ -45,7 +45,7 @@ def test_stride_padding_and_halos_keep_dimensions_apart() -> None:
     assert sizes(halo, 1) == [3, 3, 16]
     assert [h.size for h in halo.halos] == [9, 9]
     problem = Conv.parse("mb1ic12ih5oc8kh3", dir="FWD_D", dt="f16")
-    padded = linearize(views.forward(problem, 16).weights)
+    padded = linearize(views.operands(problem, 16).weights)
     assert [(d.name, d.size, d.padded) for d in padded.axes[1]] == [("kh", 9, 9), ("ic", 12, 16)]
 
 
@@ -94,7 +94,7 @@ def linear_addresses(view: LinearView) -> dict[tuple[int, ...], int]:
 @settings(max_examples=30, derandomize=True, database=None)
 @given(problems(most=3, channels=8))
 def test_the_linear_form_has_the_same_addresses(problem: Conv) -> None:
-    found = views.forward(problem, -(-problem.ic // 4) * 4)
+    found = views.operands(problem, 4)
     for view in (found.pixels, found.weights, found.result):
         assert linear_addresses(linearize(view)) == addresses(view)
 

@@ -9,11 +9,12 @@ import pytest
 
 from convgen.backends.target import get
 from convgen.config import Config
+from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Binary, Cast, Comparison, Const, Expr, Lane, Not, Select, Surface, Var
 from convgen.ir.mutate import free_vars, postorder
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, For, If, Let, Stmt
-from convgen.ir.types import Type
+from convgen.ir.types import Type, f16, vector
 from convgen.ir.uniform import Uniformity, varying
 from convgen.passes import pipeline
 from convgen.passes.clone import bound_vars
@@ -65,12 +66,12 @@ def blocks(s: Stmt) -> Iterator[tuple[Stmt, ...]]:
     """Every block with the statements that stand in it."""
     stmts = s.stmts if isinstance(s, Block) else (s,)
     yield stmts
-    for x in stmts:
-        if isinstance(x, For):
-            yield from blocks(x.body)
-        elif isinstance(x, If):
-            yield from blocks(x.then)
-            yield from blocks(x.other)
+    for inner in stmts:
+        if isinstance(inner, For):
+            yield from blocks(inner.body)
+        elif isinstance(inner, If):
+            yield from blocks(inner.then)
+            yield from blocks(inner.other)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -88,9 +89,24 @@ def test_what_does_not_change_in_a_loop_is_computed_before_it(case: str) -> None
     uniform = Uniformity(varying(kernel))
     for loop in (s for s in postorder(kernel) if isinstance(s, For)):
         inside = {loop.var, *loop.carried, *bound_vars(loop.body)}
-        for s in blocks(loop.body):
-            found = (n for x in s for e in operands(x) for n in occurrences(e) if costs(n, uniform))
+        for stmts in blocks(loop.body):
+            found = (n for s in stmts for e in operands(s) for n in occurrences(e) if costs(n, uniform))
             assert [str(n) for n in found if not inside & set(free_vars(n))] == []
+
+
+def test_a_single_use_in_a_loop_is_computed_before_it() -> None:
+    k = KernelBuilder("invariant")
+    surface = k.surface(k.buffer("b", f16, 4096))
+    with k.loop("n", 0, 4) as loop:
+        part = k.global_load("part", vector(f16, 2), surface, Lane() * 12 + 8, loop.var * 4)
+        k.global_store(surface, part, loop.var * 4 + Lane() * 256)
+        loop.yields()
+    placed = place_lets(k.done())
+    stmts = placed.body.stmts if isinstance(placed.body, Block) else ()
+    named = {str(s.value) for s in stmts if isinstance(s, Let)}
+    assert "lane * 12 + 8" in named
+    assert "lane * 256" in named
+    assert isinstance(stmts[-1], For)
 
 
 def vector_work(kernel: Kernel) -> int:

@@ -51,6 +51,16 @@ def test_no_let_is_unused() -> None:
     assert [v for v in lets(after) if v not in used] == []
 
 
+def test_lets_that_only_serve_unused_lets_go_too() -> None:
+    k = KernelBuilder("chain")
+    surface = k.surface(k.buffer("b", f16, 64))
+    part = k.global_load("part", vector(f16, 4), surface, 0)
+    once = k.let("once", Pack(vector(f16, 4), (part,)))
+    k.let("twice", Pack(vector(f16, 4), (once,)))
+    k.global_store(surface, part, 64)
+    assert lets(resolve_packs(k.done())) == {}
+
+
 def test_it_is_idempotent() -> None:
     once = resolve_packs(lowered())
     assert resolve_packs(once) is once
