@@ -18,18 +18,29 @@ if __name__ != "convgen":  # a second copy of a module would mean a second inter
 
 if TYPE_CHECKING:
     from convgen.driver import build, compile, simulate
+    from convgen.ir.build import KernelBuilder as Kernel
+    from convgen.matmul import Matmul
     from convgen.problem import Conv
 
-__all__ = ["Conv", "build", "compile", "simulate"]
+__all__ = ["Conv", "Kernel", "Matmul", "build", "compile", "simulate"]
 
-_HOMES = {"Conv": "problem", "build": "driver", "compile": "driver", "simulate": "driver"}
+#: public name -> its module and its name there
+_HOMES = {
+    "Conv": ("problem", "Conv"),
+    "Kernel": ("ir.build", "KernelBuilder"),
+    "Matmul": ("matmul", "Matmul"),
+    "build": ("driver", "build"),
+    "compile": ("driver", "compile"),
+    "simulate": ("driver", "simulate"),
+}
 
 
 def __getattr__(name: str) -> object:
     """The public names, imported when first asked for: `import convgen` stays quick."""
     if name not in _HOMES:
         raise AttributeError(f"module 'convgen' has no attribute {name!r}")
-    value = getattr(import_module(f"convgen.{_HOMES[name]}"), name)
+    module, there = _HOMES[name]
+    value = getattr(import_module(f"convgen.{module}"), there)
     globals()[name] = value
     return value
 

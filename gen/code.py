@@ -7,7 +7,7 @@ from typing import Protocol
 
 import attrs
 
-from convgen.problem import Conv
+from convgen.matmul import Problem
 from convgen.record import LaunchRecord
 
 
@@ -25,7 +25,10 @@ class OutputTiles(Protocol):
         """For each launch, the linear workgroup ids (x fastest) that the tile needs."""
 
     def region(self, tile: int) -> tuple[range, range]:
-        """The tile's rows (of flattened n, [od,] oh, ow) and columns (oc); parts beyond the output do not count."""
+        """The tile's rows and columns of the output matrix; parts beyond the output do not count.
+
+        Rows are flattened n, [od,] oh, ow of a convolution and M of a matmul, columns are oc and N.
+        """
 
 
 @attrs.frozen
@@ -47,7 +50,7 @@ class Code:
     `kernels` holds the cost of each kernel in launch order; `stages` the seconds each stage took.
     """
 
-    problem: Conv | None
+    problem: Problem | None
     target: str
     config: str
     asm: str

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
@@ -14,27 +13,25 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from convgen.abi import Scalars, launch_record
 from convgen.backends import target as targets
 from convgen.backends.simulation import Finding
 from convgen.backends.target import Emitted, Target
-from convgen.choose import candidates
+from convgen.choose import Candidate, candidates
 from convgen.code import Code, KernelCost
 from convgen.config import Config
 from convgen.conv import build_program
+from convgen.ir.build import KernelBuilder
 from convgen.ir.error import ConvgenError, DoesNotFit, UserError
-from convgen.ir.layout import Layout
 from convgen.ir.memory import Global
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel
 from convgen.ir.program import Program as IrProgram
+from convgen.matmul import Problem
 from convgen.passes import pipeline
 from convgen.plan import Plan, check_supported, make_plan
-from convgen.record import Access, Buffer, Launch, LaunchRecord, Tensor
 from convgen.reference import unpack
 from convgen.verify import execute
-from convgen.views import Problem
-
-Tell = Callable[[str], None]
 
 
 @attrs.frozen
@@ -58,36 +55,61 @@ class Tiles:
 
 
 @attrs.frozen
+class Attempt:
+    """A config that was tried. `registers` is the plan's estimate, `actual` what allocation took, by class."""
+
+    config: Config
+    score: float | None  #: clocks by the chooser's model; None for a config that was given
+    registers: int | None = None
+    lds_bytes: int | None = None
+    refused: str | None = None
+    actual: Mapping[str, int] | None = None
+
+
+@attrs.frozen
 class Options:
-    """How passes are run and reported."""
+    """Passes that are off, and who watches: `observe` each pass, `tried` each config (again once it is compiled)."""
 
     disable: tuple[str, ...] = ()
-    dump: str | None = None
-    verbose: Tell | None = None
+    observe: pipeline.Observer | None = None
+    tried: Callable[[Attempt], None] | None = None
 
 
 @attrs.define
 class Program:
-    """A problem with its plan and tile-level IR, and the configs to fall back on."""
+    """Kernels on their way to a target. One of a problem has its plan, and the configs to fall back on.
 
-    problem: Problem
+    `passed` names, for kernels that are not as built, the pass behind which they stand.
+    """
+
     target: Target
-    plan: Plan
     ir: IrProgram
     options: Options
     stages: dict[str, float]
-    _rest: Iterator[tuple[float, Config]]
+    problem: Problem | None = None
+    plan: Plan | None = None
+    attempt: Attempt | None = None
+    scalars: Scalars = attrs.Factory(dict)
+    passed: Mapping[str, str] = attrs.Factory(dict)
+    _rest: Iterator[Candidate] = attrs.Factory(lambda: iter(()))
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.ir.kernels))
 
+    @property
+    def config(self) -> str:
+        """The config's line; empty for kernels that come from no problem."""
+        return "" if self.plan is None else str(self.plan.config)
+
     def next_config(self, why: DoesNotFit) -> bool:
         """Replace the plan by that of the next config that fits; False if none is left."""
-        _report(self.options.verbose, self.plan.config, None, f"refused in the back end: {why}")
-        found = _first_plan(self.problem, self.target, self._rest, self.options.verbose)
+        if self.problem is None or self.attempt is None:
+            return False
+        _tell(self.options, attrs.evolve(self.attempt, refused=f"in the back end: {why}"))
+        found = _first_plan(self.problem, self.target, self._rest, self.options)
         if found is None:
             return False
-        self.plan, self.ir = found, build_program(found)
+        (self.plan, self.attempt), self.ir = found, build_program(found[0])
         return True
 
 
@@ -97,74 +119,95 @@ def build(
     config: str | Config | None = None,
     *,
     disable: tuple[str, ...] = (),
-    dump: str | None = None,
-    verbose: Tell | None = None,
+    observe: pipeline.Observer | None = None,
+    tried: Callable[[Attempt], None] | None = None,
 ) -> Program:
     """The program of a problem under `config` (a line), or under the best config that fits.
 
     Raises UserError for wrong options or a given config that does not fit, Unsupported for the problem.
     """
-    _check_options(disable, dump)
+    pipeline.check_names(disable, optimising_only=True)
+    options = Options(disable, observe, tried)
     start = perf_counter()
     chosen = targets.get(target)
     if problem.is_empty:
-        raise UserError("given an empty problem, wanted outputs to compute: there is no program for mb0")
+        raise UserError(f"given the empty problem {problem.descriptor}, wanted outputs to compute")
     check_supported(problem, chosen.facts)
     with compiling():
+        rest: Iterator[Candidate] = iter(())
         if config is not None:
-            rest: Iterator[tuple[float, Config]] = iter(())
-            given = Config.parse(config) if isinstance(config, str) else config
-            try:
-                plan: Plan | None = make_plan(problem, given, chosen.facts)
-            except DoesNotFit as error:
-                raise UserError(f"given --config {given}, wanted one that fits: {error}") from error
+            found: tuple[Plan, Attempt] | None = _given_plan(problem, chosen, config, options)
         else:
-            rest = iter([(c.score, c.config) for c in candidates(problem, chosen.facts)])
-            plan = _first_plan(problem, chosen, rest, verbose)
-        if plan is None:
+            rest = iter(candidates(problem, chosen.facts))
+            found = _first_plan(problem, chosen, rest, options)
+        if found is None:
             raise DoesNotFit("no config fits, not even the last one")
         planned = perf_counter()
-        program = build_program(plan)
+        program = build_program(found[0])
     stages = {"plan": planned - start, "build": perf_counter() - planned}
-    return Program(problem, chosen, plan, program, Options(disable, dump, verbose), stages, rest)
+    return Program(chosen, program, options, stages, problem, *found, rest=rest)
 
 
-def _check_options(disable: tuple[str, ...], dump: str | None) -> None:
-    pipeline.check_names(disable, optimising_only=True)
-    if dump is not None and dump not in ("all", "changed"):
-        if not dump.startswith("after:"):
-            raise UserError(f"given --dump={dump}, wanted all, changed or after:PASS")
-        pipeline.check_names([dump.removeprefix("after:")])
+def wrap(
+    kernel: Kernel | KernelBuilder,
+    target: str = "gfx942",
+    scalars: Scalars | None = None,
+    options: Options | None = None,
+) -> Program:
+    """The program of one hand-written kernel; `scalars` gives its scalar arguments their values."""
+    done = kernel.done() if isinstance(kernel, KernelBuilder) else kernel
+    buffers = tuple(p for p in done.params if isinstance(p, Global))
+    given = IrProgram((done,), buffers)
+    return Program(targets.get(target), given, options or Options(), {}, scalars=scalars or {})
+
+
+def _given_plan(problem: Problem, target: Target, config: str | Config, options: Options) -> tuple[Plan, Attempt]:
+    given = Config.parse(config) if isinstance(config, str) else config
+    try:
+        plan = make_plan(problem, given, target.facts)
+    except DoesNotFit as error:
+        raise UserError(f"given --config {given}, wanted one that fits: {error}") from error
+    return plan, _tell(options, _planned(plan, None))
 
 
 def _first_plan(
-    problem: Problem, target: Target, rest: Iterator[tuple[float, Config]], verbose: Tell | None
-) -> Plan | None:
-    for score, config in rest:
+    problem: Problem, target: Target, rest: Iterator[Candidate], options: Options
+) -> tuple[Plan, Attempt] | None:
+    for candidate in rest:
         try:
-            plan = make_plan(problem, config, target.facts)
+            plan = make_plan(problem, candidate.config, target.facts)
         except DoesNotFit as error:
-            _report(verbose, config, score, f"refused: {error}")
+            _tell(options, Attempt(candidate.config, candidate.score, refused=str(error)))
             continue
-        lds = plan.weights_tile.bytes + plan.pixels_tile.bytes
-        _report(verbose, config, score, f"about {plan.registers} registers, {lds} bytes of LDS")
-        return plan
+        return plan, _tell(options, _planned(plan, candidate.score))
     return None
 
 
-def _report(verbose: Tell | None, config: Config, score: float | None, what: str) -> None:
-    if verbose is not None:
-        verbose(f"{config}  {'' if score is None else f'{score:.0f} clocks, '}{what}")
+def _planned(plan: Plan, score: float | None) -> Attempt:
+    return Attempt(plan.config, score, plan.registers, plan.weights_tile.bytes + plan.pixels_tile.bytes)
 
 
-def compile(program: Program) -> Code:
-    """Lower, select, allocate, print and assemble; falls back to the next config if registers do not suffice."""
+def _tell(options: Options, attempt: Attempt) -> Attempt:
+    if options.tried is not None:
+        options.tried(attempt)
+    return attempt
+
+
+def compile(program: Program | Kernel | KernelBuilder, target: str = "gfx942", scalars: Scalars | None = None) -> Code:
+    """Lower, select, allocate, print and assemble; falls back to the next config if registers do not suffice.
+
+    A hand-written kernel is compiled for `target`; `scalars` gives its scalar arguments their values.
+    """
+    if not isinstance(program, Program):
+        program = wrap(program, target, scalars)
     while True:
         try:
             return _compile(program)
         except DoesNotFit as error:
-            if not program.next_config(error):
-                raise UserError(f"given config {program.plan.config}, wanted one that fits: {error}") from error
+            if program.next_config(error):
+                continue
+            given = f"config {program.config}" if program.plan else f"kernel {program.ir.kernels[0].name}"
+            raise UserError(f"given {given}, wanted one that fits: {error}") from error
 
 
 def _compile(program: Program) -> Code:
@@ -172,63 +215,47 @@ def _compile(program: Program) -> Code:
     target, plan = program.target, program.plan
     with compiling():
         emitted = [_emit(program, kernel, stages) for kernel in program.ir.kernels]
-    if program.options.verbose is not None:
-        for e in emitted:
-            program.options.verbose(f"{plan.config}  estimated {plan.registers} registers, took {dict(e.registers)}")
+    if program.attempt is not None:
+        _tell(program.options, attrs.evolve(program.attempt, actual=_most_registers(emitted)))
     text = target.module(emitted)
+    record = launch_record(target.facts.name, program.ir.kernels, emitted, program.problem, program.scalars)
     start = perf_counter()
     code_object = target.assemble(text)
     stages["assemble"] = perf_counter() - start
     return Code(
         program.problem,
         target.facts.name,
-        str(plan.config),
+        program.config,
         text,
         code_object,
-        _record(program, emitted),
+        record,
         {e.name: KernelCost(e.registers, e.lds_bytes) for e in emitted},
         stages,
-        Tiles(plan.grid, plan.config.tile[:2]),
+        None if plan is None else Tiles(plan.grid, plan.config.tile[:2]),
     )
 
 
+def _most_registers(emitted: Sequence[Emitted]) -> dict[str, int]:
+    classes = dict.fromkeys(name for e in emitted for name in e.registers)
+    return {name: max(e.registers.get(name, 0) for e in emitted) for name in classes}
+
+
 def _emit(program: Program, kernel: Kernel, stages: dict[str, float]) -> Emitted:
-    options, dump = program.options, program.options.dump
+    options = program.options
 
     def observe(p: pipeline.Pass, before: Kernel, after: Kernel, seconds: float) -> None:
         stages[p.name] = stages.get(p.name, 0.0) + seconds
-        if dump == "all" or dump == f"after:{p.name}" or (dump == "changed" and after is not before):
-            print(f"// after {p.name}\n{after}\n", file=sys.stderr)
+        if options.observe is not None:
+            options.observe(p, before, after, seconds)
 
-    lowered = pipeline.run(kernel, program.target.facts, options.disable, observe)
-    header = [
-        f"{kernel.name}: convgen for {program.target.facts.name}",
-        f"problem: {program.problem}",
-        f"config:  {program.plan.config}",
-    ]
+    passed = program.passed.get(kernel.name)
+    lowered = pipeline.run(kernel, program.target.facts, options.disable, observe, passed)
+    header = [f"{kernel.name}: convgen for {program.target.facts.name}"]
+    header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
     made = program.target.emit(lowered, header)
     for stage, seconds in made.stages.items():
         stages[stage] = stages.get(stage, 0.0) + seconds
     return made
-
-
-def _record(program: Program, emitted: list[Emitted]) -> LaunchRecord:
-    launches = []
-    for kernel, e in zip(program.ir.kernels, emitted):
-        args = tuple(_argument(program.problem, p, offset) for p, (_, offset, _) in zip(kernel.params, e.arguments))
-        workgroup = (kernel.subgroups * kernel.width, 1, 1)
-        launches.append(Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size, e.lds_bytes))
-    return LaunchRecord(program.target.facts.name, None, tuple(launches), str(program.problem))
-
-
-def _argument(problem: Problem, parameter: Global, offset: int) -> Buffer:
-    tensors: dict[str, tuple[Layout, str, Access]] = {
-        "src": (problem.src_layout, problem.src_type, "read"),
-        "wei": (problem.wei_layout, problem.wei_type, "read"),
-        "dst": (problem.dst_layout, problem.dst_type, "write"),
-    }
-    layout, dtype, access = tensors[parameter.name]
-    return Buffer(parameter.name, offset, access, Tensor.of(layout, dtype))
 
 
 class SimulationError(ConvgenError):
@@ -240,7 +267,9 @@ class SimulationError(ConvgenError):
 
 
 def simulate(code: Code, **arrays: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.generic]]:
-    """Run compiled code on the simulator: logical arrays in (src, wei), logical arrays out (dst).
+    """Run compiled code on the simulator: an array in for each buffer it reads, one out for each it writes.
+
+    Arrays of a problem are logical (src, wei; dst), those of a hand-written kernel flat.
 
     Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
     """

@@ -15,9 +15,9 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.memory import Dim, Shared
 from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.matmul import Problem
 from convgen.passes.swizzle import find_swizzle
 from convgen.problem import Conv, Direction
-from convgen.views import Problem
 
 #: One chunk is what a lane brings into shared memory in one write, and reads as one fragment part.
 CHUNK_BYTES = 16

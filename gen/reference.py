@@ -1,4 +1,4 @@
-"""What the right answer is: fills, the convolution in plain numpy, and tensors as bytes in memory.
+"""What the right answer is: fills, convolutions and matmuls in plain numpy, and tensors as bytes in memory.
 
 Nothing here knows how kernels are generated. Fills are small integers, so every partial sum is an integer that an f32
 accumulator holds exactly, whatever the order of summation; results can then be compared bit for bit.
@@ -6,7 +6,7 @@ accumulator holds exactly, whatever the order of summation; results can then be 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from convgen.ir import types
 from convgen.ir.error import Unsupported
 from convgen.ir.layout import Layout
+from convgen.matmul import Matmul, Problem
 from convgen.problem import Conv
 
 Array = npt.NDArray[np.generic]
@@ -32,14 +33,13 @@ def numpy_type(name: str) -> np.dtype[np.generic]:
     return types.scalar(name).numpy
 
 
-def fill(problem: Conv, seed: int = 0) -> dict[str, Array]:
-    """The inputs `src` [mb, ic, spatial...] and `wei` [[g,] oc, ic, spatial...], in their own types.
+def fill(problem: Problem, seed: int = 0) -> dict[str, Array]:
+    """The inputs `src` and `wei` in their own types and logical dimensions: those of the problem.
 
     Values are integers other than zero, drawn evenly: every product counts, so a wrong index shows. Their size is
     bounded so that |partial sum| < 2^24.
     """
-    _require_forward(problem)
-    depth = problem.ic // problem.groups * int(np.prod([axis.k for axis in problem.axes]))
+    depth = _depth(problem)
     if depth > _EXACT:
         raise Unsupported(f"exact sums of {depth} products, more than 2^24")
     src, wei = _MAGNITUDE["src"], _MAGNITUDE["wei"]
@@ -51,6 +51,14 @@ def fill(problem: Conv, seed: int = 0) -> dict[str, Array]:
     }
 
 
+def _depth(problem: Problem) -> int:
+    """Products in the longest sum."""
+    if isinstance(problem, Matmul):
+        return problem.k
+    _require_forward(problem)
+    return problem.ic // problem.groups * int(np.prod([axis.k for axis in problem.axes]))
+
+
 def _draw(seed: tuple[int, int], dims: tuple[int, ...], dtype: str, magnitude: int) -> Array:
     element = numpy_type(dtype)
     values = [value for value in range(-magnitude, magnitude + 1) if value]
@@ -58,6 +66,29 @@ def _draw(seed: tuple[int, int], dims: tuple[int, ...], dtype: str, magnitude: i
         values = [abs(value) for value in values]
     choices = np.random.default_rng(seed).integers(len(values), size=dims, dtype=np.uint8)
     return np.array(values).astype(element)[choices]
+
+
+def output_shape(problem: Problem) -> tuple[int, int]:
+    """The outputs as a matrix: rows (n, [od,] oh, ow) and columns (oc) of a convolution, M and N of a matmul."""
+    if isinstance(problem, Matmul):
+        return problem.dst_dims
+    return problem.mb * int(np.prod(problem.dst_dims[2:])), problem.oc
+
+
+def output_index(problem: Problem, rows: Indices, columns: Indices) -> list[Indices]:
+    """The logical index of the outputs rows x columns: one array a dimension, broadcasting against each other."""
+    if isinstance(problem, Matmul):
+        return [rows[:, None], columns[None, :]]
+    n, *spatial = (axis[:, None] for axis in np.unravel_index(rows, (problem.mb, *problem.dst_dims[2:])))
+    return [n, columns[None, :], *spatial]
+
+
+def outputs(problem: Problem, inputs: Mapping[str, Array], rows: Indices, columns: Indices) -> Array:
+    """The right outputs rows x columns: exact sums, one rounding to f32, one to the result."""
+    if isinstance(problem, Matmul):
+        src, wei = (inputs[name].astype(np.float64) for name in ("src", "wei"))
+        return _round(src[rows] @ wei[:, columns], problem.dst_type)
+    return forward(problem, inputs["src"], inputs["wei"], rows)[:, columns]
 
 
 def forward(problem: Conv, src: Array, wei: Array, pixels: Indices | None = None) -> Array:
@@ -68,15 +99,15 @@ def forward(problem: Conv, src: Array, wei: Array, pixels: Indices | None = None
     """
     _require_forward(problem)
     axes = problem.axes
-    outputs = (problem.mb, *(axis.o for axis in axes))
-    wanted = np.arange(np.prod(outputs)) if pixels is None else pixels
+    shape = (problem.mb, *(axis.o for axis in axes))
+    wanted = np.arange(np.prod(shape)) if pixels is None else pixels
     channels_last = np.moveaxis(src.reshape(problem.mb, problem.ic, *(axis.i for axis in axes)), 1, -1)
-    if 2 * len(wanted) > np.prod(outputs):  # a copy pays when most rows are gathered, once a tap
+    if 2 * len(wanted) > np.prod(shape):  # a copy pays when most rows are gathered, once a tap
         channels_last = np.ascontiguousarray(channels_last)
     rows = _rows(problem, channels_last, wei, wanted)
     if pixels is not None:
         return rows
-    return np.moveaxis(rows.reshape(*outputs, problem.oc), -1, 1).reshape(problem.dst_dims)
+    return np.moveaxis(rows.reshape(*shape, problem.oc), -1, 1).reshape(problem.dst_dims)
 
 
 def _rows(problem: Conv, src: Array, wei: Array, pixels: Indices) -> Array:
@@ -94,10 +125,10 @@ def _rows(problem: Conv, src: Array, wei: Array, pixels: Indices) -> Array:
 
 def _sums(problem: Conv, src: Array, taps: npt.NDArray[np.float64], pixels: Indices) -> npt.NDArray[np.float64]:
     """Exact sums [len(pixels), oc]: one matrix product a kernel tap, over the pixels whose tap is inside the input."""
-    n, *outputs = np.unravel_index(pixels, (problem.mb, *(axis.o for axis in problem.axes)))
+    n, *places = np.unravel_index(pixels, (problem.mb, *(axis.o for axis in problem.axes)))
     sums = np.zeros((problem.groups, len(pixels), problem.oc // problem.groups))
     for tap in product(*(range(axis.k) for axis in problem.axes)):
-        inputs = [o * axis.s - axis.p + k * (axis.d + 1) for o, k, axis in zip(outputs, tap, problem.axes)]
+        inputs = [o * axis.s - axis.p + k * (axis.d + 1) for o, k, axis in zip(places, tap, problem.axes)]
         inside = np.logical_and.reduce([(i >= 0) & (i < axis.i) for i, axis in zip(inputs, problem.axes)])
         where = np.flatnonzero(inside)
         if len(where):

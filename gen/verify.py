@@ -14,7 +14,7 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import Finding, SimReport
 from convgen.code import Code
 from convgen.ir.error import Unsupported, UserError
-from convgen.problem import Conv
+from convgen.matmul import Problem, parse_problem
 from convgen.record import Buffer, LaunchRecord
 from convgen.reference import Array
 
@@ -30,7 +30,7 @@ _ROWS = 4096  #: rows compared at a time
 
 @attrs.frozen
 class Mismatch:
-    """One wrong output at a logical index (n, oc, [d,] h, w)."""
+    """One wrong output at its logical index: n, oc, [d,] h, w, or m, n."""
 
     index: tuple[int, ...]
     expected: float
@@ -142,7 +142,7 @@ def run_record(
     code_object = None if record.object is None else _read(path.parent / record.object)
     if not record.launches:
         return _outcome(_IDLE, _NOTHING)
-    problem = Conv.parse(record.problem) if record.problem is not None else None
+    problem = parse_problem(record.problem) if record.problem is not None else None
     if data is not None:
         inputs = _load_inputs(data, record)
     elif problem is not None:
@@ -181,18 +181,18 @@ def _allocate(buffer: Buffer, logical: Array | None) -> npt.NDArray[np.uint8]:
     return memory
 
 
-def _everything(problem: Conv) -> list[Region]:
-    rows = problem.dst_dims[0] * int(np.prod(problem.dst_dims[2:]))
-    return [(range(start, min(start + _ROWS, rows)), range(problem.oc)) for start in range(0, rows, _ROWS)]
+def _everything(problem: Problem) -> list[Region]:
+    rows, columns = reference.output_shape(problem)
+    return [(range(start, min(start + _ROWS, rows)), range(columns)) for start in range(0, rows, _ROWS)]
 
 
 def _compare(
-    problem: Conv, inputs: Mapping[str, Array], record: LaunchRecord, memory: Memory, regions: Sequence[Region]
+    problem: Problem, inputs: Mapping[str, Array], record: LaunchRecord, memory: Memory, regions: Sequence[Region]
 ) -> _Comparison:
     """Compare the outputs in `regions` (clipped to the tensor) as bits."""
     checked, mismatches, first = 0, 0, list[Mismatch]()
-    for rows, columns in regions:
-        expected, got, indices = _outputs(problem, inputs, record, memory, rows, columns)
+    for region in regions:
+        expected, got, indices = _outputs(problem, inputs, record, memory, region)
         wrong = _bits(expected) != _bits(got)
         checked += wrong.size
         mismatches += int(np.count_nonzero(wrong))
@@ -209,18 +209,16 @@ def _outcome(report: SimReport, comparison: _Comparison) -> Outcome:
 
 
 def _outputs(
-    problem: Conv, inputs: Mapping[str, Array], record: LaunchRecord, memory: Memory, rows: range, columns: range
+    problem: Problem, inputs: Mapping[str, Array], record: LaunchRecord, memory: Memory, region: Region
 ) -> tuple[Array, Array, list[npt.NDArray[np.int64]]]:
-    """Expected and actual outputs [rows, columns] of one region, and the logical index of each."""
-    spatial = problem.dst_dims[2:]
-    pixels = np.arange(rows.start, min(rows.stop, problem.mb * int(np.prod(spatial))))
-    channels = np.arange(columns.start, min(columns.stop, problem.oc))
-    n, *outputs = (axis[:, None] for axis in np.unravel_index(pixels, (problem.mb, *spatial)))
-    indices = [n, channels[None, :], *outputs]
-    expected = reference.forward(problem, inputs["src"], inputs["wei"], pixels)[:, channels]
+    """Expected and actual outputs of one region, clipped to the tensor, and the logical index of each."""
+    rows, columns = (
+        np.arange(part.start, min(part.stop, size)) for part, size in zip(region, reference.output_shape(problem))
+    )
+    indices = reference.output_index(problem, rows, columns)
     tensor = record.buffers["dst"].tensor
     got = reference.gather(tensor.layout, tensor.dtype, memory["dst"], indices)
-    return expected, np.broadcast_to(got, expected.shape), indices
+    return reference.outputs(problem, inputs, rows, columns), got, indices
 
 
 def _bits(values: Array) -> npt.NDArray[np.unsignedinteger]:

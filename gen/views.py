@@ -5,19 +5,15 @@ Forward convolution: M = (mb, od, oh, ow), N = (oc), K = (kd, kh, kw, ic). Nothi
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from convgen.ir.layout import Layout
 from convgen.ir.memory import Dim, Global, TensorDim, View
 from convgen.ir.types import scalar
+from convgen.matmul import Matmul, Problem
 from convgen.problem import Axis, Conv
 
 _NAMES = "dhw"
-
-
-Problem = Conv
 
 
 @attrs.frozen
@@ -57,7 +53,7 @@ def _padded(size: int, block: int) -> int:
     return -(-size // block) * block
 
 
-def _matmul(problem: Any, block: int) -> Operands:
+def _matmul(problem: Matmul, block: int) -> Operands:
     """C[n, m] = sum over k of B[k, n] * A[m, k]."""
     m, n = Dim("m", problem.m, problem.m), Dim("n", problem.n, problem.n)
     k = Dim("k", problem.k, _padded(problem.k, block))

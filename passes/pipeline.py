@@ -6,12 +6,13 @@ right. Passes are pure functions of a kernel and the target's facts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 
 import attrs
 
-from convgen.ir.error import ConvgenError, UserError
+from convgen.ir.error import UserError, VerifyError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
 from convgen.ir.simplify import simplify
@@ -72,20 +73,44 @@ def check_names(names: Collection[str], optimising_only: bool = False) -> None:
             raise UserError(f"given pass {name!r}, wanted one of {', '.join(known)}")
 
 
-def run(kernel: Kernel, facts: TargetFacts, disable: Collection[str] = (), observe: Observer | None = None) -> Kernel:
-    """All passes; the result is verified. An error on the way carries the pass's name as a note."""
+def run(
+    kernel: Kernel,
+    facts: TargetFacts,
+    disable: Collection[str] = (),
+    observe: Observer | None = None,
+    after: str | None = None,
+) -> Kernel:
+    """All passes, or those behind the pass `after`; the result is verified.
+
+    An error on the way, a broken rule of the IR included, carries the name of the pass as a note.
+    """
     verify(kernel)
-    for p in PASSES:
+    made: list[tuple[Pass, Kernel]] = []
+    for p in PASSES[1 + [p.name for p in PASSES].index(after) if after else 0 :]:
         if p.name in disable:
             continue
         before, start = kernel, perf_counter()
-        try:
+        with _noted(p):
             kernel = p.run(kernel, facts)
-        except Exception as error:
-            if not isinstance(error, ConvgenError) or not isinstance(error, UserError):
-                error.add_note(f"pass: {p.name}")
-            raise
-        if observe is not None:
-            observe(p, before, kernel, perf_counter() - start)
-    verify(kernel, "message")
-    return kernel
+            if observe is not None:
+                observe(p, before, kernel, perf_counter() - start)
+        made.append((p, kernel))
+    try:
+        return verify(kernel, "message")
+    except VerifyError:
+        for p, step in made:  # the first pass whose result is ill-formed is to blame
+            with _noted(p):
+                verify(step)
+        raise
+
+
+@contextmanager
+def _noted(p: Pass) -> Iterator[None]:
+    """Errors from within carry the pass's name."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        error.add_note(f"pass: {p.name}")
+        raise

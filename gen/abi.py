@@ -1,0 +1,85 @@
+"""From kernels as emitted to the launch record: what each argument is, and which tensor a buffer holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from convgen.backends.target import Emitted
+from convgen.ir import expr as x
+from convgen.ir import stmt as s
+from convgen.ir.error import UserError
+from convgen.ir.layout import Layout
+from convgen.ir.memory import Global
+from convgen.ir.mutate import postorder
+from convgen.ir.program import Kernel
+from convgen.matmul import Problem
+from convgen.record import Access, Buffer, Launch, LaunchRecord, Scalar, Tensor
+
+Scalars = Mapping[str, int | float]
+
+
+def launch_record(
+    target: str, kernels: Sequence[Kernel], emitted: Sequence[Emitted], problem: Problem | None, scalars: Scalars
+) -> LaunchRecord:
+    """The launches of `kernels` in order, each with its arguments where `emitted` placed them."""
+    tensors = {} if problem is None else _tensors_of(problem)
+    launches = []
+    for kernel, e in zip(kernels, emitted):
+        accesses = buffer_accesses(kernel)
+        args = tuple(
+            Buffer(p.name, offset, accesses[p.name], tensors.get(p.name) or _flat(p))
+            if isinstance(p, Global)
+            else _scalar(kernel, p, offset, scalars)
+            for p, (_, offset, _) in zip(kernel.params, e.arguments)
+        )
+        workgroup = (kernel.subgroups * kernel.width, 1, 1)
+        launches.append(Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size, e.lds_bytes))
+    return LaunchRecord(target, None, tuple(launches), None if problem is None else str(problem))
+
+
+def _tensors_of(problem: Problem) -> dict[str, Tensor]:
+    return {
+        "src": Tensor.of(problem.src_layout, problem.src_type),
+        "wei": Tensor.of(problem.wei_layout, problem.wei_type),
+        "dst": Tensor.of(problem.dst_layout, problem.dst_type),
+    }
+
+
+def _flat(buffer: Global) -> Tensor:
+    """A buffer of which nothing is known but its elements."""
+    return Tensor.of(Layout.dense((buffer.bytes // buffer.elem.bytes,), (0,)), buffer.elem.name)
+
+
+def _scalar(kernel: Kernel, parameter: x.Var, offset: int, scalars: Scalars) -> Scalar:
+    if parameter.name not in scalars:
+        raise UserError(f"given no value for scalar {parameter.name} of kernel {kernel.name}, wanted one in scalars=")
+    return Scalar(parameter.name, offset, parameter.type.name, scalars[parameter.name])
+
+
+def buffer_accesses(kernel: Kernel) -> dict[str, Access]:
+    """How a kernel of either level uses each of its buffers; one that it never touches counts as read."""
+    nodes = list(postorder(kernel.body))
+    lets = {n.var: n.value for n in nodes if isinstance(n, s.Let)}
+    read, written = set[str](), set[str]()
+
+    def buffer_of(surface: x.Expr) -> str:
+        while isinstance(surface, x.Var):
+            surface = lets[surface]
+        assert isinstance(surface, x.Surface)
+        return str(surface.buffer.name)
+
+    for n in nodes:
+        match n:
+            case s.LoadView() | s.Copy():
+                read.add(n.view.memory.name)
+            case s.StoreView():
+                written.add(n.view.memory.name)
+            case s.GlobalLoad():
+                read.add(buffer_of(n.surface))
+            case s.GlobalStore():
+                written.add(buffer_of(n.surface))
+    buffers = [p.name for p in kernel.params if isinstance(p, Global)]
+    return {
+        name: "readwrite" if name in read and name in written else "write" if name in written else "read"
+        for name in buffers
+    }
