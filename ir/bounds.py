@@ -8,7 +8,6 @@ shift out of range) has no value and so widens no range.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import product
 from typing import Any
 
 from convgen.ir.expr import (
@@ -42,7 +41,7 @@ from convgen.ir.expr import (
 )
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt
-from convgen.ir.types import Type
+from convgen.ir.types import AnyType, Type
 
 Range = tuple[int, int]
 
@@ -54,9 +53,26 @@ def type_range(type: Type) -> Range:
     return type.min, type.max
 
 
+class _FullRanges(dict[AnyType, Range | None]):
+    """All values of the elements of a type, worked out once a type; None for floats."""
+
+    def __missing__(self, type: AnyType) -> Range | None:
+        self[type] = None if type.elem.is_float else type_range(type.elem)
+        return self[type]
+
+
+FULL = _FullRanges()
+
+
 def hull(*ranges: Range) -> Range:
     """The smallest range that holds all of `ranges`."""
     return min(lo for lo, _ in ranges), max(hi for _, hi in ranges)
+
+
+def meet(a: Range, b: Range) -> Range:
+    """The values in both; `a` where there are none, as in code that never runs."""
+    lo, hi = max(a[0], b[0]), min(a[1], b[1])
+    return (lo, hi) if lo <= hi else a
 
 
 def within(inner: Range, outer: Range) -> bool:
@@ -70,18 +86,23 @@ class Bounds:
     Each node is looked at once, so `env` may gain variables that no expression asked about yet, and nothing else.
     """
 
-    def __init__(self, env: Mapping[Var, Range], width: int = WIDTH) -> None:
+    def __init__(self, env: Mapping[Any, Range], width: int = WIDTH) -> None:
+        """`env` holds the ranges of variables, and what more is known of other expressions."""
         self.env, self.width = env, width
         self._memo: dict[Expr, Range] = {}
+        self._never_wraps: dict[Expr, bool] = {}
 
     def __call__(self, e: Expr) -> Range:
         """The range of an expression of integer or bool elements; ValueError for others."""
         known = self._memo.get(e)
         if known is None:
-            if e.type.elem.is_float:
+            full, exact = FULL[e.type], self.exact(e)
+            if full is None:
                 raise ValueError(f"bounds: an expression of type {e.type}")
-            full, exact = type_range(e.type.elem), self.exact(e)
-            known = self._memo[e] = exact if within(exact, full) else full
+            known = exact if full[0] <= exact[0] and exact[1] <= full[1] else full
+            if e in self.env:
+                known = meet(known, self.env[e])
+            self._memo[e] = known
         return known
 
     def exact(self, e: Expr) -> Range:
@@ -91,7 +112,10 @@ class Bounds:
 
     def cannot_wrap(self, e: Expr) -> bool:
         """Whether the operation at the root provably gives its exact result."""
-        return within(self.exact(e), type_range(e.type.elem))
+        known = self._never_wraps.get(e)
+        if known is None:
+            known = self._never_wraps[e] = within(self.exact(e), type_range(e.type.elem))
+        return known
 
 
 def bounds(e: Expr, env: Mapping[Var, Range], width: int = WIDTH) -> Range:
@@ -104,7 +128,7 @@ def bounds(e: Expr, env: Mapping[Var, Range], width: int = WIDTH) -> Range:
 
 def _corners(f: Callable[[int, int], int], a: Range, b: Range) -> Range:
     """The range of an `f` that is monotone in each operand."""
-    values = [f(x, y) for x, y in product(a, b)]
+    values = (f(a[0], b[0]), f(a[0], b[1]), f(a[1], b[0]), f(a[1], b[1]))
     return min(values), max(values)
 
 
@@ -204,7 +228,9 @@ _COMPARISONS: dict[type[Expr], Callable[[Range, Range], Range]] = {
 
 
 def _arithmetic(ranges: Bounds, e: Any) -> Range:
-    return _ARITHMETIC[type(e)](ranges(e.a), ranges(e.b), type_range(e.type.elem))
+    full = FULL[e.type]
+    assert full is not None
+    return _ARITHMETIC[type(e)](ranges(e.a), ranges(e.b), full)
 
 
 def _comparison(ranges: Bounds, e: Any) -> Range:
@@ -242,7 +268,7 @@ def _same(ranges: Bounds, e: Any) -> Range:
 
 _RULES: dict[type[Expr], Callable[[Bounds, Any], Range]] = {
     Const: lambda ranges, e: (int(e.bits), int(e.bits)),
-    Var: lambda ranges, e: ranges.env.get(e, type_range(e.type.elem)),
+    Var: lambda ranges, e: ranges.env.get(e) or type_range(e.type.elem),
     Lane: lambda ranges, e: (0, ranges.width - 1),
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(_COMPARISONS, _comparison),
@@ -263,7 +289,7 @@ class Scope:
     """
 
     def __init__(self, width: int = WIDTH, ranges: Mapping[Var, Range] | None = None) -> None:
-        self.ranges = dict(ranges or {})
+        self.ranges: dict[Any, Range] = dict(ranges or {})
         self.bounds = Bounds(self.ranges, width)
 
     def bind(self, var: Var, range: Range) -> None:
@@ -273,7 +299,11 @@ class Scope:
             self.ranges[var] = range
         elif not within(range, known):
             self.ranges[var] = hull(range, known)
-            self.bounds = Bounds(self.ranges, self.bounds.width)  # what rested on the old range is void
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Forget what was concluded from ranges that have changed."""
+        self.bounds = Bounds(self.ranges, self.bounds.width)
 
     def let(self, var: Var, *values: Expr) -> None:
         """`var` takes the value of one of `values`; a variable that holds no integers is passed over."""

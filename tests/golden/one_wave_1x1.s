@@ -35,19 +35,18 @@ conv_fwd_d_e52289d3_main:
     v_ashrrev_i32          v2, 2, v0
     v_and_b32              v3, 3, v0
     v_and_b32              v4, 3, v2
-    v_and_b32              v5, 15, v0
-    v_xor_b32              v3, v3, v4
-    v_ashrrev_i32          v0, 4, v0
-    v_and_b32              v4, 3, v5
-    v_lshlrev_b32          v3, 4, v3
-    v_xor_b32              v4, v0, v4
-    v_lshl_add_u32         v2, v2, 6, v3                          // wei_tile_write_address
-    v_lshlrev_b32          v3, 4, v4
-    v_lshl_add_u32         v3, v5, 6, v3                          // wei_tile_read_address
-    v_lshlrev_b32          v4, 5, v5
+    v_xor_b32              v4, v4, v3
+    v_lshlrev_b32          v2, 6, v2
+    v_ashrrev_i32          v5, 4, v0
+    v_and_b32              v0, 15, v0
+    v_lshl_add_u32         v2, v4, 4, v2                          // wei_tile_write_address
+    v_xor_b32              v3, v3, v5
+    v_lshlrev_b32          v4, 6, v0
+    v_lshl_add_u32         v3, v3, 4, v4                          // wei_tile_read_address
+    v_lshlrev_b32          v4, 3, v5
     s_mov_b32              s18, 512
     s_mov_b32              s19, 0x20000                           // surface of dst
-    v_lshl_add_u32         v0, v0, 3, v4
+    v_lshl_add_u32         v0, v0, 5, v4
     s_waitcnt              lgkmcnt(0)
     s_and_b32              s9, s3, 65535
     s_mov_b32              s8, s2
