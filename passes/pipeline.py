@@ -21,6 +21,7 @@ from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.expand_division import expand_division
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.place_lets import place_lets
+from convgen.passes.reduce_strength import reduce_strength
 from convgen.passes.resolve_packs import resolve_packs
 from convgen.passes.rotate_fragments import rotate_fragments
 
@@ -57,6 +58,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("lower_tiles", "tile", LOWERING, lower_tiles),
     _pass("resolve_packs", "message", LOWERING, resolve_packs),
     _pass("simplify", "message", OPTIMISING, simplify),
+    _pass("reduce_strength", "message", OPTIMISING, reduce_strength),
     _pass("expand_division", "message", LOWERING, expand_division),
     _pass("place_lets", "message", OPTIMISING, place_lets),
 )

@@ -129,7 +129,7 @@ class _Placer:
             case For():
                 begin, end = self._expr(s.begin), self._expr(s.end)
                 inits = tuple(map(self._expr, s.inits))
-                body = self.place(s.body, depth + 1)
+                body = block(self.place(s.body, depth + 1), *self._bind_parts(s.yields, s, depth + 1))
                 yields = tuple(map(self._expr, s.yields))
                 return For(s.var, begin, end, s.carried, inits, body, yields, s.results, s.label)
             case If(cond, then, other):

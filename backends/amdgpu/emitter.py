@@ -137,6 +137,15 @@ class Emitter:
         self.emit(name, (dst,), legal)
         return dst
 
+    def retarget(self, made: Operand, to: Reg) -> bool:
+        """Let the last instruction write `to` instead of the fresh register `made`; False if it is not its result."""
+        last = self.block.instructions[-1] if self.block.instructions else None
+        fresh = isinstance(made, Reg) and made.whole and made.count == to.count and made.bank == to.bank
+        if last is None or not fresh or len(last.dst) != 1 or last.dst[0] is not made:
+            return False
+        last.dst = (to,)
+        return True
+
     def move_to_vector(self, s: Operand) -> Reg:
         """The operand in a vector register."""
         if isinstance(s, Reg) and s.bank == "v":

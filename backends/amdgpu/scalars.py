@@ -117,6 +117,10 @@ class Scalars:
             self.condition(e)
             return self.out.salu("s_cselect_b32", Imm(1), Imm(0))
         match e:
+            case Add(x, Select(cond, Const(_, 1), Const(_, 0))):  # a carry: scc is what s_addc adds
+                kept = self.value(x)
+                self.condition(cond)
+                return self.out.salu("s_addc_u32", kept, Imm(0))
             case Binary() if type(e) in _SALU:
                 a, b = self.value(e.a), self.value(e.b)
                 return self.out.salu(_SALU[type(e)][unsigned], a, b)

@@ -20,7 +20,7 @@ from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Add, Cast, Const, Expr, Mma, Mul, Pack, Slice, Splat, Surface, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Global
-from convgen.ir.mutate import postorder
+from convgen.ir.mutate import free_vars, postorder
 from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType
 from convgen.ir.uniform import Uniformity, varying
@@ -302,12 +302,15 @@ class _Selector:
     def _carry(self, carried: Sequence[Var], values: Sequence[Expr]) -> None:
         """Move values into carried registers, all at once: a source that is itself overwritten is saved first."""
         moves: list[tuple[Reg, Reg]] = []
-        for c, value in zip(carried, values):
+        for n, (c, value) in enumerate(zip(carried, values)):
             if isinstance(c.type, VectorType):
                 moves += _unequal(self.vectors.env[c], self.vectors.value(value))
                 continue
             to, at = self.scalars.env[c], self.scalars.value(value)
             assert isinstance(to, Reg)
+            needed = any(c in free_vars(later) for later in values[n + 1 :]) or any(s.vreg is to.vreg for _, s in moves)
+            if not needed and self.out.retarget(at, to):
+                continue
             if not isinstance(at, Reg):
                 held = self.out.new(to.bank)
                 self.out.emit("s_mov_b32" if to.bank == "s" else "v_mov_b32", (held,), (at,))
