@@ -44,8 +44,8 @@ def write_code(code: Code, prefix: str, text_suffix: str, object_suffix: str) ->
     return files
 
 
-def write_all(contents: Mapping[Path, bytes]) -> None:
-    """Write every file, each complete, or none of them. Raises UserError."""
+def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
+    """Write every file, each complete, or none of them. Raises UserError that names the knob."""
     ready = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
     placed: list[Path] = []
     try:
@@ -61,4 +61,4 @@ def write_all(contents: Mapping[Path, bytes]) -> None:
         for path in [*ready.values(), *placed]:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
-        raise UserError(f"cannot write {error.filename}: {error.strerror}, at -o") from None
+        raise UserError(f"cannot write {error.filename}: {error.strerror}, at {knob}") from None

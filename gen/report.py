@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TextIO
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from convgen.code import Code
 from convgen.files import Files
 from convgen.verify import Outcome
+
+if TYPE_CHECKING:
+    from convgen.driver import Attempt
 
 
 def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | None) -> dict[str, Any]:
@@ -77,6 +81,46 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
         *(("", str(finding)) for finding in outcome.findings),
     ]
     return [*rows, ("result", outcome.status.upper())]
+
+
+Row = tuple[str, ...]
+
+
+def attempts_table(attempts: Iterable[Attempt]) -> tuple[Row, list[Row]]:
+    """The chooser's table: what each config scored, takes, and why it was refused."""
+    header = ("config", "clocks", "registers", "allocated", "LDS", "verdict")
+    rows: list[Row] = []
+    for a in attempts:
+        actual = "" if a.actual is None else " ".join(f"{name} {count}" for name, count in a.actual.items())
+        score = "given" if a.score is None else f"{a.score:.0f}"
+        estimate, lds = ("" if value is None else str(value) for value in (a.registers, a.lds_bytes))
+        verdict = "taken" if a.refused is None else f"refused: {a.refused}"
+        rows.append((str(a.config), score, estimate, actual, lds, verdict))
+    return header, rows
+
+
+def stages_table(stages: Mapping[str, float]) -> tuple[Row, list[Row]]:
+    """What each stage took, and its share."""
+    total = sum(stages.values())
+    rows = [(name, f"{1e3 * s:.1f}", f"{100 * s / (total or 1):.0f}%") for name, s in stages.items()]
+    return ("stage", "ms", "share"), [*rows, ("all", f"{1e3 * total:.1f}", "100%")]
+
+
+def show_table(header: Row, rows: Sequence[Row], stream: TextIO) -> None:
+    """Print a table with a header: ruled on a terminal, else aligned plain text."""
+    if not stream.isatty():
+        widths = [max(map(len, column)) for column in zip(header, *rows)]
+        for row in (header, *rows):
+            print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths)).rstrip(), file=stream)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*header, box=None, header_style="bold cyan", pad_edge=False)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(file=stream).print(table)
 
 
 def show(rows: list[tuple[str, str]], stream: TextIO) -> None:

@@ -50,13 +50,16 @@ def code_of(problem: Conv, **changes: Any) -> Code:
         Buffer("wei", 8, "read", Tensor.of(problem.wei_layout, problem.wei_type)),
         Buffer("dst", 16, "write", Tensor.of(problem.dst_layout, problem.dst_type)),
     )
+    launch = Launch("conv_main", (m * n, 1, 1), (64, 1, 1), args, 24, 512)
     code = Code(
         problem=problem,
         target="gfx942",
         config="m16n4",
         asm="conv_main:\n  s_endpgm\n",
         object=str(problem).encode(),
-        record=LaunchRecord("gfx942", None, (Launch("conv_main", (m * n, 1, 1), (64, 1, 1), args, 24, 512),), str(problem)),
+        record=LaunchRecord(
+            "gfx942", None, (Launch("conv_main", (m * n, 1, 1), (64, 1, 1), args, 24, 512),), str(problem)
+        ),
         kernels={"conv_main": KernelCost({"vgpr": 8, "sgpr": 16}, 512)},
         stages={"build": 0.25, "assemble": 0.5},
         tiles=tiles_of(problem),

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -14,8 +13,10 @@ import pytest
 
 import convgen
 from convgen import cli
+from convgen import driver as real
 from convgen.backends import target as targets
 from convgen.code import Code
+from convgen.commands import session
 from convgen.ir.error import ConvgenError, DoesNotFit, Unsupported, UserError
 from convgen.problem import Conv
 from convgen.record import LaunchRecord
@@ -46,9 +47,8 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     driver = Driver()
-    fake = SimpleNamespace(build=driver.build, compile=driver.compile)
-    monkeypatch.setitem(sys.modules, "convgen.driver", fake)
-    monkeypatch.setattr(convgen, "driver", fake, raising=False)
+    monkeypatch.setattr(real, "build", driver.build)
+    monkeypatch.setattr(real, "compile", driver.compile)
     return driver
 
 
@@ -173,8 +173,10 @@ def test_the_driver_is_told(driver: Driver, machine: Target) -> None:
     options = ["--target", "gfx90a", "--config", "m16 n4", "--disable", "cse", "--disable", "hoist", "--dump", "all"]
     assert conv(DESC, *FWD, *options) == 0
     (asked,) = driver.asked
-    assert asked.pop("verbose") is None
-    assert asked == {"target": "gfx90a", "config": "m16 n4", "disable": ("cse", "hoist"), "dump": "all"}
+    watch = asked.pop("observe").__self__
+    assert watch.dump == "all"
+    assert asked.pop("tried") == watch.tried
+    assert asked == {"target": "gfx90a", "config": "m16 n4", "disable": ("cse", "hoist")}
 
 
 def test_run_groups_samples(driver: Driver, machine: Target, capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,7 +314,7 @@ def test_the_caret_stands_before_the_character(
 def test_on_a_terminal_the_caret_stands_below(
     driver: Driver, machine: Target, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "_on_terminal", lambda: True)
+    monkeypatch.setattr(session, "on_terminal", lambda: True)
     assert conv("mb1ic64ih56zz5") == 2
     *_, text, caret = capsys.readouterr().err.splitlines()
     assert text[caret.index("^") :] == "zz5"

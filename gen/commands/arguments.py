@@ -1,0 +1,63 @@
+"""Options that several commands share, and an argument parser whose errors are ours."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import NoReturn
+
+from convgen.ir.error import UserError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose errors are one line and exit code 2, and whose examples keep their lines."""
+
+    def __init__(self, command: str, description: str, *examples: str) -> None:
+        lines = ["examples:", *(f"  {example}" for example in examples)]
+        super().__init__(
+            prog=f"convgen {command}",
+            description=description,
+            epilog="\n".join(lines),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(" ".join(message.split()))
+
+
+def number(least: int) -> Callable[[str], int]:
+    """An argparse type: a decimal integer from `least`."""
+
+    def convert(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"given {text!r}, wanted an integer from {least}")
+        return int(text)
+
+    return convert
+
+
+def add_result_options(parser: argparse.ArgumentParser) -> None:
+    """What to do with the code: write, run, report."""
+    add = parser.add_argument_group("results").add_argument
+    add(
+        "-o",
+        dest="output",
+        metavar="PREFIX",
+        help="write PREFIX.s, PREFIX.hsaco, PREFIX.launch.json; DIR/ names by kernel",
+    )
+    add("--run", action="store_true", help="execute on the simulator and compare every output with the reference")
+    add("--run-groups", type=number(1), metavar="N", help="the same for N sampled output tiles only")
+    add("--seed", type=number(0), default=0, metavar="N", help="of fills and samples (default 0)")
+    add("--json", action="store_true", help="print one JSON object a problem, and nothing else, on stdout")
+
+
+def add_pass_options(parser: argparse.ArgumentParser) -> None:
+    """How passes run, and what is told of them."""
+    add = parser.add_argument_group("watching").add_argument
+    add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising pass off (repeatable)")
+    add("--dump", metavar="WHAT", help="print the IR to stderr: all, changed (as diffs) or after:PASS")
+    add("--dump-dir", metavar="DIR", help="write these dumps (default: all) as files for `convgen replay` instead")
+    add("--check-passes", action="store_true", help="verify and interpret the IR after each pass (slow)")
+    add("--time-passes", action="store_true", help="tell on stderr what each stage took")
+    add("-v", dest="verbose", action="store_true", help="tell of each config that is tried and what it costs")

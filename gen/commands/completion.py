@@ -1,0 +1,82 @@
+"""`convgen completion`: scripts that let a shell complete commands, options and their values."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from convgen.commands.arguments import Parser
+from convgen.commands.session import FINE
+
+_BASH = """\
+# bash completion for convgen:  source <(convgen completion bash)
+_convgen() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} words
+    if [ "$COMP_CWORD" = 1 ]; then
+        words="{commands}"
+    else
+        case "${{COMP_WORDS[1]}}:$before" in
+{values}
+            *) case "${{COMP_WORDS[1]}}" in
+{options}
+            esac ;;
+        esac
+    fi
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _convgen convgen
+"""
+_ZSH = """\
+#compdef convgen
+# zsh completion for convgen:  convgen completion zsh >~/.zfunc/_convgen
+autoload -U +X bashcompinit && bashcompinit
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "completion",
+        "Print a script that completes commands, options and their values.",
+        "source <(convgen completion bash)",
+        "convgen completion zsh >~/.zfunc/_convgen",
+    )
+    parser.add_argument("shell", choices=("bash", "zsh"), help="for which shell")
+    return parser
+
+
+def completion(arguments: Sequence[str]) -> int:
+    """`convgen completion`: zsh reads the bash script through its bashcompinit."""
+    options = parser().parse_args(arguments)
+    print((_ZSH if options.shell == "zsh" else "") + _bash(), end="")
+    return FINE
+
+
+def _bash() -> str:
+    from convgen.cli import COMMANDS, make_parser
+
+    parsers = {command: make_parser(command) for command in COMMANDS}
+    options = [f'                {name}) words="{" ".join(_words(p))}" ;;' for name, p in parsers.items()]
+    values = [f'            *:{option}) words="{" ".join(words)}" ;;' for option, words in _values().items()]
+    return _BASH.format(commands=" ".join(COMMANDS), options="\n".join(options), values="\n".join(values))
+
+
+def _words(parser: argparse.ArgumentParser) -> list[str]:
+    """Options, and what the positional arguments may be where that is a closed list."""
+    return [word for action in parser._actions for word in (action.option_strings or action.choices or ())]
+
+
+def _values() -> dict[str, list[str]]:
+    """What the value of an option may be."""
+    from convgen.backends import target
+    from convgen.grammar import DATA_TYPES
+    from convgen.passes import pipeline
+    from convgen.problem import Direction
+
+    names = [p.name for p in pipeline.PASSES]
+    return {
+        "--dir": [direction.value for direction in Direction],
+        "--dt": list(DATA_TYPES),
+        "--target": list(target.names()),
+        "--dump": ["all", "changed", *(f"after:{name}" for name in names)],
+        "--disable": [p.name for p in pipeline.PASSES if p.kind == pipeline.OPTIMISING],
+    }

@@ -1,0 +1,53 @@
+"""`convgen run`: a launch record and its code object on the simulator."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from convgen.commands import session
+from convgen.commands.arguments import Parser, number
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "run",
+        "Execute a code object on the simulator.",
+        "convgen run out/k.launch.json",
+        "convgen run out/k.launch.json --data arrays --out results",
+    )
+    add = parser.add_argument
+    add("record", metavar="LAUNCH.json", help="a launch record; its object lies beside it")
+    add(
+        "--data",
+        metavar="DIR",
+        help="NAME.npy of each buffer that is read; else the record's problem is filled, checked",
+    )
+    add("--out", metavar="DIR", help="write NAME.npy of each buffer that is written")
+    add("--seed", type=number(0), default=0, metavar="N", help="of fills (default 0)")
+    add("--json", action="store_true", help="print one JSON object on stdout")
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """`convgen run`."""
+    options = parser().parse_intermixed_args(arguments)
+
+    from convgen import report, verify
+
+    with session.progress_bar(options.record) as progress:
+        outcome = verify.run_record(
+            Path(options.record),
+            data=None if options.data is None else Path(options.data),
+            out=None if options.out is None else Path(options.out),
+            seed=options.seed,
+            progress=progress,
+        )
+    if options.json:
+        print(json.dumps(report.outcome_json(outcome)))
+    else:
+        report.show([("record", options.record), *report.outcome_rows(outcome)], sys.stdout)
+    return session.FINE if outcome.passed else session.WRONG

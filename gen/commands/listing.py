@@ -1,0 +1,56 @@
+"""`convgen targets` and `convgen passes`: what there is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from convgen.commands.arguments import Parser
+from convgen.commands.session import FINE
+
+
+def targets_parser() -> argparse.ArgumentParser:
+    return Parser("targets", "List the targets that --target takes.", "convgen targets")
+
+
+def targets(arguments: Sequence[str]) -> int:
+    """`convgen targets`: one line a target."""
+    targets_parser().parse_args(arguments)
+
+    from convgen.backends import target
+
+    for name in target.names():
+        facts = target.get(name).facts
+        print(
+            f"{name:<8} {facts.compute_units} compute units, subgroups of {facts.subgroup_size},"
+            f" {facts.shared_bytes // 1024} KiB of local memory, {len(facts.atoms)} matrix instructions"
+        )
+    return FINE
+
+
+def passes_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "passes",
+        "List the passes in the order in which they run. An optimising one can be switched off with --disable.",
+        "convgen passes",
+        "convgen passes --json",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON array")
+    return parser
+
+
+def passes(arguments: Sequence[str]) -> int:
+    """`convgen passes`: name, level, kind and contract of each."""
+    options = passes_parser().parse_args(arguments)
+
+    from convgen import report
+    from convgen.passes.pipeline import PASSES
+
+    rows = [{"name": p.name, "level": p.level, "kind": p.kind, "contract": p.contract} for p in PASSES]
+    if options.json:
+        print(json.dumps(rows))
+    else:
+        report.show_table(tuple(rows[0]), [tuple(row.values()) for row in rows], sys.stdout)
+    return FINE

@@ -1,0 +1,42 @@
+"""`convgen replay`: from a dump file through the remaining passes and the back end."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from convgen.commands import session
+from convgen.commands.arguments import Parser, add_pass_options, add_result_options
+from convgen.ir.error import UserError
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "replay",
+        "Go on from a dump file, as --dump-dir and internal errors write them: run the remaining passes and the back"
+        " end.",
+        "convgen replay dumps/conv_fwd_d_1234abcd_main.03.lower_tiles.dump >k.s",
+        "convgen replay dumps/conv_fwd_d_1234abcd_main.00.built.dump --disable simplify --run",
+    )
+    parser.add_argument("file", metavar="FILE", help="a dump file")
+    add_result_options(parser)
+    add_pass_options(parser)
+    return parser
+
+
+def replay(arguments: Sequence[str]) -> int:
+    """`convgen replay`."""
+    options = parser().parse_intermixed_args(arguments)
+    if options.output == "":
+        raise UserError("given an empty prefix, wanted a file prefix or DIR/, at -o")
+    return session.guarded(lambda: _replay(options), options.verbose)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from convgen import driver, dumps
+
+    with session.watching(options) as watch:
+        watch.program = dumps.read(Path(options.file), watch.options(tuple(options.disable)))
+        code = driver.compile(watch.program)
+    return session.deliver(options, code)

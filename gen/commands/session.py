@@ -1,0 +1,142 @@
+"""How a command works on the user's side: errors become one line and an exit code, code becomes files and reports."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from convgen.ir.caret import PointedError
+from convgen.ir.error import Unsupported, UserError
+
+if TYPE_CHECKING:
+    from convgen.code import Code
+    from convgen.verify import Progress
+    from convgen.watch import Watch
+
+FINE, WRONG, REFUSED, INTERNAL = range(4)
+
+
+def worst(works: Sequence[Callable[[], int]], verbose: bool = False) -> int:
+    """The worst exit code of several pieces of work, each done whatever became of the others."""
+    return max(guarded(work, verbose) for work in works)
+
+
+def guarded(work: Callable[[], int], verbose: bool = False) -> int:
+    """The exit code of `work`; its exceptions become one line on stderr and the code that fits.
+
+    What the IR's verifier points at is shown below that line.
+    """
+    try:
+        return work()
+    except BrokenPipeError:
+        raise
+    except PointedError as error:
+        complain(f"{error}\n{error.excerpt}" if on_terminal() else error.one_line)
+        return REFUSED
+    except UserError as error:
+        complain(_flat(str(error)))
+        return REFUSED
+    except Unsupported as error:
+        complain(f"unsupported: {_flat(str(error))}")
+        return REFUSED
+    except Exception as error:
+        if verbose:
+            traceback.print_exc()
+        notes: list[str] = getattr(error, "__notes__", [])
+        remarks = "".join(f" ({note})" for note in notes if "\n" not in note)
+        excerpts = "".join(f"\n{note}" for note in notes if "\n" in note)
+        complain(f"internal error: {type(error).__name__}: {_flat(str(error))}{remarks}{excerpts}")
+        return INTERNAL
+
+
+def complain(text: str) -> None:
+    """Something that is not a result, on stderr."""
+    print(f"convgen: {text}", file=sys.stderr)
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def on_terminal() -> bool:
+    """Whether a person reads stderr."""
+    return sys.stderr.isatty()
+
+
+@contextmanager
+def watching(options: argparse.Namespace) -> Iterator[Watch]:
+    """A watch over what the driver does meanwhile. It tells the configs tried in any case, and keeps a dump of what an
+    internal error broke.
+    """
+    from pathlib import Path
+
+    from convgen.watch import Watch
+
+    folder = None if options.dump_dir is None else Path(options.dump_dir)
+    watch = Watch(sys.stderr, options.dump, folder, options.check_passes)
+    try:
+        yield watch
+        for kernel, (count, total) in watch.sampled.items():
+            complain(f"note: passes were checked on {count} of the {total} workgroups of {kernel}")
+    except (UserError, Unsupported):
+        raise
+    except Exception as error:
+        if (kept := watch.keep()) is not None:
+            error.add_note(f"dump: {kept}")
+        raise
+    finally:
+        if options.verbose and watch.attempts:
+            from convgen import report
+
+            report.show_table(*report.attempts_table(watch.attempts.values()), sys.stderr)
+
+
+def deliver(options: argparse.Namespace, code: Code) -> int:
+    """Write, run and report code as asked; the exit code."""
+    from convgen import report
+
+    if options.time_passes:
+        report.show_table(*report.stages_table(code.stages), sys.stderr)
+    files, outcome = None, None
+    if options.output is not None:
+        from convgen.backends import target as targets
+        from convgen.files import write_code
+
+        target = targets.get(code.target)
+        files = write_code(code, options.output, target.text_suffix, target.object_suffix)
+    if options.run or options.run_groups is not None:
+        from convgen import verify
+
+        with progress_bar(str(code.problem or code.name)) as progress:
+            outcome = verify.run(code, groups=options.run_groups, seed=options.seed, progress=progress)
+    elif code.record.launches and code.object is None:
+        complain("note: no assembler found (Debian: clang-22 and lld-22), so text and launch record only")
+
+    title = str(code.problem or code.name)
+    if options.json:
+        import json
+
+        print(json.dumps(report.as_json(title, code, files, outcome)))
+    elif outcome is not None:
+        report.show(report.code_rows(title, code) + report.outcome_rows(outcome), sys.stdout)
+    elif options.output is None:
+        sys.stdout.write(code.asm)
+    return FINE if outcome is None or outcome.passed else WRONG
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Progress | None]:
+    """A progress bar on stderr while a simulation runs, if a terminal watches."""
+    if not on_terminal():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

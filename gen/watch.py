@@ -1,0 +1,112 @@
+"""What a command tells of the work in progress: configs tried, IR between passes, and what is left after a crash."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from convgen import dumps
+from convgen.check import PassChecker
+from convgen.driver import Attempt, Options, Program
+from convgen.files import write_all
+from convgen.ir.error import UserError
+from convgen.ir.program import Kernel
+from convgen.passes import pipeline
+
+ALL, CHANGED, AFTER = "all", "changed", "after:"
+
+
+def check_dump(what: str) -> None:
+    """UserError unless `what` is one that --dump takes."""
+    if what in (ALL, CHANGED):
+        return
+    if not what.startswith(AFTER):
+        raise UserError(f"given --dump={what}, wanted all, changed or after:PASS")
+    pipeline.check_names([what.removeprefix(AFTER)])
+
+
+class Watch:
+    """Observes a driver: dumps to `stream` or, as replayable files, into `folder`; checks passes; keeps attempts."""
+
+    def __init__(
+        self, stream: TextIO, dump: str | None = None, folder: Path | None = None, check: bool = False
+    ) -> None:
+        if dump is not None:
+            check_dump(dump)
+        self.stream, self.folder = stream, folder
+        self.dump = dump or (ALL if folder is not None else None)
+        self.checker = PassChecker() if check else None
+        self.attempts: dict[str, Attempt] = {}
+        self.program: Program | None = None
+        self._begun: set[str] = set()
+
+    @property
+    def sampled(self) -> dict[str, tuple[int, int]]:
+        """Kernels of which only some workgroups were checked: how many of how many."""
+        return {} if self.checker is None else self.checker.sampled
+
+    def options(self, disable: tuple[str, ...] = ()) -> Options:
+        """Driver options that let this watch see everything."""
+        return Options(disable, self.observe, self.tried)
+
+    def tried(self, attempt: Attempt) -> None:
+        """A config was tried, or what was known of it has changed."""
+        self.attempts[str(attempt.config)] = attempt
+
+    def observe(self, p: pipeline.Pass, before: Kernel, after: Kernel, seconds: float) -> None:
+        """A pass has run."""
+        if self.checker is not None:
+            self.checker.observe(p, before, after, seconds)
+        if self.dump in (ALL, CHANGED) and after.name not in self._begun:
+            self._begun.add(after.name)
+            self._write(None, before, str(before))
+        if self.dump == ALL or self.dump == AFTER + p.name:
+            self._write(p, after, str(after))
+        elif self.dump == CHANGED and after is not before:
+            self._write(p, after, "\n".join(_diff(before, after)))
+
+    def _write(self, p: pipeline.Pass | None, kernel: Kernel, shown: str) -> None:
+        if self.folder is None:
+            title = f"// {kernel.name} {'as built' if p is None else f'after {p.name}'}"
+            _print(f"{title}\n{shown}\n", self.stream)
+            return
+        assert self.program is not None
+        number = 0 if p is None else 1 + pipeline.PASSES.index(p)
+        path = self.folder / f"{kernel.name}.{number:02}.{'built' if p is None else p.name}.dump"
+        text = dumps.to_text(self.program, kernel, None if p is None else p.name)
+        write_all({path: text.encode()}, "--dump-dir")
+
+    def keep(self) -> Path | None:
+        """Write the kernel that was in work when something broke as a replayable file; None if there was none."""
+        if self.program is None or self.program.current is None:
+            return None
+        kernel, after = self.program.current
+        text = dumps.to_text(self.program, kernel, after)
+        folder = self.folder if self.folder is not None and self.folder.is_dir() else None
+        handle, name = tempfile.mkstemp(".dump", f"convgen-{kernel.name}-", folder, text=True)
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        return Path(name)
+
+
+def _diff(before: Kernel, after: Kernel) -> Iterator[str]:
+    """A unified diff of two kernels as printed, without its file names."""
+    lines = difflib.unified_diff(str(before).splitlines(), str(after).splitlines(), lineterm="", n=2)
+    return (line for number, line in enumerate(lines) if number >= 2)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Text of lines; those that a diff adds and removes are coloured on a terminal."""
+    if not stream.isatty():
+        print(text, file=stream)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    styles = {"+": "green", "-": "red", "@": "cyan", "/": "bold"}
+    lines = (Text(line, styles.get(line[:1], "")) for line in text.splitlines())
+    Console(file=stream, soft_wrap=True, highlight=False).print(Text("\n").join(lines))
