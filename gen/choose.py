@@ -15,8 +15,9 @@ from convgen.config import Config
 from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Dim
 from convgen.ir.mma import MmaAtom
-from convgen.matmul import Problem, operands
+from convgen.matmul import Problem
 from convgen.plan import CHUNK_BYTES, message_elems
+from convgen.views import operands
 
 _TILE_M = (32, 64, 128, 256)
 _TILE_N = (16, 32, 64, 128, 256)

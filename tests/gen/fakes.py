@@ -57,9 +57,7 @@ def code_of(problem: Conv, **changes: Any) -> Code:
         config="m16n4",
         asm="conv_main:\n  s_endpgm\n",
         object=str(problem).encode(),
-        record=LaunchRecord(
-            "gfx942", None, (Launch("conv_main", (m * n, 1, 1), (64, 1, 1), args, 24, 512),), str(problem)
-        ),
+        record=LaunchRecord("gfx942", None, (launch,), str(problem)),
         kernels={"conv_main": KernelCost({"vgpr": 8, "sgpr": 16}, 512)},
         stages={"build": 0.25, "assemble": 0.5},
         tiles=tiles_of(problem),
