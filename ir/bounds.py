@@ -39,6 +39,7 @@ from convgen.ir.expr import (
     Var,
     Xor,
 )
+from convgen.ir.fused import Fused
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt
 from convgen.ir.types import AnyType, Type
@@ -275,6 +276,7 @@ _RULES: dict[type[Expr], Callable[[Bounds, Any], Range]] = {
     **dict.fromkeys((Uniform, Splat, Slice), _same),
     Not: _not,
     Select: _select,
+    Fused: lambda ranges, e: ranges(e.meaning),
     Cast: _cast,
 }
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from convgen.ir import expr as x
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Expr, Var
+from convgen.ir.fused import Fused
 from convgen.ir.memory import Global
 from convgen.ir.mma import MmaTile
 from convgen.ir.types import AnyType, Type, VectorType, bf16
@@ -333,6 +334,7 @@ _RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     x.Lane: lambda ev, e: Value(np.arange(ev.width, dtype=np.int32)),
     x.Not: _not,
     x.Select: _select,
+    Fused: lambda ev, e: ev(e.meaning),
     x.Cast: _cast,
     x.Uniform: _uniform,
     x.Splat: _splat,

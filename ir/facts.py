@@ -33,4 +33,5 @@ class TargetFacts:
     surface_max: int  #: greatest extent of a surface, bytes
     shared_read: SharedPhases  #: of the widest read
     shared_write: SharedPhases
+    fused: frozenset[str]  #: names of `ir.fused.MEANING` that the vector unit has
     atoms: tuple[MmaAtom, ...]

@@ -16,6 +16,7 @@ import attrs
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Expr, Var
+from convgen.ir.fused import Fused
 from convgen.ir.memory import Dim, Global, Shared, TensorDim, View
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
@@ -258,6 +259,7 @@ _EXPRESSIONS: dict[type[Expr], Callable[[_Printer, Any], str]] = {
     x.Lane: lambda p, e: "lane",
     x.Uniform: lambda p, e: f"uniform({_args(p, e.a)})",
     x.Select: lambda p, e: f"select({_args(p, e.cond, e.a, e.b)})",
+    Fused: lambda p, e: f"{e.name}({_args(p, e.a, e.b, e.c)})",
     x.Cast: lambda p, e: f"{e.dtype}({_args(p, e.a)})",
     x.Splat: lambda p, e: f"{e.dtype}({_args(p, e.a)})",
     x.Pack: lambda p, e: f"{e.dtype}.pack({_args(p, *e.parts)})",

@@ -20,6 +20,7 @@ from convgen.ir.verify import verify
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.expand_division import expand_division
 from convgen.passes.lower_tiles import lower_tiles
+from convgen.passes.peephole import peephole
 from convgen.passes.place_lets import place_lets
 from convgen.passes.reduce_strength import reduce_strength
 from convgen.passes.resolve_packs import resolve_packs
@@ -61,6 +62,7 @@ PASSES: tuple[Pass, ...] = (
     _pass("reduce_strength", "message", OPTIMISING, reduce_strength),
     _pass("expand_division", "message", LOWERING, expand_division),
     _pass("place_lets", "message", OPTIMISING, place_lets),
+    Pass("peephole", "message", OPTIMISING, peephole),
 )
 
 #: called after each pass with (pass, kernel before, kernel after, seconds)

@@ -10,6 +10,7 @@ import attrs
 
 from convgen.ir.facts import SharedPhases, TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fused import MEANING
 from convgen.ir.mma import MmaAtom
 from convgen.ir.types import Type, bf16, f16, f32
 
@@ -125,6 +126,7 @@ def _facts(
         surface_max=0x7FFFFFFE,
         shared_read=read,
         shared_write=_WRITE_B128_32,
+        fused=frozenset(MEANING),
         atoms=tuple(row.atom() for row in wider + mfma),
     )
 

@@ -1,0 +1,42 @@
+"""Two or three integer operations that a vector unit does at once; what each means is an expression of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr
+from convgen.ir.node import derived, node, set_derived
+from convgen.ir.types import AnyType
+
+#: name -> meaning. `mad24` promises that both factors lie in [0, 2^24).
+MEANING: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
+    "add3": lambda a, b, c: (a + b) + c,
+    "mad24": lambda a, b, c: a * b + c,
+    "lshl_add": lambda a, b, c: (a << b) + c,
+    "lshl_or": lambda a, b, c: (a << b) | c,
+    "and_or": lambda a, b, c: (a & b) | c,
+    "or3": lambda a, b, c: (a | b) | c,
+}
+
+
+@node
+class Fused(Expr):
+    """The operation `name` of MEANING on three 32-bit integers of one type; made by `peephole` only."""
+
+    name: str
+    a: Expr
+    b: Expr
+    c: Expr
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        given = (self.a.type, self.b.type, self.c.type)
+        if self.name not in MEANING or len(dict.fromkeys(given)) != 1 or not self.a.type.elem.is_int:
+            raise UserError(f"fused {self.name}: operands {given}")
+        set_derived(self, "type", self.a.type)
+
+    @property
+    def meaning(self) -> Expr:
+        """The same value in single operations."""
+        return MEANING[self.name](self.a, self.b, self.c)
