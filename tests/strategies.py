@@ -77,7 +77,7 @@ def _copies(rows: int, k: int, waves: tuple[int, int], facts: TargetFacts) -> bo
 def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Config:
     """A config with small tiles that fits the problem, with at most `work` turns of the K loop over all waves."""
     shape = draw(st.sampled_from(_shapes(problem.src_type, facts)))
-    slots, taps, acc = draw(st.integers(1, 2)), draw(st.sampled_from(("split", "fused"))), draw(st.sampled_from("va"))
+    slots, taps, acc = draw(st.integers(1, 3)), draw(st.sampled_from(("split", "fused"))), draw(st.sampled_from("va"))
     config = attrs.evolve(shape, slots=slots, taps=taps, acc=acc)
     try:
         plan = make_plan(problem, config, facts)
