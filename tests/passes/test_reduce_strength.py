@@ -1,0 +1,94 @@
+"""Quotients of a loop counter carried as digits: the same values, and no division left in the loop."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Div, Expr, Mod
+from convgen.ir.interp import interpret
+from convgen.ir.mutate import postorder
+from convgen.ir.program import Kernel
+from convgen.ir.types import s32
+from convgen.passes.reduce_strength import reduce_strength
+
+TRIPS = 40
+
+
+@attrs.frozen
+class Quotient:
+    """`(a * i + b) // below`, then `% count` unless that is 0."""
+
+    a: int
+    b: int
+    below: int
+    count: int
+
+    def of(self, i: Expr) -> Expr:
+        quotient = (i * self.a + self.b) // self.below
+        return quotient % self.count if self.count else quotient
+
+    def at(self, i: int) -> int:
+        quotient = (i * self.a + self.b) // self.below
+        return quotient % self.count if self.count else quotient
+
+
+def kernel(quotients: list[Quotient], begin: int) -> Kernel:
+    """Stores every quotient of every turn."""
+    k = KernelBuilder("digits")
+    surface = k.surface(k.buffer("out", s32, TRIPS * len(quotients)))
+    with k.loop("i", begin, begin + TRIPS) as loop:
+        for n, q in enumerate(quotients):
+            k.global_store(surface, q.of(loop.var), (loop.var - begin) * (4 * len(quotients)) + 4 * n)
+        loop.yields()
+    return k.done()
+
+
+def stored(k: Kernel, quotients: list[Quotient]) -> list[list[int]]:
+    memory = np.zeros(4 * TRIPS * len(quotients), np.uint8)
+    interpret(k, {"out": memory})
+    found: list[list[int]] = memory.view(np.int32).reshape(TRIPS, len(quotients)).tolist()
+    return found
+
+
+def expected(quotients: list[Quotient], begin: int) -> list[list[int]]:
+    return [[q.at(i) for q in quotients] for i in range(begin, begin + TRIPS)]
+
+
+QUOTIENTS = st.builds(
+    Quotient,
+    st.sampled_from((1, 1, 2, 3, 32)),
+    st.integers(0, 70),
+    st.sampled_from((1, 2, 3, 4, 6, 9, 12, 27, 64)),
+    st.sampled_from((0, 0, 2, 3, 5)),
+)
+
+
+@settings(max_examples=120, derandomize=True, database=None)
+@given(st.lists(QUOTIENTS, min_size=1, max_size=4), st.integers(0, 9))
+def test_the_values_stay(quotients: list[Quotient], begin: int) -> None:
+    assert stored(reduce_strength(kernel(quotients, begin)), quotients) == expected(quotients, begin)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 7])
+def test_no_division_is_left_where_boundaries_divide_one_another(ahead: int) -> None:
+    """The taps of a 3x3 kernel over 2 channel blocks, this iteration and some iterations ahead."""
+    taps = [Quotient(1, b, below, count) for b in (0, ahead) for below, count in ((1, 2), (2, 3), (6, 0))]
+    reduced = reduce_strength(kernel(taps, 0))
+    assert not any(isinstance(e, (Div, Mod)) for e in postorder(reduced))
+    assert stored(reduced, taps) == expected(taps, 0)
+
+
+def test_boundaries_that_do_not_divide_one_another_are_left_alone() -> None:
+    before = kernel([Quotient(1, 0, 2, 0), Quotient(1, 0, 3, 0)], 0)
+    assert reduce_strength(before) is before
+
+
+def test_a_loop_without_divisions_is_left_alone() -> None:
+    before = kernel([Quotient(1, 5, 1, 0)], 0)
+    once = reduce_strength(before)
+    assert reduce_strength(once) is once
