@@ -28,6 +28,9 @@ _LDS_BYTES_PER_CLOCK = 128
 _GLOBAL_BYTES_PER_CLOCK = 64
 _FIXED_CLOCKS = 4000  #: prologue, first loads and epilogue of one tile
 _MESSAGE_CLOCKS = 16  #: issue of one load with its mask and its share of the LDS write
+_BARRIER_CLOCKS = 40  #: what a barrier costs beyond the instructions around it
+_LATENCY_CLOCKS = 800  #: from a global load to its data
+_OTHER_REGISTERS = 40  #: addresses, masks and temporaries of a lane
 _SIMDS = 4
 
 
@@ -84,23 +87,43 @@ def _configs(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> Iterator[Confi
 
 
 def _score(shape: _Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> float:
+    """Clocks of the launch: rounds of as many workgroups as a unit holds, each a fixed part and its K blocks."""
+    m, n, k = config.tile
+    padded = -(-shape.inner // k) * k if config.taps == "split" else shape.inner
+    k_blocks = -(-shape.outer * padded // k)
+    block = _block_clocks(config, atom, facts, message_elems(Dim("k", shape.inner, padded), atom.ab.bytes))
+    tiles = -(-shape.m // m) * -(-shape.n // n)
+    a_unit = -(-tiles // facts.compute_units)
+    together = max(1, min(a_unit, _residents(config, atom, facts)))
+    # Blocks follow one another no faster than loads return: as many as there are slots are in flight.
+    pace = max(block * together, _LATENCY_CLOCKS / config.slots)
+    # Fewer, fuller tiles win ties.
+    return -(-a_unit // together) * (_FIXED_CLOCKS + k_blocks * pace) + tiles * k_blocks * block / facts.compute_units
+
+
+def _block_clocks(config: Config, atom: MmaAtom, facts: TargetFacts, elems: int) -> float:
+    """One K block of one workgroup that has a compute unit to itself, its loads in time."""
+    m, n, k = config.tile
+    elem, simds = atom.ab.bytes, min(config.waves[0] * config.waves[1], _SIMDS)
+    copied = (m + n) * k * elem
+    matrix = (m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 / simds
+    read = (n * config.waves[0] + m * config.waves[1]) * k * elem
+    shared = (read + copied) / _LDS_BYTES_PER_CLOCK
+    moved = copied / _GLOBAL_BYTES_PER_CLOCK
+    messages = (m + n) * k / (facts.subgroup_size * elems)
+    issue = messages * _MESSAGE_CLOCKS * (1 if config.taps == "split" else 3) / simds
+    serial = _BARRIER_CLOCKS if config.slots > 1 else _BARRIER_CLOCKS + 0.5 * shared + 128
+    return max(matrix, shared, moved, issue) + serial + 0.1 * (matrix + shared + moved + issue)
+
+
+def _residents(config: Config, atom: MmaAtom, facts: TargetFacts) -> int:
+    """Workgroups that fit on a compute unit together, by shared memory and registers (roughly)."""
     m, n, k = config.tile
     waves = config.waves[0] * config.waves[1]
-    split = config.taps == "split"
-    padded = -(-shape.inner // k) * k if split else shape.inner
-    k_blocks = -(-shape.outer * padded // k)
-    elem = atom.ab.bytes
-
-    instructions = (m // atom.cols) * (n // atom.rows) * (k // atom.k)
-    matrix = instructions * atom.passes * 4 / min(waves, _SIMDS)
-    lds_read = (n * config.waves[0] + m * config.waves[1]) * k * elem
-    shared = (lds_read + (m + n) * k * elem) / _LDS_BYTES_PER_CLOCK
-    moved = (m + n) * k * elem / _GLOBAL_BYTES_PER_CLOCK
-    messages = (m + n) * k / (facts.subgroup_size * message_elems(Dim("k", shape.inner, padded), elem))
-    issue = messages * _MESSAGE_CLOCKS * (1 if split else 3) / min(waves, _SIMDS)
-    serial = 0.0 if config.slots > 1 else 0.5 * (shared + 128)
-    block = max(matrix, shared, moved, issue) + serial + 0.1 * (matrix + shared + moved + issue)
-    tiles = -(-shape.m // m) * -(-shape.n // n)
-    rounds = -(-tiles // facts.compute_units)
-    # A partial last round costs what it costs, but fewer, fuller tiles win ties.
-    return rounds * (_FIXED_CLOCKS + k_blocks * block) + tiles * k_blocks * block / facts.compute_units
+    lds = (m + n) * k * atom.ab.bytes * config.slots
+    wave_m, wave_n = m // config.waves[0], n // config.waves[1]
+    fragments = 2 * (wave_m + wave_n) * k * atom.ab.bytes // (4 * facts.subgroup_size)
+    copies = (m + n) * k * atom.ab.bytes // (4 * facts.subgroup_size * waves)
+    registers = wave_m * wave_n // facts.subgroup_size + fragments + copies + _OTHER_REGISTERS
+    by_registers = (facts.registers + facts.accumulators) // registers * _SIMDS // waves
+    return min(facts.shared_bytes // lds, by_registers)
