@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
 import numpy as np
 
+from convgen.backends.analysis import Analysis
 from convgen.backends.simulation import LaunchRequest, SimReport
 from convgen.ir.error import UserError
 from convgen.ir.facts import TargetFacts
@@ -66,6 +68,25 @@ _FAMILIES: dict[str, str] = {
     "gfx942": "convgen.backends.amdgpu.targets",
     "gfx950": "convgen.backends.amdgpu.targets",
 }
+
+
+#: Suffix of a file of code -> module whose `analyze` reads it.
+_READERS: dict[str, str] = {
+    ".s": "convgen.backends.amdgpu.analyze",
+    ".hsaco": "convgen.backends.amdgpu.analyze",
+}
+
+
+def analyze(path: Path) -> Analysis:
+    """What the kernels of an assembly or object file take and what bounds them. Raises UserError, Unsupported."""
+    if path.suffix not in _READERS:
+        raise UserError(f"given {path.name}, wanted a file that ends in {' or '.join(_READERS)}")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    found: Analysis = import_module(_READERS[path.suffix]).analyze(content, path.name)
+    return found
 
 
 def names() -> tuple[str, ...]:

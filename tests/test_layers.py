@@ -24,7 +24,7 @@ ALLOWED = {
 }
 
 #: What `gen` may know of `backends`: the way to a target, and the plain records that cross that joint.
-GATES = ("convgen.backends.target", "convgen.backends.simulation")
+GATES = ("convgen.backends.target", "convgen.backends.simulation", "convgen.backends.analysis")
 
 
 def sources() -> list[Path]:

@@ -37,7 +37,7 @@ DS_WRITE_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "b16", 1: "b8"}
 _LATENCY = {Unit.SHARED: 20, Unit.GLOBAL: 150, Unit.SCALAR_MEMORY: 50}
 
 #: Bytes that one SIMD's share of the path moves in a slot: 128 and 64 bytes a clock for the four SIMDs of a unit.
-_SLOT_BYTES = {Unit.SHARED: 128, Unit.GLOBAL: 64}
+SLOT_BYTES = {Unit.SHARED: 128, Unit.GLOBAL: 64}
 
 
 def _rows() -> dict[str, Opcode]:
@@ -55,7 +55,7 @@ def _rows() -> dict[str, Opcode]:
         ("buffer_store", Unit.GLOBAL, STORE_WIDTH),
     ):
         for lane_bytes, suffix in widths.items():
-            busy = -(-lane_bytes * WAVE // _SLOT_BYTES[unit])
+            busy = -(-lane_bytes * WAVE // SLOT_BYTES[unit])
             rows.append(Opcode(f"{name}_{suffix}", unit, _LATENCY[unit], busy))
     rows += [Opcode(n, Unit.CONTROL) for n in ("s_waitcnt", "s_barrier", "s_nop", "s_endpgm", "s_branch")]
     rows += [Opcode(n, Unit.CONTROL, reads=_SCC) for n in ("s_cbranch_scc0", "s_cbranch_scc1")]

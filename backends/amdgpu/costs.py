@@ -1,0 +1,131 @@
+"""What one decoded instruction is, occupies and moves, for any CDNA code, ours or not.
+
+Matrix instructions that the emitter uses have their passes in its tables; others have them here.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from convgen.backends.amdgpu.isa import SLOT_BYTES
+from convgen.backends.amdgpu.sim.decode import Instruction
+from convgen.backends.amdgpu.tables import FACTS, WAVE
+from convgen.backends.analysis import Line
+from convgen.backends.machine import Unit
+
+#: Passes of the other matrix instructions (AMD matrix instruction calculator, "Execution statistics", and llvm-mca's
+#: reciprocal throughput; a pass is 4 clocks): architectures, pattern of the mnemonic, passes. The first match counts.
+_PASSES = tuple(
+    (archs.split(), re.compile(pattern), passes)
+    for archs, pattern, passes in (
+        ("gfx950", r"v_mfma_f64_16x16x4_?f64", 16),
+        ("gfx90a gfx942 gfx950", r"v_mfma_f64_16x16x4_?f64", 8),
+        ("gfx90a gfx942 gfx950", r"v_mfma_f64_4x4x4_?(4b_)?f64", 4),
+        ("gfx950", r"v_mfma_(scale_)?f32_32x32x64_f8f6f4", 16),  # fp8; 8 where both formats have 6 or 4 bits
+        ("gfx950", r"v_mfma_(scale_)?f32_16x16x128_f8f6f4", 8),  # fp8; 4 likewise
+        ("gfx90a gfx942 gfx950", r"v_mfma_\w+?_4x4x\w+", 2),
+        ("gfx942 gfx950", r"v_mfma_f32_32x32x2_f32", 16),
+        ("gfx942 gfx950", r"v_mfma_f32_16x16x4_f32", 8),
+        ("gfx942 gfx950", r"v_mfma_\w+?_32x32x\d+_2b_\w+", 16),
+        ("gfx942 gfx950", r"v_mfma_\w+?_16x16x\d+_4b_\w+", 8),
+        ("gfx942 gfx950", r"v_s?mfm?ac?_\w+?_32x32x\w+", 8),
+        ("gfx942 gfx950", r"v_s?mfm?ac?_\w+?_16x16x\w+", 4),
+        ("gfx90a", r"v_mfma_\w+?_32x32x\w+", 16),
+        ("gfx90a", r"v_mfma_\w+?_16x16x\w+", 8),
+    )
+)
+_QUARTER_RATE = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)_|v_mul_(lo|hi)_")  # CDNA3 ISA 6: 16 clocks a wave
+
+_MFMA = re.compile(r"v_s?mfm(?:a|ac)_(?:scale_)?\w+?_(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_?(?:\d+b_)?(?P<type>[a-z]+\d+)")
+_ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "xf32": 4, "f64": 8}  # one byte or less: all others
+_DS = re.compile(r"ds_(?:(read|load)|(write|store))(2st64|2)?_[a-z]?(\d+)")
+_VMEM = re.compile(r"(?:buffer|tbuffer|global|flat|scratch)_(load|store|atomic)_(\w+)")
+_SMALL = {"ubyte": 1, "sbyte": 1, "byte": 1, "ushort": 2, "sshort": 2, "short": 2, "dword": 4}
+
+_PREFIXES = (  # of the mnemonic -> kind; the first match counts
+    (("s_waitcnt",), "waitcnt"),
+    (("s_barrier",), "barrier"),
+    (("s_nop",), "nop"),
+    (("s_branch", "s_cbranch", "s_setpc", "s_swappc"), "branch"),
+    (("s_load", "s_buffer_load", "s_store", "s_buffer_store", "s_dcache", "s_memtime"), "smem"),
+    (("s_endpgm", "s_set", "s_sleep", "s_sched", "s_inst_prefetch", "s_icache", "s_code_end"), "other"),
+    (("s_",), "salu"),
+    (("v_mfma", "v_smfmac"), "mfma"),
+    (("v_",), "valu"),
+    (("ds_",), "ds_other"),
+)
+
+
+def line_of(instruction: Instruction, offset: int, arch: str) -> Line:
+    """The instruction as a line of an analysis."""
+    name = instruction.name
+    if name.startswith("ds_"):
+        return _shared(instruction, offset)
+    if vmem := _VMEM.match(name):
+        return _global(instruction, offset, vmem)
+    kind = next((kind for prefixes, kind in _PREFIXES if name.startswith(prefixes)), "other")
+    if kind == "mfma":
+        return Line(offset, instruction.text, kind, "matrix", passes(name, arch), flop=flop(instruction))
+    if kind == "valu":
+        return Line(offset, instruction.text, kind, "valu", 4 if _QUARTER_RATE.match(name) else 1)
+    if name.startswith(("s_branch", "s_cbranch")):
+        return Line(offset, f"{name} {offset + 4 + 4 * instruction.simm16:+#x}", kind, "", 1)
+    issue = (instruction.simm16 & 0xF) + 1 if kind == "nop" else 1
+    return Line(offset, instruction.text, kind, "", issue, issue)
+
+
+@cache
+def passes(name: str, arch: str) -> int:
+    """How long a matrix instruction occupies its pipe, in passes of 4 clocks; 1 for one that nobody listed."""
+    ours = next((atom.passes for atom in FACTS[arch].atoms if atom.name == name), None)
+    if ours is not None:
+        return ours
+    return next((count for archs, pattern, count in _PASSES if arch in archs and pattern.match(name)), 1)
+
+
+def flop(instruction: Instruction) -> int:
+    """Operations of a matrix instruction, all of its blocks; sparse ones count as the dense product they stand for.
+
+    A dense instruction has as many blocks as fill the registers of its operand A.
+    """
+    shape = _MFMA.match(instruction.name)
+    if shape is None:
+        return 0
+    m, n, k = (int(shape[axis]) for axis in "mnk")
+    size = _ELEMENT_BYTES.get(shape["type"], 1)
+    blocks = 1
+    if "smfmac" not in instruction.name and len(instruction.operands) > 1:
+        blocks = max(1, instruction.operands[1].count * 4 * WAVE // (m * k * size))
+    return 2 * m * n * k * blocks
+
+
+def _shared(instruction: Instruction, offset: int) -> Line:
+    access = _DS.match(instruction.name)
+    if access is None:  # permutations take the crossbar, atomics a word
+        return Line(offset, instruction.text, "ds_other", "lds", _slots(Unit.SHARED, 4 * WAVE))
+    reads, _, twice, bits = access.groups()
+    moved = int(bits) // 8 * (2 if twice else 1) * WAVE
+    kind, path = ("ds_read", "lds read") if reads else ("ds_write", "lds write")
+    return Line(offset, instruction.text, kind, "lds", _slots(Unit.SHARED, moved), bytes={path: moved})
+
+
+def _global(instruction: Instruction, offset: int, access: re.Match[str]) -> Line:
+    verb, what = access.groups()
+    to_lds = "lds" in instruction.modifiers or what.startswith("lds_")
+    what = what.removeprefix("lds_")
+    if verb == "atomic":
+        size = 8 if what.endswith("_x2") else 4
+    elif what.startswith("format"):
+        size = 4 * len(what.rpartition("_")[2])
+    elif words := re.match(r"dwordx(\d)", what):
+        size = 4 * int(words[1])
+    else:
+        size = next((count for name, count in _SMALL.items() if what.startswith(name)), 4)
+    moved = size * WAVE
+    bytes = {f"global {verb}": moved} | ({"lds write": moved} if to_lds else {})
+    return Line(offset, instruction.text, f"vmem_{verb}", "global", _slots(Unit.GLOBAL, moved), bytes=bytes)
+
+
+def _slots(unit: Unit, moved: int) -> int:
+    return -(-moved // SLOT_BYTES[unit])

@@ -1,0 +1,94 @@
+"""What `analyze` finds in a code object: plain records, shared by every target.
+
+Costs count issue slots (AMD: 4 clocks) of one wave while every SIMD of a unit runs the same code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import attrs
+
+
+@attrs.frozen
+class Line:
+    """One instruction: its offset in the kernel, what it is and what it occupies."""
+
+    offset: int
+    text: str
+    kind: str  #: mfma, valu, salu, smem, ds_read, ds_write, vmem_load, ..., as the simulator counts them
+    unit: str  #: the unit that it occupies besides issuing: matrix, valu, lds, global or none ("")
+    slots: int  #: of that unit; of issue where there is none
+    issue: int = 1
+    flop: int = 0  #: all below are of a whole wave
+    bytes: Mapping[str, int] = attrs.Factory(dict)  #: by path: lds read, lds write, global load, ...
+
+
+@attrs.frozen
+class Stretch:
+    """Code that runs as a piece: one iteration of a loop, or a kernel without loops."""
+
+    lines: tuple[Line, ...]
+    is_loop: bool
+
+    @property
+    def mix(self) -> dict[str, int]:
+        """Instructions by kind, most first."""
+        return dict(Counter(line.kind for line in self.lines).most_common())
+
+    @property
+    def flop(self) -> int:
+        """Floating-point operations of the matrix instructions."""
+        return sum(line.flop for line in self.lines)
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """Bytes moved by path."""
+        total: Counter[str] = Counter()
+        for line in self.lines:
+            total.update(line.bytes)
+        return dict(total)
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """Slots that each unit is occupied, at least."""
+        units = {"matrix": 0, "issue": sum(line.issue for line in self.lines), "valu": 0, "lds": 0, "global": 0}
+        for line in self.lines:
+            if line.unit:
+                units[line.unit] += line.slots
+        return units
+
+    @property
+    def bound(self) -> str:
+        """The unit that is occupied longest."""
+        slots = self.slots
+        return max(slots, key=lambda unit: slots[unit])
+
+    @property
+    def others_per_mfma(self) -> float | None:
+        """Other instructions for each matrix instruction; None without any."""
+        mfma = self.mix.get("mfma", 0)
+        return (len(self.lines) - mfma) / mfma if mfma else None
+
+
+@attrs.frozen
+class KernelAnalysis:
+    """One kernel. `waves` is how many waves a SIMD holds as registers and shared memory allow."""
+
+    name: str
+    registers: Mapping[str, int]
+    lds_bytes: int
+    code_bytes: int
+    workgroup: int  #: greatest number of threads
+    waves: Mapping[str, int]
+    loops: int
+    hot: Stretch  #: the innermost loop with the most matrix work, or all of a kernel without loops
+
+
+@attrs.frozen
+class Analysis:
+    """All kernels of a code object."""
+
+    target: str
+    kernels: tuple[KernelAnalysis, ...]

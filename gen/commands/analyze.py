@@ -1,0 +1,126 @@
+"""`convgen analyze`: what the kernels of a file take, where they spend their time, what bounds them there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from convgen.commands.arguments import Parser
+from convgen.commands.session import FINE
+
+if TYPE_CHECKING:
+    from convgen.backends.analysis import KernelAnalysis, Stretch
+
+_SLOT_CLOCKS = 4
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "analyze",
+        "Read a code object of any compiler, or assembly: registers, occupancy, the hot loop and what bounds it. Costs"
+        " are issue slots\n(4 clocks) of one wave while all four SIMDs of a unit run the same code.",
+        "convgen analyze out/k.hsaco",
+        "convgen analyze out/k.s -v",
+        "convgen analyze out/k.hsaco --json",
+    )
+    parser.add_argument("file", metavar="FILE", help="a code object (.hsaco) or assembly (.s)")
+    parser.add_argument("-v", dest="verbose", action="store_true", help="show the hot loop, each line with its cost")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def analyze(arguments: Sequence[str]) -> int:
+    """`convgen analyze`."""
+    options = parser().parse_intermixed_args(arguments)
+
+    from convgen import report
+    from convgen.backends import target
+
+    found = target.analyze(Path(options.file))
+    if options.json:
+        kernels = [_as_json(kernel, options.verbose) for kernel in found.kernels]
+        print(json.dumps({"file": options.file, "target": found.target, "kernels": kernels}))
+        return FINE
+    for number, kernel in enumerate(found.kernels):
+        if number:
+            print()
+        report.show(_rows(kernel, found.target), sys.stdout)
+        print()
+        report.show_table(("unit", "slots", "busy", "with"), _units(kernel.hot), sys.stdout)
+        if options.verbose:
+            print()
+            lines = [(f"+{n.offset:#06x}", n.kind, str(n.slots), n.text) for n in kernel.hot.lines]
+            report.show_table(("at", "kind", "slots", "instruction"), lines, sys.stdout)
+    return FINE
+
+
+def _title(hot: Stretch) -> str:
+    span = f"+{hot.lines[0].offset:#x} to +{hot.lines[-1].offset:#x}, {len(hot.lines)} instructions"
+    return span if hot.is_loop else f"none: the whole kernel, {span}"
+
+
+def _rows(kernel: KernelAnalysis, target: str) -> list[tuple[str, str]]:
+    hot = kernel.hot
+    ratio = hot.others_per_mfma
+    moved = ", ".join(f"{path} {count}" for path, count in hot.bytes.items())
+    span = "an iteration" if hot.is_loop else "in all"
+    return [
+        ("kernel", kernel.name),
+        ("target", target),
+        ("registers", " ".join(f"{name} {count}" for name, count in kernel.registers.items())),
+        ("LDS", f"{kernel.lds_bytes} bytes"),
+        ("code", f"{kernel.code_bytes} bytes, {kernel.loops} loops, workgroups of up to {kernel.workgroup}"),
+        ("waves a SIMD", ", ".join(f"{count} by {what}" for what, count in kernel.waves.items())),
+        ("hot loop", _title(hot)),
+        ("mix", ", ".join(f"{kind} {count}" for kind, count in hot.mix.items())),
+        ("mfma : other", "no mfma" if ratio is None else f"1 : {ratio:.2f}"),
+        ("FLOP", f"{hot.flop} a wave, {span}"),
+        ("bytes", f"{moved or 'none'}, a wave, {span}"),
+        ("bound", f"{hot.bound}: {_SLOT_CLOCKS * hot.slots[hot.bound]} clocks at least, {span}"),
+    ]
+
+
+def _units(hot: Stretch) -> list[tuple[str, ...]]:
+    """What occupies each unit, and for which part of the time that the busiest one takes."""
+    slots = hot.slots
+    longest = max(1, *slots.values())
+    with_what = {unit: f"{sum(line.unit == unit for line in hot.lines)} instructions" for unit in slots}
+    with_what["issue"] = f"{len(hot.lines)} instructions, waits of s_nop"
+    with_what["matrix"] += f", {hot.flop} FLOP"
+    for unit, word in (("lds", "lds"), ("global", "global")):
+        with_what[unit] += f", {sum(count for path, count in hot.bytes.items() if path.startswith(word))} bytes"
+    return [(unit, str(count), f"{100 * count / longest:.0f}%", with_what[unit]) for unit, count in slots.items()]
+
+
+def _as_json(kernel: KernelAnalysis, verbose: bool) -> dict[str, Any]:
+    hot = kernel.hot
+    lines = [
+        {"offset": n.offset, "kind": n.kind, "unit": n.unit or "issue", "slots": n.slots, "text": n.text}
+        for n in hot.lines
+    ]
+    return {
+        "kernel": kernel.name,
+        "registers": dict(kernel.registers),
+        "lds_bytes": kernel.lds_bytes,
+        "code_bytes": kernel.code_bytes,
+        "workgroup": kernel.workgroup,
+        "waves_per_simd": dict(kernel.waves),
+        "loops": kernel.loops,
+        "hot": {
+            "loop": hot.is_loop,
+            "first": hot.lines[0].offset,
+            "last": hot.lines[-1].offset,
+            "instructions": len(hot.lines),
+            "mix": hot.mix,
+            "others_per_mfma": None if hot.others_per_mfma is None else round(hot.others_per_mfma, 4),
+            "flop": hot.flop,
+            "bytes": hot.bytes,
+            "slots": hot.slots,
+            "bound": hot.bound,
+            **({"lines": lines} if verbose else {}),
+        },
+    }
