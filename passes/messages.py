@@ -7,6 +7,7 @@ varying part; a lane that must not access gets an offset beyond every surface (d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import attrs
@@ -14,7 +15,7 @@ import numpy as np
 
 from convgen.ir.bounds import Bounds
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Expr, Lane, Surface, Var, const, maximum, minimum, select
+from convgen.ir.expr import Const, Expr, Lane, Surface, Var, const, maximum, minimum, select
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Fragment, Space
 from convgen.ir.memory import Shared
@@ -302,30 +303,39 @@ def _add(a: Expr, b: Expr) -> Expr:
 def shared_messages(
     tile: Shared, slot: Expr, layout: Fragment, subgroup: Expr, subgroups: int, facts: TargetFacts
 ) -> Iterator[SharedMessage]:
-    """The messages of a distributed access to a shared tile; addresses that differ by a constant are shared.
+    """The messages of a distributed access to a shared tile; addresses that differ by a constant are shared."""
+    fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0
+    for start, run, leader, gap in _shared_plan(tile, layout, subgroups, facts):
+        row, col = layout.coords(subgroup, Lane(), leader).values()
+        address = tile.address(0, row, col)
+        address = address if isinstance(address, Expr) else const(address)
+        if not isinstance(slot, Const):
+            address = address + slot * tile.slot_bytes
+        yield SharedMessage(start, run, address, gap + fixed)
 
-    That they do is checked on every subgroup and lane, so any swizzle may be used.
+
+@cache
+def _shared_plan(
+    tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts
+) -> tuple[tuple[int, int, int, int], ...]:
+    """For each message its first register, its length, the message whose address it shares, and how far it is from it.
+
+    That two addresses differ by a constant is checked on every subgroup and lane, so any swizzle may be used.
     """
     run = _shared_run(tile, layout, facts)
     waves, lanes = np.meshgrid(np.arange(subgroups), np.arange(facts.subgroup_size), indexing="ij")
-    leaders: list[tuple[np.ndarray[Any, Any], Expr]] = []
-    fixed_slot = slot.bits * tile.slot_bytes if hasattr(slot, "bits") else None
+    leaders: list[tuple[int, np.ndarray[Any, Any]]] = []
+    plan = []
     for start in range(0, layout.registers, run):
         row, col = layout.coords(waves, lanes, start).values()
         here = np.broadcast_to(tile.address(0, row, col), waves.shape)
-        for there, expr in leaders:
-            gap = here - there
-            if (gap == gap.flat[0]).all() and gap.flat[0] >= 0:
-                address, imm = expr, int(gap.flat[0])
-                break
-        else:
-            row, col = layout.coords(subgroup, Lane(), start).values()
-            address, imm = tile.address(0, row, col), 0
-            address = address if isinstance(address, Expr) else const(address)
-            leaders.append((here, address))
-        if fixed_slot is None:
-            address = address + slot * tile.slot_bytes
-        yield SharedMessage(start, run, address, imm + (fixed_slot or 0))
+        gaps = ((leader, here - there) for leader, there in leaders)
+        constant = ((leader, int(gap.flat[0])) for leader, gap in gaps if (gap == gap.flat[0]).all())
+        leader, gap = next(((n, g) for n, g in constant if g >= 0), (start, 0))
+        if leader == start:
+            leaders.append((start, here))
+        plan.append((start, run, leader, gap))
+    return tuple(plan)
 
 
 def _shared_run(tile: Shared, layout: Fragment, facts: TargetFacts) -> int:

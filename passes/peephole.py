@@ -80,6 +80,6 @@ class _Peephole(Mutator):
         return isinstance(e.type, Type) and e.type.is_int and e.type.bits == 32 and not self.uniform(e)
 
     @staticmethod
-    def _is_free(e: Cast) -> bool:
+    def _is_free(e: x.Cast) -> bool:
         to, of = e.dtype, e.a.type
         return isinstance(to, Type) and isinstance(of, Type) and to.is_int and of.is_int and to.bits == of.bits

@@ -144,9 +144,10 @@ def insert_nops(function: Function, physical: Physical, target: str) -> None:
             clock.step(i)
         return clock.leave()
 
-    entry = solve(function, {}, transfer, _latest)
+    nothing: History = {}
+    entry = solve(function, nothing, transfer, _latest)
     for index, block in enumerate(function.blocks):
-        clock = _Clock(physical, target, entry.get(index, {}))
+        clock = _Clock(physical, target, entry.get(index, nothing))
         block.instructions = list(_with_nops(block.instructions, clock))
 
 

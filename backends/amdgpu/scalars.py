@@ -122,19 +122,18 @@ class Scalars:
             self.condition(e)
             return self.out.salu("s_cselect_b32", Imm(1), Imm(0))
         match e:
-            case Add(x, Select(cond, Const(_, 1), Const(_, 0))):  # a carry: scc is what s_addc adds
-                kept = self.value(x)
+            case Add(addend, Select(cond, Const(_, 1), Const(_, 0))):  # a carry: scc is what s_addc adds
+                kept = self.value(addend)
                 self.condition(cond)
                 return self.out.salu("s_addc_u32", kept, Imm(0))
             case Binary() if type(e) in _SALU:
-                a, b = self.value(e.a), self.value(e.b)
-                return self.out.salu(_SALU[type(e)][unsigned], a, b)
-            case Not(a):
-                return self.out.salu("s_not_b32", self.value(a))
-            case Select(cond, a, b):
-                x, y = self.value(a), self.value(b)
-                self.condition(cond)
-                return self.out.salu("s_cselect_b32", x, y)
+                return self.out.salu(_SALU[type(e)][unsigned], self.value(e.a), self.value(e.b))
+            case Not():
+                return self.out.salu("s_not_b32", self.value(e.a))
+            case Select():
+                chosen, other = self.value(e.a), self.value(e.b)
+                self.condition(e.cond)
+                return self.out.salu("s_cselect_b32", chosen, other)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the scalar unit has: {e}")
 
     def condition(self, e: Expr) -> None:
@@ -158,21 +157,27 @@ class Scalars:
         if e.type.elem.is_bool:
             return self.mask(e)
         match e:
-            case Fused(name, a, b, c):
-                return self.out.valu(_FUSED[name], self.value(a), self.value(b), self.value(c))
+            case Fused():
+                return self.out.valu(_FUSED[e.name], self.value(e.a), self.value(e.b), self.value(e.c))
             case Mul():
-                return _multiply(self, e)
+                return self._multiply(e)
             case Binary() if type(e) in _VALU:
                 signed, unsigned, swapped = _VALU[type(e)]
                 name = unsigned if e.type.elem.kind is Kind.UNSIGNED else signed
                 a, b = self.value(e.a), self.value(e.b)
                 return self.out.valu(name, *((b, a) if swapped else (a, b)))
-            case Not(a):
-                return self.out.valu("v_not_b32", self.value(a))
-            case Select(cond, a, b):
-                x, y = self.value(a), self.value(b)
-                return self._select(self.mask(cond), x, y)
+            case Not():
+                return self.out.valu("v_not_b32", self.value(e.a))
+            case Select():
+                chosen, other = self.value(e.a), self.value(e.b)
+                return self._select(self.mask(e.cond), chosen, other)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector unit has: {e}")
+
+    def _multiply(self, e: Mul) -> Reg:
+        """The 24-bit multiplier is four times as fast as the 32-bit one (CDNA3 ISA 7, VALU rates)."""
+        a, b = self.value(e.a), self.value(e.b)
+        fast = self.fits_u24(e.a, e.b)
+        return self.out.valu("v_mul_u32_u24", b, a) if fast else self.out.valu("v_mul_lo_u32", a, b)
 
     def _select(self, mask: Reg, x: Operand, y: Operand) -> Reg:
         """The mask takes the one scalar operand, so the values must be vector registers or inline constants."""
@@ -220,9 +225,3 @@ def strip(e: Expr) -> Expr:
 
 def _inline(v: Operand) -> bool:
     return isinstance(v, Imm) and -16 <= v.value <= 64
-
-
-def _multiply(s: Scalars, e: Mul) -> Reg:
-    """The 24-bit multiplier is four times as fast as the 32-bit one (CDNA3 ISA 7, VALU rates)."""
-    a, b = s.value(e.a), s.value(e.b)
-    return s.out.valu("v_mul_u32_u24", b, a) if s.fits_u24(e.a, e.b) else s.out.valu("v_mul_lo_u32", a, b)
