@@ -53,7 +53,8 @@ def _assembled(content: bytes, where: str) -> bytes:
     try:
         code = assemble(text, target[1])
     except AssemblerError as error:
-        raise UserError(f"given {where} that does not assemble: {error}") from None
+        reason = re.sub(r"^.*?\.s:(\d+):(\d+): error: ", r"line \1, column \2: ", str(error))
+        raise UserError(f"given {where} that does not assemble: {reason}") from None
     if code is None:
         raise Unsupported("analysis of assembly text: no assembler found (Debian: clang-22 and lld-22)")
     return code

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import NoReturn
 
 from convgen.ir.error import UserError
+
+#: argparse's complaints in our words: given, wanted, where
+_COMPLAINTS = (
+    (r"^unrecognized arguments: (.*)$", r"given \1, wanted what `{prog} --help` lists"),
+    (r"^the following arguments are required: (.*)$", r"given no \1, wanted one; see {prog} --help"),
+    (r"^argument (\S+): expected one argument$", r"given \1 without a value, wanted one"),
+    (r"^argument (\S+): ignored explicit argument (.*)$", r"given the value \2, wanted none, at \1"),
+    (r"^argument (\S+): (given .*)$", r"\2, at \1"),
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,7 +33,21 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(" ".join(message.split()))
+        text = " ".join(message.split())
+        for pattern, ours in _COMPLAINTS:
+            text = re.sub(pattern, ours, text)
+        raise UserError(text.replace("{prog}", self.prog))
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    """An argparse type: one of `names`."""
+
+    def convert(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"given {text!r}, wanted one of {', '.join(names)}")
+        return text
+
+    return convert
 
 
 def number(least: int) -> Callable[[str], int]:

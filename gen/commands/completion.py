@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from convgen.commands.arguments import Parser
+from convgen.commands.arguments import Parser, one_of
 from convgen.commands.session import FINE
 
 _BASH = """\
@@ -32,6 +32,8 @@ _ZSH = """\
 autoload -U +X bashcompinit && bashcompinit
 """
 
+_SHELLS = ("bash", "zsh")
+
 
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
@@ -40,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         "source <(convgen completion bash)",
         "convgen completion zsh >~/.zfunc/_convgen",
     )
-    parser.add_argument("shell", choices=("bash", "zsh"), help="for which shell")
+    parser.add_argument("shell", type=one_of(*_SHELLS), metavar="SHELL", help=" or ".join(_SHELLS))
     return parser
 
 
@@ -61,8 +63,9 @@ def _bash() -> str:
 
 
 def _words(parser: argparse.ArgumentParser) -> list[str]:
-    """Options, and what the positional arguments may be where that is a closed list."""
-    return [word for action in parser._actions for word in (action.option_strings or action.choices or ())]
+    """The options, and the shells where one is wanted."""
+    words = [option for action in parser._actions for option in action.option_strings]
+    return [*words, *(_SHELLS if parser.prog.endswith(" completion") else ())]
 
 
 def _values() -> dict[str, list[str]]:

@@ -1,0 +1,272 @@
+"""What a wrong request is told: the whole line, for each of them. It says what was given, what was wanted and where."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from convgen import cli
+from convgen.ir.build import KernelBuilder
+from convgen.ir.dump import dump
+from convgen.passes import pipeline
+
+SHORT = {"DESC": "mb1ic16oc16ih6kh3ph1", "GEMM": "32x16:16x32", "F16": "--dir FWD_D --dt f16"}
+NAMES = {
+    "<passes>": ", ".join(p.name for p in pipeline.PASSES),
+    "<optimising>": ", ".join(p.name for p in pipeline.PASSES if p.kind == pipeline.OPTIMISING),
+}
+
+#: command line -> the line on stderr, without "convgen: "
+MESSAGES = [
+    (
+        "conv mb1ic64ih56zz5",
+        "given 'zz5', wanted a key (g mb ic oc id od kd sd pd dd ih oh kh sh ph dh iw ow kw sw pw dw), at "
+        "column 12: mb1ic64ih56^zz5",
+    ),
+    ("conv mb1ic64ihoc64", "given 'oc64' after ih, wanted a number from 0, at column 10: mb1ic64ih^oc64"),
+    ("conv mb1ic-4oc4ih4kh1", "given '-4oc4ih4' after ic, wanted a number from 0, at column 6: mb1ic^-4oc4ih4kh1"),
+    ("conv mb1ic64oc64", "given no spatial axis, wanted at least iw and kw, at column 12: mb1ic64oc64^"),
+    ("conv mb1ic64oc64ih5", "given axis h without kh, wanted at least 1, at column 12: mb1ic64oc64^ih5"),
+    ("conv mb1ic64oc64kh5", "given axis h without ih, wanted at least 1, at column 12: mb1ic64oc64^kh5"),
+    ("conv mb1ic64oc64ih9kh3sh0", "given sh of 0, wanted at least 1, at column 18: mb1ic64oc64ih9kh3^sh0"),
+    ("conv mb1oc64ih9kh3", "given no ic, wanted at least 1, at column 14: mb1oc64ih9kh3^"),
+    ("conv mb1ic64ih9kh3", "given no oc, wanted at least 1, at column 14: mb1ic64ih9kh3^"),
+    ("conv mb1ic0oc64ih9kh3", "given ic of 0, wanted at least 1, at column 4: mb1^ic0oc64ih9kh3"),
+    ("conv g0ic64oc64ih9kh3", "given g of 0, wanted at least 1, at column 1: ^g0ic64oc64ih9kh3"),
+    ("conv g3ic64oc63ih9kh3", "given ic64 and g3, wanted a multiple of the groups, at column 3: g3^ic64oc63ih9kh3"),
+    (
+        "conv ic4294967311oc64ih9kh3",
+        "given 4294967311 after ic, wanted less than 2^31, at column 3: ic^4294967311oc64ih9kh3",
+    ),
+    ("conv ic4oc4ih9kh30", "given sizes that make oh -20, wanted 1 to 2^31 - 1, at column 7: ic4oc4^ih9kh30"),
+    (
+        "conv ic4oc4id5kd3ih5kh3",
+        "given axes d and h but not w, wanted all three or d alone, at column 7: ic4oc4^id5kd3ih5kh3",
+    ),
+    ("conv ic4oc4ih4kh0", "given axis h without kh, wanted at least 1, at column 10: ic4oc4ih4^kh0"),
+    ("conv 'ic4oc4ih4kh1 ic4oc4ih4kh1'", "given 2 descriptors in 'ic4oc4ih4kh1 ic4oc4ih4kh1', wanted one"),
+    (
+        "conv ic4oc4ih4kh1@",
+        "given '@', wanted a key (g mb ic oc id od kd sd pd dd ih oh kh sh ph dh iw ow kw sw pw dw), at "
+        "column 13: ic4oc4ih4kh1^@",
+    ),
+    ("conv '--speed=1 ic4oc4ih4kh1'", "given the knob --speed, wanted one of --dir --dt --stag --wtag --dtag --mb"),
+    ("conv ''", "given 0 descriptors in '', wanted one"),
+    ("conv", "given no descriptor, wanted at least one such as mb1ic64ih56oc64oh56kh3ph1"),
+    ("conv DESC --dir UP", "given --dir 'UP', wanted one of FWD_B FWD_D FWD_I BWD_D BWD_W BWD_WB"),
+    ("conv DESC --dir", "given --dir without a value, wanted one"),
+    (
+        "conv DESC --dt f17",
+        "given the type 'f17', wanted one of f16 bf16 f32 f64 s32 s8 u8 f8_e5m2 f8_e4m3 f4_e2m1 f4_e3m0 "
+        "e8m0 s4 u4 boolean in --dt, at column 1: ^f17",
+    ),
+    ("conv DESC --dt f16:f16", "given 2 types, wanted one or src:wei:dst in --dt, at column 8: f16:f16^"),
+    ("conv DESC --stag nchv", "given 'v', wanted the dimensions n c h w of a 4-D tensor in --stag, at column 4: nch^v"),
+    ("conv DESC --stag abc", "given no dimension 'd', wanted all 4 in --stag, at column 4: abc^"),
+    (
+        "conv DESC --wtag goihw",
+        "given 'h', wanted the dimensions g o i w of a 4-D tensor in --wtag, at column 4: goi^hw",
+    ),
+    ("conv DESC --wtag aBcd", "given 'B' without a block, wanted one such as 16b in --wtag, at column 2: a^Bcd"),
+    ("conv DESC --dtag undef", "given --dtag undef, wanted a layout or any"),
+    ("conv DESC --mb -1", "given --mb -1, wanted a number from 0"),
+    ("conv DESC --mb many", "given --mb many, wanted a number from 0"),
+    ("conv DESC --mb 99999999999", "given --mb 99999999999, wanted less than 2^31"),
+    ("conv DESC F16 --target gfx000", "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, at --target"),
+    ("conv DESC --run-groups 0", "given '0', wanted an integer from 1, at --run-groups"),
+    ("conv DESC --run-groups 2.5", "given '2.5', wanted an integer from 1, at --run-groups"),
+    ("conv DESC --seed -3", "given '-3', wanted an integer from 0, at --seed"),
+    ("conv DESC --speed 11", "given --speed 11, wanted what `convgen conv --help` lists"),
+    ("conv DESC --js", "given --js, wanted what `convgen conv --help` lists"),
+    ("conv DESC DESC -o k", "given 2 problems and -o k, wanted one problem, or a directory DIR/"),
+    ("conv DESC F16 -o ''", "given an empty prefix, wanted a file prefix or DIR/, at -o"),
+    ("conv DESC F16 -o /dev/null/k", "cannot write /dev/null: File exists, at -o"),
+    ("conv DESC", "unsupported: given --dir=FWD_B (bias), wanted FWD_D or FWD_I: others are not generated yet"),
+    ("conv DESC --dir BWD_D", "unsupported: given --dir=BWD_D, wanted FWD_D or FWD_I: others are not generated yet"),
+    (
+        "conv DESC --dir FWD_D",
+        "unsupported: given --dt=f32:f32:f32, wanted src and wei both one of bf16, f16 and dst one of f16, "
+        "bf16, f32 on gfx942",
+    ),
+    ("conv g2DESC F16", "unsupported: given g2, wanted g1: grouped convolution is not generated yet"),
+    ("conv ic4oc4iw4kw1 F16", "unsupported: given a 1-D convolution, wanted a 2-D one: others are not generated yet"),
+    (
+        "conv DESC F16 --stag aBcd16b",
+        "unsupported: given --stag=aBcd16b, wanted a plain layout: blocked ones are not generated yet",
+    ),
+    ("conv DESC F16 --disable fast", "given pass 'fast', wanted one of <optimising>"),
+    ("conv DESC F16 --disable lower_tiles", "given pass 'lower_tiles', wanted one of <optimising>"),
+    ("conv DESC F16 --dump some", "given --dump=some, wanted all, changed or after:PASS"),
+    ("conv DESC F16 --dump after:fast", "given pass 'fast', wanted one of <passes>"),
+    (
+        "conv DESC F16 --dump-dir /dev/null/d --dump after:simplify",
+        "cannot write /dev/null/d: Not a directory, at --dump-dir",
+    ),
+    ("conv DESC F16 --config tile=32", "given 'tile=32', wanted tile=MxNxK in --config"),
+    ("conv DESC F16 --config fast", "given 'fast', wanted one of tile=, waves=, mma=, slots=, taps=, acc= in --config"),
+    ("conv DESC F16 --config ''", "given no tile=, wanted tile=MxNxK in --config"),
+    ("conv DESC F16 --config 'tile=32x16x16 tile=1x1x1'", "given tile= twice, wanted it once in --config"),
+    (
+        "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=9x9x9'",
+        "given --config tile=32x16x16 waves=1x1 mma=9x9x9 slots=2 taps=split acc=v, wanted one that fits: "
+        "gfx942 has no 9x9x9 matrix instruction for f16",
+    ),
+    (
+        "conv DESC F16 --config 'tile=33x16x16 waves=1x1 mma=16x16x16'",
+        "given --config tile=33x16x16 waves=1x1 mma=16x16x16 slots=2 taps=split acc=v, wanted one that "
+        "fits: tile M over waves x cols: 33 is not a multiple of 16",
+    ),
+    (
+        "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slots=9'",
+        "given 'slots=9', wanted slots=1|2|3 in --config",
+    ),
+    ("gemm 128x64:65x32", "given K of 65, wanted 64 as in the first matrix, at column 8: 128x64:^65x32"),
+    ("gemm 128x64", "given nothing, wanted ':' between the two matrices, at column 7: 128x64^"),
+    ("gemm 128:64x3", "given one size, wanted MxK, at column 1: ^128:64x3"),
+    (
+        "gemm 2x3x4:2x4x5",
+        "unsupported: given a 3-D by a 3-D tensor in 2x3x4:2x4x5, wanted MxK:KxN: batches are not generated yet",
+    ),
+    ("gemm axb", "given 'axb' in MxK, wanted a number from 0, at column 1: ^axb"),
+    ("gemm 4x4:4x4z", "given 'z', wanted the end, or n and a name, at column 8: 4x4:4x4^z"),
+    ("gemm 4x0:0x4", "given K of 0, wanted at least 1, at column 3: 4x^0:0x4"),
+    ("gemm 4x4:4x4:4x4", "given ':4x4', wanted the end, or n and a name, at column 8: 4x4:4x4^:4x4"),
+    ("gemm 4x99999999999:4x4", "given 99999999999 in MxK, wanted less than 2^31, at column 3: 4x^99999999999:4x4"),
+    ("gemm '4x4: 4x4'", "given 2 descriptors in '4x4: 4x4', wanted one"),
+    ("gemm 4xx4:4x4", "given 'x4:4x4' in MxK, wanted a number from 0, at column 3: 4x^x4:4x4"),
+    ("gemm '--dir=FWD_D 4x4:4x4'", "given the knob --dir, wanted one of --dt --stag --wtag --dtag"),
+    ("gemm ''", "given 0 descriptors in '', wanted one"),
+    ("gemm", "given no descriptor, wanted at least one such as 128x64:64x128"),
+    ("gemm GEMM --mb 3", "given --mb 3, wanted what `convgen gemm --help` lists"),
+    (
+        "gemm GEMM --dt s8",
+        "unsupported: given --dt=s8:s8:s8, wanted src and wei both one of bf16, f16 and dst one of f16, "
+        "bf16, f32 on gfx942",
+    ),
+    ("gemm GEMM --dt f16 --stag abc", "given dimension 'c', wanted one of a 2-D tensor in --stag, at column 3: ab^c"),
+    (
+        "gemm GEMM --dt f16 --dtag AB4a",
+        "given 'B' without a block, wanted one such as 16b in --dtag, at column 2: A^B4a",
+    ),
+    (
+        "gemm GEMM",
+        "unsupported: given --dt=f32:f32:f32, wanted src and wei both one of bf16, f16 and dst one of f16, "
+        "bf16, f32 on gfx942",
+    ),
+    ("gemm GEMM --dt f16 --wtag bc", "given dimension 'c', wanted one of a 2-D tensor in --wtag, at column 2: b^c"),
+    ("gemm GEMM --dt f16 --wtag undef", "given --wtag undef, wanted a layout or any"),
+    (
+        "",
+        "given no command, wanted one of conv, gemm, run, analyze, replay, passes, targets, completion; "
+        "see convgen --help",
+    ),
+    (
+        "fly",
+        "given 'fly', wanted one of conv, gemm, run, analyze, replay, passes, targets, completion; see convgen --help",
+    ),
+    (
+        "--verbose",
+        "given '--verbose', wanted one of conv, gemm, run, analyze, replay, passes, targets, completion; "
+        "see convgen --help",
+    ),
+    ("run", "given no LAUNCH.json, wanted one; see convgen run --help"),
+    ("run missing.json", "cannot read missing.json: No such file or directory"),
+    ("run .", "cannot read .: Is a directory"),
+    ("targets all", "given all, wanted what `convgen targets --help` lists"),
+    ("passes all", "given all, wanted what `convgen passes --help` lists"),
+    ("analyze", "given no FILE, wanted one; see convgen analyze --help"),
+    ("analyze missing.s", "cannot read missing.s: No such file or directory"),
+    ("analyze k.txt", "given k.txt, wanted a file that ends in .s or .hsaco"),
+    ("analyze empty.s", "given no .amdgcn_target, wanted one of gfx90a, gfx942, gfx950, in empty.s"),
+    ("analyze wrong.s", "given wrong.s that does not assemble: line 2, column 3: invalid instruction"),
+    ("analyze old.s", "given .amdgcn_target of gfx803, wanted one of gfx90a, gfx942, gfx950, in old.s"),
+    ("analyze junk.hsaco", "given junk.hsaco that cannot be read: not an ELF code object: Invalid EI_CLASS b'j'"),
+    ("analyze host.hsaco", "given host.hsaco that is neither a code object nor text"),
+    ("replay", "given no FILE, wanted one; see convgen replay --help"),
+    ("replay missing.dump", "cannot read missing.dump: No such file or directory"),
+    ("replay .", "cannot read .: Is a directory"),
+    ("replay no.dump", "given no.dump that begins with 'kernel k():', wanted a dump file ('# convgen dump')"),
+    (
+        "replay header.dump",
+        "given the line '# speed: 9', wanted '# KEY: VALUE' with one of target, after, problem, config, "
+        "disable, scalars, in header.dump",
+    ),
+    ("replay target.dump", "given no target, wanted '# target: NAME', in target.dump"),
+    ("replay gfx.dump", "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, at --target"),
+    ("replay pass.dump", "given pass 'fast', wanted one of <passes>"),
+    ("replay name.dump", "an unknown name Fly, in line 3 of a dump, at column 1: ^Fly(1)"),
+    ("replay expr.dump", "given a dump of a Lane, wanted one of a kernel, in expr.dump"),
+    ("replay scalars.dump", "given scalars '[1]', wanted a JSON object of numbers, in scalars.dump"),
+    ("replay bytes.dump", "given bytes.dump that is not text, wanted a dump file"),
+    ("replay scalar.dump", "given no value for scalar n of kernel k, wanted one in scalars="),
+    ("completion", "given no SHELL, wanted one; see convgen completion --help"),
+    ("completion fish", "given 'fish', wanted one of bash, zsh, at SHELL"),
+    (
+        "run bad.json",
+        "given bad.json that is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+    ),
+    ("run nokey.json", "given no 'target', wanted one, at nokey.json"),
+    ("run dims.json", "given [1, 1], wanted x, y and z, at launches[0].grid of dims.json"),
+]
+
+TARGET = "# convgen dump\n# target: gfx942\n"
+LAUNCH = (
+    '{"target": "gfx942", "object": null, "launches": [{"kernel": "k", "grid": [1, 1], "workgroup": [64, 1, 1],'
+    ' "lds_bytes": 0, "kernarg_size": 0, "args": []}]}'
+)
+
+
+def scalar_kernel() -> str:
+    builder = KernelBuilder("k")
+    builder.scalar("n")
+    return dump(builder.done())
+
+
+FILES: dict[str, str | bytes] = {
+    "empty.s": "",
+    "wrong.s": '.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n  v_fly v0\n',
+    "old.s": '.amdgcn_target "amdgcn-amd-amdhsa--gfx803"\n',
+    "junk.hsaco": b"\x7fELFjunk",
+    "host.hsaco": b"\xff\xfe\x00",
+    "no.dump": "kernel k():\n",
+    "header.dump": "# convgen dump\n# speed: 9\n",
+    "target.dump": "# convgen dump\nLane()\n",
+    "gfx.dump": "# convgen dump\n# target: gfx000\n" + scalar_kernel(),
+    "pass.dump": TARGET + "# after: fast\nLane()\n",
+    "name.dump": TARGET + "Fly(1)\n",
+    "expr.dump": TARGET + "Lane()\n",
+    "scalars.dump": TARGET + "# scalars: [1]\n" + scalar_kernel(),
+    "scalar.dump": TARGET + scalar_kernel(),
+    "bytes.dump": b"\xff\xfe",
+    "bad.json": "{",
+    "nokey.json": "{}",
+    "dims.json": LAUNCH,
+}
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def spelled(text: str, words: dict[str, str]) -> str:
+    for short, full in words.items():
+        text = text.replace(short, full)
+    return text
+
+
+@pytest.mark.parametrize(("line", "message"), MESSAGES, ids=[line[:60] or "nothing" for line, _ in MESSAGES])
+def test_messages(capsys: pytest.CaptureFixture[str], line: str, message: str) -> None:
+    assert cli.main(shlex.split(spelled(line, SHORT))) == 2
+    out, err = capsys.readouterr()
+    assert err == f"convgen: {spelled(message, NAMES)}\n"
+    assert out == ""
+    assert sorted(path.name for path in Path().iterdir()) == sorted(FILES)
+
+
+def test_there_are_many() -> None:
+    assert len({line for line, _ in MESSAGES}) == len(MESSAGES) >= 100
