@@ -21,7 +21,7 @@ OPTIONAL = tuple(p.name for p in PASSES if p.kind == OPTIMISING)
 
 #: Fixed examples, no database: a test run is the same everywhere. Shrinking interprets too much to be worth its time.
 FEW = settings(
-    max_examples=25,
+    max_examples=18,
     derandomize=True,
     database=None,
     phases=(Phase.explicit, Phase.generate),
