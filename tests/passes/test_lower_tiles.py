@@ -101,8 +101,9 @@ def test_loads_are_as_wide_as_the_start_is_aligned(step: int, width: int) -> Non
         memory = {"source": data, "result": np.zeros_like(data)}
         interpret(kernel, memory)
         results.append(memory["result"])
-    assert np.array_equal(*results)
-    assert results[0].any()
+    first, second = results
+    assert np.array_equal(first, second)
+    assert first.any()
 
 
 def test_messages_to_shared_memory_are_as_wide_as_they_can_be() -> None:
