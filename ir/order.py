@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from convgen.ir.expr import Expr, Lane
 from convgen.ir.node import CLASSES
 
 _RANK = {cls: -i for i, cls in enumerate(CLASSES.values())}
+
+_DEPTH = 3  #: levels of operands that are compared field by field; what differs only below is ordered by digest
 
 
 class Order:
@@ -13,29 +17,45 @@ class Order:
 
     def __init__(self) -> None:
         self._on_lane: dict[Expr, bool] = {}
-
-    def on_lane(self, e: Expr) -> bool:
-        """Whether `e` mentions the lane number."""
-        known = self._on_lane.get(e)
-        if known is None:
-            inner = (self.on_lane(c) for c in e.children() if isinstance(c, Expr))
-            known = self._on_lane[e] = isinstance(e, Lane) or any(inner)
-        return known
+        self._digests: dict[Expr, int] = {}
 
     def before(self, a: Expr, b: Expr) -> bool:
         """Whether `a` stands before `b`; False if they are one."""
-        if a is b:
-            return False
-        ranks = (self.on_lane(a), _RANK[type(a)]), (self.on_lane(b), _RANK[type(b)])
-        return ranks[0] < ranks[1] if ranks[0] != ranks[1] else self._compared(a, b)
+        return a is not b and self._before(a, b, _DEPTH)
 
-    def _compared(self, a: Expr, b: Expr) -> bool:
+    def _before(self, a: Expr, b: Expr, depth: int) -> bool:
+        lanes = self.on_lane(a), self.on_lane(b)
+        if lanes[0] is not lanes[1]:
+            return lanes[1]
+        if type(a) is not type(b):
+            return _RANK[type(a)] < _RANK[type(b)]
+        return self._compared(a, b, depth) if depth else self.digest(a) < self.digest(b)
+
+    def _compared(self, a: Expr, b: Expr, depth: int) -> bool:
         """Two different nodes of one class: the first field that differs decides."""
         for name in a.fields:
             left, right = getattr(a, name), getattr(b, name)
             if left is right or left == right:
                 continue
             if isinstance(left, Expr) and isinstance(right, Expr):
-                return self.before(left, right)
+                return self._before(left, right, depth - 1)
             return bool(left < right) if isinstance(left, int) else str(left) < str(right)
         return False
+
+    def on_lane(self, e: Expr) -> bool:
+        """Whether `e` mentions the lane number."""
+        known = self._on_lane.get(e)
+        if known is None:
+            known = self._on_lane[e] = type(e) is Lane or any(
+                self.on_lane(c) for c in e.children() if isinstance(c, Expr)
+            )
+        return known
+
+    def digest(self, e: Expr) -> int:
+        """A number made of the content of `e`, the same in every process (hashes of strings are not)."""
+        known = self._digests.get(e)
+        if known is None:
+            operands = tuple(self.digest(c) for c in e.children() if isinstance(c, Expr))
+            data = ",".join(str(getattr(e, f)) for f in e.fields if f not in e.child_fields)
+            known = self._digests[e] = hash((_RANK[type(e)], crc32(data.encode()), operands))
+        return known

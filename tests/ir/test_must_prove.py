@@ -215,6 +215,10 @@ def test_defect_8_a_definition_with_a_factor_passes_facts_on() -> None:
     assert prove(eq(M0 % 64, 3), f)
     f.assume(eq(M0, 67))
     assert prove(eq(GROUP, 1), f)
+    f = Facts(64, {COUNT: (0, 1000), OTHER: (0, 1000)})
+    f.assume(eq(COUNT * 2, OTHER * 8 + 6))
+    assert not prove(eq(COUNT % 16, 12), f)  # what the factor of the other side would say
+    assert prove(COUNT >= 3, f)
 
 
 # ---------------------------------------------------------------- facts

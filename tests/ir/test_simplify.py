@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from convgen.ir import stmt
 from convgen.ir.bounds import bounds
@@ -18,9 +18,7 @@ from convgen.ir.verify import verify
 from tests.ir.expressions import CASES, Case
 
 
-@settings(max_examples=1500, deadline=None)
-@given(CASES)
-def test_value_idempotence_identity(case: Case) -> None:
+def check(case: Case) -> None:
     new = simplify(case.expr, case.domains)
     assert new.type is case.expr.type
     assert np.array_equal(case.values(new), case.values())
@@ -29,12 +27,30 @@ def test_value_idempotence_identity(case: Case) -> None:
     assert table_size() == before, "made nodes though nothing changed"
 
 
+COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@settings(COMMON, max_examples=1500)
+@given(CASES)
+def test_value_idempotence_identity(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.sweep
+@settings(COMMON, max_examples=10_000)
+@given(CASES)
+def test_value_idempotence_identity_of_many(case: Case) -> None:
+    check(case)
+
+
 X, Y, Z = var("x"), var("y"), var("z")
 B = var("b")  # [0, 4)
+F = var("f")  # [0, 4]
+Q = var("q", s8)  # [-30, -10]
 V = var("v")  # [0, 1000]
 U = var("u", u8)
 S = var("s", s8)
-ENV = {B: (0, 3), V: (0, 1000), Z: (0, 9)}
+ENV = {B: (0, 3), F: (0, 4), Q: (-30, -10), V: (0, 1000), Z: (0, 9)}
 
 MUST_FOLD: list[tuple[Expr, Expr | int]] = [
     (X + 0, X),
@@ -87,6 +103,7 @@ MUST_FOLD: list[tuple[Expr, Expr | int]] = [
     (B & 3, B),
     (X << 0, X),
     (X.to(s64).to(s32), X),
+    (B.to(u8).to(s32), B),
     (Uniform(Uniform(X)), Uniform(X)),
     (const(127, s8) + 1, const(-128, s8)),
 ]
@@ -117,6 +134,12 @@ MUST_STAY: list[Expr] = [
     (V * 4 + Z) // 8,  # z may reach beyond a multiple of 4
     (V * 4 + Z) % 8,
     Div(const(3), const(0)),  # an error that stays one
+    (V * 4 + F) // 8,  # f may be a whole 4
+    (V * 4 + F) % 8,
+    V % 4 + V // 4 * 3,
+    V % 8 + V // 4 * 4,
+    (Q + 20) * 10,  # q * 10 may wrap, this does not
+    V.to(s8).to(s32),  # loses what 8 bits do not hold
     X.to(s8).to(s32),
     select(X < Y, X, Y),
 ]
@@ -240,6 +263,43 @@ def test_arms_that_bind_the_same_variable_differently() -> None:
         "global surface(x, 0, 256)[8, 0, 0] = 3  # 2",
         "global surface(x, 0, 256)[v * 4, 0, 0] = v + 1  # 3",
     ]
+
+
+def test_what_a_condition_says_ends_with_its_arm() -> None:
+    k = KernelBuilder("k", grid=(8, 1, 1))
+    x = k.surface(k.buffer("x", s32, 64))
+    g = k.group[0]
+    values = g % 4, (g < 4).to(s32), Min(g, const(3))
+
+    def store() -> None:
+        for i, value in enumerate(values):
+            k.global_store(x, value, i * 4)
+
+    store()
+    with k.when(g < 4):
+        store()
+    with k.when(~(g < 4)):
+        store()
+    store()
+    lines = [line.split("= ")[1].split(" ")[0:3] for line in body(k).splitlines() if "global" in line]
+    assert [" ".join(words).split("  ")[0].strip() for words in lines] == [
+        *("group_x % 4", "s32(group_x < 4)", "min(group_x, 3)"),
+        *("group_x", "1", "group_x"),
+        *("group_x + -4", "0", "3"),
+        *("group_x % 4", "s32(group_x < 4)", "min(group_x, 3)"),
+    ]
+
+
+def test_what_follows_an_exit_knows_its_condition() -> None:
+    k = KernelBuilder("k", grid=(8, 1, 1))
+    x = k.surface(k.buffer("x", s32, 64))
+    with k.loop("i", 0, 20) as loop:
+        k.global_store(x, (loop.var < 4).to(s32), 0)
+        k.exit_if((loop.var >= 4) | (k.group[0] > 2))
+        k.global_store(x, (loop.var < 4).to(s32) + loop.var % 4 + k.group[0] // 3, 4)
+    lines = [line.strip() for line in body(k).splitlines() if "global" in line]
+    assert lines[0].startswith("global surface(x, 0, 256)[0, 0, 0] = s32(i < 4) ")
+    assert lines[1].startswith("global surface(x, 0, 256)[4, 0, 0] = i + 1 ")
 
 
 def test_rotating_slots_are_known_to_be_small() -> None:

@@ -1,0 +1,143 @@
+"""Random kernels of lets, loops, branches and exits compute the same before and after, in every workgroup."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Expr, Lane, Var, const, eq, minimum, select
+from convgen.ir.interp import interpret
+from convgen.ir.program import Kernel
+from convgen.ir.simplify import simplify
+from convgen.ir.types import s32
+from convgen.ir.verify import verify
+from tests.ir.expressions import Draw, Grower
+
+WIDTH = 8
+STATEMENTS = 12
+PLACES = 16  #: elements a lane that one store may reach, so that iterations do not all overwrite each other
+
+
+class KernelGrower:
+    """Grows the statements of a kernel. Conditions and bounds use uniform variables only."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw, self.left, self.stores = draw, STATEMENTS, 0
+        self.k = KernelBuilder("k", grid=(5, 2, 1), width=WIDTH)
+        self.out = self.k.buffer("out", s32, 10 * STATEMENTS * PLACES * WIDTH * 4)
+        self.window = self.k.surface(self.out)
+        self.uniform: list[Var] = [*self.k.group[:2], self.k.scalar("n")]
+        self.loops: list[Var] = []
+        self.conditions: list[Expr] = []  # of branches and exits: what is stored asks for them again
+
+    def grower(self, *more: Expr) -> Grower:
+        grower = Grower(self.draw, s32, self.uniform)
+        grower.made.extend(more)
+        return grower
+
+    def number(self, most: int) -> int:
+        return self.draw(st.integers(0, most))
+
+    def suite(self, depth: int) -> None:
+        """A few statements; what they bind is visible until the suite ends."""
+        visible, known = len(self.uniform), len(self.conditions)
+        for _ in range(1 + self.number(3)):
+            if self.left:
+                self.left -= 1
+                self.statement(depth)
+        del self.uniform[visible:], self.conditions[known:]
+
+    def statement(self, depth: int) -> None:
+        match self.number(6 if depth < 3 else 3):
+            case 0 | 1:
+                self.uniform.append(self.k.let("t", self.grower().value(2)))
+            case 2 | 3:
+                self.store()
+            case 4:
+                with self.k.when(self.condition()):
+                    self.suite(depth + 1)
+            case _:
+                self.loop(depth)
+
+    def condition(self) -> Expr:
+        v = self.draw(st.sampled_from(self.uniform))
+        match self.number(3):
+            case 0:
+                new = eq(v % const(1 + self.number(3)), self.number(2))
+            case 1:
+                new = v < const(self.number(4))
+            case 2:
+                new = self.grower().truth(0) & (v >= const(self.number(3)))
+            case _:
+                new = self.grower().truth(1)
+        self.conditions.append(new)
+        return new
+
+    def store(self) -> None:
+        varying = Lane() + self.grower().value(1)
+        value = self.grower(varying, Lane()).value(2) + varying
+        if self.conditions:
+            again = self.draw(st.sampled_from(self.conditions))
+            v = self.draw(st.sampled_from(self.uniform))
+            value = select(again, value, v % 3) + minimum(v, self.number(3)) + v // 4
+        place = (self.loops[-1] & (PLACES - 1)) if self.loops else const(0)
+        group = self.k.group[0] * 2 + self.k.group[1]
+        row = (group * STATEMENTS + self.stores) * PLACES + place
+        self.stores += 1
+        self.k.global_store(self.window, value, (row * WIDTH + Lane()) * 4)
+
+    def loop(self, depth: int) -> None:
+        begin = const(self.number(2)) if self.number(1) else self.draw(st.sampled_from(self.uniform[:2]))
+        with self.k.loop("i", begin, begin + self.number(3), c=self.grower().value(1)) as loop:
+            visible, known = len(self.uniform), len(self.conditions)
+            self.uniform += [loop.var, loop["c"]]
+            self.loops.append(loop.var)
+            self.suite(depth + 1)
+            if self.number(3) == 0:
+                self.k.exit_if(self.condition(), self.grower().value(1))
+                self.suite(depth + 1)
+            loop.yields(self.grower(loop["c"] + 1, (loop["c"] + 1) % 3).value(1))
+            self.loops.pop()
+            del self.uniform[visible:], self.conditions[known:]
+        self.uniform.append(loop.result("c"))
+
+
+@st.composite
+def kernels(draw: Draw) -> Kernel:
+    grower = KernelGrower(draw)
+    grower.suite(0)
+    grower.store()
+    return grower.k.done()
+
+
+def results(kernel: Kernel, n: int) -> npt.NDArray[np.uint8]:
+    memory = {"out": np.zeros(next(p.bytes for p in kernel.params if hasattr(p, "bytes")), np.uint8)}
+    interpret(kernel, memory, {"n": n})
+    return memory["out"]
+
+
+def check(kernel: Kernel) -> None:
+    new = verify(simplify(verify(kernel)))
+    assert simplify(new) is new
+    for n in (-3, 0, 7):
+        assert np.array_equal(results(new, n), results(kernel, n))
+
+
+COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+@settings(COMMON, max_examples=60)
+@given(kernels())
+def test_kernels_compute_the_same(kernel: Kernel) -> None:
+    check(kernel)
+
+
+@pytest.mark.sweep
+@settings(COMMON, max_examples=1000)
+@given(kernels())
+def test_many_kernels_compute_the_same(kernel: Kernel) -> None:
+    check(kernel)
