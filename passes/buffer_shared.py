@@ -37,13 +37,12 @@ class _Stages:
 def buffer_shared(kernel: Kernel) -> Kernel:
     """Pipeline every loop whose body begins with barrier, copies, barrier; requires constant trip counts."""
     cloner = Cloner(kernel)
-    barriers = kernel.subgroups > 1  # a wave sees its own shared-memory operations in order
 
     def rewrite(s: Stmt) -> Stmt:
         if isinstance(s, Block):
             return block(*(rewrite(x) for x in s.stmts))
         stages = _stages(s) if isinstance(s, For) else None
-        return _Pipeline(s, stages, cloner, barriers).build() if isinstance(s, For) and stages else s
+        return _Pipeline(s, stages, cloner).build() if isinstance(s, For) and stages else s
 
     return kernel.replace(body=rewrite(kernel.body))
 
@@ -63,10 +62,10 @@ def _stages(loop: For) -> _Stages | None:
 class _Pipeline:
     """Builds prologue, loop and peeled iterations of one loop."""
 
-    def __init__(self, loop: For, stages: _Stages, cloner: Cloner, barriers: bool) -> None:
+    def __init__(self, loop: For, stages: _Stages, cloner: Cloner) -> None:
         if not isinstance(loop.begin, Const) or not isinstance(loop.end, Const):
             raise VerifyError(f"buffer_shared: loop {loop.label} has no constant bounds")
-        self.loop, self.stages, self.cloner, self.barriers = loop, stages, cloner, barriers
+        self.loop, self.stages, self.cloner = loop, stages, cloner
         self.first = loop.begin.bits
         self.trips = loop.end.bits - loop.begin.bits
         self.slots = min(stages.copies[0].tile.slots, self.trips)
@@ -87,7 +86,7 @@ class _Pipeline:
             out.append(main)
             done = rounds * self.slots
         for i in range(done, self.trips):
-            stmts, state, held = self._iteration(const(self.first + i), i % self.slots, state, held, i, i == 0)
+            stmts, state, held = self._iteration(const(self.first + i), i % self.slots, state, held, i)
             out += stmts
         results = [Let(r, value) for r, value in zip(self.loop.results, state)]
         return block(*out, *results)
@@ -104,14 +103,14 @@ class _Pipeline:
         body: list[Stmt] = []
         for j in range(self.slots):
             index = counter * self.slots + (self.first + j) if self.slots > 1 else counter + self.first
-            stmts, now, regs = self._iteration(index, j, now, regs, 0, False)
+            stmts, now, regs = self._iteration(index, j, now, regs, 0)
             body += stmts
         begin, end = const(0), const(rounds)
         loop = For(counter, begin, end, carried, (*state, *held), block(*body), (*now, *regs), results, self.loop.label)
         return loop, results[:split], results[split:]
 
     def _iteration(
-        self, index: Expr, slot: int, state: tuple[Expr, ...], held: tuple[Expr, ...], number: int, first: bool
+        self, index: Expr, slot: int, state: tuple[Expr, ...], held: tuple[Expr, ...], number: int
     ) -> tuple[list[Stmt], tuple[Expr, ...], tuple[Expr, ...]]:
         """One iteration; `number` (0 within the loop) decides which stages still have work."""
         ahead = self.slots - 1
@@ -125,16 +124,11 @@ class _Pipeline:
             more, kept = self._load(index + self.slots)
             fetch += more
         compute, state = self._compute(index, slot, state)
-        release = [] if first else self._barrier(self.stages.release)
-        # On three slots the last iteration but one stores nothing and reads what the barrier before it published.
-        idle = ahead == 2 and number == self.trips - 2
-        publish = [] if idle else self._barrier(self.stages.publish)
+        publish = Barrier(self.cloner.site(self.stages.publish.site))
         if ahead:
-            return [*publish, *compute[0], *fetch, *compute[1]], state, kept
-        return [*release, *fetch, *publish, *compute[0], *compute[1]], state, kept
-
-    def _barrier(self, barrier: Barrier) -> list[Stmt]:
-        return [Barrier(self.cloner.site(barrier.site))] if self.barriers else []
+            return [publish, *compute[0], *fetch, *compute[1]], state, kept
+        release = Barrier(self.cloner.site(self.stages.release.site))
+        return [release, *fetch, publish, *compute[0], *compute[1]], state, kept
 
     def _held_vars(self) -> tuple[Var, ...]:
         return tuple(

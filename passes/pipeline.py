@@ -18,6 +18,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.simplify import simplify
 from convgen.ir.verify import verify
 from convgen.passes.buffer_shared import buffer_shared
+from convgen.passes.drop_barriers import drop_barriers
 from convgen.passes.expand_division import expand_division
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.peephole import peephole
@@ -56,6 +57,7 @@ def _pass(name: str, level: str, kind: str, run: Callable[[Kernel], Kernel]) -> 
 PASSES: tuple[Pass, ...] = (
     _pass("buffer_shared", "tile", LOWERING, buffer_shared),
     _pass("rotate_fragments", "tile", OPTIMISING, rotate_fragments),
+    _pass("drop_barriers", "tile", OPTIMISING, drop_barriers),
     Pass("lower_tiles", "tile", LOWERING, lower_tiles),
     _pass("resolve_packs", "message", LOWERING, resolve_packs),
     _pass("simplify", "message", OPTIMISING, simplify),
