@@ -22,7 +22,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Global
 from convgen.ir.mutate import free_vars, postorder
 from convgen.ir.program import Kernel
-from convgen.ir.types import VectorType
+from convgen.ir.types import Type, VectorType
 from convgen.ir.uniform import Uniformity, varying
 from convgen.passes.place_lets import ANONYMOUS
 
@@ -171,11 +171,23 @@ class _Selector:
         access = Access("global", self._buffer_name(s.surface), -1, False)
         name = f"buffer_load_{LOAD_WIDTH[width]}"
         self.out.emit(name, (dst,), source, modifiers=modifiers, access=access, comment=_comment(s))
-        self.vectors.env[s.var] = (dst,)
-        self.vectors.owned[s.var] = True
+        self._loaded(s.var, dst)
+
+    def _loaded(self, v: Var, dst: Reg) -> None:
+        """Bind what was loaded, also for 32-bit arithmetic where it is one element of a lane."""
+        self.vectors.env[v] = (dst,)
+        self.vectors.owned[v] = True
+        if isinstance(v.type, Type):
+            self.scalars.env[v] = dst
+
+    def _stored(self, e: Expr) -> Reg:
+        """The value of a store in vector registers."""
+        if isinstance(e.type, Type) and e.type.is_int and e.type.bits == 32:
+            return self.out.move_to_vector(self.scalars.value(e))
+        return self.vectors.tuple_of(self.vectors.value(e))
 
     def _globalstore(self, s: st.GlobalStore) -> None:
-        value = self.vectors.tuple_of(self.vectors.value(s.value))
+        value = self._stored(s.value)
         source, modifiers = self._address(s)
         access = Access("global", self._buffer_name(s.surface), -1, True)
         name = f"buffer_store_{STORE_WIDTH[s.value.type.bits // 8]}"
@@ -195,11 +207,10 @@ class _Selector:
         access = Access("shared", s.tile.name, s.site.slot, False)
         name = f"ds_read_{DS_READ_WIDTH[width]}"
         self.out.emit(name, (dst,), (address,), modifiers=modifiers, access=access, comment=_comment(s))
-        self.vectors.env[s.var] = (dst,)
-        self.vectors.owned[s.var] = True
+        self._loaded(s.var, dst)
 
     def _sharedwrite(self, s: st.SharedWrite) -> None:
-        value = self.vectors.tuple_of(self.vectors.value(s.value))
+        value = self._stored(s.value)
         address, modifiers = self._shared_address(s)
         access = Access("shared", s.tile.name, s.site.slot, True)
         name = f"ds_write_{DS_WRITE_WIDTH[s.value.type.bits // 8]}"

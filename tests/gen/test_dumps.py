@@ -1,0 +1,192 @@
+"""Dumps: files that replay to the same code, diffs that people read, and what a crash leaves behind."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from convgen import cli, driver, dumps, watch
+from convgen.ir.error import VerifyError
+from convgen.ir.facts import TargetFacts
+from convgen.ir.mutate import mutate
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Barrier, GlobalLoad, empty
+from convgen.passes import pipeline
+from convgen.passes.pipeline import PASSES, Pass
+from tests.gen.test_hand_written import saxpy
+
+LINE = ["conv", "mb1ic16oc16ih6kh3ph1", "--dir", "FWD_D", "--dt", "f16"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+    assert cli.main(arguments) == code
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def test_every_dump_replays_to_the_same_code(capsys: pytest.CaptureFixture[str]) -> None:
+    asm, err = output(capsys, *LINE, "--dump-dir", "d")
+    assert err == ""
+    files = sorted(Path("d").iterdir())
+    names = [re.sub(r"^conv_fwd_d_[0-9a-f]{8}_main", "k", path.name) for path in files]
+    assert names == ["k.00.built.dump", *(f"k.{n:02}.{p.name}.dump" for n, p in enumerate(PASSES, 1))]
+    for path in files:
+        assert output(capsys, "replay", str(path)) == (asm, "")
+    assert output(capsys, "replay", str(files[3]), "--run")[0].endswith("PASSED\n")
+
+
+def test_disabled_passes_stay_off(capsys: pytest.CaptureFixture[str]) -> None:
+    off = ["--disable", "place_lets", "--disable", "simplify"]
+    asm, _ = output(capsys, *LINE, *off, "--dump-dir", "d", "--dump", "after:lower_tiles")
+    (path,) = Path("d").iterdir()
+    assert "# disable: place_lets,simplify\n" in path.read_text()
+    assert output(capsys, "replay", str(path))[0] == asm
+    assert output(capsys, "replay", str(path), "--disable", "rotate_fragments")[0] == asm
+
+
+def test_a_hand_written_kernel_replays(capsys: pytest.CaptureFixture[str]) -> None:
+    program = driver.wrap(saxpy(), "gfx950", {"n": 5})
+    text = dumps.to_text(program, program.ir.kernels[0], None)
+    assert text.startswith('# convgen dump\n# target: gfx950\n# scalars: {"n": 5}\n')
+    Path("k.dump").write_text(text)
+    assert output(capsys, "replay", "k.dump")[0] == driver.compile(program).asm
+
+
+def test_another_problems_kernel_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    output(capsys, *LINE, "--dump-dir", "d", "--dump", "after:simplify")
+    (path,) = Path("d").iterdir()
+    path.write_text(path.read_text().replace("_ih6oh6", "_ih7oh7"))
+    err = output(capsys, "replay", str(path), code=2)[1]
+    assert re.fullmatch(r"convgen: given kernel (\w+), wanted one of the problem's \(\w+\), in \1\.\S+\n", err)
+
+
+def test_changed_prints_diffs(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = output(capsys, *LINE, "--dump", "changed")
+    titles = re.findall(r"^// \w+ (.*)$", err, re.MULTILINE)
+    assert titles[0] == "as built"
+    assert set(titles[1:]) <= {f"after {p.name}" for p in PASSES}
+    assert "after lower_tiles" in titles
+    first = err.index("// ", 3)
+    assert "\n+" not in err[:first]
+    assert re.search(r"^@@ .* @@$", err[first:], re.MULTILINE)
+    assert re.search(r"^-    .*copy ", err[first:], re.MULTILINE)
+    assert "\x1b[" not in err
+
+
+def test_all_prints_each_step_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = output(capsys, *LINE, "--dump", "all")
+    assert err.count("// conv_fwd_d_") == err.count("\nkernel conv_fwd_d_") == 1 + len(PASSES)
+    _, err = output(capsys, *LINE, "--dump", "after:lower_tiles")
+    assert err.count("// conv_fwd_d_") == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_diffs_are_coloured_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream = Terminal()
+    seen = watch.Watch(stream, "changed")
+    driver.compile(driver.wrap(saxpy(), options=seen.options(), scalars={"n": 5}))
+    lines = stream.getvalue().splitlines()
+    assert any(line.startswith("\x1b[32m+") for line in lines)
+    assert any(line.startswith("\x1b[31m-") for line in lines)
+
+
+# What goes wrong
+
+
+def broken(name: str, change: object) -> tuple[Pass, ...]:
+    """The pipeline with one pass replaced."""
+    return tuple(Pass(p.name, p.level, p.kind, change) if p.name == name else p for p in PASSES)  # type: ignore[arg-type]
+
+
+def forget_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    return kernel.replace(body=mutate(kernel.body, {Barrier: lambda node: empty}))
+
+
+def forget_loads(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    return kernel.replace(body=mutate(kernel.body, {GlobalLoad: lambda node: empty}))
+
+
+def raise_error(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    raise ZeroDivisionError("by zero")
+
+
+def test_check_passes_is_content(capsys: pytest.CaptureFixture[str]) -> None:
+    asm, err = output(capsys, *LINE, "--check-passes")
+    assert (asm, err) == output(capsys, *LINE)
+    _, err = output(
+        capsys,
+        "conv",
+        "mb1ic16oc16ih40kh1",
+        *LINE[2:],
+        "--check-passes",
+        "--config",
+        "tile=32x32x16 waves=1x1 mma=32x32x8",
+    )
+    assert re.fullmatch(r"convgen: note: passes were checked on 16 of the 50 workgroups of \w+\n", err)
+
+
+def test_check_passes_finds_a_lost_barrier(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pipeline, "PASSES", broken("simplify", forget_barriers))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    _, err = output(capsys, *LINE, "--check-passes", code=3)
+    first = err.splitlines()[0]
+    assert first.startswith("convgen: internal error: InterpError: ")
+    assert "(pass: simplify)" in first
+
+
+def test_the_verifier_names_the_pass_and_points(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Found after the last pass, blamed on the one that broke it; the excerpt marks the place."""
+    last = 1 + [p.name for p in PASSES].index("resolve_packs")
+    monkeypatch.setattr(pipeline, "PASSES", broken("resolve_packs", forget_loads)[:last])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    _, err = output(capsys, *LINE, code=3)
+    first, *excerpt = err.splitlines()
+    assert first.startswith("convgen: internal error: VerifyError: conv_fwd_d_")
+    assert "(pass: resolve_packs)" in first
+    assert any(line.lstrip().startswith("^ ") for line in excerpt)
+
+
+def test_a_crash_leaves_a_dump_that_replays(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asm, _ = output(capsys, *LINE)
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "PASSES", broken("expand_division", raise_error))
+        patched.setattr("tempfile.tempdir", str(tmp_path))
+        _, err = output(capsys, *LINE, code=3)
+    (path,) = tmp_path.glob("*.dump")
+    assert err == (f"convgen: internal error: ZeroDivisionError: by zero (pass: expand_division) (dump: {path})\n")
+    before = PASSES[[p.name for p in PASSES].index("expand_division") - 1]
+    assert f"# after: {before.name}\n" in path.read_text()
+    assert output(capsys, "replay", str(path))[0] == asm
+
+
+def test_a_changed_value_is_found() -> None:
+    """A pass that turns every sum into a difference."""
+    from convgen.check import PassChecker
+    from convgen.ir.expr import Add, Sub
+
+    kernel = saxpy().done()
+    wrong = kernel.replace(body=mutate(kernel.body, {Add: lambda e: Sub(e.a, e.b)}))
+    checker = PassChecker({"n": 3})
+    checker.observe(PASSES[0], kernel, kernel, 0.0)
+    with pytest.raises(VerifyError, match=rf"saxpy: {PASSES[0].name} changes what is computed: \d+ bytes of buffer y"):
+        checker.observe(PASSES[0], kernel, wrong, 0.0)

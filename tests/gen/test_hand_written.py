@@ -1,0 +1,96 @@
+"""Kernels that come from no problem: built by hand, compiled, recorded, simulated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+
+import convgen as cg
+from convgen import cli
+from convgen.abi import buffer_accesses
+from convgen.files import write_code
+from convgen.ir import types as t
+from convgen.ir.error import UserError
+from convgen.ir.expr import Lane
+from convgen.record import Buffer, LaunchRecord
+
+
+def saxpy() -> cg.Kernel:
+    """y[i] += n * x[i] over 256 integers: four workgroups of one wave."""
+    k = cg.Kernel("saxpy", grid=(4, 1, 1))
+    n = k.scalar("n")
+    x, y = (k.surface(k.buffer(name, t.s32, 256)) for name in "xy")
+    at = k.let("at", (k.group[0] * 64 + Lane()) * 4)
+    a = k.global_load("a", t.s32, x, at)
+    b = k.global_load("b", t.s32, y, at)
+    k.global_store(y, a * n + b, at)
+    return k
+
+
+def arrays() -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int32]]]:
+    return {"x": np.arange(256, dtype=np.int32), "y": np.full(256, 7, np.int32)}
+
+
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950"])
+def test_compile_and_simulate(target: str) -> None:
+    code = cg.compile(saxpy(), target=target, scalars={"n": -3})
+    assert code.problem is None
+    assert (code.target, code.config, code.name) == (target, "", "saxpy")
+    out = cg.simulate(code, **arrays())
+    assert list(out) == ["y"]
+    assert np.array_equal(out["y"], 7 - 3 * np.arange(256))
+
+
+def test_a_finished_kernel_is_the_same() -> None:
+    once, again = (cg.compile(k, scalars={"n": 2}) for k in (saxpy(), saxpy().done()))
+    assert once.asm == again.asm
+    assert str(once).startswith("saxpy on gfx942\n  kernel  saxpy: grid 4x1x1, workgroup 64x1x1\n")
+
+
+def test_the_record_tells_what_is_read_and_written() -> None:
+    code = cg.compile(saxpy(), scalars={"n": 2})
+    (launch,) = code.record.launches
+    assert launch.grid == (4, 1, 1)
+    assert [(a.name, getattr(a, "access", None)) for a in launch.args] == [
+        *(("n", None), ("x", "read"), ("y", "readwrite")),
+    ]
+    buffer = code.record.buffers["x"]
+    assert isinstance(buffer, Buffer)
+    assert (buffer.tensor.dims, buffer.tensor.dtype) == ((256,), "s32")
+    assert LaunchRecord.from_json(code.record.to_json()) == code.record
+
+
+def test_a_buffer_that_is_only_written() -> None:
+    k = cg.Kernel("iota")
+    out = k.buffer("out", t.s32, 64)
+    k.global_store(k.surface(out), Lane(), Lane() * 4)
+    assert buffer_accesses(k.done()) == {"out": "write"}
+    assert np.array_equal(cg.simulate(cg.compile(k))["out"], np.arange(64))
+
+
+def test_a_missing_scalar_is_refused() -> None:
+    with pytest.raises(UserError, match="given no value for scalar n of kernel saxpy, wanted one in scalars="):
+        cg.compile(saxpy())
+
+
+def test_the_record_runs_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = write_code(cg.compile(saxpy(), scalars={"n": 5}), f"{tmp_path}/", ".s", ".hsaco")
+    for name, array in arrays().items():
+        np.save(tmp_path / f"{name}.npy", array)
+    line = ["run", str(files.launch), "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--json"]
+    assert cli.main(line) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "passed"
+    assert np.array_equal(np.load(tmp_path / "out" / "y.npy"), 7 + 5 * np.arange(256))
+    assert cli.main(["run", str(files.launch)]) == 2
+    assert "wanted a directory of arrays" in capsys.readouterr().err
+
+
+def test_wrong_arrays_are_refused() -> None:
+    code = cg.compile(saxpy(), scalars={"n": 5})
+    with pytest.raises(UserError, match="given arrays x 256, wanted x 256, y 256"):
+        cg.simulate(code, x=arrays()["x"])
+    assert attrs.evolve(code, stages={}).kernels["saxpy"].lds_bytes == 0

@@ -1,0 +1,107 @@
+"""Matrix multiplication problems: text, layouts, the reference, and kernels on the simulator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import convgen as cg
+from convgen import reference, verify
+from convgen.matmul import Matmul, parse_problem
+from convgen.problem import Conv
+
+TAGS = st.sampled_from(["any", "ab", "ba"])
+
+
+@given(
+    st.tuples(st.integers(0, 99), st.integers(1, 99), st.integers(0, 99)),
+    st.sampled_from(["f32", "f16", "f16:f16:f32", "bf16:bf16:f16"]),
+    st.tuples(TAGS, TAGS, TAGS),
+    st.sampled_from(["", "n4", 'n"bert"', "_nbert"]),
+)
+def test_print_and_parse_are_inverse(
+    sizes: tuple[int, int, int], dt: str, tags: tuple[str, str, str], name: str
+) -> None:
+    m, k, n = sizes
+    stag, wtag, dtag = tags
+    problem = Matmul.parse(f"{m}x{k}:{k}x{n}{name}", dt=dt, stag=stag, wtag=wtag, dtag=dtag)
+    assert (problem.m, problem.k, problem.n) == sizes
+    assert problem.name == name.removeprefix("_")[1:].strip('"')
+    assert Matmul.parse(str(problem)) == parse_problem(str(problem)) == problem
+    assert str(Matmul.parse(str(problem))) == str(problem)
+    assert problem.is_empty == (m * n == 0)
+    assert problem.flops == 2 * m * k * n
+
+
+def test_problem_lines_are_told_apart() -> None:
+    assert isinstance(parse_problem("--dt=f16 8x4:4x8"), Matmul)
+    assert isinstance(parse_problem("--dt=f16 mb1_ic8oc4_ih4kh1"), Conv)
+
+
+def test_any_means_rows_side_by_side_and_k_contiguous() -> None:
+    problem = Matmul.parse("6x4:4x10")
+    assert (problem.src_dims, problem.wei_dims, problem.dst_dims) == ((6, 4), (4, 10), (6, 10))
+    assert problem.src_layout.strides() == (4, 1)
+    assert problem.wei_layout.strides() == (1, 4)
+    assert problem.dst_layout.strides() == (10, 1)
+    turned = Matmul.parse("6x4:4x10", stag="ba", wtag="ab", dtag="ba")
+    assert (turned.src_layout.strides(), turned.wei_layout.strides(), turned.dst_layout.strides()) == (
+        (1, 6),
+        (10, 1),
+        (1, 6),
+    )
+
+
+def test_knobs_in_the_text_win() -> None:
+    problem = Matmul.parse("--dt=f16 --wtag=ab 6x4:4x10", dt="bf16", wtag="ba")
+    assert (problem.src_type, problem.wtag) == ("f16", "ab")
+    assert problem.knobs == "--dt=f16 --wtag=ab"
+
+
+def test_the_reference_is_the_product() -> None:
+    problem = Matmul.parse("9x70:70x5", dt="f16:f16:f32")
+    inputs = reference.fill(problem, seed=3)
+    assert {name: a.shape for name, a in inputs.items()} == {"src": (9, 70), "wei": (70, 5)}
+    assert all(np.all(a != 0) and np.array_equal(a, np.round(a)) for a in inputs.values())
+    rows, columns = np.array([8, 0, 3]), np.array([4, 1])
+    expected = inputs["src"].astype(np.int64) @ inputs["wei"].astype(np.int64)
+    got = reference.outputs(problem, inputs, rows, columns)
+    assert got.dtype == np.float32
+    assert np.array_equal(got, expected[rows][:, columns])
+    deep = reference.fill(Matmul.parse("1x70000:70000x1", dt="f16"))
+    assert 70000 * int(abs(deep["src"]).max()) * int(abs(deep["wei"]).max()) <= 2**24
+
+
+KERNELS: list[tuple[str, dict[str, Any]]] = [
+    ("70x40:40x50", {"dt": "f16"}),
+    ("33x17:17x9", {"dt": "bf16:bf16:f32"}),
+    ("64x64:64x64", {"dt": "f16", "stag": "ba", "wtag": "ab", "dtag": "ba"}),
+]
+
+
+@pytest.mark.parametrize(("desc", "knobs"), KERNELS)
+def test_kernels_are_right(desc: str, knobs: dict[str, Any]) -> None:
+    problem = cg.Matmul.parse(desc, **knobs)
+    code = cg.compile(cg.build(problem))
+    assert code.name.startswith("gemm_")
+    outcome = verify.run(code)
+    assert outcome.passed, outcome
+    assert outcome.checked == problem.m * problem.n
+    sampled = verify.run(code, groups=2)
+    assert sampled.passed
+    assert 0 < sampled.checked <= problem.m * problem.n
+
+
+def test_a_wrong_product_is_noticed() -> None:
+    """A kernel that reads the second matrix in another order than its record says."""
+    right = cg.compile(cg.build(cg.Matmul.parse("32x32:32x32", dt="f16")))
+    turned = cg.compile(cg.build(cg.Matmul.parse("32x32:32x32", dt="f16", wtag="ab")))
+    renamed = attrs.evolve(right.record.launches[0], kernel=turned.name)
+    outcome = verify.run(attrs.evolve(turned, record=attrs.evolve(right.record, launches=(renamed,))))
+    assert outcome.mismatches > 500
+    assert len(outcome.first[0].index) == 2
