@@ -120,6 +120,7 @@ class Instruction:
     access: Access | None = None
     target: str = ""
     comment: str = ""
+    line: int = 0  #: of the IR listing that it comes from; 0 for none
 
     @property
     def barrier(self) -> bool:

@@ -33,6 +33,7 @@ class Emitted:
     arguments: tuple[tuple[str, int, int], ...]  #: (name, byte offset, byte size) of each kernel argument
     kernarg_size: int
     stages: Mapping[str, float]  #: seconds by stage: select, schedule, allocate, ...
+    listing: str | None = None  #: the IR that the text's `.loc` lines lead to, as the file `NAME.ir`
 
 
 class Target(Protocol):
@@ -42,8 +43,11 @@ class Target(Protocol):
     text_suffix: str
     object_suffix: str
 
-    def emit(self, kernel: Kernel, header: Sequence[str] = ()) -> Emitted:
-        """Select, schedule, allocate, place waits and print a message-level kernel. Raises DoesNotFit."""
+    def emit(self, kernel: Kernel, header: Sequence[str] = (), *, debug: bool = False) -> Emitted:
+        """Select, schedule, allocate, place waits and print a message-level kernel. Raises DoesNotFit.
+
+        With `debug`, the text carries line information into the kernel's IR.
+        """
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The assembly file of several kernels."""

@@ -44,6 +44,7 @@ class Emitter:
         self.entry: list[Instruction] = []  # constants, ahead of everything else
         self._constants: dict[int, Reg] = {}
         self._count = 0
+        self.line = 0  # of the IR listing, noted on each instruction
         self.block = self.start_block("entry")
 
     def start_block(self, label: str, comment: str = "") -> BasicBlock:
@@ -87,7 +88,7 @@ class Emitter:
     ) -> Instruction:
         """Append one instruction as given."""
         op = OPCODES[name] if isinstance(name, str) else name
-        made = Instruction(op, tuple(dst), tuple(src), tuple(modifiers), access, target, comment)
+        made = Instruction(op, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line)
         self.block.instructions.append(made)
         return made
 

@@ -43,14 +43,21 @@ class Resources:
         return self.accum_offset + self.agpr if self.agpr else max(1, self.vgpr)
 
 
-def function_text(function: Function, physical: Physical) -> Iterator[str]:
-    """The body, one line an instruction."""
+def function_text(function: Function, physical: Physical, listing: str | None = None) -> Iterator[str]:
+    """The body, one line an instruction; with the name of an IR listing, `.loc` lines lead into it."""
     symbol = function.name
+    at = 0
+    if listing is not None:
+        yield f'    .file 1 "{listing}"'
     yield f"{symbol}:"
     for index, block in enumerate(function.blocks):
         if index:
             yield f"{_label(symbol, block.label)}:" + (f"  // {block.comment}" if block.comment else "")
-        yield from (_line(i, symbol, physical) for i in block.instructions)
+        for i in block.instructions:
+            if listing is not None and i.line not in (0, at):
+                at = i.line
+                yield f"    .loc 1 {at}"
+            yield _line(i, symbol, physical)
 
 
 def _label(symbol: str, label: str) -> str:

@@ -6,7 +6,7 @@ Execution State"): s[0:1] point to the arguments, s2.. are the workgroup ids, v0
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convgen.backends.amdgpu.emitter import Emitter, signed
@@ -32,14 +32,17 @@ _BUFFER_OFFSET_MAX = 4095
 _DS_OFFSET_MAX = 65535
 
 
-def select(kernel: Kernel, facts: TargetFacts) -> Function:
-    """The kernel as a machine function; raises Unsupported for what the instruction tables cannot express."""
-    return _Selector(kernel, facts).run()
+def select(kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int] | None = None) -> Function:
+    """The kernel as a machine function; raises Unsupported for what the instruction tables cannot express.
+
+    `lines` says where each statement stands in the kernel's listing, for debug information.
+    """
+    return _Selector(kernel, facts, lines or {}).run()
 
 
 class _Selector:
-    def __init__(self, kernel: Kernel, facts: TargetFacts) -> None:
-        self.kernel, self.facts = kernel, facts
+    def __init__(self, kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int]) -> None:
+        self.kernel, self.facts, self.lines = kernel, facts, lines
         self.out = Emitter(kernel.name)
         self.uses = _use_counts(kernel)
         bounds = Bounds(var_ranges(kernel), kernel.width)
@@ -85,6 +88,7 @@ class _Selector:
     # ------------------------------------------------------------ statements
 
     def _stmt(self, s: st.Stmt) -> None:
+        self.out.line = self.lines.get(s, self.out.line)
         handler = getattr(self, "_" + type(s).__name__.lower(), None)
         if handler is None:
             raise VerifyError(f"selection: {type(s).__name__} is not a message-level statement")

@@ -22,6 +22,7 @@ from convgen.backends.simulation import LaunchRequest, SimReport
 from convgen.backends.target import Emitted, Progress
 from convgen.ir.error import DoesNotFit
 from convgen.ir.program import Kernel
+from convgen.ir.text import listing
 
 #: gfx90a and later: vector tuples start even; scalar pairs even, wider ones at multiples of 4 (ISA, "SGPR alignment").
 _BANKS = {
@@ -45,7 +46,7 @@ class AmdTarget:
         self.facts = FACTS[name]
         self._notes: dict[str, tuple[Kernel, printer.Resources, Sequence[tuple[str, int, int]]]] = {}
 
-    def emit(self, kernel: Kernel, header: Sequence[str] = ()) -> Emitted:
+    def emit(self, kernel: Kernel, header: Sequence[str] = (), *, debug: bool = False) -> Emitted:
         """A message-level kernel as text; DoesNotFit if registers do not suffice."""
         stages: dict[str, float] = {}
 
@@ -55,7 +56,9 @@ class AmdTarget:
             stages[stage] = stages.get(stage, 0.0) + perf_counter() - start
             return result
 
-        function = timed("select", lambda: select(kernel, self.facts))
+        shown = listing(kernel) if debug else []
+        lines = {line.stmt: n for n, line in enumerate(shown, 1) if line.stmt is not None}
+        function = timed("select", lambda: select(kernel, self.facts, lines))
         timed("schedule", lambda: schedule(function))
         allocation = timed("allocate", lambda: allocate(function, _BANKS))
         physical = Physical(allocation)
@@ -70,11 +73,20 @@ class AmdTarget:
         maps = ["registers:", *(f"  {line}" for line in printer.register_map(allocation))]
         if kernel.shared:
             maps += ["LDS:", *(f"  {line}" for line in printer.lds_map(kernel))]
-        body = printer.function_text(function, physical)
+        body = printer.function_text(function, physical, f"{kernel.name}.ir" if debug else None)
         text = timed("print", lambda: printer.kernel_text(kernel, header, body, maps, r))
         self._notes[kernel.name] = (kernel, r, arguments)
         registers = {"vgpr": r.vgpr, "agpr": r.agpr, "sgpr": r.sgpr}
-        return Emitted(kernel.name, text, registers, r.lds_bytes, tuple(arguments), size, stages)
+        return Emitted(
+            kernel.name,
+            text,
+            registers,
+            r.lds_bytes,
+            tuple(arguments),
+            size,
+            stages,
+            "\n".join(line.text for line in shown) + "\n" if debug else None,
+        )
 
     def _check_occupancy(self, kernel: Kernel, r: printer.Resources) -> None:
         """All waves of a workgroup must be resident at once."""
