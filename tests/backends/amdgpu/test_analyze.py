@@ -1,0 +1,158 @@
+"""`analyze`: kernels of other compilers and ours, counted by hand; costs against the simulator's tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import convgen as cg
+from convgen import cli
+from convgen.backends import target as targets
+from convgen.backends.amdgpu import costs
+from convgen.backends.amdgpu.sim.decode import parse_instruction
+from convgen.backends.amdgpu.sim.mfma_table import MATRIX_ROWS
+from convgen.backends.analysis import KernelAnalysis, Line
+
+FOREIGN = Path(__file__).parents[2] / "data" / "foreign"
+
+
+def line(text: str, arch: str = "gfx942", word: int = 0) -> Line:
+    return costs.line_of(parse_instruction(64, (word,), text), 64, arch)
+
+
+def kernel(name: str) -> KernelAnalysis:
+    (found,) = targets.analyze(FOREIGN / name).kernels
+    return found
+
+
+def test_a_gemm_of_triton() -> None:
+    found = kernel("triton_gfx942_small_gemm_NT.hsaco")
+    assert (found.name, found.loops, found.workgroup) == ("gemm", 1, 256)
+    assert found.registers == {"vgpr": 56, "agpr": 0, "sgpr": 34}
+    assert found.waves == {"registers": 8, "lds": 8}
+    hot = found.hot
+    assert hot.is_loop
+    assert hot.mix["mfma"] == 16
+    assert hot.flop == 16 * 2 * 16 * 16 * 16
+    # four waves share tiles of 64x32 and 32x64 halves: a quarter of both is loaded and stored by each
+    assert hot.bytes["global load"] == hot.bytes["lds write"] == 2 * 64 * 32 * 2 // 4 * 2
+    assert hot.slots["matrix"] == 16 * 4
+    assert hot.bound == "lds"
+    assert hot.lines[-1].kind == "branch"
+    assert hot.lines[-1].text.endswith(f" +{hot.lines[0].offset:#x}")
+
+
+def test_loads_to_lds_move_both() -> None:
+    found = kernel("triton_gfx950_small_gemm_NT.hsaco")
+    assert found.hot.mix["vmem_load"] == 8
+    assert found.hot.bytes["lds write"] == found.hot.bytes["global load"] == 8 * 16 * 64
+    assert "ds_write" not in found.hot.mix
+    assert found.hot.flop == 16 * 2 * 16 * 16 * 32
+
+
+def test_a_kernel_without_loops_is_taken_whole() -> None:
+    found = kernel("iree_gfx942_small_gemm_NT.hsaco")
+    assert (found.loops, found.hot.is_loop) == (0, False)
+    assert found.hot.flop * 4 * 2 == 2 * 128**3  # two workgroups of four waves do all of it
+    assert found.hot.lines[0].offset == 0
+    assert found.hot.lines[-1].text == "s_endpgm"
+    assert found.lds_bytes == 50688
+    assert found.waves == {"registers": 1, "lds": 1}
+    assert found.hot.bytes["global store"] * 8 == 128 * 128 * 4
+
+
+def test_our_own_hot_loop(tmp_path: Path) -> None:
+    config = "tile=64x32x32 waves=2x1 mma=16x16x16 slots=1 taps=split acc=a"
+    problem = cg.Conv.parse("mb1ic64oc32ih8kh3ph1", dir="FWD_D", dt="f16")
+    code = cg.compile(cg.build(problem, config=config))
+    path = tmp_path / "k.s"
+    path.write_text(code.asm)
+    (found,) = targets.analyze(path).kernels
+    assert found.registers["agpr"] == code.kernels[code.name].registers["agpr"] == 16
+    assert found.lds_bytes == code.kernels[code.name].lds_bytes
+    loop = found.hot
+    assert loop.is_loop
+    iterations, rest = divmod(9 * 2, loop.flop // (2 * 32 * 32 * 32))  # 18 blocks of K; a wave has 32x32 outputs
+    assert iterations
+    assert loop.mix["mfma"] * 2 * 16**3 == loop.flop
+    assert loop.others_per_mfma == (len(loop.lines) - loop.mix["mfma"]) / loop.mix["mfma"]
+    assert path.with_suffix(".s").read_text().count("v_mfma") >= loop.mix["mfma"] + rest
+    path.with_suffix(".hsaco").write_bytes(code.object or b"")
+    assert targets.analyze(path.with_suffix(".hsaco")) == targets.analyze(path)
+
+
+ROWS = [(arch, name) for arch, rows in MATRIX_ROWS.items() for name in rows]
+
+
+@pytest.mark.parametrize(("arch", "name"), ROWS)
+def test_matrix_costs_are_the_simulators(arch: str, name: str) -> None:
+    """Two tables of passes, written apart; FLOP follow from the registers of operand A."""
+    row = MATRIX_ROWS[arch][name]
+    assert costs.passes(name, arch) == row.passes
+    if row.a_type == "f8f6f4":
+        return
+    bits = {"f16": 16, "bf16": 16, "f32": 32, "xf32": 32, "f64": 64}.get(row.a_type, 8)
+    registers = row.m * row.k * row.blocks * bits // 32 // 64
+    a = "v0" if registers == 1 else f"v[0:{registers - 1}]"
+    instruction = parse_instruction(0, (0,), f"{name} a[0:3], {a}, {a}, a[0:3]")
+    assert costs.flop(instruction) == 2 * row.m * row.n * row.k * row.blocks
+
+
+COSTS = [
+    ("v_add_u32_e32 v0, v1, v2", "valu", "valu", 1, {}),
+    ("v_mul_lo_u32 v0, v1, v2", "valu", "valu", 4, {}),
+    ("v_rcp_f32_e32 v0, v1", "valu", "valu", 4, {}),
+    ("s_add_i32 s0, s1, s2", "salu", "", 1, {}),
+    ("s_load_dwordx4 s[0:3], s[4:5], 0x0", "smem", "", 1, {}),
+    ("s_setprio 1", "other", "", 1, {}),
+    ("s_barrier", "barrier", "", 1, {}),
+    ("s_waitcnt vmcnt(0)", "waitcnt", "", 1, {}),
+    ("ds_read_b128 v[0:3], v4 offset:64", "ds_read", "lds", 8, {"lds read": 1024}),
+    ("ds_read2st64_b64 v[0:3], v4 offset1:8", "ds_read", "lds", 8, {"lds read": 1024}),
+    ("ds_read_u16_d16_hi v0, v1", "ds_read", "lds", 1, {"lds read": 128}),
+    ("ds_read_b64_tr_b16 v[0:1], v2", "ds_read", "lds", 4, {"lds read": 512}),
+    ("ds_write_b8 v0, v1", "ds_write", "lds", 1, {"lds write": 64}),
+    ("ds_write2_b32 v0, v1, v2 offset1:1", "ds_write", "lds", 4, {"lds write": 512}),
+    ("ds_bpermute_b32 v0, v1, v2", "ds_other", "lds", 2, {}),
+    ("buffer_load_dwordx4 v[0:3], v4, s[0:3], 0 offen", "vmem_load", "global", 16, {"global load": 1024}),
+    ("buffer_load_ushort v0, v4, s[0:3], 0 offen", "vmem_load", "global", 2, {"global load": 128}),
+    ("buffer_load_dword v4, s[0:3], 0 offen lds", "vmem_load", "global", 4, {"global load": 256, "lds write": 256}),
+    ("global_load_lds_dwordx4 v[0:1], off", "vmem_load", "global", 16, {"global load": 1024, "lds write": 1024}),
+    ("global_store_short_d16_hi v[0:1], v2, off", "vmem_store", "global", 2, {"global store": 128}),
+    ("flat_atomic_add_x2 v[0:1], v[2:3]", "vmem_atomic", "global", 8, {"global atomic": 512}),
+    ("buffer_load_format_xyz v[0:2], v4, s[0:3], 0 offen", "vmem_load", "global", 12, {"global load": 768}),
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "unit", "slots", "moved"), COSTS, ids=[row[0].split()[0] for row in COSTS])
+def test_costs(text: str, kind: str, unit: str, slots: int, moved: dict[str, int]) -> None:
+    found = line(text)
+    assert (found.kind, found.unit, found.slots, dict(found.bytes)) == (kind, unit, slots, moved)
+    assert found.issue == 1
+
+
+def test_nops_and_branches() -> None:
+    assert line("s_nop 7", word=0xBF800007).issue == 8
+    assert line("s_cbranch_scc1 65535", word=0xBF85FFFF).text == "s_cbranch_scc1 +0x40"
+    assert line("v_smfmac_f32_32x32x16_f16 v[0:15], v[16:17], v[18:21], v22").flop == 2 * 32 * 32 * 16
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(FOREIGN / "triton_gfx942_small_gemm_NT.hsaco")
+    assert cli.main(["analyze", path, "-v"]) == 0
+    out = capsys.readouterr().out
+    for text in ("vgpr 56 agpr 0 sgpr 34", "1 : 3.06", "131072 a wave, an iteration", "lds: 384 clocks at least"):
+        assert text in out
+    loop = out[out.index("instruction\n") :].splitlines()[1:]
+    assert len(loop) == 65
+    assert loop[0].split()[0] == "+0x030c"
+    assert sum(row.split()[1] == "mfma" for row in loop) == 16
+    assert cli.main(["analyze", path, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["file"], data["target"]) == (path, "gfx942")
+    (found,) = data["kernels"]
+    assert found["hot"]["mix"]["mfma"] == 16
+    assert found["hot"]["bound"] == "lds"
+    assert "lines" not in found["hot"]
