@@ -19,6 +19,7 @@ from convgen.ir.mutate import Mutator, postorder, substitute
 from convgen.ir.node import compiling, sweep
 from convgen.ir.program import Kernel
 from convgen.ir.proof import Facts
+from convgen.ir.rules import Rewrites
 from convgen.ir.simplify import simplify
 from convgen.passes import pipeline
 from convgen.problem import Conv
@@ -82,9 +83,9 @@ def mutation(root: Expr, leaves: list[Var], nodes: int) -> None:
 
 def rules(root: Expr, nodes: int) -> None:
     """The compiled tables where nothing fires, without and with all that surrounds them."""
-    compiled = {kind: f for table in TABLES for kind, f in table.compiled.items()}
+    rewrites = Rewrites(*TABLES)
     algebra = Algebra(Facts(), Notes())
-    todo = [(compiled[type(e)], e) for e in postorder(root) if isinstance(e, Expr) and type(e) in compiled]
+    todo = [(f, e) for e in postorder(root) if isinstance(e, Expr) and (f := rewrites[type(e)])]
 
     def tables() -> None:
         for rewrite, e in todo:

@@ -6,7 +6,7 @@ integers (division, order) applies only where it is proved that nothing wraps. F
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from convgen.ir.bounds import FULL
@@ -44,7 +44,7 @@ from convgen.ir.expr import (
 from convgen.ir.identities import TABLES
 from convgen.ir.order import Order
 from convgen.ir.proof import Facts
-from convgen.ir.rules import Rewrite, make, number
+from convgen.ir.rules import Rewrites, make, number
 from convgen.ir.sums import LinearForms, Terms, build, normal_sum, peel
 from convgen.ir.types import VectorType
 
@@ -103,7 +103,7 @@ class Algebra:
             prepared = self._prepared(e)
             if prepared is not e:
                 return prepared if type(prepared) is Const else self(prepared)
-        rewrite = _REWRITES.get(kind)
+        rewrite = _REWRITES[kind]
         new = rewrite(self, e) if rewrite else None
         if new is None and (algorithm := _ALGORITHMS.get(kind)):
             new = algorithm(self, e)
@@ -123,7 +123,7 @@ class Algebra:
     def _float(self, e: Expr) -> Expr:
         """Of floats, only what moves or chooses them."""
         kind = type(e)
-        for f in (_REWRITES.get(kind), _ALGORITHMS.get(kind)) if kind in _MOVES else ():
+        for f in (_REWRITES[kind], _ALGORITHMS.get(kind)) if kind in _MOVES else ():
             if f and (new := f(self, e)) is not None:
                 return new
         return e
@@ -246,7 +246,7 @@ def _pack(s: Algebra, e: Pack) -> Expr | None:
     return e.parts[0] if len(e.parts) == 1 and e.parts[0].type is e.type else None
 
 
-_REWRITES: Mapping[type[Expr], Rewrite] = {kind: f for table in TABLES for kind, f in table.compiled.items()}
+_REWRITES = Rewrites(*TABLES)
 
 _ALGORITHMS: dict[type[Expr], Callable[[Algebra, Any], Expr | None]] = {
     **dict.fromkeys((Add, Sub), _sum),

@@ -37,11 +37,13 @@ QUOTIENTS = Rules(
     ("div.itself", x // x, 1),
     ("div.small", x // y, 0, x >= 0, x < y),
     ("div.of_product", (x * y) // y, x, exact(x * y)),
+    ("div.common_factor", (x * z) // (y * z), x // y, exact(x * z), exact(y * z)),
     ("mod.one", x % 1, 0),
     ("mod.zero", zero % x, 0),
     ("mod.itself", x % x, 0),
     ("mod.small", x % y, x, x >= 0, x < y),
     ("mod.of_product", (x * y) % y, 0, exact(x * y)),
+    ("mod.common_factor", (x * z) % (y * z), (x % y) * z, exact(x * z), exact(y * z)),
     ("mod.of_mod", (x % c0) % c1, x % c1, c1 > 0, eq(c0 % c1, 0)),
     ("mod.of_low_bits", (x & c0) % c1, x % c1, c0 > 0, c1 > 0, eq(c0 & (c0 + 1), 0), eq((c0 + 1) % c1, 0)),
 )

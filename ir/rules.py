@@ -81,14 +81,24 @@ Rewrite = Callable[[Prover, Any], Expr | None]
 
 
 class Rules:
-    """A table of rules. `compiled` maps the class of a root to the function that tries all its rules."""
+    """A table of rules. `rewrites[root]` tries all rules with that class of node at the root."""
 
     def __init__(self, *rows: tuple[Any, ...]) -> None:
         self.rules = tuple(Rule(name, left, lift(right, left), tuple(conds)) for name, left, right, *conds in rows)
-        self.compiled: dict[type[Expr], Rewrite] = {
-            root: _compile(root, [r for r in self.rules if type(r.left) is root])
-            for root in dict.fromkeys(type(r.left) for r in self.rules)
-        }
+        self.rewrites = Rewrites(self)
+
+
+class Rewrites(dict[type[Expr], Rewrite | None]):
+    """The functions of some tables by root, each compiled when first asked for; None for a root without rules."""
+
+    def __init__(self, *tables: Rules) -> None:
+        super().__init__()
+        self.tables = tables
+
+    def __missing__(self, root: type[Expr]) -> Rewrite | None:
+        rules = [rule for table in self.tables for rule in table.rules if type(rule.left) is root]
+        self[root] = _compile(root, rules) if rules else None
+        return self[root]
 
 
 # ---------------------------------------------------------------- types and numbers at run time

@@ -115,7 +115,8 @@ def instance(rule: Rule, r: random.Random) -> Instance:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_value(rule: Rule) -> None:
     r = random.Random(rule.name)
-    rewrite = Rules((rule.name, rule.left, rule.right, *rule.conditions)).compiled[type(rule.left)]
+    rewrite = Rules((rule.name, rule.left, rule.right, *rule.conditions)).rewrites[type(rule.left)]
+    assert rewrite is not None
     fired = tried = 0
     while fired < FIRINGS and tried < 40_000:
         tried += 1
@@ -192,7 +193,7 @@ ENGINE = Rules(
 
 
 def applied(e: Expr, domains: dict[Var, Range] | None = None) -> Expr | None:
-    rewrite = ENGINE.compiled.get(type(e))
+    rewrite = ENGINE.rewrites[type(e)]
     return rewrite(Only(Facts(64, domains)), e) if rewrite else None
 
 
