@@ -1,0 +1,158 @@
+"""Commands besides `conv`, and what `-v` and `--time-passes` tell."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from convgen import cli, report
+from convgen.config import Config
+from convgen.driver import Attempt
+from convgen.passes.pipeline import PASSES
+
+CONV = ["conv", "mb1ic16oc16ih6kh3ph1", "--dir", "FWD_D", "--dt", "f16"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+    assert cli.main(arguments) == code
+    out, err = capsys.readouterr()
+    return out, err
+
+
+# gemm
+
+
+def test_gemm_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = output(
+        capsys, "gemm", "40x24:24x20", "--dt", "f16:f16:f32", "--wtag=ab", "-o", "out/g", "--run", "--json"
+    )
+    data = json.loads(out)
+    assert err == ""
+    assert data["problem"] == "--dt=f16:f16:f32 --wtag=ab 40x24:24x20"
+    assert (data["run"]["status"], data["run"]["checked"]) == ("passed", 800)
+    assert sorted(path.name for path in Path("out").iterdir()) == ["g.hsaco", "g.launch.json", "g.s"]
+    out, _ = output(capsys, "run", "out/g.launch.json", "--json")
+    assert json.loads(out)["checked"] == 800
+
+
+def test_gemm_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    config = "tile=32x32x16 waves=1x1 mma=16x16x16"
+    out, _ = output(capsys, "gemm", "100x16:16x40", "--dt=f16", "--config", config, "--run-groups=2", "--json")
+    run = json.loads(out)["run"]
+    assert (run["status"], run["checked"]) == ("passed", 32 * 32 + 32 * 8)  # the corners of the first row of tiles
+
+
+def test_an_empty_gemm(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = output(capsys, "gemm", "0x4:4x8", "--dt", "f16", "--run", "--json")
+    data = json.loads(out)
+    assert (data["launches"], data["run"]["status"]) == ([], "passed")
+
+
+# listings
+
+
+def test_passes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(output(capsys, "passes", "--json")[0])
+    assert [row["name"] for row in rows] == [p.name for p in PASSES]
+    assert {row["kind"] for row in rows} == {"lowering", "optimising"}
+    assert {row["level"] for row in rows} == {"tile", "message"}
+    assert all(row["contract"].endswith(".") and "\n" not in row["contract"] for row in rows)
+    header, *lines = output(capsys, "passes")[0].splitlines()
+    assert header.split() == ["name", "level", "kind", "contract"]
+    assert [line.split()[0] for line in lines] == [p.name for p in PASSES]
+
+
+def test_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = output(capsys, "targets")[0].splitlines()
+    assert [line.split()[0] for line in lines] == ["gfx90a", "gfx942", "gfx950"]
+
+
+# watching
+
+
+def test_the_chooser_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    err = output(capsys, *CONV, "-v")[1]
+    header, *rows = err.splitlines()
+    assert header.split() == ["config", "clocks", "registers", "allocated", "LDS", "verdict"]
+    assert rows[-1].startswith("tile=")
+    assert rows[-1].endswith("taken")
+    assert "vgpr " in rows[-1]
+    given = "tile=32x32x16 waves=1x1 mma=16x16x16 slots=1 taps=split acc=v"
+    (row,) = output(capsys, *CONV, "-v", "--config", given)[1].splitlines()[1:]
+    assert row.startswith(f"{given}  given ")
+
+
+ATTEMPTS = [
+    Attempt(Config((32, 16, 16), (1, 1), (16, 16, 16)), 1234.4, refused="about 300 registers, at most 256"),
+    Attempt(Config((32, 32, 16), (1, 1), (32, 32, 8)), 1300.0, 80, 4096, None, {"vgpr": 64, "agpr": 16}),
+]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["pipe", "terminal"])
+def test_the_choosers_table(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    report.show_table(*report.attempts_table(ATTEMPTS), stream)
+    _, refused, taken = stream.getvalue().splitlines()
+    assert refused.split()[-8:] == ["1234", "refused:", "about", "300", "registers,", "at", "most", "256"]
+    assert taken.split()[-8:] == ["1300", "80", "vgpr", "64", "agpr", "16", "4096", "taken"]
+
+
+def test_stages_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    header, *rows = output(capsys, *CONV, "--time-passes")[1].splitlines()
+    assert header.split() == ["stage", "ms", "share"]
+    names = [row.split()[0] for row in rows]
+    assert names[:2] == ["plan", "build"]
+    assert names[2 : 2 + len(PASSES)] == [p.name for p in PASSES]
+    assert names[-2:] == ["assemble", "all"]
+    times = [float(row.split()[1]) for row in rows]
+    assert abs(sum(times[:-1]) - times[-1]) < 0.1 * len(times)
+
+
+# completion
+
+
+def complete(script: str, words: list[str]) -> list[str]:
+    """What bash offers for the last word."""
+    array = " ".join(f"'{word}'" for word in words)
+    query = f'COMP_WORDS=({array}); COMP_CWORD={len(words) - 1}; _convgen; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", f"{script}\n{query}"], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+COMPLETIONS = [
+    (["convgen", "re"], ["replay"]),
+    (["convgen", "conv", "--run"], ["--run", "--run-groups"]),
+    (["convgen", "conv", "x", "--dir", "BWD_W"], ["BWD_W", "BWD_WB"]),
+    (["convgen", "gemm", "--target", "gfx9"], ["gfx90a", "gfx942", "gfx950"]),
+    (["convgen", "gemm", "--disable", "simp"], ["simplify"]),
+    (["convgen", "passes", "--j"], ["--json"]),
+    (["convgen", "completion", "z"], ["zsh"]),
+]
+
+
+@pytest.mark.parametrize(("words", "offered"), COMPLETIONS)
+def test_completion(capsys: pytest.CaptureFixture[str], words: list[str], offered: list[str]) -> None:
+    assert complete(output(capsys, "completion", "bash")[0], words) == offered
+
+
+def test_zsh_reads_the_same_script(capsys: pytest.CaptureFixture[str]) -> None:
+    bash, zsh = (output(capsys, "completion", shell)[0] for shell in ("bash", "zsh"))
+    assert zsh.startswith("#compdef convgen\n")
+    assert zsh.endswith(bash)
+    if shutil.which("zsh"):
+        subprocess.run(["zsh", "-n"], input=zsh, text=True, check=True)
