@@ -103,6 +103,7 @@ class Access:
     region: str
     slot: int
     write: bool
+    private: bool = False  #: no other subgroup touches the place
 
     def conflicts(self, other: Access) -> bool:
         same = (self.space, self.region) == (other.space, other.region)

@@ -88,18 +88,20 @@ def substitute(root: N, values: Mapping[Var, Expr]) -> N:
     return mutate(root, {Var: lambda v: values.get(v, v)})
 
 
-def postorder(root: Node) -> Iterator[Node]:
+def postorder(root: Node) -> list[Node]:
     """Every unique node under `root` once, children before parents."""
     seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(root, False)]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((c, False) for c in reversed(node.children()))
+    out: list[Node] = []
+
+    def go(node: Node) -> None:
+        seen.add(node)
+        for child in node.children():
+            if child not in seen:
+                go(child)
+        out.append(node)
+
+    go(root)
+    return out
 
 
 def free_vars(root: Expr) -> tuple[Var, ...]:

@@ -28,6 +28,7 @@ class Site:
     stage: str = ""
     comment: str = ""
     slot: int = -1  #: which slot of a shared tile is touched; -1 if not known
+    private: bool = False  #: no other subgroup touches what this touches in shared memory
 
 
 class Stmt(Node):

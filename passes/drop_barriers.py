@@ -7,7 +7,7 @@ In a workgroup of one subgroup none is needed: it sees its own accesses in order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 import attrs
 
@@ -29,6 +29,7 @@ from convgen.ir.stmt import (
     StoreShared,
     block,
 )
+from convgen.passes.ownership import private_tiles
 
 
 @attrs.frozen(cache_hash=True)
@@ -44,11 +45,12 @@ class _Access:
         return same and (self.slot is None or other.slot is None or self.slot == other.slot)
 
 
-def _access(s: Stmt) -> frozenset[_Access]:
+def _access(s: Stmt, private: Container[Shared]) -> frozenset[_Access]:
+    """What a statement touches that other subgroups may touch as well."""
     match s:
-        case Copy() | StoreShared() | LoadShared():
+        case Copy() | StoreShared() | LoadShared() if s.tile not in private:
             return frozenset([_Access(s.tile, _constant(s.slot), not isinstance(s, LoadShared))])
-        case SharedRead() | SharedWrite():
+        case SharedRead() | SharedWrite() if not s.site.private:
             slot = s.site.slot if s.site.slot >= 0 else None
             return frozenset([_Access(s.tile, slot, isinstance(s, SharedWrite))])
     return frozenset()
@@ -60,10 +62,10 @@ def _constant(slot: Expr) -> int | None:
 
 def drop_barriers(kernel: Kernel) -> Kernel:
     """The kernel without barriers that order nothing; either level."""
-    body = kernel.body
+    body, private = kernel.body, private_tiles(kernel)
     while True:
         barriers = [s for s in postorder(body) if isinstance(s, Barrier)]
-        before, after = _Reach(forward=True), _Reach(forward=False)
+        before, after = _Reach(True, private), _Reach(False, private)
         before.walk(body, frozenset())
         after.walk(body, frozenset())
         alone = kernel.subgroups == 1
@@ -81,7 +83,8 @@ def _meet(before: Iterable[_Access], after: Iterable[_Access]) -> bool:
 class _Reach:
     """The accesses that may lie between a barrier and its neighbour (or the kernel's end), in one direction."""
 
-    def __init__(self, forward: bool) -> None:
+    def __init__(self, forward: bool, private: Container[Shared]) -> None:
+        self.private = private
         self.ordered: Callable[[Iterable[Stmt]], Iterable[Stmt]] = iter if forward else lambda s: reversed(tuple(s))
         self.met: dict[Barrier, frozenset[_Access]] = {}
 
@@ -103,9 +106,9 @@ class _Reach:
                 # The loop may not run at all, or be left in its middle.
                 inside = [n for n in postorder(s.body) if isinstance(n, Stmt)]
                 if any(isinstance(n, ExitIf) for n in inside):
-                    again = again.union(*map(_access, inside))
+                    again = again.union(*(_access(n, self.private) for n in inside))
                 return seen | once | again
-        return seen | _access(s)
+        return seen | _access(s, self.private)
 
 
 def _without(s: Stmt, useless: Barrier) -> Stmt:

@@ -33,7 +33,7 @@ class Use(Enum):
     """What a consumer does to a register."""
 
     MFMA_AB = "a matrix instruction reads it as srcA or srcB"
-    MFMA_C = "a matrix instruction reads it as srcC, not as exactly the same tuple"
+    MFMA_C = "a matrix instruction reads it as srcC, not as exactly the tuple that was written"
     VALU_READ = "a vector instruction reads a vector register"
     VALU_WRITE = "a vector instruction overwrites it"
     MEMORY_READ = "a memory instruction reads it"
@@ -175,12 +175,10 @@ def _uses(i: Instruction, physical: Physical) -> Iterator[tuple[Use, Words]]:
     """What an instruction does to which registers."""
     unit = i.op.unit
     if unit is Unit.MATRIX:
+        # Overwriting a register that an earlier matrix or vector instruction wrote needs no states.
         a, b, *addend = (physical.words(r) for r in i.uses())
         yield Use.MFMA_AB, a + b
-        written = physical.written(i)
-        yield Use.MFMA_C, written
-        if addend and addend[0] != written:
-            yield Use.MFMA_C, addend[0]
+        yield from ((Use.MFMA_C, words) for words in addend)
     elif unit is Unit.VALU:
         lane = i.op.name == "v_readfirstlane_b32"
         for r in i.uses():

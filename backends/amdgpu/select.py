@@ -208,7 +208,7 @@ class _Selector:
         address, modifiers = self._shared_address(s)
         width = s.var.type.bits // 8
         dst = self.into.get(s.var) or self.out.new("v", max(1, width // 4), s.var.name)
-        access = Access("shared", s.tile.name, s.site.slot, False)
+        access = Access("shared", s.tile.name, s.site.slot, False, s.site.private)
         name = f"ds_read_{DS_READ_WIDTH[width]}"
         self.out.emit(name, (dst,), (address,), modifiers=modifiers, access=access, comment=_comment(s))
         self._loaded(s.var, dst)
@@ -216,7 +216,7 @@ class _Selector:
     def _sharedwrite(self, s: st.SharedWrite) -> None:
         value = self._stored(s.value)
         address, modifiers = self._shared_address(s)
-        access = Access("shared", s.tile.name, s.site.slot, True)
+        access = Access("shared", s.tile.name, s.site.slot, True, s.site.private)
         name = f"ds_write_{DS_WRITE_WIDTH[s.value.type.bits // 8]}"
         self.out.emit(name, (), (address, value), modifiers=modifiers, access=access, comment=_comment(s))
 

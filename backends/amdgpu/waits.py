@@ -107,7 +107,7 @@ def _accesses_ahead(function: Function) -> Ahead:
             for i in reversed(blocks[index].instructions):
                 if i.barrier:
                     ahead[id(i)], now = now, {}
-                elif i.access is not None and i.access.space == "shared":
+                elif i.access is not None and i.access.space == "shared" and not i.access.private:
                     now = {i.access: None, **now}
             if now.keys() != upcoming[index].keys():
                 upcoming[index], changed = now, True
