@@ -7,7 +7,7 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -56,14 +56,24 @@ def allocate(function: Function, banks: Mapping[str, Bank]) -> Allocation:
         if v.fixed is not None:
             place(v, v.fixed)
             continue
-        mask, step = live[v], bank.align(v.size)
-        for at in range(0, bank.limit - v.size + 1, step):
-            if all(not words[w] & mask for w in range(at, at + v.size)):
-                place(v, at)
+        at = _first_fit(words, live[v], v.size, bank.align(v.size))
+        if at is None:
+            raise DoesNotFit(f"bank {v.bank} has no {v.size} free words of {bank.limit} for {v.name or v}")
+        place(v, at)
+    return Allocation(base, used)
+
+
+def _first_fit(words: Sequence[int], mask: int, size: int, step: int) -> int | None:
+    """The lowest multiple of `step` from which `size` words are free wherever `mask` is set."""
+    at = 0
+    while at + size <= len(words):
+        for w in range(at + size - 1, at - 1, -1):
+            if words[w] & mask:
+                at = -(-(w + 1) // step) * step  # no start up to this word can do
                 break
         else:
-            raise DoesNotFit(f"bank {v.bank} has no {v.size} free words of {bank.limit} for {v.name or v}")
-    return Allocation(base, used)
+            return at
+    return None
 
 
 def live_ranges(function: Function) -> dict[VirtualRegister, int]:

@@ -8,6 +8,7 @@ memory accesses on their side.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 
 import attrs
 
@@ -101,35 +102,44 @@ class _Scheduler:
     # ------------------------------------------------------------ issue
 
     def run(self) -> list[Instruction]:
-        """The block in its new order."""
+        """The block in its new order. A slot takes, of what can start, matrix work first, then the most urgent."""
         out: list[Instruction] = []
         free = dict.fromkeys(Unit, 0)
-        open_nodes = [n for n, node in enumerate(self.nodes) if not node.waiting]
+        ready: dict[Unit, list[tuple[int, int]]] = {unit: [] for unit in Unit}  # (urgency, node), most urgent first
+        waiting = [(node.ready, n) for n, node in enumerate(self.nodes) if not node.waiting]  # by time
+        heapify(waiting)
         slot = 0
-        while open_nodes:
-            best = min(open_nodes, key=lambda n: self._rank(n, slot, free))
-            node = self.nodes[best]
-            unit = node.instruction.op.unit
-            slot = max(slot, node.ready, free[unit])
+        while len(out) < len(self.nodes):
+            while waiting and waiting[0][0] <= slot:
+                n = heappop(waiting)[1]
+                heappush(ready[self.nodes[n].instruction.op.unit], (self._urgency(n), n))
+            able = [
+                (unit is not Unit.MATRIX, queue[0], unit)
+                for unit, queue in ready.items()
+                if queue and free[unit] <= slot
+            ]
+            if not able:
+                later = [free[unit] for unit, queue in ready.items() if queue] + [at for at, _ in waiting[:1]]
+                slot = min(later)
+                continue
+            _, (_, n), unit = min(able, key=lambda choice: choice[:2])
+            heappop(ready[unit])
+            node = self.nodes[n]
             out.append(node.instruction)
-            open_nodes.remove(best)
             free[unit] = slot + node.instruction.op.busy
             for s, latency in node.successors.items():
                 after = self.nodes[s]
                 after.ready = max(after.ready, slot + latency)
                 after.waiting -= 1
                 if not after.waiting:
-                    open_nodes.append(s)
+                    heappush(waiting, (after.ready, s))
             slot += 1
         return out + self.tail
 
-    def _rank(self, n: int, slot: int, free: dict[Unit, int]) -> tuple[int, bool, int, int]:
-        """Earliest first; the matrix unit before others; then loads, then the longest path, then program order."""
+    def _urgency(self, n: int) -> int:
+        """The longest path behind a node, negated; loads from global memory go ahead of all else of their time."""
         node = self.nodes[n]
-        unit = node.instruction.op.unit
-        start = max(slot, node.ready, free[unit])
-        height = node.height + (self.matrix_slots if unit is Unit.GLOBAL else 0)
-        return start, unit is not Unit.MATRIX, -height, node.order
+        return -node.height - (self.matrix_slots if node.instruction.op.unit is Unit.GLOBAL else 0)
 
 
 def _terminators(body: list[Instruction]) -> list[Instruction]:
