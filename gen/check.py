@@ -7,6 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from convgen.abi import Scalars
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Var
 from convgen.ir.interp import interpret
@@ -23,7 +24,7 @@ _SUBGROUPS = 16  #: interpreted at most, besides the first workgroup's
 class PassChecker:
     """An observer of passes. Raises VerifyError where one breaks a rule of the IR or changes what is computed."""
 
-    def __init__(self, scalars: dict[str, int] | None = None) -> None:
+    def __init__(self, scalars: Scalars | None = None) -> None:
         self.scalars = scalars or {}
         self.sampled: dict[str, tuple[int, int]] = {}  #: kernel -> workgroups checked, of how many, where not all
         self._expected: dict[str, Memory] = {}
@@ -45,7 +46,7 @@ class PassChecker:
 
     def _run(self, kernel: Kernel) -> Memory:
         memory = {p.name: _fill(p, n) for n, p in enumerate(kernel.params) if isinstance(p, Global)}
-        scalars = {p.name: self.scalars[p.name] for p in kernel.params if isinstance(p, Var)}
+        scalars = {p.name: int(self.scalars.get(p.name, 0)) for p in kernel.params if isinstance(p, Var)}
         interpret(kernel, memory, scalars, self._groups(kernel))
         return memory
 

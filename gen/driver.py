@@ -79,8 +79,8 @@ class Options:
 class Program:
     """Kernels on their way to a target. One of a problem has its plan, and the configs to fall back on.
 
-    `passed` names, for kernels that are not as built, the pass behind which they stand. `current` is the kernel in
-    work and the pass behind which it stands, while it is compiled.
+    `passed` names, for kernels that are not as built, the pass behind which they stand. `trail` is the way of the
+    kernel in work: what it was, and the pass behind which it was that.
     """
 
     target: Target
@@ -92,7 +92,7 @@ class Program:
     attempt: Attempt | None = None
     scalars: Scalars = attrs.Factory(dict)
     passed: Mapping[str, str] = attrs.Factory(dict)
-    current: tuple[Kernel, str | None] | None = None
+    trail: list[tuple[Kernel, str | None]] = attrs.Factory(list)
     _rest: Iterator[Candidate] = attrs.Factory(lambda: iter(()))
 
     def __str__(self) -> str:
@@ -247,12 +247,12 @@ def _emit(program: Program, kernel: Kernel, stages: dict[str, float]) -> Emitted
 
     def observe(p: pipeline.Pass, before: Kernel, after: Kernel, seconds: float) -> None:
         stages[p.name] = stages.get(p.name, 0.0) + seconds
-        program.current = after, p.name
+        program.trail.append((after, p.name))
         if options.observe is not None:
             options.observe(p, before, after, seconds)
 
     passed = program.passed.get(kernel.name)
-    program.current = kernel, passed
+    program.trail = [(kernel, passed)]
     lowered = pipeline.run(kernel, program.target.facts, options.disable, observe, passed)
     header = [f"{kernel.name}: convgen for {program.target.facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]

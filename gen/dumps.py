@@ -23,8 +23,9 @@ import attrs
 from convgen.abi import Scalars
 from convgen.driver import Options, Program, build, wrap
 from convgen.ir.dump import dump, parse
-from convgen.ir.error import UserError
+from convgen.ir.error import UserError, VerifyError
 from convgen.ir.program import Kernel
+from convgen.ir.verify import verify
 from convgen.matmul import parse_problem
 from convgen.passes import pipeline
 
@@ -101,7 +102,10 @@ def _kernel(text: str, where: str) -> Kernel:
     kernel = parse(text)
     if not isinstance(kernel, Kernel):
         raise UserError(f"given a dump of a {type(kernel).__name__}, wanted one of a kernel, in {where}")
-    return kernel
+    try:
+        return verify(kernel)
+    except VerifyError as error:
+        raise UserError(f"given a kernel that breaks a rule of the IR, {error}, in {where}") from error
 
 
 def _scalars(text: str, where: str) -> Scalars:

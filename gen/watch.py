@@ -7,15 +7,17 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from convgen import dumps
-from convgen.check import PassChecker
 from convgen.driver import Attempt, Options, Program
 from convgen.files import write_all
 from convgen.ir.error import UserError
 from convgen.ir.program import Kernel
 from convgen.passes import pipeline
+
+if TYPE_CHECKING:
+    from convgen.check import PassChecker
 
 ALL, CHANGED, AFTER = "all", "changed", "after:"
 
@@ -39,7 +41,7 @@ class Watch:
             check_dump(dump)
         self.stream, self.folder = stream, folder
         self.dump = dump or (ALL if folder is not None else None)
-        self.checker = PassChecker() if check else None
+        self.checker = _checker() if check else None
         self.attempts: dict[str, Attempt] = {}
         self.program: Program | None = None
         self._begun: set[str] = set()
@@ -48,6 +50,13 @@ class Watch:
     def sampled(self) -> dict[str, tuple[int, int]]:
         """Kernels of which only some workgroups were checked: how many of how many."""
         return {} if self.checker is None else self.checker.sampled
+
+    def begin(self, program: Program) -> Program:
+        """From now on it is this program that is watched."""
+        self.program = program
+        if self.checker is not None:
+            self.checker.scalars = program.scalars
+        return program
 
     def options(self, disable: tuple[str, ...] = ()) -> Options:
         """Driver options that let this watch see everything."""
@@ -80,17 +89,27 @@ class Watch:
         text = dumps.to_text(self.program, kernel, None if p is None else p.name)
         write_all({path: text.encode()}, "--dump-dir")
 
-    def keep(self) -> Path | None:
-        """Write the kernel that was in work when something broke as a replayable file; None if there was none."""
-        if self.program is None or self.program.current is None:
+    def keep(self, error: BaseException) -> Path | None:
+        """Write the kernel in work as it was before `error` broke it, as a replayable file; None if there was none."""
+        if self.program is None or not self.program.trail:
             return None
-        kernel, after = self.program.current
+        blamed = [note.removeprefix("pass: ") for note in getattr(error, "__notes__", []) if note.startswith("pass: ")]
+        trail = self.program.trail
+        ends = [number for number, (_, after) in enumerate(trail) if number and after in blamed]
+        kernel, after = trail[ends[0] - 1] if ends else trail[-1]
         text = dumps.to_text(self.program, kernel, after)
         folder = self.folder if self.folder is not None and self.folder.is_dir() else None
         handle, name = tempfile.mkstemp(".dump", f"convgen-{kernel.name}-", folder, text=True)
         with os.fdopen(handle, "w") as file:
             file.write(text)
         return Path(name)
+
+
+def _checker() -> PassChecker:
+    """The interpreter is only loaded where it is wanted."""
+    from convgen.check import PassChecker
+
+    return PassChecker()
 
 
 def _diff(before: Kernel, after: Kernel) -> Iterator[str]:

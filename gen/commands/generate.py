@@ -95,7 +95,7 @@ def _one(options: argparse.Namespace, descriptor: str) -> int:
     with session.watching(options) as watch:
         from convgen import driver
 
-        watch.program = driver.build(
+        program = driver.build(
             problem,
             target=options.target,
             config=options.config,
@@ -103,7 +103,7 @@ def _one(options: argparse.Namespace, descriptor: str) -> int:
             observe=watch.observe,
             tried=watch.tried,
         )
-        code = driver.compile(watch.program)
+        code = driver.compile(watch.begin(program))
     return session.deliver(options, code)
 
 

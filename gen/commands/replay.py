@@ -37,6 +37,6 @@ def _replay(options: argparse.Namespace) -> int:
     from convgen import driver, dumps
 
     with session.watching(options) as watch:
-        watch.program = dumps.read(Path(options.file), watch.options(tuple(options.disable)))
-        code = driver.compile(watch.program)
+        program = dumps.read(Path(options.file), watch.options(tuple(options.disable)))
+        code = driver.compile(watch.begin(program))
     return session.deliver(options, code)

@@ -85,7 +85,7 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
     except (UserError, Unsupported):
         raise
     except Exception as error:
-        if (kept := watch.keep()) is not None:
+        if (kept := watch.keep(error)) is not None:
             error.add_note(f"dump: {kept}")
         raise
     finally:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -34,14 +35,14 @@ class Driver:
     changes: dict[str, Any] = attrs.Factory(dict)
     asked: list[dict[str, Any]] = attrs.Factory(list)
 
-    def build(self, problem: Conv, **options: Any) -> Conv:
+    def build(self, problem: Conv, **options: Any) -> Any:
         self.asked.append(options)
         if self.error is not None:
             raise self.error
-        return problem
+        return SimpleNamespace(problem=problem, scalars={}, trail=[])
 
-    def compile(self, problem: Conv) -> Code:
-        return code_of(problem, **self.changes)
+    def compile(self, program: Any) -> Code:
+        return code_of(program.problem, **self.changes)
 
 
 @pytest.fixture

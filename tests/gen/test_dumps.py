@@ -57,7 +57,17 @@ def test_a_hand_written_kernel_replays(capsys: pytest.CaptureFixture[str]) -> No
     text = dumps.to_text(program, program.ir.kernels[0], None)
     assert text.startswith('# convgen dump\n# target: gfx950\n# scalars: {"n": 5}\n')
     Path("k.dump").write_text(text)
-    assert output(capsys, "replay", "k.dump")[0] == driver.compile(program).asm
+    assert output(capsys, "replay", "k.dump", "--check-passes") == (driver.compile(program).asm, "")
+
+
+def test_a_dump_that_breaks_the_ir_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    program = driver.wrap(saxpy(), scalars={"n": 5})
+    text = dumps.to_text(program, program.ir.kernels[0], None)
+    Path("k.dump").write_text(text.replace('Global("x"', 'Global("y"').replace("Global('x'", "Global('y'"))
+    assert output(capsys, "replay", "k.dump", code=2)[1] == (
+        "convgen: given a kernel that breaks a rule of the IR, saxpy: two arguments or shared tiles are called y,"
+        " in k.dump\n"
+    )
 
 
 def test_another_problems_kernel_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,6 +158,8 @@ def test_check_passes_finds_a_lost_barrier(
     first = err.splitlines()[0]
     assert first.startswith("convgen: internal error: InterpError: ")
     assert "(pass: simplify)" in first
+    (path,) = tmp_path.glob("*.dump")
+    assert "# after: resolve_packs\n" in path.read_text()
 
 
 def test_the_verifier_names_the_pass_and_points(
@@ -162,6 +174,8 @@ def test_the_verifier_names_the_pass_and_points(
     assert first.startswith("convgen: internal error: VerifyError: conv_fwd_d_")
     assert "(pass: resolve_packs)" in first
     assert any(line.lstrip().startswith("^ ") for line in excerpt)
+    (path,) = tmp_path.glob("*.dump")  # as it was before that pass
+    assert f"# after: {PASSES[last - 2].name}\n" in path.read_text()
 
 
 def test_a_crash_leaves_a_dump_that_replays(

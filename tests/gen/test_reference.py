@@ -122,7 +122,7 @@ def test_unsigned_fills_are_positive() -> None:
     assert reference.fill(Conv.parse("mb1ic3oc4ih9kh3", dir="FWD_D", dt="u8:s8:f32"))["src"].min() == 1
 
 
-@pytest.mark.parametrize(("knobs"), [{"dir": "BWD_D"}, {"dir": "FWD_B"}, {"dir": "FWD_D", "dt": "e8m0"}])
+@pytest.mark.parametrize(("knobs"), [{"dir": "BWD_D"}, {"dir": "FWD_B"}, {"dir": "FWD_D", "dt": "f8_e4m3"}])
 def test_what_has_no_reference_says_so(knobs: dict[str, str]) -> None:
     with pytest.raises(Unsupported):
         reference.fill(Conv.parse("mb1ic3oc4ih9kh3", **knobs))
