@@ -131,11 +131,15 @@ def _reduced_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
         count, left = divmod(const, g)
         if g == c or not within(s.facts.extent((low, left)), (0, g - 1)):
             continue
+        if left and not low and count % (c // g):
+            continue  # one constant would become two
         if all(n % g == 0 for n in high.values()):
+            if g not in high.values() and s.is_known_unused(Div(e.a, e.b), e.a):
+                continue  # a product more, and no quotient to share the dividend with
             reduced = s.sum({t: n // g for t, n in high.items()}, count, e)
             scaled = s(Mul(s(_remainder_like(e, reduced, c // g)), make(g, e.type)))
             return s(Add(scaled, s.sum(low, left, e))) if low or left else scaled
-        if low or left:
+        if low:
             return s(Add(s(_remainder_like(e, s.sum(high, count * g, e), c)), s.sum(low, left, e)))
     return None
 
