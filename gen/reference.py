@@ -28,7 +28,7 @@ _CHUNK_ELEMS = 1 << 22  #: gathered source elements at a time: 32 MiB of float64
 
 def numpy_type(name: str) -> np.dtype[np.generic]:
     """The numpy type of one element; Unsupported for types that have no arithmetic here."""
-    if name not in types.SCALARS:
+    if name not in types.SCALARS or types.scalar(name).is_storage:
         raise Unsupported(f"tensors of type {name}")
     return types.scalar(name).numpy
 

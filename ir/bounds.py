@@ -15,6 +15,7 @@ from convgen.ir.expr import (
     And,
     Cast,
     Const,
+    Conversion,
     Div,
     Eq,
     Expr,
@@ -29,6 +30,7 @@ from convgen.ir.expr import (
     Ne,
     Not,
     Or,
+    Saturate,
     Select,
     Shl,
     Shr,
@@ -253,7 +255,7 @@ def _select(ranges: Bounds, e: Select) -> Range:
     return hull(ranges(e.a), ranges(e.b))
 
 
-def _cast(ranges: Bounds, e: Cast) -> Range:
+def _cast(ranges: Bounds, e: Conversion) -> Range:
     full = type_range(e.type.elem)
     if e.a.type.elem.is_float:
         return full
@@ -261,6 +263,11 @@ def _cast(ranges: Bounds, e: Cast) -> Range:
     if e.type.elem.is_bool:
         return _truth(lo > 0 or hi < 0, lo == hi == 0)
     return lo, hi
+
+
+def _saturate(ranges: Bounds, e: Saturate) -> Range:
+    (low, high), (least, most) = _cast(ranges, e), type_range(e.type.elem)
+    return max(least, min(low, most)), max(least, min(high, most))
 
 
 def _same(ranges: Bounds, e: Any) -> Range:
@@ -278,6 +285,7 @@ _RULES: dict[type[Expr], Callable[[Bounds, Any], Range]] = {
     Select: _select,
     Fused: lambda ranges, e: ranges(e.meaning),
     Cast: _cast,
+    Saturate: _saturate,
 }
 
 

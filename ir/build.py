@@ -110,7 +110,7 @@ class KernelBuilder:
 
     def buffer(self, name: str, elem: Type, elements: int) -> Global:
         """A buffer argument of that many elements."""
-        buffer = Global(name, elem, elements * elem.bytes)
+        buffer = Global(name, elem, -(-elements * elem.spacing // 8))
         self.params.append(buffer)
         return buffer
 

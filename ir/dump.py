@@ -24,7 +24,7 @@ from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.node import CLASSES, Node
 from convgen.ir.program import Program
 from convgen.ir.stmt import Site, Stmt
-from convgen.ir.types import SCALARS, Type, VectorType, vector
+from convgen.ir.types import SCALARS, AddressSpace, PointerType, Type, VectorType, pointer, vector
 
 #: Records that are fields of nodes, by the name under which they are written. `Block` is the statement.
 RECORDS: dict[str, type[Any]] = {
@@ -32,8 +32,8 @@ RECORDS: dict[str, type[Any]] = {
 } | {"LayoutBlock": layout.Block}
 
 _NODES: dict[str, Any] = {name: c for name, c in CLASSES.items() if c.__module__.startswith("convgen.ir.")}
-_MAKERS: dict[str, Any] = {**_NODES, **RECORDS, "vector": vector}
-_CONSTANTS: dict[str, Any] = {**SCALARS, **{s.name: s for s in Space}}
+_MAKERS: dict[str, Any] = {**_NODES, **RECORDS, "vector": vector, "pointer": pointer}
+_CONSTANTS: dict[str, Any] = {**SCALARS, **{s.name: s for s in (*Space, *AddressSpace)}}
 _NAMES: dict[type[Any], str] = {c: name for name, c in (*_NODES.items(), *RECORDS.items())}
 _ATOMS = (str, int, type(None), Type, VectorType, Space)
 _DEEPEST = 12  #: calls inside one another on a line
@@ -53,10 +53,12 @@ def _lines(root: Any) -> Iterator[str]:
 
     def text(value: Any) -> str:
         match value:
+            case PointerType():
+                return f"pointer({text(value.pointee)}, {value.space.name})"
             case Type() | Space():
                 return value.name
             case VectorType():
-                return f"vector({value.elem.name}, {value.lanes})"
+                return f"vector({text(value.elem)}, {value.lanes})"
             case tuple():
                 return "(" + ", ".join(map(text, value)) + ("," if len(value) == 1 else "") + ")"
             case str() | int() | None:

@@ -21,7 +21,7 @@ from convgen.ir.expr import Expr, Var
 from convgen.ir.fused import Fused
 from convgen.ir.memory import Global
 from convgen.ir.mma import MmaTile
-from convgen.ir.types import AnyType, Type, VectorType, bf16
+from convgen.ir.types import AnyType, Type, VectorType, s4, u4
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -210,31 +210,58 @@ def _mask(v: Value) -> Mask:
     return np.zeros(v.data.shape, np.bool_) if v.poison is None else v.poison
 
 
-def convert(data: Array, to: Type) -> Array:
-    """`Cast` of elements: integers wrap, floats round to nearest even; a float becomes an integer by rounding to
-    nearest even and saturating (0 for NaN); a bool says whether the number is not zero."""
-    if to.is_bool:
-        return np.not_equal(data, 0)
+def convert(data: Array, to: Type, *, saturate: bool = False) -> Array:
+    """`Cast` of elements, or `Saturate`: docs/ir.md, "Conversions"."""
+    data = _plain(data)
+    whole = data.dtype.kind != "f"
     with np.errstate(all="ignore"):
-        if to.is_int and data.dtype.kind not in "biu":
-            wide = np.nan_to_num(np.rint(data.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
-            least, most = np.array(to.min, to.numpy), np.array(to.max, to.numpy)
-            return np.where(wide >= to.max, most, np.where(wide <= to.min, least, wide.astype(to.numpy)))
-        if to is bf16 and data.dtype.kind in "biuf" and data.dtype.itemsize >= 4 and data.dtype != np.float32:
-            data = _round_to_odd(data.astype(np.float64))
+        if to.is_bool:
+            return np.not_equal(data, 0)
+        if to.is_int:
+            return data.astype(to.numpy) if whole and not saturate else _nearest(data if whole else np.rint(data), to)
+        if to.bits < 32 and data.dtype.itemsize >= 4 and data.dtype != np.float32:
+            data = _single_odd(_double_odd(data))
+        if saturate and data.dtype.kind == "f":
+            data = np.clip(data, -to.largest, to.largest)
         return data.astype(to.numpy)
 
 
-def _round_to_odd(wide: Array) -> Array:
+def _plain(data: Array) -> Array:
+    """The same numbers in a type that numpy computes with."""
+    if data.dtype in (s4.numpy, u4.numpy):
+        return data.astype(np.int8)
+    return data if data.dtype.isbuiltin == 1 and data.dtype != np.float16 else data.astype(np.float32)
+
+
+def _nearest(data: Array, to: Type) -> Array:
+    """Whole numbers as the nearest ones of an integer type; NaN is 0.
+
+    Where a limit is no float, numpy compares with the power of two beside it, and no float lies between.
+    """
+    below, above = data <= to.min, data >= to.max
+    inside = np.where(below | above | (data != data), 0, data).astype(to.numpy)
+    return np.where(below, np.array(to.min, to.numpy), np.where(above, np.array(to.max, to.numpy), inside))
+
+
+def _double_odd(data: Array) -> Array:
+    """As float64; what that cannot hold (integers of 64 bits) gets an odd last bit, as in `_single_odd`."""
+    wide = data.astype(np.float64)
+    if data.dtype.kind == "f" or data.dtype.itemsize < 8:
+        return wide
+    coarse = data >> 11 | (data & 0x7FF != 0)
+    return np.where((data > -(1 << 53)) & (data < 1 << 53), wide, coarse.astype(np.float64) * 2048.0)
+
+
+def _single_odd(wide: Array) -> Array:
     """As float32, inexact values with the last bit set, so that a further rounding is as if it were the only one."""
     near = wide.astype(np.float32)
     below = near.view(np.uint32) - (np.abs(near) > np.abs(wide))
     return np.where(near == wide, near, (below | np.uint32(1)).astype(np.uint32).view(np.float32))
 
 
-def _cast(ev: Evaluator, e: x.Cast) -> Value:
+def _conversion(ev: Evaluator, e: x.Conversion) -> Value:
     a = ev(e.a)
-    data = convert(a.data, e.dtype.elem).reshape(ev.full(e.dtype, 0).data.shape)
+    data = convert(a.data, e.dtype.elem, saturate=isinstance(e, x.Saturate)).reshape(ev.full(e.dtype, 0).data.shape)
     return Value(data, None if a.poison is None else a.poison.reshape(data.shape))
 
 
@@ -257,15 +284,24 @@ def _slice(ev: Evaluator, e: x.Slice) -> Value:
 
 
 def to_bytes(v: Value) -> tuple[Array, Mask | None]:
-    """The bytes of each lane, `[width, bytes]`, and which of them are poison."""
+    """The bytes of each lane, `[width, bytes]`, and which of them are poison; 4-bit elements stand two a byte."""
     size = v.data.dtype.itemsize
-    raw = np.ascontiguousarray(v.data).reshape(len(v.data), -1).view(np.uint8)
-    return raw, None if v.poison is None else np.repeat(v.poison.reshape(len(v.data), -1), size, axis=1)
+    raw: Array = np.ascontiguousarray(v.data).reshape(len(v.data), -1).view(np.uint8)
+    poison = None if v.poison is None else np.repeat(v.poison.reshape(len(v.data), -1), size, axis=1)
+    if v.data.dtype in (s4.numpy, u4.numpy):
+        if raw.shape[1] % 2:
+            raise InterpError(f"{raw.shape[1]} elements of 4 bits have no bytes")
+        raw = raw[:, ::2] & 0xF | raw[:, 1::2] << 4
+        poison = None if poison is None else poison[:, ::2] | poison[:, 1::2]
+    return raw, poison
 
 
 def from_bytes(raw: Array, poison: Mask | None, type: AnyType) -> Value:
     """The value whose bytes these are; an element is poison if one of its bytes is."""
     shape = (len(raw), type.lanes) if isinstance(type, VectorType) else (len(raw),)
+    if type.elem.bits == 4:
+        raw = np.stack((raw & 0xF, raw >> 4), axis=2)
+        poison = None if poison is None else np.repeat(poison, 2, axis=1)
     data = np.ascontiguousarray(raw).view(type.elem.numpy).reshape(shape)
     if poison is None or not poison.any():
         return Value(data)
@@ -335,7 +371,8 @@ _RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     x.Not: _not,
     x.Select: _select,
     Fused: lambda ev, e: ev(e.meaning),
-    x.Cast: _cast,
+    x.Cast: _conversion,
+    x.Saturate: _conversion,
     x.Uniform: _uniform,
     x.Splat: _splat,
     x.Slice: _slice,

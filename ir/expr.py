@@ -82,9 +82,11 @@ class Expr(Node):
     def __invert__(self) -> Expr:
         return Not(self)
 
-    def to(self, type: AnyType) -> Expr:
-        """This value converted to `type`: integers wrap or extend by their own sign, floats round to nearest even."""
-        return self if type is self.type else Cast(type, self)
+    def to(self, type: AnyType, *, saturate: bool = False) -> Expr:
+        """This value converted to `type`; what it cannot hold wraps, overflows, or becomes the nearest it can hold."""
+        if type is self.type:
+            return self
+        return Saturate(type, self) if saturate else Cast(type, self)
 
     def __str__(self) -> str:
         from convgen.ir.text import show
@@ -346,18 +348,35 @@ class Select(Expr):
         set_derived(self, "type", self.a.type)
 
 
-@node
-class Cast(Expr):
-    """Conversion to `dtype`, element by element: integers wrap, floats round to nearest even."""
+class Conversion(Expr):
+    """The elements of `a` as elements of `dtype`; the subclasses differ in what becomes of values out of range."""
 
+    __slots__ = ()
     dtype: AnyType
     a: Expr
-    type: AnyType = derived()
 
     def infer(self) -> None:
         if self.dtype.lanes != self.a.type.lanes:
             raise UserError(f"cast: {self.a.type} has {self.a.type.lanes} elements, {self.dtype} {self.dtype.lanes}")
         set_derived(self, "type", self.dtype)
+
+
+@node
+class Cast(Conversion):
+    """Integers wrap, floats overflow to infinity (NaN where there is none), floats to integers saturate."""
+
+    dtype: AnyType
+    a: Expr
+    type: AnyType = derived()
+
+
+@node
+class Saturate(Conversion):
+    """What `dtype` cannot hold, infinities included, becomes its nearest finite value."""
+
+    dtype: AnyType
+    a: Expr
+    type: AnyType = derived()
 
 
 @node

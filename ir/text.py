@@ -261,6 +261,7 @@ _EXPRESSIONS: dict[type[Expr], Callable[[_Printer, Any], str]] = {
     x.Select: lambda p, e: f"select({_args(p, e.cond, e.a, e.b)})",
     Fused: lambda p, e: f"{e.name}({_args(p, e.a, e.b, e.c)})",
     x.Cast: lambda p, e: f"{e.dtype}({_args(p, e.a)})",
+    x.Saturate: lambda p, e: f"{e.dtype}.saturate({_args(p, e.a)})",
     x.Splat: lambda p, e: f"{e.dtype}({_args(p, e.a)})",
     x.Pack: lambda p, e: f"{e.dtype}.pack({_args(p, *e.parts)})",
     x.Slice: lambda p, e: f"{p.inline(e.a, _ATOM)}[{e.start}:{e.start + e.count}]",
@@ -313,7 +314,7 @@ def _tensor_dim(t: TensorDim) -> str:
 
 
 _DEFINITIONS: dict[type[Node], Callable[[Any], str]] = {
-    Global: lambda g: f"{g.name}: {g.elem}[{g.bytes // g.elem.bytes}]",
+    Global: lambda g: f"{g.name}: {g.elem}[{8 * g.bytes // g.elem.spacing}]",
     Shared: _tile,
     View: _view,
 }

@@ -1,7 +1,10 @@
 """Interned types: scalars, per-lane vectors and distributed fragments.
 
-A type describes what *one lane* holds. `Vector(f16, 8)` is eight halves in one lane's registers; a fragment is a
+A type describes what *one lane* holds. `vector(f16, 8)` is eight halves in one lane's registers; a fragment is a
 vector whose layout says which element of a tile each (subgroup, lane, register) holds.
+
+The fp8 formats come in the forms of the OCP specification (`f8_e4m3`, `f8_e5m2`) and in those that are finite and have
+no negative zero (`…fnuz`, of Graphcore and AMD's CDNA3). `s4` and `u4` stand two a byte, low nibble first.
 """
 
 from __future__ import annotations
@@ -19,6 +22,14 @@ class Kind(Enum):
     SIGNED = "signed"
     UNSIGNED = "unsigned"
     FLOAT = "float"
+    POINTER = "pointer"
+
+
+class AddressSpace(Enum):
+    """What memory a pointer points into."""
+
+    GLOBAL = "global"  #: 64-bit addresses
+    SHARED = "shared"  #: 32-bit byte offsets from the start of the workgroup's shared memory
 
 
 @attrs.frozen(eq=False, repr=False, slots=True)
@@ -42,8 +53,19 @@ class Type:
         return self.kind is Kind.BOOL
 
     @property
+    def is_storage(self) -> bool:
+        """Whether elements are only kept, moved and converted: narrow formats that no arithmetic is defined for."""
+        return self.bits < 16 and (self.is_float or self.bits == 4)
+
+    @property
     def bytes(self) -> int:
+        """Of one element alone; 4-bit elements share theirs, so memory goes by `spacing`."""
         return max(1, self.bits // 8)
+
+    @property
+    def spacing(self) -> int:
+        """Bits from one element to the next in memory."""
+        return 4 if self.bits == 4 else 8 * self.bytes
 
     @property
     def lanes(self) -> int:
@@ -64,8 +86,13 @@ class Type:
         return (1 << (self.bits - 1)) - 1 if self.kind is Kind.SIGNED else (1 << self.bits) - 1
 
     @property
+    def largest(self) -> float:
+        """The greatest finite value of a float type."""
+        return float(ml_dtypes.finfo(self.numpy).max)  # type: ignore[no-untyped-call]
+
+    @property
     def numpy(self) -> np.dtype[np.generic]:
-        """The numpy type that stores one element (ml_dtypes for bf16 and fp8)."""
+        """The numpy type of one element (ml_dtypes for narrow ones); it stores a 4-bit element in a byte of its own."""
         return _NUMPY[self.name]
 
     def __repr__(self) -> str:
@@ -97,12 +124,33 @@ class VectorType:
         return (vector, (self.elem, self.lanes))
 
 
+@attrs.frozen(eq=False, repr=False, slots=True)
+class PointerType(Type):
+    """The address of an element of `pointee`; it can be passed and chosen, not calculated with."""
+
+    pointee: Type
+    space: AddressSpace
+
+    @property
+    def numpy(self) -> np.dtype[np.generic]:
+        return np.dtype(f"uint{self.bits}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (pointer, (self.pointee, self.space))
+
+
 AnyType = Type | VectorType
 
 
 _NUMPY: dict[str, np.dtype[np.generic]] = {
     "bool": np.dtype(np.bool_),
     **{f"{s}{b}": np.dtype(f"{'int' if s == 's' else 'uint'}{b}") for s in "su" for b in (8, 16, 32, 64)},
+    "s4": np.dtype(ml_dtypes.int4),
+    "u4": np.dtype(ml_dtypes.uint4),
+    "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "f8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "f8_e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "f32": np.dtype(np.float32),
@@ -110,17 +158,28 @@ _NUMPY: dict[str, np.dtype[np.generic]] = {
 }
 
 bool_ = Type("bool", Kind.BOOL, 1)
-s8, s16, s32, s64 = (Type(f"s{b}", Kind.SIGNED, b) for b in (8, 16, 32, 64))
-u8, u16, u32, u64 = (Type(f"u{b}", Kind.UNSIGNED, b) for b in (8, 16, 32, 64))
+s4, s8, s16, s32, s64 = (Type(f"s{b}", Kind.SIGNED, b) for b in (4, 8, 16, 32, 64))
+u4, u8, u16, u32, u64 = (Type(f"u{b}", Kind.UNSIGNED, b) for b in (4, 8, 16, 32, 64))
+f8_e4m3, f8_e5m2 = (Type(f"f8_{form}", Kind.FLOAT, 8) for form in ("e4m3", "e5m2"))
+f8_e4m3fnuz, f8_e5m2fnuz = (Type(f"f8_{form}fnuz", Kind.FLOAT, 8) for form in ("e4m3", "e5m2"))
 f16, f32, f64 = (Type(f"f{b}", Kind.FLOAT, b) for b in (16, 32, 64))
 bf16 = Type("bf16", Kind.FLOAT, 16)
 
-SCALARS: dict[str, Type] = {t.name: t for t in (bool_, s8, s16, s32, s64, u8, u16, u32, u64, f16, bf16, f32, f64)}
+_INTEGERS = (s4, s8, s16, s32, s64, u4, u8, u16, u32, u64)
+_FLOATS = (f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz, f16, bf16, f32, f64)
+SCALARS: dict[str, Type] = {t.name: t for t in (bool_, *_INTEGERS, *_FLOATS)}
 
 
 def scalar(name: str) -> Type:
-    """The scalar type of that name; KeyError if there is none."""
-    return SCALARS[name]
+    """The scalar type of that name, which is benchdnn's (`f8_e4m3`, `s4`, `boolean`) or ours; KeyError if none is."""
+    return bool_ if name == "boolean" else SCALARS[name]
+
+
+@cache
+def pointer(pointee: Type, space: AddressSpace) -> PointerType:
+    """The interned type of the addresses of such elements in that memory."""
+    bits = 64 if space is AddressSpace.GLOBAL else 32
+    return PointerType(f"{pointee.name}*{space.value}", Kind.POINTER, bits, pointee, space)
 
 
 @cache

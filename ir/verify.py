@@ -20,7 +20,7 @@ from convgen.ir.memory import Global, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt, show
-from convgen.ir.types import AnyType, Type, VectorType, bool_, surface, vector
+from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, surface, vector
 from convgen.ir.uniform import Uniformity, varying
 
 Level = Literal["tile", "message"]
@@ -183,7 +183,7 @@ class Checker:
                 return op.d  # type: ignore[no-any-return]
             case x.Const() | x.Splat():
                 return ANYHOW
-            case x.Binary() | x.Unary() | x.Cast() | x.Select():
+            case x.Binary() | x.Unary() | x.Conversion() | x.Select():
                 return _agreed([self.distribution(c) for c in e.children()])  # type: ignore[arg-type]
         return None
 
@@ -287,6 +287,9 @@ def _view(c: Checker, n: Any) -> str | None:
 def _fragment(c: Checker, n: Any) -> str | None:
     """The layout fits the workgroup and, where there is one, the shared tile."""
     layout: Fragment = n.layout
+    elem = (n.view.memory if hasattr(n, "view") else n.tile).elem
+    if elem.bits == 4:
+        return f"a fragment of {elem}, which has no address of its own; wanted messages"
     for space, have in ((Space.LANE, c.kernel.width), (Space.SUBGROUP, c.kernel.subgroups)):
         need = max((d.stride * d.size for d in layout.digits if d.space is space and d.size > 1), default=1)
         if need > have:
@@ -371,6 +374,12 @@ def _packed(c: Checker, e: x.Pack) -> str | None:
     return f"{show(e)}: bools have no bits" if any(p.type.elem.is_bool for p in e.parts) else None
 
 
+def _convertible(c: Checker, e: x.Conversion) -> str | None:
+    kinds = e.a.type.elem.kind, e.type.elem.kind
+    wrong = Kind.POINTER in kinds or (kinds[1] is Kind.BOOL and isinstance(e, x.Saturate))
+    return f"{show(e)}: a conversion from {e.a.type} to {e.type}" if wrong else None
+
+
 def _vector(c: Checker, e: x.Slice) -> str | None:
     return None if isinstance(e.a.type, VectorType) else f"{show(e)}: a slice of {e.a.type}"
 
@@ -390,15 +399,18 @@ def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
     return None
 
 
-_NUMBERS = _takes(lambda t: not t.is_bool, "numbers")
-_INTEGERS = _takes(lambda t: t.is_int, "integers")
-_BITS = _takes(lambda t: not t.is_float, "integers or bools")
+_NUMBERS = _takes(lambda t: (t.is_int or t.is_float) and not t.is_storage, "numbers")
+_INTEGERS = _takes(lambda t: t.is_int and not t.is_storage, "integers")
+_BITS = _takes(lambda t: (t.is_int or t.is_bool) and not t.is_storage, "integers or bools")
+_COMPARABLE = _takes(lambda t: not t.is_storage, "numbers or bools")
 
 _EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
     **dict.fromkeys((x.Add, x.Sub, x.Mul, x.Min, x.Max, x.Lt, x.Le), _NUMBERS),
     **dict.fromkeys((x.Div, x.Mod, x.Shl, x.Shr), _INTEGERS),
     **dict.fromkeys((x.And, x.Or, x.Xor, x.Not), _BITS),
     x.MulHi: _takes(lambda t: t.is_int and t.bits == 32, "32-bit integers"),
+    **dict.fromkeys((x.Eq, x.Ne), _COMPARABLE),
+    **dict.fromkeys((x.Cast, x.Saturate), (_convertible,)),
     x.Select: (_condition,),
     x.Slice: (_vector,),
     x.Pack: (_packed,),
