@@ -211,7 +211,6 @@ _PYTHON: dict[type[Expr], str] = {
     **{cls: f"({{}} {cls.symbol} {{}})" for cls in (ops.Xor, ops.Shl, ops.Shr, ops.Lt, ops.Le, ops.Eq, ops.Ne)},
     ops.Min: "min({}, {})",
     ops.Max: "max({}, {})",
-    ops.Not: "(not {})",
 }
 
 
