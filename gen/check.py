@@ -8,31 +8,39 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.abi import Scalars
+from convgen.ir import stmt as s
 from convgen.ir.error import VerifyError
-from convgen.ir.expr import Var
+from convgen.ir.expr import Const, Var
 from convgen.ir.interp import interpret
 from convgen.ir.memory import Global
 from convgen.ir.program import Kernel
+from convgen.ir.stmt import Stmt
 from convgen.ir.verify import verify
 from convgen.passes.pipeline import Pass
 
 Memory = dict[str, npt.NDArray[np.uint8]]
 
-_SUBGROUPS = 16  #: interpreted at most, besides the first workgroup's
+_BUDGET = 1500  #: statements of the kernel as built, all subgroups together, that are worth interpreting
+_MOST = 4 * _BUDGET  #: in one workgroup; a longer one is only verified
 
 
 class PassChecker:
-    """An observer of passes. Raises VerifyError where one breaks a rule of the IR or changes what is computed."""
+    """An observer of passes. Raises VerifyError where one breaks a rule of the IR or changes what is computed.
+
+    `notes` tells what was not interpreted in full.
+    """
 
     def __init__(self, scalars: Scalars | None = None) -> None:
         self.scalars = scalars or {}
-        self.sampled: dict[str, tuple[int, int]] = {}  #: kernel -> workgroups checked, of how many, where not all
+        self.notes: dict[str, str] = {}
+        self._groups: dict[str, list[int]] = {}
         self._expected: dict[str, Memory] = {}
 
     def observe(self, p: Pass, before: Kernel, after: Kernel, seconds: float) -> None:
         """Check one pass."""
         verify(after)
         if before.name not in self._expected:
+            self._groups[before.name] = self._choose_groups(before)
             self._expected[before.name] = self._run(before)
         if after is before:
             return
@@ -47,16 +55,33 @@ class PassChecker:
     def _run(self, kernel: Kernel) -> Memory:
         memory = {p.name: _fill(p, n) for n, p in enumerate(kernel.params) if isinstance(p, Global)}
         scalars = {p.name: int(self.scalars.get(p.name, 0)) for p in kernel.params if isinstance(p, Var)}
-        interpret(kernel, memory, scalars, self._groups(kernel))
+        interpret(kernel, memory, scalars, self._groups[kernel.name])
         return memory
 
-    def _groups(self, kernel: Kernel) -> list[int]:
-        """Workgroups to interpret: all, or some spread evenly from the first to the last."""
+    def _choose_groups(self, kernel: Kernel) -> list[int]:
+        """Workgroups to interpret: all that the budget allows, spread evenly from the first to the last."""
         total = math.prod(kernel.grid)
-        count = min(total, max(1, _SUBGROUPS // kernel.subgroups))
-        if count < total:
-            self.sampled[kernel.name] = (count, total)
+        each = kernel.subgroups * _steps(kernel.body)
+        count = 0 if each > _MOST else min(total, max(1, _BUDGET // each))
+        if not count:
+            self.notes[kernel.name] = f"{kernel.name} is too long to interpret: passes were verified only"
+        elif count < total:
+            self.notes[kernel.name] = f"passes were checked on {count} of the {total} workgroups of {kernel.name}"
         return sorted({i * (total - 1) // max(1, count - 1) for i in range(count)})
+
+
+def _steps(stmt: Stmt) -> int:
+    """Statements that one subgroup executes; loops of unknown length count once."""
+    match stmt:
+        case s.Block(stmts):
+            return sum(map(_steps, stmts))
+        case s.For():
+            known = isinstance(stmt.begin, Const) and isinstance(stmt.end, Const)
+            trips = stmt.end.bits - stmt.begin.bits if known else 1  # type: ignore[attr-defined]
+            return 1 + max(0, trips) * _steps(stmt.body)
+        case s.If():
+            return 1 + _steps(stmt.then) + _steps(stmt.other)
+    return 1
 
 
 def _fill(buffer: Global, seed: int) -> npt.NDArray[np.uint8]:

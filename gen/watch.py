@@ -47,9 +47,9 @@ class Watch:
         self._begun: set[str] = set()
 
     @property
-    def sampled(self) -> dict[str, tuple[int, int]]:
-        """Kernels of which only some workgroups were checked: how many of how many."""
-        return {} if self.checker is None else self.checker.sampled
+    def notes(self) -> list[str]:
+        """What a user should know of how passes were checked."""
+        return [] if self.checker is None else list(self.checker.notes.values())
 
     def begin(self, program: Program) -> Program:
         """From now on it is this program that is watched."""

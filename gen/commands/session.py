@@ -80,8 +80,8 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
     watch = Watch(sys.stderr, options.dump, folder, options.check_passes)
     try:
         yield watch
-        for kernel, (count, total) in watch.sampled.items():
-            complain(f"note: passes were checked on {count} of the {total} workgroups of {kernel}")
+        for note in watch.notes:
+            complain(f"note: {note}")
     except (UserError, Unsupported):
         raise
     except Exception as error:

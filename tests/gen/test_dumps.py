@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from convgen import cli, driver, dumps, watch
+from convgen import check, cli, driver, dumps, watch
 from convgen.ir.error import VerifyError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import mutate
@@ -135,18 +135,24 @@ def raise_error(kernel: Kernel, facts: TargetFacts) -> Kernel:
 
 
 def test_check_passes_is_content(capsys: pytest.CaptureFixture[str]) -> None:
-    asm, err = output(capsys, *LINE, "--check-passes")
-    assert (asm, err) == output(capsys, *LINE)
-    _, err = output(
-        capsys,
-        "conv",
-        "mb1ic16oc16ih40kh1",
-        *LINE[2:],
-        "--check-passes",
-        "--config",
-        "tile=32x32x16 waves=1x1 mma=32x32x8",
-    )
-    assert re.fullmatch(r"convgen: note: passes were checked on 16 of the 50 workgroups of \w+\n", err)
+    assert output(capsys, *LINE, "--check-passes") == output(capsys, *LINE)
+
+
+@pytest.mark.parametrize(
+    ("budget", "note"),
+    [
+        (40, r"passes were checked on \d of the 13 workgroups of \w+"),
+        (1, r"\w+ is too long to interpret: passes were verified only"),
+    ],
+)
+def test_check_passes_says_what_it_leaves_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, budget: int, note: str
+) -> None:
+    monkeypatch.setattr(check, "_BUDGET", budget)
+    monkeypatch.setattr(check, "_MOST", 4 * budget)
+    config = "tile=32x32x16 waves=1x1 mma=32x32x8"
+    _, err = output(capsys, "conv", "mb1ic16oc16ih20kh1", *LINE[2:], "--check-passes", "--config", config)
+    assert re.fullmatch(rf"convgen: note: {note}\n", err)
 
 
 def test_check_passes_finds_a_lost_barrier(
