@@ -13,7 +13,7 @@ import attrs
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import VerifyError
-from convgen.ir.expr import Cast, Expr, Pack, Slice, Splat, Var, var
+from convgen.ir.expr import Cast, Const, Expr, Pack, Saturate, Slice, Splat, Var, var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator
 from convgen.ir.program import Kernel
@@ -21,6 +21,7 @@ from convgen.ir.types import VectorType, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.linear import linearize
 from convgen.passes.messages import GlobalPlanner, shared_messages
+from convgen.passes.ownership import private_tiles
 
 
 def lower_tiles(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -35,6 +36,7 @@ class _Lowering(Mutator):
         self.bounds = Bounds(var_ranges(kernel), kernel.width)
         self.cloner = Cloner(kernel)
         self.steady: list[Var] = [*kernel.group_ids, kernel.subgroup]
+        self.private = private_tiles(kernel)
         self.values: dict[Var, Expr] = {}
         self.depth = 0
 
@@ -87,11 +89,11 @@ class _Lowering(Mutator):
     def _slice(self, e: Expr, start: int, count: int) -> Expr:
         """Elements of a fragment, element-wise operations applied to the slice only."""
         match e:
-            case Cast(VectorType() as to, a):
-                return Cast(vector(to.elem, count), self._slice(a, start, count))
+            case Cast() | Saturate():
+                return type(e)(vector(e.type.elem, count), self._slice(e.a, start, count))
             case Splat(dtype, a):
                 return Splat(vector(dtype.elem, count), a)
-            case Var() if isinstance(self.values.get(e), (Cast, Splat)):
+            case Var() if isinstance(self.values.get(e), (Cast, Saturate, Splat)):
                 return self._slice(self.values[e], start, count)
         return Slice(e, start, count)
 
@@ -102,7 +104,8 @@ class _Lowering(Mutator):
         return shared_messages(s.tile, s.slot, s.layout, k.subgroup, k.subgroups, self.facts)
 
     def _slot_site(self, s: Any) -> st.Site:
-        return attrs.evolve(self.cloner.site(s.site), slot=getattr(s.slot, "bits", -1))
+        slot = s.slot.bits if isinstance(s.slot, Const) else -1
+        return attrs.evolve(self.cloner.site(s.site), slot=slot, private=s.tile in self.private)
 
     def LoadShared(self, s: st.LoadShared) -> st.Stmt:
         out: list[st.Stmt] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import gcd
 from typing import TypeVar
 
 import attrs
@@ -42,12 +43,25 @@ def _in_loops(s: Stmt) -> Stmt:
 
 @attrs.frozen
 class _Quotient:
-    """`(a * counter + b) // below`, and of that the remainder by `count` unless it is None."""
+    """`(a * counter + b) // below`, of that the remainder by `count` unless it is None; times `scale`, plus `rest`."""
 
     a: int
     b: int
     below: int
     count: int | None
+    scale: int = 1
+    rest: int = 0
+
+    def reduced(self) -> _Quotient:
+        """The same value with the factors taken out that `a` shares with the divisors: so that more have one `a`."""
+        shared = gcd(self.a, self.below)
+        q = attrs.evolve(self, a=self.a // shared, b=self.b // shared, below=self.below // shared)
+        if q.below > 1 or q.count is None:
+            return q
+        shared = gcd(q.a, q.count)
+        return attrs.evolve(
+            q, a=q.a // shared, b=q.b // shared, count=q.count // shared, scale=shared, rest=q.b % shared
+        )
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -65,7 +79,7 @@ def _quotient(e: Expr, counter: Var) -> _Quotient | None:
     linear = _linear(inner, counter)
     if linear is None or linear[0] < 1 or linear[1] < 0:
         return None
-    return _Quotient(*linear, below, e.b.bits if isinstance(e, Mod) else None)
+    return _Quotient(*linear, below, e.b.bits if isinstance(e, Mod) else None).reduced()
 
 
 def _linear(e: Expr, counter: Var) -> tuple[int, int] | None:
@@ -120,10 +134,11 @@ class _Digits:
         end = None if q.count is None else q.below * q.count
         terms = [d * (p // q.below) if p > q.below else d for d, p in zip(digits, self.places) if q.below <= p]
         kept = [t for t, p in zip(terms, (p for p in self.places if q.below <= p)) if end is None or p < end]
-        total = kept[0]
+        total = kept[0] if kept else const(0)
         for t in kept[1:]:
             total = total + t
-        return total
+        total = total * q.scale if q.scale > 1 else total
+        return total + q.rest if q.rest else total
 
 
 def _chain(quotients: Sequence[_Quotient]) -> tuple[int, ...] | None:
@@ -153,16 +168,17 @@ def _reduce(loop: For) -> Stmt:
         system = _Digits(places)
         start = min(q.b for q in family.values())
         digits = tuple(var(f"{loop.var.name}_{p}s") for p in places)
-        # Highest digit first: it needs the lower ones as they were.
-        carried += reversed(digits)
-        inits += [const(d) for d in reversed(system.of(growth * loop.begin.bits + start))]
-        yields += reversed(system.advance(digits, growth))
+        # Highest digit first: it needs the lower ones as they were. Remainders alone need no last digit.
+        needed = len(places) if any(q.count is None for q in family.values()) else len(places) - 1
+        carried += digits[:needed][::-1]
+        inits += [const(d) for d in system.of(growth * loop.begin.bits + start)[:needed][::-1]]
+        yields += system.advance(digits, growth)[:needed][::-1]
         for ahead in dict.fromkeys(q.b - start for q in family.values()):
             current: tuple[Expr, ...] = digits
             if ahead:
                 values = system.advance(digits, ahead)
                 names = tuple(var(d.name) for d in digits)
-                lets += [Let(n, v) for n, v in zip(names, values)]
+                lets += [Let(n, v) for n, v in zip(names[:needed], values)]
                 current = names
             replaced.update({e: system.value(current, q) for e, q in family.items() if q.b - start == ahead})
     if not replaced:

@@ -44,12 +44,15 @@ class Emitter:
         self.entry: list[Instruction] = []  # constants, ahead of everything else
         self._constants: dict[int, Reg] = {}
         self._count = 0
+        self._flag: tuple[str, Operand, Operand] | None = None  # the comparison that scc holds
+        self._compared: tuple[VirtualRegister, ...] = ()
         self.line = 0  # of the IR listing, noted on each instruction
         self.block = self.start_block("entry")
 
     def start_block(self, label: str, comment: str = "") -> BasicBlock:
         """Begin a new basic block; code falls through into it."""
         self.block = BasicBlock(label, comment=comment)
+        self._flag, self._compared = None, ()
         self.function.blocks.append(self.block)
         return self.block
 
@@ -90,6 +93,8 @@ class Emitter:
         op = OPCODES[name] if isinstance(name, str) else name
         made = Instruction(op, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line)
         self.block.instructions.append(made)
+        if "scc" in op.writes or any(isinstance(r, Reg) and r.vreg in self._compared for r in made.dst):
+            self._flag, self._compared = None, ()
         return made
 
     def salu(self, name: str, *src: Operand, size: int = 1, comment: str = "", into: Reg | None = None) -> Reg:
@@ -103,10 +108,14 @@ class Emitter:
         return dst
 
     def scalar_compare(self, name: str, a: Operand, b: Operand) -> None:
-        """A comparison into scc."""
+        """A comparison into scc; nothing is emitted if scc holds just that already."""
+        wanted = (name, a, b)
+        if self._flag is not None and all(map(_alike, wanted, self._flag)):
+            return
         if all(isinstance(s, Imm) and not is_inline(signed(s.value)) for s in (a, b)):
             b = self.constant(b.value)  # type: ignore[union-attr]
         self.emit(name, (), (a, b))
+        self._flag, self._compared = wanted, tuple(r.vreg for r in (a, b) if isinstance(r, Reg))
 
     def valu(self, name: str, *src: Operand, bank: str = "v", size: int = 1, into: Reg | None = None) -> Reg:
         """A vector operation into a fresh register, operands moved to where the encoding can read them.
@@ -183,6 +192,10 @@ class Emitter:
                 self.emit("v_accvgpr_read_b32", (to,), (at,))
             else:
                 self.emit("v_mov_b32", (to,), (at,))
+
+
+def _alike(a: str | Operand, b: str | Operand) -> bool:
+    return a.same(b) if isinstance(a, Reg) else a == b
 
 
 def _is_constant(s: Operand) -> bool:
