@@ -63,7 +63,7 @@ PASSES: tuple[Pass, ...] = (
     _pass("simplify", "message", OPTIMISING, simplify),
     _pass("reduce_strength", "message", OPTIMISING, reduce_strength),
     _pass("expand_division", "message", LOWERING, expand_division),
-    _pass("place_lets", "message", OPTIMISING, place_lets),
+    Pass("place_lets", "message", OPTIMISING, place_lets),
     Pass("peephole", "message", OPTIMISING, peephole),
 )
 

@@ -3,18 +3,22 @@
 Every expression has a home: the innermost block where all its variables are known. It is bound there, just before the
 first statement that needs it, if it is used more than once or in a loop below its home. Everything else stays where it
 is used. Uniform comparisons and free conversions are never bound: the first live in a flag, the second cost nothing.
+
+A hoisted varying value occupies a vector register all through the loop. Where these exceed what the loop's own values
+leave, those that one operation brings back from other variables are computed in the loop again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from convgen.ir.expr import Cast, Comparison, Const, Expr, Lane, Not, Surface, Var, var
+from convgen.ir.expr import Cast, Comparison, Const, Expr, Lane, Mma, Not, Surface, Var, var
+from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, For, GlobalLoad, GlobalStore, If, Let, SharedRead, SharedWrite, Stmt, block
-from convgen.ir.types import Type
+from convgen.ir.types import Type, VectorType
 from convgen.ir.uniform import Uniformity, varying
 
 #: What a variable is called after the operand it first serves as: statement class -> field -> suffix.
@@ -25,17 +29,37 @@ _ROLES: dict[type[Stmt], dict[str, str]] = {
     SharedWrite: {"address": "write_address"},
 }
 
+_LEAVES = (Const, Var, Lane)
+
 #: The name of a part of a larger expression; the text does not comment on these.
 ANONYMOUS = "t"
 
 
-def place_lets(kernel: Kernel) -> Kernel:
-    """Bind common subexpressions and loop invariants; requires message level."""
-    return kernel.replace(body=_Placer(kernel).place(kernel.body, 0))
+#: Vector registers left to temporaries, of those that the loops' values do not take.
+_TEMPORARIES = 24
+
+
+def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    """Bind common subexpressions and loop invariants, as many as registers allow; requires message level."""
+    budget = max(0, facts.registers - _loop_words(kernel.body) - _TEMPORARIES)
+    return kernel.replace(body=_Placer(kernel, budget).place(kernel.body, 0))
+
+
+def _loop_words(body: Stmt) -> int:
+    """Vector registers that the values of the fullest loop take: carried or loaded in it, accumulators elsewhere."""
+    most = 0
+    for loop in postorder(body):
+        if isinstance(loop, For):
+            inside = postorder(loop.body)
+            elsewhere = {n.acc for n in inside if isinstance(n, Mma) and n.op.acc_bank != "v"}
+            held = [v for v in loop.carried if v not in elsewhere]
+            loaded = [n.var for n in inside if isinstance(n, (GlobalLoad, SharedRead)) and n.var not in loop.yields]
+            most = max(most, sum(v.type.bits // 32 for v in (*held, *loaded) if isinstance(v.type, VectorType)))
+    return most
 
 
 class _Placer:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, budget: int) -> None:
         self.uniform = Uniformity(varying(kernel))
         self.depth_of: dict[Var, int] = {}  # how deep the block that binds a variable is nested
         self.homes: dict[Expr, int] = {}
@@ -43,7 +67,7 @@ class _Placer:
         for v in (*kernel.group_ids, kernel.subgroup, *(p for p in kernel.params if isinstance(p, Var))):
             self.depth_of[v] = 0
         self._note_binders(kernel.body, 0)
-        self.wanted = self._choose(kernel.body)
+        self.wanted = self._choose(kernel.body, budget)
 
     # ------------------------------------------------------------ what to bind
 
@@ -70,7 +94,7 @@ class _Placer:
             known = self.homes[e] = self.depth_of[e] if isinstance(e, Var) else max(inner, default=0)
         return known
 
-    def _choose(self, body: Stmt) -> dict[Expr, None]:
+    def _choose(self, body: Stmt, budget: int) -> dict[Expr, None]:
         """The expressions to bind. Parents are settled before their operands: a bound parent uses them once."""
         uses: dict[Expr, list[int]] = {}
         for e, depth in _uses(body, 0):
@@ -85,12 +109,16 @@ class _Placer:
             for c in e.children():
                 if isinstance(c, Expr):
                     uses.setdefault(c, []).extend(depths)
+        hoisted = [e for e in wanted if not self.uniform(e) and any(d > self.home(e) for d in uses[e])]
+        cheap = [e for e in hoisted if all(isinstance(c, _LEAVES) or c in wanted for c in e.children())]
+        for e in sorted(cheap, key=lambda e: len(uses[e]))[: max(0, len(hoisted) - budget)]:
+            del wanted[e]
         return wanted
 
     def _may_bind(self, e: Expr) -> bool:
         if isinstance(e, Surface):
             return True
-        if isinstance(e, (Const, Var, Lane)) or not isinstance(e.type, Type):
+        if isinstance(e, _LEAVES) or not isinstance(e.type, Type):
             return False
         if isinstance(e, Cast) and e.type.is_int and e.a.type.elem.is_int and e.type.bits == e.a.type.bits:
             return False

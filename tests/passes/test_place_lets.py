@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import attrs
 import pytest
 
 from convgen.backends.target import get
@@ -101,7 +102,7 @@ def test_a_single_use_in_a_loop_is_computed_before_it() -> None:
         part = k.global_load("part", vector(f16, 2), surface, Lane() * 12 + 8, loop.var * 4)
         k.global_store(surface, part, loop.var * 4 + Lane() * 256)
         loop.yields()
-    placed = place_lets(k.done())
+    placed = place_lets(k.done(), FACTS)
     stmts = placed.body.stmts if isinstance(placed.body, Block) else ()
     named = {str(s.value) for s in stmts if isinstance(s, Let)}
     assert "lane * 12 + 8" in named
@@ -132,7 +133,7 @@ def test_address_arithmetic_leaves_the_loop(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_idempotent(case: str) -> None:
     once = lowered(case)
-    assert place_lets(once) is once
+    assert place_lets(once, FACTS) is once
 
 
 def test_lets_that_are_there_serve() -> None:
@@ -140,3 +141,19 @@ def test_lets_that_are_there_serve() -> None:
     kernel = lowered("3x3")
     named = [s.value for s in postorder(kernel) if isinstance(s, Let) and not isinstance(s.value, (Const, Var))]
     assert len(named) == len(set(named))
+
+
+def test_hoisting_keeps_within_the_registers() -> None:
+    """A hundred invariant offsets for one loop: all are hoisted if registers allow, else some are computed inside."""
+    k = KernelBuilder("many")
+    surface = k.surface(k.buffer("b", f16, 1 << 16))
+    with k.loop("n", 0, 4) as loop:
+        for i in range(100):
+            part = k.global_load("part", vector(f16, 2), surface, Lane() * 4 + (i + 1) * 256, loop.var * 4)
+            k.global_store(surface, part, Lane() * 8 + (i + 1) * 512)
+        loop.yields()
+    kernel = k.done()
+    roomy = vector_work(place_lets(kernel, attrs.evolve(FACTS, registers=1000)))
+    tight = vector_work(place_lets(kernel, attrs.evolve(FACTS, registers=224)))
+    assert roomy == 0
+    assert 0 < tight <= 200
