@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convgen.ir.error import UserError
-from convgen.ir.node import Node, derived, node, set_derived
+from convgen.ir.node import Node, derived, family, node, set_derived
 from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, surface, vector
 
 Number = int | float
@@ -146,19 +146,21 @@ class Lane(Expr):
 # ---------------------------------------------------------------- operators
 
 
+@family
 class Unary(Expr):
-    __slots__ = ()
     a: Expr
+    type: AnyType = derived()
 
 
+@family
 class Binary(Expr):
     """Two operands of one identical type."""
 
-    __slots__ = ()
     symbol: ClassVar[str] = "?"
     commutes: ClassVar[bool] = False
     a: Expr
     b: Expr
+    type: AnyType = derived()
 
     def infer(self) -> None:
         if self.a.type is not self.b.type:
@@ -169,9 +171,8 @@ class Binary(Expr):
         return self.a.type
 
 
+@family
 class Comparison(Binary):
-    __slots__ = ()
-
     def result(self) -> AnyType:
         return bool_ if isinstance(self.a.type, Type) else vector(bool_, self.a.type.lanes)
 
@@ -179,25 +180,16 @@ class Comparison(Binary):
 @node
 class Add(Binary):
     symbol, commutes = "+", True
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
 class Sub(Binary):
     symbol = "-"
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
 class Mul(Binary):
     symbol, commutes = "*", True
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
@@ -205,9 +197,6 @@ class MulHi(Binary):
     """The upper 32 bits of the unsigned 64-bit product of two 32-bit integers."""
 
     symbol, commutes = "mulhi", True
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
@@ -215,9 +204,6 @@ class Div(Binary):
     """Floor division; the divisor must not be zero."""
 
     symbol = "//"
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
@@ -225,49 +211,31 @@ class Mod(Binary):
     """`a - b * (a // b)`: the sign of the divisor."""
 
     symbol = "%"
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
 class Min(Binary):
     symbol, commutes = "min", True
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
 class Max(Binary):
     symbol, commutes = "max", True
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
 class And(Binary):
     symbol, commutes = "&", True
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
 class Or(Binary):
     symbol, commutes = "|", True
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
 class Xor(Binary):
     symbol, commutes = "^", True
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
@@ -275,9 +243,6 @@ class Shl(Binary):
     """Shift left; the amount must lie in [0, bits)."""
 
     symbol = "<<"
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
@@ -285,49 +250,31 @@ class Shr(Binary):
     """Shift right, arithmetic for signed and logical for unsigned types; the amount must lie in [0, bits)."""
 
     symbol = ">>"
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
 class Lt(Comparison):
     symbol = "<"
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
 class Le(Comparison):
     symbol = "<="
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
 class Eq(Comparison):
     symbol, commutes = "==", True
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
 class Ne(Comparison):
     symbol, commutes = "!=", True
-    a: Expr
-    b: Expr
-    type: AnyType = derived()
 
 
 @node
 class Not(Unary):
     """Bitwise complement; logical negation of a bool."""
-
-    a: Expr
-    type: AnyType = derived()
 
     def infer(self) -> None:
         set_derived(self, "type", self.a.type)
@@ -348,12 +295,13 @@ class Select(Expr):
         set_derived(self, "type", self.a.type)
 
 
+@family
 class Conversion(Expr):
     """The elements of `a` as elements of `dtype`; the subclasses differ in what becomes of values out of range."""
 
-    __slots__ = ()
     dtype: AnyType
     a: Expr
+    type: AnyType = derived()
 
     def infer(self) -> None:
         if self.dtype.lanes != self.a.type.lanes:
@@ -365,26 +313,15 @@ class Conversion(Expr):
 class Cast(Conversion):
     """Integers wrap, floats overflow to infinity (NaN where there is none), floats to integers saturate."""
 
-    dtype: AnyType
-    a: Expr
-    type: AnyType = derived()
-
 
 @node
 class Saturate(Conversion):
     """What `dtype` cannot hold, infinities included, becomes its nearest finite value."""
 
-    dtype: AnyType
-    a: Expr
-    type: AnyType = derived()
-
 
 @node
 class Uniform(Unary):
     """The value all active lanes agree on, now subgroup-uniform by contract (the interpreter checks it)."""
-
-    a: Expr
-    type: AnyType = derived()
 
     def infer(self) -> None:
         set_derived(self, "type", self.a.type)

@@ -134,6 +134,12 @@ def node(cls: type[T]) -> type[T]:
     return made  # type: ignore[no-any-return]
 
 
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived,))
+def family(cls: type[T]) -> type[T]:
+    """A base that lends its fields to node classes; it has no instances of its own."""
+    return attrs.define(init=False, eq=False, repr=False, weakref_slot=False)(cls)
+
+
 def set_derived(self: Node, name: str, value: object) -> None:
     """Write a derived slot from within `infer` (the class itself refuses assignment)."""
     object.__setattr__(self, name, value)
