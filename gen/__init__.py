@@ -6,6 +6,8 @@ p = cg.Conv.parse("mb1ic64ih56oc64oh56kh3ph1", dir="FWD_D", dt="f16")
 k = cg.build(p, target="gfx942")
 code = cg.compile(k)
 out = cg.simulate(code, src=x, wei=w)
+
+`cg.Matmul` is a matrix product, `cg.Kernel` builds a kernel by hand; both go the same way.
 """
 
 from __future__ import annotations

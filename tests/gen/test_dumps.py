@@ -84,6 +84,8 @@ def test_changed_prints_diffs(capsys: pytest.CaptureFixture[str]) -> None:
     assert titles[0] == "as built"
     assert set(titles[1:]) <= {f"after {p.name}" for p in PASSES}
     assert "after lower_tiles" in titles
+    sections = re.split(r"^// .*\n", err, flags=re.MULTILINE)[2:]
+    assert all("\n@@ " in f"\n{section}" for section in sections)  # a pass that changed nothing is not shown
     first = err.index("// ", 3)
     assert "\n+" not in err[:first]
     assert re.search(r"^@@ .* @@$", err[first:], re.MULTILINE)
@@ -210,3 +212,10 @@ def test_a_changed_value_is_found() -> None:
     checker.observe(PASSES[0], kernel, kernel, 0.0)
     with pytest.raises(VerifyError, match=rf"saxpy: {PASSES[0].name} changes what is computed: \d+ bytes of buffer y"):
         checker.observe(PASSES[0], kernel, wrong, 0.0)
+
+
+def test_a_broken_rule_is_found_after_the_pass() -> None:
+    kernel = saxpy().done()
+    wrong = kernel.replace(params=(*kernel.params, kernel.params[-1]))
+    with pytest.raises(VerifyError, match="two arguments or shared tiles are called y"):
+        check.PassChecker({"n": 3}).observe(PASSES[0], kernel, wrong, 0.0)

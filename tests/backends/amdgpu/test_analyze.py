@@ -83,6 +83,39 @@ def test_our_own_hot_loop(tmp_path: Path) -> None:
     assert targets.analyze(path.with_suffix(".hsaco")) == targets.analyze(path)
 
 
+TWO_LOOPS = """
+.amdgcn_target "amdgcn-amd-amdhsa--gfx942"
+.text
+.globl k
+.p2align 8
+.type k,@function
+k:
+first:
+  v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], v[0:3]
+  s_cbranch_scc1 first
+second:
+  v_add_u32 v8, v8, v8
+  v_add_u32 v8, v8, v8
+  v_add_u32 v8, v8, v8
+  s_cbranch_scc1 second
+  s_endpgm
+.section .rodata,"a",@progbits
+.p2align 6
+.amdhsa_kernel k
+  .amdhsa_next_free_vgpr 9
+  .amdhsa_accum_offset 12
+  .amdhsa_next_free_sgpr 8
+.end_amdhsa_kernel
+"""
+
+
+def test_the_hot_loop_has_the_matrix_work_not_the_length(tmp_path: Path) -> None:
+    (tmp_path / "k.s").write_text(TWO_LOOPS)
+    (found,) = targets.analyze(tmp_path / "k.s").kernels
+    assert found.loops == 2
+    assert found.hot.mix == {"mfma": 1, "branch": 1}
+
+
 ROWS = [(arch, name) for arch, rows in MATRIX_ROWS.items() for name in rows]
 
 
