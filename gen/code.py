@@ -47,7 +47,8 @@ class KernelCost:
 class Code:
     """A compiled program. `object` is None where no assembler is installed or nothing is to be launched.
 
-    `kernels` holds the cost of each kernel in launch order; `stages` the seconds each stage took.
+    `kernels` holds the cost of each kernel in launch order; `stages` the seconds each stage took; `listings` the IR
+    that debug information leads to, by file name.
     """
 
     problem: Problem | None
@@ -59,6 +60,7 @@ class Code:
     kernels: Mapping[str, KernelCost]
     stages: Mapping[str, float]
     tiles: OutputTiles | None = None
+    listings: Mapping[str, str] = attrs.field(factory=dict)
 
     @property
     def name(self) -> str:

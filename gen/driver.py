@@ -68,11 +68,15 @@ class Attempt:
 
 @attrs.frozen
 class Options:
-    """Passes that are off, and who watches: `observe` each pass, `tried` each config (again once it is compiled)."""
+    """Passes that are off, and who watches: `observe` each pass, `tried` each config (again once it is compiled).
+
+    With `debug`, code carries line information into the IR it came from.
+    """
 
     disable: tuple[str, ...] = ()
     observe: pipeline.Observer | None = None
     tried: Callable[[Attempt], None] | None = None
+    debug: bool = False
 
 
 @attrs.define
@@ -123,13 +127,14 @@ def build(
     disable: tuple[str, ...] = (),
     observe: pipeline.Observer | None = None,
     tried: Callable[[Attempt], None] | None = None,
+    debug: bool = False,
 ) -> Program:
     """The program of a problem under `config` (a line), or under the best config that fits.
 
     Raises UserError for wrong options or a given config that does not fit, Unsupported for the problem.
     """
     pipeline.check_names(disable, optimising_only=True)
-    options = Options(disable, observe, tried)
+    options = Options(disable, observe, tried, debug)
     start = perf_counter()
     chosen = targets.get(target)
     if problem.is_empty:
@@ -234,6 +239,7 @@ def _compile(program: Program) -> Code:
         {e.name: KernelCost(e.registers, e.lds_bytes) for e in emitted},
         stages,
         None if plan is None else Tiles(plan.grid, plan.config.tile[:2]),
+        {f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},
     )
 
 
@@ -256,7 +262,7 @@ def _emit(program: Program, kernel: Kernel, stages: dict[str, float]) -> Emitted
     lowered = pipeline.run(kernel, program.target.facts, options.disable, observe, passed)
     header = [f"{kernel.name}: convgen for {program.target.facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
-    made = program.target.emit(lowered, header)
+    made = program.target.emit(lowered, header, debug=options.debug)
     for stage, seconds in made.stages.items():
         stages[stage] = stages.get(stage, 0.0) + seconds
     return made

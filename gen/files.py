@@ -40,7 +40,8 @@ def write_code(code: Code, prefix: str, text_suffix: str, object_suffix: str) ->
         files.object: code.object or b"",
         files.launch: record.to_json().encode() + b"\n",
     }
-    write_all({path: content for path, content in contents.items() if path is not None})
+    listings = {Path(stem).with_name(name): text.encode() for name, text in code.listings.items()}
+    write_all({path: content for path, content in contents.items() if path is not None} | listings)
     return files
 
 

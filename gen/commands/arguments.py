@@ -72,6 +72,7 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--run", action="store_true", help="execute on the simulator and compare every output with the reference")
     add("--run-groups", type=number(1), metavar="N", help="the same for N sampled output tiles only")
+    add("-g", dest="debug", action="store_true", help="line information into the IR, which -o writes as KERNEL.ir")
     add("--seed", type=number(0), default=0, metavar="N", help="of fills and samples (default 0)")
     add("--json", action="store_true", help="print one JSON object a problem, and nothing else, on stdout")
 

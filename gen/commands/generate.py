@@ -102,6 +102,7 @@ def _one(options: argparse.Namespace, descriptor: str) -> int:
             disable=tuple(options.disable),
             observe=watch.observe,
             tried=watch.tried,
+            debug=options.debug,
         )
         code = driver.compile(watch.begin(program))
     return session.deliver(options, code)

@@ -171,13 +171,25 @@ def test_options_apply_to_all_descriptors(driver: Driver, machine: Target, capsy
 
 
 def test_the_driver_is_told(driver: Driver, machine: Target) -> None:
-    options = ["--target", "gfx90a", "--config", "m16 n4", "--disable", "cse", "--disable", "hoist", "--dump", "all"]
+    options = [
+        "--target",
+        "gfx90a",
+        "--config",
+        "m16 n4",
+        "--disable",
+        "cse",
+        "--disable",
+        "hoist",
+        "--dump",
+        "all",
+        "-g",
+    ]
     assert conv(DESC, *FWD, *options) == 0
     (asked,) = driver.asked
     watch = asked.pop("observe").__self__
     assert watch.dump == "all"
     assert asked.pop("tried") == watch.tried
-    assert asked == {"target": "gfx90a", "config": "m16 n4", "disable": ("cse", "hoist")}
+    assert asked == {"target": "gfx90a", "config": "m16 n4", "disable": ("cse", "hoist"), "debug": True}
 
 
 def test_run_groups_samples(driver: Driver, machine: Target, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,45 @@
+"""`-g`: every line that the code refers to is a statement of the listing beside it; the code itself stays."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from convgen.backends import target as targets
+from convgen.cli import main
+
+DESC = ("mb1ic64ih8oc64kh3ph1", "--dir", "FWD_D", "--dt", "f16")
+
+
+def generate(folder: Path, *knobs: str) -> str:
+    assert main(["conv", *DESC, "-o", f"{folder}/k", *knobs]) == 0
+    return (folder / "k.s").read_text()
+
+
+def instructions(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.lstrip().startswith((".loc", ".file"))]
+
+
+def test_lines_lead_into_the_listing(tmp_path: Path) -> None:
+    text = generate(tmp_path, "-g")
+    (name,) = re.findall(r'\.file 1 "(.*)"', text)
+    listing = (tmp_path / name).read_text().splitlines()
+    lines = [int(n) for n in re.findall(r"\.loc 1 (\d+)", text)]
+    assert len(lines) > 50
+    assert any("global" in listing[n - 1] for n in lines)
+    assert any("shared" in listing[n - 1] for n in lines)
+    assert any("mma." in listing[n - 1] for n in lines)
+
+
+def test_the_code_is_the_same(tmp_path: Path) -> None:
+    assert instructions(generate(tmp_path, "-g")) == instructions(generate(tmp_path))
+
+
+def test_the_object_holds_a_line_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conv", *DESC, "-g", "-o", f"{tmp_path}/k"]) == 0
+    code = targets.get("gfx942").assemble((tmp_path / "k.s").read_text())
+    assert code is not None
+    assert b".debug_line" in code
+    assert capsys.readouterr().err == ""
