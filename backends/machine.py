@@ -35,6 +35,7 @@ class Opcode:
     reads: tuple[str, ...] = ()  #: flags read besides the operands
     writes: tuple[str, ...] = ()  #: flags written besides the operands
     early_clobber: bool = False  #: the destination must not overlap the sources (tied accumulators aside)
+    merges: bool = False  #: keeps part of the destination, which is therefore the last source too, and printed once
 
 
 @attrs.define(eq=False)

@@ -219,7 +219,7 @@ def convert(data: Array, to: Type, *, saturate: bool = False) -> Array:
             return np.not_equal(data, 0)
         if to.is_int:
             return data.astype(to.numpy) if whole and not saturate else _nearest(data if whole else np.rint(data), to)
-        if to.bits < 32 and data.dtype.itemsize >= 4 and data.dtype != np.float32:
+        if to.bits < 32 and data.dtype != np.float32:
             data = _single_odd(_double_odd(data))
         if saturate and data.dtype.kind == "f":
             data = np.clip(data, -to.largest, to.largest)

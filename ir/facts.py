@@ -35,3 +35,5 @@ class TargetFacts:
     shared_write: SharedPhases
     fused: frozenset[str]  #: names of `ir.fused.MEANING` that the vector unit has
     atoms: tuple[MmaAtom, ...]
+    #: Types to which (and for 8 bits also from which) one instruction converts f32; f16 and bf16 by their pairs.
+    conversions: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ class Event(Enum):
     MFMA_RESULT = "a matrix instruction writes it"
     MFMA_ADDEND = "a matrix instruction reads it as srcC"
     VALU_VECTOR = "a vector instruction writes a vector register"
+    VALU_PART = "a vector instruction writes part of a vector register"
     VALU_SCALAR = "a vector instruction writes a scalar register"
     WIDE_STORE = "a 96- or 128-bit store reads it as data"
     WIDE_STORE_SOFFSET = "the same with a scalar offset"
@@ -69,6 +70,7 @@ ROWS = (
     Row(Event.VALU_VECTOR, Use.MFMA_AB, (2, 2, 2)),
     Row(Event.VALU_VECTOR, Use.MFMA_C, (2, 2, 2)),
     Row(Event.VALU_VECTOR, Use.LANE_READ, (0, 1, 1)),
+    Row(Event.VALU_PART, Use.VALU_READ, (0, 1, 1)),
     Row(Event.VALU_SCALAR, Use.SCALAR_TO_VALU, (0, 2, 2)),
     Row(Event.VALU_SCALAR, Use.SCALAR_TO_MEMORY, (5, 5, 5)),
     Row(Event.WIDE_STORE, Use.VALU_WRITE, (1, 2, 2)),
@@ -206,6 +208,9 @@ def _marks(i: Instruction, physical: Physical) -> Iterator[tuple[Word, _Mark]]:
     elif unit is Unit.VALU:
         scalar, vector = _Mark(Event.VALU_SCALAR), _Mark(Event.VALU_VECTOR)
         yield from ((w, scalar if w.bank == "s" else vector) for w in physical.written(i))
+        if i.op.merges and i.modifiers:  # op_sel: the upper half
+            part = _Mark(Event.VALU_PART)
+            yield from ((w, part) for w in physical.written(i))
     elif unit is Unit.GLOBAL and not i.dst and isinstance(i.src[0], Reg) and i.src[0].count >= 3:
         stored = _Mark(Event.WIDE_STORE_SOFFSET if isinstance(i.src[3], Reg) else Event.WIDE_STORE)
         yield from ((w, stored) for w in physical.words(i.src[0]))

@@ -18,8 +18,14 @@ _VALU = (
     "v_min_u32 v_max_i32 v_max_u32 v_lshl_add_u32 v_add_lshl_u32 v_add3_u32 v_lshl_or_b32 v_and_or_b32 "
     "v_or3_b32 v_bfe_u32 v_perm_b32 v_cndmask_b32 v_readfirstlane_b32 v_accvgpr_read_b32 "
     "v_accvgpr_write_b32 v_cvt_f16_f32_e64 v_pack_b32_f16 v_cvt_pk_bf16_f32 v_cmp_lt_i32 v_cmp_le_i32 "
-    "v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32"
+    "v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32 "
+    "v_bfe_i32 v_med3_i32 v_med3_f32 v_rndne_f32 v_rndne_f64 v_cvt_f32_i32 v_cvt_f32_u32 v_cvt_i32_f32 "
+    "v_cvt_u32_f32 v_cvt_f32_f64 v_cvt_f64_f32 v_cvt_f64_i32 v_cvt_f64_u32 v_cvt_i32_f64 v_cvt_u32_f64 "
+    "v_cvt_f32_f16_e64 v_cvt_f32_f16_sdwa v_cvt_f32_ubyte0 v_cvt_f32_ubyte1 v_cvt_f32_ubyte2 v_cvt_f32_ubyte3 "
+    "v_cvt_pk_f16_f32 v_cvt_pk_f32_fp8 v_cvt_pk_f32_bf8 v_cvt_pk_f32_fp8_sdwa v_cvt_pk_f32_bf8_sdwa "
+    "v_cvt_f32_fp8_sdwa v_cvt_f32_bf8_sdwa"
 ).split()
+_VALU_MERGES = ("v_cvt_pk_fp8_f32 v_cvt_pk_bf8_f32").split()
 _SALU_SCC = (
     "s_add_i32 s_add_u32 s_sub_i32 s_and_b32 s_or_b32 s_xor_b32 s_and_b64 s_or_b64 s_not_b32 s_not_b64 "
     "s_lshl_b32 s_lshr_b32 s_ashr_i32 s_min_i32 s_min_u32 s_max_i32 s_max_u32 s_cmp_lt_i32 s_cmp_le_i32 "
@@ -42,6 +48,7 @@ SLOT_BYTES = {Unit.SHARED: 128, Unit.GLOBAL: 64}
 
 def _rows() -> dict[str, Opcode]:
     rows = [Opcode(n, Unit.VALU) for n in _VALU]
+    rows += [Opcode(n, Unit.VALU, merges=True) for n in _VALU_MERGES]
     rows += [Opcode(n, Unit.SALU, writes=_SCC) for n in _SALU_SCC]
     rows += [Opcode(n, Unit.SALU) for n in _SALU]
     rows += [Opcode(n, Unit.SALU, reads=_SCC) for n in _SALU_READS_SCC]

@@ -65,7 +65,7 @@ def _label(symbol: str, label: str) -> str:
 
 
 def _line(i: Instruction, symbol: str, physical: Physical) -> str:
-    operands = ", ".join(physical.text(o) for o in (*i.dst, *i.src))
+    operands = ", ".join(physical.text(o) for o in (*i.dst, *i.src[: -1 if i.op.merges else None]))
     if i.target:
         operands = _label(symbol, i.target)
     words = " ".join(x for x in (operands, *i.modifiers) if x)

@@ -47,7 +47,7 @@ class _Selector:
         self.uses = _use_counts(kernel)
         bounds = Bounds(var_ranges(kernel), kernel.width)
         self.scalars = Scalars(self.out, Uniformity(varying(kernel)), bounds)
-        self.vectors = Vectors(self.scalars, self.uses)
+        self.vectors = Vectors(self.scalars, self.uses, facts)
         self.pointers: dict[str, Reg] = {}
         self.surface_of: dict[Var, Surface] = {}
         self.into: dict[Var, Reg] = {}  # loads that write straight into a loop's carried registers

@@ -107,8 +107,19 @@ _READ_B128_64 = SharedPhases(
 )
 
 
+#: The same fp8 mnemonics mean the FNUZ forms on CDNA3 and the OCP forms on CDNA4 (ISA, "8-bit floating point").
+_CDNA3_CONVERSIONS = ("f8_e4m3fnuz", "f8_e5m2fnuz")
+_CDNA4_CONVERSIONS = ("f16x2", "bf16x2", "f8_e4m3", "f8_e5m2")
+
+
 def _facts(
-    name: str, lds: int, units: int, read: SharedPhases, mfma: tuple[MfmaRow, ...], wider: tuple[MfmaRow, ...] = ()
+    name: str,
+    lds: int,
+    units: int,
+    read: SharedPhases,
+    mfma: tuple[MfmaRow, ...],
+    wider: tuple[MfmaRow, ...] = (),
+    conversions: tuple[str, ...] = (),
 ) -> TargetFacts:
     return TargetFacts(
         name=name,
@@ -128,11 +139,12 @@ def _facts(
         shared_write=_WRITE_B128_32,
         fused=frozenset(MEANING),
         atoms=tuple(row.atom() for row in wider + mfma),
+        conversions=conversions,
     )
 
 
 FACTS: dict[str, TargetFacts] = {
     "gfx90a": _facts("gfx90a", 65536, 110, _READ_B128_32, _CDNA2_MFMA),
-    "gfx942": _facts("gfx942", 65536, 304, _READ_B128_32, _CDNA3_MFMA),
-    "gfx950": _facts("gfx950", 163840, 256, _READ_B128_64, _CDNA3_MFMA, _CDNA4_MFMA),
+    "gfx942": _facts("gfx942", 65536, 304, _READ_B128_32, _CDNA3_MFMA, conversions=_CDNA3_CONVERSIONS),
+    "gfx950": _facts("gfx950", 163840, 256, _READ_B128_64, _CDNA3_MFMA, _CDNA4_MFMA, _CDNA4_CONVERSIONS),
 }

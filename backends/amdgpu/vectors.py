@@ -6,14 +6,15 @@ low bits of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from convgen.backends.amdgpu.conversions import convert, plan
+from convgen.backends.amdgpu.emitter import signed
 from convgen.backends.amdgpu.isa import mfma
 from convgen.backends.amdgpu.scalars import Scalars
 from convgen.backends.machine import Imm, Operand, Reg
 from convgen.ir.error import Unsupported, VerifyError
-from convgen.ir.expr import Cast, Const, Expr, Mma, Pack, Slice, Splat, Var
-from convgen.ir.types import Type, VectorType, bf16, f16, f32
+from convgen.ir.expr import Cast, Const, Expr, Mma, Pack, Saturate, Slice, Splat, Var
+from convgen.ir.facts import TargetFacts
+from convgen.ir.types import Type, VectorType
 
 Parts = tuple[Reg, ...]
 
@@ -21,8 +22,8 @@ Parts = tuple[Reg, ...]
 class Vectors:
     """Evaluates vector expressions on top of `Scalars`."""
 
-    def __init__(self, scalars: Scalars, uses: dict[Var, int]) -> None:
-        self.scalars, self.out, self.uses = scalars, scalars.out, uses
+    def __init__(self, scalars: Scalars, uses: dict[Var, int], facts: TargetFacts) -> None:
+        self.scalars, self.out, self.uses, self.facts = scalars, scalars.out, uses, facts
         self.env: dict[Var, Parts] = {}
         self.owned: dict[Var, bool] = {}  # whether a variable's registers are its alone
 
@@ -37,8 +38,8 @@ class Vectors:
                 return self._pack(parts)
             case Slice(a, start, count):
                 return self._slice(self.value(a), a.type.elem, start, count)
-            case Cast(VectorType() as to, a):
-                return (self._convert(to, a),)
+            case Cast(VectorType() as to) | Saturate(VectorType() as to):
+                return (self._convert(to, e),)
             case Splat(dtype, a):
                 return (self.filled(dtype, a, "v"),)
             case Mma():
@@ -48,14 +49,15 @@ class Vectors:
     # ------------------------------------------------------------ registers
 
     def filled(self, dtype: VectorType, a: Expr, bank: str, like: Reg | None = None) -> Reg:
-        """A tuple with every element equal to a constant whose bits repeat in a word."""
+        """A tuple with every element equal to a constant."""
         if not isinstance(a, Const):
             raise Unsupported(f"given a splat of {a}, wanted a constant")
-        word = sum(a.bits << i for i in range(0, 32, a.dtype.bits))
+        bits, wide = a.bits & (1 << a.dtype.bits) - 1, max(32, a.dtype.bits)
+        repeated = sum(bits << i for i in range(0, wide, a.dtype.bits))
         dst = like or self.out.new(bank, max(1, dtype.bits // 32))
         for i in range(dst.count):
             name = "v_accvgpr_write_b32" if bank == "a" else "v_mov_b32"
-            value: Operand = Imm(word - (1 << 32) if word >> 31 else word)
+            value = Imm(signed(repeated >> 32 * i % wide))
             self.out.emit(name, (dst.words(i, 1),), (value,))
         return dst
 
@@ -137,49 +139,19 @@ class Vectors:
             return (self.out.valu("v_lshrrev_b32", Imm(offset), word),)
         return self.view(parts, first, max(1, bits // 32))
 
-    # ------------------------------------------------------------ conversions
-
-    def _convert(self, to: VectorType, a: Expr) -> Reg:
-        source = self.value(a)
-        made = _CONVERSIONS.get((a.type.elem, to.elem))
-        if a.type.elem is to.elem:
+    def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
+        of = e.a.type
+        source = self.value(e.a)
+        if of.elem is to.elem and isinstance(e, Cast):
             return self.tuple_of(source)
-        if made is None:
-            raise Unsupported(f"given a conversion from {a.type} to {to}, wanted one of f32 to f16 or bf16")
-        one, two = made
+        how = plan(of.elem, to.elem, self.facts, saturate=isinstance(e, Saturate))
+        if how is None:
+            raise Unsupported(f"given a conversion from {of} to {to}, wanted one that {self.facts.name} has: {e}")
+        size = max(1, of.elem.bits // 32)
+        elements = [self.tuple_of(self.view(source, i, size)) for i in range(0, max(1, of.bits // 32), size)]
         dst = self.out.new("v", max(1, to.bits // 32))
-        words = [w.words(i, 1) for w in source for i in range(w.count)]
-        if to.lanes == 1:
-            one(self, words[0], dst)
-            return dst
-        for i in range(0, to.lanes, 2):
-            two(self, words[i], words[i + 1], dst.words(i // 2, 1))
+        convert(self.out, how, elements, 32 // min(32, of.elem.bits), dst, to)
         return dst
-
-    def _f16(self, word: Reg, into: Reg | None = None) -> Reg:
-        # The long encoding: in the short one newer chips, and decoders made for these, see half registers above v127.
-        return self.out.valu("v_cvt_f16_f32_e64", word, into=into)
-
-    def _f16_pair(self, low: Reg, high: Reg, into: Reg) -> Reg:
-        return self.out.valu("v_pack_b32_f16", self._f16(low), self._f16(high), into=into)
-
-    def _bf16_high(self, word: Reg) -> Reg:
-        """bf16 in the upper half of a word: round to nearest even by adding, NaN kept quiet (no native conversion)."""
-        x = self.out.move_to_vector(word)
-        odd = self.out.valu("v_bfe_u32", x, Imm(16), Imm(1))
-        rounded = self.out.valu("v_add3_u32", x, odd, Imm(0x7FFF))
-        quiet = self.out.valu("v_or_b32", Imm(0x400000), x)
-        nan = self.out.valu("v_cmp_u_f32", x, x, bank="s", size=2)
-        dst = self.out.new("v")
-        self.out.emit("v_cndmask_b32", (dst,), (rounded, quiet, nan))
-        return dst
-
-    def _bf16(self, word: Reg, into: Reg) -> Reg:
-        return self.out.valu("v_lshrrev_b32", Imm(16), self._bf16_high(word), into=into)
-
-    def _bf16_pair(self, low: Reg, high: Reg, into: Reg) -> Reg:
-        upper_halves = Imm(0x07060302)  # bytes 3,2 of the first operand, then 3,2 of the second
-        return self.out.valu("v_perm_b32", self._bf16_high(high), self._bf16_high(low), upper_halves, into=into)
 
     # ------------------------------------------------------------ matrix products
 
@@ -232,11 +204,3 @@ class Vectors:
         dst = self.out.new(bank, source.count)
         self.out.copy(dst, source)
         return dst
-
-
-_Two = Callable[[Vectors, Reg, Reg, Reg], Reg]
-_One = Callable[[Vectors, Reg, Reg], Reg]
-_CONVERSIONS: dict[tuple[Type, Type], tuple[_One, _Two]] = {
-    (f32, f16): (Vectors._f16, Vectors._f16_pair),
-    (f32, bf16): (Vectors._bf16, Vectors._bf16_pair),
-}

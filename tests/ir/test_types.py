@@ -158,9 +158,10 @@ def test_floats_round_once_to_nearest_even(type_: Type, saturate: bool) -> None:
 @given(st.integers(-(1 << 63), (1 << 64) - 1), st.integers(0, 63), st.sampled_from(NARROW), st.booleans())
 def test_integers_round_once(number: int, shift: int, type_: Type, saturate: bool) -> None:
     number >>= shift
-    source = np.array([number], np.int64 if number < 1 << 63 else np.uint64)
-    got = float(convert(source, type_, saturate=saturate)[0])
-    np.testing.assert_equal(got, rounded(Fraction(number), type_, saturate=saturate))
+    wanted = rounded(Fraction(number), type_, saturate=saturate)
+    for source in (x for x in INTEGERS if x.min <= number <= x.max):
+        data = np.array([number], f"{'i' if source.min else 'u'}{source.bytes}").astype(source.numpy)
+        np.testing.assert_equal(float(convert(data, type_, saturate=saturate)[0]), wanted)
 
 
 def test_64_bits_to_bf16_do_not_round_twice() -> None:

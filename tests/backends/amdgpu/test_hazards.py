@@ -151,6 +151,7 @@ _NAMES = {
     Event.MFMA_RESULT: "xdl",
     Event.MFMA_ADDEND: "xdl_c",
     Event.VALU_VECTOR: "valu",
+    Event.VALU_PART: "partial",
     Event.VALU_SCALAR: "valu_sgpr",
     Event.WIDE_STORE: "wide_store",
     Event.WIDE_STORE_SOFFSET: "wide_store_soffset",

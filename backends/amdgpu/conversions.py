@@ -1,0 +1,325 @@
+"""Conversions between element types, as rows of what one instruction, or a few, can do.
+
+A conversion has up to four stages: elements are *unpacked* to a word each (two for f64), *stepped* from one word type
+to another, *limited* to what the result holds, and *packed*. Widening is exact, so only one of the stages rounds; a
+pair of types for which two would has no conversion. Mnemonics and their rounding: CDNA3 ISA 12, CDNA4 ISA 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import numpy as np
+
+from convgen.backends.amdgpu.emitter import Emitter
+from convgen.backends.machine import Imm, Operand, Reg
+from convgen.ir.facts import TargetFacts
+from convgen.ir.types import (
+    Kind,
+    Type,
+    VectorType,
+    bf16,
+    f8_e4m3,
+    f8_e4m3fnuz,
+    f8_e5m2,
+    f8_e5m2fnuz,
+    f16,
+    f32,
+    f64,
+    s4,
+    s8,
+    s16,
+    s32,
+    u4,
+    u8,
+    u16,
+    u32,
+)
+
+Unpack = Callable[[Emitter, Reg, Reg], None]  #: a packed word; fills as many words as the second operand has
+Step = Callable[[Emitter, Reg, "Reg | None"], Reg]  #: one element, into the second operand if given
+Pack = Callable[[Emitter, Sequence[Reg], Reg], None]  #: at most a word's elements; the word, upper bits clean
+
+
+@attrs.frozen
+class Row:
+    """How elements of `source` become elements of `to`; `needs` is one of `TargetFacts.conversions`, or nothing."""
+
+    source: Type
+    to: Type
+    make: Any
+    needs: str = ""
+
+
+def _found(rows: Iterable[Row], source: Type, to: Type, facts: TargetFacts) -> Any:
+    """The first row that the target can do, None if there is none."""
+    for row in rows:
+        if row.source is source and row.to is to and (not row.needs or row.needs in facts.conversions):
+            return row.make
+    return None
+
+
+# ---------------------------------------------------------------- unpacking
+
+
+def _field(out: Emitter, word: Reg, into: Reg, *, name: str, bits: int) -> None:
+    for i in range(into.count):
+        out.valu(name, word, Imm(bits * i), Imm(bits), into=into.words(i, 1))
+
+
+def _from_f16(out: Emitter, word: Reg, into: Reg) -> None:
+    # The long encoding: in the short one newer chips, and decoders made for these, see half registers above v127.
+    out.valu("v_cvt_f32_f16_e64", word, into=into.words(0, 1))
+    if into.count > 1:
+        upper = ("dst_sel:DWORD", "dst_unused:UNUSED_PAD", "src0_sel:WORD_1")
+        out.emit("v_cvt_f32_f16_sdwa", (into.words(1, 1),), (out.move_to_vector(word),), modifiers=upper)
+
+
+def _from_bf16(out: Emitter, word: Reg, into: Reg) -> None:
+    out.valu("v_lshlrev_b32", Imm(16), word, into=into.words(0, 1))
+    if into.count > 1:
+        out.valu("v_and_b32", Imm(0xFFFF0000), word, into=into.words(1, 1))
+
+
+def _from_u8(out: Emitter, word: Reg, into: Reg) -> None:
+    for i in range(into.count):
+        out.valu(f"v_cvt_f32_ubyte{i}", word, into=into.words(i, 1))
+
+
+def _from_f8(out: Emitter, word: Reg, into: Reg, *, form: str) -> None:
+    word = out.move_to_vector(word)
+    for i in range(0, into.count - 1, 2):
+        name, modifiers = (f"v_cvt_pk_f32_{form}_sdwa", ("src0_sel:WORD_1",)) if i else (f"v_cvt_pk_f32_{form}", ())
+        out.emit(name, (into.words(i, 2),), (word,), modifiers=modifiers)
+    if into.count % 2:
+        last = into.count - 1
+        out.emit(f"v_cvt_f32_{form}_sdwa", (into.words(last, 1),), (word,), modifiers=(f"src0_sel:BYTE_{last}",))
+
+
+#: fp8 type -> how mnemonics call the format; which of the two forms it means is the target's
+_F8 = {f8_e4m3: "fp8", f8_e4m3fnuz: "fp8", f8_e5m2: "bf8", f8_e5m2fnuz: "bf8"}
+
+_UNPACK = (
+    Row(f16, f32, _from_f16),
+    Row(bf16, f32, _from_bf16),
+    Row(u8, f32, _from_u8),
+    *(Row(t, f32, partial(_from_f8, form=form), t.name) for t, form in _F8.items()),
+    *(Row(t, s32, partial(_field, name="v_bfe_i32", bits=t.bits)) for t in (s4, s8, s16)),
+    *(Row(t, word, partial(_field, name="v_bfe_u32", bits=t.bits)) for t in (u4, u8, u16) for word in (u32, s32)),
+)
+
+
+# ---------------------------------------------------------------- steps
+
+
+def _by(name: str, *, size: int = 1) -> Step:
+    """One instruction, whose result has so many words."""
+    return lambda out, a, into: out.valu(name, a, size=size, into=into)
+
+
+def _rounded(round_: str, name: str) -> Step:
+    """Rounded to a whole number, for the conversion itself truncates."""
+    return lambda out, a, into: out.valu(name, out.valu(round_, a, size=a.count), into=into)
+
+
+def _clip(name: str, limit: int) -> Step:
+    return lambda out, a, into: out.valu(name, Imm(limit), a, into=into)
+
+
+def _same(out: Emitter, a: Reg, into: Reg | None) -> Reg:
+    if into is not None:
+        out.copy(into, a)
+    return into or a
+
+
+#: What saturates by itself (floats to integers: CDNA3 ISA, V_CVT_I32_F32) or cannot overflow.
+_STEPS = (
+    Row(s32, f32, _by("v_cvt_f32_i32")),
+    Row(u32, f32, _by("v_cvt_f32_u32")),
+    Row(f32, s32, _rounded("v_rndne_f32", "v_cvt_i32_f32")),
+    Row(f32, u32, _rounded("v_rndne_f32", "v_cvt_u32_f32")),
+    Row(f64, f32, _by("v_cvt_f32_f64")),
+    Row(f64, s32, _rounded("v_rndne_f64", "v_cvt_i32_f64")),
+    Row(f64, u32, _rounded("v_rndne_f64", "v_cvt_u32_f64")),
+    Row(f32, f64, _by("v_cvt_f64_f32", size=2)),
+    Row(s32, f64, _by("v_cvt_f64_i32", size=2)),
+    Row(u32, f64, _by("v_cvt_f64_u32", size=2)),
+)
+_WRAPPING = (Row(s32, u32, _same), Row(u32, s32, _same))
+_SATURATING = (Row(s32, u32, _clip("v_max_i32", 0)), Row(u32, s32, _clip("v_min_u32", s32.max)))
+
+
+# ---------------------------------------------------------------- limits
+
+
+def _limit(out: Emitter, to: Type) -> Step:
+    """Brings words to the range of a narrower type; the limits are made once."""
+    if to.kind is Kind.UNSIGNED:
+        return _clip("v_min_u32", to.max)
+    if to.kind is Kind.SIGNED:
+        most = out.move_to_vector(Imm(to.max))
+        return lambda out, a, into: out.valu("v_med3_i32", a, Imm(to.min), most, into=into)
+    largest, least = (int(np.float32(x).view(np.uint32)) for x in (to.largest, -to.largest))
+    most = out.move_to_vector(Imm(largest))
+
+    def keep_nan(out: Emitter, a: Reg, into: Reg | None) -> Reg:
+        a = out.move_to_vector(a)
+        nan = out.valu("v_cmp_u_f32", a, a, bank="s", size=2)
+        limited = out.valu("v_med3_f32", a, Imm(least), most)  # of NaN: the lesser limit
+        dst = into or out.new("v")
+        out.emit("v_cndmask_b32", (dst,), (limited, a, nan))
+        return dst
+
+    return keep_nan
+
+
+# ---------------------------------------------------------------- packing
+
+
+def _two(out: Emitter, values: Sequence[Reg], into: Reg, *, name: str) -> None:
+    out.valu(name, values[0], values[1] if len(values) > 1 else Imm(0), into=into)
+
+
+def _to_f16(out: Emitter, values: Sequence[Reg], into: Reg) -> None:
+    if len(values) == 1:
+        out.valu("v_cvt_f16_f32_e64", values[0], into=into)
+    else:
+        out.valu("v_pack_b32_f16", *(out.valu("v_cvt_f16_f32_e64", v) for v in values), into=into)
+
+
+def _bf16_high(out: Emitter, a: Reg) -> Reg:
+    """bf16 in the upper half of a word: round to nearest even by adding, NaN kept quiet."""
+    a = out.move_to_vector(a)
+    odd = out.valu("v_bfe_u32", a, Imm(16), Imm(1))
+    rounded = out.valu("v_add3_u32", a, odd, Imm(0x7FFF))
+    quiet = out.valu("v_or_b32", Imm(0x400000), a)
+    nan = out.valu("v_cmp_u_f32", a, a, bank="s", size=2)
+    dst = out.new("v")
+    out.emit("v_cndmask_b32", (dst,), (rounded, quiet, nan))
+    return dst
+
+
+def _to_bf16(out: Emitter, values: Sequence[Reg], into: Reg) -> None:
+    high = [_bf16_high(out, v) for v in values]
+    if len(high) == 1:
+        out.valu("v_lshrrev_b32", Imm(16), high[0], into=into)
+    else:
+        upper_halves = Imm(0x07060302)  # bytes 3,2 of the first operand, then 3,2 of the second
+        out.valu("v_perm_b32", high[1], high[0], upper_halves, into=into)
+
+
+def _to_f8(out: Emitter, values: Sequence[Reg], into: Reg, *, form: str) -> None:
+    """Two at a time into one half; the other half stays, which does not matter where it is written next."""
+    before: Operand = Imm(0)
+    if len(values) <= 2:
+        out.emit("v_mov_b32", (into,), (Imm(0),))
+        before = into
+    for i in range(0, len(values), 2):
+        pair: list[Operand] = [out.move_to_vector(v) for v in values[i : i + 2]]
+        pair += [Imm(0)] * (2 - len(pair))
+        upper = ("op_sel:[0,0,1]",) if i else ()
+        out.emit(f"v_cvt_pk_{form}_f32", (into,), (*pair, before), modifiers=upper)
+        before = into
+
+
+def _to_bytes(out: Emitter, values: Sequence[Reg], into: Reg) -> None:
+    halves = [_to_low(out, values[i : i + 2], into if len(values) <= 2 else None) for i in range(0, len(values), 2)]
+    if len(halves) == 2:
+        out.valu("v_lshl_or_b32", halves[1], Imm(16), halves[0], into=into)
+
+
+def _to_low(out: Emitter, values: Sequence[Reg], into: Reg | None) -> Reg:
+    """The low bytes of one or two words, in the low half of a word; 0x0c in a selector is a zero byte."""
+    if len(values) == 1:
+        return out.valu("v_and_b32", Imm(0xFF), values[0], into=into)
+    return out.valu("v_perm_b32", values[1], values[0], Imm(0x0C0C0400), into=into)
+
+
+def _to_halves(out: Emitter, values: Sequence[Reg], into: Reg) -> None:
+    if len(values) == 1:
+        out.valu("v_and_b32", Imm(0xFFFF), values[0], into=into)
+    else:
+        out.valu("v_perm_b32", values[1], values[0], Imm(0x05040100), into=into)
+
+
+_PACK = (
+    Row(f32, f16, partial(_two, name="v_cvt_pk_f16_f32"), "f16x2"),
+    Row(f32, f16, _to_f16),
+    Row(f32, bf16, partial(_two, name="v_cvt_pk_bf16_f32"), "bf16x2"),
+    Row(f32, bf16, _to_bf16),
+    *(Row(f32, t, partial(_to_f8, form=form), t.name) for t, form in _F8.items()),
+    *(Row(word, t, _to_bytes) for word, t in ((s32, s8), (u32, u8))),
+    *(Row(word, t, _to_halves) for word, t in ((s32, s16), (u32, u16))),
+)
+
+
+# ---------------------------------------------------------------- all together
+
+
+@attrs.frozen
+class Conversion:
+    """The stages of one conversion, None where there is nothing to do; `limit` is what words must be brought to."""
+
+    unpack: Unpack | None
+    step: Step | None
+    limit: Type | None
+    pack: Pack | None
+
+
+def _word(t: Type) -> Type | None:
+    """What one element of `t` is as a register of its own."""
+    if t.bits >= 32:
+        return t if t in (f32, f64, s32, u32) else None
+    return {Kind.FLOAT: f32, Kind.SIGNED: s32, Kind.UNSIGNED: u32}.get(t.kind)
+
+
+def plan(source: Type, to: Type, facts: TargetFacts, *, saturate: bool = False) -> Conversion | None:
+    """How the target converts such elements; None if it has no instructions for it, or they would round twice."""
+    held, wanted = _word(source), _word(to)
+    if held is None or wanted is None or (saturate and source.is_float and to is f64):
+        return None
+    unpack = step = pack = None
+    if source is not held:
+        held = wanted if _found(_UNPACK, source, wanted, facts) else held
+        unpack = _found(_UNPACK, source, held, facts)
+    if held is not wanted:
+        step = _found((*_STEPS, *(_SATURATING if saturate else _WRAPPING)), held, wanted, facts)
+    if to is not wanted:
+        pack = _found(_PACK, wanted, to, facts)
+    missing = (
+        (source is not held and not unpack) or (held is not wanted and not step) or (to is not wanted and not pack)
+    )
+    if missing or (to.is_float and pack and source in (s32, u32, f64)):
+        return None
+    limited = (saturate or (source.is_float and to.is_int)) if pack else (saturate and source.is_float and to is f32)
+    return Conversion(unpack, step, to if limited else None, pack)
+
+
+def convert(out: Emitter, how: Conversion, source: Sequence[Reg], per_word: int, dst: Reg, to: VectorType) -> None:
+    """Fill `dst` with `source`: words that hold `per_word` elements each, or a register for each element."""
+    size, packed = max(1, to.elem.bits // 32), 32 // min(32, to.elem.bits)
+    stages = [stage for stage in (how.step, how.limit and _limit(out, how.limit)) if stage]
+
+    def element(i: int) -> Reg:
+        return dst.words(i * size, size)
+
+    for first in range(0, to.lanes, max(per_word, packed)):
+        last = min(to.lanes, first + max(per_word, packed))
+        values: list[Reg] = []
+        for start in range(first, last, per_word):
+            word, count = source[start // per_word], min(per_word, last - start)
+            if how.unpack is None:
+                values.append(word)
+                continue
+            into = out.new("v", count) if stages or how.pack else dst.words(start, count)
+            how.unpack(out, word, into)
+            values += [into.words(i, 1) for i in range(count)]
+        for stage in stages:
+            ends = stage is stages[-1] and how.pack is None
+            values = [stage(out, v, element(first + i) if ends else None) for i, v in enumerate(values)]
+        if how.pack:
+            for i in range(0, len(values), packed):
+                how.pack(out, values[i : i + packed], dst.words((first + i) // packed, 1))
