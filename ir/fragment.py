@@ -107,8 +107,39 @@ class Fragment:
             run *= d.size
         return run
 
+    def reinterpreted(self, dim: str, from_bits: int, to_bits: int) -> Fragment:
+        """The layout of the same registers seen as elements of another width, split or merged along `dim`.
+
+        Positions along `dim` then count the new elements. UserError unless each merged element's parts stand side by
+        side in the registers of one lane: their order would have to change first.
+        """
+        digits = tuple(d for d in self.digits if d.size > 1)
+        if dim not in self.dims or (to_bits % from_bits and from_bits % to_bits):
+            raise UserError(f"fragment: {from_bits} bits along {dim} of {self.dims} seen as {to_bits} bits")
+        if from_bits >= to_bits:
+            parts = from_bits // to_bits
+            return Fragment(self.dims, _innermost(dim, parts) + _spaced(digits, parts, 1))
+        parts, run = to_bits // from_bits, Fragment(self.dims, digits).contiguous(dim)
+        rest = tuple(d for d in digits if d.dim != dim or d.space is not Space.REGISTER or d.stride >= run)
+        if run % parts or any(d.space is Space.REGISTER and d.stride % parts for d in rest):
+            raise UserError(
+                f"fragment {self}: {to_bits} bits take {parts} neighbours along {dim} from one lane's registers, "
+                f"which hold {run} side by side; a reorder is needed"
+            )
+        return Fragment(self.dims, _innermost(dim, run // parts) + _spaced(rest, 1, parts))
+
     def __str__(self) -> str:
         return " ".join(f"{d.dim}{d.size}{d.space.value}{d.stride}" for d in self.digits)
+
+
+def _innermost(dim: str, size: int) -> tuple[Digit, ...]:
+    """That many consecutive registers."""
+    return (Digit(dim, size, Space.REGISTER, 1),) if size > 1 else ()
+
+
+def _spaced(digits: tuple[Digit, ...], times: int, over: int) -> tuple[Digit, ...]:
+    """The digits with strides between registers scaled."""
+    return tuple(attrs.evolve(d, stride=d.stride * times // over) if d.space is Space.REGISTER else d for d in digits)
 
 
 def _digit(number: Any, d: Digit) -> Any:
