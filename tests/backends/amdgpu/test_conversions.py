@@ -16,11 +16,12 @@ from convgen.backends.amdgpu.conversions import plan
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.ir import types as t
-from convgen.ir.build import KernelBuilder
+from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.error import Unsupported
 from convgen.ir.evaluate import convert
 from convgen.ir.expr import Conversion, Lane, Pack, Splat, const
 from convgen.ir.interp import interpret
+from convgen.ir.mma import MmaTile
 from convgen.ir.types import Type, vector
 from convgen.passes import pipeline
 
@@ -201,6 +202,25 @@ def test_what_does_not_fill_a_word_leaves_the_rest_clean(elem: Type) -> None:
     memory = {"source": numbers.view(np.uint8), "out": np.zeros(4 * LANES, np.uint8)}
     wanted, got = run_both("gfx942", k.done(), memory)
     np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize(("target", "elem"), [("gfx942", t.s8), ("gfx942", t.f8_e4m3fnuz), ("gfx950", t.f8_e4m3)])
+def test_an_epilogue_saturates(target: str, elem: Type) -> None:
+    """From the tile level: a product in f32 is stored as bytes, most of them at the limits."""
+    atom = next(a for a in FACTS[target].atoms if a.rows == 16 and a.ab is t.f16)
+    tile = MmaTile(atom, tiles_i=1, tiles_j=1, steps=1)
+    k = KernelBuilder("epilogue")
+    a, b = (matrix(k.buffer(name, t.f16, 16 * atom.k), 16, atom.k) for name in "ab")
+    out = matrix(k.buffer("out", elem, 256), 16, 16)
+    operands = [k.load_view(f"f{v.memory.name}", v, (0, 0), f) for v, f in ((a, tile.a), (b, tile.b))]
+    product = k.mma("product", tile, k.zeros(tile.acc_type), *operands)
+    k.store_view(out, (0, 0), product.to(vector(elem, 4), saturate=True), tile.d)
+    rng = np.random.default_rng(0)
+    memory = {n: rng.integers(-9, 10, 16 * atom.k).astype(np.float16).view(np.uint8) for n in "ab"}
+    wanted, got = run_both(target, k.done(), memory | {"out": np.zeros(256, np.uint8)})
+    np.testing.assert_array_equal(got, wanted)
+    values = got.view(elem.numpy).astype(np.float32)
+    assert values.max() == (elem.max if elem.is_int else elem.largest)
 
 
 def test_conversions_compose() -> None:
