@@ -97,8 +97,15 @@ class GlobalPlanner:
     # ------------------------------------------------------------ surface
 
     def _rebase(self) -> Expr | None:
-        """Where along the dimension of largest stride the tile begins, if offsets from its start do not fit."""
-        if self.view.memory.bytes - self.view.base <= self.facts.surface_max:
+        """Where along the dimension of largest stride the tile begins, if offsets from its start may not fit 31 bits.
+
+        Positions beyond the view, which the last tiles have, count: their offsets must not wrap into the surface.
+        """
+        beyond = sum(
+            (self.layout.extent(name) * dims[0].padded // self.view.extent(axis) + 1) * dims[0].stride
+            for axis, (name, dims) in enumerate(zip(self.layout.dims, self.view.axes))
+        )
+        if self.view.memory.bytes - self.view.base + beyond <= self.facts.surface_max:
             return None
         position = self.coords[self.far]
         for d in self.view.axes[self.far][:0:-1]:

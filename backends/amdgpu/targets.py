@@ -59,8 +59,16 @@ class AmdTarget:
         shown = listing(kernel) if debug else []
         lines = {line.stmt: n for n, line in enumerate(shown, 1) if line.stmt is not None}
         function = timed("select", lambda: select(kernel, self.facts, lines))
+        written = [list(block.instructions) for block in function.blocks]
         timed("schedule", lambda: schedule(function))
-        allocation = timed("allocate", lambda: allocate(function, _BANKS))
+        try:
+            allocation = timed("allocate", lambda: allocate(function, _BANKS))
+        except DoesNotFit:
+            # The scheduler hides latency, not registers: program order keeps values short-lived, and says so above.
+            for block, instructions in zip(function.blocks, written):
+                block.instructions = instructions
+            allocation = timed("allocate", lambda: allocate(function, _BANKS))
+            header = [*header, "order:   as written; scheduled, it would not fit the registers"]
         physical = Physical(allocation)
         timed("waits", lambda: insert_waits(function, physical))
         timed("hazards", lambda: insert_nops(function, physical, self.name))
