@@ -26,6 +26,7 @@ from convgen.passes.place_lets import place_lets
 from convgen.passes.reduce_strength import reduce_strength
 from convgen.passes.resolve_packs import resolve_packs
 from convgen.passes.rotate_fragments import rotate_fragments
+from convgen.passes.unroll import unroll
 
 LOWERING, OPTIMISING = "lowering", "optimising"
 
@@ -58,6 +59,7 @@ PASSES: tuple[Pass, ...] = (
     _pass("buffer_shared", "tile", LOWERING, buffer_shared),
     _pass("rotate_fragments", "tile", OPTIMISING, rotate_fragments),
     _pass("drop_barriers", "tile", OPTIMISING, drop_barriers),
+    _pass("unroll", "tile", OPTIMISING, unroll),
     Pass("lower_tiles", "tile", LOWERING, lower_tiles),
     _pass("resolve_packs", "message", LOWERING, resolve_packs),
     _pass("simplify", "message", OPTIMISING, simplify),
