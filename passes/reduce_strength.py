@@ -18,7 +18,7 @@ from convgen.ir.expr import Add, Const, Div, Expr, Mod, Mul, Sub, Var, const, se
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Block, For, If, Let, Stmt, block
+from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
 from convgen.ir.types import s32
 
 
@@ -183,7 +183,7 @@ def _reduce(loop: For) -> Stmt:
             replaced.update({e: system.value(current, q) for e, q in family.items() if q.b - start == ahead})
     if not replaced:
         return loop
-    body = _replace(block(*lets, loop.body), replaced)
+    body = _replace(block(*lets, _leaving_with(loop.body, tuple(carried))), replaced)
     old_yields = tuple(_replace(y, replaced) for y in loop.yields)
     results = tuple(var(c.name) for c in carried)
     return For(
@@ -197,6 +197,18 @@ def _reduce(loop: For) -> Stmt:
         (*loop.results, *results),
         loop.label,
     )
+
+
+def _leaving_with(s: Stmt, more: tuple[Expr, ...]) -> Stmt:
+    """The body with early exits that give the new carried values as well; nobody reads them after the loop."""
+    match s:
+        case ExitIf(cond, values):
+            return ExitIf(cond, (*values, *more))
+        case Block(stmts):
+            return block(*(_leaving_with(x, more) for x in stmts))
+        case If(cond, then, other):
+            return If(cond, _leaving_with(then, more), _leaving_with(other, more))
+    return s
 
 
 N = TypeVar("N", bound=Node)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from convgen.ir.bounds import exits_of
 from convgen.ir.expr import Expr, Pack, Slice, Var, var
 from convgen.ir.mutate import Mutator, mutate, postorder
 from convgen.ir.program import Kernel
@@ -38,6 +39,7 @@ class _CarryParts(Mutator):
         return block(*(self.mutate(x) for x in s.stmts))
 
     def For(self, s: For) -> Stmt:
+        leaves_early = any(True for _ in exits_of(s.body))  # with whole values
         carried: list[Var] = []
         inits: list[Expr] = []
         yields: list[Expr] = []
@@ -46,7 +48,7 @@ class _CarryParts(Mutator):
         after: list[Stmt] = []
         for c, init, out, result in zip(s.carried, s.inits, s.yields, s.results):
             first, last = self._parts(init), self._parts(out)
-            if [p.type for p in first] != [p.type for p in last] or len(first) < 1:
+            if leaves_early or [p.type for p in first] != [p.type for p in last] or len(first) < 1:
                 first, last = (init,), (out,)
             names = (c,) if first == (init,) else tuple(var(f"{c.name}_{i}", p.type) for i, p in enumerate(first))
             ends = (result,) if first == (init,) else tuple(var(n.name, n.type) for n in names)

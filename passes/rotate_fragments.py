@@ -7,6 +7,7 @@ start of an iteration waits for no read of its own; it costs a second set of fra
 
 from __future__ import annotations
 
+from convgen.ir.bounds import exits_of
 from convgen.ir.expr import Expr, Var, var
 from convgen.ir.mutate import substitute
 from convgen.ir.program import Kernel
@@ -51,7 +52,8 @@ def _alike(a: list[Stmt], b: list[Stmt]) -> bool:
 def _rotate(loop: For, after: list[Stmt], cloner: Cloner) -> tuple[list[Stmt], list[Stmt]] | None:
     body = list(loop.body.stmts) if isinstance(loop.body, Block) else [loop.body]
     head, follower = _head(body), _head(after)
-    if not head or not _alike(head, follower):
+    leaves_early = any(True for _ in exits_of(loop.body))
+    if not head or leaves_early or not _alike(head, follower):
         return None
     reads = [s.var for s in head if isinstance(s, LoadShared)]
     before, first = cloner.copy(head, {})
