@@ -262,14 +262,10 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
 }
 #: `s_OP_saveexec_b64 d, s`: d = EXEC, EXEC = function(s, EXEC), SCC = EXEC != 0.
 SAVEEXEC: Mapping[str, Callable[[Array, Array], Array]] = {
-    "s_and_saveexec_b64": lambda a, e: a & e,
-    "s_or_saveexec_b64": lambda a, e: a | e,
-    "s_xor_saveexec_b64": lambda a, e: a ^ e,
-    "s_andn2_saveexec_b64": lambda a, e: a & ~e,
-    "s_orn2_saveexec_b64": lambda a, e: a | ~e,
-    "s_nand_saveexec_b64": lambda a, e: ~(a & e),
-    "s_nor_saveexec_b64": lambda a, e: ~(a | e),
-    "s_xnor_saveexec_b64": lambda a, e: ~(a ^ e),
-    "s_andn1_saveexec_b64": lambda a, e: ~a & e,
-    "s_orn1_saveexec_b64": lambda a, e: ~a | e,
+    f"s_{name}_saveexec_b64": function
+    for name, function in (
+        *_BITWISE.items(),
+        ("andn1", lambda a, e: ~a & e),
+        ("orn1", lambda a, e: ~a | e),
+    )
 }
