@@ -11,7 +11,7 @@ Poison: a register's poison row is meaningful only while its bit is set in `pois
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -53,6 +53,15 @@ def unpack_lanes(low: U32, high: U32) -> Bools:
 def any_along(flags: Array, axis: int) -> Bools:
     """Whether any flag is set along one axis."""
     found: Bools = np.logical_or.reduce(flags, axis=axis)
+    return found
+
+
+def _any(rows: Iterable[Bools | None]) -> Bools | None:
+    """Where any of some flags is set; None where there are none at all."""
+    found: Bools | None = None
+    for row in rows:
+        if row is not None:
+            found = row if found is None else found | row
     return found
 
 
@@ -177,21 +186,11 @@ class WaveGroup:
 
     def lanes_poison(self, registers: tuple[int, ...]) -> Bools | None:
         """Lanes poisoned in any of some vector registers."""
-        found: Bools | None = None
-        for register in registers:
-            row = self.vector_poison(register)
-            if row is not None:
-                found = row if found is None else found | row
-        return found
+        return _any(map(self.vector_poison, registers))
 
     def waves_poison(self, registers: tuple[int, ...]) -> Bools | None:
         """Waves poisoned in any of some scalar registers."""
-        found: Bools | None = None
-        for register in registers:
-            row = self.scalar_poison(register)
-            if row is not None:
-                found = row if found is None else found | row
-        return found
+        return _any(map(self.scalar_poison, registers))
 
     # -- splitting and merging ----------------------------------------------------------------------------------------
 
