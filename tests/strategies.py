@@ -6,7 +6,7 @@ from functools import cache
 from itertools import permutations, product
 
 import attrs
-from hypothesis import assume, reject
+from hypothesis import HealthCheck, Phase, assume, reject, settings
 from hypothesis import strategies as st
 
 from convgen.config import Config
@@ -14,6 +14,16 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.plan import copy_split, make_plan
 from convgen.problem import Conv
+
+Case = tuple[Conv, Config]
+
+#: Fixed examples, no database: a test run is the same everywhere. Shrinking interprets too much to be worth its time.
+FIXED = settings(
+    derandomize=True,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
 
 _TAGS = ("any", "axb", "abx", *map("".join, permutations("abcd")))
 _TYPES = tuple(f"{ab}:{ab}:{dst}" for ab in ("f16", "bf16") for dst in ("f16", "bf16", "f32"))

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import given, note, settings
 
 from convgen.backends.target import get
-from convgen.config import Config
 from convgen.ir.program import Kernel
 from convgen.ir.verify import Level, verify
 from convgen.passes import pipeline
 from convgen.passes.pipeline import OPTIMISING, PASSES, Pass
-from convgen.problem import Conv
 from tests.passes.running import assert_right, tile_kernel
-from tests.strategies import cases
+from tests.strategies import FIXED, Case, cases
 
 GFX942, GFX950 = get("gfx942").facts, get("gfx950").facts
 
 OPTIONAL = tuple(p.name for p in PASSES if p.kind == OPTIMISING)
 
-#: Fixed examples, no database: a test run is the same everywhere. Shrinking interprets too much to be worth its time.
-FEW = settings(
-    max_examples=18,
-    derandomize=True,
-    database=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-)
+FEW = settings(FIXED, max_examples=18)
 MANY = settings(FEW, max_examples=200)
-
-Case = tuple[Conv, Config]
 
 
 def check_every_pass(case: Case) -> None:

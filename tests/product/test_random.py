@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, note, reject, settings
+from hypothesis import given, note, reject, settings
 
 from convgen import driver, verify
 from convgen.backends.target import get
 from convgen.config import Config
 from convgen.ir.error import UserError
 from convgen.problem import Conv
-from tests.strategies import cases, problems
+from tests.strategies import FIXED, Case, cases, problems
 
 FACTS = get("gfx942").facts
 
-FEW = settings(
-    max_examples=12,
-    derandomize=True,
-    database=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-)
+FEW = settings(FIXED, max_examples=12)
 MANY = settings(FEW, max_examples=150)
-
-Case = tuple[Conv, Config]
 
 
 def check(problem: Conv, config: Config | None) -> None:
