@@ -18,7 +18,7 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import Finding
 from convgen.backends.target import Emitted, Target
 from convgen.choose import Candidate, candidates
-from convgen.code import Code, KernelCost
+from convgen.code import Code, KernelCost, Region
 from convgen.config import Config
 from convgen.conv import build_program
 from convgen.ir.build import KernelBuilder
@@ -38,20 +38,28 @@ from convgen.verify import execute
 class Tiles:
     """Output tiles of a one-tile-a-workgroup kernel: tile number = workgroup id."""
 
-    grid: tuple[int, int]
+    output: str
+    shape: tuple[int, int]  #: M, N of the output
     size: tuple[int, int]  #: M, N of a tile
 
-    def groups(self, tile: int) -> tuple[tuple[int, ...], ...]:
+    @property
+    def grids(self) -> tuple[tuple[int, int], ...]:
+        """The one part."""
+        (m, n), (tile_m, tile_n) = self.shape, self.size
+        return ((-(-m // tile_m), -(-n // tile_n)),)
+
+    def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
         """The one workgroup of the one launch."""
         return ((tile,),)
 
-    def region(self, tile: int) -> tuple[range, range]:
+    def regions(self, part: int, tile: int) -> tuple[Region, ...]:
         """Rows and columns of the output matrix."""
-        m, n = divmod(tile, self.grid[1])
-        return (
-            range(m * self.size[0], (m + 1) * self.size[0]),
-            range(n * self.size[1], (n + 1) * self.size[1]),
+        at = divmod(tile, self.grids[part][1])
+        rows, columns = (
+            np.arange(place * size, min((place + 1) * size, whole))
+            for place, size, whole in zip(at, self.size, self.shape)
         )
+        return (Region(self.output, rows, columns),)
 
 
 @attrs.frozen
@@ -238,9 +246,13 @@ def _compile(program: Program) -> Code:
         record,
         {e.name: KernelCost(e.registers, e.lds_bytes) for e in emitted},
         stages,
-        None if plan is None else Tiles(plan.grid, plan.config.tile[:2]),
+        None if plan is None else _tiles(plan),
         {f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},
     )
+
+
+def _tiles(plan: Plan) -> Tiles:
+    return Tiles("dst", (plan.operands.m, plan.operands.n), plan.config.tile[:2])
 
 
 def _most_registers(emitted: Sequence[Emitted]) -> dict[str, int]:

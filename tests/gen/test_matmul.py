@@ -80,7 +80,7 @@ def test_the_reference_is_the_product() -> None:
     assert all(np.all(a != 0) and np.array_equal(a, np.round(a)) for a in inputs.values())
     rows, columns = np.array([8, 0, 3]), np.array([4, 1])
     expected = inputs["src"].astype(np.int64) @ inputs["wei"].astype(np.int64)
-    got = reference.outputs(problem, inputs, rows, columns)
+    got = reference.outputs(problem, inputs, "dst", rows, columns)
     assert got.dtype == np.float32
     assert np.array_equal(got, expected[rows][:, columns])
     deep = reference.fill(Matmul.parse("1x70000:70000x1", dt="f16"))
