@@ -289,21 +289,28 @@ class SimulationError(ConvgenError):
 
 
 def simulate(code: Code, **arrays: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.generic]]:
-    """Run compiled code on the simulator: an array in for each buffer it reads, one out for each it writes.
+    """Run compiled code on the simulator: the outputs by name.
 
-    Arrays of a problem are logical (src, wei; dst), those of a hand-written kernel flat.
+    Arrays of a problem are logical: its inputs (src, wei) to its outputs (dst). A hand-written kernel takes a flat
+    array for each buffer that it reads, and gives one for each that it writes.
 
     Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
     """
     buffers = code.record.buffers
-    wanted = {name: b.tensor.dims for name, b in buffers.items() if b.is_read}
+    if code.problem is None:
+        wanted = {name: b.tensor.dims for name, b in buffers.items() if b.is_read}
+        outputs = [name for name, b in buffers.items() if b.is_written]
+    else:
+        wanted = {spec.name: spec.dims for spec in code.problem.inputs}
+        outputs = [spec.name for spec in code.problem.outputs]
     given = {name: a.shape for name, a in arrays.items()}
     if given != wanted:
         raise UserError(f"given arrays {_shapes(given)}, wanted {_shapes(wanted)}")
     memory, report = execute(code.record, code.object, arrays)
     if report.findings:
         raise SimulationError(report.findings)
-    return {name: unpack(b.tensor.layout, b.tensor.dtype, memory[name]) for name, b in buffers.items() if b.is_written}
+    tensors = {name: buffers[name].tensor for name in outputs}
+    return {name: unpack(tensor.layout, tensor.dtype, memory[name]) for name, tensor in tensors.items()}
 
 
 def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:

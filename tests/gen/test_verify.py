@@ -11,8 +11,9 @@ import attrs
 import numpy as np
 import pytest
 
-from convgen import reference, verify
+from convgen import driver, reference, verify
 from convgen.backends import target as targets
+from convgen.code import Code
 from convgen.ir.error import Unsupported, UserError
 from convgen.problem import Conv, Direction
 from convgen.record import Buffer, Tensor
@@ -159,19 +160,35 @@ def test_a_launch_that_no_sampled_tile_needs_is_left_out(machine: Target) -> Non
     assert [request.groups for request in code.record.requests()] == [None, None]
 
 
+def with_workspace(code: Code) -> Code:
+    """The code with one buffer more that its first launch reads and writes, though no tensor lies there."""
+    main, *rest = code.record.launches
+    partial = Buffer("partial", main.kernarg_size, "readwrite", Tensor((64,), "a", "f32", 256))
+    main = attrs.evolve(main, args=(*main.args, partial), kernarg_size=main.kernarg_size + 8)
+    return attrs.evolve(code, record=attrs.evolve(code.record, launches=(main, *rest)))
+
+
 def test_workspaces_hold_the_sentinel_and_are_not_compared(machine: Target) -> None:
     def spoil(memory: Memory) -> None:
         assert np.all(memory["partial"] == verify.SENTINEL)
         memory["partial"][:] = 3
 
     machine.spoil = spoil
-    code = code_of(BIAS)
-    main, *rest = code.record.launches
-    partial = Buffer("partial", main.kernarg_size, "readwrite", Tensor((64,), "a", "f32", 256))
-    main = attrs.evolve(main, args=(*main.args, partial), kernarg_size=main.kernarg_size + 8)
-    outcome = verify.run(attrs.evolve(code, record=attrs.evolve(code.record, launches=(main, *rest))))
+    outcome = verify.run(with_workspace(code_of(BIAS)))
     assert outcome.passed
     assert outcome.checked == 10 * 3 * 9 + 10
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_the_api_takes_the_inputs_and_gives_the_outputs(machine: Target, direction: Direction) -> None:
+    problem = attrs.evolve(BIAS, direction=direction)
+    arrays = reference.fill(problem, seed=4)
+    out = driver.simulate(with_workspace(code_of(problem)), **arrays)
+    assert list(out) == [spec.name for spec in problem.outputs]
+    for name, array in out.items():
+        assert np.array_equal(array, reference.whole(problem, arrays, name))
+    with pytest.raises(UserError, match=r"given arrays .*, wanted .* 2x"):
+        driver.simulate(code_of(problem), **dict(list(arrays.items())[1:]))
 
 
 def test_nothing_to_write_is_nothing_to_run_but_a_sum_of_nothing_is_zero(machine: Target) -> None:

@@ -101,6 +101,14 @@ def test_arrays_may_come_in_any_order(code: Code) -> None:
     assert np.array_equal(out["dst"], convolved(**given))
 
 
+@pytest.mark.parametrize("strides", ["700x1x90x12::400x1x50x7", ":54x9x3x1:", "400x70x9x1:50x10x3x1:500x60x8x1"])
+def test_strided_tensors(strides: str) -> None:
+    """Rows, pixels and filters that lie apart, and sizes that no message divides."""
+    problem = cg.Conv.parse(DESCRIPTOR, dir="FWD_D", dt="f16:f16:f32", strides=strides)
+    given = arrays()
+    assert np.array_equal(cg.simulate(cg.compile(cg.build(problem)), **given)["dst"], convolved(**given))
+
+
 def test_a_finding_is_an_error(code: Code) -> None:
     """Code that reads before its loads have landed raises, with the finding as message."""
     text = "\n".join(line for line in code.asm.splitlines() if "s_waitcnt" not in line) + "\n"
