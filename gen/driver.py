@@ -288,8 +288,8 @@ class SimulationError(ConvgenError):
         self.findings = tuple(findings)
 
 
-def simulate(code: Code, **arrays: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.generic]]:
-    """Run compiled code on the simulator: the outputs by name.
+def simulate(code: Code, **arrays: npt.NDArray[Any]) -> Any:
+    """Run compiled code on the simulator: its one output as an array, or a dict by name if there are several.
 
     Arrays of a problem are logical: its inputs (src, wei) to its outputs (dst). A hand-written kernel takes a flat
     array for each buffer that it reads, and gives one for each that it writes.
@@ -310,7 +310,8 @@ def simulate(code: Code, **arrays: npt.NDArray[Any]) -> dict[str, npt.NDArray[np
     if report.findings:
         raise SimulationError(report.findings)
     tensors = {name: buffers[name].tensor for name in outputs}
-    return {name: unpack(tensor.layout, tensor.dtype, memory[name]) for name, tensor in tensors.items()}
+    results = {name: unpack(tensor.layout, tensor.dtype, memory[name]) for name, tensor in tensors.items()}
+    return results if len(results) != 1 else results[outputs[0]]
 
 
 def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:
