@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from convgen.code import Code
     from convgen.matmul import Problem
 
-_CONV_KNOBS = ("dir", "dt", "stag", "wtag", "dtag", "mb")
-_GEMM_KNOBS = ("dt", "stag", "wtag", "dtag")
-
 
 def conv_parser() -> argparse.ArgumentParser:
     parser = Parser(
@@ -51,6 +48,10 @@ def _add_tensors(parser: argparse.ArgumentParser, *tensors: str) -> None:
     parser.add_argument("--dt", default="f32", help="one type, or src:wei:dst (default f32)")
     for letter, what in zip("swd", tensors):
         parser.add_argument(f"--{letter}tag", default="any", metavar="TAG", help=f"layout of the {what} (default any)")
+    add = parser.add_argument
+    add("--strides", default="", metavar="S:W:D", help="strides in place of tags: 3200x1x160x16::12800x1x640x64")
+    add("--attr-deterministic", default="false", metavar="BOOL", help="the same bits in every run (default false)")
+    add("--attr-fpmath", default="strict", metavar="MODE", help="strict (default), tf32, bf16, f16 or any")
 
 
 def _finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -109,12 +110,16 @@ def _one(options: argparse.Namespace, descriptor: str) -> int:
 
 
 def _problem(options: argparse.Namespace, descriptor: str) -> Problem:
+    from convgen import grammar
     from convgen.matmul import Matmul
     from convgen.problem import Conv
 
+    def given(knobs: Sequence[str]) -> dict[str, str]:
+        return {keyword: getattr(options, keyword) for keyword in (knob.replace("-", "_") for knob in knobs)}
+
     if hasattr(options, "dir"):
-        return Conv.parse(descriptor, **{name: getattr(options, name) for name in _CONV_KNOBS})
-    return Matmul.parse(descriptor, **{name: getattr(options, name) for name in _GEMM_KNOBS})
+        return Conv.parse(descriptor, **given(grammar.CONV_KNOBS))
+    return Matmul.parse(descriptor, **given(grammar.MATMUL_KNOBS))
 
 
 def _empty(problem: Problem, target: str) -> Code:
