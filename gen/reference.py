@@ -147,16 +147,16 @@ def _sums(
     return sums.by_bias(inputs["diff_dst"], columns)[rows]
 
 
-def pack(layout: Layout, logical: Array) -> npt.NDArray[np.uint8]:
-    """The bytes of a logical tensor in memory; padding and gaps are zero."""
-    flat = np.zeros(layout.size_elems, logical.dtype)
+def pack(layout: Layout, logical: Array, gaps: int = 0) -> npt.NDArray[np.uint8]:
+    """The bytes of a logical tensor in memory: padding is zero, what strides leave out is filled with `gaps`."""
+    memory = np.full(layout.size_elems * logical.itemsize, gaps, np.uint8)
     padded = logical
     if layout.padded_dims != logical.shape:
         padded = np.zeros(layout.padded_dims, logical.dtype)
         padded[tuple(map(slice, logical.shape))] = logical
-    digits = _digits(layout, flat)
+    digits = _digits(layout, memory.view(logical.dtype))
     digits[...] = padded.reshape(digits.shape)
-    return flat.view(np.uint8)
+    return memory
 
 
 def unpack(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8]) -> Array:

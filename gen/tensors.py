@@ -99,7 +99,7 @@ class TensorProblem(ABC):
 
     @property
     def acc_type(self) -> str:
-        """The type in which sums are accumulated, and of a bias."""
+        """The type of a bias, and in which sums of floats are accumulated."""
         return "f64" if "f64" in (self.src_type, self.wei_type, self.dst_type) else "f32"
 
     def tensor(self, name: str) -> TensorSpec:

@@ -23,6 +23,7 @@ Memory = dict[str, npt.NDArray[np.uint8]]
 Progress = Callable[[int, int], None]
 
 SENTINEL = 0xA5  #: fills what the kernels must write; no small integer of any type looks like it
+FOREIGN = 0xFF  #: fills the gaps of strided inputs, which kernels may not use: NaN in every floating type
 
 _SHOWN = 8
 _ROWS = 4096  #: rows compared at a time
@@ -203,7 +204,7 @@ def _allocate(buffer: Buffer, logical: Array | None) -> npt.NDArray[np.uint8]:
         if logical.shape != buffer.tensor.dims or logical.dtype != wanted:
             given = f"{logical.dtype}{list(logical.shape)}"
             raise UserError(f"given {buffer.name} of {given}, wanted {wanted}{list(buffer.tensor.dims)}")
-        packed = reference.pack(buffer.tensor.layout, logical)
+        packed = reference.pack(buffer.tensor.layout, logical, FOREIGN)
         memory[: packed.size] = packed
     return memory
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -177,6 +178,17 @@ def test_workspaces_hold_the_sentinel_and_are_not_compared(machine: Target) -> N
     outcome = verify.run(with_workspace(code_of(BIAS)))
     assert outcome.passed
     assert outcome.checked == 10 * 3 * 9 + 10
+
+
+def test_the_gaps_of_inputs_hold_no_numbers(machine: Target) -> None:
+    """A kernel that reads between the elements cannot be right by luck."""
+    problem = Conv.parse("mb1ic3oc4ih5kh3", dir="FWD_D", dt="bf16", strides="200x1x36x7::100x1x20x5")
+    seen: list[np.ndarray] = []
+    machine.spoil = lambda memory: seen.append(memory["src"].copy())
+    assert verify.run(code_of(problem)).passed
+    values = seen[0].view(ml_dtypes.bfloat16).astype(np.float32)
+    assert np.count_nonzero(np.isfinite(values)) == 3 * 5 * 5
+    assert np.isnan(values[3:7]).all()
 
 
 @pytest.mark.parametrize("direction", Direction)
