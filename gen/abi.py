@@ -68,10 +68,16 @@ def buffer_accesses(kernel: Kernel) -> dict[str, Access]:
         match n:
             case s.LoadView() | s.Copy():
                 read.add(n.view.memory.name)
+            case s.AddView():
+                read.add(n.view.memory.name)
+                written.add(n.view.memory.name)
             case s.StoreView():
                 written.add(n.view.memory.name)
             case s.GlobalLoad():
                 read.add(buffer_of(n.surface))
+            case s.GlobalAdd():
+                read.add(buffer_of(n.surface))
+                written.add(buffer_of(n.surface))
             case s.GlobalStore():
                 written.add(buffer_of(n.surface))
     buffers = [p.name for p in kernel.params if isinstance(p, Global)]

@@ -12,12 +12,12 @@ from itertools import product
 import attrs
 
 from convgen.config import Config
+from convgen.copies import CHUNK_BYTES, message_elems
 from convgen.ir.facts import TargetFacts
-from convgen.ir.memory import Dim
 from convgen.ir.mma import MmaAtom
 from convgen.matmul import Problem
-from convgen.plan import CHUNK_BYTES, message_elems
-from convgen.views import operands
+from convgen.plan import input_atoms, k_block
+from convgen.views import products
 
 _TILE_M = (32, 64, 128, 256)
 _TILE_N = (16, 32, 64, 128, 256)
@@ -32,6 +32,8 @@ _BARRIER_CLOCKS = 40  #: what a barrier costs beyond the instructions around it
 _LATENCY_CLOCKS = 800  #: from a global load to its data
 _OTHER_REGISTERS = 40  #: addresses, masks and temporaries of a lane
 _SIMDS = 4
+_SLICE_BLOCKS = 16  #: K blocks that a slice has at least
+_MEETING_CLOCKS = 10000  #: a launch more, and the traffic of what the slices sum to
 
 
 @attrs.frozen
@@ -50,13 +52,20 @@ class _Shape:
     n: int
     outer: int
     inner: int
+    parts: int  #: products of that shape
+    message: int  #: elements that one load brings, at most
 
 
 def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
     """All configs worth trying, best first, ending in the always-valid one."""
-    atoms = [a for a in facts.atoms if a.ab.name == problem.src_type]
-    views = operands(problem, 1)
-    shape = _Shape(views.m, views.n, views.k // views.k_inner.size, views.k_inner.size)
+    atoms = input_atoms(problem, facts)
+    parts = products(problem, 1)
+    if not parts:
+        return [Candidate(float("inf"), last_resort(atoms))]
+    largest = max(parts, key=lambda p: p.m * p.n * p.k)
+    inner = largest.k_inner.size
+    message = max(message_elems(view, along) for view in (largest.of_m, largest.of_n) for along in (0, 1))
+    shape = _Shape(largest.m, largest.n, largest.k // inner, inner, len(parts), message)
     found = [
         Candidate(_score(shape, config, atom, facts), config)
         for atom in atoms
@@ -73,32 +82,46 @@ def last_resort(atoms: list[MmaAtom]) -> Config:
 
 def _configs(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> Iterator[Config]:
     chunk = CHUNK_BYTES // atom.ab.bytes
-    modes = ("split",) if shape.inner % _TILE_K[-1] == 0 else ("split", "fused")
+    modes = ("split",) if shape.inner % _TILE_K[-1] == 0 else ("split", "chunk", "fused")
     for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, _TILE_K, _WAVES):
         copied = facts.subgroup_size * wm * wn * chunk // k  # rows that all lanes copy in one round
         if m % (wm * atom.cols) or n % (wn * atom.rows) or k % atom.k or m % copied or n % copied:
             continue
         for slots, taps in product((2, 3, 1), modes):
-            acc = m * n // (wm * wn * facts.subgroup_size)
+            acc = m * n * atom.acc.bytes // (4 * wm * wn * facts.subgroup_size)
             if (m + n) * k * atom.ab.bytes * slots <= facts.shared_bytes:
-                yield Config(
-                    (m, n, k), (wm, wn), (atom.rows, atom.cols, atom.k), slots, taps, "v" if acc <= 64 else "a"
-                )
+                bank, mma = "v" if acc <= 64 else "a", (atom.rows, atom.cols, atom.k)
+                config = Config((m, n, k), (wm, wn), mma, slots, taps, bank)
+                yield attrs.evolve(config, slices=_slices(shape, config, atom, facts))
+
+
+def _blocks(shape: _Shape, config: Config, atom: MmaAtom) -> int:
+    """K blocks, padding included."""
+    padded = -(-shape.inner // (block := k_block(config, atom.ab.bytes))) * block
+    return -(-shape.outer * padded // config.tile[2])
+
+
+def _slices(shape: _Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> int:
+    """As many slices of K as it takes to give every unit work, each long enough to be worth its own result."""
+    tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1])
+    wanted = facts.compute_units // tiles
+    possible = _blocks(shape, config, atom) // _SLICE_BLOCKS
+    return 1 << max(1, min(wanted, possible)).bit_length() - 1
 
 
 def _score(shape: _Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> float:
     """Clocks of the launch: rounds of as many workgroups as a unit holds, each a fixed part and its K blocks."""
-    m, n, k = config.tile
-    padded = -(-shape.inner // k) * k if config.taps == "split" else shape.inner
-    k_blocks = -(-shape.outer * padded // k)
-    block = _block_clocks(config, atom, facts, message_elems(Dim("k", shape.inner, padded), atom.ab.bytes))
-    tiles = -(-shape.m // m) * -(-shape.n // n)
+    m, n, _ = config.tile
+    k_blocks = -(-_blocks(shape, config, atom) // config.slices)
+    block = _block_clocks(config, atom, facts, shape.message)
+    tiles = -(-shape.m // m) * -(-shape.n // n) * config.slices
     a_unit = -(-tiles // facts.compute_units)
     together = max(1, min(a_unit, _residents(config, atom, facts)))
     # Blocks follow one another no faster than loads return: as many as there are slots are in flight.
     pace = max(block * together, _LATENCY_CLOCKS / config.slots)
     # Fewer, fuller tiles win ties.
-    return -(-a_unit // together) * (_FIXED_CLOCKS + k_blocks * pace) + tiles * k_blocks * block / facts.compute_units
+    launch = -(-a_unit // together) * (_FIXED_CLOCKS + k_blocks * pace) + tiles * k_blocks * block / facts.compute_units
+    return shape.parts * launch + (_MEETING_CLOCKS if config.slices > 1 else 0)
 
 
 def _block_clocks(config: Config, atom: MmaAtom, facts: TargetFacts, elems: int) -> float:

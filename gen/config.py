@@ -22,8 +22,10 @@ class Config:
     waves: tuple[int, int]  #: how M and N of the tile are split over waves
     mma: tuple[int, int, int]  #: rows x cols x k of the matrix instruction
     slots: int = 2  #: shared-memory buffers of the K loop
-    taps: str = "split"  #: "split": K blocks never straddle a kernel tap; "fused": taps and channels are one run
+    taps: str = "split"  #: how K is cut: "split": no block straddles the innermost run (a tap's channels, a row of
+    #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run
     acc: str = "v"  #: where accumulators live: "v" (VGPR) or "a" (AGPR)
+    slices: int = 1  #: parts of K that different workgroups sum
 
     @classmethod
     def parse(cls, line: str) -> Config:
@@ -52,9 +54,10 @@ class Config:
         def sizes(v: tuple[int, ...]) -> str:
             return "x".join(map(str, v))
 
+        slices = f" slices={self.slices}" if self.slices > 1 else ""
         return (
             f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={sizes(self.mma)} "
-            f"slots={self.slots} taps={self.taps} acc={self.acc}"
+            f"slots={self.slots} taps={self.taps} acc={self.acc}{slices}"
         )
 
 
@@ -74,11 +77,16 @@ def _slots(text: str) -> int | None:
     return int(text) if text in ("1", "2", "3") else None
 
 
+def _count(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[1-9]\d{0,5}", text) else None
+
+
 _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tile": ("MxNxK", _numbers(_TRIPLE)),
     "waves": ("MxN", _numbers(_PAIR)),
     "mma": ("ROWSxCOLSxK", _numbers(_TRIPLE)),
     "slots": ("1|2|3", _slots),
-    "taps": ("split|fused", _choice("split", "fused")),
+    "taps": ("split|chunk|fused", _choice("split", "chunk", "fused")),
     "acc": ("v|a", _choice("v", "a")),
+    "slices": ("COUNT", _count),
 }

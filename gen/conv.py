@@ -1,4 +1,4 @@
-"""Build the tile-level IR of a convolution from its plan: one loop over K blocks, then the store.
+"""Build the tile-level IR of one matrix product from its plan: one loop over K blocks, then the store.
 
 The loop is the naive one (copy, barrier, multiply); `buffer_shared` overlaps it.
 """
@@ -8,11 +8,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 
+import attrs
+
 from convgen.ir import stmt as st
-from convgen.ir.expr import Expr, Mma, const, reset_ids, var, zeros
-from convgen.ir.program import Kernel, Program
-from convgen.ir.types import scalar, vector
-from convgen.plan import Plan
+from convgen.ir.expr import Expr, Mma, Shuffle, Var, const, reset_ids, var, zeros
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.memory import Global, View
+from convgen.ir.mma import MmaTile
+from convgen.ir.program import Kernel
+from convgen.ir.types import vector
+from convgen.plan import Meeting, Operand, Part, Plan
 from convgen.problem import Conv
 
 K_LOOP = "k_loop"
@@ -26,57 +31,112 @@ def kernel_name(plan: Plan, role: str) -> str:
     return f"{what}_{digest}_{role}"
 
 
-def build_program(plan: Plan) -> Program:
-    """The program of a forward convolution: one launch, one output tile a workgroup."""
+def product_kernel(plan: Plan, part: Part, result: View, bias: View | None, role: str) -> Kernel:
+    """One output tile and one slice of K a workgroup.
+
+    `result` has axes N and M, or N and (slice, M) in a workspace; `bias` is added where the product is whole.
+    """
     reset_ids()
-    kernel = _main_kernel(plan)
-    return Program((kernel,), (plan.operands.pixels.memory, plan.operands.weights.memory, plan.operands.result.memory))
+    return _ProductKernel(plan, part).build(result, bias, kernel_name(plan, role))
 
 
-def _main_kernel(plan: Plan) -> Kernel:
-    numbers = itertools.count(1)
+class _ProductKernel:
+    def __init__(self, plan: Plan, part: Part) -> None:
+        self.plan, self.part, self.mma = plan, part, plan.mma
+        self.numbers = itertools.count(1)
+        self.group = tuple(var(f"group_{axis}") for axis in "xyz")
+        self.m0, self.n0 = var("m0"), var("n0")
 
-    def site(stage: str, comment: str = "") -> st.Site:
-        return st.Site(next(numbers), stage, comment)
+    def site(self, stage: str, comment: str = "") -> st.Site:
+        return st.Site(next(self.numbers), stage, comment)
 
-    tile_m, tile_n, tile_k = plan.config.tile
-    tiles_m, tiles_n = plan.grid
-    operands, mma = plan.operands, plan.mma
-    group = tuple(var(f"group_{axis}") for axis in "xyz")
-    subgroup = var("wave")
-    m0, n0, kb = var("m0"), var("n0"), var("kb")
+    def build(self, result: View, bias: View | None, name: str) -> Kernel:
+        plan, part = self.plan, self.part
+        tile_m, tile_n, _ = plan.config.tile
+        tiles_m, tiles_n = part.grid
+        total = var("acc_total", self.mma.acc_type)
+        buffers = (part.of_m.view, part.of_n.view, *([bias] if bias else []), result)
+        params: dict[Global, None] = dict.fromkeys(v.memory for v in buffers)
+        return Kernel(
+            name,
+            tuple(params),
+            (tiles_m * tiles_n, plan.config.slices, 1),
+            plan.subgroups,
+            plan.facts.subgroup_size,
+            self.group,
+            var("wave"),
+            (part.of_n.tile, part.of_m.tile),
+            st.block(
+                st.Let(self.m0, self.group[0] // tiles_n * tile_m),
+                st.Let(self.n0, self.group[0] % tiles_n * tile_n),
+                self._loop(total),
+                *self._store(total, result, bias),
+            ),
+        )
 
-    acc, product = var("acc", mma.acc_type), var("acc_next", mma.acc_type)
-    total = var("acc_total", mma.acc_type)
-    a, b = var("wei_frag", mma.a_type), var("src_frag", mma.b_type)
-    slot: Expr = const(0)
-    body = st.block(
-        st.Barrier(site("release")),
-        st.Copy(plan.weights_tile, slot, operands.weights, (n0, kb * tile_k), plan.weights_copy, site("copy", "wei")),
-        st.Copy(plan.pixels_tile, slot, operands.pixels, (m0, kb * tile_k), plan.pixels_copy, site("copy", "src")),
-        st.Barrier(site("publish")),
-        st.LoadShared(a, plan.weights_tile, slot, mma.a, site("fragment", "wei")),
-        st.LoadShared(b, plan.pixels_tile, slot, mma.b, site("fragment", "src")),
-        st.Let(product, Mma(mma, acc, a, b)),
-    )
-    loop = st.For(
-        kb, const(0), const(plan.k_blocks), (acc,), (zeros(mma.acc_type),), body, (product,), (total,), K_LOOP
-    )
-    out_type = vector(scalar(plan.problem.dst_type), mma.d.registers)
-    store = st.StoreView(operands.result, (n0, m0), total.to(out_type), mma.d, site("store", "dst"))
-    return Kernel(
-        kernel_name(plan, "main"),
-        (operands.pixels.memory, operands.weights.memory, operands.result.memory),
-        (tiles_m * tiles_n, 1, 1),
-        plan.subgroups,
-        plan.facts.subgroup_size,
-        group,
-        subgroup,
-        (plan.weights_tile, plan.pixels_tile),
-        st.block(
-            st.Let(m0, group[0] // tiles_n * tile_m),
-            st.Let(n0, group[0] % tiles_n * tile_n),
-            loop,
-            store,
-        ),
-    )
+    def _loop(self, total: Var) -> st.For:
+        """The sum over the K blocks of this slice."""
+        part, mma = self.part, self.mma
+        kb = var("kb")
+        block: Expr = kb
+        if self.plan.config.slices > 1:
+            block = kb + self.group[1] * part.k_blocks
+        k0 = block * self.plan.config.tile[2]
+        acc, product = var("acc", mma.acc_type), var("acc_next", mma.acc_type)
+        of_n, of_m = part.of_n, part.of_m
+        a = var(f"{of_n.view.memory.name}_frag", mma.a_type)
+        b = var(f"{of_m.view.memory.name}_frag", mma.b_type)
+        body = st.block(
+            st.Barrier(self.site("release")),
+            self._copy(of_n, (self.n0, k0)),
+            self._copy(of_m, (self.m0, k0)),
+            st.Barrier(self.site("publish")),
+            self._fragment(a, of_n),
+            self._fragment(b, of_m),
+            st.Let(product, Mma(mma, acc, a, b)),
+        )
+        carried = (acc,), (zeros(mma.acc_type),)
+        return st.For(kb, const(0), const(part.k_blocks), *carried, body, (product,), (total,), K_LOOP)
+
+    def _copy(self, operand: Operand, coords: tuple[Expr, Expr]) -> st.Copy:
+        copy, site = operand.copy, self.site("copy", operand.view.memory.name)
+        return st.Copy(operand.tile, const(0), operand.view, coords, copy.loaded, copy.stored, site)
+
+    def _fragment(self, v: Var, operand: Operand) -> st.LoadShared:
+        site = self.site("fragment", operand.view.memory.name)
+        return st.LoadShared(v, operand.tile, const(0), operand.fragment, site)
+
+    def _store(self, total: Var, result: View, bias: View | None) -> list[st.Stmt]:
+        """What becomes of the sums of a tile."""
+        name, layout = result.memory.name, self.mma.d
+        out: list[st.Stmt] = []
+        value: Expr = total
+        row: Expr = self.m0
+        if bias is not None:
+            few, order = _along(self.mma, "i" if bias.axes[0] == result.axes[0] else "j")
+            held = var("bias", vector(bias.memory.elem, few.registers))
+            out.append(st.LoadView(held, bias, (self.n0, self.m0), few, self.site("load", bias.memory.name)))
+            value = total + Shuffle(held, order)
+        if self.plan.meeting is Meeting.WORKSPACE:
+            row = self.m0 + self.group[1] * (self.part.grid[0] * self.plan.config.tile[0])
+        how = st.AddView if self.plan.meeting is Meeting.ATOMIC else st.StoreView
+        stored = value.to(vector(result.memory.elem, layout.registers))
+        return [*out, how(result, (self.n0, row), stored, layout, self.site("store", name))]
+
+
+def _along(mma: MmaTile, side: str) -> tuple[Fragment, tuple[int, ...]]:
+    """The layout of what is the same all along the other side: the accumulator's without that side's registers.
+
+    With it, for each register of the accumulator the one that belongs to it.
+    """
+    digits: list[Digit] = []
+    registers = 1
+    for d in mma.d.digits:
+        if d.space is not Space.REGISTER:
+            digits.append(d)
+        elif d.dim == side:
+            digits.append(attrs.evolve(d, stride=registers))
+            registers *= d.size
+    few = Fragment(mma.d.dims, tuple(digits))
+    place = {few.coords(0, 0, r)[side]: r for r in range(registers)}
+    return few, tuple(place[mma.d.coords(0, 0, r)[side]] for r in range(mma.d.registers))

@@ -18,48 +18,21 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import Finding
 from convgen.backends.target import Emitted, Target
 from convgen.choose import Candidate, candidates
-from convgen.code import Code, KernelCost, Region
+from convgen.code import Code, KernelCost
 from convgen.config import Config
-from convgen.conv import build_program
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import ConvgenError, DoesNotFit, UserError
 from convgen.ir.memory import Global
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel
 from convgen.ir.program import Program as IrProgram
+from convgen.launches import Tiles
+from convgen.launches import build as build_launches
 from convgen.matmul import Problem
 from convgen.passes import pipeline
 from convgen.plan import Plan, check_supported, make_plan
 from convgen.reference import unpack
 from convgen.verify import execute
-
-
-@attrs.frozen
-class Tiles:
-    """Output tiles of a one-tile-a-workgroup kernel: tile number = workgroup id."""
-
-    output: str
-    shape: tuple[int, int]  #: M, N of the output
-    size: tuple[int, int]  #: M, N of a tile
-
-    @property
-    def grids(self) -> tuple[tuple[int, int], ...]:
-        """The one part."""
-        (m, n), (tile_m, tile_n) = self.shape, self.size
-        return ((-(-m // tile_m), -(-n // tile_n)),)
-
-    def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
-        """The one workgroup of the one launch."""
-        return ((tile,),)
-
-    def regions(self, part: int, tile: int) -> tuple[Region, ...]:
-        """Rows and columns of the output matrix."""
-        at = divmod(tile, self.grids[part][1])
-        rows, columns = (
-            np.arange(place * size, min((place + 1) * size, whole))
-            for place, size, whole in zip(at, self.size, self.shape)
-        )
-        return (Region(self.output, rows, columns),)
 
 
 @attrs.frozen
@@ -105,6 +78,7 @@ class Program:
     scalars: Scalars = attrs.Factory(dict)
     passed: Mapping[str, str] = attrs.Factory(dict)
     trail: list[tuple[Kernel, str | None]] = attrs.Factory(list)
+    tiles: Tiles | None = None
     _rest: Iterator[Candidate] = attrs.Factory(lambda: iter(()))
 
     def __str__(self) -> str:
@@ -123,7 +97,8 @@ class Program:
         found = _first_plan(self.problem, self.target, self._rest, self.options)
         if found is None:
             return False
-        (self.plan, self.attempt), self.ir = found, build_program(found[0])
+        self.plan, self.attempt = found
+        self.ir, self.tiles = build_launches(self.plan)
         return True
 
 
@@ -158,9 +133,9 @@ def build(
         if found is None:
             raise DoesNotFit("no config fits, not even the last one")
         planned = perf_counter()
-        program = build_program(found[0])
+        program, tiles = build_launches(found[0])
     stages = {"plan": planned - start, "build": perf_counter() - planned}
-    return Program(chosen, program, options, stages, problem, *found, rest=rest)
+    return Program(chosen, program, options, stages, problem, *found, tiles=tiles, rest=rest)
 
 
 def wrap(
@@ -199,7 +174,7 @@ def _first_plan(
 
 
 def _planned(plan: Plan, score: float | None) -> Attempt:
-    return Attempt(plan.config, score, plan.registers, plan.weights_tile.bytes + plan.pixels_tile.bytes)
+    return Attempt(plan.config, score, plan.registers, plan.lds_bytes)
 
 
 def _tell(options: Options, attempt: Attempt) -> Attempt:
@@ -227,7 +202,7 @@ def compile(program: Program | Kernel | KernelBuilder, target: str = "gfx942", s
 
 def _compile(program: Program) -> Code:
     stages = dict(program.stages)
-    target, plan = program.target, program.plan
+    target = program.target
     with compiling():
         emitted = [_emit(program, kernel, stages) for kernel in program.ir.kernels]
     if program.attempt is not None:
@@ -246,13 +221,9 @@ def _compile(program: Program) -> Code:
         record,
         {e.name: KernelCost(e.registers, e.lds_bytes) for e in emitted},
         stages,
-        None if plan is None else _tiles(plan),
+        program.tiles,
         {f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},
     )
-
-
-def _tiles(plan: Plan) -> Tiles:
-    return Tiles("dst", (plan.operands.m, plan.operands.n), plan.config.tile[:2])
 
 
 def _most_registers(emitted: Sequence[Emitted]) -> dict[str, int]:

@@ -1,198 +1,205 @@
 """From problem and config to everything the builder needs; what does not fit is said here.
 
-A plan fixes views, fragments, shared tiles and the grid, and estimates registers. `Unsupported` concerns the problem,
+A plan fixes views, fragments, shared tiles and grids, and estimates registers. `Unsupported` concerns the problem,
 `DoesNotFit` the config.
 """
 
 from __future__ import annotations
 
+from enum import Enum
+
 import attrs
 
 from convgen import views
 from convgen.config import Config
+from convgen.copies import CHUNK_BYTES, Split, divide, split_copy
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Digit, Fragment, Space
-from convgen.ir.memory import Dim, Shared
+from convgen.ir.fragment import Fragment
+from convgen.ir.memory import Shared, View
 from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.ir.types import Type, scalar
 from convgen.matmul import Problem
 from convgen.passes.swizzle import find_swizzle
-from convgen.problem import Conv, Direction
-
-#: One chunk is what a lane brings into shared memory in one write, and reads as one fragment part.
-CHUNK_BYTES = 16
-
-_OUTPUT_TYPES = ("f16", "bf16", "f32")
+from convgen.problem import Conv
+from convgen.views import Product
 
 
 def check_supported(problem: Problem, facts: TargetFacts) -> None:
     """Raise Unsupported, in one line, for problems outside what convgen generates so far."""
-    if isinstance(problem, Conv):
-        _check_convolution(problem)
-    inputs = {atom.ab.name for atom in facts.atoms}
-    if problem.src_type != problem.wei_type or problem.src_type not in inputs or problem.dst_type not in _OUTPUT_TYPES:
-        types = f"{problem.src_type}:{problem.wei_type}:{problem.dst_type}"
-        raise Unsupported(
-            f"given --dt={types}, wanted src and wei both one of {', '.join(sorted(inputs))} and "
-            f"dst one of {', '.join(_OUTPUT_TYPES)} on {facts.name}"
-        )
-    layouts = {"--stag": problem.src_layout, "--wtag": problem.wei_layout, "--dtag": problem.dst_layout}
-    for knob, layout in layouts.items():
-        if not layout.is_plain:
-            raise Unsupported(f"given {knob}={layout.tag}, wanted a plain layout: blocked ones are not generated yet")
-
-
-def _check_convolution(problem: Conv) -> None:
-    if problem.direction not in (Direction.FWD_D, Direction.FWD_I):
-        bias = " (bias)" if problem.direction.has_bias else ""
-        raise Unsupported(
-            f"given --dir={problem.direction.value}{bias}, wanted FWD_D or FWD_I: others are not generated yet"
-        )
-    if problem.groups != 1:
+    if isinstance(problem, Conv) and problem.groups != 1:
         raise Unsupported(f"given g{problem.groups}, wanted g1: grouped convolution is not generated yet")
-    if problem.ndims != 4:
-        raise Unsupported(f"given a {problem.ndims - 2}-D convolution, wanted a 2-D one: others are not generated yet")
+    inputs, (output, *_) = [t.dtype for t in problem.inputs if t.name != "bia"], problem.outputs
+    known = dict.fromkeys(atom.ab.name for atom in facts.atoms)
+    outputs = _output_types(inputs[0])
+    if inputs[0] != inputs[1] or inputs[0] not in known or output.dtype not in outputs:
+        given = " and ".join(dict.fromkeys(inputs))
+        raise Unsupported(
+            f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
+            f"{', '.join(sorted(known))} and {output.name} one of {', '.join(outputs)} on {facts.name}"
+        )
+    for tensor in problem.tensors:
+        if not tensor.layout.is_plain:
+            raise Unsupported(
+                f"given {tensor.name} of layout {tensor.layout.tag}, "
+                "wanted a plain one: blocked layouts are not generated yet"
+            )
+
+
+def _output_types(inputs: str) -> tuple[str, ...]:
+    return ("f64",) if inputs == "f64" else ("f16", "bf16", "f32")
+
+
+class Meeting(Enum):
+    """How the slices of K become one result."""
+
+    ALONE = "there is one slice"
+    ATOMIC = "each adds to the result, which begins as zero or the bias"
+    WORKSPACE = "each has a part of a workspace; a second kernel sums them in order"
+
+
+@attrs.frozen
+class Operand:
+    """One input of a product on its way: from a view through a shared tile into fragments."""
+
+    view: View
+    tile: Shared
+    copy: Split
+    fragment: Fragment
+
+
+@attrs.frozen
+class Part:
+    """One matrix product of the problem."""
+
+    product: Product
+    of_n: Operand
+    of_m: Operand
+    grid: tuple[int, int]  #: tiles along M and N
+    k_blocks: int  #: that one slice sums
 
 
 @attrs.frozen
 class Plan:
-    """All decisions about one kernel."""
+    """All decisions about the kernels of one problem."""
 
     problem: Problem
     config: Config
     facts: TargetFacts
-    operands: views.Operands
     mma: MmaTile
-    grid: tuple[int, int]  #: tiles along M and N
-    k_blocks: int
-    weights_tile: Shared  #: rows are output channels
-    pixels_tile: Shared
-    weights_copy: Fragment
-    pixels_copy: Fragment
+    parts: tuple[Part, ...]
+    meeting: Meeting
     registers: int  #: estimate, vector registers a lane (accumulators included)
 
     @property
     def subgroups(self) -> int:
         return self.config.waves[0] * self.config.waves[1]
 
+    @property
+    def lds_bytes(self) -> int:
+        """The most shared memory that a workgroup takes."""
+        return max((p.of_n.tile.bytes + p.of_m.tile.bytes for p in self.parts), default=0)
+
+    @property
+    def acc_type(self) -> Type:
+        return scalar(self.problem.acc_type)
+
+
+def k_block(config: Config, elem_bytes: int) -> int:
+    """To a multiple of what the innermost run of K is padded."""
+    return {"split": config.tile[2], "chunk": CHUNK_BYTES // elem_bytes, "fused": 1}[config.taps]
+
+
+def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
+    """The matrix instructions for a problem's inputs and accumulator, in the target's order of preference."""
+    rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
+    fitting = [a for a in facts.atoms if a.ab.name == problem.inputs[0].dtype]
+    return [a for a in fitting if not a.rounds_to or a.rounds_to == rounded]
+
 
 def _atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
-    for atom in facts.atoms:
-        if (atom.rows, atom.cols, atom.k) == config.mma and atom.ab.name == problem.src_type:
+    for atom in input_atoms(problem, facts):
+        if (atom.rows, atom.cols, atom.k) == config.mma:
             return atom
     shape = "x".join(map(str, config.mma))
-    raise DoesNotFit(f"{facts.name} has no {shape} matrix instruction for {problem.src_type}")
-
-
-def _divide(what: str, total: int, part: int) -> int:
-    count, rest = divmod(total, part)
-    if rest or not count:
-        raise DoesNotFit(f"{what}: {total} is not a multiple of {part}")
-    return count
-
-
-def copy_split(rows: int, cols: int, elem_bytes: int, lanes: int, subgroups: int) -> Fragment:
-    """How a workgroup shares the copy of a rows x cols tile: a lane takes whole chunks, neighbours along the row."""
-    chunk = CHUNK_BYTES // elem_bytes
-    across = _divide("chunks of a row", cols, chunk)
-    if across > lanes:
-        raise DoesNotFit(f"a row of {across} chunks is longer than {lanes} lanes")
-    down = lanes // across
-    rounds = _divide("rows copied a round", rows, down * subgroups)
-    return Fragment(
-        ("row", "k"),
-        (
-            Digit("k", chunk, Space.REGISTER, 1),
-            Digit("k", across, Space.LANE, 1),
-            Digit("row", down, Space.LANE, across),
-            Digit("row", subgroups, Space.SUBGROUP, 1),
-            Digit("row", rounds, Space.REGISTER, chunk),
-        ),
-    )
+    raise DoesNotFit(f"{facts.name} has no {shape} matrix instruction for {problem.inputs[0].dtype}")
 
 
 def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     """The plan; raises DoesNotFit where the config does not suit problem or target."""
-    tile_m, tile_n, tile_k = config.tile
-    waves_m, waves_n = config.waves
-    atom = _atom(problem, config, facts)
-    subgroups = waves_m * waves_n
+    subgroups = config.waves[0] * config.waves[1]
     if subgroups > facts.max_subgroups:
         raise DoesNotFit(f"{subgroups} waves, at most {facts.max_subgroups} make a workgroup")
     if config.acc == "a" and not facts.accumulators:
         raise DoesNotFit(f"{facts.name} has no accumulator registers")
+    mma = _mma(_atom(problem, config, facts), config)
+    block = k_block(config, mma.atom.ab.bytes)
+    parts = tuple(_part(p, mma, config, facts) for p in views.products(problem, block))
+    meeting = _meeting(problem, config)
+    plan = Plan(problem, config, facts, mma, parts, meeting, 0)
+    if plan.lds_bytes > facts.shared_bytes:
+        raise DoesNotFit(f"{plan.lds_bytes} bytes of shared memory, at most {facts.shared_bytes}")
+    plan = attrs.evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
+    _check_registers(plan)
+    return plan
 
-    steps = _divide("tile K over the instruction's K", tile_k, atom.k)
+
+def _mma(atom: MmaAtom, config: Config) -> MmaTile:
+    tile_m, tile_n, tile_k = config.tile
+    waves_m, waves_n = config.waves
+    steps = divide("tile K over the instruction's K", tile_k, atom.k)
     pack = max(1, min(steps, CHUNK_BYTES // (atom.a.registers * atom.ab.bytes)))
-    mma = MmaTile(
+    return MmaTile(
         atom,
-        _divide("tile N over waves x rows", tile_n, waves_n * atom.rows),
-        _divide("tile M over waves x cols", tile_m, waves_m * atom.cols),
+        divide("tile N over waves x rows", tile_n, waves_n * atom.rows),
+        divide("tile M over waves x cols", tile_m, waves_m * atom.cols),
         steps,
         pack if steps % pack == 0 else 1,
         waves_n,
         waves_m,
         config.acc,
     )
-    operands = views.operands(problem, tile_k if config.taps == "split" else 1)
-    k_blocks = -(-operands.k // tile_k)
-
-    split = {rows: copy_split(rows, tile_k, atom.ab.bytes, facts.subgroup_size, subgroups) for rows in (tile_m, tile_n)}
-    weights_tile = _shared("wei_tile", tile_n, tile_k, mma.a, split[tile_n], config.slots, atom, facts)
-    pixels_tile = _shared("src_tile", tile_m, tile_k, mma.b, split[tile_m], config.slots, atom, facts)
-    lds = weights_tile.bytes + pixels_tile.bytes
-    if lds > facts.shared_bytes:
-        raise DoesNotFit(f"{lds} bytes of shared memory, at most {facts.shared_bytes}")
-
-    plan = Plan(
-        problem,
-        config,
-        facts,
-        operands,
-        mma,
-        (-(-operands.m // tile_m), -(-operands.n // tile_n)),
-        k_blocks,
-        weights_tile,
-        pixels_tile,
-        split[tile_n],
-        split[tile_m],
-        0,
-    )
-    plan = attrs.evolve(plan, registers=_estimate_registers(plan))
-    _check_registers(plan)
-    return plan
 
 
-def _shared(
-    name: str, rows: int, cols: int, read: Fragment, write: Fragment, slots: int, atom: MmaAtom, facts: TargetFacts
-) -> Shared:
-    swizzle = find_swizzle(cols, atom.ab, CHUNK_BYTES, read, write, facts)
-    return Shared(name, atom.ab, rows, cols, cols * atom.ab.bytes, slots, swizzle, CHUNK_BYTES)
+def _meeting(problem: Problem, config: Config) -> Meeting:
+    if config.slices == 1:
+        return Meeting.ALONE
+    adds = problem.outputs[0].dtype == problem.acc_type
+    return Meeting.ATOMIC if adds and not problem.deterministic else Meeting.WORKSPACE
 
 
-def message_elems(inner: Dim, elem_bytes: int) -> int:
-    """Elements along K that one load can bring: all of them exist, lie side by side and start aligned."""
-    chunk = CHUNK_BYTES // elem_bytes
-    while chunk > 1 and (inner.size % chunk or inner.padded % chunk):
-        chunk //= 2
-    return chunk
+def _part(product: Product, mma: MmaTile, config: Config, facts: TargetFacts) -> Part:
+    tile_m, tile_n, tile_k = config.tile
+    of_n = _operand(product.of_n, tile_n, mma.a, config, facts)
+    of_m = _operand(product.of_m, tile_m, mma.b, config, facts)
+    grid = (-(-product.m // tile_m), -(-product.n // tile_n))
+    blocks = -(-product.k // tile_k)
+    return Part(product, of_n, of_m, grid, -(-blocks // config.slices))
+
+
+def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
+    elem, cols = view.memory.elem, config.tile[2]
+    copy = split_copy(view, rows, cols, facts.subgroup_size, config.waves[0] * config.waves[1])
+    swizzle = find_swizzle(cols, elem, CHUNK_BYTES, fragment, copy.stored, facts)
+    name = f"{view.memory.name}_tile"
+    tile = Shared(name, elem, rows, cols, cols * elem.bytes, config.slots, swizzle, CHUNK_BYTES)
+    return Operand(view, tile, copy, fragment)
 
 
 def accumulator_registers(plan: Plan) -> int:
-    return plan.mma.d.registers
+    return plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
 
 
-def _estimate_registers(plan: Plan) -> int:
+def _estimate_registers(plan: Plan, part: Part) -> int:
     """Vector registers a lane: accumulators, fragments of a K block, copies in flight, addresses, a margin."""
-    atom, mma = plan.mma.atom, plan.mma
+    mma, elem = plan.mma, plan.mma.atom.ab.bytes
     sets = 2 if plan.config.slots > 1 else 1  # one is read while the other multiplies
-    fragments = sets * (mma.a.registers + mma.b.registers) * atom.ab.bytes // 4
-    chunks = (plan.weights_copy.registers + plan.pixels_copy.registers) * atom.ab.bytes // CHUNK_BYTES
-    elems = message_elems(plan.operands.k_inner, atom.ab.bytes)
-    per_chunk = CHUNK_BYTES // atom.ab.bytes // elems
-    in_flight = chunks * per_chunk * max(1, elems * atom.ab.bytes // 4)
-    addresses = chunks * per_chunk * 3 + 2 * mma.steps
-    return accumulator_registers(plan) + fragments + in_flight + addresses + 16
+    fragments = sets * (mma.a.registers + mma.b.registers) * elem // 4
+    copies = 0
+    for copy in (part.of_n.copy, part.of_m.copy):
+        messages = copy.loaded.registers // copy.message
+        copies += messages * (max(1, copy.message * elem // 4) + 3)
+    return accumulator_registers(plan) + fragments + copies + 2 * mma.steps + 16
 
 
 def _check_registers(plan: Plan) -> None:

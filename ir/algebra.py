@@ -34,6 +34,7 @@ from convgen.ir.expr import (
     Select,
     Shl,
     Shr,
+    Shuffle,
     Slice,
     Splat,
     Sub,
@@ -242,6 +243,10 @@ def _slice(s: Algebra, e: Slice) -> Expr | None:
     return None
 
 
+def _shuffle(s: Algebra, e: Shuffle) -> Expr | None:
+    return e.a if e.order == tuple(range(e.a.type.lanes)) else None
+
+
 def _pack(s: Algebra, e: Pack) -> Expr | None:
     return e.parts[0] if len(e.parts) == 1 and e.parts[0].type is e.type else None
 
@@ -259,7 +264,8 @@ _ALGORITHMS: dict[type[Expr], Callable[[Algebra, Any], Expr | None]] = {
     Cast: _cast,
     Uniform: _uniform,
     Slice: _slice,
+    Shuffle: _shuffle,
     Pack: _pack,
 }
 
-_MOVES = frozenset((Select, Cast, Uniform, Slice, Pack))
+_MOVES = frozenset((Select, Cast, Uniform, Slice, Shuffle, Pack))

@@ -201,9 +201,20 @@ class KernelBuilder:
         self.add(s.StoreView(view, _indices(coords), value, layout, self.site(stage)))
 
     def copy(
-        self, tile: Shared, view: View, coords: Sequence[Index], layout: Fragment, slot: Index = 0, stage: str = ""
+        self,
+        tile: Shared,
+        view: View,
+        coords: Sequence[Index],
+        layout: Fragment,
+        slot: Index = 0,
+        stage: str = "",
+        loaded: Fragment | None = None,
     ) -> None:
-        self.add(s.Copy(tile, _index(slot), view, _indices(coords), layout, self.site(stage)))
+        """A copy whose registers stand as `loaded` on the way; as `layout` unless said otherwise."""
+        self.add(s.Copy(tile, _index(slot), view, _indices(coords), loaded or layout, layout, self.site(stage)))
+
+    def add_view(self, view: View, coords: Sequence[Index], value: Expr, layout: Fragment, stage: str = "") -> None:
+        self.add(s.AddView(view, _indices(coords), value, layout, self.site(stage)))
 
     def load_shared(self, name: str, tile: Shared, layout: Fragment, slot: Index = 0, stage: str = "") -> Var:
         v = self.var(name, vector(tile.elem, layout.registers))
@@ -226,6 +237,9 @@ class KernelBuilder:
 
     def global_store(self, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0) -> None:
         self.add(s.GlobalStore(surface, _index(varying), _index(uniform), imm, value, self.site()))
+
+    def global_add(self, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0) -> None:
+        self.add(s.GlobalAdd(surface, _index(varying), _index(uniform), imm, value, self.site()))
 
     def shared_read(self, name: str, type: AnyType, tile: Shared, address: Index, imm: int = 0) -> Var:
         v = self.var(name, type)

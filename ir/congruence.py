@@ -24,6 +24,7 @@ from convgen.ir.expr import (
     Mul,
     Select,
     Shl,
+    Shuffle,
     Slice,
     Splat,
     Sub,
@@ -151,7 +152,7 @@ _RULES: dict[type[Expr], Callable[[Congruences, Any], Congruence]] = {
     And: _and,
     **dict.fromkeys((Min, Max, Select), _select),
     Cast: _cast,
-    **dict.fromkeys((Uniform, Splat, Slice), _same),
+    **dict.fromkeys((Uniform, Splat, Slice, Shuffle), _same),
 }
 
 _MAY_WRAP = frozenset((_add, _sub, _mul, _shl, _cast))

@@ -283,6 +283,11 @@ def _slice(ev: Evaluator, e: x.Slice) -> Value:
     return Value(a.data[part], None if a.poison is None else a.poison[part])
 
 
+def _shuffle(ev: Evaluator, e: x.Shuffle) -> Value:
+    a, order = ev(e.a), list(e.order)
+    return Value(a.data[:, order], None if a.poison is None else a.poison[:, order])
+
+
 def to_bytes(v: Value) -> tuple[Array, Mask | None]:
     """The bytes of each lane, `[width, bytes]`, and which of them are poison; 4-bit elements stand two a byte."""
     size = v.data.dtype.itemsize
@@ -376,6 +381,7 @@ _RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     x.Uniform: _uniform,
     x.Splat: _splat,
     x.Slice: _slice,
+    x.Shuffle: _shuffle,
     x.Pack: _pack,
     x.Mma: _mma,
 }

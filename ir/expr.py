@@ -375,6 +375,20 @@ class Slice(Expr):
 
 
 @node
+class Shuffle(Expr):
+    """The vector of elements `order[0]`, `order[1]`, … of the vector `a`; elements may be left out or repeated."""
+
+    a: Expr
+    order: tuple[int, ...]
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        if not self.order or not all(0 <= i < self.a.type.lanes for i in self.order):
+            raise UserError(f"shuffle: elements {self.order} of {self.a.type}")
+        set_derived(self, "type", vector(self.a.type.elem, len(self.order)))
+
+
+@node
 class Mma(Expr):
     """`acc + a * b` on whole fragments; `op` (an `ir.mma.MmaTile`) gives the tile's atoms and layouts."""
 

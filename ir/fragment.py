@@ -98,6 +98,17 @@ class Fragment:
             scale[d.dim] *= d.size
         return number[Space.SUBGROUP], number[Space.LANE], number[Space.REGISTER]
 
+    def order_of(self, other: Fragment) -> tuple[int, ...]:
+        """For each register of `other` the register here that holds the same element.
+
+        UserError unless every lane holds the same elements in both layouts.
+        """
+        shared = (Space.SUBGROUP, Space.LANE)
+        owners = [[number[space] for space in shared] for number in (_strides(self), _strides(other))]
+        if self.dims != other.dims or self.shape != other.shape or owners[0] != owners[1]:
+            raise UserError(f"fragments {self} and {other}: lanes hold different elements")
+        return tuple(self.owner(other.coords(0, 0, register))[2] for register in range(other.registers))
+
     def contiguous(self, dim: str) -> int:
         """How many consecutive registers, from 0, hold consecutive positions of `dim` (its innermost digits)."""
         run = 1
@@ -130,6 +141,17 @@ class Fragment:
 
     def __str__(self) -> str:
         return " ".join(f"{d.dim}{d.size}{d.space.value}{d.stride}" for d in self.digits)
+
+
+def _strides(layout: Fragment) -> dict[Space, list[tuple[str, int, int, int]]]:
+    """The digits of each space with the step along their dimension that they count: (dim, step, size, stride)."""
+    found: dict[Space, list[tuple[str, int, int, int]]] = {space: [] for space in Space}
+    scale = dict.fromkeys(layout.dims, 1)
+    for d in layout.digits:
+        if d.size > 1:
+            found[d.space].append((d.dim, scale[d.dim], d.size, d.stride))
+        scale[d.dim] *= d.size
+    return {space: sorted(digits) for space, digits in found.items()}
 
 
 def _innermost(dim: str, size: int) -> tuple[Digit, ...]:

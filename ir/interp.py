@@ -270,6 +270,12 @@ class _Subgroup:
         _agree(at[exists], value.data[exists].view(f"u{memory.itemsize}"), f"buffer {node.view.memory.name}")
         memory[at[exists]] = value.data[exists]
 
+    def add_view(self, node: s.AddView) -> None:
+        at, exists = self.places(node.view, node.coords, node.layout)
+        value = self.ev(node.value)
+        Value(value.data, None if value.poison is None else value.poison & exists).decided("an added value")
+        np.add.at(self.elements(node.view.memory), at[exists], value.data[exists])
+
     def copy(self, node: s.Copy) -> None:
         self.put(node.tile, node.slot, node.layout, self.view_tile(node.view, node.coords, node.layout))
 
@@ -322,6 +328,17 @@ class _Subgroup:
         _agree(at[inside], raw[inside], "a buffer")
         buffer[at[inside]] = raw[inside]
 
+    def global_add(self, node: s.GlobalAdd) -> None:
+        value = self.ev(node.value)
+        elem = node.value.type.elem
+        data = value.data.reshape(self.ev.width, -1)
+        buffer, at, inside = self.window(node, data.shape[1] * elem.bytes)
+        first, there = at[:, :: elem.bytes] // elem.bytes, inside[:, :: elem.bytes]
+        poison = None if value.poison is None else value.poison.reshape(data.shape)
+        Value(data, None if poison is None else poison & there).decided("an added value")
+        whole = len(buffer) // elem.bytes * elem.bytes
+        np.add.at(buffer[:whole].view(elem.numpy), first[there], data[there])
+
     def shared_bytes(self, node: s.SharedRead | s.SharedWrite, size: int) -> Array:
         return (self.integers(node.address, "a shared address") + node.imm)[:, None] + np.arange(size)
 
@@ -341,11 +358,13 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Subgroup, Any], None]] = {
     s.Let: _Subgroup.let,
     s.LoadView: _Subgroup.load_view,
     s.StoreView: _Subgroup.store_view,
+    s.AddView: _Subgroup.add_view,
     s.Copy: _Subgroup.copy,
     s.LoadShared: _Subgroup.load_shared,
     s.StoreShared: _Subgroup.store_shared,
     s.GlobalLoad: _Subgroup.global_load,
     s.GlobalStore: _Subgroup.global_store,
+    s.GlobalAdd: _Subgroup.global_add,
     s.SharedRead: _Subgroup.shared_read,
     s.SharedWrite: _Subgroup.shared_write,
 }

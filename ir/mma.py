@@ -27,6 +27,7 @@ class MmaAtom:
     b: Fragment
     d: Fragment
     passes: int
+    rounds_to: str = ""  #: the type to which the inputs are rounded first, if they are
 
 
 def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:

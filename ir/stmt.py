@@ -143,18 +143,28 @@ class StoreView(Stmt):
 
 
 @node
+class AddView(StoreView):
+    """Add the fragment `value` to the tile of `view`, element by element, each addition atomic in the whole grid."""
+
+
+@node
 class Copy(Stmt):
     """Bring the tile of `view` at `coords` into slot `slot` of `tile`, the work split over the workgroup as `layout`.
 
-    One statement with a load and a store stage: lowered through registers, or to an asynchronous message.
+    One statement with a load and a store stage: lowered through registers, or to an asynchronous message. On the way
+    each lane's registers stand as `loaded`, which may order them in another way: as memory does.
     """
 
     tile: Shared
     slot: Expr
     view: View
     coords: tuple[Expr, ...]
+    loaded: Fragment
     layout: Fragment
     site: Site
+
+    def infer(self) -> None:
+        self.loaded.order_of(self.layout)
 
 
 @node
@@ -204,6 +214,11 @@ class GlobalStore(Stmt):
     imm: int
     value: Expr
     site: Site
+
+
+@node
+class GlobalAdd(GlobalStore):
+    """Add `value` to what stands there, each element atomically; outside the surface it is dropped."""
 
 
 @node

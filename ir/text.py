@@ -265,6 +265,7 @@ _EXPRESSIONS: dict[type[Expr], Callable[[_Printer, Any], str]] = {
     x.Splat: lambda p, e: f"{e.dtype}({_args(p, e.a)})",
     x.Pack: lambda p, e: f"{e.dtype}.pack({_args(p, *e.parts)})",
     x.Slice: lambda p, e: f"{p.inline(e.a, _ATOM)}[{e.start}:{e.start + e.count}]",
+    x.Shuffle: lambda p, e: f"{p.inline(e.a, _ATOM)}[{', '.join(map(str, e.order))}]",
     x.Mma: lambda p, e: f"mma.{e.op.atom.name}({_args(p, e.acc, e.a, e.b)})",
     x.Surface: lambda p, e: f"surface({e.buffer.name}, {_args(p, e.shift, e.extent)})",
 }
@@ -275,14 +276,20 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Printer, Any], str]] = {
     s.Barrier: lambda p, n: "barrier",
     s.LoadView: lambda p, n: f"{p.binder(n.var)} = load {p.at(n)} as {n.layout}",
     s.StoreView: lambda p, n: f"store {p.at(n)} = {p.expr(n.value)} as {n.layout}",
-    s.Copy: lambda p, n: f"copy {p.slot(n)} = {p.at(n)} as {n.layout}",
+    s.AddView: lambda p, n: f"add {p.at(n)} += {p.expr(n.value)} as {n.layout}",
+    s.Copy: lambda p, n: f"copy {p.slot(n)} = {p.at(n)} as {n.layout}{_reordered(n)}",
     s.LoadShared: lambda p, n: f"{p.binder(n.var)} = load {p.slot(n)} as {n.layout}",
     s.StoreShared: lambda p, n: f"store {p.slot(n)} = {p.expr(n.value)} as {n.layout}",
     s.GlobalLoad: lambda p, n: f"{p.binder(n.var)} = global {p.window(n)}",
     s.GlobalStore: lambda p, n: f"global {p.window(n)} = {p.expr(n.value)}",
+    s.GlobalAdd: lambda p, n: f"global {p.window(n)} += {p.expr(n.value)}",
     s.SharedRead: lambda p, n: f"{p.binder(n.var)} = shared {p.place(n)}",
     s.SharedWrite: lambda p, n: f"shared {p.place(n)} = {p.expr(n.value)}",
 }
+
+
+def _reordered(n: s.Copy) -> str:
+    return "" if n.loaded == n.layout else f", loaded as {n.loaded}"
 
 
 def _remark(site: Site | None) -> str:

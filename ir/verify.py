@@ -20,7 +20,7 @@ from convgen.ir.memory import Global, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt, show
-from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, surface, vector
+from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, surface, vector
 from convgen.ir.uniform import Uniformity, varying
 
 Level = Literal["tile", "message"]
@@ -320,6 +320,11 @@ def _stored(c: Checker, n: Any) -> str | None:
     return _elements(n.value.type, target.elem, n.layout)
 
 
+def _adds(c: Checker, n: Any) -> str | None:
+    elem = n.value.type.elem
+    return None if elem in (f32, f64) else f"atomic additions of {elem}, wanted f32 or f64"
+
+
 def _copied(c: Checker, n: s.Copy) -> str | None:
     if n.tile.elem is not n.view.memory.elem:
         return f"copy of {n.view.memory.elem} into a shared tile of {n.tile.elem}"
@@ -345,11 +350,13 @@ _STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.ExitIf: (_uniform("cond"), _exit),
     s.LoadView: (_view, _uniform("coords"), _fragment, _loaded),
     s.StoreView: (_view, _uniform("coords"), _fragment, _stored),
+    s.AddView: (_view, _uniform("coords"), _fragment, _stored, _adds),
     s.Copy: (_view, _declared, _uniform("coords", "slot"), _fragment, _copied),
     s.LoadShared: (_declared, _uniform("slot"), _fragment, _loaded),
     s.StoreShared: (_declared, _uniform("slot"), _fragment, _stored),
     s.GlobalLoad: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
+    s.GlobalAdd: (_surface, _offset("varying"), _uniform("uniform"), _message, _adds),
     s.SharedRead: (_declared, _offset("address"), _message),
     s.SharedWrite: (_declared, _offset("address"), _message),
 }
@@ -380,8 +387,9 @@ def _convertible(c: Checker, e: x.Conversion) -> str | None:
     return f"{show(e)}: a conversion from {e.a.type} to {e.type}" if wrong else None
 
 
-def _vector(c: Checker, e: x.Slice) -> str | None:
-    return None if isinstance(e.a.type, VectorType) else f"{show(e)}: a slice of {e.a.type}"
+def _vector(c: Checker, e: x.Slice | x.Shuffle) -> str | None:
+    what = type(e).__name__.lower()
+    return None if isinstance(e.a.type, VectorType) else f"{show(e)}: a {what} of {e.a.type}"
 
 
 def _condition(c: Checker, e: x.Select) -> str | None:
@@ -412,7 +420,7 @@ _EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
     **dict.fromkeys((x.Eq, x.Ne), _COMPARABLE),
     **dict.fromkeys((x.Cast, x.Saturate), (_convertible,)),
     x.Select: (_condition,),
-    x.Slice: (_vector,),
+    **dict.fromkeys((x.Slice, x.Shuffle), (_vector,)),
     x.Pack: (_packed,),
     x.Surface: (_window,),
     x.Mma: (_operand_layouts,),

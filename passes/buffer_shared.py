@@ -16,7 +16,7 @@ from __future__ import annotations
 import attrs
 
 from convgen.ir.error import VerifyError
-from convgen.ir.expr import Const, Expr, Var, const, var
+from convgen.ir.expr import Const, Expr, Shuffle, Var, const, var
 from convgen.ir.mutate import substitute
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Block, Copy, For, Let, LoadShared, LoadView, Site, Stmt, StoreShared, block
@@ -57,6 +57,11 @@ def _stages(loop: For) -> _Stages | None:
     if stmts[1 : len(copies) + 1] != copies or not isinstance(publish, Barrier):
         raise VerifyError(f"buffer_shared: loop {loop.label} is not barrier, copies, barrier, compute")
     return _Stages(release, copies, publish, rest)
+
+
+def _reordered(value: Expr, copy: Copy) -> Expr:
+    """What a copy loaded, in the order in which it is stored."""
+    return value if copy.loaded == copy.layout else Shuffle(value, copy.loaded.order_of(copy.layout))
 
 
 class _Pipeline:
@@ -140,14 +145,14 @@ class _Pipeline:
         held = self._held_vars()
         at = {self.loop.var: index}
         loads: list[Stmt] = [
-            LoadView(v, c.view, tuple(substitute(x, at) for x in c.coords), c.layout, self._site(c, "load"))
+            LoadView(v, c.view, tuple(substitute(x, at) for x in c.coords), c.loaded, self._site(c, "load"))
             for v, c in zip(held, self.stages.copies)
         ]
         return loads, held
 
     def _store(self, slot: int, held: tuple[Expr, ...]) -> list[Stmt]:
         return [
-            StoreShared(c.tile, const(slot), value, c.layout, self._site(c, "store"))
+            StoreShared(c.tile, const(slot), _reordered(value, c), c.layout, self._site(c, "store"))
             for c, value in zip(self.stages.copies, held)
         ]
 

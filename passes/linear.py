@@ -21,12 +21,16 @@ WHOLE_MESSAGE = 16  #: bytes; dims this long need not be merged for the sake of 
 
 @attrs.frozen
 class LinearDim:
-    """One dimension of an axis: `size` positions exist, it takes `padded`, `stride` bytes apart."""
+    """One dimension of an axis: `size` positions exist, it takes `padded`, `stride` bytes apart.
+
+    One that is `reversed` runs against memory: position 0 is farthest, `stride` is still positive.
+    """
 
     name: str
     size: int
     padded: int
     stride: int
+    reversed: bool = False
 
 
 @attrs.frozen
@@ -77,9 +81,19 @@ class LinearView:
     def unit_axis(self) -> int | None:
         """The axis whose innermost dimension is contiguous in memory."""
         for a, dims in enumerate(self.axes):
-            if dims[-1].stride == self.memory.elem.bytes:
+            if dims[-1].stride == self.memory.elem.bytes and not dims[-1].reversed:
                 return a
         return None
+
+    def makes_messages(self, run: int) -> bool:
+        """Whether aligned runs of that many positions of the unit axis lie side by side, aligned, all or none there."""
+        if self.unit_axis is None:
+            return run == 1
+        inner, align = self.axes[self.unit_axis][-1], min(4, run * self.memory.elem.bytes)
+        others = (d.stride for dims in self.axes for d in dims if d is not inner)
+        whole = inner.size % run == 0 and inner.padded % run == 0
+        together = all(h.is_constant_over(inner.name, run) for h in self.halos)
+        return whole and together and not any(s % align for s in (*others, self.base))
 
 
 @cache
@@ -98,9 +112,11 @@ def linearize(view: View) -> LinearView:
     for dims in view.axes:
         merged: list[LinearDim] = []
         for d in dims:
-            dim = LinearDim(d.name, d.size, d.padded, of_dim.get(d.name, 0))
+            stride = of_dim.get(d.name, 0)
+            dim = LinearDim(d.name, d.size, d.padded, abs(stride), stride < 0)
             last = merged[-1] if merged else None
-            if last and last.stride == dim.stride * dim.size == dim.stride * dim.padded:
+            turned = dim.reversed or (last and last.reversed)
+            if last and not turned and last.stride == dim.stride * dim.size == dim.stride * dim.padded:
                 through = [h.merged(last.name, dim, size) for h in halos]
                 if all(through):
                     halos = [h for h in through if h]
@@ -110,6 +126,7 @@ def linearize(view: View) -> LinearView:
         kept = [d for d in merged if d.padded != 1 or d.size != 1]
         axes.append(tuple(kept or merged[-1:]))
     base = size * sum(t.const * s for t, s in zip(view.index, strides))
+    base -= sum((d.size - 1) * d.stride for dims in axes for d in dims if d.reversed)
     return LinearView(view.memory, tuple(axes), base, tuple(halos))
 
 

@@ -6,6 +6,7 @@ fragments remain only as operands of `mma`. Element-wise work on a stored fragme
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -13,14 +14,14 @@ import attrs
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import VerifyError
-from convgen.ir.expr import Cast, Const, Expr, Pack, Saturate, Slice, Splat, Var, var
+from convgen.ir.expr import Binary, Cast, Const, Expr, Pack, Saturate, Shuffle, Slice, Splat, Var, var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator
 from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.linear import linearize
-from convgen.passes.messages import GlobalPlanner, shared_messages
+from convgen.passes.messages import GlobalMessage, GlobalPlanner, shared_messages
 from convgen.passes.ownership import private_tiles
 
 
@@ -80,10 +81,16 @@ class _Lowering(Mutator):
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
     def StoreView(self, s: st.StoreView) -> st.Stmt:
+        return self._stores(s, st.GlobalStore, self._planner(s).messages())
+
+    def AddView(self, s: st.AddView) -> st.Stmt:
+        return self._stores(s, st.GlobalAdd, self._planner(s).messages(widest=s.view.memory.elem.bytes))
+
+    def _stores(self, s: st.StoreView, how: type[st.GlobalStore], messages: Iterable[GlobalMessage]) -> st.Stmt:
         out: list[st.Stmt] = []
-        for m in self._planner(s).messages():
+        for m in messages:
             value = self._slice(s.value, m.start, m.count)
-            out.append(st.GlobalStore(m.surface, m.varying, m.uniform, m.imm, value, self.cloner.site(s.site)))
+            out.append(how(m.surface, m.varying, m.uniform, m.imm, value, self.cloner.site(s.site)))
         return st.block(*out)
 
     def _slice(self, e: Expr, start: int, count: int) -> Expr:
@@ -93,7 +100,13 @@ class _Lowering(Mutator):
                 return type(e)(vector(e.type.elem, count), self._slice(e.a, start, count))
             case Splat(dtype, a):
                 return Splat(vector(dtype.elem, count), a)
-            case Var() if isinstance(self.values.get(e), (Cast, Saturate, Splat)):
+            case Binary(a, b):
+                return type(e)(self._slice(a, start, count), self._slice(b, start, count))
+            case Shuffle(a, order):
+                part = order[start : start + count]
+                together = part == tuple(range(part[0], part[0] + count))
+                return self._slice(a, part[0], count) if together else Shuffle(a, part)
+            case Var() if isinstance(self.values.get(e), (Cast, Saturate, Splat, Binary, Shuffle)):
                 return self._slice(self.values[e], start, count)
         return Slice(e, start, count)
 
@@ -119,7 +132,7 @@ class _Lowering(Mutator):
     def StoreShared(self, s: st.StoreShared) -> st.Stmt:
         return st.block(
             *(
-                st.SharedWrite(s.tile, m.address, m.imm, Slice(s.value, m.start, m.count), self._slot_site(s))
+                st.SharedWrite(s.tile, m.address, m.imm, self._slice(s.value, m.start, m.count), self._slot_site(s))
                 for m in self._shared(s)
             )
         )

@@ -66,6 +66,13 @@ class _Position:
     def value(self) -> Expr:
         return self.uniform + self.varying + self.const
 
+    def reversed(self, size: int) -> _Position:
+        """The position counted from the other end; as one offset, for its parts would be negative."""
+        last = const(size - 1 - self.const)
+        if self.varying is ZERO:
+            return _Position(last - self.uniform, ZERO, 0)
+        return _Position(ZERO, last - self.uniform - self.varying, 0)
+
 
 ZERO = const(0)
 ONES = const(0xFFFFFFFF, u32)
@@ -91,7 +98,8 @@ class GlobalPlanner:
         """
         self.view, self.layout, self.facts, self.bounds, self.steady = view, layout, facts, bounds, steady
         self.coords = tuple(coords)
-        self.far = max(range(len(view.axes)), key=lambda axis: view.axes[axis][0].stride)
+        forward = [0 if dims[0].reversed else dims[0].stride for dims in view.axes]
+        self.far = forward.index(max(forward))
         self.origin = self._rebase()
         self.multiples = tuple(divisor(c, values) for c in coords)
         self.lane_part = _sum_parts(layout.partial(Space.SUBGROUP, subgroup), layout.partial(Space.LANE, Lane()))
@@ -165,27 +173,22 @@ class GlobalPlanner:
 
     # ------------------------------------------------------------ messages
 
-    def run(self) -> int:
+    def run(self, widest: int) -> int:
         """Elements a message: contiguous in registers and memory, aligned, and all there or none."""
         axis, elem = self.view.unit_axis, self.view.memory.elem.bytes
         if axis is None:
             return 1
-        name, inner = self.layout.dims[axis], self.view.axes[axis][-1]
-        others = [d.stride for dims in self.view.axes for d in dims if d is not inner]
-        run = self.layout.contiguous(name)
+        run = self.layout.contiguous(self.layout.dims[axis])
         while run > 1:
-            align = min(4, run * elem)
-            legal = run * elem in self.facts.global_widths
-            whole = inner.size % run == 0 and inner.padded % run == 0 and self.multiples[axis] % run == 0
-            together = all(h.is_constant_over(inner.name, run) for h in self.view.halos)
-            if legal and whole and together and all(s % align == 0 for s in (*others, self.view.base)):
+            legal = run * elem <= widest and run * elem in self.facts.global_widths
+            if legal and self.multiples[axis] % run == 0 and self.view.makes_messages(run):
                 break
             run -= 1 if run % 2 else run // 2
         return run
 
-    def messages(self) -> Iterator[GlobalMessage]:
-        """One message per run of registers, in register order."""
-        run = self.run()
+    def messages(self, widest: int = 16) -> Iterator[GlobalMessage]:
+        """One message per run of registers of at most `widest` bytes, in register order."""
+        run = self.run(widest)
         for start in range(0, self.layout.registers, run):
             positions = {k: v for a in range(len(self.view.axes)) for k, v in self._decode(a, start).items()}
             varying, uniform, imm = self._offset(positions)
@@ -199,7 +202,7 @@ class GlobalPlanner:
         imm = 0
         for dims in self.view.axes:
             for d in dims:
-                at = positions[d.name]
+                at = positions[d.name].reversed(d.size) if d.reversed else positions[d.name]
                 varying = _add(varying, _scale(at.varying, d.stride))
                 if self._is_steady(at.uniform):
                     varying = _add(varying, _scale(at.uniform, d.stride))
@@ -261,7 +264,7 @@ class GlobalPlanner:
                     continue
                 # Past the end of the buffer by the varying offset alone: soffset may not take part in the check.
                 alone = positions[d.name].uniform is ZERO or self._is_steady(positions[d.name].uniform)
-                shows = alone and d.size * d.stride >= last and self.origin is None
+                shows = alone and not d.reversed and d.size * d.stride >= last and self.origin is None
                 if not shows:
                     yield d, value
 

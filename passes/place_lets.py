@@ -17,13 +17,26 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Block, For, GlobalLoad, GlobalStore, If, Let, SharedRead, SharedWrite, Stmt, block
+from convgen.ir.stmt import (
+    Block,
+    For,
+    GlobalAdd,
+    GlobalLoad,
+    GlobalStore,
+    If,
+    Let,
+    SharedRead,
+    SharedWrite,
+    Stmt,
+    block,
+)
 from convgen.ir.types import Type, VectorType
 from convgen.ir.uniform import Uniformity, varying
 
 #: What a variable is called after the operand it first serves as: statement class -> field -> suffix.
 _ROLES: dict[type[Stmt], dict[str, str]] = {
     GlobalLoad: {"surface": "surface", "varying": "offset", "uniform": "step"},
+    GlobalAdd: {"surface": "surface", "varying": "offset", "uniform": "step"},
     GlobalStore: {"surface": "surface", "varying": "offset", "uniform": "step"},
     SharedRead: {"address": "read_address"},
     SharedWrite: {"address": "write_address"},

@@ -6,6 +6,7 @@ instruction counts one state, `s_nop n` counts n + 1.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import cache
@@ -21,8 +22,11 @@ from convgen.backends.machine import Function, Instruction, Reg, Unit
 class Event(Enum):
     """What a producer did to a register."""
 
-    MFMA_RESULT = "a matrix instruction writes it"
-    MFMA_ADDEND = "a matrix instruction reads it as srcC"
+    MFMA_RESULT = "a matrix instruction on narrow inputs writes it"
+    MFMA_F32_RESULT = "a matrix instruction on f32 writes it"
+    MFMA_F64_RESULT = "a matrix instruction on f64 writes it"
+    MFMA_ADDEND = "a matrix instruction on narrow inputs reads it as srcC"
+    MFMA_F32_ADDEND = "a matrix instruction on f32 reads it as srcC"
     VALU_VECTOR = "a vector instruction writes a vector register"
     VALU_PART = "a vector instruction writes part of a vector register"
     VALU_SCALAR = "a vector instruction writes a scalar register"
@@ -59,6 +63,15 @@ class Row:
 
 _TARGETS = ("gfx90a", "gfx942", "gfx950")
 
+_NONE = -64  #: a base that no number of passes lifts above zero
+
+#: The inputs of a matrix instruction, by the end of its mnemonic: what it leaves as result and as addend.
+_MATRIX_EVENTS = (
+    (re.compile(r"_?f64$"), Event.MFMA_F64_RESULT, None),
+    (re.compile(r"x\d_?f32$"), Event.MFMA_F32_RESULT, Event.MFMA_F32_ADDEND),
+    (re.compile(""), Event.MFMA_RESULT, Event.MFMA_ADDEND),
+)
+
 ROWS = (
     *(
         Row(Event.MFMA_RESULT, use, (3, 3, 4), 1)
@@ -67,6 +80,19 @@ ROWS = (
     Row(Event.MFMA_RESULT, Use.MFMA_C, (0, 1, 2), 1),
     Row(Event.MFMA_ADDEND, Use.VALU_WRITE, (-1, -1, -1), 1),
     Row(Event.MFMA_ADDEND, Use.MEMORY_WRITE, (-1, -1, -1), 1),
+    *(
+        Row(Event.MFMA_F32_RESULT, use, (3, 2, 2), 1)
+        for use in (Use.MFMA_AB, Use.VALU_READ, Use.VALU_WRITE, Use.MEMORY_READ, Use.MEMORY_WRITE)
+    ),
+    Row(Event.MFMA_F32_RESULT, Use.MFMA_C, (0, 0, 0), 1),
+    Row(Event.MFMA_F32_ADDEND, Use.VALU_WRITE, (-1, _NONE, _NONE), 1),
+    Row(Event.MFMA_F32_ADDEND, Use.MEMORY_WRITE, (-1, _NONE, _NONE), 1),
+    Row(Event.MFMA_F64_RESULT, Use.MFMA_AB, (3, 3, 3), 1),
+    Row(Event.MFMA_F64_RESULT, Use.MFMA_C, (1, 1, 1), 1),
+    Row(Event.MFMA_F64_RESULT, Use.VALU_READ, (3, 3, 3), 1),
+    Row(Event.MFMA_F64_RESULT, Use.VALU_WRITE, (11, 11, 11)),
+    Row(Event.MFMA_F64_RESULT, Use.MEMORY_READ, (18, 18, 18)),
+    Row(Event.MFMA_F64_RESULT, Use.MEMORY_WRITE, (11, 11, 11)),
     Row(Event.VALU_VECTOR, Use.MFMA_AB, (2, 2, 2)),
     Row(Event.VALU_VECTOR, Use.MFMA_C, (2, 2, 2)),
     Row(Event.VALU_VECTOR, Use.LANE_READ, (0, 1, 1)),
@@ -194,16 +220,21 @@ def _uses(i: Instruction, physical: Physical) -> Iterator[tuple[Use, Words]]:
         yield Use.MEMORY_WRITE, physical.written(i)
 
 
+@cache
+def _matrix_events(name: str) -> tuple[Event, Event | None]:
+    return next((made, taken) for end, made, taken in _MATRIX_EVENTS if end.search(name))
+
+
 def _marks(i: Instruction, physical: Physical) -> Iterator[tuple[Word, _Mark]]:
     """What an instruction leaves for later ones to respect."""
     unit = i.op.unit
     if unit is Unit.MATRIX:
-        written = physical.written(i)
-        result = _Mark(Event.MFMA_RESULT, i.op.busy, written)
+        written, (made, taken) = physical.written(i), _matrix_events(i.op.name)
+        result = _Mark(made, i.op.busy, written)
         yield from ((w, result) for w in written)
         addend = i.src[2]
-        if isinstance(addend, Reg) and physical.words(addend) != written:
-            read = _Mark(Event.MFMA_ADDEND, i.op.busy)
+        if taken and isinstance(addend, Reg) and physical.words(addend) != written:
+            read = _Mark(taken, i.op.busy)
             yield from ((w, read) for w in physical.words(addend))
     elif unit is Unit.VALU:
         scalar, vector = _Mark(Event.VALU_SCALAR), _Mark(Event.VALU_VECTOR)

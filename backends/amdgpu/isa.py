@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from convgen.backends.amdgpu.tables import FACTS, WAVE
+from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.machine import Opcode, Unit
+from convgen.ir.types import f32, f64
 
 _SCC = ("scc",)
 
@@ -19,7 +20,7 @@ _VALU = (
     "v_or3_b32 v_bfe_u32 v_perm_b32 v_cndmask_b32 v_readfirstlane_b32 v_accvgpr_read_b32 "
     "v_accvgpr_write_b32 v_cvt_f16_f32_e64 v_pack_b32_f16 v_cvt_pk_bf16_f32 v_cmp_lt_i32 v_cmp_le_i32 "
     "v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32 "
-    "v_bfe_i32 v_med3_i32 v_med3_f32 v_rndne_f32 v_rndne_f64 v_cvt_f32_i32 v_cvt_f32_u32 v_cvt_i32_f32 "
+    "v_add_f32 v_add_f64 v_bfe_i32 v_med3_i32 v_med3_f32 v_rndne_f32 v_rndne_f64 v_cvt_f32_i32 v_cvt_f32_u32 v_cvt_i32_f32 "
     "v_cvt_u32_f32 v_cvt_f32_f64 v_cvt_f64_f32 v_cvt_f64_i32 v_cvt_f64_u32 v_cvt_i32_f64 v_cvt_u32_f64 "
     "v_cvt_f32_f16_e64 v_cvt_f32_f16_sdwa v_cvt_f32_ubyte0 v_cvt_f32_ubyte1 v_cvt_f32_ubyte2 v_cvt_f32_ubyte3 "
     "v_cvt_pk_f16_f32 v_cvt_pk_f32_fp8 v_cvt_pk_f32_bf8 v_cvt_pk_f32_fp8_sdwa v_cvt_pk_f32_bf8_sdwa "
@@ -39,6 +40,9 @@ LOAD_WIDTH = {16: "dwordx4", 12: "dwordx3", 8: "dwordx2", 4: "dword", 2: "ushort
 STORE_WIDTH = {16: "dwordx4", 12: "dwordx3", 8: "dwordx2", 4: "dword", 2: "short", 1: "byte"}
 DS_READ_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "u16", 1: "u8"}
 DS_WRITE_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "b16", 1: "b8"}
+
+#: type -> atomic addition without a result, and the bytes of a lane
+GLOBAL_ADD = {f32: ("buffer_atomic_add_f32", 4), f64: ("buffer_atomic_add_f64", 8)}
 
 _LATENCY = {Unit.SHARED: 20, Unit.GLOBAL: 150, Unit.SCALAR_MEMORY: 50}
 
@@ -64,6 +68,8 @@ def _rows() -> dict[str, Opcode]:
         for lane_bytes, suffix in widths.items():
             busy = -(-lane_bytes * WAVE // SLOT_BYTES[unit])
             rows.append(Opcode(f"{name}_{suffix}", unit, _LATENCY[unit], busy))
+    for name, lane_bytes in GLOBAL_ADD.values():
+        rows.append(Opcode(name, Unit.GLOBAL, _LATENCY[Unit.GLOBAL], -(-lane_bytes * WAVE // SLOT_BYTES[Unit.GLOBAL])))
     rows += [Opcode(n, Unit.CONTROL) for n in ("s_waitcnt", "s_barrier", "s_nop", "s_endpgm", "s_branch")]
     rows += [Opcode(n, Unit.CONTROL, reads=_SCC) for n in ("s_cbranch_scc0", "s_cbranch_scc1")]
     return {row.name: row for row in rows}
@@ -73,9 +79,8 @@ OPCODES: dict[str, Opcode] = _rows()
 
 
 @cache
-def mfma(name: str) -> Opcode:
+def mfma(name: str, passes: int) -> Opcode:
     """The row of a matrix instruction: it blocks its pipe for its passes; its result is readable some passes later."""
-    passes = next(a.passes for facts in FACTS.values() for a in facts.atoms if a.name == name)
     return Opcode(name, Unit.MATRIX, latency=passes + 3, busy=passes, early_clobber=True)
 
 

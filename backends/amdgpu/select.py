@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convgen.backends.amdgpu.emitter import Emitter, signed
-from convgen.backends.amdgpu.isa import DS_READ_WIDTH, DS_WRITE_WIDTH, LOAD_WIDTH, STORE_WIDTH, is_inline
+from convgen.backends.amdgpu.isa import DS_READ_WIDTH, DS_WRITE_WIDTH, GLOBAL_ADD, LOAD_WIDTH, STORE_WIDTH, is_inline
 from convgen.backends.amdgpu.scalars import Scalars
 from convgen.backends.amdgpu.vectors import Parts, Vectors
 from convgen.backends.machine import Access, Function, Imm, Operand, Reg
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported, VerifyError
-from convgen.ir.expr import Add, Cast, Const, Expr, Mma, Mul, Pack, Slice, Splat, Surface, Var
+from convgen.ir.expr import Add, Cast, Const, Expr, Mma, Mul, Pack, Shuffle, Slice, Splat, Surface, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Global
 from convgen.ir.mutate import free_vars, postorder
@@ -191,10 +191,17 @@ class _Selector:
         return self.vectors.tuple_of(self.vectors.value(e))
 
     def _globalstore(self, s: st.GlobalStore) -> None:
+        self._write_global(s, f"buffer_store_{STORE_WIDTH[s.value.type.bits // 8]}")
+
+    def _globaladd(self, s: st.GlobalAdd) -> None:
+        if s.value.type.lanes != 1:
+            raise Unsupported(f"given an atomic addition of {s.value.type}, wanted one element a message")
+        self._write_global(s, GLOBAL_ADD[s.value.type.elem][0])
+
+    def _write_global(self, s: st.GlobalStore, name: str) -> None:
         value = self._stored(s.value)
         source, modifiers = self._address(s)
         access = Access("global", self._buffer_name(s.surface), -1, True)
-        name = f"buffer_store_{STORE_WIDTH[s.value.type.bits // 8]}"
         self.out.emit(name, (), (value, *source), modifiers=modifiers, access=access, comment=_comment(s))
 
     def _shared_address(self, s: st.SharedRead | st.SharedWrite) -> tuple[Reg, tuple[str, ...]]:
@@ -356,7 +363,7 @@ def _last_uses(stmts: Sequence[st.Stmt]) -> dict[Var, int]:
         for v in used:
             for shared in (v, *sharers.get(v, ())):
                 last[shared] = i
-        if isinstance(s, st.Let) and isinstance(s.value, (Pack, Slice, Var)):
+        if isinstance(s, st.Let) and isinstance(s.value, (Pack, Shuffle, Slice, Var)):
             sharers[s.var] = [x for v in used if v is not s.var for x in (v, *sharers.get(v, ()))]
     return last
 

@@ -12,9 +12,10 @@ from convgen.ir.facts import SharedPhases, TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.fused import MEANING
 from convgen.ir.mma import MmaAtom
-from convgen.ir.types import Type, bf16, f16, f32
+from convgen.ir.types import Type, bf16, f16, f32, f64
 
 WAVE = 64
+WORD_GROUP = 4  #: consecutive rows of a 32-bit result in one lane
 
 
 @attrs.frozen
@@ -28,13 +29,14 @@ class MfmaRow:
     ab: Type
     acc: Type
     passes: int
+    rounds_to: str = ""
 
     def atom(self) -> MmaAtom:
         """The instruction with the layouts of its operands.
 
         A: lane = i + rows * (k // held), element k % held, with held = rows*k/64 elements a lane; B alike with j.
-        D: groups of 4 consecutive rows i in the registers of a lane; the next groups go to further lanes, then to
-        further registers (CDNA3 ISA 7.1, "MFMA register layouts").
+        D: groups of 4 consecutive rows i (of one where elements have 64 bits) in the registers of a lane; the next
+        groups go to further lanes, then to further registers (CDNA3 ISA 7.1, "MFMA register layouts").
         """
         groups = WAVE // self.rows
         held = self.rows * self.k // WAVE
@@ -44,18 +46,19 @@ class MfmaRow:
             inner = (Digit("k", held, Space.REGISTER, 1), Digit("k", groups, Space.LANE, self.rows))
             return Fragment((row, "k"), lanes + inner)
 
+        own = WORD_GROUP if self.acc.bits == 32 else 1
         d = Fragment(
             ("i", "j"),
             (
-                Digit("i", 4, Space.REGISTER, 1),
+                Digit("i", own, Space.REGISTER, 1),
                 Digit("i", groups, Space.LANE, self.cols),
-                Digit("i", self.rows // (4 * groups), Space.REGISTER, 4),
+                Digit("i", self.rows // (own * groups), Space.REGISTER, own),
                 Digit("j", self.cols, Space.LANE, 1),
             ),
         )
-        return MmaAtom(
-            self.mnemonic, self.rows, self.cols, self.k, self.ab, self.acc, operand("i"), operand("j"), d, self.passes
-        )
+        sides = operand("i"), operand("j")
+        shape = self.rows, self.cols, self.k
+        return MmaAtom(self.mnemonic, *shape, self.ab, self.acc, *sides, d, self.passes, self.rounds_to)
 
 
 _CDNA2_MFMA = (
@@ -63,18 +66,29 @@ _CDNA2_MFMA = (
     MfmaRow("v_mfma_f32_16x16x16f16", 16, 16, 16, f16, f32, 8),
     MfmaRow("v_mfma_f32_32x32x8bf16_1k", 32, 32, 8, bf16, f32, 16),
     MfmaRow("v_mfma_f32_16x16x16bf16_1k", 16, 16, 16, bf16, f32, 8),
+    MfmaRow("v_mfma_f32_32x32x2f32", 32, 32, 2, f32, f32, 16),
+    MfmaRow("v_mfma_f32_16x16x4f32", 16, 16, 4, f32, f32, 8),
+    MfmaRow("v_mfma_f64_16x16x4f64", 16, 16, 4, f64, f64, 8),
 )
 _CDNA3_MFMA = (
     MfmaRow("v_mfma_f32_32x32x8_f16", 32, 32, 8, f16, f32, 8),
     MfmaRow("v_mfma_f32_16x16x16_f16", 16, 16, 16, f16, f32, 4),
     MfmaRow("v_mfma_f32_32x32x8_bf16", 32, 32, 8, bf16, f32, 8),
     MfmaRow("v_mfma_f32_16x16x16_bf16", 16, 16, 16, bf16, f32, 4),
+    MfmaRow("v_mfma_f32_32x32x2_f32", 32, 32, 2, f32, f32, 16),
+    MfmaRow("v_mfma_f32_16x16x4_f32", 16, 16, 4, f32, f32, 8),
+)
+_CDNA3_ONLY = (
+    MfmaRow("v_mfma_f32_32x32x4_xf32", 32, 32, 4, f32, f32, 8, "xf32"),
+    MfmaRow("v_mfma_f32_16x16x8_xf32", 16, 16, 8, f32, f32, 4, "xf32"),
+    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 8),
 )
 _CDNA4_MFMA = (
     MfmaRow("v_mfma_f32_32x32x16_f16", 32, 32, 16, f16, f32, 8),
     MfmaRow("v_mfma_f32_16x16x32_f16", 16, 16, 32, f16, f32, 4),
     MfmaRow("v_mfma_f32_32x32x16_bf16", 32, 32, 16, bf16, f32, 8),
     MfmaRow("v_mfma_f32_16x16x32_bf16", 16, 16, 32, bf16, f32, 4),
+    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 16),
 )
 
 
@@ -145,6 +159,6 @@ def _facts(
 
 FACTS: dict[str, TargetFacts] = {
     "gfx90a": _facts("gfx90a", 65536, 110, _READ_B128_32, _CDNA2_MFMA),
-    "gfx942": _facts("gfx942", 65536, 304, _READ_B128_32, _CDNA3_MFMA, conversions=_CDNA3_CONVERSIONS),
+    "gfx942": _facts("gfx942", 65536, 304, _READ_B128_32, _CDNA3_MFMA, _CDNA3_ONLY, _CDNA3_CONVERSIONS),
     "gfx950": _facts("gfx950", 163840, 256, _READ_B128_64, _CDNA3_MFMA, _CDNA4_MFMA, _CDNA4_CONVERSIONS),
 }

@@ -12,11 +12,14 @@ from convgen.backends.amdgpu.isa import mfma
 from convgen.backends.amdgpu.scalars import Scalars
 from convgen.backends.machine import Imm, Operand, Reg
 from convgen.ir.error import Unsupported, VerifyError
-from convgen.ir.expr import Cast, Const, Expr, Mma, Pack, Saturate, Slice, Splat, Var
+from convgen.ir.expr import Add, Binary, Cast, Const, Expr, Mma, Pack, Saturate, Shuffle, Slice, Splat, Var
 from convgen.ir.facts import TargetFacts
-from convgen.ir.types import Type, VectorType
+from convgen.ir.types import Type, VectorType, f32, f64
 
 Parts = tuple[Reg, ...]
+
+#: Arithmetic on vectors, element by element.
+_ELEMENTWISE: dict[tuple[type[Expr], Type], str] = {(Add, f32): "v_add_f32", (Add, f64): "v_add_f64"}
 
 
 class Vectors:
@@ -38,6 +41,10 @@ class Vectors:
                 return self._pack(parts)
             case Slice(a, start, count):
                 return self._slice(self.value(a), a.type.elem, start, count)
+            case Shuffle(a, order):
+                return self._shuffle(self.value(a), a.type.elem, order)
+            case Binary(a, b) if (type(e), e.type.elem) in _ELEMENTWISE:
+                return self._elementwise(_ELEMENTWISE[type(e), e.type.elem], self.value(a), self.value(b), e.type.elem)
             case Cast(VectorType() as to) | Saturate(VectorType() as to):
                 return (self._convert(to, e),)
             case Splat(dtype, a):
@@ -139,6 +146,33 @@ class Vectors:
             return (self.out.valu("v_lshrrev_b32", Imm(offset), word),)
         return self.view(parts, first, max(1, bits // 32))
 
+    def _shuffle(self, parts: Parts, elem: Type, order: tuple[int, ...]) -> Parts:
+        """Whole words are renamed; halves of two words are joined by one byte permutation (CDNA3 ISA, V_PERM_B32)."""
+        if elem.bits >= 32:
+            words = elem.bits // 32
+            return tuple(w for i in order for w in self.view(parts, i * words, words))
+        if elem.bits != 16 or len(order) % 2:
+            raise Unsupported(f"given a shuffle of {len(order)} elements of {elem}, wanted pairs of 16 bits or words")
+        out: list[Reg] = []
+        for low, high in zip(order[::2], order[1::2]):
+            (first,), (second,) = self.view(parts, low // 2, 1), self.view(parts, high // 2, 1)
+            if (low % 2, high) == (0, low + 1):
+                out.append(first)
+                continue
+            bytes_ = (2 * (low % 2), 2 * (low % 2) + 1, 4 + 2 * (high % 2), 5 + 2 * (high % 2))
+            selector = self.out.constant(int.from_bytes(bytes_, "little"))
+            out.append(self.out.valu("v_perm_b32", second, first, selector))
+        return tuple(out)
+
+    def _elementwise(self, name: str, a: Parts, b: Parts, elem: Type) -> Parts:
+        words = max(1, elem.bits // 32)
+        count = sum(p.count for p in a)
+        dst = self.out.new("v", count)
+        for at in range(0, count, words):
+            left, right = (self.tuple_of(self.view(parts, at, words)) for parts in (a, b))
+            self.out.valu(name, left, right, into=dst.words(at, words))
+        return (dst,)
+
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
         of = e.a.type
         source = self.value(e.a)
@@ -164,12 +198,12 @@ class Vectors:
         tile = VectorType(op.atom.acc, op.atom.d.registers)
         name = "acc" if like is None else like.name
         return tuple(
-            self.filled(tile, start.a, op.acc_bank, self.out.new(op.acc_bank, op.atom.d.registers, f"{name}_{i}"))
+            self.filled(tile, start.a, op.acc_bank, self.out.new(op.acc_bank, tile.bits // 32, f"{name}_{i}"))
             for i in range(count)
         )
 
     def _mma(self, e: Mma) -> Parts:
-        op, held = e.op, e.op.atom.d.registers
+        op, held = e.op, e.op.atom.d.registers * e.op.atom.acc.bits // 32  # words of one accumulator
         a, b = self.value(e.a), self.value(e.b)
         zero = isinstance(e.acc, Splat) and isinstance(e.acc.a, Const) and e.acc.a.bits == 0
         acc: list[Reg | None] = [None] * (op.tiles_i * op.tiles_j)
@@ -179,14 +213,14 @@ class Vectors:
             mine = isinstance(e.acc, Splat) or (isinstance(e.acc, Var) and self._may_overwrite(e.acc))
             acc = list(whole) if mine else [self._duplicate(r, op.acc_bank) for r in whole]
         words = op.atom.ab.bytes * op.atom.a.registers // 4
-        code = mfma(op.atom.name)
+        code = mfma(op.atom.name, op.atom.passes)
         comment = f"{op.steps} steps of {op.tiles_i} x {op.tiles_j} tiles"
         for step in range(op.steps):
             for j in range(op.tiles_j):
                 for i in range(op.tiles_i) if j % 2 == 0 else reversed(range(op.tiles_i)):
                     first = self.tuple_of(self.view(a, op.a_start(i, step) * op.atom.ab.bytes // 4, words))
                     second = self.tuple_of(self.view(b, op.b_start(j, step) * op.atom.ab.bytes // 4, words))
-                    at = op.d_start(i, j) // held
+                    at = op.d_start(i, j) // op.atom.d.registers
                     source: Operand = Imm(0)
                     dst = acc[at]
                     if dst is None:

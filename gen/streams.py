@@ -1,0 +1,178 @@
+"""Kernels that only stream: sums along one axis, and with nothing to sum, fills.
+
+    result[n, m, p] = bias[n] + sum over the r of part p of source[n, m, r]
+
+A workgroup has one tile of N x M and one slice of R; its lanes are spread along N, then M, then R. What different lanes
+and slices hold of one sum are the parts p; a sum of many terms takes several such kernels, one behind the other. The
+order of all additions is fixed.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Expr, Slice, zeros
+from convgen.ir.facts import TargetFacts
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.layout import Layout
+from convgen.ir.memory import Dim, Global, TensorDim, View
+from convgen.ir.program import Kernel
+from convgen.ir.types import Type, VectorType, vector
+from convgen.tensors import TensorSpec
+from convgen.views import buffer
+
+_VECTOR = 4  #: neighbours along N in the registers of a lane: one wide access
+_AHEAD = 4  #: terms that a lane loads together, so that their latencies overlap
+_WAVES = 4
+_MOST_TERMS = 256  #: that one lane sums
+
+ONE = Dim("one", 1, 1)  #: an axis with one position
+
+
+@attrs.frozen
+class Stream:
+    """One streaming kernel. `layout` distributes a tile over dims n, m and r."""
+
+    role: str
+    source: View | None  #: axes N, M, R
+    result: View  #: axes N, M, P
+    bias: View | None  #: axes N, M
+    acc: Type
+    layout: Fragment
+    rounds: int  #: tiles along R of one slice
+    slices: int
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Extents along M and N."""
+        return self.layout.extent("m"), self.layout.extent("n")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Tiles along M and N."""
+        m, n = self.tile
+        return -(-self.result.extent(1) // m), -(-self.result.extent(0) // n)
+
+    def kernel(self, name: str, facts: TargetFacts) -> Kernel:
+        tiles_m, tiles_n = self.grid
+        k = KernelBuilder(name, (tiles_m * tiles_n, self.slices, 1), self.layout.subgroups, facts.subgroup_size)
+        k.params += [v.memory for v in (self.source, self.bias, self.result) if v is not None]
+        tile_m, tile_n = self.tile
+        m0 = k.let("m0", k.group[0] // tiles_n * tile_m)
+        n0 = k.let("n0", k.group[0] % tiles_n * tile_n)
+        out = _without_terms(self.layout)
+        total = self._sum(k, m0, n0, vector(self.acc, out.registers))
+        if self.bias is not None:
+            at = _renamed(out, ("n", "m"))
+            total = total + k.load_view("bias", self.bias, (n0, m0), at, "bias").to(total.type)
+        p0 = k.group[1] * out.extent("p")
+        stored = total.to(vector(self.result.memory.elem, out.registers))
+        k.store_view(self.result, (n0, m0, p0), stored, out, "store")
+        return k.done()
+
+    def _sum(self, k: KernelBuilder, m0: Expr, n0: Expr, total: VectorType) -> Expr:
+        if self.source is None:
+            return zeros(total)
+        held = vector(self.acc, self.layout.registers)
+        first = k.group[1] * self.rounds
+        with k.loop("r_loop", 0, self.rounds, sum=zeros(held)) as loop:
+            r0 = (loop.var + first) * self.layout.extent("r")
+            term = k.load_view("term", self.source, (n0, m0, r0), self.layout, "load")
+            loop.yields(k.let("sum_next", loop["sum"] + term.to(held)))
+        parts = [Slice(loop.result("sum"), i, total.lanes) for i in range(0, held.lanes, total.lanes)]
+        while len(parts) > 1:
+            parts = [parts[i] + parts[i + 1] for i in range(0, len(parts), 2)]
+        return k.let("total", parts[0])
+
+
+def _without_terms(layout: Fragment) -> Fragment:
+    """The distribution of the sums: terms in one lane are one sum, those in other lanes and waves are parts."""
+    kept = (d for d in layout.digits if d.dim != "r" or d.space is not Space.REGISTER)
+    return Fragment(("n", "m", "p"), tuple(attrs.evolve(d, dim="p") if d.dim == "r" else d for d in kept))
+
+
+def _renamed(layout: Fragment, dims: tuple[str, ...]) -> Fragment:
+    """The distribution of what does not depend on the other dims: all their owners hold the same."""
+    return Fragment(dims, tuple(d for d in layout.digits if d.dim in dims))
+
+
+def _power(most: int) -> int:
+    """The greatest power of two up to a number from 1."""
+    return 1 << most.bit_length() - 1
+
+
+def _layout(n: int, m: int, lanes: int, waves: int, ahead: int, lanes_r: int = 1, waves_r: int = 1) -> Fragment:
+    """A tile of at most n x m: registers along N, lanes along N and M, `ahead` terms in the registers of a lane."""
+    registers = min(_VECTOR, _power(n))
+    lanes_n = min(lanes // lanes_r, _power(n) // registers)
+    lanes_m = lanes // lanes_r // lanes_n
+    return Fragment(
+        ("n", "m", "r"),
+        (
+            Digit("n", registers, Space.REGISTER, 1),
+            Digit("n", lanes_n, Space.LANE, 1),
+            Digit("m", lanes_m, Space.LANE, lanes_n),
+            Digit("m", waves // waves_r, Space.SUBGROUP, 1),
+            Digit("r", ahead, Space.REGISTER, registers),
+            Digit("r", lanes_r, Space.LANE, lanes_n * lanes_m),
+            Digit("r", waves_r, Space.SUBGROUP, waves // waves_r),
+        ),
+    )
+
+
+def fill(result: View, bias: View | None, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str) -> Stream:
+    """Zero, or the bias, everywhere in `result` (N, M); tiles lie within those of `tile` (M, N)."""
+    layout = _nested(tile, facts, 1)
+    return Stream(role, None, _with_parts(result), bias, acc, layout, 0, 1)
+
+
+def sum_slices(
+    source: View, result: View, bias: View | None, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str
+) -> Stream:
+    """The sum over R of `source` (N, M, R) plus the bias; tiles lie within those of `tile` (M, N)."""
+    terms = source.extent(2)
+    layout = _nested(tile, facts, min(_AHEAD, _power(terms)))
+    return Stream(role, source, _with_parts(result), bias, acc, layout, -(-terms // layout.extent("r")), 1)
+
+
+def _nested(tile: tuple[int, int], facts: TargetFacts, ahead: int) -> Fragment:
+    tile_m, tile_n = (size & -size for size in tile)
+    lanes = facts.subgroup_size
+    n = min(tile_n, _VECTOR * lanes)
+    lanes_m = lanes // max(1, n // _VECTOR)
+    waves = min(_WAVES, max(1, tile_m // lanes_m))
+    return _layout(n, tile_m, lanes, waves, ahead)
+
+
+def _with_parts(view: View) -> View:
+    return View(view.memory, view.layout, (*view.axes, (ONE,)), view.index)
+
+
+def sums_of_channels(gradient: View, result: TensorSpec, facts: TargetFacts, role: str) -> tuple[Stream, ...]:
+    """The sum of `gradient` (N, R) along R into a vector of N elements, in as many kernels as it takes."""
+    out: list[Stream] = []
+    target, (channels, terms_axis) = buffer(result), gradient.axes
+    n, terms = gradient.extent(0), gradient.extent(1)
+    source = View(gradient.memory, gradient.layout, (channels, (ONE,), terms_axis), gradient.index)
+    while True:
+        last = terms <= _MOST_TERMS
+        lanes_n = min(facts.subgroup_size, -(-_power(2 * n - 1) // _VECTOR))
+        lanes_r, waves = (1, 1) if last else (facts.subgroup_size // lanes_n, _WAVES)
+        layout = _layout(lanes_n * _VECTOR, 1, facts.subgroup_size, waves, _AHEAD, lanes_r, waves)
+        rounds = -(-min(terms, _MOST_TERMS) // _AHEAD)
+        slices = -(-terms // (rounds * layout.extent("r")))
+        parts = slices * layout.extent("r") // _AHEAD
+        memory = target if last else Global(f"{role}_{len(out)}", target.elem, n * parts * target.elem.bytes)
+        view = _rows(memory, n, parts)
+        out.append(Stream(f"{role}_{len(out)}", source, view, None, target.elem, layout, rounds, slices))
+        if last:
+            return tuple(out)
+        source, terms = view, parts  # the parts of one kernel are the terms of the next
+
+
+def _rows(memory: Global, n: int, parts: int) -> View:
+    """`parts` rows of n elements, as (N, one, P)."""
+    axes = ((Dim("n", n, n),), (ONE,), (Dim("p", parts, parts),))
+    index = (TensorDim(parts, (("p", 1),)), TensorDim(n, (("n", 1),)))
+    return View(memory, Layout.dense((parts, n), (0, 1)), axes, index)
