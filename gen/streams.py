@@ -107,18 +107,16 @@ def _layout(n: int, m: int, lanes: int, waves: int, ahead: int, lanes_r: int = 1
     registers = min(_VECTOR, _power(n))
     lanes_n = min(lanes // lanes_r, _power(n) // registers)
     lanes_m = lanes // lanes_r // lanes_n
-    return Fragment(
-        ("n", "m", "r"),
-        (
-            Digit("n", registers, Space.REGISTER, 1),
-            Digit("n", lanes_n, Space.LANE, 1),
-            Digit("m", lanes_m, Space.LANE, lanes_n),
-            Digit("m", waves // waves_r, Space.SUBGROUP, 1),
-            Digit("r", ahead, Space.REGISTER, registers),
-            Digit("r", lanes_r, Space.LANE, lanes_n * lanes_m),
-            Digit("r", waves_r, Space.SUBGROUP, waves // waves_r),
-        ),
+    digits = (
+        Digit("n", registers, Space.REGISTER, 1),
+        Digit("n", lanes_n, Space.LANE, 1),
+        Digit("m", lanes_m, Space.LANE, lanes_n),
+        Digit("m", waves // waves_r, Space.SUBGROUP, 1),
+        Digit("r", ahead, Space.REGISTER, registers),
+        Digit("r", lanes_r, Space.LANE, lanes_n * lanes_m),
+        Digit("r", waves_r, Space.SUBGROUP, waves // waves_r),
     )
+    return Fragment(("n", "m", "r"), tuple(d for d in digits if d.size > 1))
 
 
 def fill(result: View, bias: View | None, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str) -> Stream:
