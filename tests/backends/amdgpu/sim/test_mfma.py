@@ -151,7 +151,8 @@ def multiply(*args: Any, **options: Any) -> Array:
 
 def plain(a: Array, b: Array, c: Array) -> Array:
     wide = np.int64 if c.dtype == np.int32 else np.float64
-    return np.einsum("bik,bjk->bij", a.astype(wide), b.astype(wide)) + c
+    total: Array = np.einsum("bik,bjk->bij", a.astype(wide), b.astype(wide)) + c
+    return total
 
 
 @pytest.mark.parametrize(("arch", "name"), CASES)
