@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 import attrs
 import numpy as np
 
-from convgen.backends.amdgpu.sim.decode import Operand
+from convgen.backends.amdgpu.sim.addressing import Address
+from convgen.backends.amdgpu.sim.decode import Instruction, Operand
+from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
 from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, any_along
 from convgen.backends.amdgpu.sim.step import Context, Step
 
@@ -124,6 +126,32 @@ def refuse_scalar_poison(
         bad = bad if always else bad & any_along(g.exec, 1)
         if bad.any():
             g.env.reporter.at_first("poison", f"{what} is undefined", step.instruction, g, bad)
+
+
+def memory_step(
+    instruction: Instruction, context: Context, kind: str, address: Address, target: Operand | None, data: int = 0
+) -> Step:
+    """A step with the registers and hazards of a vector memory instruction; `run` is filled in later.
+
+    `data` are the registers that it stores.
+    """
+    vectors = address.vector_bits | data
+    writes = 0 if target is None else context.bits(target)
+    consumes = [Consumes("mem_read", vectors), Consumes("mem_read_behind_dgemm", vectors)]
+    if writes:
+        consumes.append(Consumes("mem_write", writes))
+    if address.scalar_bits:
+        consumes.append(Consumes("vmem_sgpr", address.scalar_bits))
+    step = Step(instruction, kind, lambda g: None, vectors | address.scalar_bits, writes, (), tuple(consumes))
+    if data.bit_count() > 2:
+        step.produces = (Produces("wide_store_soffset" if address.scalar_offset else "wide_store", data),)
+    return step
+
+
+def check_address(g: WaveGroup, step: Step, address: Address) -> None:
+    """Report undefined registers in an address or descriptor."""
+    refuse_poison(g, step, address.vector_bits, address.vectors, "the address")
+    refuse_scalar_poison(g, step, address.scalar_bits, address.scalars, "the base or descriptor")
 
 
 def store_words(operand: Operand, width: Width, context: Context) -> Callable[[WaveGroup], Array]:
