@@ -22,6 +22,7 @@ from convgen.backends.amdgpu.sim.transfer import (
     expand,
     land_nothing,
     land_registers,
+    landing,
     refuse_poison,
     store_words,
 )
@@ -175,6 +176,7 @@ def _compile_reads(instruction: Instruction, context: Context, offsets: Sequence
     step = _step(instruction, context, "ds_read", target, source)
     register, source_bits, writes = context.vector(source), context.bits(source), context.bits(target)
     conflicts = [Conflicts(context.arch.banks.get(("read", size)), max(size // 4, 1)) for _ in offsets]
+    land = landing(width)
 
     def run(g: WaveGroup) -> None:
         refuse_poison(g, step, source_bits, (register,), "the LDS address")
@@ -196,7 +198,7 @@ def _compile_reads(instruction: Instruction, context: Context, offsets: Sequence
         poison = _stack_poison(poisons, parts)
         noted = None if units[0] is None else np.concatenate([unit for unit in units if unit is not None])
         kept = None if lanes is None else lanes.copy()
-        issue(g, Pending(step, "ds", writes, (data, poison, kept, noted), land_registers))
+        issue(g, Pending(step, "ds", writes, (data, poison, kept, noted), land))
 
     step.run = run
     return step

@@ -57,10 +57,7 @@ STORES: Mapping[str, Width] = {
 
 
 def expand(values: Array, width: Width) -> Array:
-    """Memory values to register words: sign extension and half placement.
-
-    With SRAM ECC, which CDNA runs with, a d16 load clears the other half of its register (AMDGPUUsage, sramecc).
-    """
+    """Memory values to register words: sign extension and half placement, with zeros in the other half."""
     if width.size >= 4:
         return values
     if width.signed:
@@ -93,6 +90,30 @@ def land_registers(g: WaveGroup, pending: Pending) -> None:
     for number in range(count):
         g.poison_vector(first + number, None if poison is None else poison[number])
     g.exec, g.exec_full = before, full
+
+
+def _land_half(half: int) -> Callable[[WaveGroup, Pending], None]:
+    """Landing of a d16 load, which defines the bits `half` and leaves nothing to rely on in the others.
+
+    The ISA manuals say that they are kept, but with SRAM ECC they are not, and gfx90a does not keep them even without
+    (LLVM, GCNSubtarget::d16PreservesUnusedBits and review D112635). What one finds there is not said either, so the old
+    bits come back inverted: neither kept nor cleared.
+    """
+    others = np.uint32(0xFFFFFFFF ^ half)
+
+    def land(g: WaveGroup, pending: Pending) -> None:
+        data = pending.payload[0]
+        assert data is not None
+        register = pending.writes.bit_length() - 1
+        filled = data | (~g.v[register] & others)
+        land_registers(g, attrs.evolve(pending, payload=(filled, *pending.payload[1:])))
+
+    return land
+
+
+def landing(width: Width) -> Callable[[WaveGroup, Pending], None]:
+    """How a load of some width lands."""
+    return {"": land_registers, "lo": _land_half(0xFFFF), "hi": _land_half(0xFFFF0000)}[width.half]
 
 
 def land_nothing(g: WaveGroup, pending: Pending) -> None:

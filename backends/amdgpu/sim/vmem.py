@@ -24,7 +24,7 @@ from convgen.backends.amdgpu.sim.transfer import (
     active,
     check_address,
     expand,
-    land_registers,
+    landing,
     memory_step,
     refuse_scalar_poison,
     store_words,
@@ -84,14 +84,14 @@ def _load(
     check_tuple(target, width.registers, context)
     step = memory_step(instruction, context, "vmem_load", address, target)
     kind = "flat" if space == "flat" else "vm"
-    writes = step.writes
+    writes, land = step.writes, landing(width)
 
     def run(g: WaveGroup) -> None:
         check_address(g, step, address)
         data, poison = load_words(g, step, address, width.size)
         g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
         kept = None if g.exec_full else g.exec.copy()
-        issue(g, Pending(step, kind, writes, (expand(data, width), poison, kept), land_registers))
+        issue(g, Pending(step, kind, writes, (expand(data, width), poison, kept), land))
 
     step.run = run
     return step
