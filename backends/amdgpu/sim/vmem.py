@@ -12,7 +12,7 @@ from convgen.backends.amdgpu.sim.addressing import Address, buffer_address, glob
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.atomics import atomic_step
 from convgen.backends.amdgpu.sim.decode import M0, Instruction, Operand, require_plain
-from convgen.backends.amdgpu.sim.ds import locate
+from convgen.backends.amdgpu.sim.ds_access import locate
 from convgen.backends.amdgpu.sim.global_access import land_store, load_lanes, store_lanes
 from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, any_along, scalar_bits
