@@ -161,6 +161,24 @@ def test_layout(sim: Any, arch: str, name: str) -> None:
     np.testing.assert_array_equal(multiply(sim, arch, name, matrices), plain(*matrices))
 
 
+def test_published_places() -> None:
+    """The formulae of this file against examples that others printed.
+
+    The README of AMD's matrix instruction calculator (v_mfma_f32_4x4x4f16), and a layout of v_mfma_f64_16x16x4f64 that
+    was read off an MI200: lane t holds A[t % 16][t // 16], and D[t // 16 + 4 * e][t % 16] in its pair e.
+    """
+    row = MATRIX_ROWS["gfx90a"]["v_mfma_f32_4x4x4f16"]
+    a = np.arange(16 * 4 * 4).reshape(16, 4, 4)
+    assert per_lane(a, row, 4)[17, 2] == a[4, 1, 2]
+    assert result_place(row, 1, 3, 2) == (6, 3)
+    assert result_place(row, 8, 2, 1) == (33, 2)
+    row = MATRIX_ROWS["gfx90a"]["v_mfma_f64_16x16x4f64"]
+    a = np.arange(16 * 4).reshape(1, 16, 4)
+    for t in range(64):
+        assert per_lane(a, row, 16)[t, 0] == a[0, t % 16, t // 16]
+        assert [result_place(row, 0, t // 16 + 4 * e, t % 16) for e in range(4)] == [(t, e) for e in range(4)]
+
+
 #: One instruction of each accumulator width and type, per target.
 SOME = [
     (arch, name)
