@@ -151,6 +151,9 @@ def test_fused_double_rounding() -> None:
     z = -x * y * (1 + rng.integers(-3, 4, 4000) * 2.0 ** -rng.integers(30, 60, 4000).astype(np.float64))
     z[::3] = rng.normal(size=len(z[::3])) * 2.0 ** rng.integers(-80, 80, len(z[::3])).astype(np.float64)
     z[1::3] = 2.0 ** rng.integers(50, 60, len(z[1::3])).astype(np.float64)
+    eps = 2.0**-52
+    x[:4], y[:4] = (1 + eps, -1 - eps, 1 + eps, 1 + eps), (1 - eps, 1 - eps, 1 - eps, eps - 1)
+    z[:4] = 2.0**53 + 2, -(2.0**53) - 2, 2.0**53 + 6, 2.0**53 + 2  # ties but for the last bit of the product
     np.testing.assert_array_equal(fma_f64(x, y, z), exact_fma(x, y, z))
     assert (fma_f64(x, y, z) != x * y + z).any()
 
