@@ -14,10 +14,12 @@ import attrs
 from convgen.config import Config
 from convgen.copies import CHUNK_BYTES, message_elems
 from convgen.ir.facts import TargetFacts
+from convgen.ir.memory import View
 from convgen.ir.mma import MmaAtom
+from convgen.ir.types import scalar
 from convgen.matmul import Problem
 from convgen.plan import input_atoms, k_block
-from convgen.views import products
+from convgen.views import products, reordered
 
 _TILE_M = (32, 64, 128, 256)
 _TILE_N = (16, 32, 64, 128, 256)
@@ -33,6 +35,7 @@ _LATENCY_CLOCKS = 800  #: from a global load to its data
 _OTHER_REGISTERS = 40  #: addresses, masks and temporaries of a lane
 _SIMDS = 4
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
+_STREAM_BYTES_PER_CLOCK = 8  #: of one unit, from and to memory
 _MEETING_CLOCKS = 10000  #: a launch more, and the traffic of what the slices sum to
 
 
@@ -53,36 +56,62 @@ class _Shape:
     outer: int
     inner: int
     parts: int  #: products of that shape
-    message: int  #: elements that one load brings, at most
+    load_m: int  #: elements that one load brings, at most, of the operand of M
+    load_n: int
 
 
 def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
     """All configs worth trying, best first, ending in the always-valid one."""
     atoms = input_atoms(problem, facts)
-    parts = products(problem, 1)
-    if not parts:
-        return [Candidate(float("inf"), last_resort(atoms))]
-    largest = max(parts, key=lambda p: p.m * p.n * p.k)
-    inner = largest.k_inner.size
-    message = max(message_elems(view, along) for view in (largest.of_m, largest.of_n) for along in (0, 1))
-    shape = _Shape(largest.m, largest.n, largest.k // inner, inner, len(parts), message)
     found = [
-        Candidate(_score(shape, config, atom, facts), config)
+        Candidate(_score(shape, config, atom, facts) + clocks, attrs.evolve(config, reorder=moved))
+        for moved, clocks in _reorders(problem, facts)
+        for shape in _shapes(problem, moved)
         for atom in atoms
         for config in _configs(shape, atom, facts)
     ]
     return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(atoms))]
 
 
+def _shapes(problem: Problem, moved: tuple[str, ...]) -> Iterator[_Shape]:
+    """The largest product of the problem, if it has one."""
+    parts = products(problem, 1, moved)
+    if parts:
+        largest = max(parts, key=lambda p: p.m * p.n * p.k)
+        inner = largest.k_inner.size
+        loads = [_message(view) for view in (largest.of_m, largest.of_n)]
+        yield _Shape(largest.m, largest.n, largest.k // inner, inner, len(parts), *loads)
+
+
+def _message(view: View) -> int:
+    return max(message_elems(view, along) for along in (0, 1))
+
+
+def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Sets of inputs worth reordering, with the clocks that takes: none; where one is read element by element, all that
+    are not in their default layout, for the order of K follows memory.
+    """
+    yield (), 0.0
+    if all(_message(view) > 1 for part in products(problem, 1)[:1] for view in (part.of_m, part.of_n)):
+        return
+    elsewhere = [t for t in problem.inputs if t.name != "bia" and reordered(problem, t.name).layout != t.layout]
+    if elsewhere:
+        traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in elsewhere)
+        clocks = len(elsewhere) * _MEETING_CLOCKS + traffic / (facts.compute_units * _STREAM_BYTES_PER_CLOCK)
+        yield tuple(t.name for t in elsewhere), clocks
+
+
 def last_resort(atoms: list[MmaAtom]) -> Config:
     """One wave, one small tile: fits every problem."""
     atom = min(atoms, key=lambda a: (a.rows, a.k))
-    return Config((32, 32, 32), (1, 1), (atom.rows, atom.cols, atom.k), 1, "split", "v")
+    return Config((32, 32, 16), (1, 1), (atom.rows, atom.cols, atom.k), 1, "split", "v")
 
 
 def _configs(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> Iterator[Config]:
     chunk = CHUNK_BYTES // atom.ab.bytes
-    modes = ("split",) if shape.inner % _TILE_K[-1] == 0 else ("split", "chunk", "fused")
+    modes = ["split"] if shape.inner % _TILE_K[-1] == 0 else ["split", "fused"]
+    if shape.inner % chunk:
+        modes.append("chunk")
     for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, _TILE_K, _WAVES):
         copied = facts.subgroup_size * wm * wn * chunk // k  # rows that all lanes copy in one round
         if m % (wm * atom.cols) or n % (wn * atom.rows) or k % atom.k or m % copied or n % copied:
@@ -113,7 +142,7 @@ def _score(shape: _Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> 
     """Clocks of the launch: rounds of as many workgroups as a unit holds, each a fixed part and its K blocks."""
     m, n, _ = config.tile
     k_blocks = -(-_blocks(shape, config, atom) // config.slices)
-    block = _block_clocks(config, atom, facts, shape.message)
+    block = _block_clocks(config, atom, facts, shape)
     tiles = -(-shape.m // m) * -(-shape.n // n) * config.slices
     a_unit = -(-tiles // facts.compute_units)
     together = max(1, min(a_unit, _residents(config, atom, facts)))
@@ -124,7 +153,7 @@ def _score(shape: _Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> 
     return shape.parts * launch + (_MEETING_CLOCKS if config.slices > 1 else 0)
 
 
-def _block_clocks(config: Config, atom: MmaAtom, facts: TargetFacts, elems: int) -> float:
+def _block_clocks(config: Config, atom: MmaAtom, facts: TargetFacts, shape: _Shape) -> float:
     """One K block of one workgroup that has a compute unit to itself, its loads in time."""
     m, n, k = config.tile
     elem, simds = atom.ab.bytes, min(config.waves[0] * config.waves[1], _SIMDS)
@@ -133,7 +162,7 @@ def _block_clocks(config: Config, atom: MmaAtom, facts: TargetFacts, elems: int)
     read = (n * config.waves[0] + m * config.waves[1]) * k * elem
     shared = (read + copied) / _LDS_BYTES_PER_CLOCK
     moved = copied / _GLOBAL_BYTES_PER_CLOCK
-    messages = (m + n) * k / (facts.subgroup_size * elems)
+    messages = (m / shape.load_m + n / shape.load_n) * k / facts.subgroup_size
     issue = messages * _MESSAGE_CLOCKS * (1 if config.taps == "split" else 3) / simds
     serial = _BARRIER_CLOCKS if config.slots > 1 else _BARRIER_CLOCKS + 0.5 * shared + 128
     return max(matrix, shared, moved, issue) + serial + 0.1 * (matrix + shared + moved + issue)

@@ -26,6 +26,7 @@ class Config:
     #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run
     acc: str = "v"  #: where accumulators live: "v" (VGPR) or "a" (AGPR)
     slices: int = 1  #: parts of K that different workgroups sum
+    reorder: tuple[str, ...] = ()  #: inputs that a kernel before brings into their default layout
 
     @classmethod
     def parse(cls, line: str) -> Config:
@@ -54,10 +55,11 @@ class Config:
         def sizes(v: tuple[int, ...]) -> str:
             return "x".join(map(str, v))
 
-        slices = f" slices={self.slices}" if self.slices > 1 else ""
+        rest = f" slices={self.slices}" if self.slices > 1 else ""
+        rest += f" reorder={'+'.join(self.reorder)}" if self.reorder else ""
         return (
             f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={sizes(self.mma)} "
-            f"slots={self.slots} taps={self.taps} acc={self.acc}{slices}"
+            f"slots={self.slots} taps={self.taps} acc={self.acc}{rest}"
         )
 
 
@@ -81,6 +83,12 @@ def _count(text: str) -> int | None:
     return int(text) if re.fullmatch(r"[1-9]\d{0,5}", text) else None
 
 
+def _names(text: str) -> tuple[str, ...] | None:
+    names = tuple(text.split("+"))
+    known = dict.fromkeys(names).keys() <= {"src", "wei", "diff_dst"}
+    return names if known and len(names) == len(dict.fromkeys(names)) else None
+
+
 _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tile": ("MxNxK", _numbers(_TRIPLE)),
     "waves": ("MxN", _numbers(_PAIR)),
@@ -89,4 +97,5 @@ _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "taps": ("split|chunk|fused", _choice("split", "chunk", "fused")),
     "acc": ("v|a", _choice("v", "a")),
     "slices": ("COUNT", _count),
+    "reorder": ("src|wei|diff_dst[+...]", _names),
 }

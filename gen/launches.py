@@ -141,6 +141,7 @@ def _reached(other: View, coordinates: dict[int, Indices], dims: Sequence[int]) 
 def build(plan: Plan) -> tuple[Program, Tiles]:
     """The program of a plan, and where its output tiles are made."""
     made = _Builder(plan)
+    made.reorders()
     for part in plan.parts:
         made.product(part)
     made.uncovered()
@@ -155,11 +156,20 @@ class _Builder:
         self.plan, self.problem = plan, plan.problem
         self.launches: list[Launch] = []
         self.sections: list[Section] = []
+        self.shared: list[int] = []  # launches that every product needs
 
     def _stream(self, stream: Stream) -> int:
         kernel = stream.kernel(conv.kernel_name(self.plan, stream.role), self.plan.facts)
         self.launches.append(Launch(kernel, stream.tile, stream.grid, stream.slices))
         return len(self.launches) - 1
+
+    def reorders(self) -> None:
+        """The kernels that bring inputs into another layout; every tile needs all of their workgroups."""
+        for name in self.plan.config.reorder:
+            kernel = conv.kernel_name(self.plan, f"reorder_{name}")
+            made, groups = streams.turn(kernel, *views.reordering(self.problem, name), self.plan.facts)
+            self.shared.append(len(self.launches))
+            self.launches.append(Launch(made, (1, 1), (1, 1), groups))
 
     def product(self, part: Part) -> None:
         """The launches of one matrix product."""
@@ -167,7 +177,7 @@ class _Builder:
         result, role = part.product.result, part.product.role
         tail = f"_{role}" if role else ""
         bias = views.bias(self.problem, part.product)
-        used: list[int] = []
+        used = list(self.shared)
         if plan.meeting is Meeting.ATOMIC:
             used.append(self._stream(streams.fill(result, bias, plan.acc_type, tile, plan.facts, f"begin{tail}")))
         workspace = _Workspace(plan, part) if plan.meeting is Meeting.WORKSPACE else None

@@ -134,7 +134,10 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"{facts.name} has no accumulator registers")
     mma = _mma(_atom(problem, config, facts), config)
     block = k_block(config, mma.atom.ab.bytes)
-    parts = tuple(_part(p, mma, config, facts) for p in views.products(problem, block))
+    missing = [name for name in config.reorder if name not in [t.name for t in problem.inputs]]
+    if missing:
+        raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
+    parts = tuple(_part(p, mma, config, facts) for p in views.products(problem, block, config.reorder))
     meeting = _meeting(problem, config)
     plan = Plan(problem, config, facts, mma, parts, meeting, 0)
     if plan.lds_bytes > facts.shared_bytes:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import attrs
 
+from convgen.copies import split_copy
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Slice, zeros
+from convgen.ir.expr import Expr, Shuffle, Slice, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.layout import Layout
@@ -26,6 +27,8 @@ _VECTOR = 4  #: neighbours along N in the registers of a lane: one wide access
 _AHEAD = 4  #: terms that a lane loads together, so that their latencies overlap
 _WAVES = 4
 _MOST_TERMS = 256  #: that one lane sums
+
+_TURN = 64  #: rows and columns that a wave reorders
 
 ONE = Dim("one", 1, 1)  #: an axis with one position
 
@@ -111,6 +114,22 @@ def _layout(n: int, m: int, lanes: int, waves: int, ahead: int, lanes_r: int = 1
         Digit("r", waves_r, Space.SUBGROUP, waves // waves_r),
     )
     return Fragment(("n", "m", "r"), tuple(d for d in digits if d.size > 1))
+
+
+def turn(name: str, source: View, target: View, facts: TargetFacts) -> tuple[Kernel, int]:
+    """Bring a tensor from one layout to another, both as (rows, K); with the kernel the number of its workgroups.
+
+    Each lane turns a little matrix in its registers, so that loads and stores both run along memory.
+    """
+    split = split_copy(source, _TURN, _TURN, facts.subgroup_size, 1)
+    down, across = (-(-target.extent(axis) // _TURN) for axis in (0, 1))
+    k = KernelBuilder(name, (down * across, 1, 1), 1, facts.subgroup_size)
+    k.params += [source.memory, target.memory]
+    at = k.let("row0", k.group[0] // across * _TURN), k.let("k0", k.group[0] % across * _TURN)
+    held = k.load_view("held", source, at, split.loaded, "load")
+    turned = Shuffle(held, split.loaded.order_of(split.stored)) if split.loaded != split.stored else held
+    k.store_view(target, at, turned, split.stored, "store")
+    return k.done(), down * across
 
 
 def fill(result: View, bias: View | None, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str) -> Stream:

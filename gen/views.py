@@ -13,7 +13,7 @@ of memory, so that what is contiguous stays together. Nothing after this module 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import product as combinations
 from math import gcd, prod
 
@@ -60,13 +60,15 @@ class Product:
         return self.of_m.axes[1][-1]
 
 
-def products(problem: Problem, block: int) -> tuple[Product, ...]:
+def products(problem: Problem, block: int, moved: Collection[str] = ()) -> tuple[Product, ...]:
     """The products of a problem; the innermost dimension of K is padded to a multiple of `block` (1: not at all).
+
+    The inputs `moved` are read where a kernel before has put them (see `reordered`).
 
     They write disjoint parts of the result. What is a sum of nothing is left out: what no window reaches in backward
     data, all of it in backward weights without images (see `covers_result`).
     """
-    made = (c.product(block) for c in _contractions(problem))
+    made = (c.reading(problem, moved).product(block) for c in _contractions(problem))
     return tuple(p for p in made if p.m and p.n and p.k)
 
 
@@ -118,6 +120,23 @@ def bias_gradient(problem: Problem) -> View | None:
     return tensor.view((_dim("oc", problem.oc),), _order(positions, tensor, tensor))
 
 
+def reordered(problem: Problem, name: str) -> TensorSpec:
+    """An input in the layout that its tag `any` means, in a buffer of its own."""
+    knob = {"src": "stag", "wei": "wtag", "dst": "dtag"}[name.removeprefix("diff_")]
+    spec = attrs.evolve(problem, **{knob: "any"}).tensor(name)
+    return attrs.evolve(spec, name=f"{name}_reordered")
+
+
+def reordering(problem: Problem, name: str) -> tuple[View, View]:
+    """An input where it is and where it goes, both as (rows, what is contiguous where it goes)."""
+    specs = problem.tensor(name), reordered(problem, name)
+    index = tuple(_same(f"dim{n}", size) for n, size in enumerate(specs[0].dims))
+    source, target = (_Tensor(spec, index) for spec in specs)
+    dims = _order(tuple(_dim(f"dim{n}", size) for n, size in enumerate(specs[0].dims)), target, source)
+    rows = _order(dims[:-1], source, target)
+    return source.view(rows, dims[-1:]), target.view(rows, dims[-1:])
+
+
 # ---------------------------------------------------------------- making views
 
 
@@ -159,6 +178,14 @@ class _Contraction:
     result: _Tensor
     role: str = ""
 
+    def reading(self, problem: Problem, moved: Collection[str]) -> _Contraction:
+        """The same with some inputs read where they were moved to."""
+        of_m, of_n = (
+            attrs.evolve(t, spec=reordered(problem, t.spec.name)) if t.spec.name in moved else t
+            for t in (self.of_m, self.of_n)
+        )
+        return attrs.evolve(self, of_m=of_m, of_n=of_n)
+
     def product(self, block: int) -> Product:
         """The views; M and N are exchanged where the result is contiguous along M."""
         if not self.result.runs_along(self.n) and self.result.runs_along(self.m):
@@ -167,7 +194,7 @@ class _Contraction:
 
     def _ordered(self, block: int) -> Product:
         m, n, k = _order(self.m, self.result, self.of_m), _order(self.n, self.result, self.of_n), self.k
-        k = _order(k, self.of_m, self.of_n)
+        k = _order(k, *sorted((self.of_m, self.of_n), key=lambda t: -prod(t.spec.dims)))
         inner = k[-1]
         k = (*k[:-1], attrs.evolve(inner, padded=-(-inner.size // block) * block))
         return Product(self.of_n.view(n, k), self.of_m.view(m, k), self.result.view(n, m), self.role)
