@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import Any
 
 import attrs
-import numpy as np
 import numpy.typing as npt
 
 from convgen.abi import Scalars, launch_record

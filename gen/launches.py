@@ -92,8 +92,9 @@ class Tiles:
             _flat(coordinates, dims, self.problem.tensor(section.output).dims)
             for dims in _matrix_dims(self.problem, section.output)
         )
-        for other in section.but:
-            rows = rows[~_reached(other, coordinates, _matrix_dims(self.problem, section.output)[0])]
+        if section.but:
+            dims = _matrix_dims(self.problem, section.output)[0]
+            rows = rows[~np.logical_or.reduce([_reached(view, coordinates, dims) for view in section.but])]
         return (Region(section.output, rows, columns),)
 
 

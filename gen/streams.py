@@ -37,7 +37,7 @@ class Stream:
     role: str
     source: View | None  #: axes N, M, R
     result: View  #: axes N, M, P
-    bias: View | None  #: axes N, M
+    bias: View | None  #: axes N, M, one
     acc: Type
     layout: Fragment
     rounds: int  #: tiles along R of one slice
@@ -64,8 +64,7 @@ class Stream:
         out = _without_terms(self.layout)
         total = self._sum(k, m0, n0, vector(self.acc, out.registers))
         if self.bias is not None:
-            at = _renamed(out, ("n", "m"))
-            total = total + k.load_view("bias", self.bias, (n0, m0), at, "bias").to(total.type)
+            total = total + k.load_view("bias", self.bias, (n0, m0, 0), out, "bias").to(total.type)
         p0 = k.group[1] * out.extent("p")
         stored = total.to(vector(self.result.memory.elem, out.registers))
         k.store_view(self.result, (n0, m0, p0), stored, out, "store")
@@ -92,11 +91,6 @@ def _without_terms(layout: Fragment) -> Fragment:
     return Fragment(("n", "m", "p"), tuple(attrs.evolve(d, dim="p") if d.dim == "r" else d for d in kept))
 
 
-def _renamed(layout: Fragment, dims: tuple[str, ...]) -> Fragment:
-    """The distribution of what does not depend on the other dims: all their owners hold the same."""
-    return Fragment(dims, tuple(d for d in layout.digits if d.dim in dims))
-
-
 def _power(most: int) -> int:
     """The greatest power of two up to a number from 1."""
     return 1 << most.bit_length() - 1
@@ -107,24 +101,22 @@ def _layout(n: int, m: int, lanes: int, waves: int, ahead: int, lanes_r: int = 1
     registers = min(_VECTOR, _power(n))
     lanes_n = min(lanes // lanes_r, _power(n) // registers)
     lanes_m = lanes // lanes_r // lanes_n
-    return Fragment(
-        ("n", "m", "r"),
-        (
-            Digit("n", registers, Space.REGISTER, 1),
-            Digit("n", lanes_n, Space.LANE, 1),
-            Digit("m", lanes_m, Space.LANE, lanes_n),
-            Digit("m", waves // waves_r, Space.SUBGROUP, 1),
-            Digit("r", ahead, Space.REGISTER, registers),
-            Digit("r", lanes_r, Space.LANE, lanes_n * lanes_m),
-            Digit("r", waves_r, Space.SUBGROUP, waves // waves_r),
-        ),
+    digits = (
+        Digit("n", registers, Space.REGISTER, 1),
+        Digit("n", lanes_n, Space.LANE, 1),
+        Digit("m", lanes_m, Space.LANE, lanes_n),
+        Digit("m", waves // waves_r, Space.SUBGROUP, 1),
+        Digit("r", ahead, Space.REGISTER, registers),
+        Digit("r", lanes_r, Space.LANE, lanes_n * lanes_m),
+        Digit("r", waves_r, Space.SUBGROUP, waves // waves_r),
     )
+    return Fragment(("n", "m", "r"), tuple(d for d in digits if d.size > 1))
 
 
 def fill(result: View, bias: View | None, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str) -> Stream:
     """Zero, or the bias, everywhere in `result` (N, M); tiles lie within those of `tile` (M, N)."""
     layout = _nested(tile, facts, 1)
-    return Stream(role, None, _with_parts(result), bias, acc, layout, 0, 1)
+    return Stream(role, None, _with_parts(result), bias and _with_parts(bias), acc, layout, 0, 1)
 
 
 def sum_slices(
@@ -133,7 +125,8 @@ def sum_slices(
     """The sum over R of `source` (N, M, R) plus the bias; tiles lie within those of `tile` (M, N)."""
     terms = source.extent(2)
     layout = _nested(tile, facts, min(_AHEAD, _power(terms)))
-    return Stream(role, source, _with_parts(result), bias, acc, layout, -(-terms // layout.extent("r")), 1)
+    rounds = -(-terms // layout.extent("r"))
+    return Stream(role, source, _with_parts(result), bias and _with_parts(bias), acc, layout, rounds, 1)
 
 
 def _nested(tile: tuple[int, int], facts: TargetFacts, ahead: int) -> Fragment:
@@ -155,6 +148,9 @@ def sums_of_channels(gradient: View, result: TensorSpec, facts: TargetFacts, rol
     target, (channels, terms_axis) = buffer(result), gradient.axes
     n, terms = gradient.extent(0), gradient.extent(1)
     source = View(gradient.memory, gradient.layout, (channels, (ONE,), terms_axis), gradient.index)
+    if not terms:
+        whole = View(target, result.layout, (channels, (Dim("m", 1, 1),)), (TensorDim(n, ((channels[0].name, 1),)),))
+        return (fill(whole, None, target.elem, (1, n), facts, f"{role}_0"),)
     while True:
         last = terms <= _MOST_TERMS
         lanes_n = min(facts.subgroup_size, -(-_power(2 * n - 1) // _VECTOR))

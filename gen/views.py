@@ -13,7 +13,7 @@ of memory, so that what is contiguous stays together. Nothing after this module 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product as combinations
 from math import gcd, prod
 
@@ -63,26 +63,31 @@ class Product:
 def products(problem: Problem, block: int) -> tuple[Product, ...]:
     """The products of a problem; the innermost dimension of K is padded to a multiple of `block` (1: not at all).
 
-    They write disjoint parts of the result; backward data leaves out what no window reaches (see `covers_result`).
+    They write disjoint parts of the result. What is a sum of nothing is left out: what no window reaches in backward
+    data, all of it in backward weights without images (see `covers_result`).
     """
+    made = (c.product(block) for c in _contractions(problem))
+    return tuple(p for p in made if p.m and p.n and p.k)
+
+
+def _contractions(problem: Problem) -> Iterable[_Contraction]:
     if isinstance(problem, Matmul):
-        return (_matmul(problem).product(block),)
+        return (_matmul(problem),)
     if problem.direction.is_forward:
-        return (_forward(problem).product(block),)
-    if problem.direction is Dir.BWD_D:
-        return tuple(p.product(block) for p in _backward_data(problem))
-    return (_backward_weights(problem).product(block),)
+        return (_forward(problem),)
+    return _backward_data(problem) if problem.direction is Dir.BWD_D else (_backward_weights(problem),)
 
 
 def covers_result(problem: Problem, parts: Sequence[Product]) -> bool:
     """Whether the products write every element of the result."""
+    return sum(p.m * p.n for p in parts) == prod(problem.outputs[0].dims)
+
+
+def whole_result(problem: Problem) -> View:
+    """All of the result as (N, M)."""
     if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_D:
-        return True
-    return sum(p.m * p.n for p in parts) == prod(problem.src_dims)
-
-
-def whole_result(problem: Conv) -> View:
-    """All of diff_src as (N, M)."""
+        (contraction,) = _contractions(problem)
+        return contraction.product(1).result
     axes = _axes(problem)
     index = (_same("mb", problem.mb), _same("ic", problem.ic), *(_same(f"i{n}", a.i) for n, a in axes))
     tensor = _Tensor(_tensor(problem, "diff_src"), index)

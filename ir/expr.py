@@ -61,6 +61,9 @@ class Expr(Node):
     def __xor__(self, o: Expr | Number) -> Expr:
         return Xor(self, lift(o, self))
 
+    def __rxor__(self, o: Number) -> Expr:
+        return Xor(lift(o, self), self)
+
     def __lshift__(self, o: Expr | Number) -> Expr:
         return Shl(self, lift(o, self))
 

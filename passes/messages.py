@@ -66,13 +66,6 @@ class _Position:
     def value(self) -> Expr:
         return self.uniform + self.varying + self.const
 
-    def reversed(self, size: int) -> _Position:
-        """The position counted from the other end; as one offset, for its parts would be negative."""
-        last = const(size - 1 - self.const)
-        if self.varying is ZERO:
-            return _Position(last - self.uniform, ZERO, 0)
-        return _Position(ZERO, last - self.uniform - self.varying, 0)
-
 
 ZERO = const(0)
 ONES = const(0xFFFFFFFF, u32)
@@ -202,7 +195,7 @@ class GlobalPlanner:
         imm = 0
         for dims in self.view.axes:
             for d in dims:
-                at = positions[d.name].reversed(d.size) if d.reversed else positions[d.name]
+                at = self._reversed(d, positions[d.name]) if d.reversed else positions[d.name]
                 varying = _add(varying, _scale(at.varying, d.stride))
                 if self._is_steady(at.uniform):
                     varying = _add(varying, _scale(at.uniform, d.stride))
@@ -210,6 +203,16 @@ class GlobalPlanner:
                     uniform = _add(uniform, _scale(at.uniform, d.stride))
                 imm += at.const * d.stride
         return varying, uniform, imm
+
+    def _reversed(self, dim: LinearDim, at: _Position) -> _Position:
+        """The position counted from the other end, where memory begins; never below, for an offset must not wrap.
+
+        It is one part, for as several these would be negative.
+        """
+        place = const(dim.size - 1) - at.value
+        if self.bounds(place)[0] < 0:
+            place = maximum(place, 0)
+        return _Position(ZERO, place, 0) if at.varying is not ZERO else _Position(place, ZERO, 0)
 
     def _is_steady(self, e: Expr) -> bool:
         names = free_vars(e)

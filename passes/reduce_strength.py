@@ -95,17 +95,32 @@ class _Loop:
         """What a division or remainder by constants is; None for all else."""
         if not isinstance(e, (Div, Mod)) or e.type is not s32 or not isinstance(e.b, Const) or e.b.bits < 1:
             return None
-        below, inner = 1, e.a
+        inner, below = self.numerator(e.a)
         if isinstance(e, Div):
-            below = e.b.bits
-        while isinstance(inner, Div) and isinstance(inner.b, Const) and inner.b.bits > 0:
-            below, inner = below * inner.b.bits, inner.a
+            below *= e.b.bits
         linear = self.linear(inner)
         if linear is None or linear.a < 1:
             return None
         if linear.b + self.bounds(linear.steady)[0] < 0:
             return None
         return _Quotient(linear.a, linear.steady, linear.b, below, e.b.bits if isinstance(e, Mod) else None).reduced()
+
+    def numerator(self, e: Expr) -> tuple[Expr, int]:
+        """A quotient by constants, perhaps of quotients, as one: x // c + s is (x + c * s) // c."""
+        match e:
+            case Div(x, Const(_, divisor)) if divisor > 0:
+                inner, below = self.numerator(x)
+                return inner, below * divisor
+            case Add(x, y):
+                for quotient, rest in ((x, y), (y, x)):
+                    inner, below = self.numerator(quotient)
+                    if below > 1 and self.is_steady(rest):
+                        return inner + rest * below, below
+        return e, 1
+
+    def is_steady(self, e: Expr) -> bool:
+        """Whether the loop does not change a value."""
+        return not any(v in self.changing for v in free_vars(e))
 
     def linear(self, e: Expr) -> _Linear | None:
         """An expression as `a * counter + steady + b`; None if the loop changes it in another way."""
@@ -121,7 +136,7 @@ class _Loop:
             case Mul(x, Const(_, factor)) if scaled := self.linear(x):
                 steady = scaled.steady if scaled.steady is ZERO else scaled.steady * factor
                 return _Linear(scaled.a * factor, steady, scaled.b * factor)
-        return None if any(v in self.changing for v in free_vars(e)) else _Linear(0, e, 0)
+        return _Linear(0, e, 0) if self.is_steady(e) else None
 
 
 @attrs.frozen

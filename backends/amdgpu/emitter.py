@@ -176,8 +176,8 @@ class Emitter:
 
     def read_accumulator(self, a: Reg) -> Reg:
         """VALU cannot read accumulation registers; this can."""
-        dst = self.new("v")
-        self.emit("v_accvgpr_read_b32", (dst,), (a,))
+        dst = self.new("v", a.count)
+        self.copy(dst, a)
         return dst
 
     def copy(self, dst: Reg, src: Reg) -> None:

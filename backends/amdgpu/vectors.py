@@ -153,16 +153,17 @@ class Vectors:
             return tuple(w for i in order for w in self.view(parts, i * words, words))
         if elem.bits != 16 or len(order) % 2:
             raise Unsupported(f"given a shuffle of {len(order)} elements of {elem}, wanted pairs of 16 bits or words")
-        out: list[Reg] = []
-        for low, high in zip(order[::2], order[1::2]):
+        dst = self.out.new("v", len(order) // 2)
+        for word, (low, high) in enumerate(zip(order[::2], order[1::2])):
             (first,), (second,) = self.view(parts, low // 2, 1), self.view(parts, high // 2, 1)
+            into = dst.words(word, 1)
             if (low % 2, high) == (0, low + 1):
-                out.append(first)
+                self.out.copy(into, first)
                 continue
             bytes_ = (2 * (low % 2), 2 * (low % 2) + 1, 4 + 2 * (high % 2), 5 + 2 * (high % 2))
             selector = self.out.constant(int.from_bytes(bytes_, "little"))
-            out.append(self.out.valu("v_perm_b32", second, first, selector))
-        return tuple(out)
+            self.out.valu("v_perm_b32", second, first, selector, into=into)
+        return (dst,)
 
     def _elementwise(self, name: str, a: Parts, b: Parts, elem: Type) -> Parts:
         words = max(1, elem.bits // 32)

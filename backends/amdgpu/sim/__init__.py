@@ -6,7 +6,8 @@ control flow agrees, each instruction compiled once (`compile`) into a `step`. W
 `lds` and `global_access` (races, visibility), poison (in `state`, beside the values).
 
 Not simulated: flushing of f32 denormals, rounding modes other than to nearest even, scratch memory, swizzled buffers,
-sparse matrix instructions, the exact error of transcendentals (they are rounded correctly), races among atomics.
+sparse matrix instructions, the exact error of transcendentals (they are rounded correctly), the order in which atomic
+operations of several waves meet (it is that of the waves; sums that round come out otherwise in another order).
 
 May import: convgen.ir, convgen.backends.simulation; nothing from selection or emission (design: two rooms, no shared
 mistakes)."""

@@ -2,7 +2,8 @@
 
 Buffer bounds (CDNA3 ISA, "Buffer Addressing", "Range Checking"): a raw access is out of range, word by word, when
 voffset + instruction offset (+ index * stride) reaches num_records; loads then give 0, stores are dropped. Whether the
-scalar offset takes part is not agreed on, so an access for which that matters is a finding.
+scalar offset takes part is not agreed on, and whether voffset + instruction offset wraps at 32 bits is not said, so an
+access for which that matters is a finding.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ def buffer_address(instruction: Instruction, context: Context, operands: list[Op
             offset += g.v[index_register] * stride
         end = offset + np.uint64(size)
         inside = end <= records
+        if g.env.strict and int(end.max()) > 1 << 32:
+            _check_wrap(g, step, offset, records, size, active)
         lanes = active
         words: list[Bools] | None = None
         if not (inside.all() if active is None else inside[active].all()):
@@ -103,6 +106,17 @@ def buffer_address(instruction: Instruction, context: Context, operands: list[Op
 
     sets = _register_sets(context, [vaddr] if vaddr.kind == "v" else [], [resource, soffset])
     return Address(*sets, soffset.kind == "s", resolve)
+
+
+def _check_wrap(g: WaveGroup, step: Step, offset: U64, records: U64, size: int, active: Bools | None) -> None:
+    """Report lanes whose offset exceeds 32 bits and would be in range if it wrapped there."""
+    wrapped = (offset & np.uint64(0xFFFFFFFF)) + np.uint64(min(size, 4))
+    differs = (offset > np.uint64(0xFFFFFFFF)) & (wrapped <= records)
+    if active is not None:
+        differs &= active
+    if differs.any():
+        message = "whether the access is in range depends on whether voffset + instruction offset wraps at 32 bits"
+        g.env.reporter.at_first("buffer-wrap", message, step.instruction, g, differs)
 
 
 def _check_soffset(

@@ -71,14 +71,39 @@ class Arch:
     lds_bytes: int
     kernarg_preload: bool
     transposed_reads: bool  #: ds_read_b64_tr_*
+    permutes_single_blocks: bool  #: blgp also works on matrix instructions of one block
     fp8_finite_nuz: bool  #: fp8 is E4M3FNUZ/E5M2FNUZ (CDNA3), not OCP E4M3FN/E5M2
     banks: Mapping[tuple[str, int], BankPhases]
 
 
 ARCHS: Mapping[int, Arch] = {
-    0x3F: Arch("gfx90a", 64 << 10, kernarg_preload=True, transposed_reads=False, fp8_finite_nuz=True, banks=_BANKS_32),
-    0x4C: Arch("gfx942", 64 << 10, kernarg_preload=True, transposed_reads=False, fp8_finite_nuz=True, banks=_BANKS_32),
-    0x4F: Arch("gfx950", 160 << 10, kernarg_preload=True, transposed_reads=True, fp8_finite_nuz=False, banks=_BANKS_64),
+    0x3F: Arch(
+        "gfx90a",
+        64 << 10,
+        kernarg_preload=True,
+        transposed_reads=False,
+        permutes_single_blocks=True,
+        fp8_finite_nuz=True,
+        banks=_BANKS_32,
+    ),
+    0x4C: Arch(
+        "gfx942",
+        64 << 10,
+        kernarg_preload=True,
+        transposed_reads=False,
+        permutes_single_blocks=False,
+        fp8_finite_nuz=True,
+        banks=_BANKS_32,
+    ),
+    0x4F: Arch(
+        "gfx950",
+        160 << 10,
+        kernarg_preload=True,
+        transposed_reads=True,
+        permutes_single_blocks=False,
+        fp8_finite_nuz=False,
+        banks=_BANKS_64,
+    ),
 }
 
 

@@ -1,34 +1,35 @@
-"""Atomic operations on device memory. Lanes that meet at one address are combined in lane order."""
+"""Atomic operations on device memory. Lanes that meet at one address are combined in lane order.
+
+Atomic operations never race with each other, whoever performs them; with plain accesses of other waves they do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.addressing import Address
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
-from convgen.backends.amdgpu.sim.global_access import parts_of
-from convgen.backends.amdgpu.sim.hazards import Consumes
-from convgen.backends.amdgpu.sim.state import Array, Pending, WaveGroup
+from convgen.backends.amdgpu.sim.global_access import check_stores, is_writable, land_store, parts_of
+from convgen.backends.amdgpu.sim.memory import Allocation
+from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, any_along
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.amdgpu.sim.transfer import (
-    active,
-    land_nothing,
-    land_registers,
-    refuse_poison,
-    refuse_scalar_poison,
-)
+from convgen.backends.amdgpu.sim.transfer import active, check_address, land_registers, memory_step, refuse_poison
 from convgen.backends.amdgpu.sim.waits import issue
 
 #: function and bytes by the mnemonic's suffix
 ATOMICS: Mapping[str, tuple[Combine, int]] = {
     **{name: (function, 4) for name, function in INTEGER.items()},
     **{f"{name}_x2": (function, 8) for name, function in INTEGER.items()},
+    "cmpswap": (INTEGER["swap"], 4),
+    "cmpswap_x2": (INTEGER["swap"], 8),
     **FLOATING,
 }
+_RETURNING = frozenset("glc sc0".split())
 
 
 def atomic_step(
@@ -40,61 +41,98 @@ def atomic_step(
     make: Callable[[Instruction, Context, list[Operand]], Address],
 ) -> Step:
     """A step for buffer, global or flat atomics; cmpswap takes data and comparand."""
-    compare = what.startswith("cmpswap")
-    if compare:
-        function, size = INTEGER["swap"], 8 if what.endswith("_x2") else 4
-    elif what in ATOMICS:
-        function, size = ATOMICS[what]
-    else:
+    if what not in ATOMICS:
         raise unsupported(instruction)
-    returning = "glc" in instruction.modifiers or "sc0" in instruction.modifiers
+    function, size = ATOMICS[what]
+    returning = not _RETURNING.isdisjoint(instruction.modifiers)
+    target = operands[0] if returning else None
     if space == "buffer":
         data = operands.pop(0)
-        target = data if returning else None
     else:
-        target = operands.pop(0) if returning else None
+        if returning:
+            operands.pop(0)
         data = operands.pop(1)
-    check_tuple(data, data.count, context)
+    compare = what.startswith("cmpswap")
+    check_tuple(data, size // 4 * (2 if compare else 1), context)
     if target is not None:
+        target = attrs.evolve(target, count=size // 4)
         check_tuple(target, size // 4, context)
     address = make(instruction, context, operands)
-    data_bits = context.bits(data)
-    first, words = context.vector(data), size // 4
-    writes = 0 if target is None else ((1 << words) - 1) << context.vector(target)
-    reads = data_bits | address.vector_bits | address.scalar_bits
-    consumes = (
-        Consumes("mem_read", data_bits | address.vector_bits),
-        Consumes("mem_write", writes),
-        Consumes("vmem_sgpr", address.scalar_bits),
-    )
-    step = Step(instruction, "atomic", lambda g: None, reads, writes, (), tuple(use for use in consumes if use.mask))
-    dtype = np.uint64 if size == 8 else np.uint32
-
-    def numbers(g: WaveGroup, register: int) -> Array:
-        raw = np.ascontiguousarray(np.moveaxis(g.v[register : register + words], 0, -1))
-        return raw.view(dtype)[..., 0]
+    step = memory_step(instruction, context, "atomic", address, target, context.bits(data))
+    atomic = _Atomic(step, address, function, size, context.registers(data), compare, what.startswith("swap"))
+    queue = "flat" if space == "flat" else "vm"
+    writes = step.writes
 
     def run(g: WaveGroup) -> None:
-        refuse_poison(g, step, address.vector_bits, address.vectors, "the address")
-        refuse_scalar_poison(g, step, address.scalar_bits, address.scalars, "the base or descriptor")
-        refuse_poison(g, step, data_bits, context.registers(data), "the data of an atomic operation")
-        where = address.resolve(g, step, size, active(g))
-        values = numbers(g, first)
-        expected = numbers(g, first + words) if compare else None
-        old = np.zeros(values.shape, dtype)
-        for allocation, offset, taken in parts_of(g, step, where.address, size, where.lanes):
-            memory = allocation.data[: len(allocation.data) // size * size].view(dtype)
-            lanes = np.ones(values.shape, np.bool_) if taken is None else taken
-            found = combine_lanes(memory, offset // size, values, lanes, function, expected)
-            old = np.where(lanes, found, old)
+        check_address(g, step, address)
+        refuse_poison(g, step, step.reads, atomic.registers, "the data of an atomic operation")
+        g.env.tickets += 1
+        tickets = (g.env.tickets,)
+        old = atomic.apply(g)
         g.env.counters["atomic_bytes"] += g.active_lanes() * size
-        kind = "flat" if space == "flat" else "vm"
         if writes:
             back = np.moveaxis(old[..., None].view(np.uint32), -1, 0)
             kept = None if g.exec_full else g.exec.copy()
-            issue(g, Pending(step, kind, writes, (back, None, kept), land_registers))
+            issue(g, Pending(step, queue, writes, (back, None, kept), _land_both, tickets))
         else:
-            issue(g, Pending(step, kind, 0, (), land_nothing))
+            issue(g, Pending(step, queue, 0, (), land_store, tickets))
 
     step.run = run
     return step
+
+
+def _land_both(g: WaveGroup, pending: Pending) -> None:
+    land_registers(g, pending)
+    land_store(g, pending)
+
+
+@attrs.frozen(eq=False)
+class _Atomic:
+    """The memory side of one atomic instruction."""
+
+    step: Step
+    address: Address
+    function: Combine
+    size: int
+    registers: tuple[int, ...]  #: of the data, then of the comparand
+    compare: bool
+    replaces: bool  #: whether it puts a value of its own, so that memory need not be defined before
+
+    def _numbers(self, g: WaveGroup, first: int) -> Array:
+        words = self.size // 4
+        raw = np.ascontiguousarray(np.moveaxis(g.v[first : first + words], 0, -1))
+        return raw.view(np.uint64 if self.size == 8 else np.uint32)[..., 0]
+
+    def apply(self, g: WaveGroup) -> Array:
+        """Update memory; gives what the lanes found there, 0 for those that are out of a descriptor's range."""
+        size = self.size
+        where = self.address.resolve(g, self.step, size, active(g))
+        values = self._numbers(g, self.registers[0])
+        expected = self._numbers(g, self.registers[0] + size // 4) if self.compare else None
+        old = np.zeros(values.shape, values.dtype)
+        for allocation, offset, taken in parts_of(g, self.step, where.address, size, where.lanes, alignment=size):
+            if not is_writable(g, self.step, allocation, taken):
+                continue
+            lanes = np.ones(values.shape, np.bool_) if taken is None else taken
+            if g.env.strict:
+                self._check(g, allocation, offset, lanes)
+            memory = allocation.data[: len(allocation.data) // size * size].view(values.dtype)
+            found = combine_lanes(memory, offset // size, values, lanes, self.function, expected)
+            old = np.where(lanes, found, old)
+            allocation.define(offset[lanes], size)
+        return old
+
+    def _check(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools) -> None:
+        """Report undefined memory and unordered plain stores; note the operation."""
+        check_stores(g, self.step, allocation, offset, self.size, lanes, "atomically updates")
+        undefined = allocation.load_poison(offset, self.size)
+        if undefined is not None and not self.replaces and (undefined & lanes).any():
+            g.env.reporter.at_first(
+                "poison",
+                "the memory of an atomic operation is undefined",
+                self.step.instruction,
+                g,
+                any_along(undefined & lanes, 0),
+            )
+        waves = np.broadcast_to(g.env.wave_ids(g)[:, None], lanes.shape)[lanes]
+        allocation.mark_update(offset[lanes], self.size, g.env.tickets, waves)

@@ -80,14 +80,17 @@ def combine_lanes(
         memory[at] = new if expected is None else np.where(found == expected[rows, columns], new, found)
 
     rows, columns = np.nonzero(lanes)
-    if len(np.unique(places[rows, columns])) == len(rows):
-        apply(rows, columns)
-        return old
-    for row in np.unique(rows):
-        some = rows == row
-        if len(np.unique(places[row, columns[some]])) == some.sum():
-            apply(rows[some], columns[some])
-        else:
-            for column in columns[some]:
-                apply(np.array([row]), np.array([column]))
+    for turn in _turns(places[rows, columns]):
+        apply(rows[turn], columns[turn])
     return old
+
+
+def _turns(at: Array) -> list[Array]:
+    """Indices in turns: no turn has an address twice, and equal addresses keep their order over the turns."""
+    order = np.argsort(at, kind="stable")
+    position = np.arange(len(at))
+    first = np.ones(len(at), np.bool_)
+    first[1:] = at[order][1:] != at[order][:-1]
+    rank = position - np.maximum.accumulate(np.where(first, position, 0))
+    by_rank = order[np.argsort(rank, kind="stable")]
+    return np.split(by_rank, np.cumsum(np.bincount(rank))[:-1]) if len(at) else []

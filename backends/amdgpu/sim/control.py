@@ -9,9 +9,10 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
 from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, VCC, Instruction
+from convgen.backends.amdgpu.sim.ds_table import ATOMICS
 from convgen.backends.amdgpu.sim.errors import Unsupported
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
-from convgen.backends.amdgpu.sim.state import Array, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.state import Array, Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
 
@@ -75,6 +76,13 @@ def compile_control(instruction: Instruction, context: Context) -> Step | None:
     return None
 
 
+def _access(pending: Pending) -> str:
+    """What an outstanding LDS operation does there: "read", "write" or "update"."""
+    if pending.step.kind == "ds_read":
+        return "read"
+    return "update" if pending.step.instruction.name in ATOMICS else "write"
+
+
 def _arrive(g: WaveGroup) -> None:
     """Block at the barrier; LDS accesses still outstanding are not ordered by it."""
     if g.env.strict and (g.lgkm or g.vm):
@@ -83,13 +91,13 @@ def _arrive(g: WaveGroup) -> None:
             units = pending.payload[3] if len(pending.payload) > 3 else None
             if units is None:
                 continue
-            lanes, write = pending.payload[2], pending.step.kind != "ds_read"
+            lanes, access = pending.payload[2], _access(pending)
             if lanes is None:
-                g.env.lds.cross_barrier(g, units, ahead, write=write)
+                g.env.lds.cross_barrier(g, units, ahead, access)
             else:
                 where = np.broadcast_to(lanes, units.shape)
                 mine = np.broadcast_to(ahead, units.shape)[where]
-                g.env.lds.cross_barrier(g, units[where], mine, write=write)
+                g.env.lds.cross_barrier(g, units[where], mine, access)
     g.blocked = True
 
 

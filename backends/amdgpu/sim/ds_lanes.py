@@ -8,7 +8,7 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction
-from convgen.backends.amdgpu.sim.ds import locate, read_places
+from convgen.backends.amdgpu.sim.ds_access import locate, read_places
 from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported

@@ -69,6 +69,8 @@ def _atomics() -> dict[str, tuple[Combine, int]]:
         for name, row in FLOATING.items():
             operation, kind = name.rsplit("_", 1)
             rows[f"ds_{operation}{rtn}_{kind}"] = row
+        for bits in (32, 64):
+            rows[f"ds_cmpst{rtn}_b{bits}"] = (INTEGER["swap"], bits // 8)
     for bits in (32, 64):
         rows[f"ds_wrxchg_rtn_b{bits}"] = (INTEGER["swap"], bits // 8)
     return rows

@@ -10,9 +10,12 @@ from convgen.backends.amdgpu.sim.step import Step
 
 
 def parts_of(
-    g: WaveGroup, step: Step, address: U64, size: int, lanes: Bools | None
+    g: WaveGroup, step: Step, address: U64, size: int, lanes: Bools | None, alignment: int = 4
 ) -> list[tuple[Allocation, Array, Bools | None]]:
-    """(allocation, safe offsets [waves, lanes], lanes) for the accesses that hit a buffer; the others are reported."""
+    """(allocation, safe offsets [waves, lanes], lanes) for the accesses that hit a buffer; the others are reported.
+
+    Accesses of `size` bytes are aligned to that, or to `alignment` where that is less.
+    """
     parts, missing = g.env.memory.resolve(address, size, lanes)
     if missing is not None:
         row, lane = (int(i) for i in np.argwhere(missing)[0])
@@ -33,7 +36,7 @@ def parts_of(
         offset = (address - np.uint64(allocation.base)).astype(np.int64)
         if taken is not None:
             offset = np.where(taken, offset, 0)
-        need = min(size, 4)
+        need = min(size, alignment)
         if int(np.bitwise_or.reduce(offset, axis=None)) & (need - 1):
             g.env.reporter.at_first(
                 "misaligned",
@@ -53,7 +56,8 @@ def load_lanes(g: WaveGroup, step: Step, address: U64, size: int, lanes: Bools |
     for allocation, offset, taken in parts_of(g, step, address, size, lanes):
         got = allocation.load(offset, size)
         if g.env.strict:
-            check_visible(g, step, allocation, offset, size, taken)
+            check_stores(g, step, allocation, offset, size, taken, "loads")
+            check_updates(g, step, allocation, offset, size, taken, "loads")
             undefined = allocation.load_poison(offset, size)
             if undefined is not None:
                 undefined = undefined if taken is None else undefined & taken
@@ -66,15 +70,23 @@ def load_lanes(g: WaveGroup, step: Step, address: U64, size: int, lanes: Bools |
     return data, poison
 
 
+def is_writable(g: WaveGroup, step: Step, allocation: Allocation, taken: Bools | None) -> bool:
+    """Whether a buffer may be written; reports it where not."""
+    if not allocation.writable:
+        some = np.ones((g.count, 64), np.bool_) if taken is None else taken
+        g.env.reporter.at_first("read-only", f"store to {allocation.name!r}", step.instruction, g, some)
+    return allocation.writable
+
+
 def store_lanes(
     g: WaveGroup, step: Step, address: U64, size: int, values: Array, lanes: Bools | None, ticket: int
 ) -> None:
     """Write values [words, waves, lanes] of the lanes that take part."""
     for allocation, offset, taken in parts_of(g, step, address, size, lanes):
-        if not allocation.writable:
-            some = np.ones(address.shape, np.bool_) if taken is None else taken
-            g.env.reporter.at_first("read-only", f"store to {allocation.name!r}", step.instruction, g, some)
+        if not is_writable(g, step, allocation, taken):
             continue
+        if g.env.strict:
+            check_updates(g, step, allocation, offset, size, taken, "overwrites")
         waves = np.broadcast_to(g.env.wave_ids(g)[:, None], address.shape)
         if taken is None:
             flat, data, owners = offset.reshape(-1), values.reshape(len(values), -1), waves.reshape(-1)
@@ -85,10 +97,26 @@ def store_lanes(
             allocation.mark(flat, size, ticket, owners)
 
 
-def check_visible(
-    g: WaveGroup, step: Step, allocation: Allocation, offset: Array, size: int, lanes: Bools | None
+def _unordered(g: WaveGroup, row: int, ticket: int, wave: int, outstanding: set[int]) -> str:
+    """What is wrong with a wave's access to bytes that store `ticket` of `wave` wrote; "" when it is behind it."""
+    if wave == int(g.env.wave_ids(g)[row]):
+        return "its own store wrote, without a wait between" if ticket in outstanding else ""
+    if wave // g.env.waves != g.group_id[row]:
+        return f"workgroup {wave // g.env.waves} wrote in the same launch"
+    done = g.env.store_done.get((ticket, wave))
+    if done is not None and done < g.env.epoch[g.slot[row]]:
+        return ""
+    return f"wave {wave % g.env.waves} wrote, without its wait and a barrier between"
+
+
+def _outstanding(g: WaveGroup) -> set[int]:
+    return {ticket for pending in g.vm for ticket in pending.tickets}
+
+
+def check_stores(
+    g: WaveGroup, step: Step, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, access: str
 ) -> None:
-    """Report a load of bytes that this launch has stored and that the reader may not rely on seeing."""
+    """Report a load or atomic operation on bytes that this launch has stored, where nothing orders the two."""
     marks = allocation.marks(offset, size)
     if marks is None:
         return
@@ -96,23 +124,38 @@ def check_visible(
     suspect = ticket > 0 if lanes is None else (ticket > 0) & lanes
     if not suspect.any():
         return
-    mine = g.env.wave_ids(g)
-    outstanding = {ticket for pending in g.vm for ticket in pending.tickets}
+    outstanding = _outstanding(g)
     for row, lane in np.argwhere(suspect):
-        stored, wave = int(ticket[row, lane]), int(writer[row, lane])
-        if wave == mine[row]:
-            if stored not in outstanding:
-                continue
-            what = "loads what its own store wrote, without a wait between"
-        elif wave // g.env.waves != g.group_id[row]:
-            what = f"loads what workgroup {wave // g.env.waves} stored in the same launch"
-        else:
-            done = g.env.store_done.get((stored, wave))
-            if done is not None and done < g.env.epoch[g.slot[row]]:
-                continue
-            what = f"loads what wave {wave % g.env.waves} stored, without its wait and a barrier between"
-        g.env.reporter.add("global-visibility", what, step.instruction, g, int(row), int(lane))
+        what = _unordered(g, row, int(ticket[row, lane]), int(writer[row, lane]), outstanding)
+        if what:
+            kind = "global-visibility" if access == "loads" else "global-race"
+            g.env.reporter.add(kind, f"{access} what {what}", step.instruction, g, int(row), int(lane))
+            return
+
+
+def check_updates(
+    g: WaveGroup, step: Step, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, access: str
+) -> None:
+    """Report a plain load or store of bytes that this launch updates atomically, where nothing orders the two."""
+    if allocation.updated is None:
         return
+    units = allocation.units(offset, size)
+    hit = allocation.updated.take(units)
+    if lanes is not None:
+        hit &= lanes
+    if not hit.any():
+        return
+    outstanding = _outstanding(g)
+    for row in np.flatnonzero(hit.any(axis=(0, 2))):
+        mine = units[:, row][hit[:, row]]
+        for update in allocation.updates:
+            for wave in update.waves_at(mine):
+                what = _unordered(g, int(row), update.ticket, int(wave), outstanding)
+                if what:
+                    kind = "global-visibility" if access == "loads" else "global-race"
+                    message = f"{access} what an atomic operation of {what}".replace("of its own store", "of its own")
+                    g.env.reporter.add(kind, message, step.instruction, g, int(row))
+                    return
 
 
 def land_store(g: WaveGroup, pending: Pending) -> None:

@@ -9,8 +9,9 @@ writes, `dot`, `trans`, `partial` the same for dot products, transcendentals and
 scalar registers a VALU instruction writes, `valu_exec` EXEC written by v_cmpx, `m0` M0 written by the scalar ALU,
 `wide_store` data of a 96/128-bit store (`wide_store_soffset` with an SGPR offset), `setreg` a hardware register.
 
-Consumers (roles): `c_same`, `c_overlap` SrcC that is exactly, or only overlaps, the producer's tuple, `c64_*` the same
-for f64 matrix instructions, `ab` SrcA/SrcB, `valu_read`, `valu_write`, `plain_read` (a VALU instruction that is no
+Consumers (roles): `c_same` SrcC that is exactly the producer's tuple, of the same mnemonic (an accumulator is forwarded
+only from an instruction to its like: LLVM pull request 218363), `c_overlap` any other SrcC that overlaps it, `c64_*`
+the same for f64 matrix instructions, `ab` SrcA/SrcB, `valu_read`, `valu_write`, `plain_read` (a VALU instruction not
 transcendental), `other_read`/`other_write` (a VALU instruction that is not the same dot product), `dot_ab` (sources of
 the same dot product), `mem_read`, `mem_write` (vector memory and LDS), `vmem_sgpr`, `valu_sgpr`, `lane_select`,
 `div_fmas`, `dpp`, `lane_read`, `permlane`, `exec_mfma`, `exec_dpp`, `exec_lane`, `exec_permlane`, `m0_use`, `hwreg`.
@@ -156,13 +157,13 @@ class HazardRules:
         """The events that some row of the table asks about."""
         return tuple(item for item in produced if item.mask and item.kind in self.horizon)
 
-    def required(self, event: Event, use: Consumes) -> int:
+    def required(self, event: Event, use: Consumes, *, same_opcode: bool) -> int:
         """Wait states that must lie between `event` and a use; 0 when they do not meet."""
         if not event.mask & use.mask:
             return 0
         role = use.role
         if role in ("c", "c64"):
-            role += "_same" if event.mask == use.mask else "_overlap"
+            role += "_same" if same_opcode and event.mask == use.mask else "_overlap"
         waits = self.table.get((event.kind, role))
         return 0 if waits is None else waits[event.passes]
 
@@ -184,7 +185,7 @@ class HazardRules:
             other.kind.startswith("dgemm") and other.time > event.time for other in group.events
         ):
             return
-        need, have = self.required(event, use), group.now - event.time - 1
+        need, have = self.required(event, use, same_opcode=same_opcode), group.now - event.time - 1
         if have < need:
             group.env.reporter.add(
                 "wait-states",

@@ -35,12 +35,12 @@ def place_arguments(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -
     ends = [argument.offset + argument.size for argument in launch.args]
     size = max([kernel.descriptor.kernarg_size, launch.kernarg_size, *ends, 4])
     block = np.zeros((size + 3) // 4 * 4 + 64, np.uint8)
-    undefined = np.ones(len(block), np.bool_)
+    defined = np.zeros(len(block), np.bool_)
     hidden = hidden_values(launch, max(0, launch.lds_bytes - kernel.descriptor.group_segment))
     for kind, offset, width in kernel.hidden_args:
         raw = hidden.get(kind, 0).to_bytes(width, "little")
         block[offset : offset + width] = np.frombuffer(raw, np.uint8)
-        undefined[offset : offset + width] = False
+        defined[offset : offset + width] = True
     for argument in launch.args:
         if isinstance(argument.value, str):
             allocation = memory.by_name.get(argument.value)
@@ -54,9 +54,9 @@ def place_arguments(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -
                 f"argument at offset {argument.offset}: {argument.size} bytes wanted, {len(raw)} given"
             )
         block[argument.offset : argument.offset + argument.size] = np.frombuffer(raw, np.uint8)
-        undefined[argument.offset : argument.offset + argument.size] = False
+        defined[argument.offset : argument.offset + argument.size] = True
     allocation = memory.add(KERNARG, block, writable=False)
-    allocation.poison = undefined
+    allocation.written = defined
     return allocation
 
 
@@ -142,9 +142,8 @@ def _user_values(env: Environment, descriptor: Descriptor) -> list[tuple[bool, i
     ]
     values = [value for present, part in parts if present for value in part]
     words = kernarg.data.view(np.uint32)
-    undefined = (
-        np.zeros(len(words), np.bool_) if kernarg.poison is None else any_along(kernarg.poison.reshape(-1, 4), 1)
-    )
+    assert kernarg.written is not None
+    undefined = any_along(~kernarg.written.reshape(-1, 4), 1)
     first = descriptor.preload_offset
     for index in range(first, first + descriptor.preload_length):
         values.append((not bool(undefined[index]), int(words[index])))

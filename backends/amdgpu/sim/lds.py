@@ -3,7 +3,8 @@
 A stamp covers `grain` bytes (the narrowest LDS access of the kernel) and packs epoch << 8 | wave << 1 | clean: the
 barrier epoch and wave of the last write (or read), and whether the data is defined. Two accesses of different waves in
 one epoch, at least one of them a write, race: nothing orders them. An access whose wait has not come by the time its
-wave reaches a barrier is stamped again with the next epoch, because the barrier does not order it either.
+wave reaches a barrier is stamped again with the next epoch, because the barrier does not order it either. Atomic
+operations race with other waves' plain accesses, not with each other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.state import WaveGroup
     from convgen.backends.amdgpu.sim.step import Step
 
-SEVERAL = np.uint32(0xFE)  #: the wave field of a unit that more than one wave has read
+SEVERAL = np.uint32(0xFE)  #: the wave field of a unit that more than one wave has read or updated
+
+
+def _others(stamps: U32, mine: U32) -> Bools:
+    """Where a stamp is another wave's, of this epoch."""
+    found: Bools = (stamps ^ mine) - np.uint32(2) < np.uint32(254)
+    return found
 
 
 class Lds:
@@ -33,6 +40,7 @@ class Lds:
         self.words: U32 = self.data.view(np.uint32)
         self.written: U32 = np.zeros(len(self.data) // grain, np.uint32)
         self.read: U32 = np.zeros(len(self.data) // grain, np.uint32)
+        self.updated: U32 | None = None  #: stamps of atomic operations, where there are any
 
     def units(self, place: Array, size: int) -> Array:
         """Indices of the stamps that `size` bytes at each flat byte address cover."""
@@ -70,39 +78,59 @@ class Lds:
     def note_read(self, group: WaveGroup, step: Step, units: Array, mine: U32) -> Bools | None:
         """Stamp a read; gives the undefined units, and reports a race with another wave's write."""
         stamps = self.written.take(units)
-        race = (stamps ^ mine) - np.uint32(2) < np.uint32(254)
-        if race.any():
-            self._report(group, step, race, "reads what another wave wrote since the last barrier")
-        before = self.read.take(units)
-        value = np.where((before ^ mine) - np.uint32(2) < np.uint32(254), mine | SEVERAL, mine)
-        self.read[units] = value
-        clash = self.read.take(units) != value
-        if clash.any():
-            self.read[units[clash]] = np.broadcast_to(mine, units.shape)[clash] | SEVERAL
+        self._race(group, step, stamps, mine, "reads what another wave wrote")
+        if self.updated is not None:
+            self._race(group, step, self.updated.take(units), mine, "reads what another wave updated")
+        self._share(self.read, units, mine)
         undefined = (stamps & np.uint32(1)) == 0
         return undefined if undefined.any() else None
 
     def note_write(self, group: WaveGroup, step: Step, units: Array, mine: U32, clean: Array | int = 1) -> None:
         """Stamp a write; `clean` is 0 where the data is undefined or still on its way."""
-        race = (self.written.take(units) ^ mine) - np.uint32(2) < np.uint32(254)
-        if race.any():
-            self._report(group, step, race, "overwrites what another wave wrote since the last barrier")
-        race = (self.read.take(units) ^ mine) - np.uint32(2) < np.uint32(254)
-        if race.any():
-            self._report(group, step, race, "overwrites what another wave has read since the last barrier")
+        self._race(group, step, self.written.take(units), mine, "overwrites what another wave wrote")
+        self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read")
+        if self.updated is not None:
+            self._race(group, step, self.updated.take(units), mine, "overwrites what another wave updated")
         self.stamp_write(units, mine, clean)
-        race = (self.written.take(units) ^ mine) - np.uint32(2) < np.uint32(254)
+        race = _others(self.written.take(units), mine)
         if race.any():
             self._report(group, step, race, "writes where another wave writes with the same instruction")
+
+    def note_update(self, group: WaveGroup, step: Step, units: Array, mine: U32) -> Bools | None:
+        """Stamp an atomic operation; gives the undefined units, and reports a race with another wave's plain access."""
+        stamps = self.written.take(units)
+        self._race(group, step, stamps, mine, "atomically updates what another wave wrote")
+        self._race(group, step, self.read.take(units), mine, "atomically updates what another wave has read")
+        if self.updated is None:
+            self.updated = np.zeros(len(self.read), np.uint32)
+        self._share(self.updated, units, mine)
+        undefined = (stamps & np.uint32(1)) == 0
+        return undefined if undefined.any() else None
+
+    @staticmethod
+    def _share(stamps: U32, units: Array, mine: U32) -> None:
+        """Stamp an access that several waves may make in one epoch."""
+        value = np.where(_others(stamps.take(units), mine), mine | SEVERAL, mine)
+        stamps[units] = value
+        clash = stamps.take(units) != value
+        if clash.any():
+            stamps[units[clash]] = np.broadcast_to(mine, units.shape)[clash] | SEVERAL
+
+    def _race(self, group: WaveGroup, step: Step, stamps: U32, mine: U32, what: str) -> None:
+        race = _others(stamps, mine)
+        if race.any():
+            self._report(group, step, race, f"{what} since the last barrier")
 
     def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> None:
         """Set the write stamps of some units."""
         self.written[units] = (mine & np.uint32(0xFFFFFFFE)) | np.asarray(clean, np.uint32)
 
-    def cross_barrier(self, group: WaveGroup, units: Array, mine: U32, *, write: bool) -> None:
-        """Carry an access that is still outstanding over into the epoch behind the barrier."""
-        if write:
+    def cross_barrier(self, group: WaveGroup, units: Array, mine: U32, access: str) -> None:
+        """Carry a "read", "write" or "update" that is still outstanding over into the epoch behind the barrier."""
+        if access == "write":
             self.stamp_write(units, mine, self.written.take(units) & np.uint32(1))
+        elif access == "update" and self.updated is not None:
+            self._share(self.updated, units, mine)
         else:
             self.read[units] = mine
 

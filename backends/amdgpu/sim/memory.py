@@ -1,7 +1,8 @@
 """Device memory: named allocations at fake 64-bit addresses, far apart, with store tracking.
 
 Nothing lies between two allocations, so an address that leaves its buffer is never another buffer's. Stores reach the
-array at once; whether a reader was entitled to see them is decided from stamps (design: "When a write lands").
+array at once; whether a reader was entitled to see them is decided from stamps (design: "When a write lands"). What is
+kept beside an array starts as zeros, which cost nothing until they are written: buffers may be larger than memory.
 """
 
 from __future__ import annotations
@@ -22,6 +23,20 @@ SPACING = 1 << 36  #: room for each allocation; a 32-bit offset never reaches th
 _WAVE_BITS = 24
 
 
+@attrs.frozen(eq=False)
+class Update:
+    """An atomic operation of this launch: its number, the stamps that its lanes cover, and their waves."""
+
+    ticket: int
+    units: Array
+    waves: Array
+
+    def waves_at(self, units: Array) -> Array:
+        """The waves that updated any of some stamps."""
+        found: Array = np.unique(self.waves[np.isin(self.units, units)])
+        return found
+
+
 @attrs.define(eq=False)
 class Allocation:
     """A buffer in device memory."""
@@ -31,8 +46,10 @@ class Allocation:
     data: Bytes
     writable: bool = True
     words: U32 = attrs.field(init=False)
-    poison: Bools | None = None  #: bytes never written, for buffers that start uninitialised
+    written: Bools | None = None  #: bytes that are defined, for buffers that start uninitialised
     stamps: npt.NDArray[np.int64] | None = None  #: last plain store of this launch, by `grain` bytes
+    updated: Bools | None = None  #: whether an atomic operation of this launch came by, by `grain` bytes
+    updates: list[Update] = attrs.field(factory=list)
     grain: int = 4
 
     def __attrs_post_init__(self) -> None:
@@ -44,7 +61,7 @@ class Allocation:
 
     def start_launch(self, grain: int) -> None:
         """Forget the stores of earlier launches."""
-        self.stamps, self.grain = None, grain
+        self.stamps, self.updated, self.updates, self.grain = None, None, [], grain
 
     def load(self, offset: Array, size: int) -> Array:
         """`size` bytes at each offset: [size/4, ...] words, or zero-extended values for sizes 1 and 2."""
@@ -61,10 +78,10 @@ class Allocation:
 
     def load_poison(self, offset: Array, size: int) -> Bools | None:
         """Which of the words that `load` gives were never written."""
-        if self.poison is None:
+        if self.written is None:
             return None
         at = offset[..., None] + np.arange(min(size, 4))
-        rows = [self.poison.take(at + 4 * word).any(axis=-1) for word in range(max(size // 4, 1))]
+        rows = [~self.written.take(at + 4 * word).all(axis=-1) for word in range(max(size // 4, 1))]
         return np.stack(rows)
 
     def store(self, offset: Array, size: int, values: Array) -> None:
@@ -79,8 +96,12 @@ class Allocation:
         else:
             for byte in range(size):
                 self.data[offset + byte] = (values[0] >> (8 * byte)).astype(np.uint8)
-        if self.poison is not None:
-            self.poison[offset[..., None] + np.arange(size)] = False
+        self.define(offset, size)
+
+    def define(self, offset: Array, size: int) -> None:
+        """Note that bytes have a value from now on."""
+        if self.written is not None:
+            self.written[offset[..., None] + np.arange(size)] = True
 
     def units(self, offset: Array, size: int) -> Array:
         """Indices of the stamps that an access covers."""
@@ -92,6 +113,14 @@ class Allocation:
         if self.stamps is None:
             self.stamps = np.zeros(len(self.data) // self.grain + 1, np.int64)
         self.stamps[self.units(offset, size)] = (ticket << _WAVE_BITS) | wave
+
+    def mark_update(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
+        """Note an atomic operation: which one it was and whose."""
+        if self.updated is None:
+            self.updated = np.zeros(len(self.data) // self.grain + 1, np.bool_)
+        units = self.units(offset, size)
+        self.updated[units] = True
+        self.updates.append(Update(ticket, units.reshape(-1), np.broadcast_to(wave, units.shape).reshape(-1)))
 
     def marks(self, offset: Array, size: int) -> tuple[Array, Array] | None:
         """(ticket, wave) of the last stores to what an access covers; ticket 0 where there was none."""
@@ -119,7 +148,7 @@ class Memory:
             if not direct:
                 self._copied.append((data, allocation))
             if name in uninitialised:
-                allocation.poison = np.ones(len(data), np.bool_)
+                allocation.written = np.zeros(len(data), np.bool_)
         self._bases = [allocation.base for allocation in self.allocations]
 
     def add(self, name: str, data: Bytes, *, writable: bool = True) -> Allocation:

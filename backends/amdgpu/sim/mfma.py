@@ -1,7 +1,11 @@
 """Executing matrix instructions: gather operands into matrices, multiply in f64, round once, scatter.
 
-Products are exact in f64 and one instruction's sum is one f64 sum, rounded once to the accumulator type; denormals are
-kept. EXEC is ignored. Poison spreads along rows of A, columns of B and elements of C.
+Products are exact in f64 and one instruction's sum is one f64 sum, rounded once to the accumulator type; f64 is plain
+f64 arithmetic. EXEC is ignored. Poison spreads along rows of A, columns of B and elements of C.
+
+Hardware sums in groups with roundings in between, and CDNA2 flushes denormals of f16 and bf16 operands and results
+(measured by MMA-Sim, arXiv 2511.10909); here denormals are kept, so that results are those of hardware only where every
+partial sum is exact.
 """
 
 from __future__ import annotations
@@ -33,11 +37,12 @@ with np.errstate(invalid="ignore"):  # signalling NaNs
 
 
 def _decode_xf32(words: Array) -> Array:
-    """xf32 keeps ten bits of mantissa, rounded to nearest even."""
-    odd = (words >> np.uint32(13)) & np.uint32(1)
-    rounded = (words + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
-    finite = (words & np.uint32(0x7F800000)) != np.uint32(0x7F800000)
-    return np.where(finite, rounded, words).view(np.float32).astype(np.float64)
+    """xf32 keeps ten bits of mantissa and drops the others.
+
+    The ISA manuals do not say how it rounds; MMA-Sim (arXiv 2511.10909) measured truncation on CDNA3.
+    """
+    nan = (words & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    return np.where(nan, words, words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
 def _numbers(words: Array, kind: str, fp8: str) -> Array:
@@ -154,16 +159,36 @@ class _Matrix:
             self.b_type, b_bits = F8F6F4_FORMATS[self.blgp]
             self.passes = row.passes if 8 in (a_bits, b_bits) else row.passes // 2
             self.cbsz = self.blgp = 0
-        elif (self.cbsz or self.blgp) and row.result == "f64":
-            raise unsupported(instruction, "cbsz or blgp on f64")
         self.negate = instruction.bits("neg", 3)
+        self._check_broadcast()
         self._check_shapes()
+
+    def _check_broadcast(self) -> None:
+        """Note modifiers that are not defined for this instruction, and go on without them.
+
+        Blocks of A are broadcast among 2**cbsz of the instruction's blocks (CDNA3 ISA, "Broadcasting Values"); lanes
+        of B are permuted in instructions of several blocks and on CDNA2; f64 has neither.
+        """
+        wide, faults = self.row.result == "f64", self.context.faults
+        if 1 << self.cbsz > (1 if wide else self.row.blocks) or self.abid >= 1 << self.cbsz:
+            faults.append(("encoding", f"cbsz:{self.cbsz} abid:{self.abid} with {self.row.blocks} blocks of A"))
+            self.cbsz = self.abid = 0
+        if self.blgp and (wide or (self.row.blocks == 1 and not self.context.arch.permutes_single_blocks)):
+            faults.append(("encoding", f"blgp:{self.blgp} is not defined here"))
+            self.blgp = 0
 
     def _check_shapes(self) -> None:
         if self.d.count != self.row.result_registers or not self.d.is_vector:
             raise unsupported(self.instruction, f"{self.row.result_registers} result registers are wanted")
+        faults, bits = self.context.faults, self.context.bits
         if self.c.is_vector and self.c.kind != self.d.kind:
-            self.context.faults.append(("encoding", "C and D must be in the same half of the register file"))
+            faults.append(("encoding", "C and D must be in the same half of the register file"))
+        # LLVM, VOP3PInstructions.td, NoDstOverlap: results of more than 128 bits are written while sources are read
+        if self.d.count > 4:
+            if bits(self.d) & (bits(self.a) | bits(self.b)):
+                faults.append(("encoding", "D overlaps A or B"))
+            if bits(self.d) != bits(self.c) and bits(self.d) & bits(self.c):
+                faults.append(("encoding", "D overlaps C without being C"))
 
     # -- gathering ----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
 from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
 from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
+from convgen.backends.amdgpu.sim.global_access import check_stores, check_updates
 from convgen.backends.amdgpu.sim.state import Array, Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
@@ -46,6 +47,9 @@ def _load(g: WaveGroup, step: Step, address: Array, count: int, inside: Array | 
         taken = some if some is not None else (active if active is not None else np.ones(lanes.shape, np.bool_))
         offset = np.where(taken, lanes - np.uint64(allocation.base), np.uint64(0)).astype(np.int64)
         data = np.where(taken, allocation.load(offset, 4 * count), data)
+        if g.env.strict:
+            check_stores(g, step, allocation, offset, 4 * count, taken, "loads")
+            check_updates(g, step, allocation, offset, 4 * count, taken, "loads")
         undefined = allocation.load_poison(offset, 4 * count)
         if undefined is not None:
             poison = (undefined & taken) if poison is None else poison | (undefined & taken)

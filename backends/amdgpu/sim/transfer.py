@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 import attrs
 import numpy as np
 
-from convgen.backends.amdgpu.sim.decode import Operand
+from convgen.backends.amdgpu.sim.addressing import Address
+from convgen.backends.amdgpu.sim.decode import Instruction, Operand
+from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
 from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, any_along
 from convgen.backends.amdgpu.sim.step import Context, Step
 
@@ -55,10 +57,7 @@ STORES: Mapping[str, Width] = {
 
 
 def expand(values: Array, width: Width) -> Array:
-    """Memory values to register words: sign extension and half placement.
-
-    With SRAM ECC, which CDNA runs with, a d16 load clears the other half of its register (AMDGPUUsage, sramecc).
-    """
+    """Memory values to register words: sign extension and half placement, with zeros in the other half."""
     if width.size >= 4:
         return values
     if width.signed:
@@ -93,6 +92,30 @@ def land_registers(g: WaveGroup, pending: Pending) -> None:
     g.exec, g.exec_full = before, full
 
 
+def _land_half(half: int) -> Callable[[WaveGroup, Pending], None]:
+    """Landing of a d16 load, which defines the bits `half` and leaves nothing to rely on in the others.
+
+    The ISA manuals say that they are kept, but with SRAM ECC they are not, and gfx90a does not keep them even without
+    (LLVM, GCNSubtarget::d16PreservesUnusedBits and review D112635). What one finds there is not said either, so the old
+    bits come back inverted: neither kept nor cleared.
+    """
+    others = np.uint32(0xFFFFFFFF ^ half)
+
+    def land(g: WaveGroup, pending: Pending) -> None:
+        data = pending.payload[0]
+        assert data is not None
+        register = pending.writes.bit_length() - 1
+        filled = data | (~g.v[register] & others)
+        land_registers(g, attrs.evolve(pending, payload=(filled, *pending.payload[1:])))
+
+    return land
+
+
+def landing(width: Width) -> Callable[[WaveGroup, Pending], None]:
+    """How a load of some width lands."""
+    return {"": land_registers, "lo": _land_half(0xFFFF), "hi": _land_half(0xFFFF0000)}[width.half]
+
+
 def land_nothing(g: WaveGroup, pending: Pending) -> None:
     """An operation whose completion changes no register."""
 
@@ -124,6 +147,32 @@ def refuse_scalar_poison(
         bad = bad if always else bad & any_along(g.exec, 1)
         if bad.any():
             g.env.reporter.at_first("poison", f"{what} is undefined", step.instruction, g, bad)
+
+
+def memory_step(
+    instruction: Instruction, context: Context, kind: str, address: Address, target: Operand | None, data: int = 0
+) -> Step:
+    """A step with the registers and hazards of a vector memory instruction; `run` is filled in later.
+
+    `data` are the registers that it stores.
+    """
+    vectors = address.vector_bits | data
+    writes = 0 if target is None else context.bits(target)
+    consumes = [Consumes("mem_read", vectors), Consumes("mem_read_behind_dgemm", vectors)]
+    if writes:
+        consumes.append(Consumes("mem_write", writes))
+    if address.scalar_bits:
+        consumes.append(Consumes("vmem_sgpr", address.scalar_bits))
+    step = Step(instruction, kind, lambda g: None, vectors | address.scalar_bits, writes, (), tuple(consumes))
+    if data.bit_count() > 2:
+        step.produces = (Produces("wide_store_soffset" if address.scalar_offset else "wide_store", data),)
+    return step
+
+
+def check_address(g: WaveGroup, step: Step, address: Address) -> None:
+    """Report undefined registers in an address or descriptor."""
+    refuse_poison(g, step, address.vector_bits, address.vectors, "the address")
+    refuse_scalar_poison(g, step, address.scalar_bits, address.scalars, "the base or descriptor")
 
 
 def store_words(operand: Operand, width: Width, context: Context) -> Callable[[WaveGroup], Array]:

@@ -12,9 +12,9 @@ from convgen.backends.amdgpu.sim.addressing import Address, buffer_address, glob
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.atomics import atomic_step
 from convgen.backends.amdgpu.sim.decode import M0, Instruction, Operand, require_plain
-from convgen.backends.amdgpu.sim.ds import locate
+from convgen.backends.amdgpu.sim.ds_access import locate
 from convgen.backends.amdgpu.sim.global_access import land_store, load_lanes, store_lanes
-from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
+from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, any_along, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import (
@@ -22,16 +22,17 @@ from convgen.backends.amdgpu.sim.transfer import (
     STORES,
     Width,
     active,
+    check_address,
     expand,
-    land_registers,
-    refuse_poison,
+    landing,
+    memory_step,
     refuse_scalar_poison,
     store_words,
 )
 from convgen.backends.amdgpu.sim.waits import issue
 
 _NAME = re.compile(r"(buffer|global|flat)_(load|store|atomic)_(.+)$")
-_MODIFIERS = frozenset("offen idxen offset glc slc sc0 sc1 nt lds".split())
+_MODIFIERS = frozenset("offen idxen offset glc slc scc sc0 sc1 nt lds".split())
 _NO_OPS = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 buffer_inv".split())
 
 
@@ -64,26 +65,6 @@ def compile_vmem(instruction: Instruction, context: Context) -> Step | None:
     return _load(instruction, context, width, target, make(instruction, context, operands), space)
 
 
-def memory_step(
-    instruction: Instruction, context: Context, kind: str, address: Address, target: Operand | None, data: int = 0
-) -> Step:
-    """A step with the registers and hazards of a vector memory instruction; `run` is filled in later."""
-    vectors = address.vector_bits | data
-    writes = 0 if target is None else context.bits(target)
-    consumes = [Consumes("mem_read", vectors), Consumes("mem_read_behind_dgemm", vectors)]
-    if writes:
-        consumes.append(Consumes("mem_write", writes))
-    if address.scalar_bits:
-        consumes.append(Consumes("vmem_sgpr", address.scalar_bits))
-    return Step(instruction, kind, lambda g: None, vectors | address.scalar_bits, writes, (), tuple(consumes))
-
-
-def check_address(g: WaveGroup, step: Step, address: Address) -> None:
-    """Report undefined registers in an address or descriptor."""
-    refuse_poison(g, step, address.vector_bits, address.vectors, "the address")
-    refuse_scalar_poison(g, step, address.scalar_bits, address.scalars, "the base or descriptor")
-
-
 def load_words(g: WaveGroup, step: Step, address: Address, size: int) -> tuple[Array, Bools | None]:
     """Load `size` bytes a lane; words out of a descriptor's range read 0."""
     where = address.resolve(g, step, size, active(g))
@@ -103,14 +84,14 @@ def _load(
     check_tuple(target, width.registers, context)
     step = memory_step(instruction, context, "vmem_load", address, target)
     kind = "flat" if space == "flat" else "vm"
-    writes = step.writes
+    writes, land = step.writes, landing(width)
 
     def run(g: WaveGroup) -> None:
         check_address(g, step, address)
         data, poison = load_words(g, step, address, width.size)
         g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
         kept = None if g.exec_full else g.exec.copy()
-        issue(g, Pending(step, kind, writes, (expand(data, width), poison, kept), land_registers))
+        issue(g, Pending(step, kind, writes, (expand(data, width), poison, kept), land))
 
     step.run = run
     return step
@@ -122,9 +103,6 @@ def _store(
     check_tuple(data, width.registers, context)
     bits = context.bits(data)
     step = memory_step(instruction, context, "vmem_store", address, None, bits)
-    if width.size > 8:
-        kind = "wide_store_soffset" if address.scalar_offset else "wide_store"
-        step.produces = (Produces(kind, bits),)
     fetch, registers = store_words(data, width, context), context.registers(data)[: width.registers]
     queue = "flat" if space == "flat" else "vm"
 

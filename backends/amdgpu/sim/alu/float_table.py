@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -57,9 +58,8 @@ def _sine(function: Function) -> Function:
     return lambda a: function(np.asarray(a, np.float64) * (2 * np.pi))
 
 
-def _class(a: Array, mask: Array) -> Array:
-    """V_CMP_CLASS: one bit of `mask` for each kind of number."""
-    tiny = np.finfo(a.dtype).tiny
+def _class(tiny: float, a: Array, mask: Array) -> Array:
+    """V_CMP_CLASS: one bit of `mask` for each kind of number; `tiny` is the smallest normal one."""
     negative = np.signbit(a)
     normal, small = np.isfinite(a) & (np.abs(a) >= tiny), (a != 0) & (np.abs(a) < tiny)
     kinds = (
@@ -137,13 +137,16 @@ _FLOAT: dict[str, VectorRow] = {
     "v_fma_f64": row("f64 = f64 f64 f64", num.fma_f64),
     "v_fma_f16": row("f16 = f16 f16 f16", num.fma_f16),
     "v_mad_f16": row("f16 = f16 f16 f16", lambda a, b, c: num.half_to_f32(num.f32_to_half(a * b)) + c),
-    "v_mad_f32": row("f32 = f32 f32 f32", lambda a, b, c: a * b + c),
+    "v_mad_legacy_f16": row("f16 = f16 f16 f16", lambda a, b, c: num.half_to_f32(num.f32_to_half(a * b)) + c),
+    "v_fma_legacy_f16": row("f16 = f16 f16 f16", num.fma_f16),
+    **{f"v_{name}_f32": row("f32 = f32 f32 f32", lambda a, b, c: a * b + c) for name in ("mad", "madak", "madmk")},
     "v_fmac_f32": row("f32 = f32 f32 acc", num.fma_f32),
     "v_fmac_f16": row("f16 = f16 f16 acc", num.fma_f16),
     "v_fmac_f64": row("f64 = f64 f64 acc", num.fma_f64),
     "v_fmaak_f32": row("f32 = f32 f32 f32", num.fma_f32),
     "v_fmamk_f32": row("f32 = f32 f32 f32", num.fma_f32),
     "v_mac_f32": row("f32 = f32 f32 acc", lambda a, b, c: a * b + c),
+    "v_mac_f16": row("f16 = f16 f16 acc", lambda a, b, c: num.half_to_f32(num.f32_to_half(a * b)) + c),
     "v_ldexp_f32": row("f32 = f32 i32", _ldexp),
     "v_ldexp_f64": row("f64 = f64 i32", _ldexp),
     "v_ldexp_f16": row("f16 = f16 i16", _ldexp),
@@ -240,8 +243,8 @@ def _comparisons() -> dict[str, VectorRow]:
     for prefix in ("v_cmp", "v_cmpx"):
         for t in ("f16", "f32", "f64"):
             rows.update({f"{prefix}_{n}_{t}": row(f"mask = {t} {t}", f) for n, f in floating.items()})
-        for t in ("f32", "f64"):
-            rows[f"{prefix}_class_{t}"] = row(f"mask = {t} u32", _class)
+        for t, dtype in (("f16", np.float16), ("f32", np.float32), ("f64", np.float64)):
+            rows[f"{prefix}_class_{t}"] = row(f"mask = {t} u32", partial(_class, float(np.finfo(dtype).tiny)))
         for t in ("i16", "u16", "i32", "u32", "i64", "u64"):
             rows.update({f"{prefix}_{n}_{t}": row(f"mask = {t} {t}", f) for n, f in integer.items()})
     return rows

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -109,37 +111,66 @@ def to_integer(low: int, high: int, dtype: Any) -> Callable[[Array], Array]:
     return convert
 
 
-def fma_f32(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c in f32 with one rounding.
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """The rounded sum of two f64 numbers and what rounding took from it."""
+    total = np.asarray(a + b)
+    virtual = total - a
+    return total, (a - (total - virtual)) + (b - virtual)
 
-    The product is exact in f64. The f64 sum is rounded to odd, which makes the second rounding, to f32, the right one.
-    """
-    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
-    addend = np.asarray(c, np.float64)
-    total = np.asarray(product + addend)
-    virtual = total - product
-    error = (product - (total - virtual)) + (addend - virtual)
+
+def _to_odd(total: Array, error: Array) -> Array:
+    """A rounded f64 sum and its error as the sum rounded to odd: a second rounding, to fewer bits, is then right."""
     bits = total.view(np.int64)
     inexact = (error != 0) & np.isfinite(total) & ((bits & 1) == 0) & ~np.isnan(error)
-    if inexact.any():
-        step = np.where((error > 0) == (total > 0), 1, -1)
-        total = np.where(inexact, bits + step, bits).view(np.float64)
-    return total.astype(np.float32)
+    if not inexact.any():
+        return total
+    step = np.where((error > 0) == (total > 0), 1, -1)
+    odd: Array = np.where(inexact, bits + step, bits).view(np.float64)
+    return odd
+
+
+def fma_f32(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c in f32 with one rounding: the product is exact in f64, the sum is rounded to odd first."""
+    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
+    result: Array = _to_odd(*_two_sum(product, np.asarray(c, np.float64))).astype(np.float32)
+    return result
+
+
+def _two_product(x: Array, y: Array) -> tuple[Array, Array]:
+    """The rounded product of two f64 numbers and its error (Veltkamp, Dekker)."""
+    product, split = x * y, 134217729.0
+    xh = x * split - (x * split - x)
+    yh = y * split - (y * split - y)
+    xl, yl = x - xh, y - yh
+    return product, ((xh * yh - product) + xh * yl + xl * yh) + xl * yl
+
+
+def _exact_fma(a: float, b: float, c: float) -> float:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
 
 
 def fma_f64(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c in f64 with the product's rounding error carried along; off by at most one rounding in 2**50."""
-    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    product = x * y
-    split = 134217729.0
-    xh = x * split - (x * split - x)
-    yh = y * split - (y * split - y)
-    low = ((xh * yh - product) + xh * (y - yh) + (x - xh) * yh) + (x - xh) * (y - yh)
-    total = product + c
-    virtual = total - product
-    error = (product - (total - virtual)) + (c - virtual)
-    tail = low + error
-    return np.where(np.isfinite(tail), total + tail, total)
+    """a * b + c in f64 with one rounding (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums").
+
+    Numbers so large or small that the steps could over- or underflow go through rational arithmetic.
+    """
+    x, y, z = np.broadcast_arrays(*(np.asarray(v, np.float64) for v in (a, b, c)))
+    product, low = _two_product(x, y)
+    middle, rest = _two_sum(z, low)
+    high, tail = _two_sum(product, middle)
+    result = np.asarray(high + _to_odd(*_two_sum(rest, tail)))
+    plain = ~np.isfinite(x) | ~np.isfinite(y) | ~np.isfinite(z) | (x == 0) | (y == 0)
+    result = np.where(plain, x * y + z, result)
+    safe = np.ones(x.shape, np.bool_)
+    for value in (x, y, z):
+        safe &= (value == 0) | ((np.abs(value) > 2.0**-450) & (np.abs(value) < 2.0**450))
+    for at in zip(*np.nonzero(~safe & ~plain), strict=True):
+        result[at] = _exact_fma(float(x[at]), float(y[at]), float(z[at]))
+    return result
 
 
 def fma_f16(a: Array, b: Array, c: Array) -> Array:

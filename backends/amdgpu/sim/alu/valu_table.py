@@ -239,6 +239,7 @@ _PLAIN: dict[str, VectorRow] = {
     "v_alignbit_b32": row("u32 = u32 u32 u32", _align(1)),
     "v_alignbyte_b32": row("u32 = u32 u32 u32", _align(8)),
     "v_sad_u8": row("u32 = u32 u32 u32", _sad_u8),
+    "v_sad_hi_u8": row("u32 = u32 u32 u32", lambda a, b, c: (_sad_u8(a, b, c ^ c) << U32(16)) + c),
     "v_sad_u32": row("u32 = u32 u32 u32", lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c),
     "v_pack_b32_f16": row("u32 = f16 f16", lambda a, b: num.f32_to_half(a) | (num.f32_to_half(b) << U32(16))),
     **{
@@ -262,6 +263,7 @@ _PLAIN: dict[str, VectorRow] = {
     "v_mad_u16": row("u16 = u16 u16 u16", lambda a, b, c: a * b + c),
     "v_mad_i16": row("i16 = i16 i16 i16", lambda a, b, c: a * b + c),
     "v_mad_legacy_u16": row("u16 = u16 u16 u16", lambda a, b, c: a * b + c),
+    "v_mad_legacy_i16": row("i16 = i16 i16 i16", lambda a, b, c: a * b + c),
     "v_mad_u32_u16": row("u32 = u16 u16 u32", lambda a, b, c: a * b + c),
     "v_mad_i32_i16": row("i32 = i16 i16 i32", lambda a, b, c: a * b + c),
     "v_lshlrev_b16": row("u16 = u16 u16", _reversed(_shl16)),
@@ -280,11 +282,13 @@ _PLAIN: dict[str, VectorRow] = {
     "v_dot2_f32_bf16": row("f32 = u32 u32 f32", _dot2_bf16, dot=True),
     "v_dot2c_f32_bf16": row("f32 = u32 u32 acc", _dot2_bf16, dot=True),
     "v_dot2_i32_i16": row("i32 = u32 u32 i32", _dot(16, signed=True), dot=True),
+    "v_dot2c_i32_i16": row("i32 = u32 u32 acc", _dot(16, signed=True), dot=True),
     "v_dot2_u32_u16": row("u32 = u32 u32 u32", _dot(16, signed=False), dot=True),
     "v_dot4_i32_i8": row("i32 = u32 u32 i32", _dot(8, signed=True), dot=True),
     "v_dot4c_i32_i8": row("i32 = u32 u32 acc", _dot(8, signed=True), dot=True),
     "v_dot4_u32_u8": row("u32 = u32 u32 u32", _dot(8, signed=False), dot=True),
     "v_dot8_i32_i4": row("i32 = u32 u32 i32", _dot(4, signed=True), dot=True),
+    "v_dot8c_i32_i4": row("i32 = u32 u32 acc", _dot(4, signed=True), dot=True),
     "v_dot8_u32_u4": row("u32 = u32 u32 u32", _dot(4, signed=False), dot=True),
 }
 

@@ -227,6 +227,12 @@ CASES = {
         "v_and_b32_e32 v4, 0x7c, v1",
         "v_mov_b32_e32 v4, v1",
     ),
+    "offset wraps": Case(
+        "buffer-wrap",
+        "v_subrev_u32_e32 v4, 16, v1\n buffer_load_dword v2, v4, s[8:11], 0 offen offset:0\n s_waitcnt vmcnt(0)",
+        "offset:0",
+        "offset:16",
+    ),
     "own store read back": Case(
         "global-visibility",
         "buffer_store_dword v0, v1, s[8:11], 0 offen\n s_waitcnt vmcnt(0)\n"

@@ -56,10 +56,6 @@ NARROW = {
     "v_lshlrev_b32_e32 v2, 1, v0\n global_load_sshort v4, v2, s[4:5]": BYTES.view(np.int16)[:64]
     .astype(np.int32)
     .view(np.uint32),
-    "v_lshlrev_b32_e32 v2, 1, v0\n global_load_short_d16_hi v4, v2, s[4:5]": BYTES.view(np.uint16)[:64].astype(
-        np.uint32
-    )
-    << 16,
     "global_load_dword v4, v1, s[4:5] offset:8": WORDS[2:66],
     "buffer_load_dword v4, off, s[8:11], 0 offset:12": np.full(64, WORDS[3]),
     "s_mov_b32 s20, 16\n buffer_load_dword v4, v1, s[8:11], s20 offen offset:4": WORDS[5:69],
@@ -139,11 +135,11 @@ def test_lds_st64_and_halves(sim: Any) -> None:
       ds_write_b8 v0, v0 offset:256
       ds_read_u16 v4, v2
       ds_read_u8 v5, v0 offset:256
-      ds_read_u16_d16_hi v6, v2
+      ds_read_u16 v6, v2
       ds_read_b32 v7, v1 offset:256"""
     body = body.replace("ds_read_b32 v7, v1 offset:256", "ds_read_i8 v7, v0 offset:256")
     got = clean(sim, body, WORDS)
-    np.testing.assert_array_equal(got.T, [LANE, LANE, LANE << 16, LANE])
+    np.testing.assert_array_equal(got.T, [LANE, LANE, LANE, LANE])
 
 
 def test_agpr_destinations(sim: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,17 @@ def words(lanes: Array) -> Array:
     return np.ascontiguousarray(padded.view(np.uint32).T)
 
 
-def body(name: str, a: int, b: int, d: int, modifiers: str = "") -> str:
+@attrs.frozen
+class Place:
+    """Where an instruction's operands are: accumulation registers or not, a constant for C."""
+
+    d: str = "v"
+    a: str = "v"
+    b: str = "v"
+    constant: str = ""
+
+
+def body(name: str, a: int, b: int, d: int, modifiers: str = "", place: Place = Place()) -> str:
     """A kernel that loads A to v4.., B to v12.., C to v32.. and stores D; register r of lane l is at 256 r + 4 l."""
     lines = [
         "s_load_dwordx4 s[4:7], s[0:1], 0x0",
@@ -71,23 +82,24 @@ def body(name: str, a: int, b: int, d: int, modifiers: str = "") -> str:
     ]
     lines += ["v_add_u32_e32 v2, 0x1000, v1", "s_waitcnt lgkmcnt(0)"]
 
-    def move(verb: str, count: int, first: int, base: str) -> None:
+    def move(verb: str, count: int, first: int, base: str, kind: str) -> None:
         for r in range(count):
             at, offset = ("v1", 256 * r) if r < 16 else ("v2", 256 * (r - 16))
-            operands = f"v{first + r}, {at}" if verb == "load" else f"{at}, v{first + r}"
+            operands = f"{kind}{first + r}, {at}" if verb == "load" else f"{at}, {kind}{first + r}"
             lines.append(f"global_{verb}_dword {operands}, {base} offset:{offset}")
 
-    move("load", a, 4, "s[4:5]")
-    move("load", b, 12, "s[6:7]")
-    move("load", d, 32, "s[8:9]")
+    def tuple_of(kind: str, first: int, count: int) -> str:
+        return f"{kind}{first}" if count == 1 else f"{kind}[{first}:{first + count - 1}]"
+
+    move("load", a, 4, "s[4:5]", place.a)
+    move("load", b, 12, "s[6:7]", place.b)
+    move("load", d, 32, "s[8:9]", place.d)
     lines.append("s_waitcnt vmcnt(0)")
-    lines.append(
-        f"{name} v[32:{31 + d}], v[4:{3 + a}], v[12:{11 + b}], v[32:{31 + d}] {modifiers}".replace(
-            "v[4:4]", "v4"
-        ).replace("v[12:12]", "v12")
-    )
+    target = tuple_of(place.d, 32, d)
+    operands = [target, tuple_of(place.a, 4, a), tuple_of(place.b, 12, b), place.constant or target]
+    lines.append(f"{name} {', '.join(operands)} {modifiers}")
     lines += ["s_nop 15", "s_nop 3"]
-    move("store", d, 32, "s[10:11]")
+    move("store", d, 32, "s[10:11]", place.d)
     return "\n".join(lines)
 
 
@@ -96,33 +108,240 @@ def random_matrix(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) 
     return values
 
 
-@pytest.mark.parametrize(("arch", "name"), CASES)
-def test_layout(sim: Any, arch: str, name: str) -> None:
-    row = MATRIX_ROWS[arch][name]
-    rng = np.random.default_rng(len(name))
-    dtypes = DTYPES[arch]
+def number_type(row: MatrixRow) -> Any:
+    return {"f32": np.float32, "i32": np.int32, "f64": np.float64}[row.result]
+
+
+def operands(arch: str, row: MatrixRow, seed: int) -> tuple[Array, Array, Array]:
+    """Small integers for A [blocks, M, K], B [blocks, N, K] and C [blocks, M, N]."""
+    rng, dtypes = np.random.default_rng(seed), DTYPES[arch]
     a = random_matrix(rng, (row.blocks, row.m, row.k), dtypes[row.a_type])
     b = random_matrix(rng, (row.blocks, row.n, row.k), dtypes[row.b_type])
-    result = {"f32": np.float32, "i32": np.int32, "f64": np.float64}[row.result]
-    c = random_matrix(rng, (row.blocks, row.m, row.n), result)
-    wide = np.int64 if row.result == "i32" else np.float64
-    want = np.einsum("bik,bjk->bij", a.astype(wide), b.astype(wide)) + c
+    return a, b, random_matrix(rng, (row.blocks, row.m, row.n), number_type(row))
+
+
+def launch(
+    sim: Any, arch: str, name: str, matrices: tuple[Array, Array, Array], modifiers: str = "", place: Place = Place()
+) -> tuple[Any, Array]:
+    """Run one instruction; the report and D [blocks, M, N]."""
+    row = MATRIX_ROWS[arch][name]
+    a, b, c = matrices
     a_words, b_words = words(per_lane(a, row, row.m)), words(per_lane(b, row, row.n))
-    count = row.m * row.n * row.blocks // 64
-    c_lanes = np.zeros((64, count), result)
+    c_lanes = np.zeros((64, row.m * row.n * row.blocks // 64), number_type(row))
     for block, i, j in np.ndindex(c.shape):
-        lane, register = result_place(row, block, i, j)
-        c_lanes[lane, register] = c[block, i, j]
+        c_lanes[result_place(row, block, i, j)] = c[block, i, j]
     c_words = words(c_lanes)
     out = np.zeros_like(c_words)
-    source = sim.Source(body(name, len(a_words), len(b_words), len(c_words)), vgprs=64)
-    report = sim.run(arch, source, {"a": a_words, "b": b_words, "c": c_words, "d": out})
-    assert not report.findings, str(report.findings[0])
-    got = np.ascontiguousarray(out.T).view(result)
+    text = body(name, len(a_words), len(b_words), len(c_words), modifiers, place)
+    report = sim.run(arch, sim.Source(text, vgprs=64, agprs=64), {"a": a_words, "b": b_words, "c": c_words, "d": out})
+    lanes = np.ascontiguousarray(out.T).view(number_type(row))
+    d = np.zeros_like(c)
     for block, i, j in np.ndindex(c.shape):
-        lane, register = result_place(row, block, i, j)
-        assert got[lane, register] == want[block, i, j], (block, i, j)
+        d[block, i, j] = lanes[result_place(row, block, i, j)]
+    return report, d
+
+
+def multiply(*args: Any, **options: Any) -> Array:
+    """D of an instruction that must run without a finding."""
+    report, d = launch(*args, **options)
+    assert not report.findings, str(report.findings[0])
     assert report.instructions["mfma"] == 1
+    return d
+
+
+def plain(a: Array, b: Array, c: Array) -> Array:
+    wide = np.int64 if c.dtype == np.int32 else np.float64
+    total: Array = np.einsum("bik,bjk->bij", a.astype(wide), b.astype(wide)) + c
+    return total
+
+
+@pytest.mark.parametrize(("arch", "name"), CASES)
+def test_layout(sim: Any, arch: str, name: str) -> None:
+    matrices = operands(arch, MATRIX_ROWS[arch][name], len(name))
+    np.testing.assert_array_equal(multiply(sim, arch, name, matrices), plain(*matrices))
+
+
+def test_published_places() -> None:
+    """The formulae of this file against examples that others printed.
+
+    The README of AMD's matrix instruction calculator (v_mfma_f32_4x4x4f16), and a layout of v_mfma_f64_16x16x4f64 that
+    was read off an MI200: lane t holds A[t % 16][t // 16], and D[t // 16 + 4 * e][t % 16] in its pair e.
+    """
+    row = MATRIX_ROWS["gfx90a"]["v_mfma_f32_4x4x4f16"]
+    a = np.arange(16 * 4 * 4).reshape(16, 4, 4)
+    assert per_lane(a, row, 4)[17, 2] == a[4, 1, 2]
+    assert result_place(row, 1, 3, 2) == (6, 3)
+    assert result_place(row, 8, 2, 1) == (33, 2)
+    row = MATRIX_ROWS["gfx90a"]["v_mfma_f64_16x16x4f64"]
+    a = np.arange(16 * 4).reshape(1, 16, 4)
+    for t in range(64):
+        assert per_lane(a, row, 16)[t, 0] == a[0, t % 16, t // 16]
+        assert [result_place(row, 0, t // 16 + 4 * e, t % 16) for e in range(4)] == [(t, e) for e in range(4)]
+
+
+#: One instruction of each accumulator width and type, per target.
+SOME = [
+    (arch, name)
+    for arch, names in {
+        "gfx90a": "v_mfma_f32_32x32x8f16 v_mfma_f32_16x16x8bf16 v_mfma_f32_4x4x4bf16_1k v_mfma_f32_16x16x4f32",
+        "gfx942": "v_mfma_f32_16x16x16_bf16 v_mfma_f32_32x32x4_xf32 v_mfma_f32_32x32x1_2b_f32",
+        "gfx950": "v_mfma_f32_32x32x16_f16 v_mfma_f32_16x16x32_bf16 v_mfma_f32_4x4x1_16b_f32",
+    }.items()
+    for name in names.split()
+] + [(arch, name) for arch, rows in MATRIX_ROWS.items() for name, row in rows.items() if row.result == "f64"]
+
+
+@pytest.mark.parametrize(("arch", "name"), SOME)
+def test_accumulation_registers_and_constants(sim: Any, arch: str, name: str) -> None:
+    """A, B and D in either half of the file; C an inline constant, also an integer, which is taken as its bits."""
+    matrices = operands(arch, MATRIX_ROWS[arch][name], 3)
+    for place in (Place(d="a"), Place(a="a"), Place(b="a"), Place(d="a", a="a", b="a")):
+        np.testing.assert_array_equal(multiply(sim, arch, name, matrices, place=place), plain(*matrices))
+    a, b, c = matrices
+    for text, value in (("0", 0.0), ("1.0", 1.0), ("-4.0", -4.0)):
+        for kind in "va":
+            got = multiply(sim, arch, name, matrices, place=Place(d=kind, constant=text))
+            np.testing.assert_array_equal(got, plain(a, b, np.full_like(c, value)))
+
+
+def broadcast_a(a: Array, cbsz: int, abid: int) -> Array:
+    return np.stack([a[(block >> cbsz << cbsz) + abid] for block in range(len(a))])
+
+
+def permuted_b(b: Array, row: MatrixRow, blgp: int) -> Array:
+    """B [blocks, N, K] as lanes read it from elsewhere (CDNA2 ISA, BLGP)."""
+    sources = {1: lambda at: at % 32, 2: lambda at: at % 32 + 32, 3: lambda at: (at + 16) % 64}
+    kpl = row.n * row.k * row.blocks // 64
+    lanes = per_lane(b, row, row.n)
+    result = np.zeros_like(b)
+    for block, j, k in np.ndindex(b.shape):
+        lane = j + row.n * (block + row.blocks * (k // kpl))
+        source = sources[blgp](lane) if blgp < 4 else lane % 16 + 16 * (blgp - 4)
+        result[block, j, k] = lanes[source, k % kpl]
+    return result
+
+
+BROADCASTS = [
+    ("gfx90a", "v_mfma_f32_16x16x4f16", 4),
+    ("gfx90a", "v_mfma_f32_32x32x1f32", 2),
+    ("gfx90a", "v_mfma_f32_4x4x2bf16", 16),
+    ("gfx942", "v_mfma_f32_16x16x1_4b_f32", 4),
+    ("gfx942", "v_mfma_f32_4x4x4_16b_f16", 16),
+    ("gfx950", "v_mfma_f32_32x32x4_2b_bf16", 2),
+]
+
+
+@pytest.mark.parametrize(("arch", "name", "blocks"), BROADCASTS)
+def test_broadcasts(sim: Any, arch: str, name: str, blocks: int) -> None:
+    """cbsz and abid choose the block of A, blgp the lanes of B."""
+    row = MATRIX_ROWS[arch][name]
+    a, b, c = operands(arch, row, 4)
+    for cbsz in range(1, blocks.bit_length()):
+        abid = (1 << cbsz) - 1
+        got = multiply(sim, arch, name, (a, b, c), f"cbsz:{cbsz} abid:{abid}")
+        np.testing.assert_array_equal(got, plain(broadcast_a(a, cbsz, abid), b, c))
+    for blgp in range(1, 8):
+        got = multiply(sim, arch, name, (a, b, c), f"blgp:{blgp}")
+        np.testing.assert_array_equal(got, plain(a, permuted_b(b, row, blgp), c))
+
+
+def test_permuted_single_block(sim: Any) -> None:
+    """blgp also works on single blocks of CDNA2, and only there."""
+    row = MATRIX_ROWS["gfx90a"]["v_mfma_f32_16x16x16f16"]
+    a, b, c = operands("gfx90a", row, 5)
+    got = multiply(sim, "gfx90a", "v_mfma_f32_16x16x16f16", (a, b, c), "blgp:3")
+    np.testing.assert_array_equal(got, plain(a, permuted_b(b, row, 3), c))
+
+
+@pytest.mark.parametrize(
+    ("arch", "name", "modifiers"),
+    [
+        ("gfx90a", "v_mfma_f32_16x16x16f16", "cbsz:1"),
+        ("gfx90a", "v_mfma_f32_16x16x4f16", "cbsz:3"),
+        ("gfx90a", "v_mfma_f32_16x16x4f16", "cbsz:1 abid:2"),
+        ("gfx90a", "v_mfma_f32_32x32x2bf16", "abid:1"),
+        ("gfx90a", "v_mfma_f64_16x16x4f64", "blgp:1"),
+        ("gfx90a", "v_mfma_f64_4x4x4f64", "cbsz:1"),
+        ("gfx942", "v_mfma_f32_32x32x8_f16", "blgp:1"),
+        ("gfx942", "v_mfma_f32_16x16x8_xf32", "cbsz:1"),
+        ("gfx950", "v_mfma_f32_16x16x32_bf16", "blgp:2"),
+    ],
+)
+def test_undefined_modifiers(sim: Any, arch: str, name: str, modifiers: str) -> None:
+    matrices = operands(arch, MATRIX_ROWS[arch][name], 6)
+    assert sim.kinds(launch(sim, arch, name, matrices, modifiers)[0]) == ["encoding"]
+
+
+@pytest.mark.parametrize("registers", ["v[16:31], v[30:31], v[2:3]", "v[16:31], v[2:3], v[16:17]"])
+def test_wide_result_over_its_sources(sim: Any, registers: str) -> None:
+    """A result of more than four registers is written while A and B are still read; a smaller one is not."""
+    clear = "\n".join(f"v_mov_b32_e32 v{r}, 0" for r in range(32)) + "\n s_nop 1\n"
+    assert sim.kinds(sim.run("gfx942", f"{clear} v_mfma_f32_32x32x8_f16 {registers}, 0", {})) == ["encoding"]
+    small = registers.replace("16:31", "16:19").replace("30:31", "18:19")
+    assert not sim.run("gfx942", f"{clear} v_mfma_f32_16x16x16_f16 {small}, 0", {}).findings
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_f64_signs(sim: Any, arch: str) -> None:
+    a, b, c = operands(arch, MATRIX_ROWS[arch]["v_mfma_f64_16x16x4_f64"], 7)
+    got = multiply(sim, arch, "v_mfma_f64_16x16x4_f64", (a, b, c), "neg:[1,0,1]")
+    np.testing.assert_array_equal(got, plain(-a, b, -c))
+
+
+@pytest.mark.parametrize("name", ["v_mfma_f32_16x16x8_xf32", "v_mfma_f32_32x32x4_xf32"])
+def test_xf32_drops_bits(sim: Any, name: str) -> None:
+    """13 bits of A and B are dropped, whatever they are; C keeps all of its own."""
+    row = MATRIX_ROWS["gfx942"][name]
+    a, b, c = operands("gfx942", row, 8)
+    noise = np.random.default_rng(9).integers(0, 1 << 13, a.shape, np.uint32)
+    noise.flat[:2] = 0x1FFF, 0x1000
+    c += np.float32(2.0**-18)
+    got = multiply(sim, "gfx942", name, ((a.view(np.uint32) | noise).view(np.float32), b, c))
+    kept = (a.view(np.uint32) | np.where(a == 0, noise, 0)).view(np.float32)  # a denormal is dropped whole
+    assert (kept.view(np.uint32)[a == 0] < 1 << 13).all()
+    np.testing.assert_array_equal(got, plain(a, b, c).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("arch", "name"),
+    [
+        ("gfx90a", "v_mfma_f32_16x16x4f32"),
+        ("gfx942", "v_mfma_f32_32x32x2_f32"),
+        ("gfx950", "v_mfma_f32_4x4x1_16b_f32"),
+        ("gfx942", "v_mfma_f64_4x4x4_4b_f64"),
+        ("gfx950", "v_mfma_f64_16x16x4_f64"),
+        ("gfx90a", "v_mfma_f64_16x16x4f64"),
+        ("gfx90a", "v_mfma_f32_32x32x4f16"),
+        ("gfx950", "v_mfma_f32_16x16x32_bf16"),
+    ],
+)
+def test_fractions(sim: Any, arch: str, name: str) -> None:
+    """Full mantissas: within one rounding of the exact sum for f32, a few of f64's own for f64."""
+    row = MATRIX_ROWS[arch][name]
+    rng, dtypes = np.random.default_rng(10), DTYPES[arch]
+    a = rng.normal(size=(row.blocks, row.m, row.k)).astype(dtypes[row.a_type])
+    b = rng.normal(size=(row.blocks, row.n, row.k)).astype(dtypes[row.b_type])
+    c = rng.normal(size=(row.blocks, row.m, row.n)).astype(number_type(row))
+    got, want = multiply(sim, arch, name, (a, b, c)), plain(a, b, c)
+    if row.result == "f32":
+        np.testing.assert_array_equal(got, want.astype(np.float32))
+    else:
+        np.testing.assert_allclose(got, want, rtol=0, atol=4 * np.finfo(np.float64).eps)
+
+
+def test_denormals_and_infinities(sim: Any) -> None:
+    """Denormal f16 operands count; infinities and NaNs go through."""
+    a, b = np.zeros((1, 16, 16), np.float16), np.zeros((1, 16, 16), np.float16)
+    a[0, :, 0], b[0, :, 0] = 2.0**-24, 1024
+    a[0, 1, 1], b[0, 2, 1] = np.inf, 1
+    c = np.zeros((1, 16, 16), np.float32)
+    with np.errstate(all="ignore"):
+        want = plain(a, b, c)
+    got = multiply(sim, "gfx942", "v_mfma_f32_16x16x16_f16", (a, b, c))
+    np.testing.assert_array_equal(got, want)
+    assert got[0, 0, 0] == 2.0**-14
+    assert np.isinf(got[0, 1, 2])
+    assert np.isnan(got[0, 1, 0])
 
 
 FORMATS = {
@@ -185,8 +404,8 @@ def test_one_rounding(sim: Any) -> None:
     c = np.full((4, 64), 2.0**24, np.float32)
     out = np.zeros((4, 64), np.float32)
     source = sim.Source(body("v_mfma_f32_16x16x16_f16", 2, 2, 4))
-    operands = {"a": words(per_lane(a, row, 16)), "b": words(per_lane(b, row, 16)), "c": c, "d": out}
-    assert not sim.run("gfx942", source, operands).findings
+    buffers = {"a": words(per_lane(a, row, 16)), "b": words(per_lane(b, row, 16)), "c": c, "d": out}
+    assert not sim.run("gfx942", source, buffers).findings
     assert (out == 2.0**24 + 2).all()
 
 

@@ -93,6 +93,16 @@ INTEGER: dict[str, Callable[[int, int, int], int]] = {
     "v_sad_u8 {d}, {a}, {b}, {c}": lambda a, b, c: (
         c + sum(abs((a >> s & 255) - (b >> s & 255)) for s in (0, 8, 16, 24))
     ),
+    "v_sad_hi_u8 {d}, {a}, {b}, {c}": lambda a, b, c: (
+        c + (sum(abs((a >> s & 255) - (b >> s & 255)) for s in (0, 8, 16, 24)) << 16)
+    ),
+    "v_mad_legacy_i16 {d}, {a}, {b}, {c}": lambda a, b, c: a * b + c & 0xFFFF,
+    "v_mov_b32_e32 {d}, {c}\n v_dot2c_i32_i16_e32 {d}, {a}, {b}": lambda a, b, c: (
+        c + sum(signed(a >> s, 16) * signed(b >> s, 16) for s in (0, 16))
+    ),
+    "v_mov_b32_e32 {d}, {c}\n v_dot8c_i32_i4_e32 {d}, {a}, {b}": lambda a, b, c: (
+        c + sum(signed(a >> s, 4) * signed(b >> s, 4) for s in range(0, 32, 4))
+    ),
     "v_add_u16_e32 {d}, {a}, {b}": lambda a, b, c: (a + b) & 0xFFFF,
     "v_mul_lo_u16_e32 {d}, {a}, {b}": lambda a, b, c: (a & 0xFFFF) * (b & 0xFFFF) & 0xFFFF,
     "v_lshrrev_b16_e32 {d}, {a}, {b}": lambda a, b, c: (b & 0xFFFF) >> (a & 15),
@@ -204,7 +214,8 @@ FLOATS = np.concatenate(
         np.array(
             [0, -0.0, 1, -1, 0.5, 1.5, 2.5, -2.5, 65504, 65536, 1e-5, -3e-8, np.inf, -np.inf, 255.5, 3e9], np.float32
         ),
-        RNG.normal(0, 100, 48).astype(np.float32),
+        np.array([0x3F800001, 0xBF8083FF, 0x400003FF], np.uint32).view(np.float32),  # their low halves are denormal
+        RNG.normal(0, 100, 45).astype(np.float32),
     ]
 )
 F, G, H = FLOATS, RNG.permutation(FLOATS), RNG.permutation(FLOATS)
@@ -220,6 +231,12 @@ def half_bits(x: Array) -> Array:
 
 def low_half(x: Array) -> Array:
     return (x.view(np.uint32) & 0xFFFF).astype(np.uint16).view(np.float16).astype(np.float32)
+
+
+def tiny_halves(x: Array) -> Array:
+    """1 for negative and positive denormals of f16."""
+    tiny: Array = (x != 0) & (np.abs(x) < 2.0**-14)
+    return tiny.astype(np.float32)
 
 
 def saturating(low: int, high: int) -> Callable[[Array], Array]:
@@ -257,6 +274,14 @@ FLOATING: dict[str, Callable[[Array, Array, Array], Array]] = {
     "v_fma_mix_f32 {d}, {a}, {b}, {c} op_sel_hi:[1,0,0]": lambda a, b, c: exact_fma(low_half(a), b, c),
     "v_fma_f32 {d}, {a}, {b}, {c}": lambda a, b, c: exact_fma(a, b, c),
     "v_pk_fma_f32 v[10:11], v[4:5], v[6:7], v[8:9] op_sel_hi:[0,0,0]": lambda a, b, c: exact_fma(a, b, c),
+    "v_mov_b32_e32 {d}, {c}\n v_mac_f16_e32 {d}, 2.0, {a}": lambda a, b, c: half_bits(
+        low_half(half_bits(low_half(a) * 2)) + low_half(c)
+    ),
+    "v_fma_legacy_f16 {d}, {a}, 2.0, {c}": lambda a, b, c: half_bits(low_half(a) * 2 + low_half(c)),
+    "v_madak_f32 {d}, {a}, {b}, 0x40400000": lambda a, b, c: a * b + np.float32(3),
+    "v_madmk_f32 {d}, {a}, 0x40400000, {b}": lambda a, b, c: a * np.float32(3) + b,
+    "v_mov_b32_e32 v10, 0x90\n v_cmp_class_f16_e32 vcc, {a}, v10\n s_nop 1\n"
+    " v_cndmask_b32_e64 v10, 0, 1.0, vcc": lambda a, b, c: tiny_halves(low_half(a)),
     "v_ldexp_f32 {d}, {a}, 3": lambda a, b, c: a * np.float32(8),
     "v_rcp_f32_e32 {d}, {a}": lambda a, b, c: np.float32(1) / a,
     "v_exp_f32_e32 {d}, {a}": lambda a, b, c: np.exp2(a),
@@ -267,6 +292,7 @@ FLOATING: dict[str, Callable[[Array, Array, Array], Array]] = {
         np.float32
     ),
 }
+ONLY_GFX90A = {line for line in FLOATING if "v_mada" in line or "v_madm" in line}
 ONLY_GFX950 = {line for line in FLOATING if "cvt_pk_bf16" in line}
 
 
@@ -289,9 +315,10 @@ def exact_fma(a: Array, b: Array, c: Array) -> Array:
     return np.array(found).astype(np.float32)
 
 
-@pytest.mark.parametrize("arch", ["gfx90a", "gfx950"])
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950"])
 def test_floats(sim: Any, arch: str) -> None:
-    lines = [line for line in FLOATING if arch == "gfx950" or line not in ONLY_GFX950]
+    left_out = {"gfx90a": ONLY_GFX950, "gfx942": ONLY_GFX950 | ONLY_GFX90A, "gfx950": ONLY_GFX90A}[arch]
+    lines = [line for line in FLOATING if line not in left_out]
     got = results(sim, arch, lines, np.stack([F, F, G, G, H, H]).view(np.uint32))
     with np.errstate(all="ignore"):
         for number, line in enumerate(lines):

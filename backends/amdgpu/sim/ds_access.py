@@ -1,0 +1,148 @@
+"""What LDS instructions share: places, reads and writes with their stamps, bank conflicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+
+from convgen.backends.amdgpu.sim.archs import BankPhases
+from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, Operand
+from convgen.backends.amdgpu.sim.hazards import Consumes
+from convgen.backends.amdgpu.sim.lds import bank_conflicts
+from convgen.backends.amdgpu.sim.state import Array, Bools, WaveGroup, any_along, scalar_bits
+from convgen.backends.amdgpu.sim.step import Context, Step
+from convgen.backends.amdgpu.sim.transfer import active
+
+#: Alignment that an LDS access of so many bytes needs.
+ALIGNMENT: Mapping[int, int] = {1: 1, 2: 2, 4: 4, 8: 8, 12: 16, 16: 16}
+
+
+@attrs.define
+class Conflicts:
+    """Counts an instruction's bank conflicts; a pattern of addresses that repeats is counted from memory."""
+
+    phases: BankPhases | None
+    width: int
+    pattern: Array | None = None
+    cycles: int = 0
+
+    def count(self, g: WaveGroup, address: Array) -> int:
+        if self.phases is None:
+            return 0
+        if g.exec_full:
+            relative = address - address[:, :1]
+            if self.pattern is not None and np.array_equal(relative, self.pattern):
+                return self.cycles
+            self.pattern = relative
+            self.cycles = bank_conflicts(self.phases, address >> 2, self.width, g.exec)
+            return self.cycles
+        return bank_conflicts(self.phases, address >> 2, self.width, g.exec)
+
+
+def locate(g: WaveGroup, step: Step, address: Array, size: int, alignment: int = 0) -> tuple[Array, Bools | None]:
+    """Flat LDS places of byte addresses, and the lanes that take part (None: all).
+
+    Reports accesses beyond the workgroup's allocation or not aligned (by default to what their size needs); the former
+    take no part.
+    """
+    alignment = alignment or ALIGNMENT[size]
+    lds, lanes = g.env.lds, active(g)
+    used = address if lanes is None else np.where(lanes, address, 0)
+    if int(used.max()) + size > lds.size:
+        bad = used + size > lds.size if lanes is None else (used + size > lds.size) & lanes
+        if bad.any():
+            row, lane = (int(i) for i in np.argwhere(bad)[0])
+            g.env.reporter.add(
+                "lds-bounds",
+                f"{size} bytes at LDS address {int(used[row, lane]):#x}; the workgroup has {lds.size:#x}",
+                step.instruction,
+                g,
+                row,
+                lane,
+            )
+            lanes = ~bad if lanes is None else lanes & ~bad
+            used = np.where(lanes, used, 0)
+    if int(np.bitwise_or.reduce(used, axis=None)) & (alignment - 1):
+        bad = (used & (alignment - 1)) != 0
+        g.env.reporter.at_first(
+            "misaligned", f"LDS access of {size} bytes not aligned to {alignment}", step.instruction, g, bad
+        )
+    return used + (g.slot * lds.stride)[:, None], lanes
+
+
+def read_places(
+    g: WaveGroup, step: Step, place: Array, size: int, lanes: Bools | None
+) -> tuple[Array, Bools | None, Array | None]:
+    """Data, poison ([words, waves, lanes]) and stamp units (None without strictness) of a read."""
+    lds = g.env.lds
+    data = lds.load(place, size)
+    if not g.env.strict:
+        return data, None, None
+    units = lds.units(place, size)
+    if lanes is None:
+        undefined = lds.note_read(g, step, units, g.stamp)
+    else:
+        some = np.broadcast_to(lanes, units.shape)
+        mine = np.broadcast_to(g.stamp, units.shape)[some]
+        flat = lds.note_read(g, step, units[some], mine)
+        undefined = None
+        if flat is not None:
+            undefined = np.zeros(units.shape, np.bool_)
+            undefined[some] = flat
+    poison = None
+    if undefined is not None:
+        words = max(size // 4, 1)
+        poison = any_along(undefined.reshape(words, -1, *place.shape), 1) if len(undefined) > words else undefined
+        poison = np.repeat(poison, words // len(poison), axis=0)
+    return data, poison, units
+
+
+def write_places(
+    g: WaveGroup, step: Step, place: Array, size: int, values: Array, poison: Bools | None, lanes: Bools | None
+) -> Array | None:
+    """Write data, stamp it and give the stamp units (None without strictness)."""
+    lds = g.env.lds
+    if lanes is None:
+        lds.store(place, size, values)
+    else:
+        some = lanes & np.ones(place.shape, np.bool_)
+        lds.store(place[some], size, values[:, some])
+    if not g.env.strict:
+        return None
+    units = lds.units(place, size)
+    clean: Array | int = 1
+    if poison is not None:
+        per = max(len(units) // len(poison), 1)
+        merged = poison if len(units) >= len(poison) else any_along(poison.reshape(len(units), -1, *place.shape), 1)
+        clean = (~np.repeat(merged, per, axis=0)).astype(np.uint32)
+    if lanes is None:
+        lds.note_write(g, step, units, g.stamp, clean)
+    else:
+        where = np.broadcast_to(lanes, units.shape)
+        mine = np.broadcast_to(g.stamp, units.shape)[where]
+        lds.note_write(g, step, units[where], mine, clean if isinstance(clean, int) else clean[where])
+    return units
+
+
+def data_poison(g: WaveGroup, registers: tuple[int, ...]) -> Bools | None:
+    """Poison of store data as [registers, waves, lanes]."""
+    rows = [g.vector_poison(register) for register in registers]
+    if all(row is None for row in rows):
+        return None
+    clean: Bools = np.zeros((g.count, 64), np.bool_)
+    return np.stack([clean if row is None else row for row in rows])
+
+
+def ds_step(instruction: Instruction, context: Context, kind: str, loads: Operand | None, *others: Operand) -> Step:
+    """A step with the registers and hazards of an LDS instruction; `run` is filled in later."""
+    reads = scalar_bits(EXEC, 2)
+    touched = 0
+    for operand in others:
+        touched |= context.bits(operand)
+    writes = 0 if loads is None else context.bits(loads)
+    consumes = [Consumes("mem_read", touched)]
+    if writes:
+        consumes.append(Consumes("mem_write", writes))
+    return Step(instruction, kind, lambda g: None, reads | touched, writes, (), tuple(consumes))
