@@ -61,9 +61,7 @@ def _types(direction: str, inputs: str, output: str) -> str:
 
 
 @st.composite
-def problems(
-    draw: st.DrawFn, *, most: int = 9, channels: int = 40, directions: tuple[str, ...] = _DIRECTIONS
-) -> Conv:
+def problems(draw: st.DrawFn, *, most: int = 9, channels: int = 40, directions: tuple[str, ...] = _DIRECTIONS) -> Conv:
     """An ungrouped problem with at most `most` positions an axis and `channels` channels."""
     sizes = st.integers(1, channels) | st.sampled_from(range(8, channels + 1, 8))
     direction, inputs = draw(st.sampled_from(directions)), draw(st.sampled_from(_INPUTS))

@@ -55,4 +55,6 @@ def assert_right(problem: Conv, *kernels: Kernel) -> None:
     for t in problem.inputs:
         assert np.array_equal(memory[t.name], reference.pack(t.layout, inputs[t.name], FOREIGN)), f"{t.name} changed"
     for t in problem.outputs:
-        assert np.array_equal(memory[t.name], reference.pack(t.layout, expected[t.name], SENTINEL)), f"{t.name} is wrong"
+        assert np.array_equal(memory[t.name], reference.pack(t.layout, expected[t.name], SENTINEL)), (
+            f"{t.name} is wrong"
+        )

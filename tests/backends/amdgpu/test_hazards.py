@@ -283,6 +283,7 @@ def test_the_simulator_asks_nothing_of_equal_accumulators(target: str) -> None:
             theirs = TABLES[target].get((names[event], role), {})
             assert not any(theirs.get(p, 0) for p in passes_of(target, event))
 
+
 #: What LLVM's hazard recognizer was probed for (tests/data/amdgpu_hazards.json), as our uses of a matrix result.
 _PROBES = {
     "A": Use.MFMA_AB,
