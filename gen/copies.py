@@ -96,7 +96,7 @@ def _split_along_rows(view: LinearView, rows: int, cols: int, lanes: int, subgro
     share = divide("elements of a lane", rows * cols, lanes * subgroups)
     most = CHUNK_BYTES // elem
     widest = _message(view, most) if view.unit_axis == ROWS else 1
-    run = min(widest, max(_WORD_BYTES // elem, share // most), share)
+    run = min(widest, max(1, _WORD_BYTES // elem, share // most), share)
     chunk = min(most, share // run, cols)
     down = min(lanes, rows // run)
     across = lanes // down

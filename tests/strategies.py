@@ -1,4 +1,4 @@
-"""Random forward problems that are small enough to interpret, and random configs that fit them."""
+"""Random problems of all directions that are small enough to interpret, and random configs that fit them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from convgen.config import Config
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
-from convgen.plan import copy_split, make_plan
-from convgen.problem import Conv
+from convgen.ir.mma import MmaAtom
+from convgen.plan import input_atoms, make_plan
+from convgen.problem import Conv, Direction
 
 Case = tuple[Conv, Config]
 
@@ -25,12 +26,14 @@ FIXED = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 
-_TAGS = ("any", "axb", "abx", *map("".join, permutations("abcd")))
-_TYPES = tuple(f"{ab}:{ab}:{dst}" for ab in ("f16", "bf16") for dst in ("f16", "bf16", "f32"))
+_DIRECTIONS = tuple(d.value for d in Direction)
+_INPUTS = ("f16", "bf16", "f32", "f64")
+_OUTPUTS = {**dict.fromkeys(_INPUTS, ("f16", "bf16", "f32")), "f64": ("f64",)}
 
 _TILES_M = (16, 32, 64, 128)
 _TILES_N = (16, 32, 64)
 _TILES_K = (16, 32, 64)
+_SLICES = (1, 1, 1, 2, 4)
 _WAVES = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
 
 
@@ -51,50 +54,65 @@ def _axis(draw: st.DrawFn, name: str, most: int) -> str:
     return "".join(f"{field}{name}{value}" for field, value in fields.items())
 
 
+def _types(direction: str, inputs: str, output: str) -> str:
+    """src:wei:dst of a direction."""
+    place = {"BWD_D": 0, "BWD_W": 1, "BWD_WB": 1}.get(direction, 2)
+    return ":".join(output if n == place else inputs for n in range(3))
+
+
 @st.composite
-def problems(draw: st.DrawFn, *, most: int = 9, channels: int = 40) -> Conv:
-    """A 2-D ungrouped forward problem with at most `most` positions an axis and `channels` channels."""
+def problems(draw: st.DrawFn, *, most: int = 9, channels: int = 40, directions: tuple[str, ...] = _DIRECTIONS) -> Conv:
+    """An ungrouped problem with at most `most` positions an axis and `channels` channels."""
     sizes = st.integers(1, channels) | st.sampled_from(range(8, channels + 1, 8))
-    tags = st.just("any") | st.sampled_from(_TAGS)
+    direction, inputs = draw(st.sampled_from(directions)), draw(st.sampled_from(_INPUTS))
     mb, ic, oc = draw(st.integers(1, 3)), draw(sizes), draw(sizes)
-    descriptor = f"mb{mb}ic{ic}oc{oc}{draw(_axis('h', most))}{draw(_axis('w', most))}"
+    names = draw(st.sampled_from(("hw", "hw", "hw", "w", "dhw")))
+    axes = "".join(draw(_axis(name, most if names != "dhw" else min(most, 4))) for name in names)
+    dims = "abcde"[: len(names) + 2]
+    tags = st.just("any") | st.sampled_from(("any", "axb", "abx", *map("".join, permutations(dims))))
     stag, wtag, dtag = draw(tags), draw(tags), draw(tags)
-    dt = draw(st.sampled_from(_TYPES))
-    return Conv.parse(descriptor, dir="FWD_D", dt=dt, stag=stag, wtag=wtag, dtag=dtag)
+    return Conv.parse(
+        f"mb{mb}ic{ic}oc{oc}{axes}",
+        dir=direction,
+        dt=_types(direction, inputs, draw(st.sampled_from(_OUTPUTS[inputs]))),
+        stag=stag,
+        wtag=wtag,
+        dtag=dtag,
+        attr_deterministic=draw(st.booleans()),
+        attr_fpmath=draw(st.sampled_from(("strict", "tf32"))),
+    )
 
 
 @cache
-def _shapes(dtype: str, facts: TargetFacts) -> tuple[Config, ...]:
-    """Configs of all small tiles that split evenly over waves, instructions and copies."""
+def _shapes(atoms: tuple[MmaAtom, ...]) -> tuple[Config, ...]:
+    """Configs of all small tiles that split evenly over waves and instructions."""
     found = []
-    atoms = [a for a in facts.atoms if a.ab.name == dtype]
     for m, n, k, waves, atom in product(_TILES_M, _TILES_N, _TILES_K, _WAVES, atoms):
-        even = not (m % (waves[0] * atom.cols) or n % (waves[1] * atom.rows) or k % atom.k)
-        if even and all(_copies(rows, k, waves, facts) for rows in (m, n)):
+        if not (m % (waves[0] * atom.cols) or n % (waves[1] * atom.rows) or k % atom.k):
             found.append(Config((m, n, k), waves, (atom.rows, atom.cols, atom.k)))
     return tuple(found)
-
-
-def _copies(rows: int, k: int, waves: tuple[int, int], facts: TargetFacts) -> bool:
-    try:
-        copy_split(rows, k, 2, facts.subgroup_size, waves[0] * waves[1])
-    except DoesNotFit:
-        return False
-    return True
 
 
 @st.composite
 def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Config:
     """A config with small tiles that fits the problem, with at most `work` turns of the K loop over all waves."""
-    shape = draw(st.sampled_from(_shapes(problem.src_type, facts)))
-    slots, taps, acc = draw(st.integers(1, 3)), draw(st.sampled_from(("split", "fused"))), draw(st.sampled_from("va"))
-    config = attrs.evolve(shape, slots=slots, taps=taps, acc=acc)
-    try:
-        plan = make_plan(problem, config, facts)
-    except DoesNotFit:
-        reject()
-    assume(plan.grid[0] * plan.grid[1] * plan.subgroups * plan.k_blocks <= work)
-    return config
+    shapes = st.sampled_from(_shapes(tuple(input_atoms(problem, facts))))
+    for _ in range(8):  # copies may not come out even
+        config = attrs.evolve(
+            draw(shapes),
+            slots=draw(st.integers(1, 3)),
+            taps=draw(st.sampled_from(("split", "chunk", "fused"))),
+            acc=draw(st.sampled_from("va")),
+            slices=draw(st.sampled_from(_SLICES)),
+        )
+        try:
+            plan = make_plan(problem, config, facts)
+        except DoesNotFit:
+            continue
+        turns = sum(p.grid[0] * p.grid[1] * p.k_blocks for p in plan.parts) * config.slices * plan.subgroups
+        assume(turns <= work)
+        return config
+    reject()
 
 
 @st.composite

@@ -28,6 +28,7 @@ class Event(Enum):
     MFMA_ADDEND = "a matrix instruction on narrow inputs reads it as srcC"
     MFMA_F32_ADDEND = "a matrix instruction on f32 reads it as srcC"
     VALU_VECTOR = "a vector instruction writes a vector register"
+    VALU_BEFORE_F64 = "a vector instruction writes it, and a matrix instruction on f64 comes behind that"
     VALU_PART = "a vector instruction writes part of a vector register"
     VALU_SCALAR = "a vector instruction writes a scalar register"
     WIDE_STORE = "a 96- or 128-bit store reads it as data"
@@ -96,6 +97,7 @@ ROWS = (
     Row(Event.VALU_VECTOR, Use.MFMA_AB, (2, 2, 2)),
     Row(Event.VALU_VECTOR, Use.MFMA_C, (2, 2, 2)),
     Row(Event.VALU_VECTOR, Use.LANE_READ, (0, 1, 1)),
+    Row(Event.VALU_BEFORE_F64, Use.MEMORY_READ, (2, 0, 0)),
     Row(Event.VALU_PART, Use.VALU_READ, (0, 1, 1)),
     Row(Event.VALU_SCALAR, Use.SCALAR_TO_VALU, (0, 2, 2)),
     Row(Event.VALU_SCALAR, Use.SCALAR_TO_MEMORY, (5, 5, 5)),
@@ -136,6 +138,10 @@ class _Clock:
         """Pass one instruction; returns the states of padding it needs before it."""
         missing = max(0, self._missing(i))
         self.now += missing + 1
+        if i.op.unit is Unit.MATRIX and _matrix_events(i.op.name)[0] is Event.MFMA_F64_RESULT:
+            for marks in self.history.values():
+                if (made := marks.get(_Mark(Event.VALU_VECTOR))) is not None:
+                    marks[_Mark(Event.VALU_BEFORE_F64)] = made
         for word, mark in _marks(i, self.physical):
             self.history.setdefault(word, {})[mark] = self.now
         return missing

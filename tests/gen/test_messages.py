@@ -122,18 +122,30 @@ MESSAGES = [
     ("conv DESC DESC -o k", "given 2 problems and -o k, wanted one problem, or a directory DIR/"),
     ("conv DESC F16 -o ''", "given an empty prefix, wanted a file prefix or DIR/, at -o"),
     ("conv DESC F16 -o /dev/null/k", "cannot write /dev/null: File exists, at -o"),
-    ("conv DESC", "unsupported: given --dir=FWD_B (bias), wanted FWD_D or FWD_I: others are not generated yet"),
-    ("conv DESC --dir BWD_D", "unsupported: given --dir=BWD_D, wanted FWD_D or FWD_I: others are not generated yet"),
     (
-        "conv DESC --dir FWD_D",
-        "unsupported: given --dt=f32:f32:f32, wanted src and wei both one of bf16, f16 and dst one of f16, "
-        "bf16, f32 on gfx942",
+        "conv DESC --dt s8",
+        "unsupported: given s8 inputs and dst of s8, wanted both inputs one of bf16, f16, f32, f64 and dst one of "
+        "f16, bf16, f32 on gfx942",
+    ),
+    (
+        "conv DESC --dir BWD_D --dt f64:f16:f16",
+        "unsupported: given f16 inputs and diff_src of f64, wanted both inputs one of bf16, f16, f32, f64 and diff_src "
+        "one of f16, bf16, f32 on gfx942",
+    ),
+    (
+        "conv DESC --dir BWD_W --dt f16:f16:f32",
+        "unsupported: given f16 and f32 inputs and diff_wei of f16, wanted both inputs one of bf16, f16, f32, f64 and "
+        "diff_wei one of f16, bf16, f32 on gfx942",
+    ),
+    (
+        "conv DESC --dt f64:f64:f32 --target gfx950",
+        "unsupported: given f64 inputs and dst of f32, wanted both inputs one of bf16, f16, f32, f64 and dst one of "
+        "f64 on gfx950",
     ),
     ("conv g2DESC F16", "unsupported: given g2, wanted g1: grouped convolution is not generated yet"),
-    ("conv ic4oc4iw4kw1 F16", "unsupported: given a 1-D convolution, wanted a 2-D one: others are not generated yet"),
     (
         "conv DESC F16 --stag aBcd16b",
-        "unsupported: given --stag=aBcd16b, wanted a plain layout: blocked ones are not generated yet",
+        "unsupported: given src of layout aBcd16b, wanted a plain one: blocked layouts are not generated yet",
     ),
     ("conv DESC F16 --disable fast", "given pass 'fast', wanted one of <optimising>"),
     ("conv DESC F16 --disable lower_tiles", "given pass 'lower_tiles', wanted one of <optimising>"),
@@ -144,7 +156,14 @@ MESSAGES = [
         "cannot write /dev/null/d: Not a directory, at --dump-dir",
     ),
     ("conv DESC F16 --config tile=32", "given 'tile=32', wanted tile=MxNxK in --config"),
-    ("conv DESC F16 --config fast", "given 'fast', wanted one of tile=, waves=, mma=, slots=, taps=, acc= in --config"),
+    (
+        "conv DESC F16 --config fast",
+        "given 'fast', wanted one of tile=, waves=, mma=, slots=, taps=, acc=, slices= in --config",
+    ),
+    (
+        "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slices=0'",
+        "given 'slices=0', wanted slices=COUNT in --config",
+    ),
     ("conv DESC F16 --config ''", "given no tile=, wanted tile=MxNxK in --config"),
     ("conv DESC F16 --config 'tile=32x16x16 tile=1x1x1'", "given tile= twice, wanted it once in --config"),
     (
@@ -189,8 +208,8 @@ MESSAGES = [
     ("gemm GEMM --mb 3", "given --mb 3, wanted what `convgen gemm --help` lists"),
     (
         "gemm GEMM --dt s8",
-        "unsupported: given --dt=s8:s8:s8, wanted src and wei both one of bf16, f16 and dst one of f16, "
-        "bf16, f32 on gfx942",
+        "unsupported: given s8 inputs and dst of s8, wanted both inputs one of bf16, f16, f32, f64 and dst one of "
+        "f16, bf16, f32 on gfx942",
     ),
     ("gemm GEMM --dt f16 --stag abc", "given dimension 'c', wanted one of a 2-D tensor in --stag, at column 3: ab^c"),
     (
@@ -198,9 +217,9 @@ MESSAGES = [
         "given 'B' without a block, wanted one such as 16b in --dtag, at column 2: A^B4a",
     ),
     (
-        "gemm GEMM",
-        "unsupported: given --dt=f32:f32:f32, wanted src and wei both one of bf16, f16 and dst one of f16, "
-        "bf16, f32 on gfx942",
+        "gemm GEMM --dt f16:bf16:f32",
+        "unsupported: given f16 and bf16 inputs and dst of f32, wanted both inputs one of bf16, f16, f32, f64 and dst "
+        "one of f16, bf16, f32 on gfx942",
     ),
     ("gemm GEMM --dt f16 --wtag bc", "given dimension 'c', wanted one of a 2-D tensor in --wtag, at column 2: b^c"),
     ("gemm GEMM --dt f16 --wtag undef", "given --wtag undef, wanted a layout or any"),

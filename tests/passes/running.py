@@ -2,43 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 
-from convgen import reference
+from convgen import launches, reference
 from convgen.config import Config
-from convgen.conv import build_program
 from convgen.ir.facts import TargetFacts
 from convgen.ir.interp import interpret
+from convgen.ir.memory import Global
 from convgen.ir.program import Kernel
 from convgen.plan import make_plan
 from convgen.problem import Conv
 from convgen.reference import Array
-from convgen.verify import SENTINEL
+from convgen.verify import FOREIGN, SENTINEL
+
+
+def tile_kernels(problem: Conv, config: Config, facts: TargetFacts) -> tuple[Kernel, ...]:
+    """What the pipeline starts from, in the order of the launches."""
+    program, _ = launches.build(make_plan(problem, config, facts))
+    return program.kernels
 
 
 def tile_kernel(problem: Conv, config: Config, facts: TargetFacts) -> Kernel:
-    """What the pipeline starts from."""
-    (kernel,) = build_program(make_plan(problem, config, facts)).kernels
+    """The one kernel of a problem that takes one."""
+    (kernel,) = tile_kernels(problem, config, facts)
     return kernel
 
 
 @cache
-def _case(problem: Conv) -> tuple[dict[str, Array], Array]:
+def _case(problem: Conv) -> tuple[dict[str, Array], dict[str, Array]]:
     inputs = reference.fill(problem)
-    return inputs, reference.whole(problem, inputs, "dst")
+    return inputs, {t.name: reference.whole(problem, inputs, t.name) for t in problem.outputs}
 
 
-def assert_right(problem: Conv, kernel: Kernel) -> None:
-    """The kernel, at whatever level, writes exactly what the reference says and nothing else."""
+def _memory(problem: Conv, kernels: Iterable[Kernel], values: dict[str, Array]) -> dict[str, npt.NDArray[np.uint8]]:
+    """Every buffer of the kernels: those of known values packed, gaps not a number; sentinels in the others."""
+    buffers = {p.name: p.bytes for k in kernels for p in k.params if isinstance(p, Global)}
+    memory = {name: np.full(size, SENTINEL, np.uint8) for name, size in buffers.items()}
+    layouts = {t.name: t.layout for t in problem.tensors}
+    return memory | {name: reference.pack(layouts[name], value, FOREIGN) for name, value in values.items()}
+
+
+def assert_right(problem: Conv, *kernels: Kernel) -> None:
+    """The kernels, at whatever level, write exactly what the reference says and nothing else."""
     inputs, expected = _case(problem)
-    memory = {
-        "src": reference.pack(problem.src_layout, inputs["src"]),
-        "wei": reference.pack(problem.wei_layout, inputs["wei"]),
-        "dst": np.full(expected.nbytes, SENTINEL, np.uint8),
-    }
-    wanted = memory | {"dst": reference.pack(problem.dst_layout, expected)}
-    interpret(kernel, memory)
-    for name, data in memory.items():
-        assert np.array_equal(data, wanted[name]), f"{name} is wrong"
+    memory = _memory(problem, kernels, inputs)
+    for kernel in kernels:
+        interpret(kernel, memory)
+    for t in problem.inputs:
+        assert np.array_equal(memory[t.name], reference.pack(t.layout, inputs[t.name], FOREIGN)), f"{t.name} changed"
+    for t in problem.outputs:
+        assert np.array_equal(memory[t.name], reference.pack(t.layout, expected[t.name], SENTINEL)), (
+            f"{t.name} is wrong"
+        )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, note, settings
+from hypothesis import strategies as st
 
 from convgen.backends.target import get
 from convgen.ir.program import Kernel
 from convgen.ir.verify import Level, verify
 from convgen.passes import pipeline
 from convgen.passes.pipeline import OPTIMISING, PASSES, Pass
-from tests.passes.running import assert_right, tile_kernel
+from tests.passes.running import assert_right, tile_kernels
 from tests.strategies import FIXED, Case, cases
 
-GFX942, GFX950 = get("gfx942").facts, get("gfx950").facts
+GFX942 = get("gfx942").facts
 
 OPTIONAL = tuple(p.name for p in PASSES if p.kind == OPTIMISING)
 
@@ -22,29 +23,31 @@ MANY = settings(FEW, max_examples=200)
 
 
 def check_every_pass(case: Case) -> None:
-    """The kernel is right and well-formed at every stage of the pipeline."""
+    """The kernels are right and well-formed at every stage of the pipeline, each among the others as they were."""
     problem, config = case
-    kernel = tile_kernel(problem, config, GFX942)
-    assert_right(problem, kernel)
-    level: Level = "tile"
+    kernels = tile_kernels(problem, config, GFX942)
+    assert_right(problem, *kernels)
 
-    def observe(p: Pass, before: Kernel, after: Kernel, seconds: float) -> None:
-        nonlocal level
-        level = "message" if p.level == "message" or p.name == "lower_tiles" else level
-        note(f"{problem} {config} after {p.name}")
-        verify(after, level)
-        if after is not before:
-            assert_right(problem, after)
+    for n, kernel in enumerate(kernels):
+        level: Level = "tile"
 
-    pipeline.run(kernel, GFX942, observe=observe)
+        def observe(p: Pass, before: Kernel, after: Kernel, seconds: float, n: int = n) -> None:
+            nonlocal level
+            level = "message" if p.level == "message" or p.name == "lower_tiles" else level
+            note(f"{problem} {config} after {p.name}")
+            verify(after, level)
+            if after is not before:
+                assert_right(problem, *kernels[:n], after, *kernels[n + 1 :])
+
+        pipeline.run(kernel, GFX942, observe=observe)
 
 
 def check_without(case: Case, disabled: tuple[str, ...]) -> None:
     """The result is right without some optimising passes."""
     problem, config = case
-    kernel = tile_kernel(problem, config, GFX942)
+    kernels = tile_kernels(problem, config, GFX942)
     note(f"{problem} {config} without {disabled}")
-    assert_right(problem, pipeline.run(kernel, GFX942, disable=disabled))
+    assert_right(problem, *(pipeline.run(k, GFX942, disable=disabled) for k in kernels))
 
 
 DISABLED = [*((name,) for name in OPTIONAL), OPTIONAL]
@@ -63,11 +66,14 @@ def test_optimising_passes_may_be_left_out(disabled: tuple[str, ...], case: Case
     check_without(case, disabled)
 
 
+@pytest.mark.parametrize("target", ["gfx90a", "gfx950"])
 @settings(FEW, max_examples=6)
-@given(cases(GFX950))
-def test_facts_of_another_target(case: Case) -> None:
-    problem, config = case
-    assert_right(problem, pipeline.run(tile_kernel(problem, config, GFX950), GFX950))
+@given(data=st.data())
+def test_facts_of_other_targets(target: str, data: st.DataObject) -> None:
+    facts = get(target).facts
+    problem, config = data.draw(cases(facts))
+    kernels = tile_kernels(problem, config, facts)
+    assert_right(problem, *(pipeline.run(k, facts) for k in kernels))
 
 
 @pytest.mark.sweep

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from convgen import views
+from convgen.backends.target import get
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import const, minimum, var
-from convgen.ir.memory import View
+from convgen.ir.layout import Layout
+from convgen.ir.memory import Dim, Global, TensorDim, View
+from convgen.ir.types import f16
 from convgen.passes.linear import LinearView, divisor, linearize
 from convgen.problem import Conv
 from tests.strategies import problems
 
 
-def operands(descriptor: str, **knobs: str) -> views.Operands:
-    problem = Conv.parse(descriptor, dir="FWD_D", dt="f16", **knobs)
-    return views.operands(problem, 1)
+def operands(descriptor: str, block: int = 1, **knobs: str) -> views.Product:
+    """The one product of a problem; forward unless said otherwise: weights (N, K) times pixels (M, K)."""
+    (found,) = views.products(Conv.parse(descriptor, **{"dir": "FWD_D", "dt": "f16", **knobs}), block)
+    return found
 
 
 def sizes(view: LinearView, axis: int) -> list[int]:
@@ -28,41 +34,58 @@ def sizes(view: LinearView, axis: int) -> list[int]:
 
 def test_contiguous_dimensions_merge() -> None:
     found = operands("mb3ic16oc32ih5kh1iw7kw1")
-    pixels = linearize(found.pixels)
+    pixels = linearize(found.of_m)
     assert sizes(pixels, 0) == [3 * 5 * 7]
     assert sizes(pixels, 1) == [16]
-    weights = linearize(operands("mb3ic16oc32ih5kh3iw7kw2").weights)
+    weights = linearize(operands("mb3ic16oc32ih5kh3iw7kw2").of_n)
     assert sizes(weights, 0) == [32]
     assert sizes(weights, 1) == [3 * 2 * 16]
     assert sizes(linearize(found.result), 1) == [3 * 5 * 7]
 
 
 def test_stride_padding_and_halos_keep_dimensions_apart() -> None:
-    strided = linearize(operands("mb3ic16oc32ih9oh5kh1sh2ph0").pixels)
+    strided = linearize(operands("mb3ic16oc32ih9oh5kh1sh2ph0").of_m)
     assert sizes(strided, 0) == [3, 5, 5]
-    halo = linearize(operands("mb3ic16oc32ih9oh9kh3ph1").pixels)
+    halo = linearize(operands("mb3ic16oc32ih9oh9kh3ph1").of_m)
     assert sizes(halo, 0) == [3, 9, 9]
     assert sizes(halo, 1) == [3, 3, 16]
     assert [h.size for h in halo.halos] == [9, 9]
-    problem = Conv.parse("mb1ic12ih5oc8kh3", dir="FWD_D", dt="f16")
-    padded = linearize(views.operands(problem, 16).weights)
+    padded = linearize(operands("mb1ic12ih5oc8kh3", 16).of_n)
     assert [(d.name, d.size, d.padded) for d in padded.axes[1]] == [("kh", 9, 9), ("ic", 12, 16)]
 
 
 def test_left_padding_moves_the_base_below_zero() -> None:
-    view = linearize(operands("mb1ic16oc32ih9oh9kh3ph1").pixels)
+    view = linearize(operands("mb1ic16oc32ih9oh9kh3ph1").of_m)
     assert view.base == -2 * 16 * (9 + 1)
-    assert linearize(operands("mb1ic16oc32ih9oh7kh3ph0").pixels).base == 0
+    assert linearize(operands("mb1ic16oc32ih9oh7kh3ph0").of_m).base == 0
 
 
 @pytest.mark.parametrize(("tag", "axis"), [("axb", 1), ("abx", 0), ("cdab", 1), ("cdba", None)])
 def test_the_contiguous_axis(tag: str, axis: int | None) -> None:
-    assert linearize(operands("mb2ic16oc32ih9oh8kh2", stag=tag).pixels).unit_axis == axis
+    assert linearize(operands("mb2ic16oc32ih9oh8kh2", stag=tag).of_m).unit_axis == axis
 
 
 def test_blocked_layouts_are_refused() -> None:
+    layout = Layout.from_tag("Ab16a", (32, 8))
+    index = tuple(TensorDim(size, ((name, 1),)) for name, size in (("m", 32), ("k", 8)))
+    view = View(Global("src", f16, 512), layout, ((Dim("m", 32, 32),), (Dim("k", 8, 8),)), index)
     with pytest.raises(Unsupported, match="wanted a plain one"):
-        linearize(operands("mb2ic16oc32ih9oh8kh2", stag="aBcd16b").pixels)
+        linearize(view)
+
+
+def test_the_taps_of_backward_data_run_against_memory() -> None:
+    found = linearize(operands("mb1ic8oc16ih5kh3ph1", dir="BWD_D").of_n)
+    taps = [(d.name, d.size, d.reversed) for d in found.axes[1]]
+    assert taps == [("kh", 3, True), ("kw", 3, True), ("oc", 16, False)]
+    assert found.base == 0  # position 0 of each is the last tap: the base is where the first one lies
+    assert [d.stride // 2 for d in found.axes[1]] == [3 * 8, 8, 3 * 3 * 8]
+
+
+def test_halos_follow_dims_that_merge() -> None:
+    """Rows of pixels in an image that has a margin at its end only: the row's condition counts pixels."""
+    merged = linearize(operands("mb1ic4oc8ih6oh6kh2ph0iw5ow5kw1").of_m)
+    assert sizes(merged, 0) == [30]
+    assert [(h.size, dict(h.terms)[merged.axes[0][-1].name]) for h in merged.halos] == [(30, 1)]
 
 
 def addresses(view: View) -> dict[tuple[int, ...], int]:
@@ -87,16 +110,45 @@ def linear_addresses(view: LinearView) -> dict[tuple[int, ...], int]:
         exists = all(dims[d.name] < d.size for axis in view.axes for d in axis)
         halos = (h.const + sum(dims.get(n, 0) * c for n, c in h.terms) for h in view.halos)
         if exists and all(0 <= x < h.size for x, h in zip(halos, view.halos)):
-            out[at] = view.base + sum(dims[d.name] * d.stride for axis in view.axes for d in axis)
+            place = {d: d.size - 1 - dims[d.name] if d.reversed else dims[d.name] for axis in view.axes for d in axis}
+            out[at] = view.base + sum(at_ * d.stride for d, at_ in place.items())
     return out
 
 
-@settings(max_examples=30, derandomize=True, database=None)
-@given(problems(most=3, channels=8))
-def test_the_linear_form_has_the_same_addresses(problem: Conv) -> None:
-    found = views.operands(problem, 4)
-    for view in (found.pixels, found.weights, found.result):
+def views_of(problem: Conv, block: int) -> Iterator[View]:
+    for part in views.products(problem, block):
+        yield from (part.of_m, part.of_n, part.result)
+
+
+@settings(max_examples=60, derandomize=True, database=None)
+@given(problems(most=3, channels=8), st.sampled_from((1, 4)))
+def test_the_linear_form_has_the_same_addresses(problem: Conv, block: int) -> None:
+    for view in views_of(problem, block):
         assert linear_addresses(linearize(view)) == addresses(view)
+
+
+def moved(at: tuple[int, ...], axis: int, by: int) -> tuple[int, ...]:
+    return (*at[:axis], at[axis] + by, *at[axis + 1 :])
+
+
+@settings(max_examples=60, derandomize=True, database=None)
+@given(problems(most=4, channels=8), st.sampled_from((1, 4)))
+def test_messages_bring_what_lies_side_by_side(problem: Conv, block: int) -> None:
+    for view in views_of(problem, block):
+        linear = linearize(view)
+        elem, there = view.memory.elem.bytes, addresses(view)
+        for run in (w // elem for w in get("gfx942").facts.global_widths if w > elem and w % elem == 0):
+            if linear.makes_messages(run):
+                axis = linear.unit_axis
+                assert axis is not None
+                assert view.extent(axis) % run == 0
+                for at in (at for at in there if at[axis] % run == 0):
+                    assert there[at] % min(4, run * elem) == 0
+                    assert [there.get(moved(at, axis, n)) for n in range(run)] == [
+                        there[at] + n * elem for n in range(run)
+                    ]
+                for at in there:
+                    assert moved(at, axis, -(at[axis] % run)) in there
 
 
 def test_divisors_of_expressions() -> None:

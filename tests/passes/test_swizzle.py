@@ -56,10 +56,9 @@ def test_no_access_has_a_bank_conflict(target: str, tile_k: int) -> None:
     assert {plan.config.mma[0] for plan in made} == {16, 32}
     for plan in made:
         facts = plan.facts
-        for tile, read, write in (
-            (plan.weights_tile, plan.mma.a, plan.weights_copy),
-            (plan.pixels_tile, plan.mma.b, plan.pixels_copy),
-        ):
+        (part,) = plan.parts
+        for operand in (part.of_n, part.of_m):
+            tile, read, write = operand.tile, operand.fragment, operand.copy.stored
             if read.contiguous("k") * tile.elem.bytes >= CHUNK:
                 assert conflicts(tile, read, facts.shared_read) == 0, f"{plan.config} reads {tile.name}"
             assert conflicts(tile, write, facts.shared_write) == 0, f"{plan.config} writes {tile.name}"
@@ -67,6 +66,6 @@ def test_no_access_has_a_bank_conflict(target: str, tile_k: int) -> None:
 
 def test_without_a_swizzle_there_would_be_conflicts() -> None:
     plan = plans("gfx942", 64)[0]
-    tile = plan.weights_tile
+    tile = plan.parts[0].of_n.tile
     plain = Shared(tile.name, tile.elem, tile.rows, tile.cols, tile.pitch, tile.slots, type(tile.swizzle)(), tile.chunk)
     assert conflicts(plain, plan.mma.a, plan.facts.shared_read) > 0

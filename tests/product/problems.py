@@ -17,8 +17,8 @@ def listed(dt: str = "f16") -> list[Conv]:
 
 
 def generated(dt: str = "f16") -> list[Conv]:
-    """Those that convgen generates: 2-D, ungrouped."""
-    return [p for p in listed(dt) if p.ndims == 4 and p.groups == 1]
+    """Those that convgen generates: ungrouped."""
+    return [p for p in listed(dt) if p.groups == 1]
 
 
 def chosen(problems: list[Conv], count: int) -> list[Conv]:

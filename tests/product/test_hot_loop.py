@@ -53,11 +53,12 @@ def invariant(lines: list[str]) -> list[str]:
 def test_hot_loops_compute_only_what_changes(layer: str, tmp_path: Path) -> None:
     path = tmp_path / "k.s"
     path.write_text(cg.compile(cg.build(cg.Conv.parse(layer, dir="FWD_D", dt="f16"))).asm)
-    (found,) = targets.analyze(path).kernels
-    assert found.hot.is_loop
-    lines = [line.text for line in found.hot.lines]
-    assert [t for t in lines if QUOTIENT.match(t)] == []
-    assert invariant(lines) == []
+    kernels = targets.analyze(path).kernels
+    assert any("_main" in found.name and found.hot.is_loop for found in kernels)
+    for found in (found for found in kernels if found.hot.is_loop):
+        lines = [line.text for line in found.hot.lines]
+        assert [t for t in lines if QUOTIENT.match(t)] == [], found.name
+        assert invariant(lines) == [], found.name
 
 
 def test_the_count_can_fail() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from time import perf_counter
 
 import pytest
@@ -25,8 +26,8 @@ def name(problem: Conv) -> str:
 
 
 def test_the_list_is_complete() -> None:
-    assert len(F16) == 41
-    assert len(listed()) - len(F16) == 28
+    assert len(F16) == 52
+    assert len(listed()) - len(F16) == 17
 
 
 def check(problem: Conv, record_property: Row, groups: int | None) -> None:
@@ -50,7 +51,7 @@ def check(problem: Conv, record_property: Row, groups: int | None) -> None:
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
     if groups is None:
-        assert outcome.checked == problem.mb * problem.oc * problem.spatial[0].o * problem.spatial[1].o
+        assert outcome.checked == prod(problem.dst_dims)
 
 
 def affordable_groups(problem: Conv) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 from hypothesis import given, note, reject, settings
 
@@ -28,7 +30,7 @@ def check(problem: Conv, config: Config | None) -> None:
         reject()
     note(f"{problem}\n{code.config}")
     outcome = verify.run(code)
-    assert outcome.checked == problem.mb * problem.oc * problem.spatial[0].o * problem.spatial[1].o
+    assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from convgen.backends.allocate import Allocation
 from convgen.backends.amdgpu.isa import OPCODES, mfma
 from convgen.backends.amdgpu.physical import Physical
+from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.machine import (
     Access,
     BasicBlock,
@@ -36,18 +37,18 @@ def physical() -> Physical:
     return Physical(_IDENTITY)
 
 
-def function(text: str) -> Function:
-    """A listing as a function; waits and no-ops in it are left out."""
+def function(text: str, target: str = "gfx942") -> Function:
+    """A listing for a target as a function; waits and no-ops in it are left out."""
     blocks = [BasicBlock("entry")]
     for line in (line.strip() for line in text.splitlines()):
         if line.endswith(":"):
             blocks.append(BasicBlock(line[:-1]))
         elif line and not line.startswith(("s_waitcnt", "s_nop")):
-            blocks[-1].instructions.append(_instruction(line))
+            blocks[-1].instructions.append(_instruction(line, target))
     return Function("listing", blocks)
 
 
-def _instruction(line: str) -> Instruction:
+def _instruction(line: str, target: str) -> Instruction:
     name, _, rest = line.partition(" ")
     if name.startswith("s_cbranch"):
         return Instruction(OPCODES[name], target=rest)
@@ -57,11 +58,13 @@ def _instruction(line: str) -> Instruction:
     dst = [o for o in operands[:results] if isinstance(o, Reg)]
     shared = Access("shared", "tile", int(slot or -1), "write" in name) if name.startswith("ds_") else None
     modifiers = (f"slot:{slot}",) if slot else ()
-    return Instruction(_opcode(name), tuple(dst), tuple(operands[results:]), modifiers, shared)
+    return Instruction(_opcode(name, target), tuple(dst), tuple(operands[results:]), modifiers, shared)
 
 
-def _opcode(name: str) -> Opcode:
-    return mfma(name) if name.startswith("v_mfma") else OPCODES[name]
+def _opcode(name: str, target: str) -> Opcode:
+    if not name.startswith("v_mfma"):
+        return OPCODES[name]
+    return mfma(name, next(a.passes for a in FACTS[target].atoms if a.name == name))
 
 
 def _operand(word: str) -> Operand:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from convgen.backends.amdgpu.hazards import ROWS, Event, Use, insert_nops
-from convgen.backends.amdgpu.sim.hazards import TABLES
+from convgen.backends.amdgpu.hazards import ROWS, Event, Use, _matrix_events, insert_nops
+from convgen.backends.amdgpu.sim.hazards import SGEMM_KIND, TABLES
+from convgen.backends.amdgpu.sim.mfma_table import MATRIX_ROWS
 from convgen.backends.amdgpu.tables import FACTS
+from convgen.ir.mma import MmaAtom
 from tests.backends.amdgpu.listing import function, listing, physical, tidy
 
 #: (target, what) -> a listing with its no-ops. `_f16` instructions of gfx942: 16x16x16 has 4 passes, 32x32x8 has 8.
@@ -78,6 +83,60 @@ EXPECTED = {
         s_nop 0
         v_mfma_f32_16x16x16_f16 a[0:3], v[8:9], v[10:11], a[0:3]
     """,
+    ("gfx942", "f32: as operand, read, and its addend overwritten"): """
+        v_mfma_f32_16x16x4_f32 v[0:3], v8, v10, v[4:7]
+        v_mov_b32 v4, 0
+        v_mfma_f32_32x32x2_f32 a[0:15], v8, v10, a[0:15]
+        s_nop 7
+        v_mfma_f32_16x16x4_f32 v[12:15], v2, v10, 0
+        s_nop 8
+        v_accvgpr_read_b32 v20, a3
+    """,
+    ("gfx90a", "f32: an addend overwritten"): """
+        v_mfma_f32_16x16x4f32 v[0:3], v8, v10, v[4:7]
+        s_nop 6
+        v_mov_b32 v4, 0
+    """,
+    ("gfx942", "xf32 counts as the narrow types do"): """
+        v_mfma_f32_16x16x8_xf32 v[0:3], v[8:9], v[10:11], v[4:7]
+        s_nop 2
+        v_mov_b32 v4, 0
+        s_nop 2
+        v_mov_b32 v20, v0
+    """,
+    ("gfx942", "f64: accumulated, read and stored"): """
+        v_mfma_f64_16x16x4_f64 v[0:7], v[8:9], v[10:11], v[0:7]
+        v_mfma_f64_16x16x4_f64 v[0:7], v[8:9], v[10:11], v[0:7]
+        s_nop 10
+        v_add_f64 v[20:21], v[0:1], v[4:5]
+        s_nop 5
+        buffer_store_dwordx2 v[2:3], v8, s[0:3], 0
+    """,
+    ("gfx950", "f64: accumulated, read and stored"): """
+        v_mfma_f64_16x16x4_f64 v[0:7], v[8:9], v[10:11], v[0:7]
+        v_mfma_f64_16x16x4_f64 v[0:7], v[8:9], v[10:11], v[0:7]
+        s_nop 15
+        s_nop 2
+        v_add_f64 v[20:21], v[0:1], v[4:5]
+        buffer_store_dwordx2 v[2:3], v8, s[0:3], 0
+    """,
+    ("gfx942", "f64: an addend that overlaps, and one that is overwritten"): """
+        v_mfma_f64_16x16x4_f64 v[0:7], v[8:9], v[10:11], v[20:27]
+        v_mov_b32 v20, 0
+        s_nop 7
+        v_mfma_f64_16x16x4_f64 v[2:9], v[12:13], v[10:11], v[2:9]
+    """,
+    ("gfx90a", "f64 between what a vector instruction makes and the memory instruction that takes it"): """
+        v_mov_b32 v20, 0
+        v_mfma_f64_16x16x4f64 v[0:7], v[8:9], v[10:11], v[0:7]
+        s_nop 0
+        ds_read_b64 v[30:31], v20
+        v_mov_b32 v20, 0
+        ds_read_b64 v[32:33], v20
+        v_mov_b32 v20, 0
+        v_mfma_f32_16x16x4f32 a[0:3], v12, v13, a[0:3]
+        ds_read_b64 v[34:35], v20
+    """,
     ("gfx942", "reading a lane"): """
         v_lshrrev_b32 v1, 6, v0
         s_nop 0
@@ -141,16 +200,18 @@ EXPECTED = {
 
 @pytest.mark.parametrize("case", EXPECTED, ids=" ".join)
 def test_expected_nops(case: tuple[str, str]) -> None:
-    f = function(EXPECTED[case])
+    f = function(EXPECTED[case], case[0])
     insert_nops(f, physical(), case[0])
     assert listing(f) == tidy(EXPECTED[case])
 
 
-#: The simulator's words for our rows: (producer, consumer).
+#: The simulator's words for our rows: (producer, consumer). Those of f32 inputs differ by target.
 _NAMES = {
     Event.MFMA_RESULT: "xdl",
+    Event.MFMA_F64_RESULT: "dgemm16",
     Event.MFMA_ADDEND: "xdl_c",
     Event.VALU_VECTOR: "valu",
+    Event.VALU_BEFORE_F64: "valu",
     Event.VALU_PART: "partial",
     Event.VALU_SCALAR: "valu_sgpr",
     Event.WIDE_STORE: "wide_store",
@@ -167,20 +228,107 @@ _NAMES = {
 }
 
 
+#: Rows about three instructions, for which the simulator has a role of its own.
+_BETWEEN = {(Event.VALU_BEFORE_F64, Use.MEMORY_READ): ("valu", "mem_read_behind_dgemm")}
+
+
+def event_names(target: str) -> dict[Event, str]:
+    """The simulator's words for our producers."""
+    of_f32 = SGEMM_KIND[target]
+    own = {e: name for e, name in _NAMES.items() if isinstance(e, Event)}
+    return own | {Event.MFMA_F32_RESULT: of_f32, Event.MFMA_F32_ADDEND: f"{of_f32}_c"}
+
+
+def passes_of(target: str, event: Event) -> list[int]:
+    """The passes that instructions with such an event have."""
+    kinds = {Event.MFMA_F32_RESULT: "sgemm", Event.MFMA_F32_ADDEND: "sgemm", Event.MFMA_F64_RESULT: "dgemm16"}
+    kind = kinds.get(event, "xdl")
+    rows = [MATRIX_ROWS[target][atom.name] for atom in FACTS[target].atoms]
+    found = sorted({row.passes for row in rows if row.hazard_class == kind})
+    assert found
+    return found
+
+
 @pytest.mark.parametrize("target", FACTS)
 def test_rows_agree_with_the_simulator(target: str) -> None:
-    passes = sorted({atom.passes for atom in FACTS[target].atoms})
+    names = event_names(target)
     for row in ROWS:
-        theirs = TABLES[target].get((_NAMES[row.event], _NAMES[row.use]), {})
-        for p in passes:
-            assert row.states(target, p) == theirs.get(p, 0), (row.event, row.use, p)
+        pair = (names[row.event], _NAMES[row.use])
+        theirs = TABLES[target].get(_BETWEEN.get((row.event, row.use), pair), {})
+        for p in passes_of(target, row.event):
+            assert max(0, row.states(target, p)) == theirs.get(p, 0), (row.event, row.use, p)
 
 
 @pytest.mark.parametrize("target", FACTS)
 def test_no_row_of_the_simulator_is_missing(target: str) -> None:
     """What our instructions do, and the simulator has a row for, has a row here."""
-    events = {_NAMES[e]: e for e in Event}
     uses = {_NAMES[u]: u for u in Use if u is not Use.SCALAR_TO_VALU} | {"valu_sgpr": Use.SCALAR_TO_VALU}
     ours = {(row.event, row.use) for row in ROWS}
-    theirs = {(events[e], uses[u]) for e, u in TABLES[target] if e in events and u in uses}
+    theirs = {
+        (event, uses[u])
+        for event, name in event_names(target).items()
+        for e, u in TABLES[target]
+        if e == name and u in uses and event is not Event.VALU_BEFORE_F64
+    }
+    theirs |= {ours_ for ours_, pair in _BETWEEN.items() if pair in TABLES[target]}
     assert theirs <= ours
+
+
+@pytest.mark.parametrize("target", FACTS)
+def test_the_simulator_asks_nothing_of_equal_accumulators(target: str) -> None:
+    """An addend that is exactly the last result needs no row here."""
+    names = event_names(target)
+    for event in (Event.MFMA_RESULT, Event.MFMA_F32_RESULT, Event.MFMA_F64_RESULT):
+        for role in ("c_same", "c64_same"):
+            theirs = TABLES[target].get((names[event], role), {})
+            assert not any(theirs.get(p, 0) for p in passes_of(target, event))
+
+
+#: What LLVM's hazard recognizer was probed for (tests/data/amdgpu_hazards.json), as our uses of a matrix result.
+_PROBES = {
+    "A": Use.MFMA_AB,
+    "B": Use.MFMA_AB,
+    "C_overlap": Use.MFMA_C,
+    "valu_read": Use.VALU_READ,
+    "valu_waw": Use.VALU_WRITE,
+    "gstore": Use.MEMORY_READ,
+    "dswrite": Use.MEMORY_READ,
+    "gload_waw": Use.MEMORY_WRITE,
+    "dsread_waw": Use.MEMORY_WRITE,
+}
+#: The same for what a matrix instruction reads as srcC.
+_ADDEND_PROBES = {"war_C_valu": Use.VALU_WRITE, "war_C_dsread": Use.MEMORY_WRITE}
+_MEASURED = json.loads((Path(__file__).parents[2] / "data" / "amdgpu_hazards.json").read_text())["rows"]
+
+
+def measured(target: str, atom: MmaAtom) -> dict[str, int]:
+    """LLVM's wait states after a matrix instruction, by probe. It names instructions in the style of CDNA2."""
+
+    def bare(name: str) -> str:
+        return name.lower().replace("_", "").removesuffix("1k")
+
+    found = {}
+    for name, states in _MEASURED[target]["mfma"].items():
+        producer, _, probe = name.partition("|")
+        if bare(producer) == bare(atom.name):
+            found[probe] = states
+    return found
+
+
+def required(target: str, event: Event | None, use: Use, passes: int) -> int:
+    return max((row.states(target, passes) for row in ROWS if (row.event, row.use) == (event, use)), default=0)
+
+
+@pytest.mark.parametrize(
+    ("target", "atom"),
+    [pytest.param(t, a, id=f"{t}-{a.name}") for t, facts in FACTS.items() for a in facts.atoms],
+)
+def test_matrix_rows_are_those_of_llvm(target: str, atom: MmaAtom) -> None:
+    """The recognizer's numbers, instruction by instruction, and from the listing what each instruction leaves."""
+    theirs = measured(target, atom)
+    made, taken = _matrix_events(atom.name)
+    for probe, use in _PROBES.items():
+        assert required(target, made, use, atom.passes) == theirs[probe], probe
+    for probe, use in _ADDEND_PROBES.items():
+        assert max(0, required(target, taken, use, atom.passes)) == theirs[probe], probe
+    assert theirs["C_same"] == 0

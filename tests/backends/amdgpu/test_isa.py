@@ -9,7 +9,15 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from convgen.backends.amdgpu.isa import DS_READ_WIDTH, DS_WRITE_WIDTH, LOAD_WIDTH, OPCODES, STORE_WIDTH, mfma
+from convgen.backends.amdgpu.isa import (
+    DS_READ_WIDTH,
+    DS_WRITE_WIDTH,
+    GLOBAL_ADD,
+    LOAD_WIDTH,
+    OPCODES,
+    STORE_WIDTH,
+    mfma,
+)
 from convgen.backends.amdgpu.sim.archs import ARCHS
 from convgen.backends.amdgpu.sim.mfma import ResultLayout, operand_rows
 from convgen.backends.amdgpu.sim.mfma_table import BITS, MATRIX_ROWS
@@ -38,7 +46,8 @@ FORMS = {
     "v_lshrrev_b32 v_ashrrev_i32 v_and_b32 v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32 v_pack_b32_f16",
     "v1, 0x12345, v3": "v_add_u32 v_sub_u32 v_subrev_u32 v_mul_u32_u24 v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32 "
     "v_and_b32 v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32",
-    "v1, v2, v3": "v_cvt_pk_bf16_f32 v_cvt_pk_f16_f32",
+    "v1, v2, v3": "v_cvt_pk_bf16_f32 v_cvt_pk_f16_f32 v_add_f32",
+    "v[2:3], v[4:5], v[6:7]": "v_add_f64",
     "v1, v2, s3, 64": "v_mad_u32_u24 v_lshl_add_u32 v_add_lshl_u32 v_add3_u32 v_lshl_or_b32 v_and_or_b32 v_or3_b32 "
     "v_bfe_u32 v_bfe_i32 v_perm_b32",
     "v1, v2, -16, s[4:5]": "v_cndmask_b32",
@@ -62,9 +71,9 @@ FORMS = {
     "v1, v[2:3] offset:65535": "ds_write_b64",
     "v[4:7], v1, s[4:7], s2 offen offset:4095": "buffer_load_dwordx4 buffer_store_dwordx4",
     "v[4:6], v1, s[4:7], 0 offen offset:4095": "buffer_load_dwordx3 buffer_store_dwordx3",
-    "v[4:5], v1, s[4:7], s2 offen": "buffer_load_dwordx2 buffer_store_dwordx2",
+    "v[4:5], v1, s[4:7], s2 offen": "buffer_load_dwordx2 buffer_store_dwordx2 buffer_atomic_add_f64",
     "v4, v1, s[4:7], s2 offen": "buffer_load_dword buffer_store_dword buffer_load_ushort buffer_load_ubyte "
-    "buffer_store_short buffer_store_byte",
+    "buffer_store_short buffer_store_byte buffer_atomic_add_f32",
     "vmcnt(63) lgkmcnt(15)": "s_waitcnt",
     "15": "s_nop",
     "": "s_barrier s_endpgm",
@@ -97,6 +106,7 @@ def test_every_opcode_assembles(target: str) -> None:
 def test_widths_name_opcodes_that_are_there() -> None:
     names = [f"buffer_load_{w}" for w in LOAD_WIDTH.values()] + [f"buffer_store_{w}" for w in STORE_WIDTH.values()]
     names += [f"ds_read_{w}" for w in DS_READ_WIDTH.values()] + [f"ds_write_{w}" for w in DS_WRITE_WIDTH.values()]
+    names += [name for name, _ in GLOBAL_ADD.values()]
     assert [name for name in names if name not in OPCODES] == []
     for facts in FACTS.values():
         assert set(facts.global_widths) == set(LOAD_WIDTH) == set(STORE_WIDTH)
@@ -133,15 +143,19 @@ def test_matrix_rows_assemble_with_these_tuples_only(target: str) -> None:
 
 @pytest.mark.parametrize("target", FACTS)
 def test_passes_are_those_of_the_scheduling_model(target: str) -> None:
-    """The pressure on the matrix unit, in issue slots of 4 clocks."""
+    """The pressure on the matrix unit, in issue slots of 4 clocks; LLVM counts those on f64 as the vector unit's."""
     atoms = FACTS[target].atoms
     text = "\n".join(line(atom, *words(atom)) for atom in atoms)
     command = ["llvm-mca-22", "-mtriple=amdgcn-amd-amdhsa", f"-mcpu={target}", "-iterations=1"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
     rows = done.stdout.rpartition("Resource pressure by instruction:")[2].strip().splitlines()
     units = re.findall(r"\[(\d+)\]\s+- (\w+)", done.stdout)
-    column = next(int(number) for number, unit in units if unit == "HWXDL")
-    pressure = {row.split()[len(units)]: float(row.split()[column]) for row in rows[1:]}
+    column = {unit: int(number) for number, unit in units}
+    pressure = {}
+    for row in rows[1:]:
+        fields = row.split()
+        name = fields[len(units)]
+        pressure[name] = float(fields[column["HWVALU" if name.endswith("f64") else "HWXDL"]])
     assert pressure == {atom.name: atom.passes for atom in atoms}
 
 
@@ -149,19 +163,20 @@ def test_passes_are_those_of_the_scheduling_model(target: str) -> None:
 def test_matrix_rows_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
     row = MATRIX_ROWS[target][atom.name]
     assert (row.m, row.n, row.k, row.blocks, row.passes) == (atom.rows, atom.cols, atom.k, 1, atom.passes)
-    assert (row.a_type, row.b_type, row.result) == (atom.ab.name, atom.ab.name, atom.acc.name)
+    taken = atom.rounds_to or atom.ab.name
+    assert (row.a_type, row.b_type, row.result) == (taken, taken, atom.acc.name)
     assert words(atom) == (row.m * row.k // 64 * BITS[row.a_type] // 32, row.result_registers)
-    assert mfma(atom.name).busy == row.passes
+    assert mfma(atom.name, atom.passes).busy == row.passes
 
 
 @pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
 def test_operand_layouts_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
     """The simulator's view of operands that hold their own place: lane * elements a lane + element."""
-    held, lanes = atom.a.registers, np.arange(64)
-    places = (lanes[:, None] * held + np.arange(held)).astype(np.uint16)
+    held, lanes, elem = atom.a.registers, np.arange(64), np.dtype(f"u{atom.ab.bytes}")
+    places = (lanes[:, None] * held + np.arange(held)).astype(elem)
     registers = np.ascontiguousarray(places.view(np.uint32).T)[:, None, :]
     for fragment, side, dim in ((atom.a, atom.rows, "i"), (atom.b, atom.cols, "j")):
-        theirs = operand_rows(registers, side, 1, split=False)[0, 0].view(np.uint16)
+        theirs = operand_rows(registers, side, 1, split=False)[0, 0].view(elem)
         row, k = np.indices((side, atom.k))
         _, lane, register = fragment.owner({dim: row, "k": k})
         assert np.array_equal(theirs, lane * held + register)
