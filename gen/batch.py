@@ -193,11 +193,13 @@ class _Reader:
         lists = {**knobs, **self.given}
         ordered = [knob for knob in grammar.CONV_KNOBS if knob in lists]
         match = self.match or settings.match
+        told: set[str] = set()  # what is wrong with every combination is told once
         for values in product(*(lists[knob] for knob in ordered)):
             parse = partial(convolutions, text, dict(zip(ordered, values)))
             for request in requested(text, parse, where):
-                if match is not None and not match.search(request.text):
+                if (match is not None and not match.search(request.text)) or str(request.error) in told:
                     continue
+                told |= set() if request.error is None else {str(request.error)}
                 self.seen += 1
                 if self.seen > (self.skipped if self.start is None else self.start):
                     self.requests.append(request)

@@ -150,6 +150,7 @@ def progress_bar(title: str) -> Iterator[Progress | None]:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    here_too = sys.stdout.isatty()  # else results must not go where the bar is
+    with Bar(console=Console(stderr=True), transient=True, redirect_stdout=here_too) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
