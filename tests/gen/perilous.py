@@ -9,9 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from convgen.commands.batch import perform as perform_really
-from convgen.verify import Mismatch, Outcome
-
-WRONG = Outcome(576, 2, (Mismatch((0, 1, 2, 3), 1.0, 2.0, False),), (), 0.1, {})
+from convgen.verify import execute
 
 
 def answer(item: str) -> tuple[str, int]:
@@ -34,6 +32,13 @@ def perform(options: argparse.Namespace, line: str) -> dict[str, Any]:
         with patch("convgen.driver.build", side_effect=ZeroDivisionError("by zero")):
             return perform_really(options, line)
     if "wrong" in line:
-        with patch("convgen.verify.run", return_value=WRONG):
+        with patch("convgen.verify.execute", spoilt):
             return perform_really(options, line)
     return perform_really(options, line)
+
+
+def spoilt(*arguments: Any) -> Any:
+    """What execution leaves behind, but for one f16 that is NaN."""
+    memory, report = execute(*arguments)
+    memory["dst"][:2] = 0xFF
+    return memory, report

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from convgen import batch, grammar, miopen
 from convgen.ir.error import UserError
@@ -198,6 +200,29 @@ def test_wrong_descriptors_and_values_stand_for_themselves() -> None:
 def test_a_wrong_pattern_of_the_command_line_is_refused() -> None:
     with pytest.raises(UserError, match="given a pattern with"):
         read(A, match="(")
+
+
+WORDS = [
+    "--dir=FWD_D",
+    "--dt=f16,bf16",
+    "--mb",
+    "--match=ic",
+    "--match=(",
+    "--batch=file",
+    "--reset",
+    "--what",
+    "2",
+    "#",
+]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from([*WORDS, A, "ic4", "#", "\n", "\\\n", "MIOpenDriver", "conv", "-n", "é", "\x0c"])))
+def test_any_text_is_requests(words: list[str]) -> None:
+    """Each is a problem or an error, with a place."""
+    for request in read(" ".join(words)).requests:
+        assert (request.problem is None) != (request.error is None)
+        assert request.where.startswith("file:")
 
 
 # MIOpenDriver lines
