@@ -38,15 +38,11 @@ def launch_record(
 
 
 def _tensors_of(problem: Problem) -> dict[str, Tensor]:
-    return {
-        "src": Tensor.of(problem.src_layout, problem.src_type),
-        "wei": Tensor.of(problem.wei_layout, problem.wei_type),
-        "dst": Tensor.of(problem.dst_layout, problem.dst_type),
-    }
+    return {spec.name: Tensor.of(spec.layout, spec.dtype) for spec in problem.tensors}
 
 
 def _flat(buffer: Global) -> Tensor:
-    """A buffer of which nothing is known but its elements."""
+    """A buffer that is no tensor of the problem: nothing is known but its elements."""
     return Tensor.of(Layout.dense((buffer.bytes // buffer.elem.bytes,), (0,)), buffer.elem.name)
 
 

@@ -6,29 +6,38 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
 from convgen.matmul import Problem
 from convgen.record import LaunchRecord
 
 
-class OutputTiles(Protocol):
-    """Which part of the output each tile is and which workgroups make it.
+@attrs.frozen(eq=False)
+class Region:
+    """Elements rows x columns of an output as a matrix (see `reference`); only such as exist."""
 
-    Tiles are numbered row by row: tile = m * (N tiles) + n.
+    output: str
+    rows: npt.NDArray[np.int64]
+    columns: npt.NDArray[np.int64]
+
+
+class OutputTiles(Protocol):
+    """Which part of the outputs each tile is and which workgroups make it.
+
+    Tiles come in parts, each a grid: usually one, but a stride phase of backward data, a zero fill or the gradient of
+    a bias is a part of its own. Tiles of a part are numbered row by row: tile = m * (N tiles) + n.
     """
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """M tiles, N tiles."""
+    def grids(self) -> tuple[tuple[int, int], ...]:
+        """M tiles, N tiles of each part."""
 
-    def groups(self, tile: int) -> tuple[tuple[int, ...], ...]:
-        """For each launch, the linear workgroup ids (x fastest) that the tile needs."""
+    def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
+        """For each launch, the linear workgroup ids (x fastest) that the tile needs: none, some or all."""
 
-    def region(self, tile: int) -> tuple[range, range]:
-        """The tile's rows and columns of the output matrix; parts beyond the output do not count.
-
-        Rows are flattened n, [od,] oh, ow of a convolution and M of a matmul, columns are oc and N.
-        """
+    def regions(self, part: int, tile: int) -> tuple[Region, ...]:
+        """What the tile holds of each output."""
 
 
 @attrs.frozen

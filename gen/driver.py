@@ -18,7 +18,7 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import Finding
 from convgen.backends.target import Emitted, Target
 from convgen.choose import Candidate, candidates
-from convgen.code import Code, KernelCost
+from convgen.code import Code, KernelCost, Region
 from convgen.config import Config
 from convgen.conv import build_program
 from convgen.ir.build import KernelBuilder
@@ -38,20 +38,28 @@ from convgen.verify import execute
 class Tiles:
     """Output tiles of a one-tile-a-workgroup kernel: tile number = workgroup id."""
 
-    grid: tuple[int, int]
+    output: str
+    shape: tuple[int, int]  #: M, N of the output
     size: tuple[int, int]  #: M, N of a tile
 
-    def groups(self, tile: int) -> tuple[tuple[int, ...], ...]:
+    @property
+    def grids(self) -> tuple[tuple[int, int], ...]:
+        """The one part."""
+        (m, n), (tile_m, tile_n) = self.shape, self.size
+        return ((-(-m // tile_m), -(-n // tile_n)),)
+
+    def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
         """The one workgroup of the one launch."""
         return ((tile,),)
 
-    def region(self, tile: int) -> tuple[range, range]:
+    def regions(self, part: int, tile: int) -> tuple[Region, ...]:
         """Rows and columns of the output matrix."""
-        m, n = divmod(tile, self.grid[1])
-        return (
-            range(m * self.size[0], (m + 1) * self.size[0]),
-            range(n * self.size[1], (n + 1) * self.size[1]),
+        at = divmod(tile, self.grids[part][1])
+        rows, columns = (
+            np.arange(place * size, min((place + 1) * size, whole))
+            for place, size, whole in zip(at, self.size, self.shape)
         )
+        return (Region(self.output, rows, columns),)
 
 
 @attrs.frozen
@@ -238,9 +246,13 @@ def _compile(program: Program) -> Code:
         record,
         {e.name: KernelCost(e.registers, e.lds_bytes) for e in emitted},
         stages,
-        None if plan is None else Tiles(plan.grid, plan.config.tile[:2]),
+        None if plan is None else _tiles(plan),
         {f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},
     )
+
+
+def _tiles(plan: Plan) -> Tiles:
+    return Tiles("dst", (plan.operands.m, plan.operands.n), plan.config.tile[:2])
 
 
 def _most_registers(emitted: Sequence[Emitted]) -> dict[str, int]:
@@ -276,22 +288,30 @@ class SimulationError(ConvgenError):
         self.findings = tuple(findings)
 
 
-def simulate(code: Code, **arrays: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.generic]]:
-    """Run compiled code on the simulator: an array in for each buffer it reads, one out for each it writes.
+def simulate(code: Code, **arrays: npt.NDArray[Any]) -> Any:
+    """Run compiled code on the simulator: its one output as an array, or a dict by name if there are several.
 
-    Arrays of a problem are logical (src, wei; dst), those of a hand-written kernel flat.
+    Arrays of a problem are logical: its inputs (src, wei) to its outputs (dst). A hand-written kernel takes a flat
+    array for each buffer that it reads, and gives one for each that it writes.
 
     Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
     """
     buffers = code.record.buffers
-    wanted = {name: b.tensor.dims for name, b in buffers.items() if b.is_read}
+    if code.problem is None:
+        wanted = {name: b.tensor.dims for name, b in buffers.items() if b.is_read}
+        outputs = [name for name, b in buffers.items() if b.is_written]
+    else:
+        wanted = {spec.name: spec.dims for spec in code.problem.inputs}
+        outputs = [spec.name for spec in code.problem.outputs]
     given = {name: a.shape for name, a in arrays.items()}
     if given != wanted:
         raise UserError(f"given arrays {_shapes(given)}, wanted {_shapes(wanted)}")
     memory, report = execute(code.record, code.object, arrays)
     if report.findings:
         raise SimulationError(report.findings)
-    return {name: unpack(b.tensor.layout, b.tensor.dtype, memory[name]) for name, b in buffers.items() if b.is_written}
+    tensors = {name: buffers[name].tensor for name in outputs}
+    results = {name: unpack(tensor.layout, tensor.dtype, memory[name]) for name, tensor in tensors.items()}
+    return results if len(results) != 1 else results[outputs[0]]
 
 
 def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:

@@ -12,19 +12,34 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
+from convgen.ir.layout import STRIDES
 
 LIMIT = 2**31  #: sizes, strides and paddings must be below
 
 KEYS = ("g", "mb", "ic", "oc", *(name + axis for axis in "dhw" for name in "iokspd"))
-CONV_KNOBS = ("dir", "dt", "stag", "wtag", "dtag", "mb")
-MATMUL_KNOBS = ("dt", "stag", "wtag", "dtag")
+
+#: every knob and benchdnn's default; as a Python keyword, a knob has underscores for its dashes
+KNOBS = {
+    "dir": "FWD_B",
+    "dt": "f32",
+    "stag": "any",
+    "wtag": "any",
+    "dtag": "any",
+    "strides": "",
+    "attr-deterministic": "false",
+    "attr-fpmath": "strict",
+    "mb": "0",
+}
+CONV_KNOBS = tuple(KNOBS)
+MATMUL_KNOBS = tuple(knob for knob in KNOBS if knob not in ("dir", "mb"))
 
 DATA_TYPES = (
     *("f16", "bf16", "f32", "f64", "s32", "s8", "u8"),
     *("f8_e5m2", "f8_e4m3", "f4_e2m1", "f4_e3m0", "e8m0", "s4", "u4", "boolean"),
 )
 
-_DEFAULTS = {"dt": "f32", "stag": "any", "wtag": "any", "dtag": "any"}
+FPMATH_MODES = ("strict", "tf32", "bf16", "f16", "any")
+
 _KEY = re.compile("|".join(sorted(KEYS, key=len, reverse=True)))
 _DIGITS = re.compile("[0-9]+")
 
@@ -143,11 +158,46 @@ def parse_types(text: str) -> tuple[str, str, str]:
     return src, wei, dst
 
 
-def tensor_knobs(types: tuple[str, str, str], tags: tuple[str, str, str]) -> str:
-    """The knobs of types and tags (src, wei, dst) that differ from benchdnn's defaults."""
-    texts = {"dt": types[0] if len(set(types)) == 1 else ":".join(types)}
-    texts |= dict(zip(("stag", "wtag", "dtag"), tags))
-    return " ".join(f"--{knob}={text}" for knob, text in texts.items() if text != _DEFAULTS[knob])
+def is_strides(tag: str) -> bool:
+    """Whether a tag is a stride list such as `3200x1x160x16`."""
+    return STRIDES.fullmatch(tag) is not None
+
+
+def plain_strides(strides: str) -> str:
+    """A stride list without leading zeros."""
+    return "x".join(str(int(stride)) for stride in strides.split("x"))
+
+
+def parse_strides(text: str) -> tuple[str, str, str]:
+    """`--strides`: a stride list each of src, wei and dst, empty where none is given; all are for an empty text."""
+    parts = text.split(":") if text else ["", "", ""]
+    column = 0
+    for part in parts:
+        if part and not is_strides(part):
+            start = STRIDES.match(part)
+            column += 0 if start is None else min(len(part) - 1, start.end())
+            raise PointedError(
+                f"given {_shown(text, column)}, wanted strides such as 3200x1x160x16 in --strides", text, column
+            )
+        column += len(part) + 1
+    if len(parts) != 3:
+        raise PointedError(f"given {len(parts)} parts, wanted src:wei:dst in --strides", text, len(text))
+    src, wei, dst = (part and plain_strides(part) for part in parts)
+    return src, wei, dst
+
+
+def parse_flag(what: str, text: str) -> bool:
+    """`true` or `false`, in any case."""
+    return choose(what, text, ("true", "false")) == "true"
+
+
+def parse_fpmath(text: str) -> str:
+    """The mode of `--attr-fpmath=MODE[:APPLY]`. Raises UserError, or Unsupported if it is to apply to integers too."""
+    mode, colon, apply = text.partition(":")
+    chosen = choose("--attr-fpmath", mode, FPMATH_MODES)
+    if colon and parse_flag("--attr-fpmath=MODE:", apply):
+        raise Unsupported(f"given --attr-fpmath={text}, wanted {chosen} alone: integers are not computed as floats")
+    return chosen
 
 
 def parse_minibatch(value: int | str) -> int:
@@ -162,9 +212,10 @@ def parse_minibatch(value: int | str) -> int:
 
 def choose(what: str, given: str, names: Sequence[str]) -> str:
     """The one of `names` that `given` spells, upper or lower case alike."""
-    if given.upper() not in names:
-        raise UserError(f"given {what} {given!r}, wanted one of {' '.join(names)}")
-    return given.upper()
+    for name in names:
+        if name.lower() == given.lower():
+            return name
+    raise UserError(f"given {what} {given!r}, wanted one of {' '.join(names)}")
 
 
 def _unquote(name: str) -> str:

@@ -2,56 +2,57 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import attrs
 
 from convgen import grammar
-from convgen.ir.layout import Layout
-from convgen.problem import Conv, tagged
+from convgen.problem import Conv
+from convgen.tensors import TensorProblem, Triple, parse_fields
 
 #: what `any` means: rows of src and dst lie side by side, wei is K-contiguous
-_ANY_SRC, _ANY_WEI, _ANY_DST = "ab", "ba", "ab"
+_ANY = ("ab", "ba", "ab")
 
 
 @attrs.frozen(slots=False)
-class Matmul:
-    """A product of two matrices. Types are benchdnn's names; tags are as given. Equal problems print and hash alike."""
+class Matmul(TensorProblem):
+    """A product of two matrices."""
 
     m: int
     k: int
     n: int
-    src_type: str = "f32"
-    wei_type: str = "f32"
-    dst_type: str = "f32"
-    stag: str = "any"
-    wtag: str = "any"
-    dtag: str = "any"
-    name: str = ""
 
     @classmethod
-    def parse(cls, desc: str, *, dt: str = "f32", stag: str = "any", wtag: str = "any", dtag: str = "any") -> Matmul:
+    def parse(
+        cls,
+        desc: str,
+        *,
+        dt: str = "f32",
+        stag: str = "any",
+        wtag: str = "any",
+        dtag: str = "any",
+        strides: str = "",
+        attr_deterministic: bool | str = False,
+        attr_fpmath: str = "strict",
+    ) -> Matmul:
         """The problem of `MxK:KxN[nNAME]`; knobs inside `desc` (`--dt=f16 128x64:64x32`) win over keywords.
 
-        Raises UserError: given, wanted, where; Unsupported for batch dimensions.
+        Raises UserError: given, wanted, where; Unsupported for batch dimensions and attributes that are not kept.
         """
         given, text = grammar.split_line(desc, grammar.MATMUL_KNOBS)
-        knobs = {"dt": dt, "stag": stag, "wtag": wtag, "dtag": dtag} | given
+        knobs = {
+            "dt": dt,
+            "stag": stag,
+            "wtag": wtag,
+            "dtag": dtag,
+            "strides": strides,
+            "attr-deterministic": str(attr_deterministic),
+            "attr-fpmath": attr_fpmath,
+        } | given
         scanned = grammar.scan_matmul(text)
         if not scanned.values["k"]:
             raise scanned.error("given K of 0, wanted at least 1", "k")
-        src, wei, dst = grammar.parse_types(knobs["dt"])
-        problem = cls(
-            **scanned.values,
-            src_type=src,
-            wei_type=wei,
-            dst_type=dst,
-            stag=knobs["stag"],
-            wtag=knobs["wtag"],
-            dtag=knobs["dtag"],
-            name=scanned.name,
-        )
-        _ = problem.src_layout, problem.wei_layout, problem.dst_layout  # a wrong tag is refused here
+        m, k, n = (scanned.values[key] for key in "mkn")
+        problem = cls(m, k, n, name=scanned.name, **parse_fields(knobs))
+        _ = problem.tensors  # a wrong tag is refused here
         return problem
 
     @property
@@ -66,22 +67,13 @@ class Matmul:
     def dst_dims(self) -> tuple[int, int]:
         return self.m, self.n
 
-    @cached_property
-    def src_layout(self) -> Layout:
-        return tagged("--stag", self.stag, _ANY_SRC, self.src_dims)
-
-    @cached_property
-    def wei_layout(self) -> Layout:
-        return tagged("--wtag", self.wtag, _ANY_WEI, self.wei_dims)
-
-    @cached_property
-    def dst_layout(self) -> Layout:
-        return tagged("--dtag", self.dtag, _ANY_DST, self.dst_dims)
+    @property
+    def any_tags(self) -> Triple:
+        return _ANY
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to compute."""
-        return self.m == 0 or self.n == 0
+    def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return ("src", "wei"), ("dst",)
 
     @property
     def macs(self) -> int:
@@ -89,24 +81,10 @@ class Matmul:
         return self.m * self.k * self.n
 
     @property
-    def flops(self) -> int:
-        return 2 * self.macs
-
-    @property
-    def knobs(self) -> str:
-        """The driver's knobs that differ from benchdnn's defaults."""
-        types = (self.src_type, self.wei_type, self.dst_type)
-        return grammar.tensor_knobs(types, (self.stag, self.wtag, self.dtag))
-
-    @property
     def descriptor(self) -> str:
         """The canonical descriptor without knobs."""
         name = f'_n"{self.name}"' if self.name else ""
         return f"{self.m}x{self.k}:{self.k}x{self.n}{name}"
-
-    def __str__(self) -> str:
-        """One replayable line: `Matmul.parse(str(problem)) == problem`."""
-        return f"{self.knobs} {self.descriptor}".lstrip()
 
 
 Problem = Conv | Matmul

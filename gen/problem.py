@@ -6,22 +6,19 @@ Index law of each spatial axis: `i = o*s - p + k*(d + 1)`; what falls outside `0
 from __future__ import annotations
 
 from enum import Enum
-from functools import cached_property
 from math import prod
 
 import attrs
 
 from convgen import grammar
-from convgen.ir.caret import PointedError
-from convgen.ir.error import UserError
-from convgen.ir.layout import Layout
+from convgen.tensors import TensorProblem, Triple, parse_fields
 
 #: what `any` means: activations channels-last, weights K-contiguous, without and with a group dimension
 _ANY, _ANY_GROUPED = "axb", "abxc"
 
 
 class Direction(Enum):
-    """What is computed; benchdnn's names. `_B` directions carry a bias."""
+    """What is computed; benchdnn's names. `_B` directions carry a bias, or compute its gradient."""
 
     FWD_B = "FWD_B"
     FWD_D = "FWD_D"
@@ -42,6 +39,17 @@ class Direction(Enum):
     def parse(cls, text: str) -> Direction:
         """The direction of that name, in any case."""
         return cls(grammar.choose("--dir", text, [direction.value for direction in cls]))
+
+
+#: the tensors that each direction reads, and those that it writes
+_TENSORS: dict[Direction, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    Direction.FWD_B: (("src", "wei", "bia"), ("dst",)),
+    Direction.FWD_D: (("src", "wei"), ("dst",)),
+    Direction.FWD_I: (("src", "wei"), ("dst",)),
+    Direction.BWD_D: (("wei", "diff_dst"), ("diff_src",)),
+    Direction.BWD_W: (("src", "diff_dst"), ("diff_wei",)),
+    Direction.BWD_WB: (("src", "diff_dst"), ("diff_wei", "diff_bia")),
+}
 
 
 @attrs.frozen
@@ -71,11 +79,11 @@ class Axis:
 
 
 @attrs.frozen(slots=False)
-class Conv:
+class Conv(TensorProblem):
     """A convolution. `ic` and `oc` count the channels of all groups; `axes` are d, h, w, absent ones trivial.
 
     `ndims` counts tensor dimensions without groups (3, 4 or 5). `has_groups` says whether the weights have a group
-    dimension. Types are benchdnn's names; tags are as given. Equal problems print and hash alike.
+    dimension.
     """
 
     mb: int
@@ -86,13 +94,6 @@ class Conv:
     groups: int = 1
     has_groups: bool = False
     direction: Direction = Direction.FWD_B
-    src_type: str = "f32"
-    wei_type: str = "f32"
-    dst_type: str = "f32"
-    stag: str = "any"
-    wtag: str = "any"
-    dtag: str = "any"
-    name: str = ""
 
     @classmethod
     def parse(
@@ -104,18 +105,31 @@ class Conv:
         stag: str = "any",
         wtag: str = "any",
         dtag: str = "any",
+        strides: str = "",
+        attr_deterministic: bool | str = False,
+        attr_fpmath: str = "strict",
         mb: int | str = 0,
     ) -> Conv:
         """The problem of a benchdnn descriptor; knobs inside `desc` (`--dir=FWD_D mb1ic64...`) win over keywords.
 
-        `mb` other than 0 overrides the descriptor's. Raises UserError: given, wanted, where.
+        `mb` other than 0 overrides the descriptor's. Raises UserError: given, wanted, where; Unsupported for
+        attributes that are not kept.
         """
         given, text = grammar.split_line(desc, grammar.CONV_KNOBS)
-        knobs = {"dir": dir, "dt": dt, "stag": stag, "wtag": wtag, "dtag": dtag, "mb": str(mb)} | given
+        knobs = {
+            "dir": dir,
+            "dt": dt,
+            "stag": stag,
+            "wtag": wtag,
+            "dtag": dtag,
+            "strides": strides,
+            "mb": str(mb),
+            "attr-deterministic": str(attr_deterministic),
+            "attr-fpmath": attr_fpmath,
+        } | given
         scanned = grammar.scan(text)
         sizes = {"g": 1, "mb": 2, "ic": 0, "oc": 0, **scanned.values}
         axes, ndims = _axes(scanned)
-        src, wei, dst = grammar.parse_types(knobs["dt"])
         problem = cls(
             mb=grammar.parse_minibatch(knobs["mb"]) or sizes["mb"],
             ic=sizes["ic"],
@@ -125,16 +139,11 @@ class Conv:
             groups=sizes["g"],
             has_groups="g" in scanned.values,
             direction=Direction.parse(knobs["dir"]),
-            src_type=src,
-            wei_type=wei,
-            dst_type=dst,
-            stag=knobs["stag"],
-            wtag=knobs["wtag"],
-            dtag=knobs["dtag"],
             name=scanned.name,
+            **parse_fields(knobs),
         )
         _check_channels(problem, scanned)
-        _ = problem.src_layout, problem.wei_layout, problem.dst_layout  # a wrong tag is refused here
+        _ = problem.tensors  # a wrong tag is refused here
         return problem
 
     @property
@@ -158,22 +167,13 @@ class Conv:
         """[mb, oc, spatial...]"""
         return (self.mb, self.oc, *(axis.o for axis in self.spatial))
 
-    @cached_property
-    def src_layout(self) -> Layout:
-        return tagged("--stag", self.stag, _ANY, self.src_dims)
-
-    @cached_property
-    def wei_layout(self) -> Layout:
-        return tagged("--wtag", self.wtag, _ANY_GROUPED if self.has_groups else _ANY, self.wei_dims)
-
-    @cached_property
-    def dst_layout(self) -> Layout:
-        return tagged("--dtag", self.dtag, _ANY, self.dst_dims)
+    @property
+    def any_tags(self) -> Triple:
+        return _ANY, _ANY_GROUPED if self.has_groups else _ANY, _ANY
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to compute (a minibatch of 0)."""
-        return self.mb == 0
+    def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return _TENSORS[self.direction]
 
     @property
     def macs(self) -> int:
@@ -181,15 +181,8 @@ class Conv:
         return prod(self.dst_dims) * (self.ic // self.groups) * prod(axis.k for axis in self.axes)
 
     @property
-    def flops(self) -> int:
-        return 2 * self.macs
-
-    @property
-    def knobs(self) -> str:
-        """The driver's knobs that differ from benchdnn's defaults."""
-        direction = f"--dir={self.direction.value} " if self.direction is not Direction.FWD_B else ""
-        types = (self.src_type, self.wei_type, self.dst_type)
-        return (direction + grammar.tensor_knobs(types, (self.stag, self.wtag, self.dtag))).rstrip()
+    def knob_texts(self) -> dict[str, str]:
+        return {"dir": self.direction.value, **super().knob_texts}
 
     @property
     def descriptor(self) -> str:
@@ -199,10 +192,6 @@ class Conv:
         shapes = "_".join(_axis_text(axis, name) for axis, name in zip(shown, "dhw"[5 - self.ndims :]))
         name = f'_n"{self.name}"' if self.name else ""
         return f"{groups}mb{self.mb}_ic{self.ic}oc{self.oc}_{shapes}{name}"
-
-    def __str__(self) -> str:
-        """One replayable line: `Conv.parse(str(problem)) == problem`."""
-        return f"{self.knobs} {self.descriptor}".lstrip()
 
 
 def _axes(scanned: grammar.Descriptor) -> tuple[tuple[Axis, Axis, Axis], int]:
@@ -271,13 +260,3 @@ def _check_channels(problem: Conv, scanned: grammar.Descriptor) -> None:
     for key, size in (("ic", problem.ic), ("oc", problem.oc)):
         if size % problem.groups:
             raise scanned.error(f"given {key}{size} and g{problem.groups}, wanted a multiple of the groups", key)
-
-
-def tagged(knob: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
-    """The layout of a tag, where `any` means `default`; errors name the knob."""
-    if tag == "undef":
-        raise UserError(f"given {knob} undef, wanted a layout or any")
-    try:
-        return Layout.from_tag(default if tag == "any" else tag, dims)
-    except PointedError as error:
-        raise PointedError(f"{error.message} in {knob}", error.text, error.column) from None

@@ -133,9 +133,12 @@ class LaunchRecord:
         return merged
 
     def requests(self, groups: Sequence[Sequence[int]] | None = None) -> tuple[LaunchRequest, ...]:
-        """All launches for a simulator; `groups` holds one list of linear workgroup ids a launch."""
-        chosen: Sequence[Sequence[int] | None] = groups if groups is not None else [None] * len(self.launches)
-        return tuple(launch.request(ids) for launch, ids in zip(self.launches, chosen, strict=True))
+        """The launches for a simulator: all, or those of which `groups`, one list of linear workgroup ids a launch,
+        names any workgroup.
+        """
+        if groups is None:
+            return tuple(launch.request() for launch in self.launches)
+        return tuple(launch.request(ids) for launch, ids in zip(self.launches, groups, strict=True) if ids)
 
     def to_json(self) -> str:
         """The record as indented JSON text, the same bytes for the same record."""

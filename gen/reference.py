@@ -1,29 +1,35 @@
 """What the right answer is: fills, convolutions and matmuls in plain numpy, and tensors as bytes in memory.
 
-Nothing here knows how kernels are generated. Fills are small integers, so every partial sum is an integer that an f32
+Nothing here knows how kernels are generated. Fills are small integers, so every partial sum is an integer that the
 accumulator holds exactly, whatever the order of summation; results can then be compared bit for bit.
+
+Outputs are seen as matrices:
+
+    dst       (n, o...) x oc        M x N of a matrix product
+    diff_src  (n, i...) x ic
+    diff_wei  (k..., ic of one group) x oc of all groups
+    diff_bia  1 x oc
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
+from convgen import sums
 from convgen.ir import types
 from convgen.ir.error import Unsupported
 from convgen.ir.layout import Layout
 from convgen.matmul import Matmul, Problem
-from convgen.problem import Conv
 
 Array = npt.NDArray[np.generic]
 Indices = npt.NDArray[np.int64]
 
-_EXACT = 2**24  #: f32 holds every integer up to this
-_MAGNITUDE = {"src": 8, "wei": 4}  #: the largest absolute value of a fill, while sums allow it
-_CHUNK_ELEMS = 1 << 22  #: gathered source elements at a time: 32 MiB of float64
+_EXACT = {"f32": 24, "f64": 53}  #: an accumulator holds every integer up to this power of two
+_MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "diff_dst": 4}  #: the largest absolute value of a fill, while sums allow it
 
 
 def numpy_type(name: str) -> np.dtype[np.generic]:
@@ -34,29 +40,39 @@ def numpy_type(name: str) -> np.dtype[np.generic]:
 
 
 def fill(problem: Problem, seed: int = 0) -> dict[str, Array]:
-    """The inputs `src` and `wei` in their own types and logical dimensions: those of the problem.
+    """The inputs by name, in their own types and logical dimensions.
 
     Values are integers other than zero, drawn evenly: every product counts, so a wrong index shows. Their size is
-    bounded so that |partial sum| < 2^24.
+    bounded so that the accumulator holds every partial sum, bias included.
     """
-    depth = _depth(problem)
-    if depth > _EXACT:
-        raise Unsupported(f"exact sums of {depth} products, more than 2^24")
-    src, wei = _MAGNITUDE["src"], _MAGNITUDE["wei"]
-    while depth * src * wei > _EXACT:
-        src, wei = max(1, src // 2), max(1, wei // 2)
+    magnitudes = {spec.name: _MAGNITUDE[spec.name] for spec in problem.inputs}
+    depth, power = _depth(problem), _EXACT[problem.acc_type]
+    while _largest_sum(depth, magnitudes) > 2**power:
+        if max(magnitudes.values()) == 1:
+            raise Unsupported(f"exact sums of {depth} products, more than 2^{power}")
+        magnitudes = {name: max(1, magnitude // 2) for name, magnitude in magnitudes.items()}
     return {
-        "src": _draw((seed, 0), problem.src_dims, problem.src_type, src),
-        "wei": _draw((seed, 1), problem.wei_dims, problem.wei_type, wei),
+        spec.name: _draw((seed, n), spec.dims, spec.dtype, magnitudes[spec.name])
+        for n, spec in enumerate(problem.inputs)
     }
+
+
+def _largest_sum(depth: int, magnitudes: Mapping[str, int]) -> int:
+    """A bound of the sum of so many products, bias included."""
+    factors = prod(magnitude for name, magnitude in magnitudes.items() if name != "bia")
+    return depth * factors + magnitudes.get("bia", 0)
 
 
 def _depth(problem: Problem) -> int:
     """Products in the longest sum."""
     if isinstance(problem, Matmul):
         return problem.k
-    _require_forward(problem)
-    return problem.ic // problem.groups * int(np.prod([axis.k for axis in problem.axes]))
+    taps = prod(axis.k for axis in problem.axes)
+    return {
+        "dst": problem.ic // problem.groups * taps,
+        "diff_src": problem.oc // problem.groups * taps,
+        "diff_wei": problem.mb * prod(axis.o for axis in problem.axes),
+    }[problem.outputs[0].name]
 
 
 def _draw(seed: tuple[int, int], dims: tuple[int, ...], dtype: str, magnitude: int) -> Array:
@@ -68,98 +84,79 @@ def _draw(seed: tuple[int, int], dims: tuple[int, ...], dtype: str, magnitude: i
     return np.array(values).astype(element)[choices]
 
 
-def output_shape(problem: Problem) -> tuple[int, int]:
-    """The outputs as a matrix: rows (n, [od,] oh, ow) and columns (oc) of a convolution, M and N of a matmul."""
+def output_shape(problem: Problem, output: str) -> tuple[int, int]:
+    """Rows and columns of an output as a matrix."""
+    dims = problem.tensor(output).dims
     if isinstance(problem, Matmul):
         return problem.dst_dims
-    return problem.mb * int(np.prod(problem.dst_dims[2:])), problem.oc
+    columns = problem.ic if output == "diff_src" else problem.oc
+    return prod(dims) // columns, columns
 
 
-def output_index(problem: Problem, rows: Indices, columns: Indices) -> list[Indices]:
-    """The logical index of the outputs rows x columns: one array a dimension, broadcasting against each other."""
+def output_index(problem: Problem, output: str, rows: Indices, columns: Indices) -> list[Indices]:
+    """The logical index of the elements rows x columns: one array a dimension, broadcasting against each other."""
+    down, across = rows[:, None], columns[None, :]
     if isinstance(problem, Matmul):
-        return [rows[:, None], columns[None, :]]
-    n, *spatial = (axis[:, None] for axis in np.unravel_index(rows, (problem.mb, *problem.dst_dims[2:])))
-    return [n, columns[None, :], *spatial]
+        return [down, across]
+    dims = problem.tensor(output).dims
+    if output == "diff_bia":
+        return [across + 0 * down]
+    if output == "diff_wei":
+        oc, ic, *kernel = dims[problem.has_groups :]
+        *taps, inner = np.unravel_index(down, (*kernel, ic))
+        return [*([across // oc] if problem.has_groups else []), across % oc, inner, *taps]
+    n, *spatial = np.unravel_index(down, (dims[0], *dims[2:]))
+    return [n, across, *spatial]
 
 
-def outputs(problem: Problem, inputs: Mapping[str, Array], rows: Indices, columns: Indices) -> Array:
-    """The right outputs rows x columns: exact sums, one rounding to f32, one to the result."""
-    if isinstance(problem, Matmul):
-        src, wei = (inputs[name].astype(np.float64) for name in ("src", "wei"))
-        return _round(src[rows] @ wei[:, columns], problem.dst_type)
-    return forward(problem, inputs["src"], inputs["wei"], rows)[:, columns]
-
-
-def forward(problem: Conv, src: Array, wei: Array, pixels: Indices | None = None) -> Array:
-    """The forward convolution of logical tensors, without bias: exact sums, one rounding to f32, one to the result.
-
-    `pixels` are flat indices of (n, [od,] oh, ow); the result is then [len(pixels), oc], else it is the whole logical
-    tensor [mb, oc, spatial...].
+def outputs(problem: Problem, inputs: Mapping[str, Array], output: str, rows: Indices, columns: Indices) -> Array:
+    """The right values rows x columns of an output: exact sums, rounded to the accumulator, a bias added there, and
+    one rounding to the result. Raises Unsupported for results that are not floats.
     """
-    _require_forward(problem)
-    axes = problem.axes
-    shape = (problem.mb, *(axis.o for axis in axes))
-    wanted = np.arange(np.prod(shape)) if pixels is None else pixels
-    channels_last = np.moveaxis(src.reshape(problem.mb, problem.ic, *(axis.i for axis in axes)), 1, -1)
-    if 2 * len(wanted) > np.prod(shape):  # a copy pays when most rows are gathered, once a tap
-        channels_last = np.ascontiguousarray(channels_last)
-    rows = _rows(problem, channels_last, wei, wanted)
-    if pixels is not None:
-        return rows
-    return np.moveaxis(rows.reshape(*shape, problem.oc), -1, 1).reshape(problem.dst_dims)
-
-
-def _rows(problem: Conv, src: Array, wei: Array, pixels: Indices) -> Array:
-    """Output rows [len(pixels), oc] from a source [mb, d, h, w, ic], in chunks that keep memory small."""
-    kernel = tuple(axis.k for axis in problem.axes)
-    groups, oc, ic = problem.groups, problem.oc // problem.groups, problem.ic // problem.groups
-    taps = wei.reshape(groups, oc, ic, *kernel).transpose(3, 4, 5, 0, 2, 1).astype(np.float64)  # [k..., g, ic, oc]
-    rows = np.empty((len(pixels), problem.oc), numpy_type(problem.dst_type))
-    step = max(1, _CHUNK_ELEMS // problem.ic)
-    for start in range(0, len(pixels), step):
-        chunk = slice(start, start + step)
-        rows[chunk] = _round(_sums(problem, src, taps, pixels[chunk]), problem.dst_type)
-    return rows
-
-
-def _sums(problem: Conv, src: Array, taps: npt.NDArray[np.float64], pixels: Indices) -> npt.NDArray[np.float64]:
-    """Exact sums [len(pixels), oc]: one matrix product a kernel tap, over the pixels whose tap is inside the input."""
-    n, *places = np.unravel_index(pixels, (problem.mb, *(axis.o for axis in problem.axes)))
-    sums = np.zeros((problem.groups, len(pixels), problem.oc // problem.groups))
-    for tap in product(*(range(axis.k) for axis in problem.axes)):
-        inputs = [o * axis.s - axis.p + k * (axis.d + 1) for o, k, axis in zip(places, tap, problem.axes)]
-        inside = np.logical_and.reduce([(i >= 0) & (i < axis.i) for i, axis in zip(inputs, problem.axes)])
-        where = np.flatnonzero(inside)
-        if len(where):
-            gathered = src[n[where], inputs[0][where], inputs[1][where], inputs[2][where]].astype(np.float64)
-            by_group = gathered.reshape(len(where), problem.groups, -1).transpose(1, 0, 2)
-            sums[:, where] += by_group @ taps[tap]
-    return sums.transpose(1, 0, 2).reshape(len(pixels), problem.oc)
-
-
-def _round(sums: npt.NDArray[np.float64], dtype: str) -> Array:
-    """Accumulator to result: to f32, then to the destination type, both to nearest even."""
+    dtype = problem.tensor(output).dtype
     if not types.scalar(dtype).is_float:
         raise Unsupported(f"a destination of type {dtype}")
-    return sums.astype(np.float32).astype(numpy_type(dtype))
+    acc = _sums(problem, inputs, output, rows, columns).astype(numpy_type(problem.acc_type))
+    if "bia" in inputs:
+        acc = acc + inputs["bia"][columns]
+    return acc.astype(numpy_type(dtype))
 
 
-def _require_forward(problem: Conv) -> None:
-    if not problem.direction.is_forward or problem.direction.has_bias:
-        raise Unsupported(f"direction {problem.direction.value}: only FWD_D and FWD_I have a reference")
+def whole(problem: Problem, inputs: Mapping[str, Array], output: str) -> Array:
+    """A right output as a logical tensor."""
+    rows, columns = map(np.arange, output_shape(problem, output))
+    values = outputs(problem, inputs, output, rows, columns)
+    logical = np.empty(problem.tensor(output).dims, values.dtype)
+    logical[tuple(output_index(problem, output, rows, columns))] = values
+    return logical
 
 
-def pack(layout: Layout, logical: Array) -> npt.NDArray[np.uint8]:
-    """The bytes of a logical tensor in memory; padding and gaps are zero."""
-    flat = np.zeros(layout.size_elems, logical.dtype)
+def _sums(
+    problem: Problem, inputs: Mapping[str, Array], output: str, rows: Indices, columns: Indices
+) -> npt.NDArray[np.float64]:
+    if isinstance(problem, Matmul):
+        src, wei = inputs["src"][rows], inputs["wei"][:, columns]
+        return src.astype(np.float64) @ wei.astype(np.float64)
+    match output:
+        case "dst":
+            return sums.forward(problem, inputs["src"], inputs["wei"], rows, columns)
+        case "diff_src":
+            return sums.by_data(problem, inputs["wei"], inputs["diff_dst"], rows, columns)
+        case "diff_wei":
+            return sums.by_weights(problem, inputs["src"], inputs["diff_dst"], rows, columns)
+    return sums.by_bias(inputs["diff_dst"], columns)[rows]
+
+
+def pack(layout: Layout, logical: Array, gaps: int = 0) -> npt.NDArray[np.uint8]:
+    """The bytes of a logical tensor in memory: padding is zero, what strides leave out is filled with `gaps`."""
+    memory = np.full(layout.size_elems * logical.itemsize, gaps, np.uint8)
     padded = logical
     if layout.padded_dims != logical.shape:
         padded = np.zeros(layout.padded_dims, logical.dtype)
         padded[tuple(map(slice, logical.shape))] = logical
-    digits = _digits(layout, flat)
+    digits = _digits(layout, memory.view(logical.dtype))
     digits[...] = padded.reshape(digits.shape)
-    return flat.view(np.uint8)
+    return memory
 
 
 def unpack(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from convgen import reference
 from convgen.backends import target as targets
 from convgen.backends.simulation import Finding, SimReport
-from convgen.code import Code
+from convgen.code import Code, Region
 from convgen.ir.error import Unsupported, UserError
 from convgen.matmul import Problem, parse_problem
 from convgen.record import Buffer, LaunchRecord
@@ -20,9 +21,9 @@ from convgen.reference import Array
 
 Memory = dict[str, npt.NDArray[np.uint8]]
 Progress = Callable[[int, int], None]
-Region = tuple[range, range]
 
 SENTINEL = 0xA5  #: fills what the kernels must write; no small integer of any type looks like it
+FOREIGN = 0xFF  #: fills the gaps of strided inputs, which kernels may not use: NaN in every floating type
 
 _SHOWN = 8
 _ROWS = 4096  #: rows compared at a time
@@ -30,8 +31,9 @@ _ROWS = 4096  #: rows compared at a time
 
 @attrs.frozen
 class Mismatch:
-    """One wrong output at its logical index: n, oc, [d,] h, w, or m, n."""
+    """One wrong element of an output, at its logical index: n, oc, [d,] h, w of dst, or m, n."""
 
+    output: str
     index: tuple[int, ...]
     expected: float
     got: float
@@ -39,12 +41,12 @@ class Mismatch:
 
     def __str__(self) -> str:
         got = "nothing written" if self.unwritten else f"got {self.got:g}"
-        return f"dst[{', '.join(map(str, self.index))}]: expected {self.expected:g}, {got}"
+        return f"{self.output}[{', '.join(map(str, self.index))}]: expected {self.expected:g}, {got}"
 
 
 @attrs.frozen
 class Outcome:
-    """What a run showed. `checked` and `mismatches` count outputs; `first` holds the first few mismatches."""
+    """What a run showed. `checked` and `mismatches` count elements of outputs; `first` holds the first few wrong."""
 
     checked: int
     mismatches: int
@@ -62,7 +64,7 @@ class Outcome:
         return "passed" if self.passed else "failed"
 
 
-_Comparison = tuple[int, int, tuple[Mismatch, ...]]  #: outputs checked, outputs wrong, the first of these
+_Comparison = tuple[int, int, tuple[Mismatch, ...]]  #: elements checked, elements wrong, the first of these
 _NOTHING: _Comparison = (0, 0, ())
 _IDLE = SimReport((), {}, {}, 0.0)
 
@@ -113,16 +115,28 @@ def execute(
     return memory, simulator.simulate(code_object, record.requests(groups), memory, progress=progress)
 
 
-def sample_tiles(grid: tuple[int, int], count: int, seed: int) -> tuple[int, ...]:
-    """`count` distinct tiles (all if there are fewer): corners, then one of each edge, the rest by seed."""
+def sample_tiles(grids: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[tuple[int, int], ...]:
+    """`count` distinct tiles (part, number), or all if there are fewer: of each part in turn the corners, one of each
+    edge, then the rest by seed. At least one of every part, even if `count` is less than that.
+    """
+    parts = [_sample_part(grid, count, (seed, 2, part)) for part, grid in enumerate(grids)]
+    turns = itertools.zip_longest(*([(part, tile) for tile in tiles] for part, tiles in enumerate(parts)))
+    sample = [chosen for turn in turns for chosen in turn if chosen is not None]
+    return tuple(sample[: max(count, sum(map(bool, parts)))])
+
+
+def _sample_part(grid: tuple[int, int], count: int, seed: tuple[int, ...]) -> list[int]:
+    """`count` distinct tiles of one part, or all if there are fewer."""
     rows, columns = grid
-    random = np.random.default_rng((seed, 2))
+    if not rows * columns:
+        return []
+    random = np.random.default_rng(seed)
     row, column = int(random.integers(rows)), int(random.integers(columns))
     corners = [(m, n) for m in (0, rows - 1) for n in (0, columns - 1)]
     edges = [(row, 0), (row, columns - 1), (0, column), (rows - 1, column)]
     first = [m * columns + n for m, n in corners + edges]
     rest = random.choice(rows * columns, min(rows * columns, count + len(first)), replace=False)
-    return tuple(dict.fromkeys([*first, *map(int, rest)]))[:count]
+    return list(dict.fromkeys([*first, *map(int, rest)]))[:count]
 
 
 def run_record(
@@ -146,6 +160,7 @@ def run_record(
     if data is not None:
         inputs = _load_inputs(data, record)
     elif problem is not None:
+        _check_buffers(record, problem, path.name)
         inputs = reference.fill(problem, seed)
     else:
         raise UserError(f"given no --data, wanted a directory of arrays: {path.name} carries no problem to fill")
@@ -157,42 +172,63 @@ def run_record(
     return _outcome(report, _compare(problem, inputs, record, memory, _everything(problem)))
 
 
+def _check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
+    """Refuse a record whose buffers cannot hold the tensors of its problem; how they lie is the record's business."""
+    buffers = record.buffers
+    for spec in problem.outputs:
+        if spec.name not in buffers:
+            raise UserError(f"given no buffer {spec.name}, wanted the outputs of {problem}, in {where}")
+    for spec in problem.tensors:
+        tensor = buffers[spec.name].tensor if spec.name in buffers else spec
+        if (tensor.dims, tensor.dtype) != (spec.dims, spec.dtype):
+            given, wanted = (f"{each.dtype}{list(each.dims)}" for each in (tensor, spec))
+            raise UserError(f"given {spec.name} of {given}, wanted {wanted} of {problem}, in {where}")
+
+
 def _sampled(code: Code, count: int, seed: int) -> tuple[list[Region], list[tuple[int, ...]]]:
     """The output regions of sampled tiles, and for each launch the workgroups they need, ascending, each once."""
     tiles = code.tiles
     if tiles is None:
         raise Unsupported("sampling workgroups of code that does not say which output tile needs which")
-    sample = sample_tiles(tiles.grid, count, seed)
-    by_launch = zip(*(tiles.groups(tile) for tile in sample))
+    sample = sample_tiles(tiles.grids, count, seed)
+    by_launch = zip(*(tiles.groups(*tile) for tile in sample), strict=True)
     workgroups = [tuple(sorted({group for ids in launch for group in ids})) for launch in by_launch]
-    return [tiles.region(tile) for tile in sample], workgroups
+    return [region for tile in sample for region in tiles.regions(*tile)], workgroups
 
 
 def _allocate(buffer: Buffer, logical: Array | None) -> npt.NDArray[np.uint8]:
-    """The bytes of a buffer: a logical array in its layout, or the sentinel."""
+    """The bytes of a buffer: a logical array in its layout, or the sentinel for outputs and workspaces."""
     memory = np.full(buffer.tensor.bytes, SENTINEL, np.uint8)
     if logical is not None:
         wanted = reference.numpy_type(buffer.tensor.dtype)
         if logical.shape != buffer.tensor.dims or logical.dtype != wanted:
             given = f"{logical.dtype}{list(logical.shape)}"
             raise UserError(f"given {buffer.name} of {given}, wanted {wanted}{list(buffer.tensor.dims)}")
-        packed = reference.pack(buffer.tensor.layout, logical)
+        packed = reference.pack(buffer.tensor.layout, logical, FOREIGN)
         memory[: packed.size] = packed
     return memory
 
 
 def _everything(problem: Problem) -> list[Region]:
-    rows, columns = reference.output_shape(problem)
-    return [(range(start, min(start + _ROWS, rows)), range(columns)) for start in range(0, rows, _ROWS)]
+    """Every element of every output."""
+    regions = []
+    for spec in problem.outputs:
+        rows, columns = reference.output_shape(problem, spec.name)
+        for start in range(0, rows, _ROWS):
+            regions.append(Region(spec.name, np.arange(start, min(start + _ROWS, rows)), np.arange(columns)))
+    return regions
 
 
 def _compare(
     problem: Problem, inputs: Mapping[str, Array], record: LaunchRecord, memory: Memory, regions: Sequence[Region]
 ) -> _Comparison:
-    """Compare the outputs in `regions` (clipped to the tensor) as bits."""
+    """Compare the outputs in `regions` as bits."""
     checked, mismatches, first = 0, 0, list[Mismatch]()
     for region in regions:
-        expected, got, indices = _outputs(problem, inputs, record, memory, region)
+        indices = reference.output_index(problem, region.output, region.rows, region.columns)
+        tensor = record.buffers[region.output].tensor
+        got = reference.gather(tensor.layout, tensor.dtype, memory[region.output], indices)
+        expected = reference.outputs(problem, inputs, region.output, region.rows, region.columns)
         wrong = _bits(expected) != _bits(got)
         checked += wrong.size
         mismatches += int(np.count_nonzero(wrong))
@@ -200,25 +236,12 @@ def _compare(
             index = tuple(int(np.broadcast_to(i, wrong.shape)[row, column]) for i in indices)
             there = got[row, column]
             unwritten = there.tobytes() == bytes([SENTINEL]) * there.itemsize
-            first.append(Mismatch(index, float(expected[row, column]), float(there), unwritten))
+            first.append(Mismatch(region.output, index, float(expected[row, column]), float(there), unwritten))
     return checked, mismatches, tuple(first)
 
 
 def _outcome(report: SimReport, comparison: _Comparison) -> Outcome:
     return Outcome(*comparison, report.findings, report.seconds, report.instructions)
-
-
-def _outputs(
-    problem: Problem, inputs: Mapping[str, Array], record: LaunchRecord, memory: Memory, region: Region
-) -> tuple[Array, Array, list[npt.NDArray[np.int64]]]:
-    """Expected and actual outputs of one region, clipped to the tensor, and the logical index of each."""
-    rows, columns = (
-        np.arange(part.start, min(part.stop, size)) for part, size in zip(region, reference.output_shape(problem))
-    )
-    indices = reference.output_index(problem, rows, columns)
-    tensor = record.buffers["dst"].tensor
-    got = reference.gather(tensor.layout, tensor.dtype, memory["dst"], indices)
-    return reference.outputs(problem, inputs, rows, columns), got, indices
 
 
 def _bits(values: Array) -> npt.NDArray[np.unsignedinteger]:

@@ -22,9 +22,9 @@ from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
 
 LETTERS = "abcdefghijkl"
+STRIDES = re.compile(r"[0-9]{1,18}(x[0-9]{1,18})*")  #: a stride list
 
 _TOKEN = re.compile(r"[0-9]*[^0-9]|[0-9]+$")
-_STRIDES = re.compile(r"[0-9]{1,18}(x[0-9]{1,18})*")
 
 
 class Index(Protocol):
@@ -66,7 +66,7 @@ class Layout:
         Raises PointedError (a UserError) under the character that breaks the grammar or names no dimension.
         """
         dims = tuple(dims)
-        if _STRIDES.fullmatch(tag):
+        if STRIDES.fullmatch(tag):
             return cls.strided(dims, [int(stride) for stride in tag.split("x")])
         outer, inner = _parse(tag, len(dims))
         padding = {dim: prod(size for other, size in inner if other == dim) for dim in range(len(dims))}

@@ -16,6 +16,8 @@ from convgen.ir.error import Unsupported
 from convgen.ir.expr import Add, Const, Expr, Min, Mul, Sub, Var
 from convgen.ir.memory import Global, View
 
+WHOLE_MESSAGE = 16  #: bytes; dims this long need not be merged for the sake of wide messages
+
 
 @attrs.frozen
 class LinearDim:
@@ -34,6 +36,29 @@ class Halo:
     size: int
     terms: tuple[tuple[str, int], ...]
     const: int
+
+    def merged(self, outer: str, inner: LinearDim, elem_bytes: int) -> Halo | None:
+        """The same condition once `inner` is merged into the dim `outer` around it; None if that cannot or may not be.
+
+        With r = outer * n + inner: 0 <= rest + outer < size exactly where 0 <= n * rest + r < n * size. Where a run of
+        `inner` makes a whole message by itself, the dims stay apart: one bit a position of `outer` does as a mask.
+        """
+        coefs = dict(self.terms)
+        if inner.name in coefs:
+            return None
+        if outer not in coefs:
+            return self
+        if coefs[outer] != 1 or inner.size * elem_bytes % WHOLE_MESSAGE == 0:
+            return None
+        n = inner.size
+        terms = tuple((name, 1 if name == outer else coef * n) for name, coef in self.terms)
+        return Halo(self.size * n, terms, self.const * n)
+
+    def is_constant_over(self, dim: str, run: int) -> bool:
+        """Whether all of each aligned run of positions along `dim` is inside, or all of it outside."""
+        coefs = dict(self.terms)
+        rest = [coef for name, coef in self.terms if name != dim]
+        return dim not in coefs or (coefs[dim] == 1 and not any(v % run for v in (self.size, self.const, *rest)))
 
 
 @attrs.frozen(cache_hash=True)
@@ -68,26 +93,24 @@ def linearize(view: View) -> LinearView:
     for t, stride in zip(view.index, strides):
         for name, coef in t.terms:
             of_dim[name] = of_dim.get(name, 0) + coef * stride * size
-    halos = tuple(Halo(t.size, t.terms, t.const) for t in view.index if t.masked)
-    in_halo = {name for h in halos for name, _ in h.terms}
+    halos = [Halo(t.size, t.terms, t.const) for t in view.index if t.masked]
     axes = []
     for dims in view.axes:
         merged: list[LinearDim] = []
         for d in dims:
-            dim = LinearDim(d.name, d.size, d.padded, of_dim[d.name])
+            dim = LinearDim(d.name, d.size, d.padded, of_dim.get(d.name, 0))
             last = merged[-1] if merged else None
-            if (
-                last
-                and not {last.name, dim.name} & in_halo
-                and last.stride == dim.stride * dim.size == dim.stride * dim.padded
-            ):
-                merged[-1] = LinearDim(last.name, last.size * dim.size, last.padded * dim.size, dim.stride)
-            else:
-                merged.append(dim)
+            if last and last.stride == dim.stride * dim.size == dim.stride * dim.padded:
+                through = [h.merged(last.name, dim, size) for h in halos]
+                if all(through):
+                    halos = [h for h in through if h]
+                    merged[-1] = LinearDim(last.name, last.size * dim.size, last.padded * dim.size, dim.stride)
+                    continue
+            merged.append(dim)
         kept = [d for d in merged if d.padded != 1 or d.size != 1]
         axes.append(tuple(kept or merged[-1:]))
     base = size * sum(t.const * s for t, s in zip(view.index, strides))
-    return LinearView(view.memory, tuple(axes), base, halos)
+    return LinearView(view.memory, tuple(axes), base, tuple(halos))
 
 
 def divisor(e: Expr, values: Mapping[Var, Expr]) -> int:

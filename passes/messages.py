@@ -6,8 +6,10 @@ varying part; a lane that must not access gets an offset beyond every surface (d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
+from operator import and_, or_
 from typing import Any
 
 import attrs
@@ -21,7 +23,7 @@ from convgen.ir.fragment import Fragment, Space
 from convgen.ir.memory import Shared
 from convgen.ir.mutate import free_vars
 from convgen.ir.types import s32, s64, u32
-from convgen.passes.linear import LinearDim, LinearView, divisor
+from convgen.passes.linear import Halo, LinearDim, LinearView, divisor
 
 #: A varying offset no surface reaches; with any uniform and immediate offset added it stays out of range.
 OUT_OF_RANGE = -(1 << 31)
@@ -66,6 +68,7 @@ class _Position:
 
 
 ZERO = const(0)
+ONES = const(0xFFFFFFFF, u32)
 
 
 class GlobalPlanner:
@@ -144,8 +147,10 @@ class GlobalPlanner:
             out[inner.name] = _Position(start % inner.padded, lanes, fixed)
             rest, varying = start // inner.padded, False
         else:
-            position = start + lanes + fixed
-            out[inner.name] = _Position(ZERO, position % inner.padded, 0)
+            # Positions that share all digits above a common divisor are decoded once.
+            unit = math.gcd(inner.padded, self.multiples[axis], divisor(lanes, {}))
+            position = start + lanes + (fixed - fixed % unit)
+            out[inner.name] = _Position(ZERO, position % inner.padded, fixed % unit)
             rest, varying = position // inner.padded, True
         for d in dims[-2:0:-1]:
             out[d.name] = _place(rest % d.padded, varying)
@@ -172,7 +177,8 @@ class GlobalPlanner:
             align = min(4, run * elem)
             legal = run * elem in self.facts.global_widths
             whole = inner.size % run == 0 and inner.padded % run == 0 and self.multiples[axis] % run == 0
-            if legal and whole and all(s % align == 0 for s in (*others, self.view.base)):
+            together = all(h.is_constant_over(inner.name, run) for h in self.view.halos)
+            if legal and whole and together and all(s % align == 0 for s in (*others, self.view.base)):
                 break
             run -= 1 if run % 2 else run // 2
         return run
@@ -210,30 +216,39 @@ class GlobalPlanner:
 
     def _masked(self, offset: Expr, positions: dict[str, _Position]) -> Expr:
         """`offset`, out of range in the lanes whose element does not exist. Loop-invariant conditions come first."""
-        conditions = list(self._range_conditions(positions))
-        bits: Expr | None = None
+        words: list[Expr] = []
+        conditions: list[Expr] = []
+        tested: list[str] = []
         for halo in self.view.halos:
-            word = self._halo_word(halo, positions)
-            if word is None:
-                coordinate = self._coordinate(halo.terms, halo.const, positions)
-                conditions.append(coordinate.to(u32) < const(halo.size, u32))
+            tap = self._tap(halo, positions)
+            if tap is None:
+                conditions.append(self._coordinate(halo.terms, halo.const, positions).to(u32) < const(halo.size, u32))
             else:
-                bits = word if bits is None else bits | word
+                tested.append(tap[0].name)
+                words.append(self._halo_word(halo, *tap, positions))
+        for dim, value in self._overruns(positions):
+            if self._fits_word(value) and not self._is_steady_or_lane(value):
+                words += [] if dim.name in tested else [(ONES >> const(dim.size, u32)) << value.to(u32)]
+            else:
+                conditions.append(value < dim.size)
         steady = [c for c in conditions if self._is_steady_or_lane(c)]
         moving = [c for c in conditions if not self._is_steady_or_lane(c)]
-        for condition in steady:
-            offset = select(condition, offset, OUT_OF_RANGE)
-        if bits is not None:
-            offset = (bits & const(1 << 31, u32)).to(s32) | offset
-        for condition in moving:
-            offset = select(condition, offset, OUT_OF_RANGE)
+        if steady and not self._is_steady_or_lane(offset):
+            words.append(select(_all(steady), const(0, u32), 1 << 31))
+        else:
+            for condition in steady:
+                offset = select(condition, offset, OUT_OF_RANGE)
+        if words:
+            offset = (reduce(or_, words) & const(1 << 31, u32)).to(s32) | offset
+        if moving:
+            offset = (select(_all(moving), const(0), 1) << 31) | offset
         return offset
 
     def _is_steady_or_lane(self, e: Expr) -> bool:
         return all(v in self.steady for v in free_vars(e))
 
-    def _range_conditions(self, positions: dict[str, _Position]) -> Iterator[Expr]:
-        """Conditions `dim < size` for the dims that may leave their range and whose offsets would not show it."""
+    def _overruns(self, positions: dict[str, _Position]) -> Iterator[tuple[LinearDim, Expr]]:
+        """The dims that may leave their range and whose offsets would not show it, with their positions."""
         last = self.view.memory.bytes - self.view.base
         for axis, dims in enumerate(self.view.axes):
             for i, d in enumerate(dims):
@@ -248,7 +263,7 @@ class GlobalPlanner:
                 alone = positions[d.name].uniform is ZERO or self._is_steady(positions[d.name].uniform)
                 shows = alone and d.size * d.stride >= last and self.origin is None
                 if not shows:
-                    yield value < d.size
+                    yield d, value
 
     def _coordinate(self, terms: Sequence[tuple[str, int]], start: int, positions: dict[str, _Position]) -> Expr:
         total: Expr = const(start)
@@ -257,29 +272,36 @@ class GlobalPlanner:
                 total = _add(total, _scale(positions[name].value, coef))
         return total
 
-    def _halo_word(self, halo: Any, positions: dict[str, _Position]) -> Expr | None:
-        """A word whose sign bit is set where the coordinate is outside; None if one bit a tap does not do.
-
-        The tap is the coordinate's one dim on the last axis, K. Bit 31-t of a loop-invariant word says "outside at
-        tap t", so shifting left by t brings it to the sign.
-        """
-        moving = {d.name for d in self.view.axes[-1]}
-        present = [(n, c) for n, c in halo.terms if n in positions]
-        taps = [(n, c) for n, c in present if n in moving]
+    def _tap(self, halo: Halo, positions: dict[str, _Position]) -> tuple[LinearDim, int] | None:
+        """The one dim of a halo's coordinate on the last axis, K, and its step; None if a bit a tap does not do."""
+        moving = {d.name: d for d in self.view.axes[-1]}
+        taps = [(moving[n], c) for n, c in halo.terms if n in moving and n in positions]
         if len(taps) != 1 or taps[0][1] < 1:
             return None
-        tap, step = taps[0]
-        count = next(d.size for d in self.view.axes[-1] if d.name == tap)
-        shift = positions[tap].value
-        if count > MASK_BITS or not 0 <= self.bounds(shift)[0] <= self.bounds(shift)[1] <= MASK_BITS:
-            return None
-        origin = self._coordinate([t for t in present if t[0] not in moving], halo.const, positions)
+        dim, step = taps[0]
+        return (dim, step) if dim.size <= MASK_BITS and self._fits_word(positions[dim.name].value) else None
+
+    def _fits_word(self, position: Expr) -> bool:
+        """Whether a word has a bit for each value of a position."""
+        low, high = self.bounds(position)
+        return low >= 0 and high <= MASK_BITS
+
+    def _halo_word(self, halo: Halo, tap: LinearDim, step: int, positions: dict[str, _Position]) -> Expr:
+        """A word whose sign bit is set where the coordinate is outside, or the tap beyond its dim.
+
+        Bit 31-t of a loop-invariant word says "outside at tap t", so shifting left by t brings it to the sign.
+        """
+        terms = [(n, c) for n, c in halo.terms if n in positions and n != tap.name]
+        origin = self._coordinate(terms, halo.const, positions)
         # Inside at taps [first, end): 0 <= origin + step * tap < size.
-        first = minimum(maximum((const(step - 1) - origin) // step, 0), count)
-        end = minimum(maximum((const(halo.size - 1) - origin) // step + 1, 0), count)
-        ones = const(0xFFFFFFFF, u32)
-        outside = ~(ones >> first.to(u32)) | (ones >> end.to(u32))
-        return outside << shift.to(u32)
+        first = minimum(maximum((const(step - 1) - origin) // step, 0), tap.size)
+        end = minimum(maximum((const(halo.size - 1) - origin) // step + 1, 0), tap.size)
+        outside = ~(ONES >> first.to(u32)) | (ONES >> end.to(u32))
+        return outside << positions[tap.name].value.to(u32)
+
+
+def _all(conditions: Sequence[Expr]) -> Expr:
+    return reduce(and_, conditions)
 
 
 def _place(position: Expr, varying: bool) -> _Position:

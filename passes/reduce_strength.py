@@ -1,51 +1,63 @@
 """Divisions and remainders of a loop counter as digits that count along with the loop.
 
-`(a*i + b) // D` and `(a*i + b) // D % d`, with constants, are digits of a mixed-radix number that grows by `a` each
-iteration. One set of digits for the smallest `b` is carried, advanced by additions and compares; the digits of the
-other numerators are advanced from these. Divisors whose boundaries do not divide one another are left alone.
+`(a*i + x + b) // D` and `(a*i + x + b) // D % d`, with constants and an `x` that the loop does not change, are digits
+of a mixed-radix number that grows by `a` each iteration. For each `x` one set of digits, that of the smallest `b`, is
+carried, advanced by additions and compares; the digits of the other numerators are advanced from these. Divisors whose
+boundaries do not divide one another are left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from math import gcd
 from typing import TypeVar
 
 import attrs
 
+from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.expr import Add, Const, Div, Expr, Mod, Mul, Sub, Var, const, select, var
-from convgen.ir.mutate import postorder
+from convgen.ir.mutate import free_vars, postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
+from convgen.ir.stmt import Block, ExitIf, For, GlobalLoad, If, Let, SharedRead, Stmt, block
 from convgen.ir.types import s32
+
+ZERO = const(0)
+
+N = TypeVar("N", int, Expr)
+NodeT = TypeVar("NodeT", bound=Node)
 
 
 def reduce_strength(kernel: Kernel) -> Kernel:
     """No division of a loop counter by constants is left, where its digits can be carried; message level."""
-    body = _in_loops(kernel.body)
+    body = _in_loops(kernel.body, Bounds(var_ranges(kernel), kernel.width))
     return kernel if body is kernel.body else kernel.replace(body=body)
 
 
-def _in_loops(s: Stmt) -> Stmt:
+def _in_loops(s: Stmt, bounds: Bounds) -> Stmt:
     match s:
         case Block(stmts):
-            new = [_in_loops(x) for x in stmts]
+            new = [_in_loops(x, bounds) for x in stmts]
             return s if all(a is b for a, b in zip(new, stmts)) else block(*new)
         case If(cond, then, other):
-            return If(cond, _in_loops(then), _in_loops(other))
+            return If(cond, _in_loops(then, bounds), _in_loops(other, bounds))
         case For():
-            inner = _in_loops(s.body)
-            return _reduce(For(s.var, s.begin, s.end, s.carried, s.inits, inner, s.yields, s.results, s.label))
+            inner = _in_loops(s.body, bounds)
+            loop = For(s.var, s.begin, s.end, s.carried, s.inits, inner, s.yields, s.results, s.label)
+            return _reduce(loop, bounds)
     return s
 
 
 @attrs.frozen
 class _Quotient:
-    """`(a * counter + b) // below`, of that the remainder by `count` unless it is None; times `scale`, plus `rest`."""
+    """`(a * counter + steady + b) // below`, of that the remainder by `count` unless None; times `scale`, plus `rest`.
+
+    `steady` is an expression that the loop does not change.
+    """
 
     a: int
+    steady: Expr
     b: int
     below: int
     count: int | None
@@ -54,6 +66,8 @@ class _Quotient:
 
     def reduced(self) -> _Quotient:
         """The same value with the factors taken out that `a` shares with the divisors: so that more have one `a`."""
+        if self.steady is not ZERO:
+            return self
         shared = gcd(self.a, self.below)
         q = attrs.evolve(self, a=self.a // shared, b=self.b // shared, below=self.below // shared)
         if q.below > 1 or q.count is None:
@@ -68,35 +82,62 @@ class _Quotient:
         return (self.below,) if self.count is None else (self.below, self.below * self.count)
 
 
-def _quotient(e: Expr, counter: Var) -> _Quotient | None:
-    if not isinstance(e, (Div, Mod)) or e.type is not s32 or not isinstance(e.b, Const) or e.b.bits < 1:
-        return None
-    below, inner = 1, e.a
-    if isinstance(e, Div):
-        below = e.b.bits
-    while isinstance(inner, Div) and isinstance(inner.b, Const) and inner.b.bits > 0:
-        below, inner = below * inner.b.bits, inner.a
-    linear = _linear(inner, counter)
-    if linear is None or linear[0] < 1 or linear[1] < 0:
-        return None
-    return _Quotient(*linear, below, e.b.bits if isinstance(e, Mod) else None).reduced()
+class _Loop:
+    """What the numerators of one loop are made of."""
+
+    def __init__(self, loop: For, bounds: Bounds) -> None:
+        self.counter, self.bounds = loop.var, bounds
+        lets = (s.var for s in postorder(loop.body) if isinstance(s, Let | GlobalLoad | SharedRead))
+        inner = (v for s in postorder(loop.body) if isinstance(s, For) for v in (s.var, *s.carried, *s.results))
+        self.changing = frozenset((loop.var, *loop.carried, *lets, *inner))
+
+    def quotient(self, e: Expr) -> _Quotient | None:
+        """What a division or remainder by constants is; None for all else."""
+        if not isinstance(e, (Div, Mod)) or e.type is not s32 or not isinstance(e.b, Const) or e.b.bits < 1:
+            return None
+        below, inner = 1, e.a
+        if isinstance(e, Div):
+            below = e.b.bits
+        while isinstance(inner, Div) and isinstance(inner.b, Const) and inner.b.bits > 0:
+            below, inner = below * inner.b.bits, inner.a
+        linear = self.linear(inner)
+        if linear is None or linear.a < 1:
+            return None
+        if linear.b + self.bounds(linear.steady)[0] < 0:
+            return None
+        return _Quotient(linear.a, linear.steady, linear.b, below, e.b.bits if isinstance(e, Mod) else None).reduced()
+
+    def linear(self, e: Expr) -> _Linear | None:
+        """An expression as `a * counter + steady + b`; None if the loop changes it in another way."""
+        match e:
+            case Const():
+                return _Linear(0, ZERO, e.bits)
+            case Var() if e is self.counter:
+                return _Linear(1, ZERO, 0)
+            case Add(x, y) if (left := self.linear(x)) and (right := self.linear(y)):
+                return _Linear(left.a + right.a, plus(left.steady, right.steady), left.b + right.b)
+            case Sub(x, Const(_, less)) if left := self.linear(x):
+                return _Linear(left.a, left.steady, left.b - less)
+            case Mul(x, Const(_, factor)) if scaled := self.linear(x):
+                steady = scaled.steady if scaled.steady is ZERO else scaled.steady * factor
+                return _Linear(scaled.a * factor, steady, scaled.b * factor)
+        return None if any(v in self.changing for v in free_vars(e)) else _Linear(0, e, 0)
 
 
-def _linear(e: Expr, counter: Var) -> tuple[int, int] | None:
-    """(a, b) of `a * counter + b`."""
-    match e:
-        case Const():
-            return 0, e.bits
-        case Var():
-            return (1, 0) if e is counter else None
-        case Add(x, y) | Sub(x, y):
-            left, right = _linear(x, counter), _linear(y, counter)
-            sign = 1 if isinstance(e, Add) else -1
-            return (left[0] + sign * right[0], left[1] + sign * right[1]) if left and right else None
-        case Mul(x, Const(_, factor)):
-            scaled = _linear(x, counter)
-            return (scaled[0] * factor, scaled[1] * factor) if scaled else None
-    return None
+@attrs.frozen
+class _Linear:
+    """`a * counter + steady + b`."""
+
+    a: int
+    steady: Expr
+    b: int
+
+
+def plus(a: Expr, b: Expr) -> Expr:
+    """A sum without zeros."""
+    if a is ZERO:
+        return b
+    return a if b is ZERO else a + b
 
 
 @attrs.frozen
@@ -105,12 +146,19 @@ class _Digits:
 
     places: tuple[int, ...]
 
-    def of(self, number: int) -> tuple[int, ...]:
-        """The digits of a constant."""
-        out = []
-        for place, following in pairwise(self.places):
-            out.append(number // place % (following // place))
-        return (*out, number // self.places[-1])
+    def starting(self, begin: Expr, growth: int, steady: Expr, more: int) -> tuple[Expr, ...]:
+        """The digits of `begin * growth + steady + more`, worked out here where it is constant."""
+        if isinstance(begin, Const) and steady is ZERO:
+            return tuple(map(const, self.of(begin.bits * growth + more)))
+        first = const(begin.bits * growth) if isinstance(begin, Const) else begin * growth
+        return self.of(first + steady + more)
+
+    def of(self, number: N) -> tuple[N, ...]:
+        """The digits of a number from 0."""
+        return tuple(
+            number // place % (following // place) if following else number // place
+            for place, following in zip_longest(self.places, self.places[1:])
+        )
 
     def advance(self, digits: Sequence[Expr], by: int) -> tuple[Expr, ...]:
         """The digits of the number plus a constant."""
@@ -147,12 +195,13 @@ def _chain(quotients: Sequence[_Quotient]) -> tuple[int, ...] | None:
     return tuple(places) if all(b % a == 0 for a, b in pairwise(places)) else None
 
 
-def _reduce(loop: For) -> Stmt:
-    if not isinstance(loop.begin, Const) or loop.begin.bits < 0:
+def _reduce(loop: For, bounds: Bounds) -> Stmt:
+    if bounds(loop.begin)[0] < 0:
         return loop
+    inside = _Loop(loop, bounds)
     found: dict[Expr, _Quotient] = {}
     for e in postorder(loop.body):
-        q = _quotient(e, loop.var) if isinstance(e, Expr) else None
+        q = inside.quotient(e) if isinstance(e, Expr) else None
         if q is not None and isinstance(e, Expr):
             found[e] = q
     replaced: dict[Node, Expr] = {}
@@ -160,8 +209,8 @@ def _reduce(loop: For) -> Stmt:
     inits: list[Expr] = []
     yields: list[Expr] = []
     lets: list[Stmt] = []
-    for growth in dict.fromkeys(q.a for q in found.values()):
-        family = {e: q for e, q in found.items() if q.a == growth}
+    for growth, steady in dict.fromkeys((q.a, q.steady) for q in found.values()):
+        family = {e: q for e, q in found.items() if (q.a, q.steady) == (growth, steady)}
         places = _chain(list(family.values()))
         if places is None:
             continue
@@ -171,7 +220,7 @@ def _reduce(loop: For) -> Stmt:
         # Highest digit first: it needs the lower ones as they were. Remainders alone need no last digit.
         needed = len(places) if any(q.count is None for q in family.values()) else len(places) - 1
         carried += digits[:needed][::-1]
-        inits += [const(d) for d in system.of(growth * loop.begin.bits + start)[:needed][::-1]]
+        inits += system.starting(loop.begin, growth, steady, start)[:needed][::-1]
         yields += system.advance(digits, growth)[:needed][::-1]
         for ahead in dict.fromkeys(q.b - start for q in family.values()):
             current: tuple[Expr, ...] = digits
@@ -211,10 +260,7 @@ def _leaving_with(s: Stmt, more: tuple[Expr, ...]) -> Stmt:
     return s
 
 
-N = TypeVar("N", bound=Node)
-
-
-def _replace(root: N, values: dict[Node, Expr]) -> N:
+def _replace(root: NodeT, values: dict[Node, Expr]) -> NodeT:
     """`root` with whole expressions replaced, outermost first."""
     memo: dict[Node, Node] = {**values}
 

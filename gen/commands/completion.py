@@ -71,7 +71,7 @@ def _words(parser: argparse.ArgumentParser) -> list[str]:
 def _values() -> dict[str, list[str]]:
     """What the value of an option may be."""
     from convgen.backends import target
-    from convgen.grammar import DATA_TYPES
+    from convgen.grammar import DATA_TYPES, FPMATH_MODES
     from convgen.passes import pipeline
     from convgen.problem import Direction
 
@@ -79,6 +79,8 @@ def _values() -> dict[str, list[str]]:
     return {
         "--dir": [direction.value for direction in Direction],
         "--dt": list(DATA_TYPES),
+        "--attr-deterministic": ["true", "false"],
+        "--attr-fpmath": list(FPMATH_MODES),
         "--target": list(target.names()),
         "--dump": ["all", "changed", *(f"after:{name}" for name in names)],
         "--disable": [p.name for p in pipeline.PASSES if p.kind == pipeline.OPTIMISING],

@@ -56,6 +56,10 @@ def _add_tensors(parser: argparse.ArgumentParser, *tensors: str) -> None:
     parser.add_argument("--dt", default="f32", help="one type, or src:wei:dst (default f32)")
     for letter, what in zip("swd", tensors):
         parser.add_argument(f"--{letter}tag", default="any", metavar="TAG", help=f"layout of the {what} (default any)")
+    add = parser.add_argument
+    add("--strides", default="", metavar="S:W:D", help="strides in place of tags: 3200x1x160x16::12800x1x640x64")
+    add("--attr-deterministic", default="false", metavar="BOOL", help="the same bits in every run (default false)")
+    add("--attr-fpmath", default="strict", metavar="MODE", help="strict (default), tf32, bf16, f16 or any")
 
 
 def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ import numpy as np
 
 from convgen import reference
 from convgen.backends.simulation import Finding, LaunchRequest, SimReport
-from convgen.code import Code, KernelCost
+from convgen.code import Code, KernelCost, Region
 from convgen.problem import Conv
 from convgen.record import Buffer, Launch, LaunchRecord, Tensor
 
@@ -21,46 +21,50 @@ Memory = Mapping[str, np.ndarray[Any, np.dtype[np.uint8]]]
 
 @attrs.frozen
 class Tiles:
-    """One workgroup a tile, N fastest."""
+    """A part and a launch for each output, one workgroup a tile, N fastest."""
 
-    rows: int
-    columns: int
+    problem: Conv
 
     @property
-    def grid(self) -> tuple[int, int]:
-        return -(-self.rows // ROWS), -(-self.columns // COLUMNS)
+    def shapes(self) -> list[tuple[int, int]]:
+        return [reference.output_shape(self.problem, spec.name) for spec in self.problem.outputs]
 
-    def groups(self, tile: int) -> tuple[tuple[int, ...], ...]:
-        return ((tile,),)
+    @property
+    def grids(self) -> tuple[tuple[int, int], ...]:
+        return tuple((-(-rows // ROWS), -(-columns // COLUMNS)) for rows, columns in self.shapes)
 
-    def region(self, tile: int) -> tuple[range, range]:
-        m, n = divmod(tile, self.grid[1])
-        return range(m * ROWS, (m + 1) * ROWS), range(n * COLUMNS, (n + 1) * COLUMNS)
+    def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
+        return tuple((tile,) if launch == part else () for launch in range(len(self.grids)))
 
-
-def tiles_of(problem: Conv) -> Tiles:
-    return Tiles(int(np.prod(problem.dst_dims)) // problem.oc, problem.oc)
+    def regions(self, part: int, tile: int) -> tuple[Region, ...]:
+        m, n = divmod(tile, self.grids[part][1])
+        rows, columns = map(np.arange, self.shapes[part])
+        name = self.problem.outputs[part].name
+        return (Region(name, rows[m * ROWS : (m + 1) * ROWS], columns[n * COLUMNS : (n + 1) * COLUMNS]),)
 
 
 def code_of(problem: Conv, **changes: Any) -> Code:
     """Code whose object is the problem line."""
-    m, n = tiles_of(problem).grid
-    args = (
-        Buffer("src", 0, "read", Tensor.of(problem.src_layout, problem.src_type)),
-        Buffer("wei", 8, "read", Tensor.of(problem.wei_layout, problem.wei_type)),
-        Buffer("dst", 16, "write", Tensor.of(problem.dst_layout, problem.dst_type)),
-    )
-    launch = Launch("conv_main", (m * n, 1, 1), (64, 1, 1), args, 24, 512)
+    tiles = Tiles(problem)
+    launches = []
+    for part, (m, n) in enumerate(tiles.grids):
+        specs = [*problem.inputs, problem.outputs[part]]
+        args = tuple(
+            Buffer(s.name, 8 * place, "read" if s in problem.inputs else "write", Tensor.of(s.layout, s.dtype))
+            for place, s in enumerate(specs)
+        )
+        name = f"conv_{problem.outputs[part].name}" if part else "conv_main"
+        launches.append(Launch(name, (m * n, 1, 1), (64, 1, 1), args, 8 * len(args), 512))
     code = Code(
         problem=problem,
         target="gfx942",
         config="m16n4",
         asm="conv_main:\n  s_endpgm\n",
         object=str(problem).encode(),
-        record=LaunchRecord("gfx942", None, (launch,), str(problem)),
-        kernels={"conv_main": KernelCost({"vgpr": 8, "sgpr": 16}, 512)},
+        record=LaunchRecord("gfx942", None, tuple(launches), str(problem)),
+        kernels={launch.kernel: KernelCost({"vgpr": 8, "sgpr": 16}, 512) for launch in launches},
         stages={"build": 0.25, "assemble": 0.5},
-        tiles=tiles_of(problem),
+        tiles=tiles,
     )
     return attrs.evolve(code, **changes)
 
@@ -84,23 +88,28 @@ class Target:
         progress: Callable[[int, int], None] | None = None,
     ) -> SimReport:
         problem = Conv.parse(code_object.decode())
-        tiles = tiles_of(problem)
-        src = reference.unpack(problem.src_layout, problem.src_type, buffers["src"])
-        wei = reference.unpack(problem.wei_layout, problem.wei_type, buffers["wei"])
-        right = np.moveaxis(reference.forward(problem, src, wei), 1, -1).reshape(-1, problem.oc)
-        dst = reference.unpack(problem.dst_layout, problem.dst_type, buffers["dst"])
-        rows = np.ascontiguousarray(np.moveaxis(dst, 1, -1)).reshape(-1, problem.oc)
-        (launch,) = launches
-        self.executed.append(launch)
-        groups = range(launch.grid[0]) if launch.groups is None else launch.groups
-        for group in groups:
-            m, n = tiles.region(group)
-            rows[m.start : m.stop, n.start : n.stop] = right[m.start : m.stop, n.start : n.stop]
-        spatial = problem.dst_dims[2:]
-        logical = np.moveaxis(rows.reshape(problem.mb, *spatial, problem.oc), -1, 1)
-        buffers["dst"][:] = reference.pack(problem.dst_layout, logical)
+        inputs = {s.name: reference.unpack(s.layout, s.dtype, buffers[s.name]) for s in problem.inputs}
+        executed = 0
+        for launch in launches:
+            self.executed.append(launch)
+            groups = range(launch.grid[0]) if launch.groups is None else launch.groups
+            part = 0 if launch.kernel == "conv_main" else 1
+            right = reference.whole(problem, inputs, problem.outputs[part].name)
+            for group in groups:
+                for region in Tiles(problem).regions(part, group):
+                    _write(problem, region, right, buffers)
+            executed += len(groups)
         self.spoil(buffers)
-        return SimReport(self.findings, {"valu": 10, "mfma": len(groups)}, {}, 0.5)
+        return SimReport(self.findings, {"valu": 10, "mfma": executed}, {}, 0.5)
+
+
+def _write(problem: Conv, region: Region, right: reference.Array, buffers: Memory) -> None:
+    """Copy a region of the right output to its buffer."""
+    spec = problem.tensor(region.output)
+    logical = reference.unpack(spec.layout, spec.dtype, buffers[spec.name])
+    index = tuple(reference.output_index(problem, spec.name, region.rows, region.columns))
+    logical[index] = right[index]
+    buffers[spec.name][:] = reference.pack(spec.layout, logical)
 
 
 def finding() -> Finding:

@@ -63,6 +63,16 @@ def test_knobs_in_the_text_win() -> None:
     assert problem.knobs == "--dt=f16 --wtag=ab"
 
 
+def test_tensors_and_strides() -> None:
+    problem = Matmul.parse("6x4:4x10", dt="f16:f16:f32", strides="8x1::1x9", attr_deterministic=True)
+    assert [(spec.name, spec.dims, spec.dtype) for spec in problem.tensors] == [
+        *(("src", (6, 4), "f16"), ("wei", (4, 10), "f16"), ("dst", (6, 10), "f32")),
+    ]
+    assert [spec.layout.strides() for spec in problem.tensors] == [(8, 1), (1, 4), (1, 9)]
+    assert problem.knobs == "--dt=f16:f16:f32 --strides=8x1::1x9 --attr-deterministic=true"
+    assert parse_problem(str(problem)) == problem
+
+
 def test_the_reference_is_the_product() -> None:
     problem = Matmul.parse("9x70:70x5", dt="f16:f16:f32")
     inputs = reference.fill(problem, seed=3)
@@ -70,7 +80,7 @@ def test_the_reference_is_the_product() -> None:
     assert all(np.all(a != 0) and np.array_equal(a, np.round(a)) for a in inputs.values())
     rows, columns = np.array([8, 0, 3]), np.array([4, 1])
     expected = inputs["src"].astype(np.int64) @ inputs["wei"].astype(np.int64)
-    got = reference.outputs(problem, inputs, rows, columns)
+    got = reference.outputs(problem, inputs, "dst", rows, columns)
     assert got.dtype == np.float32
     assert np.array_equal(got, expected[rows][:, columns])
     deep = reference.fill(Matmul.parse("1x70000:70000x1", dt="f16"))

@@ -52,7 +52,11 @@ MESSAGES = [
         "given '@', wanted a key (g mb ic oc id od kd sd pd dd ih oh kh sh ph dh iw ow kw sw pw dw), at "
         "column 13: ic4oc4ih4kh1^@",
     ),
-    ("conv '--speed=1 ic4oc4ih4kh1'", "given the knob --speed, wanted one of --dir --dt --stag --wtag --dtag --mb"),
+    (
+        "conv '--speed=1 ic4oc4ih4kh1'",
+        "given the knob --speed, wanted one of --dir --dt --stag --wtag --dtag --strides --attr-deterministic "
+        "--attr-fpmath --mb",
+    ),
     ("conv ''", "given 0 descriptors in '', wanted one"),
     ("conv", "given no descriptor, wanted at least one such as mb1ic64ih56oc64oh56kh3ph1"),
     ("conv DESC --dir UP", "given --dir 'UP', wanted one of FWD_B FWD_D FWD_I BWD_D BWD_W BWD_WB"),
@@ -71,6 +75,41 @@ MESSAGES = [
     ),
     ("conv DESC --wtag aBcd", "given 'B' without a block, wanted one such as 16b in --wtag, at column 2: a^Bcd"),
     ("conv DESC --dtag undef", "given --dtag undef, wanted a layout or any"),
+    ("conv DESC --strides 576x1x96", "given 1 parts, wanted src:wei:dst in --strides, at column 9: 576x1x96^"),
+    (
+        "conv DESC --strides ::576x1xhx16",
+        "given 'xhx16', wanted strides such as 3200x1x160x16 in --strides, at column 8: ::576x1^xhx16",
+    ),
+    (
+        "conv DESC --strides ::576x1x96x",
+        "given 'x', wanted strides such as 3200x1x160x16 in --strides, at column 11: ::576x1x96^x",
+    ),
+    (
+        "conv DESC --strides x::",
+        "given 'x::', wanted strides such as 3200x1x160x16 in --strides, at column 1: ^x::",
+    ),
+    (
+        "conv DESC --strides ::576x1x96",
+        "given 3 strides 576x1x96, wanted 4 in --strides of dst, at column 9: 576x1x96^",
+    ),
+    (
+        "conv DESC --strides 576x1x80x16::",
+        "given the stride 80, wanted at least 96, past what the smaller strides reach, in --strides of src, "
+        "at column 7: 576x1x^80x16",
+    ),
+    (
+        "conv DESC --dtag 576x1x0x16",
+        "given the stride 0, wanted at least 1, past what the smaller strides reach, in --strides of dst, "
+        "at column 7: 576x1x^0x16",
+    ),
+    ("conv DESC --wtag oihw --strides :144x9x3x1:", "given --wtag=oihw and --strides of wei, wanted one of them"),
+    ("conv DESC --attr-deterministic yes", "given --attr-deterministic 'yes', wanted one of true false"),
+    ("conv DESC --attr-fpmath fast", "given --attr-fpmath 'fast', wanted one of strict tf32 bf16 f16 any"),
+    ("conv DESC --attr-fpmath bf16:maybe", "given --attr-fpmath=MODE: 'maybe', wanted one of true false"),
+    (
+        "conv DESC --attr-fpmath bf16:true",
+        "unsupported: given --attr-fpmath=bf16:true, wanted bf16 alone: integers are not computed as floats",
+    ),
     ("conv DESC --mb -1", "given --mb -1, wanted a number from 0"),
     ("conv DESC --mb many", "given --mb many, wanted a number from 0"),
     ("conv DESC --mb 99999999999", "given --mb 99999999999, wanted less than 2^31"),
@@ -136,9 +175,17 @@ MESSAGES = [
     ("gemm 4x99999999999:4x4", "given 99999999999 in MxK, wanted less than 2^31, at column 3: 4x^99999999999:4x4"),
     ("gemm '4x4: 4x4'", "given 2 descriptors in '4x4: 4x4', wanted one"),
     ("gemm 4xx4:4x4", "given 'x4:4x4' in MxK, wanted a number from 0, at column 3: 4x^x4:4x4"),
-    ("gemm '--dir=FWD_D 4x4:4x4'", "given the knob --dir, wanted one of --dt --stag --wtag --dtag"),
+    (
+        "gemm '--dir=FWD_D 4x4:4x4'",
+        "given the knob --dir, wanted one of --dt --stag --wtag --dtag --strides --attr-deterministic --attr-fpmath",
+    ),
     ("gemm ''", "given 0 descriptors in '', wanted one"),
     ("gemm", "given no descriptor, wanted at least one such as 128x64:64x128"),
+    (
+        "gemm GEMM --strides 16x1:1x15:",
+        "given the stride 15, wanted at least 16, past what the smaller strides reach, in --strides of wei, "
+        "at column 3: 1x^15",
+    ),
     ("gemm GEMM --mb 3", "given --mb 3, wanted what `convgen gemm --help` lists"),
     (
         "gemm GEMM --dt s8",

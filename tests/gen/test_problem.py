@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -157,10 +158,101 @@ def test_knobs() -> None:
     assert Conv.parse("mb9" + line, mb=0).mb == 9
 
 
-def test_an_empty_minibatch_is_a_problem() -> None:
-    problem = Conv.parse("mb0ic4oc6ih5kh2")
-    assert problem.is_empty
+@pytest.mark.parametrize("direction", Direction)
+def test_an_empty_minibatch_is_a_problem(direction: Direction) -> None:
+    """Without images there is no pixel to write, but the gradient of weights is a sum of nothing: zero."""
+    problem = Conv.parse("mb0ic4oc6ih5kh2", dir=direction.value)
+    assert problem.is_empty == (direction not in (Direction.BWD_W, Direction.BWD_WB))
     assert problem.macs == problem.flops == problem.src_layout.size_elems == 0
+
+
+TENSORS = [
+    ("FWD_B", ("src", "wei", "bia"), ("dst",)),
+    ("FWD_D", ("src", "wei"), ("dst",)),
+    ("FWD_I", ("src", "wei"), ("dst",)),
+    ("BWD_D", ("wei", "diff_dst"), ("diff_src",)),
+    ("BWD_W", ("src", "diff_dst"), ("diff_wei",)),
+    ("BWD_WB", ("src", "diff_dst"), ("diff_wei", "diff_bia")),
+]
+
+
+@pytest.mark.parametrize(("direction", "inputs", "outputs"), TENSORS)
+def test_tensors_by_direction(direction: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+    problem = Conv.parse("mb3ic4oc6ih5kh2", dir=direction, dt="f16:bf16:f32", stag="nchw", wtag="hwio")
+    assert tuple(spec.name for spec in problem.inputs) == inputs
+    assert tuple(spec.name for spec in problem.outputs) == outputs
+    roles = {
+        "src": ((3, 4, 5, 5), "abcd", "f16"),
+        "wei": ((6, 4, 2, 2), "cdba", "bf16"),
+        "dst": ((3, 6, 4, 4), "acdb", "f32"),
+        "bia": ((6,), "a", "f32"),
+    }
+    for spec in problem.tensors:
+        assert (spec.dims, spec.layout.tag, spec.dtype) == roles[spec.name.removeprefix("diff_")]
+        assert spec == problem.tensor(spec.name)
+
+
+def test_a_bias_is_as_precise_as_the_sums() -> None:
+    line = "ic4oc6ih5kh2"
+    assert Conv.parse(line, dt="f16").tensor("bia").dtype == "f32"
+    assert Conv.parse(line, dt="f64", dir="BWD_WB").tensor("diff_bia").dtype == "f64"
+
+
+STRIDES = "3200x1x160x16"
+SAME_STRIDES = [
+    {"strides": f"{STRIDES}::"},
+    {"strides": "03200x1x160x016::", "stag": "any"},
+    {"stag": STRIDES},
+    {"stag": f"0{STRIDES}", "strides": "::"},
+]
+
+
+@pytest.mark.parametrize("knobs", SAME_STRIDES)
+def test_strides(knobs: dict[str, str]) -> None:
+    problem = Conv.parse("mb2ic16oc16ih10kh1", **knobs)
+    assert problem.src_layout.strides() == (3200, 1, 160, 16)
+    assert str(problem) == f"--strides={STRIDES}:: mb2_ic16oc16_ih10oh10kh1ph0"
+    assert problem == Conv.parse("mb2ic16oc16ih10kh1", strides=f"{STRIDES}::")
+    assert Conv.parse(str(problem)) == problem
+
+
+def test_strides_of_several_tensors() -> None:
+    line = f"--wtag=abcd --strides={STRIDES}::12800x1x640x64 mb2ic16oc16ih10oh10kh1ph0"
+    problem = Conv.parse(line)
+    assert problem.dst_layout.strides() == (12800, 1, 640, 64)
+    assert problem.knobs == f"--wtag=abcd --strides={STRIDES}::12800x1x640x64"
+    assert Conv.parse(str(problem)) == problem
+
+
+@pytest.mark.parametrize("strides", ["64x8x8x1", "1x2x4x8", "16x4x1x99", "7x7x1x1"])
+def test_strides_of_single_elements_and_empty_tensors_are_free(strides: str) -> None:
+    Conv.parse("mb1ic1oc1ih1kh1", strides=f"{strides}:{strides}:{strides}")
+    Conv.parse("mb0ic4oc4ih3kh3", strides=f"{strides}::{strides}")
+
+
+@given(st.permutations(range(4)), st.lists(st.integers(0, 5), min_size=4, max_size=4))
+def test_strides_are_refused_that_make_elements_meet(order: list[int], slack: list[int]) -> None:
+    dims = (2, 3, 4, 4)
+    strides, reach = [0] * 4, 1
+    for dim, more in zip(order, slack):
+        strides[dim] = max(1, reach + more - 2)  # now and then too small
+        reach += (dims[dim] - 1) * strides[dim]
+    text = "x".join(map(str, strides))
+    offsets = {sum(i * s for i, s in zip(index, strides)) for index in product(*map(range, dims))}
+    try:
+        taken = Conv.parse("mb2ic3oc4ih4kh1", strides=f"{text}::").stag == text
+    except PointedError as error:
+        taken = error.text != text
+    assert not taken or len(offsets) == 96
+
+
+def test_attributes() -> None:
+    line = "ic4oc6ih5kh2"
+    problem = Conv.parse(line, attr_deterministic=True, attr_fpmath="BF16:false")
+    assert (problem.deterministic, problem.fpmath) == (True, "bf16")
+    assert str(problem) == "--attr-deterministic=true --attr-fpmath=bf16 mb2_ic4oc6_ih5oh4kh2ph0"
+    assert Conv.parse(str(problem)) == Conv.parse(f"--attr-deterministic TRUE --attr-fpmath=bf16 {line}") == problem
+    assert Conv.parse(line, attr_deterministic="false", attr_fpmath="strict") == Conv.parse(line)
 
 
 @given(
@@ -225,6 +317,12 @@ WRONG_KNOBS = [
     ({"wtag": "goihw"}, "given"),
     ({"dtag": "undef"}, "undef"),
     ({"dtag": "1x2x3"}, "3 strides"),
+    ({"strides": "1x2x3::"}, "3 strides"),
+    ({"strides": "108x1x12x4"}, "1 parts"),
+    ({"strides": "::::"}, "5 parts"),
+    ({"strides": f"{'9' * 19}x1x12x4::"}, "'9x1x12x4'"),
+    ({"attr_deterministic": "1"}, "true false"),
+    ({"attr_fpmath": "bf16:"}, "true false"),
     ({"mb": "-1"}, "-1"),
     ({"mb": "many"}, "many"),
     ({"mb": "9999999999"}, "2^31"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from itertools import product
 
 import ml_dtypes
@@ -11,29 +12,49 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convgen import reference
+from convgen import reference, sums
 from convgen.ir.error import Unsupported
 from convgen.ir.layout import Layout
-from convgen.problem import Conv
+from convgen.problem import Conv, Direction
+
+Arrays = Mapping[str, reference.Array]
 
 
-def naive(problem: Conv, src: np.ndarray, wei: np.ndarray) -> np.ndarray:
-    """The definition, one multiply at a time; [mb, oc, od, oh, ow] in Python integers."""
-    d, h, w = problem.axes
+def naive(problem: Conv, arrays: Arrays) -> dict[str, np.ndarray]:
+    """The definition, one multiply at a time: every output in Python integers."""
     icg, ocg = problem.ic // problem.groups, problem.oc // problem.groups
-    x = src.astype(int).reshape(problem.mb, problem.ic, d.i, h.i, w.i)
-    y = wei.astype(int).reshape(problem.oc, icg, d.k, h.k, w.k)
-    out = np.zeros((problem.mb, problem.oc, d.o, h.o, w.o), int)
-    for n, oc, od, oh, ow in product(*map(range, out.shape)):
-        for ic, kd, kh, kw in product(range(icg), range(d.k), range(h.k), range(w.k)):
-            at = [o * a.s - a.p + k * (a.d + 1) for o, k, a in zip((od, oh, ow), (kd, kh, kw), problem.axes)]
+    shapes = {
+        "src": (problem.mb, problem.ic, *(a.i for a in problem.axes)),
+        "wei": (problem.oc, icg, *(a.k for a in problem.axes)),
+        "dst": (problem.mb, problem.oc, *(a.o for a in problem.axes)),
+        "bia": (problem.oc,),
+    }
+    inputs = {name: arrays[name].astype(int).reshape(shapes[name.removeprefix("diff_")]) for name in arrays}
+    out = {spec.name: np.zeros(shapes[spec.name.removeprefix("diff_")], int) for spec in problem.outputs}
+    tensors = inputs | out
+    for n, oc, *o in product(*map(range, shapes["dst"])):
+        if "dst" in out:
+            tensors["dst"][n, oc, *o] += inputs["bia"][oc] if "bia" in inputs else 0
+        if "diff_bia" in out:
+            tensors["diff_bia"][oc] += tensors["diff_dst"][n, oc, *o]
+        for ic, *k in product(range(icg), *(range(a.k) for a in problem.axes)):
+            at = [o_ * a.s - a.p + k_ * (a.d + 1) for o_, k_, a in zip(o, k, problem.axes)]
             if all(0 <= i < a.i for i, a in zip(at, problem.axes)):
-                out[n, oc, od, oh, ow] += x[n, oc // ocg * icg + ic, at[0], at[1], at[2]] * y[oc, ic, kd, kh, kw]
-    return out.reshape(problem.dst_dims)
+                places = {"src": (n, oc // ocg * icg + ic, *at), "wei": (oc, ic, *k), "dst": (n, oc, *o)}
+                a, b, to = (*inputs_of(problem), problem.outputs[0].name)
+                value = [tensors[name][places[name.removeprefix("diff_")]] for name in (a, b)]
+                tensors[to][places[to.removeprefix("diff_")]] += value[0] * value[1]
+    return {spec.name: tensors[spec.name].reshape(spec.dims) for spec in problem.outputs}
 
 
-def whole_of(problem: Conv, arrays: dict[str, reference.Array]) -> reference.Array:
-    return reference.forward(problem, arrays["src"], arrays["wei"])
+def inputs_of(problem: Conv) -> tuple[str, str]:
+    """The two tensors that are multiplied."""
+    first, second = (spec.name for spec in problem.inputs[:2])
+    return first, second
+
+
+def whole_of(problem: Conv, arrays: Arrays) -> reference.Array:
+    return reference.whole(problem, arrays, problem.outputs[0].name)
 
 
 CASES = [
@@ -44,6 +65,9 @@ CASES = [
     "mb1ic2oc2ih9kh3dh2ph2",
     "mb1ic2oc2ih3kh2ph5",  # windows wholly in padding
     "mb1ic2oc2ih8oh4kh1sh2",  # a negative left padding
+    "mb1ic2oc2ih3oh2kh5ph2",  # a kernel larger than the input
+    "mb1ic2oc2iw1ow9kw3pw7dw1",  # a dilated kernel that spans less than its padding
+    "mb1ic2oc2ih9oh2kh2sh4ph0",  # inputs that no window touches
     "g2mb1ic4oc6ih5kh3ph1",
     "g4mb1ic4oc4ih5kh3ph1",
     "g1mb1ic3oc2ih5kh3",
@@ -53,87 +77,157 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("line", CASES)
-def test_forward_equals_seven_loops(line: str) -> None:
-    problem = Conv.parse(line, dir="FWD_D", dt="f16:f16:f32")
+def test_every_output_equals_seven_loops(line: str, direction: Direction) -> None:
+    problem = Conv.parse(line, dir=direction.value, dt="f32")
     arrays = reference.fill(problem, seed=3)
-    expected = naive(problem, arrays["src"], arrays["wei"])
-    result = reference.forward(problem, arrays["src"], arrays["wei"])
-    assert result.dtype == np.float32
-    assert result.shape == problem.dst_dims
-    assert np.array_equal(result, expected)
+    for name, expected in naive(problem, arrays).items():
+        result = reference.whole(problem, arrays, name)
+        assert result.dtype == np.float32
+        assert result.shape == problem.tensor(name).dims
+        assert np.array_equal(result, expected)
 
 
+@pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("line", CASES)
-def test_sampled_pixels_are_rows_of_the_whole(line: str) -> None:
-    problem = Conv.parse(line, dir="FWD_D", dt="bf16")
+def test_samples_are_parts_of_the_whole(line: str, direction: Direction) -> None:
+    problem = Conv.parse(line, dir=direction.value, dt="bf16")
     arrays = reference.fill(problem)
-    whole = reference.forward(problem, arrays["src"], arrays["wei"])
-    rows = np.moveaxis(whole, 1, -1).reshape(-1, problem.oc)
-    pixels = np.random.default_rng(0).permutation(len(rows))[:17]
-    assert np.array_equal(reference.forward(problem, arrays["src"], arrays["wei"], pixels), rows[pixels])
+    random = np.random.default_rng(0)
+    for spec in problem.outputs:
+        rows, columns = (random.permutation(size)[:7] for size in reference.output_shape(problem, spec.name))
+        index = reference.output_index(problem, spec.name, rows, columns)
+        expected = reference.whole(problem, arrays, spec.name)[tuple(index)]
+        got = reference.outputs(problem, arrays, spec.name, rows, columns)
+        assert got.dtype == expected.dtype
+        assert np.array_equal(got, expected)
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> str:
+    """1 to 3 spatial axes; paddings of any sign on the right, larger than the kernel, kernels larger than the input."""
+    text = ""
+    for name in "dhw"[draw(st.integers(0, 2)) :]:
+        fields = {"i": st.integers(1, 6), "o": st.integers(1, 6), "k": st.integers(1, 4), "s": st.integers(1, 3)}
+        fields |= {"d": st.integers(0, 2), "p": st.integers(0, 6)}
+        text += "".join(f"{field}{name}{draw(sizes)}" for field, sizes in fields.items())
+    return text
+
+
+@given(axes(), st.sampled_from(["", "g1", "g2", "g3"]), st.integers(1, 2), st.integers(1, 2), st.integers(0, 3))
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+def test_backward_is_adjoint_to_forward(text: str, groups: str, icg: int, ocg: int, mb: int) -> None:
+    """<dst, fwd(src, wei)> = <diff_src(dst, wei), src> = <wei, diff_wei(src, dst)>, for whatever src, wei and dst."""
+    count = int(groups[1:] or 1)
+    line = f"{groups}mb{mb}ic{icg * count}oc{ocg * count}{text}"
+    f, d, w = (Conv.parse(line, dir=name, dt="f64") for name in ("FWD_D", "BWD_D", "BWD_WB"))
+    arrays = reference.fill(f, seed=1) | reference.fill(w, seed=2) | {"wei": reference.fill(d, seed=3)["wei"]}
+
+    def inner(a: reference.Array, b: reference.Array) -> int:
+        return int(np.sum(a.astype(int) * b.astype(int)))
+
+    expected = inner(arrays["diff_dst"], reference.whole(f, arrays, "dst"))
+    assert inner(arrays["src"], reference.whole(d, arrays, "diff_src")) == expected
+    assert inner(arrays["wei"], reference.whole(w, arrays, "diff_wei")) == expected
+    summed = arrays["diff_dst"].astype(int).sum(axis=(0, *range(2, f.ndims)))
+    assert np.array_equal(reference.whole(w, arrays, "diff_bia"), summed)
 
 
 def test_by_hand() -> None:
-    problem = Conv.parse("mb1ic1oc1iw4kw3pw1", dir="FWD_D")
+    problem = Conv.parse("mb1ic1oc1iw4kw3pw1", dir="FWD_B")
     src = np.array([[[1, 2, 3, 4]]], np.float32)
     wei = np.array([[[10, 100, 1000]]], np.float32)
-    assert reference.forward(problem, src, wei).tolist() == [[[2100, 3210, 4320, 430]]]
+    arrays = {"src": src, "wei": wei, "bia": np.array([7], np.float32)}
+    assert whole_of(problem, arrays).tolist() == [[[2107, 3217, 4327, 437]]]
 
 
-def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = Conv.parse("mb2ic3oc4ih5oh5kh3ph1", dir="FWD_D")
+@pytest.mark.parametrize("direction", ["FWD_B", "BWD_D", "BWD_W"])
+@pytest.mark.parametrize("chunk", [1, 20, 70, 300])
+def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch, direction: str, chunk: int) -> None:
+    problem = Conv.parse("g2mb3ic4oc6id3kd2ih5oh5kh3ph1iw4kw2", dir=direction)
     arrays = reference.fill(problem)
-    whole = whole_of(problem, arrays)
-    monkeypatch.setattr(reference, "_CHUNK_ELEMS", 7 * problem.ic)
-    assert np.array_equal(whole_of(problem, arrays), whole)
+    expected = whole_of(problem, arrays)
+    monkeypatch.setattr(sums, "_CHUNK_ELEMS", chunk)
+    assert np.array_equal(whole_of(problem, arrays), expected)
 
 
 @pytest.mark.parametrize(("dt", "low", "tie"), [("f16", 2048, 2048), ("bf16", 256, 256)])
 def test_results_round_to_nearest_even(dt: str, low: int, tie: int) -> None:
     problem = Conv.parse("mb1ic3oc1iw1kw1", dir="FWD_D", dt=f"f32:f32:{dt}")
     one, wei = np.ones((1, 3, 1), np.float32), np.array([[[low], [1], [0]]], np.float32)
-    assert reference.forward(problem, one, wei).item() == tie
+    assert whole_of(problem, {"src": one, "wei": wei}).item() == tie
     wei[0, 2] = 2
-    assert float(reference.forward(problem, one, wei).item()) == low + 4
+    assert float(whole_of(problem, {"src": one, "wei": wei}).item()) == low + 4
 
 
+def test_a_bias_is_added_before_the_result_is_rounded() -> None:
+    problem = Conv.parse("mb1ic2oc1iw1kw1", dir="FWD_B", dt="f32:f32:bf16")
+    arrays = {"src": np.ones((1, 2, 1), np.float32), "wei": np.array([[[256], [1]]], np.float32)}
+    assert float(whole_of(problem, arrays | {"bia": np.array([1], np.float32)}).item()) == 258
+    assert float(whole_of(problem, arrays | {"bia": np.array([0], np.float32)}).item()) == 256
+
+
+def test_sums_round_to_the_accumulator() -> None:
+    src = np.array([[[2.0**24], [1.0]]])
+    for dt, expected in (("f64", 2**24 + 1), ("f32", 2**24)):
+        problem = Conv.parse("mb1ic2oc1iw1kw1", dir="FWD_D", dt=dt)
+        arrays = {"src": src.astype(dt.replace("f", "float")), "wei": np.ones((1, 2, 1), dt.replace("f", "float"))}
+        assert whole_of(problem, arrays).item() == expected
+
+
+@pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("dt", ["f16", "bf16", "f32"])
-@pytest.mark.parametrize("line", ["mb2ic3oc4ih9kh3ph1", "mb1ic512oc32ih3kh3ph1", "mb1ic70000oc4ih3kh3ph1"])
-def test_fills_are_dense_exact_and_repeatable(line: str, dt: str) -> None:
-    problem = Conv.parse(line, dir="FWD_D", dt=dt)
+@pytest.mark.parametrize("line", ["mb2ic3oc4ih9kh3ph1", "mb1ic512oc700ih3kh3ph1", "g2mb1ic70000oc4ih3kh3ph1"])
+def test_fills_are_dense_exact_and_repeatable(line: str, dt: str, direction: Direction) -> None:
+    problem = Conv.parse(line, dir=direction.value, dt=dt)
     arrays = reference.fill(problem, seed=5)
     again, other = reference.fill(problem, seed=5), reference.fill(problem, seed=6)
-    bound = problem.ic * 9
-    for name, dims in (("src", problem.src_dims), ("wei", problem.wei_dims)):
-        values = arrays[name].astype(np.float64)
-        assert values.shape == dims
+    depth = {"F": problem.ic // problem.groups * 9, "D": problem.oc // problem.groups * 9}
+    bound = depth.get(direction.value[0], depth.get(direction.value[-1], problem.mb * problem.spatial[0].o ** 2))
+    assert list(arrays) == [spec.name for spec in problem.inputs]
+    for spec in problem.inputs:
+        values = arrays[spec.name].astype(np.float64)
+        assert values.shape == spec.dims
         assert np.all(values == np.rint(values))
         assert np.count_nonzero(values) == values.size
-        assert np.array_equal(arrays[name], again[name])
-        assert not np.array_equal(arrays[name], other[name])
-        bound *= int(np.abs(values).max())
+        assert np.array_equal(arrays[spec.name], again[spec.name])
+        assert not np.array_equal(arrays[spec.name], other[spec.name])
+        bound = bound + int(np.abs(values).max()) if spec.name == "bia" else bound * int(np.abs(values).max())
     assert bound <= 2**24
-    assert np.isfinite(whole_of(problem, arrays).astype(np.float64)).all()
-    assert not np.array_equal(arrays["src"].ravel()[:32], arrays["wei"].ravel()[:32])
+    a, b = inputs_of(problem)
+    assert not np.array_equal(arrays[a].ravel()[:32], arrays[b].ravel()[:32])
+
+
+@pytest.mark.parametrize(("dt", "largest"), [("f32", 2), ("f64", 8)])
+def test_the_accumulator_bounds_fills(dt: str, largest: int) -> None:
+    """2^21 products are summed; f32 holds 2^24, and there must be room for the bias."""
+    arrays = reference.fill(Conv.parse("mb1ic2097152oc1iw1kw1", dir="FWD_B", dt=dt))
+    assert np.abs(arrays["src"]).max() == largest
+    with pytest.raises(Unsupported, match="exact sums of 16777216 products, more than 2\\^24"):
+        reference.fill(Conv.parse("ic16777216oc1iw1kw1", dir="FWD_B"))
 
 
 def test_unsigned_fills_are_positive() -> None:
     assert reference.fill(Conv.parse("mb1ic3oc4ih9kh3", dir="FWD_D", dt="u8:s8:f32"))["src"].min() == 1
 
 
-@pytest.mark.parametrize(("knobs"), [{"dir": "BWD_D"}, {"dir": "FWD_B"}, {"dir": "FWD_D", "dt": "f8_e4m3"}])
-def test_what_has_no_reference_says_so(knobs: dict[str, str]) -> None:
+def test_what_has_no_reference_says_so() -> None:
     with pytest.raises(Unsupported):
-        reference.fill(Conv.parse("mb1ic3oc4ih9kh3", **knobs))
+        reference.fill(Conv.parse("mb1ic3oc4ih9kh3", dt="f8_e4m3"))
+    integers = Conv.parse("mb1ic3oc4ih9kh3", dt="u8:s8:s32")
+    with pytest.raises(Unsupported, match="a destination of type s32"):
+        whole_of(integers, reference.fill(integers))
 
 
-def test_a_deep_layer_is_fast() -> None:
-    problem = Conv.parse("mb1ic512oc512ih7oh7kh3ph1", dir="FWD_D", dt="f16")
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("line", ["mb1ic512oc512ih7oh7kh3ph1", "mb1ic3oc64ih224oh112kh7sh2ph3"])
+def test_a_layer_is_fast(line: str, direction: Direction) -> None:
+    problem = Conv.parse(line, dir=direction.value, dt="f16")
     arrays = reference.fill(problem)
     begin = time.perf_counter()
     whole_of(problem, arrays)
-    assert time.perf_counter() - begin < 2
+    assert time.perf_counter() - begin < 4
 
 
 TAGS = ["abcd", "acdb", "bcda", "aBcd4b", "ABcd2a3b", "ABcd4b2a2b", "axb", "1000x100x10x1"]
@@ -159,9 +253,12 @@ def test_bf16_is_mldtypes() -> None:
     assert reference.numpy_type("bf16") == np.dtype(ml_dtypes.bfloat16)
 
 
-def test_empty_problems_have_empty_results() -> None:
-    problem = Conv.parse("mb0ic3oc4ih5kh3", dir="FWD_D")
+@pytest.mark.parametrize("direction", Direction)
+def test_empty_problems_have_empty_results_or_zeros(direction: Direction) -> None:
+    problem = Conv.parse("mb0ic3oc4ih5kh3", dir=direction.value)
     arrays = reference.fill(problem)
-    assert whole_of(problem, arrays).shape == (0, 4, 3, 3)
-    assert reference.pack(problem.src_layout, arrays["src"]).size == 0
-    assert reference.unpack(problem.dst_layout, "f32", np.zeros(0, np.uint8)).shape == (0, 4, 3, 3)
+    for spec in problem.outputs:
+        result = reference.whole(problem, arrays, spec.name)
+        assert result.shape == spec.dims
+        assert not result.any()
+        assert reference.unpack(spec.layout, "f32", reference.pack(spec.layout, result)).shape == spec.dims

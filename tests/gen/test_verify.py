@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
+import ml_dtypes
 import numpy as np
 import pytest
 
-from convgen import reference, verify
+from convgen import driver, reference, verify
 from convgen.backends import target as targets
+from convgen.code import Code
 from convgen.ir.error import Unsupported, UserError
-from convgen.problem import Conv
-from tests.gen.fakes import COLUMNS, ROWS, Memory, Target, code_of, finding, tiles_of
+from convgen.problem import Conv, Direction
+from convgen.record import Buffer, Tensor
+from tests.gen.fakes import COLUMNS, ROWS, Memory, Target, Tiles, code_of, finding
 
 PROBLEM = Conv.parse("mb2ic5oc10ih9kh3ph1", dir="FWD_D", dt="bf16")
 
@@ -74,12 +79,8 @@ def test_samples_check_their_tiles_and_nothing_else(machine: Target) -> None:
     assert groups is not None
     assert len(groups) == 5
     assert outcome.passed
-    tiles = tiles_of(PROBLEM)
-    sizes = [
-        len(range(*rows.indices(tiles.rows))) * len(range(*columns.indices(tiles.columns)))
-        for rows, columns in ((slice(r.start, r.stop), slice(c.start, c.stop)) for r, c in map(tiles.region, groups))
-    ]
-    assert outcome.checked == sum(sizes) < 5 * ROWS * COLUMNS
+    regions = [region for tile in groups for region in Tiles(PROBLEM).regions(0, tile)]
+    assert outcome.checked == sum(r.rows.size * r.columns.size for r in regions) < 5 * ROWS * COLUMNS
 
 
 def test_a_wrong_output_inside_the_sample_is_noticed(machine: Target) -> None:
@@ -92,21 +93,126 @@ def test_a_wrong_output_inside_the_sample_is_noticed(machine: Target) -> None:
     assert verify.run(code_of(PROBLEM), groups=4).mismatches == 1  # the last corner
 
 
+def of_part(sample: Sequence[tuple[int, int]], part: int) -> list[int]:
+    return [tile for where, tile in sample if where == part]
+
+
 @pytest.mark.parametrize("grid", [(1, 1), (1, 7), (5, 1), (2, 2), (40, 30)])
 @pytest.mark.parametrize("count", [1, 4, 9, 24, 10_000])
 def test_tiles_are_sampled_corners_first(grid: tuple[int, int], count: int) -> None:
     rows, columns = grid
-    sample = verify.sample_tiles(grid, count, seed=3)
+    sample = of_part(verify.sample_tiles([grid], count, seed=3), 0)
     assert len(set(sample)) == len(sample) == min(count, rows * columns)
     assert all(0 <= tile < rows * columns for tile in sample)
     corners = {0, columns - 1, (rows - 1) * columns, rows * columns - 1}
     assert set(sample[: len(corners)]) <= corners
-    assert verify.sample_tiles(grid, count, seed=3) == sample
+    assert of_part(verify.sample_tiles([grid], count, seed=3), 0) == sample
     if 24 <= count < rows * columns:
-        assert verify.sample_tiles(grid, count, seed=4) != sample
+        assert of_part(verify.sample_tiles([grid], count, seed=4), 0) != sample
         inner = [tile for tile in sample if tile not in corners]
         assert any(tile % columns == 0 for tile in inner)
         assert any(tile // columns == 0 for tile in inner)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 16, 30, 10_000])
+def test_every_part_is_sampled(count: int) -> None:
+    grids = [(40, 30), (0, 5), (1, 1), (3, 2)]
+    sample = verify.sample_tiles(grids, count, seed=1)
+    assert len(set(sample)) == len(sample) == min(max(count, 3), 1200 + 1 + 6)
+    parts = [of_part(sample, part) for part in range(4)]
+    assert not parts[1]
+    assert parts[0]
+    assert parts[2] == [0]
+    assert parts[3]
+    if count >= 16:
+        assert {0, 29, 39 * 30, 39 * 30 + 29} <= set(parts[0])
+        assert set(parts[3]) == set(range(6))
+
+
+BIAS = Conv.parse("g2mb2ic6oc10ih9kh3ph1", dir="BWD_WB", dt="bf16")
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("dt", ["bf16", "f16:f16:f32"])
+def test_every_element_of_every_output_is_checked(machine: Target, direction: Direction, dt: str) -> None:
+    problem = Conv.parse("g2mb2ic6oc10ih9kh3ph1", dir=direction.value, dt=dt)
+    for name in (spec.name for spec in problem.outputs):
+
+        def spoil(memory: Memory, name: str = name) -> None:
+            memory[name][-1] ^= 1
+
+        machine.spoil = spoil
+        outcome = verify.run(code_of(problem))
+        assert outcome.checked == sum(math.prod(spec.dims) for spec in problem.outputs)
+        assert outcome.mismatches == 1
+        (mismatch,) = outcome.first
+        assert mismatch.output == name
+        assert mismatch.index == tuple(size - 1 for size in problem.tensor(name).dims)
+        assert str(mismatch).startswith(f"{name}[")
+
+
+def test_a_launch_that_no_sampled_tile_needs_is_left_out(machine: Target) -> None:
+    outcome = verify.run(code_of(BIAS), groups=4)
+    assert [launch.kernel for launch in machine.executed] == ["conv_main", "conv_diff_bia"]
+    assert outcome.passed
+    code = code_of(BIAS)
+    assert code.record.requests([(), (1, 2)])[0].groups == (1, 2)
+    assert [request.kernel for request in code.record.requests([(0,), ()])] == ["conv_main"]
+    assert [request.groups for request in code.record.requests()] == [None, None]
+
+
+def with_workspace(code: Code) -> Code:
+    """The code with one buffer more that its first launch reads and writes, though no tensor lies there."""
+    main, *rest = code.record.launches
+    partial = Buffer("partial", main.kernarg_size, "readwrite", Tensor((64,), "a", "f32", 256))
+    main = attrs.evolve(main, args=(*main.args, partial), kernarg_size=main.kernarg_size + 8)
+    return attrs.evolve(code, record=attrs.evolve(code.record, launches=(main, *rest)))
+
+
+def test_workspaces_hold_the_sentinel_and_are_not_compared(machine: Target) -> None:
+    def spoil(memory: Memory) -> None:
+        assert np.all(memory["partial"] == verify.SENTINEL)
+        memory["partial"][:] = 3
+
+    machine.spoil = spoil
+    outcome = verify.run(with_workspace(code_of(BIAS)))
+    assert outcome.passed
+    assert outcome.checked == 10 * 3 * 9 + 10
+
+
+def test_the_gaps_of_inputs_hold_no_numbers(machine: Target) -> None:
+    """A kernel that reads between the elements cannot be right by luck."""
+    problem = Conv.parse("mb1ic3oc4ih5kh3", dir="FWD_D", dt="bf16", strides="200x1x36x7::100x1x20x5")
+    seen: list[np.ndarray] = []
+    machine.spoil = lambda memory: seen.append(memory["src"].copy())
+    assert verify.run(code_of(problem)).passed
+    values = seen[0].view(ml_dtypes.bfloat16).astype(np.float32)
+    assert np.count_nonzero(np.isfinite(values)) == 3 * 5 * 5
+    assert np.isnan(values[3:7]).all()
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_the_api_takes_the_inputs_and_gives_the_outputs(machine: Target, direction: Direction) -> None:
+    problem = attrs.evolve(BIAS, direction=direction)
+    arrays = reference.fill(problem, seed=4)
+    out = driver.simulate(with_workspace(code_of(problem)), **arrays)
+    names = [spec.name for spec in problem.outputs]
+    assert isinstance(out, dict) == (len(names) > 1)
+    by_name = out if isinstance(out, dict) else {names[0]: out}
+    assert list(by_name) == names
+    for name, array in by_name.items():
+        assert np.array_equal(array, reference.whole(problem, arrays, name))
+    with pytest.raises(UserError, match=r"given arrays .*, wanted .* 2x"):
+        driver.simulate(code_of(problem), **dict(list(arrays.items())[1:]))
+
+
+def test_nothing_to_write_is_nothing_to_run_but_a_sum_of_nothing_is_zero(machine: Target) -> None:
+    line = "mb0ic5oc10ih9kh3ph1"
+    assert verify.run(code_of(Conv.parse(line, dir="BWD_D"))).checked == 0
+    assert not machine.executed
+    outcome = verify.run(code_of(Conv.parse(line, dir="BWD_WB")))
+    assert outcome.passed
+    assert outcome.checked == 10 * 5 * 9 + 10
 
 
 def test_given_arrays_are_used(machine: Target) -> None:
@@ -146,7 +252,7 @@ def test_records_run_as_their_problem(machine: Target, record: Path, tmp_path: P
     stored = np.load(tmp_path / "out" / "dst.npy")
     assert stored.dtype == np.uint16
     arrays = reference.fill(PROBLEM, 2)
-    expected = reference.forward(PROBLEM, arrays["src"], arrays["wei"])
+    expected = reference.whole(PROBLEM, arrays, "dst")
     assert np.array_equal(stored, expected.view(np.uint16))
 
 
@@ -156,8 +262,28 @@ def test_records_run_on_given_data(machine: Target, record: Path, tmp_path: Path
         np.save(tmp_path / f"{name}.npy", array.view(np.uint16))
     outcome = verify.run_record(record, data=tmp_path, out=tmp_path / "out")
     assert (outcome.status, outcome.checked) == ("passed", 0)
-    expected = reference.forward(PROBLEM, arrays["src"], arrays["wei"])
+    expected = reference.whole(PROBLEM, arrays, "dst")
     assert np.array_equal(np.load(tmp_path / "out" / "dst.npy"), expected.view(np.uint16))
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_records_of_all_directions_run(machine: Target, tmp_path: Path, direction: Direction) -> None:
+    code = code_of(attrs.evolve(BIAS, direction=direction))
+    assert code.object is not None
+    (tmp_path / "k.hsaco").write_bytes(code.object)
+    path = tmp_path / "k.launch.json"
+    path.write_text(attrs.evolve(code.record, object="k.hsaco").to_json())
+    assert verify.run_record(path).passed
+
+
+def test_a_record_without_an_output_of_its_problem_is_refused(machine: Target, record: Path) -> None:
+    text = record.read_text()
+    record.write_text(text.replace('"dst"', '"result"'))
+    with pytest.raises(UserError, match=r"given no buffer dst, wanted .*, in k\.launch\.json"):
+        verify.run_record(record)
+    record.write_text(text.replace("FWD_D", "FWD_D --mb=3"))
+    with pytest.raises(UserError, match="given src"):
+        verify.run_record(record)
 
 
 def test_bad_data_is_a_user_error(machine: Target, record: Path, tmp_path: Path) -> None:

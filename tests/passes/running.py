@@ -27,7 +27,7 @@ def tile_kernel(problem: Conv, config: Config, facts: TargetFacts) -> Kernel:
 @cache
 def _case(problem: Conv) -> tuple[dict[str, Array], Array]:
     inputs = reference.fill(problem)
-    return inputs, reference.forward(problem, inputs["src"], inputs["wei"])
+    return inputs, reference.whole(problem, inputs, "dst")
 
 
 def assert_right(problem: Conv, kernel: Kernel) -> None:

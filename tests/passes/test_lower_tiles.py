@@ -184,9 +184,10 @@ def run_last_tile(descriptor: str, **knobs: str) -> None:
     memory["wei"][:] = reference.pack(problem.wei_layout, wei)
     interpret(kernel, memory, groups=[kernel.grid[0] - 1])
     rows = problem.mb * 1448 * 1448
-    pixels = np.arange((rows - 1) // 32 * 32, rows)
-    expected = reference.forward(problem, np.moveaxis(src, -1, 1), wei, pixels)[:, (problem.oc - 1) // 32 * 32 :]
-    got = memory["dst"].view(np.float16).reshape(rows, problem.oc)[pixels, (problem.oc - 1) // 32 * 32 :]
+    pixels, channels = (np.arange((size - 1) // 32 * 32, size) for size in (rows, problem.oc))
+    inputs = {"src": np.moveaxis(src, -1, 1), "wei": wei}
+    expected = reference.outputs(problem, inputs, "dst", pixels, channels)
+    got = memory["dst"].view(np.float16).reshape(rows, problem.oc)[np.ix_(pixels, channels)]
     assert expected.any()
     assert np.array_equal(got, expected)
 

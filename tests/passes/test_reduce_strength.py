@@ -9,54 +9,59 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Div, Expr, Mod
+from convgen.ir.expr import Div, Expr, Lane, Mod
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
+from convgen.ir.stmt import For
 from convgen.ir.types import s32
 from convgen.passes.reduce_strength import reduce_strength
 
 TRIPS = 40
+LANES = 64
 
 
 @attrs.frozen
 class Quotient:
-    """`(a * i + b) // below`, then `% count` unless that is 0."""
+    """`(a * i + lanes * lane + b) // below`, then `% count` unless that is 0."""
 
     a: int
     b: int
     below: int
     count: int
+    lanes: int = 0
 
     def of(self, i: Expr) -> Expr:
-        quotient = (i * self.a + self.b) // self.below
+        start: Expr | int = Lane() * self.lanes + self.b if self.lanes else self.b
+        quotient = (i * self.a + start) // self.below
         return quotient % self.count if self.count else quotient
 
-    def at(self, i: int) -> int:
-        quotient = (i * self.a + self.b) // self.below
+    def at(self, i: int, lane: int) -> int:
+        quotient = (i * self.a + self.lanes * lane + self.b) // self.below
         return quotient % self.count if self.count else quotient
 
 
 def kernel(quotients: list[Quotient], begin: int) -> Kernel:
     """Stores every quotient of every turn."""
     k = KernelBuilder("digits")
-    surface = k.surface(k.buffer("out", s32, TRIPS * len(quotients)))
+    surface = k.surface(k.buffer("out", s32, TRIPS * len(quotients) * LANES))
     with k.loop("i", begin, begin + TRIPS) as loop:
         for n, q in enumerate(quotients):
-            k.global_store(surface, q.of(loop.var), (loop.var - begin) * (4 * len(quotients)) + 4 * n)
+            row = (loop.var - begin) * len(quotients) + n
+            k.global_store(surface, q.of(loop.var), row * (4 * LANES) + Lane() * 4)
         loop.yields()
     return k.done()
 
 
-def stored(k: Kernel, quotients: list[Quotient]) -> list[list[int]]:
-    memory = np.zeros(4 * TRIPS * len(quotients), np.uint8)
+def stored(k: Kernel, quotients: list[Quotient]) -> list[list[list[int]]]:
+    memory = np.zeros(4 * TRIPS * len(quotients) * LANES, np.uint8)
     interpret(k, {"out": memory})
-    found: list[list[int]] = memory.view(np.int32).reshape(TRIPS, len(quotients)).tolist()
+    found: list[list[list[int]]] = memory.view(np.int32).reshape(TRIPS, len(quotients), LANES).tolist()
     return found
 
 
-def expected(quotients: list[Quotient], begin: int) -> list[list[int]]:
-    return [[q.at(i) for q in quotients] for i in range(begin, begin + TRIPS)]
+def expected(quotients: list[Quotient], begin: int) -> list[list[list[int]]]:
+    return [[[q.at(i, lane) for lane in range(LANES)] for q in quotients] for i in range(begin, begin + TRIPS)]
 
 
 QUOTIENTS = st.builds(
@@ -65,6 +70,7 @@ QUOTIENTS = st.builds(
     st.integers(0, 70),
     st.sampled_from((1, 2, 3, 4, 6, 9, 12, 27, 64)),
     st.sampled_from((0, 0, 2, 3, 5)),
+    st.sampled_from((0, 0, 1, 8)),
 )
 
 
@@ -92,3 +98,9 @@ def test_a_loop_without_divisions_is_left_alone() -> None:
     before = kernel([Quotient(1, 5, 1, 0)], 0)
     once = reduce_strength(before)
     assert reduce_strength(once) is once
+
+
+def test_divisions_of_a_varying_start_leave_the_loop() -> None:
+    reduced = reduce_strength(kernel([Quotient(1, b, 3, 7, lanes=8) for b in (0, 1, 5)], 0))
+    (loop,) = (s for s in postorder(reduced) if isinstance(s, For))
+    assert not any(isinstance(e, (Div, Mod)) for e in postorder(loop.body))

@@ -11,10 +11,7 @@ import convgen as cg
 from convgen.backends import target as targets
 
 LAYERS = (  # those whose K loop is not wholly unrolled
-    pytest.param(
-        "mb32ic3ih224oc64oh112kh7sh2ph3",
-        marks=pytest.mark.xfail(strict=True, reason="few channels: the loop decodes the tap of each element"),
-    ),
+    "mb32ic3ih224oc64oh112kh7sh2ph3",
     "mb1ic64ih56oc64oh56kh3ph1",
     "mb32ic64ih56oc64oh56kh3ph1",
     "mb1ic128ih56oc128oh28kh3sh2ph1",

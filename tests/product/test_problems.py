@@ -58,7 +58,7 @@ def affordable_groups(problem: Conv) -> int | None:
     code = driver.compile(driver.build(problem))
     assert code.tiles is not None
     one = verify.run(code, groups=1)
-    tiles = code.tiles.grid[0] * code.tiles.grid[1]
+    tiles = sum(m * n for m, n in code.tiles.grids)
     return None if sum(one.instructions.values()) * tiles <= UNSAMPLED else GROUPS
 
 

@@ -1,0 +1,208 @@
+"""What convolutions and matrix multiplications have in common: tensors by role, their types, layouts and attributes.
+
+The roles are src, wei and dst. A tensor has its role's type and layout; `diff_` before a role names its gradient.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import attrs
+
+from convgen import grammar
+from convgen.ir.caret import PointedError
+from convgen.ir.error import UserError
+from convgen.ir.layout import Layout
+
+Triple = tuple[str, str, str]
+
+_BIAS = "bia"
+
+
+@attrs.frozen
+class TensorSpec:
+    """A tensor of a problem: its name, where its elements lie, and their type by benchdnn's name."""
+
+    name: str
+    layout: Layout
+    dtype: str
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The logical size."""
+        return self.layout.dims
+
+
+@attrs.frozen(slots=False, kw_only=True)
+class TensorProblem(ABC):
+    """The types and layouts of src, wei and dst, and the attributes. Equal problems print and hash alike.
+
+    A tag is as given; a stride list stands in its place as `3200x1x160x16`.
+    """
+
+    src_type: str = "f32"
+    wei_type: str = "f32"
+    dst_type: str = "f32"
+    stag: str = "any"
+    wtag: str = "any"
+    dtag: str = "any"
+    deterministic: bool = False  #: whether two runs must give the same bits
+    fpmath: str = "strict"  #: to which type f32 inputs may be rounded before they are multiplied
+    name: str = ""
+
+    @property
+    @abstractmethod
+    def src_dims(self) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
+    def wei_dims(self) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
+    def dst_dims(self) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
+    def any_tags(self) -> Triple:
+        """What the tag `any` means for src, wei and dst."""
+
+    @property
+    @abstractmethod
+    def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The tensors that are read, and those that are written."""
+
+    @property
+    @abstractmethod
+    def macs(self) -> int:
+        """Multiply-accumulates, those with padding included."""
+
+    @property
+    @abstractmethod
+    def descriptor(self) -> str:
+        """The canonical descriptor without knobs."""
+
+    @cached_property
+    def src_layout(self) -> Layout:
+        return _layout("src", self.stag, self.any_tags[0], self.src_dims)
+
+    @cached_property
+    def wei_layout(self) -> Layout:
+        return _layout("wei", self.wtag, self.any_tags[1], self.wei_dims)
+
+    @cached_property
+    def dst_layout(self) -> Layout:
+        return _layout("dst", self.dtag, self.any_tags[2], self.dst_dims)
+
+    @property
+    def acc_type(self) -> str:
+        """The type of a bias, and in which sums of floats are accumulated."""
+        return "f64" if "f64" in (self.src_type, self.wei_type, self.dst_type) else "f32"
+
+    def tensor(self, name: str) -> TensorSpec:
+        """The tensor of a name; a bias is dense, one element a channel of dst."""
+        role = name.removeprefix("diff_")
+        if role == _BIAS:
+            return TensorSpec(name, Layout.dense(self.dst_dims[1:2], (0,)), self.acc_type)
+        layouts = {"src": self.src_layout, "wei": self.wei_layout, "dst": self.dst_layout}
+        types = {"src": self.src_type, "wei": self.wei_type, "dst": self.dst_type}
+        return TensorSpec(name, layouts[role], types[role])
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What is read."""
+        return tuple(map(self.tensor, self.tensor_names[0]))
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What is written."""
+        return tuple(map(self.tensor, self.tensor_names[1]))
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """All tensors, inputs first."""
+        return self.inputs + self.outputs
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write: no output has an element."""
+        return all(0 in output.dims for output in self.outputs)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.macs
+
+    @property
+    def knob_texts(self) -> dict[str, str]:
+        """The value of each knob, as a driver line gives it."""
+        types, tags = (self.src_type, self.wei_type, self.dst_type), (self.stag, self.wtag, self.dtag)
+        strides = [tag if grammar.is_strides(tag) else "" for tag in tags]
+        given = zip(("stag", "wtag", "dtag"), tags, strides)
+        return {
+            "dt": types[0] if len(set(types)) == 1 else ":".join(types),
+            **{knob: "any" if listed else tag for knob, tag, listed in given},
+            "strides": ":".join(strides) if any(strides) else "",
+            "attr-deterministic": str(self.deterministic).lower(),
+            "attr-fpmath": self.fpmath,
+        }
+
+    @property
+    def knobs(self) -> str:
+        """The driver's knobs that differ from benchdnn's defaults."""
+        texts = self.knob_texts.items()
+        return " ".join(f"--{knob}={text}" for knob, text in texts if text != grammar.KNOBS[knob])
+
+    def __str__(self) -> str:
+        """One replayable line: parsed again, it is the same problem."""
+        return f"{self.knobs} {self.descriptor}".lstrip()
+
+
+def parse_fields(knobs: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a TensorProblem, its name excepted, that knobs say. Raises UserError, or Unsupported."""
+    src, wei, dst = grammar.parse_types(knobs["dt"])
+    strides = grammar.parse_strides(knobs["strides"])
+    tags = {}
+    for knob, role, listed in zip(("stag", "wtag", "dtag"), ("src", "wei", "dst"), strides):
+        tag = knobs[knob]
+        if listed and tag != "any":
+            raise UserError(f"given --{knob}={tag} and --strides of {role}, wanted one of them")
+        tags[knob] = listed or (grammar.plain_strides(tag) if grammar.is_strides(tag) else tag)
+    return {
+        "src_type": src,
+        "wei_type": wei,
+        "dst_type": dst,
+        **tags,
+        "deterministic": grammar.parse_flag("--attr-deterministic", knobs["attr-deterministic"]),
+        "fpmath": grammar.parse_fpmath(knobs["attr-fpmath"]),
+    }
+
+
+def _layout(role: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
+    """The layout of a tag, where `any` means `default`, or of a stride list; errors name the knob."""
+    listed = grammar.is_strides(tag)
+    where = f"--strides of {role}" if listed else f"--{role[0]}tag"
+    if tag == "undef":
+        raise UserError(f"given {where} undef, wanted a layout or any")
+    try:
+        layout = Layout.from_tag(default if tag == "any" else tag, dims)
+    except PointedError as error:
+        raise PointedError(f"{error.message} in {where}", error.text, error.column) from None
+    except UserError as error:
+        raise PointedError(f"{error} in {where}", tag, len(tag)) from None
+    if listed:
+        _check_apart(layout, tag, where)
+    return layout
+
+
+def _check_apart(layout: Layout, strides: str, where: str) -> None:
+    """Refuse a stride with which elements could meet: one within the reach of the smaller strides."""
+    reach = 1
+    for block in (block for block in layout.blocks if block.size > 1 and layout.size_elems):
+        if block.stride < reach:
+            column = sum(len(stride) + 1 for stride in strides.split("x")[: block.dim])
+            wanted = f"at least {reach}, past what the smaller strides reach"
+            raise PointedError(f"given the stride {block.stride}, wanted {wanted}, in {where}", strides, column)
+        reach += (block.size - 1) * block.stride
