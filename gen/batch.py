@@ -19,7 +19,7 @@ import attrs
 
 from convgen import grammar, miopen
 from convgen.ir.caret import PointedError
-from convgen.ir.error import Unsupported, UserError
+from convgen.ir.error import UserError
 from convgen.matmul import Matmul, Problem
 from convgen.problem import Conv
 
@@ -43,15 +43,15 @@ class Request:
 
     text: str
     problem: Problem | None = None
-    error: UserError | Unsupported | None = None
+    error: Exception | None = None
     where: str = ""
 
 
 def requested(text: str, parse: Callable[[], Iterable[Problem]], where: str = "") -> list[Request]:
-    """The requests of a text: the problems that `parse` finds in it, or its error."""
+    """The requests of a text: the problems that `parse` finds in it, or its error, internal ones too."""
     try:
         return [Request(str(problem), problem, where=where) for problem in parse()]
-    except (UserError, Unsupported) as error:
+    except Exception as error:
         return [Request(text, error=error, where=where)]
 
 
@@ -218,8 +218,8 @@ def _text_of(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"given {path} that is not text, wanted a batch file") from None
+    except ValueError:  # not UTF-8, or a name that no file has
+        raise UserError(f"given {str(path)!r} that is not text, wanted a batch file") from None
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -217,7 +217,8 @@ def _summarise(options: argparse.Namespace, rows: Sequence[Row], seconds: float)
     texts = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
     kept = sum(row["kept"] for row in rows)
     known = f" ({kept} known from {options.resume})" if kept else ""
-    line = f"{len(rows)} problems in {seconds:.1f} s: {texts}{known}"
+    problems = "1 problem" if len(rows) == 1 else f"{len(rows)} problems"
+    line = f"{problems} in {seconds:.1f} s: {texts}{known}"
     print(line, file=sys.stderr if options.json else sys.stdout)
 
 

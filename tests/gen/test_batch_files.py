@@ -115,8 +115,9 @@ def test_missing_files() -> None:
     with pytest.raises(UserError, match=r"^cannot read none: No such file or directory$"):
         batch.read(Path("none"), {})
     Path("bytes").write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match=r"^given bytes that is not text, wanted a batch file$"):
+    with pytest.raises(UserError, match=r"^given 'bytes' that is not text, wanted a batch file$"):
         batch.read(Path("bytes"), {})
+    assert errors("--batch=a\0b") == ["file:1: given 'a\\x00b' that is not text, wanted a batch file"]
 
 
 # Selection
@@ -223,6 +224,16 @@ def test_any_text_is_requests(words: list[str]) -> None:
     for request in read(" ".join(words)).requests:
         assert (request.problem is None) != (request.error is None)
         assert request.where.startswith("file:")
+
+
+def test_an_internal_error_is_of_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(text: str, knobs: object) -> tuple[Conv, ...]:
+        if text == B:
+            raise ZeroDivisionError
+        return (Conv.parse(text),)
+
+    monkeypatch.setattr(batch, "convolutions", parse)
+    assert [type(each.error) for each in read(f"{B} {A}").requests] == [ZeroDivisionError, type(None)]
 
 
 # MIOpenDriver lines
