@@ -20,6 +20,7 @@ from convgen.ir.error import UserError
 COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "conv": ("generate", "conv_parser", "conv", "[KNOBS] DESC ...", "generate, assemble and verify convolutions"),
     "gemm": ("generate", "gemm_parser", "gemm", "[KNOBS] MxK:KxN ...", "the same for matrix multiplications"),
+    "batch": ("batch", "parser", "batch", "FILE [KNOBS]", "every problem of a benchdnn batch file"),
     "run": ("execute", "parser", "run", "LAUNCH.json", "execute a code object on the simulator"),
     "analyze": ("analyze", "parser", "analyze", "FILE.s|.hsaco", "registers, hot loop, instruction mix, bound"),
     "replay": ("replay", "parser", "replay", "DUMP", "go on from dumped IR"),
@@ -39,6 +40,7 @@ commands:
 examples:
   convgen conv mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16 -o out/k --run
   convgen gemm 1024x512:512x256 --dt f16 --run-groups 8
+  convgen batch problems.txt --run-groups 8 --jobs 4 --resume problems.journal
   convgen analyze out/k.hsaco
 
 `convgen COMMAND --help` explains a command."""

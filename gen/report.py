@@ -37,6 +37,30 @@ def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | No
     }
 
 
+def without_code(problem: str, target: str, config: str) -> dict[str, Any]:
+    """The same keys for a problem that was refused."""
+    return {
+        "problem": problem,
+        "target": target,
+        "config": config,
+        "launches": [],
+        "files": dict.fromkeys(("asm", "object", "launch")),
+        "generate_s": 0.0,
+        "assemble_s": 0.0,
+        "run": None,
+    }
+
+
+def trouble(outcome: Outcome) -> str:
+    """A run that failed, in one line: the first of what was wrong."""
+    texts = []
+    if outcome.mismatches:
+        texts.append(f"{outcome.mismatches} of {outcome.checked} outputs are wrong: {outcome.first[0]}")
+    if outcome.findings:
+        texts.append(f"{len(outcome.findings)} findings: {outcome.findings[0]}")
+    return "; ".join(texts)
+
+
 def _path(files: Files | None, name: str) -> str | None:
     path = getattr(files, name, None)
     return None if path is None else str(path)

@@ -14,7 +14,8 @@ from convgen.ir.error import Unsupported, UserError
 
 if TYPE_CHECKING:
     from convgen.code import Code
-    from convgen.verify import Progress
+    from convgen.files import Files
+    from convgen.verify import Outcome, Progress
     from convgen.watch import Watch
 
 FINE, WRONG, REFUSED, INTERNAL = range(4)
@@ -34,23 +35,28 @@ def guarded(work: Callable[[], int], verbose: bool = False) -> int:
         return work()
     except BrokenPipeError:
         raise
-    except PointedError as error:
-        complain(f"{error}\n{error.excerpt}" if on_terminal() else error.one_line)
-        return REFUSED
-    except UserError as error:
-        complain(_flat(str(error)))
-        return REFUSED
-    except Unsupported as error:
-        complain(f"unsupported: {_flat(str(error))}")
-        return REFUSED
     except Exception as error:
-        if verbose:
-            traceback.print_exc()
-        notes: list[str] = getattr(error, "__notes__", [])
-        remarks = "".join(f" ({note})" for note in notes if "\n" not in note)
-        excerpts = "".join(f"\n{note}" for note in notes if "\n" in note)
-        complain(f"internal error: {type(error).__name__}: {_flat(str(error))}{remarks}{excerpts}")
-        return INTERNAL
+        code, text = failure(error, verbose)
+        if isinstance(error, PointedError) and on_terminal():
+            text = f"{error}\n{error.excerpt}"
+        complain(text)
+        return code
+
+
+def failure(error: Exception, verbose: bool = False) -> tuple[int, str]:
+    """The exit code of an exception, and what is told of it; `verbose` prints a traceback of an internal one."""
+    if isinstance(error, PointedError):
+        return REFUSED, error.one_line
+    if isinstance(error, UserError):
+        return REFUSED, _flat(str(error))
+    if isinstance(error, Unsupported):
+        return REFUSED, f"unsupported: {_flat(str(error))}"
+    if verbose:
+        traceback.print_exception(error)
+    notes: list[str] = getattr(error, "__notes__", [])
+    remarks = "".join(f" ({note})" for note in notes if "\n" not in note)
+    excerpts = "".join(f"\n{note}" for note in notes if "\n" in note)
+    return INTERNAL, f"internal error: {type(error).__name__}: {_flat(str(error))}{remarks}{excerpts}"
 
 
 def complain(text: str) -> None:
@@ -95,11 +101,11 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
             report.show_table(*report.attempts_table(watch.attempts.values()), sys.stderr)
 
 
-def deliver(options: argparse.Namespace, code: Code) -> int:
-    """Write, run and report code as asked; the exit code."""
-    from convgen import report
-
+def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outcome | None]:
+    """Write and run code as asked."""
     if options.time_passes:
+        from convgen import report
+
         report.show_table(*report.stages_table(code.stages), sys.stderr)
     files, outcome = None, None
     if options.output is not None:
@@ -115,7 +121,14 @@ def deliver(options: argparse.Namespace, code: Code) -> int:
             outcome = verify.run(code, groups=options.run_groups, seed=options.seed, progress=progress)
     elif code.record.launches and code.object is None:
         complain("note: no assembler found (Debian: clang-22 and lld-22), so text and launch record only")
+    return files, outcome
 
+
+def deliver(options: argparse.Namespace, code: Code) -> int:
+    """Write, run and report code as asked; the exit code."""
+    from convgen import report
+
+    files, outcome = finish(options, code)
     title = str(code.problem or code.name)
     if options.json:
         import json
@@ -137,6 +150,7 @@ def progress_bar(title: str) -> Iterator[Progress | None]:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    here_too = sys.stdout.isatty()  # else results must not go where the bar is
+    with Bar(console=Console(stderr=True), transient=True, redirect_stdout=here_too) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -140,6 +140,9 @@ COMPLETIONS = [
     (["convgen", "conv", "x", "--dir", "BWD_W"], ["BWD_W", "BWD_WB"]),
     (["convgen", "gemm", "--target", "gfx9"], ["gfx90a", "gfx942", "gfx950"]),
     (["convgen", "gemm", "--disable", "simp"], ["simplify"]),
+    (["convgen", "b"], ["batch"]),
+    (["convgen", "batch", "f", "--re"], ["--resume"]),
+    (["convgen", "batch", "f", "--dt", "bf"], ["bf16"]),
     (["convgen", "passes", "--j"], ["--json"]),
     (["convgen", "completion", "z"], ["zsh"]),
 ]

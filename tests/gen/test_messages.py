@@ -225,16 +225,17 @@ MESSAGES = [
     ("gemm GEMM --dt f16 --wtag undef", "given --wtag undef, wanted a layout or any"),
     (
         "",
-        "given no command, wanted one of conv, gemm, run, analyze, replay, passes, targets, completion; "
+        "given no command, wanted one of conv, gemm, batch, run, analyze, replay, passes, targets, completion; "
         "see convgen --help",
     ),
     (
         "fly",
-        "given 'fly', wanted one of conv, gemm, run, analyze, replay, passes, targets, completion; see convgen --help",
+        "given 'fly', wanted one of conv, gemm, batch, run, analyze, replay, passes, targets, completion; "
+        "see convgen --help",
     ),
     (
         "--verbose",
-        "given '--verbose', wanted one of conv, gemm, run, analyze, replay, passes, targets, completion; "
+        "given '--verbose', wanted one of conv, gemm, batch, run, analyze, replay, passes, targets, completion; "
         "see convgen --help",
     ),
     ("run", "given no LAUNCH.json, wanted one; see convgen run --help"),

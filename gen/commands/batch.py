@@ -1,0 +1,228 @@
+"""`convgen batch`: every problem of a batch file, each in a worker process, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import closing, nullcontext, redirect_stderr
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from convgen.commands import generate, session
+from convgen.commands.arguments import Parser, number
+from convgen.ir.error import Unsupported, UserError
+
+if TYPE_CHECKING:
+    from convgen.batch import Request
+    from convgen.journal import Journal
+
+PASSED, GENERATED, FAILED, UNSUPPORTED, ERROR = STATUSES = ("passed", "generated", "failed", "unsupported", "error")
+
+_SEVERITY = (session.FINE, session.REFUSED, session.WRONG, session.INTERNAL)  #: exit codes, the worst last
+_PRELOAD = ("convgen.driver", "convgen.report", "convgen.verify", "convgen.watch")  #: what a worker is born with
+_ASIDE = ("file", "jobs", "json", "match", "resume", "start", "time_passes", "verbose")  #: no part of a problem's work
+
+#: What became of a problem: `exit` code, what it `said` on stderr, the JSON object `data`, whether a journal `kept` it.
+Row = dict[str, Any]
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "batch",
+        "Generate every problem of a benchdnn batch file, in worker processes, and with --run verify it. Knobs given\n"
+        "here win over the file's and may be lists (--dt f16,bf16). A line may call MIOpenDriver instead.\n"
+        "\n"
+        "Each problem ends as passed, generated (without --run), failed, unsupported or error. The exit code is 3\n"
+        "after an internal error, else 1 after a wrong result, else 2 after a request that was wrong or unsupported.",
+        "convgen batch resnet50.txt --dir FWD_D --dt f16 --run-groups 8",
+        "convgen batch sweep.txt --run --jobs 8 --resume sweep.journal --json >sweep.json",
+        "convgen batch shapes.txt --match ic64 --start 100 -o out/",
+    )
+    add = parser.add_argument
+    add("file", metavar="FILE", help="--KNOB=VALUE[,VALUE...] ... DESC ..., --reset, --batch=FILE, # comments")
+    add("--jobs", type=number(1), metavar="N", help="worker processes (default: one a core)")
+    add("--resume", metavar="JOURNAL", help="keep what is done in this file, and do not do it again")
+    add("--match", metavar="REGEX", help="only problems whose line matches")
+    add("--start", type=number(0), metavar="N", help="leave out the first N of these")
+    generate.add_conv_knobs(parser)
+    return generate.finished(parser)
+
+
+def batch(arguments: Sequence[str]) -> int:
+    """`convgen batch`."""
+    from convgen import batch, grammar
+    from convgen.journal import Journal
+
+    options, knobs = generate.parse_knobs(parser(), arguments, grammar.CONV_KNOBS)
+    _check(options)
+    found = batch.read(Path(options.file), knobs, options.match, options.start)
+    if found.ignored:
+        texts = ", ".join(f"{option} ({where})" for option, where in found.ignored.items())
+        session.complain(f"note: ignored, as they mean nothing here: {texts}")
+    if not found.requests:
+        raise UserError(f"given {options.file} with no problem that is selected, wanted at least one")
+    start = perf_counter()
+    with nullcontext(None) if options.resume is None else closing(Journal(Path(options.resume))) as journal:
+        rows = _run(options, found.requests, journal)
+    _summarise(options, rows, perf_counter() - start)
+    return max((int(row["exit"]) for row in rows), key=_SEVERITY.index)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse at once what would be refused of every problem."""
+    from convgen import watch
+    from convgen.backends import target as targets
+    from convgen.config import Config
+    from convgen.passes import pipeline
+
+    if options.output is not None and not options.output.endswith("/"):
+        raise UserError(f"given -o {options.output}, wanted a directory DIR/ for the files of several problems")
+    targets.get(options.target)
+    pipeline.check_names(options.disable, optimising_only=True)
+    if options.config is not None:
+        Config.parse(options.config)
+    if options.dump is not None:
+        watch.check_dump(options.dump)
+
+
+def _run(options: argparse.Namespace, requests: Sequence[Request], journal: Journal | None) -> list[Row]:
+    """The row of every request; each is told of as soon as all before it are there."""
+    done: dict[int, Row] = {}
+    rows: list[Row] = []
+    try:
+        with session.progress_bar(options.file) as progress, closing(_rows(options, requests, journal)) as coming:
+            for at, row in coming:
+                done[at] = row
+                while len(rows) in done:
+                    rows.append(done[len(rows)])
+                    _tell(options, requests[len(rows) - 1], rows[-1])
+                if progress is not None:
+                    progress(len(done), len(requests))
+    except KeyboardInterrupt:
+        goes_on = "" if journal is None else "; the same command goes on from there"
+        session.complain(f"interrupted with {len(done)} of {len(requests)} problems done{goes_on}")
+        raise
+    return rows
+
+
+def _rows(
+    options: argparse.Namespace, requests: Sequence[Request], journal: Journal | None
+) -> Generator[tuple[int, Row], None, None]:
+    """The number of each request and its row, as they come. The journal keeps all but internal errors."""
+    from convgen import workers
+
+    keys = _keys(options, requests)
+    waiting: list[int] = []
+    for at, request in enumerate(requests):
+        kept = None if journal is None else journal.get(keys[at])
+        if request.error is not None:
+            yield at, _refused(options, request.text, request.error)
+        elif kept is not None:
+            yield at, {**kept, "kept": True}
+        else:
+            waiting.append(at)
+    lines = [requests[at].text for at in waiting]
+    jobs = options.jobs or len(os.sched_getaffinity(0))
+    with closing(workers.run(partial(perform, options), lines, jobs, _PRELOAD)) as answers:
+        for number, answer in answers:
+            at = waiting[number]
+            if isinstance(answer, workers.Died):
+                text = f"internal error: the worker process {answer.how}"
+                yield at, _row(session.INTERNAL, ERROR, _nothing(options, lines[number]), text)
+                continue
+            if journal is not None and answer["exit"] != session.INTERNAL:
+                journal.add(keys[at], answer)
+            yield at, answer
+
+
+def _keys(options: argparse.Namespace, requests: Sequence[Request]) -> list[str]:
+    """The journal's key of each request: its line, which says all knobs, and what is done with it."""
+    from convgen import grammar
+    from convgen.journal import key_of
+
+    knobs = [knob.replace("-", "_") for knob in grammar.CONV_KNOBS]
+    settings = {name: value for name, value in vars(options).items() if name not in (*_ASIDE, *knobs)}
+    return [key_of(request.text, settings) for request in requests]
+
+
+def perform(options: argparse.Namespace, line: str) -> Row:
+    """Generate one problem, write what was asked, run it if asked. Raises nothing."""
+    from convgen import report
+    from convgen.matmul import parse_problem
+
+    start = perf_counter()
+    with redirect_stderr(StringIO()) as said:
+        try:
+            code = generate.make(options, parse_problem(line))
+            files, outcome = session.finish(options, code)
+        except Exception as error:
+            row = _refused(options, line, error)
+        else:
+            data = report.as_json(line, code, files, outcome)
+            if outcome is None:
+                row = _row(session.FINE, GENERATED, data)
+            elif outcome.passed:
+                row = _row(session.FINE, PASSED, data)
+            else:
+                row = _row(session.WRONG, FAILED, data, report.trouble(outcome))
+    row["said"] = said.getvalue()
+    row["data"]["seconds"] = round(perf_counter() - start, 6)
+    return row
+
+
+def _refused(options: argparse.Namespace, line: str, error: Exception) -> Row:
+    """The row of a problem that led to an exception."""
+    code, text = session.failure(error, options.verbose)
+    status = UNSUPPORTED if isinstance(error, Unsupported) else ERROR
+    return _row(code, status, _nothing(options, line), text)
+
+
+def _nothing(options: argparse.Namespace, line: str) -> dict[str, Any]:
+    """What `--json` says of a problem of which there is no code."""
+    from convgen import report
+
+    return report.without_code(line, options.target, options.config or "")
+
+
+def _row(code: int, status: str, data: dict[str, Any], error: str | None = None) -> Row:
+    return {"exit": code, "said": "", "kept": False, "data": {**data, "status": status, "error": error, "seconds": 0.0}}
+
+
+def _tell(options: argparse.Namespace, request: Request, row: Row) -> None:
+    """What is told of a problem when it is done."""
+    data = row["data"]
+    sys.stderr.write(row["said"])
+    if data["error"] is not None:
+        session.complain(f"{request.where}: {data['error']}")
+    if options.json:
+        print(json.dumps({**data, "where": request.where}), flush=True)
+
+
+def _summarise(options: argparse.Namespace, rows: Sequence[Row], seconds: float) -> None:
+    """The table of all problems, and how many came to what; only the latter, on stderr, beside JSON."""
+    from convgen import report
+
+    if not options.json:
+        header = ("status", "problem", "config", "checked", "mismatches", "seconds")
+        report.show_table(header, [_cells(row["data"]) for row in rows], sys.stdout)
+        print()
+    counts = Counter(row["data"]["status"] for row in rows)
+    texts = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    kept = sum(row["kept"] for row in rows)
+    known = f" ({kept} known from {options.resume})" if kept else ""
+    problems = "1 problem" if len(rows) == 1 else f"{len(rows)} problems"
+    line = f"{problems} in {seconds:.1f} s: {texts}{known}"
+    print(line, file=sys.stderr if options.json else sys.stdout)
+
+
+def _cells(data: dict[str, Any]) -> tuple[str, ...]:
+    run = data["run"]
+    checked, mismatches = ("", "") if run is None else (str(run["checked"]), str(run["mismatches"]))
+    return data["status"], data["problem"], data["config"], checked, mismatches, f"{data['seconds']:.2f}"

@@ -1,0 +1,128 @@
+"""Work in processes of its own: whatever becomes of one piece, even if its process is killed, the others are done."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from typing import TypeVar
+
+import attrs
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_LIFETIME = 50  #: pieces of work after which a process makes room for a fresh one, so that its memory is freed
+
+
+@attrs.frozen
+class Died:
+    """Instead of a result: the process ended, and how."""
+
+    how: str
+
+
+@attrs.define(eq=False)
+class _Worker:
+    """A process, our end of its pipe, the number of the piece it has in work, and of those that it has had."""
+
+    process: ForkServerProcess
+    connection: Connection
+    number: int = -1
+    served: int = 0
+
+    def give(self, number: int, item: object) -> None:
+        self.number, self.served = number, self.served + 1
+        with suppress(OSError):  # if it has died, who waits for its answer will learn so
+            self.connection.send(item)
+
+    def take(self) -> object:
+        """The answer that is there, or Died."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            code = self.process.exitcode or 0
+            return Died(f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}")
+
+    def end(self) -> None:
+        self.connection.close()
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+
+
+def run(
+    work: Callable[[Item], Result], items: Sequence[Item], jobs: int, preload: Sequence[str] = ()
+) -> Generator[tuple[int, Result | Died], None, None]:
+    """`work` on every item in up to `jobs` processes; the number of each item with its result, as they come.
+
+    `work` is pickled, so it is a function of a module or a partial of one. `preload` names modules that the processes
+    are born with. Closing the generator ends them.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(preload))
+    waiting = deque(enumerate(items))
+    idle: list[_Worker] = []
+    busy: list[_Worker] = []
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < jobs:
+                busy.append(_living(idle) or _start(context, work))
+                busy[-1].give(*waiting.popleft())
+            ready = wait([worker.connection for worker in busy])
+            for worker in [worker for worker in busy if worker.connection in ready]:
+                answer = worker.take()
+                busy.remove(worker)
+                if isinstance(answer, Died) or worker.served == _LIFETIME:
+                    worker.end()
+                else:
+                    idle.append(worker)
+                yield worker.number, answer  # type: ignore[misc]  # what `work` gave crossed a pipe
+    finally:
+        for worker in busy + idle:
+            worker.end()
+
+
+def _living(idle: list[_Worker]) -> _Worker | None:
+    """Take one that is still there; somebody may have killed it while it waited."""
+    while idle:
+        worker = idle.pop()
+        if worker.process.is_alive():
+            return worker
+        worker.end()
+    return None
+
+
+def _start(context: ForkServerContext, work: Callable[[Item], Result]) -> _Worker:
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, work, os.getcwd()), daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _serve(connection: Connection, work: Callable[[Item], Result], folder: str) -> None:
+    """The life of a process: it works on what it is sent until nobody sends any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who gives work decides when it ends
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.chdir(folder)
+    while True:
+        try:
+            item = connection.recv()
+        except EOFError:
+            return
+        connection.send(work(item))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

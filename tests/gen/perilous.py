@@ -1,0 +1,44 @@
+"""Work for worker processes that ends in every way there is. Workers import it, so it is a module of its own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from typing import Any
+from unittest.mock import patch
+
+from convgen.commands.batch import perform as perform_really
+from convgen.verify import execute
+
+
+def answer(item: str) -> tuple[str, int]:
+    """The item and the process that has worked on it, unless the item ends the process."""
+    end(item)
+    return item, os.getpid()
+
+
+def end(item: str) -> None:
+    if "killed" in item:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "left" in item:
+        os._exit(7)
+
+
+def perform(options: argparse.Namespace, line: str) -> dict[str, Any]:
+    """What a batch does with a problem, whose name may say that it goes wrong."""
+    end(line)
+    if "broken" in line:
+        with patch("convgen.driver.build", side_effect=ZeroDivisionError("by zero")):
+            return perform_really(options, line)
+    if "wrong" in line:
+        with patch("convgen.verify.execute", spoilt):
+            return perform_really(options, line)
+    return perform_really(options, line)
+
+
+def spoilt(*arguments: Any) -> Any:
+    """What execution leaves behind, but for one f16 that is NaN."""
+    memory, report = execute(*arguments)
+    memory["dst"][:2] = 0xFF
+    return memory, report
