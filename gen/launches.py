@@ -81,7 +81,7 @@ class Tiles:
         """For each launch the workgroups that the tile needs."""
         section = self.sections[part]
         at = section.positions(tile)
-        return tuple(l.groups(at) if n in section.launches else () for n, l in enumerate(self.launches))
+        return tuple(launch.groups(at) if n in section.launches else () for n, launch in enumerate(self.launches))
 
     def regions(self, part: int, tile: int) -> tuple[Region, ...]:
         """What the tile holds of its output."""
@@ -141,12 +141,12 @@ def _reached(other: View, coordinates: dict[int, Indices], dims: Sequence[int]) 
 def build(plan: Plan) -> tuple[Program, Tiles]:
     """The program of a plan, and where its output tiles are made."""
     made = _Builder(plan)
+    made.uncovered()
     made.reorders()
     for part in plan.parts:
         made.product(part)
-    made.uncovered()
     made.bias_gradient()
-    kernels = tuple(l.kernel for l in made.launches)
+    kernels = tuple(launch.kernel for launch in made.launches)
     buffers = dict.fromkeys(p for k in kernels for p in k.params if isinstance(p, Global))
     return Program(kernels, tuple(buffers)), Tiles(plan.problem, tuple(made.launches), tuple(made.sections))
 
@@ -192,18 +192,15 @@ class _Builder:
         self.sections.append(Section(output, result, tile, part.grid, tuple(used)))
 
     def uncovered(self) -> None:
-        """Zero where no window reaches. First of all launches: the products write over the rest."""
-        results = tuple(p.product for p in self.plan.parts)
-        if views.covers_result(self.problem, results):
+        """Zero where no window reaches: everywhere, for the products write over the rest."""
+        products = tuple(part.product for part in self.plan.parts)
+        if views.covers_result(self.problem, products):
             return
         whole = views.whole_result(self.problem)
         stream = streams.fill(whole, None, self.plan.acc_type, _FILL_TILE, self.plan.facts, "zero")
-        number = self._stream(stream)
-        self.launches.insert(0, self.launches.pop())
-        self.sections = [attrs.evolve(s, launches=tuple(n + 1 for n in s.launches)) for s in self.sections]
-        assert number == len(self.launches) - 1
-        reached = tuple(p.result for p in results)
-        self.sections.append(Section(self.problem.outputs[0].name, whole, stream.tile, stream.grid, (0,), reached))
+        reached = tuple(p.result for p in products)
+        used = (self._stream(stream),)
+        self.sections.append(Section(self.problem.outputs[0].name, whole, stream.tile, stream.grid, used, reached))
 
     def bias_gradient(self) -> None:
         """The sums of diff_dst over all positions, where the problem wants them."""

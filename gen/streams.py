@@ -82,7 +82,7 @@ class Stream:
             r0 = (loop.var + first) * self.layout.extent("r")
             term = k.load_view("term", self.source, (n0, m0, r0), self.layout, "load")
             loop.yields(k.let("sum_next", loop["sum"] + term.to(held)))
-        parts = [Slice(loop.result("sum"), i, total.lanes) for i in range(0, held.lanes, total.lanes)]
+        parts: list[Expr] = [Slice(loop.result("sum"), i, total.lanes) for i in range(0, held.lanes, total.lanes)]
         while len(parts) > 1:
             parts = [parts[i] + parts[i + 1] for i in range(0, len(parts), 2)]
         return k.let("total", parts[0])

@@ -122,8 +122,7 @@ def bias_gradient(problem: Problem) -> View | None:
 
 def reordered(problem: Problem, name: str) -> TensorSpec:
     """An input in the layout that its tag `any` means, in a buffer of its own."""
-    knob = {"src": "stag", "wei": "wtag", "dst": "dtag"}[name.removeprefix("diff_")]
-    spec = attrs.evolve(problem, **{knob: "any"}).tensor(name)
+    spec = attrs.evolve(problem, stag="any", wtag="any", dtag="any").tensor(name)
     return attrs.evolve(spec, name=f"{name}_reordered")
 
 
