@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import TypeVar
@@ -103,7 +104,12 @@ def _living(idle: list[_Worker]) -> _Worker | None:
 def _start(context: ForkServerContext, work: Callable[[Item], Result]) -> _Worker:
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, work, os.getcwd()), daemon=True)
-    process.start()
+    resource_tracker.ensure_running()  # else `start` does so, and unblocks SIGINT
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # who is born now inherits it
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     theirs.close()
     return _Worker(process, ours)
 
