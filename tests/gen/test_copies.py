@@ -1,0 +1,129 @@
+"""How copies are split: every element once, whichever way memory runs; messages that are there; or no split at all."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from convgen.copies import CHUNK_BYTES, Split, divide, message_elems, split_copy
+from convgen.ir.error import DoesNotFit
+from convgen.ir.fragment import Fragment
+from convgen.ir.layout import Layout
+from convgen.ir.memory import Dim, Global, TensorDim, View
+from convgen.ir.types import Type, bf16, f16, f32, f64
+from convgen.passes.linear import linearize
+
+LANES = 64
+
+
+def view(elem: Type, order: tuple[int, int, int], inner: int = 64, gap: int = 0) -> View:
+    """256 rows by K of (4, inner), the three dims in memory in some order (outermost first), rows padded by `gap`."""
+    dims = (Dim("row", 256, 256), Dim("outer", 4, 4), Dim("inner", inner, inner))
+    sizes = [d.size for d in dims]
+    strides, step = [0, 0, 0], 1
+    for d in reversed(order):
+        strides[d] = step
+        step *= sizes[d] + gap
+    layout = Layout.from_tag("x".join(map(str, strides)), tuple(sizes))
+    index = tuple(TensorDim(d.size, ((d.name, 1),)) for d in dims)
+    return View(Global("t", elem, step * elem.bytes), layout, ((dims[0],), dims[1:]), index)
+
+
+def owned(layout: Fragment, waves: int) -> np.ndarray:
+    """Number of the element (row * cols + k) that each wave, lane and register holds."""
+    where = np.indices((waves, LANES, layout.registers))
+    at = layout.coords(*where)
+    found: np.ndarray = at["row"] * layout.extent("k") + at["k"] + np.zeros_like(where[0])
+    return found
+
+
+def assert_even(split: Split, rows: int, cols: int, waves: int) -> None:
+    loaded, stored = owned(split.loaded, waves), owned(split.stored, waves)
+    for held in (loaded, stored):
+        assert np.array_equal(np.sort(held.ravel()), np.arange(rows * cols)), "not every element once"
+    assert np.array_equal(np.sort(loaded), np.sort(stored)), "a lane loads what it does not store"
+    order = split.loaded.order_of(split.stored)
+    assert np.array_equal(loaded[:, :, list(order)], stored)
+
+
+ORDERS = list(permutations(range(3)))
+TILES = [(rows, cols, waves) for rows in (16, 32, 64, 128, 256) for cols in (8, 16, 32, 64) for waves in (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize("elem", [f16, bf16, f32, f64], ids=str)
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("gap", [0, 1])
+def test_every_element_is_copied_once(elem: Type, order: tuple[int, int, int], gap: int) -> None:
+    made = 0
+    for rows, cols, waves in TILES:
+        source = view(elem, order, gap=gap)
+        try:
+            split = split_copy(source, rows, cols, LANES, waves)
+        except DoesNotFit:
+            continue
+        made += 1
+        assert_even(split, rows, cols, waves)
+        linear = linearize(source)
+        axis = linear.unit_axis
+        if split.message > 1:
+            assert axis is not None
+            name = split.loaded.dims[axis]
+            assert split.loaded.contiguous(name) % split.message == 0
+            assert split.message * elem.bytes <= CHUNK_BYTES
+            assert linear.makes_messages(split.message)
+    assert made > 10
+
+
+@pytest.mark.parametrize("elem", [f16, f32, f64], ids=str)
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_what_is_stored_runs_along_k(elem: Type, order: tuple[int, int, int]) -> None:
+    """A large tile leaves each lane a whole chunk of K to write, and the widest load that memory gives."""
+    split = split_copy(view(elem, order), 256, 64, LANES, 4)
+    assert split.stored.contiguous("k") * elem.bytes >= CHUNK_BYTES
+    along_memory = {0: "row", 2: "k"}.get(order[-1])
+    if along_memory:
+        assert split.message * elem.bytes == CHUNK_BYTES
+        assert split.loaded.contiguous(along_memory) >= split.message
+    k_is_nearer = order.index(2) > order.index(0)
+    assert (split.loaded == split.stored) == k_is_nearer
+
+
+@pytest.mark.parametrize(("inner", "elems"), [(64, 8), (12, 4), (6, 2), (7, 1)])
+def test_messages_are_as_long_as_the_inner_dim_allows(inner: int, elems: int) -> None:
+    source = view(f16, (0, 1, 2), inner, gap=-inner % 8)
+    assert message_elems(source) == elems
+    assert message_elems(source, along=0) == 1
+
+
+def test_neighbouring_lanes_go_along_memory() -> None:
+    for order, dim in (((1, 2, 0), "row"), ((0, 1, 2), "k")):
+        split = split_copy(view(f16, order), 128, 32, LANES, 1)
+        one, two = (split.loaded.coords(0, lane, 0) for lane in (0, 1))
+        assert two[dim] - one[dim] == split.loaded.contiguous(dim)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "waves", "message"),
+    [
+        (32, 12, 1, "chunks of a row: 12 is not a multiple of 8"),
+        (32, 1024, 1, "a row of 128 chunks is longer than 64 lanes"),
+        (8, 32, 1, "rows copied a round: 8 is not a multiple of 16"),
+    ],
+)
+def test_what_does_not_come_out_even_is_refused(rows: int, cols: int, waves: int, message: str) -> None:
+    with pytest.raises(DoesNotFit, match=message):
+        split_copy(view(f16, (0, 1, 2)), rows, cols, LANES, waves)
+
+
+def test_fewer_elements_than_lanes_are_refused_along_rows() -> None:
+    with pytest.raises(DoesNotFit, match="elements of a lane"):
+        split_copy(view(f16, (1, 2, 0)), 16, 2, LANES, 1)
+
+
+def test_division() -> None:
+    assert divide("x", 12, 4) == 3
+    for total in (0, 10):
+        with pytest.raises(DoesNotFit, match=f"x: {total} is not a multiple of 4"):
+            divide("x", total, 4)
