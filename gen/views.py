@@ -193,7 +193,8 @@ class _Contraction:
 
     def _ordered(self, block: int) -> Product:
         m, n, k = _order(self.m, self.result, self.of_m), _order(self.n, self.result, self.of_n), self.k
-        k = _order(k, *sorted((self.of_m, self.of_n), key=lambda t: -prod(t.spec.dims)))
+        # K follows the tensor that lies contiguous along it, the larger one if that does not decide.
+        k = _order(k, *sorted((self.of_m, self.of_n), key=lambda t: (not t.runs_along(k), -prod(t.spec.dims))))
         inner = k[-1]
         k = (*k[:-1], attrs.evolve(inner, padded=-(-inner.size // block) * block))
         return Product(self.of_n.view(n, k), self.of_m.view(m, k), self.result.view(n, m), self.role)

@@ -112,7 +112,7 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
         turns = sum(p.grid[0] * p.grid[1] * p.k_blocks for p in plan.parts) * config.slices * plan.subgroups
         assume(turns <= work)
         return config
-    reject()
+    raise AssertionError(reject())
 
 
 @st.composite

@@ -40,7 +40,7 @@ def run(capsys: pytest.CaptureFixture[str], text: str, *options: str) -> tuple[i
 
 def test_every_status(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["good", "killed", "wrong", "broken", "fine"]
-    lines = "\n".join(f"{GOOD}n{name}" for name in names) + "\n--dir=BWD_D mb1ic4zz\n" + GOOD
+    lines = "\n".join(f"{GOOD}n{name}" for name in names) + "\n--dir=BWD_D mb1ic4zz\ng2ic16oc16ih4kh1"
     code, rows, err = run(capsys, lines, "--run", "--jobs", "2")
     assert code == 3
     assert [row["status"] for row in rows] == ["passed", "error", "failed", "error", "passed", "error", "unsupported"]
@@ -78,7 +78,7 @@ CODES = [
     ("nwrong", "ic4", 1),
     ("nwrong", "--speed=9", 1),
     ("nbroken", f"{GOOD}nwrong", 3),
-    ("", "--dir=BWD_D " + GOOD, 2),
+    ("", "g2ic16oc16ih4kh1", 2),
 ]
 
 
@@ -153,7 +153,7 @@ def test_refused_as_a_whole(capsys: pytest.CaptureFixture[str], options: list[st
 
 
 def test_what_is_done_is_not_done_again(capsys: pytest.CaptureFixture[str]) -> None:
-    text = f"{GOOD}nwrong\n{GOOD}\n--dir=BWD_D {GOOD}"
+    text = f"{GOOD}nwrong\n{GOOD}\ng2ic16oc16ih4kh1"
     code, first, _ = run(capsys, text, "--run", "--resume", "j")
     assert code == 1
     code, again, err = run(capsys, text, "--run", "--resume", "j")

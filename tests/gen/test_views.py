@@ -29,7 +29,7 @@ def ids(view: View) -> Ids:
         there &= dims[d.name] < d.size
     index = [t.at(dims) + np.zeros_like(at[0]) for t in view.index]
     for i, t in zip(index, view.index):
-        inside = (0 <= i) & (i < t.size)
+        inside = (i >= 0) & (i < t.size)
         assert t.masked or inside[there].all(), "outside the tensor without a mask"
         there &= inside
     number = np.ravel_multi_index([np.where(there, i, 0) for i in index], [t.size for t in view.index])
@@ -52,7 +52,7 @@ def law(problem: Conv) -> dict[str, Ids]:
     mb, oc, ic, *rest = (x.ravel() for x in np.indices(spaces))
     o, k = rest[: len(axes)], rest[len(axes) :]
     i = [o_ * a.s + k_ * (a.d + 1) - a.p for o_, k_, a in zip(o, k, axes)]
-    inside = np.logical_and.reduce([(0 <= x) & (x < a.i) for x, a in zip(i, axes)])
+    inside = np.logical_and.reduce([(x >= 0) & (x < a.i) for x, a in zip(i, axes)])
     places = {
         "src": ((mb, ic, *i), problem.src_dims),
         "wei": ((oc, ic, *k), problem.wei_dims),

@@ -24,9 +24,15 @@ def operations(e: Expr) -> int:
     return sum(bool(n.children()) for n in postorder(e))
 
 
+def written(e: Expr) -> int:
+    """How many operators an expression has, each counted wherever it stands."""
+    return bool(e.children()) + sum(written(n) for n in e.children() if isinstance(n, Expr))
+
+
 def check(case: Case) -> None:
     new = simplify(case.expr, case.domains)
-    assert operations(new) <= operations(case.expr) + 1  # one: what is shared only after simplification
+    # Sharing may come or go: (4*a - 1) // 6 is (2*a - 1) // 3, which shares nothing with a 4*a - 1 beside it.
+    assert operations(new) <= written(case.expr) + 1
     assert new.type is case.expr.type
     assert np.array_equal(case.values(new), case.values())
     before = table_size()

@@ -264,7 +264,7 @@ def test_no_row_of_the_simulator_is_missing(target: str) -> None:
     """What our instructions do, and the simulator has a row for, has a row here."""
     uses = {_NAMES[u]: u for u in Use if u is not Use.SCALAR_TO_VALU} | {"valu_sgpr": Use.SCALAR_TO_VALU}
     ours = {(row.event, row.use) for row in ROWS}
-    theirs = {
+    theirs: set[tuple[Event, Use]] = {
         (event, uses[u])
         for event, name in event_names(target).items()
         for e, u in TABLES[target]
