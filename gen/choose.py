@@ -12,7 +12,7 @@ from itertools import product
 import attrs
 
 from convgen.config import Config
-from convgen.copies import CHUNK_BYTES, message_elems
+from convgen.copies import CHUNK_BYTES, ROWS, K, message_elems, rows_at_once
 from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import View
 from convgen.ir.mma import MmaAtom
@@ -30,6 +30,7 @@ _LDS_BYTES_PER_CLOCK = 128
 _GLOBAL_BYTES_PER_CLOCK = 64
 _FIXED_CLOCKS = 4000  #: prologue, first loads and epilogue of one tile
 _MESSAGE_CLOCKS = 16  #: issue of one load with its mask and its share of the LDS write
+_CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times that, where chunks or elements find their own place along K
 _BARRIER_CLOCKS = 40  #: what a barrier costs beyond the instructions around it
 _LATENCY_CLOCKS = 800  #: from a global load to its data
 _OTHER_REGISTERS = 40  #: addresses, masks and temporaries of a lane
@@ -48,6 +49,19 @@ class Candidate:
 
 
 @attrs.frozen
+class Load:
+    """Elements that one load of an operand brings at most, and whether it runs along K."""
+
+    widest: int
+    along_k: bool
+
+    def messages(self, rows: int, k: int, lanes: int, elem_bytes: int) -> float:
+        """Loads of each lane for a tile of rows x k."""
+        share = rows * k / lanes
+        return share / (self.widest if self.along_k else rows_at_once(self.widest, int(share), elem_bytes))
+
+
+@attrs.frozen
 class _Shape:
     """The problem as a product: M x N outputs; K is `outer` runs of `inner` elements."""
 
@@ -56,19 +70,19 @@ class _Shape:
     outer: int
     inner: int
     parts: int  #: products of that shape
-    load_m: int  #: elements that one load brings, at most, of the operand of M
-    load_n: int
+    load_m: Load  #: of the operand of M
+    load_n: Load
 
 
 def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
     """All configs worth trying, best first, ending in the always-valid one."""
     atoms = input_atoms(problem, facts)
     found = [
-        Candidate(_score(shape, config, atom, facts) + clocks, attrs.evolve(config, reorder=moved))
+        Candidate(_score(shape, config, atom, facts) + clocks, config)
         for moved, clocks in _reorders(problem, facts)
         for shape in _shapes(problem, moved)
         for atom in atoms
-        for config in _configs(shape, atom, facts)
+        for config in _configs(shape, atom, facts, moved)
     ]
     return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(atoms))]
 
@@ -79,12 +93,13 @@ def _shapes(problem: Problem, moved: tuple[str, ...]) -> Iterator[_Shape]:
     if parts:
         largest = max(parts, key=lambda p: p.m * p.n * p.k)
         inner = largest.k_inner.size
-        loads = [_message(view) for view in (largest.of_m, largest.of_n)]
+        loads = [_load(view) for view in (largest.of_m, largest.of_n)]
         yield _Shape(largest.m, largest.n, largest.k // inner, inner, len(parts), *loads)
 
 
-def _message(view: View) -> int:
-    return max(message_elems(view, along) for along in (0, 1))
+def _load(view: View) -> Load:
+    along_k, along_rows = (message_elems(view, axis) for axis in (K, ROWS))
+    return Load(max(along_k, along_rows), along_k >= along_rows)
 
 
 def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -92,7 +107,7 @@ def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str,
     are not in their default layout, for the order of K follows memory.
     """
     yield (), 0.0
-    if all(_message(view) > 1 for part in products(problem, 1)[:1] for view in (part.of_m, part.of_n)):
+    if all(_load(view).widest > 1 for part in products(problem, 1)[:1] for view in (part.of_m, part.of_n)):
         return
     elsewhere = [t for t in problem.inputs if t.name != "bia" and reordered(problem, t.name).layout != t.layout]
     if elsewhere:
@@ -107,8 +122,9 @@ def last_resort(atoms: list[MmaAtom]) -> Config:
     return Config((32, 32, 16), (1, 1), (atom.rows, atom.cols, atom.k), 1, "split", "v")
 
 
-def _configs(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> Iterator[Config]:
-    chunk = CHUNK_BYTES // atom.ab.bytes
+def _configs(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Config]:
+    elem, mma = atom.ab.bytes, (atom.rows, atom.cols, atom.k)
+    chunk = CHUNK_BYTES // elem
     modes = ["split"] if shape.inner % _TILE_K[-1] == 0 else ["split", "fused"]
     if shape.inner % chunk:
         modes.append("chunk")
@@ -116,32 +132,32 @@ def _configs(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> Iterator[Confi
         copied = facts.subgroup_size * wm * wn * chunk // k  # rows that all lanes copy in one round
         if m % (wm * atom.cols) or n % (wn * atom.rows) or k % atom.k or m % copied or n % copied:
             continue
-        for slots, taps in product((2, 3, 1), modes):
-            acc = m * n * atom.acc.bytes // (4 * wm * wn * facts.subgroup_size)
-            if (m + n) * k * atom.ab.bytes * slots <= facts.shared_bytes:
-                bank, mma = "v" if acc <= 64 else "a", (atom.rows, atom.cols, atom.k)
-                config = Config((m, n, k), (wm, wn), mma, slots, taps, bank)
-                yield attrs.evolve(config, slices=_slices(shape, config, atom, facts))
+        acc = m * n * atom.acc.bytes // (4 * wm * wn * facts.subgroup_size)
+        bank = "v" if acc <= 64 else "a"
+        for taps in modes:
+            slices = _slices(shape, (m, n), _blocks(shape, taps, k, elem), facts)
+            for slots in (2, 3, 1):
+                if (m + n) * k * elem * slots <= facts.shared_bytes:
+                    yield Config((m, n, k), (wm, wn), mma, slots, taps, bank, slices, moved)
 
 
-def _blocks(shape: _Shape, config: Config, atom: MmaAtom) -> int:
+def _blocks(shape: _Shape, taps: str, tile_k: int, elem_bytes: int) -> int:
     """K blocks, padding included."""
-    padded = -(-shape.inner // (block := k_block(config, atom.ab.bytes))) * block
-    return -(-shape.outer * padded // config.tile[2])
+    block = k_block(taps, tile_k, elem_bytes)
+    return -(-shape.outer * (-(-shape.inner // block) * block) // tile_k)
 
 
-def _slices(shape: _Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> int:
+def _slices(shape: _Shape, tile: tuple[int, int], blocks: int, facts: TargetFacts) -> int:
     """As many slices of K as it takes to give every unit work, each long enough to be worth its own result."""
-    tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1])
-    wanted = facts.compute_units // tiles
-    possible = _blocks(shape, config, atom) // _SLICE_BLOCKS
-    return 1 << max(1, min(wanted, possible)).bit_length() - 1
+    tiles = -(-shape.m // tile[0]) * -(-shape.n // tile[1])
+    wanted = min(facts.compute_units // tiles, blocks // _SLICE_BLOCKS)
+    return 1 << max(1, wanted).bit_length() - 1
 
 
 def _score(shape: _Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> float:
     """Clocks of the launch: rounds of as many workgroups as a unit holds, each a fixed part and its K blocks."""
-    m, n, _ = config.tile
-    k_blocks = -(-_blocks(shape, config, atom) // config.slices)
+    m, n, k = config.tile
+    k_blocks = -(-_blocks(shape, config.taps, k, atom.ab.bytes) // config.slices)
     block = _block_clocks(config, atom, facts, shape)
     tiles = -(-shape.m // m) * -(-shape.n // n) * config.slices
     a_unit = -(-tiles // facts.compute_units)
@@ -162,8 +178,11 @@ def _block_clocks(config: Config, atom: MmaAtom, facts: TargetFacts, shape: _Sha
     read = (n * config.waves[0] + m * config.waves[1]) * k * elem
     shared = (read + copied) / _LDS_BYTES_PER_CLOCK
     moved = copied / _GLOBAL_BYTES_PER_CLOCK
-    messages = (m / shape.load_m + n / shape.load_n) * k / facts.subgroup_size
-    issue = messages * _MESSAGE_CLOCKS * (1 if config.taps == "split" else 3) / simds
+    lanes = facts.subgroup_size * config.waves[0] * config.waves[1]
+    messages = sum(load.messages(rows, k, lanes, elem) for load, rows in ((shape.load_m, m), (shape.load_n, n)))
+    whole = config.taps == "chunk" or shape.inner % (CHUNK_BYTES // elem) == 0
+    decode = 1.0 if config.taps == "split" else _CHUNK_DECODE if whole else _ELEMENT_DECODE
+    issue = messages * _MESSAGE_CLOCKS * decode * (lanes / facts.subgroup_size / simds)
     serial = _BARRIER_CLOCKS if config.slots > 1 else _BARRIER_CLOCKS + 0.5 * shared + 128
     return max(matrix, shared, moved, issue) + serial + 0.1 * (matrix + shared + moved + issue)
 

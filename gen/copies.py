@@ -90,13 +90,17 @@ def _split_along_k(view: LinearView, rows: int, cols: int, lanes: int, subgroups
     return Split(layout, layout, _message(view, chunk))
 
 
+def rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
+    """Rows that a lane loads with one message, given its share: a word at least, and whole chunks along K first."""
+    return max(1, min(widest, max(_WORD_BYTES // elem_bytes, share * elem_bytes // CHUNK_BYTES), share))
+
+
 def _split_along_rows(view: LinearView, rows: int, cols: int, lanes: int, subgroups: int) -> Split:
     """A lane takes blocks of `run` rows by `chunk` of K, neighbouring lanes go down the rows."""
     elem = view.memory.elem.bytes
     share = divide("elements of a lane", rows * cols, lanes * subgroups)
     most = CHUNK_BYTES // elem
-    widest = _message(view, most) if view.unit_axis == ROWS else 1
-    run = min(widest, max(1, _WORD_BYTES // elem, share // most), share)
+    run = rows_at_once(_message(view, most) if view.unit_axis == ROWS else 1, share, elem)
     chunk = min(most, share // run, cols)
     down = min(lanes, rows // run)
     across = lanes // down

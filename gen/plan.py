@@ -105,9 +105,9 @@ class Plan:
         return scalar(self.problem.acc_type)
 
 
-def k_block(config: Config, elem_bytes: int) -> int:
+def k_block(taps: str, tile_k: int, elem_bytes: int) -> int:
     """To a multiple of what the innermost run of K is padded."""
-    return {"split": config.tile[2], "chunk": CHUNK_BYTES // elem_bytes, "fused": 1}[config.taps]
+    return {"split": tile_k, "chunk": CHUNK_BYTES // elem_bytes, "fused": 1}[taps]
 
 
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
@@ -133,7 +133,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     if config.acc == "a" and not facts.accumulators:
         raise DoesNotFit(f"{facts.name} has no accumulator registers")
     mma = _mma(_atom(problem, config, facts), config)
-    block = k_block(config, mma.atom.ab.bytes)
+    block = k_block(config.taps, config.tile[2], mma.atom.ab.bytes)
     missing = [name for name in config.reorder if name not in [t.name for t in problem.inputs]]
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
