@@ -97,7 +97,7 @@ def test_each_stage_writes_the_same(elem: Type, run: int, chunk: int, trips: int
 
 def test_what_is_loaded_as_stored_is_not_shuffled() -> None:
     def straight(c: Copy) -> Stmt:
-        return c.replace(loaded=c.layout)
+        return Copy(c.tile, c.slot, c.view, c.coords, c.layout, c.layout, c.site)
 
     k = mutate(kernel(f16, 4, 4, 3, 2), {Copy: straight})
     assert not any(isinstance(n, Shuffle) for n in postorder(buffer_shared(k)))
