@@ -110,13 +110,14 @@ def test_runs_of_one_row_move_nothing() -> None:
 
 @pytest.mark.parametrize("elem", [f32, f64], ids=str)
 @pytest.mark.parametrize("off", [(0, 0), (3, 2)], ids=str)
-def test_additions_are_lowered_element_by_element(elem: Type, off: tuple[int, int]) -> None:
+@pytest.mark.parametrize("width", [5, 8])  # 8: loads and stores would take whole messages
+def test_additions_are_lowered_element_by_element(elem: Type, off: tuple[int, int], width: int) -> None:
     k = KernelBuilder("add", grid=(2, 1, 1))
     layout = Fragment(("row", "col"), (Digit("row", 64, L, 1), Digit("col", 4, R, 1)))
-    dims = (Dim("row", 62, 62),), (Dim("col", 5, 5),)
+    dims = (Dim("row", 62, 62),), (Dim("col", width, width),)
     index = tuple(TensorDim(d.size, ((d.name, 1),)) for (d,) in dims)
     source, result = (
-        View(k.buffer(name, elem, 62 * 5), Layout.dense((62, 5), (0, 1)), dims, index) for name in ("x", "y")
+        View(k.buffer(name, elem, 62 * width), Layout.dense((62, width), (0, 1)), dims, index) for name in ("x", "y")
     )
     value = k.load_view("t", source, off, layout)
     k.add_view(result, off, Shuffle(value, (1, 0, 3, 2)) + k.zeros(vector(elem, 4)), layout)
@@ -124,17 +125,17 @@ def test_additions_are_lowered_element_by_element(elem: Type, off: tuple[int, in
     after = lower_tiles(before, FACTS)
     adds = [s for s in postorder(after) if isinstance(s, GlobalAdd)]
     assert [s.value.type.lanes for s in adds] == [1] * 4
-    x = np.arange(62 * 5).astype(elem.numpy)
+    x = np.arange(62 * width).astype(elem.numpy)
     results = []
     for stage in (before, after, pipeline.run(before, FACTS)):
         memory = {"x": x.view(np.uint8).copy(), "y": np.ones_like(x).view(np.uint8)}
         interpret(stage, memory)
-        results.append(memory["y"].view(elem.numpy).reshape(62, 5))
-    expected = np.ones((62, 5))
-    for row, col in product(range(62), range(5)):
+        results.append(memory["y"].view(elem.numpy).reshape(62, width))
+    expected = np.ones((62, width))
+    for row, col in product(range(62), range(width)):
         at = col - off[1]
         if row >= off[0] and 0 <= at < 4:
             other = off[1] + (at ^ 1)
-            expected[row, col] += 2 * x.reshape(62, 5)[row, other] if other < 5 else 0
+            expected[row, col] += 2 * x.reshape(62, width)[row, other] if other < width else 0
     for got in results:
         assert np.array_equal(got, expected)
