@@ -111,8 +111,10 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
             continue
         turns = sum(p.grid[0] * p.grid[1] * p.k_blocks for p in plan.parts) * config.slices * plan.subgroups
         assume(turns <= work)
-        return config
-    raise AssertionError(reject())
+        break
+    else:
+        reject()
+    return config
 
 
 @st.composite

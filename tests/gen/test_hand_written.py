@@ -14,8 +14,10 @@ from convgen import cli
 from convgen.abi import buffer_accesses
 from convgen.files import write_code
 from convgen.ir import types as t
+from convgen.ir.build import matrix
 from convgen.ir.error import UserError
-from convgen.ir.expr import Lane
+from convgen.ir.expr import Lane, const
+from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.record import Buffer, LaunchRecord
 
 
@@ -69,6 +71,18 @@ def test_a_buffer_that_is_only_written() -> None:
     k.global_store(k.surface(out), Lane(), Lane() * 4)
     assert buffer_accesses(k.done()) == {"out": "write"}
     assert np.array_equal(cg.simulate(cg.compile(k)), np.arange(64))
+
+
+@pytest.mark.parametrize("tile_level", [True, False])
+def test_a_buffer_that_is_added_to_is_read_and_written(tile_level: bool) -> None:
+    k = cg.Kernel("adds")
+    out = k.buffer("out", t.f32, 64)
+    if tile_level:
+        rows = Fragment(("i", "j"), (Digit("i", 64, Space.LANE, 1),))
+        k.add_view(matrix(out, 64, 1), (0, 0), k.zeros(t.vector(t.f32, 1)), rows)
+    else:
+        k.global_add(k.surface(out), const(0.0, t.f32), Lane() * 4)
+    assert buffer_accesses(k.done()) == {"out": "readwrite"}
 
 
 def test_a_missing_scalar_is_refused() -> None:

@@ -58,9 +58,7 @@ def law(problem: Conv) -> dict[str, Ids]:
         "wei": ((oc, ic, *k), problem.wei_dims),
         "dst": ((mb, oc, *o), problem.dst_dims),
     }
-    return {
-        name: np.ravel_multi_index(tuple(x[inside] for x in index), dims) for name, (index, dims) in places.items()
-    }
+    return {name: np.ravel_multi_index(tuple(x[inside] for x in index), dims) for name, (index, dims) in places.items()}
 
 
 def ordered(rows: Ids) -> Ids:
@@ -146,7 +144,7 @@ def gradients() -> Iterator[Conv]:
         yield Conv.parse("mb2ic3oc4ih5oh4kh2ph0iw5ow4kw3pw1", dir="BWD_WB", dt="f16", dtag=dtag)
 
 
-@pytest.mark.parametrize("problem", gradients(), ids=lambda p: p.dtag)
+@pytest.mark.parametrize("problem", list(gradients()), ids=lambda p: p.dtag)
 def test_the_gradient_of_a_bias_sums_each_element_of_its_channel(problem: Conv) -> None:
     gradient = views.bias_gradient(problem)
     assert gradient is not None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from convgen.ir.error import UserError
 from convgen.ir.evaluate import Evaluator, Value
 from convgen.ir.expr import (
     Div,
@@ -19,6 +20,7 @@ from convgen.ir.expr import (
     Pack,
     Shl,
     Shr,
+    Shuffle,
     Slice,
     Splat,
     Uniform,
@@ -105,6 +107,29 @@ def test_vectors() -> None:
         [-1, -1],
         [6, 6],
     ]
+
+
+def test_a_shuffle_picks_elements() -> None:
+    wide = Pack(vector(u16, 4), (U, U + 1))  # 1, 2, 2, 2 from 0x00020001 and 0x00020002
+    assert value(Shuffle(wide, (1, 0, 3, 2)), u=[0x00020001]) == [[2, 1, 2, 2]]
+    assert value(Shuffle(wide, (0, 0, 0)), u=[0x00020001, 0x00050003]) == [[1, 1, 1], [3, 3, 3]]
+    assert value(Shuffle(wide, (3,)), u=[0x00070001]) == [[7]]
+    assert value(Shuffle(Shuffle(wide, (2, 1, 0)), (2, 0)), u=[0x00020001]) == [[1, 2]]
+
+
+def test_a_shuffle_moves_poison_along() -> None:
+    ev, v = Evaluator(2), var("v", vector(f32, 3))
+    ev.env[v] = Value(np.arange(6, dtype=np.float32).reshape(2, 3), np.array([[True, False, False]] * 2))
+    found = ev(Shuffle(v, (2, 0, 0, 1)))
+    assert found.data.tolist() == [[2, 0, 0, 1], [5, 3, 3, 4]]
+    assert found.poison is not None
+    assert found.poison.tolist() == [[False, True, True, False]] * 2
+
+
+@pytest.mark.parametrize("order", [(), (4,), (0, -1)])
+def test_a_shuffle_takes_what_is_there(order: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match="shuffle: elements"):
+        Shuffle(Pack(vector(u16, 4), (U, U)), order)
 
 
 def test_comparisons_and_lane() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -71,6 +72,78 @@ def test_contiguous_registers_are_consecutive_positions(f: Fragment, lane: int) 
         run = f.contiguous(dim)
         at = f.coords(0, 0, np.arange(run))
         assert np.array_equal(np.broadcast_to(at[dim], (run,)), np.arange(run))
+
+
+@st.composite
+def reordered(draw: Any) -> tuple[Fragment, Fragment]:
+    """Two layouts of a tile that differ in the order of each lane's registers, if at all."""
+    f = draw(fragments())
+    own = [d for d in f.digits if d.space is R]
+    strides, step = {}, 1
+    for n in draw(st.permutations(range(len(own)))):
+        strides[n] = step
+        step *= own[n].size
+    turned = iter([attrs.evolve(d, stride=strides[n]) for n, d in enumerate(own)])
+    return f, Fragment(f.dims, tuple(next(turned) if d.space is R else d for d in f.digits))
+
+
+@settings(max_examples=200, deadline=None)
+@given(reordered())
+def test_the_order_of_another_layout(pair: tuple[Fragment, Fragment]) -> None:
+    """Register r of the second layout holds what register order[r] of the first does, in every lane."""
+    f, g = pair
+    order = list(f.order_of(g))
+    assert sorted(order) == list(range(f.registers))
+    sub, lane, reg = all_owners(g)
+    wanted, found = g.coords(sub, lane, reg), f.coords(sub, lane, np.array(order)[reg])
+    for dim in f.dims:
+        assert np.array_equal(wanted[dim] + np.zeros_like(reg), found[dim] + np.zeros_like(reg))
+
+
+@settings(max_examples=200, deadline=None)
+@given(fragments(), fragments())
+def test_only_lanes_that_hold_the_same_can_reorder(f: Fragment, g: Fragment) -> None:
+    """Where an order is given, every lane of both layouts holds the same elements."""
+    try:
+        order = f.order_of(g)
+    except UserError:
+        return
+    assert f.shape == g.shape
+    for one, other in zip(lane_sets(f), lane_sets(g), strict=True):
+        assert one == other
+    assert len(order) == g.registers
+
+
+def lane_sets(f: Fragment) -> list[set[tuple[int, int]]]:
+    where = all_owners(f)
+    at = {dim: (c + np.zeros_like(where[0])).reshape(-1, f.registers) for dim, c in f.coords(*where).items()}
+    return [set(zip(i.tolist(), j.tolist())) for i, j in zip(at["i"], at["j"])]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Fragment(("i", "j"), (Digit("i", 2, R, 1), Digit("i", 4, L, 1), Digit("j", 8, R, 2))),  # other rows a lane
+        Fragment(("i", "j"), (Digit("i", 8, L, 2), Digit("j", 8, R, 1))),  # other lanes
+        Fragment(("i", "j"), (Digit("i", 8, S, 1), Digit("j", 8, R, 1))),  # subgroups
+        Fragment(("i", "j"), (Digit("i", 8, L, 1), Digit("j", 4, R, 1))),  # a smaller tile
+        Fragment(("j", "i"), (Digit("i", 8, L, 1), Digit("j", 8, R, 1))),  # another order of dims
+    ],
+    ids=str,
+)
+def test_lanes_with_other_elements_have_no_order(other: Fragment) -> None:
+    f = Fragment(("i", "j"), (Digit("i", 8, L, 1), Digit("j", 8, R, 1)))
+    for one, two in ((f, other), (other, f)):
+        with pytest.raises(UserError, match="lanes hold different elements"):
+            one.order_of(two)
+
+
+def test_turning_a_matrix_round() -> None:
+    """2 x 4 by rows, seen by columns."""
+    rows = Fragment(("i", "j"), (Digit("i", 2, R, 4), Digit("j", 4, R, 1), Digit("i", 64, L, 1)))
+    columns = Fragment(("i", "j"), (Digit("i", 2, R, 1), Digit("j", 4, R, 2), Digit("i", 64, L, 1)))
+    assert rows.order_of(columns) == (0, 4, 1, 5, 2, 6, 3, 7)
+    assert columns.order_of(rows) == (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def test_uncovered_strides_are_replicas() -> None:

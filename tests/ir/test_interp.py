@@ -30,7 +30,7 @@ from convgen.ir.interp import InterpError, interpret
 from convgen.ir.layout import Layout
 from convgen.ir.memory import Dim, Global, Swizzle, TensorDim, View
 from convgen.ir.mma import MmaAtom, MmaTile
-from convgen.ir.types import bf16, f16, f32, s8, s32, u8, u16, u32, vector
+from convgen.ir.types import bf16, f16, f32, f64, s8, s32, u8, u16, u32, vector
 
 L, R, S = Space.LANE, Space.REGISTER, Space.SUBGROUP
 LANE = Lane()
@@ -154,6 +154,64 @@ def test_a_view_beyond_its_buffer_is_an_error() -> None:
     k.load_view("t", view, (0, 0), ROWS)
     with pytest.raises(InterpError, match="element 504 of buffer x, which has 504"):
         run(k, x=np.zeros(63 * 8, np.float32))
+
+
+# ---------------------------------------------------------------- additions
+
+#: 64 x 8 in blocks of 4 x 2 a lane, as their registers stand in two orders
+BLOCKS, TURNED = (
+    Fragment(("i", "j"), (Digit("i", 4, R, down), Digit("j", 2, R, across), Digit("i", 16, L, 1), Digit("j", 4, L, 16)))
+    for down, across in ((2, 1), (1, 4))
+)
+
+
+@pytest.mark.parametrize("elem", [f32, f64], ids=str)
+def test_every_workgroup_and_wave_adds(elem: Any) -> None:
+    k = KernelBuilder("adds", grid=(3, 1, 1), subgroups=2)
+    waves = Fragment(("i", "j"), (*ROWS.digits, Digit("i", 2, S, 1)))
+    source, out = (matrix(k.buffer(name, elem, 60 * 8), 60, 8) for name in "xy")
+    k.add_view(out, (0, 0), k.load_view("t", source, (0, 0), waves), waves)
+    k.add_view(out, (0, 4), k.zeros(vector(elem, 8)) + 0.5, waves)  # reaches over the end of rows and columns
+    x, y = np.arange(480, dtype=elem.numpy).reshape(60, 8), np.full((60, 8), 7, elem.numpy)
+    run(k, x=x, y=y)
+    expected = 7 + 3 * x
+    expected[:, 4:] += 1.5
+    assert np.array_equal(y, expected)
+
+
+def test_lanes_that_meet_in_one_element_all_add() -> None:
+    k = KernelBuilder("meet")
+    out = k.surface(k.buffer("y", f32, 4))
+    k.global_add(out, Lane().to(f32), LANE % 3 * 4)
+    k.global_add(k.surface(buffer(k), 4, 8), const(100.0, f32), LANE * 4)  # two elements are in the window
+    y = np.ones(4, np.float32)
+    run(k, y=y)
+    assert y.tolist() == [1 + sum(range(0, 64, 3)), 101 + sum(range(1, 64, 3)), 101 + sum(range(2, 64, 3)), 1]
+
+
+@pytest.mark.parametrize("tile_level", [True, False])
+def test_poison_is_not_added(tile_level: bool) -> None:
+    k = KernelBuilder("k")
+    out = matrix(k.buffer("x", f32, 64 * 8), 64, 8)
+    poison = k.load_shared("p", k.shared("t", f32, 64, 8), ROWS)
+    if tile_level:
+        k.add_view(out, (0, 0), poison, ROWS)
+    else:
+        k.global_add(k.surface(out.memory), Slice(poison, 0, 1), LANE * 4)
+    with pytest.raises(InterpError, match="an added value depends on memory that nobody wrote"):
+        run(k, x=np.zeros(512, np.float32))
+
+
+@pytest.mark.parametrize("loaded", [BLOCKS, TURNED], ids=["as stored", "turned"])
+def test_a_copy_gives_the_same_however_it_is_loaded(loaded: Fragment) -> None:
+    k = KernelBuilder("copy")
+    source, out = (matrix(k.buffer(name, f32, 64 * 8), 64, 8) for name in "xy")
+    tile = k.shared("t", f32, 64, 8)
+    k.copy(tile, source, (0, 0), BLOCKS, loaded=loaded)
+    k.store_view(out, (0, 0), k.load_shared("v", tile, ROWS), ROWS)
+    x, y = np.arange(512, dtype=np.float32), np.zeros(512, np.float32)
+    run(k, x=x, y=y)
+    assert np.array_equal(x, y)
 
 
 # ---------------------------------------------------------------- control

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from convgen.ir import stmt
 from convgen.ir.bounds import bounds
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Div, Expr, Lane, Max, Min, Splat, Uniform, const, eq, ne, select, var
+from convgen.ir.expr import Div, Expr, Lane, Max, Min, Shuffle, Splat, Uniform, const, eq, ne, select, var
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder
 from convgen.ir.node import table_size
@@ -342,3 +342,20 @@ def test_kernels_mean_the_same_before_and_after() -> None:
         interpret(version, {"x": m}, {"n": 20})
     assert memory[0].any()
     assert np.array_equal(memory[0], memory[1])
+
+
+def test_a_shuffle_that_moves_nothing_is_its_vector() -> None:
+    v = var("v", vector(s32, 4))
+    whole: Expr = Shuffle(v, (0, 1, 2, 3))
+    assert simplify(whole) is v
+    for order in ((0, 1, 2), (1, 0, 2, 3), (0, 1, 2, 3, 0), (0, 0, 0, 0)):
+        e = Shuffle(v, order)
+        assert simplify(e) is e
+    inside = Shuffle(v + 0, (1, 0))
+    assert simplify(inside) is Shuffle(v, (1, 0))
+
+
+def test_a_shuffle_has_the_range_of_its_vector() -> None:
+    v = var("v", vector(s32, 4))
+    assert bounds(Shuffle(v, (3, 0)), {v: (-2, 9)}) == (-2, 9)
+    assert simplify(Shuffle(v, (3, 0)) % 16, {v: (0, 9)}) is Shuffle(v, (3, 0))

@@ -14,6 +14,7 @@ from convgen.ir.expr import (
     Lane,
     MulHi,
     Pack,
+    Shuffle,
     Slice,
     Splat,
     Uniform,
@@ -63,6 +64,7 @@ HALVES = vector(f16, 4)
         (const(0.1, f16), "0.1"),
         (const(-1.5, f32) * 2.0, "-1.5 * 2.0"),
         (Slice(Splat(HALVES, const(0.0, f16)), 0, 2), "f16x4(0.0)[0:2]"),
+        (Shuffle(Splat(HALVES, const(0.0, f16)), (3, 0)), "f16x4(0.0)[3, 0]"),
         (Pack(u32, (X.to(u16), Y.to(u16))), "u32.pack(u16(x), u16(y))"),
         (X + var("x"), None),
     ],
@@ -129,11 +131,22 @@ def sample() -> Kernel:
     again = k.shared_read("again", type, swizzled, address)
     k.global_store(window, again, address)
     k.store_view(out, (0, 0), again, rows)
+    k.copy(tile, other, (0, 0), blocks((2, 1)), stage="turn", loaded=blocks((1, 4)))
+    sums = k.buffer("sums", f32, 64 * 8)
+    k.add_view(matrix(sums, 64, 8), (0, 0), Shuffle(again, (7, *range(7))).to(vector(f32, 8)), rows)
+    k.global_add(k.surface(sums), const(1.0, f32), address, 0, 4)
     return k.done()
 
 
+def blocks(strides: tuple[int, int]) -> Fragment:
+    """4 x 2 elements a lane, in either order."""
+    down, across = strides
+    registers = Digit("i", 4, Space.REGISTER, down), Digit("j", 2, Space.REGISTER, across)
+    return Fragment(("i", "j"), (*registers, Digit("i", 16, Space.LANE, 1), Digit("j", 4, Space.LANE, 16)))
+
+
 SAMPLE = """\
-kernel sample(src: f16[4096], n: s32, dst: f16[512]):
+kernel sample(src: f16[4096], n: s32, dst: f16[512], sums: f32[512]):
   grid 4 x 2 x 1 as group_x, group_y, group_z
   2 subgroups of 64 lanes as subgroup
   shared tile: 2 of f16 64 x 8, pitch 32
@@ -141,6 +154,7 @@ kernel sample(src: f16[4096], n: s32, dst: f16[512]):
   view src.1 = [o62<64, k3.c20<32] -> src[0 <= 2*o + k - 1 < 64, c] as 64x64:ab
   view src.2 = [row64, col64] -> src[row, col] as 64x64:ab
   view dst = [row64, col8] -> dst[row, col] as 64x8:ab
+  view sums = [row64, col8] -> sums[row, col] as 64x8:ab
   for kb in [0, n) kb carrying (acc.7: f16x8 = f16x8(0.0), slot.8: s32 = 0) -> acc.9, slot.10:
     copy tile[slot.8] = src.1[group_x * 64, kb * 8] as j8r1 i64l1  # 1 fill
     barrier  # 2 fill: before use
@@ -159,7 +173,10 @@ kernel sample(src: f16[4096], n: s32, dst: f16[512]):
   shared swizzled[t0, 32] = got  # 7
   again: f16x8 = shared swizzled[t0, 0]  # 8
   global window[t0, 0, 0] = again  # 9
-  store dst[0, 0] = again as j8r1 i64l1  # 10"""
+  store dst[0, 0] = again as j8r1 i64l1  # 10
+  copy tile[0] = src.2[0, 0] as i4r2 j2r1 i16l1 j4l16, loaded as i4r1 j2r4 i16l1 j4l16  # 11 turn
+  add sums[0, 0] += f32x8(again[7, 0, 1, 2, 3, 4, 5, 6]) as j8r1 i64l1  # 12
+  global surface(sums, 0, 2048)[t0, 0, 4] += 1.0  # 13"""
 
 
 def test_a_kernel_with_every_statement() -> None:

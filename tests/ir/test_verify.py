@@ -8,8 +8,23 @@ import pytest
 
 from convgen.ir import stmt
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.error import VerifyError
-from convgen.ir.expr import Cast, Lane, Mma, MulHi, Pack, Select, Slice, Splat, Surface, Uniform, Var, const, var
+from convgen.ir.error import UserError, VerifyError
+from convgen.ir.expr import (
+    Cast,
+    Lane,
+    Mma,
+    MulHi,
+    Pack,
+    Select,
+    Shuffle,
+    Slice,
+    Splat,
+    Surface,
+    Uniform,
+    Var,
+    const,
+    var,
+)
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.layout import Layout
 from convgen.ir.memory import Dim, Global, Shared, Swizzle, TensorDim, View
@@ -22,6 +37,19 @@ LANE = Lane()
 ROWS = Fragment(("i", "j"), (Digit("j", 8, Space.REGISTER, 1), Digit("i", 64, Space.LANE, 1)))
 COLS = Fragment(
     ("i", "j"), (Digit("j", 8, Space.LANE, 1), Digit("i", 8, Space.LANE, 8), Digit("i", 8, Space.REGISTER, 1))
+)
+#: Blocks of 4 rows by 2, as the registers stand when stored and when loaded.
+EIGHTS, TURNED = (
+    Fragment(
+        ("i", "j"),
+        (
+            Digit("i", 4, Space.REGISTER, down),
+            Digit("i", 16, Space.LANE, 1),
+            Digit("j", 2, Space.REGISTER, across),
+            Digit("j", 4, Space.LANE, 16),
+        ),
+    )
+    for down, across in ((2, 1), (1, 4))
 )
 WAVES = Fragment(("i", "j"), (*ROWS.digits, Digit("i", 2, Space.SUBGROUP, 1)))
 
@@ -61,7 +89,10 @@ def good(k: Room) -> None:
     k.barrier()
     k.copy(k.tile, k.view, (k.n, 0), ROWS)
     k.barrier()
+    k.copy(k.tile, k.view, (k.n, 0), EIGHTS, loaded=TURNED)
+    k.barrier()
     k.store_view(k.view, (0, 0), k.load_shared("u", k.tile, ROWS), ROWS)
+    k.add_view(k.view, (0, 0), k.let("again", Shuffle(t, tuple(range(8)))), ROWS)
     a, b = (k.load_view(n, k.half, (0, 0), f) for n, f in (("a", TILE.a), ("b", TILE.b)))
     with k.loop("i", 0, k.n, acc=k.zeros(TILE.acc_type), a=a) as loop:
         k.exit_if(loop.var > 5, loop["acc"], a)
@@ -187,7 +218,18 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.store_view(k.view, (0, 0), k.zeros(vector(f32, 4)), ROWS), "a fragment of type f32x4, wanted f32x8"),
     (lambda k: k.store_view(k.view, (0, 0), k.load(), COLS), "distributed as j8r1 i64l1 is stored as j8l1 i8l8 i8r1"),
     (lambda k: k.store_shared(k.tile, Cast(FLOATS, k.load()), COLS), "is stored as"),
+    (lambda k: k.add_view(k.view, (0, 0), k.zeros(vector(f32, 4)), ROWS), "a fragment of type f32x4, wanted f32x8"),
+    (lambda k: k.add_view(k.view, (0, 0), k.load(), COLS), "distributed as j8r1 i64l1 is stored as j8l1 i8l8 i8r1"),
+    (lambda k: k.add_view(k.view, (LANE, 0), k.load(), ROWS), "coords lane differs between lanes"),
+    (
+        lambda k: k.add_view(k.half, (0, 0), k.zeros(TILE.a_type), TILE.a),
+        "atomic additions of f16, wanted f32 or f64",
+    ),
     # messages
+    (lambda k: k.global_add(k.all, const(1, u32), 0), "atomic additions of u32, wanted f32 or f64"),
+    (lambda k: k.global_add(k.all, k.zeros(vector(f32, 8)), 0), "a message of f32x8, 256 bits"),
+    (lambda k: k.global_add(k.all, const(1.0, f32), 0, LANE), "uniform lane differs"),
+    (lambda k: k.global_add(k.n, const(1.0, f32), 0), "n is not a surface"),
     (lambda k: k.global_load("v", vector(u8, 3), k.all, 0), "a message of u8x3, 24 bits a lane"),
     (lambda k: k.global_load("v", vector(bool_, 8), k.all, 0), "a message of boolx8"),
     (lambda k: k.global_store(k.all, k.zeros(vector(f32, 8)), 0), "a message of f32x8, 256 bits"),
@@ -205,6 +247,7 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.let("v", const(1.0, f32) & const(2.0, f32)), "operands of f32, wanted integers or bools"),
     (lambda k: k.let("v", MulHi(k.n.to(s64), k.n.to(s64))), "wanted 32-bit integers"),
     (lambda k: k.let("v", Slice(k.n, 0, 1)), "a slice of s32"),
+    (lambda k: k.let("v", Shuffle(k.n, (0, 0))), "a shuffle of s32"),
     (
         lambda k: k.let("v", Pack(u8, (Cast(vector(bool_, 8), Splat(vector(u8, 8), const(1, u8))),))),
         "bools have no bits",
@@ -229,6 +272,23 @@ def test_breaches(breach: Callable[[Room], object], message: str) -> None:
     kernel = k.done()
     with pytest.raises(VerifyError, match=message):
         verify(kernel, "tile" if breach is unknown_operand else None)
+
+
+def test_a_copys_lanes_store_what_they_loaded() -> None:
+    k = Room()
+    with pytest.raises(UserError, match="lanes hold different elements"):
+        k.copy(k.tile, k.view, (0, 0), ROWS, loaded=COLS)
+
+
+@pytest.mark.parametrize("level", ["tile", "message"])
+def test_additions_belong_to_their_level(level: str) -> None:
+    k = Room()
+    if level == "tile":
+        k.global_add(k.all, const(1.0, f32), 0)
+    else:
+        k.add_view(k.view, (0, 0), k.zeros(FLOATS), ROWS)
+    with pytest.raises(VerifyError, match=f"does not belong to the {level} level"):
+        verify(k.done(), level)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("level", ["tile", "message"])

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from convgen.backends import target as targets
 from convgen.backends.simulation import KernelArg, LaunchRequest
+from convgen.backends.target import Target
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Pack, Uniform, const, eq, maximum, minimum, ne, select
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Uniform, const, eq, maximum, minimum, ne, select
 from convgen.ir.interp import interpret
 from convgen.ir.memory import Global
 from convgen.ir.program import Kernel
-from convgen.ir.types import bf16, f16, f32, s32, u32, vector
+from convgen.ir.types import Type, bf16, f16, f32, f64, s16, s32, u32, vector
 from convgen.passes import pipeline
 
 TARGET = targets.get("gfx942")
@@ -50,18 +51,29 @@ OPERATIONS: tuple[Builder, ...] = (
 )
 
 
-def run_both(kernel: Kernel, buffers: dict[str, np.ndarray]) -> None:
+SHUFFLES = {
+    "pairs swapped": (1, 0, 3, 2, 5, 4, 7, 6),
+    "a matrix turned round": (0, 4, 1, 5, 2, 6, 3, 7),
+    "reversed": (7, 6, 5, 4, 3, 2, 1, 0),
+    "both from one word, and words as they are": (2, 2, 3, 3, 4, 5, 0, 0),
+    "odd before even": (1, 4, 3, 6, 5, 2, 7, 0),
+    "fewer": (6, 1),
+    "more": (0, 1, 2, 3, 0, 1, 2, 3),
+}
+
+
+def run_both(kernel: Kernel, buffers: dict[str, np.ndarray], target: Target = TARGET) -> None:
     """Interpret the kernel as built; lower, emit, assemble and simulate it; memory must agree, without findings."""
     expected = {n: b.copy() for n, b in buffers.items()}
     interpret(kernel, expected, {})
-    lowered = pipeline.run(kernel, TARGET.facts)
-    emitted = TARGET.emit(lowered)
-    code = TARGET.assemble(TARGET.module([emitted]))
+    lowered = pipeline.run(kernel, target.facts)
+    emitted = target.emit(lowered)
+    code = target.assemble(target.module([emitted]))
     assert code is not None
     args = tuple(KernelArg(offset, size, name) for name, offset, size in emitted.arguments)
     launch = LaunchRequest(kernel.name, kernel.grid, (kernel.subgroups * kernel.width, 1, 1), args)
     actual = {n: b.copy() for n, b in buffers.items()}
-    report = TARGET.simulate(code, [launch], actual)
+    report = target.simulate(code, [launch], actual)
     assert not report.findings, report.findings[0]
     for name, wanted in expected.items():
         np.testing.assert_array_equal(actual[name].view(np.int32), wanted.view(np.int32), err_msg=emitted.text)
@@ -148,3 +160,47 @@ def test_conversions_round_to_nearest_even(to: object) -> None:
     values = (rng.standard_normal(256) * 10.0 ** rng.integers(-6, 5, 256)).astype(np.float32)
     values[:4] = [0.0, -0.0, 65504.0, 1e-7]
     run_both(k.done(), {"source": values.view(np.uint8).copy(), "out": np.zeros(512, np.uint8)})
+
+
+def words(seed: int, count: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, count * 4, np.uint8)
+
+
+@pytest.mark.parametrize("elem", [f16, bf16, s16, f32, f64], ids=str)
+@pytest.mark.parametrize("name", SHUFFLES)
+def test_shuffles(elem: Type, name: str) -> None:
+    order = SHUFFLES[name]
+    k = KernelBuilder("shuffle")
+    messages = max(1, elem.bytes // 2)  # a message has at most 16 bytes
+    each = 8 // messages
+    source, out = (k.surface(k.buffer(n, elem, LANES * 8)) for n in ("source", "out"))
+    loads = [
+        k.global_load(f"v{m}", vector(elem, each), source, Lane() * 8 * elem.bytes + m * each * elem.bytes)
+        for m in range(messages)
+    ]
+    held = k.let("held", Pack(vector(elem, 8), tuple(loads)))
+    moved = k.let("moved", Shuffle(held, order))
+    size = min(each, len(order))
+    for m in range(0, len(order), size):
+        part = Slice(moved, m, size)
+        k.global_store(out, part, (Lane() * len(order) + m) * elem.bytes)
+    count = LANES * 8 * elem.bytes // 4
+    run_both(k.done(), {"source": words(1, count), "out": np.zeros(count * 4, np.uint8)})
+
+
+@pytest.mark.parametrize("elem", [f32, f64], ids=str)
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950"])
+def test_vector_and_atomic_additions(elem: Type, target: str) -> None:
+    """Small integers, so that the order of the additions does not show."""
+    k = KernelBuilder("adds", grid=(GROUPS, 1, 1), subgroups=WAVES)
+    source, out = (k.surface(k.buffer(n, elem, LANES * 2)) for n in ("source", "out"))
+    pair = k.global_load("pair", vector(elem, 2), source, Lane() * 2 * elem.bytes)
+    total = k.let("total", pair + Shuffle(pair, (1, 0)))
+    for i in (0, 1):
+        k.global_add(out, Slice(total, i, 1), ((Lane() + k.subgroup) % LANES * 2 + i) * elem.bytes)
+    values = np.random.default_rng(2).integers(-99, 100, LANES * 2).astype(elem.numpy)
+    run_both(
+        k.done(),
+        {"source": values.view(np.uint8).copy(), "out": np.ones(LANES * 2, elem.numpy).view(np.uint8)},
+        targets.get(target),
+    )

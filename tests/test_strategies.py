@@ -1,0 +1,55 @@
+"""The random cases reach what they are there for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypothesis import given, settings
+
+from convgen import launches
+from convgen.backends.target import get
+from convgen.ir.expr import Shuffle
+from convgen.ir.mutate import postorder
+from convgen.ir.node import Node
+from convgen.ir.stmt import AddView, Copy
+from convgen.passes.linear import linearize
+from convgen.plan import Meeting, make_plan
+from tests.strategies import FIXED, Case, cases
+
+FACTS = get("gfx942").facts
+
+
+def features(case: Case) -> Iterator[str]:
+    """What a case has that others may not."""
+    problem, config = case
+    plan = make_plan(problem, config, FACTS)
+    program, _ = launches.build(plan)
+    yield from (problem.direction.value, f"{problem.ndims}-D", plan.meeting.name, plan.mma.atom.ab.name)
+    if plan.mma.atom.rounds_to:
+        yield plan.mma.atom.rounds_to
+    for kernel in program.kernels:
+        yield from (name for n in postorder(kernel) for name in _of_node(n))
+
+
+def _of_node(n: Node) -> Iterator[str]:
+    if isinstance(n, (AddView, Shuffle)):
+        yield type(n).__name__
+    if isinstance(n, Copy):
+        if n.loaded != n.layout:
+            yield "a copy that turns"
+        if any(d.reversed for axis in linearize(n.view).axes for d in axis):
+            yield "a reversed dim"
+
+
+def test_cases_reach_everything() -> None:
+    found: set[str] = set()
+
+    @settings(FIXED, max_examples=150)
+    @given(cases(FACTS))
+    def collect(case: Case) -> None:
+        found.update(features(case))
+
+    collect()
+    wanted = {"FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB", "3-D", "4-D", "5-D", "f16", "bf16", "f32", "f64"}
+    wanted |= {m.name for m in Meeting} | {"AddView", "Shuffle", "a copy that turns", "a reversed dim", "xf32"}
+    assert found == wanted
