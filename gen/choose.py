@@ -37,7 +37,7 @@ _OTHER_REGISTERS = 40  #: addresses, masks and temporaries of a lane
 _SIMDS = 4
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
 _STREAM_BYTES_PER_CLOCK = 8  #: of one unit, from and to memory
-_MEETING_CLOCKS = 10000  #: a launch more, and the traffic of what the slices sum to
+_LAUNCH_CLOCKS = 10000  #: of one launch more
 
 
 @attrs.frozen
@@ -112,7 +112,7 @@ def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str,
     elsewhere = [t for t in problem.inputs if t.name != "bia" and reordered(problem, t.name).layout != t.layout]
     if elsewhere:
         traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in elsewhere)
-        clocks = len(elsewhere) * _MEETING_CLOCKS + traffic / (facts.compute_units * _STREAM_BYTES_PER_CLOCK)
+        clocks = len(elsewhere) * _LAUNCH_CLOCKS + traffic / (facts.compute_units * _STREAM_BYTES_PER_CLOCK)
         yield tuple(t.name for t in elsewhere), clocks
 
 
@@ -166,7 +166,10 @@ def _score(shape: _Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> 
     pace = max(block * together, _LATENCY_CLOCKS / config.slots)
     # Fewer, fuller tiles win ties.
     launch = -(-a_unit // together) * (_FIXED_CLOCKS + k_blocks * pace) + tiles * k_blocks * block / facts.compute_units
-    return shape.parts * launch + (_MEETING_CLOCKS if config.slices > 1 else 0)
+    if config.slices == 1:
+        return shape.parts * launch
+    traffic = 2 * config.slices * shape.m * shape.n * atom.acc.bytes
+    return shape.parts * (launch + _LAUNCH_CLOCKS + traffic / (facts.compute_units * _STREAM_BYTES_PER_CLOCK))
 
 
 def _block_clocks(config: Config, atom: MmaAtom, facts: TargetFacts, shape: _Shape) -> float:

@@ -1,0 +1,86 @@
+"""All listed problems in all directions, types, layouts and targets: one in twenty here, the rest with `./dev test-all`.
+
+The whole sweep runs as batches that keep a journal in `.sweep/`: started again, it goes on where it stopped, unless the
+sources have changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import attrs
+import pytest
+
+from convgen import cli, driver, verify
+from convgen.problem import Conv, Direction
+from tests.product.problems import generated
+
+_ROOT = Path(__file__).parents[2]
+_GROUPS = 24
+_DIRECTIONS = ("FWD_B", "BWD_D", "BWD_WB")
+
+#: (target, type, tag of src and dst, every so manieth problem)
+_PLAN = (
+    ("gfx942", "f16", "any", 1),
+    ("gfx942", "f32", "any", 1),
+    ("gfx942", "bf16", "any", 3),
+    ("gfx942", "f64", "any", 3),
+    ("gfx942", "f16", "abx", 3),
+    ("gfx90a", "f16", "any", 3),
+    ("gfx950", "f16", "any", 3),
+)
+
+
+def cases(target: str, dt: str, tag: str, step: int) -> list[Conv]:
+    """The problems of one line of the plan."""
+    return [
+        attrs.evolve(p, direction=Direction.parse(direction), stag=tag, dtag=tag)
+        for direction in _DIRECTIONS
+        for p in generated(dt)[::step]
+    ]
+
+
+def is_chosen(target: str, problem: Conv) -> bool:
+    """One in twenty, by hash."""
+    return hashlib.sha256(f"{target} {problem}".encode()).digest()[0] < 256 / 20
+
+
+CHOSEN = [
+    pytest.param(target, p, id=f"{target} {p}")
+    for target, *rest in _PLAN
+    for p in cases(target, *rest)
+    if is_chosen(target, p)
+]
+
+
+@pytest.mark.parametrize(("target", "problem"), CHOSEN)
+def test_chosen_ones(target: str, problem: Conv) -> None:
+    outcome = verify.run(driver.compile(driver.build(problem, target)), groups=_GROUPS)
+    assert outcome.checked
+    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
+    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+
+
+def sources() -> str:
+    """A digest of what makes kernels and judges them."""
+    digest = hashlib.sha256()
+    for folder in ("ir", "passes", "gen", "backends"):
+        for path in sorted((_ROOT / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("target", "dt", "tag", "step"), _PLAN, ids=lambda v: str(v))
+def test_all(target: str, dt: str, tag: str, step: int, tmp_path: Path) -> None:
+    kept = _ROOT / ".sweep"
+    kept.mkdir(exist_ok=True)
+    journal = kept / f"{sources()}-{target}-{dt}-{tag}.jsonl"
+    batch = tmp_path / "problems"
+    batch.write_text("".join(f"--reset {p}\n" for p in cases(target, dt, tag, step)))
+    # pytest-xdist has a worker on each core already; alone, the batch takes them all.
+    jobs = ["--jobs", "1"] if "PYTEST_XDIST_WORKER" in os.environ else []
+    run = ["--run", "--run-groups", str(_GROUPS), "--target", target, "--resume", str(journal)]
+    assert cli.main(["batch", str(batch), *run, *jobs]) == 0
