@@ -58,9 +58,7 @@ def law(problem: Conv) -> dict[str, Ids]:
         "wei": ((oc, ic, *k), problem.wei_dims),
         "dst": ((mb, oc, *o), problem.dst_dims),
     }
-    return {
-        name: np.ravel_multi_index(tuple(x[inside] for x in index), dims) for name, (index, dims) in places.items()
-    }
+    return {name: np.ravel_multi_index(tuple(x[inside] for x in index), dims) for name, (index, dims) in places.items()}
 
 
 def ordered(rows: Ids) -> Ids:
