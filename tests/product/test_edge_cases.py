@@ -1,0 +1,300 @@
+"""Geometry at its edges, in every direction: padding, dilation, strides, empty and strided tensors, buffers' ends.
+
+Each row names what is special about it and says so as a predicate on one of its axes, so that it stays true. An output
+that nothing writes keeps the sentinel and fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import gcd, prod
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import convgen as cg
+from convgen import driver, reference, verify
+from convgen.backends import target as targets
+from convgen.ir.error import UserError
+from convgen.problem import Axis, Conv
+from convgen.tensors import TensorSpec
+
+Fact = Callable[[Axis], bool]
+Array = npt.NDArray[np.generic]
+
+DIRECTIONS = ("FWD_B", "BWD_D", "BWD_WB")
+
+
+def taken(axis: Axis) -> set[tuple[int, int, int]]:
+    """(i, o, k) of all products along an axis, by the law, one at a time."""
+    places = ((o * axis.s - axis.p + k * (axis.d + 1), o, k) for o in range(axis.o) for k in range(axis.k))
+    return {place for place in places if 0 <= place[0] < axis.i}
+
+
+def unused(axis: Axis) -> set[int]:
+    """Input positions that no window touches."""
+    return set(range(axis.i)) - {i for i, _, _ in taken(axis)}
+
+
+def idle(axis: Axis) -> set[int]:
+    """Output positions whose windows lie wholly in padding."""
+    return set(range(axis.o)) - {o for _, o, _ in taken(axis)}
+
+
+def dead(axis: Axis) -> set[int]:
+    """Taps that never meet the input."""
+    return set(range(axis.k)) - {k for _, _, k in taken(axis)}
+
+
+def wide(axis: Axis) -> bool:
+    """Padding larger than the kernel on both sides."""
+    return axis.p > axis.extent < axis.pad_r
+
+
+def phases(axis: Axis) -> int:
+    """Residues of i + p modulo the stride that some tap has."""
+    return len({k * (axis.d + 1) % axis.s for k in range(axis.k)})
+
+
+def negative(axis: Axis) -> bool:
+    """Backward data divides negative numbers, some of which are no multiples of the stride."""
+    return any((i + axis.p - k * (axis.d + 1)) % axis.s for i in range(axis.i) for k in range(i + axis.p + 1, axis.k))
+
+
+#: name -> descriptor, and what holds of one of its axes
+GEOMETRIES: dict[str, tuple[str, Fact]] = {
+    "padding_of_the_kernel": ("mb1ic8ih4oc16kh3ph3", lambda a: a.p == a.extent == a.pad_r),
+    "padding_larger_than_the_kernel": ("mb2ic8ih4oc16kh2ph3", wide),
+    "windows_wholly_in_padding": ("mb1ic9ih3oh9oc8kh2ph6sh2", lambda a: len(idle(a)) > 2),
+    "no_window_touches_the_input": ("mb1ic8ih3oh2oc8kh2sh5ph2", lambda a: not taken(a)),
+    "large_right_padding": ("mb1ic8ih5oh20oc8kh3ph1", lambda a: a.pad_r > 2 * a.i > a.p),
+    "large_right_padding_of_1x1": ("mb1ic8ih5oh12oc8kh1ph0", lambda a: a.pad_r == 7),
+    "negative_right_padding": ("mb1ic8ih13oh3oc8kh3ph1", lambda a: a.pad_r < -2 and bool(unused(a))),
+    "negative_left_padding": ("mb2ic8ih12oh4oc8kh3", lambda a: a.p < 0),
+    "asymmetric_padding": ("mb1ic8ih6oh8oc8kh4ph1_iw6ow5kw3pw2", lambda a: a.p < a.pad_r),
+    "padding_on_the_right_only": ("mb1ic8ih6oh6oc24kh3ph0", lambda a: a.p == 0 < a.pad_r),
+    "1x1_with_padding": ("mb1ic8ih5oc8kh1ph2", lambda a: a.k == 1 and a.p > 1),
+    "right_padding_a_multiple_of_the_kernel": ("mb1ic8ih6oh9oc8kh2ph0", lambda a: a.p == 0 and a.pad_r == 2 * a.k),
+    "dilated_and_strided": ("mb1ic8ih11oc8kh3sh2dh1ph2", lambda a: a.s > 1 < a.d + 1 and phases(a) == 1),
+    "dilated_and_strided_coprime": ("mb1ic8ih11oc8kh3sh2dh2ph2", lambda a: gcd(a.s, a.d + 1) == 1 and phases(a) == 2),
+    "stride_and_dilation_share_a_factor": ("mb1ic8ih15oc8kh3sh4dh1ph3", lambda a: 1 < gcd(a.s, a.d + 1) < a.s),
+    "stride_divides_dilation": ("mb1ic8ih15oc8kh4sh3dh5ph7", lambda a: (a.d + 1) % a.s == 0 and a.s > 1 < a.k),
+    "negative_quotients": ("mb1ic8ih7oh4oc8kh3sh3dh3ph1", negative),
+    "stride_larger_than_the_kernel": ("mb1ic8ih11oc8kh2sh4ph1", lambda a: a.s > a.extent and len(unused(a)) > 2),
+    "stride_larger_than_the_input": ("mb1ic8ih3oh3oc8kh3sh4ph3", lambda a: a.s > a.i and bool(taken(a))),
+    "dilation_larger_than_the_input": ("mb1ic8ih4oh3oc8kh3dh6ph7", lambda a: a.d >= a.i and len(dead(a)) == 2),
+    "kernel_larger_than_the_input": ("mb1ic8ih2oh3oc8kh5ph2", lambda a: a.k > a.i),
+    "dilated_kernel_smaller_than_padding": ("mb1_ic1oc16_iw1ow29kw14pw28dw1", lambda a: a.extent <= a.p),
+    "stride_leaves_a_tail": ("mb2ic8ih12oc8kh3sh5", lambda a: a.pad_r < 0 and max(unused(a)) == a.i - 1),
+    "one_pixel": ("mb1ic24ih1oc16kh1", lambda a: a == Axis()),
+    "1x1_stride_2_without_the_last_pixel": ("mb1ic16ih8oc16kh1sh2", lambda a: a.pad_r == -1),
+    "buffers_end": ("mb1_ic1oc16_ih123kh3", lambda a: a.i % 4 == 3),
+    "buffers_end_1d": ("mb1_ic3oc5_iw37kw4", lambda a: a.i % 4 == 1),
+    "all_of_it_in_3d": ("mb1ic3oc5_id3od4kd2sd2pd1_ih5oh2kh2sh3ph0_iw4ow7kw3pw2dw1", lambda a: a.pad_r > a.i),
+}
+
+
+def assert_right(problem: Conv, config: str | None = None, target: str = "gfx942") -> None:
+    outcome = verify.run(driver.compile(driver.build(problem, target, config)))
+    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
+    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize(("dir", "dt"), [("FWD_B", "f16"), ("BWD_D", "bf16"), ("BWD_WB", "f32")])
+def test_geometry(name: str, dir: str, dt: str) -> None:
+    descriptor, holds = GEOMETRIES[name]
+    problem = Conv.parse(descriptor, dir=dir, dt=dt)
+    assert any(map(holds, problem.spatial))
+    assert_right(problem)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("dir", DIRECTIONS)
+def test_geometry_with_other_types_layouts_and_targets(name: str, dir: str) -> None:
+    for dt, tag, target in (
+        ("f16", "abx", "gfx950"),
+        ("bf16", "xba", "gfx90a"),
+        ("f32", "abx", "gfx942"),
+        ("f64", "xba", "gfx90a"),
+    ):
+        assert_right(Conv.parse(GEOMETRIES[name][0], dir=dir, dt=dt, stag=tag, wtag=tag, dtag=tag), target=target)
+
+
+# ---------------------------------------------------------------- told without the reference: everything is one
+
+
+def ones(problem: Conv, config: str | None = None) -> dict[str, Array]:
+    """The outputs where all inputs are one (and the bias 3), by name: they count what is added."""
+    values = {"bia": 3}
+    code = driver.compile(driver.build(problem, config=config))
+    inputs = {t.name: np.full(t.dims, values.get(t.name, 1), reference.numpy_type(t.dtype)) for t in problem.inputs}
+    found = cg.simulate(code, **inputs)
+    return found if isinstance(found, dict) else {problem.outputs[0].name: found}
+
+
+def counted(problem: Conv, which: int) -> npt.NDArray[np.int64]:
+    """How many products have each i (0), o (1) or k (2), along all axes."""
+    total: npt.NDArray[np.int64] = np.ones((), np.int64)
+    for axis in problem.spatial:
+        sizes = (axis.i, axis.o, axis.k)
+        total = np.multiply.outer(total, np.bincount([t[which] for t in taken(axis)], minlength=sizes[which]))
+    return total
+
+
+@pytest.mark.parametrize("name", ["windows_wholly_in_padding", "negative_quotients", "stride_larger_than_the_kernel"])
+def test_forward_counts_taps_and_adds_the_bias(name: str) -> None:
+    problem = Conv.parse(GEOMETRIES[name][0], dir="FWD_B", dt="f16")
+    dst = ones(problem)["dst"]
+    assert np.array_equal(dst, np.broadcast_to(problem.ic * counted(problem, 1) + 3, dst.shape))
+
+
+@pytest.mark.parametrize("name", ["no_window_touches_the_input", "negative_quotients", "stride_larger_than_the_kernel"])
+def test_backward_data_counts_windows_and_is_zero_elsewhere(name: str) -> None:
+    problem = Conv.parse(GEOMETRIES[name][0], dir="BWD_D", dt="f16")
+    diff_src = ones(problem)["diff_src"]
+    assert np.array_equal(diff_src, np.broadcast_to(problem.oc * counted(problem, 0), diff_src.shape))
+
+
+@pytest.mark.parametrize("slices", [1, 4])
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("name", ["dilation_larger_than_the_input", "stride_leaves_a_tail"])
+def test_backward_weights_count_positions_and_bias_gradients_count_once(
+    name: str, slices: int, deterministic: bool
+) -> None:
+    """Slices add to what begins as zero; the gradient of the bias is no part of any."""
+    descriptor = GEOMETRIES[name][0].replace("oc8", "oc7")
+    problem = Conv.parse(descriptor, dir="BWD_WB", dt="f32", attr_deterministic=deterministic)
+    found = ones(problem, f"tile=32x32x16 waves=1x1 mma=16x16x4 slots=1 taps=fused slices={slices}")
+    positions = prod(axis.o for axis in problem.spatial)
+    assert np.array_equal(found["diff_bia"], [problem.mb * positions] * 7)
+    diff_wei = found["diff_wei"]
+    assert np.array_equal(diff_wei, np.broadcast_to(problem.mb * counted(problem, 2), diff_wei.shape))
+
+
+@pytest.mark.parametrize("bias_of", ["FWD_B", "FWD_D"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_slices_add_one_bias(bias_of: str, deterministic: bool) -> None:
+    problem = Conv.parse("mb1ic40ih4oc9kh3ph1", dir=bias_of, dt="f32", attr_deterministic=deterministic)
+    dst = ones(problem, "tile=32x32x16 waves=1x1 mma=16x16x4 slots=2 taps=split slices=4")["dst"]
+    bias = 3 if bias_of == "FWD_B" else 0
+    assert np.array_equal(dst, np.broadcast_to(40 * counted(problem, 1) + bias, dst.shape))
+
+
+# ---------------------------------------------------------------- nothing to do
+
+
+@pytest.mark.parametrize("dir", ["FWD_B", "FWD_D", "FWD_I", "BWD_D"])
+def test_no_images_no_outputs(dir: str) -> None:
+    problem = Conv.parse("mb0ic8ih5oc8kh3ph1", dir=dir, dt="f16")
+    assert problem.is_empty
+    with pytest.raises(UserError, match=r"given the empty problem mb0_.*, wanted outputs to compute"):
+        driver.build(problem)
+
+
+@pytest.mark.parametrize("dt", ["f16", "bf16:f32:bf16", "f32", "f64"])
+@pytest.mark.parametrize("dir", ["BWD_W", "BWD_WB"])
+def test_no_images_make_gradients_of_zero(dir: str, dt: str) -> None:
+    problem = Conv.parse("mb0ic9ih5oc7kh3ph1", dir=dir, dt=dt)
+    code = driver.compile(driver.build(problem))
+    memory, report = verify.execute(code.record, code.object, reference.fill(problem))
+    assert not report.findings
+    assert {t.name for t in problem.outputs} <= memory.keys()
+    assert not any(memory[t.name].any() for t in problem.outputs)
+
+
+@pytest.mark.parametrize("descriptor", ["ic8ih3oc8kh5", "ic8ih3oc8kh3dh1", "ic8oc8_ih8kh3_iw2kw3", "ic8oc8iw1kw2"])
+def test_an_output_of_no_size_is_refused(descriptor: str) -> None:
+    with pytest.raises(UserError, match=r"given sizes that make o[hw] -?\d+, wanted 1 to 2\^31 - 1"):
+        Conv.parse(descriptor)
+
+
+# ---------------------------------------------------------------- groups of one, strided tensors
+
+
+@pytest.mark.parametrize("dir", DIRECTIONS)
+def test_one_group_is_no_group(dir: str) -> None:
+    """With g1 the weights have a dimension more; their bytes and everything else are the same."""
+    grouped, plain = (Conv.parse(f"{g}mb2ic9ih6oc11kh3ph1sh2", dir=dir, dt="f16") for g in ("g1", ""))
+    assert grouped.wei_dims == (1, *plain.wei_dims)
+    assert_right(grouped)
+    found = []
+    for problem in (grouped, plain):
+        code = driver.compile(driver.build(problem))
+        inputs = {name: array.reshape(problem.tensor(name).dims) for name, array in reference.fill(plain).items()}
+        memory, _ = verify.execute(code.record, code.object, inputs)
+        found.append([memory[t.name].tobytes() for t in problem.outputs])
+    assert found[0] == found[1]
+
+
+#: one tensor with gaps between its elements, rows or images; tensors are 2x5x7x7, 6x5x3x3 and 2x6x4x4
+GAPS = {
+    "src": ["700x1x90x12::", "400x70x9x1::"],
+    "wei": [":61x11x3x1:", ":1x8x50x160:"],
+    "dst": ["::400x1x50x7", "::500x60x8x2"],
+}
+SLICED = "tile=32x32x16 waves=1x1 mma=16x16x4 slots=1 taps=fused slices=3"
+
+
+@pytest.mark.parametrize(
+    ("dir", "strides", "config"),
+    [
+        *((dir, strides, None) for dir in DIRECTIONS for each in GAPS.values() for strides in each),
+        *(("FWD_B", strides, SLICED) for strides in GAPS["dst"]),
+        *(("BWD_WB", strides, SLICED) for strides in GAPS["wei"]),
+    ],
+)
+def test_gaps_are_neither_read_nor_written(dir: str, strides: str, config: str | None) -> None:
+    """Gaps of inputs hold NaN, those of outputs the sentinel; slices add where they write."""
+    problem = Conv.parse("mb2ic5ih7oc6oh4kh3sh2ph1", dir=dir, dt="f32", strides=strides)
+    code = driver.compile(driver.build(problem, config=config))
+    inputs = reference.fill(problem)
+    memory, report = verify.execute(code.record, code.object, inputs)
+    assert not report.findings, str(report.findings[0])
+    for tensor in problem.outputs:
+        assert np.array_equal(
+            reference.unpack(tensor.layout, tensor.dtype, memory[tensor.name]),
+            reference.whole(problem, inputs, tensor.name),
+        )
+        assert (between(memory[tensor.name], tensor) == verify.SENTINEL).all(), tensor.name
+
+
+def between(memory: Array, tensor: TensorSpec) -> Array:
+    """The bytes of a tensor's memory that are no element's."""
+    elements = memory.reshape(-1, reference.numpy_type(tensor.dtype).itemsize)
+    used = np.asarray(tensor.layout.offset(tuple(np.indices(tensor.dims))))
+    return np.delete(elements, used.ravel(), axis=0)
+
+
+def test_zeroes_where_no_window_reaches_leave_gaps_alone() -> None:
+    """Stride 3, kernel 1: most of diff_src is zeroed by a kernel of its own."""
+    problem = Conv.parse("mb2ic5ih7oc6kh1sh3", dir="BWD_D", dt="f16", strides="900x1x120x16::")
+    code = driver.compile(driver.build(problem))
+    memory, _ = verify.execute(code.record, code.object, reference.fill(problem))
+    (tensor,) = problem.outputs
+    assert (between(memory["diff_src"], tensor) == verify.SENTINEL).all()
+    diff_src = reference.unpack(tensor.layout, "f16", memory["diff_src"])
+    reached = np.zeros((7, 7), np.bool_)
+    reached[::3, ::3] = True
+    assert not diff_src[:, :, ~reached].any()
+    assert diff_src[:, :, reached].any()
+
+
+@pytest.mark.parametrize("dir", DIRECTIONS)
+@pytest.mark.parametrize("dt", ["f16", "f64"])
+def test_buffers_are_read_and_written_to_their_end_and_no_further(dir: str, dt: str) -> None:
+    """The same launches over one buffer that is an element shorter are a finding, whichever buffer it is."""
+    problem = Conv.parse("mb1_ic1oc16_ih23kh3", dir=dir, dt=dt)
+    code = driver.compile(driver.build(problem))
+    assert code.object is not None
+    assert verify.run(code).passed
+    inputs = reference.fill(problem)
+    for tensor in problem.tensors:
+        memory = {b.name: np.zeros(b.tensor.bytes, np.uint8) for b in code.record.buffers.values()}
+        memory |= {t.name: reference.pack(t.layout, inputs[t.name]) for t in problem.inputs}
+        memory[tensor.name] = memory[tensor.name][: -reference.numpy_type(tensor.dtype).itemsize]
+        report = targets.get("gfx942").simulate(code.object, code.record.requests(), memory)
+        assert "out-of-bounds" in {finding.kind for finding in report.findings}, tensor.name

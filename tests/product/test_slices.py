@@ -1,0 +1,126 @@
+"""Sums cut in slices: deterministic ones have the same bits in whatever order workgroups run, the others are exact
+where every order is.
+
+The simulator runs the workgroups of a launch in the order in which they are given; here one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from convgen import driver, reference, verify
+from convgen.code import Code
+from convgen.problem import Conv
+
+Inputs = dict[str, npt.NDArray[np.generic]]
+
+PROBLEMS = {
+    "FWD_B": "mb2ic64ih5oc20kh3ph1",
+    "BWD_D": "mb2ic20iw9oc64kw3pw1sw2",
+    "BWD_WB": "mb2ic8oc20ih8kh3ph1",
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_workgroup_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("convgen.backends.amdgpu.sim.simulate"), "BATCH_WAVES", 1)
+
+
+def sliced(dir: str, *, deterministic: bool, dt: str = "f32", slices: int = 4) -> Code:
+    problem = Conv.parse(PROBLEMS[dir], dir=dir, dt=dt, attr_deterministic=deterministic)
+    shape = "16x16x4" if problem.inputs[0].dtype == "f32" else "16x16x16"
+    depth = 16 if problem.inputs[0].dtype == "f32" else 32
+    config = f"tile=32x32x{depth} waves=1x1 mma={shape} slots=2 taps=fused slices={slices}"
+    return driver.compile(driver.build(problem, config=config))
+
+
+def uneven(problem: Conv) -> Inputs:
+    """Values whose sums depend on the order of additions."""
+    random = np.random.default_rng(5)
+    return {t.name: random.standard_normal(t.dims).astype(reference.numpy_type(t.dtype)) for t in problem.inputs}
+
+
+def orders(code: Code) -> Iterator[list[list[int]]]:
+    """Ascending, descending, at random: the workgroups of each launch."""
+    random = np.random.default_rng(9)
+    counts = [prod(launch.grid) for launch in code.record.launches]
+    yield [list(range(count)) for count in counts]
+    yield [list(range(count))[::-1] for count in counts]
+    yield [list(map(int, random.permutation(count))) for count in counts]
+
+
+def results(code: Code, inputs: Inputs, output: str) -> list[bytes]:
+    """The bytes of an output, for each order."""
+    found = []
+    for groups in orders(code):
+        memory, report = verify.execute(code.record, code.object, inputs, groups)
+        assert not report.findings, str(report.findings[0])
+        found.append(memory[output].tobytes())
+    return found
+
+
+def atomics(code: Code) -> int:
+    return code.asm.count("_atomic_")
+
+
+@pytest.mark.parametrize("dir", PROBLEMS)
+@pytest.mark.parametrize("dt", ["f32", "bf16"])
+def test_deterministic_sums_have_the_same_bits_in_every_order(dir: str, dt: str) -> None:
+    code = sliced(dir, deterministic=True, dt=dt)
+    assert code.problem is not None
+    assert isinstance(code.problem, Conv)
+    assert atomics(code) == 0
+    assert max(launch.grid[1] for launch in code.record.launches) == 4
+    for output in code.problem.outputs:
+        assert len(set(results(code, uneven(code.problem), output.name))) == 1
+
+
+@pytest.mark.parametrize("dir", PROBLEMS)
+def test_atomic_sums_depend_on_the_order(dir: str) -> None:
+    """So the orders are different ones, and a deterministic sum that used atomics would be noticed."""
+    code = sliced(dir, deterministic=False)
+    assert isinstance(code.problem, Conv)
+    assert atomics(code) > 0
+    found = results(code, uneven(code.problem), code.problem.outputs[0].name)
+    assert len(set(found)) > 1
+    if dir == "BWD_WB":
+        assert len(set(results(code, uneven(code.problem), "diff_bia"))) == 1
+
+
+@pytest.mark.parametrize("dir", PROBLEMS)
+def test_atomic_sums_of_integers_are_exact_in_every_order(dir: str) -> None:
+    code = sliced(dir, deterministic=False)
+    assert isinstance(code.problem, Conv)
+    inputs = reference.fill(code.problem)
+    (output, *_) = code.problem.outputs
+    right = reference.pack(output.layout, reference.whole(code.problem, inputs, output.name)).tobytes()
+    assert set(results(code, inputs, output.name)) == {right}
+
+
+@pytest.mark.parametrize("dir", PROBLEMS)
+@pytest.mark.parametrize("dt", ["f16", "bf16"])
+def test_outputs_narrower_than_their_sums_take_no_atomics(dir: str, dt: str) -> None:
+    """Adding to them would round again and again."""
+    code = sliced(dir, deterministic=False, dt=dt)
+    assert atomics(code) == 0
+    assert verify.run(code).passed
+
+
+@pytest.mark.parametrize("dir", PROBLEMS)
+@pytest.mark.parametrize("dt", ["f32", "f64", "f16"])
+def test_what_the_chooser_takes_is_deterministic_when_asked(dir: str, dt: str) -> None:
+    """Deep sums of few outputs, which it slices."""
+    descriptor = {
+        "FWD_B": "mb1ic4096iw4oc16kw1",
+        "BWD_D": "mb1ic16iw4oc4096kw1",
+        "BWD_WB": "mb64ic16ih16oc16kh1",
+    }[dir]
+    code = driver.compile(driver.build(Conv.parse(descriptor, dir=dir, dt=dt, attr_deterministic=True)))
+    assert "slices=" in code.config
+    assert atomics(code) == 0
