@@ -33,25 +33,35 @@ _OUTPUTS = {**dict.fromkeys(_INPUTS, ("f16", "bf16", "f32")), "f64": ("f64",)}
 _TILES_M = (16, 32, 64, 128)
 _TILES_N = (16, 32, 64)
 _TILES_K = (16, 32, 64)
-_SLICES = (1, 1, 1, 2, 4)
-_WAVES = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
+_SLICES = (1, 1, 1, 2, 3, 4, 7)
+_WAVES = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 
 
 @st.composite
 def _axis(draw: st.DrawFn, name: str, most: int) -> str:
     """One spatial axis. Output size and padding are free, so right padding may be of any size and sign, windows may
     lie wholly outside the input, and a left padding that is not given is deduced, perhaps negative."""
-    k = draw(st.sampled_from((1, 1, 2, 3, 3, 5)))
+    k, d = draw(st.sampled_from((1, 1, 2, 3, 3, 5, 7))), draw(st.sampled_from((0, 0, 0, 1, 2, 3)))
     fields = {
         "i": draw(st.integers(1, most)),
         "o": draw(st.integers(1, most)),
         "k": k,
-        "s": draw(st.sampled_from((1, 1, 2, 3))),
-        "d": draw(st.sampled_from((0, 0, 1, 2))),
+        "s": draw(st.sampled_from((1, 1, 2, 3, 4))),
+        "d": d,
     }
     if draw(st.integers(0, 4)):
-        fields["p"] = draw(st.integers(0, k + 1))
+        fields["p"] = draw(st.integers(0, k + 1) | st.sampled_from((0, (k - 1) * (d + 1) + 2)))
     return "".join(f"{field}{name}{value}" for field, value in fields.items())
+
+
+@st.composite
+def _strides(draw: st.DrawFn, dims: tuple[int, ...]) -> str:
+    """A stride for each dim, in any order of the dims in memory, with gaps here and there."""
+    strides, reach = [0] * len(dims), 1
+    for dim in draw(st.permutations(range(len(dims)))):
+        strides[dim] = reach + draw(st.sampled_from((0, 0, 0, 1, 3, 8)))
+        reach = strides[dim] * max(1, dims[dim])
+    return "x".join(map(str, strides))
 
 
 def _types(direction: str, inputs: str, output: str) -> str:
@@ -61,26 +71,46 @@ def _types(direction: str, inputs: str, output: str) -> str:
 
 
 @st.composite
-def problems(draw: st.DrawFn, *, most: int = 9, channels: int = 40, directions: tuple[str, ...] = _DIRECTIONS) -> Conv:
-    """An ungrouped problem with at most `most` positions an axis and `channels` channels."""
+def problems(
+    draw: st.DrawFn,
+    *,
+    most: int = 9,
+    channels: int = 40,
+    directions: tuple[str, ...] = _DIRECTIONS,
+    unusual: bool = False,
+) -> Conv:
+    """An ungrouped problem with at most `most` positions an axis and `channels` channels.
+
+    With `unusual`, also no images, weights with a dimension for one group, and strided tensors.
+    """
     sizes = st.integers(1, channels) | st.sampled_from(range(8, channels + 1, 8))
     direction, inputs = draw(st.sampled_from(directions)), draw(st.sampled_from(_INPUTS))
     mb, ic, oc = draw(st.integers(1, 3)), draw(sizes), draw(sizes)
     names = draw(st.sampled_from(("hw", "hw", "hw", "w", "dhw")))
     axes = "".join(draw(_axis(name, most if names != "dhw" else min(most, 4))) for name in names)
     dims = "abcde"[: len(names) + 2]
-    tags = st.just("any") | st.sampled_from(("any", "axb", "abx", *map("".join, permutations(dims))))
-    stag, wtag, dtag = draw(tags), draw(tags), draw(tags)
-    return Conv.parse(
-        f"mb{mb}ic{ic}oc{oc}{axes}",
-        dir=direction,
-        dt=_types(direction, inputs, draw(st.sampled_from(_OUTPUTS[inputs]))),
-        stag=stag,
-        wtag=wtag,
-        dtag=dtag,
-        attr_deterministic=draw(st.booleans()),
-        attr_fpmath=draw(st.sampled_from(("strict", "tf32"))),
-    )
+    tags = st.just("any") | st.sampled_from(("any", "axb", "abx", "xba", *map("".join, permutations(dims))))
+    grouped = ""
+    if unusual:
+        mb = draw(st.sampled_from((0, *[mb] * 15)))
+        grouped = draw(st.sampled_from(("g1", "", "", "")))
+    chosen = {tag: draw(tags) for tag in ("stag", "wtag", "dtag")}
+    if grouped:
+        chosen["wtag"] = draw(st.sampled_from(("any", "abx", "abxc")))
+    knobs = {
+        "dir": direction,
+        "dt": _types(direction, inputs, draw(st.sampled_from(_OUTPUTS[inputs]))),
+        "attr_fpmath": draw(st.sampled_from(("strict", "tf32"))),
+    }
+    deterministic = draw(st.booleans())
+    text = f"{grouped}mb{mb}ic{ic}oc{oc}{axes}"
+    listed = ["", "", ""]
+    if unusual:
+        dense = Conv.parse(text, **knobs)
+        for n, (tag, sizes_of) in enumerate(zip(chosen, (dense.src_dims, dense.wei_dims, dense.dst_dims))):
+            if not draw(st.integers(0, 4)):
+                chosen[tag], listed[n] = "any", draw(_strides(sizes_of))
+    return Conv.parse(text, strides=":".join(listed), attr_deterministic=deterministic, **knobs, **chosen)
 
 
 @cache
@@ -94,6 +124,13 @@ def _shapes(atoms: tuple[MmaAtom, ...]) -> tuple[Config, ...]:
 
 
 @st.composite
+def _reorder(draw: st.DrawFn, problem: Conv) -> tuple[str, ...]:
+    """Inputs to reorder: mostly none."""
+    names = [t.name for t in problem.inputs if t.name != "bia"]
+    return tuple(draw(st.lists(st.sampled_from(names), unique=True))) if not draw(st.integers(0, 3)) else ()
+
+
+@st.composite
 def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Config:
     """A config with small tiles that fits the problem, with at most `work` turns of the K loop over all waves."""
     shapes = st.sampled_from(_shapes(tuple(input_atoms(problem, facts))))
@@ -104,6 +141,7 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
             taps=draw(st.sampled_from(("split", "chunk", "fused"))),
             acc=draw(st.sampled_from("va")),
             slices=draw(st.sampled_from(_SLICES)),
+            reorder=draw(_reorder(problem)),
         )
         try:
             plan = make_plan(problem, config, facts)
@@ -119,8 +157,15 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
 
 @st.composite
 def cases(
-    draw: st.DrawFn, facts: TargetFacts, *, most: int = 9, channels: int = 40, work: int = 40
+    draw: st.DrawFn,
+    facts: TargetFacts,
+    *,
+    most: int = 9,
+    channels: int = 40,
+    work: int = 40,
+    unusual: bool = False,
 ) -> tuple[Conv, Config]:
     """A problem with a config that fits it and needs at most `work` turns of the K loop over all waves."""
-    problem = draw(problems(most=most, channels=channels))
+    problem = draw(problems(most=most, channels=channels, unusual=unusual))
+    assume(not problem.is_empty)
     return problem, draw(configs(problem, facts, work))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 
 import pytest
 from hypothesis import given, note, reject, settings
+from hypothesis import strategies as st
 
 from convgen import driver, verify
 from convgen.backends.target import get
@@ -14,21 +15,25 @@ from convgen.ir.error import UserError
 from convgen.problem import Conv
 from tests.strategies import FIXED, Case, cases, problems
 
-FACTS = get("gfx942").facts
+TARGETS = ("gfx90a", "gfx942", "gfx950")
 
 FEW = settings(FIXED, max_examples=12)
-MANY = settings(FEW, max_examples=150)
+MANY = settings(FEW, max_examples=200)
 
 
-def check(problem: Conv, config: Config | None) -> None:
-    program = driver.build(problem, config=config)
+def check(problem: Conv, target: str, config: Config | None) -> None:
+    if problem.is_empty:
+        with pytest.raises(UserError, match="given the empty problem"):
+            driver.build(problem, target)
+        return
+    program = driver.build(problem, target, config)
     try:
         code = driver.compile(program)
     except UserError as error:  # the plan only estimates registers
         if config is None or "free words" not in str(error):
             raise
         reject()
-    note(f"{problem}\n{code.config}")
+    note(f"{problem}\n{target} {code.config}")
     outcome = verify.run(code)
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
@@ -36,26 +41,89 @@ def check(problem: Conv, config: Config | None) -> None:
 
 
 @FEW
-@given(problems(most=12, channels=64))
-def test_problems(problem: Conv) -> None:
-    check(problem, None)
+@given(problems(most=12, channels=64, unusual=True), st.sampled_from(TARGETS))
+def test_problems(problem: Conv, target: str) -> None:
+    check(problem, target, None)
 
 
-@FEW
-@given(cases(FACTS, work=1000))
-def test_problems_with_configs(case: Case) -> None:
-    check(*case)
+@pytest.mark.parametrize("target", TARGETS)
+def test_problems_with_configs(target: str) -> None:
+    @settings(FEW, max_examples=6)
+    @given(cases(get(target).facts, work=1000, unusual=True))
+    def run(case: Case) -> None:
+        check(case[0], target, case[1])
 
-
-@pytest.mark.sweep
-@MANY
-@given(problems(most=16, channels=96))
-def test_many_problems(problem: Conv) -> None:
-    check(problem, None)
+    run()
 
 
 @pytest.mark.sweep
 @MANY
-@given(cases(FACTS, most=12, work=2000))
-def test_many_problems_with_configs(case: Case) -> None:
-    check(*case)
+@given(problems(most=16, channels=96, unusual=True), st.sampled_from(TARGETS))
+def test_many_problems(problem: Conv, target: str) -> None:
+    check(problem, target, None)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", TARGETS)
+def test_many_problems_with_configs(target: str) -> None:
+    @settings(MANY, max_examples=100)
+    @given(cases(get(target).facts, most=12, work=2000, unusual=True))
+    def run(case: Case) -> None:
+        check(case[0], target, case[1])
+
+    run()
+
+
+def traits(problem: Conv, config: Config) -> set[str]:
+    """What is special about a problem and its config."""
+    axes, types = problem.spatial, {t.dtype for t in problem.tensors}
+    facts = {
+        "no images": problem.mb == 0,
+        "one group": problem.has_groups,
+        "strided": any("x" in tag and tag[0].isdigit() for tag in (problem.stag, problem.wtag, problem.dtag)),
+        "stride and dilation": any(a.s > 1 and a.d for a in axes),
+        "common factor": any(gcd(a.s, a.d + 1) > 1 for a in axes),
+        "stride above kernel": any(a.s > a.k for a in axes),
+        "stride above input": any(a.s > a.i for a in axes),
+        "kernel above input": any(a.k > a.i for a in axes),
+        "padding of the kernel": any(a.p >= a.extent for a in axes),
+        "padding on both sides": any(a.p >= a.extent <= a.pad_r for a in axes),
+        "negative right": any(a.pad_r < 0 for a in axes),
+        "negative left": any(a.p < 0 for a in axes),
+        "deterministic": problem.deterministic,
+        "tf32": problem.fpmath == "tf32" and problem.inputs[0].dtype == "f32",
+        "wider output": types >= {"f16", "f32"},
+        "narrower output": problem.inputs[0].dtype == "f32" and "bf16" in types,
+        "sliced": config.slices > 1,
+        "uneven slices": config.slices == 3,
+        "reordered": bool(config.reorder),
+    }
+    names = {
+        problem.direction.value,
+        f"{problem.ndims - 2}-D",
+        *types,
+        config.taps,
+        config.acc,
+        f"{config.slots} slots",
+    }
+    return names | {name for name, there in facts.items() if there}
+
+
+def test_every_trait_is_drawn() -> None:
+    found: set[str] = set()
+
+    @settings(FIXED, max_examples=400)
+    @given(problems(most=12, channels=64, unusual=True), cases(get("gfx942").facts, most=12, work=2000, unusual=True))
+    def draw(problem: Conv, case: Case) -> None:
+        found.update(traits(*case), traits(problem, case[1]))
+
+    draw()
+    wanted = {
+        *("FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB", "1-D", "2-D", "3-D", "f16", "bf16", "f32", "f64"),
+        *("split", "chunk", "fused", "v", "a", "1 slots", "2 slots", "3 slots"),
+        *("no images", "one group", "strided", "stride and dilation", "common factor", "stride above kernel"),
+        *("stride above input", "kernel above input", "padding of the kernel", "padding on both sides"),
+        *("negative right", "negative left", "deterministic", "tf32", "wider output", "narrower output"),
+        *("sliced", "uneven slices", "reordered"),
+    }
+    assert found == wanted
