@@ -10,7 +10,7 @@ import pytest
 import convgen as cg
 from convgen.backends import target as targets
 
-LAYERS = (  # those whose K loop is not wholly unrolled
+FORWARD = (  # those whose K loop is not wholly unrolled
     "mb32ic3ih224oc64oh112kh7sh2ph3",
     "mb1ic64ih56oc64oh56kh3ph1",
     "mb32ic64ih56oc64oh56kh3ph1",
@@ -21,6 +21,17 @@ LAYERS = (  # those whose K loop is not wholly unrolled
     "mb32ic256ih14oc256oh14kh3ph1",
     "mb32ic512ih7oc2048oh7kh1",
 )
+BACKWARD = (
+    "mb32ic64ih56oc64oh56kh3ph1",
+    "mb32ic128ih56oc128oh28kh3sh2ph1",
+    "mb32ic256ih56oc512oh28kh1sh2",
+    "mb32ic256ih14oc256oh14kh3ph1",
+    "mb32ic512ih7oc2048oh7kh1",
+)
+LAYERS = [
+    *(("FWD_D", layer) for layer in FORWARD),
+    *((direction, layer) for direction in ("BWD_D", "BWD_W") for layer in BACKWARD),
+]
 REGISTERS = re.compile(r"\b([vas])(?:(\d+)|\[(\d+):(\d+)\])(?!\w)|\b(vcc|exec|scc|m0)\b")
 QUOTIENT = re.compile(r"[vs]_mul_hi_")  #: every division by a constant ends in the high half of a product
 
@@ -49,10 +60,10 @@ def invariant(lines: list[str]) -> list[str]:
     return [t for t in vector if not registers(t.partition(",")[2]) & inside]
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_hot_loops_compute_only_what_changes(layer: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("direction", "layer"), LAYERS)
+def test_hot_loops_compute_only_what_changes(direction: str, layer: str, tmp_path: Path) -> None:
     path = tmp_path / "k.s"
-    path.write_text(cg.compile(cg.build(cg.Conv.parse(layer, dir="FWD_D", dt="f16"))).asm)
+    path.write_text(cg.compile(cg.build(cg.Conv.parse(layer, dir=direction, dt="f16"))).asm)
     kernels = targets.analyze(path).kernels
     assert any("_main" in found.name and found.hot.is_loop for found in kernels)
     for found in (found for found in kernels if found.hot.is_loop):

@@ -1,4 +1,4 @@
-"""All listed problems in all directions, types, layouts and targets: one in twenty here, the rest with `./dev test-all`.
+"""All listed problems in all directions, types, layouts and targets: one in twenty here, all with `./dev test-all`.
 
 The whole sweep runs as batches that keep a journal in `.sweep/`: started again, it goes on where it stopped, unless the
 sources have changed meanwhile.
@@ -33,7 +33,7 @@ _PLAN = (
 )
 
 
-def cases(target: str, dt: str, tag: str, step: int) -> list[Conv]:
+def cases(dt: str, tag: str, step: int) -> list[Conv]:
     """The problems of one line of the plan."""
     return [
         attrs.evolve(p, direction=Direction.parse(direction), stag=tag, dtag=tag)
@@ -49,8 +49,8 @@ def is_chosen(target: str, problem: Conv) -> bool:
 
 CHOSEN = [
     pytest.param(target, p, id=f"{target} {p}")
-    for target, *rest in _PLAN
-    for p in cases(target, *rest)
+    for target, dt, tag, step in _PLAN
+    for p in cases(dt, tag, step)
     if is_chosen(target, p)
 ]
 
@@ -79,7 +79,7 @@ def test_all(target: str, dt: str, tag: str, step: int, tmp_path: Path) -> None:
     kept.mkdir(exist_ok=True)
     journal = kept / f"{sources()}-{target}-{dt}-{tag}.jsonl"
     batch = tmp_path / "problems"
-    batch.write_text("".join(f"--reset {p}\n" for p in cases(target, dt, tag, step)))
+    batch.write_text("".join(f"--reset {p}\n" for p in cases(dt, tag, step)))
     # pytest-xdist has a worker on each core already; alone, the batch takes them all.
     jobs = ["--jobs", "1"] if "PYTEST_XDIST_WORKER" in os.environ else []
     run = ["--run", "--run-groups", str(_GROUPS), "--target", target, "--resume", str(journal)]
