@@ -12,13 +12,14 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from convgen import conv, streams, views
+from convgen import streams, views
 from convgen.code import Region
 from convgen.ir.layout import Layout
 from convgen.ir.memory import Dim, Global, TensorDim, View
 from convgen.ir.program import Kernel, Program
 from convgen.matmul import Matmul, Problem
 from convgen.plan import Meeting, Part, Plan
+from convgen.product import kernel_name, product_kernel
 from convgen.streams import Stream
 
 Indices = npt.NDArray[np.int64]
@@ -159,14 +160,14 @@ class _Builder:
         self.shared: list[int] = []  # launches that every product needs
 
     def _stream(self, stream: Stream) -> int:
-        kernel = stream.kernel(conv.kernel_name(self.plan, stream.role), self.plan.facts)
+        kernel = stream.kernel(kernel_name(self.plan, stream.role), self.plan.facts)
         self.launches.append(Launch(kernel, stream.tile, stream.grid, stream.slices))
         return len(self.launches) - 1
 
     def reorders(self) -> None:
         """The kernels that bring inputs into another layout; every tile needs all of their workgroups."""
         for name in self.plan.config.reorder:
-            kernel = conv.kernel_name(self.plan, f"reorder_{name}")
+            kernel = kernel_name(self.plan, f"reorder_{name}")
             made, groups = streams.turn(kernel, *views.reordering(self.problem, name), self.plan.facts)
             self.shared.append(len(self.launches))
             self.launches.append(Launch(made, (1, 1), (1, 1), groups))
@@ -182,7 +183,7 @@ class _Builder:
             used.append(self._stream(streams.fill(result, bias, plan.acc_type, tile, plan.facts, f"begin{tail}")))
         workspace = _Workspace(plan, part) if plan.meeting is Meeting.WORKSPACE else None
         fused = bias if plan.meeting is Meeting.ALONE else None
-        kernel = conv.product_kernel(plan, part, workspace.slices if workspace else result, fused, f"main{tail}")
+        kernel = product_kernel(plan, part, workspace.slices if workspace else result, fused, f"main{tail}")
         used.append(len(self.launches))
         self.launches.append(Launch(kernel, tile, part.grid, plan.config.slices))
         if workspace:

@@ -333,6 +333,16 @@ def _owners(op: MmaTile) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     return atom.a.owner({"i": i, "k": k})[1:], atom.b.owner({"j": j, "k": kb})[1:]
 
 
+def _ten_bits(data: Array) -> Array:
+    """f32 without the mantissa bits that xf32 lacks; what is not a number stays so."""
+    cut: Array = (data.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isnan(data), data, cut)
+
+
+#: What a matrix instruction makes of its inputs first, by `MmaAtom.rounds_to`.
+_INPUTS: dict[str, Callable[[Array], Array]] = {"": lambda data: data, "xf32": _ten_bits}
+
+
 def _mma(ev: Evaluator, e: x.Mma) -> Value:
     """Each instruction adds exact products to the accumulator: one float64 (or wrapping integer) sum, rounded once."""
     op: MmaTile = e.op
@@ -347,8 +357,9 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
         return data.reshape(ev.width, tiles, op.steps, -1).transpose(1, 2, 0, 3)[:, :, lane, reg]
 
     acc, a, b = ev(e.acc), ev(e.a), ev(e.b)
-    left = operand(a.data, op.tiles_i, a_lane, a_reg).astype(wide)
-    right = operand(b.data, op.tiles_j, b_lane, b_reg).astype(wide)
+    cut = _INPUTS[atom.rounds_to]
+    left = operand(cut(a.data), op.tiles_i, a_lane, a_reg).astype(wide)
+    right = operand(cut(b.data), op.tiles_j, b_lane, b_reg).astype(wide)
     total = acc.data.reshape(ev.width, op.tiles_j, op.tiles_i, -1).transpose(1, 2, 0, 3)  # [tj, ti, lane, register]
     with np.errstate(all="ignore"):
         for step in range(op.steps):

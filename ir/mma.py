@@ -27,7 +27,7 @@ class MmaAtom:
     b: Fragment
     d: Fragment
     passes: int
-    rounds_to: str = ""  #: the type to which the inputs are rounded first, if they are
+    rounds_to: str = ""  #: the type to which the inputs are cut first, if they are: "xf32" keeps ten mantissa bits
 
 
 def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import ml_dtypes
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from convgen.ir.expr import (
     eq,
     select,
     var,
+    zeros,
 )
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.interp import InterpError, interpret
@@ -84,6 +86,16 @@ def test_mma_multiplies_through_shared_tiles(tile: MmaTile) -> None:
     interpret(k.done(), memory)
     expected = a.astype(np.int64) @ b.astype(np.int64).T
     assert np.array_equal(memory["c"].view(acc.numpy).reshape(m, n), expected)
+
+
+@pytest.mark.parametrize(("rounds_to", "sum_"), [("", 16 * (1 + 2.0**-20)), ("xf32", 16.0)])
+def test_an_mma_may_cut_its_inputs(rounds_to: str, sum_: float) -> None:
+    tile = MmaTile(attrs.evolve(atom(f32), rounds_to=rounds_to), 1, 1, 1)
+    acc, a, b = (zeros(tile.acc_type), *(var(n, vector(f32, 4)) for n in "ab"))
+    ev = Evaluator(64)
+    ev.env[a] = Value(np.full((64, 4), 1 + 2.0**-20, np.float32))
+    ev.env[b] = Value(np.ones((64, 4), np.float32))
+    assert (ev(Mma(tile, acc, a, b)).data == np.float32(sum_)).all()
 
 
 def test_an_mma_rounds_once_per_instruction() -> None:
