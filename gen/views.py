@@ -323,6 +323,15 @@ class _Phase:
         first = self._first_q * self.axis.s + self.residue - self.axis.p
         return max(0, -(-(self.axis.i - first) // self.axis.s))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether its sums are of nothing: it has no positions or no taps, or all of them lead outside diff_dst."""
+        if self.first_tap is None or not self.positions:
+            return True
+        taps, _, _, diff_dst = self.coordinates()
+        (_, growth), start = diff_dst.terms[1], diff_dst.const
+        return start >= self.axis.o or start + self.positions - 1 + (taps - 1) * growth < 0
+
     def coordinates(self) -> tuple[int, TensorDim, TensorDim, TensorDim]:
         """Taps, and the coordinates along this axis of diff_src, of the weights and of diff_dst."""
         a, first, g = self.axis, self.first_tap, gcd(self.axis.d + 1, self.axis.s)
@@ -341,12 +350,12 @@ class _Phase:
 
 
 def _backward_data(problem: Conv) -> Iterator[_Contraction]:
-    """A product for each combination of stride phases that has positions and taps."""
+    """A product for each combination of stride phases that has something to sum."""
     axes = _axes(problem)
     images = _same("mb", problem.mb)
     for residues in combinations(*(range(a.s) for _, a in axes)):
         phases = [_Phase(a, n, r) for (n, a), r in zip(axes, residues)]
-        if any(p.first_tap is None or not p.positions for p in phases):
+        if any(p.is_empty for p in phases):
             continue
         taps, diff_src, wei, diff_dst = zip(*(p.coordinates() for p in phases))
         role = "".join(f"{p.name}{p.residue}" for p in phases if p.axis.s > 1)
