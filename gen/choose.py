@@ -78,11 +78,11 @@ def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
     """All configs worth trying, best first, ending in the always-valid one."""
     atoms = input_atoms(problem, facts)
     found = [
-        Candidate(_score(shape, config, atom, facts) + clocks, config)
+        attrs.evolve(c, score=c.score + clocks) if clocks else c
         for moved, clocks in _reorders(problem, facts)
         for shape in _shapes(problem, moved)
         for atom in atoms
-        for config in _configs(shape, atom, facts, moved)
+        for c in _scored(shape, atom, facts, moved)
     ]
     return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(atoms))]
 
@@ -122,7 +122,8 @@ def last_resort(atoms: list[MmaAtom]) -> Config:
     return Config((32, 32, 16), (1, 1), (atom.rows, atom.cols, atom.k), 1, "split", "v")
 
 
-def _configs(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Config]:
+def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Candidate]:
+    """The configs that come out even and whose tiles fit shared memory, with their scores."""
     elem, mma = atom.ab.bytes, (atom.rows, atom.cols, atom.k)
     chunk = CHUNK_BYTES // elem
     modes = ["split"] if shape.inner % _TILE_K[-1] == 0 else ["split", "fused"]
@@ -132,13 +133,15 @@ def _configs(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str,
         copied = facts.subgroup_size * wm * wn * chunk // k  # rows that all lanes copy in one round
         if m % (wm * atom.cols) or n % (wn * atom.rows) or k % atom.k or m % copied or n % copied:
             continue
-        acc = m * n * atom.acc.bytes // (4 * wm * wn * facts.subgroup_size)
-        bank = "v" if acc <= 64 else "a"
+        work = _work(shape, (m, n, k), (wm, wn), atom, facts)
+        bank = "v" if work.accumulators <= 64 else "a"
         for taps in modes:
-            slices = _slices(shape, (m, n), _blocks(shape, taps, k, elem), facts)
+            blocks = _blocks(shape, taps, k, elem)
+            slices = _slices(shape, (m, n), blocks, facts)
             for slots in (2, 3, 1):
-                if (m + n) * k * elem * slots <= facts.shared_bytes:
-                    yield Config((m, n, k), (wm, wn), mma, slots, taps, bank, slices, moved)
+                if work.slot_bytes * slots <= facts.shared_bytes:
+                    config = Config((m, n, k), (wm, wn), mma, slots, taps, bank, slices, moved)
+                    yield Candidate(_score(shape, config, work, -(-blocks // slices), atom, facts), config)
 
 
 def _blocks(shape: _Shape, taps: str, tile_k: int, elem_bytes: int) -> int:
@@ -154,14 +157,50 @@ def _slices(shape: _Shape, tile: tuple[int, int], blocks: int, facts: TargetFact
     return 1 << max(1, wanted).bit_length() - 1
 
 
-def _score(shape: _Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> float:
+@attrs.frozen
+class _Work:
+    """What one K block of one workgroup takes of each unit that it has to itself, in clocks, and of the rest."""
+
+    matrix: float
+    shared: float
+    moved: float
+    messages: float  #: issue of the loads, before what finding their places costs
+    slot_bytes: int  #: shared memory of one slot
+    accumulators: int  #: registers of a lane
+    registers: int  #: of a lane, accumulators included, roughly
+    waves: int
+
+
+def _work(
+    shape: _Shape, tile: tuple[int, int, int], waves: tuple[int, int], atom: MmaAtom, facts: TargetFacts
+) -> _Work:
+    (m, n, k), (waves_m, waves_n), elem = tile, waves, atom.ab.bytes
+    count, lanes = waves_m * waves_n, facts.subgroup_size
+    simds = min(count, _SIMDS)
+    copied = (m + n) * k * elem
+    loads = sum(load.messages(rows, k, lanes * count, elem) for load, rows in ((shape.load_m, m), (shape.load_n, n)))
+    accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
+    fragments = 2 * (m // waves_m + n // waves_n) * k * elem // (4 * lanes)
+    return _Work(
+        matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 / simds,
+        shared=((n * waves_m + m * waves_n) * k * elem + copied) / _LDS_BYTES_PER_CLOCK,
+        moved=copied / _GLOBAL_BYTES_PER_CLOCK,
+        messages=loads * _MESSAGE_CLOCKS * count / simds,
+        slot_bytes=copied,
+        accumulators=accumulators,
+        registers=accumulators + fragments + copied // (4 * lanes * count) + _OTHER_REGISTERS,
+        waves=count,
+    )
+
+
+def _score(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaAtom, facts: TargetFacts) -> float:
     """Clocks of the launch: rounds of as many workgroups as a unit holds, each a fixed part and its K blocks."""
-    m, n, k = config.tile
-    k_blocks = -(-_blocks(shape, config.taps, k, atom.ab.bytes) // config.slices)
-    block = _block_clocks(config, atom, facts, shape)
-    tiles = -(-shape.m // m) * -(-shape.n // n) * config.slices
+    block = _block_clocks(shape, config, work, atom)
+    tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1]) * config.slices
     a_unit = -(-tiles // facts.compute_units)
-    together = max(1, min(a_unit, _residents(config, atom, facts)))
+    by_registers = (facts.registers + facts.accumulators) // work.registers * _SIMDS // work.waves
+    residents = min(facts.shared_bytes // (work.slot_bytes * config.slots), by_registers)
+    together = max(1, min(a_unit, residents))
     # Blocks follow one another no faster than loads return: as many as there are slots are in flight.
     pace = max(block * together, _LATENCY_CLOCKS / config.slots)
     # Fewer, fuller tiles win ties.
@@ -172,32 +211,11 @@ def _score(shape: _Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> 
     return shape.parts * (launch + _LAUNCH_CLOCKS + traffic / (facts.compute_units * _STREAM_BYTES_PER_CLOCK))
 
 
-def _block_clocks(config: Config, atom: MmaAtom, facts: TargetFacts, shape: _Shape) -> float:
+def _block_clocks(shape: _Shape, config: Config, work: _Work, atom: MmaAtom) -> float:
     """One K block of one workgroup that has a compute unit to itself, its loads in time."""
-    m, n, k = config.tile
-    elem, simds = atom.ab.bytes, min(config.waves[0] * config.waves[1], _SIMDS)
-    copied = (m + n) * k * elem
-    matrix = (m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 / simds
-    read = (n * config.waves[0] + m * config.waves[1]) * k * elem
-    shared = (read + copied) / _LDS_BYTES_PER_CLOCK
-    moved = copied / _GLOBAL_BYTES_PER_CLOCK
-    lanes = facts.subgroup_size * config.waves[0] * config.waves[1]
-    messages = sum(load.messages(rows, k, lanes, elem) for load, rows in ((shape.load_m, m), (shape.load_n, n)))
-    whole = config.taps == "chunk" or shape.inner % (CHUNK_BYTES // elem) == 0
+    whole = config.taps == "chunk" or shape.inner % (CHUNK_BYTES // atom.ab.bytes) == 0
     decode = 1.0 if config.taps == "split" else _CHUNK_DECODE if whole else _ELEMENT_DECODE
-    issue = messages * _MESSAGE_CLOCKS * decode * (lanes / facts.subgroup_size / simds)
-    serial = _BARRIER_CLOCKS if config.slots > 1 else _BARRIER_CLOCKS + 0.5 * shared + 128
-    return max(matrix, shared, moved, issue) + serial + 0.1 * (matrix + shared + moved + issue)
-
-
-def _residents(config: Config, atom: MmaAtom, facts: TargetFacts) -> int:
-    """Workgroups that fit on a compute unit together, by shared memory and registers (roughly)."""
-    m, n, k = config.tile
-    waves = config.waves[0] * config.waves[1]
-    lds = (m + n) * k * atom.ab.bytes * config.slots
-    wave_m, wave_n = m // config.waves[0], n // config.waves[1]
-    fragments = 2 * (wave_m + wave_n) * k * atom.ab.bytes // (4 * facts.subgroup_size)
-    copies = (m + n) * k * atom.ab.bytes // (4 * facts.subgroup_size * waves)
-    registers = wave_m * wave_n // facts.subgroup_size + fragments + copies + _OTHER_REGISTERS
-    by_registers = (facts.registers + facts.accumulators) // registers * _SIMDS // waves
-    return min(facts.shared_bytes // lds, by_registers)
+    issue = work.messages * decode
+    serial = _BARRIER_CLOCKS if config.slots > 1 else _BARRIER_CLOCKS + 0.5 * work.shared + 128
+    every = work.matrix, work.shared, work.moved, issue
+    return max(every) + serial + 0.1 * sum(every)
