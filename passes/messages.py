@@ -122,15 +122,20 @@ class GlobalPlanner:
             return Surface(memory, const(base, s64), const(memory.bytes - base))
         outer = self.view.axes[self.far][0]
         inner = self.view.extent(self.far) // outer.padded
-        span = min(outer.size, (self.layout.extent(self.layout.dims[self.far]) + inner - 2) // inner + 1)
-        if span * outer.stride - base > self.facts.surface_max:
+        others = (d for axis, dims in enumerate(self.view.axes) if axis != self.far for d in dims)
+        reach = sum((d.size - 1) * d.stride for d in others) + max(base, 0)
+        span = (self.layout.extent(self.layout.dims[self.far]) + inner - 2) // inner + 1 - (-reach // outer.stride)
+        units, rest = divmod(memory.bytes, outer.stride)
+        span = min(units, span)
+        if span * outer.stride + rest - base > self.facts.surface_max:
             raise Unsupported(
                 f"given {memory.name} of which one tile spans {span * outer.stride} bytes, "
                 f"wanted at most {self.facts.surface_max}"
             )
+        # From where the tile begins to where it ends, other axes included, or to the end of the buffer.
         shift = self.origin.to(s64) * const(outer.stride, s64) + const(base, s64)
-        left = minimum(maximum(const(outer.size) - self.origin, 0), span)
-        return Surface(memory, shift, left * outer.stride + const(-base))
+        left = minimum(maximum(const(units) - self.origin, 0), span)
+        return Surface(memory, shift, left * outer.stride + const(rest - base))
 
     # ------------------------------------------------------------ positions
 
@@ -258,11 +263,9 @@ class GlobalPlanner:
         last = self.view.memory.bytes - self.view.base
         for axis, dims in enumerate(self.view.axes):
             for i, d in enumerate(dims):
-                value = positions[d.name].value
                 if i and d.size == d.padded:
                     continue  # a remainder
-                if axis == self.far and i == 0 and self.origin is not None:
-                    value = value + self.origin
+                value = self._absolute(d.name, positions)
                 if self.bounds(value)[1] < d.size:
                     continue
                 # Past the end of the buffer by the varying offset alone: soffset may not take part in the check.
@@ -271,11 +274,17 @@ class GlobalPlanner:
                 if not shows:
                     yield d, value
 
+    def _absolute(self, name: str, positions: dict[str, _Position]) -> Expr:
+        """The position along a dim, counted from the view's start and not from where the surface begins."""
+        value = positions[name].value
+        rebased = self.origin is not None and name == self.view.axes[self.far][0].name
+        return value + self.origin if rebased and self.origin is not None else value
+
     def _coordinate(self, terms: Sequence[tuple[str, int]], start: int, positions: dict[str, _Position]) -> Expr:
         total: Expr = const(start)
         for name, coef in terms:
             if name in positions:
-                total = _add(total, _scale(positions[name].value, coef))
+                total = _add(total, _scale(self._absolute(name, positions), coef))
         return total
 
     def _tap(self, halo: Halo, positions: dict[str, _Position]) -> tuple[LinearDim, int] | None:

@@ -42,6 +42,7 @@ _ROLES: dict[type[Stmt], dict[str, str]] = {
     SharedWrite: {"address": "write_address"},
 }
 
+_WORD_BITS = 32
 _LEAVES = (Const, Var, Lane)
 
 #: The name of a part of a larger expression; the text does not comment on these.
@@ -132,6 +133,8 @@ class _Placer:
         if isinstance(e, Surface):
             return True
         if isinstance(e, _LEAVES) or not isinstance(e.type, Type):
+            return False
+        if e.type.is_int and e.type.bits > _WORD_BITS:  # only surfaces have such, and they are bound whole
             return False
         if isinstance(e, Cast) and e.type.is_int and e.a.type.elem.is_int and e.type.bits == e.a.type.bits:
             return False
