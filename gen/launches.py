@@ -166,7 +166,7 @@ class _Builder:
 
     def reorders(self) -> None:
         """The kernels that bring inputs into another layout; every tile needs all of their workgroups."""
-        for name in self.plan.config.reorder:
+        for name in self.plan.config.reorder if self.plan.parts else ():
             kernel = kernel_name(self.plan, f"reorder_{name}")
             made, groups = streams.turn(kernel, *views.reordering(self.problem, name), self.plan.facts)
             self.shared.append(len(self.launches))

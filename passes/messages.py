@@ -167,7 +167,9 @@ class GlobalPlanner:
     def _rebased(self, axis: int, dim: LinearDim, at: _Position) -> _Position:
         if axis != self.far or self.origin is None:
             return at
-        return _Position(at.uniform, at.varying - self.origin, at.const)
+        if at.varying is ZERO or at.uniform is not ZERO:  # only the varying offset is checked: it may not be negative
+            return _Position(at.uniform - self.origin, at.varying, at.const)
+        return _Position(ZERO, at.varying - self.origin, at.const)
 
     # ------------------------------------------------------------ messages
 
