@@ -263,7 +263,7 @@ class GlobalPlanner:
     def _overruns(self, positions: dict[str, _Position]) -> Iterator[tuple[LinearDim, Expr]]:
         """The dims that may leave their range and whose offsets would not show it, with their positions."""
         last = self.view.memory.bytes - self.view.base
-        for axis, dims in enumerate(self.view.axes):
+        for dims in self.view.axes:
             for i, d in enumerate(dims):
                 if i and d.size == d.padded:
                     continue  # a remainder
