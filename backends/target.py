@@ -43,10 +43,10 @@ class Target(Protocol):
     text_suffix: str
     object_suffix: str
 
-    def emit(self, kernel: Kernel, header: Sequence[str] = (), *, debug: bool = False) -> Emitted:
+    def emit(self, kernel: Kernel, header: Sequence[str] = (), *, debug: int = 0) -> Emitted:
         """Select, schedule, allocate, place waits and print a message-level kernel. Raises DoesNotFit.
 
-        With `debug`, the text carries line information into the kernel's IR.
+        `debug` numbers the kernel within its module, from 1: the text then carries line information into its IR.
         """
 
     def module(self, kernels: Sequence[Emitted]) -> str:

@@ -203,7 +203,7 @@ def _compile(program: Program) -> Code:
     stages = dict(program.stages)
     target = program.target
     with compiling():
-        emitted = [_emit(program, kernel, stages) for kernel in program.ir.kernels]
+        emitted = [_emit(program, number, stages) for number in range(len(program.ir.kernels))]
     if program.attempt is not None:
         _tell(program.options, attrs.evolve(program.attempt, actual=_most_registers(emitted)))
     text = target.module(emitted)
@@ -230,8 +230,8 @@ def _most_registers(emitted: Sequence[Emitted]) -> dict[str, int]:
     return {name: max(e.registers.get(name, 0) for e in emitted) for name in classes}
 
 
-def _emit(program: Program, kernel: Kernel, stages: dict[str, float]) -> Emitted:
-    options = program.options
+def _emit(program: Program, number: int, stages: dict[str, float]) -> Emitted:
+    options, kernel = program.options, program.ir.kernels[number]
 
     def observe(p: pipeline.Pass, before: Kernel, after: Kernel, seconds: float) -> None:
         stages[p.name] = stages.get(p.name, 0.0) + seconds
@@ -244,7 +244,7 @@ def _emit(program: Program, kernel: Kernel, stages: dict[str, float]) -> Emitted
     lowered = pipeline.run(kernel, program.target.facts, options.disable, observe, passed)
     header = [f"{kernel.name}: convgen for {program.target.facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
-    made = program.target.emit(lowered, header, debug=options.debug)
+    made = program.target.emit(lowered, header, debug=number + 1 if options.debug else 0)
     for stage, seconds in made.stages.items():
         stages[stage] = stages.get(stage, 0.0) + seconds
     return made

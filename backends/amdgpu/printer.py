@@ -43,20 +43,20 @@ class Resources:
         return self.accum_offset + self.agpr if self.agpr else max(1, self.vgpr)
 
 
-def function_text(function: Function, physical: Physical, listing: str | None = None) -> Iterator[str]:
-    """The body, one line an instruction; with the name of an IR listing, `.loc` lines lead into it."""
+def function_text(function: Function, physical: Physical, debug: int = 0, listing: str = "") -> Iterator[str]:
+    """The body, one line an instruction; with `debug`, `.loc` lines lead into file `debug`, the IR listing."""
     symbol = function.name
     at = 0
-    if listing is not None:
-        yield f'    .file 1 "{listing}"'
+    if debug:
+        yield f'    .file {debug} "{listing}"'
     yield f"{symbol}:"
     for index, block in enumerate(function.blocks):
         if index:
             yield f"{_label(symbol, block.label)}:" + (f"  // {block.comment}" if block.comment else "")
         for i in block.instructions:
-            if listing is not None and i.line not in (0, at):
+            if debug and i.line not in (0, at):
                 at = i.line
-                yield f"    .loc 1 {at}"
+                yield f"    .loc {debug} {at}"
             yield _line(i, symbol, physical)
 
 

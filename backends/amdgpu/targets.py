@@ -46,7 +46,7 @@ class AmdTarget:
         self.facts = FACTS[name]
         self._notes: dict[str, tuple[Kernel, printer.Resources, Sequence[tuple[str, int, int]]]] = {}
 
-    def emit(self, kernel: Kernel, header: Sequence[str] = (), *, debug: bool = False) -> Emitted:
+    def emit(self, kernel: Kernel, header: Sequence[str] = (), *, debug: int = 0) -> Emitted:
         """A message-level kernel as text; DoesNotFit if registers do not suffice."""
         stages: dict[str, float] = {}
 
@@ -81,7 +81,7 @@ class AmdTarget:
         maps = ["registers:", *(f"  {line}" for line in printer.register_map(allocation))]
         if kernel.shared:
             maps += ["LDS:", *(f"  {line}" for line in printer.lds_map(kernel))]
-        body = printer.function_text(function, physical, f"{kernel.name}.ir" if debug else None)
+        body = printer.function_text(function, physical, debug, f"{kernel.name}.ir")
         text = timed("print", lambda: printer.kernel_text(kernel, header, body, maps, r))
         self._notes[kernel.name] = (kernel, r, arguments)
         registers = {"vgpr": r.vgpr, "agpr": r.agpr, "sgpr": r.sgpr}

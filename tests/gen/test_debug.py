@@ -33,6 +33,14 @@ def test_lines_lead_into_the_listing(tmp_path: Path) -> None:
     assert any("mma." in listing[n - 1] for n in lines)
 
 
+def test_each_kernel_has_a_listing_of_its_own(tmp_path: Path) -> None:
+    assert main(["conv", "mb1ic8oc8ih6kh3ph1sh2", "--dir", "BWD_D", "--dt", "f16", "-o", f"{tmp_path}/k", "-g"]) == 0
+    text = (tmp_path / "k.s").read_text()
+    files = re.findall(r'\.file (\d+) "(.*)"', text)
+    assert [int(number) for number, _ in files] == [1, 2, 3, 4]
+    assert all((tmp_path / name).exists() for _, name in files)
+
+
 def test_the_code_is_the_same(tmp_path: Path) -> None:
     assert instructions(generate(tmp_path, "-g")) == instructions(generate(tmp_path))
 
