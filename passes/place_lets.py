@@ -135,6 +135,8 @@ class _Placer:
             return False
         if isinstance(e, Cast) and e.type.is_int and e.a.type.elem.is_int and e.type.bits == e.a.type.bits:
             return False
+        if e.type.is_int and e.type.bits == 64:
+            return False  # part of a surface's shift: only all of it has registers
         in_flag = isinstance(e, (Comparison, Not)) and e.type.is_bool and self.uniform(e)
         return not in_flag
 
