@@ -91,8 +91,7 @@ class GlobalPlanner:
         """
         self.view, self.layout, self.facts, self.bounds, self.steady = view, layout, facts, bounds, steady
         self.coords = tuple(coords)
-        forward = [0 if dims[0].reversed else dims[0].stride for dims in view.axes]
-        self.far = forward.index(max(forward))
+        self.far = min(range(len(view.axes)), key=lambda n: (not self._moves(n), self._reach(n)))
         self.origin = self._rebase()
         self.multiples = tuple(divisor(c, values) for c in coords)
         self.lane_part = _sum_parts(layout.partial(Space.SUBGROUP, subgroup), layout.partial(Space.LANE, Lane()))
@@ -116,26 +115,35 @@ class GlobalPlanner:
             position = position // d.padded
         return position
 
+    def _moves(self, axis: int) -> bool:
+        """Whether a surface can begin further on with the first dimension of an axis."""
+        outer = self.view.axes[axis][0]
+        return not outer.reversed and outer.stride > 0
+
+    def _reach(self, axis: int) -> int:
+        """The bytes that a tile spans at most, from where it begins along the first dimension of an axis."""
+        outer, tile = self.view.axes[axis][0], self.layout.extent(self.layout.dims[axis])
+        inner = self.view.extent(axis) // outer.padded
+        span = min(outer.size, (tile + inner - 2) // inner + 1)
+        others = sum((d.size - 1) * d.stride for dims in self.view.axes for d in dims if d is not outer)
+        return (span - 1) * outer.stride + others + self.view.memory.elem.bytes
+
     def _surface(self) -> Surface:
         memory, base = self.view.memory, self.view.base
         if self.origin is None:
             return Surface(memory, const(base, s64), const(memory.bytes - base))
-        outer = self.view.axes[self.far][0]
-        inner = self.view.extent(self.far) // outer.padded
-        others = (d for axis, dims in enumerate(self.view.axes) if axis != self.far for d in dims)
-        reach = sum((d.size - 1) * d.stride for d in others) + max(base, 0)
-        span = (self.layout.extent(self.layout.dims[self.far]) + inner - 2) // inner + 1 - (-reach // outer.stride)
-        units, rest = divmod(memory.bytes, outer.stride)
-        span = min(units, span)
-        if span * outer.stride + rest - base > self.facts.surface_max:
+        outer, reach = self.view.axes[self.far][0], self._reach(self.far)
+        step = outer.stride if self._moves(self.far) else memory.bytes
+        rows, rest = divmod(memory.bytes - base, step)
+        fitting = (self.facts.surface_max - rest) // step
+        if fitting * step + rest < reach or step != outer.stride:
             raise Unsupported(
-                f"given {memory.name} of which one tile spans {span * outer.stride} bytes, "
-                f"wanted at most {self.facts.surface_max}"
+                f"given {memory.name} of which one tile spans {reach} bytes, wanted at most {fitting * step + rest}"
             )
-        # From where the tile begins to where it ends, other axes included, or to the end of the buffer.
+        # To the end of the buffer or as far as a surface goes: what the tile may not touch is masked.
         shift = self.origin.to(s64) * const(outer.stride, s64) + const(base, s64)
-        left = minimum(maximum(const(units) - self.origin, 0), span)
-        return Surface(memory, shift, left * outer.stride + const(rest - base))
+        left = minimum(maximum(const(rows) - self.origin, 0), fitting)
+        return Surface(memory, shift, left * outer.stride + const(rest))
 
     # ------------------------------------------------------------ positions
 
@@ -146,7 +154,7 @@ class GlobalPlanner:
         lanes, fixed = self.lane_part[name], self.layout.partial(Space.REGISTER, register)[name]
         tile = self.layout.extent(name)
         if len(dims) == 1:
-            return {dims[0].name: self._rebased(axis, dims[0], _Position(start, lanes, fixed))}
+            return {dims[0].name: _Position(start, lanes, fixed)}
         inner = dims[-1]
         out: dict[str, _Position] = {}
         if inner.padded % tile == 0 and self.multiples[axis] % tile == 0:  # the tile lies within one run of `inner`
@@ -161,15 +169,8 @@ class GlobalPlanner:
         for d in dims[-2:0:-1]:
             out[d.name] = _place(rest % d.padded, varying)
             rest = rest // d.padded
-        out[dims[0].name] = self._rebased(axis, dims[0], _place(rest, varying))
+        out[dims[0].name] = _place(rest, varying)
         return out
-
-    def _rebased(self, axis: int, dim: LinearDim, at: _Position) -> _Position:
-        if axis != self.far or self.origin is None:
-            return at
-        if at.varying is ZERO or at.uniform is not ZERO:  # only the varying offset is checked: it may not be negative
-            return _Position(at.uniform - self.origin, at.varying, at.const)
-        return _Position(ZERO, at.varying - self.origin, at.const)
 
     # ------------------------------------------------------------ messages
 
@@ -203,6 +204,8 @@ class GlobalPlanner:
         for dims in self.view.axes:
             for d in dims:
                 at = self._reversed(d, positions[d.name]) if d.reversed else positions[d.name]
+                if self.origin is not None and d is self.view.axes[self.far][0]:
+                    at = self._from_origin(at, self.origin)
                 varying = _add(varying, _scale(at.varying, d.stride))
                 if self._is_steady(at.uniform):
                     varying = _add(varying, _scale(at.uniform, d.stride))
@@ -210,6 +213,12 @@ class GlobalPlanner:
                     uniform = _add(uniform, _scale(at.uniform, d.stride))
                 imm += at.const * d.stride
         return varying, uniform, imm
+
+    def _from_origin(self, at: _Position, origin: Expr) -> _Position:
+        """The position counted from where the surface begins. No part may be negative: the varying one is checked."""
+        if at.uniform is ZERO:
+            return _Position(ZERO, at.varying - origin, at.const)
+        return _Position(at.uniform - origin, at.varying, at.const)
 
     def _reversed(self, dim: LinearDim, at: _Position) -> _Position:
         """The position counted from the other end, where memory begins; never below, for an offset must not wrap.
@@ -265,9 +274,9 @@ class GlobalPlanner:
         last = self.view.memory.bytes - self.view.base
         for dims in self.view.axes:
             for i, d in enumerate(dims):
+                value = positions[d.name].value
                 if i and d.size == d.padded:
                     continue  # a remainder
-                value = self._absolute(d.name, positions)
                 if self.bounds(value)[1] < d.size:
                     continue
                 # Past the end of the buffer by the varying offset alone: soffset may not take part in the check.
@@ -276,17 +285,11 @@ class GlobalPlanner:
                 if not shows:
                     yield d, value
 
-    def _absolute(self, name: str, positions: dict[str, _Position]) -> Expr:
-        """The position along a dim, counted from the view's start and not from where the surface begins."""
-        value = positions[name].value
-        rebased = self.origin is not None and name == self.view.axes[self.far][0].name
-        return value + self.origin if rebased and self.origin is not None else value
-
     def _coordinate(self, terms: Sequence[tuple[str, int]], start: int, positions: dict[str, _Position]) -> Expr:
         total: Expr = const(start)
         for name, coef in terms:
             if name in positions:
-                total = _add(total, _scale(self._absolute(name, positions), coef))
+                total = _add(total, _scale(positions[name].value, coef))
         return total
 
     def _tap(self, halo: Halo, positions: dict[str, _Position]) -> tuple[LinearDim, int] | None:

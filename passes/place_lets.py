@@ -42,7 +42,6 @@ _ROLES: dict[type[Stmt], dict[str, str]] = {
     SharedWrite: {"address": "write_address"},
 }
 
-_WORD_BITS = 32
 _LEAVES = (Const, Var, Lane)
 
 #: The name of a part of a larger expression; the text does not comment on these.
@@ -134,10 +133,10 @@ class _Placer:
             return True
         if isinstance(e, _LEAVES) or not isinstance(e.type, Type):
             return False
-        if e.type.is_int and e.type.bits > _WORD_BITS:  # only surfaces have such, and they are bound whole
-            return False
         if isinstance(e, Cast) and e.type.is_int and e.a.type.elem.is_int and e.type.bits == e.a.type.bits:
             return False
+        if e.type.is_int and e.type.bits == 64:
+            return False  # part of a surface's shift: only all of it has registers
         in_flag = isinstance(e, (Comparison, Not)) and e.type.is_bool and self.uniform(e)
         return not in_flag
 
