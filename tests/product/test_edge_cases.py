@@ -184,6 +184,15 @@ def test_backward_weights_count_positions_and_bias_gradients_count_once(
     assert np.array_equal(diff_wei, np.broadcast_to(problem.mb * counted(problem, 2), diff_wei.shape))
 
 
+@pytest.mark.parametrize("descriptor", ["mb2ic1ih40oc256kh1", "mb1ic1iw40001oc7kw1"])
+def test_bias_gradients_are_summed_in_slices_of_their_own(descriptor: str) -> None:
+    problem = Conv.parse(descriptor, dir="BWD_WB", dt="f16")
+    code = driver.compile(driver.build(problem))
+    grids = {launch.kernel.rpartition("bias_")[2]: launch.grid for launch in code.record.launches}
+    assert grids["0"][1] > 1
+    assert_right(problem)
+
+
 @pytest.mark.parametrize("bias_of", ["FWD_B", "FWD_D"])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_slices_add_one_bias(bias_of: str, deterministic: bool) -> None:
