@@ -177,7 +177,11 @@ def journal() -> list[str]:
     return Path("j").read_text().split("\n")[:-1] if Path("j").exists() else []
 
 
-def start(*options: str, problems: int = 6, **streams: Any) -> subprocess.Popen[str]:
+#: Problems of a batch that is to be caught in the middle, even where the test gets no turn for a while.
+MANY = 24
+
+
+def start(*options: str, problems: int = MANY, **streams: Any) -> subprocess.Popen[str]:
     """A batch of its own, in a process group of its own."""
     Path("file").write_text(KNOBS + "\n".join(f"mb{n + 1}ic16ih12oc16kh3ph1" for n in range(problems)))
     command = [*PROGRAM, "--run", "--resume", "j", *options]
@@ -192,14 +196,14 @@ def test_resume_after_a_kill() -> None:
         process.kill()
     assert process.returncode == -signal.SIGKILL
     done = len(journal())
-    assert 2 <= done < 6
+    assert 2 <= done < MANY
     with open("j", "a") as file:
         file.write('{"key": "torn by the ki')
     again = subprocess.run([*PROGRAM, "--run", "--resume", "j", "--json"], capture_output=True, text=True, check=True)
     rows = [json.loads(line) for line in again.stdout.splitlines()]
-    assert [row["run"]["checked"] for row in rows] == [n * 16 * 144 for n in range(1, 7)]
-    assert again.stderr.endswith(f"6 passed ({done} known from j)\n")
-    assert len(journal()) == 6
+    assert [row["run"]["checked"] for row in rows] == [n * 16 * 144 for n in range(1, MANY + 1)]
+    assert again.stderr.endswith(f"{MANY} passed ({done} known from j)\n")
+    assert len(journal()) == MANY
 
 
 def test_interrupting() -> None:
@@ -212,7 +216,7 @@ def test_interrupting() -> None:
     assert out == ""
     (line,) = err.splitlines()
     assert line.startswith("convgen: interrupted with ")
-    assert line.endswith(" of 6 problems done; the same command goes on from there")
+    assert line.endswith(f" of {MANY} problems done; the same command goes on from there")
     assert all(json.loads(line)["entry"]["exit"] == 0 for line in journal())
 
 
