@@ -72,7 +72,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("direction", ["FWD_D", "BWD_D", "BWD_W"])
 @pytest.mark.parametrize(("descriptor", "tag"), SHAPES)
-@pytest.mark.parametrize("taps", ["split", "fused"])
+@pytest.mark.parametrize("taps", ["split", pytest.param("fused", marks=pytest.mark.sweep)])
 def test_small_surfaces(descriptor: str, tag: str, direction: str, taps: str, surfaces: Callable[[int], None]) -> None:
     """The smallest surface that is not refused: the tensors are larger."""
     problem = Conv.parse(descriptor, dir=direction, dt="f16", stag=tag, dtag=tag)
