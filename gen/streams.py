@@ -13,13 +13,14 @@ import attrs
 
 from convgen.copies import split_copy
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Shuffle, Slice, zeros
+from convgen.ir.expr import Expr, Slice, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.layout import Layout
 from convgen.ir.memory import Dim, Global, TensorDim, View
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, VectorType, vector
+from convgen.passes.buffer_shared import reordered
 from convgen.tensors import TensorSpec
 from convgen.views import buffer
 
@@ -127,8 +128,7 @@ def turn(name: str, source: View, target: View, facts: TargetFacts) -> tuple[Ker
     k.params += [source.memory, target.memory]
     at = k.let("row0", k.group[0] // across * _TURN), k.let("k0", k.group[0] % across * _TURN)
     held = k.load_view("held", source, at, split.loaded, "load")
-    turned = Shuffle(held, split.loaded.order_of(split.stored)) if split.loaded != split.stored else held
-    k.store_view(target, at, turned, split.stored, "store")
+    k.store_view(target, at, reordered(held, split.loaded, split.stored), split.stored, "store")
     return k.done(), down * across
 
 

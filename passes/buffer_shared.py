@@ -17,6 +17,7 @@ import attrs
 
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Const, Expr, Shuffle, Var, const, var
+from convgen.ir.fragment import Fragment
 from convgen.ir.mutate import substitute
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Block, Copy, For, Let, LoadShared, LoadView, Site, Stmt, StoreShared, block
@@ -59,9 +60,9 @@ def _stages(loop: For) -> _Stages | None:
     return _Stages(release, copies, publish, rest)
 
 
-def _reordered(value: Expr, copy: Copy) -> Expr:
-    """What a copy loaded, in the order in which it is stored."""
-    return value if copy.loaded == copy.layout else Shuffle(value, copy.loaded.order_of(copy.layout))
+def reordered(value: Expr, held: Fragment, wanted: Fragment) -> Expr:
+    """A fragment that is distributed as `held`, its registers in the order of `wanted`."""
+    return value if held == wanted else Shuffle(value, held.order_of(wanted))
 
 
 class _Pipeline:
@@ -152,7 +153,7 @@ class _Pipeline:
 
     def _store(self, slot: int, held: tuple[Expr, ...]) -> list[Stmt]:
         return [
-            StoreShared(c.tile, const(slot), _reordered(value, c), c.layout, self._site(c, "store"))
+            StoreShared(c.tile, const(slot), reordered(value, c.loaded, c.layout), c.layout, self._site(c, "store"))
             for c, value in zip(self.stages.copies, held)
         ]
 

@@ -13,8 +13,10 @@ from functools import cache
 import attrs
 
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Const, Expr, Min, Mul, Sub, Var
+from convgen.ir.expr import Add, Const, Expr, Min, Mul, Sub, Var, const
 from convgen.ir.memory import Global, View
+
+ZERO = const(0)
 
 WHOLE_MESSAGE = 16  #: bytes; dims this long need not be merged for the sake of wide messages
 
@@ -128,6 +130,13 @@ def linearize(view: View) -> LinearView:
     base = size * sum(t.const * s for t, s in zip(view.index, strides))
     base -= sum((d.size - 1) * d.stride for dims in axes for d in dims if d.reversed)
     return LinearView(view.memory, tuple(axes), base, tuple(halos))
+
+
+def plus(a: Expr, b: Expr) -> Expr:
+    """A sum without zeros."""
+    if a is ZERO:
+        return b
+    return a if b is ZERO else a + b
 
 
 def divisor(e: Expr, values: Mapping[Var, Expr]) -> int:

@@ -23,7 +23,7 @@ from convgen.ir.fragment import Fragment, Space
 from convgen.ir.memory import Shared
 from convgen.ir.mutate import free_vars
 from convgen.ir.types import s32, s64, u32
-from convgen.passes.linear import Halo, LinearDim, LinearView, divisor
+from convgen.passes.linear import ZERO, Halo, LinearDim, LinearView, divisor, plus
 
 #: A varying offset no surface reaches; with any uniform and immediate offset added it stays out of range.
 OUT_OF_RANGE = -(1 << 31)
@@ -67,7 +67,6 @@ class _Position:
         return self.uniform + self.varying + self.const
 
 
-ZERO = const(0)
 ONES = const(0xFFFFFFFF, u32)
 
 
@@ -206,11 +205,11 @@ class GlobalPlanner:
                 at = self._reversed(d, positions[d.name]) if d.reversed else positions[d.name]
                 if self.origin is not None and d is self.view.axes[self.far][0]:
                     at = self._from_origin(at, self.origin)
-                varying = _add(varying, _scale(at.varying, d.stride))
+                varying = plus(varying, _scale(at.varying, d.stride))
                 if self._is_steady(at.uniform):
-                    varying = _add(varying, _scale(at.uniform, d.stride))
+                    varying = plus(varying, _scale(at.uniform, d.stride))
                 else:
-                    uniform = _add(uniform, _scale(at.uniform, d.stride))
+                    uniform = plus(uniform, _scale(at.uniform, d.stride))
                 imm += at.const * d.stride
         return varying, uniform, imm
 
@@ -289,7 +288,7 @@ class GlobalPlanner:
         total: Expr = const(start)
         for name, coef in terms:
             if name in positions:
-                total = _add(total, _scale(positions[name].value, coef))
+                total = plus(total, _scale(positions[name].value, coef))
         return total
 
     def _tap(self, halo: Halo, positions: dict[str, _Position]) -> tuple[LinearDim, int] | None:
@@ -338,12 +337,6 @@ def _sum_parts(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Expr]:
 
 def _scale(e: Expr, factor: int) -> Expr:
     return e if factor == 1 or e is ZERO else e * factor
-
-
-def _add(a: Expr, b: Expr) -> Expr:
-    if a is ZERO:
-        return b
-    return a if b is ZERO else a + b
 
 
 # ---------------------------------------------------------------- shared memory

@@ -22,8 +22,7 @@ from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, ExitIf, For, GlobalLoad, If, Let, SharedRead, Stmt, block
 from convgen.ir.types import s32
-
-ZERO = const(0)
+from convgen.passes.linear import ZERO, plus
 
 N = TypeVar("N", int, Expr)
 NodeT = TypeVar("NodeT", bound=Node)
@@ -146,13 +145,6 @@ class _Linear:
     a: int
     steady: Expr
     b: int
-
-
-def plus(a: Expr, b: Expr) -> Expr:
-    """A sum without zeros."""
-    if a is ZERO:
-        return b
-    return a if b is ZERO else a + b
 
 
 @attrs.frozen
