@@ -12,7 +12,7 @@ from itertools import product
 import attrs
 
 from convgen.config import Config
-from convgen.copies import CHUNK_BYTES, ROWS, K, message_elems, rows_at_once
+from convgen.copies import CHUNK_BYTES, ROWS, K, message_elems, power_of_two, rows_at_once
 from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import View
 from convgen.ir.mma import MmaAtom
@@ -154,7 +154,7 @@ def _slices(shape: _Shape, tile: tuple[int, int], blocks: int, facts: TargetFact
     """As many slices of K as it takes to give every unit work, each long enough to be worth its own result."""
     tiles = -(-shape.m // tile[0]) * -(-shape.n // tile[1])
     wanted = min(facts.compute_units // tiles, blocks // _SLICE_BLOCKS)
-    return 1 << max(1, wanted).bit_length() - 1
+    return power_of_two(max(1, wanted))
 
 
 @attrs.frozen

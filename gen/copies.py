@@ -61,6 +61,11 @@ def _message(view: LinearView, most: int) -> int:
     return run
 
 
+def power_of_two(most: int) -> int:
+    """The greatest power of two up to a number from 1."""
+    return 1 << most.bit_length() - 1
+
+
 def divide(what: str, total: int, part: int) -> int:
     """The quotient; DoesNotFit unless it is whole and positive."""
     count, rest = divmod(total, part)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import attrs
 
-from convgen.copies import split_copy
+from convgen.copies import power_of_two, split_copy
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Slice, zeros
 from convgen.ir.facts import TargetFacts
@@ -95,15 +95,10 @@ def _without_terms(layout: Fragment) -> Fragment:
     return Fragment(("n", "m", "p"), tuple(attrs.evolve(d, dim="p") if d.dim == "r" else d for d in kept))
 
 
-def _power(most: int) -> int:
-    """The greatest power of two up to a number from 1."""
-    return 1 << most.bit_length() - 1
-
-
 def _layout(n: int, m: int, lanes: int, waves: int, ahead: int, lanes_r: int = 1, waves_r: int = 1) -> Fragment:
     """A tile of at most n x m: registers along N, lanes along N and M, `ahead` terms in the registers of a lane."""
-    registers = min(_VECTOR, _power(n))
-    lanes_n = min(lanes // lanes_r, _power(n) // registers)
+    registers = min(_VECTOR, power_of_two(n))
+    lanes_n = min(lanes // lanes_r, power_of_two(n) // registers)
     lanes_m = lanes // lanes_r // lanes_n
     digits = (
         Digit("n", registers, Space.REGISTER, 1),
@@ -143,7 +138,7 @@ def sum_slices(
 ) -> Stream:
     """The sum over R of `source` (N, M, R) plus the bias; tiles lie within those of `tile` (M, N)."""
     terms = source.extent(2)
-    layout = _nested(tile, facts, min(_AHEAD, _power(terms)))
+    layout = _nested(tile, facts, min(_AHEAD, power_of_two(terms)))
     rounds = -(-terms // layout.extent("r"))
     return Stream(role, source, _with_parts(result), bias and _with_parts(bias), acc, layout, rounds, 1)
 
@@ -172,7 +167,7 @@ def sums_of_channels(gradient: View, result: TensorSpec, facts: TargetFacts, rol
         return (fill(whole, None, target.elem, (1, n), facts, f"{role}_0"),)
     while True:
         last = terms <= _MOST_TERMS
-        lanes_n = min(facts.subgroup_size, -(-_power(2 * n - 1) // _VECTOR))
+        lanes_n = min(facts.subgroup_size, -(-power_of_two(2 * n - 1) // _VECTOR))
         lanes_r, waves = (1, 1) if last else (facts.subgroup_size // lanes_n, _WAVES)
         layout = _layout(lanes_n * _VECTOR, 1, facts.subgroup_size, waves, _AHEAD, lanes_r, waves)
         rounds = -(-min(terms, _MOST_TERMS) // _AHEAD)
