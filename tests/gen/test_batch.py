@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,9 @@ def start(*options: str, problems: int = MANY, **streams: Any) -> subprocess.Pop
     Path("file").write_text(KNOBS + "\n".join(f"mb{n + 1}ic16ih12oc16kh3ph1" for n in range(problems)))
     command = [*PROGRAM, "--run", "--resume", "j", *options]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-    return subprocess.Popen(command, text=True, start_new_session=True, **streams)
+    # A shell's background job has interrupts ignored, and its children inherit that.
+    heed = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    return subprocess.Popen(command, text=True, start_new_session=True, preexec_fn=heed, **streams)
 
 
 def test_resume_after_a_kill() -> None:
