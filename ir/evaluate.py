@@ -7,7 +7,7 @@ it decides something; `Value.decided` is that point.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -72,9 +72,11 @@ class Evaluator:
     What was computed is kept until `forget`, which whoever binds a variable anew must call.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, bases: Mapping[Global, int] | None = None) -> None:
+        """`bases` are the addresses of the buffers."""
         self.width = width
         self.env: dict[Var, Value | Window] = {}
+        self.bases: Mapping[Global, int] = bases or {}
         self._memo: dict[Expr, Value] = {}
 
     def forget(self) -> None:
@@ -395,4 +397,5 @@ _RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     x.Shuffle: _shuffle,
     x.Pack: _pack,
     x.Mma: _mma,
+    x.AddressOf: lambda ev, e: ev.full(e.type, ev.bases[e.buffer]),
 }

@@ -30,10 +30,12 @@ class TargetFacts:
     shared_widths: tuple[int, ...]
     global_imm_max: int  #: greatest immediate offset of a global message, bytes
     shared_imm_max: int
-    surface_max: int  #: greatest extent of a surface, bytes
+    surface_max: int  #: greatest extent of a surface, or span of the 32-bit offsets from a flat address, bytes
     shared_read: SharedPhases  #: of the widest read
     shared_write: SharedPhases
     fused: frozenset[str]  #: names of `ir.fused.MEANING` that the vector unit has
     atoms: tuple[MmaAtom, ...]
     #: Types to which (and for 8 bits also from which) one instruction converts f32; f16 and bf16 by their pairs.
     conversions: tuple[str, ...] = ()
+    #: Global messages take one 64-bit address a lane and a mask, instead of offsets into a surface with bounds.
+    flat: bool = False

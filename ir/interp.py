@@ -28,6 +28,8 @@ __all__ = ["InterpError", "interpret"]
 
 _NOBODY, _SEVERAL = -1, -2  # besides subgroup numbers, who accessed a byte of shared memory in this epoch
 
+_BUFFER_SPACING = 40  #: log2 of the bytes between the addresses of two buffers: no buffer is as long
+
 Left = tuple[Value | Window, ...] | None  # the values with which a statement left its loop, if it did
 Run = Generator[None, None, Left]  # yields at barriers
 
@@ -164,7 +166,8 @@ class _Subgroup:
         shared: Mapping[Shared, _SharedTile],
     ) -> None:
         self.number, self.memory, self.shared = number, memory, shared
-        self.ev = Evaluator(width)
+        self.bases = {buffer: n << _BUFFER_SPACING for n, buffer in enumerate(memory, 1)}
+        self.ev = Evaluator(width, self.bases)
         for var, value in entry.items():
             self.bind(var, self.ev.full(var.type, value))
 
@@ -302,8 +305,27 @@ class _Subgroup:
 
     # ------------------------------------------------------------ messages
 
+    def place(self, node: Any, size: int) -> tuple[Array, Array, Mask]:
+        """(buffer, the byte of it for each lane's `size` bytes, whether it is accessed) of a global message."""
+        return self.flat(node, size) if isinstance(node, (s.FlatLoad, s.FlatStore)) else self.window(node, size)
+
+    def flat(self, node: s.FlatLoad | s.FlatStore, size: int) -> tuple[Array, Array, Mask]:
+        """Where the lanes whose mask holds access the flat address space: in one buffer, all of them."""
+        mask = self.ev(node.mask).decided("a mask")
+        address = self.integers(node.address, "an address")
+        touched = np.unique(address[mask] >> _BUFFER_SPACING)
+        found = [(b, base) for b, base in self.bases.items() if base >> _BUFFER_SPACING in touched]
+        if len(found) != len(touched) or len(found) > 1:
+            raise InterpError(f"addresses in no buffer, or in several: {_few(address[mask])}")
+        buffer, base = found[0] if found else next(iter(self.bases.items()))
+        at = np.where(mask, address - base, 0)[:, None] + np.arange(size)
+        if (bad := at[mask & (at[:, -1] >= buffer.bytes)]).size:
+            raise InterpError(f"byte {bad[0, -1]} of buffer {buffer.name}, which has {buffer.bytes}")
+        inside = np.broadcast_to(mask[:, None], at.shape)
+        return self.memory[buffer], np.where(inside, at, 0), inside
+
     def window(self, node: s.GlobalLoad | s.GlobalStore, size: int) -> tuple[Array, Array, Mask]:
-        """(buffer, the byte of it for each lane's `size` bytes, whether it lies in the surface)."""
+        """Where the lanes access a surface; outside its extent they do not."""
         surface = self.ev.window(node.surface)
         uniform = self.ev(node.uniform).uniform("a uniform offset")
         start = self.integers(node.varying, "an offset") + uniform + node.imm
@@ -317,22 +339,22 @@ class _Subgroup:
             raise InterpError(f"byte {bad[0]} of buffer {surface.buffer.name}, which has {surface.buffer.bytes}")
         return self.memory[surface.buffer], np.where(inside, at, 0), inside
 
-    def global_load(self, node: s.GlobalLoad) -> None:
-        buffer, at, inside = self.window(node, node.var.type.bits // 8)
+    def global_load(self, node: s.GlobalLoad | s.FlatLoad) -> None:
+        buffer, at, inside = self.place(node, node.var.type.bits // 8)
         self.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), None, node.var.type))
 
-    def global_store(self, node: s.GlobalStore) -> None:
+    def global_store(self, node: s.GlobalStore | s.FlatStore) -> None:
         raw, poison = to_bytes(self.ev(node.value))
-        buffer, at, inside = self.window(node, raw.shape[1])
+        buffer, at, inside = self.place(node, raw.shape[1])
         Value(raw, None if poison is None else poison & inside).decided("a stored value")
         _agree(at[inside], raw[inside], "a buffer")
         buffer[at[inside]] = raw[inside]
 
-    def global_add(self, node: s.GlobalAdd) -> None:
+    def global_add(self, node: s.GlobalAdd | s.FlatAdd) -> None:
         value = self.ev(node.value)
         elem = node.value.type.elem
         data = value.data.reshape(self.ev.width, -1)
-        buffer, at, inside = self.window(node, data.shape[1] * elem.bytes)
+        buffer, at, inside = self.place(node, data.shape[1] * elem.bytes)
         first, there = at[:, :: elem.bytes] // elem.bytes, inside[:, :: elem.bytes]
         poison = None if value.poison is None else value.poison.reshape(data.shape)
         Value(data, None if poison is None else poison & there).decided("an added value")
@@ -365,6 +387,9 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Subgroup, Any], None]] = {
     s.GlobalLoad: _Subgroup.global_load,
     s.GlobalStore: _Subgroup.global_store,
     s.GlobalAdd: _Subgroup.global_add,
+    s.FlatLoad: _Subgroup.global_load,
+    s.FlatStore: _Subgroup.global_store,
+    s.FlatAdd: _Subgroup.global_add,
     s.SharedRead: _Subgroup.shared_read,
     s.SharedWrite: _Subgroup.shared_write,
 }

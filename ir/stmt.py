@@ -1,8 +1,8 @@
 """Statements of both levels. A block's lets and loads are visible to the statements after them in that block.
 
 Tile level: whole fragments move between views, shared tiles and registers. Message level: one statement is one
-instruction's movement, its address split into (surface, varying offset, uniform offset, immediate). The pass
-`lower_tiles` goes from the first to the second; every other statement belongs to both.
+instruction's movement, its address split into (surface, varying offset, uniform offset, immediate), or one flat 64-bit
+address a lane with a mask. The pass `lower_tiles` goes from the first to the second; all else belongs to both.
 """
 
 from __future__ import annotations
@@ -219,6 +219,31 @@ class GlobalStore(Stmt):
 @node
 class GlobalAdd(GlobalStore):
     """Add `value` to what stands there, each element atomically; outside the surface it is dropped."""
+
+
+@node
+class FlatLoad(Stmt):
+    """Bind `var` to its type's bytes at each lane's 64-bit `address` where `mask` holds; elsewhere they are zero."""
+
+    var: Var
+    address: Expr
+    mask: Expr
+    site: Site
+
+
+@node
+class FlatStore(Stmt):
+    """Store `value` at each lane's 64-bit `address` where `mask` holds."""
+
+    address: Expr
+    mask: Expr
+    value: Expr
+    site: Site
+
+
+@node
+class FlatAdd(FlatStore):
+    """Add `value` to what stands there, each element atomically, where `mask` holds."""
 
 
 @node

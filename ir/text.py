@@ -179,6 +179,11 @@ class _Printer:
         """The address of a global message, its parts apart as the message has them."""
         return f"{self.expr(node.surface)}[{self.expr(node.varying)}, {self.expr(node.uniform)}, {node.imm}]"
 
+    def flat(self, node: Any) -> str:
+        """The address of a flat message, and its mask if that is not always true."""
+        masked = "" if isinstance(node.mask, x.Const) and node.mask.bits else f" if {self.expr(node.mask)}"
+        return f"[{self.expr(node.address)}]{masked}"
+
     def place(self, node: Any) -> str:
         return f"{node.tile.name}[{self.expr(node.address)}, {node.imm}]"
 
@@ -267,6 +272,7 @@ _EXPRESSIONS: dict[type[Expr], Callable[[_Printer, Any], str]] = {
     x.Slice: lambda p, e: f"{p.inline(e.a, _ATOM)}[{e.start}:{e.start + e.count}]",
     x.Shuffle: lambda p, e: f"{p.inline(e.a, _ATOM)}[{', '.join(map(str, e.order))}]",
     x.Mma: lambda p, e: f"mma.{e.op.atom.name}({_args(p, e.acc, e.a, e.b)})",
+    x.AddressOf: lambda p, e: f"address_of({e.buffer.name})",
     x.Surface: lambda p, e: f"surface({e.buffer.name}, {_args(p, e.shift, e.extent)})",
 }
 
@@ -283,6 +289,9 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Printer, Any], str]] = {
     s.GlobalLoad: lambda p, n: f"{p.binder(n.var)} = global {p.window(n)}",
     s.GlobalStore: lambda p, n: f"global {p.window(n)} = {p.expr(n.value)}",
     s.GlobalAdd: lambda p, n: f"global {p.window(n)} += {p.expr(n.value)}",
+    s.FlatLoad: lambda p, n: f"{p.binder(n.var)} = flat {p.flat(n)}",
+    s.FlatStore: lambda p, n: f"flat {p.flat(n)} = {p.expr(n.value)}",
+    s.FlatAdd: lambda p, n: f"flat {p.flat(n)} += {p.expr(n.value)}",
     s.SharedRead: lambda p, n: f"{p.binder(n.var)} = shared {p.place(n)}",
     s.SharedWrite: lambda p, n: f"shared {p.place(n)} = {p.expr(n.value)}",
 }

@@ -14,6 +14,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.stmt import (
     Block,
     ExitIf,
+    FlatLoad,
     For,
     GlobalLoad,
     If,
@@ -24,7 +25,7 @@ from convgen.ir.stmt import (
     Stmt,
 )
 
-LOADS = (LoadView, LoadShared, GlobalLoad, SharedRead)  #: the statements that bind what memory holds
+LOADS = (LoadView, LoadShared, GlobalLoad, FlatLoad, SharedRead)  #: the statements that bind what memory holds
 
 
 class Uniformity:
@@ -95,5 +96,5 @@ def _mark(s: Stmt, loop: For | None, uniform: Uniformity, found: set[Var]) -> No
         case ExitIf(_, values) if loop:
             for var, value in zip(loop.results, values):
                 take(var, value)
-        case LoadView() | LoadShared() | GlobalLoad() | SharedRead():
+        case LoadView() | LoadShared() | GlobalLoad() | FlatLoad() | SharedRead():
             found.add(s.var)

@@ -20,14 +20,14 @@ from convgen.ir.memory import Global, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt, show
-from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, surface, vector
+from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, surface, u64, vector
 from convgen.ir.uniform import Uniformity, varying
 
 Level = Literal["tile", "message"]
 MESSAGE_BYTES = (1, 2, 4, 8, 12, 16)  #: what one message may move for a lane
 
 TILE_STATEMENTS = (s.LoadView, s.StoreView, s.Copy, s.LoadShared, s.StoreShared)
-MESSAGE_STATEMENTS = (s.GlobalLoad, s.GlobalStore, s.SharedRead, s.SharedWrite)
+MESSAGE_STATEMENTS = (s.GlobalLoad, s.GlobalStore, s.FlatLoad, s.FlatStore, s.SharedRead, s.SharedWrite)
 _FOREIGN: dict[Level | None, tuple[type[Stmt], ...]] = {
     "tile": MESSAGE_STATEMENTS,
     "message": TILE_STATEMENTS,
@@ -131,7 +131,7 @@ class Checker:
                 self.bind(node, node.var, self.distribution(node.value))
             case s.LoadView() | s.LoadShared():
                 self.bind(node, node.var, node.layout)
-            case s.GlobalLoad() | s.SharedRead():
+            case s.GlobalLoad() | s.FlatLoad() | s.SharedRead():
                 self.bind(node, node.var, None)
         return None
 
@@ -195,7 +195,7 @@ def _operands(node: Stmt) -> tuple[Expr, ...]:
             return (node.begin, node.end, *node.inits)
         case s.Let():
             return (node.value,)
-        case s.LoadView() | s.LoadShared() | s.GlobalLoad() | s.SharedRead():
+        case s.LoadView() | s.LoadShared() | s.GlobalLoad() | s.FlatLoad() | s.SharedRead():
             return tuple(c for c in node.children() if isinstance(c, Expr) and c is not node.var)
     return tuple(c for c in node.children() if isinstance(c, Expr))
 
@@ -338,10 +338,16 @@ def _surface(c: Checker, n: Any) -> str | None:
 
 
 def _message(c: Checker, n: Any) -> str | None:
-    type: AnyType = (n.var if isinstance(n, (s.GlobalLoad, s.SharedRead)) else n.value).type
+    type: AnyType = (n.var if isinstance(n, (s.GlobalLoad, s.FlatLoad, s.SharedRead)) else n.value).type
     if type.elem.is_bool or type.bits not in [8 * width for width in MESSAGE_BYTES]:
         return f"a message of {type}, {type.bits} bits a lane; wanted {', '.join(map(str, MESSAGE_BYTES))} bytes"
-    return f"a negative immediate {n.imm}" if n.imm < 0 else None
+    return f"a negative immediate {n.imm}" if getattr(n, "imm", 0) < 0 else None
+
+
+def _flat(c: Checker, n: Any) -> str | None:
+    if n.address.type is not u64:
+        return f"address {show(n.address)} is {n.address.type}, wanted u64"
+    return None if n.mask.type is bool_ else f"mask {show(n.mask)} is {n.mask.type}, wanted bool"
 
 
 _STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
@@ -357,6 +363,9 @@ _STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.GlobalLoad: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalAdd: (_surface, _offset("varying"), _uniform("uniform"), _message, _adds),
+    s.FlatLoad: (_flat, _message),
+    s.FlatStore: (_flat, _message),
+    s.FlatAdd: (_flat, _message, _adds),
     s.SharedRead: (_declared, _offset("address"), _message),
     s.SharedWrite: (_declared, _offset("address"), _message),
 }
@@ -371,10 +380,9 @@ def _takes(accepts: Callable[[Type], bool], what: str) -> tuple[Rule, ...]:
     return (rule,)
 
 
-def _window(c: Checker, e: x.Surface) -> str | None:
-    if not isinstance(e.buffer, Global) or e.buffer not in c.kernel.params:
-        return f"{show(e)}: no buffer argument of the kernel"
-    return _uniform("shift", "extent")(c, e)
+def _buffer(c: Checker, e: x.Surface | x.AddressOf) -> str | None:
+    known = isinstance(e.buffer, Global) and e.buffer in c.kernel.params
+    return None if known else f"{show(e)}: no buffer argument of the kernel"
 
 
 def _packed(c: Checker, e: x.Pack) -> str | None:
@@ -422,6 +430,7 @@ _EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
     x.Select: (_condition,),
     **dict.fromkeys((x.Slice, x.Shuffle), (_vector,)),
     x.Pack: (_packed,),
-    x.Surface: (_window,),
+    x.Surface: (_buffer, _uniform("shift", "extent")),
+    x.AddressOf: (_buffer,),
     x.Mma: (_operand_layouts,),
 }

@@ -76,21 +76,27 @@ class _Lowering(Mutator):
         elem = s.view.memory.elem
         for m in self._planner(s).messages():
             part = var(f"{s.var.name}_{m.start}", vector(elem, m.count))
-            out.append(st.GlobalLoad(part, m.surface, m.varying, m.uniform, m.imm, self.cloner.site(s.site)))
+            out.append(self._load(part, m, self.cloner.site(s.site)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
+    def _load(self, v: Var, m: GlobalMessage, site: st.Site) -> st.Stmt:
+        if self.facts.flat:
+            return st.FlatLoad(v, m.address, m.mask, site)
+        return st.GlobalLoad(v, m.surface, m.varying, m.uniform, m.imm, site)
+
     def StoreView(self, s: st.StoreView) -> st.Stmt:
-        return self._stores(s, st.GlobalStore, self._planner(s).messages())
+        return self._stores(s, st.FlatStore if self.facts.flat else st.GlobalStore, self._planner(s).messages())
 
     def AddView(self, s: st.AddView) -> st.Stmt:
-        return self._stores(s, st.GlobalAdd, self._planner(s).messages(widest=s.view.memory.elem.bytes))
+        return self._stores(s, st.FlatAdd if self.facts.flat else st.GlobalAdd, self._planner(s).messages(widest=s.view.memory.elem.bytes))
 
-    def _stores(self, s: st.StoreView, how: type[st.GlobalStore], messages: Iterable[GlobalMessage]) -> st.Stmt:
+    def _stores(self, s: st.StoreView, how: type[st.GlobalStore | st.FlatStore], messages: Iterable[GlobalMessage]) -> st.Stmt:
         out: list[st.Stmt] = []
         for m in messages:
             value = self._slice(s.value, m.start, m.count)
-            out.append(how(m.surface, m.varying, m.uniform, m.imm, value, self.cloner.site(s.site)))
+            place = (m.address, m.mask) if self.facts.flat else (m.surface, m.varying, m.uniform, m.imm)
+            out.append(how(*place, value, self.cloner.site(s.site)))
         return st.block(*out)
 
     def _slice(self, e: Expr, start: int, count: int) -> Expr:

@@ -17,12 +17,12 @@ import numpy as np
 
 from convgen.ir.bounds import Bounds
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Const, Expr, Lane, Surface, Var, const, maximum, minimum, select
+from convgen.ir.expr import AddressOf, Const, Expr, Lane, Surface, Var, const, maximum, minimum, select
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Fragment, Space
 from convgen.ir.memory import Shared
 from convgen.ir.mutate import free_vars
-from convgen.ir.types import s32, s64, u32
+from convgen.ir.types import bool_, s32, s64, u32, u64
 from convgen.passes.linear import ZERO, Halo, LinearDim, LinearView, divisor, plus
 
 #: A varying offset no surface reaches; with any uniform and immediate offset added it stays out of range.
@@ -38,10 +38,17 @@ class GlobalMessage:
 
     start: int
     count: int
-    surface: Expr
+    surface: Surface
     varying: Expr
     uniform: Expr
     imm: int
+    mask: Expr  #: where the element exists; always true where the offset of the others is out of range
+
+    @property
+    def address(self) -> Expr:
+        """The flat address; parts that stay the same all through a loop come first, for they can leave it together."""
+        base = AddressOf(self.surface.buffer) + (self.surface.shift + const(self.imm, s64)).to(u64)
+        return base + self.varying.to(u32).to(u64) + self.uniform.to(u32).to(u64)
 
 
 @attrs.frozen
@@ -68,6 +75,7 @@ class _Position:
 
 
 ONES = const(0xFFFFFFFF, u32)
+TRUE = const(True, bool_)
 
 
 class GlobalPlanner:
@@ -192,9 +200,14 @@ class GlobalPlanner:
         for start in range(0, self.layout.registers, run):
             positions = {k: v for a in range(len(self.view.axes)) for k, v in self._decode(a, start).items()}
             varying, uniform, imm = self._offset(positions)
-            varying = self._masked(varying, positions)
+            words, conditions = self._tests(positions)
+            if self.facts.flat:
+                yield GlobalMessage(start, run, self.surface, varying, uniform, imm, self._mask(words, conditions))
+                continue
+            varying = self._masked(varying, words, conditions)
             extra = imm - imm % (self.facts.global_imm_max + 1)
-            yield GlobalMessage(start, run, self.surface, varying + extra if extra else varying, uniform, imm - extra)
+            varying = varying + extra if extra else varying
+            yield GlobalMessage(start, run, self.surface, varying, uniform, imm - extra, TRUE)
 
     def _offset(self, positions: dict[str, _Position]) -> tuple[Expr, Expr, int]:
         varying: Expr = ZERO
@@ -235,8 +248,8 @@ class GlobalPlanner:
 
     # ------------------------------------------------------------ masks
 
-    def _masked(self, offset: Expr, positions: dict[str, _Position]) -> Expr:
-        """`offset`, out of range in the lanes whose element does not exist. Loop-invariant conditions come first."""
+    def _tests(self, positions: dict[str, _Position]) -> tuple[list[Expr], list[Expr]]:
+        """What tells whether an element exists: words whose sign bit says that it does not, and conditions."""
         words: list[Expr] = []
         conditions: list[Expr] = []
         tested: list[str] = []
@@ -252,6 +265,16 @@ class GlobalPlanner:
                 words += [] if dim.name in tested else [(ONES >> const(dim.size, u32)) << value.to(u32)]
             else:
                 conditions.append(value < dim.size)
+        return words, conditions
+
+    def _mask(self, words: list[Expr], conditions: list[Expr]) -> Expr:
+        """Where the element exists. Loop-invariant conditions come first."""
+        tests = sorted(conditions, key=lambda c: not self._is_steady_or_lane(c))
+        tests += [reduce(or_, words).to(s32) >= 0] if words else []
+        return _all(tests) if tests else TRUE
+
+    def _masked(self, offset: Expr, words: list[Expr], conditions: list[Expr]) -> Expr:
+        """`offset`, out of range in the lanes whose element does not exist. Loop-invariant conditions come first."""
         steady = [c for c in conditions if self._is_steady_or_lane(c)]
         moving = [c for c in conditions if not self._is_steady_or_lane(c)]
         if steady and not self._is_steady_or_lane(offset):
@@ -280,7 +303,8 @@ class GlobalPlanner:
                     continue
                 # Past the end of the buffer by the varying offset alone: soffset may not take part in the check.
                 alone = positions[d.name].uniform is ZERO or self._is_steady(positions[d.name].uniform)
-                shows = alone and not d.reversed and d.size * d.stride >= last and self.origin is None
+                shows = alone and not (d.reversed or self.facts.flat) and d.size * d.stride >= last
+                shows = shows and self.origin is None
                 if not shows:
                     yield d, value
 
