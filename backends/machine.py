@@ -35,6 +35,9 @@ class Opcode:
     reads: tuple[str, ...] = ()  #: flags read besides the operands
     writes: tuple[str, ...] = ()  #: flags written besides the operands
     early_clobber: bool = False  #: the destination must not overlap the sources (tied accumulators aside)
+    barrier: bool = False  #: orders the workgroup's accesses to shared memory
+    jumps: bool = False  #: always leaves for its target
+    ends: bool = False  #: ends the program
     merges: bool = False  #: keeps part of the destination, which is therefore the last source too, and printed once
 
 
@@ -126,7 +129,7 @@ class Instruction:
 
     @property
     def barrier(self) -> bool:
-        return self.op.name == "s_barrier"
+        return self.op.barrier
 
     def defs(self) -> Iterator[Reg]:
         return (r for r in self.dst if isinstance(r, Reg))
@@ -164,7 +167,7 @@ class Function:
         labels = {b.label: i for i, b in enumerate(self.blocks)}
         last = self.blocks[index].instructions[-1] if self.blocks[index].instructions else None
         out = [labels[last.target]] if last is not None and last.target else []
-        falls = last is None or not (last.op.name == "s_endpgm" or (last.target and last.op.name == "s_branch"))
+        falls = last is None or not (last.op.ends or last.op.jumps)
         if falls and index + 1 < len(self.blocks):
             out.append(index + 1)
         return out

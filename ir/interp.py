@@ -316,7 +316,7 @@ class _Subgroup:
         touched = np.unique(address[mask] >> _BUFFER_SPACING)
         found = [(b, base) for b, base in self.bases.items() if base >> _BUFFER_SPACING in touched]
         if len(found) != len(touched) or len(found) > 1:
-            raise InterpError(f"addresses in no buffer, or in several: {_few(address[mask])}")
+            raise InterpError(f"addresses in no buffer, or in several: from {address[mask].min():#x} on")
         buffer, base = found[0] if found else next(iter(self.bases.items()))
         at = np.where(mask, address - base, 0)[:, None] + np.arange(size)
         if (bad := at[mask & (at[:, -1] >= buffer.bytes)]).size:

@@ -86,17 +86,26 @@ class _Lowering(Mutator):
         return st.GlobalLoad(v, m.surface, m.varying, m.uniform, m.imm, site)
 
     def StoreView(self, s: st.StoreView) -> st.Stmt:
-        return self._stores(s, st.FlatStore if self.facts.flat else st.GlobalStore, self._planner(s).messages())
+        return self._stores(s, (st.GlobalStore, st.FlatStore), self._planner(s).messages())
 
     def AddView(self, s: st.AddView) -> st.Stmt:
-        return self._stores(s, st.FlatAdd if self.facts.flat else st.GlobalAdd, self._planner(s).messages(widest=s.view.memory.elem.bytes))
+        one = self._planner(s).messages(widest=s.view.memory.elem.bytes)
+        return self._stores(s, (st.GlobalAdd, st.FlatAdd), one)
 
-    def _stores(self, s: st.StoreView, how: type[st.GlobalStore | st.FlatStore], messages: Iterable[GlobalMessage]) -> st.Stmt:
+    def _stores(
+        self,
+        s: st.StoreView,
+        how: tuple[type[st.GlobalStore], type[st.FlatStore]],
+        messages: Iterable[GlobalMessage],
+    ) -> st.Stmt:
+        on_surface, on_address = how
         out: list[st.Stmt] = []
         for m in messages:
-            value = self._slice(s.value, m.start, m.count)
-            place = (m.address, m.mask) if self.facts.flat else (m.surface, m.varying, m.uniform, m.imm)
-            out.append(how(*place, value, self.cloner.site(s.site)))
+            value, site = self._slice(s.value, m.start, m.count), self.cloner.site(s.site)
+            if self.facts.flat:
+                out.append(on_address(m.address, m.mask, value, site))
+            else:
+                out.append(on_surface(m.surface, m.varying, m.uniform, m.imm, value, site))
         return st.block(*out)
 
     def _slice(self, e: Expr, start: int, count: int) -> Expr:

@@ -72,7 +72,9 @@ def _loop_words(body: Stmt) -> int:
             inside = postorder(loop.body)
             elsewhere = {n.acc for n in inside if isinstance(n, Mma) and n.op.acc_bank != "v"}
             held = [v for v in loop.carried if v not in elsewhere]
-            loaded = [n.var for n in inside if isinstance(n, (GlobalLoad, FlatLoad, SharedRead)) and n.var not in loop.yields]
+            loaded = [
+                n.var for n in inside if isinstance(n, (GlobalLoad, FlatLoad, SharedRead)) and n.var not in loop.yields
+            ]
             most = max(most, sum(v.type.bits // 32 for v in (*held, *loaded) if isinstance(v.type, VectorType)))
     return most
 

@@ -14,10 +14,11 @@ from convgen.backends.amdgpu import printer
 from convgen.backends.amdgpu.assemble import assemble
 from convgen.backends.amdgpu.hazards import insert_nops
 from convgen.backends.amdgpu.physical import Physical
-from convgen.backends.amdgpu.select import argument_offsets, select
+from convgen.backends.amdgpu.select import select
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.amdgpu.waits import insert_waits
 from convgen.backends.schedule import schedule
+from convgen.backends.selection import argument_offsets
 from convgen.backends.simulation import LaunchRequest, SimReport
 from convgen.backends.target import Emitted, Progress
 from convgen.ir.error import DoesNotFit
