@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from convgen.backends.amdgpu.assemble import AssemblerError, assemble
+from convgen.backends.amdgpu.assemble import assemble
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.sim import CodeObject, KernelInfo, SimulatorError
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.analysis import Analysis, KernelAnalysis, Stretch
 from convgen.backends.loops import innermost, natural_loops
-from convgen.ir.error import Unsupported, UserError
+from convgen.ir.error import AssemblerError, Unsupported, UserError
 
 _SIMDS = 4
 _MOST_WAVES = 8  #: a SIMD holds (CDNA3 ISA, "Wavefront occupancy")

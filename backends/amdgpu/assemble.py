@@ -11,14 +11,10 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from convgen.ir.error import ConvgenError
+from convgen.ir.error import AssemblerError
 
 _TRIPLE = "amdgcn-amd-amdhsa"
 Steps = Callable[[str, str, str, str], list[list[str]]]
-
-
-class AssemblerError(ConvgenError):
-    """The assembler refused our text: a defect of convgen."""
 
 
 def _clang(driver: Sequence[str]) -> Steps:
