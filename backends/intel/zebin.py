@@ -1,9 +1,9 @@
 """The zebin: what Level Zero and OpenCL load on Intel GPUs, an ELF file with kernels, their description and notes.
 
 Format: the Intel graphics compiler's documentation/zebin (zebin.md, ze_info.md), version 1.20, and what the compute
-runtime's zebin_decoder.cpp accepts. Our kernels take no local ids and no inline data: the driver then enters at the first
-instruction, every argument is in memory at the address in r0.0, and a thread's number in its workgroup is r0.2 & 0xff.
-DG2 needs nothing else: its driver passes inline data only to kernels that declare `inline_data_payload_size`.
+runtime's zebin_decoder.cpp accepts. Our kernels take no local ids and no inline data: the driver then enters at the
+first instruction, every argument is in memory at the address in r0.0, and a thread's number in its workgroup is
+r0.2 & 0xff. DG2 is no exception: inline data goes only to kernels that declare `inline_data_payload_size`.
 
 The text form of the same facts are comment lines, so that an assembly file stands alone:
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -43,7 +44,9 @@ _ALLOCATED_CODE = 0x6  # section flags SHF_ALLOC | SHF_EXECINSTR
 _CODE_ALIGNMENT = 64
 _PREFETCH_BYTES = 128  # instructions are fetched ahead of the last one: zeros must follow it
 _NOTE_OWNER = b"IntelGT\0"
-_FAMILY_NOTE, _CORE_NOTE, _METADATA_NOTE, _VERSION_NOTE = 1, 2, 3, 4
+_FAMILY_NOTE, _CORE_NOTE, _VERSION_NOTE = 1, 2, 4
+
+_Section = tuple[str, str | int, int, int, bytes]  # name, type, flags, alignment, content
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _DIRECTIVE = re.compile(r"//\.(\w+)\s*(.*?)\s*")
@@ -88,7 +91,7 @@ class KernelInfo:
         if min(self.workgroup) < 1 or prod(self.workgroup) % self.simd_size:
             raise ValueError(f"workgroup {self.workgroup} does not fill threads of {self.simd_size}")
         placed = sorted(self.arguments, key=lambda a: a.offset)
-        for one, other in zip(placed, placed[1:]):
+        for one, other in pairwise(placed):
             if one.offset + one.size > other.offset:
                 raise ValueError(f"arguments {one.name} and {other.name} overlap")
 
@@ -147,25 +150,26 @@ def parse(text: str) -> tuple[str, list[tuple[KernelInfo, str]]]:
 
 def _info(found: Sequence[tuple[int, str, str]]) -> KernelInfo:
     """A kernel from its directives as (line, key, value), `kernel` first."""
-    fields: dict[str, Any] = {"name": found[0][2]}
+    first, _, name = found[0]
+    fields: dict[str, Any] = {"name": name}
     arguments = []
-    try:
-        for line, key, value in found[1:]:
+    for line, key, value in found[1:]:
+        try:
             if key == "argument":
                 arguments.append(_argument(value))
             elif key in fields or key not in _FIELDS:
                 raise ValueError("unknown or twice")
             else:
                 fields[key] = _FIELDS[key][1](value)
-    except (ValueError, KeyError) as error:
-        raise AssemblerError(f"line {line}: //.{key} {value}: {error}") from None
+        except (ValueError, KeyError) as error:
+            raise AssemblerError(f"line {line}: //.{key} {value}: {error}") from None
     missing = [key for key in _FIELDS if key not in fields]
     if missing:
-        raise AssemblerError(f"line {found[0][0]}: kernel {fields['name']} has no //.{missing[0]}")
+        raise AssemblerError(f"line {first}: kernel {name} has no //.{missing[0]}")
     try:
         return KernelInfo(**fields, arguments=tuple(arguments))
     except ValueError as error:
-        raise AssemblerError(f"line {found[0][0]}: {error}") from None
+        raise AssemblerError(f"line {first}: {error}") from None
 
 
 def _argument(text: str) -> Argument:
@@ -178,7 +182,7 @@ def _argument(text: str) -> Argument:
 
 def build(device: Device, kernels: Sequence[tuple[KernelInfo, bytes]]) -> bytes:
     """The zebin of kernels with their instructions. The same input gives the same bytes."""
-    sections = [
+    sections: list[_Section] = [
         (f".text.{info.name}", "SHT_PROGBITS", _ALLOCATED_CODE, _CODE_ALIGNMENT, _padded(code))
         for info, code in kernels
     ]
@@ -236,7 +240,7 @@ def _payload(index: int, a: Argument) -> Mapping[str, object]:
 def _structs() -> Any:
     structs = ELFStructs(little_endian=True, elfclass=64)
     structs.create_basic_structs()
-    structs.create_advanced_structs("ET_REL", _MACHINE, None)
+    structs.create_advanced_structs("ET_REL")
     return structs
 
 
@@ -245,7 +249,6 @@ def _notes(device: Device) -> Iterator[bytes]:
     if device.product_family is not None:
         yield _note(_FAMILY_NOTE, device.product_family.to_bytes(4, "little"))
     yield _note(_CORE_NOTE, device.gfx_core.to_bytes(4, "little"))
-    yield _note(_METADATA_NOTE, bytes(4))
     yield _note(_VERSION_NOTE, _VERSION.encode() + b"\0")
 
 
@@ -256,11 +259,11 @@ def _note(kind: int, content: bytes) -> bytes:
     return head + _NOTE_OWNER + content + bytes(-len(content) % 4)
 
 
-def _elf(sections: Sequence[tuple[str, str | int, int, int, bytes]]) -> bytes:
-    """An object file of sections given as (name, type, flags, alignment, content)."""
+def _elf(sections: Sequence[_Section]) -> bytes:
+    """An object file of sections."""
     structs = _structs()
     names = b"\0".join([b"", *(name.encode() for name, *_ in sections), b".strtab", b""])
-    every = [("", "SHT_NULL", 0, 0, b""), *sections, (".strtab", "SHT_STRTAB", 0, 1, names)]
+    every: list[_Section] = [("", "SHT_NULL", 0, 0, b""), *sections, (".strtab", "SHT_STRTAB", 0, 1, names)]
     header_bytes, entry_bytes = structs.Elf_Ehdr.sizeof(), structs.Elf_Shdr.sizeof()
     content = bytearray(header_bytes)
     headers = []
