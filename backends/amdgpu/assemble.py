@@ -46,6 +46,10 @@ def _present(need: str) -> bool:
     return shutil.which(need) is not None
 
 
+#: Where one gets the first of them.
+WANTED = "Debian: clang-22 and lld-22"
+
+
 @cache
 def available() -> tuple[str, ...]:
     """The assemblers on this machine, best first."""

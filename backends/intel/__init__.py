@@ -1,4 +1,4 @@
-"""Intel Xe (XeHPG, XeHPC, Xe2): text, assembling, the zebin container.
+"""Intel Xe (XeHPG, XeHPC, Xe2): tables, selection, scoreboard, text, assembling.
 
 May import: convgen.ir, convgen.passes, convgen.backends."""
 

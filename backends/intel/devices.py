@@ -17,6 +17,7 @@ class Device:
 
     name: str
     platform: str  #: for iga64's option -p
+    assembler: str  #: where one gets an iga64 that knows the platform
     product: str  #: a product of it, as the driver and ocloc name it
     product_family: int | None  #: None where several families share the core and run the same code
     gfx_core: int
@@ -25,13 +26,15 @@ class Device:
     max_slm_bytes: int  #: of a workgroup; the driver refuses a kernel with more
 
 
+_ANY, _NEWER = "Debian: libigc-tools", "Debian newer than 12: libigc-tools"
+
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
         # Meteor Lake has the core of DG2 but no matrix engine, hence the family as well.
-        Device("xehpg", "12p71", "dg2", 0x4F6, 0xC07, grf_bytes=32, simd_size=8, max_slm_bytes=65536),
-        Device("xehpc", "12p72", "pvc", 0x4F7, 0xC08, grf_bytes=64, simd_size=16, max_slm_bytes=131072),
+        Device("xehpg", "12p71", _ANY, "dg2", 0x4F6, 0xC07, grf_bytes=32, simd_size=8, max_slm_bytes=65536),
+        Device("xehpc", "12p72", _ANY, "pvc", 0x4F7, 0xC08, grf_bytes=64, simd_size=16, max_slm_bytes=131072),
         # Battlemage (0x4fa) and Lunar Lake (0x4fb).
-        Device("xe2", "xe2", "bmg", None, 0xC09, grf_bytes=64, simd_size=16, max_slm_bytes=131072),
+        Device("xe2", "xe2", _NEWER, "bmg", None, 0xC09, grf_bytes=64, simd_size=16, max_slm_bytes=131072),
     )
 }

@@ -25,6 +25,7 @@ _SWITCHES = {
     "NEOReadDebugKeys": "1",
     "SetCommandStreamReceiver": "1",
     "UseAubStream": "0",
+    "UseBindlessMode": "0",
     "HardwareInfoOverride": "1x4x8",
     "EnableBlitterOperationsSupport": "0",
 }
