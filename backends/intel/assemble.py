@@ -22,7 +22,7 @@ def available(platform: str) -> bool:
     if shutil.which("iga64") is None:
         return False
     with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
-        return _iga64("", platform, Path(folder)).returncode == 0
+        return _iga64("nop\n", platform, Path(folder)).returncode == 0
 
 
 def assemble(text: str) -> bytes | None:

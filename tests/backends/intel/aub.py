@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -27,6 +27,9 @@ _BASES, _BASES_DWORDS = 0x61010014, 22
 _MODE, _MODE_DWORDS = 0x61050000, 2
 _LARGE_REGISTERS = 1 << 15
 
+#: Encoding of a workgroup's local memory -> KiB.
+_SLM_KIB = (0, 1, 2, 4, 8, 16, 32, 64, 24, 48, 96, 128)
+
 
 @attrs.frozen
 class Dispatch:
@@ -36,7 +39,7 @@ class Dispatch:
     threads: int  #: of a workgroup
     simd_size: int
     lanes: int  #: execution mask of the last thread
-    slm_bytes: int
+    slm_bytes: int  #: what a workgroup gets, at least what it asks for
     barriers: int
     inline: bytes | None  #: inline data, if threads get any
     local_ids: bool  #: whether the hardware makes local ids
@@ -44,16 +47,15 @@ class Dispatch:
     code_address: int
 
     @classmethod
-    def of(cls, walker: tuple[int, ...], payload: bytes, code_base: int) -> Dispatch:
+    def of(cls, walker: Sequence[int], payload: bytes, code_base: int) -> Dispatch:
         mode, descriptor = walker[4], walker[18:26]
-        slm = descriptor[5] >> 16 & 0x1F
         x, y, z = walker[7:10]
         return cls(
             grid=(x, y, z),
             threads=descriptor[5] & 0x3FF,
             simd_size=8 << (mode >> 30),
             lanes=walker[5],
-            slm_bytes=512 << slm if slm else 0,
+            slm_bytes=_SLM_KIB[descriptor[5] >> 16 & 0x1F] * 1024,
             barriers=descriptor[5] >> 28 & 7,
             inline=struct.pack("<8I", *walker[31:39]) if mode >> 25 & 1 else None,
             local_ids=bool(mode >> 26 & 0xF),
@@ -63,72 +65,88 @@ class Dispatch:
 
 
 class Trace:
-    """Memory as the whole trace leaves it, and the launches in it."""
+    """Memory as the GPU's page tables show it after the whole trace, and the launches in it."""
 
     def __init__(self, aub: bytes) -> None:
-        self._pages: defaultdict[tuple[int, int], bytearray] = defaultdict(lambda: bytearray(_PAGE))
-        self._roots: set[int] = set()
-        commands = [command for write in self._writes(aub) for command in self._commands(*write)]
-        self.dispatches = tuple(self._dispatches(commands))
-        #: Whether threads have 256 registers.
-        self.large_registers = any(head == _MODE and value & _LARGE_REGISTERS for head, value, *_ in commands)
-
-    def _writes(self, aub: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """(space, address, data) of each write, which is applied."""
-        at = 0
-        while at < len(aub):
-            (header,) = struct.unpack_from("<I", aub, at)
-            if header & ~0xFFFF == _MEMORY_WRITE:
-                _, low, high, flags, size = _WRITE_HEAD.unpack_from(aub, at)
-                address, space = low | high << 32, flags >> 28
-                data = aub[at + _WRITE_HEAD.size :][:size]
-                for start in range(address & -_PAGE, address + size, _PAGE):
-                    first, end = max(start, address), min(start + _PAGE, address + size)
-                    page = self._pages[space, start]
-                    page[first - start : end - start] = data[first - address : end - address]
-                if flags >> 20 & 0xFF == _ROOT_TABLE:
-                    self._roots.add(address & -_PAGE)
-                yield space, address, data
-            at += 4 * ((header & 0xFFFF) + 1)
-
-    @staticmethod
-    def _commands(space: int, address: int, data: bytes) -> Iterator[tuple[int, ...]]:
-        """The commands in one write that matter here; no command is split over two."""
-        words = struct.unpack(f"<{len(data) // 4}I", data[: len(data) // 4 * 4])
-        for at, word in enumerate(words):
-            for head, size in ((_WALKER, _WALKER_DWORDS), (_BASES, _BASES_DWORDS), (_MODE, _MODE_DWORDS)):
-                if word == head and at + size <= len(words):
-                    yield words[at : at + size]
-
-    def _dispatches(self, commands: list[tuple[int, ...]]) -> Iterator[Dispatch]:
-        """The walkers. Buffers are not traced in the order of execution; all state is set once, before the first."""
-        general, code = next(
-            ((low | high << 32) & -_PAGE, (code_low | code_high << 32) & -_PAGE)
-            for head, low, high, *_, code_low, code_high in (command[:12] for command in commands)
-            if head == _BASES
+        physical, roots = _physical_memory(aub)
+        self._pages = {
+            address: bytes(physical[place])
+            for root in roots
+            for address, place in _mapped(physical, root)
+            if place in physical
+        }
+        stretches = list(self._stretches())
+        ((general, code),) = {
+            ((bases[1] | bases[2] << 32) & -_PAGE, (bases[10] | bases[11] << 32) & -_PAGE)
+            for bases in _commands(stretches, _BASES, _BASES_DWORDS)
+        }
+        #: In the order of their commands in memory, which is that of a short command list.
+        self.dispatches = tuple(
+            Dispatch.of(walker, self.read(general + (walker[3] & ~0x3F), walker[2] & 0x1FFFF), code)
+            for walker in _commands(stretches, _WALKER, _WALKER_DWORDS)
         )
-        for command in commands:
-            if command[0] == _WALKER:
-                payload = self.read(general + (command[3] & ~0x3F), command[2] & 0x1FFFF)
-                yield Dispatch.of(command, payload, code)
+        #: Whether threads have 256 registers.
+        self.large_registers = any(v & _LARGE_REGISTERS for _, v in _commands(stretches, _MODE, _MODE_DWORDS))
 
     def read(self, address: int, size: int) -> bytes:
-        """Bytes at a virtual address; LookupError where nothing is mapped."""
-        out = b""
-        while len(out) < size:
-            space, physical = self._translate(address + len(out))
-            start = physical % _PAGE
-            out += self._pages[space, physical - start][start : start + size - len(out)]
-        return out
+        """Bytes at a virtual address; KeyError where nothing was written."""
+        first = address & -_PAGE
+        pages = [self._pages[page] for page in range(first, address + size, _PAGE)]
+        return b"".join(pages)[address - first :][:size]
 
-    def _translate(self, address: int) -> tuple[int, int]:
-        for root in self._roots:
-            frame, entry = root, _PRESENT
-            for level in _LEVELS:
-                (entry,) = struct.unpack_from("<Q", self._pages[_LOCAL, frame], 8 * (address >> level & 0x1FF))
-                if not entry & _PRESENT:
-                    break
-                frame = entry & _FRAME
+    def _stretches(self) -> Iterator[bytes]:
+        """Memory in pieces without holes."""
+        pages: list[bytes] = []
+        end = 0
+        for address in sorted(self._pages):
+            if address != end and pages:
+                yield b"".join(pages)
+                pages = []
+            pages.append(self._pages[address])
+            end = address + _PAGE
+        yield b"".join(pages)
+
+
+def _physical_memory(aub: bytes) -> tuple[dict[tuple[int, int], bytearray], set[int]]:
+    """The pages written by (space, address), and the addresses of the outermost page tables."""
+    pages: defaultdict[tuple[int, int], bytearray] = defaultdict(lambda: bytearray(_PAGE))
+    roots = set()
+    at = 0
+    while at < len(aub):
+        (header,) = struct.unpack_from("<I", aub, at)
+        if header & ~0xFFFF == _MEMORY_WRITE:
+            _, low, high, flags, size = _WRITE_HEAD.unpack_from(aub, at)
+            address, space = low | high << 32, flags >> 28
+            data = memoryview(aub)[at + _WRITE_HEAD.size :][:size]
+            for start in range(address & -_PAGE, address + size, _PAGE):
+                first, end = max(start, address), min(start + _PAGE, address + size)
+                pages[space, start][first - start : end - start] = data[first - address : end - address]
+            if flags >> 20 & 0xFF == _ROOT_TABLE:
+                roots.add(address & -_PAGE)
+        at += 4 * ((header & 0xFFFF) + 1)
+    return dict(pages), roots
+
+
+def _mapped(
+    physical: dict[tuple[int, int], bytearray], table: int, base: int = 0, level: int = 0
+) -> Iterator[tuple[int, tuple[int, int]]]:
+    """The virtual address of each page under a page table, and where the page is."""
+    entries = struct.unpack("<512Q", physical.get((_LOCAL, table), bytes(_PAGE)))
+    for index, entry in enumerate(entries):
+        if entry & _PRESENT:
+            address = base | index << _LEVELS[level]
+            if level + 1 < len(_LEVELS):
+                yield from _mapped(physical, entry & _FRAME, address, level + 1)
             else:
-                return _LOCAL if entry & _IN_LOCAL else _SYSTEM, frame | address % _PAGE
-        raise LookupError(f"{address:#x} is not mapped")
+                yield address, (_LOCAL if entry & _IN_LOCAL else _SYSTEM, entry & _FRAME)
+
+
+def _commands(stretches: Sequence[bytes], header: int, dwords: int) -> Iterator[tuple[int, ...]]:
+    """Every command of one kind."""
+    mark = header.to_bytes(4, "little")
+    for memory in stretches:
+        at = memory.find(mark)
+        while at >= 0:
+            if at % 4 == 0 and at + 4 * dwords <= len(memory):
+                yield struct.unpack_from(f"<{dwords}I", memory, at)
+            at = memory.find(mark, at + 1)

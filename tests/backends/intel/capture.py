@@ -73,8 +73,10 @@ def capture(zebin: bytes, product: str, launches: Sequence[Launch] = ()) -> Capt
             cwd=folder,
             capture_output=True,
             text=True,
-            check=True,
+            check=False,
         )
+        if done.returncode:
+            return Capture(f"the driver ended with {done.returncode}: {done.stderr}", {}, (), b"")
         answer = json.loads(done.stdout)
         traces = list(Path(folder).glob("*.aub"))
         return Capture(

@@ -108,3 +108,10 @@ def test_the_driver_refuses_too_much_local_memory(target: str) -> None:
         built = assemble(renamed(AXPY[target], "//.slm_bytes 0", f"//.slm_bytes {size}"))
         assert built is not None
         assert capture(built, DEVICES[target].product).failure == failure
+
+
+def test_every_launch_of_a_long_list_is_traced(target: str) -> None:
+    """Their commands take more than a page."""
+    launches = [Launch("axpy", (n, 1, 1), (64, 64, FACTOR)) for n in range(1, 41)]
+    result = capture(zebin(target), DEVICES[target].product, launches)
+    assert [dispatch.grid[0] for dispatch in Trace(result.aub).dispatches] == list(range(1, 41))
