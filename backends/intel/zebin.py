@@ -126,7 +126,7 @@ def target_directive(target: str) -> str:
 
 
 def parse(text: str) -> tuple[str, list[tuple[KernelInfo, str]]]:
-    """The target of an assembly file, and its kernels with their lines.
+    """The target of an assembly file, and its kernels, each with its lines.
 
     Empty lines stand before a kernel's own, so that each keeps its number. Raises AssemblerError.
     """
@@ -140,12 +140,15 @@ def parse(text: str) -> tuple[str, list[tuple[KernelInfo, str]]]:
     starts = [place for place, (_, key, _) in enumerate(found) if key == "kernel"]
     if found and starts[:1] != [0]:
         raise AssemblerError(f"line {found[0][0]}: //.{found[0][1]} before the first //.kernel")
-    kernels = []
-    for start, end in zip(starts, [*starts[1:], len(found)]):
+    kernels: dict[str, tuple[KernelInfo, str]] = {}
+    for start, end in pairwise([*starts, len(found)]):
         first = found[start][0] - 1
         last = found[end][0] - 1 if end < len(found) else len(lines)
-        kernels.append((_info(found[start:end]), "\n" * first + "\n".join([*lines[first:last], ""])))
-    return target, kernels
+        info = _info(found[start:end])
+        if info.name in kernels:
+            raise AssemblerError(f"line {first + 1}: kernel {info.name} twice")
+        kernels[info.name] = info, "\n" * first + "\n".join([*lines[first:last], ""])
+    return target, list(kernels.values())
 
 
 def _info(found: Sequence[tuple[int, str, str]]) -> KernelInfo:

@@ -76,7 +76,10 @@ def module(target: str, kernels: list[tuple[KernelInfo, list[str]]]) -> str:
     return "\n".join([*lines, ""])
 
 
-@given(target=st.sampled_from(sorted(DEVICES)), kernels=st.lists(infos(), min_size=1, max_size=3))
+@given(
+    target=st.sampled_from(sorted(DEVICES)),
+    kernels=st.lists(infos(), min_size=1, max_size=3, unique_by=lambda info: info.name),
+)
 def test_what_is_written_reads_back(target: str, kernels: list[KernelInfo]) -> None:
     text = module(target, [(info, [f"nop  // {n}"]) for n, info in enumerate(kernels)])
     read_target, read = parse(text)
@@ -107,6 +110,7 @@ WRONG = [
     ("//.target xehpc\n" + TEXT.replace("at 12", "12"), r"line 10: .*wanted buffer\|scalar NAME at OFFSET size BYTES"),
     ("//.target xehpc\n" + TEXT.replace("at 12", "at 10"), r"line 10: .*k of 4 bytes cannot stand at 10"),
     ("//.target xehpc\n" + TEXT.replace("at 12", "at 4"), r"line 2: arguments src and k overlap"),
+    ("//.target xehpc\n" + TEXT + TEXT, r"line 12: kernel gemm twice"),
     ("//.target xehpc\n" + TEXT.replace("64 2 1", "64 2"), r"line 7: //.workgroup 64 2: not enough values"),
     ("//.target xehpc\n" + TEXT.replace("64 2 1", "60 2 1"), r"line 2: .* does not fill threads of 16"),
 ]
