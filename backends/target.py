@@ -42,6 +42,7 @@ class Target(Protocol):
     facts: TargetFacts
     text_suffix: str
     object_suffix: str
+    assembler: str  #: where one gets the assembler that `assemble` wants, for notes to people
 
     def emit(self, kernel: Kernel, header: Sequence[str] = (), *, debug: int = 0) -> Emitted:
         """Select, schedule, allocate, place waits and print a message-level kernel. Raises DoesNotFit.

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from convgen.backends.amdgpu.assemble import AssemblerError, assemble
+from convgen.backends.amdgpu.assemble import WANTED, assemble
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.sim import CodeObject, KernelInfo, SimulatorError
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.analysis import Analysis, KernelAnalysis, Stretch
 from convgen.backends.loops import innermost, natural_loops
-from convgen.ir.error import Unsupported, UserError
+from convgen.ir.error import AssemblerError, Unsupported, UserError
 
 _SIMDS = 4
 _MOST_WAVES = 8  #: a SIMD holds (CDNA3 ISA, "Wavefront occupancy")
@@ -56,7 +56,7 @@ def _assembled(content: bytes, where: str) -> bytes:
         reason = re.sub(r"^.*?\.s:(\d+):(\d+): error: ", r"line \1, column \2: ", str(error))
         raise UserError(f"given {where} that does not assemble: {reason}") from None
     if code is None:
-        raise Unsupported("analysis of assembly text: no assembler found (Debian: clang-22 and lld-22)")
+        raise Unsupported(f"analysis of assembly text: no assembler found ({WANTED})")
     return code
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from convgen.backends.allocate import Bank, allocate
 from convgen.backends.amdgpu import printer
-from convgen.backends.amdgpu.assemble import assemble
+from convgen.backends.amdgpu.assemble import WANTED, assemble
 from convgen.backends.amdgpu.hazards import insert_nops
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.amdgpu.select import select
@@ -41,6 +41,7 @@ class AmdTarget:
 
     text_suffix = ".s"
     object_suffix = ".hsaco"
+    assembler = WANTED
 
     def __init__(self, name: str) -> None:
         self.name = name
