@@ -17,10 +17,11 @@ from convgen.ir.error import DoesNotFit
 
 @attrs.frozen
 class Bank:
-    """A register file: how many words it has and how a tuple of a size must be aligned."""
+    """A register file: its words [first, limit), and how a tuple of a size must be aligned."""
 
     limit: int
     alignment: Mapping[int, int]  #: tuple size -> alignment in words; larger sizes take the greatest listed
+    first: int = 0
 
     def align(self, size: int) -> int:
         return next((a for s, a in sorted(self.alignment.items(), reverse=True) if size >= s), 1)
@@ -34,9 +35,14 @@ class Allocation:
     used: Mapping[str, int]
 
 
-def allocate(function: Function, banks: Mapping[str, Bank]) -> Allocation:
-    """Place every virtual register; DoesNotFit if a bank is too small."""
-    live = live_ranges(function)
+def allocate(
+    function: Function, banks: Mapping[str, Bank], live: Mapping[VirtualRegister, int] | None = None
+) -> Allocation:
+    """Place every virtual register of these banks; DoesNotFit if one is too small.
+
+    `live` are the live ranges, if they are known already.
+    """
+    live = {v: at for v, at in (live or live_ranges(function)).items() if v.bank in banks}
     occupied: dict[str, list[int]] = {name: [0] * bank.limit for name, bank in banks.items()}
     base: dict[VirtualRegister, int] = {}
     used = dict.fromkeys(banks, 0)
@@ -54,18 +60,18 @@ def allocate(function: Function, banks: Mapping[str, Bank]) -> Allocation:
     for v in sorted(live, key=key):
         bank, words = banks[v.bank], occupied[v.bank]
         if v.fixed is not None:
-            place(v, v.fixed)
+            place(v, v.fixed % banks[v.bank].limit)
             continue
-        at = _first_fit(words, live[v], v.size, bank.align(v.size))
+        at = _first_fit(words, live[v], v.size, bank.align(v.size), bank.first)
         if at is None:
             raise DoesNotFit(f"bank {v.bank} has no {v.size} free words of {bank.limit} for {v.name or v}")
         place(v, at)
     return Allocation(base, used)
 
 
-def _first_fit(words: Sequence[int], mask: int, size: int, step: int) -> int | None:
-    """The lowest multiple of `step` from which `size` words are free wherever `mask` is set."""
-    at = 0
+def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int) -> int | None:
+    """The lowest multiple of `step`, not below `first`, from which `size` words are free wherever `mask` is set."""
+    at = -(-first // step) * step
     while at + size <= len(words):
         for w in range(at + size - 1, at - 1, -1):
             if words[w] & mask:

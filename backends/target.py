@@ -72,6 +72,9 @@ _FAMILIES: dict[str, str] = {
     "gfx90a": "convgen.backends.amdgpu.targets",
     "gfx942": "convgen.backends.amdgpu.targets",
     "gfx950": "convgen.backends.amdgpu.targets",
+    "xehpg": "convgen.backends.intel.targets",
+    "xehpc": "convgen.backends.intel.targets",
+    "xe2": "convgen.backends.intel.targets",
 }
 
 

@@ -1,0 +1,274 @@
+"""The software scoreboard: what each instruction waits for, over the whole control-flow graph.
+
+In-order pipes are waited for by distance (`I@2`: the second last instruction of the integer pipe is done), what is out
+of order by the token it sets (`$3.dst`: all of it is done, `$3.src`: its sources are read). No wait is placed that
+another has made needless. Sources: Intel's Programmer's Reference Manual of Alchemist, "Software Scoreboard"; IGA's
+RegDeps (which dependences the pipes order by themselves).
+
+- True dependences are waited for, except through flags and accumulators within one pipe.
+- Overwriting needs a wait where the other access is in another pipe or out of order.
+- Matrix instructions are done in order, so one token serves them all and an accumulator chain needs no wait; on all
+  but the last of a run `Atomic` stands for it.
+- A token that is set again is waited for first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import attrs
+
+from convgen.backends.dataflow import solve
+from convgen.backends.intel.isa import OPCODES, Message, XeInstruction
+from convgen.backends.intel.physical import Cell, Physical
+from convgen.backends.intel.tables import Generation
+from convgen.backends.machine import Function, Unit
+
+_MATRIX_TOKEN = 0
+_FARTHEST = 7  #: the greatest distance that encodes
+_INTERLOCKED = frozenset(("f", "acc0"))
+_EVERYTHING = frozenset(("cr0",))  #: registers whose writers wait for all pipes, and whose next users do
+_MODE = Cell("cr0", 0)  #: the control register, which decides how all others compute
+_PIPES = "FIL"
+_LOCAL_LOADS = Cell("loads of local memory", 0)  #: in flight: a barrier may not be signalled before they are done
+
+Source = str | int  #: an in-order pipe by its letter, or a token
+
+
+@attrs.frozen
+class Facts:
+    """What may be unfinished: for each cell and source the distance since it was last written or read there.
+
+    Distances of tokens are 1. `rotation` is the token that the next send takes.
+    """
+
+    writes: Mapping[tuple[Cell, Source], int]
+    reads: Mapping[tuple[Cell, Source], int]
+
+
+@attrs.frozen
+class Waits:
+    """What one instruction waits for."""
+
+    distances: Mapping[str, int]  #: by pipe
+    done: tuple[int, ...]  #: tokens
+    read: tuple[int, ...]  #: tokens of which only the sources matter
+
+
+def pipe_of(i: XeInstruction, generation: Generation) -> str:
+    """The letter of the in-order pipe that executes an instruction; "" if none does."""
+    if i.op.unit is not Unit.VALU:
+        return ""
+    if i.long and not generation.long_alu:
+        return "L"
+    return "F" if i.floats else "I"
+
+
+class Scoreboard:
+    """Annotates a function whose registers are placed."""
+
+    def __init__(self, function: Function, physical: Physical, generation: Generation, tokens: int) -> None:
+        self.function, self.physical, self.generation = function, physical, generation
+        self.tokens: dict[int, int] = {}
+        count = 0
+        for i in function.instructions():
+            if i.op.unit is Unit.MATRIX:
+                self.tokens[id(i)] = _MATRIX_TOKEN
+            elif isinstance(i.op, Message) or i.op.name.startswith("send"):
+                self.tokens[id(i)] = 1 + count % (tokens - 1)
+                count += 1
+
+    def run(self) -> None:
+        """Annotate all instructions; instructions that only wait are put in where needed."""
+        entry = solve(self.function, Facts({}, {}), self._transfer, _merged)
+        for index, block in enumerate(self.function.blocks):
+            out: list[XeInstruction] = []
+            facts = _Now(entry.get(index, Facts({}, {})))
+            for i in block.instructions:
+                assert isinstance(i, XeInstruction)
+                waits = self._waits(facts, i)
+                out += self._annotated(i, waits)
+                self._step(facts, i, waits)
+            block.instructions = list(_with_runs(out))
+
+    # ------------------------------------------------------------ data flow
+
+    def _transfer(self, index: int, entry: Facts) -> Facts:
+        facts = _Now(entry)
+        for i in self.function.blocks[index].instructions:
+            assert isinstance(i, XeInstruction)
+            self._step(facts, i, self._waits(facts, i))
+        return facts.frozen()
+
+    def _waits(self, facts: _Now, i: XeInstruction) -> Waits:
+        me: Source = pipe_of(i, self.generation)
+        matrix = i.op.unit is Unit.MATRIX
+        if id(i) in self.tokens:
+            me = self.tokens[id(i)]
+        distances: dict[str, int] = {}
+        done: dict[int, None] = {}
+        read: dict[int, None] = {}
+
+        def after(source: Source, distance: int, tokens: dict[int, None]) -> None:
+            if isinstance(source, str):
+                distances[source] = min(distance, distances.get(source, _FARTHEST))
+            else:
+                tokens[source] = None
+
+        written, used = self.physical.written(i), [*self.physical.read(i), _MODE]
+        if i.op is OPCODES["signal"]:
+            used = [*used, _LOCAL_LOADS]
+        for cell in used:
+            for source, distance in facts.writers(cell):
+                ordered = source == me and (cell.bank in _INTERLOCKED or matrix)
+                branch = not me and cell.bank == "f" and source == "I"  # the branch unit's flags are interlocked
+                if not ordered and not branch:
+                    after(source, distance, done)
+        for cell in written:
+            for source, distance in facts.writers(cell):
+                if source != me:
+                    after(source, distance, done)
+            for source, distance in facts.readers(cell):
+                if source != me:
+                    late = self.generation.waits_for_writes and source != _MATRIX_TOKEN
+                    after(source, distance, done if late else read)
+        changed = [*written, *(c for c in used if any(facts.writers(c)))]
+        if any(c.bank in _EVERYTHING for c in changed):
+            distances.update(dict.fromkeys(_PIPES, 1))
+        if isinstance(me, int):
+            done.pop(me, None)
+            read.pop(me, None)
+        return Waits(distances, tuple(done), tuple(t for t in read if t not in done))
+
+    def _step(self, facts: _Now, i: XeInstruction, waits: Waits) -> None:
+        """What is unfinished behind an instruction that waited."""
+        for pipe, distance in waits.distances.items():
+            facts.finish_pipe(pipe, distance)
+        for token in waits.done:
+            facts.finish_token(token)
+        for token in waits.read:
+            facts.finish_reads(token)
+        me: Source = pipe_of(i, self.generation)
+        if id(i) in self.tokens:
+            me = self.tokens[id(i)]
+            if i.op.unit is not Unit.MATRIX:
+                facts.finish_token(me)
+        if me == "":
+            return
+        written = self.physical.written(i)
+        if isinstance(i.op, Message) and i.op.unit is Unit.SHARED and not i.op.stores:
+            written = [*written, _LOCAL_LOADS]
+        facts.issue(me, self.physical.read(i), written)
+
+    # ------------------------------------------------------------ annotation
+
+    def _annotated(self, i: XeInstruction, waits: Waits) -> Iterator[XeInstruction]:
+        """The instruction with as many of its waits as it can carry, syncs with the others before it."""
+        distance = _joined(waits.distances)
+        tokens = [f"${t}.dst" for t in waits.done] + [f"${t}.src" for t in waits.read]
+        own = f"${self.tokens[id(i)]}" if id(i) in self.tokens else ""
+        carried: list[str] = []
+        if i.op.unit is Unit.MATRIX or i.op.unit is Unit.CONTROL and not i.op.ends:
+            pass
+        elif own or i.op.ends:
+            if distance:
+                pipe, _, d = distance.partition("@")
+                carried.append(f"{pipe if pipe in self.generation.distance_pipes else 'A'}@{d}")
+                distance = ""
+        elif distance:
+            carried, distance = [distance], ""
+        elif len(tokens) == 1:
+            carried, tokens = tokens, []
+        yield from (_sync(annotation) for annotation in ([distance] if distance else []))
+        yield from map(_sync, tokens)
+        i.annotations = (*carried, *((own,) if own else ()))
+        yield i
+
+
+def _joined(distances: Mapping[str, int]) -> str:
+    """One distance that serves all pipes."""
+    if not distances:
+        return ""
+    pipe = next(iter(distances)) if len(distances) == 1 else "A"
+    return f"{pipe}@{min(distances.values())}"
+
+
+def _sync(annotation: str) -> XeInstruction:
+    return XeInstruction(OPCODES["sync.nop"], annotations=(annotation,))
+
+
+def _with_runs(instructions: list[XeInstruction]) -> Iterator[XeInstruction]:
+    """Matrix instructions that another follows at once are atomic with it and leave the token to the last."""
+    for i, after in zip(instructions, [*instructions[1:], None]):
+        if i.op.unit is Unit.MATRIX and after is not None and after.op.unit is Unit.MATRIX:
+            i.annotations = ("Atomic",)
+        yield i
+
+
+class _Now:
+    """Facts that change from instruction to instruction; distances are kept as differences to counters."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.count: dict[Source, int] = {}
+        self.writes: dict[Cell, dict[Source, int]] = {}
+        self.reads: dict[Cell, dict[Source, int]] = {}
+        for table, known in ((self.writes, facts.writes), (self.reads, facts.reads)):
+            for (cell, source), distance in known.items():
+                table.setdefault(cell, {})[source] = -distance
+
+    def _distances(self, held: Mapping[Source, int]) -> Iterator[tuple[Source, int]]:
+        for source, at in held.items():
+            yield source, min(_FARTHEST, self.count.get(source, 0) - at) if isinstance(source, str) else 1
+
+    def writers(self, cell: Cell) -> Iterable[tuple[Source, int]]:
+        return list(self._distances(self.writes.get(cell, {})))
+
+    def readers(self, cell: Cell) -> Iterable[tuple[Source, int]]:
+        return list(self._distances(self.reads.get(cell, {})))
+
+    def issue(self, source: Source, read: Iterable[Cell], written: Iterable[Cell]) -> None:
+        at = self.count.get(source, 0)
+        for cell in written:
+            self.writes[cell] = {source: at}
+            self.reads.pop(cell, None)
+        for cell in read:
+            self.reads.setdefault(cell, {})[source] = at
+        if isinstance(source, str):
+            self.count[source] = at + 1
+
+    def finish_pipe(self, pipe: str, distance: int) -> None:
+        last = self.count.get(pipe, 0) - distance
+        self._forget(lambda source, at: source == pipe and at <= last, self.writes, self.reads)
+
+    def finish_token(self, token: Source) -> None:
+        self._forget(lambda source, at: source == token, self.writes, self.reads)
+
+    def finish_reads(self, token: int) -> None:
+        self._forget(lambda source, at: source == token, self.reads)
+
+    @staticmethod
+    def _forget(over, *tables) -> None:  # type: ignore[no-untyped-def]
+        for table in tables:
+            for cell in [c for c, held in table.items() if any(over(s, at) for s, at in held.items())]:
+                left = {s: at for s, at in table[cell].items() if not over(s, at)}
+                if left:
+                    table[cell] = left
+                else:
+                    del table[cell]
+
+    def frozen(self) -> Facts:
+        tables = [
+            {(cell, source): d for cell, held in table.items() for source, d in self._distances(held)}
+            for table in (self.writes, self.reads)
+        ]
+        return Facts(*tables)
+
+
+def _merged(a: Facts, b: Facts) -> Facts:
+    tables = []
+    for one, other in ((a.writes, b.writes), (a.reads, b.reads)):
+        both = dict(one)
+        for key, distance in other.items():
+            both[key] = min(distance, both.get(key, _FARTHEST))
+        tables.append(both)
+    return Facts(*tables)

@@ -1,0 +1,255 @@
+"""Selection: a message-level kernel becomes instructions of the vector engine on virtual registers.
+
+On entry r0 holds the workgroup's ids and the address of the arguments (Programmer's Reference Manual, "Thread Payload";
+`zebin`): no local ids, no inline data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from convgen.backends.intel.emitter import Emitter
+from convgen.backends.intel.isa import Literal, Null, Special, XeOperand, load_arguments, message, region
+from convgen.backends.intel.scalars import Scalars
+from convgen.backends.intel.tables import GENERATIONS
+from convgen.backends.intel.vectors import Vectors, fill
+from convgen.backends.machine import Access, Function, Imm, Reg
+from convgen.backends.selection import Selector, argument_offsets, comment
+from convgen.ir import stmt as st
+from convgen.ir.bounds import Bounds, var_ranges
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import AddressOf, Const, Expr, Var
+from convgen.ir.facts import TargetFacts
+from convgen.ir.memory import Global
+from convgen.ir.mutate import postorder
+from convgen.ir.program import Kernel
+from convgen.ir.types import Type, f32
+from convgen.ir.uniform import Uniformity, varying
+
+_ARGUMENTS_MASK = 0xFFFFFFC0  #: of r0.0: where the arguments are
+_ARGUMENTS_GRANULE = 32  #: bytes: the driver rounds them up to
+_THREAD_MASK = 0xFF  #: of r0.2: the thread's number in its workgroup
+_COUNT_MASK = 0xFF000000  #: of r0.2: how many threads a barrier of the workgroup waits for
+_GROUP_IDS = (1, 6, 7)  #: dwords of r0
+_KEEP_DENORMALS = 0x4C0  #: of cr0.0: bits for f64, f32 and f16
+
+
+def select(kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int] | None = None) -> Function:
+    """The kernel as a machine function; raises Unsupported for what the instruction tables cannot express."""
+    return _Selector(kernel, facts, lines or {}).run()
+
+
+class _Selector(Selector):
+    out: Emitter
+    scalars: Scalars
+    vectors: Vectors
+
+    def __init__(self, kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int]) -> None:
+        super().__init__(kernel, lines)
+        self.out = Emitter(kernel.name, GENERATIONS[facts.name])
+        bounds = Bounds(var_ranges(kernel), kernel.width)
+        self.scalars = Scalars(self.out, Uniformity(varying(kernel)), bounds)
+        self.vectors = Vectors(self.scalars, self.uses)
+        self.payload = self.out.new("v", 1, "payload", fixed=0)
+        self.barrier: Reg | None = None  # the header of barrier messages
+        self.lets: dict[Var, Expr] = {n.var: n.value for n in postorder(kernel.body) if isinstance(n, st.Let)}
+
+    # ------------------------------------------------------------ entry
+
+    def enter(self) -> None:
+        k, out = self.kernel, self.out
+        control = Special("cr0", "ud")
+        out.emit("or", (control,), (control, Literal(_KEEP_DENORMALS, "uw")), comment="keep denormals")
+        for v, dword, count in zip(k.group_ids, _GROUP_IDS, k.grid):
+            self.scalars.env[v] = Imm(0)
+            if count > 1:
+                self.scalars.env[v] = self._payload(dword, v.name)
+        self._load_arguments()
+        self.scalars.env[k.subgroup] = Imm(0)
+        if k.subgroups > 1:
+            thread = out.new("s", 1, k.subgroup.name)
+            out.emit(
+                "and", (region(thread, "ud"),), (region(self.payload, "ud", 2, 0), Literal(_THREAD_MASK, "ud")),
+                comment=k.subgroup.name,
+            )  # fmt: skip
+            self.scalars.env[k.subgroup] = thread
+            self.barrier = self._barrier_header()
+        self.scalars.lane = self._lane()
+
+    def _payload(self, dword: int, name: str) -> Reg:
+        dst = self.out.new("s", 1, name)
+        self.out.emit("mov", (region(dst, "ud"),), (region(self.payload, "ud", dword, 0),), comment=name)
+        return dst
+
+    def _load_arguments(self) -> None:
+        """All arguments by blocks of a register's bytes, then each into scalar registers."""
+        out, k = self.out, self.kernel
+        placed = argument_offsets(k)
+        end = max((offset + (8 if isinstance(p, Global) else p.type.bits // 8) for offset, p in placed), default=0)
+        grf = 4 * out.lanes
+        start = out.new("v", 1, "arguments_address")
+        mask = Literal(_ARGUMENTS_MASK, "ud")
+        out.emit("and", (region(start, "ud"),), (region(self.payload, "ud", 0, 0), mask))
+        loaded = []
+        for at in range(0, end, grf):
+            address = start
+            if at:
+                address = out.new("v")
+                out.emit("add", (region(address, "ud"),), (region(start, "ud", 0, 0), Literal(at, "ud")))
+            loaded.append(out.new("v", 1, "arguments"))
+            row = load_arguments(min(out.lanes, -(-(end - at) // _ARGUMENTS_GRANULE) * _ARGUMENTS_GRANULE // 4))
+            access = Access("kernarg", "arguments", -1, False)
+            out.emit(row, (loaded[-1],), (address,), access=access, comment="arguments")
+        for offset, p in placed:
+            wide = isinstance(p, Global)
+            dst = out.new("s", 2 if wide else 1, p.name)
+            at = region(loaded[offset // grf], "ud", offset % grf // 4, 0)
+            for word in range(dst.count):
+                to = region(dst.words(word, 1), "ud")
+                source = region(at, "ud", at.sub + word, 0)
+                out.emit("mov", (to,), (source,), comment=f"argument {p.name}" if not word else "")
+            if wide:
+                self.scalars.pointers[p.name] = dst
+            else:
+                self.scalars.env[p] = dst
+
+    def _lane(self) -> Reg:
+        """The number of each lane; an immediate vector holds eight."""
+        out = self.out
+        words = out.new("v", 1, "lane_words")
+        out.emit("mov", (region(words, "uw"),), (Literal(0x76543210, "uv"),), lanes=8)
+        if out.lanes > 8:
+            upper = region(words, "uw", 8)
+            out.emit("add", (upper,), (region(words, "uw"), Literal(8, "uw")), lanes=8, partial=True)
+        dst = out.new("v", 1, "lane")
+        out.emit("mov", (region(dst, "ud"),), (region(words, "uw"),), lanes=out.lanes, comment="lane")
+        return dst
+
+    def _barrier_header(self) -> Reg:
+        """Dword 2 says twice how many threads meet (nGEN, `barrierheader`)."""
+        out = self.out
+        header = out.new("v", 1, "barrier_header")
+        fill(out, header, Literal(0, "ud"))
+        count = out.alu("and", "ud", region(self.payload, "ud", 2, 0), Literal(_COUNT_MASK, "ud"))
+        again = out.alu("shr", "ud", count, Imm(8))
+        to = region(header, "ud", 2)
+        out.emit("or", (to,), (out.source(count, "ud"), out.source(again, "ud")), partial=True, comment="barrier header")
+        return header
+
+    # ------------------------------------------------------------ control
+
+    def leave(self) -> None:
+        """End of thread: the payload is passed on from one of the last registers."""
+        last = self.out.new("v", 1, "end_of_thread", fixed=-1)
+        whole = region(self.payload, "f")
+        self.out.emit("mov", (region(last, "f"),), (whole,), lanes=self.out.lanes)
+        self.out.emit("eot", (), (last,), lanes=8, comment="end of thread")
+
+    def branch_unless(self, condition: Expr, target: str) -> None:
+        flag = self.scalars.condition(condition)
+        self.out.emit("jmpi", predicate=flag, modifiers=("unless",), target=target)
+
+    def branch_if_less(self, a: XeOperand, b: XeOperand, here: str, target: str) -> None:
+        flag = self.out.compare("lt", "d", a, b, 1)
+        self.out.emit("jmpi", predicate=flag, modifiers=("unless",), target=target)
+        self.out.start_block(here)
+
+    def next_iteration(self, counter: Reg, end: XeOperand, label: str, comment: str) -> None:
+        self.out.alu("add", "d", counter, Imm(1), into=counter)
+        flag = self.out.compare("lt", "d", counter, end, 1)
+        self.out.emit("jmpi", predicate=flag, target=label, comment=comment)
+
+    def jump(self, target: str) -> None:
+        self.out.emit("jump", target=target)
+
+    def _barrier(self, s: st.Barrier) -> None:
+        """What this thread wrote to local memory is visible before it signals."""
+        if self.barrier is None:
+            return
+        out = self.out
+        fenced = out.new("v")
+        out.emit("fence", (fenced,), (self.payload,), comment=s.site.stage)
+        out.emit("mov", (Null("ud"),), (region(fenced, "ud"),), lanes=8, comment="fence done")
+        out.emit("signal", (), (self.barrier,))
+        out.emit("wait")
+
+    # ------------------------------------------------------------ global memory
+
+    def _mask(self, e: Expr) -> Reg | None:
+        """The flags of the lanes that access; None for all."""
+        return None if isinstance(e, Const) and e.bits else self.scalars.mask(e)
+
+    def _flatload(self, s: st.FlatLoad) -> None:
+        out = self.out
+        address, mask = self._address(s.address), self._mask(s.mask)
+        lane_bytes = s.var.type.bits // 8
+        dst = self.into.get(s.var) or out.new("v", max(1, lane_bytes // 4), s.var.name)
+        if mask is not None:
+            fill(out, dst, Literal(0, "ud"))
+        access = Access("global", self._buffer(s.address), -1, False)
+        row = message("load", "ugm", lane_bytes)
+        out.emit(row, (dst,), (address,), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
+        self._loaded(s.var, dst)
+
+    def _flatstore(self, s: st.FlatStore) -> None:
+        self._write_global(s, "store")
+
+    def _flatadd(self, s: st.FlatAdd) -> None:
+        if s.value.type.lanes != 1 or s.value.type.elem is not f32:
+            raise Unsupported(f"given an atomic addition of {s.value.type}, wanted one f32 a message")
+        self._write_global(s, "atomic_fadd")
+
+    def _write_global(self, s: st.FlatStore, kind: str) -> None:
+        out = self.out
+        value = self._stored(s.value)
+        address, mask = self._address(s.address), self._mask(s.mask)
+        access = Access("global", self._buffer(s.address), -1, True)
+        row = message(kind, "ugm", s.value.type.bits // 8)
+        out.emit(row, (), (address, value), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
+
+    def _address(self, e: Expr) -> Reg:
+        value = self.scalars.value(e)
+        if isinstance(value, Reg) and value.bank == "v":
+            return value
+        dst = self.out.new("v", 2)
+        self.out.move(dst, value)
+        return dst
+
+    def _buffer(self, e: Expr) -> str:
+        for n in postorder(e):
+            if isinstance(n, AddressOf):
+                return str(n.buffer.name)
+            if isinstance(n, Var) and n in self.lets and (name := self._buffer(self.lets[n])):
+                return name
+        return ""
+
+    def _stored(self, e: Expr) -> Reg:
+        """The value of a store in vector registers."""
+        if isinstance(e.type, Type) and e.type.is_int and e.type.bits == 32:
+            return self.vectors.vector_register(self.scalars.value(e))
+        return self.vectors.tuple_of(self.vectors.value(e))
+
+    # ------------------------------------------------------------ shared memory
+
+    def _place(self, s: st.SharedRead | st.SharedWrite) -> Reg:
+        """The byte of local memory for each lane."""
+        at = self.kernel.shared_base(s.tile) + s.imm
+        address = self.scalars.value(s.address)
+        if at:
+            address = self.out.alu("add", "ud", address, Imm(at))
+        return self.vectors.vector_register(address)
+
+    def _sharedread(self, s: st.SharedRead) -> None:
+        lane_bytes = s.var.type.bits // 8
+        address = self._place(s)
+        dst = self.into.get(s.var) or self.out.new("v", max(1, lane_bytes // 4), s.var.name)
+        access = Access("shared", s.tile.name, s.site.slot, False, s.site.private)
+        row = message("load", "slm", lane_bytes)
+        self.out.emit(row, (dst,), (address,), lanes=self.out.lanes, access=access, comment=comment(s))
+        self._loaded(s.var, dst)
+
+    def _sharedwrite(self, s: st.SharedWrite) -> None:
+        value, address = self._stored(s.value), self._place(s)
+        access = Access("shared", s.tile.name, s.site.slot, True, s.site.private)
+        row = message("store", "slm", s.value.type.bits // 8)
+        self.out.emit(row, (), (address, value), lanes=self.out.lanes, access=access, comment=comment(s))
