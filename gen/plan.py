@@ -12,11 +12,12 @@ import attrs
 
 from convgen import views
 from convgen.config import Config
-from convgen.copies import CHUNK_BYTES, Split, divide, split_copy
+from convgen.copies import Split, divide, split_copy
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Shared, View
+from convgen.ir.layout import Block
+from convgen.ir.memory import COL, ROW, Shared, Swizzle, View, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.types import Type, scalar
 from convgen.matmul import Problem
@@ -105,9 +106,9 @@ class Plan:
         return scalar(self.problem.acc_type)
 
 
-def k_block(taps: str, tile_k: int, elem_bytes: int) -> int:
+def k_block(taps: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
     """To a multiple of what the innermost run of K is padded."""
-    return {"split": tile_k, "chunk": CHUNK_BYTES // elem_bytes, "fused": 1}[taps]
+    return {"split": tile_k, "chunk": chunk_bytes // elem_bytes, "fused": 1}[taps]
 
 
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
@@ -132,8 +133,8 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"{subgroups} waves, at most {facts.max_subgroups} make a workgroup")
     if config.acc == "a" and not facts.accumulators:
         raise DoesNotFit(f"{facts.name} has no accumulator registers")
-    mma = _mma(_atom(problem, config, facts), config)
-    block = k_block(config.taps, config.tile[2], mma.atom.ab.bytes)
+    mma = _mma(_atom(problem, config, facts), config, facts.chunk_bytes)
+    block = k_block(config.taps, config.tile[2], mma.atom.ab.bytes, facts.chunk_bytes)
     missing = [name for name in config.reorder if name not in [t.name for t in problem.inputs]]
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
@@ -147,11 +148,11 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     return plan
 
 
-def _mma(atom: MmaAtom, config: Config) -> MmaTile:
+def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
     tile_m, tile_n, tile_k = config.tile
     waves_m, waves_n = config.waves
     steps = divide("tile K over the instruction's K", tile_k, atom.k)
-    pack = max(1, min(steps, CHUNK_BYTES // (atom.a.registers * atom.ab.bytes)))
+    pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.ab.bytes)))
     return MmaTile(
         atom,
         divide("tile N over waves x rows", tile_n, waves_n * atom.rows),
@@ -182,11 +183,19 @@ def _part(product: Product, mma: MmaTile, config: Config, facts: TargetFacts) ->
 
 def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
     elem, cols = view.memory.elem, config.tile[2]
-    copy = split_copy(view, rows, cols, facts.subgroup_size, config.waves[0] * config.waves[1])
-    swizzle = find_swizzle(cols, elem, CHUNK_BYTES, fragment, copy.stored, facts)
-    name = f"{view.memory.name}_tile"
-    tile = Shared(name, elem, rows, cols, cols * elem.bytes, config.slots, swizzle, CHUNK_BYTES)
+    blocks = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
+    copy = split_copy(view, blocks, rows, cols, facts, config.waves[0] * config.waves[1])
+    chunk = facts.chunk_bytes
+    swizzle = Swizzle() if facts.block_bytes else find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
+    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, blocks, config.slots, swizzle, chunk)
     return Operand(view, tile, copy, fragment)
+
+
+def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> tuple[Block, ...]:
+    """The shared tile in the order of the registers that hold it: blocks of memory then are runs of registers."""
+    row, _ = fragment.dims
+    digits = fragment.image(facts.subgroup_size, elem.bytes)
+    return tuple(Block(ROW if dim == row else COL, size, stride) for dim, size, stride in digits)
 
 
 def accumulator_registers(plan: Plan) -> int:

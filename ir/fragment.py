@@ -8,13 +8,16 @@ operands, the split of a cooperative copy, IREE's NestedLayout and XeTile's wg_m
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
 import attrs
 
 from convgen.ir.error import UserError
+
+
+_DWORD = 4  #: bytes of a register in one lane
 
 
 class Space(Enum):
@@ -108,6 +111,26 @@ class Fragment:
         if self.dims != other.dims or self.shape != other.shape or owners[0] != owners[1]:
             raise UserError(f"fragments {self} and {other}: lanes hold different elements")
         return tuple(self.owner(other.coords(0, 0, register))[2] for register in range(other.registers))
+
+    def image(self, lanes: int, elem_bytes: int) -> tuple[tuple[str, int, int], ...]:
+        """The digits with strides in elements where registers are stored as they stand, dword by dword across `lanes`.
+
+        As (dim, size, stride); subgroups follow one another. A block of memory then is a run of registers.
+        """
+        each = _DWORD // elem_bytes
+        whole = self.registers * lanes
+
+        def placed(d: Digit) -> Iterator[tuple[str, int, int]]:
+            if d.space is Space.LANE:
+                yield d.dim, d.size, d.stride * each
+            elif d.space is Space.SUBGROUP:
+                yield d.dim, d.size, d.stride * whole
+            else:
+                within = min(d.size, max(1, each // d.stride))  # positions that share a dword
+                yield d.dim, within, d.stride if within > 1 else d.stride * lanes
+                yield d.dim, d.size // within, d.stride * within * lanes
+
+        return tuple(digit for d in self.digits for digit in placed(d) if digit[1] > 1)
 
     def contiguous(self, dim: str) -> int:
         """How many consecutive registers, from 0, hold consecutive positions of `dim` (its innermost digits)."""

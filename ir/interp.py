@@ -362,7 +362,12 @@ class _Subgroup:
         np.add.at(buffer[:whole].view(elem.numpy), first[there], data[there])
 
     def shared_bytes(self, node: s.SharedRead | s.SharedWrite, size: int) -> Array:
-        return (self.integers(node.address, "a shared address") + node.imm)[:, None] + np.arange(size)
+        """The bytes of a shared tile that each lane accesses, `[width, size]`."""
+        start = (self.integers(node.address, "a shared address") + node.imm)[:, None]
+        if isinstance(node, (s.BlockRead, s.BlockWrite)):
+            dword, byte = np.divmod(np.arange(size), 4)
+            return start + 4 * (dword * self.ev.width + np.arange(self.ev.width)[:, None]) + byte
+        return start + np.arange(size)
 
     def shared_read(self, node: s.SharedRead) -> None:
         at = self.shared_bytes(node, node.var.type.bits // 8)
@@ -392,6 +397,8 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Subgroup, Any], None]] = {
     s.FlatAdd: _Subgroup.global_add,
     s.SharedRead: _Subgroup.shared_read,
     s.SharedWrite: _Subgroup.shared_write,
+    s.BlockRead: _Subgroup.shared_read,
+    s.BlockWrite: _Subgroup.shared_write,
 }
 
 

@@ -268,6 +268,19 @@ class SharedWrite(Stmt):
     site: Site
 
 
+@node
+class BlockRead(SharedRead):
+    """Bind `var` to dwords that lie side by side across the lanes: dword w of lane l at `address + 4 * (w * width + l)`.
+
+    The address is uniform.
+    """
+
+
+@node
+class BlockWrite(SharedWrite):
+    """Store `value` with its dwords side by side across the lanes, as `BlockRead` reads them."""
+
+
 def block(*stmts: Stmt) -> Stmt:
     """The statements as one, nested blocks flattened."""
     flat: list[Stmt] = []

@@ -17,7 +17,7 @@ from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fused import Fused
-from convgen.ir.memory import Dim, Global, Shared, TensorDim, View
+from convgen.ir.memory import ROW, Dim, Global, Shared, TensorDim, View, row_major
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
@@ -294,6 +294,8 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Printer, Any], str]] = {
     s.FlatAdd: lambda p, n: f"flat {p.flat(n)} += {p.expr(n.value)}",
     s.SharedRead: lambda p, n: f"{p.binder(n.var)} = shared {p.place(n)}",
     s.SharedWrite: lambda p, n: f"shared {p.place(n)} = {p.expr(n.value)}",
+    s.BlockRead: lambda p, n: f"{p.binder(n.var)} = block {p.place(n)}",
+    s.BlockWrite: lambda p, n: f"block {p.place(n)} = {p.expr(n.value)}",
 }
 
 
@@ -309,7 +311,14 @@ def _remark(site: Site | None) -> str:
 
 def _tile(t: Shared) -> str:
     swizzle = f", {t.chunk}-byte chunks ^ (row >> {t.swizzle.shift} & {t.swizzle.mask})" if t.swizzle.mask else ""
-    return f"shared {t.name}: {t.slots} of {t.elem} {t.rows} x {t.cols}, pitch {t.pitch}{swizzle}"
+    return f"shared {t.name}: {t.slots} of {t.elem} {t.rows} x {t.cols}, {_order(t)}{swizzle}"
+
+
+def _order(t: Shared) -> str:
+    """How a tile's elements follow one another, innermost digit first."""
+    if t.blocks[:-1] == row_major(t.rows, t.cols)[:-1]:
+        return f"pitch {t.blocks[-1].stride * t.elem.bytes}"
+    return "order " + " ".join(f"{'row' if b.dim == ROW else 'col'}{b.size}@{b.stride}" for b in t.blocks)
 
 
 def _view(v: View) -> str:

@@ -24,7 +24,7 @@ from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, s
 from convgen.ir.uniform import Uniformity, varying
 
 Level = Literal["tile", "message"]
-MESSAGE_BYTES = (1, 2, 4, 8, 12, 16)  #: what one message may move for a lane
+MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: what one message may move for a lane
 
 TILE_STATEMENTS = (s.LoadView, s.StoreView, s.Copy, s.LoadShared, s.StoreShared)
 MESSAGE_STATEMENTS = (s.GlobalLoad, s.GlobalStore, s.FlatLoad, s.FlatStore, s.SharedRead, s.SharedWrite)
@@ -344,6 +344,12 @@ def _message(c: Checker, n: Any) -> str | None:
     return f"a negative immediate {n.imm}" if getattr(n, "imm", 0) < 0 else None
 
 
+def _block(c: Checker, n: Any) -> str | None:
+    type: AnyType = (n.var if isinstance(n, s.BlockRead) else n.value).type
+    whole = not type.elem.is_bool and type.bits % 32 == 0
+    return None if whole else f"a block of {type}, {type.bits} bits a lane; wanted whole dwords"
+
+
 def _flat(c: Checker, n: Any) -> str | None:
     if n.address.type is not u64:
         return f"address {show(n.address)} is {n.address.type}, wanted u64"
@@ -368,6 +374,8 @@ _STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.FlatAdd: (_flat, _message, _adds),
     s.SharedRead: (_declared, _offset("address"), _message),
     s.SharedWrite: (_declared, _offset("address"), _message),
+    s.BlockRead: (_declared, _uniform("address"), _block),
+    s.BlockWrite: (_declared, _uniform("address"), _block),
 }
 
 

@@ -140,14 +140,15 @@ class _Lowering(Mutator):
         parts: list[Expr] = []
         for m in self._shared(s):
             part = var(f"{s.var.name}_{m.start}", vector(s.tile.elem, m.count))
-            out.append(st.SharedRead(part, s.tile, m.address, m.imm, self._slot_site(s)))
+            read = st.BlockRead if m.block else st.SharedRead
+            out.append(read(part, s.tile, m.address, m.imm, self._slot_site(s)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
     def StoreShared(self, s: st.StoreShared) -> st.Stmt:
-        return st.block(
-            *(
-                st.SharedWrite(s.tile, m.address, m.imm, self._slice(s.value, m.start, m.count), self._slot_site(s))
-                for m in self._shared(s)
-            )
-        )
+        out: list[st.Stmt] = []
+        for m in self._shared(s):
+            value = self._slice(s.value, m.start, m.count)
+            write = st.BlockWrite if m.block else st.SharedWrite
+            out.append(write(s.tile, m.address, m.imm, value, self._slot_site(s)))
+        return st.block(*out)

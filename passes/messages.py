@@ -47,16 +47,22 @@ class GlobalMessage:
     @property
     def address(self) -> Expr:
         """The flat address; parts that stay the same all through a loop come first, for they can leave it together."""
-        base = AddressOf(self.surface.buffer) + (self.surface.shift + const(self.imm, s64)).to(u64)
-        return base + self.varying.to(u32).to(u64) + self.uniform.to(u32).to(u64)
+        base: Expr = AddressOf(self.surface.buffer)
+        shift, varying = self.surface.shift, self.varying + self.imm
+        if isinstance(shift, Const):
+            varying = varying + shift.bits
+        else:
+            base = base + shift.to(u64)
+        return base + varying.to(u64) + self.uniform.to(u32).to(u64)
 
 
 @attrs.frozen
 class SharedMessage:
-    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile."""
+    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile; a block has one address."""
 
     start: int
     count: int
+    block: bool
     address: Expr
     imm: int
 
@@ -194,9 +200,9 @@ class GlobalPlanner:
             run -= 1 if run % 2 else run // 2
         return run
 
-    def messages(self, widest: int = 16) -> Iterator[GlobalMessage]:
+    def messages(self, widest: int | None = None) -> Iterator[GlobalMessage]:
         """One message per run of registers of at most `widest` bytes, in register order."""
-        run = self.run(widest)
+        run = self.run(widest or self.facts.global_widths[0])
         for start in range(0, self.layout.registers, run):
             positions = {k: v for a in range(len(self.view.axes)) for k, v in self._decode(a, start).items()}
             varying, uniform, imm = self._offset(positions)
@@ -365,47 +371,88 @@ def _scale(e: Expr, factor: int) -> Expr:
 
 # ---------------------------------------------------------------- shared memory
 
+_DWORD = 4
+
+
+@attrs.frozen
+class _Piece:
+    """A message's registers, and where it goes: `gap` bytes behind the message that starts at register `leader`."""
+
+    start: int
+    count: int
+    block: bool
+    leader: int
+    gap: int
+
 
 def shared_messages(
     tile: Shared, slot: Expr, layout: Fragment, subgroup: Expr, subgroups: int, facts: TargetFacts
 ) -> Iterator[SharedMessage]:
     """The messages of a distributed access to a shared tile; addresses that differ by a constant are shared."""
     fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0
-    for start, run, leader, gap in _shared_plan(tile, layout, subgroups, facts):
-        row, col = layout.coords(subgroup, Lane(), leader).values()
+    for piece in _shared_plan(tile, layout, subgroups, facts):
+        lane: Any = const(0) if piece.block else Lane()
+        row, col = layout.coords(subgroup, lane, piece.leader).values()
         address = tile.address(0, row, col)
         address = address if isinstance(address, Expr) else const(address)
         if not isinstance(slot, Const):
             address = address + slot * tile.slot_bytes
-        yield SharedMessage(start, run, address, gap + fixed)
+        imm = piece.gap + fixed
+        extra = imm - imm % (facts.shared_imm_max + 1)
+        address = address + extra if extra else address
+        yield SharedMessage(piece.start, piece.count, piece.block, address, imm - extra)
 
 
 @cache
-def _shared_plan(
-    tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts
-) -> tuple[tuple[int, int, int, int], ...]:
-    """For each message its first register, its length, the message whose address it shares, and how far it is from it.
+def _shared_plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts) -> tuple[_Piece, ...]:
+    """The messages of an access, in register order.
 
-    That two addresses differ by a constant is checked on every subgroup and lane, so any swizzle may be used.
+    That two addresses differ by a constant is checked on every subgroup and lane, so any layout and swizzle may be used.
     """
-    run = _shared_run(tile, layout, facts)
-    waves, lanes = np.meshgrid(np.arange(subgroups), np.arange(facts.subgroup_size), indexing="ij")
-    leaders: list[tuple[int, np.ndarray[Any, Any]]] = []
+    waves, lanes, registers = np.meshgrid(
+        np.arange(subgroups), np.arange(facts.subgroup_size), np.arange(layout.registers), indexing="ij"
+    )
+    row, col = layout.coords(waves, lanes, registers).values()
+    at = np.broadcast_to(tile.address(0, row, col), waves.shape)
+    block, run = True, _block_run(tile, at, facts)
+    if not run:
+        block, run = False, _shared_run(tile, at, facts)
+    leaders: list[int] = []
     plan = []
     for start in range(0, layout.registers, run):
-        row, col = layout.coords(waves, lanes, start).values()
-        here = np.broadcast_to(tile.address(0, row, col), waves.shape)
-        gaps = ((leader, here - there) for leader, there in leaders)
+        gaps = ((leader, at[:, :, start] - at[:, :, leader]) for leader in leaders)
         constant = ((leader, int(gap.flat[0])) for leader, gap in gaps if (gap == gap.flat[0]).all())
         leader, gap = next(((n, g) for n, g in constant if g >= 0), (start, 0))
         if leader == start:
-            leaders.append((start, here))
-        plan.append((start, run, leader, gap))
+            leaders.append(start)
+        plan.append(_Piece(start, run, block, leader, gap))
     return tuple(plan)
 
 
-def _shared_run(tile: Shared, layout: Fragment, facts: TargetFacts) -> int:
-    run = layout.contiguous(layout.dims[1])
-    while run > 1 and (tile.chunk // tile.elem.bytes % run or run * tile.elem.bytes not in facts.shared_widths):
-        run -= 1 if run % 2 else run // 2
-    return run
+def _runs(at: Any, run: int, steps: Any) -> bool:
+    """Whether in each aligned run of registers the addresses are `steps` further on than the first one."""
+    groups = at.reshape(*at.shape[:2], -1, run)
+    return bool((groups - groups[..., :1] == steps).all())
+
+
+def _shared_run(tile: Shared, at: Any, facts: TargetFacts) -> int:
+    """The most registers whose elements stand side by side in memory, within a chunk."""
+    elem, registers = tile.elem.bytes, at.shape[2]
+    runs = (w // elem for w in facts.shared_widths if w <= tile.chunk and w % elem == 0)
+    return next((r for r in runs if registers % r == 0 and _runs(at, r, np.arange(r) * elem)), 1)
+
+
+def _block_run(tile: Shared, at: Any, facts: TargetFacts) -> int:
+    """The most registers that one block message moves as they stand: the dwords of all lanes side by side; 0 if none."""
+    elem, lanes, registers = tile.elem.bytes, at.shape[1], at.shape[2]
+    across = np.arange(lanes)[None, :, None] * _DWORD
+    if not (at - at[:, :1] == across).all():
+        return 0
+    size = facts.block_bytes
+    while size >= lanes * _DWORD:
+        run = size // (lanes * elem)
+        dword, byte = np.divmod(np.arange(run) * elem, _DWORD)
+        if registers % run == 0 and _runs(at, run, dword * _DWORD * lanes + byte):
+            return run
+        size //= 2
+    return 0

@@ -19,6 +19,8 @@ from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import (
     Block,
+    BlockRead,
+    BlockWrite,
     FlatAdd,
     FlatLoad,
     FlatStore,
@@ -46,6 +48,8 @@ _ROLES: dict[type[Stmt], dict[str, str]] = {
     FlatAdd: {"address": "address", "mask": "exists"},
     SharedRead: {"address": "read_address"},
     SharedWrite: {"address": "write_address"},
+    BlockRead: {"address": "read_address"},
+    BlockWrite: {"address": "write_address"},
 }
 
 _LEAVES = (Const, Var, Lane)

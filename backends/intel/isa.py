@@ -163,6 +163,16 @@ def message(kind: str, sfid: str, lane_bytes: int, *, block: bool = False) -> Me
 
 
 @cache
+def block_message(kind: str, size: int) -> Message:
+    """The row of a load or store in local memory of `size` bytes side by side, up to 512."""
+    elements, width = (size // 8, 64) if size > 256 else (size // 4, 32)
+    name = f"{kind}.slm.d{width}x{elements}t.a32"
+    return Message(
+        name, Unit.SHARED, _TOKEN_LATENCY["slm"], max(1, size // 128), block=True, address_bits=32, stores=kind != "load"
+    )
+
+
+@cache
 def load_arguments(dwords: int) -> Message:
     """The row of a load from the cross-thread data: 32-bit addresses in the window of binding table entry 255."""
     name = f"load.ugm.d32x{dwords}t.a32.ca.ca"

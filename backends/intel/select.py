@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from convgen.backends.intel.emitter import Emitter
-from convgen.backends.intel.isa import Literal, Null, Special, XeOperand, load_arguments, message, region
+from convgen.backends.intel.isa import Literal, Message, Null, Special, XeOperand, block_message, load_arguments, message, region
 from convgen.backends.intel.scalars import Scalars
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.backends.intel.vectors import Vectors, fill
@@ -231,25 +231,45 @@ class _Selector(Selector):
 
     # ------------------------------------------------------------ shared memory
 
-    def _place(self, s: st.SharedRead | st.SharedWrite) -> Reg:
-        """The byte of local memory for each lane."""
-        at = self.kernel.shared_base(s.tile) + s.imm
-        address = self.scalars.value(s.address)
-        if at:
-            address = self.out.alu("add", "ud", address, Imm(at))
-        return self.vectors.vector_register(address)
+    def _place(self, s: st.SharedRead | st.SharedWrite, *, block: bool) -> Reg:
+        """The byte of local memory for each lane, or for the block."""
+        out = self.out
+        at, address = self.kernel.shared_base(s.tile) + s.imm, self.scalars.value(s.address)
+        if not block:
+            return self.vectors.vector_register(out.alu("add", "ud", address, Imm(at)) if at else address)
+        dst = out.new("v")
+        to = region(dst, "ud")
+        if isinstance(address, Imm):
+            out.emit("mov", (to,), (Literal(address.value + at, "ud"),))
+        elif at:
+            out.emit("add", (to,), (out.source(address, "ud"), Literal(at, "ud")))
+        else:
+            out.emit("mov", (to,), (out.source(address, "ud"),))
+        return dst
 
-    def _sharedread(self, s: st.SharedRead) -> None:
+    def _sharedread(self, s: st.SharedRead, *, block: bool = False) -> None:
         lane_bytes = s.var.type.bits // 8
-        address = self._place(s)
+        address = self._place(s, block=block)
         dst = self.into.get(s.var) or self.out.new("v", max(1, lane_bytes // 4), s.var.name)
         access = Access("shared", s.tile.name, s.site.slot, False, s.site.private)
-        row = message("load", "slm", lane_bytes)
-        self.out.emit(row, (dst,), (address,), lanes=self.out.lanes, access=access, comment=comment(s))
+        row = self._row("load", lane_bytes, block)
+        self.out.emit(row, (dst,), (address,), lanes=self._lanes(block), access=access, comment=comment(s))
         self._loaded(s.var, dst)
 
-    def _sharedwrite(self, s: st.SharedWrite) -> None:
-        value, address = self._stored(s.value), self._place(s)
+    def _sharedwrite(self, s: st.SharedWrite, *, block: bool = False) -> None:
+        value, address = self._stored(s.value), self._place(s, block=block)
         access = Access("shared", s.tile.name, s.site.slot, True, s.site.private)
-        row = message("store", "slm", s.value.type.bits // 8)
-        self.out.emit(row, (), (address, value), lanes=self.out.lanes, access=access, comment=comment(s))
+        row = self._row("store", s.value.type.bits // 8, block)
+        self.out.emit(row, (), (address, value), lanes=self._lanes(block), access=access, comment=comment(s))
+
+    def _blockread(self, s: st.BlockRead) -> None:
+        self._sharedread(s, block=True)
+
+    def _blockwrite(self, s: st.BlockWrite) -> None:
+        self._sharedwrite(s, block=True)
+
+    def _row(self, kind: str, lane_bytes: int, block: bool) -> Message:
+        return block_message(kind, lane_bytes * self.out.lanes) if block else message(kind, "slm", lane_bytes)
+
+    def _lanes(self, block: bool) -> int:
+        return 1 if block else self.out.lanes

@@ -84,8 +84,8 @@ def _facts(name: str, units: int, slm: int, subgroups: int) -> TargetFacts:
         registers=256,
         accumulators=0,
         compute_units=units,
-        global_widths=(16, 12, 8, 4, 2, 1),
-        shared_widths=(16, 8, 4, 2, 1),
+        global_widths=(32, 16, 12, 8, 4, 2, 1),
+        shared_widths=(32, 16, 8, 4, 2, 1),
         global_imm_max=0,
         shared_imm_max=0,
         surface_max=0x7FFFFFFE,
@@ -94,6 +94,8 @@ def _facts(name: str, units: int, slm: int, subgroups: int) -> TargetFacts:
         fused=frozenset(),
         atoms=tuple(_dpas_atom(g.lanes, ab, g.dpas_passes) for ab in (f16, bf16)),
         flat=True,
+        block_bytes=512,
+        chunk_bytes=32,
     )
 
 

@@ -27,7 +27,7 @@ from convgen.ir.expr import (
 )
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, Global, Shared, Swizzle, TensorDim, View
+from convgen.ir.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.stmt import Site
 from convgen.ir.types import bool_, f16, f32, s64, u8, u32, vector
@@ -208,7 +208,7 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.load_view("v", k.view, (LANE, 0), ROWS), "coords lane differs between lanes"),
     (lambda k: k.load_view("v", k.view, (const(0.0, f32), 0), ROWS), "is f32, not an integer"),
     (lambda k: k.load_view("v", k.view, (0, 0), WAVES), "needs 2 subgroups, the kernel has 1"),
-    (lambda k: k.copy(Shared("other", f32, 64, 8, 32, 1, Swizzle(), 16), k.view, (0, 0), ROWS), "is not one of the"),
+    (lambda k: k.copy(Shared("other", f32, 64, 8, row_major(64, 8), 1, Swizzle(), 16), k.view, (0, 0), ROWS), "is not one of the"),
     (lambda k: k.copy(k.tile, k.view, (0, 0), ROWS, slot=LANE), "slot lane differs"),
     (
         lambda k: k.copy(k.shared("low", f32, 32, 8), k.view, (0, 0), ROWS),
