@@ -14,10 +14,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.amdgpu.sim.errors import SimulatorError
-from convgen.backends.amdgpu.sim.state import U32, U64, Array, Bools
+from convgen.backends.sim.arrays import U32, U64, Array, Bools, Bytes
+from convgen.backends.sim.errors import SimulatorError
 
-Bytes = npt.NDArray[np.uint8]
 FIRST_ADDRESS = 0x7000_0000_0000
 SPACING = 1 << 36  #: room for each allocation; a 32-bit offset never reaches the next one
 _WAVE_BITS = 24
