@@ -51,11 +51,13 @@ def parts_of(
     return found
 
 
-def load_lanes(g: Threads, step: Stepped, address: U64, size: int, lanes: Bools | None) -> tuple[Array, Bools | None]:
+def load_lanes(
+    g: Threads, step: Stepped, address: U64, size: int, lanes: Bools | None, alignment: int = 4
+) -> tuple[Array, Bools | None]:
     """Data [words, waves, lanes] and its poison; lanes that take no part read 0."""
     data: Array | None = None
     poison: Bools | None = None
-    for allocation, offset, taken in parts_of(g, step, address, size, lanes):
+    for allocation, offset, taken in parts_of(g, step, address, size, lanes, alignment):
         got = allocation.load(offset, size)
         if g.env.strict:
             check_stores(g, step, allocation, offset, size, taken, "loads")
@@ -81,10 +83,17 @@ def is_writable(g: Threads, step: Stepped, allocation: Allocation, taken: Bools 
 
 
 def store_lanes(
-    g: Threads, step: Stepped, address: U64, size: int, values: Array, lanes: Bools | None, ticket: int
+    g: Threads,
+    step: Stepped,
+    address: U64,
+    size: int,
+    values: Array,
+    lanes: Bools | None,
+    ticket: int,
+    alignment: int = 4,
 ) -> None:
     """Write values [words, waves, lanes] of the lanes that take part."""
-    for allocation, offset, taken in parts_of(g, step, address, size, lanes):
+    for allocation, offset, taken in parts_of(g, step, address, size, lanes, alignment):
         if not is_writable(g, step, allocation, taken):
             continue
         if g.env.strict:

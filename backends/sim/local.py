@@ -69,32 +69,47 @@ class Lds:
 
     # -- races --------------------------------------------------------------------------------------------------------
 
-    def note_read(self, group: Threads, step: Stepped, units: Array, mine: U32) -> Bools | None:
-        """Stamp a read; gives the undefined units, and reports a race with another wave's write."""
+    def note_read(
+        self, group: Threads, step: Stepped, units: Array, mine: U32, where: Array | None = None
+    ) -> Bools | None:
+        """Stamp a read; gives the undefined units, and reports a race with another wave's write.
+
+        `where` gives the (row, lane) of each column of `units` when those are some lanes only.
+        """
         stamps = self.written.take(units)
-        self._race(group, step, stamps, mine, "reads what another wave wrote")
+        self._race(group, step, stamps, mine, "reads what another wave wrote", where)
         if self.updated is not None:
-            self._race(group, step, self.updated.take(units), mine, "reads what another wave updated")
+            self._race(group, step, self.updated.take(units), mine, "reads what another wave updated", where)
         self._share(self.read, units, mine)
         undefined = (stamps & np.uint32(1)) == 0
         return undefined if undefined.any() else None
 
-    def note_write(self, group: Threads, step: Stepped, units: Array, mine: U32, clean: Array | int = 1) -> None:
+    def note_write(
+        self,
+        group: Threads,
+        step: Stepped,
+        units: Array,
+        mine: U32,
+        clean: Array | int = 1,
+        where: Array | None = None,
+    ) -> None:
         """Stamp a write; `clean` is 0 where the data is undefined or still on its way."""
-        self._race(group, step, self.written.take(units), mine, "overwrites what another wave wrote")
-        self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read")
+        self._race(group, step, self.written.take(units), mine, "overwrites what another wave wrote", where)
+        self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read", where)
         if self.updated is not None:
-            self._race(group, step, self.updated.take(units), mine, "overwrites what another wave updated")
+            self._race(group, step, self.updated.take(units), mine, "overwrites what another wave updated", where)
         self.stamp_write(units, mine, clean)
         race = _others(self.written.take(units), mine)
         if race.any():
-            self._report(group, step, race, "writes where another wave writes with the same instruction")
+            self._report(group, step, race, "writes where another wave writes with the same instruction", where)
 
-    def note_update(self, group: Threads, step: Stepped, units: Array, mine: U32) -> Bools | None:
+    def note_update(
+        self, group: Threads, step: Stepped, units: Array, mine: U32, where: Array | None = None
+    ) -> Bools | None:
         """Stamp an atomic operation; gives the undefined units, and reports a race with another wave's plain access."""
         stamps = self.written.take(units)
-        self._race(group, step, stamps, mine, "atomically updates what another wave wrote")
-        self._race(group, step, self.read.take(units), mine, "atomically updates what another wave has read")
+        self._race(group, step, stamps, mine, "atomically updates what another wave wrote", where)
+        self._race(group, step, self.read.take(units), mine, "atomically updates what another wave has read", where)
         if self.updated is None:
             self.updated = np.zeros(len(self.read), np.uint32)
         self._share(self.updated, units, mine)
@@ -110,10 +125,10 @@ class Lds:
         if clash.any():
             stamps[units[clash]] = np.broadcast_to(mine, units.shape)[clash] | SEVERAL
 
-    def _race(self, group: Threads, step: Stepped, stamps: U32, mine: U32, what: str) -> None:
+    def _race(self, group: Threads, step: Stepped, stamps: U32, mine: U32, what: str, where: Array | None) -> None:
         race = _others(stamps, mine)
         if race.any():
-            self._report(group, step, race, f"{what} since the last barrier")
+            self._report(group, step, race, f"{what} since the last barrier", where)
 
     def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> None:
         """Set the write stamps of some units."""
@@ -128,7 +143,10 @@ class Lds:
         else:
             self.read[units] = mine
 
-    def _report(self, group: Threads, step: Stepped, race: Bools, what: str) -> None:
+    def _report(self, group: Threads, step: Stepped, race: Bools, what: str, where: Array | None) -> None:
         lanes = race.any(axis=0)
-        row, lane = (int(i) for i in np.argwhere(lanes)[0]) if lanes.ndim == 2 else (0, -1)
+        if lanes.ndim == 2:
+            row, lane = (int(i) for i in np.argwhere(lanes)[0])
+        else:
+            row, lane = (0, -1) if where is None else (int(i) for i in where[lanes.argmax()])
         group.env.reporter.add("lds-race", what, step.instruction, group, row, lane)

@@ -150,15 +150,17 @@ class Memory:
                 allocation.written = np.zeros(len(data), np.bool_)
         self._bases = [allocation.base for allocation in self.allocations]
 
-    def add(self, name: str, data: Bytes, *, writable: bool = True) -> Allocation:
-        """Place an array in the address space, or replace the one of that name."""
+    def add(self, name: str, data: Bytes, *, writable: bool = True, base: int | None = None) -> Allocation:
+        """Place an array in the address space, at `base` if given, or replace the one of that name."""
         old = self.by_name.get(name)
         if old is not None:
             fresh = Allocation(name, old.base, data, writable)
             self.allocations[self.allocations.index(old)] = fresh
         else:
-            fresh = Allocation(name, FIRST_ADDRESS + SPACING * len(self.allocations), data, writable)
+            place = FIRST_ADDRESS + SPACING * len(self.allocations) if base is None else base
+            fresh = Allocation(name, place, data, writable)
             self.allocations.append(fresh)
+            self.allocations.sort(key=lambda allocation: allocation.base)
         self.by_name[name] = fresh
         self._bases = [allocation.base for allocation in self.allocations]
         return fresh

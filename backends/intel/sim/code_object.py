@@ -70,7 +70,7 @@ class CodeObject:
             elf = ELFFile(BytesIO(data))
         except ELFError as error:
             raise SimulatorError(f"not a code object: {error}") from None
-        if elf.header["e_machine"] not in (MACHINE, "EM_INTELGT"):
+        if elf.header["e_machine"] not in (MACHINE, "EM_INTEL205", "EM_INTELGT"):
             raise SimulatorError(f"not an Intel code object: machine {elf.header['e_machine']}, {MACHINE} wanted")
         sections = {section.name: section.data() for section in elf.iter_sections()}
         platform = platform_of(*_compatibility(sections.get(".note.intelgt.compat")))

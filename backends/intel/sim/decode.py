@@ -136,7 +136,7 @@ def _run(command: list[str], platform: Platform) -> str:
     return done.stdout
 
 
-_LINE = re.compile(r"^/\* \[([0-9A-F]+)\] \*/\s*(.*?)\s*(?://.*)?$")
+_LINE = re.compile(r"^\s*/\* \[([0-9A-F]+)\]\s*\*/\s*(.*?)\s*(?://.*)?$")
 
 
 def _lines(text: str) -> dict[int, str]:
@@ -224,9 +224,7 @@ def _operand(item: dict[str, Any], indirect: Any, *, is_dst: bool = False) -> Op
         if region is None:
             region = _region(text)
         area = item["areg"]
-        return Operand(
-            "indirect", type_, "a", area["r"], area["sr"], region, negate, absolute, item["aoff"], saturate
-        )
+        return Operand("indirect", type_, "a", area["r"], area["sr"], region, negate, absolute, item["aoff"], saturate)
     if kind != "RD":
         raise Unsupported(f"an operand of kind {kind} is not simulated")
     reg = item["reg"]
