@@ -70,8 +70,10 @@ def allowed(importer: str, imported: str) -> bool:
 
 
 def inside_backends(importer: list[str], imported: list[str]) -> bool:
-    """Families do not import each other; a simulator shares no rows with its emitter."""
-    families = {path.parent.name for path in (ROOT / "backends").glob("*/__init__.py")}
+    """Families do not import each other; a simulator shares no rows with its emitter, nor do all simulators."""
+    families = {path.parent.name for path in (ROOT / "backends").glob("*/__init__.py")} - {"sim"}
+    if importer[:1] == ["sim"] and imported[:1] != ["sim"]:  # what simulators share knows no family
+        return imported == ["simulation"]
     if imported[:1] and imported[0] in families and importer[:1] != imported[:1]:
         return importer == ["target"]
     if importer[1:2] == ["sim"] and imported[:1] == importer[:1]:

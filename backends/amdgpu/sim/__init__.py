@@ -13,8 +13,8 @@ May import: convgen.ir, convgen.backends.simulation; nothing from selection or e
 mistakes)."""
 
 from convgen.backends.amdgpu.sim.code_object import CodeObject, KernelInfo
-from convgen.backends.amdgpu.sim.errors import SimulatorError, Unsupported
 from convgen.backends.amdgpu.sim.simulate import simulate
+from convgen.backends.sim.errors import SimulatorError, Unsupported
 
 if __name__ != "convgen.backends.amdgpu.sim":  # a second copy of a module would mean a second intern table
     raise ImportError(f"import this package as convgen.backends.amdgpu.sim, not as {__name__}")

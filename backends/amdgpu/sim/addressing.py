@@ -16,9 +16,10 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
 from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
-from convgen.backends.amdgpu.sim.errors import Unsupported
-from convgen.backends.amdgpu.sim.state import U64, Array, Bools, WaveGroup
+from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.errors import Unsupported
 
 
 @attrs.frozen

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from convgen.backends.amdgpu.sim.errors import SimulatorError
+from convgen.backends.sim.errors import SimulatorError
 
 Phases = tuple[tuple[int, ...], ...]
 

@@ -12,14 +12,22 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.addressing import Address
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
-from convgen.backends.amdgpu.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
-from convgen.backends.amdgpu.sim.global_access import check_stores, is_writable, land_store, parts_of
-from convgen.backends.amdgpu.sim.memory import Allocation
-from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, any_along
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, any_along
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.amdgpu.sim.transfer import active, check_address, land_registers, memory_step, refuse_poison
+from convgen.backends.amdgpu.sim.transfer import (
+    active,
+    check_address,
+    land_registers,
+    land_stores,
+    memory_step,
+    refuse_poison,
+)
 from convgen.backends.amdgpu.sim.waits import issue
+from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
+from convgen.backends.sim.global_access import check_stores, is_writable, parts_of
+from convgen.backends.sim.memory import Allocation
 
 #: function and bytes by the mnemonic's suffix
 ATOMICS: Mapping[str, tuple[Combine, int]] = {
@@ -75,7 +83,7 @@ def atomic_step(
             kept = None if g.exec_full else g.exec.copy()
             issue(g, Pending(step, queue, writes, (back, None, kept), _land_both, tickets))
         else:
-            issue(g, Pending(step, queue, 0, (), land_store, tickets))
+            issue(g, Pending(step, queue, 0, (), land_stores, tickets))
 
     step.run = run
     return step
@@ -83,7 +91,7 @@ def atomic_step(
 
 def _land_both(g: WaveGroup, pending: Pending) -> None:
     land_registers(g, pending)
-    land_store(g, pending)
+    land_stores(g, pending)
 
 
 @attrs.frozen(eq=False)
@@ -134,5 +142,5 @@ class _Atomic:
                 g,
                 any_along(undefined & lanes, 0),
             )
-        waves = np.broadcast_to(g.env.wave_ids(g)[:, None], lanes.shape)[lanes]
+        waves = np.broadcast_to(g.wave_ids()[:, None], lanes.shape)[lanes]
         allocation.mark_update(offset[lanes], self.size, g.env.tickets, waves)

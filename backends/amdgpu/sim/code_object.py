@@ -19,7 +19,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from convgen.backends.amdgpu.sim.archs import Arch, arch_of_flags
 from convgen.backends.amdgpu.sim.decode import Instruction, parse_disassembly
-from convgen.backends.amdgpu.sim.errors import SimulatorError
+from convgen.backends.sim.errors import SimulatorError
 
 OBJDUMP = "llvm-objdump-22"
 PRELOAD_SKIP = 256  #: hardware with kernarg preload enters this many bytes behind the entry symbol

@@ -10,11 +10,12 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
 from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, VCC, Instruction
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS
-from convgen.backends.amdgpu.sim.errors import Unsupported
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
-from convgen.backends.amdgpu.sim.state import Array, Pending, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
+from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.errors import Unsupported
 
 _NO_OPS: Mapping[str, str] = {
     **dict.fromkeys(

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import attrs
 
-from convgen.backends.amdgpu.sim.errors import SimulatorError, Unsupported
+from convgen.backends.sim.errors import SimulatorError, Unsupported
 
 #: Register numbers of the scalar file that have names (CDNA3 ISA, "Scalar ALU operands").
 VCC, M0, EXEC, SCC = 106, 124, 126, 128

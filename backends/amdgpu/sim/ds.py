@@ -11,7 +11,7 @@ from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
 from convgen.backends.amdgpu.sim.ds_access import Conflicts, data_poison, ds_step, locate, read_places, write_places
 from convgen.backends.amdgpu.sim.ds_atomics import compile_ds_atomic
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
-from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import (
     Width,
@@ -23,6 +23,7 @@ from convgen.backends.amdgpu.sim.transfer import (
     store_words,
 )
 from convgen.backends.amdgpu.sim.waits import issue
+from convgen.backends.sim.arrays import Array, Bools
 
 _MODIFIERS = frozenset("offset offset0 offset1 gds".split())
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
-from convgen.backends.amdgpu.sim.combine import Combine, combine_lanes
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.ds_access import ds_step, locate
-from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, any_along
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, any_along
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import land_nothing, land_registers, refuse_poison
 from convgen.backends.amdgpu.sim.waits import issue
+from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.combine import Combine, combine_lanes
 
 
 def compile_ds_atomic(instruction: Instruction, context: Context, function: Combine, size: int) -> Step:

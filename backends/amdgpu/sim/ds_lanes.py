@@ -10,10 +10,11 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.ds_access import locate, read_places
 from convgen.backends.amdgpu.sim.hazards import Consumes
-from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import active, land_registers, refuse_poison
 from convgen.backends.amdgpu.sim.waits import issue
+from convgen.backends.sim.arrays import Array, Bools
 
 _LANE = np.arange(64)
 _TRANSPOSED = re.compile(r"ds_read_b64_tr_b(16|8)$")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from convgen.backends.amdgpu.sim.combine import FLOATING, INTEGER, Combine
 from convgen.backends.amdgpu.sim.transfer import Width
+from convgen.backends.sim.combine import FLOATING, INTEGER, Combine
 
 READS: Mapping[str, Width] = {
     "ds_read_u8": Width(1),

@@ -6,10 +6,10 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.environment import Environment
-from convgen.backends.amdgpu.sim.findings import LaunchStopped
 from convgen.backends.amdgpu.sim.hazards import Event
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Step
+from convgen.backends.sim.findings import LaunchStopped
 
 QUANTUM = 50_000  #: instructions a group may run before others at other places get their turn
 FATAL = frozenset({"register-range"})

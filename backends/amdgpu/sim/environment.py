@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.backends.amdgpu.sim.archs import Arch
-from convgen.backends.amdgpu.sim.findings import Reporter
 from convgen.backends.amdgpu.sim.hazards import HazardRules
-from convgen.backends.amdgpu.sim.lds import Lds
-from convgen.backends.amdgpu.sim.memory import Memory
+from convgen.backends.sim.findings import Reporter
+from convgen.backends.sim.local import Lds
+from convgen.backends.sim.memory import Memory
 
 if TYPE_CHECKING:
-    from convgen.backends.amdgpu.sim.state import U32, WaveGroup
+    from convgen.backends.sim.arrays import U32
+from convgen.backends.amdgpu.sim.state import WaveGroup
 
 IMAGE = "<code>"  #: the allocation that holds the code object's segments
 
@@ -53,8 +54,3 @@ class Environment:
         epoch = (self.epoch[group.slot] + np.uint32(ahead)) & np.uint32(0xFFFFFF)
         stamp = (epoch << np.uint32(8)) | (group.wave.astype(np.uint32) << np.uint32(1)) | np.uint32(1)
         return stamp[:, None]
-
-    def wave_ids(self, group: WaveGroup) -> npt.NDArray[np.int64]:
-        """A number for each wave that is unique in the launch."""
-        ids: npt.NDArray[np.int64] = group.group_id.astype(np.int64) * self.waves + group.wave
-        return ids

@@ -12,9 +12,10 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.code_object import Descriptor, KernelInfo
 from convgen.backends.amdgpu.sim.environment import IMAGE, Environment
-from convgen.backends.amdgpu.sim.errors import SimulatorError
-from convgen.backends.amdgpu.sim.memory import Allocation, Memory
-from convgen.backends.amdgpu.sim.state import Array, WaveGroup, any_along
+from convgen.backends.amdgpu.sim.state import WaveGroup, any_along
+from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.memory import Allocation, Memory
 from convgen.backends.simulation import LaunchRequest
 
 KERNARG, DISPATCH = "<kernarg>", "<dispatch>"

@@ -13,12 +13,12 @@ from convgen.backends.amdgpu.sim.code_object import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.engine import Engine
 from convgen.backends.amdgpu.sim.environment import Environment
-from convgen.backends.amdgpu.sim.errors import SimulatorError
-from convgen.backends.amdgpu.sim.findings import LaunchStopped, Reporter
 from convgen.backends.amdgpu.sim.launch import place_arguments, place_dispatch_packet, place_image, start_group
-from convgen.backends.amdgpu.sim.lds import Lds
-from convgen.backends.amdgpu.sim.memory import Memory
 from convgen.backends.amdgpu.sim.step import KINDS
+from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.findings import LaunchStopped, Reporter
+from convgen.backends.sim.local import Lds
+from convgen.backends.sim.memory import Memory
 from convgen.backends.simulation import LaunchRequest, SimReport
 
 Progress = Callable[[int, int], None]

@@ -9,11 +9,12 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
 from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
 from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
-from convgen.backends.amdgpu.sim.global_access import check_stores, check_updates
-from convgen.backends.amdgpu.sim.state import Array, Pending, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
 from convgen.backends.amdgpu.sim.waits import issue
+from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.global_access import check_stores, check_updates
 
 _LOAD = re.compile(r"s_(buffer_)?load_dword(?:x(\d+))?$")
 _CACHE = frozenset("s_dcache_inv s_dcache_wb s_dcache_inv_vol s_dcache_wb_vol".split())

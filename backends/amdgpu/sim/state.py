@@ -12,23 +12,19 @@ Poison: a register's poison row is meaningful only while its bit is set in `pois
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
 from convgen.backends.amdgpu.sim.decode import EXEC, SCALAR_ROWS
+from convgen.backends.sim.arrays import U32, Array, Bools
 
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.environment import Environment
     from convgen.backends.amdgpu.sim.hazards import Event
     from convgen.backends.amdgpu.sim.step import Step
-
-Array = npt.NDArray[Any]
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
-Bools = npt.NDArray[np.bool_]
 
 LANES = 64
 SCALAR_BIT = 512
@@ -131,6 +127,15 @@ class WaveGroup:
         self.matrix_bits = 0
         for kept, _ in self.matrices.values():
             self.matrix_bits |= kept
+
+    def wave_ids(self) -> npt.NDArray[np.int64]:
+        """A number for each wave that is unique in the launch."""
+        ids: npt.NDArray[np.int64] = self.group_id.astype(np.int64) * self.env.waves + self.wave
+        return ids
+
+    def outstanding_stores(self) -> set[int]:
+        """The global stores that no wait has covered yet."""
+        return {ticket for pending in self.vm for ticket in pending.tickets}
 
     # -- exec ---------------------------------------------------------------------------------------------------------
 

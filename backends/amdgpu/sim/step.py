@@ -9,9 +9,9 @@ import attrs
 from convgen.backends.amdgpu.sim.archs import Arch
 from convgen.backends.amdgpu.sim.code_object import Descriptor
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
-from convgen.backends.amdgpu.sim.errors import Unsupported
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits, vector_bits
+from convgen.backends.sim.errors import Unsupported
 
 Run = Callable[[WaveGroup], None]
 #: Kinds of instructions that the report counts.

@@ -10,8 +10,10 @@ import numpy as np
 from convgen.backends.amdgpu.sim.addressing import Address
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
-from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, any_along
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, any_along
 from convgen.backends.amdgpu.sim.step import Context, Step
+from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.global_access import land_store
 
 
 @attrs.frozen
@@ -114,6 +116,11 @@ def _land_half(half: int) -> Callable[[WaveGroup, Pending], None]:
 def landing(width: Width) -> Callable[[WaveGroup, Pending], None]:
     """How a load of some width lands."""
     return {"": land_registers, "lo": _land_half(0xFFFF), "hi": _land_half(0xFFFF0000)}[width.half]
+
+
+def land_stores(g: WaveGroup, pending: Pending) -> None:
+    """Stores have been waited for."""
+    land_store(g, pending.tickets)
 
 
 def land_nothing(g: WaveGroup, pending: Pending) -> None:

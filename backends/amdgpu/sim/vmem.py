@@ -13,9 +13,8 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.atomics import atomic_step
 from convgen.backends.amdgpu.sim.decode import M0, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.ds_access import locate
-from convgen.backends.amdgpu.sim.global_access import land_store, load_lanes, store_lanes
 from convgen.backends.amdgpu.sim.hazards import Consumes
-from convgen.backends.amdgpu.sim.state import Array, Bools, Pending, WaveGroup, any_along, scalar_bits
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, any_along, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import (
     LOADS,
@@ -24,12 +23,15 @@ from convgen.backends.amdgpu.sim.transfer import (
     active,
     check_address,
     expand,
+    land_stores,
     landing,
     memory_step,
     refuse_scalar_poison,
     store_words,
 )
 from convgen.backends.amdgpu.sim.waits import issue
+from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.global_access import load_lanes, store_lanes
 
 _NAME = re.compile(r"(buffer|global|flat)_(load|store|atomic)_(.+)$")
 _MODIFIERS = frozenset("offen idxen offset glc slc scc sc0 sc1 nt lds".split())
@@ -121,7 +123,7 @@ def _store(
                 at = where.address + np.uint64(4 * word)
                 store_lanes(g, step, at, 4, values[word : word + 1], lanes, ticket)
         g.env.counters["global_write_bytes"] += g.active_lanes() * width.size
-        issue(g, Pending(step, queue, 0, (), land_store, (ticket,)))
+        issue(g, Pending(step, queue, 0, (), land_stores, (ticket,)))
 
     step.run = run
     return step

@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu import numbers as num
 from convgen.backends.amdgpu.sim.alu.rows import Function, VectorRow, row
-from convgen.backends.amdgpu.sim.state import Array
+from convgen.backends.sim import numbers as num
+from convgen.backends.sim.arrays import Array
 
 U32 = np.uint32
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 import attrs
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
-from convgen.backends.amdgpu.sim.state import U32, Array, Bools, WaveGroup, pack_lanes, unpack_lanes
+from convgen.backends.amdgpu.sim.state import WaveGroup, pack_lanes, unpack_lanes
 from convgen.backends.amdgpu.sim.step import Context, unsupported
+from convgen.backends.sim.arrays import U32, Array, Bools
+from convgen.backends.sim.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
 
 Fetch = Callable[[WaveGroup], Array]
 Move = Callable[[WaveGroup, Array], Array]  #: rearranges lanes of raw words (DPP) or picks parts of them (SDWA)

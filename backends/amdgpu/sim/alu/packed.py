@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu import numbers as num
 from convgen.backends.amdgpu.sim.alu.lanes import sdwa_select
 from convgen.backends.amdgpu.sim.alu.operands import (
     DOMAIN,
@@ -21,8 +20,10 @@ from convgen.backends.amdgpu.sim.alu.operands import (
 )
 from convgen.backends.amdgpu.sim.alu.valu import vector_hazards, with_poison
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand, require_plain
-from convgen.backends.amdgpu.sim.state import Array, WaveGroup
+from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.sim import numbers as num
+from convgen.backends.sim.arrays import Array
 
 Function = Callable[..., Array]
 _PK_MODIFIERS = frozenset("op_sel op_sel_hi neg_lo neg_hi".split())

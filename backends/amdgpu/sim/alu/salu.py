@@ -10,8 +10,9 @@ from convgen.backends.amdgpu.sim.alu.operands import WIDE, check_tuple, constant
 from convgen.backends.amdgpu.sim.alu.salu_table import SAVEEXEC, SCALAR_ROWS_BY_NAME
 from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, Instruction, Operand
 from convgen.backends.amdgpu.sim.hazards import Produces
-from convgen.backends.amdgpu.sim.state import Array, Bools, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
+from convgen.backends.sim.arrays import Array, Bools
 
 ScalarFetch = Callable[[WaveGroup], Array]
 _VIEWS = {"i32": np.int32, "i64": np.int64}

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from convgen.backends.amdgpu.sim.state import Array
+from convgen.backends.sim.arrays import Array
 
 U32_MAX = np.uint32(0xFFFFFFFF)
 

@@ -16,8 +16,9 @@ from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch, write_scalar
 from convgen.backends.amdgpu.sim.alu.valu import VECTOR_MASK, vector_hazards, with_poison
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes
-from convgen.backends.amdgpu.sim.state import Array, Bools, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.sim.arrays import Array, Bools
 
 _NOTHING: frozenset[str] = frozenset()
 

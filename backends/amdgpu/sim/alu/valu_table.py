@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu import numbers as num
 from convgen.backends.amdgpu.sim.alu.float_table import FLOAT_ROWS
 from convgen.backends.amdgpu.sim.alu.rows import Function, VectorRow, row
 from convgen.backends.amdgpu.sim.alu.salu_table import bit_reverse, first_one, leading_zeros
-from convgen.backends.amdgpu.sim.state import Array
+from convgen.backends.sim import numbers as num
+from convgen.backends.sim.arrays import Array
 
 U32, U64 = np.uint32, np.uint64
 

@@ -10,7 +10,7 @@ import pytest
 
 from convgen.backends.amdgpu.sim import simulate
 from convgen.backends.amdgpu.sim.archs import ARCHS
-from convgen.backends.amdgpu.sim.lds import bank_conflicts
+from convgen.backends.amdgpu.sim.banks import bank_conflicts
 
 Array = npt.NDArray[Any]
 LANE = np.arange(64)

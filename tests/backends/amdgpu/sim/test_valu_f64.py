@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from convgen.backends.amdgpu.sim.alu.numbers import fma_f64
+from convgen.backends.sim.numbers import fma_f64
 
 Array = npt.NDArray[Any]
 Meaning = Callable[[Array, Array, Array], Array]

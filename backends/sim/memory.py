@@ -14,10 +14,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.amdgpu.sim.errors import SimulatorError
-from convgen.backends.amdgpu.sim.state import U32, U64, Array, Bools
+from convgen.backends.sim.arrays import U32, U64, Array, Bools, Bytes
+from convgen.backends.sim.errors import SimulatorError
 
-Bytes = npt.NDArray[np.uint8]
 FIRST_ADDRESS = 0x7000_0000_0000
 SPACING = 1 << 36  #: room for each allocation; a 32-bit offset never reaches the next one
 _WAVE_BITS = 24
@@ -151,15 +150,17 @@ class Memory:
                 allocation.written = np.zeros(len(data), np.bool_)
         self._bases = [allocation.base for allocation in self.allocations]
 
-    def add(self, name: str, data: Bytes, *, writable: bool = True) -> Allocation:
-        """Place an array in the address space, or replace the one of that name."""
+    def add(self, name: str, data: Bytes, *, writable: bool = True, base: int | None = None) -> Allocation:
+        """Place an array in the address space, at `base` if given, or replace the one of that name."""
         old = self.by_name.get(name)
         if old is not None:
             fresh = Allocation(name, old.base, data, writable)
             self.allocations[self.allocations.index(old)] = fresh
         else:
-            fresh = Allocation(name, FIRST_ADDRESS + SPACING * len(self.allocations), data, writable)
+            place = FIRST_ADDRESS + SPACING * len(self.allocations) if base is None else base
+            fresh = Allocation(name, place, data, writable)
             self.allocations.append(fresh)
+            self.allocations.sort(key=lambda allocation: allocation.base)
         self.by_name[name] = fresh
         self._bases = [allocation.base for allocation in self.allocations]
         return fresh

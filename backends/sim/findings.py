@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from convgen.backends.sim.threads import Located, Threads
 from convgen.backends.simulation import Finding
-
-if TYPE_CHECKING:
-    from convgen.backends.amdgpu.sim.decode import Instruction
-    from convgen.backends.amdgpu.sim.state import WaveGroup
 
 
 class LaunchStopped(Exception):
@@ -36,8 +33,8 @@ class Reporter:
         self,
         kind: str,
         message: str,
-        instruction: Instruction | None,
-        group: WaveGroup | None = None,
+        instruction: Located | None,
+        group: Threads | None = None,
         row: int = 0,
         lane: int = -1,
     ) -> None:
@@ -62,9 +59,7 @@ class Reporter:
         if len(self.findings) >= self.limit:
             raise LaunchStopped
 
-    def at_first(
-        self, kind: str, message: str, instruction: Instruction, group: WaveGroup, bad: npt.NDArray[Any]
-    ) -> None:
+    def at_first(self, kind: str, message: str, instruction: Located, group: Threads, bad: npt.NDArray[Any]) -> None:
         """Record a finding at the first true entry of `bad`, shaped [waves] or [waves, lanes]."""
         where = np.argwhere(bad)
         if len(where):

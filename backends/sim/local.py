@@ -1,4 +1,4 @@
-"""Local memory of the workgroups of a batch, with race stamps and bank conflicts.
+"""Local memory of the workgroups of a batch, with race stamps.
 
 A stamp covers `grain` bytes (the narrowest LDS access of the kernel) and packs epoch << 8 | wave << 1 | clean: the
 barrier epoch and wave of the last write (or read), and whether the data is defined. Two accesses of different waves in
@@ -9,17 +9,11 @@ operations race with other waves' plain accesses, not with each other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.amdgpu.sim.archs import BankPhases
-from convgen.backends.amdgpu.sim.state import U32, Array, Bools
-
-if TYPE_CHECKING:
-    from convgen.backends.amdgpu.sim.state import WaveGroup
-    from convgen.backends.amdgpu.sim.step import Step
+from convgen.backends.sim.arrays import U32, Array, Bools
+from convgen.backends.sim.threads import Stepped, Threads
 
 SEVERAL = np.uint32(0xFE)  #: the wave field of a unit that more than one wave has read or updated
 
@@ -75,32 +69,47 @@ class Lds:
 
     # -- races --------------------------------------------------------------------------------------------------------
 
-    def note_read(self, group: WaveGroup, step: Step, units: Array, mine: U32) -> Bools | None:
-        """Stamp a read; gives the undefined units, and reports a race with another wave's write."""
+    def note_read(
+        self, group: Threads, step: Stepped, units: Array, mine: U32, where: Array | None = None
+    ) -> Bools | None:
+        """Stamp a read; gives the undefined units, and reports a race with another wave's write.
+
+        `where` gives the (row, lane) of each column of `units` when those are some lanes only.
+        """
         stamps = self.written.take(units)
-        self._race(group, step, stamps, mine, "reads what another wave wrote")
+        self._race(group, step, stamps, mine, "reads what another wave wrote", where)
         if self.updated is not None:
-            self._race(group, step, self.updated.take(units), mine, "reads what another wave updated")
+            self._race(group, step, self.updated.take(units), mine, "reads what another wave updated", where)
         self._share(self.read, units, mine)
         undefined = (stamps & np.uint32(1)) == 0
         return undefined if undefined.any() else None
 
-    def note_write(self, group: WaveGroup, step: Step, units: Array, mine: U32, clean: Array | int = 1) -> None:
+    def note_write(
+        self,
+        group: Threads,
+        step: Stepped,
+        units: Array,
+        mine: U32,
+        clean: Array | int = 1,
+        where: Array | None = None,
+    ) -> None:
         """Stamp a write; `clean` is 0 where the data is undefined or still on its way."""
-        self._race(group, step, self.written.take(units), mine, "overwrites what another wave wrote")
-        self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read")
+        self._race(group, step, self.written.take(units), mine, "overwrites what another wave wrote", where)
+        self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read", where)
         if self.updated is not None:
-            self._race(group, step, self.updated.take(units), mine, "overwrites what another wave updated")
+            self._race(group, step, self.updated.take(units), mine, "overwrites what another wave updated", where)
         self.stamp_write(units, mine, clean)
         race = _others(self.written.take(units), mine)
         if race.any():
-            self._report(group, step, race, "writes where another wave writes with the same instruction")
+            self._report(group, step, race, "writes where another wave writes with the same instruction", where)
 
-    def note_update(self, group: WaveGroup, step: Step, units: Array, mine: U32) -> Bools | None:
+    def note_update(
+        self, group: Threads, step: Stepped, units: Array, mine: U32, where: Array | None = None
+    ) -> Bools | None:
         """Stamp an atomic operation; gives the undefined units, and reports a race with another wave's plain access."""
         stamps = self.written.take(units)
-        self._race(group, step, stamps, mine, "atomically updates what another wave wrote")
-        self._race(group, step, self.read.take(units), mine, "atomically updates what another wave has read")
+        self._race(group, step, stamps, mine, "atomically updates what another wave wrote", where)
+        self._race(group, step, self.read.take(units), mine, "atomically updates what another wave has read", where)
         if self.updated is None:
             self.updated = np.zeros(len(self.read), np.uint32)
         self._share(self.updated, units, mine)
@@ -116,16 +125,16 @@ class Lds:
         if clash.any():
             stamps[units[clash]] = np.broadcast_to(mine, units.shape)[clash] | SEVERAL
 
-    def _race(self, group: WaveGroup, step: Step, stamps: U32, mine: U32, what: str) -> None:
+    def _race(self, group: Threads, step: Stepped, stamps: U32, mine: U32, what: str, where: Array | None) -> None:
         race = _others(stamps, mine)
         if race.any():
-            self._report(group, step, race, f"{what} since the last barrier")
+            self._report(group, step, race, f"{what} since the last barrier", where)
 
     def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> None:
         """Set the write stamps of some units."""
         self.written[units] = (mine & np.uint32(0xFFFFFFFE)) | np.asarray(clean, np.uint32)
 
-    def cross_barrier(self, group: WaveGroup, units: Array, mine: U32, access: str) -> None:
+    def cross_barrier(self, group: Threads, units: Array, mine: U32, access: str) -> None:
         """Carry a "read", "write" or "update" that is still outstanding over into the epoch behind the barrier."""
         if access == "write":
             self.stamp_write(units, mine, self.written.take(units) & np.uint32(1))
@@ -134,26 +143,10 @@ class Lds:
         else:
             self.read[units] = mine
 
-    def _report(self, group: WaveGroup, step: Step, race: Bools, what: str) -> None:
+    def _report(self, group: Threads, step: Stepped, race: Bools, what: str, where: Array | None) -> None:
         lanes = race.any(axis=0)
-        row, lane = (int(i) for i in np.argwhere(lanes)[0]) if lanes.ndim == 2 else (0, -1)
+        if lanes.ndim == 2:
+            row, lane = (int(i) for i in np.argwhere(lanes)[0])
+        else:
+            row, lane = (0, -1) if where is None else (int(i) for i in where[lanes.argmax()])
         group.env.reporter.add("lds-race", what, step.instruction, group, row, lane)
-
-
-def bank_conflicts(phases: BankPhases, word: Array, width: int, active: Bools) -> int:
-    """Extra LDS cycles of one access of `width` dwords per lane: in each phase, the fullest bank group less one.
-
-    `word` is the dword address per [wave, lane]; lanes with equal addresses share one access.
-    """
-    groups = phases.banks // width
-    lanes = np.array(phases.phases)
-    waves = len(word)
-    key = word.astype(np.int64) // width
-    key = np.where(active, key, -1)[:, lanes].reshape(waves * len(lanes), -1)
-    key.sort(axis=1)
-    distinct = np.ones(key.shape, np.bool_)
-    distinct[:, 1:] = key[:, 1:] != key[:, :-1]
-    distinct &= key >= 0
-    rows = np.broadcast_to(np.arange(len(key))[:, None], key.shape)
-    filled = np.bincount((rows * groups + key % groups)[distinct], minlength=len(key) * groups)
-    return int(np.maximum(filled.reshape(len(key), groups).max(axis=1) - 1, 0).sum())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import numpy as np
 
-from convgen.backends.amdgpu.sim.memory import Allocation
-from convgen.backends.amdgpu.sim.state import U64, Array, Bools, Pending, WaveGroup
-from convgen.backends.amdgpu.sim.step import Step
+from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.memory import Allocation
+from convgen.backends.sim.threads import Stepped, Threads
 
 
 def parts_of(
-    g: WaveGroup, step: Step, address: U64, size: int, lanes: Bools | None, alignment: int = 4
+    g: Threads, step: Stepped, address: U64, size: int, lanes: Bools | None, alignment: int = 4
 ) -> list[tuple[Allocation, Array, Bools | None]]:
     """(allocation, safe offsets [waves, lanes], lanes) for the accesses that hit a buffer; the others are reported.
 
@@ -49,11 +51,13 @@ def parts_of(
     return found
 
 
-def load_lanes(g: WaveGroup, step: Step, address: U64, size: int, lanes: Bools | None) -> tuple[Array, Bools | None]:
+def load_lanes(
+    g: Threads, step: Stepped, address: U64, size: int, lanes: Bools | None, alignment: int = 4
+) -> tuple[Array, Bools | None]:
     """Data [words, waves, lanes] and its poison; lanes that take no part read 0."""
     data: Array | None = None
     poison: Bools | None = None
-    for allocation, offset, taken in parts_of(g, step, address, size, lanes):
+    for allocation, offset, taken in parts_of(g, step, address, size, lanes, alignment):
         got = allocation.load(offset, size)
         if g.env.strict:
             check_stores(g, step, allocation, offset, size, taken, "loads")
@@ -70,24 +74,31 @@ def load_lanes(g: WaveGroup, step: Step, address: U64, size: int, lanes: Bools |
     return data, poison
 
 
-def is_writable(g: WaveGroup, step: Step, allocation: Allocation, taken: Bools | None) -> bool:
+def is_writable(g: Threads, step: Stepped, allocation: Allocation, taken: Bools | None) -> bool:
     """Whether a buffer may be written; reports it where not."""
     if not allocation.writable:
-        some = np.ones((g.count, 64), np.bool_) if taken is None else taken
+        some = np.ones(g.count, np.bool_) if taken is None else taken
         g.env.reporter.at_first("read-only", f"store to {allocation.name!r}", step.instruction, g, some)
     return allocation.writable
 
 
 def store_lanes(
-    g: WaveGroup, step: Step, address: U64, size: int, values: Array, lanes: Bools | None, ticket: int
+    g: Threads,
+    step: Stepped,
+    address: U64,
+    size: int,
+    values: Array,
+    lanes: Bools | None,
+    ticket: int,
+    alignment: int = 4,
 ) -> None:
     """Write values [words, waves, lanes] of the lanes that take part."""
-    for allocation, offset, taken in parts_of(g, step, address, size, lanes):
+    for allocation, offset, taken in parts_of(g, step, address, size, lanes, alignment):
         if not is_writable(g, step, allocation, taken):
             continue
         if g.env.strict:
             check_updates(g, step, allocation, offset, size, taken, "overwrites")
-        waves = np.broadcast_to(g.env.wave_ids(g)[:, None], address.shape)
+        waves = np.broadcast_to(g.wave_ids()[:, None], address.shape)
         if taken is None:
             flat, data, owners = offset.reshape(-1), values.reshape(len(values), -1), waves.reshape(-1)
         else:
@@ -97,9 +108,9 @@ def store_lanes(
             allocation.mark(flat, size, ticket, owners)
 
 
-def _unordered(g: WaveGroup, row: int, ticket: int, wave: int, outstanding: set[int]) -> str:
+def _unordered(g: Threads, row: int, ticket: int, wave: int, outstanding: Collection[int]) -> str:
     """What is wrong with a wave's access to bytes that store `ticket` of `wave` wrote; "" when it is behind it."""
-    if wave == int(g.env.wave_ids(g)[row]):
+    if wave == int(g.wave_ids()[row]):
         return "its own store wrote, without a wait between" if ticket in outstanding else ""
     if wave // g.env.waves != g.group_id[row]:
         return f"workgroup {wave // g.env.waves} wrote in the same launch"
@@ -109,12 +120,8 @@ def _unordered(g: WaveGroup, row: int, ticket: int, wave: int, outstanding: set[
     return f"wave {wave % g.env.waves} wrote, without its wait and a barrier between"
 
 
-def _outstanding(g: WaveGroup) -> set[int]:
-    return {ticket for pending in g.vm for ticket in pending.tickets}
-
-
 def check_stores(
-    g: WaveGroup, step: Step, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, access: str
+    g: Threads, step: Stepped, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, access: str
 ) -> None:
     """Report a load or atomic operation on bytes that this launch has stored, where nothing orders the two."""
     marks = allocation.marks(offset, size)
@@ -124,7 +131,7 @@ def check_stores(
     suspect = ticket > 0 if lanes is None else (ticket > 0) & lanes
     if not suspect.any():
         return
-    outstanding = _outstanding(g)
+    outstanding = g.outstanding_stores()
     for row, lane in np.argwhere(suspect):
         what = _unordered(g, row, int(ticket[row, lane]), int(writer[row, lane]), outstanding)
         if what:
@@ -134,7 +141,7 @@ def check_stores(
 
 
 def check_updates(
-    g: WaveGroup, step: Step, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, access: str
+    g: Threads, step: Stepped, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, access: str
 ) -> None:
     """Report a plain load or store of bytes that this launch updates atomically, where nothing orders the two."""
     if allocation.updated is None:
@@ -145,7 +152,7 @@ def check_updates(
         hit &= lanes
     if not hit.any():
         return
-    outstanding = _outstanding(g)
+    outstanding = g.outstanding_stores()
     for row in np.flatnonzero(hit.any(axis=(0, 2))):
         mine = units[:, row][hit[:, row]]
         for update in allocation.updates:
@@ -158,8 +165,8 @@ def check_updates(
                     return
 
 
-def land_store(g: WaveGroup, pending: Pending) -> None:
-    """A store has been waited for: note the epoch for each of its waves."""
-    for row, wave in enumerate(g.env.wave_ids(g)):
-        for ticket in pending.tickets:
+def land_store(g: Threads, tickets: Iterable[int]) -> None:
+    """Stores have been waited for: note the epoch for each of their waves."""
+    for row, wave in enumerate(g.wave_ids()):
+        for ticket in tickets:
             g.env.store_done[ticket, int(wave)] = int(g.env.epoch[g.slot[row]])

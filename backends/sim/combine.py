@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
-from convgen.backends.amdgpu.sim.state import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
 
 Combine = Callable[[Array, Array], Array]
 

@@ -1,0 +1,27 @@
+"""LDS bank conflicts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.archs import BankPhases
+from convgen.backends.sim.arrays import Array, Bools
+
+
+def bank_conflicts(phases: BankPhases, word: Array, width: int, active: Bools) -> int:
+    """Extra LDS cycles of one access of `width` dwords per lane: in each phase, the fullest bank group less one.
+
+    `word` is the dword address per [wave, lane]; lanes with equal addresses share one access.
+    """
+    groups = phases.banks // width
+    lanes = np.array(phases.phases)
+    waves = len(word)
+    key = word.astype(np.int64) // width
+    key = np.where(active, key, -1)[:, lanes].reshape(waves * len(lanes), -1)
+    key.sort(axis=1)
+    distinct = np.ones(key.shape, np.bool_)
+    distinct[:, 1:] = key[:, 1:] != key[:, :-1]
+    distinct &= key >= 0
+    rows = np.broadcast_to(np.arange(len(key))[:, None], key.shape)
+    filled = np.bincount((rows * groups + key % groups)[distinct], minlength=len(key) * groups)
+    return int(np.maximum(filled.reshape(len(key), groups).max(axis=1) - 1, 0).sum())

@@ -1,0 +1,81 @@
+"""Atomic operations on global and local memory, lane by lane where lanes meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from convgen.backends.intel.sim.gateway import note_local
+from convgen.backends.intel.sim.slm import places
+from convgen.backends.intel.sim.state import ThreadGroup
+from convgen.backends.intel.sim.step import Step
+from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.combine import INTEGER, Combine, combine_lanes
+from convgen.backends.sim.global_access import check_stores, is_writable, parts_of
+
+
+def _float(function: Combine) -> Combine:
+    def apply(old: Array, new: Array) -> Array:
+        kind = f"f{old.dtype.itemsize}"
+        return function(old.view(kind), new.view(kind)).view(old.dtype)
+
+    return apply
+
+
+#: What becomes of the old value and the operand.
+COMBINATIONS: Mapping[str, Combine] = {
+    **{name: INTEGER[name] for name in "add sub swap umin umax smin smax and or xor".split()},
+    "increment": lambda old, new: old + old.dtype.type(1),
+    "decrement": lambda old, new: old - old.dtype.type(1),
+    "load": lambda old, new: old,
+    "compare": lambda old, new: new,
+    "add_f": _float(np.add),
+    "sub_f": _float(np.subtract),
+    "min_f": _float(np.fmin),
+    "max_f": _float(np.fmax),
+}
+
+
+def atomic(
+    g: ThreadGroup,
+    step: Step,
+    name: str,
+    address: U64,
+    size: int,
+    values: list[Array],
+    lanes: Bools | None,
+    *,
+    local: bool,
+) -> Array:
+    """Perform an operation; gives the old values [threads, lanes]. A compare takes (expected, new)."""
+    kind = f"u{size}"
+    function = COMBINATIONS[name]
+    expected = values[0].astype(kind) if name == "compare" else None
+    operand = values[-1].astype(kind) if values else np.zeros(address.shape, kind)
+    if local:
+        place, lanes = places(g, step, address, size, size, lanes)
+        taken = np.ones(address.shape, np.bool_) if lanes is None else lanes
+        slm = g.env.slm
+        where = np.argwhere(taken)
+        units = slm.units(place, size)[:, taken]
+        mine = np.broadcast_to(g.stamp, taken.shape)[taken]
+        bad = slm.note_update(g, step, units, mine, where)
+        if bad is not None:
+            g.env.reporter.add("poison", "the memory updated is undefined", step.instruction, g, int(where[0][0]))
+        note_local(g, step, "update", where[:, 0], units)
+        return combine_lanes(slm.data.view(kind), place // size, operand, taken, function, expected)
+    old = np.zeros(address.shape, kind)
+    g.env.tickets += 1
+    for allocation, offset, some in parts_of(g, step, address, size, lanes, size):
+        if not is_writable(g, step, allocation, some):
+            continue
+        taken = np.ones(address.shape, np.bool_) if some is None else some
+        check_stores(g, step, allocation, offset, size, some, "atomically updates")
+        memory = allocation.data[: len(allocation.data) // size * size].view(kind)
+        found = combine_lanes(memory, offset // size, operand, taken, function, expected)
+        old = np.where(taken, found, old)
+        waves = np.broadcast_to(g.wave_ids()[:, None], taken.shape)[taken]
+        allocation.mark_update(offset[taken], size, g.env.tickets, waves)
+        allocation.define(offset[taken], size)
+    return old

@@ -1,0 +1,253 @@
+"""2-D block loads, stores and prefetches: a rectangle of a surface that a one-register payload describes.
+
+Payload (cl_intel_subgroup_2d_block_io, LLVM's XeGPU documentation, checked against IGC's and nGEN's output): q0 base,
+d2 width - 1 and d3 height - 1 and d4 pitch - 1 (width and pitch in bytes), d5 x (elements), d6 y,
+d7 count - 1 in bits 23:16, block height - 1 in 15:8, block width - 1 in 7:0. What lies outside the surface reads as 0
+and is not written. Limits are those of oneDNN's block_2d_utils.hpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+
+from convgen.backends.intel.sim.decode import Instruction, Message
+from convgen.backends.intel.sim.masks import Lanes, active, flag_bits
+from convgen.backends.intel.sim.messages import LOAD_2D, STORE_2D, Lsc
+from convgen.backends.intel.sim.payload import check_length, check_range, land, refuse, undefined
+from convgen.backends.intel.sim.state import ThreadGroup
+from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.intel.sim.stores import new_store
+from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.global_access import load_lanes, store_lanes
+
+BASE_ALIGNMENT = 64
+LEAST_WIDTH = 64
+LARGEST = 1 << 24
+MOST_ROWS = {LOAD_2D: 32, STORE_2D: 8}
+MOST_ROW_BYTES = 64
+
+
+@attrs.frozen
+class Shape:
+    """A block as the payload gives it."""
+
+    width: int  #: elements of a row
+    height: int
+    count: int
+
+
+def power_of_two(value: int) -> int:
+    """The least power of two that is not smaller."""
+    return 1 << (value - 1).bit_length()
+
+
+@attrs.frozen
+class Placement:
+    """Where the dwords of a block go: for each register dword, which bytes of the surface, relative to (x, y).
+
+    `column` and `row` are [dwords, parts], in bytes and rows; an element of `part` bytes stands at each; -1 is padding.
+    """
+
+    column: Array
+    row: Array
+    part: int
+
+
+def placement(shape: Shape, size: int, grf: int, *, vnni: bool, transposed: bool) -> Placement:
+    """The layout of a block's elements in registers; blocks begin at register boundaries, rows are padded."""
+    columns, rows = np.meshgrid(np.arange(shape.width), np.arange(shape.height))  # [height, width]
+    if transposed:
+        grid = _rows_of(columns.T, rows.T, size)
+    elif vnni:
+        each = 4 // size
+        padded = -(-shape.height // each) * each
+        wide = power_of_two(shape.width)
+        column = np.full((padded, wide), -1)
+        row = np.full((padded, wide), -1)
+        column[: shape.height, : shape.width], row[: shape.height, : shape.width] = columns, rows
+        order = [a.reshape(-1, each, wide).transpose(0, 2, 1).reshape(-1) for a in (column, row)]
+        grid = (order[0], order[1])
+    else:
+        grid = _rows_of(columns, rows, size)
+    column, row = (_to_registers(part, size, grf) for part in grid)
+    blocks = np.arange(shape.count)[:, None] * shape.width
+    column = np.where(column < 0, -1, column + blocks)
+    row = np.where(column < 0, -1, np.broadcast_to(row, column.shape))
+    return Placement(np.where(column < 0, -1, column * size).reshape(-1), row.reshape(-1), size)
+
+
+def _rows_of(columns: Array, rows: Array, size: int) -> tuple[Array, Array]:
+    """Rows padded to a power of two."""
+    height, width = columns.shape
+    wide = max(power_of_two(width), 4 // size)
+    column, row = np.full((height, wide), -1), np.full((height, wide), -1)
+    column[:, :width], row[:, :width] = columns, rows
+    return column.reshape(-1), row.reshape(-1)
+
+
+def _to_registers(values: Array, size: int, grf: int) -> Array:
+    """One block padded to whole registers, as [1, elements]."""
+    each = grf // size
+    padded = np.full(-(-len(values) // each) * each, -1)
+    padded[: len(values)] = values
+    return padded[None]
+
+
+def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Step:
+    """A step for a 2-D block message."""
+    message = instruction.message
+    assert message is not None
+    layout = context.layout
+    if not context.platform.block2d:
+        context.fault("unsupported-message", f"{context.platform.name} has no 2-D block messages")
+    if message.unit != "ugm":
+        context.fault("message", "2-D blocks are messages of the global unit")
+    if instruction.exec_size != 1:
+        context.fault("message", f"a 2-D block message has execution size 1, not {instruction.exec_size}")
+    check_length(context, "an address payload", lsc.address_registers, 1)
+    fits = check_range(context, "address payload", message.src0.reg, 1)
+    step = Step(instruction, "send_ugm", lambda g: None, pipe="*", is_send=True)
+    step.reads = layout.grf_bits(message.src0.reg, 1)
+    if instruction.predicate:
+        step.reads |= flag_bits(instruction, context)
+    if lsc.op == LOAD_2D:
+        fits &= check_range(context, "response", message.dst.reg, lsc.response)
+        step.writes = layout.grf_bits(message.dst.reg, max(lsc.response, 0))
+    else:
+        fits &= check_range(context, "data payload", message.src1.reg, message.src1.length)
+        step.reads |= layout.grf_bits(message.src1.reg, message.src1.length)
+        if lsc.vnni or lsc.transposed:
+            context.fault("block2d", "a 2-D block store neither transposes nor packs")
+    if fits:
+        step.run = Block(instruction, message, lsc, context, step, active(instruction, context)).run
+    return step
+
+
+@attrs.define(eq=False)
+class Block:
+    """One 2-D block message."""
+
+    instruction: Instruction
+    message: Message
+    lsc: Lsc
+    context: Context
+    step: Step
+    lanes: Lanes
+    placements: dict[Shape, Placement] = attrs.field(factory=dict)
+
+    def run(self, g: ThreadGroup) -> None:
+        """Execute the message for the threads that take part."""
+        lanes = self.lanes(g)
+        taking = np.ones(g.count, np.bool_) if lanes is None else lanes[:, 0]
+        if not taking.any():
+            return
+        reg = self.message.src0.reg
+        refuse(g, self.instruction, undefined(g, reg, 4, 8), taking[:, None], "the block's description")
+        base = g.layout.grf * reg
+        words = g.views["u4"][:, base // 4 : base // 4 + 8].astype(np.int64)
+        shapes = np.unique(words[taking, 7])
+        if len(shapes) != 1:
+            raise unsupported(self.instruction, "blocks of different shapes in one group")
+        packed = int(shapes[0])
+        shape = Shape((packed & 0xFF) + 1, (packed >> 8 & 0xFF) + 1, (packed >> 16 & 0xFF) + 1)
+        origin = g.views["u8"][:, base // 8]
+        if not self._check(g, shape, origin, words, taking):
+            return
+        self._move(g, shape, origin, words, taking)
+
+    def _check(self, g: ThreadGroup, shape: Shape, origin: Array, words: Array, taking: Bools) -> bool:
+        """Report what the payload must not hold; false when the block cannot be executed."""
+        lsc, size = self.lsc, self.lsc.memory_bytes
+        width, height, pitch = words[:, 2] + 1, words[:, 3] + 1, words[:, 4] + 1
+        x = words[:, 5].astype(np.int32).astype(np.int64)
+        row_bytes = shape.width * shape.count * size
+        grain = self.context.platform.pitch_multiple
+        rules: Mapping[str, Array | bool] = {
+            f"the base is not aligned to {BASE_ALIGNMENT} bytes": origin % np.uint64(BASE_ALIGNMENT) != 0,
+            f"the surface is narrower than {LEAST_WIDTH} bytes": width < LEAST_WIDTH,
+            f"the surface is wider than {LARGEST} bytes": width > LARGEST,
+            f"the surface's width is no multiple of {max(4, size)} bytes": width % max(4, size) != 0,
+            f"the surface is higher than {LARGEST} rows": height > LARGEST,
+            "the pitch is less than the width": pitch < width,
+            f"the pitch is less than {LEAST_WIDTH} bytes": pitch < LEAST_WIDTH,
+            f"the pitch reaches {LARGEST} bytes": pitch >= LARGEST,
+            f"the pitch is no multiple of {grain} bytes": pitch % grain != 0,
+            "x is no multiple of 4 bytes": x * size % 4 != 0,
+            f"a row of {row_bytes} bytes; at most {MOST_ROW_BYTES}": row_bytes > MOST_ROW_BYTES,
+            "a row is no multiple of 4 bytes": shape.width * size % 4 != 0,
+            f"{shape.height} rows; at most {MOST_ROWS[lsc.op]}": shape.height > MOST_ROWS[lsc.op],
+            "a store has one block": lsc.op == STORE_2D and shape.count != 1,
+            "transposing takes d32 or d64": lsc.transposed and size < 4,
+            "transposing takes one block": lsc.transposed and shape.count != 1,
+            "a transposed block is at most 8 wide": lsc.transposed and shape.width > (8 if size == 4 else 4),
+            "packing takes d8 or d16": lsc.vnni and size > 2,
+            "a block is either packed or transposed": lsc.vnni and lsc.transposed,
+        }
+        fine = True
+        for message, broken in rules.items():
+            bad = np.broadcast_to(np.asarray(broken), taking.shape) & taking
+            if bad.any():
+                g.env.reporter.at_first("block2d", message, self.instruction, g, bad)
+                fine = False
+        payload = self.lsc.response if lsc.op == LOAD_2D else self.message.src1.length
+        if fine and (lsc.op == STORE_2D or self.message.dst.reg >= 0):
+            wanted = len(self._placement(shape).column) * size // self.context.layout.grf
+            if payload != min(wanted, 31 if lsc.op == LOAD_2D else wanted):
+                what = f"the message has {payload} registers of data; the block takes {wanted}"
+                g.env.reporter.add("message-length", what, self.instruction, g)
+                fine = False
+        return fine
+
+    def _placement(self, shape: Shape) -> Placement:
+        found = self.placements.get(shape)
+        if found is None:
+            lsc = self.lsc
+            found = placement(
+                shape, lsc.memory_bytes, self.context.layout.grf, vnni=lsc.vnni, transposed=lsc.transposed
+            )
+            self.placements[shape] = found
+        return found
+
+    def _move(self, g: ThreadGroup, shape: Shape, origin: Array, words: Array, taking: Bools) -> None:
+        size = self.lsc.memory_bytes
+        where = self._placement(shape)
+        column = where.column + words[:, 5].astype(np.int32).astype(np.int64)[:, None] * size
+        row = where.row + words[:, 6].astype(np.int32).astype(np.int64)[:, None]
+        inside = (where.column >= 0) & (column >= 0) & (column <= words[:, 2, None]) & (row >= 0)
+        inside &= (row <= words[:, 3, None]) & taking[:, None]
+        offset = np.where(inside, row * (words[:, 4, None] + 1) + column, 0)
+        address = origin[:, None] + offset.astype(np.uint64)
+        moved = int(inside.sum()) * size
+        if self.lsc.op == STORE_2D:
+            self._store(g, address, inside)
+            g.env.counters["global_write_bytes"] += moved
+        elif self.message.dst.reg < 0:
+            g.env.counters["prefetch_bytes"] += moved
+        else:
+            self._load(g, address, inside, taking)
+            g.env.counters["global_read_bytes"] += moved
+
+    def _load(self, g: ThreadGroup, address: Array, inside: Bools, taking: Bools) -> None:
+        size = self.lsc.memory_bytes
+        data, bad = load_lanes(g, self.step, address, size, inside, size)
+        if size == 8:
+            values = data[0].astype(np.uint64) | data[1].astype(np.uint64) << np.uint64(32)
+        else:
+            values = np.where(inside, data[0], 0).astype(f"u{size}")
+        spoilt = None if bad is None else bad.any(axis=0) & inside
+        lanes = None if taking.all() else np.broadcast_to(taking[:, None], values.shape)
+        land(g, self.message.dst.reg, size, values, lanes, spoilt)
+
+    def _store(self, g: ThreadGroup, address: Array, inside: Bools) -> None:
+        size, reg, count = self.lsc.memory_bytes, self.message.src1.reg, address.shape[1]
+        refuse(g, self.instruction, undefined(g, reg, size, count), inside, "the data that is stored")
+        first = reg * g.layout.grf // size
+        values = g.views[f"u{size}"][:, first : first + count]
+        if size == 8:
+            data = np.stack((values & np.uint64(0xFFFFFFFF), values >> np.uint64(32))).astype(np.uint32)
+        else:
+            data = values.astype(np.uint32)[None]
+        store_lanes(g, self.step, address, size, data, inside, new_store(g), size)

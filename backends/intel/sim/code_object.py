@@ -1,0 +1,141 @@
+"""Reading zebin code objects: ELF sections, the compatibility note, .ze_info.
+
+Intel's zebin specification (IGC, ZEBinary documentation): one section .text.<kernel> a kernel, attributes in YAML.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any
+
+import attrs
+import yaml
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from convgen.backends.intel.sim.decode import Instruction, disassemble
+from convgen.backends.intel.sim.platforms import Platform, platform_of
+from convgen.backends.sim.errors import SimulatorError
+
+MACHINE = 205  # EM_INTELGT
+
+
+@attrs.frozen
+class Implicit:
+    """A payload argument that the runtime fills in."""
+
+    kind: str
+    offset: int
+    size: int
+    index: int = -1  #: of the kernel argument that it belongs to
+
+
+@attrs.frozen(eq=False)
+class KernelInfo:
+    """A kernel: its code and what .ze_info says of it."""
+
+    name: str
+    code: bytes
+    simd: int
+    registers: int
+    slm: int
+    barriers: int
+    inline_bytes: int
+    skip_offset: int  #: entry for threads whose local ids the hardware generates
+    local_id_bytes: int  #: per thread; 0 when the kernel wants none
+    payload: tuple[Implicit, ...]
+    bindings: Mapping[int, int]  #: argument index by binding table index
+    required_size: tuple[int, int, int] | None
+
+    @property
+    def payload_bytes(self) -> int:
+        """Cross-thread data as the runtime lays it out, rounded to 32 bytes; includes the inline part."""
+        end = max([item.offset + item.size for item in self.payload] + [0])
+        return (end + 31) // 32 * 32
+
+
+@attrs.frozen(eq=False)
+class CodeObject:
+    """A code object's kernels and platform."""
+
+    platform: Platform
+    kernels: Mapping[str, KernelInfo]
+
+    @classmethod
+    def load(cls, data: bytes) -> CodeObject:
+        """Parse a zebin."""
+        try:
+            elf = ELFFile(BytesIO(data))
+        except ELFError as error:
+            raise SimulatorError(f"not a code object: {error}") from None
+        if elf.header["e_machine"] not in (MACHINE, "EM_INTEL205", "EM_INTELGT"):
+            raise SimulatorError(f"not an Intel code object: machine {elf.header['e_machine']}, {MACHINE} wanted")
+        sections = {section.name: section.data() for section in elf.iter_sections()}
+        platform = platform_of(*_compatibility(sections.get(".note.intelgt.compat")))
+        if ".ze_info" not in sections:
+            raise SimulatorError("the code object has no .ze_info")
+        try:
+            info = yaml.safe_load(sections[".ze_info"].rstrip(b"\0"))
+        except yaml.YAMLError as error:
+            raise SimulatorError(f".ze_info is not YAML: {' '.join(str(error).split())}") from None
+        kernels = {}
+        for entry in (info or {}).get("kernels", []):
+            name = entry["name"]
+            if f".text.{name}" not in sections:
+                raise SimulatorError(f"kernel {name!r} has no section .text.{name}")
+            kernels[name] = _kernel(entry, sections[f".text.{name}"])
+        return cls(platform, kernels)
+
+    def kernel(self, name: str) -> KernelInfo:
+        """The kernel of a name."""
+        if name not in self.kernels:
+            raise SimulatorError(f"no kernel {name!r} in the code object; it has {', '.join(self.kernels) or 'none'}")
+        return self.kernels[name]
+
+    def instructions(self, name: str) -> tuple[Instruction, ...]:
+        """A kernel's instructions."""
+        return disassemble(self.kernel(name).code, self.platform)
+
+
+def _compatibility(note: bytes | None) -> tuple[int | None, int | None]:
+    """Product family and graphics core family; 0 stands for "not said"."""
+    if note is None:
+        raise SimulatorError("the code object has no .note.intelgt.compat, so its platform is unknown")
+    found: dict[int, int] = {}
+    at = 0
+    while at + 12 <= len(note):
+        name_size, size, kind = struct.unpack_from("<III", note, at)
+        at += 12
+        owner = note[at : at + name_size]
+        at += (name_size + 3) // 4 * 4
+        if owner.rstrip(b"\0") == b"IntelGT" and size == 4:
+            found[kind] = struct.unpack_from("<I", note, at)[0]
+        at += (size + 3) // 4 * 4
+    return found.get(1) or None, found.get(2) or None
+
+
+def _kernel(entry: Mapping[str, Any], code: bytes) -> KernelInfo:
+    environment = entry.get("execution_env") or {}
+    if "simd_size" not in environment:
+        raise SimulatorError(f"kernel {entry['name']!r} does not say its simd_size")
+    per_thread = entry.get("per_thread_payload_arguments") or []
+    size = environment.get("required_work_group_size")
+    return KernelInfo(
+        name=entry["name"],
+        code=code,
+        simd=environment["simd_size"],
+        registers=environment.get("grf_count", 128),
+        slm=environment.get("slm_size", 0),
+        barriers=environment.get("barrier_count", 0),
+        inline_bytes=environment.get("inline_data_payload_size", 0),
+        skip_offset=environment.get("offset_to_skip_per_thread_data_load", 0),
+        local_id_bytes=sum(item["size"] for item in per_thread if item["arg_type"] == "local_id"),
+        payload=tuple(
+            Implicit(item["arg_type"], item["offset"], item["size"], item.get("arg_index", -1))
+            for item in entry.get("payload_arguments") or []
+        ),
+        bindings={item["bti_value"]: item["arg_index"] for item in entry.get("binding_table_indices") or []},
+        required_size=None if size is None else (size[0], size[1], size[2]),
+    )

@@ -1,0 +1,79 @@
+"""From decoded instructions to steps: which room knows the instruction, and what is checked of every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from convgen.backends.intel.sim.alu import compile_alu
+from convgen.backends.intel.sim.code_object import KernelInfo
+from convgen.backends.intel.sim.control import compile_control
+from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.dpas import compile_dpas
+from convgen.backends.intel.sim.gateway import compile_gateway
+from convgen.backends.intel.sim.lsc import compile_lsc
+from convgen.backends.intel.sim.messages import STORE, STORE_2D, STORE_QUAD, Lsc
+from convgen.backends.intel.sim.platforms import Platform
+from convgen.backends.intel.sim.registers import Layout
+from convgen.backends.intel.sim.rules import check
+from convgen.backends.intel.sim.scoreboard import Scoreboard
+from convgen.backends.intel.sim.step import Context, Step, unsupported
+
+_COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
+    compile_gateway,
+    compile_control,
+    compile_dpas,
+    compile_lsc,
+    compile_alu,
+)
+
+
+def grains(instructions: tuple[Instruction, ...]) -> tuple[int, int]:
+    """Bytes that a race stamp may cover on local and on global memory: the narrowest access of the text."""
+    local, store = 8, 4
+    for instruction in instructions:
+        message = instruction.message
+        if message is None or message.descriptor is None:
+            continue
+        if message.unit in ("ugm", "slm"):
+            decoded = Lsc.decode(message.descriptor)
+            size = decoded.memory_bytes or 8
+            if message.unit == "slm":
+                local = min(local, size)
+            elif decoded.op in (STORE, STORE_QUAD, STORE_2D):
+                store = min(store, size)
+        elif message.unit.startswith("dc"):
+            local, store = 1, 1
+    return local, store
+
+
+class Program:
+    """A kernel's instructions, compiled when first executed."""
+
+    def __init__(
+        self, kernel: KernelInfo, instructions: tuple[Instruction, ...], platform: Platform, *, errata: bool
+    ) -> None:
+        self.kernel = kernel
+        self.instructions = instructions
+        layout = Layout.of(platform, kernel.registers)
+        index_of = {instruction.address: index for index, instruction in enumerate(instructions)}
+        self.local_grain, self.store_grain = grains(instructions)
+        self.context = Context(platform, layout, kernel.simd, index_of)
+        self.steps: list[Step | None] = [None] * len(instructions)
+        self.executed = [0] * len(instructions)  #: thread-instructions, by instruction
+        self.board = Scoreboard(platform, layout, self.steps, errata=errata)
+
+    def compile(self, index: int) -> Step:
+        """The step at an index, compiled now."""
+        instruction = self.instructions[index]
+        self.context.faults = []
+        for compiler in _COMPILERS:
+            step = compiler(instruction, self.context)
+            if step is not None:
+                break
+        else:
+            raise unsupported(instruction)
+        check(instruction, step, self.context)
+        step.index = index
+        step.faults = tuple(self.context.faults)
+        self.steps[index] = step
+        return step

@@ -1,0 +1,239 @@
+"""Program control: jumps of whole threads, structured branches of channels, syncs and no-ops.
+
+A channel that is switched off remembers in `resume` the address at which it runs again. goto sends channels to its
+second target, where a join takes them up; when no channel is left, the thread goes to the first target (Intel's
+programmer's reference manuals, "goto" and "join"; if, else, endif, while, break and cont work in the same way).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.masks import check_flag, flag_bits, flag_place, predicate, undefined_flags
+from convgen.backends.intel.sim.state import ACTIVE, ThreadGroup
+from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.findings import LaunchStopped
+
+
+def compile_control(instruction: Instruction, context: Context) -> Step | None:
+    """A step for program control, None for other instructions."""
+    op = instruction.op
+    if op == "nop":
+        return Step(instruction, "nop", lambda g: None)
+    if op == "sync":
+        if instruction.sub not in ("nop", "allrd", "allwr", "fence", "flush", "host"):
+            raise unsupported(instruction)
+        return Step(instruction, "sync", lambda g: None)
+    if op == "illegal":
+        return Step(instruction, "nop", _illegal(instruction))
+    if op == "jmpi":
+        return _jump(instruction, context)
+    if op in _BRANCHES:
+        return _BRANCHES[op](instruction, context)
+    return None
+
+
+def _illegal(instruction: Instruction) -> Callable[[ThreadGroup], None]:
+    def run(g: ThreadGroup) -> None:
+        g.env.reporter.add("control", "an illegal instruction is executed", instruction, g)
+        raise LaunchStopped
+
+    return run
+
+
+def _targets(instruction: Instruction, context: Context) -> list[int]:
+    """The addresses that a branch names, as instruction indices; -1 where there is none."""
+    return [context.index_of.get(o.value, -1) for o in instruction.sources if o.kind == "label"]
+
+
+def _branch_step(instruction: Instruction, context: Context) -> Step:
+    reads = 0
+    if instruction.predicate:
+        check_flag(instruction, context)
+        reads = flag_bits(instruction, context)
+    return Step(instruction, "branch", lambda g: None, reads=reads, control="branch", reads_flag_freely=True)
+
+
+def _go(g: ThreadGroup, targets: Array) -> None:
+    """Continue each thread at its instruction."""
+    first = int(targets[0])
+    if (targets == first).all():
+        g.targets, g.pc = None, first
+    else:
+        g.targets = targets
+
+
+def _jump(instruction: Instruction, context: Context) -> Step:
+    """jmpi: the whole thread, by the first bit of its flag."""
+    targets = _targets(instruction, context)
+    if not targets:
+        raise unsupported(instruction, "jump to a register")
+    target = targets[0]
+    step = _branch_step(instruction, context)
+    place, inverted = flag_place(instruction), instruction.predicate == "-"
+
+    def run(g: ThreadGroup) -> None:
+        g.targets = None
+        if not instruction.predicate:
+            g.pc = target
+            return
+        if g.flags_dirty and g.flag_poison[:, place].any():
+            bad = g.flag_poison[:, place]
+            g.env.reporter.at_first("poison", "the branch depends on undefined data", instruction, g, bad)
+        taken = g.flags[:, place] ^ inverted
+        _go(g, np.where(taken, target, g.pc))
+
+    step.run = run
+    return step
+
+
+def _chosen(instruction: Instruction) -> Callable[[ThreadGroup], Bools]:
+    """The running channels that the predicate chooses, over all channels."""
+    count, first = instruction.exec_size, instruction.offset
+    value = predicate(instruction) if instruction.predicate else None
+
+    def chosen(g: ThreadGroup) -> Bools:
+        taken: Bools = g.mask.copy()
+        taken[:, :first] = False
+        taken[:, first + count :] = False
+        if value is not None:
+            window = taken[:, first : first + count]
+            bad = undefined_flags(instruction, g, window)
+            if bad is not None:
+                g.env.reporter.at_first("poison", "the branch depends on undefined data", instruction, g, bad)
+            window &= value(g)
+        return taken
+
+    return chosen
+
+
+def _leave(g: ThreadGroup, channels: Bools, address: int) -> None:
+    """Switch channels off until an address."""
+    g.mask = g.mask & ~channels
+    g.resume[channels] = address
+    g.mask_changed()
+
+
+def _arrive(g: ThreadGroup, address: int, rows: Bools | None = None) -> None:
+    """Switch on the channels that wait for an address."""
+    back = g.resume == address
+    if rows is not None:
+        back &= rows[:, None]
+    if back.any():
+        g.mask = g.mask | back
+        g.resume[back] = ACTIVE
+        g.mask_changed()
+
+
+def _goto(instruction: Instruction, context: Context) -> Step:
+    join, target = _targets(instruction, context)
+    addresses = [o.value for o in instruction.sources]
+    step = _branch_step(instruction, context)
+    chosen = _chosen(instruction)
+    backward = "goto.b" in instruction.text
+
+    def run(g: ThreadGroup) -> None:
+        taken = chosen(g)
+        if backward:
+            going = taken.any(axis=1)
+            _leave(g, g.mask & ~taken & going[:, None], addresses[0])
+            _go(g, np.where(going, target, g.pc))
+            return
+        _leave(g, taken, addresses[1])
+        _go(g, np.where(g.mask.any(axis=1), g.pc, join))
+
+    step.run = run
+    return step
+
+
+def _join(instruction: Instruction, context: Context) -> Step:
+    """join and endif: channels that wait here run again."""
+    targets = _targets(instruction, context)
+    step = _branch_step(instruction, context)
+
+    def run(g: ThreadGroup) -> None:
+        _arrive(g, instruction.address)
+        _go(g, np.where(g.mask.any(axis=1), g.pc, targets[0]))
+
+    step.run = run
+    return step
+
+
+def _if(instruction: Instruction, context: Context) -> Step:
+    other, _ = _targets(instruction, context)
+    address = instruction.sources[0].value
+    step = _branch_step(instruction, context)
+    chosen = _chosen(instruction)
+
+    def run(g: ThreadGroup) -> None:
+        taken = chosen(g)
+        _leave(g, g.mask & ~taken, address)
+        empty = ~g.mask.any(axis=1)
+        _arrive(g, address, empty)
+        _go(g, np.where(empty, other, g.pc))
+
+    step.run = run
+    return step
+
+
+def _else(instruction: Instruction, context: Context) -> Step:
+    end = _targets(instruction, context)[0]
+    address = instruction.sources[0].value
+    step = _branch_step(instruction, context)
+
+    def run(g: ThreadGroup) -> None:
+        _leave(g, g.mask.copy(), address)
+        _arrive(g, instruction.address + instruction.size)
+        _go(g, np.where(g.mask.any(axis=1), g.pc, end))
+
+    step.run = run
+    return step
+
+
+def _while(instruction: Instruction, context: Context) -> Step:
+    top = _targets(instruction, context)[0]
+    step = _branch_step(instruction, context)
+    chosen = _chosen(instruction)
+    behind = instruction.address + instruction.size
+
+    def run(g: ThreadGroup) -> None:
+        _arrive(g, instruction.address)
+        taken = chosen(g)
+        again = taken.any(axis=1)
+        _leave(g, g.mask & ~taken & again[:, None], behind)
+        _arrive(g, behind, ~again)
+        _go(g, np.where(again, top, g.pc))
+
+    step.run = run
+    return step
+
+
+def _break(instruction: Instruction, context: Context) -> Step:
+    """break and cont: channels go to the second target, the thread to the first when none is left."""
+    skip = _targets(instruction, context)[0]
+    address = instruction.sources[1].value
+    step = _branch_step(instruction, context)
+    chosen = _chosen(instruction)
+
+    def run(g: ThreadGroup) -> None:
+        _leave(g, chosen(g), address)
+        _go(g, np.where(g.mask.any(axis=1), g.pc, skip))
+
+    step.run = run
+    return step
+
+
+_BRANCHES: Mapping[str, Callable[[Instruction, Context], Step]] = {
+    "goto": _goto,
+    "join": _join,
+    "endif": _join,
+    "if": _if,
+    "else": _else,
+    "while": _while,
+    "break": _break,
+    "cont": _break,
+}

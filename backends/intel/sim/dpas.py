@@ -1,0 +1,290 @@
+"""Systolic matrix operations: D[rows][N] = C + A[rows][K] B[K][N].
+
+Layouts (IGC, visa documentation DPAS.md): src1 is B, 8 registers, dword n of register d holds the consecutive k of
+column n from d * ops on; src2 is A, rows of 8 dwords back to back; D and C have a row a register. Products are exact,
+each instruction makes one sum in f64 and rounds it once to the accumulator (design: "MMA numerics").
+
+dpasw (DPASW.md): the two threads of a fused pair supply half of src2 each, the even one the first registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+import ml_dtypes
+import numpy as np
+
+from convgen.backends.intel.sim.decode import Instruction, Operand
+from convgen.backends.intel.sim.state import ThreadGroup
+from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.sim.arrays import Array, Bools
+
+DEPTH = 8
+#: Bits of an element of src1 and src2.
+BITS: Mapping[str, int] = {
+    "tf32": 32,
+    "f": 32,  # how IGA 1.1.0 may print tf32
+    "hf": 16,
+    "bf": 16,
+    "b": 8,
+    "ub": 8,
+    "s8": 8,
+    "u8": 8,
+    "s4": 4,
+    "u4": 4,
+    "s2": 2,
+    "u2": 2,
+}
+FLOATING = frozenset(("tf32", "hf", "bf"))
+ACCUMULATOR_BYTES = {"f": 4, "d": 4, "ud": 4, "hf": 2, "bf": 2}
+ROW_BYTES = 32  #: of src2
+
+
+@attrs.frozen(eq=False)
+class Shape:
+    """The operands of one systolic instruction."""
+
+    rows: int
+    columns: int
+    ops: int  #: k values in a dword
+    a_type: str
+    b_type: str
+    d_type: str
+    c_type: str
+    d: int  #: first bytes
+    c: int  #: -1 for none
+    b: int
+    a: int
+    a_bytes: int  #: that a thread supplies
+
+    @property
+    def k(self) -> int:
+        return self.ops * DEPTH
+
+
+def compile_dpas(instruction: Instruction, context: Context) -> Step | None:
+    """A step for dpas or dpasw, None for other instructions."""
+    if instruction.op not in ("dpas", "dpasw"):
+        return None
+    if instruction.dst is None or instruction.predicate or instruction.condition:
+        raise unsupported(instruction)
+    fused = instruction.op == "dpasw"
+    shape = _shape(instruction, context, fused=fused)
+    _check(instruction, shape, context, fused=fused)
+    layout = context.layout
+    step = Step(instruction, "dpas", lambda g: None, pipe="*", is_dpas=True)
+    d_bytes = _accumulator_bytes(shape, shape.d_type, layout.grf)
+    c_bytes = _accumulator_bytes(shape, shape.c_type, layout.grf)
+    spans = [(shape.d, d_bytes), (shape.b, DEPTH * layout.grf), (shape.a, shape.a_bytes)]
+    if shape.c >= 0:
+        spans.append((shape.c, c_bytes))
+    for start, size in spans:
+        if start + size > layout.acc:
+            context.fault("register-range", f"an operand reaches beyond r{layout.registers - 1}")
+            return step
+    step.writes = ((1 << d_bytes) - 1) << shape.d
+    for start, size in spans[1:]:
+        step.reads |= ((1 << size) - 1) << start
+    sources = spans[1:3]
+    for start, size in sources:
+        if start < shape.d + d_bytes and shape.d < start + size:
+            context.fault("dpas", "the destination overlaps src1 or src2")
+    if shape.c >= 0 and shape.c != shape.d and shape.c < shape.d + d_bytes and shape.d < shape.c + c_bytes:
+        context.fault("dpas", "the destination overlaps src0 in part")
+    if not any(kind == "dpas" and "cannot" in text for kind, text in context.faults):
+        step.run = _run(instruction, shape, context, fused=fused)
+    return step
+
+
+def _shape(instruction: Instruction, context: Context, *, fused: bool) -> Shape:
+    depth, _, rows = instruction.sub.partition("x")
+    dst, (c, b, a) = instruction.dst, instruction.sources
+    assert dst is not None
+    if int(depth) != DEPTH:
+        context.fault("dpas", f"systolic depth {depth}; the hardware has {DEPTH}")
+        raise unsupported(instruction, f"systolic depth {depth}")
+    for operand in (a, b):
+        if operand.type not in BITS:
+            raise unsupported(instruction, f"dpas on {operand.type}")
+    ops = 32 // max(BITS[a.type], BITS[b.type], 4)
+    grf = context.layout.grf
+    a_bytes = int(rows) * ROW_BYTES
+    if fused:
+        a_bytes = (-(-a_bytes // grf) + 1) // 2 * grf
+
+    def place(operand: Operand, bits: int) -> int:
+        return operand.reg * grf + operand.sub * bits // 8
+
+    return Shape(
+        int(rows),
+        instruction.exec_size,
+        ops,
+        a.type,
+        b.type,
+        dst.type,
+        c.type or dst.type,
+        place(dst, 8 * ACCUMULATOR_BYTES.get(dst.type, 4)),
+        -1 if c.kind == "null" else place(c, 8 * ACCUMULATOR_BYTES.get(c.type, 4)),
+        place(b, BITS[b.type]),
+        place(a, BITS[a.type]),
+        a_bytes,
+    )
+
+
+def _accumulator_bytes(shape: Shape, type_: str, grf: int) -> int:
+    return shape.rows * shape.columns * ACCUMULATOR_BYTES.get(type_, 4)
+
+
+def _check(instruction: Instruction, shape: Shape, context: Context, *, fused: bool) -> None:
+    """The rules of DPAS.md that an assembler does not enforce."""
+    platform, grf = context.platform, context.layout.grf
+    floats = {kind in FLOATING for kind in (shape.a_type, shape.b_type)}
+    narrow = shape.d_type in ("hf", "bf") or shape.c_type in ("hf", "bf")
+    rules = {
+        f"execution size {shape.columns}; {platform.name} has {platform.dpas_width}": shape.columns
+        != platform.dpas_width,
+        f"{shape.rows} rows; 1 to 8 are possible": not 1 <= shape.rows <= 8,
+        "integers and floating point cannot mix": len(floats) != 1
+        or (shape.a_type in FLOATING) != (shape.d_type in ("f", "hf", "bf")),
+        f"{shape.b_type} and {shape.a_type} cannot mix": floats == {True} and shape.a_type != shape.b_type,
+        f"{shape.d_type} cannot be accumulated": shape.d_type not in ACCUMULATOR_BYTES,
+        f"{platform.name} has no bf or hf accumulators": narrow and not platform.narrow_accumulators,
+        f"{platform.name} has no tf32": "tf32" in (shape.a_type, shape.b_type) and not platform.tf32,
+        f"{platform.name} has no dpasw": fused and not platform.dpasw,
+        "the destination does not start at a register": shape.d % grf != 0,
+        "src0 does not start at a register": shape.c >= 0 and shape.c % grf != 0,
+        "src1 does not start at a register": shape.b % grf != 0,
+        "src2 does not start at a row of 8 dwords": shape.a % ROW_BYTES != 0,
+        "src2 of 8 rows does not start at a register": platform.row_pair_alignment
+        and shape.rows == 8
+        and shape.a % grf != 0,
+        "src2 of dpasw does not start at a register": fused and shape.a % grf != 0,
+    }
+    for message, broken in rules.items():
+        if broken:
+            context.fault("dpas", message)
+
+
+Decode = Callable[[Array], Array]
+
+
+def _decoder(type_: str, other: str) -> Decode:
+    """Bytes [..., n] of dwords to numbers [..., n * 8 / bits] in f64; a narrow type beside an 8-bit one is its low bits."""
+    if type_ == "hf":
+        return lambda raw: raw.view(np.float16).astype(np.float64)
+    if type_ == "bf":
+        return lambda raw: raw.view(ml_dtypes.bfloat16).astype(np.float64)
+    if type_ in ("tf32", "f"):
+        return lambda raw: (raw.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+    if BITS[type_] == 8:
+        kind = np.int8 if type_ in ("b", "s8") else np.uint8
+        return lambda raw: raw.view(kind).astype(np.float64)
+    bits, signed = BITS[type_], type_.startswith("s")
+    stride = 4 if BITS[other] <= 4 else 8
+    if stride != bits:
+        raise NotImplementedError
+
+    def nibbles(raw: Array) -> Array:
+        both = np.stack((raw & 15, raw >> 4), axis=-1).reshape(*raw.shape[:-1], -1).astype(np.int64)
+        return (np.where(both > 7, both - 16, both) if signed else both).astype(np.float64)
+
+    return nibbles
+
+
+def _run(instruction: Instruction, shape: Shape, context: Context, *, fused: bool) -> Callable[[ThreadGroup], None]:
+    try:
+        decode_a, decode_b = _decoder(shape.a_type, shape.b_type), _decoder(shape.b_type, shape.a_type)
+    except NotImplementedError:
+        raise unsupported(instruction, f"{shape.b_type} with {shape.a_type}") from None
+    grf, layout = context.layout.grf, context.layout
+    b_bytes, c_size, d_size = DEPTH * grf, ACCUMULATOR_BYTES[shape.c_type], ACCUMULATOR_BYTES[shape.d_type]
+    cells = shape.rows * shape.columns
+    units_a = layout.units(shape.a, shape.a_bytes)
+    units_b = layout.units(shape.b, b_bytes)
+    units_c = layout.units(shape.c, cells * c_size) if shape.c >= 0 else 0
+    units_d = layout.units(shape.d, cells * d_size)
+    row_bytes = shape.rows * ROW_BYTES
+
+    def rows_of(array: Array, g: ThreadGroup) -> Array:
+        """The bytes of src2; both halves of a fused pair."""
+        mine = array[:, shape.a : shape.a + shape.a_bytes]
+        if fused:
+            even, odd = _pairs(g, instruction)
+            mine = np.concatenate((mine[even], mine[odd]), axis=1)
+        return mine[:, :row_bytes]
+
+    def run(g: ThreadGroup) -> None:
+        if g.on < shape.columns and not instruction.no_mask:
+            raise unsupported(instruction, "dpas with some channels off")
+        raw_a = np.ascontiguousarray(rows_of(g.regs, g))
+        raw_b = np.ascontiguousarray(g.regs[:, shape.b : shape.b + b_bytes])
+        a = decode_a(raw_a).reshape(g.count, shape.rows, shape.k)
+        b = decode_b(raw_b).reshape(g.count, DEPTH, shape.columns, shape.ops).swapaxes(2, 3)
+        total = a @ b.reshape(g.count, shape.k, shape.columns)
+        if shape.c >= 0:
+            raw_c = np.ascontiguousarray(g.regs[:, shape.c : shape.c + cells * c_size])
+            total += _number(raw_c, shape.c_type).reshape(total.shape)
+        data = _stored(total, shape.d_type, saturate=_saturates(instruction))
+        g.regs[:, shape.d : shape.d + cells * d_size] = data.reshape(g.count, -1).view(np.uint8)
+        undefined = _undefined(g)
+        if undefined is not None:
+            marks = np.repeat(undefined.reshape(g.count, -1), d_size, axis=1)
+            g.poison[:, shape.d : shape.d + cells * d_size] = marks
+            g.dirty |= units_d
+        elif g.dirty & units_d:
+            g.poison[:, shape.d : shape.d + cells * d_size] = 0
+            g.clean(units_d)
+
+    def _undefined(g: ThreadGroup) -> Bools | None:
+        if not g.dirty & (units_a | units_b | units_c):
+            return None
+        bad = np.zeros((g.count, shape.rows, shape.columns), np.bool_)
+        bad |= rows_of(g.poison, g).reshape(g.count, shape.rows, -1).any(axis=2)[:, :, None]
+        b_marks = g.poison[:, shape.b : shape.b + b_bytes].reshape(g.count, DEPTH, shape.columns, 4)
+        bad |= b_marks.any(axis=(1, 3))[:, None, :]
+        if shape.c >= 0:
+            c_marks = g.poison[:, shape.c : shape.c + cells * c_size]
+            bad |= c_marks.reshape(g.count, shape.rows, shape.columns, c_size).any(axis=3)
+        return bad if bad.any() else None
+
+    return run
+
+
+def _saturates(instruction: Instruction) -> bool:
+    return instruction.dst is not None and instruction.dst.saturate
+
+
+def _number(raw: Array, type_: str) -> Array:
+    if type_ == "bf":
+        return raw.view(ml_dtypes.bfloat16).astype(np.float64)
+    return raw.view({"f": "f4", "d": "i4", "ud": "u4", "hf": "f2"}[type_]).astype(np.float64)
+
+
+def _stored(total: Array, type_: str, *, saturate: bool) -> Array:
+    """One rounding to the accumulator; integers wrap or saturate."""
+    if type_ == "bf":
+        return np.asarray(total.astype(ml_dtypes.bfloat16)).view(np.uint16)
+    if type_ in ("f", "hf"):
+        return total.astype({"f": np.float32, "hf": np.float16}[type_])
+    whole = total.astype(np.int64)
+    if saturate:
+        low, high = (-(2**31), 2**31 - 1) if type_ == "d" else (0, 2**32 - 1)
+        whole = np.clip(whole, low, high)
+    return whole.astype(np.uint32)
+
+
+def _pairs(g: ThreadGroup, instruction: Instruction) -> tuple[Array, Array]:
+    """The rows of the even and the odd thread of each row's fused pair; both must be at this instruction."""
+    keys = g.group_id.astype(np.int64) * (g.env.waves + g.env.waves % 2) + g.wave
+    order = np.argsort(keys)
+    ranked = keys[order]
+    at = np.minimum(np.searchsorted(ranked, keys ^ 1), len(ranked) - 1)
+    missing = ranked[at] != keys ^ 1
+    if missing.any():
+        what = "the other thread of the fused pair is not at this instruction"
+        g.env.reporter.at_first("dpasw", what, instruction, g, missing)
+    mine = np.arange(g.count)
+    other = np.where(missing, mine, order[at])
+    odd = keys & 1 == 1
+    return np.where(odd, other, mine), np.where(odd, mine, other)

@@ -1,0 +1,202 @@
+"""Barriers, fences and the end of a thread: what orders memory accesses of different threads.
+
+An access to local memory is ordered by a barrier if its thread has seen its data come back, or a fence behind it, before
+it signals. What is not, is carried over into the epoch behind the barrier, where it races (see `backends.sim.local`).
+A global store is behind a fence of the global unit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.messages import FENCE, Lsc
+from convgen.backends.intel.sim.registers import byte_bits
+from convgen.backends.intel.sim.state import LocalAccess, ThreadGroup
+from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.global_access import land_store
+
+SIGNAL, END = 0x4, 0x10
+END_REGISTERS = 16  #: the end-of-thread message comes from the last so many registers
+
+
+def compile_gateway(instruction: Instruction, context: Context) -> Step | None:
+    """A step for a fence, a gateway message or a wait at a barrier; None for anything else."""
+    message = instruction.message
+    if instruction.op == "sync" and instruction.sub == "bar":
+        return _wait(instruction, context)
+    if message is None:
+        return None
+    if message.unit == "gtwy":
+        operation = None if message.descriptor is None else message.descriptor & 0xFF
+        if operation == SIGNAL:
+            return _signal(instruction, context)
+        if operation == END and "EOT" in instruction.options:
+            return _end(instruction, context)
+        raise unsupported(instruction, "gateway message")
+    if "EOT" in instruction.options:
+        raise unsupported(instruction, "end of thread on another message than the gateway's")
+    if message.unit in ("ugm", "slm", "tgm") and message.descriptor is not None:
+        decoded = Lsc.decode(message.descriptor)
+        if decoded.op == FENCE:
+            return _fence(instruction, decoded, context)
+    return None
+
+
+def _fence(instruction: Instruction, decoded: Lsc, context: Context) -> Step:
+    message = instruction.message
+    assert message is not None
+    layout = context.layout
+    unit = message.unit
+    writes = layout.grf_bits(message.dst.reg, decoded.response)
+    step = Step(
+        instruction,
+        f"send_{unit}" if unit in ("ugm", "slm") else "send_other",
+        lambda g: None,
+        pipe="*",
+        reads=layout.grf_bits(message.src0.reg, decoded.address_registers),
+        writes=writes,
+        fence=unit,
+        is_send=True,
+    )
+    first = message.dst.reg * layout.grf
+    size = decoded.response * layout.grf if message.dst.reg >= 0 else 0
+
+    def run(g: ThreadGroup) -> None:
+        g.order += 1
+        g.fences.append((step.index, g.order, unit))
+        if size:
+            g.regs[:, first : first + size] = 0
+            g.poison[:, first : first + size] = 0
+            g.clean(layout.units(first, size))
+
+    step.run = run
+    return step
+
+
+def retire(g: ThreadGroup, done: frozenset[int]) -> None:
+    """Out-of-order instructions have completed: what that orders needs no barrier's help."""
+    for index, order, unit in g.fences:
+        if index not in done:
+            continue
+        if unit == "slm":
+            g.local = [access for access in g.local if access.order > order]
+        else:
+            land_store(g, [ticket for when, ticket in g.stores if when < order])
+            g.stores = [(when, ticket) for when, ticket in g.stores if when > order]
+    g.fences = [fence for fence in g.fences if fence[0] not in done]
+    g.local = [access for access in g.local if access.access == "write" or access.step not in done]
+
+
+def note_local(g: ThreadGroup, step: Step, access: str, rows: Array, units: Array) -> None:
+    """Remember an access to local memory until it is ordered."""
+    if g.env.waves == 1:
+        return
+    g.order += 1
+    shape = np.broadcast_shapes(rows.shape, units.shape)
+    made = LocalAccess(
+        step.index,
+        access,
+        np.broadcast_to(rows, shape).reshape(-1),
+        np.broadcast_to(units, shape).reshape(-1),
+        g.order,
+    )
+    g.local.append(made)
+    if g.signalled:
+        _carry_over(g, made)
+
+
+def _carry_over(g: ThreadGroup, access: LocalAccess) -> None:
+    ahead = g.env.stamps(g, ahead=1)[:, 0]
+    g.env.slm.cross_barrier(g, access.units, ahead[access.rows], access.access)
+
+
+def _signal(instruction: Instruction, context: Context) -> Step:
+    """Signal the barrier; dword 2 of the payload holds the number of threads, in bytes 2 and 3."""
+    message = instruction.message
+    assert message is not None
+    layout = context.layout
+    step = Step(
+        instruction,
+        "send_gtwy",
+        lambda g: None,
+        pipe="*",
+        reads=layout.grf_bits(message.src0.reg, 1),
+        is_send=True,
+    )
+    if message.src0.length != 1:
+        context.fault("message-length", f"a barrier signal takes 1 register, not {message.src0.length}")
+    at = message.src0.reg * layout.grf + 8
+
+    def run(g: ThreadGroup) -> None:
+        env = g.env
+        if g.dirty & layout.units(at, 4):
+            bad = g.poison[:, at : at + 4].any(axis=1)
+            env.reporter.at_first("poison", "dword 2 of the barrier header is undefined", instruction, g, bad)
+        header = g.views["u4"][:, at // 4]
+        wrong = header != (env.waves << 24 | env.waves << 16)
+        if wrong.any():
+            got = int(header[wrong.argmax()])
+            env.reporter.at_first(
+                "barrier",
+                f"header dword 2 is {got:#x}; {env.waves} threads want {env.waves << 24 | env.waves << 16:#x}",
+                instruction,
+                g,
+                wrong,
+            )
+        if not env.barriers:
+            env.reporter.add("barrier", "the kernel declares no barrier (barrier_count)", instruction, g)
+        if g.signalled:
+            env.reporter.add("barrier", "signals again before it has waited", instruction, g)
+        g.signalled = True
+        np.add.at(env.arrived, g.slot, 1)
+        env.counters["barriers"] += g.count
+        for access in g.local:
+            _carry_over(g, access)
+
+    step.run = run
+    return step
+
+
+def _wait(instruction: Instruction, context: Context) -> Step:
+    step = Step(instruction, "sync", lambda g: None, control="barrier")
+    source = instruction.sources[0] if instruction.sources else None
+    if source is not None and source.kind == "imm" and source.value:
+        raise unsupported(instruction, "named barrier")
+
+    def run(g: ThreadGroup) -> None:
+        if not g.signalled:
+            g.env.reporter.add("barrier", "waits at a barrier that it has not signalled", instruction, g)
+        g.blocked = True
+
+    step.run = run
+    return step
+
+
+def _end(instruction: Instruction, context: Context) -> Step:
+    message = instruction.message
+    assert message is not None
+    layout = context.layout
+    first = layout.registers - END_REGISTERS
+    if message.src0.reg < first:
+        last = layout.registers - 1
+        context.fault("end-of-thread", f"the payload must lie in r{first} to r{last}, not r{message.src0.reg}")
+    at, size = message.src0.reg * layout.grf, message.src0.length * layout.grf
+
+    def run(g: ThreadGroup) -> None:
+        if g.dirty & layout.units(at, size):
+            bad: Bools = g.poison[:, at : at + 4].any(axis=1)
+            g.env.reporter.at_first("poison", "the end-of-thread payload is undefined", instruction, g, bad)
+        if g.signalled:
+            g.env.reporter.add("barrier", "ends between the signal and the wait of a barrier", instruction, g)
+
+    return Step(
+        instruction,
+        "send_gtwy",
+        run,
+        pipe="*",
+        reads=byte_bits(at, size),
+        control="end",
+        is_send=True,
+    )

@@ -1,0 +1,284 @@
+"""LSC loads, stores and atomic operations, gathered by lane or as blocks, on global and local memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+
+from convgen.backends.intel.sim import messages as msg
+from convgen.backends.intel.sim.atomics import atomic
+from convgen.backends.intel.sim.block2d import compile_block2d
+from convgen.backends.intel.sim.decode import Instruction, Message
+from convgen.backends.intel.sim.masks import Lanes, active, flag_bits
+from convgen.backends.intel.sim.messages import Lsc
+from convgen.backends.intel.sim.payload import (
+    check_length,
+    check_range,
+    elements,
+    land,
+    refuse,
+    registers,
+    spoil,
+    undefined,
+)
+from convgen.backends.intel.sim.slm import load_local, store_local
+from convgen.backends.intel.sim.state import ThreadGroup
+from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.intel.sim.stores import new_store
+from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.global_access import load_lanes, store_lanes
+
+UNITS = ("ugm", "slm", "tgm")
+
+
+def compile_lsc(instruction: Instruction, context: Context) -> Step | None:
+    """A step for an LSC message, None for other sends."""
+    message = instruction.message
+    if message is None or message.unit not in UNITS:
+        return None
+    if message.descriptor is None:
+        raise unsupported(instruction, "descriptor in a register")
+    decoded = Lsc.decode(message.descriptor)
+    if decoded.op in (msg.LOAD_2D, msg.STORE_2D):
+        return compile_block2d(instruction, decoded, context)
+    if decoded.op not in (msg.LOAD, msg.LOAD_QUAD, msg.STORE, msg.STORE_QUAD, *msg.ATOMICS):
+        raise unsupported(instruction, f"LSC operation {decoded.op}")
+    if not decoded.address_bytes or not decoded.memory_bytes:
+        raise unsupported(instruction, "LSC address or data size")
+    if decoded.surface in (msg.SURFACE_STATE, msg.BINDLESS):
+        raise unsupported(instruction, "bindless surface")
+    return _compile(instruction, message, decoded, context)
+
+
+@attrs.define(eq=False)
+class Access:
+    """What an LSC message moves, and where its payloads lie."""
+
+    instruction: Instruction
+    message: Message
+    lsc: Lsc
+    context: Context
+    step: Step
+    lanes: Lanes
+    count: int  #: addresses
+    vector: int  #: elements of an address
+    address: Callable[[ThreadGroup, Bools | None], U64]
+    local: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory at an address."""
+        return self.vector * self.lsc.memory_bytes
+
+    @property
+    def data_registers(self) -> int:
+        """Registers of the data of all lanes."""
+        if self.lsc.transposed:
+            return registers(self.lsc.register_bytes, self.vector, self.context)
+        return self.vector * registers(self.lsc.register_bytes, self.count, self.context)
+
+
+def _compile(instruction: Instruction, message: Message, lsc: Lsc, context: Context) -> Step:
+    layout = context.layout
+    local = message.unit == "slm"
+    vector = len(lsc.channels) or lsc.vector
+    count = 1 if lsc.transposed else instruction.exec_size
+    if lsc.transposed and instruction.exec_size != 1:
+        context.fault("message", f"a block message has one address, not {instruction.exec_size}")
+    if lsc.transposed and lsc.memory_bytes != lsc.register_bytes:
+        context.fault("message", "a block message moves whole d32 or d64 elements")
+    if lsc.channels and lsc.channels != tuple(range(len(lsc.channels))) and lsc.op != msg.LOAD_QUAD:
+        raise unsupported(instruction, "scattered channels")
+    if local and lsc.address_bytes == 8:
+        context.fault("message", "local memory has 32-bit addresses")
+    step = Step(instruction, "send_slm" if local else "send_ugm", lambda g: None, pipe="*", is_send=True)
+    acts = active(instruction, context)
+    address = _addresses(instruction, message, lsc, context, count)
+    access = Access(instruction, message, lsc, context, step, acts, count, vector, address, local)
+    wanted = registers(lsc.address_bytes, count, context)
+    check_length(context, "an address payload", lsc.address_registers, wanted)
+    fits = check_range(context, "address payload", message.src0.reg, wanted)
+    loads, stores = lsc.op in (msg.LOAD, msg.LOAD_QUAD), lsc.op in (msg.STORE, msg.STORE_QUAD)
+    operands = 1 if stores else 0 if loads else msg.ATOMICS[lsc.op][1]
+    data = access.data_registers
+    check_length(context, "a data payload", message.src1.length, operands * data)
+    fits &= check_range(context, "data payload", message.src1.reg, operands * data)
+    returns = message.dst.reg >= 0
+    if not stores and returns:
+        check_length(context, "a response", lsc.response, min(data, 31))
+        fits &= check_range(context, "response", message.dst.reg, data)
+        step.writes = layout.grf_bits(message.dst.reg, data)
+    elif lsc.response:
+        context.fault("message-length", "a response goes nowhere")
+    step.reads = layout.grf_bits(message.src0.reg, wanted) | layout.grf_bits(message.src1.reg, operands * data)
+    if instruction.predicate:
+        step.reads |= flag_bits(instruction, context)
+    if fits:
+        if loads:
+            step.run = _load(access, returns)
+        elif stores:
+            step.run = _store(access)
+        else:
+            step.run = _atomic(access, returns)
+    return step
+
+
+def _addresses(
+    instruction: Instruction, message: Message, lsc: Lsc, context: Context, count: int
+) -> Callable[[ThreadGroup, Bools | None], U64]:
+    """Fetch the addresses [threads, count]; offsets into a surface become addresses."""
+    reg, size = message.src0.reg, lsc.address_bytes
+    binding = msg.STATELESS
+    if lsc.surface == msg.BINDING_TABLE:
+        if message.extended is None:
+            raise unsupported(instruction, "binding table index in a register")
+        binding = message.extended >> 24
+
+    def fetch(g: ThreadGroup, lanes: Bools | None) -> U64:
+        refuse(g, instruction, undefined(g, reg, size, count), lanes, "the address")
+        values = elements(g, reg, size, count).astype(np.uint64)
+        return values if binding == msg.STATELESS else values + surface_base(g, instruction, binding)
+
+    return fetch
+
+
+def surface_base(g: ThreadGroup, instruction: Instruction, binding: int) -> np.uint64:
+    """Where the buffer of a binding table entry begins."""
+    allocation = g.env.surfaces.get(binding)
+    if allocation is None:
+        raise unsupported(instruction, f"binding table entry {binding} belongs to no argument")
+    return np.uint64(allocation.base)
+
+
+def memory_load(access: Access, g: ThreadGroup, at: U64, lanes: Bools | None) -> tuple[Array, Bools | None]:
+    """Words or narrow values [n, threads, count] and their poison."""
+    if access.local:
+        return load_local(g, access.step, at, access.size, access.lsc.memory_bytes, lanes)
+    return load_lanes(g, access.step, at, access.size, lanes, access.lsc.memory_bytes)
+
+
+def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
+    lsc, step = access.lsc, access.step
+    counter = f"{'slm' if access.local else 'global'}_read_bytes"
+
+    def run(g: ThreadGroup) -> None:
+        lanes = access.lanes(g)
+        if lanes is not None and not lanes.any():
+            return
+        at = access.address(g, lanes)
+        if not returns:  # a prefetch
+            g.env.counters["prefetch_bytes"] += _taken(g, lanes, access.count) * access.size
+            return
+        words, bad = memory_load(access, g, at, lanes)
+        g.env.counters[counter] += _taken(g, lanes, access.count) * access.size
+        if lsc.transposed:
+            _land_block(access, g, words, lanes, bad)
+            return
+        size = lsc.register_bytes
+        values, spoilt = element_values(words, bad, lsc.memory_bytes, access.vector, size)
+        each = registers(size, access.count, access.context)
+        for number in range(access.vector):
+            reg = access.message.dst.reg + number * each
+            land(g, reg, size, values[number], lanes, None if spoilt is None else spoilt[number])
+
+    del step
+    return run
+
+
+def element_values(words: Array, bad: Bools | None, memory: int, vector: int, size: int) -> tuple[Array, Bools | None]:
+    """What was loaded as register elements [vector, threads, lanes]."""
+    if memory == 8:
+        pairs = words.reshape(vector, 2, *words.shape[1:]).astype(np.uint64)
+        values = pairs[:, 0] | pairs[:, 1] << np.uint64(32)
+        return values, None if bad is None else bad.reshape(vector, 2, *bad.shape[1:]).any(axis=1)
+    if memory == 4 or vector == 1:
+        return words.astype(f"u{size}"), bad
+    raise AssertionError("vectors of narrow elements are refused")
+
+
+def _land_block(access: Access, g: ThreadGroup, words: Array, lanes: Bools | None, bad: Bools | None) -> None:
+    """One thread's consecutive words into consecutive registers; the rest of the last one is undefined."""
+    reg, grf = access.message.dst.reg, g.layout.grf
+    undefined_words = None if bad is None else bad[:, :, 0].T
+    land(g, reg, 4, words[:, :, 0].T, lanes, undefined_words)
+    spoil(g, reg * grf + 4 * len(words), (reg + access.data_registers) * grf)
+
+
+def _taken(g: ThreadGroup, lanes: Bools | None, count: int) -> int:
+    return g.count * count if lanes is None else int(lanes.sum())
+
+
+def store_values(access: Access, g: ThreadGroup, reg: int) -> tuple[Array, Bools | None]:
+    """A data payload as words or narrow values [n, threads, count], and its poison."""
+    lsc, size = access.lsc, access.lsc.register_bytes
+    if lsc.transposed:
+        count = access.size // 4
+        bad = undefined(g, reg, 4, count)
+        return elements(g, reg, 4, count).T[:, :, None], None if bad is None else bad.T[:, :, None]
+    each = registers(size, access.count, access.context)
+    parts = [elements(g, reg + number * each, size, access.count) for number in range(access.vector)]
+    marks = [undefined(g, reg + number * each, size, access.count) for number in range(access.vector)]
+    values = np.stack(parts)
+    spoilt = None
+    if any(mark is not None for mark in marks):
+        none = np.zeros((g.count, access.count), np.bool_)
+        spoilt = np.stack([none if mark is None else mark for mark in marks])
+    if size == 8:
+        low, high = values & np.uint64(0xFFFFFFFF), values >> np.uint64(32)
+        values = np.stack((low, high), axis=1).reshape(-1, *values.shape[1:]).astype(np.uint32)
+        spoilt = None if spoilt is None else np.repeat(spoilt, 2, axis=0)
+    elif lsc.memory_bytes < 4:
+        values = values.astype(np.uint32) & np.uint32((1 << 8 * lsc.memory_bytes) - 1)
+    return values, spoilt
+
+
+def _store(access: Access) -> Callable[[ThreadGroup], None]:
+    counter = f"{'slm' if access.local else 'global'}_write_bytes"
+    step, size = access.step, access.lsc.memory_bytes
+
+    def run(g: ThreadGroup) -> None:
+        lanes = access.lanes(g)
+        if lanes is not None and not lanes.any():
+            return
+        at = access.address(g, lanes)
+        values, bad = store_values(access, g, access.message.src1.reg)
+        g.env.counters[counter] += _taken(g, lanes, access.count) * access.size
+        if access.local:
+            store_local(g, step, at, access.size, size, values, lanes, bad)
+            return
+        refuse(g, access.instruction, None if bad is None else bad.any(axis=0), lanes, "the data that is stored")
+        ticket = new_store(g)
+        store_lanes(g, step, at, access.size, values, lanes, ticket, size)
+
+    return run
+
+
+def _atomic(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
+    name, operands = msg.ATOMICS[access.lsc.op]
+    if access.vector != 1 or access.lsc.transposed:
+        raise unsupported(access.instruction, "atomic operation on vectors")
+
+    def run(g: ThreadGroup) -> None:
+        lanes = access.lanes(g)
+        if lanes is not None and not lanes.any():
+            return
+        at = access.address(g, lanes)
+        reg, each = access.message.src1.reg, access.data_registers
+        values = []
+        for number in range(operands):
+            refuse(
+                g,
+                access.instruction,
+                undefined(g, reg + number * each, access.lsc.register_bytes, access.count),
+                lanes,
+                "an operand of the atomic operation",
+            )
+            values.append(elements(g, reg + number * each, access.lsc.register_bytes, access.count))
+        old = atomic(g, access.step, name, at, access.lsc.memory_bytes, values, lanes, local=access.local)
+        g.env.counters["atomics"] += _taken(g, lanes, access.count)
+        if returns:
+            land(g, access.message.dst.reg, access.lsc.register_bytes, old, lanes, None)
+
+    return run

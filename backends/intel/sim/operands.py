@@ -1,0 +1,419 @@
+"""Explicit operands: reading regions with modifiers, writing results under the execution mask, poison on both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+import ml_dtypes
+import numpy as np
+
+from convgen.backends.intel.sim.decode import SIZES, Instruction, Operand
+from convgen.backends.intel.sim.registers import ACCUMULATORS, byte_bits
+from convgen.backends.intel.sim.state import ThreadGroup
+from convgen.backends.intel.sim.step import Context, unsupported
+from convgen.backends.sim.arrays import Array, Bools
+
+FLOATS = frozenset(("hf", "bf", "f", "df", "vf"))
+#: The view of registers that holds a type.
+VIEWS: Mapping[str, str] = {
+    "ub": "u1",
+    "b": "i1",
+    "uw": "u2",
+    "w": "i2",
+    "ud": "u4",
+    "d": "i4",
+    "uq": "u8",
+    "q": "i8",
+    "hf": "f2",
+    "bf": "u2",
+    "f": "f4",
+    "df": "f8",
+}
+Get = Callable[[ThreadGroup], Array]
+
+
+def is_signed(type_: str) -> bool:
+    """Whether an integer type has a sign."""
+    return type_ in ("b", "w", "d", "q", "v")
+
+
+@attrs.define(eq=False)
+class Source:
+    """A source ready to be read: numbers [threads, lanes or 1] in the working type, and where they come from."""
+
+    get: Get
+    undefined: Callable[[ThreadGroup], Bools | None]
+    bits: int = 0  #: register bytes
+    type: str = ""
+    constant: bool = False
+
+
+def element_bytes(operand: Operand, lanes: int, start: int) -> Array:
+    """The byte offset of each lane's element."""
+    region = operand.region
+    lane = np.arange(lanes)
+    if region is None:
+        return start + lane * operand.size
+    width = max(region.width, 1)
+    steps = lane // width * region.vertical + lane % width * region.horizontal
+    return np.asarray(start + steps * operand.size)
+
+
+def working(type_: str, raw: Array) -> Array:
+    """Register data as numbers of the working types: int64, float32 or float64."""
+    if type_ == "bf":
+        return np.asarray(raw, np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
+    if type_ == "hf":
+        return raw.astype(np.float32)
+    if type_ in ("f", "df"):
+        return raw
+    if type_ == "uq":
+        return raw.view(np.int64)
+    return raw.astype(np.int64)
+
+
+def _modified(get: Get, operand: Operand, *, logical: bool) -> Get:
+    """Source modifiers; on logic instructions the sign means complement."""
+    absolute, negate = operand.absolute, operand.negate
+    if absolute and negate:
+        return lambda g: -np.abs(get(g))
+    if absolute:
+        return lambda g: np.abs(get(g))
+    if negate and logical:
+        return lambda g: ~get(g)
+    if negate:
+        return lambda g: -get(g)
+    return get
+
+
+def _flushed(get: Get, type_: str) -> Get:
+    """Denormal sources are zeros unless cr0 keeps them (bit 6 df, 7 f, 10 hf)."""
+    bit = {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}.get(type_)
+    if bit is None:
+        return get
+    smallest = {"df": np.finfo(np.float64), "f": np.finfo(np.float32), "hf": np.finfo(np.float16)}[type_].tiny
+
+    def flushed(g: ThreadGroup) -> Array:
+        values = get(g)
+        return values if g.control & bit else flush(values, float(smallest))
+
+    return flushed
+
+
+def flush(values: Array, smallest: float) -> Array:
+    """Numbers below a type's normal ones as zeros of the same sign."""
+    return np.where(np.abs(values) < smallest, np.copysign(values.dtype.type(0), values), values)
+
+
+def source(
+    operand: Operand, lanes: int, instruction: Instruction, context: Context, *, logical: bool = False
+) -> Source:
+    """Make a source of `lanes` elements ready."""
+    if operand.kind == "imm":
+        values = immediate(operand, lanes)
+        if operand.negate or operand.absolute:
+            raise unsupported(instruction, "modifier on an immediate")
+        return Source(lambda g: values, lambda g: None, type=operand.type, constant=True)
+    if operand.kind == "indirect":
+        return _indirect_source(operand, lanes, instruction, context, logical=logical)
+    if operand.kind != "reg":
+        raise unsupported(instruction, f"{operand.kind} source")
+    if operand.file == "f":
+        return _flag_source(operand, context)
+    if operand.file == "ce":
+        return Source(_channel_enables, lambda g: None, type=operand.type)
+    layout = context.layout
+    start = layout.start(operand.file, operand.reg, operand.sub * operand.size)
+    places = element_bytes(operand, lanes, start)
+    first, end = int(places.min()), int(places.max()) + operand.size
+    if end > layout.end(operand.file):
+        context.fault("register-range", f"source reaches beyond {operand.file}{layout.registers - 1}")
+        return Source(lambda g: np.zeros((g.count, 1), np.int64), lambda g: None, type=operand.type)
+    if first % operand.size:
+        context.fault("region", f"source is not aligned to its type {operand.type}")
+    bits = 0
+    for place in places.tolist():
+        bits |= byte_bits(place, operand.size)
+    units = layout.units(first, end - first)
+    index = _index(places // operand.size)
+    view, size, type_ = VIEWS[operand.type], operand.size, operand.type
+
+    def get(g: ThreadGroup) -> Array:
+        return working(type_, g.views[view][:, index])
+
+    def undefined(g: ThreadGroup) -> Bools | None:
+        if not g.dirty & units:
+            return None
+        found: Bools = g.poisons[size][:, index] != 0
+        return found if found.any() else None
+
+    got = _modified(_flushed(get, type_), operand, logical=logical)
+    return Source(got, undefined, bits, type_)
+
+
+def _index(elements: Array) -> slice | Array:
+    """Element numbers as a slice where they are evenly spaced; one element where all are the same."""
+    first = int(elements[0])
+    if len(elements) == 1 or (elements == first).all():
+        return slice(first, first + 1)
+    step = int(elements[1]) - first
+    if step > 0 and (np.diff(elements) == step).all():
+        return slice(first, int(elements[-1]) + 1, step)
+    return elements
+
+
+def immediate(operand: Operand, lanes: int) -> Array:
+    """An immediate's number, [1, 1], or [1, lanes] for a packed vector."""
+    type_, value = operand.type, operand.value
+    if type_ in ("v", "uv"):
+        nibbles = [(value >> (4 * (lane % 8))) & 15 for lane in range(lanes)]
+        if type_ == "v":
+            nibbles = [nibble - 16 if nibble > 7 else nibble for nibble in nibbles]
+        return np.array([nibbles], np.int64)
+    if type_ == "vf":
+        return np.array([[_tiny_float(value >> (8 * (lane % 4)) & 0xFF) for lane in range(lanes)]], np.float32)
+    size = SIZES[type_]
+    raw = np.frombuffer((value & ((1 << (8 * size)) - 1)).to_bytes(size, "little"), f"<{VIEWS[type_]}")
+    return working(type_, raw.reshape(1, 1))
+
+
+def _tiny_float(bits: int) -> float:
+    """A restricted 8-bit float: sign, 3 bits of exponent (bias 3), 4 of mantissa; 0 stands for zero."""
+    if bits & 0x7F == 0:
+        return 0.0
+    size = (1 + (bits & 15) / 16) * 2.0 ** ((bits >> 4 & 7) - 3)
+    return -size if bits & 0x80 else size
+
+
+def _flag_source(operand: Operand, context: Context) -> Source:
+    first = operand.reg * 32 + operand.sub * operand.size * 8
+    count = operand.size * 8
+
+    def get(g: ThreadGroup) -> Array:
+        packed = np.packbits(g.flags[:, first : first + count], axis=1, bitorder="little")
+        return working(operand.type, packed.view(VIEWS[operand.type]))
+
+    def undefined(g: ThreadGroup) -> Bools | None:
+        if not g.flags_dirty:
+            return None
+        found: Bools = g.flag_poison[:, first : first + count].any(axis=1, keepdims=True)
+        return found if found.any() else None
+
+    start = context.layout.start("f", operand.reg, operand.sub * operand.size)
+    return Source(get, undefined, byte_bits(start, operand.size), operand.type)
+
+
+def _channel_enables(g: ThreadGroup) -> Array:
+    packed = np.packbits(g.mask, axis=1, bitorder="little")
+    return packed.view("<u4").astype(np.int64)
+
+
+def address_bits(operand: Operand, context: Context) -> int:
+    """The bytes of a0 that an indirect operand reads."""
+    return byte_bits(context.layout.start("a", 0, 2 * operand.sub), 2)
+
+
+def indirect_places(operand: Operand, lanes: int, instruction: Instruction, g: ThreadGroup) -> Array:
+    """The byte offset of each [thread, lane] of an operand addressed through a0; undefined addresses are reported."""
+    start = g.layout.address + 2 * operand.sub
+    if g.dirty & g.layout.units(start, 2):
+        bad = g.poison[:, start : start + 2].any(axis=1)
+        g.env.reporter.at_first("poison", "the register address is undefined", instruction, g, bad)
+    base = g.views["u2"][:, start // 2].astype(np.int64) + operand.value
+    places = element_bytes(operand, lanes, 0)[None] + base[:, None]
+    limit = g.layout.acc - operand.size
+    bad = ((places < 0) | (places > limit)).any(axis=1)
+    if bad.any():
+        g.env.reporter.at_first("register-range", "the register address leaves the register file", instruction, g, bad)
+        places = np.clip(places, 0, limit)
+    return places
+
+
+def _indirect_source(
+    operand: Operand, lanes: int, instruction: Instruction, context: Context, *, logical: bool
+) -> Source:
+    """Any general register may be meant: the scoreboard takes it that all are read."""
+    size, type_ = operand.size, operand.type
+
+    def get(g: ThreadGroup) -> Array:
+        places = indirect_places(operand, lanes, instruction, g)
+        rows = np.arange(g.count)[:, None]
+        return working(type_, g.views[VIEWS[type_]][rows, places // size])
+
+    def undefined(g: ThreadGroup) -> Bools | None:
+        places = indirect_places(operand, lanes, instruction, g)
+        found: Bools = g.poisons[size][np.arange(g.count)[:, None], places // size] != 0
+        return found if found.any() else None
+
+    got = _modified(_flushed(get, type_), operand, logical=logical)
+    return Source(got, undefined, address_bits(operand, context), type_)
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+_RANGES: Mapping[str, tuple[int, int]] = {
+    "ub": (0, 255),
+    "b": (-128, 127),
+    "uw": (0, 65535),
+    "w": (-32768, 32767),
+    "ud": (0, 2**32 - 1),
+    "d": (-(2**31), 2**31 - 1),
+    "uq": (0, 2**63 - 1),
+    "q": (-(2**63), 2**63 - 1),
+}
+_TINY = {"hf": 2.0**-14, "f": 2.0**-126, "df": 2.0**-1022}
+
+
+def convert(values: Array, type_: str, control: int, *, saturate: bool) -> Array:
+    """Working numbers as data of a register type: rounding to nearest even, saturation, flushing of denormals."""
+    if type_ in FLOATS:
+        if values.dtype == np.int64:
+            values = values.astype(np.float64 if type_ == "df" else np.float32)
+        if saturate:
+            values = np.where(np.isnan(values), values.dtype.type(0), np.clip(values, 0, 1))
+        if type_ == "bf":
+            return np.asarray(values, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
+        rounded = values.astype(VIEWS[type_])
+        kept = control & {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}[type_]
+        return rounded if kept else flush(rounded, _TINY[type_])
+    low, high = _RANGES[type_]
+    if values.dtype.kind == "f":
+        whole = np.trunc(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=2.0**64, neginf=-(2.0**64)))
+        top = 2**64 - 1 if type_ == "uq" else high
+        inside = np.clip(whole, low, float(top))
+        if type_ == "uq":
+            return np.where(
+                inside >= 2.0**64, np.uint64(top), np.minimum(inside, 1.8446744073709550e19).astype(np.uint64)
+            )
+        values = np.where(inside >= float(high), high, np.minimum(inside, float(high) - 0.0).astype(np.int64))
+        return values.astype(VIEWS[type_])
+    if saturate:
+        values = np.clip(values, low, high)
+    return values.astype(VIEWS[type_])
+
+
+Put = Callable[[ThreadGroup, Array, "Bools | None", "Bools | None"], None]
+
+
+@attrs.define(eq=False)
+class Target:
+    """A destination ready to be written: `put(group, data, active lanes or None, undefined lanes or None)`."""
+
+    put: Put
+    bits: int
+    type: str
+    wide: bool = False  #: an accumulator of 32-bit integers, which keeps all bits of a product
+
+
+def target(operand: Operand | None, lanes: int, instruction: Instruction, context: Context) -> Target:
+    """Make a destination of `lanes` elements ready."""
+    if operand is None or operand.kind == "null":
+        return Target(lambda g, data, active, undefined: None, 0, "" if operand is None else operand.type)
+    layout = context.layout
+    if operand.kind == "indirect":
+        return _indirect_target(operand, lanes, instruction, context)
+    if operand.file == "f":
+        return _flag_target(operand, context)
+    start = layout.start(operand.file, operand.reg, operand.sub * operand.size)
+    stride = operand.region.horizontal if operand.region is not None else 1
+    size = operand.size
+    end = start + ((lanes - 1) * stride + 1) * size
+    if end > layout.end(operand.file):
+        context.fault("register-range", f"destination reaches beyond {operand.file}{layout.registers - 1}")
+        return Target(lambda g, data, active, undefined: None, 0, operand.type)
+    if start % size:
+        context.fault("region", f"destination is not aligned to its type {operand.type}")
+    bits = 0
+    for lane in range(lanes):
+        bits |= byte_bits(start + lane * stride * size, size)
+    index = slice(start // size, start // size + (lanes - 1) * stride + 1, stride)
+    units, view = layout.units(start, end - start), VIEWS[operand.type]
+
+    def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Bools | None) -> None:
+        place = g.views[view][:, index]
+        if active is None:
+            place[...] = data
+        else:
+            np.copyto(place, data, where=active)
+        if undefined is None and not g.dirty & units:
+            return
+        marks = g.poisons[size][:, index]
+        value = np.zeros(1, marks.dtype)
+        if undefined is not None:
+            value = np.where(undefined, ~marks.dtype.type(0), marks.dtype.type(0))
+        if active is None:
+            marks[...] = value
+        else:
+            np.copyto(marks, value, where=active)
+        if undefined is not None:
+            g.dirty |= units
+        else:
+            g.clean(units)
+
+    wide = operand.file == "acc" and operand.type in ("d", "ud")
+    if operand.file == "cr":
+        return Target(_control_put(put, instruction), bits, operand.type)
+    return Target(put, bits, operand.type, wide)
+
+
+def _control_put(put: Put, instruction: Instruction) -> Put:
+    def put_control(g: ThreadGroup, data: Array, active: Bools | None, undefined: Bools | None) -> None:
+        put(g, data, active, undefined)
+        values = np.unique(g.views["u4"][:, g.layout.control // 4])
+        if len(values) != 1:
+            raise unsupported(instruction, "threads set different modes")
+        g.control = int(values[0])
+        if g.control & 0x30:
+            raise unsupported(instruction, "only rounding to nearest even")
+
+    return put_control
+
+
+def _flag_target(operand: Operand, context: Context) -> Target:
+    first = operand.reg * 32 + operand.sub * operand.size * 8
+    count = operand.size * 8
+
+    def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Bools | None) -> None:
+        raw = np.ascontiguousarray(np.broadcast_to(data, (g.count, 1)))
+        bits = np.unpackbits(raw.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
+        rows = np.ones(g.count, np.bool_) if active is None else active[:, 0]
+        g.flags[rows, first : first + count] = bits[rows]
+        if undefined is not None:
+            g.flag_poison[rows, first : first + count] = np.broadcast_to(undefined, (g.count, 1))[rows]
+            g.flags_dirty = True
+        elif g.flags_dirty:
+            g.flag_poison[rows, first : first + count] = False
+
+    start = context.layout.start("f", operand.reg, operand.sub * operand.size)
+    return Target(put, byte_bits(start, operand.size), operand.type)
+
+
+def _indirect_target(operand: Operand, lanes: int, instruction: Instruction, context: Context) -> Target:
+    size = operand.size
+
+    def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Bools | None) -> None:
+        stride = operand.region.horizontal if operand.region is not None else 1
+        packed = attrs.evolve(operand, region=None)
+        first = indirect_places(packed, 1, instruction, g)
+        places = first + np.arange(lanes) * stride * size
+        shape = (g.count, lanes)
+        taken = np.ones(shape, np.bool_) if active is None else np.broadcast_to(active, shape)
+        rows = np.broadcast_to(np.arange(g.count)[:, None], shape)[taken]
+        at = (places // size)[taken]
+        g.views[VIEWS[operand.type]][rows, at] = np.broadcast_to(data, shape)[taken]
+        marks = g.poisons[size]
+        if undefined is None:
+            marks[rows, at] = 0
+        else:
+            ones = ~marks.dtype.type(0)
+            marks[rows, at] = np.where(np.broadcast_to(undefined, shape)[taken], ones, 0)
+            for unit in np.unique(at * size // g.layout.grf):
+                g.dirty |= 1 << int(unit)
+
+    return Target(put, 0, operand.type)
+
+
+def accumulator_slots(context: Context, lanes: int) -> slice:
+    """The wide slots behind acc0 for some lanes."""
+    return slice(0, min(lanes, ACCUMULATORS * context.layout.grf // 4))

@@ -1,0 +1,88 @@
+"""Whole registers as messages use them: addresses, data to store, data that comes back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.state import ThreadGroup
+from convgen.backends.intel.sim.step import Context
+from convgen.backends.sim.arrays import Array, Bools
+
+
+def registers(size: int, count: int, context: Context) -> int:
+    """Registers that `count` elements of `size` bytes take."""
+    return -(-size * count // context.layout.grf)
+
+
+def check_range(context: Context, what: str, reg: int, count: int) -> bool:
+    """Report a payload that leaves the register file."""
+    if reg >= 0 and reg + count > context.layout.registers:
+        last = context.layout.registers - 1
+        context.fault("register-range", f"the {what} r{reg}..r{reg + count - 1} reaches beyond r{last}")
+        return False
+    return True
+
+
+def check_length(context: Context, what: str, given: int, wanted: int) -> None:
+    """Report a payload length that does not fit the message."""
+    if given != wanted:
+        context.fault("message-length", f"{what} of {given} registers; the message has {wanted}")
+
+
+def elements(g: ThreadGroup, reg: int, size: int, count: int) -> Array:
+    """`count` unsigned numbers of `size` bytes from a register on, [threads, count]."""
+    first = reg * g.layout.grf // size
+    return g.views[f"u{size}"][:, first : first + count]
+
+
+def undefined(g: ThreadGroup, reg: int, size: int, count: int) -> Bools | None:
+    """Which of these numbers are undefined."""
+    start = reg * g.layout.grf
+    if not g.dirty & g.layout.units(start, size * count):
+        return None
+    first = start // size
+    found: Bools = g.poisons[size][:, first : first + count] != 0
+    return found if found.any() else None
+
+
+def refuse(g: ThreadGroup, instruction: Instruction, bad: Bools | None, lanes: Bools | None, what: str) -> None:
+    """Report undefined numbers of lanes that take part."""
+    if bad is None:
+        return
+    if lanes is not None:
+        bad = bad & lanes
+    if bad.any():
+        g.env.reporter.at_first("poison", f"{what} is undefined", instruction, g, bad)
+
+
+def land(g: ThreadGroup, reg: int, size: int, values: Array, lanes: Bools | None, bad: Bools | None) -> None:
+    """Write numbers [threads, count] from a register on; lanes that take no part keep what they have."""
+    count = values.shape[1]
+    first = reg * g.layout.grf // size
+    place = g.views[f"u{size}"][:, first : first + count]
+    if lanes is None:
+        place[...] = values
+    else:
+        np.copyto(place, values, where=lanes)
+    units = g.layout.units(reg * g.layout.grf, size * count)
+    if bad is None and not g.dirty & units:
+        return
+    marks = g.poisons[size][:, first : first + count]
+    ones = ~marks.dtype.type(0)
+    value = np.zeros(1, marks.dtype) if bad is None else np.where(bad, ones, marks.dtype.type(0))
+    if lanes is None:
+        marks[...] = value
+    else:
+        np.copyto(marks, value, where=lanes)
+    if bad is None:
+        g.clean(units)
+    else:
+        g.dirty |= units
+
+
+def spoil(g: ThreadGroup, start: int, end: int) -> None:
+    """Bytes of whole registers that a message returns without defining them."""
+    if start < end:
+        g.poison[:, start:end] = 1
+        g.dirty |= g.layout.units(start, end - start)

@@ -1,0 +1,235 @@
+"""The software scoreboard under the worst latencies that its annotations allow.
+
+A `Score` is what may still be under way on the paths that led to one instruction. For each in-order pipe it holds the
+last instructions, newest first, that no distance has shown to be done; for each token the out-of-order instructions
+that set it and whether their sources may still be read. Distances and waits take away; an instruction that touches
+what is left is a finding. The rules are those of IGC's SWSB pass and IGA's dependency analysis:
+
+- read after write: always, except of accumulators and flags inside one in-order pipe, which hardware interlocks, and
+  of flags by branches;
+- write after write and write after read: where the earlier instruction is out of order or in another pipe;
+- a new use of a token waits for the old one; a control register write is seen by the next instruction that waits A@1;
+- an in-order instruction is done when enough later ones of its pipe have issued (`Platform.distances`).
+
+Scores are interned and remember their successors, so that a loop pays for each instruction once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from convgen.backends.intel.sim.platforms import Platform
+from convgen.backends.intel.sim.registers import Layout
+from convgen.backends.intel.sim.step import Step
+
+PIPES = ("F", "I", "L", "M")
+Ops = frozenset[int]  #: indices of steps
+NONE: Ops = frozenset()
+
+
+@attrs.frozen
+class Token:
+    """What a token stands for."""
+
+    ops: Ops = NONE
+    sources: Ops = NONE  #: those of `ops` whose sources may not have been read
+    released: Ops = NONE  #: those whose sources were waited for with `.src`
+
+
+IDLE = Token()
+State = tuple[tuple[tuple[Ops, ...], ...], tuple[Token, ...], Ops]
+
+
+@attrs.frozen
+class Outcome:
+    """What an instruction does to a score."""
+
+    score: Score
+    findings: tuple[tuple[str, str], ...]
+    retired: Ops  #: out-of-order instructions known to be complete
+
+
+class Score:
+    """An interned scoreboard state of one kernel."""
+
+    __slots__ = ("_steps", "board", "chain", "pipes", "tokens")
+
+    def __init__(self, board: Scoreboard, state: State) -> None:
+        self.board = board
+        self.pipes, self.tokens, self.chain = state
+        self._steps: dict[int, Outcome] = {}
+
+    def after(self, step: Step) -> Outcome:
+        """Issue an instruction."""
+        outcome = self._steps.get(step.index)
+        if outcome is None:
+            outcome = self._steps[step.index] = self.board.issue(self, step)
+        return outcome
+
+    def union(self, other: Score) -> Score:
+        """What may be under way on either of two paths."""
+        if self is other:
+            return self
+        pipes = tuple(_union_pipe(a, b) for a, b in zip(self.pipes, other.pipes, strict=True))
+        tokens = tuple(
+            Token(a.ops | b.ops, a.sources | b.sources, a.released | b.released)
+            for a, b in zip(self.tokens, other.tokens, strict=True)
+        )
+        return self.board.intern((pipes, tokens, self.chain | other.chain))
+
+
+def _union_pipe(a: tuple[Ops, ...], b: tuple[Ops, ...]) -> tuple[Ops, ...]:
+    if len(a) < len(b):
+        a, b = b, a
+    return tuple(ops | b[at] if at < len(b) else ops for at, ops in enumerate(a))
+
+
+class Scoreboard:
+    """The scoreboard of one kernel."""
+
+    def __init__(self, platform: Platform, layout: Layout, steps: Sequence[Step | None], *, errata: bool) -> None:
+        self.platform, self.layout, self.steps = platform, layout, steps
+        self.errata = errata and platform.send_war
+        self.count = platform.tokens[layout.registers]
+        self.scores: dict[State, Score] = {}
+        self.empty = self.intern((((),) * len(PIPES), (IDLE,) * self.count, NONE))
+
+    def intern(self, state: State) -> Score:
+        """The score of a state."""
+        score = self.scores.get(state)
+        if score is None:
+            score = self.scores[state] = Score(self, state)
+        return score
+
+    def issue(self, score: Score, step: Step) -> Outcome:
+        """Waits, checks, then what the instruction leaves under way."""
+        pipes, tokens = list(score.pipes), list(score.tokens)
+        findings: list[tuple[str, str]] = []
+        retired: set[int] = set()
+        self._wait(step, pipes, tokens, retired, findings)
+        chain = score.chain
+        if chain and not step.is_dpas:
+            findings.append(("token", "a dpas without a token is not followed by one that has it"))
+            chain = NONE
+        if step.reads | step.writes:
+            self._check_pipes(step, pipes, findings)
+            self._check_tokens(step, tokens, findings)
+        if step.pipe == "*":
+            chain = self._set_token(step, tokens, chain, findings)
+        elif step.pipe:
+            at = PIPES.index(step.pipe)
+            kept = self.platform.distances[step.pipe]
+            pipes[at] = (frozenset((step.index,)), *pipes[at])[:kept]
+        following = self.intern((tuple(pipes), tuple(tokens), chain))
+        return Outcome(following, tuple(dict.fromkeys(findings)), frozenset(retired))
+
+    def _wait(
+        self,
+        step: Step,
+        pipes: list[tuple[Ops, ...]],
+        tokens: list[Token],
+        retired: set[int],
+        findings: list[tuple[str, str]],
+    ) -> None:
+        instruction = step.instruction
+        if instruction.distance is not None:
+            pipe, count = instruction.distance
+            own = step.pipe if step.pipe in PIPES else "A"
+            for at, letter in enumerate(PIPES):
+                if letter == (pipe or own) or (pipe or own) == "A":
+                    pipes[at] = pipes[at][: count - 1]
+        waits: list[tuple[int, str]] = []
+        if instruction.token is not None:
+            number, mode = instruction.token
+            if number >= self.count:
+                registers = self.layout.registers
+                findings.append(("token", f"token ${number}; there are {self.count} with {registers} registers"))
+            else:
+                waits.append((number, mode or "dst"))
+        if instruction.op == "sync" and instruction.sub in ("allrd", "allwr"):
+            source = instruction.sources[0]
+            mask = source.value if source.kind == "imm" else -1
+            mode = "src" if instruction.sub == "allrd" else "dst"
+            waits += [(number, mode) for number in range(self.count) if mask >> number & 1]
+        for number, mode in waits:
+            token = tokens[number]
+            if mode == "dst":
+                retired |= token.ops
+                tokens[number] = IDLE
+            else:
+                tokens[number] = Token(token.ops, NONE, token.released | token.sources)
+
+    def _check_pipes(self, step: Step, pipes: list[tuple[Ops, ...]], findings: list[tuple[str, str]]) -> None:
+        reads = step.reads & ~self.layout.flag_bits if step.reads_flag_freely else step.reads
+        for letter, queue in zip(PIPES, pipes, strict=True):
+            same = letter == step.pipe
+            for index in (index for ops in queue for index in ops):
+                earlier = self._step(index)
+                wrote = earlier.writes & ~self.layout.exempt if same else earlier.writes
+                if wrote & reads:
+                    findings.append(self._hazard("reads", wrote & reads, "result", earlier, f"{letter}@"))
+                elif not same and earlier.writes & step.writes:
+                    shared = earlier.writes & step.writes
+                    findings.append(self._hazard("overwrites", shared, "result", earlier, f"{letter}@"))
+                elif not same and earlier.reads & step.writes & ~self.layout.control_bits:
+                    shared = earlier.reads & step.writes
+                    findings.append(self._hazard("overwrites", shared, "source", earlier, f"{letter}@"))
+
+    def _check_tokens(self, step: Step, tokens: list[Token], findings: list[tuple[str, str]]) -> None:
+        for number, token in enumerate(tokens):
+            for index in token.ops:
+                earlier = self._step(index)
+                if earlier.writes & step.reads:
+                    shared = earlier.writes & step.reads
+                    findings.append(self._hazard("reads", shared, "result", earlier, f"${number}.dst"))
+                elif earlier.writes & step.writes:
+                    shared = earlier.writes & step.writes
+                    findings.append(self._hazard("overwrites", shared, "result", earlier, f"${number}.dst"))
+                elif earlier.reads & step.writes:
+                    shared = earlier.reads & step.writes
+                    if index in token.sources:
+                        findings.append(self._hazard("overwrites", shared, "source", earlier, f"${number}.src"))
+                    elif self.errata and earlier.is_send:
+                        _, message = self._hazard("overwrites", shared, "payload", earlier, f"${number}.dst")
+                        findings.append(("send-war", f"{message}: on this platform .src is not enough"))
+
+    def _set_token(self, step: Step, tokens: list[Token], chain: Ops, findings: list[tuple[str, str]]) -> Ops:
+        """Note an out-of-order instruction under its token; gives the dpas that wait for a later one's token."""
+        token = step.instruction.token
+        ops = chain | {step.index}
+        if token is None or token[1]:
+            if step.is_dpas:
+                return ops
+            if "EOT" not in step.instruction.options:
+                findings.append(("token", "an out-of-order instruction sets no token, so nothing can wait for it"))
+            return NONE
+        if token[0] < self.count:
+            tokens[token[0]] = Token(ops, ops)
+        return NONE
+
+    def _step(self, index: int) -> Step:
+        step = self.steps[index]
+        assert step is not None
+        return step
+
+    def _hazard(self, verb: str, bits: int, what: str, earlier: Step, wait: str) -> tuple[str, str]:
+        name = describe(self.layout, (bits & -bits).bit_length() - 1)
+        kind = "distance" if wait.endswith("@") else "token-wait"
+        return kind, f"{verb} {name}, a {what} of `{earlier.instruction.text}`, without {wait}"
+
+
+def describe(layout: Layout, byte: int) -> str:
+    """A register byte's name."""
+    if byte < layout.acc:
+        return f"r{byte // layout.grf}.{byte % layout.grf}:ub"
+    areas: Mapping[str, tuple[int, int]] = {
+        "acc": (layout.acc, layout.grf),
+        "a": (layout.address, 32),
+        "f": (layout.flag, 4),
+        "cr": (layout.control, 16),
+        "sr": (layout.state, 16),
+    }
+    name, (start, size) = next((n, area) for n, area in reversed(areas.items()) if byte >= area[0])
+    return f"{name}{(byte - start) // size}"

@@ -1,0 +1,188 @@
+"""The state of a group of hardware threads whose control flow has been the same so far.
+
+Arrays carry the thread axis first: registers are [thread, byte], flags and masks [thread, channel]. What is the same
+for all threads of a group (program counter, scoreboard) is kept once.
+
+Poison: undefined bytes are 1 in `poison`, meaningful only where the unit's bit is set in `dirty`; flags have their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends.intel.sim.registers import ACCUMULATORS, FLAG_CHANNELS, Layout
+from convgen.backends.sim.arrays import U32, Array, Bools
+
+if TYPE_CHECKING:
+    from convgen.backends.intel.sim.environment import Environment
+    from convgen.backends.intel.sim.scoreboard import Score
+
+CHANNELS = 32
+ACTIVE, GONE = -1, -2  #: in `resume`: the channel runs; it never will
+
+
+@attrs.define(eq=False)
+class LocalAccess:
+    """An access to local memory that no completed fence or wait has ordered yet."""
+
+    step: int  #: index of its instruction
+    access: str  #: "read", "write" or "update"
+    rows: Array  #: the thread's row in the group, per unit
+    units: Array
+    order: int
+
+    def take(self, place: Array) -> LocalAccess:
+        """For a part of the group; `place` gives each row's new number, -1 where it is not in the part."""
+        kept = place[self.rows] >= 0
+        return LocalAccess(self.step, self.access, place[self.rows[kept]], self.units[kept], self.order)
+
+
+class ThreadGroup:
+    """Threads with one program counter, one scoreboard and their own registers."""
+
+    def __init__(
+        self,
+        env: Environment,
+        slot: Array,
+        group_id: Array,
+        wave: Array,
+        layout: Layout,
+        score: Score,
+        *,
+        allocate: bool = True,
+    ) -> None:
+        self.env = env
+        self.slot = slot  #: workgroup number inside the batch, per thread
+        self.group_id = group_id  #: linear workgroup id in the grid, per thread
+        self.wave = wave  #: thread number inside its workgroup
+        self.count = len(slot)
+        self.layout = layout
+        self.score = score
+        self.pc = 0
+        self.issued = 0
+        self.blocked = False  #: waits at a barrier
+        self.signalled = False  #: has signalled a barrier that it has not waited for
+        self.control = 0  #: cr0.0
+        self.targets: Array | None = None  #: per thread, where a divergent branch leads
+        self.local: list[LocalAccess] = []
+        self.stores: list[tuple[int, int]] = []  #: global stores that no fence has covered: (order, ticket)
+        self.fences: list[tuple[int, int, str]] = []  #: fences under way: instruction, order, what they order
+        self.order = 0
+        if allocate:
+            n = self.count
+            self.regs: npt.NDArray[np.uint8] = np.zeros((n, layout.total), np.uint8)
+            self.poison: npt.NDArray[np.uint8] = np.ones((n, layout.total), np.uint8)
+            self.dirty = (1 << (layout.total // layout.grf)) - 1
+            self.flags: Bools = np.zeros((n, FLAG_CHANNELS), np.bool_)
+            self.flag_poison: Bools = np.ones((n, FLAG_CHANNELS), np.bool_)
+            self.flags_dirty = True
+            self.wide: npt.NDArray[np.int64] = np.zeros((n, ACCUMULATORS * layout.grf // 4), np.int64)
+            self.mask: Bools = np.ones((n, CHANNELS), np.bool_)
+            self.resume: npt.NDArray[np.int32] = np.full((n, CHANNELS), ACTIVE, np.int32)
+            self.ready()
+
+    def ready(self) -> None:
+        """Make what is derived from the arrays."""
+        self.views: dict[str, Array] = {kind: self.regs.view(kind) for kind in ("u1", "u2", "u4", "u8")}
+        for kind in ("i1", "i2", "i4", "i8", "f2", "f4", "f8"):
+            self.views[kind] = self.regs.view(kind)
+        self.poisons: dict[int, Array] = {size: self.poison.view(f"u{size}") for size in (1, 2, 4, 8)}
+        self.stamp: U32 = self.env.stamps(self)
+        self.mask_changed()
+
+    def mask_changed(self) -> None:
+        """Count the leading channels that run in every thread."""
+        all_on = np.logical_and.reduce(self.mask, axis=0)
+        self.on = CHANNELS if all_on.all() else int(all_on.argmin())
+
+    def wave_ids(self) -> npt.NDArray[np.int64]:
+        """A number for each thread that is unique in the launch."""
+        ids: npt.NDArray[np.int64] = self.group_id.astype(np.int64) * self.env.waves + self.wave
+        return ids
+
+    def outstanding_stores(self) -> tuple[int, ...]:
+        """None: a thread's own accesses to one address stay in order (IGC loads behind its stores without a wait)."""
+        return ()
+
+    # -- poison -------------------------------------------------------------------------------------------------------
+
+    def clean(self, units: int) -> None:
+        """Look which of some units are still undefined anywhere."""
+        left = self.dirty & units
+        grf = self.layout.grf
+        while left:
+            unit = (left & -left).bit_length() - 1
+            left &= left - 1
+            if not self.poison[:, unit * grf : (unit + 1) * grf].any():
+                self.dirty &= ~(1 << unit)
+
+    # -- splitting and merging ----------------------------------------------------------------------------------------
+
+    def select(self, rows: Array) -> ThreadGroup:
+        """A group of some of the threads, with the same history."""
+        part = ThreadGroup(
+            self.env, self.slot[rows], self.group_id[rows], self.wave[rows], self.layout, self.score, allocate=False
+        )
+        part.pc, part.issued, part.blocked, part.signalled = self.pc, self.issued, self.blocked, self.signalled
+        part.control, part.dirty, part.flags_dirty, part.order = self.control, self.dirty, self.flags_dirty, self.order
+        for name in ("regs", "poison", "flags", "flag_poison", "wide", "mask", "resume"):
+            setattr(part, name, getattr(self, name)[rows])
+        place = np.full(self.count, -1)
+        place[rows] = np.arange(len(rows))
+        part.local = [access.take(place) for access in self.local]
+        part.stores, part.fences = list(self.stores), list(self.fences)
+        part.ready()
+        return part
+
+    def signature(self) -> tuple[object, ...]:
+        """Groups with equal signatures can be merged."""
+        pending = tuple((access.step, access.access, access.order) for access in self.local)
+        return (self.pc, self.blocked, self.signalled, self.control, pending, tuple(self.stores), tuple(self.fences))
+
+    def merge(self, other: ThreadGroup) -> ThreadGroup:
+        """Both groups as one; their signatures are equal."""
+        both = ThreadGroup(
+            self.env,
+            np.concatenate((self.slot, other.slot)),
+            np.concatenate((self.group_id, other.group_id)),
+            np.concatenate((self.wave, other.wave)),
+            self.layout,
+            self.score.union(other.score),
+            allocate=False,
+        )
+        both.pc, both.issued = self.pc, max(self.issued, other.issued)
+        both.blocked, both.signalled, both.control = self.blocked, self.signalled, self.control
+        self._settle()
+        other._settle()
+        both.dirty, both.flags_dirty = self.dirty | other.dirty, self.flags_dirty or other.flags_dirty
+        both.order = max(self.order, other.order)
+        for name in ("regs", "poison", "flags", "flag_poison", "wide", "mask", "resume"):
+            setattr(both, name, np.concatenate((getattr(self, name), getattr(other, name))))
+        both.local = [
+            LocalAccess(
+                a.step,
+                a.access,
+                np.concatenate((a.rows, b.rows + self.count)),
+                np.concatenate((a.units, b.units)),
+                a.order,
+            )
+            for a, b in zip(self.local, other.local, strict=True)
+        ]
+        both.stores, both.fences = list(self.stores), list(self.fences)
+        both.ready()
+        return both
+
+    def _settle(self) -> None:
+        """Clear the poison of units that are clean."""
+        grf = self.layout.grf
+        clean = ~self.dirty & ((1 << (self.layout.total // grf)) - 1)
+        while clean:
+            unit = (clean & -clean).bit_length() - 1
+            clean &= clean - 1
+            self.poison[:, unit * grf : (unit + 1) * grf] = 0
+        if not self.flags_dirty:
+            self.flag_poison[...] = False

@@ -1,0 +1,62 @@
+"""An instruction made ready to execute, and what the engine needs to know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.platforms import Platform
+from convgen.backends.intel.sim.registers import Layout
+from convgen.backends.intel.sim.state import ThreadGroup
+from convgen.backends.sim.errors import Unsupported
+
+Run = Callable[[ThreadGroup], None]
+#: Kinds of instructions that the report counts.
+KINDS = "dpas alu math send_ugm send_slm send_gtwy send_other sync branch nop".split()
+
+
+@attrs.define(eq=False)
+class Step:
+    """One instruction compiled for one kernel.
+
+    `run` does the work for a whole group. `control` is "", "branch" (run may set `pc` or `targets`), "barrier" or
+    "end". `pipe` is the in-order pipe's letter, "*" for out of order, "" for none.
+    """
+
+    instruction: Instruction
+    kind: str
+    run: Run
+    index: int = -1
+    pipe: str = ""
+    reads: int = 0  #: register bytes
+    writes: int = 0
+    control: str = ""
+    fence: str = ""  #: "slm" or "ugm"
+    is_dpas: bool = False
+    is_send: bool = False
+    reads_flag_freely: bool = False  #: branches wait for flags by themselves
+    faults: tuple[tuple[str, str], ...] = ()  #: (kind, message) of findings that the encoding alone shows
+
+
+@attrs.define
+class Context:
+    """What compiling an instruction may ask."""
+
+    platform: Platform
+    layout: Layout
+    simd: int
+    index_of: dict[int, int]  #: instruction index by address
+    grain: int = 4  #: bytes that a local memory race stamp covers
+    faults: list[tuple[str, str]] = attrs.field(factory=list)  #: of the instruction being compiled
+
+    def fault(self, kind: str, message: str) -> None:
+        """Note a finding that the encoding alone shows."""
+        self.faults.append((kind, message))
+
+
+def unsupported(instruction: Instruction, why: str = "") -> Unsupported:
+    """The error for something the simulator does not execute."""
+    reason = f" ({why})" if why else ""
+    return Unsupported(f"`{instruction.text}` at {instruction.address:#x} is not simulated{reason}")
