@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from convgen.backends.intel.isa import OPCODES, RAW_SENDS, Message, XeInstruction
+from convgen.backends.intel.isa import OPCODES, RAW_SENDS, Literal, Message, XeInstruction
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.tables import Generation
 from convgen.backends.machine import Function, Reg, Unit
@@ -45,7 +45,8 @@ def _body(i: XeInstruction, physical: Physical, generation: Generation) -> str:
     if i.target:
         return f"{name:<25}{i.target}"
     if name.startswith("sync"):
-        return f"{name:<25}{generation.barrier_operand if name == 'sync.bar' else 'null'}"
+        operand = f"{i.src[0].value:#x}" if i.src and isinstance(i.src[0], Literal) else "null"
+        return f"{name:<25}{operand}"
     head = f"{name} ({i.lanes}|M0)"
     if i.condition:
         assert i.flag is not None or name == "sel"

@@ -7,9 +7,7 @@ RegDeps (which dependences the pipes order by themselves).
 
 - True dependences are waited for, except through flags and accumulators within one pipe.
 - Overwriting needs a wait where the other access is in another pipe or out of order.
-- Matrix instructions are done in order, so one token serves them all and an accumulator chain needs no wait; on all
-  but the last of a run `Atomic` stands for it.
-- A token that is set again is waited for first.
+- A token that is set again is waited for first, so a chain on one accumulator keeps to one token.
 """
 
 from __future__ import annotations
@@ -19,12 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from convgen.backends.dataflow import solve
-from convgen.backends.intel.isa import OPCODES, Message, XeInstruction
+from convgen.backends.intel.isa import OPCODES, Literal, Message, XeInstruction
 from convgen.backends.intel.physical import Cell, Physical
 from convgen.backends.intel.tables import Generation
-from convgen.backends.machine import Function, Unit
+from convgen.backends.machine import Function, Unit, VirtualRegister
 
-_MATRIX_TOKEN = 0
+#: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
+_MATRIX_TOKENS = 4
 _FARTHEST = 7  #: the greatest distance that encodes
 _INTERLOCKED = frozenset(("f", "acc0"))
 _EVERYTHING = frozenset(("cr0",))  #: registers whose writers wait for all pipes, and whose next users do
@@ -69,14 +68,16 @@ class Scoreboard:
 
     def __init__(self, function: Function, physical: Physical, generation: Generation, tokens: int) -> None:
         self.function, self.physical, self.generation = function, physical, generation
-        self.tokens: dict[int, int] = {}
-        count = 0
+        self.tokens: dict[int, int] = {}  # by the identity of the instruction
+        accumulators: dict[VirtualRegister, int] = {}
+        sends = 0
         for i in function.instructions():
             if i.op.unit is Unit.MATRIX:
-                self.tokens[id(i)] = _MATRIX_TOKEN
+                (result,) = (r.vreg for r in i.defs())
+                self.tokens[id(i)] = accumulators.setdefault(result, len(accumulators)) % _MATRIX_TOKENS
             elif isinstance(i.op, Message) or i.op.name.startswith("send"):
-                self.tokens[id(i)] = 1 + count % (tokens - 1)
-                count += 1
+                self.tokens[id(i)] = _MATRIX_TOKENS + sends % (tokens - _MATRIX_TOKENS)
+                sends += 1
 
     def run(self) -> None:
         """Annotate all instructions; instructions that only wait are put in where needed."""
@@ -89,7 +90,7 @@ class Scoreboard:
                 waits = self._waits(facts, i)
                 out += self._annotated(i, waits)
                 self._step(facts, i, waits)
-            block.instructions = list(_with_runs(out))
+            block.instructions = list(out)
 
     # ------------------------------------------------------------ data flow
 
@@ -102,7 +103,6 @@ class Scoreboard:
 
     def _waits(self, facts: _Now, i: XeInstruction) -> Waits:
         me: Source = pipe_of(i, self.generation)
-        matrix = i.op.unit is Unit.MATRIX
         if id(i) in self.tokens:
             me = self.tokens[id(i)]
         distances: dict[str, int] = {}
@@ -120,7 +120,7 @@ class Scoreboard:
             used = [*used, _LOCAL_LOADS]
         for cell in used:
             for source, distance in facts.writers(cell):
-                ordered = source == me and (cell.bank in _INTERLOCKED or matrix)
+                ordered = source == me and cell.bank in _INTERLOCKED
                 branch = not me and cell.bank == "f" and source == "I"  # the branch unit's flags are interlocked
                 if not ordered and not branch:
                     after(source, distance, done)
@@ -130,7 +130,7 @@ class Scoreboard:
                     after(source, distance, done)
             for source, distance in facts.readers(cell):
                 if source != me:
-                    late = self.generation.waits_for_writes and source != _MATRIX_TOKEN
+                    late = self.generation.waits_for_writes and isinstance(source, int) and source >= _MATRIX_TOKENS
                     after(source, distance, done if late else read)
         changed = [*written, *(c for c in used if any(facts.writers(c)))]
         if any(c.bank in _EVERYTHING for c in changed):
@@ -151,8 +151,7 @@ class Scoreboard:
         me: Source = pipe_of(i, self.generation)
         if id(i) in self.tokens:
             me = self.tokens[id(i)]
-            if i.op.unit is not Unit.MATRIX:
-                facts.finish_token(me)
+            facts.finish_token(me)
         if me == "":
             return
         written = self.physical.written(i)
@@ -165,7 +164,7 @@ class Scoreboard:
     def _annotated(self, i: XeInstruction, waits: Waits) -> Iterator[XeInstruction]:
         """The instruction with as many of its waits as it can carry, syncs with the others before it."""
         distance = _joined(waits.distances)
-        tokens = [f"${t}.dst" for t in waits.done] + [f"${t}.src" for t in waits.read]
+        tokens = [(t, "dst") for t in waits.done] + [(t, "src") for t in waits.read]
         own = f"${self.tokens[id(i)]}" if id(i) in self.tokens else ""
         carried: list[str] = []
         if i.op.unit is Unit.MATRIX or i.op.unit is Unit.CONTROL and not i.op.ends:
@@ -178,9 +177,15 @@ class Scoreboard:
         elif distance:
             carried, distance = [distance], ""
         elif len(tokens) == 1:
-            carried, tokens = tokens, []
+            (token, what), tokens = tokens[0], []
+            carried = [f"${token}.{what}"]
         yield from (_sync(annotation) for annotation in ([distance] if distance else []))
-        yield from map(_sync, tokens)
+        for name, what in (("sync.allwr", "dst"), ("sync.allrd", "src")):
+            alike = [token for token, kind in tokens if kind == what]
+            if len(alike) == 1:
+                yield _sync(f"${alike[0]}.{what}")
+            elif alike:
+                yield XeInstruction(OPCODES[name], src=(Literal(sum(1 << token for token in alike), "ud"),))
         i.annotations = (*carried, *((own,) if own else ()))
         yield i
 
@@ -195,14 +200,6 @@ def _joined(distances: Mapping[str, int]) -> str:
 
 def _sync(annotation: str) -> XeInstruction:
     return XeInstruction(OPCODES["sync.nop"], annotations=(annotation,))
-
-
-def _with_runs(instructions: list[XeInstruction]) -> Iterator[XeInstruction]:
-    """Matrix instructions that another follows at once are atomic with it and leave the token to the last."""
-    for i, after in zip(instructions, [*instructions[1:], None]):
-        if i.op.unit is Unit.MATRIX and after is not None and after.op.unit is Unit.MATRIX:
-            i.annotations = ("Atomic",)
-        yield i
 
 
 class _Now:

@@ -31,6 +31,7 @@ _ARGUMENTS_GRANULE = 32  #: bytes: the driver rounds them up to
 _THREAD_MASK = 0xFF  #: of r0.2: the thread's number in its workgroup
 _COUNT_MASK = 0xFF000000  #: of r0.2: how many threads a barrier of the workgroup waits for
 _GROUP_IDS = (1, 6, 7)  #: dwords of r0
+_FLAG_BITS = 16
 _KEEP_DENORMALS = 0x4C0  #: of cr0.0: bits for f64, f32 and f16
 
 
@@ -60,6 +61,9 @@ class _Selector(Selector):
         k, out = self.kernel, self.out
         control = Special("cr0", "ud")
         out.emit("or", (control,), (control, Literal(_KEEP_DENORMALS, "uw")), comment="keep denormals")
+        if out.lanes < _FLAG_BITS:  # comparisons leave the other bits, which logic on whole flags would read
+            for n in range(out.generation.flags // 2):
+                out.emit("mov", (Special(f"f{n}", "ud"),), (Literal(0, "ud"),))
         for v, dword, count in zip(k.group_ids, _GROUP_IDS, k.grid):
             self.scalars.env[v] = Imm(0)
             if count > 1:

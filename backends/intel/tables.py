@@ -30,7 +30,6 @@ class Generation:
     flags: int  #: 16-bit flag registers
     distance_pipes: frozenset[str]  #: pipes whose distance a send may wait for beside setting its token
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
-    barrier_operand: str  #: of sync.bar
     dpas_passes: int  #: slots of four clocks of one 8x8
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
@@ -39,9 +38,9 @@ _TOKENS = {128: 16, 256: 16}
 _MORE_TOKENS = {128: 16, 256: 32}
 
 GENERATIONS: dict[str, Generation] = {
-    "xehpg": Generation(8, False, "mach", ("AccWrEn",), 4, frozenset("A"), False, "null", 4, _TOKENS),
-    "xehpc": Generation(16, True, "macl", (), 8, frozenset("AFI"), True, "null", 2, _MORE_TOKENS),
-    "xe2": Generation(16, True, "macl", (), 8, frozenset("AFI"), False, "null", 2, _MORE_TOKENS),
+    "xehpg": Generation(8, False, "mach", ("AccWrEn",), 4, frozenset("A"), False, 4, _TOKENS),
+    "xehpc": Generation(16, True, "macl", (), 8, frozenset("AFI"), True, 2, _MORE_TOKENS),
+    "xe2": Generation(16, True, "macl", (), 8, frozenset("AFI"), False, 2, _MORE_TOKENS),
 }
 
 
