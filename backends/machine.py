@@ -80,7 +80,12 @@ class Reg:
 
 
 @attrs.frozen
-class Imm:
+class Inert:
+    """An operand that nothing depends on: immediates, and what a family adds of the kind."""
+
+
+@attrs.frozen
+class Imm(Inert):
     """An immediate: a 32-bit value, signed or unsigned as written."""
 
     value: int
@@ -93,7 +98,7 @@ class Flag:
     name: str
 
 
-Operand = Reg | Imm | Flag
+Operand = Reg | Inert | Flag
 
 
 @attrs.frozen
@@ -119,7 +124,7 @@ class Instruction:
     """An opcode with operands; `modifiers` are printed after them, `target` is a branch's label."""
 
     op: Opcode
-    dst: tuple[Reg | Flag, ...] = ()
+    dst: tuple[Operand, ...] = ()
     src: tuple[Operand, ...] = ()
     modifiers: tuple[str, ...] = ()
     access: Access | None = None

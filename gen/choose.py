@@ -59,7 +59,9 @@ class Load:
     def messages(self, rows: int, k: int, lanes: int, elem_bytes: int) -> float:
         """Loads of each lane for a tile of rows x k."""
         share = rows * k / lanes
-        return share / (self.widest if self.along_k else rows_at_once(self.widest, int(share), elem_bytes, self.chunk_bytes))
+        return share / (
+            self.widest if self.along_k else rows_at_once(self.widest, int(share), elem_bytes, self.chunk_bytes)
+        )
 
 
 @attrs.frozen

@@ -16,7 +16,6 @@ import attrs
 
 from convgen.ir.error import UserError
 
-
 _DWORD = 4  #: bytes of a register in one lane
 
 

@@ -450,7 +450,7 @@ def _block_run(tile: Shared, at: Any, facts: TargetFacts) -> int:
         return 0
     size = facts.block_bytes
     while size >= lanes * _DWORD:
-        run = size // (lanes * elem)
+        run: int = size // (lanes * elem)
         dword, byte = np.divmod(np.arange(run) * elem, _DWORD)
         if registers % run == 0 and _runs(at, run, dword * _DWORD * lanes + byte):
             return run

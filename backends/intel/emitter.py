@@ -13,11 +13,20 @@ from convgen.backends.intel.isa import (
     Region,
     Special,
     XeInstruction,
-    XeOperand,
     region,
 )
 from convgen.backends.intel.tables import Generation
-from convgen.backends.machine import Access, BasicBlock, Function, Imm, Instruction, Opcode, Operand, Reg, VirtualRegister
+from convgen.backends.machine import (
+    Access,
+    BasicBlock,
+    Function,
+    Imm,
+    Instruction,
+    Opcode,
+    Operand,
+    Reg,
+    VirtualRegister,
+)
 
 _COMMUTATIVE = frozenset("add mul and or xor".split())
 
@@ -49,7 +58,7 @@ class Emitter:
 
     # ------------------------------------------------------------ operands
 
-    def source(self, o: XeOperand, type: str) -> XeOperand:
+    def source(self, o: Operand, type: str) -> Operand:
         """An operand read as `type`, unless it says itself how it is read."""
         if isinstance(o, Imm):
             bits = 8 * TYPE_BYTES[type]
@@ -61,7 +70,7 @@ class Emitter:
         return o
 
     @staticmethod
-    def is_uniform(o: XeOperand) -> bool:
+    def is_uniform(o: Operand) -> bool:
         """Whether all lanes see the same."""
         return isinstance(o, (Imm, Literal)) or (isinstance(o, Reg) and o.bank == "s") or getattr(o, "uniform", False)
 
@@ -70,8 +79,8 @@ class Emitter:
     def emit(
         self,
         op: str | Opcode,
-        dst: Sequence[XeOperand] = (),
-        src: Sequence[XeOperand] = (),
+        dst: Sequence[Operand] = (),
+        src: Sequence[Operand] = (),
         *,
         lanes: int = 1,
         predicate: Reg | None = None,
@@ -96,7 +105,7 @@ class Emitter:
         self,
         name: str,
         type: str,
-        *src: XeOperand,
+        *src: Operand,
         into: Reg | None = None,
         condition: str = "",
         flag: Reg | None = None,
@@ -131,7 +140,7 @@ class Emitter:
         self.emit("mov", (region(dst, value.type),), (value,))
         return dst
 
-    def compare(self, condition: str, type: str, a: XeOperand, b: XeOperand, lanes: int | None = None) -> Reg:
+    def compare(self, condition: str, type: str, a: Operand, b: Operand, lanes: int | None = None) -> Reg:
         """A flag register with one bit a lane."""
         flag = self.new("f")
         first, second = self.source(a, type), self.source(b, type)
@@ -158,7 +167,7 @@ class Emitter:
         last.dst = (region(to, old.type, old.sub, old.stride),)
         return True
 
-    def move(self, dst: Reg, src: XeOperand, comment: str = "") -> None:
+    def move(self, dst: Reg, src: Operand, comment: str = "") -> None:
         """A value of one lane, or of all lanes."""
         if isinstance(src, Reg) and not isinstance(src, Region) and (src.bank, dst.bank) in (("v", "v"), ("s", "s")):
             self.copy(dst, src)

@@ -14,7 +14,7 @@ from functools import cache
 
 import attrs
 
-from convgen.backends.machine import Flag, Instruction, Opcode, Operand, Reg, Unit
+from convgen.backends.machine import Flag, Inert, Instruction, Opcode, Reg, Unit
 
 
 class Pipe(Enum):
@@ -55,7 +55,7 @@ def region(r: Reg, type: str, sub: int = 0, stride: int = 1, *, negated: bool = 
 
 
 @attrs.frozen
-class Literal:
+class Literal(Inert):
     """An immediate of a type, as IGA writes it."""
 
     value: int | float
@@ -63,7 +63,7 @@ class Literal:
 
 
 @attrs.frozen
-class Null:
+class Null(Inert):
     """The null register: results that only flags keep."""
 
     type: str
@@ -168,7 +168,13 @@ def block_message(kind: str, size: int) -> Message:
     elements, width = (size // 8, 64) if size > 256 else (size // 4, 32)
     name = f"{kind}.slm.d{width}x{elements}t.a32"
     return Message(
-        name, Unit.SHARED, _TOKEN_LATENCY["slm"], max(1, size // 128), block=True, address_bits=32, stores=kind != "load"
+        name,
+        Unit.SHARED,
+        _TOKEN_LATENCY["slm"],
+        max(1, size // 128),
+        block=True,
+        address_bits=32,
+        stores=kind != "load",
     )
 
 
@@ -183,6 +189,3 @@ def load_arguments(dwords: int) -> Message:
 def dpas(rows: int, passes: int) -> Opcode:
     """The row of a matrix instruction of systolic depth 8 that takes `passes` slots of four clocks."""
     return Opcode(f"dpas.8x{rows}", Unit.MATRIX, _TOKEN_LATENCY["dpas"], passes, early_clobber=True)
-
-
-XeOperand = Operand | Literal | Null

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from convgen.backends.allocate import Allocation
-from convgen.backends.intel.isa import TYPE_BYTES, Literal, Null, Region, Special, XeInstruction, XeOperand
-from convgen.backends.machine import Reg
+from convgen.backends.intel.isa import TYPE_BYTES, Literal, Null, Region, Special, XeInstruction
+from convgen.backends.machine import Operand, Reg
 
 _DWORD = 4
 
@@ -64,7 +64,7 @@ class Physical:
         number += offset // (self.lanes * _DWORD)
         return f"r{number}.{offset % (self.lanes * _DWORD) // TYPE_BYTES[r.type]}"
 
-    def destination(self, o: XeOperand, matrix: bool) -> str:
+    def destination(self, o: Operand, matrix: bool) -> str:
         """A destination operand as IGA reads it."""
         if isinstance(o, Null):
             return f"null<1>:{o.type}"
@@ -75,7 +75,7 @@ class Physical:
             return f"{self.grf(o)}:{o.type}"
         return f"{self._place(o)}<{max(1, o.stride)}>:{o.type}"
 
-    def source(self, o: XeOperand, scalar: bool) -> str:
+    def source(self, o: Operand, scalar: bool) -> str:
         """A source operand of an instruction with two at most; `scalar` ones work on one element."""
         if isinstance(o, Literal):
             return literal(o)
@@ -85,7 +85,7 @@ class Physical:
         stride = f"{o.stride};1,0"
         return f"{'-' if o.negated else ''}{self._place(o)}<{stride}>:{o.type}"
 
-    def source_of_three(self, o: XeOperand, last: bool) -> str:
+    def source_of_three(self, o: Operand, last: bool) -> str:
         """A source operand of an instruction with three."""
         if isinstance(o, Literal):
             return literal(o)
@@ -93,7 +93,7 @@ class Physical:
         stride = str(o.stride) if last else f"{o.stride};0"
         return f"{'-' if o.negated else ''}{self._place(o)}<{stride}>:{o.type}"
 
-    def matrix_source(self, o: XeOperand, last: bool) -> str:
+    def matrix_source(self, o: Operand, last: bool) -> str:
         """An operand of a matrix instruction; the last one, the packed rows, has a subregister."""
         if isinstance(o, Null):
             return f"null:{o.type}"

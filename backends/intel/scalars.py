@@ -6,8 +6,8 @@ Integers have 32 bits, addresses 64.
 from __future__ import annotations
 
 from convgen.backends.intel.emitter import Emitter
-from convgen.backends.intel.isa import Literal, Null, Region, XeOperand, region
-from convgen.backends.machine import Imm, Reg
+from convgen.backends.intel.isa import Literal, Null, Region, region
+from convgen.backends.machine import Imm, Operand, Reg
 from convgen.ir.bounds import Bounds
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import (
@@ -62,11 +62,11 @@ class Scalars:
 
     def __init__(self, out: Emitter, uniform: Uniformity, bounds: Bounds) -> None:
         self.out, self.uniform, self.bounds = out, uniform, bounds
-        self.env: dict[Var, XeOperand] = {}
+        self.env: dict[Var, Operand] = {}
         self.pointers: dict[str, Reg] = {}  # addresses of the buffers
         self.lane: Reg | None = None
 
-    def value(self, e: Expr) -> XeOperand:
+    def value(self, e: Expr) -> Operand:
         """The value as an operand: scalar register or immediate if uniform, vector register otherwise."""
         e = strip(e)
         match e:
@@ -89,7 +89,7 @@ class Scalars:
             raise Unsupported(f"given an expression of type {e.type}, wanted integers of 32 or 64 bits: {e}")
         return self._wide(e) if e.type.bits == 64 else self._narrow(e)
 
-    def _first_lane(self, o: XeOperand) -> XeOperand:
+    def _first_lane(self, o: Operand) -> Operand:
         if not isinstance(o, Reg) or self.out.is_uniform(o):
             return o
         return self.out.alu("mov", "ud", region(o, "ud", 0, 0))
@@ -101,8 +101,8 @@ class Scalars:
         unsigned = e.type.elem.kind is Kind.UNSIGNED
         kind = "ud" if unsigned else "d"
         match e:
-            case Cast(_, a) if a.type.bits == 64:
-                return self._low(self.value(a))
+            case Cast() if e.a.type.bits == 64:
+                return self._low(self.value(e.a))
             case Mul():
                 return self._multiply(e, kind)
             case MulHi():
@@ -124,13 +124,13 @@ class Scalars:
                 return self._select(self.mask(e.cond), chosen, other, kind, self.uniform(e))
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector engine has: {e}")
 
-    def negated(self, o: XeOperand, type: str) -> XeOperand:
+    def negated(self, o: Operand, type: str) -> Operand:
         """The operand with its sign turned on the way."""
         source = self.out.source(o, type)
         assert isinstance(source, Region)
         return region(source, type, source.sub, source.stride, negated=True)
 
-    def _select(self, mask: Reg, x: XeOperand, y: XeOperand, type: str, uniform: bool) -> Reg:
+    def _select(self, mask: Reg, x: Operand, y: Operand, type: str, uniform: bool) -> Reg:
         out = self.out
         dst = out.new("s" if uniform else "v")
         first = out.source(x, type)
@@ -145,11 +145,11 @@ class Scalars:
         a, b = self.value(e.a), self.value(e.b)
         for x, y, of in ((a, b, e.b), (b, a, e.a)):
             low, high = self.bounds(of)
-            if 0 <= low and high <= _U16 and not isinstance(x, Imm):
+            if low >= 0 and high <= _U16 and not isinstance(x, Imm):
                 return self.out.alu("mul", type, x, self._low_half(y))
         return self._product(a, b, type)
 
-    def _low_half(self, o: XeOperand) -> XeOperand:
+    def _low_half(self, o: Operand) -> Operand:
         """The lower 16 bits of each element."""
         if isinstance(o, Imm):
             return Literal(o.value & _U16, "uw")
@@ -157,7 +157,7 @@ class Scalars:
         assert isinstance(source, Region)
         return region(source, "uw", source.sub * 2, source.stride * 2)
 
-    def _product(self, a: XeOperand, b: XeOperand, type: str, high: bool = False) -> Reg:
+    def _product(self, a: Operand, b: Operand, type: str, high: bool = False) -> Reg:
         """The product of 32-bit factors: through the accumulator, 16 bits at a time."""
         out = self.out
         if isinstance(a, Imm):
@@ -183,7 +183,7 @@ class Scalars:
             self.out.emit("mov", (region(dst.words(word, 1), "ud"),), (Literal(value, "ud"),))
         return dst
 
-    def _wide(self, e: Expr) -> XeOperand:
+    def _wide(self, e: Expr) -> Operand:
         match e:
             case Add(a, b):
                 return self._add_wide(a, b)
@@ -202,7 +202,7 @@ class Scalars:
         negative = a.type.elem.kind is Kind.SIGNED and self.bounds(a)[0] < 0
         return self._joined(value, self.out.alu("asr", "d", value, Imm(31)) if negative else Imm(0))
 
-    def _joined(self, low: XeOperand, high: XeOperand) -> Reg:
+    def _joined(self, low: Operand, high: Operand) -> Reg:
         """A 64-bit value of its halves."""
         out = self.out
         if out.is_uniform(low) and out.is_uniform(high):
@@ -226,7 +226,7 @@ class Scalars:
             return out.alu("add", "q", self.value(a), second)
         return self._add_halves(self._halves(a), self._halves(b))
 
-    def _halves(self, e: Expr) -> tuple[XeOperand, XeOperand]:
+    def _halves(self, e: Expr) -> tuple[Operand, Operand]:
         """The lower and upper 32 bits of a 64-bit value."""
         if isinstance(e, Const):
             return Imm(e.bits & 0xFFFFFFFF), Imm(e.bits >> 32 & 0xFFFFFFFF)
@@ -238,7 +238,7 @@ class Scalars:
             return whole.words(0, 1), whole.words(1, 1)
         return region(whole, "ud", 0, 2), region(whole, "ud", 1, 2)
 
-    def _add_halves(self, a: tuple[XeOperand, XeOperand], b: tuple[XeOperand, XeOperand]) -> Reg:
+    def _add_halves(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand]) -> Reg:
         """64-bit addition where the engine has none: the accumulator takes the carry of the lower halves."""
         out = self.out
         uniform = all(map(out.is_uniform, (*a, *b)))
@@ -254,7 +254,7 @@ class Scalars:
         out.emit("add", (region(top, "ud"),), (out.source(high, "ud"), out.accumulator("ud")), lanes=lanes)
         return self._joined(low, top)
 
-    def _low(self, o: XeOperand) -> Reg:
+    def _low(self, o: Operand) -> Reg:
         assert isinstance(o, Reg)
         return o.words(0, 1) if o.bank == "s" else self.out.alu("mov", "ud", region(o, "ud", 0, 2))
 
@@ -316,7 +316,7 @@ class Scalars:
         out.emit("shl", (Null("d"),), (a, b), lanes=lanes, condition="ge", flag=flag)
         return flag
 
-    def _flags(self, name: str, *src: XeOperand) -> Reg:
+    def _flags(self, name: str, *src: Operand) -> Reg:
         flag = self.out.new("f")
         sources = [region(o, "uw", 0, 0) if isinstance(o, Reg) else self.out.source(o, "uw") for o in src]
         self.out.emit(name, (region(flag, "uw"),), sources)

@@ -167,7 +167,7 @@ class Scoreboard:
         tokens = [(t, "dst") for t in waits.done] + [(t, "src") for t in waits.read]
         own = f"${self.tokens[id(i)]}" if id(i) in self.tokens else ""
         carried: list[str] = []
-        if i.op.unit is Unit.MATRIX or i.op.unit is Unit.CONTROL and not i.op.ends:
+        if i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
             pass
         elif own or i.op.ends:
             if distance:

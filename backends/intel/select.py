@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from convgen.backends.intel.emitter import Emitter
-from convgen.backends.intel.isa import Literal, Message, Null, Special, XeOperand, block_message, load_arguments, message, region
+from convgen.backends.intel.isa import Literal, Message, Null, Special, block_message, load_arguments, message, region
 from convgen.backends.intel.scalars import Scalars
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.backends.intel.vectors import Vectors, fill
-from convgen.backends.machine import Access, Function, Imm, Reg
+from convgen.backends.machine import Access, Function, Imm, Operand, Reg
 from convgen.backends.selection import Selector, argument_offsets, comment
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
@@ -107,10 +107,9 @@ class _Selector(Selector):
         for offset, p in placed:
             wide = isinstance(p, Global)
             dst = out.new("s", 2 if wide else 1, p.name)
-            at = region(loaded[offset // grf], "ud", offset % grf // 4, 0)
             for word in range(dst.count):
                 to = region(dst.words(word, 1), "ud")
-                source = region(at, "ud", at.sub + word, 0)
+                source = region(loaded[offset // grf], "ud", offset % grf // 4 + word, 0)
                 out.emit("mov", (to,), (source,), comment=f"argument {p.name}" if not word else "")
             if wide:
                 self.scalars.pointers[p.name] = dst
@@ -137,7 +136,9 @@ class _Selector(Selector):
         count = out.alu("and", "ud", region(self.payload, "ud", 2, 0), Literal(_COUNT_MASK, "ud"))
         again = out.alu("shr", "ud", count, Imm(8))
         to = region(header, "ud", 2)
-        out.emit("or", (to,), (out.source(count, "ud"), out.source(again, "ud")), partial=True, comment="barrier header")
+        out.emit(
+            "or", (to,), (out.source(count, "ud"), out.source(again, "ud")), partial=True, comment="barrier header"
+        )
         return header
 
     # ------------------------------------------------------------ control
@@ -153,12 +154,12 @@ class _Selector(Selector):
         flag = self.scalars.condition(condition)
         self.out.emit("jmpi", predicate=flag, modifiers=("unless",), target=target)
 
-    def branch_if_less(self, a: XeOperand, b: XeOperand, here: str, target: str) -> None:
+    def branch_if_less(self, a: Operand, b: Operand, here: str, target: str) -> None:
         flag = self.out.compare("lt", "d", a, b, 1)
         self.out.emit("jmpi", predicate=flag, modifiers=("unless",), target=target)
         self.out.start_block(here)
 
-    def next_iteration(self, counter: Reg, end: XeOperand, label: str, comment: str) -> None:
+    def next_iteration(self, counter: Reg, end: Operand, label: str, comment: str) -> None:
         self.out.alu("add", "d", counter, Imm(1), into=counter)
         flag = self.out.compare("lt", "d", counter, end, 1)
         self.out.emit("jmpi", predicate=flag, target=label, comment=comment)

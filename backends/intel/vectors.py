@@ -7,10 +7,10 @@ one lowest: a GRF holds elements 0 and 1 of all lanes side by side.
 from __future__ import annotations
 
 from convgen.backends.intel.emitter import Emitter
-from convgen.backends.intel.isa import Literal, Null, XeOperand, dpas, region
+from convgen.backends.intel.isa import Literal, Null, dpas, region
 from convgen.backends.intel.scalars import Scalars
 from convgen.backends.intel.tables import DPAS_ROWS
-from convgen.backends.machine import Reg
+from convgen.backends.machine import Operand, Reg
 from convgen.backends.selection import Parts, adjacent, view
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Add, Binary, Cast, Const, Expr, Mma, Pack, Saturate, Shuffle, Slice, Splat, Var
@@ -98,11 +98,11 @@ class Vectors:
         return tuple(out)
 
     def _scalar(self, e: Expr) -> Reg:
-        if e in self.env:  # type: ignore[comparison-overlap]
-            return self.tuple_of(self.env[e])  # type: ignore[index]
+        if isinstance(e, Var) and e in self.env:
+            return self.tuple_of(self.env[e])
         return self.vector_register(self.scalars.value(e))
 
-    def vector_register(self, o: XeOperand) -> Reg:
+    def vector_register(self, o: Operand) -> Reg:
         """The operand in all lanes of a register."""
         if isinstance(o, Reg) and o.bank == "v" and not self.out.is_uniform(o):
             return o
@@ -217,7 +217,7 @@ class Vectors:
                     second = self.tuple_of(view(b, op.b_start(j, step) * op.atom.ab.bytes // 4, words[1]))
                     at = op.d_start(i, j) // op.atom.d.registers
                     dst = acc[at]
-                    start: XeOperand = Null("f")
+                    start: Operand = Null("f")
                     if dst is None:
                         dst = acc[at] = self.out.new("v", held, f"acc_{at}")
                     else:

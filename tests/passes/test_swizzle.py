@@ -67,5 +67,7 @@ def test_no_access_has_a_bank_conflict(target: str, tile_k: int) -> None:
 def test_without_a_swizzle_there_would_be_conflicts() -> None:
     plan = plans("gfx942", 64)[0]
     tile = plan.parts[0].of_n.tile
-    plain = Shared(tile.name, tile.elem, tile.rows, tile.cols, tile.blocks, tile.slots, type(tile.swizzle)(), tile.chunk)
+    plain = Shared(
+        tile.name, tile.elem, tile.rows, tile.cols, tile.blocks, tile.slots, type(tile.swizzle)(), tile.chunk
+    )
     assert conflicts(plain, plan.mma.a, plan.facts.shared_read) > 0
