@@ -43,7 +43,7 @@ class Opcode:
 
 @attrs.define(eq=False)
 class VirtualRegister:
-    """A tuple of `size` words in `bank`; `fixed` pins its first word to a physical register, from the end if negative."""
+    """A tuple of `size` words in `bank`; `fixed` pins its first word to a register, from the end if negative."""
 
     number: int
     bank: str

@@ -103,7 +103,7 @@ def _split_along_k(view: LinearView, blocks: Blocks, rows: int, cols: int, facts
 def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> tuple[int, int]:
     """The elements of a chunk, and how many lanes stand side by side along a row; DoesNotFit if it is not even.
 
-    Block messages write what neighbouring lanes hold of neighbouring rows; chunks are halved until each subgroup has one.
+    Blocks are written of what neighbouring lanes hold of neighbouring rows; chunks are halved until none is idle.
     """
     lanes, chunk = facts.subgroup_size, min(cols, facts.chunk_bytes // elem_bytes)
     if not facts.block_bytes:

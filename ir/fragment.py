@@ -114,7 +114,7 @@ class Fragment:
     def image(self, lanes: int, elem_bytes: int) -> tuple[tuple[str, int, int], ...]:
         """The digits with strides in elements where registers are stored as they stand, dword by dword across `lanes`.
 
-        As (dim, size, stride); subgroups follow one another. A block of memory then is a run of registers.
+        As (dim, size, stride); what different subgroups hold follows one another. A block of memory is a run of registers.
         """
         each = _DWORD // elem_bytes
         whole = self.registers * lanes
@@ -123,7 +123,8 @@ class Fragment:
             if d.space is Space.LANE:
                 yield d.dim, d.size, d.stride * each
             elif d.space is Space.SUBGROUP:
-                yield d.dim, d.size, d.stride * whole
+                inner = (s.size for s in self.digits if s.space is d.space and s.stride < d.stride)
+                yield d.dim, d.size, math.prod(inner) * whole
             else:
                 within = min(d.size, max(1, each // d.stride))  # positions that share a dword
                 yield d.dim, within, d.stride if within > 1 else d.stride * lanes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -65,7 +66,7 @@ class Shared(Node):
         chunks, rest = divmod(self.cols * self.elem.bytes, self.chunk)
         swizzled = self.swizzle.mask and (rest or self.swizzle.mask >= chunks or len(self.blocks) > 2)
         inner = [(b.stride, b.size * b.stride) for b in sorted(self.blocks, key=lambda b: b.stride) if b.size > 1]
-        overlap = any(end > start for (_, end), (start, _) in zip(inner, inner[1:]))
+        overlap = any(end > start for (_, end), (start, _) in pairwise(inner))
         if shape != (self.rows, self.cols) or swizzled or overlap:
             what = ", ".join(f"{'row' if b.dim == ROW else 'col'} {b.size} at {b.stride}" for b in self.blocks)
             raise UserError(f"shared tile {self.name} of {self.rows} x {self.cols}: blocks {what}, {self.swizzle}")

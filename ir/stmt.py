@@ -270,9 +270,9 @@ class SharedWrite(Stmt):
 
 @node
 class BlockRead(SharedRead):
-    """Bind `var` to dwords that lie side by side across the lanes: dword w of lane l at `address + 4 * (w * width + l)`.
+    """Bind `var` to dwords that lie side by side across the lanes, at a uniform address.
 
-    The address is uniform.
+    Dword w of lane l is at `address + imm + 4 * (w * width + l)`.
     """
 
 

@@ -58,7 +58,7 @@ class GlobalMessage:
 
 @attrs.frozen
 class SharedMessage:
-    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile; a block has one address."""
+    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile; a block's is of all lanes."""
 
     start: int
     count: int
@@ -407,7 +407,7 @@ def shared_messages(
 def _shared_plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts) -> tuple[_Piece, ...]:
     """The messages of an access, in register order.
 
-    That two addresses differ by a constant is checked on every subgroup and lane, so any layout and swizzle may be used.
+    That two addresses differ by a constant is checked on every subgroup and lane, so any layout and swizzle will do.
     """
     waves, lanes, registers = np.meshgrid(
         np.arange(subgroups), np.arange(facts.subgroup_size), np.arange(layout.registers), indexing="ij"
@@ -443,7 +443,7 @@ def _shared_run(tile: Shared, at: Any, facts: TargetFacts) -> int:
 
 
 def _block_run(tile: Shared, at: Any, facts: TargetFacts) -> int:
-    """The most registers that one block message moves as they stand: the dwords of all lanes side by side; 0 if none."""
+    """The most registers that one block moves as they stand, the dwords of all lanes side by side; 0 if it cannot."""
     elem, lanes, registers = tile.elem.bytes, at.shape[1], at.shape[2]
     across = np.arange(lanes)[None, :, None] * _DWORD
     if not (at - at[:, :1] == across).all():

@@ -1,9 +1,9 @@
 """Instructions of the Xe vector engine: rows, operands with regions, and what an instruction carries besides.
 
 A vector register of the machine layer (bank "v") is one general register, GRF: a dword a lane. A scalar register (bank
-"s") is one dword of a GRF, a flag register (bank "f") one bit a lane. Sources: Intel's Programmer's Reference Manuals of
-Alchemist and Ponte Vecchio, "Instruction Set Reference"; IGA refuses what does not encode. Latencies are those of the
-Intel Graphics Compiler's LatencyTable, and steer the scheduler only.
+"s") is one dword of a GRF, a flag register (bank "f") one bit a lane. Sources: Intel's Programmer's Reference Manuals
+of Alchemist and Ponte Vecchio, "Instruction Set Reference"; IGA refuses what does not encode. Latencies are those of
+the Intel Graphics Compiler's LatencyTable, and steer the scheduler only.
 """
 
 from __future__ import annotations
@@ -167,15 +167,8 @@ def block_message(kind: str, size: int) -> Message:
     """The row of a load or store in local memory of `size` bytes side by side, up to 512."""
     elements, width = (size // 8, 64) if size > 256 else (size // 4, 32)
     name = f"{kind}.slm.d{width}x{elements}t.a32"
-    return Message(
-        name,
-        Unit.SHARED,
-        _TOKEN_LATENCY["slm"],
-        max(1, size // 128),
-        block=True,
-        address_bits=32,
-        stores=kind != "load",
-    )
+    latency, busy, stores = _TOKEN_LATENCY["slm"], max(1, size // 128), kind != "load"
+    return Message(name, Unit.SHARED, latency, busy, block=True, address_bits=32, stores=stores)
 
 
 @cache

@@ -58,7 +58,7 @@ _U16 = (1 << 16) - 1
 
 
 class Scalars:
-    """Evaluates integer, address and bool expressions. Nothing is remembered between calls: sharing is IR's business."""
+    """Evaluates integers, addresses and bools. Nothing is remembered between calls: sharing is IR's business."""
 
     def __init__(self, out: Emitter, uniform: Uniformity, bounds: Bounds) -> None:
         self.out, self.uniform, self.bounds = out, uniform, bounds
@@ -269,7 +269,7 @@ class Scalars:
                 return self._flags("mov", Imm(-e.bits & 0xFFFF))
             case Var():
                 held = self.env[e]
-                assert isinstance(held, Reg) and held.bank == "f"
+                assert isinstance(held, Reg), f"{e.name} is no flag"
                 return held
             case Comparison():
                 return self._compare(e, out.lanes)

@@ -64,6 +64,7 @@ D = Fragment(
 )
 TILE = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f32, operand("i"), operand("j"), D, 4), 1, 1, 1)
 FLOATS = vector(f32, 8)
+OTHER_TILE = Shared("other", f32, 64, 8, row_major(64, 8), 1, Swizzle(), 16)
 
 
 class Room(KernelBuilder):
