@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from convgen.ir.facts import SharedPhases, TargetFacts
+from convgen.ir.facts import Core, SharedPhases, TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.mma import MmaAtom
 from convgen.ir.types import Type, bf16, f16, f32
@@ -72,7 +72,11 @@ def _one_lane_a_dword(lanes: int) -> SharedPhases:
     return SharedPhases(lanes, (tuple(range(lanes)),))
 
 
-def _facts(name: str, units: int, slm: int, subgroups: int) -> TargetFacts:
+#: Powers of two up to 64 threads a workgroup, neither side much longer than the other.
+_GRIDS = tuple((m, n) for m in (16, 8, 4, 2, 1) for n in (16, 8, 4, 2, 1) if m * n <= 64)
+
+
+def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> TargetFacts:
     g = GENERATIONS[name]
     phases = _one_lane_a_dword(g.lanes)
     return TargetFacts(
@@ -92,6 +96,7 @@ def _facts(name: str, units: int, slm: int, subgroups: int) -> TargetFacts:
         shared_write=phases,
         fused=frozenset(),
         atoms=tuple(_dpas_atom(g.lanes, ab, g.dpas_passes) for ab in (f16, bf16)),
+        core=Core(engines, 1024, 128, 128, 64, _GRIDS),
         flat=True,
         block_bytes=512,
         chunk_bytes=32,
@@ -99,7 +104,7 @@ def _facts(name: str, units: int, slm: int, subgroups: int) -> TargetFacts:
 
 
 FACTS: dict[str, TargetFacts] = {
-    "xehpg": _facts("xehpg", 32, 65536, 32),
-    "xehpc": _facts("xehpc", 128, 131072, 32),
-    "xe2": _facts("xe2", 20, 131072, 32),
+    "xehpg": _facts("xehpg", 32, 16, 65536, 64),
+    "xehpc": _facts("xehpc", 128, 8, 131072, 32),
+    "xe2": _facts("xe2", 20, 8, 131072, 32),
 }
