@@ -67,6 +67,13 @@ def _dpas_atom(lanes: int, ab: Type, passes: int) -> MmaAtom:
     return MmaAtom(name, lanes, DPAS_ROWS, _DEPTH * each, ab, f32, a, b, d, passes)
 
 
+def _mad_atom(lanes: int) -> MmaAtom:
+    """A product of two vectors on the vector engine: `lanes` multiply-adds, each of one element of b with all of a."""
+    a, b = (Fragment((row, "k"), (Digit(row, lanes, Space.LANE, 1),)) for row in "ij")
+    d = Fragment(("i", "j"), (Digit("i", lanes, Space.LANE, 1), Digit("j", lanes, Space.REGISTER, 1)))
+    return MmaAtom("mad.f32", lanes, lanes, 1, f32, f32, a, b, d, lanes // 4)
+
+
 def _one_lane_a_dword(lanes: int) -> SharedPhases:
     """Local memory serves a dword of every lane at a time, over as many banks (assumed; no manual says)."""
     return SharedPhases(lanes, (tuple(range(lanes)),))
@@ -95,7 +102,7 @@ def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> Tar
         shared_read=phases,
         shared_write=phases,
         fused=frozenset(),
-        atoms=tuple(_dpas_atom(g.lanes, ab, g.dpas_passes) for ab in (f16, bf16)),
+        atoms=(*(_dpas_atom(g.lanes, ab, g.dpas_passes) for ab in (f16, bf16)), _mad_atom(g.lanes)),
         core=Core(engines, 1024, 128, 128, 64, _GRIDS),
         flat=True,
         block_bytes=512,
