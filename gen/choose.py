@@ -129,7 +129,7 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     if shape.inner % chunk:
         modes.append("chunk")
     for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, _TILE_K, facts.core.grids):
-        if m % (wm * atom.cols) or n % (wn * atom.rows) or k % atom.k:
+        if m % (wm * atom.cols) or wn % atom.spans or n % (wn // atom.spans * atom.rows) or k % atom.k:
             continue
         if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
             continue
@@ -182,8 +182,8 @@ def _work(
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     fragments = 2 * (m // waves_m + n // waves_n) * k * elem // (4 * lanes)
     return _Work(
-        matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 / simds,
-        shared=((n * waves_m + m * waves_n) * k * elem + copied) / facts.core.shared_rate,
+        matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 * atom.spans / simds,
+        shared=((n * waves_m + m * waves_n // atom.spans) * k * elem + copied) / facts.core.shared_rate,
         moved=copied / facts.core.global_rate,
         messages=loads * _MESSAGE_CLOCKS * count / simds,
         slot_bytes=copied,

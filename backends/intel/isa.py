@@ -180,6 +180,6 @@ def load_arguments(dwords: int) -> Message:
 
 
 @cache
-def dpas(rows: int, passes: int) -> Opcode:
+def dpas(name: str, passes: int) -> Opcode:
     """The row of a matrix instruction of systolic depth 8 that takes `passes` slots of four clocks."""
-    return Opcode(f"dpas.8x{rows}", Unit.MATRIX, _TOKEN_LATENCY["dpas"], passes, early_clobber=True)
+    return Opcode(name, Unit.MATRIX, _TOKEN_LATENCY["dpas"], passes, early_clobber=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from convgen.backends.intel.emitter import Emitter
 from convgen.backends.intel.isa import Literal, Null, dpas, region
 from convgen.backends.intel.scalars import Scalars
-from convgen.backends.intel.tables import DPAS_ROWS
 from convgen.backends.machine import Operand, Reg
 from convgen.backends.selection import Parts, adjacent, view
 from convgen.ir.error import Unsupported, VerifyError
@@ -227,7 +226,7 @@ class Vectors:
         kind = _TYPES[atom.ab]
         before: Operand = Null("f") if start is None else region(start, "f")
         operands = (before, region(a, kind), region(b, kind))
-        code = dpas(DPAS_ROWS, atom.passes)
+        code = dpas(atom.name.rpartition(".")[0], atom.passes)
         self.out.emit(code, (region(dst, "f"),), operands, lanes=self.out.lanes, comment=comment)
 
     def _multiply_adds(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
