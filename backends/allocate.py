@@ -42,7 +42,7 @@ def allocate(
 
     `live` are the live ranges, if they are known already.
     """
-    live = {v: at for v, at in (live or live_ranges(function)).items() if v.bank in banks}
+    live = {v: at for v, at in (live_ranges(function) if live is None else live).items() if v.bank in banks}
     occupied: dict[str, list[int]] = {name: [0] * bank.limit for name, bank in banks.items()}
     base: dict[VirtualRegister, int] = {}
     used = dict.fromkeys(banks, 0)
@@ -82,8 +82,11 @@ def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int
     return None
 
 
-def live_ranges(function: Function) -> dict[VirtualRegister, int]:
-    """The positions at which each virtual register holds a value that is still needed, as bits."""
+def live_ranges(function: Function, *, held: bool = False) -> dict[VirtualRegister, int]:
+    """The positions at which each virtual register holds a value that is still needed, as bits.
+
+    Where `held`, sources also count as needed as long as their instruction holds them, within its block.
+    """
     starts, total = [], 0
     for b in function.blocks:
         starts.append(total)
@@ -117,8 +120,9 @@ def live_ranges(function: Function) -> dict[VirtualRegister, int]:
                 if v in killed and v in opened:
                     begin = at if i.op.early_clobber else at + 1
                     ranges[v] = ranges.get(v, 0) | _span(begin, opened.pop(v))
+            last = min(end, at + 1 + 2 * i.op.holds) if held else at + 1
             for r in i.uses():
-                opened.setdefault(r.vreg, at + 1)
+                opened.setdefault(r.vreg, last)
         for v, until in opened.items():
             ranges[v] = ranges.get(v, 0) | _span(2 * starts[index], until)
     return dict(sorted(ranges.items(), key=lambda item: item[0].number))

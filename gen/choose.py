@@ -24,17 +24,13 @@ from convgen.views import products, reordered
 _TILE_M = (32, 64, 128, 256)
 _TILE_N = (16, 32, 64, 128, 256)
 _TILE_K = (16, 32, 64)
-_WAVES = ((4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1))
 
-_LDS_BYTES_PER_CLOCK = 128
-_GLOBAL_BYTES_PER_CLOCK = 64
 _FIXED_CLOCKS = 4000  #: prologue, first loads and epilogue of one tile
 _MESSAGE_CLOCKS = 16  #: issue of one load with its mask and its share of the LDS write
 _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times that, where chunks or elements find their own place along K
 _BARRIER_CLOCKS = 40  #: what a barrier costs beyond the instructions around it
 _LATENCY_CLOCKS = 800  #: from a global load to its data
 _OTHER_REGISTERS = 40  #: addresses, masks and temporaries of a lane
-_SIMDS = 4
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
 _STREAM_BYTES_PER_CLOCK = 8  #: of one unit, from and to memory
 _LAUNCH_CLOCKS = 10000  #: of one launch more
@@ -132,8 +128,8 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     modes = ["split"] if shape.inner % _TILE_K[-1] == 0 else ["split", "fused"]
     if shape.inner % chunk:
         modes.append("chunk")
-    for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, _TILE_K, _WAVES):
-        if m % (wm * atom.cols) or n % (wn * atom.rows) or k % atom.k:
+    for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, _TILE_K, facts.core.grids):
+        if m % (wm * atom.cols) or wn % atom.spans or n % (wn // atom.spans * atom.rows) or k % atom.k:
             continue
         if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
             continue
@@ -180,15 +176,15 @@ def _work(
 ) -> _Work:
     (m, n, k), (waves_m, waves_n), elem = tile, waves, atom.ab.bytes
     count, lanes = waves_m * waves_n, facts.subgroup_size
-    simds = min(count, _SIMDS)
+    simds = min(count, facts.core.simds)
     copied = (m + n) * k * elem
     loads = sum(load.messages(rows, k, lanes * count, elem) for load, rows in ((shape.load_m, m), (shape.load_n, n)))
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     fragments = 2 * (m // waves_m + n // waves_n) * k * elem // (4 * lanes)
     return _Work(
-        matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 / simds,
-        shared=((n * waves_m + m * waves_n) * k * elem + copied) / _LDS_BYTES_PER_CLOCK,
-        moved=copied / _GLOBAL_BYTES_PER_CLOCK,
+        matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 * atom.spans / simds,
+        shared=((n * waves_m + m * waves_n // atom.spans) * k * elem + copied) / facts.core.shared_rate,
+        moved=copied / facts.core.global_rate,
         messages=loads * _MESSAGE_CLOCKS * count / simds,
         slot_bytes=copied,
         accumulators=accumulators,
@@ -202,7 +198,8 @@ def _score(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaA
     block = _block_clocks(shape, config, work, atom, facts)
     tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1]) * config.slices
     a_unit = -(-tiles // facts.compute_units)
-    by_registers = (facts.registers + facts.accumulators) // work.registers * _SIMDS // work.waves
+    granule = facts.core.register_granule
+    by_registers = facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.waves
     residents = min(facts.shared_bytes // (work.slot_bytes * config.slots), by_registers)
     together = max(1, min(a_unit, residents))
     # Blocks follow one another no faster than loads return: as many as there are slots are in flight.

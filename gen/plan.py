@@ -151,15 +151,16 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
 def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
     tile_m, tile_n, tile_k = config.tile
     waves_m, waves_n = config.waves
+    waves_along_n = divide("waves along N over what one instruction spans", waves_n, atom.spans)
     steps = divide("tile K over the instruction's K", tile_k, atom.k)
     pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.ab.bytes)))
     return MmaTile(
         atom,
-        divide("tile N over waves x rows", tile_n, waves_n * atom.rows),
+        divide("tile N over waves x rows", tile_n, waves_along_n * atom.rows),
         divide("tile M over waves x cols", tile_m, waves_m * atom.cols),
         steps,
         pack if steps % pack == 0 else 1,
-        waves_n,
+        waves_along_n,
         waves_m,
         config.acc,
     )

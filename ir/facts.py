@@ -16,6 +16,18 @@ class SharedPhases:
 
 
 @attrs.frozen(cache_hash=True)
+class Core:
+    """A compute unit, as whoever ranks configs counts its clocks."""
+
+    simds: int
+    simd_registers: int  #: vector registers of a lane for all subgroups that are resident on a SIMD
+    register_granule: int  #: in which a subgroup takes them
+    shared_rate: int  #: bytes a clock
+    global_rate: int  #: bytes a clock
+    grids: tuple[tuple[int, int], ...]  #: how many subgroups along M and N are worth a try
+
+
+@attrs.frozen(cache_hash=True)
 class TargetFacts:
     """Numbers and capabilities of one target; units in the names, sources in the target's table."""
 
@@ -35,6 +47,7 @@ class TargetFacts:
     shared_write: SharedPhases
     fused: frozenset[str]  #: names of `ir.fused.MEANING` that the vector unit has
     atoms: tuple[MmaAtom, ...]
+    core: Core
     #: Types to which (and for 8 bits also from which) one instruction converts f32; f16 and bf16 by their pairs.
     conversions: tuple[str, ...] = ()
     #: Global messages take one 64-bit address a lane and a mask, instead of offsets into a surface with bounds.

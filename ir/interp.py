@@ -7,13 +7,15 @@ docs/ir.md is the text to which this is the code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, Value, Window, from_bytes, to_bytes
@@ -31,7 +33,16 @@ _NOBODY, _SEVERAL = -1, -2  # besides subgroup numbers, who accessed a byte of s
 _BUFFER_SPACING = 40  #: log2 of the bytes between the addresses of two buffers: no buffer is as long
 
 Left = tuple[Value | Window, ...] | None  # the values with which a statement left its loop, if it did
-Run = Generator[None, None, Left]  # yields at barriers
+
+
+class Stop(Enum):
+    """Where a subgroup waits for others."""
+
+    BARRIER = "for all of the workgroup"
+    PRODUCT = "for those that execute a matrix instruction with it"
+
+
+Run = Generator[Stop, None, Left]
 
 
 def interpret(
@@ -70,25 +81,38 @@ def _run_group(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], g
     """Run all subgroups from barrier to barrier; the n-th arrivals of all match."""
     shared = {tile: _SharedTile(tile) for tile in k.shared}
     runs = []
+    subgroups = []
     for number in range(k.subgroups):
         entry = {**values, **dict(zip(k.group_ids, group)), k.subgroup: number}
-        runs.append(_Subgroup(number, k.width, entry, memory, shared).run(k.body))
+        subgroups.append(_Subgroup(number, k.width, entry, memory, shared))
+    for subgroup in subgroups:
+        subgroup.peers = subgroups
+        runs.append(subgroup.run(k.body))
     waiting = list(range(k.subgroups))
     while waiting:
-        waiting = [n for n in waiting if _advance(runs[n], n, group)]
+        waiting = _to_barrier(runs, waiting, group)
         if 0 < len(waiting) < k.subgroups:
             raise InterpError(f"a barrier waits for ever: only subgroups {waiting} of {k.subgroups} arrive")
         for tile in shared.values():
             tile.next_epoch()
 
 
-def _advance(run: Run, number: int, group: tuple[int, ...]) -> bool:
-    """Run a subgroup to its next barrier; False at its end."""
+def _to_barrier(runs: Sequence[Run], active: Sequence[int], group: tuple[int, ...]) -> list[int]:
+    """Run subgroups until each has ended or arrived at its next barrier; which have arrived."""
+    arrived: list[int] = []
+    while active:
+        stops = [(n, _advance(runs[n], n, group)) for n in active]
+        arrived += [n for n, stop in stops if stop is Stop.BARRIER]
+        active = [n for n, stop in stops if stop is Stop.PRODUCT]
+    return sorted(arrived)
+
+
+def _advance(run: Run, number: int, group: tuple[int, ...]) -> Stop | None:
+    """Run a subgroup until it waits for others; None at its end."""
     try:
-        next(run)
-        return True
+        return next(run)
     except StopIteration:
-        return False
+        return None
     except InterpError as e:
         e.add_note(f"in subgroup {number} of workgroup {group}")
         raise
@@ -167,9 +191,22 @@ class _Subgroup:
     ) -> None:
         self.number, self.memory, self.shared = number, memory, shared
         self.bases = {buffer: n << _BUFFER_SPACING for n, buffer in enumerate(memory, 1)}
-        self.ev = Evaluator(width, self.bases)
+        self.ev = Evaluator(width, self.bases, number)
+        self.ev.team = self._team
+        self.peers: Sequence[_Subgroup] = (self,)  # all subgroups of the workgroup
+        self.offered: dict[x.Mma, tuple[Value, Value]] = {}  # operands that others read, too
         for var, value in entry.items():
             self.bind(var, self.ev.full(var.type, value))
+
+    def _team(self, product: x.Mma) -> Sequence[tuple[Value, Value]]:
+        spans = product.op.atom.spans
+        if spans == 1:
+            return [(self.ev(product.a), self.ev(product.b))]
+        first = self.number - self.number % spans
+        team = [peer.offered.get(product) for peer in self.peers[first : first + spans]]
+        if len(team) < spans or None in team:
+            raise InterpError(f"a product of {spans} subgroups that subgroup {self.number} executes without the others")
+        return [operands for operands in team if operands is not None]
 
     def bind(self, var: Var, value: Value | Window) -> None:
         self.ev.env[var] = value
@@ -181,7 +218,7 @@ class _Subgroup:
     # ------------------------------------------------------------ control
 
     def run(self, node: Stmt) -> Run:
-        """Run a statement; yields at barriers, returns the values with which it leaves the innermost loop."""
+        """Run a statement; yields where it waits, returns the values with which it leaves the innermost loop."""
         match node:
             case s.Block(stmts):
                 for inner in stmts:
@@ -199,7 +236,15 @@ class _Subgroup:
                     if self.ev(cond).uniform("a loop's exit"):
                         return tuple(map(self.ev.bound, values))
             case s.Barrier():
-                yield
+                yield Stop.BARRIER
+            case s.Let(_, x.Mma(op=op) as product) if op.atom.spans > 1:
+                with _located(node):
+                    self.offered[product] = self.ev(product.a), self.ev(product.b)
+                yield Stop.PRODUCT
+                with _located(node):
+                    self.let(node)
+                yield Stop.PRODUCT  # until all have taken what was offered
+                del self.offered[product]
             case _:
                 with _located(node):
                     _STATEMENTS[type(node)](self, node)

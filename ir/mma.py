@@ -15,6 +15,8 @@ class MmaAtom:
 
     `a`, `b`, `d` are the fragments of a single instruction over dims (i, k), (j, k) and (i, j); their registers count
     elements. `passes` is the issue interval in units of 4 clocks. Facts come from the target's table.
+
+    Fragments may span neighbouring subgroups, which then execute the instruction together.
     """
 
     name: str
@@ -28,6 +30,11 @@ class MmaAtom:
     d: Fragment
     passes: int
     rounds_to: str = ""  #: the type to which the inputs are cut first, if they are: "xf32" keeps ten mantissa bits
+
+    @property
+    def spans(self) -> int:
+        """How many subgroups execute one instruction together."""
+        return max(f.subgroups for f in (self.a, self.b, self.d))
 
 
 def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
@@ -54,7 +61,7 @@ def _operand(atom: Fragment, row: str, tiles: int, waves: Digit, pack: int, step
 class MmaTile:
     """A workgroup's product: a grid of waves, each with tiles_i x tiles_j x steps instructions.
 
-    Waves are numbered i fastest. `pack` instructions share one contiguous run of K per lane (wider LDS reads).
+    Waves (of as many subgroups as an instruction spans) are numbered i fastest. `pack` instructions share one contiguous run of K per lane (wider LDS reads).
     """
 
     atom: MmaAtom
@@ -73,13 +80,13 @@ class MmaTile:
     @property
     def a(self) -> Fragment:
         """Layout of the A operand over (i, k), i relative to the workgroup's tile."""
-        waves = Digit("i", self.waves_i, Space.SUBGROUP, 1)
+        waves = Digit("i", self.waves_i, Space.SUBGROUP, self.atom.spans)
         return _operand(self.atom.a, "i", self.tiles_i, waves, self.pack, self.steps)
 
     @property
     def b(self) -> Fragment:
         """Layout of the B operand over (j, k)."""
-        waves = Digit("j", self.waves_j, Space.SUBGROUP, self.waves_i)
+        waves = Digit("j", self.waves_j, Space.SUBGROUP, self.atom.spans * self.waves_i)
         return _operand(self.atom.b, "j", self.tiles_j, waves, self.pack, self.steps)
 
     @property
@@ -92,8 +99,8 @@ class MmaTile:
                 *self.atom.d.digits,
                 Digit("i", self.tiles_i, Space.REGISTER, held),
                 Digit("j", self.tiles_j, Space.REGISTER, held * self.tiles_i),
-                Digit("i", self.waves_i, Space.SUBGROUP, 1),
-                Digit("j", self.waves_j, Space.SUBGROUP, self.waves_i),
+                Digit("i", self.waves_i, Space.SUBGROUP, self.atom.spans),
+                Digit("j", self.waves_j, Space.SUBGROUP, self.atom.spans * self.waves_i),
             ),
         )
 

@@ -58,7 +58,7 @@ class GlobalMessage:
 
 @attrs.frozen
 class SharedMessage:
-    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile; a block's is of all lanes."""
+    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile; a block has one address."""
 
     start: int
     count: int

@@ -140,15 +140,16 @@ class Emitter:
         self.emit("mov", (region(dst, value.type),), (value,))
         return dst
 
-    def compare(self, condition: str, type: str, a: Operand, b: Operand, lanes: int | None = None) -> Reg:
-        """A flag register with one bit a lane."""
+    def compare(
+        self, condition: str, type: str, a: Operand, b: Operand, lanes: int | None = None, into: Reg | None = None
+    ) -> Reg:
+        """A flag register with one bit a lane; `into` becomes minus one where the condition holds, else zero."""
         flag = self.new("f")
         first, second = self.source(a, type), self.source(b, type)
         if isinstance(first, Literal):
             first = self.source(self.constant(first), type)
-        self.emit(
-            "cmp", (Null(type),), (first, second), lanes=lanes or self.lanes, condition=condition, flag=flag
-        )  # fmt: skip
+        dst = Null(type) if into is None else region(into, "d")
+        self.emit("cmp", (dst,), (first, second), lanes=lanes or self.lanes, condition=condition, flag=flag)
         return flag
 
     def accumulator(self, type: str) -> Special:

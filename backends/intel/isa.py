@@ -122,6 +122,7 @@ class XeInstruction(Instruction):
 
 
 _ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  #: in slots of four clocks
+_SEND_HOLDS = 12  #: instructions
 
 _ALU = "mov add addc add3 mul mach macl mad shl shr asr and or xor not cmp sel bfn".split()
 
@@ -158,7 +159,7 @@ def message(kind: str, sfid: str, lane_bytes: int, *, block: bool = False) -> Me
     unit = Unit.SHARED if sfid == "slm" else Unit.GLOBAL
     return Message(
         name, unit, _TOKEN_LATENCY[sfid], max(1, lane_bytes // 4), block=block, address_bits=bits,
-        stores=kind != "load",
+        holds=_SEND_HOLDS, stores=kind != "load",
     )  # fmt: skip
 
 
@@ -168,7 +169,7 @@ def block_message(kind: str, size: int) -> Message:
     elements, width = (size // 8, 64) if size > 256 else (size // 4, 32)
     name = f"{kind}.slm.d{width}x{elements}t.a32"
     latency, busy, stores = _TOKEN_LATENCY["slm"], max(1, size // 128), kind != "load"
-    return Message(name, Unit.SHARED, latency, busy, block=True, address_bits=32, stores=stores)
+    return Message(name, Unit.SHARED, latency, busy, block=True, address_bits=32, stores=stores, holds=_SEND_HOLDS)
 
 
 @cache
@@ -179,6 +180,6 @@ def load_arguments(dwords: int) -> Message:
 
 
 @cache
-def dpas(rows: int, passes: int) -> Opcode:
+def dpas(name: str, passes: int) -> Opcode:
     """The row of a matrix instruction of systolic depth 8 that takes `passes` slots of four clocks."""
-    return Opcode(f"dpas.8x{rows}", Unit.MATRIX, _TOKEN_LATENCY["dpas"], passes, early_clobber=True)
+    return Opcode(name, Unit.MATRIX, _TOKEN_LATENCY["dpas"], passes, early_clobber=True)

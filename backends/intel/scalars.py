@@ -107,6 +107,8 @@ class Scalars:
                 return self._multiply(e, kind)
             case MulHi():
                 return self._product(self.value(e.a), self.value(e.b), "ud", high=True)
+            case Add(a, Select(cond, Const(_, 1), Const(_, 0))) if isinstance(cond, Comparison):
+                return self._count(a, cond, kind)
             case Sub():
                 a, b = self.value(e.a), self.value(e.b)
                 if isinstance(b, Imm):
@@ -124,6 +126,14 @@ class Scalars:
                 return self._select(self.mask(e.cond), chosen, other, kind, self.uniform(e))
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector engine has: {e}")
 
+    def _count(self, a: Expr, condition: Comparison, type: str) -> Reg:
+        """`a` and one more where the condition holds: a comparison's result is minus one there, else zero."""
+        out = self.out
+        uniform = self.uniform(condition)
+        held = out.new("s" if uniform else "v")
+        self._compare(condition, 1 if uniform else out.lanes, into=held)
+        return out.alu("add", type, self.value(a), self.negated(held, "d"))
+
     def negated(self, o: Operand, type: str) -> Operand:
         """The operand with its sign turned on the way."""
         source = self.out.source(o, type)
@@ -133,11 +143,16 @@ class Scalars:
     def _select(self, mask: Reg, x: Operand, y: Operand, type: str, uniform: bool) -> Reg:
         out = self.out
         dst = out.new("s" if uniform else "v")
-        first = out.source(x, type)
+        first, second = out.source(x, type), out.source(y, type)
+        turned = isinstance(first, Literal) and not isinstance(second, Literal)
+        if turned:
+            first, second = second, first
         if isinstance(first, Literal):
             first = out.source(out.constant(first), type)
-        lanes = 1 if uniform else out.lanes
-        out.emit("sel", (region(dst, type),), (first, out.source(y, type)), lanes=lanes, predicate=mask)
+        out.emit(
+            "sel", (region(dst, type),), (first, second),
+            lanes=1 if uniform else out.lanes, predicate=mask, modifiers=("unless",) if turned else (),
+        )  # fmt: skip
         return dst
 
     def _multiply(self, e: Mul, type: str) -> Reg:
@@ -199,6 +214,8 @@ class Scalars:
     def _extended(self, a: Expr) -> Reg:
         """A 32-bit value as 64 bits."""
         value = self.value(a)
+        if self.out.generation.long_alu and self.out.is_uniform(value):
+            return self.out.alu("mov", "q", self.out.source(value, "d" if a.type.elem.kind is Kind.SIGNED else "ud"))
         negative = a.type.elem.kind is Kind.SIGNED and self.bounds(a)[0] < 0
         return self._joined(value, self.out.alu("asr", "d", value, Imm(31)) if negative else Imm(0))
 
@@ -288,11 +305,11 @@ class Scalars:
         e = strip(e)
         return self._compare(e, 1) if isinstance(e, Comparison) else self.mask(e)
 
-    def _compare(self, e: Comparison, lanes: int) -> Reg:
+    def _compare(self, e: Comparison, lanes: int, into: Reg | None = None) -> Reg:
         unsigned = e.a.type.elem.kind is not Kind.SIGNED
         if e.a.type.elem.is_bool:
             raise Unsupported(f"given a comparison of bools, wanted one of integers: {e}")
-        sign = self._sign_test(e, lanes)
+        sign = self._sign_test(e, lanes) if into is None else None
         if sign is not None:
             return sign
         kind = ("uq" if unsigned else "q") if e.a.type.bits == 64 else ("ud" if unsigned else "d")
@@ -300,7 +317,7 @@ class Scalars:
         name = _CONDITIONS[type(e)]
         if isinstance(a, Imm) and not isinstance(b, Imm):
             a, b, name = b, a, _SWAPPED[name]
-        return self.out.compare(name, kind, a, b, lanes)
+        return self.out.compare(name, kind, a, b, lanes, into)
 
     def _sign_test(self, e: Comparison, lanes: int) -> Reg | None:
         """`0 <= a << b`: the shift sets the flag itself."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from time import perf_counter
 from typing import Any
 
@@ -75,19 +76,23 @@ class XeTarget:
         )
 
     def _allocate(self, function: Function) -> tuple[int, Physical, int]:
-        """The smaller register file that holds a kernel, where everything is, and how many registers that takes."""
+        """The smaller register file that holds a kernel, where everything is, and how many registers that takes.
+
+        Better the larger file than overwriting at once what sends still read; better that than not to fit.
+        """
         g = self.generation
-        live = live_ranges(function)
+        live, held = live_ranges(function), live_ranges(function, held=True)
         small = allocate(function, {"s": Bank(_SCALAR_REGISTERS * g.lanes, {1: 1, 2: 2}), "f": Bank(g.flags, {})}, live)
         tuples_at = 1 + -(-small.used["s"] // g.lanes)
-        for grf in _GRF_COUNTS:
+        large = None
+        for grf, ranges in product(_GRF_COUNTS, (held, live)):
             try:
-                large = allocate(function, {"v": Bank(grf, {1: 1}, tuples_at)}, live)
-            except DoesNotFit:
-                if grf == _GRF_COUNTS[-1]:
-                    raise
-                continue
-            break
+                large = allocate(function, {"v": Bank(grf, {1: 1}, tuples_at)}, ranges)
+                break
+            except DoesNotFit as error:
+                refused = error
+        if large is None:
+            raise refused
         allocation = Allocation({**small.base, **large.base}, {**small.used, **large.used})
         used = max((base + v.size for v, base in large.base.items() if v.fixed is None), default=tuples_at)
         return grf, Physical(allocation, g.lanes, 1), used

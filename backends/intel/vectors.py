@@ -9,11 +9,11 @@ from __future__ import annotations
 from convgen.backends.intel.emitter import Emitter
 from convgen.backends.intel.isa import Literal, Null, dpas, region
 from convgen.backends.intel.scalars import Scalars
-from convgen.backends.intel.tables import DPAS_ROWS
 from convgen.backends.machine import Operand, Reg
 from convgen.backends.selection import Parts, adjacent, view
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Add, Binary, Cast, Const, Expr, Mma, Pack, Saturate, Shuffle, Slice, Splat, Var
+from convgen.ir.mma import MmaAtom
 from convgen.ir.types import Type, VectorType, bf16, f16, f32
 
 #: element type -> IGA's name
@@ -208,7 +208,6 @@ class Vectors:
             mine = isinstance(e.acc, Splat) or (isinstance(e.acc, Var) and self._may_overwrite(e.acc))
             acc = list(whole) if mine else [self._duplicate(r) for r in whole]
         words = [op.atom.ab.bytes * f.registers // 4 for f in (op.atom.a, op.atom.b)]
-        code, kind = dpas(DPAS_ROWS, op.atom.passes), _TYPES[op.atom.ab]
         comment = f"{op.steps} steps of {op.tiles_i} x {op.tiles_j} tiles"
         for step in range(op.steps):
             for i in range(op.tiles_i):
@@ -216,16 +215,28 @@ class Vectors:
                 for j in range(op.tiles_j):
                     second = self.tuple_of(view(b, op.b_start(j, step) * op.atom.ab.bytes // 4, words[1]))
                     at = op.d_start(i, j) // op.atom.d.registers
-                    dst = acc[at]
-                    start: Operand = Null("f")
-                    if dst is None:
-                        dst = acc[at] = self.out.new("v", held, f"acc_{at}")
-                    else:
-                        start = region(dst, "f")
-                    operands = (start, region(first, kind), region(second, kind))
-                    self.out.emit(code, (region(dst, "f"),), operands, lanes=self.out.lanes, comment=comment)
+                    before = acc[at]
+                    after = acc[at] = before or self.out.new("v", held, f"acc_{at}")
+                    multiply = self._multiply_adds if op.atom.k == 1 else self._dpas
+                    multiply(op.atom, after, before, first, second, comment)
                     comment = ""
         return tuple(r for r in acc if r is not None)
+
+    def _dpas(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
+        kind = _TYPES[atom.ab]
+        before: Operand = Null("f") if start is None else region(start, "f")
+        operands = (before, region(a, kind), region(b, kind))
+        code = dpas(atom.name.rpartition(".")[0], atom.passes)
+        self.out.emit(code, (region(dst, "f"),), operands, lanes=self.out.lanes, comment=comment)
+
+    def _multiply_adds(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
+        """Row by row of the result, one lane of b at a time; a product without a start has nothing to add to."""
+        for j in range(atom.cols):
+            row, factors = dst.words(j, 1), (region(a, "f"), region(b, "f", j, 0))
+            addends = () if start is None else (region(start.words(j, 1), "f"),)
+            name = "mad" if addends else "mul"
+            self.out.emit(name, (region(row, "f"),), (*addends, *factors), lanes=self.out.lanes, comment=comment)
+            comment = ""
 
     def _may_overwrite(self, v: Var) -> bool:
         return self.owned.get(v, False) and self.uses.get(v, 0) == 1
