@@ -23,13 +23,12 @@ from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject, KernelInfo, SimulatorError
 from convgen.backends.intel.sim import Unsupported as SimulatorUnsupported
 from convgen.backends.intel.sim.decode import Instruction, Operand, disassemble
-from convgen.backends.intel.tables import GENERATIONS
+from convgen.backends.intel.tables import FACTS, GENERATIONS
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
 _TERMS = Terms(slot_clocks=1, matrix="dpas", thread="thread", occupancy="threads an EU", issue="wide results")
-_RESIDENT = {128: 8, 256: 4}  #: threads of an EU by registers of a thread (oneDNN, gemmstone: hw_utils)
 _CORE_SLM = 128 << 10  #: bytes of local memory that the threads of a core share (GPU occupancy calculator)
-_CORE_UNITS = {"xehpg": 16, "xehpc": 8, "xe2": 8}  #: EUs of a core
+_LEAST_REGISTERS = 128  #: that a thread has
 _MOST_ITEMS = 1024  #: work-items of a workgroup that names no size
 
 _OPTIONS = re.compile(r"\{([^}]*)\}")
@@ -103,11 +102,10 @@ def _follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
 
 def _occupancy(kernel: KernelInfo, group: int, target: str) -> dict[str, int]:
     """Threads that an EU holds as each resource allows; whole workgroups share a core's local memory."""
-    by_registers = _RESIDENT[256 if kernel.registers > 128 else 128]
-    by_slm = _RESIDENT[128]
-    if kernel.slm:
-        by_slm = min(by_slm, _CORE_SLM // kernel.slm * group // _CORE_UNITS[target])
-    return {"registers": by_registers, "lds": by_slm}
+    core = FACTS[target].core
+    most = core.simd_registers // _LEAST_REGISTERS
+    by_slm = min(most, _CORE_SLM // kernel.slm * group // core.simds) if kernel.slm else most
+    return {"registers": core.simd_registers // max(_LEAST_REGISTERS, kernel.registers), "lds": by_slm}
 
 
 # ---------------------------------------------------------------- registers
@@ -128,8 +126,9 @@ def _spans(i: Instruction, grf: int) -> list[tuple[int, int]]:
     operands = [o for o in (i.dst, *i.sources) if o is not None and o.kind == "reg" and o.file == "r"]
     if i.op.startswith("dpas"):
         rows = int(i.sub.partition("x")[2])
-        ab = i.sources[1:]
-        counts = {id(ab[0]): 8, id(ab[1]): -(-rows * 32 // grf)}
+        b, a = i.sources[1:]
+        packed = -(-rows * 32 // grf)  # of dpasw the two threads of a pair hold a half each
+        counts = {id(b): 8, id(a): -(-packed // 2) if i.op == "dpasw" else packed}
         return [(o.reg, counts.get(id(o), rows)) for o in operands]
     return [(o.reg, -(-_reach(o, i.exec_size) // grf)) for o in operands]
 
