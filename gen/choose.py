@@ -199,7 +199,9 @@ def _score(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaA
     tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1]) * config.slices
     a_unit = -(-tiles // facts.compute_units)
     granule = facts.core.register_granule
-    by_registers = facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.waves
+    by_registers = (
+        facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.waves
+    )
     residents = min(facts.shared_bytes // (work.slot_bytes * config.slots), by_registers)
     together = max(1, min(a_unit, residents))
     # Blocks follow one another no faster than loads return: as many as there are slots are in flight.

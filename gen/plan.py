@@ -16,8 +16,7 @@ from convgen.copies import Split, divide, split_copy
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Fragment
-from convgen.ir.layout import Block
-from convgen.ir.memory import COL, ROW, Shared, Swizzle, View, row_major
+from convgen.ir.memory import COL, ROW, MemoryDigit, Shared, Swizzle, View, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.types import Type, scalar
 from convgen.matmul import Problem
@@ -184,19 +183,19 @@ def _part(product: Product, mma: MmaTile, config: Config, facts: TargetFacts) ->
 
 def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
     elem, cols = view.memory.elem, config.tile[2]
-    blocks = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
-    copy = split_copy(view, blocks, rows, cols, facts, config.waves[0] * config.waves[1])
+    digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
+    copy = split_copy(view, digits, rows, cols, facts, config.waves[0] * config.waves[1])
     chunk = facts.chunk_bytes
     swizzle = Swizzle() if facts.block_bytes else find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
-    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, blocks, config.slots, swizzle, chunk)
+    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
     return Operand(view, tile, copy, fragment)
 
 
-def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> tuple[Block, ...]:
+def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> tuple[MemoryDigit, ...]:
     """The shared tile in the order of the registers that hold it: blocks of memory then are runs of registers."""
     row, _ = fragment.dims
-    digits = fragment.image(facts.subgroup_size, elem.bytes)
-    return tuple(Block(ROW if dim == row else COL, size, stride) for dim, size, stride in digits)
+    image = fragment.image(facts.subgroup_size, elem.bytes)
+    return tuple(MemoryDigit(ROW if dim == row else COL, size, stride) for dim, size, stride in image)
 
 
 def accumulator_registers(plan: Plan) -> int:

@@ -112,7 +112,7 @@ class Fragment:
         return tuple(self.owner(other.coords(0, 0, register))[2] for register in range(other.registers))
 
     def image(self, lanes: int, elem_bytes: int) -> tuple[tuple[str, int, int], ...]:
-        """The digits with strides in elements where registers are stored as they stand, dword by dword over `lanes`.
+        """The digits with strides in elements if registers are stored as they stand, dword by dword over `lanes`.
 
         As (dim, size, stride); what different subgroups hold follows one another. A block of memory is a run of registers.
         """

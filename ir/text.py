@@ -316,9 +316,9 @@ def _tile(t: Shared) -> str:
 
 def _order(t: Shared) -> str:
     """How a tile's elements follow one another, innermost digit first."""
-    if t.blocks[:-1] == row_major(t.rows, t.cols)[:-1]:
-        return f"pitch {t.blocks[-1].stride * t.elem.bytes}"
-    return "order " + " ".join(f"{'row' if b.dim == ROW else 'col'}{b.size}@{b.stride}" for b in t.blocks)
+    if t.digits[:-1] == row_major(t.rows, t.cols)[:-1]:
+        return f"pitch {t.digits[-1].stride * t.elem.bytes}"
+    return "order " + " ".join(f"{'row' if b.dim == ROW else 'col'}{b.size}@{b.stride}" for b in t.digits)
 
 
 def _view(v: View) -> str:
