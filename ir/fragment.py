@@ -114,7 +114,7 @@ class Fragment:
     def image(self, lanes: int, elem_bytes: int) -> tuple[tuple[str, int, int], ...]:
         """The digits with strides in elements if registers are stored as they stand, dword by dword over `lanes`.
 
-        As (dim, size, stride); what different subgroups hold follows one another. A block of memory is a run of registers.
+        As (dim, size, stride); subgroups' parts follow one another. A block of memory is a run of registers.
         """
         each = _DWORD // elem_bytes
         whole = self.registers * lanes
