@@ -65,7 +65,6 @@ class Operand:
     view: View
     tile: Shared
     copy: Split
-    fragment: Fragment
 
 
 @attrs.frozen
@@ -156,12 +155,13 @@ def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
     return MmaTile(
         atom,
         divide("tile N over waves x rows", tile_n, waves_along_n * atom.rows),
-        divide("tile M over waves x cols", tile_m, waves_m * atom.cols),
+        divide("tile M over waves x cols x subtiles", tile_m, waves_m * atom.cols * config.subtiles),
         steps,
         pack if steps % pack == 0 else 1,
         waves_along_n,
         waves_m,
         config.acc,
+        config.subtiles,
     )
 
 
@@ -188,7 +188,7 @@ def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: T
     chunk = facts.chunk_bytes
     swizzle = Swizzle() if facts.block_bytes else find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
     tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
-    return Operand(view, tile, copy, fragment)
+    return Operand(view, tile, copy)
 
 
 def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> tuple[MemoryDigit, ...]:
@@ -199,13 +199,13 @@ def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> tuple[MemoryDi
 
 
 def accumulator_registers(plan: Plan) -> int:
-    return plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
+    return plan.mma.parts * plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
 
 
 def _estimate_registers(plan: Plan, part: Part) -> int:
     """Vector registers a lane: accumulators, fragments of a K block, copies in flight, addresses, a margin."""
     mma, elem = plan.mma, plan.mma.atom.ab.bytes
-    sets = 2 if plan.config.slots > 1 else 1  # one is read while the other multiplies
+    sets = plan.facts.core.fragment_sets if plan.config.slots > 1 else 1  # one is read while the other multiplies
     fragments = sets * (mma.a.registers + mma.b.registers) * elem // 4
     copies = 0
     for copy in (part.of_n.copy, part.of_m.copy):

@@ -25,6 +25,8 @@ class Core:
     shared_rate: int  #: bytes a clock
     global_rate: int  #: bytes a clock
     grids: tuple[tuple[int, int], ...]  #: how many subgroups along M and N are worth a try
+    subtiles: tuple[int, ...] = (1,)  #: into how many parts of M a subgroup's tile is worth being cut
+    fragment_sets: int = 2  #: live at once where the next fragments are read ahead: two if loads move among products
 
 
 @attrs.frozen(cache_hash=True)

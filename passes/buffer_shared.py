@@ -60,6 +60,10 @@ def _stages(loop: For) -> _Stages | None:
     return _Stages(release, copies, publish, rest)
 
 
+def _on_slot(s: Stmt, slot: int) -> Stmt:
+    return LoadShared(s.var, s.tile, const(slot), s.layout, s.site) if isinstance(s, LoadShared) else s
+
+
 def reordered(value: Expr, held: Fragment, wanted: Fragment) -> Expr:
     """A fragment that is distributed as `held`, its registers in the order of `wanted`."""
     return value if held == wanted else Shuffle(value, held.order_of(wanted))
@@ -163,11 +167,9 @@ class _Pipeline:
     def _compute(
         self, index: Expr, slot: int, state: tuple[Expr, ...]
     ) -> tuple[tuple[list[Stmt], list[Stmt]], tuple[Expr, ...]]:
-        """The compute stage on one slot, split into shared-memory reads and the rest."""
+        """The compute stage on one slot: the shared-memory reads with which it begins, and the rest."""
         values: dict[Var, Expr] = {self.loop.var: index, **dict(zip(self.loop.carried, state))}
         stmts, names = self.cloner.copy(self.stages.compute, values)
-        reads: list[Stmt] = [
-            LoadShared(s.var, s.tile, const(slot), s.layout, s.site) for s in stmts if isinstance(s, LoadShared)
-        ]
-        rest = [s for s in stmts if not isinstance(s, LoadShared)]
-        return (reads, rest), tuple(names[y] if isinstance(y, Var) else y for y in self.loop.yields)
+        placed = [_on_slot(s, slot) for s in stmts]
+        first = next((n for n, s in enumerate(placed) if not isinstance(s, LoadShared)), len(placed))
+        return (placed[:first], placed[first:]), tuple(names[y] if isinstance(y, Var) else y for y in self.loop.yields)
