@@ -93,9 +93,13 @@ class _ProductKernel:
             st.Barrier(self.site("publish")),
             self._fragment(a, of_n, self.plan.mma.a),
         ]
-        for mma, before, product in zip(self.mmas, acc, products):
-            b = var(f"{of_m.view.memory.name}_frag", mma.b_type)
-            body += [self._fragment(b, of_m, mma.b), st.Let(product, Mma(mma, before, a, b))]
+        b = [var(f"{of_m.view.memory.name}_frag", mma.b_type) for mma in self.mmas]
+        reads = [self._fragment(v, of_m, mma.b) for v, mma in zip(b, self.mmas)]
+        body += reads[:1]
+        for n, (mma, product) in enumerate(
+            zip(self.mmas, products)
+        ):  # each part is read while the one before multiplies
+            body += [*reads[n + 1 : n + 2], st.Let(product, Mma(mma, acc[n], a, b[n]))]
         starts = tuple(zeros(mma.acc_type) for mma in self.mmas)
         return st.For(kb, const(0), const(part.k_blocks), acc, starts, st.block(*body), products, totals, K_LOOP)
 

@@ -280,6 +280,8 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Printer, Any], str]] = {
     s.Let: lambda p, n: f"{p.binder(n.var)} = {p.expr(n.value)}",
     s.ExitIf: lambda p, n: f"exit_if {p.expr(n.cond)}" + (f" with {p.exprs(n.values)}" if n.values else ""),
     s.Barrier: lambda p, n: "barrier",
+    s.Arrive: lambda p, n: "arrive",
+    s.Wait: lambda p, n: "wait",
     s.LoadView: lambda p, n: f"{p.binder(n.var)} = load {p.at(n)} as {n.layout}",
     s.StoreView: lambda p, n: f"store {p.at(n)} = {p.expr(n.value)} as {n.layout}",
     s.AddView: lambda p, n: f"add {p.at(n)} += {p.expr(n.value)} as {n.layout}",

@@ -18,7 +18,7 @@ import attrs
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Const, Expr, Shuffle, Var, const, var
 from convgen.ir.fragment import Fragment
-from convgen.ir.mutate import substitute
+from convgen.ir.mutate import postorder, substitute
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Block, Copy, For, Let, LoadShared, LoadView, Site, Stmt, StoreShared, block
 from convgen.ir.types import vector
@@ -167,9 +167,13 @@ class _Pipeline:
     def _compute(
         self, index: Expr, slot: int, state: tuple[Expr, ...]
     ) -> tuple[tuple[list[Stmt], list[Stmt]], tuple[Expr, ...]]:
-        """The compute stage on one slot: the shared-memory reads with which it begins, and the rest."""
+        """The compute stage on one slot: the shared-memory reads that its first operation needs, and the rest."""
         values: dict[Var, Expr] = {self.loop.var: index, **dict(zip(self.loop.carried, state))}
         stmts, names = self.cloner.copy(self.stages.compute, values)
         placed = [_on_slot(s, slot) for s in stmts]
-        first = next((n for n, s in enumerate(placed) if not isinstance(s, LoadShared)), len(placed))
-        return (placed[:first], placed[first:]), tuple(names[y] if isinstance(y, Var) else y for y in self.loop.yields)
+        first = next((s for s in placed if not isinstance(s, LoadShared)), None)
+        needed = dict.fromkeys(n for n in postorder(first) if isinstance(n, Var)) if first else {}
+        reads = [s for s in placed if isinstance(s, LoadShared) and (s.var in needed or not first)]
+        return (reads, [s for s in placed if s not in reads]), tuple(
+            names[y] if isinstance(y, Var) else y for y in self.loop.yields
+        )

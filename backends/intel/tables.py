@@ -130,6 +130,7 @@ def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> Tar
         atoms=tuple(_atoms(g)),
         core=Core(engines, 1024, 128, 128, 64, _GRIDS, (1, 2, 4), 1),
         flat=True,
+        split_barriers=True,
         block_bytes=512,
         chunk_bytes=32,
     )
