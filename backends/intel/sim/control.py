@@ -50,12 +50,20 @@ def _targets(instruction: Instruction, context: Context) -> list[int]:
     return [context.index_of.get(o.value, -1) for o in instruction.sources if o.kind == "label"]
 
 
-def _branch_step(instruction: Instruction, context: Context) -> Step:
+def _branch_step(instruction: Instruction, context: Context, *, drains: bool = True) -> Step:
     reads = 0
     if instruction.predicate:
         check_flag(instruction, context)
         reads = flag_bits(instruction, context)
-    return Step(instruction, "branch", lambda g: None, reads=reads, control="branch", reads_flag_freely=True)
+    return Step(
+        instruction,
+        "branch",
+        lambda g: None,
+        reads=reads,
+        control="branch",
+        reads_flag_freely=True,
+        drains=drains,
+    )
 
 
 def _go(g: ThreadGroup, targets: Array) -> None:
@@ -73,7 +81,7 @@ def _jump(instruction: Instruction, context: Context) -> Step:
     if not targets:
         raise unsupported(instruction, "jump to a register")
     target = targets[0]
-    step = _branch_step(instruction, context)
+    step = _branch_step(instruction, context, drains=False)
     place, inverted = flag_place(instruction), instruction.predicate == "-"
 
     def run(g: ThreadGroup) -> None:

@@ -9,7 +9,9 @@ what is left is a finding. The rules are those of IGC's SWSB pass and IGA's depe
   of flags by branches;
 - write after write and write after read: where the earlier instruction is out of order or in another pipe;
 - a new use of a token waits for the old one; a control register write is seen by the next instruction that waits A@1;
-- an in-order instruction is done when enough later ones of its pipe have issued (`Platform.distances`).
+- an in-order instruction is done when enough later ones of its pipe have issued (`Platform.distances`);
+- and when a branch of channels (goto, join, if ...) has come by: IGC asks for no distance across one, which in its
+  model takes longer (23 cycles) than any in-order pipe. A jump of the whole thread (jmpi) gets no such credit.
 
 Scores are interned and remember their successors, so that a loop pays for each instruction once.
 """
@@ -116,6 +118,8 @@ class Scoreboard:
         if step.reads | step.writes:
             self._check_pipes(step, pipes, findings)
             self._check_tokens(step, tokens, findings)
+        if step.drains:
+            pipes = [()] * len(PIPES)
         if step.pipe == "*":
             chain = self._set_token(step, tokens, chain, findings)
         elif step.pipe:
