@@ -61,7 +61,6 @@ def _branch_step(instruction: Instruction, context: Context, *, drains: bool = T
         lambda g: None,
         reads=reads,
         control="branch",
-        reads_flag_freely=True,
         drains=drains,
     )
 

@@ -28,6 +28,9 @@ SIZES = {
 }
 
 
+EACH_ROW = -1  #: as vertical stride: every row has an address of its own
+
+
 @attrs.frozen
 class Region:
     """`<vertical; width, horizontal>` in elements; a destination has only the last."""
@@ -201,7 +204,7 @@ def _region(text: str) -> Region:
     """`<v;w,h>`, `<w,h>` (one address per group of w) or a destination's `<h>`."""
     numbers = [int(number) for number in re.findall(r"\d+", text)]
     if len(numbers) == 2:
-        raise Unsupported(f"register region {text} with an address for each row is not simulated")
+        return Region(EACH_ROW, *numbers)
     return Region(*numbers) if len(numbers) == 3 else Region(0, 0, numbers[0])
 
 

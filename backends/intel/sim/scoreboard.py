@@ -5,8 +5,8 @@ last instructions, newest first, that no distance has shown to be done; for each
 that set it and whether their sources may still be read. Distances and waits take away; an instruction that touches
 what is left is a finding. The rules are those of IGC's SWSB pass and IGA's dependency analysis:
 
-- read after write: always, except of accumulators and flags inside one in-order pipe, which hardware interlocks, and
-  of flags by branches;
+- read after write: always, except what hardware interlocks: accumulators inside one in-order pipe, flags of in-order
+  instructions everywhere (IGC gives no distance from a comparison to a predicate or a move of another pipe);
 - write after write and write after read: where the earlier instruction is out of order or in another pipe;
 - a new use of a token waits for the old one; a control register write is seen by the next instruction that waits A@1;
 - an in-order instruction is done when enough later ones of its pipe have issued (`Platform.distances`);
@@ -166,7 +166,7 @@ class Scoreboard:
                 tokens[number] = Token(token.ops, NONE, token.released | token.sources)
 
     def _check_pipes(self, step: Step, pipes: list[tuple[Ops, ...]], findings: list[tuple[str, str]]) -> None:
-        reads = step.reads & ~self.layout.flag_bits if step.reads_flag_freely else step.reads
+        reads = step.reads & ~self.layout.flag_bits
         for letter, queue in zip(PIPES, pipes, strict=True):
             same = letter == step.pipe
             for index in (index for ops in queue for index in ops):

@@ -14,6 +14,7 @@ from convgen.backends.intel.sim.step import Step
 from convgen.backends.sim.arrays import U64, Array, Bools
 
 BANKS = 32
+TAG = np.uint64(0xFFFFFFFF ^ 1 << 28)  #: IGC marks local addresses by bit 28, which the hardware must ignore
 
 
 def places(
@@ -21,6 +22,7 @@ def places(
 ) -> tuple[Array, Bools | None]:
     """Flat places of the accesses and the lanes that stay inside; the others are reported."""
     slm = g.env.slm
+    address = address & TAG
     beyond = address > np.uint64(max(slm.size - size, 0))
     if slm.size < size:
         beyond = np.ones(address.shape, np.bool_)

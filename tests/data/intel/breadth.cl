@@ -14,16 +14,16 @@ kernel void control(global int *out, const global int *in, int n) {
 }
 kernel void atomics(global int *a, global uint *u, global float *f, const global int *in) {
     int i = get_global_id(0), v = in[i];
-    local int s[8];
-    if (get_local_id(0) < 8) s[get_local_id(0)] = 0;
+    local int s[16];
+    if (get_local_id(0) < 16) s[get_local_id(0)] = -5000;
     barrier(CLK_LOCAL_MEM_FENCE);
     atomic_add(&s[v & 7], v);
-    atomic_max(&s[(v >> 3) & 7], v);
+    atomic_max(&s[8 + ((v >> 3) & 7)], v);
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (get_local_id(0) < 8) atomic_add(&a[get_local_id(0)], s[get_local_id(0)]);
+    if (get_local_id(0) < 8) { atomic_add(&a[get_local_id(0)], s[get_local_id(0)]); atomic_max(&a[14], s[8 + get_local_id(0)]); }
     atomic_min(&a[8], v); atomic_max(&a[9], v); atomic_inc(&a[10]); atomic_or(&a[11], v); atomic_xor(&a[12], v);
-    atomic_umax: atomic_max(&u[0], (uint)v); atomic_min(&u[1], (uint)v); atomic_and(&u[2], (uint)v);
-    atomic_cmpxchg(&u[3 + (i & 3)], 0u, (uint)v | 1u);
+    atomic_max(&u[0], (uint)v); atomic_min(&u[1], (uint)v); atomic_and(&u[2], (uint)v);
+    atomic_cmpxchg(&u[3 + (i & 3)], 0u, (uint)(i & 3) + 7u);
     int old = atomic_sub(&a[13], v);
     a[16 + i] = old == 123456789 ? 1 : 2;
 }
@@ -31,7 +31,7 @@ kernel void numbers(global int *out, const global int *in, const global float *f
     int i = get_global_id(0), x = in[i], y = in[i + 1] | 1; float f = fin[i], g = fin[i + 1];
     int o = i * 24;
     out[o] = add_sat(x, y); out[o+1] = (int)sub_sat((uint)x, (uint)y); out[o+2] = mul_hi((uint)x, (uint)y); out[o+3] = hadd(x, y);
-    out[o+4] = rhadd(x, y); out[o+5] = abs_diff(x, y); out[o+6] = x / y; out[o+7] = (uint)x % (uint)y;
+    out[o+4] = rhadd(x, y); out[o+5] = abs_diff(x, y); out[o+6] = x / y; out[o+7] = (uint)(x ^ 85) % (uint)y;
     out[o+8] = ctz(x | 256); out[o+9] = convert_int_sat(f * 1e9f); out[o+10] = convert_uchar_sat(f); out[o+11] = convert_short_sat_rte(g * 1000);
     out[o+12] = as_int(fma(f, g, 1.5f)); out[o+13] = as_int(trunc(f)); out[o+14] = as_int(rint(f)); out[o+15] = as_int(ceil(g));
     out[o+16] = as_int(fmin(f, g)); out[o+17] = as_int(clamp(f, -1.0f, 1.0f)); out[o+18] = isless(f, g) ? 3 : isnan(f) ? 4 : 5; out[o+19] = as_int(copysign(f, g));
