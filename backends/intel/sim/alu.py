@@ -270,7 +270,7 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
         step.writes |= acc
     low = op == "macl" or (op == "mach" and platform.mach_low and "AccWrEn" not in instruction.options)
     slots = slice(0, lanes)
-    implied = attrs.evolve(goal, **_implicit(instruction, context))
+    implied = _implicit(instruction, context)
     size = max(SIZES[o.type] for o in instruction.sources)
     condition = condition_of(instruction, context)
 
@@ -311,14 +311,13 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
     return step
 
 
-def _implicit(instruction: Instruction, context: Context) -> dict[str, object]:
+def _implicit(instruction: Instruction, context: Context) -> Target:
     """acc0 as a destination of 32-bit integers."""
     assert instruction.dst is not None
     operand = attrs.evolve(
         instruction.dst, kind="reg", file="acc", reg=0, sub=0, type="ud", region=_ONE, saturate=False
     )
-    made = target(operand, instruction.exec_size, instruction, context)
-    return {"put": made.put, "bits": made.bits, "type": "ud"}
+    return target(operand, instruction.exec_size, instruction, context)
 
 
 def _select(instruction: Instruction, context: Context) -> Step:

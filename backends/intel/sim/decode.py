@@ -156,7 +156,8 @@ def _instruction(item: dict[str, Any], text: str, size: int) -> Instruction:
     flag = item["freg"]
     predicate = item["pred"]
     message = None
-    dst, sources = None, ()
+    dst: Operand | None = None
+    sources: tuple[Operand, ...] = ()
     indirect = iter(re.findall(r"r\[a0\.\d+(?:,\s*-?\d+)?\](<[^>]*>)", text))
     if op in ("send", "sendc", "sends", "sendsc"):
         message = _message(item)
@@ -251,7 +252,7 @@ def _message(item: dict[str, Any]) -> Message:
     return Message(
         item["subop"],
         _payload(item["dst"]),
-        _payload(first["addr"] if "addr" in first else first),
+        _payload(first.get("addr", first)),
         _payload(second),
         _number(descriptor["value"]) if descriptor["kind"] == "IM" else None,
         _number(extended["value"]) if extended["kind"] == "IM" else None,

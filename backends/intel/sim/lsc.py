@@ -27,7 +27,7 @@ from convgen.backends.intel.sim.slm import load_local, store_local
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import new_store
-from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.arrays import U64, Array, Bools, any_along
 from convgen.backends.sim.global_access import load_lanes, store_lanes
 
 UNITS = ("ugm", "slm", "tgm")
@@ -203,7 +203,7 @@ def element_values(words: Array, bad: Bools | None, memory: int, vector: int, si
     if memory == 8:
         pairs = words.reshape(vector, 2, *words.shape[1:]).astype(np.uint64)
         values = pairs[:, 0] | pairs[:, 1] << np.uint64(32)
-        return values, None if bad is None else bad.reshape(vector, 2, *bad.shape[1:]).any(axis=1)
+        return values, None if bad is None else any_along(bad.reshape(vector, 2, *bad.shape[1:]), 1)
     if memory == 4 or vector == 1:
         return words.astype(f"u{size}"), bad
     raise AssertionError("vectors of narrow elements are refused")
@@ -259,7 +259,7 @@ def _store(access: Access) -> Callable[[ThreadGroup], None]:
         if access.local:
             store_local(g, step, at, access.size, size, values, lanes, bad)
             return
-        refuse(g, access.instruction, None if bad is None else bad.any(axis=0), lanes, "the data that is stored")
+        refuse(g, access.instruction, None if bad is None else any_along(bad, 0), lanes, "the data that is stored")
         ticket = new_store(g)
         store_lanes(g, step, at, access.size, values, lanes, ticket, size)
 

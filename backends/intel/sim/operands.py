@@ -12,7 +12,7 @@ from convgen.backends.intel.sim.decode import SIZES, Instruction, Operand
 from convgen.backends.intel.sim.registers import ACCUMULATORS, byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, any_along
 
 FLOATS = frozenset(("hf", "bf", "f", "df", "vf"))
 #: The view of registers that holds a type.
@@ -31,6 +31,7 @@ VIEWS: Mapping[str, str] = {
     "df": "f8",
 }
 Get = Callable[[ThreadGroup], Array]
+TINY = {"hf": 2.0**-14, "f": 2.0**-126, "df": 2.0**-1022}  #: the least normal numbers
 
 
 def is_signed(type_: str) -> bool:
@@ -65,7 +66,7 @@ def element_bytes(operand: Operand, lanes: int, start: int) -> Array:
 def working(type_: str, raw: Array) -> Array:
     """Register data as numbers of the working types: int64, float32 or float64."""
     if type_ == "bf":
-        return np.asarray(raw, np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
+        return np.asarray(np.asarray(raw, np.uint16).view(ml_dtypes.bfloat16).astype(np.float32))
     if type_ == "hf":
         return raw.astype(np.float32)
     if type_ in ("f", "df"):
@@ -94,11 +95,10 @@ def _flushed(get: Get, type_: str) -> Get:
     bit = {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}.get(type_)
     if bit is None:
         return get
-    smallest = {"df": np.finfo(np.float64), "f": np.finfo(np.float32), "hf": np.finfo(np.float16)}[type_].tiny
 
     def flushed(g: ThreadGroup) -> Array:
         values = get(g)
-        return values if g.control & bit else flush(values, float(smallest))
+        return values if g.control & bit else flush(values, TINY[type_])
 
     return flushed
 
@@ -205,7 +205,7 @@ def _flag_source(operand: Operand, context: Context) -> Source:
     def undefined(g: ThreadGroup) -> Bools | None:
         if not g.flags_dirty:
             return None
-        found: Bools = g.flag_poison[:, first : first + count].any(axis=1, keepdims=True)
+        found = any_along(g.flag_poison[:, first : first + count], 1, keepdims=True)
         return found if found.any() else None
 
     def raw(g: ThreadGroup) -> Array:
@@ -241,7 +241,7 @@ def indirect_places(operand: Operand, lanes: int, instruction: Instruction, g: T
     each = region.width if region is not None and region.vertical < 0 else lanes  # lanes that share an address
     count = -(-lanes // each)
     if g.dirty & g.layout.units(start, 2 * count):
-        bad = g.poison[:, start : start + 2 * count].any(axis=1)
+        bad = any_along(g.poison[:, start : start + 2 * count], 1)
         g.env.reporter.at_first("poison", "the register address is undefined", instruction, g, bad)
     base = g.views["u2"][:, start // 2 : start // 2 + count].astype(np.int64) + operand.value
     within = element_bytes(operand, lanes, 0)
@@ -249,7 +249,7 @@ def indirect_places(operand: Operand, lanes: int, instruction: Instruction, g: T
         within = np.arange(lanes) % each * region.horizontal * operand.size
     places = within[None] + np.repeat(base, each, axis=1)
     limit = g.layout.acc - operand.size
-    bad = ((places < 0) | (places > limit)).any(axis=1)
+    bad = any_along((places < 0) | (places > limit), 1)
     if bad.any():
         g.env.reporter.at_first("register-range", "the register address leaves the register file", instruction, g, bad)
         places = np.clip(places, 0, limit)
@@ -288,7 +288,6 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "uq": (0, 2**63 - 1),
     "q": (-(2**63), 2**63 - 1),
 }
-_TINY = {"hf": 2.0**-14, "f": 2.0**-126, "df": 2.0**-1022}
 
 
 def convert(values: Array, type_: str, control: int, *, saturate: bool) -> Array:
@@ -302,7 +301,7 @@ def convert(values: Array, type_: str, control: int, *, saturate: bool) -> Array
             return np.asarray(values, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
         rounded = values.astype(VIEWS[type_])
         kept = control & {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}[type_]
-        return rounded if kept else flush(rounded, _TINY[type_])
+        return rounded if kept else flush(rounded, TINY[type_])
     low, high = _RANGES[type_]
     if values.dtype.kind == "f":
         whole = np.trunc(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=2.0**64, neginf=-(2.0**64)))

@@ -16,7 +16,7 @@ from convgen.backends.intel.sim.slm import load_local, store_local
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import new_store
-from convgen.backends.sim.arrays import U64
+from convgen.backends.sim.arrays import U64, any_along
 from convgen.backends.sim.global_access import load_lanes, store_lanes
 
 #: Words of 16 bytes by the control field.
@@ -100,7 +100,7 @@ def _run(
             if local:
                 store_local(g, step, at, size, kind.alignment, values, lanes, marks)
                 return
-            refuse(g, instruction, None if bad is None else bad.any(axis=1, keepdims=True), lanes, "the data")
+            refuse(g, instruction, None if bad is None else any_along(bad, 1, keepdims=True), lanes, "the data")
             store_lanes(g, step, at, size, values, lanes, new_store(g), kind.alignment)
             return
         counters[f"{place}_read_bytes"] += g.count * size

@@ -235,5 +235,5 @@ def describe(layout: Layout, byte: int) -> str:
         "cr": (layout.control, 16),
         "sr": (layout.state, 16),
     }
-    name, (start, size) = next((n, area) for n, area in reversed(areas.items()) if byte >= area[0])
+    name, (start, size) = next((n, area) for n, area in reversed(list(areas.items())) if byte >= area[0])
     return f"{name}{(byte - start) // size}"

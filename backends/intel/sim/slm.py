@@ -11,7 +11,7 @@ import numpy as np
 from convgen.backends.intel.sim.gateway import note_local
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
-from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.arrays import U64, Array, Bools, any_along
 
 BANKS = 32
 TAG = np.uint64(0xFFFFFFFF ^ 1 << 28)  #: IGC marks local addresses by bit 28, which the hardware must ignore
@@ -68,7 +68,7 @@ def load_local(
             undefined[:, lanes] = some
     count_conflicts(g, place, size, lanes)
     if undefined is not None and len(undefined) != len(words):
-        undefined = undefined.reshape(len(words), -1, *undefined.shape[1:]).any(axis=1)
+        undefined = any_along(undefined.reshape(len(words), -1, *undefined.shape[1:]), 1)
     return words, undefined
 
 

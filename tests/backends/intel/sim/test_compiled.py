@@ -66,7 +66,7 @@ def mixed() -> Case:
     c, s = rng.integers(-128, 128, n).astype(np.int8), rng.integers(-30000, 30000, n).astype(np.int16)
     i, q = rng.integers(-(2**31), 2**31, n).astype(I32), rng.integers(-(2**60), 2**60, n)
     h, f = rng.normal(size=n).astype(np.float16), (rng.random(n) * 100).astype(np.float32)
-    given = {"c": c, "s": s, "i": i, "q": q, "h": h, "f": f}
+    given: dict[str, Array] = {"c": c, "s": s, "i": i, "q": q, "h": h, "f": f}
     wide = i.astype(I64)
     ones = np.array([value.bit_count() for value in bits(i)])
     zeros = np.array([32 - value.bit_length() for value in bits(i)])
@@ -75,7 +75,7 @@ def mixed() -> Case:
     i_out = (ones + zeros * (wide * 12345 >> 32) + turned + chosen).astype(I32)
     third, tiny = np.float32(1 / 3), np.float32(0.001)
     f_out = np.sqrt(f) + f * third + np.floor(f) + f + i_out.astype(np.float32)
-    wanted = {
+    wanted: dict[str, Array] = {
         "c": (c.astype(int) * 3 + s).astype(np.int8),
         "s": (np.trunc(s / 7).astype(int) + np.fmod(wide, 13)).astype(np.int16),
         "q": q * wide + (q >> 3) - np.arange(n),
@@ -94,7 +94,7 @@ def matrix(columns: int) -> Callable[[], Case]:
         tiles = np.ascontiguousarray(a.reshape(4, 8, depth // 16, 16).transpose(0, 2, 1, 3))
         pairs = np.ascontiguousarray(b.reshape(depth // 2, 2, columns).transpose(0, 2, 1))
         product = a.astype(np.float32) @ b.astype(np.float32)
-        buffers = {"a": tiles, "b": pairs, "c": np.zeros((32, columns), np.float32)}
+        buffers: dict[str, Array] = {"a": tiles, "b": pairs, "c": np.zeros((32, columns), np.float32)}
         return Case(("a", "b", "c", i32(depth)), buffers, {"c": product}, items=columns)
 
     return case
@@ -140,7 +140,7 @@ def atomics() -> Case:
     unsigned = v.view(U32)
     wanted_u[0], wanted_u[1], wanted_u[2] = unsigned.max(), unsigned.min(), np.bitwise_and.reduce(unsigned)
     wanted_u[3:] = np.arange(7, 11)
-    buffers = {"a": a, "u": u, "f": np.zeros(4, np.float32), "i": v}
+    buffers: dict[str, Array] = {"a": a, "u": u, "f": np.zeros(4, np.float32), "i": v}
     return Case(("a", "u", "f", "i"), buffers, {"a": wanted_a, "u": wanted_u})
 
 
@@ -174,7 +174,7 @@ def numbers() -> Case:
         clip(np.trunc((g * np.float32(1e9)).astype(np.float64)), -(2**31), 2**31 - 1).astype(I64),
         clip(np.trunc(f64), 0, 255).astype(I64),
         clip(np.rint((h * np.float32(1000)).astype(np.float64)), -32768, 32767).astype(I64),
-        raw((f64 * h + 1.5)),
+        raw(f64 * h + 1.5),
         raw(np.trunc(g)),
         raw(np.rint(g)),
         raw(np.ceil(h)),
@@ -210,7 +210,7 @@ def longs() -> Case:
         (x & y) ^ ~x,
         turned + y.astype(I32),
     ]
-    buffers = {"o": np.zeros((n, 10), I64), "i": data}
+    buffers: dict[str, Array] = {"o": np.zeros((n, 10), I64), "i": data}
     return Case(("o", "i"), buffers, {"o": np.stack(columns, axis=1)})
 
 
@@ -218,8 +218,8 @@ def chars() -> Case:
     rng, n = random(), 256
     c, u = rng.integers(-128, 128, (n, 4)).astype(np.int8), rng.integers(0, 256, (n, 4)).astype(np.uint8)
     s = rng.integers(-(2**15), 2**15, (n, 2)).astype(np.int16)
-    buffers = {"c": c.copy(), "u": u.copy(), "s": s.copy()}
-    wanted = {
+    buffers: dict[str, Array] = {"c": c.copy(), "u": u.copy(), "s": s.copy()}
+    wanted: dict[str, Array] = {
         "c": np.clip(c.astype(int) + np.minimum(u, 127), -128, 127).astype(np.int8),
         "u": (u.astype(int) * 3 + c).astype(np.uint8),
         "s": (np.maximum(s, u[:, :2].astype(np.int16)).astype(int) - c[:, 2:3]).astype(np.int16),
@@ -234,8 +234,8 @@ def memory() -> Case:
     byte, short = rng.integers(0, 256, n).astype(np.uint8), rng.integers(0, 2**16, (n, 2)).astype(np.uint16)
     shorts = short.copy()
     shorts[:, 1] = short[:, 0] * np.uint16(5)
-    wanted = {"o": data[:n] * 2 + eight[:, [7, 3, 1, 0]], "b": byte + np.uint8(1), "s": shorts}
-    buffers = {"o": np.zeros((n, 4), np.float32), "i": data, "b": byte.copy(), "s": short.copy()}
+    wanted: dict[str, Array] = {"o": data[:n] * 2 + eight[:, [7, 3, 1, 0]], "b": byte + np.uint8(1), "s": shorts}
+    buffers: dict[str, Array] = {"o": np.zeros((n, 4), np.float32), "i": data, "b": byte.copy(), "s": short.copy()}
     return Case(("o", "i", "b", "s"), buffers, wanted)
 
 
@@ -253,7 +253,7 @@ def exchange() -> Case:
     n, lane = 64, np.arange(64)
     data = random().integers(-99, 99, (4, 4, n)).astype(np.float32)  # round, group, lane
     wanted = sum(data[r][:, (lane + 17) % n] * (r + 1) - data[r][:, n - 1 - lane] for r in range(4))
-    buffers = {"o": np.zeros((4, n), np.float32), "i": data}
+    buffers: dict[str, Array] = {"o": np.zeros((4, n), np.float32), "i": data}
     return Case(("o", "i", i32(0)), buffers, {"o": np.asarray(wanted)}, slm=4 * n)
 
 
