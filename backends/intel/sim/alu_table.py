@@ -108,18 +108,6 @@ def boolean(table: int) -> Function:
     return function
 
 
-def quotient(a: Array, b: Array) -> Array:
-    """Toward zero; all ones where the divisor is 0."""
-    safe = np.where(b == 0, 1, b)
-    whole = np.abs(a) // np.abs(safe)
-    return np.where(b == 0, -1, np.where((a < 0) != (b < 0), -whole, whole))
-
-
-def remainder(a: Array, b: Array) -> Array:
-    """What `quotient` leaves; all ones where the divisor is 0."""
-    return np.where(b == 0, -1, a - quotient(a, b) * b)
-
-
 def dot4(signs: tuple[bool, bool]) -> Function:
     """dp4a: the accumulator and the sum of four products of bytes."""
 
@@ -183,12 +171,7 @@ MATH: Mapping[str, Function] = {
     "rsqt": _wide(lambda a: 1.0 / np.sqrt(a)),
     "sin": _wide(np.sin),
     "cos": _wide(np.cos),
-    "fdiv": lambda a, b: a.astype(np.float64) / b,
-    "pow": lambda a, b: np.abs(a).astype(np.float64) ** b,
-    "iqot": quotient,
-    "irem": remainder,
 }
-INTEGER_MATH = frozenset(("iqot", "irem"))
 COMPARE: Mapping[str, Function] = {
     "eq": np.equal,
     "ze": np.equal,

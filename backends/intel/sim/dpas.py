@@ -102,8 +102,7 @@ def _shape(instruction: Instruction, context: Context, *, fused: bool) -> Shape:
     dst, (c, b, a) = instruction.dst, instruction.sources
     assert dst is not None
     if int(depth) != DEPTH:
-        context.fault("dpas", f"systolic depth {depth}; the hardware has {DEPTH}")
-        raise unsupported(instruction, f"systolic depth {depth}")
+        context.fault("dpas", f"systolic depth {depth}, which cannot be; the hardware has {DEPTH}")
     for operand in (a, b):
         if operand.type not in BITS:
             raise unsupported(instruction, f"dpas on {operand.type}")

@@ -52,10 +52,12 @@ class Source:
     marks: Callable[[ThreadGroup], Array | None] | None = None  #: its poison, byte by byte
 
 
-def element_bytes(operand: Operand, lanes: int, start: int) -> Array:
+def element_bytes(operand: Operand, lanes: int, start: int, *, destination: bool = False) -> Array:
     """The byte offset of each lane's element."""
     region = operand.region
     lane = np.arange(lanes)
+    if destination:
+        return start + lane * (1 if region is None else region.horizontal) * operand.size
     if region is None:
         return start + lane * operand.size
     width = max(region.width, 1)
