@@ -82,6 +82,8 @@ _FAMILIES: dict[str, str] = {
 _READERS: dict[str, str] = {
     ".s": "convgen.backends.amdgpu.analyze",
     ".hsaco": "convgen.backends.amdgpu.analyze",
+    ".asm": "convgen.backends.intel.analyze",
+    ".zebin": "convgen.backends.intel.analyze",
 }
 
 

@@ -15,7 +15,7 @@ from convgen.ir.error import UserError
 from convgen.problem import Conv
 from tests.strategies import FIXED, Case, cases, problems
 
-TARGETS = ("gfx90a", "gfx942", "gfx950")
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
 
 FEW = settings(FIXED, max_examples=12)
 MANY = settings(FEW, max_examples=200)
