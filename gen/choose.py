@@ -30,6 +30,7 @@ _MESSAGE_CLOCKS = 16  #: issue of one load with its mask and its share of the LD
 _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times that, where chunks or elements find their own place along K
 _BARRIER_CLOCKS = 40  #: what a barrier costs beyond the instructions around it
 _LATENCY_CLOCKS = 800  #: from a global load to its data
+_MOST_IN_VECTORS = 64  #: accumulators of a lane that leave enough vector registers to the rest
 _OTHER_REGISTERS = 40  #: addresses, masks and temporaries of a lane
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
 _STREAM_BYTES_PER_CLOCK = 8  #: of one unit, from and to memory
@@ -133,14 +134,18 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
             continue
         if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
             continue
-        work = _work(shape, (m, n, k), (wm, wn), atom, facts)
-        bank = "v" if work.accumulators <= 64 else "a"
-        for taps in modes:
-            blocks = _blocks(shape, taps, k, elem, facts)
-            slices = _slices(shape, (m, n), blocks, facts)
-            for slots in (2, 3, 1):
+        for subtiles in facts.core.subtiles:
+            if m % (wm * atom.cols * subtiles):
+                continue
+            work = _work(shape, (m, n, k), (wm, wn), subtiles, atom, facts)
+            bank = "v" if work.accumulators <= _MOST_IN_VECTORS or not facts.accumulators else "a"
+            if bank == "v" and work.registers > facts.registers:
+                continue
+            for taps, slots in product(modes, (2, 3, 1)):
                 if work.slot_bytes * slots <= facts.shared_bytes:
-                    config = Config((m, n, k), (wm, wn), mma, slots, taps, bank, slices, moved)
+                    blocks = _blocks(shape, taps, k, elem, facts)
+                    slices = _slices(shape, (m, n), blocks, facts)
+                    config = Config((m, n, k), (wm, wn), mma, slots, taps, bank, slices, moved, subtiles)
                     yield Candidate(_score(shape, config, work, -(-blocks // slices), atom, facts), config)
 
 
@@ -172,7 +177,7 @@ class _Work:
 
 
 def _work(
-    shape: _Shape, tile: tuple[int, int, int], waves: tuple[int, int], atom: MmaAtom, facts: TargetFacts
+    shape: _Shape, tile: tuple[int, int, int], waves: tuple[int, int], subtiles: int, atom: MmaAtom, facts: TargetFacts
 ) -> _Work:
     (m, n, k), (waves_m, waves_n), elem = tile, waves, atom.ab.bytes
     count, lanes = waves_m * waves_n, facts.subgroup_size
@@ -180,7 +185,8 @@ def _work(
     copied = (m + n) * k * elem
     loads = sum(load.messages(rows, k, lanes * count, elem) for load, rows in ((shape.load_m, m), (shape.load_n, n)))
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
-    fragments = 2 * (m // waves_m + n // waves_n) * k * elem // (4 * lanes)
+    rows = m // (waves_m * subtiles * atom.spans) + n // waves_n
+    fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
     return _Work(
         matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 * atom.spans / simds,
         shared=((n * waves_m + m * waves_n // atom.spans) * k * elem + copied) / facts.core.shared_rate,
@@ -199,7 +205,9 @@ def _score(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaA
     tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1]) * config.slices
     a_unit = -(-tiles // facts.compute_units)
     granule = facts.core.register_granule
-    by_registers = facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.waves
+    by_registers = (
+        facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.waves
+    )
     residents = min(facts.shared_bytes // (work.slot_bytes * config.slots), by_registers)
     together = max(1, min(a_unit, residents))
     # Blocks follow one another no faster than loads return: as many as there are slots are in flight.

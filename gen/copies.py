@@ -15,11 +15,10 @@ import attrs
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
-from convgen.ir.layout import Block
-from convgen.ir.memory import View
+from convgen.ir.memory import MemoryDigit, View
 from convgen.passes.linear import LinearView, linearize
 
-Blocks = tuple[Block, ...]  #: of a shared tile: the digits of (row, K), innermost first
+Memory = tuple[MemoryDigit, ...]  #: of a shared tile: the digits of (row, K), innermost first
 
 _WORD_BYTES = 4
 
@@ -35,11 +34,11 @@ class Split:
     message: int
 
 
-def split_copy(view: View, blocks: Blocks, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
-    """The split of the copy of a rows x cols tile whose memory is `blocks`; DoesNotFit where it is not even."""
+def split_copy(view: View, memory: Memory, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
+    """The split of the copy of a rows x cols tile whose digits are `memory`; DoesNotFit where it is not even."""
     linear = linearize(view)
     split = _split_along_k if _runs_along(linear) == K else _split_along_rows
-    return split(linear, blocks, rows, cols, facts, subgroups)
+    return split(linear, memory, rows, cols, facts, subgroups)
 
 
 def message_elems(view: View, chunk_bytes: int, along: int = K) -> int:
@@ -75,8 +74,8 @@ def divide(what: str, total: int, part: int) -> int:
     return count
 
 
-def _split_along_k(view: LinearView, blocks: Blocks, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
-    """A lane takes whole chunks along K; neighbouring lanes go along the row, or down the rows where blocks want it."""
+def _split_along_k(view: LinearView, memory: Memory, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
+    """A lane takes whole chunks along K; neighbouring lanes go along the row, down the rows for block messages."""
     lanes = facts.subgroup_size
     chunk, across = _chunks(rows, cols, view.memory.elem.bytes, facts, subgroups)
     down = lanes // across
@@ -85,19 +84,16 @@ def _split_along_k(view: LinearView, blocks: Blocks, rows: int, cols: int, facts
     waves_across = subgroups // waves_down
     rounds_across = divide("chunks copied a round", chunks, waves_across)
     rounds_down = divide("rows copied a round", rows, down * waves_down)
-    loaded = Fragment(
-        ("row", "k"),
-        (
-            Digit("k", chunk, Space.REGISTER, 1),
-            Digit("k", across, Space.LANE, 1),
-            Digit("k", waves_across, Space.SUBGROUP, waves_down),
-            Digit("k", rounds_across, Space.REGISTER, chunk),
-            Digit("row", down, Space.LANE, across),
-            Digit("row", waves_down, Space.SUBGROUP, 1),
-            Digit("row", rounds_down, Space.REGISTER, chunk * rounds_across),
-        ),
+    loaded = _share(
+        Digit("k", chunk, Space.REGISTER, 1),
+        Digit("k", across, Space.LANE, 1),
+        Digit("k", waves_across, Space.SUBGROUP, waves_down),
+        Digit("k", rounds_across, Space.REGISTER, chunk),
+        Digit("row", down, Space.LANE, across),
+        Digit("row", waves_down, Space.SUBGROUP, 1),
+        Digit("row", rounds_down, Space.REGISTER, chunk * rounds_across),
     )
-    return Split(loaded, in_memory_order(loaded, blocks), _message(view, chunk))
+    return Split(loaded, in_memory_order(loaded, memory), _message(view, chunk))
 
 
 def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> tuple[int, int]:
@@ -126,10 +122,10 @@ def comes_out_even(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, su
     return rows * cols % (chunk * facts.subgroup_size * subgroups) == 0 and rows % (facts.subgroup_size // across) == 0
 
 
-def in_memory_order(loaded: Fragment, blocks: Blocks) -> Fragment:
+def in_memory_order(loaded: Fragment, memory: Memory) -> Fragment:
     """The same elements with the registers of a lane in the order of the shared tile's memory."""
     factors = [
-        (_memory_stride(blocks, ROWS if d.dim == "row" else K, scale), n, size)
+        (_memory_stride(memory, ROWS if d.dim == "row" else K, scale), n, size)
         for n, d, at in _placed(loaded)
         if d.space is Space.REGISTER
         for scale, size in _factors(at, d.size)
@@ -141,16 +137,22 @@ def in_memory_order(loaded: Fragment, blocks: Blocks) -> Fragment:
         stride *= size
     digits: list[Digit] = []
     for n, d, _ in _placed(loaded):
-        if d.space is not Space.REGISTER:
-            digits.append(d)
-            continue
-        for size, at in strides.get(n, ()):
-            last = digits[-1] if digits else None
-            if last and last.dim == d.dim and last.space is d.space and last.stride * last.size == at:
-                digits[-1] = attrs.evolve(last, size=last.size * size)
-            else:
-                digits.append(Digit(d.dim, size, d.space, at))
-    return Fragment(loaded.dims, tuple(digits))
+        own = d.space is Space.REGISTER
+        digits += [Digit(d.dim, size, d.space, at) for size, at in strides.get(n, ())] if own else [d]
+    return _share(*digits)
+
+
+def _share(*digits: Digit) -> Fragment:
+    """What each lane holds of a tile, without digits of one position, register digits that run on as one."""
+    out: list[Digit] = []
+    for d in (d for d in digits if d.size > 1):
+        last = out[-1] if out else None
+        runs_on = last and d.space is Space.REGISTER and (last.dim, last.space) == (d.dim, d.space)
+        if last and runs_on and last.stride * last.size == d.stride:
+            out[-1] = attrs.evolve(last, size=last.size * d.size)
+        else:
+            out.append(d)
+    return Fragment(("row", "k"), tuple(out))
 
 
 def _placed(layout: Fragment) -> Iterator[tuple[int, Digit, int]]:
@@ -171,9 +173,9 @@ def _factors(scale: int, size: int) -> Iterator[tuple[int, int]]:
         scale, size = scale * prime, size // prime
 
 
-def _memory_stride(blocks: Blocks, dim: int, scale: int) -> int:
+def _memory_stride(memory: Memory, dim: int, scale: int) -> int:
     """Elements from one position along a dim to the one `scale` further on."""
-    for b in (b for b in blocks if b.dim == dim):
+    for b in (b for b in memory if b.dim == dim):
         if scale < b.size:
             return scale * b.stride
         scale //= b.size
@@ -186,7 +188,7 @@ def rows_at_once(widest: int, share: int, elem_bytes: int, chunk_bytes: int) -> 
 
 
 def _split_along_rows(
-    view: LinearView, blocks: Blocks, rows: int, cols: int, facts: TargetFacts, subgroups: int
+    view: LinearView, memory: Memory, rows: int, cols: int, facts: TargetFacts, subgroups: int
 ) -> Split:
     """A lane takes blocks of `run` rows by `chunk` of K, neighbouring lanes go down the rows."""
     lanes = facts.subgroup_size
@@ -204,17 +206,14 @@ def _split_along_rows(
     rounds_across = chunks // waves_across
     rounds_down = divide("rows copied a round", rows, run * down * waves_down)
 
-    loaded = Fragment(
-        ("row", "k"),
-        (
-            Digit("k", chunk, Space.REGISTER, run),
-            Digit("k", across, Space.LANE, down),
-            Digit("k", waves_across, Space.SUBGROUP, 1),
-            Digit("k", rounds_across, Space.REGISTER, run * chunk),
-            Digit("row", run, Space.REGISTER, 1),
-            Digit("row", down, Space.LANE, 1),
-            Digit("row", waves_down, Space.SUBGROUP, waves_across),
-            Digit("row", rounds_down, Space.REGISTER, run * chunk * rounds_across),
-        ),
+    loaded = _share(
+        Digit("k", chunk, Space.REGISTER, run),
+        Digit("k", across, Space.LANE, down),
+        Digit("k", waves_across, Space.SUBGROUP, 1),
+        Digit("k", rounds_across, Space.REGISTER, run * chunk),
+        Digit("row", run, Space.REGISTER, 1),
+        Digit("row", down, Space.LANE, 1),
+        Digit("row", waves_down, Space.SUBGROUP, waves_across),
+        Digit("row", rounds_down, Space.REGISTER, run * chunk * rounds_across),
     )
-    return Split(loaded, in_memory_order(loaded, blocks), run)
+    return Split(loaded, in_memory_order(loaded, memory), run)

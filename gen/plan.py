@@ -16,8 +16,7 @@ from convgen.copies import Split, divide, split_copy
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Fragment
-from convgen.ir.layout import Block
-from convgen.ir.memory import COL, ROW, Shared, Swizzle, View, row_major
+from convgen.ir.memory import COL, ROW, MemoryDigit, Shared, Swizzle, View, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.types import Type, scalar
 from convgen.matmul import Problem
@@ -66,7 +65,6 @@ class Operand:
     view: View
     tile: Shared
     copy: Split
-    fragment: Fragment
 
 
 @attrs.frozen
@@ -157,12 +155,13 @@ def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
     return MmaTile(
         atom,
         divide("tile N over waves x rows", tile_n, waves_along_n * atom.rows),
-        divide("tile M over waves x cols", tile_m, waves_m * atom.cols),
+        divide("tile M over waves x cols x subtiles", tile_m, waves_m * atom.cols * config.subtiles),
         steps,
         pack if steps % pack == 0 else 1,
         waves_along_n,
         waves_m,
         config.acc,
+        config.subtiles,
     )
 
 
@@ -184,29 +183,29 @@ def _part(product: Product, mma: MmaTile, config: Config, facts: TargetFacts) ->
 
 def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
     elem, cols = view.memory.elem, config.tile[2]
-    blocks = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
-    copy = split_copy(view, blocks, rows, cols, facts, config.waves[0] * config.waves[1])
+    digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
+    copy = split_copy(view, digits, rows, cols, facts, config.waves[0] * config.waves[1])
     chunk = facts.chunk_bytes
     swizzle = Swizzle() if facts.block_bytes else find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
-    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, blocks, config.slots, swizzle, chunk)
-    return Operand(view, tile, copy, fragment)
+    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
+    return Operand(view, tile, copy)
 
 
-def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> tuple[Block, ...]:
+def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> tuple[MemoryDigit, ...]:
     """The shared tile in the order of the registers that hold it: blocks of memory then are runs of registers."""
     row, _ = fragment.dims
-    digits = fragment.image(facts.subgroup_size, elem.bytes)
-    return tuple(Block(ROW if dim == row else COL, size, stride) for dim, size, stride in digits)
+    image = fragment.image(facts.subgroup_size, elem.bytes)
+    return tuple(MemoryDigit(ROW if dim == row else COL, size, stride) for dim, size, stride in image)
 
 
 def accumulator_registers(plan: Plan) -> int:
-    return plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
+    return plan.mma.parts * plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
 
 
 def _estimate_registers(plan: Plan, part: Part) -> int:
     """Vector registers a lane: accumulators, fragments of a K block, copies in flight, addresses, a margin."""
     mma, elem = plan.mma, plan.mma.atom.ab.bytes
-    sets = 2 if plan.config.slots > 1 else 1  # one is read while the other multiplies
+    sets = plan.facts.core.fragment_sets if plan.config.slots > 1 else 1  # one is read while the other multiplies
     fragments = sets * (mma.a.registers + mma.b.registers) * elem // 4
     copies = 0
     for copy in (part.of_n.copy, part.of_m.copy):

@@ -131,8 +131,8 @@ class KernelBuilder:
         chunk: int = 16,
     ) -> Shared:
         """A shared tile; rows `pitch` bytes apart, without gaps if None."""
-        blocks = row_major(rows, cols, None if pitch is None else pitch // elem.bytes)
-        self.tiles.append(tile := Shared(name, elem, rows, cols, blocks, slots, swizzle or Swizzle(), chunk))
+        digits = row_major(rows, cols, None if pitch is None else pitch // elem.bytes)
+        self.tiles.append(tile := Shared(name, elem, rows, cols, digits, slots, swizzle or Swizzle(), chunk))
         return tile
 
     # ------------------------------------------------------------ statements

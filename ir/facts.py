@@ -25,6 +25,8 @@ class Core:
     shared_rate: int  #: bytes a clock
     global_rate: int  #: bytes a clock
     grids: tuple[tuple[int, int], ...]  #: how many subgroups along M and N are worth a try
+    subtiles: tuple[int, ...] = (1,)  #: into how many parts of M a subgroup's tile is worth being cut
+    fragment_sets: int = 2  #: live at once where the next fragments are read ahead: two if loads move among products
 
 
 @attrs.frozen(cache_hash=True)
@@ -52,6 +54,7 @@ class TargetFacts:
     conversions: tuple[str, ...] = ()
     #: Global messages take one 64-bit address a lane and a mask, instead of offsets into a surface with bounds.
     flat: bool = False
+    split_barriers: bool = False  #: arriving at a barrier and waiting for the others are two instructions
     #: Greatest block message, bytes: a subgroup's registers as they stand, at one address; 0 if there are none.
     block_bytes: int = 0
     #: What a lane brings into shared memory in one write, and reads as one part of a fragment.

@@ -235,6 +235,8 @@ class _Subgroup:
                 with _located(node):
                     if self.ev(cond).uniform("a loop's exit"):
                         return tuple(map(self.ev.bound, values))
+            case s.Arrive():
+                pass  # the verifier holds shared memory untouched until the wait
             case s.Barrier():
                 yield Stop.BARRIER
             case s.Let(_, x.Mma(op=op) as product) if op.atom.spans > 1:

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from convgen.ir.error import UserError
-from convgen.ir.layout import Block, Layout
+from convgen.ir.layout import Layout
 from convgen.ir.node import Node, node
 from convgen.ir.types import Type
 
@@ -39,16 +39,25 @@ class Swizzle:
         return chunk ^ ((row >> self.shift if self.shift else row) & self.mask)
 
 
-def row_major(rows: int, cols: int, pitch: int | None = None) -> tuple[Block, ...]:
-    """The blocks of a tile whose rows stand `pitch` elements apart, side by side if None."""
-    return Block(COL, cols, 1), Block(ROW, rows, cols if pitch is None else pitch)
+@attrs.frozen(cache_hash=True)
+class MemoryDigit:
+    """One digit of a tile's row or column: `size` positions, `stride` elements apart in memory."""
+
+    dim: int
+    size: int
+    stride: int
+
+
+def row_major(rows: int, cols: int, pitch: int | None = None) -> tuple[MemoryDigit, ...]:
+    """The digits of a tile whose rows stand `pitch` elements apart, side by side if None."""
+    return MemoryDigit(COL, cols, 1), MemoryDigit(ROW, rows, cols if pitch is None else pitch)
 
 
 @node
 class Shared(Node):
     """`slots` copies of a rows x cols tile in shared memory.
 
-    `blocks` are the digits of (row, col), innermost first, with their strides in elements. In a row-major tile, chunks
+    `digits` are those of (row, col), innermost first. In a row-major tile, chunks
     of a row may be swizzled; `chunk` is the unit of that in bytes (16: one ds_read_b128).
     """
 
@@ -56,24 +65,24 @@ class Shared(Node):
     elem: Type
     rows: int
     cols: int
-    blocks: tuple[Block, ...]
+    digits: tuple[MemoryDigit, ...]
     slots: int
     swizzle: Swizzle
     chunk: int
 
     def infer(self) -> None:
-        shape = tuple(math.prod(b.size for b in self.blocks if b.dim == dim) for dim in (ROW, COL))
+        shape = tuple(math.prod(b.size for b in self.digits if b.dim == dim) for dim in (ROW, COL))
         chunks, rest = divmod(self.cols * self.elem.bytes, self.chunk)
-        swizzled = self.swizzle.mask and (rest or self.swizzle.mask >= chunks or len(self.blocks) > 2)
-        inner = [(b.stride, b.size * b.stride) for b in sorted(self.blocks, key=lambda b: b.stride) if b.size > 1]
+        swizzled = self.swizzle.mask and (rest or self.swizzle.mask >= chunks or len(self.digits) > 2)
+        inner = [(b.stride, b.size * b.stride) for b in sorted(self.digits, key=lambda b: b.stride) if b.size > 1]
         overlap = any(end > start for (_, end), (start, _) in pairwise(inner))
         if shape != (self.rows, self.cols) or swizzled or overlap:
-            what = ", ".join(f"{'row' if b.dim == ROW else 'col'} {b.size} at {b.stride}" for b in self.blocks)
-            raise UserError(f"shared tile {self.name} of {self.rows} x {self.cols}: blocks {what}, {self.swizzle}")
+            what = ", ".join(f"{'row' if b.dim == ROW else 'col'} {b.size} at {b.stride}" for b in self.digits)
+            raise UserError(f"shared tile {self.name} of {self.rows} x {self.cols}: digits {what}, {self.swizzle}")
 
     @property
     def slot_bytes(self) -> int:
-        return max(b.size * b.stride for b in self.blocks) * self.elem.bytes
+        return max(b.size * b.stride for b in self.digits) * self.elem.bytes
 
     @property
     def bytes(self) -> int:
@@ -87,7 +96,7 @@ class Shared(Node):
         place: Any = 0
         left = {ROW: row, COL: col}
         scale = {ROW: 1, COL: 1}
-        for b in self.blocks:
+        for b in self.digits:
             scaled = left[b.dim] if scale[b.dim] == 1 else left[b.dim] // scale[b.dim]
             scale[b.dim] *= b.size
             outermost = scale[b.dim] == (self.rows, self.cols)[b.dim]

@@ -114,6 +114,21 @@ class Barrier(Stmt):
     site: Site
 
 
+@node
+class Arrive(Stmt):
+    """The first half of a barrier: this subgroup's accesses to shared memory before it are done.
+
+    The next statement of its block that concerns shared memory is its `Wait`.
+    """
+
+    site: Site
+
+
+@node
+class Wait(Barrier):
+    """The second half of a barrier: all subgroups have arrived."""
+
+
 # ---------------------------------------------------------------- tile level
 
 

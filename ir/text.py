@@ -280,6 +280,8 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Printer, Any], str]] = {
     s.Let: lambda p, n: f"{p.binder(n.var)} = {p.expr(n.value)}",
     s.ExitIf: lambda p, n: f"exit_if {p.expr(n.cond)}" + (f" with {p.exprs(n.values)}" if n.values else ""),
     s.Barrier: lambda p, n: "barrier",
+    s.Arrive: lambda p, n: "arrive",
+    s.Wait: lambda p, n: "wait",
     s.LoadView: lambda p, n: f"{p.binder(n.var)} = load {p.at(n)} as {n.layout}",
     s.StoreView: lambda p, n: f"store {p.at(n)} = {p.expr(n.value)} as {n.layout}",
     s.AddView: lambda p, n: f"add {p.at(n)} += {p.expr(n.value)} as {n.layout}",
@@ -316,9 +318,9 @@ def _tile(t: Shared) -> str:
 
 def _order(t: Shared) -> str:
     """How a tile's elements follow one another, innermost digit first."""
-    if t.blocks[:-1] == row_major(t.rows, t.cols)[:-1]:
-        return f"pitch {t.blocks[-1].stride * t.elem.bytes}"
-    return "order " + " ".join(f"{'row' if b.dim == ROW else 'col'}{b.size}@{b.stride}" for b in t.blocks)
+    if t.digits[:-1] == row_major(t.rows, t.cols)[:-1]:
+        return f"pitch {t.digits[-1].stride * t.elem.bytes}"
+    return "order " + " ".join(f"{'row' if b.dim == ROW else 'col'}{b.size}@{b.stride}" for b in t.digits)
 
 
 def _view(v: View) -> str:

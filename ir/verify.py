@@ -24,6 +24,7 @@ from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, s
 from convgen.ir.uniform import Uniformity, varying
 
 Level = Literal["tile", "message"]
+_SHARED = (s.Copy, s.LoadShared, s.StoreShared, s.SharedRead, s.SharedWrite)
 MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: what one message may move for a lane
 
 TILE_STATEMENTS = (s.LoadView, s.StoreView, s.Copy, s.LoadShared, s.StoreShared)
@@ -93,6 +94,7 @@ class Checker:
         self.sites: dict[int, None] = {}
         self.loops: list[s.For] = []
         self.met: Counter[Stmt] = Counter()
+        self.arrived = False  # at a barrier, and has not waited
 
     def require(self, node: Stmt, complaint: str | None) -> None:
         """VerifyError at `node` if there is a complaint."""
@@ -120,7 +122,7 @@ class Checker:
                 return self.sequence(node)
         self.met[node] += 1
         self.expressions(node, _operands(node))
-        for rule in (_belongs, _site, *_STATEMENTS.get(type(node), ())):
+        for rule in (_belongs, _site, _halves, *_STATEMENTS.get(type(node), ())):
             self.require(node, rule(self, node))
         match node:
             case s.For():
@@ -218,6 +220,15 @@ def _site(c: Checker, n: Any) -> str | None:
         return f"site {number} stands at two places"
     c.sites[number] = None
     return None
+
+
+def _halves(c: Checker, n: Stmt) -> str | None:
+    """Between arriving at a barrier and waiting there is nothing of shared memory, nor a change of block."""
+    begun, c.arrived = c.arrived, isinstance(n, s.Arrive) or (c.arrived and not isinstance(n, s.Wait))
+    if isinstance(n, s.Wait):
+        return None if begun else "a wait at a barrier without an arrival"
+    concerned = isinstance(n, (*_SHARED, s.Barrier, s.Arrive, s.For, s.If, s.ExitIf))
+    return f"{type(n).__name__} between arrival and wait at a barrier" if begun and concerned else None
 
 
 def _uniform(*fields: str) -> Rule:

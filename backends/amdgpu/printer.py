@@ -100,7 +100,7 @@ def lds_map(kernel: Kernel) -> Iterator[str]:
     for t in kernel.shared:
         base = kernel.shared_base(t)
         swizzle = f", chunk ^ (row >> {t.swizzle.shift} & {t.swizzle.mask})" if t.swizzle.mask else ""
-        shape = f"{t.slots} x {t.rows} x {t.cols} {t.elem}, row pitch {t.blocks[-1].stride * t.elem.bytes}{swizzle}"
+        shape = f"{t.slots} x {t.rows} x {t.cols} {t.elem}, row pitch {t.digits[-1].stride * t.elem.bytes}{swizzle}"
         yield f"{base:#07x}..{base + t.bytes:#07x}  {t.name}: {shape}"
 
 

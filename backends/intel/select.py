@@ -168,6 +168,10 @@ class _Selector(Selector):
         self.out.emit("jump", target=target)
 
     def _barrier(self, s: st.Barrier) -> None:
+        self._arrive(s)
+        self._wait(s)
+
+    def _arrive(self, s: st.Barrier | st.Arrive) -> None:
         """What this thread wrote to local memory is visible before it signals."""
         if self.barrier is None:
             return
@@ -176,7 +180,10 @@ class _Selector(Selector):
         out.emit("fence", (fenced,), (self.payload,), comment=s.site.stage)
         out.emit("mov", (Null("ud"),), (region(fenced, "ud"),), lanes=8, comment="fence done")
         out.emit("signal", (), (self.barrier,))
-        out.emit("wait")
+
+    def _wait(self, s: st.Barrier) -> None:
+        if self.barrier is not None:
+            self.out.emit("wait")
 
     # ------------------------------------------------------------ global memory
 

@@ -128,8 +128,9 @@ def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> Tar
         shared_write=phases,
         fused=frozenset(),
         atoms=tuple(_atoms(g)),
-        core=Core(engines, 1024, 128, 128, 64, _GRIDS),
+        core=Core(engines, 1024, 128, 128, 64, _GRIDS, (1, 2, 4), 1),
         flat=True,
+        split_barriers=True,
         block_bytes=512,
         chunk_bytes=32,
     )

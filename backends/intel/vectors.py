@@ -177,6 +177,10 @@ class Vectors:
             at, part = divmod(n * of.elem.bits, 32)
             (held,) = view(source, at, 1)
             written = region(dst.words(word, 1), _TYPES[to.elem], half // to.elem.bits, 32 // to.elem.bits)
+            if of.elem is bf16:  # the upper half of the float, and no source of a conversion
+                bits = region(held, "uw", part // of.elem.bits, 32 // of.elem.bits), Literal(16, "uw")
+                self.out.emit("shl", (region(written, "ud"),), bits, lanes=self.out.lanes)
+                continue
             read = region(held, _TYPES[of.elem], part // of.elem.bits, 32 // of.elem.bits)
             self.out.emit("mov", (written,), (read,), lanes=self.out.lanes, partial=word in begun)
             begun[word] = None

@@ -94,7 +94,7 @@ def test_what_is_stored_runs_along_k(elem: Type, order: tuple[int, int, int]) ->
         assert found.message * elem.bytes == CHUNK_BYTES
         assert found.loaded.contiguous(along_memory) >= found.message
     k_is_nearer = order.index(2) > order.index(0)
-    assert (found.loaded == found.stored) == k_is_nearer
+    assert (found.loaded == found.stored) == (k_is_nearer or found.message == 1)
 
 
 @pytest.mark.parametrize(("inner", "elems"), [(64, 8), (12, 4), (6, 2), (7, 1)])

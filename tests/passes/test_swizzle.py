@@ -68,6 +68,6 @@ def test_without_a_swizzle_there_would_be_conflicts() -> None:
     plan = plans("gfx942", 64)[0]
     tile = plan.parts[0].of_n.tile
     plain = Shared(
-        tile.name, tile.elem, tile.rows, tile.cols, tile.blocks, tile.slots, type(tile.swizzle)(), tile.chunk
+        tile.name, tile.elem, tile.rows, tile.cols, tile.digits, tile.slots, type(tile.swizzle)(), tile.chunk
     )
     assert conflicts(plain, plan.mma.a, plan.facts.shared_read) > 0

@@ -13,7 +13,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.addressing import Address
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
-from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, any_along
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import (
     active,
@@ -24,7 +24,7 @@ from convgen.backends.amdgpu.sim.transfer import (
     refuse_poison,
 )
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
 from convgen.backends.sim.global_access import check_stores, is_writable, parts_of
 from convgen.backends.sim.memory import Allocation

@@ -11,10 +11,10 @@ from convgen.backends.amdgpu.sim.archs import BankPhases
 from convgen.backends.amdgpu.sim.banks import bank_conflicts
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, Operand
 from convgen.backends.amdgpu.sim.hazards import Consumes
-from convgen.backends.amdgpu.sim.state import WaveGroup, any_along, scalar_bits
+from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import active
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, any_along
 
 #: Alignment that an LDS access of so many bytes needs.
 ALIGNMENT: Mapping[int, int] = {1: 1, 2: 2, 4: 4, 8: 8, 12: 16, 16: 16}

@@ -7,11 +7,11 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.ds_access import ds_step, locate
-from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, any_along
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import land_nothing, land_registers, refuse_poison
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.combine import Combine, combine_lanes
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.code_object import Descriptor, KernelInfo
 from convgen.backends.amdgpu.sim.environment import IMAGE, Environment
-from convgen.backends.amdgpu.sim.state import WaveGroup, any_along
-from convgen.backends.sim.arrays import Array
+from convgen.backends.amdgpu.sim.state import WaveGroup
+from convgen.backends.sim.arrays import Array, any_along
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.memory import Allocation, Memory
 from convgen.backends.simulation import LaunchRequest

@@ -18,9 +18,9 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple, constant_bits
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import SGEMM_KIND, Consumes, Produces
 from convgen.backends.amdgpu.sim.mfma_table import BITS, F8F6F4_FORMATS, MATRIX_ROWS, MatrixRow
-from convgen.backends.amdgpu.sim.state import WaveGroup, any_along, scalar_bits
+from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.numbers import HALF, NARROW
 
 _MODIFIERS = frozenset("cbsz abid blgp neg op_sel op_sel_hi".split())

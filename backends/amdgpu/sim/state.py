@@ -46,12 +46,6 @@ def unpack_lanes(low: U32, high: U32) -> Bools:
     return np.unpackbits(pair.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
 
 
-def any_along(flags: Array, axis: int) -> Bools:
-    """Whether any flag is set along one axis."""
-    found: Bools = np.logical_or.reduce(flags, axis=axis)
-    return found
-
-
 def _any(rows: Iterable[Bools | None]) -> Bools | None:
     """Where any of some flags is set; None where there are none at all."""
     found: Bools | None = None

@@ -10,9 +10,9 @@ import numpy as np
 from convgen.backends.amdgpu.sim.addressing import Address
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
-from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, any_along
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.global_access import land_store
 
 

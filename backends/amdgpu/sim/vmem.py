@@ -14,7 +14,7 @@ from convgen.backends.amdgpu.sim.atomics import atomic_step
 from convgen.backends.amdgpu.sim.decode import M0, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.ds_access import locate
 from convgen.backends.amdgpu.sim.hazards import Consumes
-from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, any_along, scalar_bits
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import (
     LOADS,
@@ -30,7 +30,7 @@ from convgen.backends.amdgpu.sim.transfer import (
     store_words,
 )
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.global_access import load_lanes, store_lanes
 
 _NAME = re.compile(r"(buffer|global|flat)_(load|store|atomic)_(.+)$")

@@ -32,6 +32,7 @@ from convgen.backends.intel.sim.operands import (
 )
 from convgen.backends.intel.sim.pipes import pipe_of
 from convgen.backends.intel.sim.registers import byte_bits
+from convgen.backends.intel.sim.rounding import ROUNDED, ROUNDING, redirect
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.sim.arrays import Array, Bools
@@ -54,6 +55,8 @@ def compile_alu(instruction: Instruction, context: Context) -> Step | None:
         return _compare(instruction, context)
     if op == "csel":
         return _choose(instruction, context)
+    if op == "mov" and _is_raw(instruction):
+        return _copy(instruction, context)
     function = _function(instruction)
     if function is None:
         return None
@@ -66,11 +69,15 @@ def compile_alu(instruction: Instruction, context: Context) -> Step | None:
     condition = condition_of(instruction, context)
     lanes = instruction.exec_size
 
+    directed = instruction.op in ROUNDED and goal.type in ("f", "df", "hf")
+
     def run(g: ThreadGroup) -> None:
         on = acts(g)
         result = compute(g)
         undefined = union(sources, g)
         data = convert(result, goal.type, g.control, saturate=saturate)
+        if directed and g.control & ROUNDING:
+            data = redirect(instruction.op, [item.get(g) for item in sources], data, g.control & ROUNDING)
         if condition is not None:
             set_flags(instruction, g, condition(working(goal.type, data), 0), on, undefined)
         goal.put(g, data, on, undefined)
@@ -78,6 +85,40 @@ def compile_alu(instruction: Instruction, context: Context) -> Step | None:
             keep_wide(g, slots, result, on)
 
     slots = wide_slots(instruction, lanes, context) if goal.wide else slice(0)
+    step.run = run
+    return step
+
+
+def _is_raw(instruction: Instruction) -> bool:
+    """Whether a move copies bits."""
+    dst, (value,) = instruction.dst, instruction.sources
+    if dst is None or dst.kind == "null" or dst.saturate or instruction.condition or value.kind != "reg":
+        return False
+    same = dst.type == value.type or not {dst.type, value.type} & FLOATS
+    plain = not (value.negate or value.absolute or value.file in ("acc", "ce") or dst.file in ("acc", "cr"))
+    return same and plain and dst.size == value.size
+
+
+def _copy(instruction: Instruction, context: Context) -> Step:
+    """A move of bits: what is undefined moves along byte by byte; denormals of floating-point types flush."""
+    sources = operands(instruction, context)
+    goal = target(instruction.dst, instruction.exec_size, instruction, context)
+    acts = active(instruction, context)
+    step = new_step(instruction, context, sources, goal)
+    raw, marks, values = sources[0].raw, sources[0].marks, sources[0].get
+    keeps = {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}.get(goal.type, 0)
+    if raw is None or marks is None:  # the source is out of range
+        return step
+    view = VIEWS[goal.type]
+
+    def run(g: ThreadGroup) -> None:
+        on = acts(g)
+        if keeps and not g.control & keeps:
+            data = convert(values(g), goal.type, g.control, saturate=False)
+        else:
+            data = raw(g).view(view)
+        goal.put(g, data, on, marks(g))
+
     step.run = run
     return step
 
@@ -99,7 +140,7 @@ def new_step(instruction: Instruction, context: Context, sources: list[Source], 
         check_flag(instruction, context)
         writes |= flag_bits(instruction, context)
     if instruction.dst is not None and instruction.dst.kind == "indirect":
-        reads |= address_bits(instruction.dst, context)
+        reads |= address_bits(instruction.dst, 1, context)
     pipe = pipe_of(instruction, context.platform)
     kind = "math" if instruction.op == "math" else "alu"
     return Step(instruction, kind, lambda g: None, pipe=pipe, reads=reads, writes=writes)
@@ -229,7 +270,7 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
         step.writes |= acc
     low = op == "macl" or (op == "mach" and platform.mach_low and "AccWrEn" not in instruction.options)
     slots = slice(0, lanes)
-    implied = attrs.evolve(goal, **_implicit(instruction, context))
+    implied = _implicit(instruction, context)
     size = max(SIZES[o.type] for o in instruction.sources)
     condition = condition_of(instruction, context)
 
@@ -270,14 +311,13 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
     return step
 
 
-def _implicit(instruction: Instruction, context: Context) -> dict[str, object]:
+def _implicit(instruction: Instruction, context: Context) -> Target:
     """acc0 as a destination of 32-bit integers."""
     assert instruction.dst is not None
     operand = attrs.evolve(
         instruction.dst, kind="reg", file="acc", reg=0, sub=0, type="ud", region=_ONE, saturate=False
     )
-    made = target(operand, instruction.exec_size, instruction, context)
-    return {"put": made.put, "bits": made.bits, "type": "ud"}
+    return target(operand, instruction.exec_size, instruction, context)
 
 
 def _select(instruction: Instruction, context: Context) -> Step:

@@ -25,8 +25,8 @@ def unsigned(value: Array, size: int) -> Array:
 def shift_right(value: Array, count: Array, size: int) -> Array:
     """Logical shift of `size` bytes."""
     if size < 8:
-        return unsigned(value, size) >> count
-    return (value.view(np.uint64) >> count.astype(np.uint64)).view(np.int64)
+        return np.asarray(unsigned(value, size) >> count)
+    return np.asarray(value.view(np.uint64) >> count.astype(np.uint64)).view(np.int64)
 
 
 def rotate_left(value: Array, count: Array, size: int) -> Array:
@@ -61,14 +61,15 @@ def first_high_signed(value: Array) -> Array:
 def count_bits(value: Array) -> Array:
     """Bits set of the low 32."""
     raw = np.ascontiguousarray(unsigned(value, 4).astype(np.uint32))
-    return np.unpackbits(raw.view(np.uint8).reshape(*raw.shape, 4), axis=-1).sum(axis=-1, dtype=np.int64)
+    bits = np.unpackbits(raw.view(np.uint8).reshape(*raw.shape, 4), axis=-1)
+    return np.asarray(bits.sum(axis=-1, dtype=np.int64))
 
 
 def reverse_bits(value: Array) -> Array:
     """The low 32 bits in reverse."""
     raw = np.ascontiguousarray(unsigned(value, 4).astype(np.uint32))
     bits = np.unpackbits(raw.view(np.uint8).reshape(*raw.shape, 4), axis=-1, bitorder="little")
-    return np.packbits(bits, axis=-1).view(">u4")[..., 0].astype(np.int64)
+    return np.asarray(np.asarray(np.packbits(bits, axis=-1)).view(">u4")[..., 0], np.int64)
 
 
 def extract(width: Array, offset: Array, value: Array, *, signed: bool) -> Array:
@@ -105,18 +106,6 @@ def boolean(table: int) -> Function:
         return result
 
     return function
-
-
-def quotient(a: Array, b: Array) -> Array:
-    """Toward zero; all ones where the divisor is 0."""
-    safe = np.where(b == 0, 1, b)
-    whole = np.abs(a) // np.abs(safe)
-    return np.where(b == 0, -1, np.where((a < 0) != (b < 0), -whole, whole))
-
-
-def remainder(a: Array, b: Array) -> Array:
-    """What `quotient` leaves; all ones where the divisor is 0."""
-    return np.where(b == 0, -1, a - quotient(a, b) * b)
 
 
 def dot4(signs: tuple[bool, bool]) -> Function:
@@ -182,12 +171,7 @@ MATH: Mapping[str, Function] = {
     "rsqt": _wide(lambda a: 1.0 / np.sqrt(a)),
     "sin": _wide(np.sin),
     "cos": _wide(np.cos),
-    "fdiv": lambda a, b: a.astype(np.float64) / b,
-    "pow": lambda a, b: np.abs(a).astype(np.float64) ** b,
-    "iqot": quotient,
-    "irem": remainder,
 }
-INTEGER_MATH = frozenset(("iqot", "irem"))
 COMPARE: Mapping[str, Function] = {
     "eq": np.equal,
     "ze": np.equal,

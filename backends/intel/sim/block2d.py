@@ -20,7 +20,7 @@ from convgen.backends.intel.sim.payload import check_length, check_range, land, 
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import new_store
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.global_access import load_lanes, store_lanes
 
 BASE_ALIGNMENT = 64
@@ -237,7 +237,7 @@ class Block:
             values = data[0].astype(np.uint64) | data[1].astype(np.uint64) << np.uint64(32)
         else:
             values = np.where(inside, data[0], 0).astype(f"u{size}")
-        spoilt = None if bad is None else bad.any(axis=0) & inside
+        spoilt = None if bad is None else any_along(bad, 0) & inside
         lanes = None if taking.all() else np.broadcast_to(taking[:, None], values.shape)
         land(g, self.message.dst.reg, size, values, lanes, spoilt)
 

@@ -10,6 +10,7 @@ from convgen.backends.intel.sim.control import compile_control
 from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.dpas import compile_dpas
 from convgen.backends.intel.sim.gateway import compile_gateway
+from convgen.backends.intel.sim.hdc import compile_hdc
 from convgen.backends.intel.sim.lsc import compile_lsc
 from convgen.backends.intel.sim.messages import STORE, STORE_2D, STORE_QUAD, Lsc
 from convgen.backends.intel.sim.platforms import Platform
@@ -23,6 +24,7 @@ _COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
     compile_control,
     compile_dpas,
     compile_lsc,
+    compile_hdc,
     compile_alu,
 )
 

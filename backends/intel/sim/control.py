@@ -15,7 +15,7 @@ from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.masks import check_flag, flag_bits, flag_place, predicate, undefined_flags
 from convgen.backends.intel.sim.state import ACTIVE, ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.findings import LaunchStopped
 
 
@@ -50,12 +50,19 @@ def _targets(instruction: Instruction, context: Context) -> list[int]:
     return [context.index_of.get(o.value, -1) for o in instruction.sources if o.kind == "label"]
 
 
-def _branch_step(instruction: Instruction, context: Context) -> Step:
+def _branch_step(instruction: Instruction, context: Context, *, drains: bool = True) -> Step:
     reads = 0
     if instruction.predicate:
         check_flag(instruction, context)
         reads = flag_bits(instruction, context)
-    return Step(instruction, "branch", lambda g: None, reads=reads, control="branch", reads_flag_freely=True)
+    return Step(
+        instruction,
+        "branch",
+        lambda g: None,
+        reads=reads,
+        control="branch",
+        drains=drains,
+    )
 
 
 def _go(g: ThreadGroup, targets: Array) -> None:
@@ -73,7 +80,7 @@ def _jump(instruction: Instruction, context: Context) -> Step:
     if not targets:
         raise unsupported(instruction, "jump to a register")
     target = targets[0]
-    step = _branch_step(instruction, context)
+    step = _branch_step(instruction, context, drains=False)
     place, inverted = flag_place(instruction), instruction.predicate == "-"
 
     def run(g: ThreadGroup) -> None:
@@ -139,12 +146,12 @@ def _goto(instruction: Instruction, context: Context) -> Step:
     def run(g: ThreadGroup) -> None:
         taken = chosen(g)
         if backward:
-            going = taken.any(axis=1)
+            going = any_along(taken, 1)
             _leave(g, g.mask & ~taken & going[:, None], addresses[0])
             _go(g, np.where(going, target, g.pc))
             return
         _leave(g, taken, addresses[1])
-        _go(g, np.where(g.mask.any(axis=1), g.pc, join))
+        _go(g, np.where(any_along(g.mask, 1), g.pc, join))
 
     step.run = run
     return step
@@ -157,7 +164,7 @@ def _join(instruction: Instruction, context: Context) -> Step:
 
     def run(g: ThreadGroup) -> None:
         _arrive(g, instruction.address)
-        _go(g, np.where(g.mask.any(axis=1), g.pc, targets[0]))
+        _go(g, np.where(any_along(g.mask, 1), g.pc, targets[0]))
 
     step.run = run
     return step
@@ -172,7 +179,7 @@ def _if(instruction: Instruction, context: Context) -> Step:
     def run(g: ThreadGroup) -> None:
         taken = chosen(g)
         _leave(g, g.mask & ~taken, address)
-        empty = ~g.mask.any(axis=1)
+        empty = ~any_along(g.mask, 1)
         _arrive(g, address, empty)
         _go(g, np.where(empty, other, g.pc))
 
@@ -188,7 +195,7 @@ def _else(instruction: Instruction, context: Context) -> Step:
     def run(g: ThreadGroup) -> None:
         _leave(g, g.mask.copy(), address)
         _arrive(g, instruction.address + instruction.size)
-        _go(g, np.where(g.mask.any(axis=1), g.pc, end))
+        _go(g, np.where(any_along(g.mask, 1), g.pc, end))
 
     step.run = run
     return step
@@ -203,7 +210,7 @@ def _while(instruction: Instruction, context: Context) -> Step:
     def run(g: ThreadGroup) -> None:
         _arrive(g, instruction.address)
         taken = chosen(g)
-        again = taken.any(axis=1)
+        again = any_along(taken, 1)
         _leave(g, g.mask & ~taken & again[:, None], behind)
         _arrive(g, behind, ~again)
         _go(g, np.where(again, top, g.pc))
@@ -221,7 +228,7 @@ def _break(instruction: Instruction, context: Context) -> Step:
 
     def run(g: ThreadGroup) -> None:
         _leave(g, chosen(g), address)
-        _go(g, np.where(g.mask.any(axis=1), g.pc, skip))
+        _go(g, np.where(any_along(g.mask, 1), g.pc, skip))
 
     step.run = run
     return step

@@ -28,6 +28,9 @@ SIZES = {
 }
 
 
+EACH_ROW = -1  #: as vertical stride: every row has an address of its own
+
+
 @attrs.frozen
 class Region:
     """`<vertical; width, horizontal>` in elements; a destination has only the last."""
@@ -153,7 +156,8 @@ def _instruction(item: dict[str, Any], text: str, size: int) -> Instruction:
     flag = item["freg"]
     predicate = item["pred"]
     message = None
-    dst, sources = None, ()
+    dst: Operand | None = None
+    sources: tuple[Operand, ...] = ()
     indirect = iter(re.findall(r"r\[a0\.\d+(?:,\s*-?\d+)?\](<[^>]*>)", text))
     if op in ("send", "sendc", "sends", "sendsc"):
         message = _message(item)
@@ -201,7 +205,7 @@ def _region(text: str) -> Region:
     """`<v;w,h>`, `<w,h>` (one address per group of w) or a destination's `<h>`."""
     numbers = [int(number) for number in re.findall(r"\d+", text)]
     if len(numbers) == 2:
-        raise Unsupported(f"register region {text} with an address for each row is not simulated")
+        return Region(EACH_ROW, *numbers)
     return Region(*numbers) if len(numbers) == 3 else Region(0, 0, numbers[0])
 
 
@@ -248,7 +252,7 @@ def _message(item: dict[str, Any]) -> Message:
     return Message(
         item["subop"],
         _payload(item["dst"]),
-        _payload(first["addr"] if "addr" in first else first),
+        _payload(first.get("addr", first)),
         _payload(second),
         _number(descriptor["value"]) if descriptor["kind"] == "IM" else None,
         _number(extended["value"]) if extended["kind"] == "IM" else None,

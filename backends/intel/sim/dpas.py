@@ -18,7 +18,7 @@ import numpy as np
 from convgen.backends.intel.sim.decode import Instruction, Operand
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, any_along
 
 DEPTH = 8
 #: Bits of an element of src1 and src2.
@@ -102,8 +102,7 @@ def _shape(instruction: Instruction, context: Context, *, fused: bool) -> Shape:
     dst, (c, b, a) = instruction.dst, instruction.sources
     assert dst is not None
     if int(depth) != DEPTH:
-        context.fault("dpas", f"systolic depth {depth}; the hardware has {DEPTH}")
-        raise unsupported(instruction, f"systolic depth {depth}")
+        context.fault("dpas", f"systolic depth {depth}, which cannot be; the hardware has {DEPTH}")
     for operand in (a, b):
         if operand.type not in BITS:
             raise unsupported(instruction, f"dpas on {operand.type}")
@@ -170,7 +169,7 @@ Decode = Callable[[Array], Array]
 
 
 def _decoder(type_: str, other: str) -> Decode:
-    """Bytes [..., n] of dwords to numbers [..., n * 8 / bits] in f64; a narrow type beside an 8-bit one is its low bits."""
+    """Bytes [..., n] to numbers [..., n * 8 / bits] in f64."""
     if type_ == "hf":
         return lambda raw: raw.view(np.float16).astype(np.float64)
     if type_ == "bf":
@@ -240,12 +239,12 @@ def _run(instruction: Instruction, shape: Shape, context: Context, *, fused: boo
         if not g.dirty & (units_a | units_b | units_c):
             return None
         bad = np.zeros((g.count, shape.rows, shape.columns), np.bool_)
-        bad |= rows_of(g.poison, g).reshape(g.count, shape.rows, -1).any(axis=2)[:, :, None]
+        bad |= any_along(rows_of(g.poison, g).reshape(g.count, shape.rows, -1), 2)[:, :, None]
         b_marks = g.poison[:, shape.b : shape.b + b_bytes].reshape(g.count, DEPTH, shape.columns, 4)
-        bad |= b_marks.any(axis=(1, 3))[:, None, :]
+        bad |= any_along(b_marks, (1, 3))[:, None, :]
         if shape.c >= 0:
             c_marks = g.poison[:, shape.c : shape.c + cells * c_size]
-            bad |= c_marks.reshape(g.count, shape.rows, shape.columns, c_size).any(axis=3)
+            bad |= any_along(c_marks.reshape(g.count, shape.rows, shape.columns, c_size), 3)
         return bad if bad.any() else None
 
     return run
@@ -257,7 +256,7 @@ def _saturates(instruction: Instruction) -> bool:
 
 def _number(raw: Array, type_: str) -> Array:
     if type_ == "bf":
-        return raw.view(ml_dtypes.bfloat16).astype(np.float64)
+        return np.asarray(raw.view(ml_dtypes.bfloat16).astype(np.float64))
     return raw.view({"f": "f4", "d": "i4", "ud": "u4", "hf": "f2"}[type_]).astype(np.float64)
 
 

@@ -1,8 +1,8 @@
 """Barriers, fences and the end of a thread: what orders memory accesses of different threads.
 
-An access to local memory is ordered by a barrier if its thread has seen its data come back, or a fence behind it, before
-it signals. What is not, is carried over into the epoch behind the barrier, where it races (see `backends.sim.local`).
-A global store is behind a fence of the global unit.
+An access to local memory is ordered by a barrier if its thread has seen its data come back, or a fence behind it,
+before it signals. What is not, is carried over into the epoch behind the barrier, where it races
+(`backends.sim.local`). A global store is behind a fence of the global unit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from convgen.backends.intel.sim.messages import FENCE, Lsc
 from convgen.backends.intel.sim.registers import byte_bits
 from convgen.backends.intel.sim.state import LocalAccess, ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, any_along
 from convgen.backends.sim.global_access import land_store
 
 SIGNAL, END = 0x4, 0x10
@@ -132,7 +132,7 @@ def _signal(instruction: Instruction, context: Context) -> Step:
     def run(g: ThreadGroup) -> None:
         env = g.env
         if g.dirty & layout.units(at, 4):
-            bad = g.poison[:, at : at + 4].any(axis=1)
+            bad = any_along(g.poison[:, at : at + 4], 1)
             env.reporter.at_first("poison", "dword 2 of the barrier header is undefined", instruction, g, bad)
         header = g.views["u4"][:, at // 4]
         wrong = header != (env.waves << 24 | env.waves << 16)
@@ -186,7 +186,7 @@ def _end(instruction: Instruction, context: Context) -> Step:
 
     def run(g: ThreadGroup) -> None:
         if g.dirty & layout.units(at, size):
-            bad: Bools = g.poison[:, at : at + 4].any(axis=1)
+            bad = any_along(g.poison[:, at : at + 4], 1)
             g.env.reporter.at_first("poison", "the end-of-thread payload is undefined", instruction, g, bad)
         if g.signalled:
             g.env.reporter.add("barrier", "ends between the signal and the wait of a barrier", instruction, g)

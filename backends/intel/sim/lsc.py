@@ -27,7 +27,7 @@ from convgen.backends.intel.sim.slm import load_local, store_local
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import new_store
-from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.arrays import U64, Array, Bools, any_along
 from convgen.backends.sim.global_access import load_lanes, store_lanes
 
 UNITS = ("ugm", "slm", "tgm")
@@ -49,7 +49,13 @@ def compile_lsc(instruction: Instruction, context: Context) -> Step | None:
         raise unsupported(instruction, "LSC address or data size")
     if decoded.surface in (msg.SURFACE_STATE, msg.BINDLESS):
         raise unsupported(instruction, "bindless surface")
-    return _compile(instruction, message, decoded, context)
+    binding = msg.STATELESS
+    if decoded.surface == msg.BINDING_TABLE:
+        if message.extended is None:
+            raise unsupported(instruction, "binding table index in a register")
+        binding = message.extended >> 24
+    width = 1 if decoded.transposed else instruction.exec_size
+    return compile_access(instruction, decoded, binding, width, context, local=message.unit == "slm")
 
 
 @attrs.define(eq=False)
@@ -63,6 +69,7 @@ class Access:
     step: Step
     lanes: Lanes
     count: int  #: addresses
+    width: int  #: lanes that payloads have room for
     vector: int  #: elements of an address
     address: Callable[[ThreadGroup, Bools | None], U64]
     local: bool
@@ -77,27 +84,30 @@ class Access:
         """Registers of the data of all lanes."""
         if self.lsc.transposed:
             return registers(self.lsc.register_bytes, self.vector, self.context)
-        return self.vector * registers(self.lsc.register_bytes, self.count, self.context)
+        return self.vector * registers(self.lsc.register_bytes, self.width, self.context)
 
 
-def _compile(instruction: Instruction, message: Message, lsc: Lsc, context: Context) -> Step:
-    layout = context.layout
-    local = message.unit == "slm"
+def compile_access(
+    instruction: Instruction, lsc: Lsc, binding: int, width: int, context: Context, *, local: bool
+) -> Step:
+    """A step for a message with an address a lane, whose payloads have room for `width` lanes."""
+    layout, message = context.layout, instruction.message
+    assert message is not None
     vector = len(lsc.channels) or lsc.vector
     count = 1 if lsc.transposed else instruction.exec_size
     if lsc.transposed and instruction.exec_size != 1:
         context.fault("message", f"a block message has one address, not {instruction.exec_size}")
     if lsc.transposed and lsc.memory_bytes != lsc.register_bytes:
         context.fault("message", "a block message moves whole d32 or d64 elements")
-    if lsc.channels and lsc.channels != tuple(range(len(lsc.channels))) and lsc.op != msg.LOAD_QUAD:
-        raise unsupported(instruction, "scattered channels")
+    if vector > 1 and lsc.memory_bytes < 4:
+        raise unsupported(instruction, "vector of narrow elements")
     if local and lsc.address_bytes == 8:
         context.fault("message", "local memory has 32-bit addresses")
     step = Step(instruction, "send_slm" if local else "send_ugm", lambda g: None, pipe="*", is_send=True)
     acts = active(instruction, context)
-    address = _addresses(instruction, message, lsc, context, count)
-    access = Access(instruction, message, lsc, context, step, acts, count, vector, address, local)
-    wanted = registers(lsc.address_bytes, count, context)
+    address = _addresses(instruction, message, lsc, binding, count)
+    access = Access(instruction, message, lsc, context, step, acts, count, width, vector, address, local)
+    wanted = registers(lsc.address_bytes, width, context)
     check_length(context, "an address payload", lsc.address_registers, wanted)
     fits = check_range(context, "address payload", message.src0.reg, wanted)
     loads, stores = lsc.op in (msg.LOAD, msg.LOAD_QUAD), lsc.op in (msg.STORE, msg.STORE_QUAD)
@@ -126,15 +136,10 @@ def _compile(instruction: Instruction, message: Message, lsc: Lsc, context: Cont
 
 
 def _addresses(
-    instruction: Instruction, message: Message, lsc: Lsc, context: Context, count: int
+    instruction: Instruction, message: Message, lsc: Lsc, binding: int, count: int
 ) -> Callable[[ThreadGroup, Bools | None], U64]:
     """Fetch the addresses [threads, count]; offsets into a surface become addresses."""
     reg, size = message.src0.reg, lsc.address_bytes
-    binding = msg.STATELESS
-    if lsc.surface == msg.BINDING_TABLE:
-        if message.extended is None:
-            raise unsupported(instruction, "binding table index in a register")
-        binding = message.extended >> 24
 
     def fetch(g: ThreadGroup, lanes: Bools | None) -> U64:
         refuse(g, instruction, undefined(g, reg, size, count), lanes, "the address")
@@ -154,13 +159,20 @@ def surface_base(g: ThreadGroup, instruction: Instruction, binding: int) -> np.u
 
 def memory_load(access: Access, g: ThreadGroup, at: U64, lanes: Bools | None) -> tuple[Array, Bools | None]:
     """Words or narrow values [n, threads, count] and their poison."""
+    channels = access.lsc.channels
+    if channels and channels[-1] >= len(channels):  # not the first ones
+        whole = attrs.evolve(access, vector=1, lsc=attrs.evolve(access.lsc, channels=()))
+        parts = [memory_load(whole, g, at + np.uint64(4 * channel), lanes) for channel in channels]
+        none = np.zeros((1, *at.shape), np.bool_)
+        bad = np.concatenate([none if mark is None else mark for _, mark in parts])
+        return np.concatenate([data for data, _ in parts]), bad if bad.any() else None
     if access.local:
         return load_local(g, access.step, at, access.size, access.lsc.memory_bytes, lanes)
     return load_lanes(g, access.step, at, access.size, lanes, access.lsc.memory_bytes)
 
 
 def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
-    lsc, step = access.lsc, access.step
+    lsc = access.lsc
     counter = f"{'slm' if access.local else 'global'}_read_bytes"
 
     def run(g: ThreadGroup) -> None:
@@ -178,12 +190,11 @@ def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
             return
         size = lsc.register_bytes
         values, spoilt = element_values(words, bad, lsc.memory_bytes, access.vector, size)
-        each = registers(size, access.count, access.context)
+        each = registers(size, access.width, access.context)
         for number in range(access.vector):
             reg = access.message.dst.reg + number * each
             land(g, reg, size, values[number], lanes, None if spoilt is None else spoilt[number])
 
-    del step
     return run
 
 
@@ -192,7 +203,7 @@ def element_values(words: Array, bad: Bools | None, memory: int, vector: int, si
     if memory == 8:
         pairs = words.reshape(vector, 2, *words.shape[1:]).astype(np.uint64)
         values = pairs[:, 0] | pairs[:, 1] << np.uint64(32)
-        return values, None if bad is None else bad.reshape(vector, 2, *bad.shape[1:]).any(axis=1)
+        return values, None if bad is None else any_along(bad.reshape(vector, 2, *bad.shape[1:]), 1)
     if memory == 4 or vector == 1:
         return words.astype(f"u{size}"), bad
     raise AssertionError("vectors of narrow elements are refused")
@@ -217,7 +228,7 @@ def store_values(access: Access, g: ThreadGroup, reg: int) -> tuple[Array, Bools
         count = access.size // 4
         bad = undefined(g, reg, 4, count)
         return elements(g, reg, 4, count).T[:, :, None], None if bad is None else bad.T[:, :, None]
-    each = registers(size, access.count, access.context)
+    each = registers(size, access.width, access.context)
     parts = [elements(g, reg + number * each, size, access.count) for number in range(access.vector)]
     marks = [undefined(g, reg + number * each, size, access.count) for number in range(access.vector)]
     values = np.stack(parts)
@@ -248,7 +259,7 @@ def _store(access: Access) -> Callable[[ThreadGroup], None]:
         if access.local:
             store_local(g, step, at, access.size, size, values, lanes, bad)
             return
-        refuse(g, access.instruction, None if bad is None else bad.any(axis=0), lanes, "the data that is stored")
+        refuse(g, access.instruction, None if bad is None else any_along(bad, 0), lanes, "the data that is stored")
         ticket = new_store(g)
         store_lanes(g, step, at, access.size, values, lanes, ticket, size)
 

@@ -12,7 +12,7 @@ from convgen.backends.intel.sim.decode import SIZES, Instruction, Operand
 from convgen.backends.intel.sim.registers import ACCUMULATORS, byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, any_along
 
 FLOATS = frozenset(("hf", "bf", "f", "df", "vf"))
 #: The view of registers that holds a type.
@@ -31,6 +31,7 @@ VIEWS: Mapping[str, str] = {
     "df": "f8",
 }
 Get = Callable[[ThreadGroup], Array]
+TINY = {"hf": 2.0**-14, "f": 2.0**-126, "df": 2.0**-1022}  #: the least normal numbers
 
 
 def is_signed(type_: str) -> bool:
@@ -47,12 +48,16 @@ class Source:
     bits: int = 0  #: register bytes
     type: str = ""
     constant: bool = False
+    raw: Get | None = None  #: the data as it stands in registers
+    marks: Callable[[ThreadGroup], Array | None] | None = None  #: its poison, byte by byte
 
 
-def element_bytes(operand: Operand, lanes: int, start: int) -> Array:
+def element_bytes(operand: Operand, lanes: int, start: int, *, destination: bool = False) -> Array:
     """The byte offset of each lane's element."""
     region = operand.region
     lane = np.arange(lanes)
+    if destination:
+        return start + lane * (1 if region is None else region.horizontal) * operand.size
     if region is None:
         return start + lane * operand.size
     width = max(region.width, 1)
@@ -63,7 +68,7 @@ def element_bytes(operand: Operand, lanes: int, start: int) -> Array:
 def working(type_: str, raw: Array) -> Array:
     """Register data as numbers of the working types: int64, float32 or float64."""
     if type_ == "bf":
-        return np.asarray(raw, np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
+        return np.asarray(np.asarray(raw, np.uint16).view(ml_dtypes.bfloat16).astype(np.float32))
     if type_ == "hf":
         return raw.astype(np.float32)
     if type_ in ("f", "df"):
@@ -92,11 +97,10 @@ def _flushed(get: Get, type_: str) -> Get:
     bit = {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}.get(type_)
     if bit is None:
         return get
-    smallest = {"df": np.finfo(np.float64), "f": np.finfo(np.float32), "hf": np.finfo(np.float16)}[type_].tiny
 
     def flushed(g: ThreadGroup) -> Array:
         values = get(g)
-        return values if g.control & bit else flush(values, float(smallest))
+        return values if g.control & bit else flush(values, TINY[type_])
 
     return flushed
 
@@ -148,8 +152,14 @@ def source(
         found: Bools = g.poisons[size][:, index] != 0
         return found if found.any() else None
 
+    def marks(g: ThreadGroup) -> Array | None:
+        if not g.dirty & units:
+            return None
+        found = g.poisons[size][:, index]
+        return found.copy() if found.any() else None
+
     got = _modified(_flushed(get, type_), operand, logical=logical)
-    return Source(got, undefined, bits, type_)
+    return Source(got, undefined, bits, type_, raw=lambda g: g.views[view][:, index], marks=marks)
 
 
 def _index(elements: Array) -> slice | Array:
@@ -197,11 +207,21 @@ def _flag_source(operand: Operand, context: Context) -> Source:
     def undefined(g: ThreadGroup) -> Bools | None:
         if not g.flags_dirty:
             return None
-        found: Bools = g.flag_poison[:, first : first + count].any(axis=1, keepdims=True)
+        found = any_along(g.flag_poison[:, first : first + count], 1, keepdims=True)
         return found if found.any() else None
 
+    def raw(g: ThreadGroup) -> Array:
+        packed = np.packbits(g.flags[:, first : first + count], axis=1, bitorder="little")
+        return packed.view(VIEWS[operand.type])
+
+    def marks(g: ThreadGroup) -> Array | None:
+        if not g.flags_dirty:
+            return None
+        found = np.packbits(g.flag_poison[:, first : first + count], axis=1, bitorder="little")
+        return found.view(f"u{operand.size}") if found.any() else None
+
     start = context.layout.start("f", operand.reg, operand.sub * operand.size)
-    return Source(get, undefined, byte_bits(start, operand.size), operand.type)
+    return Source(get, undefined, byte_bits(start, operand.size), operand.type, raw=raw, marks=marks)
 
 
 def _channel_enables(g: ThreadGroup) -> Array:
@@ -209,21 +229,29 @@ def _channel_enables(g: ThreadGroup) -> Array:
     return packed.view("<u4").astype(np.int64)
 
 
-def address_bits(operand: Operand, context: Context) -> int:
+def address_bits(operand: Operand, lanes: int, context: Context) -> int:
     """The bytes of a0 that an indirect operand reads."""
-    return byte_bits(context.layout.start("a", 0, 2 * operand.sub), 2)
+    region = operand.region
+    count = lanes // region.width if region is not None and region.vertical < 0 else 1
+    return byte_bits(context.layout.start("a", 0, 2 * operand.sub), 2 * count)
 
 
 def indirect_places(operand: Operand, lanes: int, instruction: Instruction, g: ThreadGroup) -> Array:
     """The byte offset of each [thread, lane] of an operand addressed through a0; undefined addresses are reported."""
     start = g.layout.address + 2 * operand.sub
-    if g.dirty & g.layout.units(start, 2):
-        bad = g.poison[:, start : start + 2].any(axis=1)
+    region = operand.region
+    each = region.width if region is not None and region.vertical < 0 else lanes  # lanes that share an address
+    count = -(-lanes // each)
+    if g.dirty & g.layout.units(start, 2 * count):
+        bad = any_along(g.poison[:, start : start + 2 * count], 1)
         g.env.reporter.at_first("poison", "the register address is undefined", instruction, g, bad)
-    base = g.views["u2"][:, start // 2].astype(np.int64) + operand.value
-    places = element_bytes(operand, lanes, 0)[None] + base[:, None]
+    base = g.views["u2"][:, start // 2 : start // 2 + count].astype(np.int64) + operand.value
+    within = element_bytes(operand, lanes, 0)
+    if region is not None and region.vertical < 0:
+        within = np.arange(lanes) % each * region.horizontal * operand.size
+    places = within[None] + np.repeat(base, each, axis=1)
     limit = g.layout.acc - operand.size
-    bad = ((places < 0) | (places > limit)).any(axis=1)
+    bad = any_along((places < 0) | (places > limit), 1)
     if bad.any():
         g.env.reporter.at_first("register-range", "the register address leaves the register file", instruction, g, bad)
         places = np.clip(places, 0, limit)
@@ -233,7 +261,7 @@ def indirect_places(operand: Operand, lanes: int, instruction: Instruction, g: T
 def _indirect_source(
     operand: Operand, lanes: int, instruction: Instruction, context: Context, *, logical: bool
 ) -> Source:
-    """Any general register may be meant: the scoreboard takes it that all are read."""
+    """A register addressed through a0; which one it is the scoreboard does not follow."""
     size, type_ = operand.size, operand.type
 
     def get(g: ThreadGroup) -> Array:
@@ -247,7 +275,7 @@ def _indirect_source(
         return found if found.any() else None
 
     got = _modified(_flushed(get, type_), operand, logical=logical)
-    return Source(got, undefined, address_bits(operand, context), type_)
+    return Source(got, undefined, address_bits(operand, lanes, context), type_)
 
 
 # -- results ----------------------------------------------------------------------------------------------------------
@@ -262,7 +290,6 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "uq": (0, 2**63 - 1),
     "q": (-(2**63), 2**63 - 1),
 }
-_TINY = {"hf": 2.0**-14, "f": 2.0**-126, "df": 2.0**-1022}
 
 
 def convert(values: Array, type_: str, control: int, *, saturate: bool) -> Array:
@@ -276,7 +303,7 @@ def convert(values: Array, type_: str, control: int, *, saturate: bool) -> Array
             return np.asarray(values, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
         rounded = values.astype(VIEWS[type_])
         kept = control & {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}[type_]
-        return rounded if kept else flush(rounded, _TINY[type_])
+        return rounded if kept else flush(rounded, TINY[type_])
     low, high = _RANGES[type_]
     if values.dtype.kind == "f":
         whole = np.trunc(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=2.0**64, neginf=-(2.0**64)))
@@ -293,7 +320,8 @@ def convert(values: Array, type_: str, control: int, *, saturate: bool) -> Array
     return values.astype(VIEWS[type_])
 
 
-Put = Callable[[ThreadGroup, Array, "Bools | None", "Bools | None"], None]
+#: (group, data, acting lanes, undefined lanes or poison marks of the type's size); None: all act, all is defined.
+Put = Callable[[ThreadGroup, Array, "Bools | None", "Array | None"], None]
 
 
 @attrs.define(eq=False)
@@ -330,7 +358,7 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
     index = slice(start // size, start // size + (lanes - 1) * stride + 1, stride)
     units, view = layout.units(start, end - start), VIEWS[operand.type]
 
-    def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Bools | None) -> None:
+    def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:
         place = g.views[view][:, index]
         if active is None:
             place[...] = data
@@ -340,7 +368,9 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
             return
         marks = g.poisons[size][:, index]
         value = np.zeros(1, marks.dtype)
-        if undefined is not None:
+        if undefined is not None and undefined.dtype != np.bool_:
+            value = undefined
+        elif undefined is not None:
             value = np.where(undefined, ~marks.dtype.type(0), marks.dtype.type(0))
         if active is None:
             marks[...] = value
@@ -358,14 +388,12 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
 
 
 def _control_put(put: Put, instruction: Instruction) -> Put:
-    def put_control(g: ThreadGroup, data: Array, active: Bools | None, undefined: Bools | None) -> None:
+    def put_control(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:
         put(g, data, active, undefined)
         values = np.unique(g.views["u4"][:, g.layout.control // 4])
         if len(values) != 1:
             raise unsupported(instruction, "threads set different modes")
         g.control = int(values[0])
-        if g.control & 0x30:
-            raise unsupported(instruction, "only rounding to nearest even")
 
     return put_control
 
@@ -374,12 +402,17 @@ def _flag_target(operand: Operand, context: Context) -> Target:
     first = operand.reg * 32 + operand.sub * operand.size * 8
     count = operand.size * 8
 
-    def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Bools | None) -> None:
+    def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:
         raw = np.ascontiguousarray(np.broadcast_to(data, (g.count, 1)))
         bits = np.unpackbits(raw.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
         rows = np.ones(g.count, np.bool_) if active is None else active[:, 0]
         g.flags[rows, first : first + count] = bits[rows]
-        if undefined is not None:
+        if undefined is not None and undefined.dtype != np.bool_:
+            poison = np.ascontiguousarray(np.broadcast_to(undefined, (g.count, 1))).view(np.uint8)
+            bits = np.unpackbits(poison, axis=1, bitorder="little").view(np.bool_)
+            g.flag_poison[rows, first : first + count] = bits[rows]
+            g.flags_dirty = True
+        elif undefined is not None:
             g.flag_poison[rows, first : first + count] = np.broadcast_to(undefined, (g.count, 1))[rows]
             g.flags_dirty = True
         elif g.flags_dirty:
@@ -392,7 +425,7 @@ def _flag_target(operand: Operand, context: Context) -> Target:
 def _indirect_target(operand: Operand, lanes: int, instruction: Instruction, context: Context) -> Target:
     size = operand.size
 
-    def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Bools | None) -> None:
+    def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:
         stride = operand.region.horizontal if operand.region is not None else 1
         packed = attrs.evolve(operand, region=None)
         first = indirect_places(packed, 1, instruction, g)
@@ -407,7 +440,7 @@ def _indirect_target(operand: Operand, lanes: int, instruction: Instruction, con
             marks[rows, at] = 0
         else:
             ones = ~marks.dtype.type(0)
-            marks[rows, at] = np.where(np.broadcast_to(undefined, shape)[taken], ones, 0)
+            marks[rows, at] = np.where(np.broadcast_to(undefined != 0, shape)[taken], ones, 0)
             for unit in np.unique(at * size // g.layout.grf):
                 g.dirty |= 1 << int(unit)
 

@@ -1,4 +1,4 @@
-"""Which pipe executes an instruction: by the type of its destination, with a 64-bit operand forcing the long pipe."""
+"""Which pipe executes an instruction: by the type of its destination alone, as IGA's and IGC's annotations show."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def pipe_of(instruction: Instruction, platform: Platform) -> str:
     """An in-order pipe's letter, or "*" for an out-of-order instruction."""
     if instruction.op == "math":
         return platform.math_pipe or "*"
-    types = [operand.type for operand in (instruction.dst, *instruction.sources) if operand is not None]
-    if "df" in types:
-        return "L"
-    if platform.long_integer_pipe == "L" and any(name in _LONG for name in types):
-        return "L"
     assert instruction.dst is not None
-    return "F" if instruction.dst.type in _FLOAT else "I"
+    kind = instruction.dst.type
+    if kind == "df":
+        return "L"
+    if kind in _LONG:
+        return platform.long_integer_pipe
+    return "F" if kind in _FLOAT else "I"

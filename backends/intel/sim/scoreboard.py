@@ -5,11 +5,13 @@ last instructions, newest first, that no distance has shown to be done; for each
 that set it and whether their sources may still be read. Distances and waits take away; an instruction that touches
 what is left is a finding. The rules are those of IGC's SWSB pass and IGA's dependency analysis:
 
-- read after write: always, except of accumulators and flags inside one in-order pipe, which hardware interlocks, and
-  of flags by branches;
+- read after write: always, except what hardware interlocks: accumulators inside one in-order pipe, flags of in-order
+  instructions everywhere (IGC gives no distance from a comparison to a predicate or a move of another pipe);
 - write after write and write after read: where the earlier instruction is out of order or in another pipe;
 - a new use of a token waits for the old one; a control register write is seen by the next instruction that waits A@1;
-- an in-order instruction is done when enough later ones of its pipe have issued (`Platform.distances`).
+- an in-order instruction is done when enough later ones of its pipe have issued (`Platform.distances`);
+- and when a branch of channels (goto, join, if ...) has come by: IGC asks for no distance across one, which in its
+  model takes longer (23 cycles) than any in-order pipe. A jump of the whole thread (jmpi) gets no such credit.
 
 Scores are interned and remember their successors, so that a loop pays for each instruction once.
 """
@@ -116,6 +118,8 @@ class Scoreboard:
         if step.reads | step.writes:
             self._check_pipes(step, pipes, findings)
             self._check_tokens(step, tokens, findings)
+        if step.drains:
+            pipes = [()] * len(PIPES)
         if step.pipe == "*":
             chain = self._set_token(step, tokens, chain, findings)
         elif step.pipe:
@@ -162,7 +166,7 @@ class Scoreboard:
                 tokens[number] = Token(token.ops, NONE, token.released | token.sources)
 
     def _check_pipes(self, step: Step, pipes: list[tuple[Ops, ...]], findings: list[tuple[str, str]]) -> None:
-        reads = step.reads & ~self.layout.flag_bits if step.reads_flag_freely else step.reads
+        reads = step.reads & ~self.layout.flag_bits
         for letter, queue in zip(PIPES, pipes, strict=True):
             same = letter == step.pipe
             for index in (index for ops in queue for index in ops):
@@ -231,5 +235,5 @@ def describe(layout: Layout, byte: int) -> str:
         "cr": (layout.control, 16),
         "sr": (layout.state, 16),
     }
-    name, (start, size) = next((n, area) for n, area in reversed(areas.items()) if byte >= area[0])
+    name, (start, size) = next((n, area) for n, area in reversed(list(areas.items())) if byte >= area[0])
     return f"{name}{(byte - start) // size}"

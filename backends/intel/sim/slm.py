@@ -11,9 +11,10 @@ import numpy as np
 from convgen.backends.intel.sim.gateway import note_local
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
-from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.arrays import U64, Array, Bools, any_along
 
 BANKS = 32
+TAG = np.uint64(0xFFFFFFFF ^ 1 << 28)  #: IGC marks local addresses by bit 28, which the hardware must ignore
 
 
 def places(
@@ -21,6 +22,7 @@ def places(
 ) -> tuple[Array, Bools | None]:
     """Flat places of the accesses and the lanes that stay inside; the others are reported."""
     slm = g.env.slm
+    address = address & TAG
     beyond = address > np.uint64(max(slm.size - size, 0))
     if slm.size < size:
         beyond = np.ones(address.shape, np.bool_)
@@ -66,7 +68,7 @@ def load_local(
             undefined[:, lanes] = some
     count_conflicts(g, place, size, lanes)
     if undefined is not None and len(undefined) != len(words):
-        undefined = undefined.reshape(len(words), -1, *undefined.shape[1:]).any(axis=1)
+        undefined = any_along(undefined.reshape(len(words), -1, *undefined.shape[1:]), 1)
     return words, undefined
 
 

@@ -36,7 +36,7 @@ class Step:
     fence: str = ""  #: "slm" or "ugm"
     is_dpas: bool = False
     is_send: bool = False
-    reads_flag_freely: bool = False  #: branches wait for flags by themselves
+    drains: bool = False  #: takes longer than any in-order instruction
     faults: tuple[tuple[str, str], ...] = ()  #: (kind, message) of findings that the encoding alone shows
 
 

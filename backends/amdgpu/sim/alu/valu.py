@@ -27,9 +27,9 @@ from convgen.backends.amdgpu.sim.alu.salu import refuse_poisoned_exec
 from convgen.backends.amdgpu.sim.alu.valu_table import KEEPS_HIGH, VECTOR_ROWS
 from convgen.backends.amdgpu.sim.decode import EXEC, VCC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
-from convgen.backends.amdgpu.sim.state import SCALAR_BIT, WaveGroup, any_along, scalar_bits
+from convgen.backends.amdgpu.sim.state import SCALAR_BIT, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, any_along
 
 VECTOR_MASK = (1 << SCALAR_BIT) - 1
 _VCC_OPERAND = Operand("s", "vcc", VCC, 2)

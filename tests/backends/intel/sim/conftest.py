@@ -42,6 +42,10 @@ class Source:
     payload: int = 64  #: bytes of arguments
 
 
+class NotAssembled(Exception):
+    """The assembler refuses a text."""
+
+
 _ASSEMBLED: dict[str, bytes] = {}
 
 
@@ -61,7 +65,8 @@ def machine_code(platform: str, text: str) -> bytes:
                 text=True,
                 check=False,
             )
-            assert done.returncode == 0, done.stderr
+            if done.returncode:
+                raise NotAssembled(done.stderr)
             _ASSEMBLED[key] = binary.read_bytes() + bytes(128)
     return _ASSEMBLED[key]
 
@@ -192,6 +197,7 @@ class Harness:
     elf = staticmethod(elf)
     launch = staticmethod(launch)
     run = staticmethod(run)
+    NotAssembled = NotAssembled
     kernels = KERNELS
     compiled = COMPILED
     prologues = PROLOGUES

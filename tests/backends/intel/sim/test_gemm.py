@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -40,7 +42,7 @@ class Gemm:
             text, slm=self.slm, barriers=1, inline=self.inline, skip=self.skip, ids=self.ids, simd=self.simd
         )
         code = sim.zebin(platform, {"gemm": source})
-        given = {"A": a, "B": np.ascontiguousarray(b.T) if self.transposed else b, "C": c}
+        given: dict[str, Array] = {"A": a, "B": np.ascontiguousarray(b.T) if self.transposed else b, "C": c}
         raw = {name: data.view(np.uint8).reshape(-1) for name, data in given.items()}
         grid = (size // self.columns, size // 16, 1)
         request = sim.launch("gemm", ["A", "B", "C", size, size, depth], grid, 2 * self.simd)
@@ -61,3 +63,63 @@ def test_gemm(sim: Any, platform: str, order: str) -> None:
     assert not report.findings, "\n".join(map(str, report.findings))
     np.testing.assert_array_equal(got, want)
     assert report.instructions["dpas"] == 2 * 3 * (report.instructions["send_gtwy"] // 8)
+
+
+def mutants(text: str) -> Iterator[tuple[int, str]]:
+    """Each annotation of each line taken away or weakened, each sync, barrier and fence left out."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        code = line.split("//")[0]
+        options = re.search(r"\{([^}]*)\}", code)
+        if re.search(r"sync\.(nop|bar|allwr)|send\.gtwy .*0x02000004|send\.slm .*0x0210011F", code):
+            yield number, _changed(lines, number, "")
+        if options is None or "sync" in code:
+            continue
+        given = [option.strip() for option in options[1].split(",")]
+        for option in given:
+            if option in ("AccWrEn", "EOT") or re.fullmatch(r"\$\d+", option):
+                continue
+            rest = [other for other in given if other != option]
+            weaker = []
+            if option.endswith(".dst"):
+                weaker.append(option.replace(".dst", ".src"))
+            distance = re.fullmatch(r"([FILMA]?)@(\d)", option)
+            if distance and int(distance[2]) < 7:
+                weaker.append(f"{distance[1]}@{int(distance[2]) + 1}")
+            for new in [[], *([one] for one in weaker)]:
+                kept = ", ".join([*rest, *new])
+                changed = code.replace(options[0], f"{{{kept}}}" if kept else "")
+                yield number, _changed(lines, number, changed)
+
+
+def _changed(lines: list[str], number: int, line: str) -> str:
+    return "\n".join([*lines[:number], line, *lines[number + 1 :]])
+
+
+#: Lines (from 0) with an annotation that may be weakened, because another one covers it: A@1 where A@2 would do, a wait
+#: for the loads of the prologue, the distance of an addition that only needs the accumulator (which is interlocked) but
+#: also covers the address behind it.
+REDUNDANT = {
+    "xehpc": {21, 22, 69, 74, 76, 79},
+    "xehpg": {25, 28, *range(42, 57), 64, 65, 93, 95, *range(100, 118), *range(129, 144)},
+}
+
+
+@pytest.mark.parametrize("platform", GEMMS)
+def test_mutations_are_noticed(sim: Any, platform: str) -> None:
+    """Behind the prologue, the loss of any annotation that matters is a finding; what remains correct stays exact."""
+    gemm = GEMMS[platform]
+    text = (sim.kernels / gemm.file).read_text()
+    entry = text[: text.index("entry:")].count("\n")
+    unnoticed = {}
+    for number, mutant in mutants(text):
+        if number < entry:
+            continue
+        try:
+            report, got, want = gemm.run(sim, platform, mutant, hardware_ids=True, max_findings=1)
+        except sim.NotAssembled:
+            continue
+        if not report.findings:
+            np.testing.assert_array_equal(got, want)
+            unnoticed[number] = text.splitlines()[number] + " -> " + mutant.splitlines()[number]
+    assert set(unnoticed) == REDUNDANT[platform], "\n".join(f"{n}: {line}" for n, line in unnoticed.items())

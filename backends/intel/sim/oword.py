@@ -1,0 +1,113 @@
+"""Block messages of the old data ports: consecutive 16-byte words of a buffer, described by a header register."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+import numpy as np
+
+from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.lsc import surface_base
+from convgen.backends.intel.sim.masks import active
+from convgen.backends.intel.sim.messages import STATELESS
+from convgen.backends.intel.sim.payload import check_length, check_range, elements, land, refuse, registers, undefined
+from convgen.backends.intel.sim.slm import load_local, store_local
+from convgen.backends.intel.sim.state import ThreadGroup
+from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.intel.sim.stores import new_store
+from convgen.backends.sim.arrays import U64, any_along
+from convgen.backends.sim.global_access import load_lanes, store_lanes
+
+#: Words of 16 bytes by the control field.
+_WORDS: Mapping[int, int] = {0: 1, 2: 2, 3: 4, 4: 8, 5: 16}
+
+
+@attrs.frozen
+class Kind:
+    """A block message: where its address is in the header and in what unit."""
+
+    stores: bool
+    wide: bool = False  #: qword 0 is an address
+    unit: int = 1
+    alignment: int = 4
+
+
+_KINDS: Mapping[tuple[str, int], Kind] = {
+    ("dc0", 0): Kind(False, unit=16, alignment=16),
+    ("dc0", 1): Kind(False),
+    ("dc0", 8): Kind(True, unit=16, alignment=16),
+    ("dc1", 0x14): Kind(False, wide=True),
+    ("dc1", 0x15): Kind(True, wide=True, alignment=16),
+}
+
+
+def compile_blocks(
+    instruction: Instruction, port: str, number: int, control: int, binding: int, context: Context, *, local: bool
+) -> Step:
+    """A step for a block message."""
+    message = instruction.message
+    assert message is not None
+    kind = _KINDS.get((port, number))
+    words = _WORDS.get(control & 7)
+    if kind is None or words is None:
+        raise unsupported(instruction, f"data port message {number:#x} with a header")
+    layout = context.layout
+    size = 16 * words
+    data = registers(16, words, context)
+    step = Step(instruction, "send_slm" if local else "send_ugm", lambda g: None, pipe="*", is_send=True)
+    step.reads = layout.grf_bits(message.src0.reg, 1)
+    fits = check_range(context, "header", message.src0.reg, 1)
+    if kind.stores:
+        check_length(context, "a data payload", message.src1.length, data)
+        fits &= check_range(context, "data payload", message.src1.reg, data)
+        step.reads |= layout.grf_bits(message.src1.reg, data)
+    else:
+        fits &= check_range(context, "response", message.dst.reg, data)
+        step.writes = layout.grf_bits(message.dst.reg, data)
+    if fits:
+        step.run = _run(instruction, step, kind, binding, size, context, local=local)
+    return step
+
+
+def _run(
+    instruction: Instruction, step: Step, kind: Kind, binding: int, size: int, context: Context, *, local: bool
+) -> Callable[[ThreadGroup], None]:
+    message = instruction.message
+    assert message is not None
+    header, dst, src = message.src0.reg, message.dst.reg, message.src1.reg
+    acts = active(attrs.evolve(instruction, exec_size=1), context)
+
+    def address(g: ThreadGroup) -> U64:
+        first = 0 if kind.wide else 2
+        count = 2 if kind.wide else 1
+        bad = undefined(g, header, 4, first + count)
+        refuse(g, instruction, None if bad is None else bad[:, first:], None, "the address")
+        if kind.wide:
+            return elements(g, header, 8, 1).astype(np.uint64)
+        offset = elements(g, header, 4, 3)[:, 2:].astype(np.uint64) * np.uint64(kind.unit)
+        return offset if binding == STATELESS or local else offset + surface_base(g, instruction, binding)
+
+    def run(g: ThreadGroup) -> None:
+        lanes = acts(g)
+        at = address(g)
+        counters = g.env.counters
+        place = "slm" if local else "global"
+        if kind.stores:
+            counters[f"{place}_write_bytes"] += g.count * size
+            values, bad = elements(g, src, 4, size // 4).T[:, :, None], undefined(g, src, 4, size // 4)
+            marks = None if bad is None else bad.T[:, :, None]
+            if local:
+                store_local(g, step, at, size, kind.alignment, values, lanes, marks)
+                return
+            refuse(g, instruction, None if bad is None else any_along(bad, 1, keepdims=True), lanes, "the data")
+            store_lanes(g, step, at, size, values, lanes, new_store(g), kind.alignment)
+            return
+        counters[f"{place}_read_bytes"] += g.count * size
+        if local:
+            data, spoilt = load_local(g, step, at, size, kind.alignment, lanes)
+        else:
+            data, spoilt = load_lanes(g, step, at, size, lanes, kind.alignment)
+        land(g, dst, 4, data[:, :, 0].T, lanes, None if spoilt is None else spoilt[:, :, 0].T)
+
+    return run
