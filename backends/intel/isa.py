@@ -27,6 +27,10 @@ class Pipe(Enum):
     NONE = ""  #: branches and syncs
 
 
+#: Registers stand in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
+#: An instruction whose three sources are in one bank takes a clock more: accumulators and inputs stand apart on both.
+BANK_PERIOD, ACCUMULATORS_AT, INPUTS_AT = 4, 0, 3
+
 TYPE_BYTES = {"uw": 2, "w": 2, "hf": 2, "bf": 2, "ud": 4, "d": 4, "f": 4, "uq": 8, "q": 8}
 FLOATS = frozenset(("f", "hf", "bf"))
 LONGS = frozenset(("q", "uq"))

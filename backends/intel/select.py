@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from convgen.backends.intel.emitter import Emitter
-from convgen.backends.intel.isa import Literal, Message, Null, Special, block_message, load_arguments, message, region
+from convgen.backends.intel.isa import (
+    BANK_PERIOD,
+    INPUTS_AT,
+    Literal,
+    Message,
+    Null,
+    Special,
+    block_message,
+    load_arguments,
+    message,
+    region,
+)
 from convgen.backends.intel.scalars import Scalars
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.backends.intel.vectors import Vectors, fill
@@ -262,7 +273,9 @@ class _Selector(Selector):
     def _sharedread(self, s: st.SharedRead, *, block: bool = False) -> None:
         lane_bytes = s.var.type.bits // 8
         address = self._place(s, block=block)
-        dst = self.into.get(s.var) or self.out.new("v", max(1, lane_bytes // 4), s.var.name)
+        words = max(1, lane_bytes // 4)
+        residue = INPUTS_AT if words >= BANK_PERIOD else None
+        dst = self.into.get(s.var) or self.out.new("v", words, s.var.name, residue=residue)
         access = Access("shared", s.tile.name, s.site.slot, False, s.site.private)
         row = self._row("load", lane_bytes, block)
         self.out.emit(row, (dst,), (address,), lanes=self._lanes(block), access=access, comment=comment(s))
