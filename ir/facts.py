@@ -54,6 +54,7 @@ class TargetFacts:
     conversions: tuple[str, ...] = ()
     #: Global messages take one 64-bit address a lane and a mask, instead of offsets into a surface with bounds.
     flat: bool = False
+    planes: bool = False  #: loads of rectangles, one row a lane, whose bounds the hardware checks
     split_barriers: bool = False  #: arriving at a barrier and waiting for the others are two instructions
     #: Greatest block message, bytes: a subgroup's registers as they stand, at one address; 0 if there are none.
     block_bytes: int = 0
