@@ -26,6 +26,7 @@ class Core:
     global_rate: int  #: bytes a clock
     grids: tuple[tuple[int, int], ...]  #: how many subgroups along M and N are worth a try
     subtiles: tuple[int, ...] = (1,)  #: into how many parts of M a subgroup's tile is worth being cut
+    reserve: tuple[int, int] = (0, 0)  #: registers that copying an operand takes besides, without a halo and with one
     fragment_sets: int = 2  #: live at once where the next fragments are read ahead: two if loads move among products
 
 

@@ -129,7 +129,7 @@ def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> Tar
         shared_write=phases,
         fused=frozenset(),
         atoms=tuple(_atoms(g)),
-        core=Core(engines, 1024, 128, 128, 64, _GRIDS, (1, 2, 4), 1),
+        core=Core(engines, 1024, 128, 128, 64, _GRIDS, (1, 2, 4), (2, 16), 1),
         flat=True,
         planes=g.planes,
         split_barriers=True,
