@@ -27,7 +27,8 @@ def _others(stamps: U32, mine: U32) -> Bools:
 class Lds:
     """The LDS of a batch of workgroups, one stretch a workgroup."""
 
-    def __init__(self, slots: int, size: int, grain: int) -> None:
+    def __init__(self, slots: int, size: int, grain: int, kind: str = "lds-race") -> None:
+        self.kind = kind  #: of findings
         self.size, self.grain = size, grain
         self.stride = (size + 31) // 16 * 16
         self.data: npt.NDArray[np.uint8] = np.zeros(max(slots * self.stride, 16), np.uint8)
@@ -149,4 +150,4 @@ class Lds:
             row, lane = (int(i) for i in np.argwhere(lanes)[0])
         else:
             row, lane = (0, -1) if where is None else (int(i) for i in where[lanes.argmax()])
-        group.env.reporter.add("lds-race", what, step.instruction, group, row, lane)
+        group.env.reporter.add(self.kind, what, step.instruction, group, row, lane)

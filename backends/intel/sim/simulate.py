@@ -137,7 +137,7 @@ class _Run:
         self, program: Program, launch: LaunchRequest, payload: Payload, groups: Array, waves: int, slm_bytes: int
     ) -> None:
         kernel, count = program.kernel, len(groups)
-        slm = Lds(count, slm_bytes, program.local_grain)
+        slm = Lds(count, slm_bytes, program.local_grain, "slm-race")
         surfaces = surfaces_of(self.memory, kernel, launch)
         env = Environment(
             self.code.platform,
