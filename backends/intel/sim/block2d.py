@@ -19,9 +19,9 @@ from convgen.backends.intel.sim.messages import LOAD_2D, STORE_2D, Lsc
 from convgen.backends.intel.sim.payload import check_length, check_range, land, refuse, undefined
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.intel.sim.stores import new_store
+from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.arrays import Array, Bools, any_along
-from convgen.backends.sim.global_access import load_lanes, store_lanes
+from convgen.backends.sim.global_access import load_lanes
 
 BASE_ALIGNMENT = 64
 LEAST_WIDTH = 64
@@ -250,4 +250,4 @@ class Block:
             data = np.stack((values & np.uint64(0xFFFFFFFF), values >> np.uint64(32))).astype(np.uint32)
         else:
             data = values.astype(np.uint32)[None]
-        store_lanes(g, self.step, address, size, data, inside, new_store(g), size)
+        store_global(g, self.step, address, size, data, inside, size)

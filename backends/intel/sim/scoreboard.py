@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from convgen.backends.intel.sim.pipes import own_pipe
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.registers import Layout
 from convgen.backends.intel.sim.step import Step
@@ -140,9 +141,9 @@ class Scoreboard:
         instruction = step.instruction
         if instruction.distance is not None:
             pipe, count = instruction.distance
-            own = step.pipe if step.pipe in PIPES else "A"
+            pipe = pipe or own_pipe(instruction, self.platform)
             for at, letter in enumerate(PIPES):
-                if letter == (pipe or own) or (pipe or own) == "A":
+                if pipe in (letter, "A"):
                     pipes[at] = pipes[at][: count - 1]
         waits: list[tuple[int, str]] = []
         if instruction.token is not None:
@@ -212,6 +213,19 @@ class Scoreboard:
         if token[0] < self.count:
             tokens[token[0]] = Token(ops, ops)
         return NONE
+
+    def indirect(self, score: Score, index: int, reads: int) -> tuple[tuple[str, str], ...]:
+        """Findings for registers that instruction `index` turned out to read, with `score` behind it."""
+        findings: list[tuple[str, str]] = []
+        for letter, queue in zip(PIPES, score.pipes, strict=True):
+            for earlier in (self._step(at) for ops in queue for at in ops if at != index):
+                if earlier.writes & reads:
+                    findings.append(self._hazard("reads", earlier.writes & reads, "result", earlier, f"{letter}@"))
+        for number, token in enumerate(score.tokens):
+            for earlier in (self._step(at) for at in token.ops if at != index):
+                if earlier.writes & reads:
+                    findings.append(self._hazard("reads", earlier.writes & reads, "result", earlier, f"${number}.dst"))
+        return tuple(findings)
 
     def _step(self, index: int) -> Step:
         step = self.steps[index]

@@ -86,6 +86,24 @@ EXCHANGE = """
 (W) shl (1|M0) r3.0<1>:ud r7.0<0;1,0>:ud 6:w
 (W) add (1|M0) r6.0<1>:uq r6.0<0;1,0>:uq r3.0<0;1,0>:ud {I@1}
 """
+#: The same through global memory: each thread stores to its own line, fences, and reads the other's.
+GLOBAL_EXCHANGE = """
+(W) and (1|M0) r7.0<1>:ud r0.2<0;1,0>:ud 0xFF:ud
+(W) shl (1|M0) r3.0<1>:ud r7.0<0;1,0>:ud 6:w {I@1}
+(W) xor (1|M0) r3.1<1>:ud r3.0<0;1,0>:ud 0x40:uw {I@1}
+(W) add (1|M0) r9.0<1>:uq r6.0<0;1,0>:uq r3.1<0;1,0>:ud {I@1}
+(W) add (1|M0) r6.0<1>:uq r6.0<0;1,0>:uq r3.0<0;1,0>:ud
+(W) mov (1|M0) r15.2<1>:f 0.0:f
+(W) mov (2|M0) r15.10<1>:ub r0.11<0;1,0>:ub {F@1}
+(W) store.ugm.d32x16t.a64 (1|M0) [r6:1] r20:1 {A@1,$3}
+(W) send.ugm (1|M0) r28 r0 null:0 0x0 0x0214031F {$5}
+(W) mov (8|M0) null<1>:ud r28.0<1;1,0>:ud {$5.dst}
+(W) send.gtwy (1|M0) null r15 null:0 0x0 0x02000004 {A@1,$6}
+(W) sync.bar null
+(W) load.ugm.d32x16t.a64 (1|M0) r21:1 [r9:1] {$7}
+(W) add (1|M0) r6.0<1>:uq r6.0<0;1,0>:uq 0x100:uw {$3.dst}
+(W) mov (16|M0) r20.0<1>:ud r21.0<1;1,0>:ud {$7.dst}
+"""
 BLOCK = """
 (W) mov (1|M0) r10.0<1>:uq r5.0<0;1,0>:uq
 (W) mov (1|M0) r10.2<1>:ud 0x3F:ud
@@ -346,6 +364,38 @@ again:
     ),
     "local memory undefined": Case(
         "poison", EXCHANGE, "r8.0<0;1,0>:ud 4:w", "r8.0<0;1,0>:ud 32:w", workgroup=32, barriers=1, slm=64
+    ),
+    "two workgroups store": Case(
+        "global-race",
+        """
+(W) shl (1|M0) r7.0<1>:ud r0.1<0;1,0>:ud 6:w
+(W) add (1|M0) r6.0<1>:uq r6.0<0;1,0>:uq r7.0<0;1,0>:ud {I@1}
+(W) mov (16|M0) r20.0<1>:ud r0.1<0;1,0>:ud
+""",
+        "r0.1<0;1,0>:ud 6:w",
+        "r0.5<0;1,0>:ud 6:w",
+        groups=2,
+    ),
+    "global exchange": Case(
+        "global-visibility",
+        GLOBAL_EXCHANGE,
+        "(W) send.ugm (1|M0) r28 r0 null:0 0x0 0x0214031F {$5}\n(W) mov (8|M0) null<1>:ud r28.0<1;1,0>:ud {$5.dst}\n",
+        workgroup=32,
+        barriers=1,
+    ),
+    "global exchange, fence not waited for": Case(
+        "global-visibility",
+        GLOBAL_EXCHANGE,
+        "(W) mov (8|M0) null<1>:ud r28.0<1;1,0>:ud {$5.dst}\n",
+        workgroup=32,
+        barriers=1,
+    ),
+    "indirect": Case(
+        "distance",
+        "(W) mov (1|M0) a0.0<1>:uw 0x540:uw\n(W) mov (16|M0) r21.0<1>:d 1:w\n"
+        "(W) mov (16|M0) r20.0<1>:d r[a0.0]<1;1,0>:d {A@1}",
+        "A@1",
+        "I@2",
     ),
     "two workgroups": Case(
         "global-visibility",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -136,7 +137,7 @@ def test_prefetch(sim: Any) -> None:
     assert not out.any()
 
 
-ATOMICS = {
+ATOMICS: dict[str, Callable[[Array, Array], Array]] = {
     "atomic_iadd": lambda old, new: old + new,
     "atomic_umax": np.maximum,
     "atomic_smin": lambda old, new: np.minimum(old.view(np.int32), new.view(np.int32)).view(np.uint32),
