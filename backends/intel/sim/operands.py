@@ -119,6 +119,8 @@ def source(
         if operand.negate or operand.absolute:
             raise unsupported(instruction, "modifier on an immediate")
         return Source(lambda g: values, lambda g: None, type=operand.type, constant=True)
+    if operand.type not in VIEWS and operand.kind in ("reg", "indirect"):
+        raise unsupported(instruction, f"type {operand.type}")
     if operand.kind == "indirect":
         return _indirect_source(operand, lanes, instruction, context, logical=logical)
     if operand.kind != "reg":
@@ -351,6 +353,8 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
     if operand is None or operand.kind == "null":
         return Target(lambda g, data, active, undefined: None, 0, "" if operand is None else operand.type)
     layout = context.layout
+    if operand.type not in VIEWS:
+        raise unsupported(instruction, f"type {operand.type}")
     if operand.kind == "indirect":
         return _indirect_target(operand, lanes, instruction, context)
     if operand.file == "f":
