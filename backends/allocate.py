@@ -22,6 +22,7 @@ class Bank:
     limit: int
     alignment: Mapping[int, int]  #: tuple size -> alignment in words; larger sizes take the greatest listed
     first: int = 0
+    period: int = 0  #: of the places that tuples would like; 0 where none is better than another
 
     def align(self, size: int) -> int:
         return next((a for s, a in sorted(self.alignment.items(), reverse=True) if size >= s), 1)
@@ -62,7 +63,11 @@ def allocate(
         if v.fixed is not None:
             place(v, v.fixed % banks[v.bank].limit)
             continue
-        at = _first_fit(words, live[v], v.size, bank.align(v.size), bank.first)
+        step = bank.align(v.size)
+        first = -(-bank.first // step) * step
+        if bank.period and v.residue is not None:
+            step, first = bank.period, bank.first + (v.residue - bank.first) % bank.period
+        at = _first_fit(words, live[v], v.size, step, first)
         if at is None:
             raise DoesNotFit(f"bank {v.bank} has no {v.size} free words of {bank.limit} for {v.name or v}")
         place(v, at)
@@ -70,12 +75,12 @@ def allocate(
 
 
 def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int) -> int | None:
-    """The lowest multiple of `step`, not below `first`, from which `size` words are free wherever `mask` is set."""
-    at = -(-first // step) * step
+    """The first place, by steps from `first` on, from which `size` words are free wherever `mask` is set."""
+    at = first
     while at + size <= len(words):
         for w in range(at + size - 1, at - 1, -1):
             if words[w] & mask:
-                at = -(-(w + 1) // step) * step  # no start up to this word can do
+                at = first - (first - w - 1) // step * step  # no start up to this word can do
                 break
         else:
             return at

@@ -51,6 +51,7 @@ class VirtualRegister:
     size: int
     name: str
     fixed: int | None = None
+    residue: int | None = None  #: where its first word had better stand, modulo its bank's `period`
 
     def __repr__(self) -> str:
         return f"%{self.bank}{self.number}:{self.size}"

@@ -51,10 +51,12 @@ class Emitter:
     def finish(self) -> Function:
         return self.function
 
-    def new(self, bank: str, size: int = 1, name: str = "", fixed: int | None = None) -> Reg:
+    def new(
+        self, bank: str, size: int = 1, name: str = "", *, fixed: int | None = None, residue: int | None = None
+    ) -> Reg:
         """A fresh tuple of `size` words."""
         self._count += 1
-        return Reg(VirtualRegister(self._count, bank, size, name, fixed), 0, size)
+        return Reg(VirtualRegister(self._count, bank, size, name, fixed, residue), 0, size)
 
     # ------------------------------------------------------------ operands
 

@@ -27,6 +27,10 @@ class Pipe(Enum):
     NONE = ""  #: branches and syncs
 
 
+#: Registers stand in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
+#: An instruction whose three sources are in one bank takes a clock more: accumulators and inputs stand apart on both.
+BANK_PERIOD, ACCUMULATORS_AT, INPUTS_AT = 4, 0, 3
+
 TYPE_BYTES = {"uw": 2, "w": 2, "hf": 2, "bf": 2, "ud": 4, "d": 4, "f": 4, "uq": 8, "q": 8}
 FLOATS = frozenset(("f", "hf", "bf"))
 LONGS = frozenset(("q", "uq"))
@@ -170,6 +174,13 @@ def block_message(kind: str, size: int) -> Message:
     name = f"{kind}.slm.d{width}x{elements}t.a32"
     latency, busy, stores = _TOKEN_LATENCY["slm"], max(1, size // 128), kind != "load"
     return Message(name, Unit.SHARED, latency, busy, block=True, address_bits=32, stores=stores, holds=_SEND_HOLDS)
+
+
+@cache
+def load_rectangle() -> Message:
+    """The row of a two-dimensional load of dwords, turned: lane l holds a run of row l; the payload says the rest."""
+    name, latency = "load_block2d.ugm.d32t.a64.ca.ca", _TOKEN_LATENCY["ugm"]
+    return Message(name, Unit.GLOBAL, latency, 8, block=True, address_bits=32, holds=_SEND_HOLDS)
 
 
 @cache

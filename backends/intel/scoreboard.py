@@ -13,6 +13,7 @@ RegDeps (which dependences the pipes order by themselves).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 
 import attrs
 
@@ -202,60 +203,87 @@ def _sync(annotation: str) -> XeInstruction:
     return XeInstruction(OPCODES["sync.nop"], annotations=(annotation,))
 
 
+class _Table:
+    """The unfinished accesses of one kind: by cell for those who ask, by source for those who finish."""
+
+    def __init__(self) -> None:
+        self.by_cell: dict[Cell, dict[Source, int]] = {}
+        self.by_source: dict[Source, dict[Cell, int]] = {}  # in order of issue
+
+    def note(self, cell: Cell, source: Source, at: int) -> None:
+        """The last access of a cell by a source."""
+        self.by_cell.setdefault(cell, {})[source] = at
+        cells = self.by_source.setdefault(source, {})
+        cells.pop(cell, None)
+        cells[cell] = at
+
+    def drop(self, cell: Cell) -> None:
+        for source in self.by_cell.pop(cell, ()):
+            del self.by_source[source][cell]
+
+    def finish(self, source: Source, last: int) -> None:
+        """Forget what a source issued up to number `last`."""
+        cells = self.by_source.get(source, {})
+        done = list(takewhile(lambda cell: cells[cell] <= last, cells))
+        for cell in done:
+            del cells[cell]
+            held = self.by_cell[cell]
+            del held[source]
+            if not held:
+                del self.by_cell[cell]
+
+
 class _Now:
     """Facts that change from instruction to instruction; distances are kept as differences to counters."""
 
     def __init__(self, facts: Facts) -> None:
         self.count: dict[Source, int] = {}
-        self.writes: dict[Cell, dict[Source, int]] = {}
-        self.reads: dict[Cell, dict[Source, int]] = {}
+        self.writes, self.reads = _Table(), _Table()
         for table, known in ((self.writes, facts.writes), (self.reads, facts.reads)):
-            for (cell, source), distance in known.items():
-                table.setdefault(cell, {})[source] = -distance
+            for (cell, source), distance in sorted(known.items(), key=lambda item: -item[1]):
+                table.note(cell, source, -distance)
 
-    def _distances(self, held: Mapping[Source, int]) -> Iterator[tuple[Source, int]]:
-        for source, at in held.items():
-            yield source, min(_FARTHEST, self.count.get(source, 0) - at) if isinstance(source, str) else 1
+    def _distances(self, held: Mapping[Source, int]) -> list[tuple[Source, int]]:
+        count = self.count
+        return [
+            (source, min(_FARTHEST, count.get(source, 0) - at) if isinstance(source, str) else 1)
+            for source, at in held.items()
+        ]
 
-    def writers(self, cell: Cell) -> Iterable[tuple[Source, int]]:
-        return list(self._distances(self.writes.get(cell, {})))
+    def writers(self, cell: Cell) -> list[tuple[Source, int]]:
+        held = self.writes.by_cell.get(cell)
+        return self._distances(held) if held else []
 
-    def readers(self, cell: Cell) -> Iterable[tuple[Source, int]]:
-        return list(self._distances(self.reads.get(cell, {})))
+    def readers(self, cell: Cell) -> list[tuple[Source, int]]:
+        held = self.reads.by_cell.get(cell)
+        return self._distances(held) if held else []
 
     def issue(self, source: Source, read: Iterable[Cell], written: Iterable[Cell]) -> None:
         at = self.count.get(source, 0)
         for cell in written:
-            self.writes[cell] = {source: at}
-            self.reads.pop(cell, None)
+            self.writes.drop(cell)
+            self.reads.drop(cell)
+            self.writes.note(cell, source, at)
         for cell in read:
-            self.reads.setdefault(cell, {})[source] = at
+            self.reads.note(cell, source, at)
         if isinstance(source, str):
             self.count[source] = at + 1
 
     def finish_pipe(self, pipe: str, distance: int) -> None:
         last = self.count.get(pipe, 0) - distance
-        self._forget(lambda source, at: source == pipe and at <= last, self.writes, self.reads)
+        self.writes.finish(pipe, last)
+        self.reads.finish(pipe, last)
 
     def finish_token(self, token: Source) -> None:
-        self._forget(lambda source, at: source == token, self.writes, self.reads)
+        self.writes.finish(token, 0)
+        self.reads.finish(token, 0)
 
     def finish_reads(self, token: int) -> None:
-        self._forget(lambda source, at: source == token, self.reads)
-
-    @staticmethod
-    def _forget(over, *tables) -> None:  # type: ignore[no-untyped-def]
-        for table in tables:
-            for cell in [c for c, held in table.items() if any(over(s, at) for s, at in held.items())]:
-                left = {s: at for s, at in table[cell].items() if not over(s, at)}
-                if left:
-                    table[cell] = left
-                else:
-                    del table[cell]
+        self.reads.finish(token, 0)
 
     def frozen(self) -> Facts:
         tables = [
-            {(cell, source): d for cell, held in table.items() for source, d in self._distances(held)}
+            {(cell, source): d for cell, held in table.by_cell.items() for source, d in self._distances(held)}
             for table in (self.writes, self.reads)
         ]
         return Facts(*tables)

@@ -14,6 +14,7 @@ from convgen.backends.allocate import Allocation, Bank, allocate, live_ranges
 from convgen.backends.intel import printer
 from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.devices import DEVICES
+from convgen.backends.intel.isa import BANK_PERIOD
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard
 from convgen.backends.intel.select import select
@@ -85,9 +86,9 @@ class XeTarget:
         small = allocate(function, {"s": Bank(_SCALAR_REGISTERS * g.lanes, {1: 1, 2: 2}), "f": Bank(g.flags, {})}, live)
         tuples_at = 1 + -(-small.used["s"] // g.lanes)
         large = None
-        for grf, ranges in product(_GRF_COUNTS, (held, live)):
+        for grf, (ranges, period) in product(_GRF_COUNTS, ((held, BANK_PERIOD), (live, BANK_PERIOD), (live, 0))):
             try:
-                large = allocate(function, {"v": Bank(grf, {1: 1}, tuples_at)}, ranges)
+                large = allocate(function, {"v": Bank(grf, {1: 1}, tuples_at, period)}, ranges)
                 break
             except DoesNotFit as error:
                 refused = error

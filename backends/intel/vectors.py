@@ -7,7 +7,7 @@ one lowest: a GRF holds elements 0 and 1 of all lanes side by side.
 from __future__ import annotations
 
 from convgen.backends.intel.emitter import Emitter
-from convgen.backends.intel.isa import Literal, Null, dpas, region
+from convgen.backends.intel.isa import ACCUMULATORS_AT, Literal, Null, dpas, region
 from convgen.backends.intel.scalars import Scalars
 from convgen.backends.machine import Operand, Reg
 from convgen.backends.selection import Parts, adjacent, view
@@ -195,7 +195,7 @@ class Vectors:
         op, name = e.op, "acc" if like is None else like.name
         tile = VectorType(op.atom.acc, op.atom.d.registers)
         return tuple(
-            self.filled(tile, start.a, "v", self.out.new("v", tile.bits // 32, f"{name}_{i}"))
+            self.filled(tile, start.a, "v", self.out.new("v", tile.bits // 32, f"{name}_{i}", residue=ACCUMULATORS_AT))
             for i in range(op.tiles_i * op.tiles_j)
         )
 
@@ -220,7 +220,7 @@ class Vectors:
                     second = self.tuple_of(view(b, op.b_start(j, step) * op.atom.ab.bytes // 4, words[1]))
                     at = op.d_start(i, j) // op.atom.d.registers
                     before = acc[at]
-                    after = acc[at] = before or self.out.new("v", held, f"acc_{at}")
+                    after = acc[at] = before or self.out.new("v", held, f"acc_{at}", residue=ACCUMULATORS_AT)
                     multiply = self._multiply_adds if op.atom.k == 1 else self._dpas
                     multiply(op.atom, after, before, first, second, comment)
                     comment = ""

@@ -79,7 +79,7 @@ def extract(width: Array, offset: Array, value: Array, *, signed: bool) -> Array
     bits = (unsigned(value, 4) >> offset) & ones
     if signed:
         bits = np.where((width > 0) & (bits >> np.maximum(width - 1, 0) & 1 == 1), bits - ones - 1, bits)
-    return bits
+    return np.asarray(bits)
 
 
 def insert(mask: Array, value: Array, into: Array) -> Array:

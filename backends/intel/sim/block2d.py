@@ -19,15 +19,16 @@ from convgen.backends.intel.sim.messages import LOAD_2D, STORE_2D, Lsc
 from convgen.backends.intel.sim.payload import check_length, check_range, land, refuse, undefined
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.intel.sim.stores import new_store
+from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.arrays import Array, Bools, any_along
-from convgen.backends.sim.global_access import load_lanes, store_lanes
+from convgen.backends.sim.global_access import load_lanes
 
 BASE_ALIGNMENT = 64
 LEAST_WIDTH = 64
 LARGEST = 1 << 24
 MOST_ROWS = {LOAD_2D: 32, STORE_2D: 8}
 MOST_ROW_BYTES = 64
+MOST_RESPONSE = 31  #: that the descriptor can say; a block of 32 registers says it too
 
 
 @attrs.frozen
@@ -114,8 +115,9 @@ def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Ste
     if instruction.predicate:
         step.reads |= flag_bits(instruction, context)
     if lsc.op == LOAD_2D:
-        fits &= check_range(context, "response", message.dst.reg, lsc.response)
-        step.writes = layout.grf_bits(message.dst.reg, max(lsc.response, 0))
+        response = 32 if lsc.response == MOST_RESPONSE else lsc.response
+        fits &= check_range(context, "response", message.dst.reg, response)
+        step.writes = layout.grf_bits(message.dst.reg, response)
     else:
         fits &= check_range(context, "data payload", message.src1.reg, message.src1.length)
         step.reads |= layout.grf_bits(message.src1.reg, message.src1.length)
@@ -195,7 +197,7 @@ class Block:
         payload = self.lsc.response if lsc.op == LOAD_2D else self.message.src1.length
         if fine and (lsc.op == STORE_2D or self.message.dst.reg >= 0):
             wanted = len(self._placement(shape).column) * size // self.context.layout.grf
-            if payload != min(wanted, 31 if lsc.op == LOAD_2D else wanted):
+            if payload != min(wanted, MOST_RESPONSE if lsc.op == LOAD_2D else wanted):
                 what = f"the message has {payload} registers of data; the block takes {wanted}"
                 g.env.reporter.add("message-length", what, self.instruction, g)
                 fine = False
@@ -250,4 +252,4 @@ class Block:
             data = np.stack((values & np.uint64(0xFFFFFFFF), values >> np.uint64(32))).astype(np.uint32)
         else:
             data = values.astype(np.uint32)[None]
-        store_lanes(g, self.step, address, size, data, inside, new_store(g), size)
+        store_global(g, self.step, address, size, data, inside, size)

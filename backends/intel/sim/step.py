@@ -36,7 +36,8 @@ class Step:
     fence: str = ""  #: "slm" or "ugm"
     is_dpas: bool = False
     is_send: bool = False
-    drains: bool = False  #: takes longer than any in-order instruction
+    unit: str = ""  #: that a message goes to
+    drains: bool = False  #: takes longer than any in-order instruction, as IGC counts
     faults: tuple[tuple[str, str], ...] = ()  #: (kind, message) of findings that the encoding alone shows
 
 
