@@ -26,9 +26,8 @@ from convgen.backends.machine import Function, Unit, VirtualRegister
 #: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
 _MATRIX_TOKENS = 4
 _FARTHEST = 7  #: the greatest distance that encodes
-_INTERLOCKED = frozenset(("f", "acc0"))
-_EVERYTHING = frozenset(("cr0",))  #: registers whose writers wait for all pipes, and whose next users do
-_MODE = Cell("cr0", 0)  #: the control register, which decides how all others compute
+_INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
+_MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
 _PIPES = "FIL"
 _LOCAL_LOADS = Cell("loads of local memory", 0)  #: in flight: a barrier may not be signalled before they are done
 
@@ -39,7 +38,7 @@ Source = str | int  #: an in-order pipe by its letter, or a token
 class Facts:
     """What may be unfinished: for each cell and source the distance since it was last written or read there.
 
-    Distances of tokens are 1. `rotation` is the token that the next send takes.
+    Distances of tokens are 1.
     """
 
     writes: Mapping[tuple[Cell, Source], int]
@@ -91,7 +90,7 @@ class Scoreboard:
                 waits = self._waits(facts, i)
                 out += self._annotated(i, waits)
                 self._step(facts, i, waits)
-            block.instructions = list(out)
+            block.instructions = [*out]
 
     # ------------------------------------------------------------ data flow
 
@@ -102,10 +101,12 @@ class Scoreboard:
             self._step(facts, i, self._waits(facts, i))
         return facts.frozen()
 
+    def _source(self, i: XeInstruction) -> Source:
+        """What says when an instruction is done: its token, or its pipe."""
+        return self.tokens.get(id(i), pipe_of(i, self.generation))
+
     def _waits(self, facts: _Now, i: XeInstruction) -> Waits:
-        me: Source = pipe_of(i, self.generation)
-        if id(i) in self.tokens:
-            me = self.tokens[id(i)]
+        me = self._source(i)
         distances: dict[str, int] = {}
         done: dict[int, None] = {}
         read: dict[int, None] = {}
@@ -116,7 +117,7 @@ class Scoreboard:
             else:
                 tokens[source] = None
 
-        written, used = self.physical.written(i), [*self.physical.read(i), _MODE]
+        written, used = self.physical.written(i), self.physical.read(i)
         if i.op is OPCODES["signal"]:
             used = [*used, _LOCAL_LOADS]
         for cell in used:
@@ -133,8 +134,7 @@ class Scoreboard:
                 if source != me:
                     late = self.generation.waits_for_writes and isinstance(source, int) and source >= _MATRIX_TOKENS
                     after(source, distance, done if late else read)
-        changed = [*written, *(c for c in used if any(facts.writers(c)))]
-        if any(c.bank in _EVERYTHING for c in changed):
+        if _MODE in written or facts.writers(_MODE):
             distances.update(dict.fromkeys(_PIPES, 1))
         if isinstance(me, int):
             done.pop(me, None)
@@ -149,12 +149,11 @@ class Scoreboard:
             facts.finish_token(token)
         for token in waits.read:
             facts.finish_reads(token)
-        me: Source = pipe_of(i, self.generation)
-        if id(i) in self.tokens:
-            me = self.tokens[id(i)]
-            facts.finish_token(me)
+        me = self._source(i)
         if me == "":
             return
+        if isinstance(me, int):
+            facts.finish_token(me)
         written = self.physical.written(i)
         if isinstance(i.op, Message) and i.op.unit is Unit.SHARED and not i.op.stores:
             written = [*written, _LOCAL_LOADS]

@@ -248,8 +248,9 @@ class _Selector(Selector):
         behind = out.block.instructions[self.entered :]
         del out.block.instructions[self.entered :]
         fill(out, header, Literal(0, "ud"))
-        base = region(header, "q")
-        out.emit("add", (base,), (out.source(pointer, "q"), Literal(plane.base, "d")), partial=True)
+        address: tuple[Operand, ...] = (out.source(pointer, "q"),)
+        address += (Literal(plane.base, "d"),) if plane.base else ()
+        out.emit("add" if plane.base else "mov", (region(header, "q"),), address, partial=True)
         shape = (out.lanes - 1) << 8 | words - 1
         for dword, value in ((2, plane.width - 1), (3, plane.height - 1), (4, plane.pitch - 1), (7, shape)):
             out.emit("mov", (region(header, "ud", dword),), (Literal(value, "ud"),), partial=True)

@@ -21,6 +21,7 @@ from convgen.backends.intel.select import select
 from convgen.backends.intel.tables import FACTS, GENERATIONS
 from convgen.backends.intel.zebin import Argument, KernelInfo, directives, target_directive
 from convgen.backends.machine import Function, Unit
+from convgen.backends.maps import maps
 from convgen.backends.selection import argument_offsets
 from convgen.backends.simulation import LaunchRequest, SimReport
 from convgen.backends.target import Emitted, Progress
@@ -62,8 +63,9 @@ class XeTarget:
         tokens = self.generation.tokens[grf]
         timed("scoreboard", lambda: Scoreboard(function, physical, self.generation, tokens).run())
         info = _info(kernel, function, grf)
-        body = printer.function_text(function, physical, self.generation)
-        text = timed("print", lambda: printer.kernel_text(header, directives(info), body))
+        notes = [*header, *maps(kernel, physical.allocation, {"v": "r"})]
+        body = printer.function_text(function, physical, self.generation, f"{kernel.name}.ir" if debug else "")
+        text = timed("print", lambda: printer.kernel_text(notes, directives(info), body))
         arguments = tuple((a.name, a.offset, a.size) for a in info.arguments)
         return Emitted(
             kernel.name,
