@@ -270,6 +270,15 @@ def doubles() -> Case:
     return Case(("o", "i"), {"o": np.zeros((256, 4)), "i": data}, {"o": np.stack(columns, axis=1)})
 
 
+def division() -> Case:
+    """IEEE division and square root in f32 and f64."""
+    rng, n = random(), 256
+    f, e = rng.normal(size=n + 1).astype(np.float32), rng.normal(size=n + 1)
+    buffers: dict[str, Array] = {"o": np.zeros(2 * n, np.float32), "i": f, "d": np.zeros(n), "e": e}
+    wanted: dict[str, Array] = {"o": np.concatenate((f[:-1] / f[1:], np.sqrt(f[:-1] * f[:-1]))), "d": e[:-1] / e[1:]}
+    return Case(("o", "i", "d", "e"), buffers, wanted)
+
+
 def tiles(values: Array, rows: int, columns: int) -> Array:
     """A matrix as tiles of rows x columns, tile row by tile row."""
     m, n = values.shape
@@ -333,6 +342,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "groups exchange": exchange,
     "groups globalbar": globalbar,
     "doubles doubles": doubles,
+    "division divide": division,
     "tiles tiled": tiled(16),
     "tiles8 tiled": tiled(8),
     "blocks blocks": blocks,
