@@ -17,10 +17,12 @@ from convgen.ir.error import DoesNotFit
 
 @attrs.frozen
 class Bank:
-    """A register file: how many words it has and how a tuple of a size must be aligned."""
+    """A register file: its words [first, limit), and how a tuple of a size must be aligned."""
 
     limit: int
     alignment: Mapping[int, int]  #: tuple size -> alignment in words; larger sizes take the greatest listed
+    first: int = 0
+    period: int = 0  #: of the places that tuples would like; 0 where none is better than another
 
     def align(self, size: int) -> int:
         return next((a for s, a in sorted(self.alignment.items(), reverse=True) if size >= s), 1)
@@ -34,9 +36,14 @@ class Allocation:
     used: Mapping[str, int]
 
 
-def allocate(function: Function, banks: Mapping[str, Bank]) -> Allocation:
-    """Place every virtual register; DoesNotFit if a bank is too small."""
-    live = live_ranges(function)
+def allocate(
+    function: Function, banks: Mapping[str, Bank], live: Mapping[VirtualRegister, int] | None = None
+) -> Allocation:
+    """Place every virtual register of these banks; DoesNotFit if one is too small.
+
+    `live` are the live ranges, if they are known already.
+    """
+    live = {v: at for v, at in (live_ranges(function) if live is None else live).items() if v.bank in banks}
     occupied: dict[str, list[int]] = {name: [0] * bank.limit for name, bank in banks.items()}
     base: dict[VirtualRegister, int] = {}
     used = dict.fromkeys(banks, 0)
@@ -54,30 +61,37 @@ def allocate(function: Function, banks: Mapping[str, Bank]) -> Allocation:
     for v in sorted(live, key=key):
         bank, words = banks[v.bank], occupied[v.bank]
         if v.fixed is not None:
-            place(v, v.fixed)
+            place(v, v.fixed % banks[v.bank].limit)
             continue
-        at = _first_fit(words, live[v], v.size, bank.align(v.size))
+        step = bank.align(v.size)
+        first = -(-bank.first // step) * step
+        if bank.period and v.residue is not None:
+            step, first = bank.period, bank.first + (v.residue - bank.first) % bank.period
+        at = _first_fit(words, live[v], v.size, step, first)
         if at is None:
             raise DoesNotFit(f"bank {v.bank} has no {v.size} free words of {bank.limit} for {v.name or v}")
         place(v, at)
     return Allocation(base, used)
 
 
-def _first_fit(words: Sequence[int], mask: int, size: int, step: int) -> int | None:
-    """The lowest multiple of `step` from which `size` words are free wherever `mask` is set."""
-    at = 0
+def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int) -> int | None:
+    """The first place, by steps from `first` on, from which `size` words are free wherever `mask` is set."""
+    at = first
     while at + size <= len(words):
         for w in range(at + size - 1, at - 1, -1):
             if words[w] & mask:
-                at = -(-(w + 1) // step) * step  # no start up to this word can do
+                at = first - (first - w - 1) // step * step  # no start up to this word can do
                 break
         else:
             return at
     return None
 
 
-def live_ranges(function: Function) -> dict[VirtualRegister, int]:
-    """The positions at which each virtual register holds a value that is still needed, as bits."""
+def live_ranges(function: Function, *, held: bool = False) -> dict[VirtualRegister, int]:
+    """The positions at which each virtual register holds a value that is still needed, as bits.
+
+    Where `held`, sources also count as needed as long as their instruction holds them, within its block.
+    """
     starts, total = [], 0
     for b in function.blocks:
         starts.append(total)
@@ -111,8 +125,9 @@ def live_ranges(function: Function) -> dict[VirtualRegister, int]:
                 if v in killed and v in opened:
                     begin = at if i.op.early_clobber else at + 1
                     ranges[v] = ranges.get(v, 0) | _span(begin, opened.pop(v))
+            last = min(end, at + 1 + 2 * i.op.holds) if held else at + 1
             for r in i.uses():
-                opened.setdefault(r.vreg, at + 1)
+                opened.setdefault(r.vreg, last)
         for v, until in opened.items():
             ranges[v] = ranges.get(v, 0) | _span(2 * starts[index], until)
     return dict(sorted(ranges.items(), key=lambda item: item[0].number))

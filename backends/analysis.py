@@ -1,6 +1,6 @@
 """What `analyze` finds in a code object: plain records, shared by every target.
 
-Costs count issue slots (AMD: 4 clocks) of one wave while every SIMD of a unit runs the same code.
+Costs count issue slots of one hardware thread; how long a slot is and what things are called, `Terms` says.
 """
 
 from __future__ import annotations
@@ -12,16 +12,27 @@ import attrs
 
 
 @attrs.frozen
+class Terms:
+    """The words and the clock of a target family."""
+
+    slot_clocks: int  #: clocks of an issue slot
+    matrix: str  #: kind of the matrix instructions: mfma, dpas
+    thread: str  #: what executes a stream of instructions: wave, thread
+    occupancy: str  #: what `KernelAnalysis.occupancy` counts: waves a SIMD, threads an EU
+    issue: str  #: what the issue slots of a stretch hold besides one for each instruction
+
+
+@attrs.frozen
 class Line:
     """One instruction: its offset in the kernel, what it is and what it occupies."""
 
     offset: int
     text: str
-    kind: str  #: mfma, valu, salu, smem, ds_read, ds_write, vmem_load, ..., as the simulator counts them
+    kind: str  #: mfma, valu, salu, ds_read, ...; dpas, alu, mov, slm_load, ...: the family's words
     unit: str  #: the unit that it occupies besides issuing: matrix, valu, lds, global or none ("")
     slots: int  #: of that unit; of issue where there is none
     issue: int = 1
-    flop: int = 0  #: all below are of a whole wave
+    flop: int = 0  #: all below are of a whole thread
     bytes: Mapping[str, int] = attrs.Factory(dict)  #: by path: lds read, lds write, global load, ...
 
 
@@ -66,24 +77,31 @@ class Stretch:
         return max(slots, key=lambda unit: slots[unit])
 
     @property
-    def others_per_mfma(self) -> float | None:
+    def others_per_matrix(self) -> float | None:
         """Other instructions for each matrix instruction; None without any."""
-        mfma = self.mix.get("mfma", 0)
-        return (len(self.lines) - mfma) / mfma if mfma else None
+        matrix = sum(line.unit == "matrix" for line in self.lines)
+        return (len(self.lines) - matrix) / matrix if matrix else None
+
+    @property
+    def issue_per_matrix(self) -> float | None:
+        """Issue slots of the other instructions for each slot of the matrix unit; None without any."""
+        matrix = self.slots["matrix"]
+        return sum(line.issue for line in self.lines if line.unit != "matrix") / matrix if matrix else None
 
 
 @attrs.frozen
 class KernelAnalysis:
-    """One kernel. `waves` is how many waves a SIMD holds as registers and shared memory allow."""
+    """One kernel. `occupancy` is how many threads a unit holds at once, as registers and shared memory allow."""
 
     name: str
     registers: Mapping[str, int]
     lds_bytes: int
     code_bytes: int
     workgroup: int  #: greatest number of threads
-    waves: Mapping[str, int]
+    occupancy: Mapping[str, int]
     loops: int
     hot: Stretch  #: the innermost loop with the most matrix work, or all of a kernel without loops
+    counts: Mapping[str, int] = attrs.Factory(dict)  #: what else is counted in `hot`, by name
 
 
 @attrs.frozen
@@ -91,4 +109,5 @@ class Analysis:
     """All kernels of a code object."""
 
     target: str
+    terms: Terms
     kernels: tuple[KernelAnalysis, ...]

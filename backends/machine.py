@@ -34,19 +34,24 @@ class Opcode:
     busy: int = 1  #: until the unit accepts the next instruction
     reads: tuple[str, ...] = ()  #: flags read besides the operands
     writes: tuple[str, ...] = ()  #: flags written besides the operands
+    holds: int = 0  #: instructions for which its sources had better not be overwritten: it reads them late
     early_clobber: bool = False  #: the destination must not overlap the sources (tied accumulators aside)
+    barrier: bool = False  #: orders the workgroup's accesses to shared memory
+    jumps: bool = False  #: always leaves for its target
+    ends: bool = False  #: ends the program
     merges: bool = False  #: keeps part of the destination, which is therefore the last source too, and printed once
 
 
 @attrs.define(eq=False)
 class VirtualRegister:
-    """A tuple of `size` words in `bank`; `fixed` pins its first word to a physical register."""
+    """A tuple of `size` words in `bank`; `fixed` pins its first word to a register, from the end if negative."""
 
     number: int
     bank: str
     size: int
     name: str
     fixed: int | None = None
+    residue: int | None = None  #: where its first word had better stand, modulo its bank's `period`
 
     def __repr__(self) -> str:
         return f"%{self.bank}{self.number}:{self.size}"
@@ -77,7 +82,12 @@ class Reg:
 
 
 @attrs.frozen
-class Imm:
+class Inert:
+    """An operand that nothing depends on: immediates, and what a family adds of the kind."""
+
+
+@attrs.frozen
+class Imm(Inert):
     """An immediate: a 32-bit value, signed or unsigned as written."""
 
     value: int
@@ -90,7 +100,7 @@ class Flag:
     name: str
 
 
-Operand = Reg | Imm | Flag
+Operand = Reg | Inert | Flag
 
 
 @attrs.frozen
@@ -116,7 +126,7 @@ class Instruction:
     """An opcode with operands; `modifiers` are printed after them, `target` is a branch's label."""
 
     op: Opcode
-    dst: tuple[Reg | Flag, ...] = ()
+    dst: tuple[Operand, ...] = ()
     src: tuple[Operand, ...] = ()
     modifiers: tuple[str, ...] = ()
     access: Access | None = None
@@ -126,7 +136,7 @@ class Instruction:
 
     @property
     def barrier(self) -> bool:
-        return self.op.name == "s_barrier"
+        return self.op.barrier
 
     def defs(self) -> Iterator[Reg]:
         return (r for r in self.dst if isinstance(r, Reg))
@@ -164,7 +174,7 @@ class Function:
         labels = {b.label: i for i, b in enumerate(self.blocks)}
         last = self.blocks[index].instructions[-1] if self.blocks[index].instructions else None
         out = [labels[last.target]] if last is not None and last.target else []
-        falls = last is None or not (last.op.name == "s_endpgm" or (last.target and last.op.name == "s_branch"))
+        falls = last is None or not (last.op.ends or last.op.jumps)
         if falls and index + 1 < len(self.blocks):
             out.append(index + 1)
         return out

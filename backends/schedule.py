@@ -145,13 +145,16 @@ class _Scheduler:
 def _terminators(body: list[Instruction]) -> list[Instruction]:
     """The branch at the end with what sets its condition, or the end of the program."""
     last = body[-1] if body else None
-    if last is None or not (last.target or last.op.name == "s_endpgm"):
+    if last is None or not (last.target or last.op.ends):
         return []
-    if "scc" not in last.op.reads:
+    flags, registers = set(last.flag_uses()), {r.vreg for r in last.uses()}
+    setters = [
+        n for n, i in enumerate(body[:-1]) if flags & set(i.flag_defs()) or registers & {r.vreg for r in i.defs()}
+    ]
+    if last.op.ends or not setters:
         return body[-1:]
-    setter = max(n for n, i in enumerate(body[:-1]) if "scc" in i.flag_defs())
-    counter = {r.vreg for r in body[setter].uses()}
-    first = setter
+    first = setters[-1]
+    counter = {r.vreg for r in body[first].uses()}
     while first and counter & {r.vreg for r in body[first - 1].defs()}:
         first -= 1
     return body[first:]

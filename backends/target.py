@@ -42,6 +42,7 @@ class Target(Protocol):
     facts: TargetFacts
     text_suffix: str
     object_suffix: str
+    assembler: str  #: where one gets the assembler that `assemble` wants, for notes to people
 
     def emit(self, kernel: Kernel, header: Sequence[str] = (), *, debug: int = 0) -> Emitted:
         """Select, schedule, allocate, place waits and print a message-level kernel. Raises DoesNotFit.
@@ -71,6 +72,9 @@ _FAMILIES: dict[str, str] = {
     "gfx90a": "convgen.backends.amdgpu.targets",
     "gfx942": "convgen.backends.amdgpu.targets",
     "gfx950": "convgen.backends.amdgpu.targets",
+    "xehpg": "convgen.backends.intel.targets",
+    "xehpc": "convgen.backends.intel.targets",
+    "xe2": "convgen.backends.intel.targets",
 }
 
 
@@ -78,6 +82,8 @@ _FAMILIES: dict[str, str] = {
 _READERS: dict[str, str] = {
     ".s": "convgen.backends.amdgpu.analyze",
     ".hsaco": "convgen.backends.amdgpu.analyze",
+    ".asm": "convgen.backends.intel.analyze",
+    ".zebin": "convgen.backends.intel.analyze",
 }
 
 

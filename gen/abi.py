@@ -58,11 +58,15 @@ def buffer_accesses(kernel: Kernel) -> dict[str, Access]:
     lets = {n.var: n.value for n in nodes if isinstance(n, s.Let)}
     read, written = set[str](), set[str]()
 
-    def buffer_of(surface: x.Expr) -> str:
-        while isinstance(surface, x.Var):
-            surface = lets[surface]
-        assert isinstance(surface, x.Surface)
-        return str(surface.buffer.name)
+    def buffer_of(place: x.Expr) -> str:
+        """The buffer of a surface or of a flat address."""
+        found = (n for n in postorder(place) if isinstance(n, (x.Var, x.Surface, x.AddressOf)))
+        for n in found:
+            if not isinstance(n, x.Var):
+                return str(n.buffer.name)
+            if n in lets and (name := buffer_of(lets[n])):
+                return name
+        return ""
 
     for n in nodes:
         match n:
@@ -80,6 +84,15 @@ def buffer_accesses(kernel: Kernel) -> dict[str, Access]:
                 written.add(buffer_of(n.surface))
             case s.GlobalStore():
                 written.add(buffer_of(n.surface))
+            case s.FlatLoad():
+                read.add(buffer_of(n.address))
+            case s.PlaneLoad():
+                read.add(n.plane.memory.name)
+            case s.FlatAdd():
+                read.add(buffer_of(n.address))
+                written.add(buffer_of(n.address))
+            case s.FlatStore():
+                written.add(buffer_of(n.address))
     buffers = [p.name for p in kernel.params if isinstance(p, Global)]
     return {
         name: "readwrite" if name in read and name in written else "write" if name in written else "read"

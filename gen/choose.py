@@ -12,7 +12,7 @@ from itertools import product
 import attrs
 
 from convgen.config import Config
-from convgen.copies import CHUNK_BYTES, ROWS, K, message_elems, power_of_two, rows_at_once
+from convgen.copies import ROWS, K, comes_out_even, message_elems, power_of_two, rows_at_once
 from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import View
 from convgen.ir.mma import MmaAtom
@@ -24,17 +24,14 @@ from convgen.views import products, reordered
 _TILE_M = (32, 64, 128, 256)
 _TILE_N = (16, 32, 64, 128, 256)
 _TILE_K = (16, 32, 64)
-_WAVES = ((4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1))
 
-_LDS_BYTES_PER_CLOCK = 128
-_GLOBAL_BYTES_PER_CLOCK = 64
 _FIXED_CLOCKS = 4000  #: prologue, first loads and epilogue of one tile
 _MESSAGE_CLOCKS = 16  #: issue of one load with its mask and its share of the LDS write
 _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times that, where chunks or elements find their own place along K
 _BARRIER_CLOCKS = 40  #: what a barrier costs beyond the instructions around it
 _LATENCY_CLOCKS = 800  #: from a global load to its data
+_MOST_IN_VECTORS = 64  #: accumulators of a lane that leave enough vector registers to the rest
 _OTHER_REGISTERS = 40  #: addresses, masks and temporaries of a lane
-_SIMDS = 4
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
 _STREAM_BYTES_PER_CLOCK = 8  #: of one unit, from and to memory
 _LAUNCH_CLOCKS = 10000  #: of one launch more
@@ -54,11 +51,14 @@ class Load:
 
     widest: int
     along_k: bool
+    chunk_bytes: int
 
     def messages(self, rows: int, k: int, lanes: int, elem_bytes: int) -> float:
         """Loads of each lane for a tile of rows x k."""
         share = rows * k / lanes
-        return share / (self.widest if self.along_k else rows_at_once(self.widest, int(share), elem_bytes))
+        return share / (
+            self.widest if self.along_k else rows_at_once(self.widest, int(share), elem_bytes, self.chunk_bytes)
+        )
 
 
 @attrs.frozen
@@ -80,26 +80,26 @@ def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
     found = [
         attrs.evolve(c, score=c.score + clocks) if clocks else c
         for moved, clocks in _reorders(problem, facts)
-        for shape in _shapes(problem, moved)
+        for shape in _shapes(problem, facts, moved)
         for atom in atoms
         for c in _scored(shape, atom, facts, moved)
     ]
     return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(atoms))]
 
 
-def _shapes(problem: Problem, moved: tuple[str, ...]) -> Iterator[_Shape]:
+def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[_Shape]:
     """The largest product of the problem, if it has one."""
     parts = products(problem, 1, moved)
     if parts:
         largest = max(parts, key=lambda p: p.m * p.n * p.k)
         inner = largest.k_inner.size
-        loads = [_load(view) for view in (largest.of_m, largest.of_n)]
+        loads = [_load(view, facts) for view in (largest.of_m, largest.of_n)]
         yield _Shape(largest.m, largest.n, largest.k // inner, inner, len(parts), *loads)
 
 
-def _load(view: View) -> Load:
-    along_k, along_rows = (message_elems(view, axis) for axis in (K, ROWS))
-    return Load(max(along_k, along_rows), along_k >= along_rows)
+def _load(view: View, facts: TargetFacts) -> Load:
+    along_k, along_rows = (message_elems(view, facts.chunk_bytes, axis) for axis in (K, ROWS))
+    return Load(max(along_k, along_rows), along_k >= along_rows, facts.chunk_bytes)
 
 
 def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -107,7 +107,7 @@ def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str,
     are not in their default layout, for the order of K follows memory.
     """
     yield (), 0.0
-    if all(_load(view).widest > 1 for part in products(problem, 1)[:1] for view in (part.of_m, part.of_n)):
+    if all(_load(view, facts).widest > 1 for part in products(problem, 1)[:1] for view in (part.of_m, part.of_n)):
         return
     elsewhere = [t for t in problem.inputs if t.name != "bia" and reordered(problem, t.name).layout != t.layout]
     if elsewhere:
@@ -125,28 +125,33 @@ def last_resort(atoms: list[MmaAtom]) -> Config:
 def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Candidate]:
     """The configs that come out even and whose tiles fit shared memory, with their scores."""
     elem, mma = atom.ab.bytes, (atom.rows, atom.cols, atom.k)
-    chunk = CHUNK_BYTES // elem
+    chunk = facts.chunk_bytes // elem
     modes = ["split"] if shape.inner % _TILE_K[-1] == 0 else ["split", "fused"]
     if shape.inner % chunk:
         modes.append("chunk")
-    for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, _TILE_K, _WAVES):
-        copied = facts.subgroup_size * wm * wn * chunk // k  # rows that all lanes copy in one round
-        if m % (wm * atom.cols) or n % (wn * atom.rows) or k % atom.k or m % copied or n % copied:
+    for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, _TILE_K, facts.core.grids):
+        if m % (wm * atom.cols) or wn % atom.spans or n % (wn // atom.spans * atom.rows) or k % atom.k:
             continue
-        work = _work(shape, (m, n, k), (wm, wn), atom, facts)
-        bank = "v" if work.accumulators <= 64 else "a"
-        for taps in modes:
-            blocks = _blocks(shape, taps, k, elem)
-            slices = _slices(shape, (m, n), blocks, facts)
-            for slots in (2, 3, 1):
+        if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
+            continue
+        for subtiles in facts.core.subtiles:
+            if m % (wm * atom.cols * subtiles):
+                continue
+            work = _work(shape, (m, n, k), (wm, wn), subtiles, atom, facts)
+            bank = "v" if work.accumulators <= _MOST_IN_VECTORS or not facts.accumulators else "a"
+            if bank == "v" and work.registers > facts.registers:
+                continue
+            for taps, slots in product(modes, (2, 3, 1)):
                 if work.slot_bytes * slots <= facts.shared_bytes:
-                    config = Config((m, n, k), (wm, wn), mma, slots, taps, bank, slices, moved)
+                    blocks = _blocks(shape, taps, k, elem, facts)
+                    slices = _slices(shape, (m, n), blocks, facts)
+                    config = Config((m, n, k), (wm, wn), mma, slots, taps, bank, slices, moved, subtiles)
                     yield Candidate(_score(shape, config, work, -(-blocks // slices), atom, facts), config)
 
 
-def _blocks(shape: _Shape, taps: str, tile_k: int, elem_bytes: int) -> int:
+def _blocks(shape: _Shape, taps: str, tile_k: int, elem_bytes: int, facts: TargetFacts) -> int:
     """K blocks, padding included."""
-    block = k_block(taps, tile_k, elem_bytes)
+    block = k_block(taps, tile_k, elem_bytes, facts.chunk_bytes)
     return -(-shape.outer * (-(-shape.inner // block) * block) // tile_k)
 
 
@@ -172,19 +177,20 @@ class _Work:
 
 
 def _work(
-    shape: _Shape, tile: tuple[int, int, int], waves: tuple[int, int], atom: MmaAtom, facts: TargetFacts
+    shape: _Shape, tile: tuple[int, int, int], waves: tuple[int, int], subtiles: int, atom: MmaAtom, facts: TargetFacts
 ) -> _Work:
     (m, n, k), (waves_m, waves_n), elem = tile, waves, atom.ab.bytes
     count, lanes = waves_m * waves_n, facts.subgroup_size
-    simds = min(count, _SIMDS)
+    simds = min(count, facts.core.simds)
     copied = (m + n) * k * elem
     loads = sum(load.messages(rows, k, lanes * count, elem) for load, rows in ((shape.load_m, m), (shape.load_n, n)))
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
-    fragments = 2 * (m // waves_m + n // waves_n) * k * elem // (4 * lanes)
+    rows = m // (waves_m * subtiles * atom.spans) + n // waves_n
+    fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
     return _Work(
-        matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 / simds,
-        shared=((n * waves_m + m * waves_n) * k * elem + copied) / _LDS_BYTES_PER_CLOCK,
-        moved=copied / _GLOBAL_BYTES_PER_CLOCK,
+        matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 * atom.spans / simds,
+        shared=((n * waves_m + m * waves_n // atom.spans) * k * elem + copied) / facts.core.shared_rate,
+        moved=copied / facts.core.global_rate,
         messages=loads * _MESSAGE_CLOCKS * count / simds,
         slot_bytes=copied,
         accumulators=accumulators,
@@ -195,10 +201,13 @@ def _work(
 
 def _score(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaAtom, facts: TargetFacts) -> float:
     """Clocks of the launch: rounds of as many workgroups as a unit holds, each a fixed part and its K blocks."""
-    block = _block_clocks(shape, config, work, atom)
+    block = _block_clocks(shape, config, work, atom, facts)
     tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1]) * config.slices
     a_unit = -(-tiles // facts.compute_units)
-    by_registers = (facts.registers + facts.accumulators) // work.registers * _SIMDS // work.waves
+    granule = facts.core.register_granule
+    by_registers = (
+        facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.waves
+    )
     residents = min(facts.shared_bytes // (work.slot_bytes * config.slots), by_registers)
     together = max(1, min(a_unit, residents))
     # Blocks follow one another no faster than loads return: as many as there are slots are in flight.
@@ -211,9 +220,9 @@ def _score(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaA
     return shape.parts * (launch + _LAUNCH_CLOCKS + traffic / (facts.compute_units * _STREAM_BYTES_PER_CLOCK))
 
 
-def _block_clocks(shape: _Shape, config: Config, work: _Work, atom: MmaAtom) -> float:
+def _block_clocks(shape: _Shape, config: Config, work: _Work, atom: MmaAtom, facts: TargetFacts) -> float:
     """One K block of one workgroup that has a compute unit to itself, its loads in time."""
-    whole = config.taps == "chunk" or shape.inner % (CHUNK_BYTES // atom.ab.bytes) == 0
+    whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.ab.bytes) == 0
     decode = 1.0 if config.taps == "split" else _CHUNK_DECODE if whole else _ELEMENT_DECODE
     issue = work.messages * decode
     serial = _BARRIER_CLOCKS if config.slots > 1 else _BARRIER_CLOCKS + 0.5 * work.shared + 128

@@ -27,6 +27,7 @@ class Config:
     acc: str = "v"  #: where accumulators live: "v" (VGPR) or "a" (AGPR)
     slices: int = 1  #: parts of K that different workgroups sum
     reorder: tuple[str, ...] = ()  #: inputs that a kernel before brings into their default layout
+    subtiles: int = 1  #: parts of M that a wave multiplies one after the other, each with registers for its inputs only
 
     @classmethod
     def parse(cls, line: str) -> Config:
@@ -56,6 +57,7 @@ class Config:
             return "x".join(map(str, v))
 
         rest = f" slices={self.slices}" if self.slices > 1 else ""
+        rest += f" subtiles={self.subtiles}" if self.subtiles > 1 else ""
         rest += f" reorder={'+'.join(self.reorder)}" if self.reorder else ""
         return (
             f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={sizes(self.mma)} "
@@ -97,5 +99,6 @@ _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "taps": ("split|chunk|fused", _choice("split", "chunk", "fused")),
     "acc": ("v|a", _choice("v", "a")),
     "slices": ("COUNT", _count),
+    "subtiles": ("1|2|4|8", lambda text: int(text) if text in ("1", "2", "4", "8") else None),
     "reorder": ("src|wei|diff_dst[+...]", _names),
 }

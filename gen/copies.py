@@ -7,17 +7,18 @@ the way (`ir.stmt.Copy.loaded`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import gcd
 
 import attrs
 
 from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
-from convgen.ir.memory import View
+from convgen.ir.memory import MemoryDigit, View
 from convgen.passes.linear import LinearView, linearize
 
-#: One chunk is what a lane brings into shared memory in one write, and reads as one fragment part.
-CHUNK_BYTES = 16
+Memory = tuple[MemoryDigit, ...]  #: of a shared tile: the digits of (row, K), innermost first
 
 _WORD_BYTES = 4
 
@@ -33,18 +34,17 @@ class Split:
     message: int
 
 
-def split_copy(view: View, rows: int, cols: int, lanes: int, subgroups: int) -> Split:
-    """The split of the copy of a rows x cols tile; DoesNotFit where it does not come out even."""
+def split_copy(view: View, memory: Memory, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
+    """The split of the copy of a rows x cols tile whose digits are `memory`; DoesNotFit where it is not even."""
     linear = linearize(view)
-    if _runs_along(linear) == K:
-        return _split_along_k(linear, rows, cols, lanes, subgroups)
-    return _split_along_rows(linear, rows, cols, lanes, subgroups)
+    split = _split_along_k if _runs_along(linear) == K else _split_along_rows
+    return split(linear, memory, rows, cols, facts, subgroups)
 
 
-def message_elems(view: View, along: int = K) -> int:
+def message_elems(view: View, chunk_bytes: int, along: int = K) -> int:
     """Elements along an axis that one load can bring, at most a chunk."""
     linear = linearize(view)
-    return _message(linear, CHUNK_BYTES // linear.memory.elem.bytes) if linear.unit_axis == along else 1
+    return _message(linear, chunk_bytes // linear.memory.elem.bytes) if linear.unit_axis == along else 1
 
 
 def _runs_along(view: LinearView) -> int:
@@ -74,38 +74,129 @@ def divide(what: str, total: int, part: int) -> int:
     return count
 
 
-def _split_along_k(view: LinearView, rows: int, cols: int, lanes: int, subgroups: int) -> Split:
-    """A lane takes whole chunks, neighbouring lanes go along the row."""
-    chunk = CHUNK_BYTES // view.memory.elem.bytes
-    across = divide("chunks of a row", cols, chunk)
-    if across > lanes:
-        raise DoesNotFit(f"a row of {across} chunks is longer than {lanes} lanes")
+def _split_along_k(view: LinearView, memory: Memory, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
+    """A lane takes whole chunks along K; neighbouring lanes go along the row, down the rows for block messages."""
+    lanes = facts.subgroup_size
+    chunk, across = _chunks(rows, cols, view.memory.elem.bytes, facts, subgroups)
     down = lanes // across
-    rounds = divide("rows copied a round", rows, down * subgroups)
-    layout = Fragment(
-        ("row", "k"),
-        (
-            Digit("k", chunk, Space.REGISTER, 1),
-            Digit("k", across, Space.LANE, 1),
-            Digit("row", down, Space.LANE, across),
-            Digit("row", subgroups, Space.SUBGROUP, 1),
-            Digit("row", rounds, Space.REGISTER, chunk),
-        ),
+    chunks = cols // (chunk * across)
+    waves_down = gcd(subgroups, rows // down)
+    waves_across = subgroups // waves_down
+    rounds_across = divide("chunks copied a round", chunks, waves_across)
+    rounds_down = divide("rows copied a round", rows, down * waves_down)
+    loaded = _share(
+        Digit("k", chunk, Space.REGISTER, 1),
+        Digit("k", across, Space.LANE, 1),
+        Digit("k", waves_across, Space.SUBGROUP, waves_down),
+        Digit("k", rounds_across, Space.REGISTER, chunk),
+        Digit("row", down, Space.LANE, across),
+        Digit("row", waves_down, Space.SUBGROUP, 1),
+        Digit("row", rounds_down, Space.REGISTER, chunk * rounds_across),
     )
-    return Split(layout, layout, _message(view, chunk))
+    return Split(loaded, in_memory_order(loaded, memory), _message(view, chunk))
 
 
-def rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
+def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> tuple[int, int]:
+    """The elements of a chunk, and how many lanes stand side by side along a row; DoesNotFit if it is not even.
+
+    Blocks are written of what neighbouring lanes hold of neighbouring rows; chunks are halved until none is idle.
+    """
+    lanes, chunk = facts.subgroup_size, min(cols, facts.chunk_bytes // elem_bytes)
+    if not facts.block_bytes:
+        across = divide("chunks of a row", cols, chunk)
+        if across > lanes:
+            raise DoesNotFit(f"a row of {across} chunks is longer than {lanes} lanes")
+        return chunk, across
+    strips = divide("rows over lanes", rows, lanes)
+    while strips * cols < subgroups * chunk and chunk * elem_bytes > _WORD_BYTES:
+        chunk //= 2
+    return chunk, 1
+
+
+def comes_out_even(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> bool:
+    """Whether the lanes of a workgroup share a tile out in whole chunks."""
+    try:
+        chunk, across = _chunks(rows, cols, elem_bytes, facts, subgroups)
+    except DoesNotFit:
+        return False
+    return rows * cols % (chunk * facts.subgroup_size * subgroups) == 0 and rows % (facts.subgroup_size // across) == 0
+
+
+def in_memory_order(loaded: Fragment, memory: Memory) -> Fragment:
+    """The same elements with the registers of a lane in the order of the shared tile's memory."""
+    factors = [
+        (_memory_stride(memory, ROWS if d.dim == "row" else K, scale), n, size)
+        for n, d, at in _placed(loaded)
+        if d.space is Space.REGISTER
+        for scale, size in _factors(at, d.size)
+    ]
+    strides: dict[int, list[tuple[int, int]]] = {}  # digit -> its factors with their new strides
+    stride = 1
+    for _, n, size in sorted(factors):
+        strides.setdefault(n, []).append((size, stride))
+        stride *= size
+    digits: list[Digit] = []
+    for n, d, _ in _placed(loaded):
+        own = d.space is Space.REGISTER
+        digits += [Digit(d.dim, size, d.space, at) for size, at in strides.get(n, ())] if own else [d]
+    return _share(*digits)
+
+
+def _share(*digits: Digit) -> Fragment:
+    """What each lane holds of a tile, without digits of one position, register digits that run on as one."""
+    out: list[Digit] = []
+    for d in (d for d in digits if d.size > 1):
+        last = out[-1] if out else None
+        runs_on = last and d.space is Space.REGISTER and (last.dim, last.space) == (d.dim, d.space)
+        if last and runs_on and last.stride * last.size == d.stride:
+            out[-1] = attrs.evolve(last, size=last.size * d.size)
+        else:
+            out.append(d)
+    return Fragment(("row", "k"), tuple(out))
+
+
+def _placed(layout: Fragment) -> Iterator[tuple[int, Digit, int]]:
+    """Each digit with its number and the positions along its dim that one step of it counts."""
+    scale = dict.fromkeys(layout.dims, 1)
+    for n, d in enumerate(layout.digits):
+        yield n, d, scale[d.dim]
+        scale[d.dim] *= d.size
+
+
+def _factors(scale: int, size: int) -> Iterator[tuple[int, int]]:
+    """A digit as digits of prime size, innermost first, with the positions that one step of each counts."""
+    prime = 2
+    while size > 1:
+        while size % prime:
+            prime += 1
+        yield scale, prime
+        scale, size = scale * prime, size // prime
+
+
+def _memory_stride(memory: Memory, dim: int, scale: int) -> int:
+    """Elements from one position along a dim to the one `scale` further on."""
+    for b in (b for b in memory if b.dim == dim):
+        if scale < b.size:
+            return scale * b.stride
+        scale //= b.size
+    return 0
+
+
+def rows_at_once(widest: int, share: int, elem_bytes: int, chunk_bytes: int) -> int:
     """Rows that a lane loads with one message, given its share: a word at least, and whole chunks along K first."""
-    return max(1, min(widest, max(_WORD_BYTES // elem_bytes, share * elem_bytes // CHUNK_BYTES), share))
+    return max(1, min(widest, max(_WORD_BYTES // elem_bytes, share * elem_bytes // chunk_bytes), share))
 
 
-def _split_along_rows(view: LinearView, rows: int, cols: int, lanes: int, subgroups: int) -> Split:
+def _split_along_rows(
+    view: LinearView, memory: Memory, rows: int, cols: int, facts: TargetFacts, subgroups: int
+) -> Split:
     """A lane takes blocks of `run` rows by `chunk` of K, neighbouring lanes go down the rows."""
+    lanes = facts.subgroup_size
     elem = view.memory.elem.bytes
     share = divide("elements of a lane", rows * cols, lanes * subgroups)
-    most = CHUNK_BYTES // elem
-    run = rows_at_once(_message(view, most) if view.unit_axis == ROWS else 1, share, elem)
+    most = facts.chunk_bytes // elem
+    widest = _message(view, most) if view.unit_axis == ROWS else 1
+    run = rows_at_once(widest, share, elem, facts.chunk_bytes)
     chunk = min(most, share // run, cols)
     down = min(lanes, rows // run)
     across = lanes // down
@@ -115,19 +206,14 @@ def _split_along_rows(view: LinearView, rows: int, cols: int, lanes: int, subgro
     rounds_across = chunks // waves_across
     rounds_down = divide("rows copied a round", rows, run * down * waves_down)
 
-    def layout(k_stride: int, row_stride: int) -> Fragment:
-        return Fragment(
-            ("row", "k"),
-            (
-                Digit("k", chunk, Space.REGISTER, k_stride),
-                Digit("k", across, Space.LANE, down),
-                Digit("k", waves_across, Space.SUBGROUP, 1),
-                Digit("k", rounds_across, Space.REGISTER, run * chunk),
-                Digit("row", run, Space.REGISTER, row_stride),
-                Digit("row", down, Space.LANE, 1),
-                Digit("row", waves_down, Space.SUBGROUP, waves_across),
-                Digit("row", rounds_down, Space.REGISTER, run * chunk * rounds_across),
-            ),
-        )
-
-    return Split(layout(run, 1), layout(1, chunk), run)
+    loaded = _share(
+        Digit("k", chunk, Space.REGISTER, run),
+        Digit("k", across, Space.LANE, down),
+        Digit("k", waves_across, Space.SUBGROUP, 1),
+        Digit("k", rounds_across, Space.REGISTER, run * chunk),
+        Digit("row", run, Space.REGISTER, 1),
+        Digit("row", down, Space.LANE, 1),
+        Digit("row", waves_down, Space.SUBGROUP, waves_across),
+        Digit("row", rounds_down, Space.REGISTER, run * chunk * rounds_across),
+    )
+    return Split(loaded, in_memory_order(loaded, memory), run)

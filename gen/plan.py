@@ -12,14 +12,15 @@ import attrs
 
 from convgen import views
 from convgen.config import Config
-from convgen.copies import CHUNK_BYTES, Split, divide, split_copy
+from convgen.copies import Split, divide, split_copy
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Shared, View
+from convgen.ir.memory import COL, ROW, MemoryDigit, Shared, Swizzle, View, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.types import Type, scalar
 from convgen.matmul import Problem
+from convgen.passes.linear import linearize
 from convgen.passes.swizzle import find_swizzle
 from convgen.problem import Conv
 from convgen.views import Product
@@ -65,7 +66,6 @@ class Operand:
     view: View
     tile: Shared
     copy: Split
-    fragment: Fragment
 
 
 @attrs.frozen
@@ -105,9 +105,9 @@ class Plan:
         return scalar(self.problem.acc_type)
 
 
-def k_block(taps: str, tile_k: int, elem_bytes: int) -> int:
+def k_block(taps: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
     """To a multiple of what the innermost run of K is padded."""
-    return {"split": tile_k, "chunk": CHUNK_BYTES // elem_bytes, "fused": 1}[taps]
+    return {"split": tile_k, "chunk": chunk_bytes // elem_bytes, "fused": 1}[taps]
 
 
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
@@ -132,8 +132,8 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"{subgroups} waves, at most {facts.max_subgroups} make a workgroup")
     if config.acc == "a" and not facts.accumulators:
         raise DoesNotFit(f"{facts.name} has no accumulator registers")
-    mma = _mma(_atom(problem, config, facts), config)
-    block = k_block(config.taps, config.tile[2], mma.atom.ab.bytes)
+    mma = _mma(_atom(problem, config, facts), config, facts.chunk_bytes)
+    block = k_block(config.taps, config.tile[2], mma.atom.ab.bytes, facts.chunk_bytes)
     missing = [name for name in config.reorder if name not in [t.name for t in problem.inputs]]
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
@@ -147,20 +147,22 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     return plan
 
 
-def _mma(atom: MmaAtom, config: Config) -> MmaTile:
+def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
     tile_m, tile_n, tile_k = config.tile
     waves_m, waves_n = config.waves
+    waves_along_n = divide("waves along N over what one instruction spans", waves_n, atom.spans)
     steps = divide("tile K over the instruction's K", tile_k, atom.k)
-    pack = max(1, min(steps, CHUNK_BYTES // (atom.a.registers * atom.ab.bytes)))
+    pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.ab.bytes)))
     return MmaTile(
         atom,
-        divide("tile N over waves x rows", tile_n, waves_n * atom.rows),
-        divide("tile M over waves x cols", tile_m, waves_m * atom.cols),
+        divide("tile N over waves x rows", tile_n, waves_along_n * atom.rows),
+        divide("tile M over waves x cols x subtiles", tile_m, waves_m * atom.cols * config.subtiles),
         steps,
         pack if steps % pack == 0 else 1,
-        waves_n,
+        waves_along_n,
         waves_m,
         config.acc,
+        config.subtiles,
     )
 
 
@@ -182,26 +184,36 @@ def _part(product: Product, mma: MmaTile, config: Config, facts: TargetFacts) ->
 
 def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
     elem, cols = view.memory.elem, config.tile[2]
-    copy = split_copy(view, rows, cols, facts.subgroup_size, config.waves[0] * config.waves[1])
-    swizzle = find_swizzle(cols, elem, CHUNK_BYTES, fragment, copy.stored, facts)
-    name = f"{view.memory.name}_tile"
-    tile = Shared(name, elem, rows, cols, cols * elem.bytes, config.slots, swizzle, CHUNK_BYTES)
-    return Operand(view, tile, copy, fragment)
+    digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
+    copy = split_copy(view, digits, rows, cols, facts, config.waves[0] * config.waves[1])
+    chunk = facts.chunk_bytes
+    swizzle = Swizzle() if facts.block_bytes else find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
+    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
+    return Operand(view, tile, copy)
+
+
+def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> tuple[MemoryDigit, ...]:
+    """The shared tile in the order of the registers that hold it: blocks of memory then are runs of registers."""
+    row, _ = fragment.dims
+    image = fragment.image(facts.subgroup_size, elem.bytes)
+    return tuple(MemoryDigit(ROW if dim == row else COL, size, stride) for dim, size, stride in image)
 
 
 def accumulator_registers(plan: Plan) -> int:
-    return plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
+    return plan.mma.parts * plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
 
 
 def _estimate_registers(plan: Plan, part: Part) -> int:
     """Vector registers a lane: accumulators, fragments of a K block, copies in flight, addresses, a margin."""
     mma, elem = plan.mma, plan.mma.atom.ab.bytes
-    sets = 2 if plan.config.slots > 1 else 1  # one is read while the other multiplies
+    sets = plan.facts.core.fragment_sets if plan.config.slots > 1 else 1  # one is read while the other multiplies
     fragments = sets * (mma.a.registers + mma.b.registers) * elem // 4
     copies = 0
-    for copy in (part.of_n.copy, part.of_m.copy):
+    for operand in (part.of_n, part.of_m):
+        copy, masked = operand.copy, bool(linearize(operand.view).halos)
         messages = copy.loaded.registers // copy.message
         copies += messages * (max(1, copy.message * elem // 4) + 3)
+        copies += plan.facts.core.reserve[masked]
     return accumulator_registers(plan) + fragments + copies + 2 * mma.steps + 16
 
 

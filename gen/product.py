@@ -42,7 +42,8 @@ def product_kernel(plan: Plan, part: Part, result: View, bias: View | None, role
 
 class _ProductKernel:
     def __init__(self, plan: Plan, part: Part) -> None:
-        self.plan, self.part, self.mma = plan, part, plan.mma
+        self.plan, self.part = plan, part
+        self.mmas = tuple(attrs.evolve(plan.mma, part=n) for n in range(plan.mma.parts))
         self.numbers = itertools.count(1)
         self.group = tuple(var(f"group_{axis}") for axis in "xyz")
         self.m0, self.n0 = var("m0"), var("n0")
@@ -54,7 +55,7 @@ class _ProductKernel:
         plan, part = self.plan, self.part
         tile_m, tile_n, _ = plan.config.tile
         tiles_m, tiles_n = part.grid
-        total = var("acc_total", self.mma.acc_type)
+        totals = tuple(var("acc_total", mma.acc_type) for mma in self.mmas)
         buffers = (part.of_m.view, part.of_n.view, *([bias] if bias else []), result)
         params: dict[Global, None] = dict.fromkeys(v.memory for v in buffers)
         return Kernel(
@@ -69,51 +70,54 @@ class _ProductKernel:
             st.block(
                 st.Let(self.m0, self.group[0] // tiles_n * tile_m),
                 st.Let(self.n0, self.group[0] % tiles_n * tile_n),
-                self._loop(total),
-                *self._store(total, result, bias),
+                self._loop(totals),
+                *(s for mma, total in zip(self.mmas, totals) for s in self._store(mma, total, result, bias)),
             ),
         )
 
-    def _loop(self, total: Var) -> st.For:
-        """The sum over the K blocks of this slice."""
-        part, mma = self.part, self.mma
+    def _loop(self, totals: tuple[Var, ...]) -> st.For:
+        """The sum over the K blocks of this slice; parts of the tile one after the other."""
+        part = self.part
         kb = var("kb")
         block: Expr = kb
         if self.plan.config.slices > 1:
             block = kb + self.group[1] * part.k_blocks
         k0 = block * self.plan.config.tile[2]
-        acc, product = var("acc", mma.acc_type), var("acc_next", mma.acc_type)
         of_n, of_m = part.of_n, part.of_m
-        a = var(f"{of_n.view.memory.name}_frag", mma.a_type)
-        b = var(f"{of_m.view.memory.name}_frag", mma.b_type)
-        body = st.block(
+        acc, products = (tuple(var(name, v.type) for v in totals) for name in ("acc", "acc_next"))
+        a = var(f"{of_n.view.memory.name}_frag", self.plan.mma.a_type)
+        body = [
             st.Barrier(self.site("release")),
             self._copy(of_n, (self.n0, k0)),
             self._copy(of_m, (self.m0, k0)),
             st.Barrier(self.site("publish")),
-            self._fragment(a, of_n),
-            self._fragment(b, of_m),
-            st.Let(product, Mma(mma, acc, a, b)),
-        )
-        carried = (acc,), (zeros(mma.acc_type),)
-        return st.For(kb, const(0), const(part.k_blocks), *carried, body, (product,), (total,), K_LOOP)
+            self._fragment(a, of_n, self.plan.mma.a),
+        ]
+        b = [var(f"{of_m.view.memory.name}_frag", mma.b_type) for mma in self.mmas]
+        reads = [self._fragment(v, of_m, mma.b) for v, mma in zip(b, self.mmas)]
+        body += reads[:1]
+        for n, (mma, product) in enumerate(
+            zip(self.mmas, products)
+        ):  # each part is read while the one before multiplies
+            body += [*reads[n + 1 : n + 2], st.Let(product, Mma(mma, acc[n], a, b[n]))]
+        starts = tuple(zeros(mma.acc_type) for mma in self.mmas)
+        return st.For(kb, const(0), const(part.k_blocks), acc, starts, st.block(*body), products, totals, K_LOOP)
 
     def _copy(self, operand: Operand, coords: tuple[Expr, Expr]) -> st.Copy:
         copy, site = operand.copy, self.site("copy", operand.view.memory.name)
         return st.Copy(operand.tile, const(0), operand.view, coords, copy.loaded, copy.stored, site)
 
-    def _fragment(self, v: Var, operand: Operand) -> st.LoadShared:
-        site = self.site("fragment", operand.view.memory.name)
-        return st.LoadShared(v, operand.tile, const(0), operand.fragment, site)
+    def _fragment(self, v: Var, operand: Operand, layout: Fragment) -> st.LoadShared:
+        return st.LoadShared(v, operand.tile, const(0), layout, self.site("fragment", operand.view.memory.name))
 
-    def _store(self, total: Var, result: View, bias: View | None) -> list[st.Stmt]:
-        """What becomes of the sums of a tile."""
-        name, layout = result.memory.name, self.mma.d
+    def _store(self, mma: MmaTile, total: Var, result: View, bias: View | None) -> list[st.Stmt]:
+        """What becomes of the sums of a tile, or of a part of it."""
+        name, layout = result.memory.name, mma.d
         out: list[st.Stmt] = []
         value: Expr = total
         row: Expr = self.m0
         if bias is not None:
-            few, order = _along(self.mma, "i" if bias.axes[0] == result.axes[0] else "j")
+            few, order = _along(mma, "i" if bias.axes[0] == result.axes[0] else "j")
             held = var("bias", vector(bias.memory.elem, few.registers))
             out.append(st.LoadView(held, bias, (self.n0, self.m0), few, self.site("load", bias.memory.name)))
             value = total + Shuffle(held, order)

@@ -17,7 +17,7 @@ from convgen.ir.expr import Expr, Slice, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, Global, TensorDim, View
+from convgen.ir.memory import Dim, Global, TensorDim, View, row_major
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, VectorType, vector
 from convgen.passes.buffer_shared import reordered
@@ -117,7 +117,7 @@ def turn(name: str, source: View, target: View, facts: TargetFacts) -> tuple[Ker
 
     Each lane turns a little matrix in its registers, so that loads and stores both run along memory.
     """
-    split = split_copy(source, _TURN, _TURN, facts.subgroup_size, 1)
+    split = split_copy(source, row_major(_TURN, _TURN), _TURN, _TURN, facts, 1)
     down, across = (-(-target.extent(axis) // _TURN) for axis in (0, 1))
     k = KernelBuilder(name, (down * across, 1, 1), 1, facts.subgroup_size)
     k.params += [source.memory, target.memory]

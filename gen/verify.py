@@ -109,10 +109,10 @@ def execute(
     memory = {name: _allocate(buffer, inputs.get(name)) for name, buffer in record.buffers.items()}
     if not record.launches:
         return memory, _IDLE
+    target = targets.get(record.target)
     if code_object is None:
-        raise Unsupported("running without a code object: no assembler was found (Debian: clang-22 and lld-22)")
-    simulator = targets.get(record.target)
-    return memory, simulator.simulate(code_object, record.requests(groups), memory, progress=progress)
+        raise Unsupported(f"running without a code object: no assembler was found ({target.assembler})")
+    return memory, target.simulate(code_object, record.requests(groups), memory, progress=progress)
 
 
 def sample_tiles(grids: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[tuple[int, int], ...]:

@@ -52,7 +52,7 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fragment import Fragment
 from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, Global, Shared, Swizzle, TensorDim, View
+from convgen.ir.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
 from convgen.ir.mma import MmaTile
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Site, Stmt
@@ -131,8 +131,8 @@ class KernelBuilder:
         chunk: int = 16,
     ) -> Shared:
         """A shared tile; rows `pitch` bytes apart, without gaps if None."""
-        pitch = cols * elem.bytes if pitch is None else pitch
-        self.tiles.append(tile := Shared(name, elem, rows, cols, pitch, slots, swizzle or Swizzle(), chunk))
+        digits = row_major(rows, cols, None if pitch is None else pitch // elem.bytes)
+        self.tiles.append(tile := Shared(name, elem, rows, cols, digits, slots, swizzle or Swizzle(), chunk))
         return tile
 
     # ------------------------------------------------------------ statements

@@ -1,4 +1,4 @@
-"""The four ways to fail; `convgen` maps them to exit codes (design: what a user types)."""
+"""The ways to fail; `convgen` maps them to exit codes (design: what a user types)."""
 
 from __future__ import annotations
 
@@ -21,3 +21,7 @@ class DoesNotFit(ConvgenError):
 
 class VerifyError(ConvgenError):
     """The IR breaks a rule of `docs/ir.md`: a defect of convgen, not of the request (exit code 3)."""
+
+
+class AssemblerError(ConvgenError):
+    """The assembler refused our text: a defect of convgen (exit code 3)."""

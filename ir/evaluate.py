@@ -7,7 +7,7 @@ it decides something; `Value.decided` is that point.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -72,9 +72,13 @@ class Evaluator:
     What was computed is kept until `forget`, which whoever binds a variable anew must call.
     """
 
-    def __init__(self, width: int) -> None:
-        self.width = width
+    def __init__(self, width: int, bases: Mapping[Global, int] | None = None, number: int = 0) -> None:
+        """`bases` are the addresses of the buffers, `number` is the subgroup's."""
+        self.width, self.number = width, number
+        #: The operands of a product in all subgroups that share its instructions, in order.
+        self.team: Callable[[x.Mma], Sequence[tuple[Value, Value]]] = lambda e: [(self(e.a), self(e.b))]
         self.env: dict[Var, Value | Window] = {}
+        self.bases: Mapping[Global, int] = bases or {}
         self._memo: dict[Expr, Value] = {}
 
     def forget(self) -> None:
@@ -325,12 +329,12 @@ def _pack(ev: Evaluator, e: x.Pack) -> Value:
 
 
 @cache
-def _owners(op: MmaTile) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """(lane, register) of each element of one instruction's A[row, k] and B[col, k]."""
+def _owners(op: MmaTile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """(subgroup, lane, register) of each element of one instruction's A[row, k] and B[col, k]."""
     atom = op.atom
     i, k = np.indices((atom.rows, atom.k))
     j, kb = np.indices((atom.cols, atom.k))
-    return atom.a.owner({"i": i, "k": k})[1:], atom.b.owner({"j": j, "k": kb})[1:]
+    return atom.a.owner({"i": i, "k": k}), atom.b.owner({"j": j, "k": kb})
 
 
 def _ten_bits(data: Array) -> Array:
@@ -347,29 +351,33 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
     """Each instruction adds exact products to the accumulator: one float64 (or wrapping integer) sum, rounded once."""
     op: MmaTile = e.op
     atom = op.atom
-    (a_lane, a_reg), (b_lane, b_reg) = _owners(op)
-    at = atom.d.coords(0, np.arange(ev.width)[:, None], np.arange(atom.d.registers)[None, :])
+    a_place, b_place = _owners(op)
+    member = ev.number % atom.spans
+    at = atom.d.coords(member, np.arange(ev.width)[:, None], np.arange(atom.d.registers)[None, :])
     i, j = (np.broadcast_to(at[dim], (ev.width, atom.d.registers)) for dim in "ij")
     wide = np.dtype(np.float64 if atom.acc.is_float else np.int64)
 
-    def operand(data: Array, tiles: int, lane: Array, reg: Array) -> Array:
+    def operand(members: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
         """[tiles, steps, row, k]"""
-        return data.reshape(ev.width, tiles, op.steps, -1).transpose(1, 2, 0, 3)[:, :, lane, reg]
+        held = np.stack(members).reshape(atom.spans, ev.width, tiles, op.steps, -1)
+        subgroup, lane, register = place
+        found: Array = held.transpose(2, 3, 0, 1, 4)[:, :, subgroup, lane, register]
+        return found
 
-    acc, a, b = ev(e.acc), ev(e.a), ev(e.b)
+    acc, (a, b) = ev(e.acc), zip(*ev.team(e))
     cut = _INPUTS[atom.rounds_to]
-    left = operand(cut(a.data), op.tiles_i, a_lane, a_reg).astype(wide)
-    right = operand(cut(b.data), op.tiles_j, b_lane, b_reg).astype(wide)
+    left = operand([cut(v.data) for v in a], op.tiles_i, a_place).astype(wide)
+    right = operand([cut(v.data) for v in b], op.tiles_j, b_place).astype(wide)
     total = acc.data.reshape(ev.width, op.tiles_j, op.tiles_i, -1).transpose(1, 2, 0, 3)  # [tj, ti, lane, register]
     with np.errstate(all="ignore"):
         for step in range(op.steps):
             products = left[:, step][None, :, i] * right[:, step][:, None, j]  # [tj, ti, lane, register, k]
             total = convert(total.astype(wide) + products.sum(axis=-1), atom.acc)
     data = total.transpose(2, 0, 1, 3).reshape(acc.data.shape)
-    if acc.poison is a.poison is b.poison is None:
+    if all(v.poison is None for v in (acc, *a, *b)):
         return Value(data)
-    rows = _any(operand(_mask(a), op.tiles_i, a_lane, a_reg))[None, :, i]
-    cols = _any(operand(_mask(b), op.tiles_j, b_lane, b_reg))[:, None, j]
+    rows = _any(operand([_mask(v) for v in a], op.tiles_i, a_place))[None, :, i]
+    cols = _any(operand([_mask(v) for v in b], op.tiles_j, b_place))[:, None, j]
     return Value(data, _mask(acc) | (rows | cols).transpose(2, 0, 1, 3).reshape(acc.data.shape))
 
 
@@ -395,4 +403,5 @@ _RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     x.Shuffle: _shuffle,
     x.Pack: _pack,
     x.Mma: _mma,
+    x.AddressOf: lambda ev, e: ev.full(e.type, ev.bases[e.buffer]),
 }

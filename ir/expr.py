@@ -14,7 +14,7 @@ import numpy as np
 
 from convgen.ir.error import UserError
 from convgen.ir.node import Node, derived, family, node, set_derived
-from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, surface, vector
+from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, surface, u64, vector
 
 Number = int | float
 
@@ -423,6 +423,17 @@ class Surface(Expr):
 
     def infer(self) -> None:
         set_derived(self, "type", surface)
+
+
+@node
+class AddressOf(Expr):
+    """The 64-bit address of the first byte of a global buffer."""
+
+    buffer: Any
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        set_derived(self, "type", u64)
 
 
 # ---------------------------------------------------------------- makers

@@ -8,13 +8,16 @@ operands, the split of a cooperative copy, IREE's NestedLayout and XeTile's wg_m
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
 import attrs
 
 from convgen.ir.error import UserError
+
+_DWORD = 4  #: bytes of a register in one lane
 
 
 class Space(Enum):
@@ -23,6 +26,7 @@ class Space(Enum):
     REGISTER = "r"  #: element number within one lane
     LANE = "l"
     SUBGROUP = "s"
+    FIXED = "="  #: the same everywhere: the digit's stride is its value, and the fragment is that part of a tile
 
 
 @attrs.frozen
@@ -47,7 +51,8 @@ class Fragment:
 
     def __attrs_post_init__(self) -> None:
         for d in self.digits:
-            if d.dim not in self.dims or d.size < 1 or d.stride < 1:
+            legal = range(d.size) if d.space is Space.FIXED else range(1, sys.maxsize)
+            if d.dim not in self.dims or d.size < 1 or d.stride not in legal:
                 raise UserError(f"fragment: bad digit {d} for dimensions {self.dims}")
 
     @property
@@ -70,12 +75,16 @@ class Fragment:
 
     def coords(self, subgroup: Any, lane: Any, register: Any) -> dict[str, Any]:
         """The tile coordinates that this element holds; numbers, numpy arrays and IR expressions alike."""
-        number = {Space.REGISTER: register, Space.LANE: lane, Space.SUBGROUP: subgroup}
+        number = {Space.REGISTER: register, Space.LANE: lane, Space.SUBGROUP: subgroup, Space.FIXED: 0}
         return self._sum(lambda d: _digit(number[d.space], d))
 
     def partial(self, space: Space, number: Any) -> dict[str, Any]:
-        """The part of the coordinates that one space's number contributes; the parts of all three spaces add up."""
-        return self._sum(lambda d: _digit(number, d) if d.space is space else 0)
+        """The part of the coordinates that one space's number contributes; the parts of all three spaces add up.
+
+        What is fixed comes with the registers.
+        """
+        fixed = Space.FIXED if space is Space.REGISTER else space
+        return self._sum(lambda d: _digit(number, d) if d.space in (space, fixed) else 0)
 
     def _sum(self, digit: Any) -> dict[str, Any]:
         out: dict[str, Any] = {}
@@ -93,8 +102,9 @@ class Fragment:
         number = {Space.SUBGROUP: 0, Space.LANE: 0, Space.REGISTER: 0}
         scale = dict.fromkeys(self.dims, 1)
         for d in self.digits:
-            digit = coords[d.dim] // scale[d.dim] % d.size
-            number[d.space] = number[d.space] + digit * d.stride
+            if d.space is not Space.FIXED:
+                digit = coords[d.dim] // scale[d.dim] % d.size
+                number[d.space] = number[d.space] + digit * d.stride
             scale[d.dim] *= d.size
         return number[Space.SUBGROUP], number[Space.LANE], number[Space.REGISTER]
 
@@ -108,6 +118,29 @@ class Fragment:
         if self.dims != other.dims or self.shape != other.shape or owners[0] != owners[1]:
             raise UserError(f"fragments {self} and {other}: lanes hold different elements")
         return tuple(self.owner(other.coords(0, 0, register))[2] for register in range(other.registers))
+
+    def image(self, lanes: int, elem_bytes: int) -> tuple[tuple[str, int, int], ...]:
+        """The digits with strides in elements if registers are stored as they stand, dword by dword over `lanes`.
+
+        As (dim, size, stride); subgroups' parts follow one another. A block of memory is a run of registers.
+        """
+        each = _DWORD // elem_bytes
+        whole = self.registers * lanes
+
+        def placed(d: Digit) -> Iterator[tuple[str, int, int]]:
+            if d.space is Space.LANE:
+                yield d.dim, d.size, d.stride * each
+            elif d.space is Space.FIXED:
+                yield d.dim, d.size, self.subgroups * whole
+            elif d.space is Space.SUBGROUP:
+                inner = (s.size for s in self.digits if s.space is d.space and s.stride < d.stride)
+                yield d.dim, d.size, math.prod(inner) * whole
+            else:
+                within = min(d.size, max(1, each // d.stride))  # positions that share a dword
+                yield d.dim, within, d.stride if within > 1 else d.stride * lanes
+                yield d.dim, d.size // within, d.stride * within * lanes
+
+        return tuple(digit for d in self.digits for digit in placed(d) if digit[1] > 1)
 
     def contiguous(self, dim: str) -> int:
         """How many consecutive registers, from 0, hold consecutive positions of `dim` (its innermost digits)."""
@@ -167,6 +200,8 @@ def _spaced(digits: tuple[Digit, ...], times: int, over: int) -> tuple[Digit, ..
 def _digit(number: Any, d: Digit) -> Any:
     if d.size == 1:
         return 0
+    if d.space is Space.FIXED:
+        return d.stride
     scaled = number if d.stride == 1 else number // d.stride
     return scaled % d.size
 

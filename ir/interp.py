@@ -7,13 +7,15 @@ docs/ir.md is the text to which this is the code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, Value, Window, from_bytes, to_bytes
@@ -28,8 +30,19 @@ __all__ = ["InterpError", "interpret"]
 
 _NOBODY, _SEVERAL = -1, -2  # besides subgroup numbers, who accessed a byte of shared memory in this epoch
 
+_BUFFER_SPACING = 40  #: log2 of the bytes between the addresses of two buffers: no buffer is as long
+
 Left = tuple[Value | Window, ...] | None  # the values with which a statement left its loop, if it did
-Run = Generator[None, None, Left]  # yields at barriers
+
+
+class Stop(Enum):
+    """Where a subgroup waits for others."""
+
+    BARRIER = "for all of the workgroup"
+    PRODUCT = "for those that execute a matrix instruction with it"
+
+
+Run = Generator[Stop, None, Left]
 
 
 def interpret(
@@ -68,25 +81,38 @@ def _run_group(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], g
     """Run all subgroups from barrier to barrier; the n-th arrivals of all match."""
     shared = {tile: _SharedTile(tile) for tile in k.shared}
     runs = []
+    subgroups = []
     for number in range(k.subgroups):
         entry = {**values, **dict(zip(k.group_ids, group)), k.subgroup: number}
-        runs.append(_Subgroup(number, k.width, entry, memory, shared).run(k.body))
+        subgroups.append(_Subgroup(number, k.width, entry, memory, shared))
+    for subgroup in subgroups:
+        subgroup.peers = subgroups
+        runs.append(subgroup.run(k.body))
     waiting = list(range(k.subgroups))
     while waiting:
-        waiting = [n for n in waiting if _advance(runs[n], n, group)]
+        waiting = _to_barrier(runs, waiting, group)
         if 0 < len(waiting) < k.subgroups:
             raise InterpError(f"a barrier waits for ever: only subgroups {waiting} of {k.subgroups} arrive")
         for tile in shared.values():
             tile.next_epoch()
 
 
-def _advance(run: Run, number: int, group: tuple[int, ...]) -> bool:
-    """Run a subgroup to its next barrier; False at its end."""
+def _to_barrier(runs: Sequence[Run], active: Sequence[int], group: tuple[int, ...]) -> list[int]:
+    """Run subgroups until each has ended or arrived at its next barrier; which have arrived."""
+    arrived: list[int] = []
+    while active:
+        stops = [(n, _advance(runs[n], n, group)) for n in active]
+        arrived += [n for n, stop in stops if stop is Stop.BARRIER]
+        active = [n for n, stop in stops if stop is Stop.PRODUCT]
+    return sorted(arrived)
+
+
+def _advance(run: Run, number: int, group: tuple[int, ...]) -> Stop | None:
+    """Run a subgroup until it waits for others; None at its end."""
     try:
-        next(run)
-        return True
+        return next(run)
     except StopIteration:
-        return False
+        return None
     except InterpError as e:
         e.add_note(f"in subgroup {number} of workgroup {group}")
         raise
@@ -164,9 +190,23 @@ class _Subgroup:
         shared: Mapping[Shared, _SharedTile],
     ) -> None:
         self.number, self.memory, self.shared = number, memory, shared
-        self.ev = Evaluator(width)
+        self.bases = {buffer: n << _BUFFER_SPACING for n, buffer in enumerate(memory, 1)}
+        self.ev = Evaluator(width, self.bases, number)
+        self.ev.team = self._team
+        self.peers: Sequence[_Subgroup] = (self,)  # all subgroups of the workgroup
+        self.offered: dict[x.Mma, tuple[Value, Value]] = {}  # operands that others read, too
         for var, value in entry.items():
             self.bind(var, self.ev.full(var.type, value))
+
+    def _team(self, product: x.Mma) -> Sequence[tuple[Value, Value]]:
+        spans = product.op.atom.spans
+        if spans == 1:
+            return [(self.ev(product.a), self.ev(product.b))]
+        first = self.number - self.number % spans
+        team = [peer.offered.get(product) for peer in self.peers[first : first + spans]]
+        if len(team) < spans or None in team:
+            raise InterpError(f"a product of {spans} subgroups that subgroup {self.number} executes without the others")
+        return [operands for operands in team if operands is not None]
 
     def bind(self, var: Var, value: Value | Window) -> None:
         self.ev.env[var] = value
@@ -178,7 +218,7 @@ class _Subgroup:
     # ------------------------------------------------------------ control
 
     def run(self, node: Stmt) -> Run:
-        """Run a statement; yields at barriers, returns the values with which it leaves the innermost loop."""
+        """Run a statement; yields where it waits, returns the values with which it leaves the innermost loop."""
         match node:
             case s.Block(stmts):
                 for inner in stmts:
@@ -195,8 +235,18 @@ class _Subgroup:
                 with _located(node):
                     if self.ev(cond).uniform("a loop's exit"):
                         return tuple(map(self.ev.bound, values))
+            case s.Arrive():
+                pass  # the verifier holds shared memory untouched until the wait
             case s.Barrier():
-                yield
+                yield Stop.BARRIER
+            case s.Let(_, x.Mma(op=op) as product) if op.atom.spans > 1:
+                with _located(node):
+                    self.offered[product] = self.ev(product.a), self.ev(product.b)
+                yield Stop.PRODUCT
+                with _located(node):
+                    self.let(node)
+                yield Stop.PRODUCT  # until all have taken what was offered
+                del self.offered[product]
             case _:
                 with _located(node):
                     _STATEMENTS[type(node)](self, node)
@@ -302,8 +352,27 @@ class _Subgroup:
 
     # ------------------------------------------------------------ messages
 
+    def place(self, node: Any, size: int) -> tuple[Array, Array, Mask]:
+        """(buffer, the byte of it for each lane's `size` bytes, whether it is accessed) of a global message."""
+        return self.flat(node, size) if isinstance(node, (s.FlatLoad, s.FlatStore)) else self.window(node, size)
+
+    def flat(self, node: s.FlatLoad | s.FlatStore, size: int) -> tuple[Array, Array, Mask]:
+        """Where the lanes whose mask holds access the flat address space: in one buffer, all of them."""
+        mask = self.ev(node.mask).decided("a mask")
+        address = self.integers(node.address, "an address")
+        touched = np.unique(address[mask] >> _BUFFER_SPACING)
+        found = [(b, base) for b, base in self.bases.items() if base >> _BUFFER_SPACING in touched]
+        if len(found) != len(touched) or len(found) > 1:
+            raise InterpError(f"addresses in no buffer, or in several: from {address[mask].min():#x} on")
+        buffer, base = found[0] if found else next(iter(self.bases.items()))
+        at = np.where(mask, address - base, 0)[:, None] + np.arange(size)
+        if (bad := at[mask & (at[:, -1] >= buffer.bytes)]).size:
+            raise InterpError(f"byte {bad[0, -1]} of buffer {buffer.name}, which has {buffer.bytes}")
+        inside = np.broadcast_to(mask[:, None], at.shape)
+        return self.memory[buffer], np.where(inside, at, 0), inside
+
     def window(self, node: s.GlobalLoad | s.GlobalStore, size: int) -> tuple[Array, Array, Mask]:
-        """(buffer, the byte of it for each lane's `size` bytes, whether it lies in the surface)."""
+        """Where the lanes access a surface; outside its extent they do not."""
         surface = self.ev.window(node.surface)
         uniform = self.ev(node.uniform).uniform("a uniform offset")
         start = self.integers(node.varying, "an offset") + uniform + node.imm
@@ -317,30 +386,45 @@ class _Subgroup:
             raise InterpError(f"byte {bad[0]} of buffer {surface.buffer.name}, which has {surface.buffer.bytes}")
         return self.memory[surface.buffer], np.where(inside, at, 0), inside
 
-    def global_load(self, node: s.GlobalLoad) -> None:
-        buffer, at, inside = self.window(node, node.var.type.bits // 8)
+    def global_load(self, node: s.GlobalLoad | s.FlatLoad) -> None:
+        buffer, at, inside = self.place(node, node.var.type.bits // 8)
         self.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), None, node.var.type))
 
-    def global_store(self, node: s.GlobalStore) -> None:
+    def global_store(self, node: s.GlobalStore | s.FlatStore) -> None:
         raw, poison = to_bytes(self.ev(node.value))
-        buffer, at, inside = self.window(node, raw.shape[1])
+        buffer, at, inside = self.place(node, raw.shape[1])
         Value(raw, None if poison is None else poison & inside).decided("a stored value")
         _agree(at[inside], raw[inside], "a buffer")
         buffer[at[inside]] = raw[inside]
 
-    def global_add(self, node: s.GlobalAdd) -> None:
+    def global_add(self, node: s.GlobalAdd | s.FlatAdd) -> None:
         value = self.ev(node.value)
         elem = node.value.type.elem
         data = value.data.reshape(self.ev.width, -1)
-        buffer, at, inside = self.window(node, data.shape[1] * elem.bytes)
+        buffer, at, inside = self.place(node, data.shape[1] * elem.bytes)
         first, there = at[:, :: elem.bytes] // elem.bytes, inside[:, :: elem.bytes]
         poison = None if value.poison is None else value.poison.reshape(data.shape)
         Value(data, None if poison is None else poison & there).decided("an added value")
         whole = len(buffer) // elem.bytes * elem.bytes
         np.add.at(buffer[:whole].view(elem.numpy), first[there], data[there])
 
+    def plane_load(self, node: s.PlaneLoad) -> None:
+        plane, size = node.plane, node.var.type.bits // 8
+        x, y = self.ev(node.x).uniform("a rectangle's x"), self.ev(node.y).uniform("a rectangle's y")
+        row = (y + np.arange(self.ev.width))[:, None]
+        byte = 4 * x + np.arange(size)[None, :]
+        inside = (row >= 0) & (row < plane.height) & (byte >= 0) & (byte < plane.width)
+        at = np.where(inside, plane.base + row * plane.pitch + byte, 0)
+        raw = np.where(inside, self.memory[plane.memory][at], 0).astype(np.uint8)
+        self.bind(node.var, from_bytes(raw, None, node.var.type))
+
     def shared_bytes(self, node: s.SharedRead | s.SharedWrite, size: int) -> Array:
-        return (self.integers(node.address, "a shared address") + node.imm)[:, None] + np.arange(size)
+        """The bytes of a shared tile that each lane accesses, `[width, size]`."""
+        start = (self.integers(node.address, "a shared address") + node.imm)[:, None]
+        if isinstance(node, (s.BlockRead, s.BlockWrite)):
+            dword, byte = np.divmod(np.arange(size), 4)
+            return start + 4 * (dword * self.ev.width + np.arange(self.ev.width)[:, None]) + byte
+        return start + np.arange(size)
 
     def shared_read(self, node: s.SharedRead) -> None:
         at = self.shared_bytes(node, node.var.type.bits // 8)
@@ -365,8 +449,14 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Subgroup, Any], None]] = {
     s.GlobalLoad: _Subgroup.global_load,
     s.GlobalStore: _Subgroup.global_store,
     s.GlobalAdd: _Subgroup.global_add,
+    s.FlatLoad: _Subgroup.global_load,
+    s.PlaneLoad: _Subgroup.plane_load,
+    s.FlatStore: _Subgroup.global_store,
+    s.FlatAdd: _Subgroup.global_add,
     s.SharedRead: _Subgroup.shared_read,
     s.SharedWrite: _Subgroup.shared_write,
+    s.BlockRead: _Subgroup.shared_read,
+    s.BlockWrite: _Subgroup.shared_write,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -22,6 +23,9 @@ class Global(Node):
     bytes: int
 
 
+ROW, COL = 0, 1  #: dims of a shared tile
+
+
 @attrs.frozen(cache_hash=True)
 class Swizzle:
     """Chunk c of row r stands at chunk position `c ^ (r >> shift & mask)`: a bijection on the chunks of a row."""
@@ -35,30 +39,50 @@ class Swizzle:
         return chunk ^ ((row >> self.shift if self.shift else row) & self.mask)
 
 
+@attrs.frozen(cache_hash=True)
+class MemoryDigit:
+    """One digit of a tile's row or column: `size` positions, `stride` elements apart in memory."""
+
+    dim: int
+    size: int
+    stride: int
+
+
+def row_major(rows: int, cols: int, pitch: int | None = None) -> tuple[MemoryDigit, ...]:
+    """The digits of a tile whose rows stand `pitch` elements apart, side by side if None."""
+    return MemoryDigit(COL, cols, 1), MemoryDigit(ROW, rows, cols if pitch is None else pitch)
+
+
 @node
 class Shared(Node):
-    """`slots` copies of a rows x cols tile in shared memory, rows `pitch` bytes apart, chunks of a row swizzled.
+    """`slots` copies of a rows x cols tile in shared memory.
 
-    `chunk` is the unit of the swizzle in bytes (16: one ds_read_b128).
+    `digits` are those of (row, col), innermost first. In a row-major tile, chunks
+    of a row may be swizzled; `chunk` is the unit of that in bytes (16: one ds_read_b128).
     """
 
     name: str
     elem: Type
     rows: int
     cols: int
-    pitch: int
+    digits: tuple[MemoryDigit, ...]
     slots: int
     swizzle: Swizzle
     chunk: int
 
     def infer(self) -> None:
+        shape = tuple(math.prod(b.size for b in self.digits if b.dim == dim) for dim in (ROW, COL))
         chunks, rest = divmod(self.cols * self.elem.bytes, self.chunk)
-        if rest or self.swizzle.mask >= max(1, chunks) or self.pitch < self.cols * self.elem.bytes:
-            raise UserError(f"shared tile {self.name}: {chunks} chunks in a row of pitch {self.pitch}, {self.swizzle}")
+        swizzled = self.swizzle.mask and (rest or self.swizzle.mask >= chunks or len(self.digits) > 2)
+        inner = [(b.stride, b.size * b.stride) for b in sorted(self.digits, key=lambda b: b.stride) if b.size > 1]
+        overlap = any(end > start for (_, end), (start, _) in pairwise(inner))
+        if shape != (self.rows, self.cols) or swizzled or overlap:
+            what = ", ".join(f"{'row' if b.dim == ROW else 'col'} {b.size} at {b.stride}" for b in self.digits)
+            raise UserError(f"shared tile {self.name} of {self.rows} x {self.cols}: digits {what}, {self.swizzle}")
 
     @property
     def slot_bytes(self) -> int:
-        return self.rows * self.pitch
+        return max(b.size * b.stride for b in self.digits) * self.elem.bytes
 
     @property
     def bytes(self) -> int:
@@ -66,9 +90,33 @@ class Shared(Node):
 
     def address(self, slot: Any, row: Any, col: Any) -> Any:
         """Byte offset of an element from the tile's start; numbers, numpy arrays and IR expressions alike."""
-        per_chunk = self.chunk // self.elem.bytes
-        chunk = self.swizzle(col // per_chunk, row)
-        return slot * self.slot_bytes + row * self.pitch + chunk * self.chunk + col % per_chunk * self.elem.bytes
+        if self.swizzle.mask:
+            per_chunk = self.chunk // self.elem.bytes
+            col = self.swizzle(col // per_chunk, row) * per_chunk + col % per_chunk
+        place: Any = 0
+        left = {ROW: row, COL: col}
+        scale = {ROW: 1, COL: 1}
+        for b in self.digits:
+            scaled = left[b.dim] if scale[b.dim] == 1 else left[b.dim] // scale[b.dim]
+            scale[b.dim] *= b.size
+            outermost = scale[b.dim] == (self.rows, self.cols)[b.dim]
+            digit = scaled if outermost else scaled % b.size
+            place = digit * (b.stride * self.elem.bytes) + place
+        return slot * self.slot_bytes + place
+
+
+@attrs.frozen(cache_hash=True)
+class Plane:
+    """A rectangle of a buffer whose bounds the hardware knows; elements outside are zero.
+
+    It begins `base` bytes into `memory` and has `height` rows of `width` bytes, `pitch` bytes apart.
+    """
+
+    memory: Global
+    base: int
+    width: int
+    height: int
+    pitch: int
 
 
 @attrs.frozen(cache_hash=True)

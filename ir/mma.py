@@ -15,6 +15,8 @@ class MmaAtom:
 
     `a`, `b`, `d` are the fragments of a single instruction over dims (i, k), (j, k) and (i, j); their registers count
     elements. `passes` is the issue interval in units of 4 clocks. Facts come from the target's table.
+
+    Fragments may span neighbouring subgroups, which then execute the instruction together.
     """
 
     name: str
@@ -29,6 +31,11 @@ class MmaAtom:
     passes: int
     rounds_to: str = ""  #: the type to which the inputs are cut first, if they are: "xf32" keeps ten mantissa bits
 
+    @property
+    def spans(self) -> int:
+        """How many subgroups execute one instruction together."""
+        return max(f.subgroups for f in (self.a, self.b, self.d))
+
 
 def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
     """The K digits of `steps` instructions whose registers hold `pack` instructions' elements side by side.
@@ -42,19 +49,20 @@ def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
     return inner + outer
 
 
-def _operand(atom: Fragment, row: str, tiles: int, waves: Digit, pack: int, steps: int) -> Fragment:
+def _operand(atom: Fragment, row: str, tiles: int, outer: tuple[Digit, ...], pack: int, steps: int) -> Fragment:
     rows = tuple(d for d in atom.digits if d.dim == row)
     per_tile = atom.registers * steps
     return Fragment(
-        (row, "k"), (*rows, Digit(row, tiles, Space.REGISTER, per_tile), waves, *_k_digits(atom, pack, steps))
+        (row, "k"), (*rows, Digit(row, tiles, Space.REGISTER, per_tile), *outer, *_k_digits(atom, pack, steps))
     )
 
 
 @attrs.frozen(cache_hash=True)
 class MmaTile:
-    """A workgroup's product: a grid of waves, each with tiles_i x tiles_j x steps instructions.
+    """A workgroup's product or a part of it: a grid of waves, each with tiles_i x tiles_j x steps instructions.
 
-    Waves are numbered i fastest. `pack` instructions share one contiguous run of K per lane (wider LDS reads).
+    Waves (of as many subgroups as an instruction spans) are numbered i fastest. `pack` instructions share a contiguous
+    run of K per lane (wider LDS reads).
     """
 
     atom: MmaAtom
@@ -65,6 +73,8 @@ class MmaTile:
     waves_i: int = 1
     waves_j: int = 1
     acc_bank: str = "v"  #: register bank of the accumulators, as the target names it
+    parts: int = 1  #: of the rows j of a workgroup's tile
+    part: int = 0  #: the one that is multiplied
 
     def __attrs_post_init__(self) -> None:
         if self.steps % self.pack:
@@ -73,14 +83,18 @@ class MmaTile:
     @property
     def a(self) -> Fragment:
         """Layout of the A operand over (i, k), i relative to the workgroup's tile."""
-        waves = Digit("i", self.waves_i, Space.SUBGROUP, 1)
-        return _operand(self.atom.a, "i", self.tiles_i, waves, self.pack, self.steps)
+        waves = Digit("i", self.waves_i, Space.SUBGROUP, self.atom.spans)
+        return _operand(self.atom.a, "i", self.tiles_i, (waves,), self.pack, self.steps)
 
     @property
     def b(self) -> Fragment:
         """Layout of the B operand over (j, k)."""
-        waves = Digit("j", self.waves_j, Space.SUBGROUP, self.waves_i)
-        return _operand(self.atom.b, "j", self.tiles_j, waves, self.pack, self.steps)
+        return _operand(self.atom.b, "j", self.tiles_j, self._outer_j, self.pack, self.steps)
+
+    @property
+    def _outer_j(self) -> tuple[Digit, ...]:
+        waves = Digit("j", self.waves_j, Space.SUBGROUP, self.atom.spans * self.waves_i)
+        return (waves, Digit("j", self.parts, Space.FIXED, self.part)) if self.parts > 1 else (waves,)
 
     @property
     def d(self) -> Fragment:
@@ -92,8 +106,8 @@ class MmaTile:
                 *self.atom.d.digits,
                 Digit("i", self.tiles_i, Space.REGISTER, held),
                 Digit("j", self.tiles_j, Space.REGISTER, held * self.tiles_i),
-                Digit("i", self.waves_i, Space.SUBGROUP, 1),
-                Digit("j", self.waves_j, Space.SUBGROUP, self.waves_i),
+                Digit("i", self.waves_i, Space.SUBGROUP, self.atom.spans),
+                *self._outer_j,
             ),
         )
 

@@ -1,8 +1,8 @@
 """Statements of both levels. A block's lets and loads are visible to the statements after them in that block.
 
 Tile level: whole fragments move between views, shared tiles and registers. Message level: one statement is one
-instruction's movement, its address split into (surface, varying offset, uniform offset, immediate). The pass
-`lower_tiles` goes from the first to the second; every other statement belongs to both.
+instruction's movement, its address split into (surface, varying offset, uniform offset, immediate), or one flat 64-bit
+address a lane with a mask. The pass `lower_tiles` goes from the first to the second; all else belongs to both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import attrs
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Shared, View
+from convgen.ir.memory import Plane, Shared, View
 from convgen.ir.node import Node, node
 from convgen.ir.types import bool_
 
@@ -112,6 +112,21 @@ class Barrier(Stmt):
     """All subgroups of the workgroup arrive; shared memory written before is visible after."""
 
     site: Site
+
+
+@node
+class Arrive(Stmt):
+    """The first half of a barrier: this subgroup's accesses to shared memory before it are done.
+
+    The next statement of its block that concerns shared memory is its `Wait`.
+    """
+
+    site: Site
+
+
+@node
+class Wait(Barrier):
+    """The second half of a barrier: all subgroups have arrived."""
 
 
 # ---------------------------------------------------------------- tile level
@@ -222,6 +237,45 @@ class GlobalAdd(GlobalStore):
 
 
 @node
+class FlatLoad(Stmt):
+    """Bind `var` to its type's bytes at each lane's 64-bit `address` where `mask` holds; elsewhere they are zero."""
+
+    var: Var
+    address: Expr
+    mask: Expr
+    site: Site
+
+
+@node
+class FlatStore(Stmt):
+    """Store `value` at each lane's 64-bit `address` where `mask` holds."""
+
+    address: Expr
+    mask: Expr
+    value: Expr
+    site: Site
+
+
+@node
+class FlatAdd(FlatStore):
+    """Add `value` to what stands there, each element atomically, where `mask` holds."""
+
+
+@node
+class PlaneLoad(Stmt):
+    """Bind `var` to a rectangle of a plane, one row a lane: lane l holds its bytes of row `y + l` from dword `x` on.
+
+    Both are uniform. What lies outside the plane is zero.
+    """
+
+    var: Var
+    plane: Plane
+    x: Expr
+    y: Expr
+    site: Site
+
+
+@node
 class SharedRead(Stmt):
     """Bind `var` to its type's bytes at `address + imm` bytes from the start of `tile`."""
 
@@ -241,6 +295,23 @@ class SharedWrite(Stmt):
     imm: int
     value: Expr
     site: Site
+
+
+@node
+class BlockRead(SharedRead):
+    """Bind `var` to dwords that lie side by side across the lanes, at a uniform address.
+
+    Dword w of lane l is at `address + imm + 4 * (w * width + l)`.
+    """
+
+
+@node
+class BlockWrite(SharedWrite):
+    """Store `value` with its dwords side by side across the lanes, as `BlockRead` reads them."""
+
+
+#: The statements of the message level that bind what memory holds.
+MESSAGE_LOADS = (GlobalLoad, FlatLoad, PlaneLoad, SharedRead)
 
 
 def block(*stmts: Stmt) -> Stmt:

@@ -17,7 +17,7 @@ from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fused import Fused
-from convgen.ir.memory import Dim, Global, Shared, TensorDim, View
+from convgen.ir.memory import ROW, Dim, Global, Plane, Shared, TensorDim, View, row_major
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
@@ -179,6 +179,11 @@ class _Printer:
         """The address of a global message, its parts apart as the message has them."""
         return f"{self.expr(node.surface)}[{self.expr(node.varying)}, {self.expr(node.uniform)}, {node.imm}]"
 
+    def flat(self, node: Any) -> str:
+        """The address of a flat message, and its mask if that is not always true."""
+        masked = "" if isinstance(node.mask, x.Const) and node.mask.bits else f" if {self.expr(node.mask)}"
+        return f"[{self.expr(node.address)}]{masked}"
+
     def place(self, node: Any) -> str:
         return f"{node.tile.name}[{self.expr(node.address)}, {node.imm}]"
 
@@ -267,6 +272,7 @@ _EXPRESSIONS: dict[type[Expr], Callable[[_Printer, Any], str]] = {
     x.Slice: lambda p, e: f"{p.inline(e.a, _ATOM)}[{e.start}:{e.start + e.count}]",
     x.Shuffle: lambda p, e: f"{p.inline(e.a, _ATOM)}[{', '.join(map(str, e.order))}]",
     x.Mma: lambda p, e: f"mma.{e.op.atom.name}({_args(p, e.acc, e.a, e.b)})",
+    x.AddressOf: lambda p, e: f"address_of({e.buffer.name})",
     x.Surface: lambda p, e: f"surface({e.buffer.name}, {_args(p, e.shift, e.extent)})",
 }
 
@@ -274,6 +280,8 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Printer, Any], str]] = {
     s.Let: lambda p, n: f"{p.binder(n.var)} = {p.expr(n.value)}",
     s.ExitIf: lambda p, n: f"exit_if {p.expr(n.cond)}" + (f" with {p.exprs(n.values)}" if n.values else ""),
     s.Barrier: lambda p, n: "barrier",
+    s.Arrive: lambda p, n: "arrive",
+    s.Wait: lambda p, n: "wait",
     s.LoadView: lambda p, n: f"{p.binder(n.var)} = load {p.at(n)} as {n.layout}",
     s.StoreView: lambda p, n: f"store {p.at(n)} = {p.expr(n.value)} as {n.layout}",
     s.AddView: lambda p, n: f"add {p.at(n)} += {p.expr(n.value)} as {n.layout}",
@@ -283,9 +291,19 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Printer, Any], str]] = {
     s.GlobalLoad: lambda p, n: f"{p.binder(n.var)} = global {p.window(n)}",
     s.GlobalStore: lambda p, n: f"global {p.window(n)} = {p.expr(n.value)}",
     s.GlobalAdd: lambda p, n: f"global {p.window(n)} += {p.expr(n.value)}",
+    s.FlatLoad: lambda p, n: f"{p.binder(n.var)} = flat {p.flat(n)}",
+    s.FlatStore: lambda p, n: f"flat {p.flat(n)} = {p.expr(n.value)}",
+    s.FlatAdd: lambda p, n: f"flat {p.flat(n)} += {p.expr(n.value)}",
+    s.PlaneLoad: lambda p, n: f"{p.binder(n.var)} = plane {_show_plane(n.plane)}[{p.exprs((n.x, n.y))}]",
     s.SharedRead: lambda p, n: f"{p.binder(n.var)} = shared {p.place(n)}",
     s.SharedWrite: lambda p, n: f"shared {p.place(n)} = {p.expr(n.value)}",
+    s.BlockRead: lambda p, n: f"{p.binder(n.var)} = block {p.place(n)}",
+    s.BlockWrite: lambda p, n: f"block {p.place(n)} = {p.expr(n.value)}",
 }
+
+
+def _show_plane(p: Plane) -> str:
+    return f"{p.memory.name}({p.height} x {p.width} bytes, pitch {p.pitch}" + (f", from {p.base})" if p.base else ")")
 
 
 def _reordered(n: s.Copy) -> str:
@@ -300,7 +318,14 @@ def _remark(site: Site | None) -> str:
 
 def _tile(t: Shared) -> str:
     swizzle = f", {t.chunk}-byte chunks ^ (row >> {t.swizzle.shift} & {t.swizzle.mask})" if t.swizzle.mask else ""
-    return f"shared {t.name}: {t.slots} of {t.elem} {t.rows} x {t.cols}, pitch {t.pitch}{swizzle}"
+    return f"shared {t.name}: {t.slots} of {t.elem} {t.rows} x {t.cols}, {_order(t)}{swizzle}"
+
+
+def _order(t: Shared) -> str:
+    """How a tile's elements follow one another, innermost digit first."""
+    if t.digits[:-1] == row_major(t.rows, t.cols)[:-1]:
+        return f"pitch {t.digits[-1].stride * t.elem.bytes}"
+    return "order " + " ".join(f"{'row' if b.dim == ROW else 'col'}{b.size}@{b.stride}" for b in t.digits)
 
 
 def _view(v: View) -> str:

@@ -12,19 +12,18 @@ from convgen.ir.expr import Expr, Lane, Mma, Uniform, Var
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import (
+    MESSAGE_LOADS,
     Block,
     ExitIf,
     For,
-    GlobalLoad,
     If,
     Let,
     LoadShared,
     LoadView,
-    SharedRead,
     Stmt,
 )
 
-LOADS = (LoadView, LoadShared, GlobalLoad, SharedRead)  #: the statements that bind what memory holds
+LOADS = (LoadView, LoadShared, *MESSAGE_LOADS)  #: the statements that bind what memory holds
 
 
 class Uniformity:
@@ -95,5 +94,5 @@ def _mark(s: Stmt, loop: For | None, uniform: Uniformity, found: set[Var]) -> No
         case ExitIf(_, values) if loop:
             for var, value in zip(loop.results, values):
                 take(var, value)
-        case LoadView() | LoadShared() | GlobalLoad() | SharedRead():
+        case _ if isinstance(s, LOADS):
             found.add(s.var)

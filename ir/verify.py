@@ -20,14 +20,23 @@ from convgen.ir.memory import Global, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt, show
-from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, surface, vector
+from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, surface, u64, vector
 from convgen.ir.uniform import Uniformity, varying
 
 Level = Literal["tile", "message"]
-MESSAGE_BYTES = (1, 2, 4, 8, 12, 16)  #: what one message may move for a lane
+_SHARED = (s.Copy, s.LoadShared, s.StoreShared, s.SharedRead, s.SharedWrite)
+MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: what one message may move for a lane
 
 TILE_STATEMENTS = (s.LoadView, s.StoreView, s.Copy, s.LoadShared, s.StoreShared)
-MESSAGE_STATEMENTS = (s.GlobalLoad, s.GlobalStore, s.SharedRead, s.SharedWrite)
+MESSAGE_STATEMENTS = (
+    s.GlobalLoad,
+    s.GlobalStore,
+    s.FlatLoad,
+    s.FlatStore,
+    s.PlaneLoad,
+    s.SharedRead,
+    s.SharedWrite,
+)
 _FOREIGN: dict[Level | None, tuple[type[Stmt], ...]] = {
     "tile": MESSAGE_STATEMENTS,
     "message": TILE_STATEMENTS,
@@ -93,6 +102,7 @@ class Checker:
         self.sites: dict[int, None] = {}
         self.loops: list[s.For] = []
         self.met: Counter[Stmt] = Counter()
+        self.arrived = False  # at a barrier, and has not waited
 
     def require(self, node: Stmt, complaint: str | None) -> None:
         """VerifyError at `node` if there is a complaint."""
@@ -120,7 +130,7 @@ class Checker:
                 return self.sequence(node)
         self.met[node] += 1
         self.expressions(node, _operands(node))
-        for rule in (_belongs, _site, *_STATEMENTS.get(type(node), ())):
+        for rule in (_belongs, _site, _halves, *_STATEMENTS.get(type(node), ())):
             self.require(node, rule(self, node))
         match node:
             case s.For():
@@ -131,7 +141,7 @@ class Checker:
                 self.bind(node, node.var, self.distribution(node.value))
             case s.LoadView() | s.LoadShared():
                 self.bind(node, node.var, node.layout)
-            case s.GlobalLoad() | s.SharedRead():
+            case _ if isinstance(node, s.MESSAGE_LOADS):
                 self.bind(node, node.var, None)
         return None
 
@@ -195,7 +205,7 @@ def _operands(node: Stmt) -> tuple[Expr, ...]:
             return (node.begin, node.end, *node.inits)
         case s.Let():
             return (node.value,)
-        case s.LoadView() | s.LoadShared() | s.GlobalLoad() | s.SharedRead():
+        case _ if isinstance(node, (s.LoadView, s.LoadShared, *s.MESSAGE_LOADS)):
             return tuple(c for c in node.children() if isinstance(c, Expr) and c is not node.var)
     return tuple(c for c in node.children() if isinstance(c, Expr))
 
@@ -218,6 +228,15 @@ def _site(c: Checker, n: Any) -> str | None:
         return f"site {number} stands at two places"
     c.sites[number] = None
     return None
+
+
+def _halves(c: Checker, n: Stmt) -> str | None:
+    """Between arriving at a barrier and waiting there is nothing of shared memory, nor a change of block."""
+    begun, c.arrived = c.arrived, isinstance(n, s.Arrive) or (c.arrived and not isinstance(n, s.Wait))
+    if isinstance(n, s.Wait):
+        return None if begun else "a wait at a barrier without an arrival"
+    concerned = isinstance(n, (*_SHARED, s.Barrier, s.Arrive, s.For, s.If, s.ExitIf))
+    return f"{type(n).__name__} between arrival and wait at a barrier" if begun and concerned else None
 
 
 def _uniform(*fields: str) -> Rule:
@@ -338,10 +357,35 @@ def _surface(c: Checker, n: Any) -> str | None:
 
 
 def _message(c: Checker, n: Any) -> str | None:
-    type: AnyType = (n.var if isinstance(n, (s.GlobalLoad, s.SharedRead)) else n.value).type
+    type: AnyType = (n.var if isinstance(n, s.MESSAGE_LOADS) else n.value).type
     if type.elem.is_bool or type.bits not in [8 * width for width in MESSAGE_BYTES]:
         return f"a message of {type}, {type.bits} bits a lane; wanted {', '.join(map(str, MESSAGE_BYTES))} bytes"
-    return f"a negative immediate {n.imm}" if n.imm < 0 else None
+    return f"a negative immediate {n.imm}" if getattr(n, "imm", 0) < 0 else None
+
+
+def _block(c: Checker, n: Any) -> str | None:
+    type: AnyType = (n.var if isinstance(n, s.BlockRead) else n.value).type
+    whole = not type.elem.is_bool and type.bits % 32 == 0
+    return None if whole else f"a block of {type}, {type.bits} bits a lane; wanted whole dwords"
+
+
+def _plane(c: Checker, n: s.PlaneLoad) -> str | None:
+    if n.plane.memory not in c.kernel.params:
+        return f"a plane of {n.plane.memory.name}, which is no buffer argument of the kernel"
+    inside = (
+        n.plane.base >= 0
+        and n.plane.base + (n.plane.height - 1) * n.plane.pitch + n.plane.width <= n.plane.memory.bytes
+    )
+    if not inside or n.plane.width > n.plane.pitch:
+        return f"{n.plane} is not within its buffer"
+    whole = not n.var.type.elem.is_bool and n.var.type.bits % 32 == 0
+    return None if whole else f"a rectangle of {n.var.type}, {n.var.type.bits} bits a lane; wanted whole dwords"
+
+
+def _flat(c: Checker, n: Any) -> str | None:
+    if n.address.type is not u64:
+        return f"address {show(n.address)} is {n.address.type}, wanted u64"
+    return None if n.mask.type is bool_ else f"mask {show(n.mask)} is {n.mask.type}, wanted bool"
 
 
 _STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
@@ -357,8 +401,14 @@ _STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.GlobalLoad: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalAdd: (_surface, _offset("varying"), _uniform("uniform"), _message, _adds),
+    s.FlatLoad: (_flat, _message),
+    s.FlatStore: (_flat, _message),
+    s.FlatAdd: (_flat, _message, _adds),
+    s.PlaneLoad: (_plane, _uniform("x", "y")),
     s.SharedRead: (_declared, _offset("address"), _message),
     s.SharedWrite: (_declared, _offset("address"), _message),
+    s.BlockRead: (_declared, _uniform("address"), _block),
+    s.BlockWrite: (_declared, _uniform("address"), _block),
 }
 
 
@@ -371,10 +421,9 @@ def _takes(accepts: Callable[[Type], bool], what: str) -> tuple[Rule, ...]:
     return (rule,)
 
 
-def _window(c: Checker, e: x.Surface) -> str | None:
-    if not isinstance(e.buffer, Global) or e.buffer not in c.kernel.params:
-        return f"{show(e)}: no buffer argument of the kernel"
-    return _uniform("shift", "extent")(c, e)
+def _buffer(c: Checker, e: x.Surface | x.AddressOf) -> str | None:
+    known = isinstance(e.buffer, Global) and e.buffer in c.kernel.params
+    return None if known else f"{show(e)}: no buffer argument of the kernel"
 
 
 def _packed(c: Checker, e: x.Pack) -> str | None:
@@ -422,6 +471,7 @@ _EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
     x.Select: (_condition,),
     **dict.fromkeys((x.Slice, x.Shuffle), (_vector,)),
     x.Pack: (_packed,),
-    x.Surface: (_window,),
+    x.Surface: (_buffer, _uniform("shift", "extent")),
+    x.AddressOf: (_buffer,),
     x.Mma: (_operand_layouts,),
 }

@@ -18,7 +18,7 @@ import attrs
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Const, Expr, Shuffle, Var, const, var
 from convgen.ir.fragment import Fragment
-from convgen.ir.mutate import substitute
+from convgen.ir.mutate import postorder, substitute
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Block, Copy, For, Let, LoadShared, LoadView, Site, Stmt, StoreShared, block
 from convgen.ir.types import vector
@@ -58,6 +58,10 @@ def _stages(loop: For) -> _Stages | None:
     if stmts[1 : len(copies) + 1] != copies or not isinstance(publish, Barrier):
         raise VerifyError(f"buffer_shared: loop {loop.label} is not barrier, copies, barrier, compute")
     return _Stages(release, copies, publish, rest)
+
+
+def _on_slot(s: Stmt, slot: int) -> Stmt:
+    return LoadShared(s.var, s.tile, const(slot), s.layout, s.site) if isinstance(s, LoadShared) else s
 
 
 def reordered(value: Expr, held: Fragment, wanted: Fragment) -> Expr:
@@ -163,11 +167,13 @@ class _Pipeline:
     def _compute(
         self, index: Expr, slot: int, state: tuple[Expr, ...]
     ) -> tuple[tuple[list[Stmt], list[Stmt]], tuple[Expr, ...]]:
-        """The compute stage on one slot, split into shared-memory reads and the rest."""
+        """The compute stage on one slot: the shared-memory reads that its first operation needs, and the rest."""
         values: dict[Var, Expr] = {self.loop.var: index, **dict(zip(self.loop.carried, state))}
         stmts, names = self.cloner.copy(self.stages.compute, values)
-        reads: list[Stmt] = [
-            LoadShared(s.var, s.tile, const(slot), s.layout, s.site) for s in stmts if isinstance(s, LoadShared)
-        ]
-        rest = [s for s in stmts if not isinstance(s, LoadShared)]
-        return (reads, rest), tuple(names[y] if isinstance(y, Var) else y for y in self.loop.yields)
+        placed = [_on_slot(s, slot) for s in stmts]
+        first = next((s for s in placed if not isinstance(s, LoadShared)), None)
+        needed = dict.fromkeys(n for n in postorder(first) if isinstance(n, Var)) if first else {}
+        reads: list[Stmt] = [s for s in placed if isinstance(s, LoadShared) and (s.var in needed or not first)]
+        return (reads, [s for s in placed if s not in reads]), tuple(
+            names[y] if isinstance(y, Var) else y for y in self.loop.yields
+        )

@@ -16,12 +16,13 @@ from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Binary, Cast, Const, Expr, Pack, Saturate, Shuffle, Slice, Splat, Var, var
 from convgen.ir.facts import TargetFacts
+from convgen.ir.memory import Plane
 from convgen.ir.mutate import Mutator
 from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.linear import linearize
-from convgen.passes.messages import GlobalMessage, GlobalPlanner, shared_messages
+from convgen.passes.messages import GlobalMessage, GlobalPlanner, PlaneMessage, shared_messages
 from convgen.passes.ownership import private_tiles
 
 
@@ -73,24 +74,43 @@ class _Lowering(Mutator):
     def LoadView(self, s: st.LoadView) -> st.Stmt:
         out: list[st.Stmt] = []
         parts: list[Expr] = []
-        elem = s.view.memory.elem
-        for m in self._planner(s).messages():
+        elem, planner = s.view.memory.elem, self._planner(s)
+        plane = planner.plane()
+        for m in planner.messages() if plane is None else planner.rectangles():
             part = var(f"{s.var.name}_{m.start}", vector(elem, m.count))
-            out.append(st.GlobalLoad(part, m.surface, m.varying, m.uniform, m.imm, self.cloner.site(s.site)))
+            out.append(self._load(part, m, plane, self.cloner.site(s.site)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
+    def _load(self, v: Var, m: GlobalMessage | PlaneMessage, plane: Plane | None, site: st.Site) -> st.Stmt:
+        if isinstance(m, PlaneMessage):
+            assert plane is not None
+            return st.PlaneLoad(v, plane, m.x, m.y, site)
+        if self.facts.flat:
+            return st.FlatLoad(v, m.address, m.mask, site)
+        return st.GlobalLoad(v, m.surface, m.varying, m.uniform, m.imm, site)
+
     def StoreView(self, s: st.StoreView) -> st.Stmt:
-        return self._stores(s, st.GlobalStore, self._planner(s).messages())
+        return self._stores(s, (st.GlobalStore, st.FlatStore), self._planner(s).messages())
 
     def AddView(self, s: st.AddView) -> st.Stmt:
-        return self._stores(s, st.GlobalAdd, self._planner(s).messages(widest=s.view.memory.elem.bytes))
+        one = self._planner(s).messages(widest=s.view.memory.elem.bytes)
+        return self._stores(s, (st.GlobalAdd, st.FlatAdd), one)
 
-    def _stores(self, s: st.StoreView, how: type[st.GlobalStore], messages: Iterable[GlobalMessage]) -> st.Stmt:
+    def _stores(
+        self,
+        s: st.StoreView,
+        how: tuple[type[st.GlobalStore], type[st.FlatStore]],
+        messages: Iterable[GlobalMessage],
+    ) -> st.Stmt:
+        on_surface, on_address = how
         out: list[st.Stmt] = []
         for m in messages:
-            value = self._slice(s.value, m.start, m.count)
-            out.append(how(m.surface, m.varying, m.uniform, m.imm, value, self.cloner.site(s.site)))
+            value, site = self._slice(s.value, m.start, m.count), self.cloner.site(s.site)
+            if self.facts.flat:
+                out.append(on_address(m.address, m.mask, value, site))
+            else:
+                out.append(on_surface(m.surface, m.varying, m.uniform, m.imm, value, site))
         return st.block(*out)
 
     def _slice(self, e: Expr, start: int, count: int) -> Expr:
@@ -125,14 +145,15 @@ class _Lowering(Mutator):
         parts: list[Expr] = []
         for m in self._shared(s):
             part = var(f"{s.var.name}_{m.start}", vector(s.tile.elem, m.count))
-            out.append(st.SharedRead(part, s.tile, m.address, m.imm, self._slot_site(s)))
+            read = st.BlockRead if m.block else st.SharedRead
+            out.append(read(part, s.tile, m.address, m.imm, self._slot_site(s)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
     def StoreShared(self, s: st.StoreShared) -> st.Stmt:
-        return st.block(
-            *(
-                st.SharedWrite(s.tile, m.address, m.imm, self._slice(s.value, m.start, m.count), self._slot_site(s))
-                for m in self._shared(s)
-            )
-        )
+        out: list[st.Stmt] = []
+        for m in self._shared(s):
+            value = self._slice(s.value, m.start, m.count)
+            write = st.BlockWrite if m.block else st.SharedWrite
+            out.append(write(s.tile, m.address, m.imm, value, self._slot_site(s)))
+        return st.block(*out)

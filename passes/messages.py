@@ -17,12 +17,12 @@ import numpy as np
 
 from convgen.ir.bounds import Bounds
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Const, Expr, Lane, Surface, Var, const, maximum, minimum, select
+from convgen.ir.expr import AddressOf, Const, Expr, Lane, Surface, Var, const, maximum, minimum, select
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Fragment, Space
-from convgen.ir.memory import Shared
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.memory import Plane, Shared
 from convgen.ir.mutate import free_vars
-from convgen.ir.types import s32, s64, u32
+from convgen.ir.types import bool_, s32, s64, u32, u64
 from convgen.passes.linear import ZERO, Halo, LinearDim, LinearView, divisor, plus
 
 #: A varying offset no surface reaches; with any uniform and immediate offset added it stays out of range.
@@ -38,18 +38,31 @@ class GlobalMessage:
 
     start: int
     count: int
-    surface: Expr
+    surface: Surface
     varying: Expr
     uniform: Expr
     imm: int
+    mask: Expr  #: where the element exists; always true where the offset of the others is out of range
+
+    @property
+    def address(self) -> Expr:
+        """The flat address; parts that stay the same all through a loop come first, for they can leave it together."""
+        base: Expr = AddressOf(self.surface.buffer)
+        shift, varying = self.surface.shift, self.varying + self.imm
+        if isinstance(shift, Const):
+            varying = varying + shift.bits
+        else:
+            base = base + shift.to(u64)
+        return base + varying.to(u64) + self.uniform.to(u32).to(u64)
 
 
 @attrs.frozen
 class SharedMessage:
-    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile."""
+    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile; a block's is uniform."""
 
     start: int
     count: int
+    block: bool
     address: Expr
     imm: int
 
@@ -67,7 +80,23 @@ class _Position:
         return self.uniform + self.varying + self.const
 
 
+_DWORD = 4  #: bytes
 ONES = const(0xFFFFFFFF, u32)
+TRUE = const(True, bool_)
+
+
+@attrs.frozen
+class PlaneMessage:
+    """Registers [start, start + count) of the fragment: one row of a plane a lane, from dword x of row y on."""
+
+    start: int
+    count: int
+    x: Expr
+    y: Expr
+
+
+#: What a plane must keep to (oneDNN, block_2d_utils.hpp; for Ponte Vecchio).
+_PLANE_ALIGN, _PLANE_LEAST, _PLANE_MOST, _PITCH_ALIGN = 64, 64, 1 << 24, 8
 
 
 class GlobalPlanner:
@@ -90,6 +119,7 @@ class GlobalPlanner:
         """
         self.view, self.layout, self.facts, self.bounds, self.steady = view, layout, facts, bounds, steady
         self.coords = tuple(coords)
+        self.subgroup = subgroup
         self.far = min(range(len(view.axes)), key=lambda n: (not self._moves(n), self._reach(n)))
         self.origin = self._rebase()
         self.multiples = tuple(divisor(c, values) for c in coords)
@@ -171,6 +201,37 @@ class GlobalPlanner:
         out[dims[0].name] = _place(rest, varying)
         return out
 
+    # ------------------------------------------------------------ planes
+
+    def plane(self) -> Plane | None:
+        """The view as a plane with its last axis along the rows, if it is one and lanes go down its rows."""
+        view, layout = self.view, self.layout
+        if not self.facts.planes or len(view.axes) != 2 or view.halos or any(len(dims) != 1 for dims in view.axes):
+            return None
+        (rows,), (cols,) = view.axes
+        elem = view.memory.elem.bytes
+        width, wide = cols.size * elem, self.run(self.facts.chunk_bytes) * elem
+        lanes = [d for d in layout.digits if d.space is Space.LANE]
+        down = [d for d in layout.digits if d.dim == layout.dims[0]]
+        fits = (
+            view.unit_axis == 1 and not rows.reversed and wide % _DWORD == wide & wide - 1 == 0,
+            lanes == down[:1] == [Digit(layout.dims[0], self.facts.subgroup_size, Space.LANE, 1)],
+            not view.base % _PLANE_ALIGN and not width % _DWORD and not rows.stride % _PITCH_ALIGN,
+            _PLANE_LEAST <= width <= rows.stride < _PLANE_MOST and rows.size < _PLANE_MOST,
+        )
+        return Plane(view.memory, view.base, width, rows.size, rows.stride) if all(fits) else None
+
+    def rectangles(self) -> Iterator[PlaneMessage]:
+        """One message per run of registers that lie side by side in a row, in register order."""
+        run = self.run(self.facts.chunk_bytes)
+        first, second = self.layout.dims
+        per_dword = _DWORD // self.view.memory.elem.bytes
+        outer = self.layout.partial(Space.SUBGROUP, self.subgroup)
+        for start in range(0, self.layout.registers, run):
+            at = self.layout.partial(Space.REGISTER, start)
+            y, x = (plus(c, _expr(outer[dim])) + at[dim] for c, dim in zip(self.coords, (first, second)))
+            yield PlaneMessage(start, run, x // per_dword, y)
+
     # ------------------------------------------------------------ messages
 
     def run(self, widest: int) -> int:
@@ -186,15 +247,20 @@ class GlobalPlanner:
             run -= 1 if run % 2 else run // 2
         return run
 
-    def messages(self, widest: int = 16) -> Iterator[GlobalMessage]:
+    def messages(self, widest: int | None = None) -> Iterator[GlobalMessage]:
         """One message per run of registers of at most `widest` bytes, in register order."""
-        run = self.run(widest)
+        run = self.run(widest or self.facts.global_widths[0])
         for start in range(0, self.layout.registers, run):
             positions = {k: v for a in range(len(self.view.axes)) for k, v in self._decode(a, start).items()}
             varying, uniform, imm = self._offset(positions)
-            varying = self._masked(varying, positions)
+            words, conditions = self._tests(positions)
+            if self.facts.flat:
+                yield GlobalMessage(start, run, self.surface, varying, uniform, imm, self._mask(words, conditions))
+                continue
+            varying = self._masked(varying, words, conditions)
             extra = imm - imm % (self.facts.global_imm_max + 1)
-            yield GlobalMessage(start, run, self.surface, varying + extra if extra else varying, uniform, imm - extra)
+            varying = varying + extra if extra else varying
+            yield GlobalMessage(start, run, self.surface, varying, uniform, imm - extra, TRUE)
 
     def _offset(self, positions: dict[str, _Position]) -> tuple[Expr, Expr, int]:
         varying: Expr = ZERO
@@ -235,8 +301,8 @@ class GlobalPlanner:
 
     # ------------------------------------------------------------ masks
 
-    def _masked(self, offset: Expr, positions: dict[str, _Position]) -> Expr:
-        """`offset`, out of range in the lanes whose element does not exist. Loop-invariant conditions come first."""
+    def _tests(self, positions: dict[str, _Position]) -> tuple[list[Expr], list[Expr]]:
+        """What tells whether an element exists: words whose sign bit says that it does not, and conditions."""
         words: list[Expr] = []
         conditions: list[Expr] = []
         tested: list[str] = []
@@ -252,6 +318,16 @@ class GlobalPlanner:
                 words += [] if dim.name in tested else [(ONES >> const(dim.size, u32)) << value.to(u32)]
             else:
                 conditions.append(value < dim.size)
+        return words, conditions
+
+    def _mask(self, words: list[Expr], conditions: list[Expr]) -> Expr:
+        """Where the element exists. Loop-invariant conditions come first."""
+        tests = sorted(conditions, key=lambda c: not self._is_steady_or_lane(c))
+        tests += [reduce(or_, words).to(s32) >= 0] if words else []
+        return _all(tests) if tests else TRUE
+
+    def _masked(self, offset: Expr, words: list[Expr], conditions: list[Expr]) -> Expr:
+        """`offset`, out of range in the lanes whose element does not exist. Loop-invariant conditions come first."""
         steady = [c for c in conditions if self._is_steady_or_lane(c)]
         moving = [c for c in conditions if not self._is_steady_or_lane(c)]
         if steady and not self._is_steady_or_lane(offset):
@@ -280,7 +356,8 @@ class GlobalPlanner:
                     continue
                 # Past the end of the buffer by the varying offset alone: soffset may not take part in the check.
                 alone = positions[d.name].uniform is ZERO or self._is_steady(positions[d.name].uniform)
-                shows = alone and not d.reversed and d.size * d.stride >= last and self.origin is None
+                shows = alone and not (d.reversed or self.facts.flat) and d.size * d.stride >= last
+                shows = shows and self.origin is None
                 if not shows:
                     yield d, value
 
@@ -319,6 +396,10 @@ class GlobalPlanner:
         return outside << positions[tap.name].value.to(u32)
 
 
+def _expr(part: Any) -> Expr:
+    return part if isinstance(part, Expr) else const(part)
+
+
 def _all(conditions: Sequence[Expr]) -> Expr:
     return reduce(and_, conditions)
 
@@ -342,46 +423,85 @@ def _scale(e: Expr, factor: int) -> Expr:
 # ---------------------------------------------------------------- shared memory
 
 
+@attrs.frozen
+class _Piece:
+    """A message's registers, and where it goes: `gap` bytes behind the message that starts at register `leader`."""
+
+    start: int
+    count: int
+    block: bool
+    leader: int
+    gap: int
+
+
 def shared_messages(
     tile: Shared, slot: Expr, layout: Fragment, subgroup: Expr, subgroups: int, facts: TargetFacts
 ) -> Iterator[SharedMessage]:
     """The messages of a distributed access to a shared tile; addresses that differ by a constant are shared."""
     fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0
-    for start, run, leader, gap in _shared_plan(tile, layout, subgroups, facts):
-        row, col = layout.coords(subgroup, Lane(), leader).values()
+    for piece in _shared_plan(tile, layout, subgroups, facts):
+        lane: Any = const(0) if piece.block else Lane()
+        row, col = layout.coords(subgroup, lane, piece.leader).values()
         address = tile.address(0, row, col)
         address = address if isinstance(address, Expr) else const(address)
         if not isinstance(slot, Const):
             address = address + slot * tile.slot_bytes
-        yield SharedMessage(start, run, address, gap + fixed)
+        imm = piece.gap + fixed
+        extra = imm - imm % (facts.shared_imm_max + 1)
+        address = address + extra if extra else address
+        yield SharedMessage(piece.start, piece.count, piece.block, address, imm - extra)
 
 
 @cache
-def _shared_plan(
-    tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts
-) -> tuple[tuple[int, int, int, int], ...]:
-    """For each message its first register, its length, the message whose address it shares, and how far it is from it.
+def _shared_plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts) -> tuple[_Piece, ...]:
+    """The messages of an access, in register order.
 
-    That two addresses differ by a constant is checked on every subgroup and lane, so any swizzle may be used.
+    That two addresses differ by a constant is checked on every subgroup and lane, so any layout and swizzle will do.
     """
-    run = _shared_run(tile, layout, facts)
-    waves, lanes = np.meshgrid(np.arange(subgroups), np.arange(facts.subgroup_size), indexing="ij")
-    leaders: list[tuple[int, np.ndarray[Any, Any]]] = []
+    waves, lanes, registers = np.meshgrid(
+        np.arange(subgroups), np.arange(facts.subgroup_size), np.arange(layout.registers), indexing="ij"
+    )
+    row, col = layout.coords(waves, lanes, registers).values()
+    at = np.broadcast_to(tile.address(0, row, col), waves.shape)
+    block, run = True, _block_run(tile, at, facts)
+    if not run:
+        block, run = False, _shared_run(tile, at, facts)
+    leaders: list[int] = []
     plan = []
     for start in range(0, layout.registers, run):
-        row, col = layout.coords(waves, lanes, start).values()
-        here = np.broadcast_to(tile.address(0, row, col), waves.shape)
-        gaps = ((leader, here - there) for leader, there in leaders)
+        gaps = ((leader, at[:, :, start] - at[:, :, leader]) for leader in leaders)
         constant = ((leader, int(gap.flat[0])) for leader, gap in gaps if (gap == gap.flat[0]).all())
         leader, gap = next(((n, g) for n, g in constant if g >= 0), (start, 0))
         if leader == start:
-            leaders.append((start, here))
-        plan.append((start, run, leader, gap))
+            leaders.append(start)
+        plan.append(_Piece(start, run, block, leader, gap))
     return tuple(plan)
 
 
-def _shared_run(tile: Shared, layout: Fragment, facts: TargetFacts) -> int:
-    run = layout.contiguous(layout.dims[1])
-    while run > 1 and (tile.chunk // tile.elem.bytes % run or run * tile.elem.bytes not in facts.shared_widths):
-        run -= 1 if run % 2 else run // 2
-    return run
+def _runs(at: Any, run: int, steps: Any) -> bool:
+    """Whether in each aligned run of registers the addresses are `steps` further on than the first one."""
+    groups = at.reshape(*at.shape[:2], -1, run)
+    return bool((groups - groups[..., :1] == steps).all())
+
+
+def _shared_run(tile: Shared, at: Any, facts: TargetFacts) -> int:
+    """The most registers whose elements stand side by side in memory, within a chunk."""
+    elem, registers = tile.elem.bytes, at.shape[2]
+    runs = (w // elem for w in facts.shared_widths if w <= tile.chunk and w % elem == 0)
+    return next((r for r in runs if registers % r == 0 and _runs(at, r, np.arange(r) * elem)), 1)
+
+
+def _block_run(tile: Shared, at: Any, facts: TargetFacts) -> int:
+    """The most registers that one block moves as they stand, the dwords of all lanes side by side; 0 if it cannot."""
+    elem, lanes, registers = tile.elem.bytes, at.shape[1], at.shape[2]
+    across = np.arange(lanes)[None, :, None] * _DWORD
+    if not (at - at[:, :1] == across).all():
+        return 0
+    size = facts.block_bytes
+    while size >= lanes * _DWORD:
+        run: int = size // (lanes * elem)
+        dword, byte = np.divmod(np.arange(run) * elem, _DWORD)
+        if registers % run == 0 and _runs(at, run, dword * _DWORD * lanes + byte):
+            return run
+        size //= 2
+    return 0

@@ -26,6 +26,7 @@ from convgen.passes.place_lets import place_lets
 from convgen.passes.reduce_strength import reduce_strength
 from convgen.passes.resolve_packs import resolve_packs
 from convgen.passes.rotate_fragments import rotate_fragments
+from convgen.passes.split_barriers import split_barriers
 from convgen.passes.unroll import unroll
 
 LOWERING, OPTIMISING = "lowering", "optimising"
@@ -67,6 +68,7 @@ PASSES: tuple[Pass, ...] = (
     _pass("expand_division", "message", LOWERING, expand_division),
     Pass("place_lets", "message", OPTIMISING, place_lets),
     Pass("peephole", "message", OPTIMISING, peephole),
+    Pass("split_barriers", "message", OPTIMISING, split_barriers),
 )
 
 #: called after each pass with (pass, kernel before, kernel after, seconds)

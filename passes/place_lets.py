@@ -18,13 +18,20 @@ from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import (
+    MESSAGE_LOADS,
     Block,
+    BlockRead,
+    BlockWrite,
+    FlatAdd,
+    FlatLoad,
+    FlatStore,
     For,
     GlobalAdd,
     GlobalLoad,
     GlobalStore,
     If,
     Let,
+    PlaneLoad,
     SharedRead,
     SharedWrite,
     Stmt,
@@ -38,8 +45,14 @@ _ROLES: dict[type[Stmt], dict[str, str]] = {
     GlobalLoad: {"surface": "surface", "varying": "offset", "uniform": "step"},
     GlobalAdd: {"surface": "surface", "varying": "offset", "uniform": "step"},
     GlobalStore: {"surface": "surface", "varying": "offset", "uniform": "step"},
+    PlaneLoad: {"x": "x", "y": "y"},
+    FlatLoad: {"address": "address", "mask": "exists"},
+    FlatStore: {"address": "address", "mask": "exists"},
+    FlatAdd: {"address": "address", "mask": "exists"},
     SharedRead: {"address": "read_address"},
     SharedWrite: {"address": "write_address"},
+    BlockRead: {"address": "read_address"},
+    BlockWrite: {"address": "write_address"},
 }
 
 _LEAVES = (Const, Var, Lane)
@@ -55,7 +68,7 @@ _TEMPORARIES = 24
 def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Bind common subexpressions and loop invariants, as many as registers allow; requires message level."""
     budget = max(0, facts.registers - _loop_words(kernel.body) - _TEMPORARIES)
-    return kernel.replace(body=_Placer(kernel, budget).place(kernel.body, 0))
+    return kernel.replace(body=_Placer(kernel, budget, facts.flat).place(kernel.body, 0))
 
 
 def _loop_words(body: Stmt) -> int:
@@ -66,13 +79,14 @@ def _loop_words(body: Stmt) -> int:
             inside = postorder(loop.body)
             elsewhere = {n.acc for n in inside if isinstance(n, Mma) and n.op.acc_bank != "v"}
             held = [v for v in loop.carried if v not in elsewhere]
-            loaded = [n.var for n in inside if isinstance(n, (GlobalLoad, SharedRead)) and n.var not in loop.yields]
+            loaded = [n.var for n in inside if isinstance(n, MESSAGE_LOADS) and n.var not in loop.yields]
             most = max(most, sum(v.type.bits // 32 for v in (*held, *loaded) if isinstance(v.type, VectorType)))
     return most
 
 
 class _Placer:
-    def __init__(self, kernel: Kernel, budget: int) -> None:
+    def __init__(self, kernel: Kernel, budget: int, flat: bool) -> None:
+        self.flat = flat  # so 64-bit integers are addresses
         self.uniform = Uniformity(varying(kernel))
         self.depth_of: dict[Var, int] = {}  # how deep the block that binds a variable is nested
         self.homes: dict[Expr, int] = {}
@@ -135,7 +149,7 @@ class _Placer:
             return False
         if isinstance(e, Cast) and e.type.is_int and e.a.type.elem.is_int and e.type.bits == e.a.type.bits:
             return False
-        if e.type.is_int and e.type.bits == 64:
+        if e.type.is_int and e.type.bits == 64 and not self.flat:
             return False  # part of a surface's shift: only all of it has registers
         in_flag = isinstance(e, (Comparison, Not)) and e.type.is_bool and self.uniform(e)
         return not in_flag
@@ -232,4 +246,4 @@ def _name(e: Expr, user: Stmt) -> str:
 
 
 def _comment(user: Stmt) -> str:
-    return user.site.comment if isinstance(user, (GlobalLoad, GlobalStore)) else ""
+    return user.site.comment if isinstance(user, (GlobalLoad, GlobalStore, FlatLoad, FlatStore, PlaneLoad)) else ""

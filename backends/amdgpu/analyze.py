@@ -7,17 +7,18 @@ be read. Nothing is executed: trip counts, stalls and bank conflicts are unknown
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from convgen.backends.amdgpu.assemble import AssemblerError, assemble
+from convgen.backends.amdgpu.assemble import WANTED, assemble
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.sim import CodeObject, KernelInfo, SimulatorError
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.tables import FACTS
-from convgen.backends.analysis import Analysis, KernelAnalysis, Stretch
-from convgen.backends.loops import innermost, natural_loops
-from convgen.ir.error import Unsupported, UserError
+from convgen.backends.analysis import Analysis, KernelAnalysis, Terms
+from convgen.backends.hot_code import basic_blocks, hottest, reachable
+from convgen.ir.error import AssemblerError, Unsupported, UserError
 
+#: Costs count issue slots of 4 clocks of one wave while all SIMDs of a unit run the same code.
+_TERMS = Terms(slot_clocks=4, matrix="mfma", thread="wave", occupancy="waves a SIMD", issue="waits of s_nop")
 _SIMDS = 4
 _MOST_WAVES = 8  #: a SIMD holds (CDNA3 ISA, "Wavefront occupancy")
 _REGISTERS = 512  #: of both kinds a lane and SIMD, given out in eights
@@ -38,7 +39,7 @@ def analyze(content: bytes, where: str) -> Analysis:
     if not loaded.kernels:
         raise UserError(f"given {where} without a kernel, wanted at least one")
     name = loaded.arch.name
-    return Analysis(name, tuple(_kernel(kernel, name) for kernel in loaded.kernels.values()))
+    return Analysis(name, _TERMS, tuple(_kernel(kernel, name) for kernel in loaded.kernels.values()))
 
 
 def _assembled(content: bytes, where: str) -> bytes:
@@ -56,22 +57,15 @@ def _assembled(content: bytes, where: str) -> bytes:
         reason = re.sub(r"^.*?\.s:(\d+):(\d+): error: ", r"line \1, column \2: ", str(error))
         raise UserError(f"given {where} that does not assemble: {reason}") from None
     if code is None:
-        raise Unsupported("analysis of assembly text: no assembler found (Debian: clang-22 and lld-22)")
+        raise Unsupported(f"analysis of assembly text: no assembler found ({WANTED})")
     return code
 
 
 def _kernel(kernel: KernelInfo, arch: str) -> KernelAnalysis:
-    code = _reachable(kernel)
+    code = reachable(kernel.instructions, kernel.entry, _follows)
     start = code[0].address
     lines = [line_of(i, i.address - start, arch) for i in code]
-    blocks, graph = _blocks(code)
-    loops = natural_loops(graph)
-
-    def stretch(body: Sequence[int], is_loop: bool) -> Stretch:
-        return Stretch(tuple(lines[i] for block in body for i in blocks[block]), is_loop)
-
-    inner = [stretch(body, True) for body in innermost(loops).values()]
-    hot = max(inner, key=lambda s: (s.flop, len(s.lines)), default=stretch(range(len(blocks)), False))
+    loops, hot = hottest(lines, *basic_blocks(code, _follows))
     lds = int(kernel.metadata.get(".group_segment_fixed_size", kernel.descriptor.group_segment))
     threads = int(kernel.metadata.get(".max_flat_workgroup_size", 1024))
     return KernelAnalysis(
@@ -81,7 +75,7 @@ def _kernel(kernel: KernelInfo, arch: str) -> KernelAnalysis:
         code[-1].address + code[-1].size - start,
         threads,
         _waves(kernel.descriptor.vgprs, lds, -(-threads // 64), arch),
-        len(loops),
+        loops,
         hot,
     )
 
@@ -107,46 +101,10 @@ def _waves(vgprs: int, lds: int, group_waves: int, arch: str) -> dict[str, int]:
 # ---------------------------------------------------------------- control flow
 
 
-def _follows(i: Instruction) -> tuple[bool, int | None]:
+def _follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
     """Whether the next instruction may follow, and the address of a branch's target."""
     if i.name == "s_branch":
-        return False, i.address + 4 + 4 * i.simm16
+        return False, (i.address + 4 + 4 * i.simm16,)
     if i.name.startswith("s_cbranch"):
-        return True, i.address + 4 + 4 * i.simm16
-    return i.name not in ("s_endpgm", "s_setpc_b64"), None
-
-
-def _reachable(kernel: KernelInfo) -> list[Instruction]:
-    """The instructions that the kernel's entry reaches, by address."""
-    at = {i.address: n for n, i in enumerate(kernel.instructions)}
-    seen: set[int] = set()
-    pending = [kernel.entry]
-    while pending:
-        n = pending.pop()
-        if n in seen or n >= len(kernel.instructions):
-            continue
-        seen.add(n)
-        falls, target = _follows(kernel.instructions[n])
-        pending += [n + 1] if falls else []
-        pending += [at[target]] if target in at else []
-    return [kernel.instructions[n] for n in sorted(seen)]
-
-
-def _blocks(code: Sequence[Instruction]) -> tuple[list[range], list[list[int]]]:
-    """Basic blocks as ranges of indices, and the blocks that may follow each."""
-    index = {i.address: n for n, i in enumerate(code)}
-    leaders = {0}
-    for n, i in enumerate(code):
-        falls, target = _follows(i)
-        leaders |= {index[target]} if target in index else set()
-        gap = n + 1 < len(code) and code[n + 1].address != i.address + i.size
-        leaders |= {n + 1} if n + 1 < len(code) and (not falls or target is not None or gap) else set()
-    starts = sorted(leaders)
-    blocks = [range(a, b) for a, b in zip(starts, [*starts[1:], len(code)])]
-    number = {block[0]: n for n, block in enumerate(blocks)}
-    graph = []
-    for n, block in enumerate(blocks):
-        falls, target = _follows(code[block[-1]])
-        following = [n + 1] if falls and n + 1 < len(blocks) else []
-        graph.append(following + ([number[index[target]]] if target in index else []))
-    return blocks, graph
+        return True, (i.address + 4 + 4 * i.simm16,)
+    return i.name not in ("s_endpgm", "s_setpc_b64"), ()

@@ -11,14 +11,10 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from convgen.ir.error import ConvgenError
+from convgen.ir.error import AssemblerError
 
 _TRIPLE = "amdgcn-amd-amdhsa"
 Steps = Callable[[str, str, str, str], list[list[str]]]
-
-
-class AssemblerError(ConvgenError):
-    """The assembler refused our text: a defect of convgen."""
 
 
 def _clang(driver: Sequence[str]) -> Steps:
@@ -48,6 +44,10 @@ def _present(need: str) -> bool:
     if need.startswith("module:"):
         return find_spec(need.removeprefix("module:")) is not None
     return shutil.which(need) is not None
+
+
+#: Where one gets the first of them.
+WANTED = "Debian: clang-22 and lld-22"
 
 
 @cache

@@ -180,6 +180,10 @@ class Emitter:
         self.copy(dst, a)
         return dst
 
+    def move(self, dst: Reg, src: Operand, comment: str = "") -> None:
+        """One word, from where it is."""
+        self.emit("s_mov_b32" if dst.bank == "s" else "v_mov_b32", (dst,), (src,), comment=comment)
+
     def copy(self, dst: Reg, src: Reg) -> None:
         """Word by word, between any two banks but from vector to scalar."""
         for i in range(dst.count):

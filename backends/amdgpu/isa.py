@@ -71,7 +71,10 @@ def _rows() -> dict[str, Opcode]:
             rows.append(Opcode(f"{name}_{suffix}", unit, _LATENCY[unit], busy))
     for name, lane_bytes in GLOBAL_ADD.values():
         rows.append(Opcode(name, Unit.GLOBAL, _LATENCY[Unit.GLOBAL], -(-lane_bytes * WAVE // SLOT_BYTES[Unit.GLOBAL])))
-    rows += [Opcode(n, Unit.CONTROL) for n in ("s_waitcnt", "s_barrier", "s_nop", "s_endpgm", "s_branch")]
+    rows += [Opcode(n, Unit.CONTROL) for n in ("s_waitcnt", "s_nop")]
+    rows.append(Opcode("s_barrier", Unit.CONTROL, barrier=True))
+    rows.append(Opcode("s_branch", Unit.CONTROL, jumps=True))
+    rows.append(Opcode("s_endpgm", Unit.CONTROL, ends=True))
     rows += [Opcode(n, Unit.CONTROL, reads=_SCC) for n in ("s_cbranch_scc0", "s_cbranch_scc1")]
     return {row.name: row for row in rows}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from convgen.ir.facts import SharedPhases, TargetFacts
+from convgen.ir.facts import Core, SharedPhases, TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.fused import MEANING
 from convgen.ir.mma import MmaAtom
@@ -126,6 +126,10 @@ _CDNA3_CONVERSIONS = ("f8_e4m3fnuz", "f8_e5m2fnuz")
 _CDNA4_CONVERSIONS = ("f16x2", "bf16x2", "f8_e4m3", "f8_e5m2")
 
 
+#: 512 registers of a SIMD's lane are shared by its waves; LDS moves 128 bytes a clock (CDNA3 ISA 11), L1 64.
+_CORE = Core(4, 512, 1, 128, 64, ((4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1)))
+
+
 def _facts(
     name: str,
     lds: int,
@@ -153,6 +157,7 @@ def _facts(
         shared_write=_WRITE_B128_32,
         fused=frozenset(MEANING),
         atoms=tuple(row.atom() for row in wider + mfma),
+        core=_CORE,
         conversions=conversions,
     )
 

@@ -11,12 +11,11 @@ from convgen.backends.amdgpu.emitter import signed
 from convgen.backends.amdgpu.isa import mfma
 from convgen.backends.amdgpu.scalars import Scalars
 from convgen.backends.machine import Imm, Operand, Reg
+from convgen.backends.selection import Parts, adjacent, view
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Add, Binary, Cast, Const, Expr, Mma, Pack, Saturate, Shuffle, Slice, Splat, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.types import Type, VectorType, f32, f64
-
-Parts = tuple[Reg, ...]
 
 #: Arithmetic on vectors, element by element.
 _ELEMENTWISE: dict[tuple[type[Expr], Type], str] = {(Add, f32): "v_add_f32", (Add, f64): "v_add_f64"}
@@ -70,37 +69,15 @@ class Vectors:
 
     def tuple_of(self, parts: Parts, name: str = "") -> Reg:
         """The value in one tuple, copied only if it is not in one already."""
-        if len(parts) == 1:
-            return parts[0]
-        first = parts[0]
-        at = first.first
-        if all(p.vreg is first.vreg for p in parts):
-            for p in parts:
-                if p.first != at:
-                    break
-                at += p.count
-            else:
-                return Reg(first.vreg, first.first, at - first.first)
+        together = adjacent(parts)
+        if together is not None:
+            return together
         dst = self.out.new("v", sum(p.count for p in parts), name)
         at = 0
         for p in parts:
             self.out.copy(dst.words(at, p.count), p)
             at += p.count
         return dst
-
-    @staticmethod
-    def view(parts: Parts, first: int, count: int) -> Parts:
-        """Words [first, first + count) of a value."""
-        out: list[Reg] = []
-        for p in parts:
-            if count > 0 and first < p.count:
-                take = min(count, p.count - first)
-                out.append(p.words(first, take))
-                count -= take
-                first = 0
-            else:
-                first -= p.count
-        return tuple(out)
 
     # ------------------------------------------------------------ structure
 
@@ -142,20 +119,20 @@ class Vectors:
         if offset:
             if offset + bits > 32:
                 raise Unsupported(f"given a slice at bit {offset} of {bits} bits, wanted one within a word")
-            (word,) = self.view(parts, first, 1)
+            (word,) = view(parts, first, 1)
             return (self.out.valu("v_lshrrev_b32", Imm(offset), word),)
-        return self.view(parts, first, max(1, bits // 32))
+        return view(parts, first, max(1, bits // 32))
 
     def _shuffle(self, parts: Parts, elem: Type, order: tuple[int, ...]) -> Parts:
         """Whole words are renamed; halves of two words are joined by one byte permutation (CDNA3 ISA, V_PERM_B32)."""
         if elem.bits >= 32:
             words = elem.bits // 32
-            return tuple(w for i in order for w in self.view(parts, i * words, words))
+            return tuple(w for i in order for w in view(parts, i * words, words))
         if elem.bits != 16 or len(order) % 2:
             raise Unsupported(f"given a shuffle of {len(order)} elements of {elem}, wanted pairs of 16 bits or words")
         dst = self.out.new("v", len(order) // 2)
         for word, (low, high) in enumerate(zip(order[::2], order[1::2])):
-            (first,), (second,) = self.view(parts, low // 2, 1), self.view(parts, high // 2, 1)
+            (first,), (second,) = view(parts, low // 2, 1), view(parts, high // 2, 1)
             into = dst.words(word, 1)
             if (low % 2, high) == (0, low + 1):
                 self.out.copy(into, first)
@@ -170,7 +147,7 @@ class Vectors:
         count = sum(p.count for p in a)
         dst = self.out.new("v", count)
         for at in range(0, count, words):
-            left, right = (self.tuple_of(self.view(parts, at, words)) for parts in (a, b))
+            left, right = (self.tuple_of(view(parts, at, words)) for parts in (a, b))
             self.out.valu(name, left, right, into=dst.words(at, words))
         return (dst,)
 
@@ -183,7 +160,7 @@ class Vectors:
         if how is None:
             raise Unsupported(f"given a conversion from {of} to {to}, wanted one that {self.facts.name} has: {e}")
         size = max(1, of.elem.bits // 32)
-        elements = [self.tuple_of(self.view(source, i, size)) for i in range(0, max(1, of.bits // 32), size)]
+        elements = [self.tuple_of(view(source, i, size)) for i in range(0, max(1, of.bits // 32), size)]
         dst = self.out.new("v", max(1, to.bits // 32))
         convert(self.out, how, elements, 32 // min(32, of.elem.bits), dst, to)
         return dst
@@ -210,7 +187,7 @@ class Vectors:
         acc: list[Reg | None] = [None] * (op.tiles_i * op.tiles_j)
         if not zero:
             parts = self.accumulators(e, e.acc) if isinstance(e.acc, Splat) else self.value(e.acc)
-            whole = [self.tuple_of(self.view(parts, i * held, held)) for i in range(len(acc))]
+            whole = [self.tuple_of(view(parts, i * held, held)) for i in range(len(acc))]
             mine = isinstance(e.acc, Splat) or (isinstance(e.acc, Var) and self._may_overwrite(e.acc))
             acc = list(whole) if mine else [self._duplicate(r, op.acc_bank) for r in whole]
         words = op.atom.ab.bytes * op.atom.a.registers // 4
@@ -219,8 +196,8 @@ class Vectors:
         for step in range(op.steps):
             for j in range(op.tiles_j):
                 for i in range(op.tiles_i) if j % 2 == 0 else reversed(range(op.tiles_i)):
-                    first = self.tuple_of(self.view(a, op.a_start(i, step) * op.atom.ab.bytes // 4, words))
-                    second = self.tuple_of(self.view(b, op.b_start(j, step) * op.atom.ab.bytes // 4, words))
+                    first = self.tuple_of(view(a, op.a_start(i, step) * op.atom.ab.bytes // 4, words))
+                    second = self.tuple_of(view(b, op.b_start(j, step) * op.atom.ab.bytes // 4, words))
                     at = op.d_start(i, j) // op.atom.d.registers
                     source: Operand = Imm(0)
                     dst = acc[at]

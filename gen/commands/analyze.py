@@ -13,21 +13,20 @@ from convgen.commands.arguments import Parser
 from convgen.commands.session import FINE
 
 if TYPE_CHECKING:
-    from convgen.backends.analysis import KernelAnalysis, Stretch
-
-_SLOT_CLOCKS = 4
+    from convgen.backends.analysis import Analysis, KernelAnalysis, Stretch, Terms
 
 
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "analyze",
         "Read a code object of any compiler, or assembly: registers, occupancy, the hot loop and what bounds it. Costs"
-        " are issue slots\n(4 clocks) of one wave while all four SIMDs of a unit run the same code.",
+        " are issue slots\nof one hardware thread: AMD's have 4 clocks and all SIMDs of a unit run the same code,"
+        " Intel's have one clock.",
         "convgen analyze out/k.hsaco",
-        "convgen analyze out/k.s -v",
+        "convgen analyze out/k.asm -v",
         "convgen analyze out/k.hsaco --json",
     )
-    parser.add_argument("file", metavar="FILE", help="a code object (.hsaco) or assembly (.s)")
+    parser.add_argument("file", metavar="FILE", help="a code object (.hsaco, .zebin) or assembly (.s, .asm)")
     parser.add_argument("-v", dest="verbose", action="store_true", help="show the hot loop, each line with its cost")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
@@ -42,15 +41,15 @@ def analyze(arguments: Sequence[str]) -> int:
 
     found = target.analyze(Path(options.file))
     if options.json:
-        kernels = [_as_json(kernel, options.verbose) for kernel in found.kernels]
+        kernels = [_as_json(kernel, found.terms, options.verbose) for kernel in found.kernels]
         print(json.dumps({"file": options.file, "target": found.target, "kernels": kernels}))
         return FINE
     for number, kernel in enumerate(found.kernels):
         if number:
             print()
-        report.show(_rows(kernel, found.target), sys.stdout)
+        report.show(_rows(kernel, found), sys.stdout)
         print()
-        report.show_table(("unit", "slots", "busy", "with"), _units(kernel.hot), sys.stdout)
+        report.show_table(("unit", "slots", "busy", "with"), _units(kernel.hot, found.terms), sys.stdout)
         if options.verbose:
             print()
             lines = [(f"+{n.offset:#06x}", n.kind, str(n.slots), n.text) for n in kernel.hot.lines]
@@ -63,40 +62,49 @@ def _title(hot: Stretch) -> str:
     return span if hot.is_loop else f"none: the whole kernel, {span}"
 
 
-def _rows(kernel: KernelAnalysis, target: str) -> list[tuple[str, str]]:
-    hot = kernel.hot
-    ratio = hot.others_per_mfma
+def _ratio(value: float | None, matrix: str) -> str:
+    return f"no {matrix}" if value is None else f"1 : {value:.2f}"
+
+
+def _rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
+    hot, terms = kernel.hot, found.terms
     moved = ", ".join(f"{path} {count}" for path, count in hot.bytes.items())
     span = "an iteration" if hot.is_loop else "in all"
     return [
         ("kernel", kernel.name),
-        ("target", target),
+        ("target", found.target),
         ("registers", " ".join(f"{name} {count}" for name, count in kernel.registers.items())),
         ("LDS", f"{kernel.lds_bytes} bytes"),
         ("code", f"{kernel.code_bytes} bytes, {kernel.loops} loops, workgroups of up to {kernel.workgroup}"),
-        ("waves a SIMD", ", ".join(f"{count} by {what}" for what, count in kernel.waves.items())),
+        (terms.occupancy, ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())),
         ("hot loop", _title(hot)),
         ("mix", ", ".join(f"{kind} {count}" for kind, count in hot.mix.items())),
-        ("mfma : other", "no mfma" if ratio is None else f"1 : {ratio:.2f}"),
-        ("FLOP", f"{hot.flop} a wave, {span}"),
-        ("bytes", f"{moved or 'none'}, a wave, {span}"),
-        ("bound", f"{hot.bound}: {_SLOT_CLOCKS * hot.slots[hot.bound]} clocks at least, {span}"),
+        (f"{terms.matrix} : other", _ratio(hot.others_per_matrix, terms.matrix)),
+        ("slots", f"{_ratio(hot.issue_per_matrix, terms.matrix)} of {terms.matrix} and of issuing all others"),
+        ("FLOP", f"{hot.flop} a {terms.thread}, {span}"),
+        ("bytes", f"{moved or 'none'}, a {terms.thread}, {span}"),
+        *((name, f"{count}, {span}") for name, count in kernel.counts.items()),
+        ("bound", f"{hot.bound}: {terms.slot_clocks * hot.slots[hot.bound]} clocks at least, {span}"),
     ]
 
 
-def _units(hot: Stretch) -> list[tuple[str, ...]]:
+def _units(hot: Stretch, terms: Terms) -> list[tuple[str, ...]]:
     """What occupies each unit, and for which part of the time that the busiest one takes."""
     slots = hot.slots
     longest = max(1, *slots.values())
     with_what = {unit: f"{sum(line.unit == unit for line in hot.lines)} instructions" for unit in slots}
-    with_what["issue"] = f"{len(hot.lines)} instructions, waits of s_nop"
+    with_what["issue"] = f"{len(hot.lines)} instructions, {terms.issue}"
     with_what["matrix"] += f", {hot.flop} FLOP"
     for unit, word in (("lds", "lds"), ("global", "global")):
         with_what[unit] += f", {sum(count for path, count in hot.bytes.items() if path.startswith(word))} bytes"
     return [(unit, str(count), f"{100 * count / longest:.0f}%", with_what[unit]) for unit, count in slots.items()]
 
 
-def _as_json(kernel: KernelAnalysis, verbose: bool) -> dict[str, Any]:
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _as_json(kernel: KernelAnalysis, terms: Terms, verbose: bool) -> dict[str, Any]:
     hot = kernel.hot
     lines = [
         {"offset": n.offset, "kind": n.kind, "unit": n.unit or "issue", "slots": n.slots, "text": n.text}
@@ -108,7 +116,7 @@ def _as_json(kernel: KernelAnalysis, verbose: bool) -> dict[str, Any]:
         "lds_bytes": kernel.lds_bytes,
         "code_bytes": kernel.code_bytes,
         "workgroup": kernel.workgroup,
-        "waves_per_simd": dict(kernel.waves),
+        "occupancy": dict(kernel.occupancy),
         "loops": kernel.loops,
         "hot": {
             "loop": hot.is_loop,
@@ -116,11 +124,13 @@ def _as_json(kernel: KernelAnalysis, verbose: bool) -> dict[str, Any]:
             "last": hot.lines[-1].offset,
             "instructions": len(hot.lines),
             "mix": hot.mix,
-            "others_per_mfma": None if hot.others_per_mfma is None else round(hot.others_per_mfma, 4),
+            f"others_per_{terms.matrix}": _rounded(hot.others_per_matrix),
+            f"issue_per_{terms.matrix}": _rounded(hot.issue_per_matrix),
             "flop": hot.flop,
             "bytes": hot.bytes,
             "slots": hot.slots,
             "bound": hot.bound,
+            "counts": dict(kernel.counts),
             **({"lines": lines} if verbose else {}),
         },
     }

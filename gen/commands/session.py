@@ -107,12 +107,13 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
         from convgen import report
 
         report.show_table(*report.stages_table(code.stages), sys.stderr)
+    from convgen.backends import target as targets
+
     files, outcome = None, None
+    target = targets.get(code.target)
     if options.output is not None:
-        from convgen.backends import target as targets
         from convgen.files import write_code
 
-        target = targets.get(code.target)
         files = write_code(code, options.output, target.text_suffix, target.object_suffix)
     if options.run or options.run_groups is not None:
         from convgen import verify
@@ -120,7 +121,7 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
         with progress_bar(str(code.problem or code.name)) as progress:
             outcome = verify.run(code, groups=options.run_groups, seed=options.seed, progress=progress)
     elif code.record.launches and code.object is None:
-        complain("note: no assembler found (Debian: clang-22 and lld-22), so text and launch record only")
+        complain(f"note: no assembler found ({target.assembler}), so text and launch record only")
     return files, outcome
 
 

@@ -27,10 +27,10 @@ SELECT = Opcode("s_select", Unit.SALU, reads=("scc",))
 MATRIX = Opcode("v_mfma", Unit.MATRIX, latency=11, busy=8, early_clobber=True)
 SHARED = Opcode("ds_op", Unit.SHARED, latency=20)
 GLOBAL = Opcode("buffer_op", Unit.GLOBAL, latency=150)
-BARRIER = Opcode("s_barrier", Unit.CONTROL)
+BARRIER = Opcode("s_barrier", Unit.CONTROL, barrier=True)
 COMPARE = Opcode("s_cmp", Unit.SALU, writes=("scc",))
 BRANCH = Opcode("s_cbranch", Unit.CONTROL, reads=("scc",))
-END = Opcode("s_endpgm", Unit.CONTROL)
+END = Opcode("s_endpgm", Unit.CONTROL, ends=True)
 
 _SIZES = (1, 1, 2, 4)
 

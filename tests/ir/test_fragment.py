@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from convgen.ir.error import UserError
 from convgen.ir.expr import Lane, const, var
 from convgen.ir.fragment import Digit, Fragment, Space
-from convgen.ir.memory import Shared, Swizzle
+from convgen.ir.memory import Shared, Swizzle, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.types import f16, f32
 
@@ -204,7 +204,7 @@ def test_the_accumulators_registers_follow_the_tiles() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 3), st.sampled_from((0, 1, 3, 7)), st.sampled_from((0, 16)))
 def test_shared_addresses_are_a_bijection(shift: int, mask: int, padding: int) -> None:
-    tile = Shared("t", f16, 32, 64, 128 + padding, 2, Swizzle(shift, mask), 16)
+    tile = Shared("t", f16, 32, 64, row_major(32, 64, 64 + padding // 2), 2, Swizzle(shift, mask), 16)
     slot, row, col = np.indices((2, 32, 64))
     at = tile.address(slot, row, col)
     assert len(np.unique(at)) == at.size

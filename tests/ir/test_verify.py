@@ -27,7 +27,7 @@ from convgen.ir.expr import (
 )
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, Global, Shared, Swizzle, TensorDim, View
+from convgen.ir.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.stmt import Site
 from convgen.ir.types import bool_, f16, f32, s64, u8, u32, vector
@@ -64,6 +64,7 @@ D = Fragment(
 )
 TILE = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f32, operand("i"), operand("j"), D, 4), 1, 1, 1)
 FLOATS = vector(f32, 8)
+OTHER_TILE = Shared("other", f32, 64, 8, row_major(64, 8), 1, Swizzle(), 16)
 
 
 class Room(KernelBuilder):
@@ -208,7 +209,10 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.load_view("v", k.view, (LANE, 0), ROWS), "coords lane differs between lanes"),
     (lambda k: k.load_view("v", k.view, (const(0.0, f32), 0), ROWS), "is f32, not an integer"),
     (lambda k: k.load_view("v", k.view, (0, 0), WAVES), "needs 2 subgroups, the kernel has 1"),
-    (lambda k: k.copy(Shared("other", f32, 64, 8, 32, 1, Swizzle(), 16), k.view, (0, 0), ROWS), "is not one of the"),
+    (
+        lambda k: k.copy(Shared("other", f32, 64, 8, row_major(64, 8), 1, Swizzle(), 16), k.view, (0, 0), ROWS),
+        "is not one of the",
+    ),
     (lambda k: k.copy(k.tile, k.view, (0, 0), ROWS, slot=LANE), "slot lane differs"),
     (
         lambda k: k.copy(k.shared("low", f32, 32, 8), k.view, (0, 0), ROWS),
@@ -227,12 +231,12 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     ),
     # messages
     (lambda k: k.global_add(k.all, const(1, u32), 0), "atomic additions of u32, wanted f32 or f64"),
-    (lambda k: k.global_add(k.all, k.zeros(vector(f32, 8)), 0), "a message of f32x8, 256 bits"),
+    (lambda k: k.global_add(k.all, k.zeros(vector(f32, 16)), 0), "a message of f32x16, 512 bits"),
     (lambda k: k.global_add(k.all, const(1.0, f32), 0, LANE), "uniform lane differs"),
     (lambda k: k.global_add(k.n, const(1.0, f32), 0), "n is not a surface"),
     (lambda k: k.global_load("v", vector(u8, 3), k.all, 0), "a message of u8x3, 24 bits a lane"),
     (lambda k: k.global_load("v", vector(bool_, 8), k.all, 0), "a message of boolx8"),
-    (lambda k: k.global_store(k.all, k.zeros(vector(f32, 8)), 0), "a message of f32x8, 256 bits"),
+    (lambda k: k.global_store(k.all, k.zeros(vector(f32, 16)), 0), "a message of f32x16, 512 bits"),
     (lambda k: k.shared_read("v", vector(f32, 5), k.tile, 0), "a message of f32x5"),
     (lambda k: k.global_load("v", u32, k.all, 0, 0, imm=-4), "a negative immediate -4"),
     (lambda k: k.global_load("v", u32, k.all, 0, LANE), "uniform lane differs"),

@@ -19,25 +19,32 @@ from tests.product.problems import generated
 
 _ROOT = Path(__file__).parents[2]
 _GROUPS = 24
-_DIRECTIONS = ("FWD_B", "BWD_D", "BWD_WB")
+_DIRECTIONS = "FWD_B BWD_D BWD_WB"
+_BACKWARD = "BWD_D BWD_W BWD_WB"
 
-#: (target, type, tag of src and dst, every so manieth problem)
+#: (target, directions, type, tag of src and dst, every so manieth problem)
 _PLAN = (
-    ("gfx942", "f16", "any", 1),
-    ("gfx942", "f32", "any", 1),
-    ("gfx942", "bf16", "any", 3),
-    ("gfx942", "f64", "any", 3),
-    ("gfx942", "f16", "abx", 3),
-    ("gfx90a", "f16", "any", 3),
-    ("gfx950", "f16", "any", 3),
+    ("gfx942", _DIRECTIONS, "f16", "any", 1),
+    ("gfx942", _DIRECTIONS, "f32", "any", 1),
+    ("gfx942", _DIRECTIONS, "bf16", "any", 3),
+    ("gfx942", _DIRECTIONS, "f64", "any", 3),
+    ("gfx942", _DIRECTIONS, "f16", "abx", 3),
+    ("gfx90a", _DIRECTIONS, "f16", "any", 3),
+    ("gfx950", _DIRECTIONS, "f16", "any", 3),
+    ("xehpc", "FWD_D", "f16", "any", 1),
+    ("xehpc", _BACKWARD, "f16", "any", 3),
+    ("xehpc", "FWD_B", "bf16", "any", 4),
+    ("xehpg", "FWD_D", "f16", "any", 1),
+    ("xehpg", _BACKWARD, "f16", "any", 3),
+    ("xehpg", "FWD_B", "bf16", "any", 4),
 )
 
 
-def cases(dt: str, tag: str, step: int) -> list[Conv]:
+def cases(directions: str, dt: str, tag: str, step: int) -> list[Conv]:
     """The problems of one line of the plan."""
     return [
         attrs.evolve(p, direction=Direction.parse(direction), stag=tag, dtag=tag)
-        for direction in _DIRECTIONS
+        for direction in directions.split()
         for p in generated(dt)[::step]
     ]
 
@@ -49,8 +56,8 @@ def is_chosen(target: str, problem: Conv) -> bool:
 
 CHOSEN = [
     pytest.param(target, p, id=f"{target} {p}")
-    for target, dt, tag, step in _PLAN
-    for p in cases(dt, tag, step)
+    for target, directions, dt, tag, step in _PLAN
+    for p in cases(directions, dt, tag, step)
     if is_chosen(target, p)
 ]
 
@@ -73,13 +80,13 @@ def sources() -> str:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("target", "dt", "tag", "step"), _PLAN, ids=lambda v: str(v))
-def test_all(target: str, dt: str, tag: str, step: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("target", "directions", "dt", "tag", "step"), _PLAN, ids=lambda v: str(v).replace(" ", "+"))
+def test_all(target: str, directions: str, dt: str, tag: str, step: int, tmp_path: Path) -> None:
     kept = _ROOT / ".sweep"
     kept.mkdir(exist_ok=True)
-    journal = kept / f"{sources()}-{target}-{dt}-{tag}.jsonl"
+    journal = kept / f"{sources()}-{target}-{directions.replace(' ', '+')}-{dt}-{tag}.jsonl"
     batch = tmp_path / "problems"
-    batch.write_text("".join(f"--reset {p}\n" for p in cases(dt, tag, step)))
+    batch.write_text("".join(f"--reset {p}\n" for p in cases(directions, dt, tag, step)))
     # pytest-xdist has a worker on each core already; alone, the batch takes them all.
     jobs = ["--jobs", "1"] if "PYTEST_XDIST_WORKER" in os.environ else []
     run = ["--run", "--run-groups", str(_GROUPS), "--target", target, "--resume", str(journal)]

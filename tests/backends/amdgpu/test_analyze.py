@@ -31,7 +31,7 @@ def test_a_gemm_of_triton() -> None:
     found = kernel("triton_gfx942_small_gemm_NT.hsaco")
     assert (found.name, found.loops, found.workgroup) == ("gemm", 1, 256)
     assert found.registers == {"vgpr": 56, "agpr": 0, "sgpr": 34}
-    assert found.waves == {"registers": 8, "lds": 8}
+    assert found.occupancy == {"registers": 8, "lds": 8}
     hot = found.hot
     assert hot.is_loop
     assert hot.mix["mfma"] == 16
@@ -59,7 +59,7 @@ def test_a_kernel_without_loops_is_taken_whole() -> None:
     assert found.hot.lines[0].offset == 0
     assert found.hot.lines[-1].text == "s_endpgm"
     assert found.lds_bytes == 50688
-    assert found.waves == {"registers": 1, "lds": 1}
+    assert found.occupancy == {"registers": 1, "lds": 1}
     assert found.hot.bytes["global store"] * 8 == 128 * 128 * 4
 
 
@@ -77,7 +77,7 @@ def test_our_own_hot_loop(tmp_path: Path) -> None:
     iterations, rest = divmod(9 * 2, loop.flop // (2 * 32 * 32 * 32))  # 18 blocks of K; a wave has 32x32 outputs
     assert iterations
     assert loop.mix["mfma"] * 2 * 16**3 == loop.flop
-    assert loop.others_per_mfma == (len(loop.lines) - loop.mix["mfma"]) / loop.mix["mfma"]
+    assert loop.others_per_matrix == (len(loop.lines) - loop.mix["mfma"]) / loop.mix["mfma"]
     assert path.with_suffix(".s").read_text().count("v_mfma") >= loop.mix["mfma"] + rest
     path.with_suffix(".hsaco").write_bytes(code.object or b"")
     assert targets.analyze(path.with_suffix(".hsaco")) == targets.analyze(path)

@@ -13,9 +13,10 @@ from elftools.elf.elffile import ELFFile
 
 from convgen import driver
 from convgen.backends.amdgpu import assemble as module
-from convgen.backends.amdgpu.assemble import AssemblerError, assemble, available
+from convgen.backends.amdgpu.assemble import assemble, available
 from convgen.backends.target import get
 from convgen.code import Code
+from convgen.ir.error import AssemblerError
 from convgen.problem import Conv
 
 KERNELS = {

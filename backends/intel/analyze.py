@@ -1,0 +1,204 @@
+"""Reading a zebin: what each kernel takes, where it spends its time, and what holds it up there.
+
+The kernel is decoded by iga64, as for the simulator; loops are found in its control flow, so that code of any compiler
+can be read. Nothing is executed: trip counts, stalls and bank conflicts of local memory are unknown.
+
+Beside the tokens that the hot loop waits for stands what iga64 itself would place (`-Xauto-deps`) in the same loop
+without annotations: a yardstick for the scoreboard, as iga64 takes one block at a time and waits for all at its end.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from convgen.backends.analysis import Analysis, KernelAnalysis, Line, Stretch, Terms
+from convgen.backends.hot_code import basic_blocks, hottest, reachable
+from convgen.backends.intel.assemble import assemble
+from convgen.backends.intel.costs import conflicts, line_of, waits
+from convgen.backends.intel.devices import DEVICES
+from convgen.backends.intel.sim import CodeObject, KernelInfo, SimulatorError
+from convgen.backends.intel.sim import Unsupported as SimulatorUnsupported
+from convgen.backends.intel.sim.decode import Instruction, Operand, disassemble
+from convgen.backends.intel.tables import FACTS, GENERATIONS
+from convgen.ir.error import AssemblerError, Unsupported, UserError
+
+_TERMS = Terms(slot_clocks=1, matrix="dpas", thread="thread", occupancy="threads an EU", issue="wide results")
+_CORE_SLM = 128 << 10  #: bytes of local memory that the threads of a core share (GPU occupancy calculator)
+_LEAST_REGISTERS = 128  #: that a thread has
+_MOST_ITEMS = 1024  #: work-items of a workgroup that names no size
+
+_OPTIONS = re.compile(r"\{([^}]*)\}")
+_DEPENDENCE = re.compile(r"\$\d+(\.(dst|src))?|[A-Z]?@\d+")
+_WAIT_ONLY = re.compile(r"\bsync\.(nop|allrd|allwr)\b")
+
+
+def analyze(content: bytes, where: str) -> Analysis:
+    """The analysis of a zebin, or of assembly text, which is assembled first. `where` names the file in errors.
+
+    Raises UserError for what is neither, Unsupported where a tool is missing.
+    """
+    code = content if content[:4] == b"\x7fELF" else _assembled(content, where)
+    try:
+        loaded = CodeObject.load(code)
+        if not loaded.kernels:
+            raise UserError(f"given {where} without a kernel, wanted at least one")
+        kernels = tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values())
+    except SimulatorUnsupported as error:
+        raise Unsupported(f"analysis of {where}: {error}") from None
+    except SimulatorError as error:
+        raise UserError(f"given {where} that cannot be read: {error}") from None
+    return Analysis(loaded.platform.name, _TERMS, kernels)
+
+
+def _assembled(content: bytes, where: str) -> bytes:
+    try:
+        code = assemble(content.decode())
+    except UnicodeDecodeError:
+        raise UserError(f"given {where} that is neither a code object nor text") from None
+    except AssemblerError as error:
+        raise UserError(f"given {where} that does not assemble: {error}") from None
+    if code is None:
+        raise Unsupported("analysis of assembly text: no iga64 found that knows its target (Debian: libigc-tools)")
+    return code
+
+
+def _kernel(loaded: CodeObject, kernel: KernelInfo) -> KernelAnalysis:
+    target = loaded.platform.name
+    code, loops, hot = _hot(loaded.instructions(kernel.name), target)
+    size = kernel.required_size
+    items = size[0] * size[1] * size[2] if size else _MOST_ITEMS
+    used = _used(code, DEVICES[target].grf_bytes)
+    return KernelAnalysis(
+        kernel.name,
+        {"grf": used, "grf_count": kernel.registers},
+        kernel.slm,
+        code[-1].address + code[-1].size,
+        items,
+        _occupancy(kernel, -(-items // kernel.simd), target),
+        loops,
+        hot,
+        _counts(code, hot, loaded, kernel),
+    )
+
+
+def _hot(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], int, Stretch]:
+    """What runs, how many loops it has, and the hottest of them."""
+    running = reachable(code, 0, _follows)
+    lines = [line_of(i, target) for i in running]
+    loops, hot = hottest(lines, *basic_blocks(running, _follows))
+    return running, loops, hot
+
+
+def _follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
+    """Whether the next instruction may follow, and the addresses of a branch's targets."""
+    targets = tuple(o.value for o in i.sources if o.kind == "label")
+    ends = "EOT" in i.options or i.op == "illegal" or (i.op == "jmpi" and not i.predicate)
+    return not ends, targets
+
+
+def _occupancy(kernel: KernelInfo, group: int, target: str) -> dict[str, int]:
+    """Threads that an EU holds as each resource allows; whole workgroups share a core's local memory."""
+    core = FACTS[target].core
+    most = core.simd_registers // _LEAST_REGISTERS
+    by_slm = min(most, _CORE_SLM // kernel.slm * group // core.simds) if kernel.slm else most
+    return {"registers": core.simd_registers // max(_LEAST_REGISTERS, kernel.registers), "lds": by_slm}
+
+
+# ---------------------------------------------------------------- registers
+
+
+def _used(code: Sequence[Instruction], grf: int) -> int:
+    """One more than the highest register that is touched, but for the payload of the end of the thread."""
+    last = [i.message.src0.reg for i in code if i.message is not None and "EOT" in i.options]
+    spans = [span for i in code for span in _spans(i, grf)]
+    return max((first + count for first, count in spans if first not in last), default=0)
+
+
+def _spans(i: Instruction, grf: int) -> list[tuple[int, int]]:
+    """First register and number of registers of each operand."""
+    if i.message is not None:
+        payloads = (i.message.dst, i.message.src0, i.message.src1)
+        return [(p.reg, max(1, p.length)) for p in payloads if p.reg >= 0]
+    operands = [o for o in (i.dst, *i.sources) if o is not None and o.kind == "reg" and o.file == "r"]
+    if i.op.startswith("dpas"):
+        rows = int(i.sub.partition("x")[2])
+        b, a = i.sources[1:]
+        packed = -(-rows * 32 // grf)  # of dpasw the two threads of a pair hold a half each
+        counts = {id(b): 8, id(a): -(-packed // 2) if i.op == "dpasw" else packed}
+        return [(o.reg, counts.get(id(o), rows)) for o in operands]
+    return [(o.reg, -(-_reach(o, i.exec_size) // grf)) for o in operands]
+
+
+def _reach(o: Operand, lanes: int) -> int:
+    """Bytes from the start of the first register to the end of the last element."""
+    r = o.region
+    if r is None or not r.width:
+        last = (lanes - 1) * (r.horizontal if r else 1)
+    else:
+        last = (max(1, lanes // r.width) - 1) * r.vertical + (min(lanes, r.width) - 1) * r.horizontal
+    return (o.sub + last + 1) * o.size
+
+
+# ---------------------------------------------------------------- what is counted besides
+
+
+def _counts(code: Sequence[Instruction], hot: Stretch, loaded: CodeObject, kernel: KernelInfo) -> dict[str, int]:
+    target = loaded.platform.name
+    others = [line for line in hot.lines if line.unit != "matrix"]
+    found = {
+        "dpas clocks": hot.slots["matrix"],
+        "other clocks": sum(line.issue for line in others),
+        "token waits": _token_waits(code, hot.lines),
+    }
+    automatic = _auto_deps(loaded, kernel)
+    if automatic is not None:
+        again, _, loop = _hot(automatic, target)
+        found["iga64's waits"] = _token_waits(again, loop.lines)
+    at = _at(code)
+    found["bank conflicts"] = sum(conflicts(at[line.offset], target) for line in hot.lines)
+    return found
+
+
+def _at(code: Sequence[Instruction]) -> Mapping[int, Instruction]:
+    return {i.address: i for i in code}
+
+
+def _token_waits(code: Sequence[Instruction], lines: Sequence[Line]) -> int:
+    """Tokens that are waited for; a wait for all of them counts as those that the kernel sets."""
+    tokens = len({i.token[0] for i in code if i.token is not None and not i.token[1]})
+    at = _at(code)
+    return sum(waits(at[line.offset], tokens) for line in lines)
+
+
+def _auto_deps(loaded: CodeObject, kernel: KernelInfo) -> tuple[Instruction, ...] | None:
+    """The kernel as iga64 would annotate it; None if it cannot."""
+    platform = DEVICES[loaded.platform.name].platform
+    tokens = GENERATIONS[loaded.platform.name].tokens[256 if kernel.registers > 128 else 128]
+    common = ["iga64", f"-p={platform}", "--color=never"]
+    with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
+        path = Path(folder)
+        (path / "kernel.bin").write_bytes(kernel.code)
+        text = subprocess.run([*common, "-d", "kernel.bin"], capture_output=True, text=True, cwd=path, check=False)
+        if text.returncode:
+            return None
+        (path / "bare.asm").write_text(_bare(text.stdout))
+        made = [*common, "-a", "-Xauto-deps", f"-Xsbid-count={tokens}", "bare.asm", "-o", "automatic.bin"]
+        done = subprocess.run(made, capture_output=True, text=True, cwd=path, check=False)
+        if done.returncode:
+            return None
+        return disassemble((path / "automatic.bin").read_bytes(), loaded.platform)
+
+
+def _bare(text: str) -> str:
+    """The text without annotations and without what only waits."""
+
+    def kept(options: re.Match[str]) -> str:
+        left = [o for o in options[1].split(",") if not _DEPENDENCE.fullmatch(o.strip())]
+        return "{" + ",".join(left) + "}" if left else ""
+
+    lines = (line for line in text.splitlines() if not _WAIT_ONLY.search(line) and "illegal" not in line)
+    return "\n".join(_OPTIONS.sub(kept, line) for line in lines) + "\n"

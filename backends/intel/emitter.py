@@ -1,0 +1,190 @@
+"""What selection writes with: registers, operands with regions, and the instruction list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convgen.backends.intel.isa import (
+    OPCODES,
+    TYPE_BYTES,
+    Literal,
+    Message,
+    Null,
+    Region,
+    Special,
+    XeInstruction,
+    region,
+)
+from convgen.backends.intel.tables import Generation
+from convgen.backends.machine import (
+    Access,
+    BasicBlock,
+    Function,
+    Imm,
+    Instruction,
+    Opcode,
+    Operand,
+    Reg,
+    VirtualRegister,
+)
+
+_COMMUTATIVE = frozenset("add mul and or xor".split())
+
+
+class Emitter:
+    """Appends instructions to the current block and keeps operands legal."""
+
+    def __init__(self, name: str, generation: Generation) -> None:
+        self.function = Function(name)
+        self.generation = generation
+        self.lanes = generation.lanes
+        self.line = 0  # of the IR listing, noted on each instruction
+        self._count = 0
+        self.block = self.start_block("entry")
+
+    def start_block(self, label: str, comment: str = "") -> BasicBlock:
+        """Begin a new basic block; code falls through into it."""
+        self.block = BasicBlock(label, comment=comment)
+        self.function.blocks.append(self.block)
+        return self.block
+
+    def finish(self) -> Function:
+        return self.function
+
+    def new(
+        self, bank: str, size: int = 1, name: str = "", *, fixed: int | None = None, residue: int | None = None
+    ) -> Reg:
+        """A fresh tuple of `size` words."""
+        self._count += 1
+        return Reg(VirtualRegister(self._count, bank, size, name, fixed, residue), 0, size)
+
+    # ------------------------------------------------------------ operands
+
+    def source(self, o: Operand, type: str) -> Operand:
+        """An operand read as `type`, unless it says itself how it is read."""
+        if isinstance(o, Imm):
+            bits = 8 * TYPE_BYTES[type]
+            value = o.value & (1 << min(bits, 32)) - 1
+            signed = type in ("d", "w", "q") and value >> min(bits, 32) - 1
+            return Literal(value - (1 << min(bits, 32)) if signed else value, {"q": "d", "uq": "ud"}.get(type, type))
+        if isinstance(o, Reg) and not isinstance(o, Region):
+            return region(o, type, 0, 0 if o.bank == "s" else 1)
+        return o
+
+    @staticmethod
+    def is_uniform(o: Operand) -> bool:
+        """Whether all lanes see the same."""
+        return isinstance(o, (Imm, Literal)) or (isinstance(o, Reg) and o.bank == "s") or getattr(o, "uniform", False)
+
+    # ------------------------------------------------------------ instructions
+
+    def emit(
+        self,
+        op: str | Opcode,
+        dst: Sequence[Operand] = (),
+        src: Sequence[Operand] = (),
+        *,
+        lanes: int = 1,
+        predicate: Reg | None = None,
+        condition: str = "",
+        flag: Reg | None = None,
+        partial: bool = False,
+        modifiers: Sequence[str] = (),
+        access: Access | None = None,
+        target: str = "",
+        comment: str = "",
+    ) -> XeInstruction:
+        """Append one instruction as given."""
+        row = OPCODES[op] if isinstance(op, str) else op
+        made = XeInstruction(
+            row, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line,
+            lanes, predicate, condition, flag, partial,
+        )  # fmt: skip
+        self.block.instructions.append(made)
+        return made
+
+    def alu(
+        self,
+        name: str,
+        type: str,
+        *src: Operand,
+        into: Reg | None = None,
+        condition: str = "",
+        flag: Reg | None = None,
+        predicate: Reg | None = None,
+        modifiers: Sequence[str] = (),
+        lanes: int | None = None,
+    ) -> Reg:
+        """An operation on elements of `type` into a fresh register: scalar if all its operands are uniform.
+
+        Only the last operand may be an immediate.
+        """
+        if isinstance(src[0], Imm) and len(src) == 2 and name in _COMMUTATIVE:
+            src = (src[1], src[0])
+        operands = [self.source(o, type) for o in src]
+        for n, o in enumerate(operands[:-1]):
+            if isinstance(o, Literal):
+                operands[n] = self.source(self.constant(o), type)
+        uniform = all(map(self.is_uniform, src)) and predicate is None
+        if into is not None:
+            uniform = into.bank == "s"
+        dst = into or self.new("s" if uniform else "v", max(1, TYPE_BYTES[type] // 4))
+        to = dst if isinstance(dst, Region) else region(dst, type)
+        count = lanes or (1 if uniform else self.lanes)
+        self.emit(
+            name, (to,), operands, lanes=count, condition=condition, flag=flag, predicate=predicate, modifiers=modifiers
+        )
+        return dst
+
+    def constant(self, value: Literal) -> Reg:
+        """A scalar register with that value."""
+        dst = self.new("s", TYPE_BYTES[value.type] // 4 or 1)
+        self.emit("mov", (region(dst, value.type),), (value,))
+        return dst
+
+    def compare(
+        self, condition: str, type: str, a: Operand, b: Operand, lanes: int | None = None, into: Reg | None = None
+    ) -> Reg:
+        """A flag register with one bit a lane; `into` becomes minus one where the condition holds, else zero."""
+        flag = self.new("f")
+        first, second = self.source(a, type), self.source(b, type)
+        if isinstance(first, Literal):
+            first = self.source(self.constant(first), type)
+        dst = Null(type) if into is None else region(into, "d")
+        self.emit("cmp", (dst,), (first, second), lanes=lanes or self.lanes, condition=condition, flag=flag)
+        return flag
+
+    def accumulator(self, type: str) -> Special:
+        return Special("acc0", type)
+
+    def retarget(self, made: Operand, to: Reg) -> bool:
+        """Let the last instruction write `to` instead of the fresh register `made`; False if it is not its result."""
+        last: Instruction | None = self.block.instructions[-1] if self.block.instructions else None
+        if last is None or len(last.dst) != 1 or not isinstance(made, Reg) or isinstance(last.op, Message):
+            return False
+        old = last.dst[0]
+        fresh = isinstance(old, Region) and old.vreg is made.vreg and made.whole and made.bank == to.bank
+        if not fresh or made.count != to.count or getattr(last, "partial", False) or old.stride != 1:  # type: ignore[union-attr]
+            return False
+        assert isinstance(old, Region)
+        last.dst = (region(to, old.type, old.sub, old.stride),)
+        return True
+
+    def move(self, dst: Reg, src: Operand, comment: str = "") -> None:
+        """A value of one lane, or of all lanes."""
+        if isinstance(src, Reg) and not isinstance(src, Region) and (src.bank, dst.bank) in (("v", "v"), ("s", "s")):
+            self.copy(dst, src)
+            return
+        type = "uq" if dst.count == 2 else "ud"
+        lanes = 1 if dst.bank == "s" else self.lanes
+        self.emit("mov", (region(dst, type),), (self.source(src, type),), lanes=lanes, comment=comment)
+
+    def copy(self, dst: Reg, src: Reg) -> None:
+        """Word by word within a bank; two vector registers at a time where both are pairs."""
+        if dst.bank == "f":
+            self.emit("mov", (region(dst, "uw"),), (region(src, "uw", 0, 0),))
+            return
+        lanes = 1 if dst.bank == "s" else self.lanes
+        for i in range(dst.count):
+            to, at = dst.words(i, 1), src.words(i, 1)
+            self.emit("mov", (region(to, "ud"),), (self.source(at, "ud"),), lanes=lanes)

@@ -1,0 +1,196 @@
+"""Instructions of the Xe vector engine: rows, operands with regions, and what an instruction carries besides.
+
+A vector register of the machine layer (bank "v") is one general register, GRF: a dword a lane. A scalar register (bank
+"s") is one dword of a GRF, a flag register (bank "f") one bit a lane. Sources: Intel's Programmer's Reference Manuals
+of Alchemist and Ponte Vecchio, "Instruction Set Reference"; IGA refuses what does not encode. Latencies are those of
+the Intel Graphics Compiler's LatencyTable, and steer the scheduler only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from functools import cache
+
+import attrs
+
+from convgen.backends.machine import Flag, Inert, Instruction, Opcode, Reg, Unit
+
+
+class Pipe(Enum):
+    """In-order pipes, by the letter of their distances; what is out of order signals a token."""
+
+    FLOAT = "F"
+    INTEGER = "I"
+    LONG = "L"
+    TOKEN = "$"  #: sends and matrix instructions
+    NONE = ""  #: branches and syncs
+
+
+#: Registers stand in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
+#: An instruction whose three sources are in one bank takes a clock more: accumulators and inputs stand apart on both.
+BANK_PERIOD, ACCUMULATORS_AT, INPUTS_AT = 4, 0, 3
+
+TYPE_BYTES = {"uw": 2, "w": 2, "hf": 2, "bf": 2, "ud": 4, "d": 4, "f": 4, "uq": 8, "q": 8}
+FLOATS = frozenset(("f", "hf", "bf"))
+LONGS = frozenset(("q", "uq"))
+
+
+@attrs.frozen(eq=False)
+class Region(Reg):
+    """How an instruction sees words of a register: elements of `type`, `stride` apart, from element `sub` on.
+
+    Stride 0 is one element for all lanes. `negated` is a source modifier.
+    """
+
+    type: str = "ud"
+    sub: int = 0
+    stride: int = 1
+    negated: bool = False
+
+    @property
+    def uniform(self) -> bool:
+        return self.stride == 0
+
+
+def region(r: Reg, type: str, sub: int = 0, stride: int = 1, *, negated: bool = False) -> Region:
+    """A view of a register."""
+    return Region(r.vreg, r.first, r.count, type, sub, stride, negated)
+
+
+@attrs.frozen
+class Literal(Inert):
+    """An immediate of a type, as IGA writes it."""
+
+    value: int | float
+    type: str
+
+
+@attrs.frozen
+class Null(Inert):
+    """The null register: results that only flags keep."""
+
+    type: str
+
+
+@attrs.frozen
+class Special(Flag):
+    """An architecture register, with its region's type: the accumulator, the control register."""
+
+    type: str
+
+
+@attrs.frozen
+class Message(Opcode):
+    """A send as IGA's load and store text writes it, its address in the last but `stores` source operands."""
+
+    block: bool = False  #: one address, the dwords of the lanes side by side in memory
+    address_bits: int = 64
+    stores: bool = False  #: the last source is data
+    window: str = ""  #: what IGA writes before the address: a binding table entry
+
+
+@attrs.define(eq=False)
+class XeInstruction(Instruction):
+    """An instruction with execution size, predicate, condition and what the scoreboard says."""
+
+    lanes: int = 1
+    predicate: Reg | None = None
+    condition: str = ""  #: condition modifier, e.g. "lt"
+    flag: Reg | None = None  #: what the condition writes
+    partial: bool = False  #: keeps part of the destination's words
+    annotations: tuple[str, ...] = ()  #: scoreboard: what it waits for, and the token it sets
+
+    def defs(self) -> Iterator[Reg]:
+        yield from super().defs()
+        if self.flag is not None and self.op.name != "sel":  # sel keeps the flag that it names
+            yield self.flag
+
+    def uses(self) -> Iterator[Reg]:
+        yield from super().uses()
+        if self.predicate is not None:
+            yield self.predicate
+        if self.partial or (self.predicate is not None and self.op.name != "sel"):
+            yield from (r for r in self.dst if isinstance(r, Reg))
+
+    @property
+    def long(self) -> bool:
+        """Whether an operand or the result has 64 bits."""
+        return any(getattr(o, "type", "") in LONGS for o in (*self.dst, *self.src))
+
+    @property
+    def floats(self) -> bool:
+        """Whether the result is a float: it decides the pipe."""
+        typed: tuple[object, ...] = self.dst or self.src
+        return getattr(typed[0], "type", "") in FLOATS
+
+
+_ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  #: in slots of four clocks
+_SEND_HOLDS = 12  #: instructions
+
+_ALU = "mov add addc add3 mul mach macl mad shl shr asr and or xor not cmp sel bfn".split()
+
+OPCODES: dict[str, Opcode] = {
+    **{name: Opcode(name, Unit.VALU, _ALU_LATENCY) for name in _ALU},
+    "addc": Opcode("addc", Unit.VALU, _ALU_LATENCY, writes=("acc0",)),
+    **{n: Opcode(n, Unit.VALU, _ALU_LATENCY, reads=("acc0",), writes=("acc0",)) for n in ("mach", "macl")},
+    "jmpi": Opcode("jmpi", Unit.CONTROL),
+    "jump": Opcode("jmpi", Unit.CONTROL, jumps=True),
+    "sync.nop": Opcode("sync.nop", Unit.CONTROL),
+    "sync.allwr": Opcode("sync.allwr", Unit.CONTROL),
+    "sync.allrd": Opcode("sync.allrd", Unit.CONTROL),
+    "fence": Opcode("send.slm", Unit.SHARED, _TOKEN_LATENCY["slm"], barrier=True),
+    "signal": Opcode("send.gtwy", Unit.SHARED, _TOKEN_LATENCY["gtwy"], barrier=True),
+    "wait": Opcode("sync.bar", Unit.CONTROL, barrier=True),
+    "eot": Opcode("send.gtwy", Unit.CONTROL, ends=True),
+}
+
+#: Sends whose descriptor has no load and store text: (data of the source, descriptor).
+RAW_SENDS = {"fence": "0x0210011F", "signal": "0x02000004", "eot": "0x02000010"}
+
+_VECTORS = {4: "d32", 8: "d32x2", 12: "d32x3", 16: "d32x4", 32: "d32x8", 2: "d16u32", 1: "d8u32"}
+
+
+@cache
+def message(kind: str, sfid: str, lane_bytes: int, *, block: bool = False) -> Message:
+    """The row of a load, store or addition of `lane_bytes` a lane; a block's lanes lie dword by dword side by side.
+
+    Addresses are 64 bits in global memory ("ugm"), 32 in local memory ("slm"). Names follow IGA's load and store text.
+    """
+    bits = 64 if sfid == "ugm" else 32
+    caches = "" if sfid == "slm" else {"load": ".ca.ca", "store": ".wb.wb", "atomic_fadd": ".uc.wb"}[kind]
+    name = f"{kind}.{sfid}.{_VECTORS[lane_bytes]}.a{bits}{caches}"
+    unit = Unit.SHARED if sfid == "slm" else Unit.GLOBAL
+    return Message(
+        name, unit, _TOKEN_LATENCY[sfid], max(1, lane_bytes // 4), block=block, address_bits=bits,
+        holds=_SEND_HOLDS, stores=kind != "load",
+    )  # fmt: skip
+
+
+@cache
+def block_message(kind: str, size: int) -> Message:
+    """The row of a load or store in local memory of `size` bytes side by side, up to 512."""
+    elements, width = (size // 8, 64) if size > 256 else (size // 4, 32)
+    name = f"{kind}.slm.d{width}x{elements}t.a32"
+    latency, busy, stores = _TOKEN_LATENCY["slm"], max(1, size // 128), kind != "load"
+    return Message(name, Unit.SHARED, latency, busy, block=True, address_bits=32, stores=stores, holds=_SEND_HOLDS)
+
+
+@cache
+def load_rectangle() -> Message:
+    """The row of a two-dimensional load of dwords, turned: lane l holds a run of row l; the payload says the rest."""
+    name, latency = "load_block2d.ugm.d32t.a64.ca.ca", _TOKEN_LATENCY["ugm"]
+    return Message(name, Unit.GLOBAL, latency, 8, block=True, address_bits=32, holds=_SEND_HOLDS)
+
+
+@cache
+def load_arguments(dwords: int) -> Message:
+    """The row of a load from the cross-thread data: 32-bit addresses in the window of binding table entry 255."""
+    name = f"load.ugm.d32x{dwords}t.a32.ca.ca"
+    return Message(name, Unit.GLOBAL, _TOKEN_LATENCY["ugm"], 1, block=True, address_bits=32, window="bti[255]")
+
+
+@cache
+def dpas(name: str, passes: int) -> Opcode:
+    """The row of a matrix instruction of systolic depth 8 that takes `passes` slots of four clocks."""
+    return Opcode(name, Unit.MATRIX, _TOKEN_LATENCY["dpas"], passes, early_clobber=True)

@@ -1,0 +1,109 @@
+"""Physical registers: where tuples and scalars are once registers are placed, and how operands are written.
+
+Scalars are packed, a dword each, into the registers behind r0; tuples follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from convgen.backends.allocate import Allocation
+from convgen.backends.intel.isa import TYPE_BYTES, Literal, Null, Region, Special, XeInstruction
+from convgen.backends.machine import Operand, Reg
+
+_DWORD = 4
+
+
+class Cell(NamedTuple):
+    """What dependences are between: a register of a bank, or an architecture register by name."""
+
+    bank: str
+    number: int
+
+
+class Physical:
+    """The view of instructions through an allocation; `lanes` dwords make a register."""
+
+    def __init__(self, allocation: Allocation, lanes: int, scalars_at: int) -> None:
+        self.allocation, self.lanes, self.scalars_at = allocation, lanes, scalars_at
+        self.base = allocation.base
+
+    # ------------------------------------------------------------ dependences
+
+    def cells(self, r: Reg) -> Iterator[Cell]:
+        first = self.base[r.vreg] + r.first
+        return (Cell(r.bank, n) for n in range(first, first + r.count))
+
+    def read(self, i: XeInstruction) -> list[Cell]:
+        """What an instruction reads."""
+        return [c for r in i.uses() for c in self.cells(r)] + [Cell(name, 0) for name in i.flag_uses()]
+
+    def written(self, i: XeInstruction) -> list[Cell]:
+        """What an instruction writes."""
+        return [c for r in i.defs() for c in self.cells(r)] + [Cell(name, 0) for name in i.flag_defs()]
+
+    # ------------------------------------------------------------ text
+
+    def grf(self, r: Reg) -> str:
+        """A whole register."""
+        return f"r{self.base[r.vreg] + r.first}"
+
+    def flag(self, r: Reg) -> str:
+        number = self.base[r.vreg] + r.first
+        return f"f{number // 2}.{number % 2}"
+
+    def _place(self, r: Region) -> str:
+        """Register and subregister, the latter in elements of the type."""
+        at = self.base[r.vreg] + r.first
+        if r.bank == "f":
+            return self.flag(r)
+        if r.bank == "v":
+            number, offset = at, r.sub * TYPE_BYTES[r.type]
+        else:
+            number, offset = self.scalars_at + at // self.lanes, at % self.lanes * _DWORD + r.sub * TYPE_BYTES[r.type]
+        number += offset // (self.lanes * _DWORD)
+        return f"r{number}.{offset % (self.lanes * _DWORD) // TYPE_BYTES[r.type]}"
+
+    def destination(self, o: Operand, matrix: bool) -> str:
+        """A destination operand as IGA reads it."""
+        if isinstance(o, Null):
+            return f"null<1>:{o.type}"
+        if isinstance(o, Special):
+            return f"{o.name}.0<1>:{o.type}"
+        assert isinstance(o, Region)
+        if matrix:
+            return f"{self.grf(o)}:{o.type}"
+        return f"{self._place(o)}<{max(1, o.stride)}>:{o.type}"
+
+    def source(self, o: Operand, scalar: bool) -> str:
+        """A source operand of an instruction with two at most; `scalar` ones work on one element."""
+        if isinstance(o, Literal):
+            return literal(o)
+        if isinstance(o, Special):
+            return f"{o.name}.0<{'0;1,0' if scalar else '1;1,0'}>:{o.type}"
+        assert isinstance(o, Region)
+        stride = f"{o.stride};1,0"
+        return f"{'-' if o.negated else ''}{self._place(o)}<{stride}>:{o.type}"
+
+    def source_of_three(self, o: Operand, last: bool) -> str:
+        """A source operand of an instruction with three."""
+        if isinstance(o, Literal):
+            return literal(o)
+        assert isinstance(o, Region)
+        stride = str(o.stride) if last else f"{o.stride};0"
+        return f"{'-' if o.negated else ''}{self._place(o)}<{stride}>:{o.type}"
+
+    def matrix_source(self, o: Operand, last: bool) -> str:
+        """An operand of a matrix instruction; the last one, the packed rows, has a subregister."""
+        if isinstance(o, Null):
+            return f"null:{o.type}"
+        assert isinstance(o, Region)
+        return f"{self.grf(o)}{'.0' if last else ''}:{o.type}"
+
+
+def literal(o: Literal) -> str:
+    """An immediate: small numbers decimal, others as bits."""
+    value = o.value
+    small = isinstance(value, int) and -0x8000 <= value < 0x10000
+    return f"{value}:{o.type}" if small or isinstance(value, float) else f"{value & 0xFFFFFFFFFFFFFFFF:#x}:{o.type}"

@@ -1,0 +1,354 @@
+"""Selection of scalar-typed expressions: one lane where all agree, all lanes where they differ, flags for bools.
+
+Integers have 32 bits, addresses 64.
+"""
+
+from __future__ import annotations
+
+from convgen.backends.intel.emitter import Emitter
+from convgen.backends.intel.isa import Literal, Null, Region, region
+from convgen.backends.machine import Imm, Operand, Reg
+from convgen.ir.bounds import Bounds
+from convgen.ir.error import Unsupported, VerifyError
+from convgen.ir.expr import (
+    Add,
+    AddressOf,
+    And,
+    Binary,
+    Cast,
+    Comparison,
+    Const,
+    Eq,
+    Expr,
+    Lane,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Mul,
+    MulHi,
+    Ne,
+    Not,
+    Or,
+    Select,
+    Shl,
+    Shr,
+    Sub,
+    Uniform,
+    Var,
+    Xor,
+    const,
+)
+from convgen.ir.types import Kind, Type
+from convgen.ir.uniform import Uniformity
+
+#: node class -> (mnemonic for signed, for unsigned)
+_ALU: dict[type[Expr], tuple[str, str]] = {
+    Add: ("add", "add"),
+    And: ("and", "and"),
+    Or: ("or", "or"),
+    Xor: ("xor", "xor"),
+    Shl: ("shl", "shl"),
+    Shr: ("asr", "shr"),
+}
+_CONDITIONS: dict[type[Expr], str] = {Lt: "lt", Le: "le", Eq: "eq", Ne: "ne", Min: "lt", Max: "ge"}
+#: A condition with its operands exchanged.
+_SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
+_U16 = (1 << 16) - 1
+
+
+class Scalars:
+    """Evaluates integers, addresses and bools. Nothing is remembered between calls: sharing is IR's business."""
+
+    def __init__(self, out: Emitter, uniform: Uniformity, bounds: Bounds) -> None:
+        self.out, self.uniform, self.bounds = out, uniform, bounds
+        self.env: dict[Var, Operand] = {}
+        self.pointers: dict[str, Reg] = {}  # addresses of the buffers
+        self.lane: Reg | None = None
+
+    def value(self, e: Expr) -> Operand:
+        """The value as an operand: scalar register or immediate if uniform, vector register otherwise."""
+        e = strip(e)
+        match e:
+            case Const():
+                return Imm(e.bits) if e.type.bits <= 32 else self._wide_constant(e)
+            case Var():
+                if e not in self.env:
+                    raise VerifyError(f"selection: {e.name} is not bound")
+                return self.env[e]
+            case Lane():
+                assert self.lane is not None
+                return self.lane
+            case AddressOf(buffer):
+                return self.pointers[buffer.name]
+            case Uniform(a):
+                return self._first_lane(self.value(a))
+        if e.type.elem.is_bool:
+            return self.mask(e)
+        if not isinstance(e.type, Type) or e.type.bits not in (32, 64):
+            raise Unsupported(f"given an expression of type {e.type}, wanted integers of 32 or 64 bits: {e}")
+        return self._wide(e) if e.type.bits == 64 else self._narrow(e)
+
+    def _first_lane(self, o: Operand) -> Operand:
+        if not isinstance(o, Reg) or self.out.is_uniform(o):
+            return o
+        return self.out.alu("mov", "ud", region(o, "ud", 0, 0))
+
+    # ------------------------------------------------------------ 32 bits
+
+    def _narrow(self, e: Expr) -> Reg:
+        out = self.out
+        unsigned = e.type.elem.kind is Kind.UNSIGNED
+        kind = "ud" if unsigned else "d"
+        match e:
+            case Cast() if e.a.type.bits == 64:
+                return self._low(self.value(e.a))
+            case Mul():
+                return self._multiply(e, kind)
+            case MulHi():
+                return self._product(self.value(e.a), self.value(e.b), "ud", high=True)
+            case Add(counted, Select(cond, Const(_, 1), Const(_, 0))) if isinstance(cond, Comparison):
+                return self._count(counted, cond, kind)
+            case Sub():
+                a, b = self.value(e.a), self.value(e.b)
+                if isinstance(b, Imm):
+                    return out.alu("add", kind, a, Imm(-b.value))
+                return out.alu("add", kind, a, self.negated(b, kind))
+            case Min() | Max():
+                a, b = self.value(e.a), self.value(e.b)
+                return out.alu("sel", kind, a, b, condition=_CONDITIONS[type(e)])
+            case Binary() if type(e) in _ALU:
+                return out.alu(_ALU[type(e)][unsigned], kind, self.value(e.a), self.value(e.b))
+            case Not():
+                return out.alu("not", kind, self.value(e.a))
+            case Select():
+                chosen, other = self.value(e.a), self.value(e.b)
+                return self._select(self.mask(e.cond), chosen, other, kind, self.uniform(e))
+        raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector engine has: {e}")
+
+    def _count(self, a: Expr, condition: Comparison, type: str) -> Reg:
+        """`a` and one more where the condition holds: a comparison's result is minus one there, else zero."""
+        out = self.out
+        uniform = self.uniform(condition)
+        held = out.new("s" if uniform else "v")
+        self._compare(condition, 1 if uniform else out.lanes, into=held)
+        return out.alu("add", type, self.value(a), self.negated(held, "d"))
+
+    def negated(self, o: Operand, type: str) -> Operand:
+        """The operand with its sign turned on the way."""
+        source = self.out.source(o, type)
+        assert isinstance(source, Region)
+        return region(source, type, source.sub, source.stride, negated=True)
+
+    def _select(self, mask: Reg, x: Operand, y: Operand, type: str, uniform: bool) -> Reg:
+        out = self.out
+        dst = out.new("s" if uniform else "v")
+        first, second = out.source(x, type), out.source(y, type)
+        turned = isinstance(first, Literal) and not isinstance(second, Literal)
+        if turned:
+            first, second = second, first
+        if isinstance(first, Literal):
+            first = out.source(out.constant(first), type)
+        out.emit(
+            "sel", (region(dst, type),), (first, second),
+            lanes=1 if uniform else out.lanes, predicate=mask, modifiers=("unless",) if turned else (),
+        )  # fmt: skip
+        return dst
+
+    def _multiply(self, e: Mul, type: str) -> Reg:
+        """32 by 16 bits is one instruction."""
+        a, b = self.value(e.a), self.value(e.b)
+        for x, y, of in ((a, b, e.b), (b, a, e.a)):
+            low, high = self.bounds(of)
+            if low >= 0 and high <= _U16 and not isinstance(x, Imm):
+                return self.out.alu("mul", type, x, self._low_half(y))
+        return self._product(a, b, type)
+
+    def _low_half(self, o: Operand) -> Operand:
+        """The lower 16 bits of each element."""
+        if isinstance(o, Imm):
+            return Literal(o.value & _U16, "uw")
+        source = self.out.source(o, "ud")
+        assert isinstance(source, Region)
+        return region(source, "uw", source.sub * 2, source.stride * 2)
+
+    def _product(self, a: Operand, b: Operand, type: str, high: bool = False) -> Reg:
+        """The product of 32-bit factors: through the accumulator, 16 bits at a time."""
+        out = self.out
+        if isinstance(a, Imm):
+            a = out.constant(Literal(a.value & 0xFFFFFFFF, "ud"))
+        if isinstance(b, Imm):
+            b = out.constant(Literal(b.value & 0xFFFFFFFF, "ud"))
+        lanes = 1 if out.is_uniform(a) and out.is_uniform(b) else out.lanes
+        partial = out.accumulator(type)
+        out.emit("mul", (partial,), (out.source(a, type), self._low_half(b)), lanes=lanes)
+        name = "mach" if high else out.generation.low_product
+        dst = out.new("s" if lanes == 1 else "v")
+        sources = (out.source(a, type), out.source(b, type))
+        options = out.generation.carry_option if high else ()
+        out.emit(name, (region(dst, type),), sources, lanes=lanes, modifiers=options)
+        return dst
+
+    # ------------------------------------------------------------ 64 bits
+
+    def _wide_constant(self, e: Const) -> Reg:
+        dst = self.out.new("s", 2)
+        for word in (0, 1):
+            value = e.bits >> 32 * word & 0xFFFFFFFF
+            self.out.emit("mov", (region(dst.words(word, 1), "ud"),), (Literal(value, "ud"),))
+        return dst
+
+    def _wide(self, e: Expr) -> Operand:
+        match e:
+            case Add(a, b):
+                return self._add_wide(a, b)
+            case Sub(a, Const() as b):
+                return self._add_wide(a, const(-b.bits % (1 << 64), b.dtype))
+            case Cast(_, a) if a.type.bits == 32:
+                return self._extended(a)
+            case Mul(Cast(_, a), Const() as by) if a.type.bits == 32 and 0 <= by.bits < 1 << 32:
+                low, high = (self._product(self.value(a), Imm(by.bits), "ud", high=h) for h in (False, True))
+                return self._joined(low, high)
+        raise Unsupported(f"given {type(e).__name__}, wanted an operation on addresses: {e}")
+
+    def _extended(self, a: Expr) -> Reg:
+        """A 32-bit value as 64 bits."""
+        value = self.value(a)
+        if self.out.generation.long_alu and self.out.is_uniform(value):
+            return self.out.alu("mov", "q", self.out.source(value, "d" if a.type.elem.kind is Kind.SIGNED else "ud"))
+        negative = a.type.elem.kind is Kind.SIGNED and self.bounds(a)[0] < 0
+        return self._joined(value, self.out.alu("asr", "d", value, Imm(31)) if negative else Imm(0))
+
+    def _joined(self, low: Operand, high: Operand) -> Reg:
+        """A 64-bit value of its halves."""
+        out = self.out
+        if out.is_uniform(low) and out.is_uniform(high):
+            dst = out.new("s", 2)
+            for word, half in enumerate((low, high)):
+                out.emit("mov", (region(dst.words(word, 1), "ud"),), (out.source(half, "ud"),))
+            return dst
+        dst = out.new("v", 2)
+        for word, half in enumerate((low, high)):
+            to = region(dst, "ud", word, 2)
+            out.emit("mov", (to,), (out.source(half, "ud"),), lanes=out.lanes, partial=word > 0)
+        return dst
+
+    def _add_wide(self, a: Expr, b: Expr) -> Reg:
+        out = self.out
+        if isinstance(a, Const):
+            a, b = b, a
+        if out.generation.long_alu:
+            signed = _signed(b.bits) if isinstance(b, Const) else 1 << 63
+            second = Literal(signed, "d") if -(1 << 31) <= signed < 1 << 31 else self.value(b)
+            return out.alu("add", "q", self.value(a), second)
+        return self._add_halves(self._halves(a), self._halves(b))
+
+    def _halves(self, e: Expr) -> tuple[Operand, Operand]:
+        """The lower and upper 32 bits of a 64-bit value."""
+        if isinstance(e, Const):
+            return Imm(e.bits & 0xFFFFFFFF), Imm(e.bits >> 32 & 0xFFFFFFFF)
+        if isinstance(e, Cast) and e.a.type.bits == 32 and self.bounds(e.a)[0] >= 0:
+            return self.value(e.a), Imm(0)
+        whole = self.value(e)
+        assert isinstance(whole, Reg)
+        if whole.bank == "s":
+            return whole.words(0, 1), whole.words(1, 1)
+        return region(whole, "ud", 0, 2), region(whole, "ud", 1, 2)
+
+    def _add_halves(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand]) -> Reg:
+        """64-bit addition where the engine has none: the accumulator takes the carry of the lower halves."""
+        out = self.out
+        uniform = all(map(out.is_uniform, (*a, *b)))
+        high = a[1] if b[1] == Imm(0) else b[1] if a[1] == Imm(0) else out.alu("add", "ud", a[1], b[1])
+        if isinstance(high, Imm):
+            high = out.constant(Literal(high.value, "ud"))
+        bank, lanes = ("s", 1) if uniform else ("v", out.lanes)
+        low, top = out.new(bank), out.new(bank)
+        first, second = (out.source(o, "ud") for o in (a[0], b[0]))
+        if isinstance(first, Literal):
+            first, second = second, first
+        out.emit("addc", (region(low, "ud"),), (first, second), lanes=lanes, modifiers=out.generation.carry_option)
+        out.emit("add", (region(top, "ud"),), (out.source(high, "ud"), out.accumulator("ud")), lanes=lanes)
+        return self._joined(low, top)
+
+    def _low(self, o: Operand) -> Reg:
+        assert isinstance(o, Reg)
+        return o.words(0, 1) if o.bank == "s" else self.out.alu("mov", "ud", region(o, "ud", 0, 2))
+
+    # ------------------------------------------------------------ bools
+
+    def mask(self, e: Expr) -> Reg:
+        """A bool: a flag register with one bit a lane, the same in all where it is uniform."""
+        e = strip(e)
+        out = self.out
+        match e:
+            case Const():
+                return self._flags("mov", Imm(-e.bits & 0xFFFF))
+            case Var():
+                held = self.env[e]
+                assert isinstance(held, Reg), f"{e.name} is no flag"
+                return held
+            case Comparison():
+                return self._compare(e, out.lanes)
+            case And(a, b):
+                return self._flags("and", self.mask(a), self.mask(b))
+            case Or(a, b):
+                return self._flags("or", self.mask(a), self.mask(b))
+            case Not(a):
+                return self._flags("not", self.mask(a))
+            case Uniform(a):
+                return self.mask(a)
+        raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {e}")
+
+    def condition(self, e: Expr) -> Reg:
+        """A uniform bool in the first bit of a flag register."""
+        e = strip(e)
+        return self._compare(e, 1) if isinstance(e, Comparison) else self.mask(e)
+
+    def _compare(self, e: Comparison, lanes: int, into: Reg | None = None) -> Reg:
+        unsigned = e.a.type.elem.kind is not Kind.SIGNED
+        if e.a.type.elem.is_bool:
+            raise Unsupported(f"given a comparison of bools, wanted one of integers: {e}")
+        sign = self._sign_test(e, lanes) if into is None else None
+        if sign is not None:
+            return sign
+        kind = ("uq" if unsigned else "q") if e.a.type.bits == 64 else ("ud" if unsigned else "d")
+        a, b = self.value(e.a), self.value(e.b)
+        name = _CONDITIONS[type(e)]
+        if isinstance(a, Imm) and not isinstance(b, Imm):
+            a, b, name = b, a, _SWAPPED[name]
+        return self.out.compare(name, kind, a, b, lanes, into)
+
+    def _sign_test(self, e: Comparison, lanes: int) -> Reg | None:
+        """`0 <= a << b`: the shift sets the flag itself."""
+        shifted = strip(e.b)
+        if not (isinstance(e, Le) and isinstance(e.a, Const) and e.a.bits == 0 and isinstance(shifted, Shl)):
+            return None
+        if e.b.type.elem.kind is not Kind.SIGNED or e.b.type.bits != 32:
+            return None
+        out, flag = self.out, self.out.new("f")
+        a, b = out.source(self.value(shifted.a), "d"), out.source(self.value(shifted.b), "d")
+        if isinstance(a, Literal):
+            a = out.source(out.constant(a), "d")
+        out.emit("shl", (Null("d"),), (a, b), lanes=lanes, condition="ge", flag=flag)
+        return flag
+
+    def _flags(self, name: str, *src: Operand) -> Reg:
+        flag = self.out.new("f")
+        sources = [region(o, "uw", 0, 0) if isinstance(o, Reg) else self.out.source(o, "uw") for o in src]
+        self.out.emit(name, (region(flag, "uw"),), sources)
+        return flag
+
+
+def _signed(bits: int) -> int:
+    """A 64-bit pattern as a number with a sign."""
+    return (bits + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def strip(e: Expr) -> Expr:
+    """Without conversions between integers of the same width, which change no bit."""
+    while isinstance(e, Cast) and isinstance(e.dtype, Type) and e.dtype.is_int and e.a.type.elem.is_int:
+        if e.a.type.bits != e.dtype.bits:
+            break
+        e = e.a
+    return e

@@ -1,0 +1,298 @@
+"""The software scoreboard: what each instruction waits for, over the whole control-flow graph.
+
+In-order pipes are waited for by distance (`I@2`: the second last instruction of the integer pipe is done), what is out
+of order by the token it sets (`$3.dst`: all of it is done, `$3.src`: its sources are read). No wait is placed that
+another has made needless. Sources: Intel's Programmer's Reference Manual of Alchemist, "Software Scoreboard"; IGA's
+RegDeps (which dependences the pipes order by themselves).
+
+- True dependences are waited for, except through flags and accumulators within one pipe.
+- Overwriting needs a wait where the other access is in another pipe or out of order.
+- A token that is set again is waited for first, so a chain on one accumulator keeps to one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
+
+import attrs
+
+from convgen.backends.dataflow import solve
+from convgen.backends.intel.isa import OPCODES, Literal, Message, XeInstruction
+from convgen.backends.intel.physical import Cell, Physical
+from convgen.backends.intel.tables import Generation
+from convgen.backends.machine import Function, Unit, VirtualRegister
+
+#: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
+_MATRIX_TOKENS = 4
+_FARTHEST = 7  #: the greatest distance that encodes
+_INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
+_MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
+_PIPES = "FIL"
+_LOCAL_LOADS = Cell("loads of local memory", 0)  #: in flight: a barrier may not be signalled before they are done
+
+Source = str | int  #: an in-order pipe by its letter, or a token
+
+
+@attrs.frozen
+class Facts:
+    """What may be unfinished: for each cell and source the distance since it was last written or read there.
+
+    Distances of tokens are 1.
+    """
+
+    writes: Mapping[tuple[Cell, Source], int]
+    reads: Mapping[tuple[Cell, Source], int]
+
+
+@attrs.frozen
+class Waits:
+    """What one instruction waits for."""
+
+    distances: Mapping[str, int]  #: by pipe
+    done: tuple[int, ...]  #: tokens
+    read: tuple[int, ...]  #: tokens of which only the sources matter
+
+
+def pipe_of(i: XeInstruction, generation: Generation) -> str:
+    """The letter of the in-order pipe that executes an instruction; "" if none does."""
+    if i.op.unit is not Unit.VALU:
+        return ""
+    if i.long and not generation.long_alu:
+        return "L"
+    return "F" if i.floats else "I"
+
+
+class Scoreboard:
+    """Annotates a function whose registers are placed."""
+
+    def __init__(self, function: Function, physical: Physical, generation: Generation, tokens: int) -> None:
+        self.function, self.physical, self.generation = function, physical, generation
+        self.tokens: dict[int, int] = {}  # by the identity of the instruction
+        accumulators: dict[VirtualRegister, int] = {}
+        sends = 0
+        for i in function.instructions():
+            if i.op.unit is Unit.MATRIX:
+                (result,) = (r.vreg for r in i.defs())
+                self.tokens[id(i)] = accumulators.setdefault(result, len(accumulators)) % _MATRIX_TOKENS
+            elif isinstance(i.op, Message) or i.op.name.startswith("send"):
+                self.tokens[id(i)] = _MATRIX_TOKENS + sends % (tokens - _MATRIX_TOKENS)
+                sends += 1
+
+    def run(self) -> None:
+        """Annotate all instructions; instructions that only wait are put in where needed."""
+        entry = solve(self.function, Facts({}, {}), self._transfer, _merged)
+        for index, block in enumerate(self.function.blocks):
+            out: list[XeInstruction] = []
+            facts = _Now(entry.get(index, Facts({}, {})))
+            for i in block.instructions:
+                assert isinstance(i, XeInstruction)
+                waits = self._waits(facts, i)
+                out += self._annotated(i, waits)
+                self._step(facts, i, waits)
+            block.instructions = [*out]
+
+    # ------------------------------------------------------------ data flow
+
+    def _transfer(self, index: int, entry: Facts) -> Facts:
+        facts = _Now(entry)
+        for i in self.function.blocks[index].instructions:
+            assert isinstance(i, XeInstruction)
+            self._step(facts, i, self._waits(facts, i))
+        return facts.frozen()
+
+    def _source(self, i: XeInstruction) -> Source:
+        """What says when an instruction is done: its token, or its pipe."""
+        return self.tokens.get(id(i), pipe_of(i, self.generation))
+
+    def _waits(self, facts: _Now, i: XeInstruction) -> Waits:
+        me = self._source(i)
+        distances: dict[str, int] = {}
+        done: dict[int, None] = {}
+        read: dict[int, None] = {}
+
+        def after(source: Source, distance: int, tokens: dict[int, None]) -> None:
+            if isinstance(source, str):
+                distances[source] = min(distance, distances.get(source, _FARTHEST))
+            else:
+                tokens[source] = None
+
+        written, used = self.physical.written(i), self.physical.read(i)
+        if i.op is OPCODES["signal"]:
+            used = [*used, _LOCAL_LOADS]
+        for cell in used:
+            for source, distance in facts.writers(cell):
+                ordered = source == me and cell.bank in _INTERLOCKED
+                branch = not me and cell.bank == "f" and source == "I"  # the branch unit's flags are interlocked
+                if not ordered and not branch:
+                    after(source, distance, done)
+        for cell in written:
+            for source, distance in facts.writers(cell):
+                if source != me:
+                    after(source, distance, done)
+            for source, distance in facts.readers(cell):
+                if source != me:
+                    late = self.generation.waits_for_writes and isinstance(source, int) and source >= _MATRIX_TOKENS
+                    after(source, distance, done if late else read)
+        if _MODE in written or facts.writers(_MODE):
+            distances.update(dict.fromkeys(_PIPES, 1))
+        if isinstance(me, int):
+            done.pop(me, None)
+            read.pop(me, None)
+        return Waits(distances, tuple(done), tuple(t for t in read if t not in done))
+
+    def _step(self, facts: _Now, i: XeInstruction, waits: Waits) -> None:
+        """What is unfinished behind an instruction that waited."""
+        for pipe, distance in waits.distances.items():
+            facts.finish_pipe(pipe, distance)
+        for token in waits.done:
+            facts.finish_token(token)
+        for token in waits.read:
+            facts.finish_reads(token)
+        me = self._source(i)
+        if me == "":
+            return
+        if isinstance(me, int):
+            facts.finish_token(me)
+        written = self.physical.written(i)
+        if isinstance(i.op, Message) and i.op.unit is Unit.SHARED and not i.op.stores:
+            written = [*written, _LOCAL_LOADS]
+        facts.issue(me, self.physical.read(i), written)
+
+    # ------------------------------------------------------------ annotation
+
+    def _annotated(self, i: XeInstruction, waits: Waits) -> Iterator[XeInstruction]:
+        """The instruction with as many of its waits as it can carry, syncs with the others before it."""
+        distance = _joined(waits.distances)
+        tokens = [(t, "dst") for t in waits.done] + [(t, "src") for t in waits.read]
+        own = f"${self.tokens[id(i)]}" if id(i) in self.tokens else ""
+        carried: list[str] = []
+        if i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
+            pass
+        elif own or i.op.ends:
+            if distance:
+                pipe, _, d = distance.partition("@")
+                carried.append(f"{pipe if pipe in self.generation.distance_pipes else 'A'}@{d}")
+                distance = ""
+        elif distance:
+            carried, distance = [distance], ""
+        elif len(tokens) == 1:
+            (token, what), tokens = tokens[0], []
+            carried = [f"${token}.{what}"]
+        yield from (_sync(annotation) for annotation in ([distance] if distance else []))
+        for name, what in (("sync.allwr", "dst"), ("sync.allrd", "src")):
+            alike = [token for token, kind in tokens if kind == what]
+            if len(alike) == 1:
+                yield _sync(f"${alike[0]}.{what}")
+            elif alike:
+                yield XeInstruction(OPCODES[name], src=(Literal(sum(1 << token for token in alike), "ud"),))
+        i.annotations = (*carried, *((own,) if own else ()))
+        yield i
+
+
+def _joined(distances: Mapping[str, int]) -> str:
+    """One distance that serves all pipes."""
+    if not distances:
+        return ""
+    pipe = next(iter(distances)) if len(distances) == 1 else "A"
+    return f"{pipe}@{min(distances.values())}"
+
+
+def _sync(annotation: str) -> XeInstruction:
+    return XeInstruction(OPCODES["sync.nop"], annotations=(annotation,))
+
+
+class _Table:
+    """The unfinished accesses of one kind: by cell for those who ask, by source for those who finish."""
+
+    def __init__(self) -> None:
+        self.by_cell: dict[Cell, dict[Source, int]] = {}
+        self.by_source: dict[Source, dict[Cell, int]] = {}  # in order of issue
+
+    def note(self, cell: Cell, source: Source, at: int) -> None:
+        """The last access of a cell by a source."""
+        self.by_cell.setdefault(cell, {})[source] = at
+        cells = self.by_source.setdefault(source, {})
+        cells.pop(cell, None)
+        cells[cell] = at
+
+    def drop(self, cell: Cell) -> None:
+        for source in self.by_cell.pop(cell, ()):
+            del self.by_source[source][cell]
+
+    def finish(self, source: Source, last: int) -> None:
+        """Forget what a source issued up to number `last`."""
+        cells = self.by_source.get(source, {})
+        done = list(takewhile(lambda cell: cells[cell] <= last, cells))
+        for cell in done:
+            del cells[cell]
+            held = self.by_cell[cell]
+            del held[source]
+            if not held:
+                del self.by_cell[cell]
+
+
+class _Now:
+    """Facts that change from instruction to instruction; distances are kept as differences to counters."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.count: dict[Source, int] = {}
+        self.writes, self.reads = _Table(), _Table()
+        for table, known in ((self.writes, facts.writes), (self.reads, facts.reads)):
+            for (cell, source), distance in sorted(known.items(), key=lambda item: -item[1]):
+                table.note(cell, source, -distance)
+
+    def _distances(self, held: Mapping[Source, int]) -> list[tuple[Source, int]]:
+        count = self.count
+        return [
+            (source, min(_FARTHEST, count.get(source, 0) - at) if isinstance(source, str) else 1)
+            for source, at in held.items()
+        ]
+
+    def writers(self, cell: Cell) -> list[tuple[Source, int]]:
+        held = self.writes.by_cell.get(cell)
+        return self._distances(held) if held else []
+
+    def readers(self, cell: Cell) -> list[tuple[Source, int]]:
+        held = self.reads.by_cell.get(cell)
+        return self._distances(held) if held else []
+
+    def issue(self, source: Source, read: Iterable[Cell], written: Iterable[Cell]) -> None:
+        at = self.count.get(source, 0)
+        for cell in written:
+            self.writes.drop(cell)
+            self.reads.drop(cell)
+            self.writes.note(cell, source, at)
+        for cell in read:
+            self.reads.note(cell, source, at)
+        if isinstance(source, str):
+            self.count[source] = at + 1
+
+    def finish_pipe(self, pipe: str, distance: int) -> None:
+        last = self.count.get(pipe, 0) - distance
+        self.writes.finish(pipe, last)
+        self.reads.finish(pipe, last)
+
+    def finish_token(self, token: Source) -> None:
+        self.writes.finish(token, 0)
+        self.reads.finish(token, 0)
+
+    def finish_reads(self, token: int) -> None:
+        self.reads.finish(token, 0)
+
+    def frozen(self) -> Facts:
+        tables = [
+            {(cell, source): d for cell, held in table.by_cell.items() for source, d in self._distances(held)}
+            for table in (self.writes, self.reads)
+        ]
+        return Facts(*tables)
+
+
+def _merged(a: Facts, b: Facts) -> Facts:
+    tables = []
+    for one, other in ((a.writes, b.writes), (a.reads, b.reads)):
+        both = dict(one)
+        for key, distance in other.items():
+            both[key] = min(distance, both.get(key, _FARTHEST))
+        tables.append(both)
+    return Facts(*tables)

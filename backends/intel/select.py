@@ -1,0 +1,350 @@
+"""Selection: a message-level kernel becomes instructions of the vector engine on virtual registers.
+
+On entry r0 holds the workgroup's ids and the address of the arguments (Programmer's Reference Manual, "Thread Payload";
+`zebin`): no local ids, no inline data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from convgen.backends.intel.emitter import Emitter
+from convgen.backends.intel.isa import (
+    BANK_PERIOD,
+    INPUTS_AT,
+    Literal,
+    Message,
+    Null,
+    Special,
+    block_message,
+    load_arguments,
+    load_rectangle,
+    message,
+    region,
+)
+from convgen.backends.intel.scalars import Scalars
+from convgen.backends.intel.tables import GENERATIONS
+from convgen.backends.intel.vectors import Vectors, fill
+from convgen.backends.machine import Access, Function, Imm, Operand, Reg
+from convgen.backends.selection import Selector, argument_offsets, comment
+from convgen.ir import stmt as st
+from convgen.ir.bounds import Bounds, var_ranges
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import AddressOf, Const, Expr, Var
+from convgen.ir.facts import TargetFacts
+from convgen.ir.memory import Global, Plane
+from convgen.ir.mutate import postorder
+from convgen.ir.program import Kernel
+from convgen.ir.types import Type, f32
+from convgen.ir.uniform import Uniformity, varying
+
+_ARGUMENTS_MASK = 0xFFFFFFC0  #: of r0.0: where the arguments are
+_ARGUMENTS_GRANULE = 32  #: bytes: the driver rounds them up to
+_THREAD_MASK = 0xFF  #: of r0.2: the thread's number in its workgroup
+_COUNT_MASK = 0xFF000000  #: of r0.2: how many threads a barrier of the workgroup waits for
+_GROUP_IDS = (1, 6, 7)  #: dwords of r0
+_FLAG_BITS = 16
+_KEEP_DENORMALS = 0x4C0  #: of cr0.0: bits for f64, f32 and f16
+
+
+def select(kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int] | None = None) -> Function:
+    """The kernel as a machine function; raises Unsupported for what the instruction tables cannot express."""
+    return _Selector(kernel, facts, lines or {}).run()
+
+
+class _Selector(Selector):
+    out: Emitter
+    scalars: Scalars
+    vectors: Vectors
+
+    def __init__(self, kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int]) -> None:
+        super().__init__(kernel, lines)
+        self.out = Emitter(kernel.name, GENERATIONS[facts.name])
+        bounds = Bounds(var_ranges(kernel), kernel.width)
+        self.scalars = Scalars(self.out, Uniformity(varying(kernel)), bounds)
+        self.vectors = Vectors(self.scalars, self.uses)
+        self.payload = self.out.new("v", 1, "payload", fixed=0)
+        self.barrier: Reg | None = None  # the header of barrier messages
+        self.entered = 0  # instructions of the entry
+        self.headers: dict[tuple[Plane, int], list[Reg]] = {}  # payloads of rectangles that no message holds
+        self.busy: list[tuple[tuple[Plane, int], Reg]] = []
+        self.lets: dict[Var, Expr] = {n.var: n.value for n in postorder(kernel.body) if isinstance(n, st.Let)}
+
+    # ------------------------------------------------------------ entry
+
+    def enter(self) -> None:
+        k, out = self.kernel, self.out
+        control = Special("cr0", "ud")
+        out.emit("or", (control,), (control, Literal(_KEEP_DENORMALS, "uw")), comment="keep denormals")
+        if out.lanes < _FLAG_BITS:  # comparisons leave the other bits, which logic on whole flags would read
+            for n in range(out.generation.flags // 2):
+                out.emit("mov", (Special(f"f{n}", "ud"),), (Literal(0, "ud"),))
+        for v, dword, count in zip(k.group_ids, _GROUP_IDS, k.grid):
+            self.scalars.env[v] = Imm(0)
+            if count > 1:
+                self.scalars.env[v] = self._payload(dword, v.name)
+        self._load_arguments()
+        self.scalars.env[k.subgroup] = Imm(0)
+        if k.subgroups > 1:
+            thread = out.new("s", 1, k.subgroup.name)
+            out.emit(
+                "and", (region(thread, "ud"),), (region(self.payload, "ud", 2, 0), Literal(_THREAD_MASK, "ud")),
+                comment=k.subgroup.name,
+            )  # fmt: skip
+            self.scalars.env[k.subgroup] = thread
+            self.barrier = self._barrier_header()
+        self.scalars.lane = self._lane()
+        self.entered = len(out.block.instructions)
+
+    def _payload(self, dword: int, name: str) -> Reg:
+        dst = self.out.new("s", 1, name)
+        self.out.emit("mov", (region(dst, "ud"),), (region(self.payload, "ud", dword, 0),), comment=name)
+        return dst
+
+    def _load_arguments(self) -> None:
+        """All arguments by blocks of a register's bytes, then each into scalar registers."""
+        out, k = self.out, self.kernel
+        placed = argument_offsets(k)
+        end = max((offset + (8 if isinstance(p, Global) else p.type.bits // 8) for offset, p in placed), default=0)
+        grf = 4 * out.lanes
+        start = out.new("v", 1, "arguments_address")
+        mask = Literal(_ARGUMENTS_MASK, "ud")
+        out.emit("and", (region(start, "ud"),), (region(self.payload, "ud", 0, 0), mask))
+        loaded = []
+        for at in range(0, end, grf):
+            address = start
+            if at:
+                address = out.new("v")
+                out.emit("add", (region(address, "ud"),), (region(start, "ud", 0, 0), Literal(at, "ud")))
+            loaded.append(out.new("v", 1, "arguments"))
+            row = load_arguments(min(out.lanes, -(-(end - at) // _ARGUMENTS_GRANULE) * _ARGUMENTS_GRANULE // 4))
+            access = Access("kernarg", "arguments", -1, False)
+            out.emit(row, (loaded[-1],), (address,), access=access, comment="arguments")
+        for offset, p in placed:
+            wide = isinstance(p, Global)
+            dst = out.new("s", 2 if wide else 1, p.name)
+            for word in range(dst.count):
+                to = region(dst.words(word, 1), "ud")
+                source = region(loaded[offset // grf], "ud", offset % grf // 4 + word, 0)
+                out.emit("mov", (to,), (source,), comment=f"argument {p.name}" if not word else "")
+            if wide:
+                self.scalars.pointers[p.name] = dst
+            else:
+                self.scalars.env[p] = dst
+
+    def _lane(self) -> Reg:
+        """The number of each lane; an immediate vector holds eight."""
+        out = self.out
+        words = out.new("v", 1, "lane_words")
+        out.emit("mov", (region(words, "uw"),), (Literal(0x76543210, "uv"),), lanes=8)
+        if out.lanes > 8:
+            upper = region(words, "uw", 8)
+            out.emit("add", (upper,), (region(words, "uw"), Literal(8, "uw")), lanes=8, partial=True)
+        dst = out.new("v", 1, "lane")
+        out.emit("mov", (region(dst, "ud"),), (region(words, "uw"),), lanes=out.lanes, comment="lane")
+        return dst
+
+    def _barrier_header(self) -> Reg:
+        """Dword 2 says twice how many threads meet (nGEN, `barrierheader`)."""
+        out = self.out
+        header = out.new("v", 1, "barrier_header")
+        fill(out, header, Literal(0, "ud"))
+        count = out.alu("and", "ud", region(self.payload, "ud", 2, 0), Literal(_COUNT_MASK, "ud"))
+        again = out.alu("shr", "ud", count, Imm(8))
+        to = region(header, "ud", 2)
+        out.emit(
+            "or", (to,), (out.source(count, "ud"), out.source(again, "ud")), partial=True, comment="barrier header"
+        )
+        return header
+
+    # ------------------------------------------------------------ control
+
+    def leave(self) -> None:
+        """End of thread: the payload is passed on from one of the last registers."""
+        last = self.out.new("v", 1, "end_of_thread", fixed=-1)
+        whole = region(self.payload, "f")
+        self.out.emit("mov", (region(last, "f"),), (whole,), lanes=self.out.lanes)
+        self.out.emit("eot", (), (last,), lanes=8, comment="end of thread")
+
+    def branch_unless(self, condition: Expr, target: str) -> None:
+        flag = self.scalars.condition(condition)
+        self.out.emit("jmpi", predicate=flag, modifiers=("unless",), target=target)
+
+    def branch_if_less(self, a: Operand, b: Operand, here: str, target: str) -> None:
+        flag = self.out.compare("lt", "d", a, b, 1)
+        self.out.emit("jmpi", predicate=flag, modifiers=("unless",), target=target)
+        self.out.start_block(here)
+
+    def next_iteration(self, counter: Reg, end: Operand, label: str, comment: str) -> None:
+        self.out.alu("add", "d", counter, Imm(1), into=counter)
+        flag = self.out.compare("lt", "d", counter, end, 1)
+        self.out.emit("jmpi", predicate=flag, target=label, comment=comment)
+
+    def jump(self, target: str) -> None:
+        self.out.emit("jump", target=target)
+
+    def _barrier(self, s: st.Barrier) -> None:
+        self._arrive(s)
+        self._wait(s)
+
+    def _arrive(self, s: st.Barrier | st.Arrive) -> None:
+        """What this thread wrote to local memory is visible before it signals."""
+        self._release_headers()
+        if self.barrier is None:
+            return
+        out = self.out
+        fenced = out.new("v")
+        out.emit("fence", (fenced,), (self.payload,), comment=s.site.stage)
+        out.emit("mov", (Null("ud"),), (region(fenced, "ud"),), lanes=8, comment="fence done")
+        out.emit("signal", (), (self.barrier,))
+
+    def _wait(self, s: st.Barrier) -> None:
+        if self.barrier is not None:
+            self.out.emit("wait")
+
+    # ------------------------------------------------------------ global memory
+
+    def _mask(self, e: Expr) -> Reg | None:
+        """The flags of the lanes that access; None for all."""
+        return None if isinstance(e, Const) and e.bits else self.scalars.mask(e)
+
+    def _flatload(self, s: st.FlatLoad) -> None:
+        out = self.out
+        address, mask = self._address(s.address), self._mask(s.mask)
+        lane_bytes = s.var.type.bits // 8
+        dst = self.into.get(s.var) or out.new("v", max(1, lane_bytes // 4), s.var.name)
+        if mask is not None:
+            fill(out, dst, Literal(0, "ud"))
+        access = Access("global", self._buffer(s.address), -1, False)
+        row = message("load", "ugm", lane_bytes)
+        out.emit(row, (dst,), (address,), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
+        self._loaded(s.var, dst)
+
+    def _planeload(self, s: st.PlaneLoad) -> None:
+        out, words = self.out, s.var.type.bits // 32
+        header = self._plane_header(s.plane, words)
+        for dword, value in ((5, s.x), (6, s.y)):
+            to = region(header, "ud", dword)
+            out.emit("mov", (to,), (out.source(self.scalars.value(value), "ud"),), partial=True)
+        dst = self.into.get(s.var) or out.new("v", words, s.var.name)
+        access = Access("global", s.plane.memory.name, -1, False)
+        out.emit(load_rectangle(), (dst,), (header,), access=access, comment=comment(s))
+        self._loaded(s.var, dst)
+
+    def _plane_header(self, plane: Plane, words: int) -> Reg:
+        """The payload of a rectangle `words` dwords wide, one row a lane, but for where it is.
+
+        It stays: a further message before the next barrier has another one, so that none waits for the last to be read.
+        """
+        free = self.headers.setdefault((plane, words), [])
+        header = free.pop() if free else self._new_header(plane, words)
+        self.busy.append(((plane, words), header))
+        return header
+
+    def _new_header(self, plane: Plane, words: int) -> Reg:
+        out, header = self.out, self.out.new("v", 1, f"{plane.memory.name}_plane")
+        pointer = self.scalars.pointers[plane.memory.name]
+        here, out.block = out.block, out.function.blocks[0]
+        behind = out.block.instructions[self.entered :]
+        del out.block.instructions[self.entered :]
+        fill(out, header, Literal(0, "ud"))
+        address: tuple[Operand, ...] = (out.source(pointer, "q"),)
+        address += (Literal(plane.base, "d"),) if plane.base else ()
+        out.emit("add" if plane.base else "mov", (region(header, "q"),), address, partial=True)
+        shape = (out.lanes - 1) << 8 | words - 1
+        for dword, value in ((2, plane.width - 1), (3, plane.height - 1), (4, plane.pitch - 1), (7, shape)):
+            out.emit("mov", (region(header, "ud", dword),), (Literal(value, "ud"),), partial=True)
+        self.entered = len(out.block.instructions)
+        out.block.instructions += behind
+        out.block = here
+        return header
+
+    def _release_headers(self) -> None:
+        for key, header in self.busy:
+            self.headers[key].append(header)
+        self.busy = []
+
+    def _flatstore(self, s: st.FlatStore) -> None:
+        self._write_global(s, "store")
+
+    def _flatadd(self, s: st.FlatAdd) -> None:
+        if s.value.type.lanes != 1 or s.value.type.elem is not f32:
+            raise Unsupported(f"given an atomic addition of {s.value.type}, wanted one f32 a message")
+        self._write_global(s, "atomic_fadd")
+
+    def _write_global(self, s: st.FlatStore, kind: str) -> None:
+        out = self.out
+        value = self._stored(s.value)
+        address, mask = self._address(s.address), self._mask(s.mask)
+        access = Access("global", self._buffer(s.address), -1, True)
+        row = message(kind, "ugm", s.value.type.bits // 8)
+        out.emit(row, (), (address, value), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
+
+    def _address(self, e: Expr) -> Reg:
+        value = self.scalars.value(e)
+        if isinstance(value, Reg) and value.bank == "v":
+            return value
+        dst = self.out.new("v", 2)
+        self.out.move(dst, value)
+        return dst
+
+    def _buffer(self, e: Expr) -> str:
+        for n in postorder(e):
+            if isinstance(n, AddressOf):
+                return str(n.buffer.name)
+            if isinstance(n, Var) and n in self.lets and (name := self._buffer(self.lets[n])):
+                return name
+        return ""
+
+    def _stored(self, e: Expr) -> Reg:
+        """The value of a store in vector registers."""
+        if isinstance(e.type, Type) and e.type.is_int and e.type.bits == 32:
+            return self.vectors.vector_register(self.scalars.value(e))
+        return self.vectors.tuple_of(self.vectors.value(e))
+
+    # ------------------------------------------------------------ shared memory
+
+    def _place(self, s: st.SharedRead | st.SharedWrite, *, block: bool) -> Reg:
+        """The byte of local memory for each lane, or for the block."""
+        out = self.out
+        at, address = self.kernel.shared_base(s.tile) + s.imm, self.scalars.value(s.address)
+        if not block:
+            return self.vectors.vector_register(out.alu("add", "ud", address, Imm(at)) if at else address)
+        dst = out.new("v")
+        to = region(dst, "ud")
+        if isinstance(address, Imm):
+            out.emit("mov", (to,), (Literal(address.value + at, "ud"),))
+        elif at:
+            out.emit("add", (to,), (out.source(address, "ud"), Literal(at, "ud")))
+        else:
+            out.emit("mov", (to,), (out.source(address, "ud"),))
+        return dst
+
+    def _sharedread(self, s: st.SharedRead, *, block: bool = False) -> None:
+        lane_bytes = s.var.type.bits // 8
+        address = self._place(s, block=block)
+        words = max(1, lane_bytes // 4)
+        residue = INPUTS_AT if words >= BANK_PERIOD else None
+        dst = self.into.get(s.var) or self.out.new("v", words, s.var.name, residue=residue)
+        access = Access("shared", s.tile.name, s.site.slot, False, s.site.private)
+        row = self._row("load", lane_bytes, block)
+        self.out.emit(row, (dst,), (address,), lanes=self._lanes(block), access=access, comment=comment(s))
+        self._loaded(s.var, dst)
+
+    def _sharedwrite(self, s: st.SharedWrite, *, block: bool = False) -> None:
+        value, address = self._stored(s.value), self._place(s, block=block)
+        access = Access("shared", s.tile.name, s.site.slot, True, s.site.private)
+        row = self._row("store", s.value.type.bits // 8, block)
+        self.out.emit(row, (), (address, value), lanes=self._lanes(block), access=access, comment=comment(s))
+
+    def _blockread(self, s: st.BlockRead) -> None:
+        self._sharedread(s, block=True)
+
+    def _blockwrite(self, s: st.BlockWrite) -> None:
+        self._sharedwrite(s, block=True)
+
+    def _row(self, kind: str, lane_bytes: int, block: bool) -> Message:
+        return block_message(kind, lane_bytes * self.out.lanes) if block else message(kind, "slm", lane_bytes)
+
+    def _lanes(self, block: bool) -> int:
+        return 1 if block else self.out.lanes

@@ -1,0 +1,145 @@
+"""What differs between the Xe generations, as rows: matrix instructions, register files, arithmetic, memory.
+
+Sources: Intel Graphics Compiler, documentation/visa/instructions/DPAS.md and visa/HWCapsOpen.inc; oneDNN,
+src/gpu/intel/jit (nGEN); Programmer's Reference Manuals of Alchemist and Ponte Vecchio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from convgen.ir.facts import Core, SharedPhases, TargetFacts
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.mma import MmaAtom
+from convgen.ir.types import Type, bf16, f16, f32
+
+DPAS_ROWS = 8  #: rows of the result: the repeat count that convgen uses
+_DEPTH = 8  #: systolic depth: dwords of K
+
+
+@attrs.frozen
+class Generation:
+    """One generation of the vector engine; `lanes` dwords make a general register."""
+
+    lanes: int
+    long_alu: bool  #: 64-bit integer additions in one instruction
+    low_product: str  #: what completes a 32 x 32-bit product to its lower half
+    carry_option: tuple[str, ...]  #: what an instruction says to write the accumulator besides its result
+    flags: int  #: 16-bit flag registers
+    distance_pipes: frozenset[str]  #: pipes whose distance a send may wait for beside setting its token
+    waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
+    dpas_passes: int  #: slots of four clocks of one 8x8
+    planes: bool  #: two-dimensional block messages
+    pairs: bool  #: two threads in lockstep share source 2 of a matrix instruction
+    tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
+
+
+_TOKENS = {128: 16, 256: 16}
+_MORE_TOKENS = {128: 16, 256: 32}
+
+GENERATIONS: dict[str, Generation] = {
+    "xehpg": Generation(8, False, "mach", ("AccWrEn",), 4, frozenset("A"), False, 4, False, True, _TOKENS),
+    "xehpc": Generation(16, True, "macl", (), 8, frozenset("AFI"), True, 2, True, False, _MORE_TOKENS),
+    "xe2": Generation(16, True, "macl", (), 8, frozenset("AFI"), False, 2, True, False, _MORE_TOKENS),
+}
+
+
+def _dpas_atom(lanes: int, ab: Type, passes: int) -> MmaAtom:
+    """An 8x8 of operands of `ab`: columns N of the matrix lie across the lanes and are the atom's rows i.
+
+    Source 1 (a): GRF d holds in lane i the elements of dword d of K. Source 2 (b): row j is eight dwords of K side by
+    side, rows follow one another across lanes and GRFs. Result: row j is one GRF (IGC, DPAS.md).
+    """
+    each = 4 // ab.bytes
+    per_grf = lanes // _DEPTH
+    a = Fragment(("i", "k"), (Digit("i", lanes, Space.LANE, 1), Digit("k", _DEPTH * each, Space.REGISTER, 1)))
+    b = Fragment(
+        ("j", "k"),
+        (
+            Digit("j", per_grf, Space.LANE, _DEPTH),
+            Digit("j", DPAS_ROWS // per_grf, Space.REGISTER, each),
+            Digit("k", each, Space.REGISTER, 1),
+            Digit("k", _DEPTH, Space.LANE, 1),
+        ),
+    )
+    d = Fragment(("i", "j"), (Digit("i", lanes, Space.LANE, 1), Digit("j", DPAS_ROWS, Space.REGISTER, 1)))
+    name = f"dpas.8x{DPAS_ROWS}.{ab.name}"
+    return MmaAtom(name, lanes, DPAS_ROWS, _DEPTH * each, ab, f32, a, b, d, passes)
+
+
+def _dpasw_atom(lanes: int, ab: Type, passes: int) -> MmaAtom:
+    """What two neighbouring threads compute together: each has columns N of its own and half of the rows of source 2.
+
+    The first registers of source 2 come from the even thread, the others from the odd one (IGC, DPASW.md).
+    """
+    alone, half = _dpas_atom(lanes, ab, passes), DPAS_ROWS // 2
+    pair = Digit("i", 2, Space.SUBGROUP, 1)
+    a = Fragment(("i", "k"), (*alone.a.digits, pair))
+    each = 4 // ab.bytes
+    rows = (Digit("j", half, Space.REGISTER, each), Digit("j", 2, Space.SUBGROUP, 1))
+    b = Fragment(("j", "k"), (*rows, *(d for d in alone.b.digits if d.dim == "k")))
+    d = Fragment(("i", "j"), (*alone.d.digits, pair))
+    name = f"dpasw.8x{DPAS_ROWS}.{ab.name}"
+    return MmaAtom(name, 2 * lanes, DPAS_ROWS, alone.k, ab, f32, a, b, d, passes)
+
+
+def _mad_atom(lanes: int) -> MmaAtom:
+    """A product of two vectors on the vector engine: `lanes` multiply-adds, each of one element of b with all of a."""
+    a, b = (Fragment((row, "k"), (Digit(row, lanes, Space.LANE, 1),)) for row in "ij")
+    d = Fragment(("i", "j"), (Digit("i", lanes, Space.LANE, 1), Digit("j", lanes, Space.REGISTER, 1)))
+    return MmaAtom("mad.f32", lanes, lanes, 1, f32, f32, a, b, d, lanes // 4)
+
+
+def _atoms(g: Generation) -> Iterator[MmaAtom]:
+    for ab in (f16, bf16):
+        yield _dpas_atom(g.lanes, ab, g.dpas_passes)
+        if g.pairs:
+            yield _dpasw_atom(g.lanes, ab, g.dpas_passes)
+    yield _mad_atom(g.lanes)
+
+
+def _one_lane_a_dword(lanes: int) -> SharedPhases:
+    """Local memory serves a dword of every lane at a time, over as many banks (assumed; no manual says)."""
+    return SharedPhases(lanes, (tuple(range(lanes)),))
+
+
+#: Powers of two up to 64 threads a workgroup, neither side much longer than the other.
+_GRIDS = tuple((m, n) for m in (16, 8, 4, 2, 1) for n in (16, 8, 4, 2, 1) if m * n <= 64)
+
+
+def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> TargetFacts:
+    g = GENERATIONS[name]
+    phases = _one_lane_a_dword(g.lanes)
+    return TargetFacts(
+        name=name,
+        subgroup_size=g.lanes,
+        max_subgroups=subgroups,
+        shared_bytes=slm,
+        registers=256,
+        accumulators=0,
+        compute_units=units,
+        global_widths=(32, 16, 12, 8, 4, 2, 1),
+        shared_widths=(32, 16, 8, 4, 2, 1),
+        global_imm_max=0,
+        shared_imm_max=0,
+        surface_max=0x7FFFFFFE,
+        shared_read=phases,
+        shared_write=phases,
+        fused=frozenset(),
+        atoms=tuple(_atoms(g)),
+        core=Core(engines, 1024, 128, 128, 64, _GRIDS, (1, 2, 4), (2, 16), 1),
+        flat=True,
+        planes=g.planes,
+        split_barriers=True,
+        block_bytes=512,
+        chunk_bytes=32,
+    )
+
+
+FACTS: dict[str, TargetFacts] = {
+    "xehpg": _facts("xehpg", 32, 16, 65536, 64),
+    "xehpc": _facts("xehpc", 128, 8, 131072, 32),
+    "xe2": _facts("xe2", 20, 8, 131072, 32),
+}

@@ -1,0 +1,144 @@
+"""The Xe targets as `backends.target.Target` objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import product
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from convgen.backends.allocate import Allocation, Bank, allocate, live_ranges
+from convgen.backends.intel import printer
+from convgen.backends.intel.assemble import assemble
+from convgen.backends.intel.devices import DEVICES
+from convgen.backends.intel.fences import drop_fences
+from convgen.backends.intel.isa import BANK_PERIOD
+from convgen.backends.intel.physical import Physical
+from convgen.backends.intel.scoreboard import Scoreboard
+from convgen.backends.intel.select import select
+from convgen.backends.intel.tables import FACTS, GENERATIONS
+from convgen.backends.intel.zebin import Argument, KernelInfo, directives, target_directive
+from convgen.backends.machine import Function, Unit
+from convgen.backends.maps import maps
+from convgen.backends.selection import argument_offsets
+from convgen.backends.simulation import LaunchRequest, SimReport
+from convgen.backends.target import Emitted, Progress
+from convgen.ir.error import DoesNotFit
+from convgen.ir.memory import Global
+from convgen.ir.program import Kernel
+from convgen.ir.text import listing
+
+_GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
+_SCALAR_REGISTERS = 12  #: the most GRFs that hold scalars
+
+
+class XeTarget:
+    """One generation."""
+
+    text_suffix = ".asm"
+    object_suffix = ".zebin"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.facts = FACTS[name]
+        self.generation = GENERATIONS[name]
+        self.assembler = DEVICES[name].assembler
+
+    def emit(self, kernel: Kernel, header: Sequence[str] = (), *, debug: int = 0) -> Emitted:
+        """A message-level kernel as text; DoesNotFit if registers do not suffice."""
+        stages: dict[str, float] = {}
+
+        def timed(stage: str, run: Callable[[], Any]) -> Any:
+            start = perf_counter()
+            result = run()
+            stages[stage] = stages.get(stage, 0.0) + perf_counter() - start
+            return result
+
+        shown = listing(kernel) if debug else []
+        lines = {line.stmt: n for n, line in enumerate(shown, 1) if line.stmt is not None}
+        function = timed("select", lambda: select(kernel, self.facts, lines))
+        timed("fences", lambda: drop_fences(function))
+        grf, physical, used = timed("allocate", lambda: self._allocate(function))
+        tokens = self.generation.tokens[grf]
+        timed("scoreboard", lambda: Scoreboard(function, physical, self.generation, tokens).run())
+        info = _info(kernel, function, grf)
+        notes = [*header, *maps(kernel, physical.allocation, {"v": "r"})]
+        body = printer.function_text(function, physical, self.generation, f"{kernel.name}.ir" if debug else "")
+        text = timed("print", lambda: printer.kernel_text(notes, directives(info), body))
+        arguments = tuple((a.name, a.offset, a.size) for a in info.arguments)
+        return Emitted(
+            kernel.name,
+            text,
+            {"grf": used, "grf_count": grf},
+            kernel.shared_bytes,
+            arguments,
+            max((offset + size for _, offset, size in arguments), default=0),
+            stages,
+            "\n".join(line.text for line in shown) + "\n" if debug else None,
+        )
+
+    def _allocate(self, function: Function) -> tuple[int, Physical, int]:
+        """The smaller register file that holds a kernel, where everything is, and how many registers that takes.
+
+        Better the larger file than overwriting at once what sends still read; better that than not to fit.
+        """
+        g = self.generation
+        live, held = live_ranges(function), live_ranges(function, held=True)
+        small = allocate(function, {"s": Bank(_SCALAR_REGISTERS * g.lanes, {1: 1, 2: 2}), "f": Bank(g.flags, {})}, live)
+        tuples_at = 1 + -(-small.used["s"] // g.lanes)
+        large = None
+        for grf, (ranges, period) in product(_GRF_COUNTS, ((held, BANK_PERIOD), (live, BANK_PERIOD), (live, 0))):
+            try:
+                large = allocate(function, {"v": Bank(grf, {1: 1}, tuples_at, period)}, ranges)
+                break
+            except DoesNotFit as error:
+                refused = error
+        if large is None:
+            raise refused
+        allocation = Allocation({**small.base, **large.base}, {**small.used, **large.used})
+        used = max((base + v.size for v, base in large.base.items() if v.fixed is None), default=tuples_at)
+        return grf, Physical(allocation, g.lanes, 1), used
+
+    def module(self, kernels: Sequence[Emitted]) -> str:
+        """The assembly file of kernels that `emit` made."""
+        return "\n".join([target_directive(self.name), *(k.text for k in kernels)])
+
+    def assemble(self, text: str) -> bytes | None:
+        """The zebin; None without an assembler that knows the platform."""
+        return assemble(text)
+
+    def simulate(
+        self,
+        code_object: bytes,
+        launches: Sequence[LaunchRequest],
+        buffers: Mapping[str, np.ndarray[Any, np.dtype[np.uint8]]],
+        *,
+        progress: Progress | None = None,
+    ) -> SimReport:
+        """Run on the strict simulator."""
+        from convgen.backends.intel.sim import simulate
+
+        return simulate(code_object, launches, buffers, progress=progress)
+
+
+def _info(kernel: Kernel, function: Function, grf: int) -> KernelInfo:
+    placed = []
+    for offset, p in argument_offsets(kernel):
+        buffer = isinstance(p, Global)
+        placed.append(Argument(p.name, offset, 8 if buffer else p.type.bits // 8, "buffer" if buffer else "scalar"))
+    return KernelInfo(
+        name=kernel.name,
+        simd_size=kernel.width,
+        grf_count=grf,
+        slm_bytes=kernel.shared_bytes,
+        barrier_count=int(any(i.barrier for i in function.instructions())),
+        workgroup=(kernel.subgroups * kernel.width, 1, 1),
+        has_dpas=any(i.op.unit is Unit.MATRIX for i in function.instructions()),
+        arguments=tuple(placed),
+    )
+
+
+TARGETS: dict[str, Callable[[], XeTarget]] = {name: partial(XeTarget, name) for name in FACTS}

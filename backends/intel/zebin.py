@@ -1,0 +1,305 @@
+"""The zebin: what Level Zero and OpenCL load on Intel GPUs, an ELF file with kernels, their description and notes.
+
+Format: the Intel graphics compiler's documentation/zebin (zebin.md, ze_info.md), version 1.20, and what the compute
+runtime's zebin_decoder.cpp accepts. Our kernels take no local ids and no inline data: the driver then enters at the
+first instruction, every argument is in memory at the address in r0.0, and a thread's number in its workgroup is
+r0.2 & 0xff. DG2 is no exception: inline data goes only to kernels that declare `inline_data_payload_size`.
+
+The text form of the same facts are comment lines, so that an assembly file stands alone:
+
+    //.target xehpc
+    //.kernel axpy
+    //.simd_size 16
+    //.grf_count 128
+    //.slm_bytes 0
+    //.barrier_count 0
+    //.workgroup 32 1 1
+    //.has_dpas no
+    //.argument buffer x at 0 size 8
+    //.argument scalar a at 8 size 4
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import attrs
+from elftools.construct import Container
+from elftools.elf.structs import ELFStructs
+
+from convgen.backends.intel.devices import DEVICES, Device
+from convgen.ir.error import AssemblerError
+
+_VERSION = "1.20"
+_POINTER_BYTES = 8
+_SIZES = (1, 2, 4, 8)
+_ABI_VERSION = 1
+_MACHINE = 205  # EM_INTELGT
+_ZE_INFO = 0xFF000011  # section type SHT_ZEBIN_ZEINFO
+_ALLOCATED_CODE = 0x6  # section flags SHF_ALLOC | SHF_EXECINSTR
+_CODE_ALIGNMENT = 64
+_PREFETCH_BYTES = 128  # instructions are fetched ahead of the last one: zeros must follow it
+_NOTE_OWNER = b"IntelGT\0"
+_FAMILY_NOTE, _CORE_NOTE, _VERSION_NOTE = 1, 2, 4
+
+_Section = tuple[str, str | int, int, int, bytes]  # name, type, flags, alignment, content
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_DIRECTIVE = re.compile(r"//\.(\w+)\s*(.*?)\s*")
+_ARGUMENT = re.compile(r"(buffer|scalar) ([A-Za-z_]\w*) +at (\d+) +size (\d+)")
+
+
+def _named(_: object, attribute: attrs.Attribute[str], name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{attribute.name} {name!r} is no identifier")
+
+
+@attrs.frozen
+class Argument:
+    """A kernel argument in the cross-thread data, at its natural alignment (the driver would take any)."""
+
+    name: str = attrs.field(validator=_named)
+    offset: int  #: bytes from the start of the cross-thread data
+    size: int = attrs.field(validator=attrs.validators.in_(_SIZES))  #: bytes
+    kind: str = attrs.field(validator=attrs.validators.in_(("buffer", "scalar")))  #: a global address, or a value
+
+    def __attrs_post_init__(self) -> None:
+        if self.offset < 0 or self.offset % self.size:
+            raise ValueError(f"argument {self.name} of {self.size} bytes cannot stand at {self.offset}")
+        if self.kind == "buffer" and self.size != _POINTER_BYTES:
+            raise ValueError(f"buffer {self.name} has {self.size} bytes, not {_POINTER_BYTES}")
+
+
+@attrs.frozen
+class KernelInfo:
+    """What the driver must know to launch a kernel. Raises ValueError where the parts do not go together."""
+
+    name: str = attrs.field(validator=_named)
+    simd_size: int = attrs.field(validator=attrs.validators.in_((8, 16, 32)))  #: work-items of a thread
+    grf_count: int = attrs.field(validator=attrs.validators.in_((128, 256)))  #: registers of a thread
+    slm_bytes: int  #: local memory of a workgroup
+    barrier_count: int
+    workgroup: tuple[int, int, int]  #: work-items in x, y, z; all threads are full
+    has_dpas: bool  #: whether the matrix engine is used
+    arguments: tuple[Argument, ...]  #: in the order of the host's indices; they do not overlap
+
+    def __attrs_post_init__(self) -> None:
+        if min(self.workgroup) < 1 or prod(self.workgroup) % self.simd_size:
+            raise ValueError(f"workgroup {self.workgroup} does not fill threads of {self.simd_size}")
+        placed = sorted(self.arguments, key=lambda a: a.offset)
+        for one, other in pairwise(placed):
+            if one.offset + one.size > other.offset:
+                raise ValueError(f"arguments {one.name} and {other.name} overlap")
+
+
+def _triple(text: str) -> tuple[int, int, int]:
+    x, y, z = map(int, text.split())
+    return x, y, z
+
+
+#: Attribute of KernelInfo and directive of that name -> its text, and the value of a text.
+_FIELDS: dict[str, tuple[Callable[[Any], str], Callable[[str], object]]] = {
+    "simd_size": (str, int),
+    "grf_count": (str, int),
+    "slm_bytes": (str, int),
+    "barrier_count": (str, int),
+    "workgroup": (lambda sizes: " ".join(map(str, sizes)), _triple),
+    "has_dpas": (lambda flag: "yes" if flag else "no", lambda text: {"yes": True, "no": False}[text]),
+}
+
+
+def directives(info: KernelInfo) -> list[str]:
+    """The lines that stand above a kernel's instructions."""
+    lines = [f"//.kernel {info.name}"]
+    lines += [f"//.{key} {text(getattr(info, key))}" for key, (text, _) in _FIELDS.items()]
+    width = max((len(a.name) for a in info.arguments), default=0)
+    return lines + [f"//.argument {a.kind} {a.name:<{width}} at {a.offset} size {a.size}" for a in info.arguments]
+
+
+def target_directive(target: str) -> str:
+    """The first line of an assembly file."""
+    return f"//.target {target}"
+
+
+def parse(text: str) -> tuple[str, list[tuple[KernelInfo, str]]]:
+    """The target of an assembly file, and its kernels, each with its lines.
+
+    Empty lines stand before a kernel's own, so that each keeps its number. Raises AssemblerError.
+    """
+    lines = text.splitlines()
+    found = [(n, m[1], m[2]) for n, line in enumerate(lines, 1) if (m := _DIRECTIVE.fullmatch(line.strip()))]
+    if not found or found[0][1] != "target":
+        raise AssemblerError("no //.target before the first kernel")
+    _, _, target = found.pop(0)
+    if target not in DEVICES:
+        raise AssemblerError(f"//.target of {target}, wanted one of {', '.join(DEVICES)}")
+    starts = [place for place, (_, key, _) in enumerate(found) if key == "kernel"]
+    if found and starts[:1] != [0]:
+        raise AssemblerError(f"line {found[0][0]}: //.{found[0][1]} before the first //.kernel")
+    kernels: dict[str, tuple[KernelInfo, str]] = {}
+    for start, end in pairwise([*starts, len(found)]):
+        first = found[start][0] - 1
+        last = found[end][0] - 1 if end < len(found) else len(lines)
+        info = _info(found[start:end])
+        if info.name in kernels:
+            raise AssemblerError(f"line {first + 1}: kernel {info.name} twice")
+        kernels[info.name] = info, "\n" * first + "\n".join([*lines[first:last], ""])
+    return target, list(kernels.values())
+
+
+def _info(found: Sequence[tuple[int, str, str]]) -> KernelInfo:
+    """A kernel from its directives as (line, key, value), `kernel` first."""
+    first, _, name = found[0]
+    fields: dict[str, Any] = {"name": name}
+    arguments = []
+    for line, key, value in found[1:]:
+        try:
+            if key == "argument":
+                arguments.append(_argument(value))
+            elif key in fields or key not in _FIELDS:
+                raise ValueError("unknown or twice")
+            else:
+                fields[key] = _FIELDS[key][1](value)
+        except (ValueError, KeyError) as error:
+            raise AssemblerError(f"line {line}: //.{key} {value}: {error}") from None
+    missing = [key for key in _FIELDS if key not in fields]
+    if missing:
+        raise AssemblerError(f"line {first}: kernel {name} has no //.{missing[0]}")
+    try:
+        return KernelInfo(**fields, arguments=tuple(arguments))
+    except ValueError as error:
+        raise AssemblerError(f"line {first}: {error}") from None
+
+
+def _argument(text: str) -> Argument:
+    found = _ARGUMENT.fullmatch(text)
+    if found is None:
+        raise ValueError("wanted buffer|scalar NAME at OFFSET size BYTES")
+    kind, name, offset, size = found.groups()
+    return Argument(name, int(offset), int(size), kind)
+
+
+def build(device: Device, kernels: Sequence[tuple[KernelInfo, bytes]]) -> bytes:
+    """The zebin of kernels with their instructions. The same input gives the same bytes."""
+    sections: list[_Section] = [
+        (f".text.{info.name}", "SHT_PROGBITS", _ALLOCATED_CODE, _CODE_ALIGNMENT, _padded(code))
+        for info, code in kernels
+    ]
+    sections.append((".ze_info", _ZE_INFO, 0, 1, _ze_info([info for info, _ in kernels]).encode()))
+    sections.append((".note.intelgt.compat", "SHT_NOTE", 0, 4, b"".join(_notes(device))))
+    return _elf(sections)
+
+
+def _padded(code: bytes) -> bytes:
+    size = -(-(len(code) + _PREFETCH_BYTES) // _CODE_ALIGNMENT) * _CODE_ALIGNMENT
+    return code.ljust(size, b"\0")
+
+
+def _ze_info(kernels: Sequence[KernelInfo]) -> str:
+    """The YAML that describes the kernels. The driver's reader knows no inline mappings."""
+    lines = ["---", f"version: '{_VERSION}'", "kernels:"]
+    for info in kernels:
+        lines += [f"  - name: {info.name}", "    execution_env:"]
+        lines += [f"      {key}: {value}" for key, value in _environment(info).items()]
+        if info.arguments:
+            lines.append("    payload_arguments:")
+        for index, a in enumerate(info.arguments):
+            first, *rest = (f"{key}: {value}" for key, value in _payload(index, a).items())
+            lines += [f"      - {first}", *(f"        {line}" for line in rest)]
+    return "\n".join([*lines, "...", ""])
+
+
+def _environment(info: KernelInfo) -> Mapping[str, object]:
+    """The execution environment; flags that are off are left out, as the graphics compiler does."""
+    flags = {
+        # The compiler sets it for every kernel with a barrier.
+        "disable_mid_thread_preemption": info.barrier_count > 0,
+        "has_4gb_buffers": True,  # all addresses have 64 bits
+        "has_dpas": info.has_dpas,
+    }
+    return {
+        "barrier_count": info.barrier_count,
+        **{key: "true" for key, on in flags.items() if on},
+        "grf_count": info.grf_count,
+        "required_sub_group_size": info.simd_size,
+        "required_work_group_size": list(info.workgroup),
+        "simd_size": info.simd_size,
+        "slm_size": info.slm_bytes,
+    }
+
+
+def _payload(index: int, a: Argument) -> Mapping[str, object]:
+    kind = "arg_bypointer" if a.kind == "buffer" else "arg_byvalue"
+    fields: dict[str, object] = {"arg_type": kind, "offset": a.offset, "size": a.size, "arg_index": index}
+    if a.kind == "buffer":
+        fields |= {"addrmode": "stateless", "addrspace": "global", "access_type": "readwrite"}
+    return fields
+
+
+def _structs() -> Any:
+    structs = ELFStructs(little_endian=True, elfclass=64)
+    structs.create_basic_structs()
+    structs.create_advanced_structs("ET_REL")
+    return structs
+
+
+def _notes(device: Device) -> Iterator[bytes]:
+    """What the driver compares with the device before it loads."""
+    if device.product_family is not None:
+        yield _note(_FAMILY_NOTE, device.product_family.to_bytes(4, "little"))
+    yield _note(_CORE_NOTE, device.gfx_core.to_bytes(4, "little"))
+    yield _note(_VERSION_NOTE, _VERSION.encode() + b"\0")
+
+
+def _note(kind: int, content: bytes) -> bytes:
+    head: bytes = _structs().Elf_Nhdr.build(
+        Container(n_namesz=len(_NOTE_OWNER), n_descsz=len(content), n_type=kind),
+    )
+    return head + _NOTE_OWNER + content + bytes(-len(content) % 4)
+
+
+def _elf(sections: Sequence[_Section]) -> bytes:
+    """An object file of sections."""
+    structs = _structs()
+    names = b"\0".join([b"", *(name.encode() for name, *_ in sections), b".strtab", b""])
+    every: list[_Section] = [("", "SHT_NULL", 0, 0, b""), *sections, (".strtab", "SHT_STRTAB", 0, 1, names)]
+    header_bytes, entry_bytes = structs.Elf_Ehdr.sizeof(), structs.Elf_Shdr.sizeof()
+    content = bytearray(header_bytes)
+    headers = []
+    name_at = 0
+    for name, kind, flags, alignment, data in every:
+        content += bytes(-len(content) % max(1, alignment))
+        header = dict.fromkeys(("sh_addr", "sh_link", "sh_info", "sh_entsize"), 0)
+        header |= {"sh_name": name_at, "sh_flags": flags, "sh_addralign": alignment, "sh_size": len(data)}
+        header["sh_offset"] = len(content) if data else 0
+        headers.append(structs.Elf_Shdr.build(Container(sh_type=kind, **header)))
+        content += data
+        name_at += len(name) + 1
+    content += bytes(-len(content) % _POINTER_BYTES)
+    ident = {
+        "EI_MAG": b"\x7fELF",
+        "EI_CLASS": "ELFCLASS64",
+        "EI_DATA": "ELFDATA2LSB",
+        "EI_VERSION": "EV_CURRENT",
+        "EI_OSABI": "ELFOSABI_SYSV",
+        "EI_ABIVERSION": _ABI_VERSION,
+    }
+    content[:header_bytes] = structs.Elf_Ehdr.build(
+        Container(
+            e_ident=Container(**ident),
+            e_type="ET_REL",
+            e_machine=_MACHINE,
+            e_version="EV_CURRENT",
+            e_shoff=len(content),
+            e_ehsize=header_bytes,
+            e_shentsize=entry_bytes,
+            e_shnum=len(every),
+            e_shstrndx=len(every) - 1,
+            **dict.fromkeys(("e_entry", "e_phoff", "e_flags", "e_phentsize", "e_phnum"), 0),
+        )
+    )
+    return bytes(content) + b"".join(headers)

@@ -1,0 +1,304 @@
+"""Selection, as far as all targets share it: statements in order, loops with what they carry, branches.
+
+A family subclasses `Selector` with its entry, its memory operations and its few control instructions. Values are shared
+only through variables; nothing is remembered between statements.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from convgen.backends.machine import Function, Instruction, Operand, Reg
+from convgen.ir import stmt as st
+from convgen.ir.error import VerifyError
+from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Splat, Surface, Var
+from convgen.ir.memory import Global
+from convgen.ir.mutate import free_vars, postorder
+from convgen.ir.program import Kernel
+from convgen.ir.types import Type, VectorType
+from convgen.passes.place_lets import ANONYMOUS
+
+Parts = tuple[Reg, ...]  #: a vector value: register views in element order, low bits first
+
+
+class Selector(ABC):
+    """The walk over a kernel's statements."""
+
+    out: Any  #: the family's emitter: `new`, `copy`, `move`, `retarget`, `start_block`, `finish`
+    scalars: Any  #: its evaluator of one value a lane: `env`, `value`, `uniform`, `bounds`
+    vectors: Any  #: its evaluator of vectors: `env`, `owned`, `value`, `filled`, `accumulators`
+
+    def __init__(self, kernel: Kernel, lines: Mapping[st.Stmt, int]) -> None:
+        """`lines` says where each statement stands in the kernel's listing, for debug information."""
+        self.kernel, self.lines = kernel, lines
+        self.uses = use_counts(kernel)
+        self.surface_of: dict[Var, Surface] = {}
+        self.into: dict[Var, Reg] = {}  # loads that write straight into a loop's carried registers
+        self.labels = 0
+        self.exits: list[tuple[Sequence[Var], str]] = []  # carried variables and end label of the loops around
+
+    def run(self) -> Function:
+        """The whole kernel."""
+        self.enter()
+        self._stmt(self.kernel.body)
+        self.leave()
+        finished: Function = self.out.finish()
+        return finished
+
+    # ------------------------------------------------------------ what a family adds
+
+    @abstractmethod
+    def enter(self) -> None:
+        """Bind group ids, subgroup, lane and arguments to registers."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """End the program."""
+
+    @abstractmethod
+    def branch_unless(self, condition: Expr, target: str) -> None:
+        """Branch to `target` where a uniform bool does not hold."""
+
+    @abstractmethod
+    def branch_if_less(self, a: Operand, b: Operand, here: str, target: str) -> None:
+        """Go on in a new block `here` if a < b, signed, else to `target`."""
+
+    @abstractmethod
+    def next_iteration(self, counter: Reg, end: Operand, label: str, comment: str) -> None:
+        """Count up, and branch back to `label` while the counter is less than `end`."""
+
+    @abstractmethod
+    def jump(self, target: str) -> None:
+        """Branch always."""
+
+    # ------------------------------------------------------------ statements
+
+    def _stmt(self, s: st.Stmt) -> None:
+        self.out.line = self.lines.get(s, self.out.line)
+        handler = getattr(self, "_" + type(s).__name__.lower(), None)
+        if handler is None:
+            raise VerifyError(f"selection: {type(s).__name__} is not a message-level statement")
+        handler(s)
+
+    def _block(self, s: st.Block) -> None:
+        for x in s.stmts:
+            self._stmt(x)
+
+    def _let(self, s: st.Let) -> None:
+        before = len(self.out.block.instructions)
+        if isinstance(s.value, Surface):
+            self.vectors.env[s.var] = (self._surface(s.value),)
+            self.surface_of[s.var] = s.value
+        elif isinstance(s.var.type, VectorType):
+            self.vectors.env[s.var] = self.vectors.value(s.value)
+            source = s.value if isinstance(s.value, Var) else None
+            self.vectors.owned[s.var] = isinstance(s.value, Mma) or (
+                source is not None and self.vectors.owned.get(source, False) and self.uses.get(source, 0) == 1
+            )
+        else:
+            self.scalars.env[s.var] = self.scalars.value(s.value)
+        made: list[Instruction] = self.out.block.instructions[before:]
+        if made and not made[-1].comment and s.var.name != ANONYMOUS and not isinstance(s.value, Mma):
+            made[-1].comment = s.var.name
+
+    def _surface(self, e: Surface) -> Reg:
+        raise VerifyError(f"selection: {e} on a target without surfaces")
+
+    def _loaded(self, v: Var, dst: Reg) -> None:
+        """Bind what was loaded, also for 32-bit arithmetic where it is one element of a lane."""
+        self.vectors.env[v] = (dst,)
+        self.vectors.owned[v] = True
+        if isinstance(v.type, Type):
+            self.scalars.env[v] = dst
+
+    # ------------------------------------------------------------ loops
+
+    def _for(self, s: st.For) -> None:
+        out = self.out
+        for c, init in zip(s.carried, s.inits):
+            self._carry_in(c, init, s.body)
+        begin, end = self.scalars.value(s.begin), self.scalars.value(s.end)
+        self.labels += 1
+        label = f"{s.label}_{self.labels}" if self.labels > 1 else s.label
+        if self.scalars.bounds(s.begin)[1] >= self.scalars.bounds(s.end)[0]:  # perhaps no iteration at all
+            self.branch_if_less(begin, end, f"{label}_enter", f"{label}_end")
+        counter = out.new("s", 1, s.var.name)
+        out.move(counter, begin, comment=f"{s.var.name} = {s.begin}")
+        self.scalars.env[s.var] = counter
+        self._write_into_carried(s)
+        out.start_block(label, f"for {s.var.name} in [{s.begin}, {s.end})")
+        self.exits.append((s.carried, f"{label}_end"))
+        self._stmt(s.body)
+        self.exits.pop()
+        self._carry(s.carried, s.yields)
+        self.next_iteration(counter, end, label, f"next {s.var.name}")
+        out.start_block(f"{label}_end")
+        for c, r in zip(s.carried, s.results):
+            if isinstance(c.type, VectorType):
+                self.vectors.env[r], self.vectors.owned[r] = self.vectors.env[c], True
+            else:
+                self.scalars.env[r] = self.scalars.env[c]
+
+    def _exitif(self, s: st.ExitIf) -> None:
+        """Leave the innermost loop: its carried registers, which its results share, take the values."""
+        carried, end = self.exits[-1]
+        self.labels += 1
+        stay = f"stay_{self.labels}"
+        self.branch_unless(s.cond, stay)
+        self.out.start_block(f"leave_{self.labels}")
+        self._carry(carried, s.values)
+        self.jump(end)
+        self.out.start_block(stay)
+
+    def _if(self, s: st.If) -> None:
+        self.labels += 1
+        other, end = f"else_{self.labels}", f"endif_{self.labels}"
+        self.branch_unless(s.cond, other)
+        self.out.start_block(f"then_{self.labels}")
+        self._stmt(s.then)
+        self.jump(end)
+        self.out.start_block(other)
+        self._stmt(s.other)
+        self.out.start_block(end)
+
+    def _carry_in(self, c: Var, init: Expr, body: st.Stmt) -> None:
+        """Registers for a carried value: the initial value's own if nothing else needs them, else a copy."""
+        if not isinstance(c.type, VectorType):
+            value = self.scalars.value(init)
+            bank = "s" if self.scalars.uniform(c) else "v"
+            dst = self.scalars.env[c] = self.out.new(bank, max(1, c.type.bits // 32), c.name)
+            self.out.move(dst, value)
+            return
+        self.vectors.owned[c] = True
+        if isinstance(init, Splat):
+            user = next((n for n in postorder(body) if isinstance(n, Mma) and n.acc is c), None)
+            if user is None:
+                self.vectors.env[c] = (self.vectors.filled(init.dtype, init.a, "v"),)
+            else:
+                self.vectors.env[c] = self.vectors.accumulators(user, init, c)
+            return
+        parts = self.vectors.value(init)
+        mine = isinstance(init, Var) and self.vectors.owned.get(init, False) and self.uses.get(init, 0) == 1
+        if not mine or not all(p.whole for p in parts):
+            fresh = tuple(self.out.new(p.bank, p.count, c.name) for p in parts)
+            for to, at in zip(fresh, parts):
+                self.out.copy(to, at)
+            parts = fresh
+        self.vectors.env[c] = parts
+
+    def _write_into_carried(self, s: st.For) -> None:
+        """A load that yields the next value of a carried variable may overwrite it, once its last use has passed."""
+        stmts = s.body.stmts if isinstance(s.body, st.Block) else (s.body,)
+        loads = {x.var: i for i, x in enumerate(stmts) if isinstance(x, st.MESSAGE_LOADS)}
+        last_use = _last_uses(stmts)
+        for c, y in zip(s.carried, s.yields):
+            if not isinstance(y, Var) or not isinstance(c.type, VectorType):
+                continue
+            parts = self.vectors.env[c]
+            if y in loads and len(parts) == 1 and last_use.get(c, -1) < loads[y]:
+                self.into[y] = parts[0]
+
+    def _carry(self, carried: Sequence[Var], values: Sequence[Expr]) -> None:
+        """Move values into carried registers, all at once: a source that is itself overwritten is saved first."""
+        moves: list[tuple[Reg, Reg]] = []
+        for n, (c, value) in enumerate(zip(carried, values)):
+            if isinstance(c.type, VectorType):
+                moves += _unequal(self.vectors.env[c], self.vectors.value(value))
+                continue
+            to, at = self.scalars.env[c], self.scalars.value(value)
+            assert isinstance(to, Reg)
+            needed = any(c in free_vars(later) for later in values[n + 1 :]) or any(s.vreg is to.vreg for _, s in moves)
+            if not needed and self.out.retarget(at, to):
+                continue
+            if not isinstance(at, Reg):
+                held = self.out.new(to.bank, to.count)
+                self.out.move(held, at)
+                at = held
+            moves += _unequal((to,), (at,))
+        targets = {to.vreg for to, _ in moves}
+        for n, (to, at) in enumerate(moves):
+            if at.vreg in targets:
+                saved = self.out.new("s" if at.bank == "s" else "v", at.count)
+                self.out.copy(saved, at)
+                moves[n] = (to, saved)
+        for to, at in moves:
+            self.out.copy(to, at)
+
+
+def _unequal(old: Parts, new: Parts) -> list[tuple[Reg, Reg]]:
+    """(to, from) word by word, where the two differ."""
+    words = [[p.words(i, 1) for p in parts for i in range(p.count)] for parts in (old, new)]
+    return [(to, at) for to, at in zip(*words) if not to.same(at)]
+
+
+def _last_uses(stmts: Sequence[st.Stmt]) -> dict[Var, int]:
+    """The last statement that needs each variable's registers, be it through a pack or slice that shares them."""
+    last: dict[Var, int] = {}
+    sharers: dict[Var, list[Var]] = {}  # variable -> those whose registers it stands for
+    for i, s in enumerate(stmts):
+        used = [n for n in postorder(s) if isinstance(n, Var)]
+        for v in used:
+            for shared in (v, *sharers.get(v, ())):
+                last[shared] = i
+        if isinstance(s, st.Let) and isinstance(s.value, (Pack, Shuffle, Slice, Var)):
+            sharers[s.var] = [x for v in used if v is not s.var for x in (v, *sharers.get(v, ()))]
+    return last
+
+
+def view(parts: Parts, first: int, count: int) -> Parts:
+    """Words [first, first + count) of a value."""
+    out: list[Reg] = []
+    for p in parts:
+        if count > 0 and first < p.count:
+            take = min(count, p.count - first)
+            out.append(p.words(first, take))
+            count -= take
+            first = 0
+        else:
+            first -= p.count
+    return tuple(out)
+
+
+def adjacent(parts: Parts) -> Reg | None:
+    """The value as one run of words, if its parts follow one another in one tuple."""
+    first = parts[0]
+    at = first.first
+    for p in parts:
+        if p.vreg is not first.vreg or p.first != at:
+            return None
+        at += p.count
+    return Reg(first.vreg, first.first, at - first.first)
+
+
+def comment(s: Any) -> str:
+    """What a memory operation says of itself in the text."""
+    return f"{s.site.comment} {s.site.stage}".strip()
+
+
+def use_counts(kernel: Kernel) -> dict[Var, int]:
+    """How often each variable is used as an operand."""
+    binders = {"var", "carried", "results", "group_ids", "subgroup"}
+    counts: dict[Var, int] = {}
+    for node in postorder(kernel):
+        for field in node.child_fields:
+            if field in binders:
+                continue
+            value = getattr(node, field)
+            for x in value if isinstance(value, tuple) else (value,):
+                if isinstance(x, Var):
+                    counts[x] = counts.get(x, 0) + 1
+    return counts
+
+
+def argument_offsets(kernel: Kernel) -> list[tuple[int, Any]]:
+    """(byte offset, parameter) of each kernel argument: pointers first come, naturally aligned."""
+    out: list[tuple[int, Any]] = []
+    at = 0
+    for p in kernel.params:
+        size = 8 if isinstance(p, Global) else p.type.bits // 8
+        at = -(-at // size) * size
+        out.append((at, p))
+        at += size
+    return out

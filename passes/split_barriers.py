@@ -1,0 +1,35 @@
+"""Signal a barrier early: its arrival goes up to the last access of shared memory before it.
+
+What stands between arrival and wait, matrix instructions and global memory, then runs while others still arrive.
+"""
+
+from __future__ import annotations
+
+from convgen.ir.facts import TargetFacts
+from convgen.ir.mutate import mutate
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Arrive, Barrier, Block, ExitIf, For, If, SharedRead, SharedWrite, Stmt, Wait, block
+from convgen.passes.clone import Cloner
+
+_STOPS = (Barrier, Arrive, For, If, ExitIf, SharedRead, SharedWrite)
+
+
+def split_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    """Barriers as an arrival and a wait with other work between them, where the target has such halves."""
+    if not facts.split_barriers:
+        return kernel
+    cloner = Cloner(kernel)
+
+    def split(b: Block) -> Stmt:
+        out: list[Stmt] = []
+        for s in b.stmts:
+            at = len(out)
+            while type(s) is Barrier and at and not isinstance(out[at - 1], _STOPS):
+                at -= 1
+            if type(s) is Barrier and at < len(out):
+                out.insert(at, Arrive(s.site))
+                s = Wait(cloner.site(s.site))
+            out.append(s)
+        return block(*out) if len(out) > len(b.stmts) else b
+
+    return kernel.replace(body=mutate(kernel.body, {Block: split}))
