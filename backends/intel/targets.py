@@ -14,6 +14,7 @@ from convgen.backends.allocate import Allocation, Bank, allocate, live_ranges
 from convgen.backends.intel import printer
 from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.devices import DEVICES
+from convgen.backends.intel.fences import drop_fences
 from convgen.backends.intel.isa import BANK_PERIOD
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard
@@ -59,6 +60,7 @@ class XeTarget:
         shown = listing(kernel) if debug else []
         lines = {line.stmt: n for n, line in enumerate(shown, 1) if line.stmt is not None}
         function = timed("select", lambda: select(kernel, self.facts, lines))
+        timed("fences", lambda: drop_fences(function))
         grf, physical, used = timed("allocate", lambda: self._allocate(function))
         tokens = self.generation.tokens[grf]
         timed("scoreboard", lambda: Scoreboard(function, physical, self.generation, tokens).run())

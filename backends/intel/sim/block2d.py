@@ -106,8 +106,6 @@ def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Ste
         context.fault("unsupported-message", f"{context.platform.name} has no 2-D block messages")
     if message.unit != "ugm":
         context.fault("message", "2-D blocks are messages of the global unit")
-    if instruction.exec_size != 1:
-        context.fault("message", f"a 2-D block message has execution size 1, not {instruction.exec_size}")
     check_length(context, "an address payload", lsc.address_registers, 1)
     fits = check_range(context, "address payload", message.src0.reg, 1)
     step = Step(instruction, "send_ugm", lambda g: None, pipe="*", is_send=True)
@@ -143,7 +141,7 @@ class Block:
     def run(self, g: ThreadGroup) -> None:
         """Execute the message for the threads that take part."""
         lanes = self.lanes(g)
-        taking = np.ones(g.count, np.bool_) if lanes is None else lanes[:, 0]
+        taking = np.ones(g.count, np.bool_) if lanes is None else any_along(lanes, 1)
         if not taking.any():
             return
         reg = self.message.src0.reg

@@ -76,7 +76,7 @@ class Program:
             raise unsupported(instruction)
         check(instruction, step, self.context)
         step.index = index
-        step.unit = "" if instruction.message is None else instruction.message.unit
+        step.unit = instruction.op if instruction.message is None else instruction.message.unit
         step.faults = tuple(self.context.faults)
         self.steps[index] = step
         return step

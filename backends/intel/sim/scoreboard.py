@@ -9,7 +9,8 @@ what is left is a finding. The rules are those of IGC's SWSB pass and IGA's depe
   instructions everywhere (IGC gives no distance from a comparison to a predicate or a move of another pipe);
 - write after write and write after read: where the earlier instruction is out of order or in another pipe;
 - a new use of a token waits for the old one; a control register write is seen by the next instruction that waits A@1;
-- a send may overwrite the source of an earlier one to the same unit, which has read it by then (IGC adds no wait);
+- an out-of-order instruction may overwrite the source of an earlier one of the same unit (a message's destination,
+  math, dpas), which has read it by then (neither IGC nor IGA adds a wait);
 - an in-order instruction is done when enough later ones of its pipe have issued (`Platform.distances`).
 
 IGC asks for no distance across a branch or jump, which in its model takes longer (23 cycles) than any in-order
@@ -127,6 +128,9 @@ class Scoreboard:
         if chain and not step.is_dpas:
             findings.append(("token", "a dpas without a token is not followed by one that has it"))
             chain = NONE
+        for earlier in map(self._step, chain):
+            if earlier.writes & step.factors:
+                findings.append(self._hazard("reads", earlier.writes & step.factors, "result", earlier, "a token"))
         if step.reads | step.writes:
             self._check_pipes(step, pipes, findings)
             self._check_tokens(step, tokens, findings)
@@ -203,7 +207,7 @@ class Scoreboard:
                 elif earlier.writes & step.writes:
                     shared = earlier.writes & step.writes
                     findings.append(self._hazard("overwrites", shared, "result", earlier, f"${number}.dst"))
-                elif earlier.reads & step.writes and not (step.is_send and step.unit == earlier.unit):
+                elif earlier.reads & step.writes and step.unit != earlier.unit:
                     shared = earlier.reads & step.writes
                     if index in token.sources:
                         findings.append(self._hazard("overwrites", shared, "source", earlier, f"${number}.src"))
