@@ -12,6 +12,15 @@
 // conv_fwd_d_7b0b0888_main: convgen for xehpg
 // problem: --dir=FWD_D --dt=bf16:bf16:f32 mb1_ic64oc16_ih4oh4kh1ph0
 // config:  tile=8x8x16 waves=1x1 mma=8x8x16 slots=1 taps=split acc=v
+// registers:
+//   wei_next  r[9:16]
+//   src_next  r[19:26]
+//   acc       r[28:35]
+//   wei_frag  r[39:50]
+//   src_frag  r[47:58]
+// shared memory:
+//   0x00000..0x00100  wei_tile: 1 x 8 x 16 bf16, elements along col:2 row:8 col:8
+//   0x00100..0x00200  src_tile: 1 x 8 x 16 bf16, elements along col:2 col:8 row:8
 (W)     or (1|M0)                cr0.0<1>:ud       cr0.0<0;1,0>:ud   1216:uw   {A@1}                  // keep denormals
 (W)     mov (1|M0)               f0.0<1>:ud        0:ud                        {A@1}
 (W)     mov (1|M0)               f1.0<1>:ud        0:ud
