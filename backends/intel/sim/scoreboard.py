@@ -182,7 +182,7 @@ class Scoreboard:
                 tokens[number] = Token(token.ops, NONE, token.released | token.sources)
 
     def _check_pipes(self, step: Step, pipes: list[tuple[Ops, ...]], findings: list[tuple[str, str]]) -> None:
-        # Flags are there for whatever executes in order: Intel's compiler has no waits for them. IGA has, as for sends here.
+        # What executes in order sees flags: Intel's compiler has no waits for them. Sends are waited for, as IGA does.
         reads = step.reads if step.pipe == "*" else step.reads & ~self.layout.flag_bits
         for letter, queue in zip(PIPES, pipes, strict=True):
             same = letter == step.pipe
