@@ -133,10 +133,6 @@ def test_kernels_show_every_kind_of_wait() -> None:
         assert kind in kinds, kind
 
 
-needless = pytest.mark.xfail(reason="the scoreboard waits in vain here and there", strict=False)
-
-
-@needless
 @pytest.mark.parametrize(("target", "name"), CASES)
 def test_a_sample_of_losses_is_noticed(target: str, name: str) -> None:
     code = compiled(target, name)
@@ -145,7 +141,6 @@ def test_a_sample_of_losses_is_noticed(target: str, name: str) -> None:
     assert not found, described(found)
 
 
-@needless
 @pytest.mark.sweep
 @pytest.mark.parametrize(("target", "name"), CASES)
 def test_every_loss_is_noticed(target: str, name: str) -> None:
