@@ -161,6 +161,17 @@ again:
         "r22.0<0;1,0>:d 1:w {I@1}",
         "r22.0<0;1,0>:d 1:w {I@2}",
     ),
+    "flag of another pipe": Case(
+        "distance",
+        "(W) cmp (16|M0) (lt)f0.0 null<1>:f r30.0<1;1,0>:f r31.0<1;1,0>:f\n(W&f0.0) mov (16|M0) r20.0<1>:d 1:w {F@1}",
+        " {F@1}",
+    ),
+    "flag of a message": Case(
+        "distance",
+        "(W) cmp (1|M0) (eq)f0.0 null<1>:d r20.0<0;1,0>:d 0:w\n"
+        "(W&f0.0) load.ugm.d32x16t.a64 (1|M0) r10:1 [r5:1] {I@1,$1}",
+        "I@1,",
+    ),
     "math pipe": Case(
         "distance",
         "(W) math.inv (16|M0) r21.0<1>:f r30.0<1;1,0>:f\n"
