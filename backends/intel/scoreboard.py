@@ -21,15 +21,17 @@ from convgen.backends.dataflow import solve
 from convgen.backends.intel.isa import OPCODES, Literal, Message, XeInstruction
 from convgen.backends.intel.physical import Cell, Physical
 from convgen.backends.intel.tables import Generation
-from convgen.backends.machine import Function, Unit, VirtualRegister
+from convgen.backends.machine import Access, Function, Instruction, Unit, VirtualRegister
 
 #: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
 _MATRIX_TOKENS = 4
 _FARTHEST = 7  #: the greatest distance that encodes
+#: Instructions of a pipe after which one of it is done, waited for or not (IGA, RegDeps).
+_SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 14}
 _INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
 _MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
 _PIPES = "FIL"
-_LOCAL_LOADS = Cell("loads of local memory", 0)  #: in flight: a barrier may not be signalled before they are done
+_LOCAL_LOADS = "local loads"  #: cells, one for each instruction, of what is in flight
 
 Source = str | int  #: an in-order pipe by its letter, or a token
 
@@ -54,6 +56,15 @@ class Waits:
     read: tuple[int, ...]  #: tokens of which only the sources matter
 
 
+@attrs.frozen
+class _Deeds:
+    """What the scoreboard must know of one instruction."""
+
+    source: Source  #: that says when it is done: its token or its pipe; "" for neither
+    read: list[Cell]
+    written: list[Cell]
+
+
 def pipe_of(i: XeInstruction, generation: Generation) -> str:
     """The letter of the in-order pipe that executes an instruction; "" if none does."""
     if i.op.unit is not Unit.VALU:
@@ -61,6 +72,34 @@ def pipe_of(i: XeInstruction, generation: Generation) -> str:
     if i.long and not generation.long_alu:
         return "L"
     return "F" if i.floats else "I"
+
+
+def _touches_local(i: Instruction, *, stores: bool) -> bool:
+    return isinstance(i.op, Message) and i.op.unit is Unit.SHARED and i.op.stores == stores
+
+
+def _conflict(a: Access | None, b: Access | None) -> bool:
+    """Whether two accesses may touch the same bytes; one of which nothing is known may touch all."""
+    return a is None or b is None or (not a.private and a.conflicts(b))
+
+
+def stores_behind_signals(function: Function) -> Iterator[tuple[Instruction, list[Instruction]]]:
+    """Each signal of a barrier, with the stores to local memory between it and the next signals."""
+    for index, block in enumerate(function.blocks):
+        for n, signal in enumerate(block.instructions):
+            if signal.op is OPCODES["signal"]:
+                stores: list[Instruction] = []
+                seen: list[int] = []
+                pending = [(index, n + 1)]
+                while pending:
+                    at, first = pending.pop()
+                    rest = function.blocks[at].instructions[first:]
+                    here = list(takewhile(lambda i: i.op is not OPCODES["signal"], rest))
+                    stores += [i for i in here if _touches_local(i, stores=True)]
+                    further = function.successors(at) if len(here) == len(rest) else []
+                    pending += [(s, 0) for s in further if s not in seen]
+                    seen += further
+                yield signal, stores
 
 
 class Scoreboard:
@@ -78,6 +117,25 @@ class Scoreboard:
             elif isinstance(i.op, Message) or i.op.name.startswith("send"):
                 self.tokens[id(i)] = _MATRIX_TOKENS + sends % (tokens - _MATRIX_TOKENS)
                 sends += 1
+        self.deeds = {id(i): self._deeds(i) for i in function.instructions() if isinstance(i, XeInstruction)}
+        self._note_local_loads()
+
+    def _deeds(self, i: XeInstruction) -> _Deeds:
+        """What an instruction reads and writes, and what says when it is done."""
+        source = self.tokens.get(id(i), pipe_of(i, self.generation))
+        return _Deeds(source, self.physical.read(i), self.physical.written(i))
+
+    def _note_local_loads(self) -> None:
+        """A load of local memory must be done before a barrier behind which others may overwrite what it reads.
+
+        All threads run this program: what others may store before the next barrier is what this one may.
+        """
+        loads = [i for i in self.function.instructions() if _touches_local(i, stores=False)]
+        for n, load in enumerate(loads):
+            self.deeds[id(load)].written.append(Cell(_LOCAL_LOADS, n))
+        for signal, stores in stores_behind_signals(self.function):
+            endangered = (n for n, i in enumerate(loads) if any(_conflict(i.access, s.access) for s in stores))
+            self.deeds[id(signal)].read.extend(Cell(_LOCAL_LOADS, n) for n in endangered)
 
     def run(self) -> None:
         """Annotate all instructions; instructions that only wait are put in where needed."""
@@ -101,12 +159,9 @@ class Scoreboard:
             self._step(facts, i, self._waits(facts, i))
         return facts.frozen()
 
-    def _source(self, i: XeInstruction) -> Source:
-        """What says when an instruction is done: its token, or its pipe."""
-        return self.tokens.get(id(i), pipe_of(i, self.generation))
-
     def _waits(self, facts: _Now, i: XeInstruction) -> Waits:
-        me = self._source(i)
+        deeds = self.deeds[id(i)]
+        me = deeds.source
         distances: dict[str, int] = {}
         done: dict[int, None] = {}
         read: dict[int, None] = {}
@@ -117,16 +172,13 @@ class Scoreboard:
             else:
                 tokens[source] = None
 
-        written, used = self.physical.written(i), self.physical.read(i)
-        if i.op is OPCODES["signal"]:
-            used = [*used, _LOCAL_LOADS]
-        for cell in used:
+        for cell in deeds.read:
             for source, distance in facts.writers(cell):
                 ordered = source == me and cell.bank in _INTERLOCKED
                 branch = not me and cell.bank == "f" and source == "I"  # the branch unit's flags are interlocked
                 if not ordered and not branch:
                     after(source, distance, done)
-        for cell in written:
+        for cell in deeds.written:
             for source, distance in facts.writers(cell):
                 if source != me:
                     after(source, distance, done)
@@ -134,7 +186,7 @@ class Scoreboard:
                 if source != me:
                     late = self.generation.waits_for_writes and isinstance(source, int) and source >= _MATRIX_TOKENS
                     after(source, distance, done if late else read)
-        if _MODE in written or facts.writers(_MODE):
+        if _MODE in deeds.written or facts.writers(_MODE):
             distances.update(dict.fromkeys(_PIPES, 1))
         if isinstance(me, int):
             done.pop(me, None)
@@ -149,15 +201,11 @@ class Scoreboard:
             facts.finish_token(token)
         for token in waits.read:
             facts.finish_reads(token)
-        me = self._source(i)
-        if me == "":
-            return
-        if isinstance(me, int):
-            facts.finish_token(me)
-        written = self.physical.written(i)
-        if isinstance(i.op, Message) and i.op.unit is Unit.SHARED and not i.op.stores:
-            written = [*written, _LOCAL_LOADS]
-        facts.issue(me, self.physical.read(i), written)
+        deeds = self.deeds[id(i)]
+        if isinstance(deeds.source, int):
+            facts.finish_token(deeds.source)
+        if deeds.source != "":
+            facts.issue(deeds.source, deeds.read, deeds.written)
 
     # ------------------------------------------------------------ annotation
 
@@ -243,11 +291,13 @@ class _Now:
                 table.note(cell, source, -distance)
 
     def _distances(self, held: Mapping[Source, int]) -> list[tuple[Source, int]]:
-        count = self.count
-        return [
-            (source, min(_FARTHEST, count.get(source, 0) - at) if isinstance(source, str) else 1)
-            for source, at in held.items()
-        ]
+        """The sources of unfinished accesses with their distances; what is far back in its pipe is done."""
+        found: list[tuple[Source, int]] = []
+        for source, at in held.items():
+            distance = self.count.get(source, 0) - at if isinstance(source, str) else 1
+            if distance <= _SETTLED.get(source, 1):
+                found.append((source, distance))
+        return found
 
     def writers(self, cell: Cell) -> list[tuple[Source, int]]:
         held = self.writes.by_cell.get(cell)
@@ -293,6 +343,6 @@ def _merged(a: Facts, b: Facts) -> Facts:
     for one, other in ((a.writes, b.writes), (a.reads, b.reads)):
         both = dict(one)
         for key, distance in other.items():
-            both[key] = min(distance, both.get(key, _FARTHEST))
+            both[key] = min(distance, both.get(key, distance))
         tables.append(both)
     return Facts(*tables)

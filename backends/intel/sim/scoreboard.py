@@ -183,7 +183,7 @@ class Scoreboard:
                 tokens[number] = Token(token.ops, NONE, token.released | token.sources)
 
     def _check_pipes(self, step: Step, pipes: list[tuple[Ops, ...]], findings: list[tuple[str, str]]) -> None:
-        free_flags = self.trust_igc or step.kind == "branch"
+        free_flags = step.kind == "branch" or (self.trust_igc and step.pipe != "*")
         reads = step.reads & ~self.layout.flag_bits if free_flags else step.reads
         for letter, queue in zip(PIPES, pipes, strict=True):
             same = letter == step.pipe
