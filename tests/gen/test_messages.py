@@ -159,7 +159,8 @@ MESSAGES = [
     ("conv DESC F16 --config tile=32", "given 'tile=32', wanted tile=MxNxK in --config"),
     (
         "conv DESC F16 --config fast",
-        "given 'fast', wanted one of tile=, waves=, mma=, slots=, taps=, acc=, slices=, subtiles=, reorder= in --config",
+        "given 'fast', wanted one of tile=, waves=, mma=, slots=, taps=, acc=, slices=, subtiles=, reorder= "
+        "in --config",
     ),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slices=0'",
