@@ -9,19 +9,16 @@ import attrs
 
 @attrs.frozen
 class Change:
-    """Line `number` of the text, from 0, becomes `text` (nothing if empty), and the lines `gone` go with it."""
+    """Line `number` of the text, from 0, becomes `text` (nothing if empty)."""
 
     number: int
     text: str
     what: str
-    gone: tuple[int, ...] = ()
 
     def applied(self, text: str) -> str:
         """The whole text with the change."""
         lines = text.splitlines()
         lines[self.number] = self.text
-        for number in self.gone:
-            lines[number] = ""
         return "\n".join(lines) + "\n"
 
 

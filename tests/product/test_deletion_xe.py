@@ -2,17 +2,16 @@
 
 Every wait of every line is deleted alone: a distance (`I@2`), a token (`$3.dst`), a bit of a mask of tokens. And it is
 weakened: a distance by one, `.dst` to `.src`. A token that is set (`{$3}`) cannot be left out. Where a weaker wait is
-noticed, so is none at all: the scoreboard only ever finds more. With three slots what is stored is read two barriers
-later, in time for the fence behind the next store: there two fences that follow one another go together.
+noticed, so is none at all: the scoreboard only ever finds more.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import islice, takewhile
+from itertools import takewhile
 from math import prod
 
 import attrs
@@ -62,25 +61,18 @@ def compiled(target: str, name: str) -> Code:
 
 def changes(asm: str) -> Iterator[list[Change]]:
     """For every wait, and everything else that orders memory: changes to it, the slightest first."""
-    lines = asm.splitlines()
-    for number, line in enumerate(lines):
+    for number, line in enumerate(asm.splitlines()):
         code = line.partition("//")[0]
         if not code.strip():
             continue
         shown = " ".join(line.split())
         for mark, what in _ORDER.items():
             if mark in line:
-                gone = tuple(following(mark, lines, number)) if "fence" in what and "slots=3" in asm else ()
-                yield [Change(number, "", f"{what} deleted: {shown}", gone)]
+                yield [Change(number, "", f"{what} deleted: {shown}")]
         if mask := _MASK.search(code):
             yield from _masks(number, code, mask, shown)
         if options := _OPTIONS.search(code):
             yield from _options(number, code, options, shown)
-
-
-def following(mark: str, lines: Sequence[str], number: int) -> Iterable[int]:
-    """The number of the next line with that mark, if there is one."""
-    return islice((n for n in range(number + 1, len(lines)) if mark in lines[n]), 1)
 
 
 def _masks(number: int, code: str, mask: re.Match[str], shown: str) -> Iterator[list[Change]]:
