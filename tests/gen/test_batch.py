@@ -123,7 +123,10 @@ def test_what_a_problem_says_stands_before_its_error(capsys: pytest.CaptureFixtu
 REFUSED = [
     (["file", "-o", "out"], "given -o out, wanted a directory DIR/ for the files of several problems"),
     (["file", "--jobs", "0"], "given '0', wanted an integer from 1, at --jobs"),
-    (["file", "--target", "gfx000"], "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2, at --target"),
+    (
+        ["file", "--target", "gfx000"],
+        "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2, at --target",
+    ),
     (["file", "--config", "tile=32"], "given 'tile=32', wanted tile=MxNxK in --config"),
     (["file", "--match", "none"], "given file with no problem that is selected, wanted at least one"),
     (["file", "--start", "1"], "given file with no problem that is selected, wanted at least one"),

@@ -113,7 +113,10 @@ MESSAGES = [
     ("conv DESC --mb -1", "given --mb -1, wanted a number from 0"),
     ("conv DESC --mb many", "given --mb many, wanted a number from 0"),
     ("conv DESC --mb 99999999999", "given --mb 99999999999, wanted less than 2^31"),
-    ("conv DESC F16 --target gfx000", "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2, at --target"),
+    (
+        "conv DESC F16 --target gfx000",
+        "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2, at --target",
+    ),
     ("conv DESC --run-groups 0", "given '0', wanted an integer from 1, at --run-groups"),
     ("conv DESC --run-groups 2.5", "given '2.5', wanted an integer from 1, at --run-groups"),
     ("conv DESC --seed -3", "given '-3', wanted an integer from 0, at --seed"),
