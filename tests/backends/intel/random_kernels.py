@@ -1,4 +1,4 @@
-"""Random message-level kernels of integers, masks, 64-bit addresses, loops and branches, as the Xe back end takes them."""
+"""Random message-level kernels of integers, masks, 64-bit addresses, loops and branches, as Xe takes them."""
 
 from __future__ import annotations
 

@@ -65,6 +65,8 @@ def test_many_random_kernels(target: str, data: st.DataObject) -> None:
 
 # ---------------------------------------------------------------- one at a time
 
+NOWHERE, ALWAYS = const(0, u64), const(True, bool_)
+
 
 class Room(KernelBuilder):
     """A kernel that stores one word a lane."""
@@ -76,10 +78,10 @@ class Room(KernelBuilder):
 
     def load(self, address: Expr) -> Expr:
         v = self.var("v", u32)
-        self.add(s.FlatLoad(v, address, const(True, bool_), self.site()))
+        self.add(s.FlatLoad(v, address, ALWAYS, self.site()))
         return v
 
-    def store(self, value: Expr, far: Expr = const(0, u64), mask: Expr = const(True, bool_)) -> None:
+    def store(self, value: Expr, far: Expr = NOWHERE, mask: Expr = ALWAYS) -> None:
         self.add(s.FlatStore(AddressOf(self.out) + (Lane() * 4).to(u64) + far, mask, value.to(u32), self.site()))
 
 
