@@ -191,7 +191,7 @@ class Selector(ABC):
     def _write_into_carried(self, s: st.For) -> None:
         """A load that yields the next value of a carried variable may overwrite it, once its last use has passed."""
         stmts = s.body.stmts if isinstance(s.body, st.Block) else (s.body,)
-        loads = {x.var: i for i, x in enumerate(stmts) if isinstance(x, (st.GlobalLoad, st.FlatLoad, st.SharedRead))}
+        loads = {x.var: i for i, x in enumerate(stmts) if isinstance(x, st.MESSAGE_LOADS)}
         last_use = _last_uses(stmts)
         for c, y in zip(s.carried, s.yields):
             if not isinstance(y, Var) or not isinstance(c.type, VectorType):

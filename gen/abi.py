@@ -86,6 +86,8 @@ def buffer_accesses(kernel: Kernel) -> dict[str, Access]:
                 written.add(buffer_of(n.surface))
             case s.FlatLoad():
                 read.add(buffer_of(n.address))
+            case s.PlaneLoad():
+                read.add(n.plane.memory.name)
             case s.FlatAdd():
                 read.add(buffer_of(n.address))
                 written.add(buffer_of(n.address))

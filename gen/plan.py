@@ -20,6 +20,7 @@ from convgen.ir.memory import COL, ROW, MemoryDigit, Shared, Swizzle, View, row_
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.types import Type, scalar
 from convgen.matmul import Problem
+from convgen.passes.linear import linearize
 from convgen.passes.swizzle import find_swizzle
 from convgen.problem import Conv
 from convgen.views import Product
@@ -208,9 +209,11 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
     sets = plan.facts.core.fragment_sets if plan.config.slots > 1 else 1  # one is read while the other multiplies
     fragments = sets * (mma.a.registers + mma.b.registers) * elem // 4
     copies = 0
-    for copy in (part.of_n.copy, part.of_m.copy):
+    for operand in (part.of_n, part.of_m):
+        copy, masked = operand.copy, bool(linearize(operand.view).halos)
         messages = copy.loaded.registers // copy.message
         copies += messages * (max(1, copy.message * elem // 4) + 3)
+        copies += plan.facts.core.reserve[masked]
     return accumulator_registers(plan) + fragments + copies + 2 * mma.steps + 16
 
 

@@ -19,7 +19,7 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Const, Lane, Var
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, MemoryDigit, Swizzle, TensorDim
+from convgen.ir.memory import Dim, MemoryDigit, Plane, Swizzle, TensorDim
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.node import CLASSES, Node
 from convgen.ir.program import Program
@@ -29,7 +29,7 @@ from convgen.ir.types import SCALARS, AddressSpace, PointerType, Type, VectorTyp
 #: Records that are fields of nodes, by the name under which they are written. `Block` is the statement.
 RECORDS: dict[str, type[Any]] = {
     c.__name__: c
-    for c in (Site, Fragment, Digit, Layout, MemoryDigit, Swizzle, Dim, TensorDim, MmaTile, MmaAtom, Program)
+    for c in (Site, Fragment, Digit, Layout, MemoryDigit, Plane, Swizzle, Dim, TensorDim, MmaTile, MmaAtom, Program)
 } | {"LayoutBlock": layout.Block}
 
 _NODES: dict[str, Any] = {name: c for name, c in CLASSES.items() if c.__module__.startswith("convgen.ir.")}

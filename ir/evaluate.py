@@ -360,7 +360,9 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
     def operand(members: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
         """[tiles, steps, row, k]"""
         held = np.stack(members).reshape(atom.spans, ev.width, tiles, op.steps, -1)
-        return held.transpose(2, 3, 0, 1, 4)[(slice(None), slice(None), *place)]
+        subgroup, lane, register = place
+        found: Array = held.transpose(2, 3, 0, 1, 4)[:, :, subgroup, lane, register]
+        return found
 
     acc, (a, b) = ev(e.acc), zip(*ev.team(e))
     cut = _INPUTS[atom.rounds_to]

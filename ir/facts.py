@@ -26,6 +26,7 @@ class Core:
     global_rate: int  #: bytes a clock
     grids: tuple[tuple[int, int], ...]  #: how many subgroups along M and N are worth a try
     subtiles: tuple[int, ...] = (1,)  #: into how many parts of M a subgroup's tile is worth being cut
+    reserve: tuple[int, int] = (0, 0)  #: registers that copying an operand takes besides, without a halo and with one
     fragment_sets: int = 2  #: live at once where the next fragments are read ahead: two if loads move among products
 
 
@@ -54,6 +55,7 @@ class TargetFacts:
     conversions: tuple[str, ...] = ()
     #: Global messages take one 64-bit address a lane and a mask, instead of offsets into a surface with bounds.
     flat: bool = False
+    planes: bool = False  #: loads of rectangles, one row a lane, whose bounds the hardware checks
     split_barriers: bool = False  #: arriving at a barrier and waiting for the others are two instructions
     #: Greatest block message, bytes: a subgroup's registers as they stand, at one address; 0 if there are none.
     block_bytes: int = 0

@@ -408,6 +408,16 @@ class _Subgroup:
         whole = len(buffer) // elem.bytes * elem.bytes
         np.add.at(buffer[:whole].view(elem.numpy), first[there], data[there])
 
+    def plane_load(self, node: s.PlaneLoad) -> None:
+        plane, size = node.plane, node.var.type.bits // 8
+        x, y = self.ev(node.x).uniform("a rectangle's x"), self.ev(node.y).uniform("a rectangle's y")
+        row = (y + np.arange(self.ev.width))[:, None]
+        byte = 4 * x + np.arange(size)[None, :]
+        inside = (row >= 0) & (row < plane.height) & (byte >= 0) & (byte < plane.width)
+        at = np.where(inside, plane.base + row * plane.pitch + byte, 0)
+        raw = np.where(inside, self.memory[plane.memory][at], 0).astype(np.uint8)
+        self.bind(node.var, from_bytes(raw, None, node.var.type))
+
     def shared_bytes(self, node: s.SharedRead | s.SharedWrite, size: int) -> Array:
         """The bytes of a shared tile that each lane accesses, `[width, size]`."""
         start = (self.integers(node.address, "a shared address") + node.imm)[:, None]
@@ -440,6 +450,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Subgroup, Any], None]] = {
     s.GlobalStore: _Subgroup.global_store,
     s.GlobalAdd: _Subgroup.global_add,
     s.FlatLoad: _Subgroup.global_load,
+    s.PlaneLoad: _Subgroup.plane_load,
     s.FlatStore: _Subgroup.global_store,
     s.FlatAdd: _Subgroup.global_add,
     s.SharedRead: _Subgroup.shared_read,

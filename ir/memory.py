@@ -106,6 +106,20 @@ class Shared(Node):
 
 
 @attrs.frozen(cache_hash=True)
+class Plane:
+    """A rectangle of a buffer whose bounds the hardware knows; elements outside are zero.
+
+    It begins `base` bytes into `memory` and has `height` rows of `width` bytes, `pitch` bytes apart.
+    """
+
+    memory: Global
+    base: int
+    width: int
+    height: int
+    pitch: int
+
+
+@attrs.frozen(cache_hash=True)
 class Dim:
     """One dimension of a view: positions [0, size) exist; `padded` >= size is its share of the fused axis."""
 

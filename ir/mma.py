@@ -61,7 +61,7 @@ def _operand(atom: Fragment, row: str, tiles: int, outer: tuple[Digit, ...], pac
 class MmaTile:
     """A workgroup's product or a part of it: a grid of waves, each with tiles_i x tiles_j x steps instructions.
 
-    Waves (of as many subgroups as an instruction spans) are numbered i fastest. `pack` instructions share one contiguous
+    Waves (of as many subgroups as an instruction spans) are numbered i fastest. `pack` instructions share a contiguous
     run of K per lane (wider LDS reads).
     """
 

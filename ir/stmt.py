@@ -12,7 +12,7 @@ import attrs
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Shared, View
+from convgen.ir.memory import Plane, Shared, View
 from convgen.ir.node import Node, node
 from convgen.ir.types import bool_
 
@@ -262,6 +262,20 @@ class FlatAdd(FlatStore):
 
 
 @node
+class PlaneLoad(Stmt):
+    """Bind `var` to a rectangle of a plane, one row a lane: lane l holds its bytes of row `y + l` from dword `x` on.
+
+    Both are uniform. What lies outside the plane is zero.
+    """
+
+    var: Var
+    plane: Plane
+    x: Expr
+    y: Expr
+    site: Site
+
+
+@node
 class SharedRead(Stmt):
     """Bind `var` to its type's bytes at `address + imm` bytes from the start of `tile`."""
 
@@ -294,6 +308,10 @@ class BlockRead(SharedRead):
 @node
 class BlockWrite(SharedWrite):
     """Store `value` with its dwords side by side across the lanes, as `BlockRead` reads them."""
+
+
+#: The statements of the message level that bind what memory holds.
+MESSAGE_LOADS = (GlobalLoad, FlatLoad, PlaneLoad, SharedRead)
 
 
 def block(*stmts: Stmt) -> Stmt:

@@ -17,7 +17,7 @@ from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fused import Fused
-from convgen.ir.memory import ROW, Dim, Global, Shared, TensorDim, View, row_major
+from convgen.ir.memory import ROW, Dim, Global, Plane, Shared, TensorDim, View, row_major
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
@@ -294,11 +294,16 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Printer, Any], str]] = {
     s.FlatLoad: lambda p, n: f"{p.binder(n.var)} = flat {p.flat(n)}",
     s.FlatStore: lambda p, n: f"flat {p.flat(n)} = {p.expr(n.value)}",
     s.FlatAdd: lambda p, n: f"flat {p.flat(n)} += {p.expr(n.value)}",
+    s.PlaneLoad: lambda p, n: f"{p.binder(n.var)} = plane {_show_plane(n.plane)}[{p.exprs((n.x, n.y))}]",
     s.SharedRead: lambda p, n: f"{p.binder(n.var)} = shared {p.place(n)}",
     s.SharedWrite: lambda p, n: f"shared {p.place(n)} = {p.expr(n.value)}",
     s.BlockRead: lambda p, n: f"{p.binder(n.var)} = block {p.place(n)}",
     s.BlockWrite: lambda p, n: f"block {p.place(n)} = {p.expr(n.value)}",
 }
+
+
+def _show_plane(p: Plane) -> str:
+    return f"{p.memory.name}({p.height} x {p.width} bytes, pitch {p.pitch}" + (f", from {p.base})" if p.base else ")")
 
 
 def _reordered(n: s.Copy) -> str:

@@ -12,20 +12,18 @@ from convgen.ir.expr import Expr, Lane, Mma, Uniform, Var
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import (
+    MESSAGE_LOADS,
     Block,
     ExitIf,
-    FlatLoad,
     For,
-    GlobalLoad,
     If,
     Let,
     LoadShared,
     LoadView,
-    SharedRead,
     Stmt,
 )
 
-LOADS = (LoadView, LoadShared, GlobalLoad, FlatLoad, SharedRead)  #: the statements that bind what memory holds
+LOADS = (LoadView, LoadShared, *MESSAGE_LOADS)  #: the statements that bind what memory holds
 
 
 class Uniformity:
@@ -97,5 +95,5 @@ def _mark(s: Stmt, loop: For | None, uniform: Uniformity, found: set[Var]) -> No
             for carried, result, value in zip(loop.carried, loop.results, values):  # one register holds both
                 take(carried, value)
                 take(result, value)
-        case LoadView() | LoadShared() | GlobalLoad() | FlatLoad() | SharedRead():
+        case _ if isinstance(s, LOADS):
             found.add(s.var)

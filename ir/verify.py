@@ -28,7 +28,15 @@ _SHARED = (s.Copy, s.LoadShared, s.StoreShared, s.SharedRead, s.SharedWrite)
 MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: what one message may move for a lane
 
 TILE_STATEMENTS = (s.LoadView, s.StoreView, s.Copy, s.LoadShared, s.StoreShared)
-MESSAGE_STATEMENTS = (s.GlobalLoad, s.GlobalStore, s.FlatLoad, s.FlatStore, s.SharedRead, s.SharedWrite)
+MESSAGE_STATEMENTS = (
+    s.GlobalLoad,
+    s.GlobalStore,
+    s.FlatLoad,
+    s.FlatStore,
+    s.PlaneLoad,
+    s.SharedRead,
+    s.SharedWrite,
+)
 _FOREIGN: dict[Level | None, tuple[type[Stmt], ...]] = {
     "tile": MESSAGE_STATEMENTS,
     "message": TILE_STATEMENTS,
@@ -137,7 +145,7 @@ class Checker:
                 self.bind(node, node.var, self.distribution(node.value))
             case s.LoadView() | s.LoadShared():
                 self.bind(node, node.var, node.layout)
-            case s.GlobalLoad() | s.FlatLoad() | s.SharedRead():
+            case _ if isinstance(node, s.MESSAGE_LOADS):
                 self.bind(node, node.var, None)
         return None
 
@@ -201,7 +209,7 @@ def _operands(node: Stmt) -> tuple[Expr, ...]:
             return (node.begin, node.end, *node.inits)
         case s.Let():
             return (node.value,)
-        case s.LoadView() | s.LoadShared() | s.GlobalLoad() | s.FlatLoad() | s.SharedRead():
+        case _ if isinstance(node, (s.LoadView, s.LoadShared, *s.MESSAGE_LOADS)):
             return tuple(c for c in node.children() if isinstance(c, Expr) and c is not node.var)
     return tuple(c for c in node.children() if isinstance(c, Expr))
 
@@ -353,7 +361,7 @@ def _surface(c: Checker, n: Any) -> str | None:
 
 
 def _message(c: Checker, n: Any) -> str | None:
-    type: AnyType = (n.var if isinstance(n, (s.GlobalLoad, s.FlatLoad, s.SharedRead)) else n.value).type
+    type: AnyType = (n.var if isinstance(n, s.MESSAGE_LOADS) else n.value).type
     if type.elem.is_bool or type.bits not in [8 * width for width in MESSAGE_BYTES]:
         return f"a message of {type}, {type.bits} bits a lane; wanted {', '.join(map(str, MESSAGE_BYTES))} bytes"
     return f"a negative immediate {n.imm}" if getattr(n, "imm", 0) < 0 else None
@@ -363,6 +371,19 @@ def _block(c: Checker, n: Any) -> str | None:
     type: AnyType = (n.var if isinstance(n, s.BlockRead) else n.value).type
     whole = not type.elem.is_bool and type.bits % 32 == 0
     return None if whole else f"a block of {type}, {type.bits} bits a lane; wanted whole dwords"
+
+
+def _plane(c: Checker, n: s.PlaneLoad) -> str | None:
+    if n.plane.memory not in c.kernel.params:
+        return f"a plane of {n.plane.memory.name}, which is no buffer argument of the kernel"
+    inside = (
+        n.plane.base >= 0
+        and n.plane.base + (n.plane.height - 1) * n.plane.pitch + n.plane.width <= n.plane.memory.bytes
+    )
+    if not inside or n.plane.width > n.plane.pitch:
+        return f"{n.plane} is not within its buffer"
+    whole = not n.var.type.elem.is_bool and n.var.type.bits % 32 == 0
+    return None if whole else f"a rectangle of {n.var.type}, {n.var.type.bits} bits a lane; wanted whole dwords"
 
 
 def _flat(c: Checker, n: Any) -> str | None:
@@ -387,6 +408,7 @@ _STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.FlatLoad: (_flat, _message),
     s.FlatStore: (_flat, _message),
     s.FlatAdd: (_flat, _message, _adds),
+    s.PlaneLoad: (_plane, _uniform("x", "y")),
     s.SharedRead: (_declared, _offset("address"), _message),
     s.SharedWrite: (_declared, _offset("address"), _message),
     s.BlockRead: (_declared, _uniform("address"), _block),

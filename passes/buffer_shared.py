@@ -173,7 +173,7 @@ class _Pipeline:
         placed = [_on_slot(s, slot) for s in stmts]
         first = next((s for s in placed if not isinstance(s, LoadShared)), None)
         needed = dict.fromkeys(n for n in postorder(first) if isinstance(n, Var)) if first else {}
-        reads = [s for s in placed if isinstance(s, LoadShared) and (s.var in needed or not first)]
+        reads: list[Stmt] = [s for s in placed if isinstance(s, LoadShared) and (s.var in needed or not first)]
         return (reads, [s for s in placed if s not in reads]), tuple(
             names[y] if isinstance(y, Var) else y for y in self.loop.yields
         )

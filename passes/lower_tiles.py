@@ -16,12 +16,13 @@ from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Binary, Cast, Const, Expr, Pack, Saturate, Shuffle, Slice, Splat, Var, var
 from convgen.ir.facts import TargetFacts
+from convgen.ir.memory import Plane
 from convgen.ir.mutate import Mutator
 from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.linear import linearize
-from convgen.passes.messages import GlobalMessage, GlobalPlanner, shared_messages
+from convgen.passes.messages import GlobalMessage, GlobalPlanner, PlaneMessage, shared_messages
 from convgen.passes.ownership import private_tiles
 
 
@@ -73,14 +74,18 @@ class _Lowering(Mutator):
     def LoadView(self, s: st.LoadView) -> st.Stmt:
         out: list[st.Stmt] = []
         parts: list[Expr] = []
-        elem = s.view.memory.elem
-        for m in self._planner(s).messages():
+        elem, planner = s.view.memory.elem, self._planner(s)
+        plane = planner.plane()
+        for m in planner.messages() if plane is None else planner.rectangles():
             part = var(f"{s.var.name}_{m.start}", vector(elem, m.count))
-            out.append(self._load(part, m, self.cloner.site(s.site)))
+            out.append(self._load(part, m, plane, self.cloner.site(s.site)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
-    def _load(self, v: Var, m: GlobalMessage, site: st.Site) -> st.Stmt:
+    def _load(self, v: Var, m: GlobalMessage | PlaneMessage, plane: Plane | None, site: st.Site) -> st.Stmt:
+        if isinstance(m, PlaneMessage):
+            assert plane is not None
+            return st.PlaneLoad(v, plane, m.x, m.y, site)
         if self.facts.flat:
             return st.FlatLoad(v, m.address, m.mask, site)
         return st.GlobalLoad(v, m.surface, m.varying, m.uniform, m.imm, site)

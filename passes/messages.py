@@ -19,8 +19,8 @@ from convgen.ir.bounds import Bounds
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Lane, Surface, Var, const, maximum, minimum, select
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Fragment, Space
-from convgen.ir.memory import Shared
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.memory import Plane, Shared
 from convgen.ir.mutate import free_vars
 from convgen.ir.types import bool_, s32, s64, u32, u64
 from convgen.passes.linear import ZERO, Halo, LinearDim, LinearView, divisor, plus
@@ -58,7 +58,7 @@ class GlobalMessage:
 
 @attrs.frozen
 class SharedMessage:
-    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile; a block has one address."""
+    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile; a block's is uniform."""
 
     start: int
     count: int
@@ -80,8 +80,23 @@ class _Position:
         return self.uniform + self.varying + self.const
 
 
+_DWORD = 4  #: bytes
 ONES = const(0xFFFFFFFF, u32)
 TRUE = const(True, bool_)
+
+
+@attrs.frozen
+class PlaneMessage:
+    """Registers [start, start + count) of the fragment: one row of a plane a lane, from dword x of row y on."""
+
+    start: int
+    count: int
+    x: Expr
+    y: Expr
+
+
+#: What a plane must keep to (oneDNN, block_2d_utils.hpp; for Ponte Vecchio).
+_PLANE_ALIGN, _PLANE_LEAST, _PLANE_MOST, _PITCH_ALIGN = 64, 64, 1 << 24, 8
 
 
 class GlobalPlanner:
@@ -104,6 +119,7 @@ class GlobalPlanner:
         """
         self.view, self.layout, self.facts, self.bounds, self.steady = view, layout, facts, bounds, steady
         self.coords = tuple(coords)
+        self.subgroup = subgroup
         self.far = min(range(len(view.axes)), key=lambda n: (not self._moves(n), self._reach(n)))
         self.origin = self._rebase()
         self.multiples = tuple(divisor(c, values) for c in coords)
@@ -184,6 +200,37 @@ class GlobalPlanner:
             rest = rest // d.padded
         out[dims[0].name] = _place(rest, varying)
         return out
+
+    # ------------------------------------------------------------ planes
+
+    def plane(self) -> Plane | None:
+        """The view as a plane with its last axis along the rows, if it is one and lanes go down its rows."""
+        view, layout = self.view, self.layout
+        if not self.facts.planes or len(view.axes) != 2 or view.halos or any(len(dims) != 1 for dims in view.axes):
+            return None
+        (rows,), (cols,) = view.axes
+        elem = view.memory.elem.bytes
+        width, wide = cols.size * elem, self.run(self.facts.chunk_bytes) * elem
+        lanes = [d for d in layout.digits if d.space is Space.LANE]
+        down = [d for d in layout.digits if d.dim == layout.dims[0]]
+        fits = (
+            view.unit_axis == 1 and not rows.reversed and wide % _DWORD == wide & wide - 1 == 0,
+            lanes == down[:1] == [Digit(layout.dims[0], self.facts.subgroup_size, Space.LANE, 1)],
+            not view.base % _PLANE_ALIGN and not width % _DWORD and not rows.stride % _PITCH_ALIGN,
+            _PLANE_LEAST <= width <= rows.stride < _PLANE_MOST and rows.size < _PLANE_MOST,
+        )
+        return Plane(view.memory, view.base, width, rows.size, rows.stride) if all(fits) else None
+
+    def rectangles(self) -> Iterator[PlaneMessage]:
+        """One message per run of registers that lie side by side in a row, in register order."""
+        run = self.run(self.facts.chunk_bytes)
+        first, second = self.layout.dims
+        per_dword = _DWORD // self.view.memory.elem.bytes
+        outer = self.layout.partial(Space.SUBGROUP, self.subgroup)
+        for start in range(0, self.layout.registers, run):
+            at = self.layout.partial(Space.REGISTER, start)
+            y, x = (plus(c, _expr(outer[dim])) + at[dim] for c, dim in zip(self.coords, (first, second)))
+            yield PlaneMessage(start, run, x // per_dword, y)
 
     # ------------------------------------------------------------ messages
 
@@ -349,6 +396,10 @@ class GlobalPlanner:
         return outside << positions[tap.name].value.to(u32)
 
 
+def _expr(part: Any) -> Expr:
+    return part if isinstance(part, Expr) else const(part)
+
+
 def _all(conditions: Sequence[Expr]) -> Expr:
     return reduce(and_, conditions)
 
@@ -370,8 +421,6 @@ def _scale(e: Expr, factor: int) -> Expr:
 
 
 # ---------------------------------------------------------------- shared memory
-
-_DWORD = 4
 
 
 @attrs.frozen

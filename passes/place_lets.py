@@ -18,6 +18,7 @@ from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import (
+    MESSAGE_LOADS,
     Block,
     BlockRead,
     BlockWrite,
@@ -30,6 +31,7 @@ from convgen.ir.stmt import (
     GlobalStore,
     If,
     Let,
+    PlaneLoad,
     SharedRead,
     SharedWrite,
     Stmt,
@@ -43,6 +45,7 @@ _ROLES: dict[type[Stmt], dict[str, str]] = {
     GlobalLoad: {"surface": "surface", "varying": "offset", "uniform": "step"},
     GlobalAdd: {"surface": "surface", "varying": "offset", "uniform": "step"},
     GlobalStore: {"surface": "surface", "varying": "offset", "uniform": "step"},
+    PlaneLoad: {"x": "x", "y": "y"},
     FlatLoad: {"address": "address", "mask": "exists"},
     FlatStore: {"address": "address", "mask": "exists"},
     FlatAdd: {"address": "address", "mask": "exists"},
@@ -76,9 +79,7 @@ def _loop_words(body: Stmt) -> int:
             inside = postorder(loop.body)
             elsewhere = {n.acc for n in inside if isinstance(n, Mma) and n.op.acc_bank != "v"}
             held = [v for v in loop.carried if v not in elsewhere]
-            loaded = [
-                n.var for n in inside if isinstance(n, (GlobalLoad, FlatLoad, SharedRead)) and n.var not in loop.yields
-            ]
+            loaded = [n.var for n in inside if isinstance(n, MESSAGE_LOADS) and n.var not in loop.yields]
             most = max(most, sum(v.type.bits // 32 for v in (*held, *loaded) if isinstance(v.type, VectorType)))
     return most
 
@@ -245,4 +246,4 @@ def _name(e: Expr, user: Stmt) -> str:
 
 
 def _comment(user: Stmt) -> str:
-    return user.site.comment if isinstance(user, (GlobalLoad, GlobalStore, FlatLoad, FlatStore)) else ""
+    return user.site.comment if isinstance(user, (GlobalLoad, GlobalStore, FlatLoad, FlatStore, PlaneLoad)) else ""

@@ -20,7 +20,7 @@ from convgen.ir.expr import Add, Const, Div, Expr, Mod, Mul, Sub, Var, const, se
 from convgen.ir.mutate import free_vars, postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Block, ExitIf, FlatLoad, For, GlobalLoad, If, Let, SharedRead, Stmt, block
+from convgen.ir.stmt import MESSAGE_LOADS, Block, ExitIf, For, If, Let, Stmt, block
 from convgen.ir.types import s32
 from convgen.passes.linear import ZERO, plus
 
@@ -86,7 +86,7 @@ class _Loop:
 
     def __init__(self, loop: For, bounds: Bounds) -> None:
         self.counter, self.bounds = loop.var, bounds
-        lets = (s.var for s in postorder(loop.body) if isinstance(s, Let | GlobalLoad | FlatLoad | SharedRead))
+        lets = (s.var for s in postorder(loop.body) if isinstance(s, (Let, *MESSAGE_LOADS)))
         inner = (v for s in postorder(loop.body) if isinstance(s, For) for v in (s.var, *s.carried, *s.results))
         self.changing = frozenset((loop.var, *loop.carried, *lets, *inner))
 

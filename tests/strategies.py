@@ -70,6 +70,12 @@ def _types(direction: str, inputs: str, output: str) -> str:
     return ":".join(output if n == place else inputs for n in range(3))
 
 
+def input_types(facts: TargetFacts) -> tuple[str, ...]:
+    """The types of inputs that a target multiplies."""
+    known = {atom.ab.name for atom in facts.atoms}
+    return tuple(name for name in _INPUTS if name in known)
+
+
 @st.composite
 def problems(
     draw: st.DrawFn,
@@ -77,6 +83,7 @@ def problems(
     most: int = 9,
     channels: int = 40,
     directions: tuple[str, ...] = _DIRECTIONS,
+    types: tuple[str, ...] = _INPUTS,
     unusual: bool = False,
 ) -> Conv:
     """An ungrouped problem with at most `most` positions an axis and `channels` channels.
@@ -84,7 +91,7 @@ def problems(
     With `unusual`, also no images, weights with a dimension for one group, and strided tensors.
     """
     sizes = st.integers(1, channels) | st.sampled_from(range(8, channels + 1, 8))
-    direction, inputs = draw(st.sampled_from(directions)), draw(st.sampled_from(_INPUTS))
+    direction, inputs = draw(st.sampled_from(directions)), draw(st.sampled_from(types))
     mb, ic, oc = draw(st.integers(1, 3)), draw(sizes), draw(sizes)
     names = draw(st.sampled_from(("hw", "hw", "hw", "w", "dhw")))
     axes = "".join(draw(_axis(name, most if names != "dhw" else min(most, 4))) for name in names)
@@ -166,6 +173,6 @@ def cases(
     unusual: bool = False,
 ) -> tuple[Conv, Config]:
     """A problem with a config that fits it and needs at most `work` turns of the K loop over all waves."""
-    problem = draw(problems(most=most, channels=channels, unusual=unusual))
+    problem = draw(problems(most=most, channels=channels, types=input_types(facts), unusual=unusual))
     assume(not problem.is_empty)
     return problem, draw(configs(problem, facts, work))

@@ -5,12 +5,10 @@ Directives follow LLVM's AMDGPUUsage, code object version 5.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 
-from convgen.backends.allocate import Allocation
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.machine import Function, Instruction
 from convgen.backends.target import Emitted
@@ -71,37 +69,6 @@ def _line(i: Instruction, symbol: str, physical: Physical) -> str:
     words = " ".join(x for x in (operands, *i.modifiers) if x)
     text = f"    {i.op.name:<22} {words}".rstrip()
     return f"{text:<{_COMMENT_COLUMN}}  // {i.comment}" if i.comment else text
-
-
-def register_map(allocation: Allocation) -> Iterator[str]:
-    """Where each named group of tuples lives over the kernel: `acc_0`, `acc_1`, ... are the group `acc`."""
-    groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for v, base in allocation.base.items():
-        if v.size > 1 and v.name:
-            groups.setdefault((v.bank, re.sub(r"(_\d+)+$", "", v.name)), []).append((base, base + v.size))
-    width = max((len(name) for _, name in groups), default=0)
-    for (bank, name), spans in groups.items():
-        places = " ".join(f"{bank}[{first}:{end - 1}]" for first, end in _merged(spans))
-        yield f"{name:<{width}}  {places}"
-
-
-def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    out: list[tuple[int, int]] = []
-    for first, end in sorted(spans):
-        if out and first <= out[-1][1]:
-            out[-1] = (out[-1][0], max(end, out[-1][1]))
-        else:
-            out.append((first, end))
-    return out
-
-
-def lds_map(kernel: Kernel) -> Iterator[str]:
-    """Where the shared tiles lie."""
-    for t in kernel.shared:
-        base = kernel.shared_base(t)
-        swizzle = f", chunk ^ (row >> {t.swizzle.shift} & {t.swizzle.mask})" if t.swizzle.mask else ""
-        shape = f"{t.slots} x {t.rows} x {t.cols} {t.elem}, row pitch {t.digits[-1].stride * t.elem.bytes}{swizzle}"
-        yield f"{base:#07x}..{base + t.bytes:#07x}  {t.name}: {shape}"
 
 
 def kernel_text(kernel: Kernel, header: Sequence[str], body: Iterator[str], maps: Sequence[str], r: Resources) -> str:

@@ -17,6 +17,7 @@ from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.amdgpu.select import select
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.amdgpu.waits import insert_waits
+from convgen.backends.maps import maps
 from convgen.backends.schedule import schedule
 from convgen.backends.selection import argument_offsets
 from convgen.backends.simulation import LaunchRequest, SimReport
@@ -80,11 +81,9 @@ class AmdTarget:
             allocation.used["v"], allocation.used["a"], allocation.used["s"], kernel.shared_bytes, size
         )
         self._check_occupancy(kernel, r)
-        maps = ["registers:", *(f"  {line}" for line in printer.register_map(allocation))]
-        if kernel.shared:
-            maps += ["LDS:", *(f"  {line}" for line in printer.lds_map(kernel))]
+        shown_maps = maps(kernel, allocation, {bank: bank for bank in _BANKS})
         body = printer.function_text(function, physical, debug, f"{kernel.name}.ir")
-        text = timed("print", lambda: printer.kernel_text(kernel, header, body, maps, r))
+        text = timed("print", lambda: printer.kernel_text(kernel, header, body, shown_maps, r))
         self._notes[kernel.name] = (kernel, r, arguments)
         registers = {"vgpr": r.vgpr, "agpr": r.agpr, "sgpr": r.sgpr}
         return Emitted(

@@ -177,6 +177,13 @@ def block_message(kind: str, size: int) -> Message:
 
 
 @cache
+def load_rectangle() -> Message:
+    """The row of a two-dimensional load of dwords, turned: lane l holds a run of row l; the payload says the rest."""
+    name, latency = "load_block2d.ugm.d32t.a64.ca.ca", _TOKEN_LATENCY["ugm"]
+    return Message(name, Unit.GLOBAL, latency, 8, block=True, address_bits=32, holds=_SEND_HOLDS)
+
+
+@cache
 def load_arguments(dwords: int) -> Message:
     """The row of a load from the cross-thread data: 32-bit addresses in the window of binding table entry 255."""
     name = f"load.ugm.d32x{dwords}t.a32.ca.ca"

@@ -26,7 +26,8 @@ class Physical:
     """The view of instructions through an allocation; `lanes` dwords make a register."""
 
     def __init__(self, allocation: Allocation, lanes: int, scalars_at: int) -> None:
-        self.base, self.lanes, self.scalars_at = allocation.base, lanes, scalars_at
+        self.allocation, self.lanes, self.scalars_at = allocation, lanes, scalars_at
+        self.base = allocation.base
 
     # ------------------------------------------------------------ dependences
 

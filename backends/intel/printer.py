@@ -13,13 +13,17 @@ _MNEMONIC_COLUMN, _COMMENT_COLUMN = 8, 100
 _RAW = {id(OPCODES[name]): descriptor for name, descriptor in RAW_SENDS.items()}
 
 
-def function_text(function: Function, physical: Physical, generation: Generation) -> Iterator[str]:
-    """The body, one line an instruction."""
+def function_text(function: Function, physical: Physical, generation: Generation, listing: str = "") -> Iterator[str]:
+    """The body, one line an instruction; with a `listing` of the IR, comments lead to its lines."""
+    at = 0
     for index, block in enumerate(function.blocks):
         if index:
             yield f"{block.label}:" + (f"  // {block.comment}" if block.comment else "")
         for i in block.instructions:
             assert isinstance(i, XeInstruction)
+            if listing and i.line not in (0, at):
+                at = i.line
+                yield f"// {listing}:{at}"
             yield _line(i, physical, generation)
 
 

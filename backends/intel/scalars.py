@@ -110,8 +110,8 @@ class Scalars:
                 return self._multiply(e, kind)
             case MulHi():
                 return self._product(self.value(e.a), self.value(e.b), "ud", high=True)
-            case Add(a, Select(cond, Const(_, 1), Const(_, 0))) if isinstance(cond, Comparison):
-                return self._count(a, cond, kind)
+            case Add(counted, Select(cond, Const(_, 1), Const(_, 0))) if isinstance(cond, Comparison):
+                return self._count(counted, cond, kind)
             case Sub():
                 a, b = self.value(e.a), self.value(e.b)
                 if isinstance(b, Imm):

@@ -13,6 +13,7 @@ RegDeps (which dependences the pipes order by themselves).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 
 import attrs
 
@@ -20,16 +21,15 @@ from convgen.backends.dataflow import solve
 from convgen.backends.intel.isa import OPCODES, Literal, Message, XeInstruction
 from convgen.backends.intel.physical import Cell, Physical
 from convgen.backends.intel.tables import Generation
-from convgen.backends.machine import Function, Unit, VirtualRegister
+from convgen.backends.machine import Access, Function, Instruction, Unit, VirtualRegister
 
 #: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
 _MATRIX_TOKENS = 4
 _FARTHEST = 7  #: the greatest distance that encodes
-_INTERLOCKED = frozenset(("f", "acc0"))
-_EVERYTHING = frozenset(("cr0",))  #: registers whose writers wait for all pipes, and whose next users do
-_MODE = Cell("cr0", 0)  #: the control register, which decides how all others compute
+_INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
+_MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
 _PIPES = "FIL"
-_LOCAL_LOADS = Cell("loads of local memory", 0)  #: in flight: a barrier may not be signalled before they are done
+_LOCAL_LOADS = "local loads"  #: cells, one for each instruction, of what is in flight
 
 Source = str | int  #: an in-order pipe by its letter, or a token
 
@@ -38,7 +38,7 @@ Source = str | int  #: an in-order pipe by its letter, or a token
 class Facts:
     """What may be unfinished: for each cell and source the distance since it was last written or read there.
 
-    Distances of tokens are 1. `rotation` is the token that the next send takes.
+    Distances of tokens are 1.
     """
 
     writes: Mapping[tuple[Cell, Source], int]
@@ -54,6 +54,15 @@ class Waits:
     read: tuple[int, ...]  #: tokens of which only the sources matter
 
 
+@attrs.frozen
+class _Deeds:
+    """What the scoreboard must know of one instruction."""
+
+    source: Source  #: that says when it is done: its token or its pipe; "" for neither
+    read: list[Cell]
+    written: list[Cell]
+
+
 def pipe_of(i: XeInstruction, generation: Generation) -> str:
     """The letter of the in-order pipe that executes an instruction; "" if none does."""
     if i.op.unit is not Unit.VALU:
@@ -61,6 +70,34 @@ def pipe_of(i: XeInstruction, generation: Generation) -> str:
     if i.long and not generation.long_alu:
         return "L"
     return "F" if i.floats else "I"
+
+
+def _touches_local(i: Instruction, *, stores: bool) -> bool:
+    return isinstance(i.op, Message) and i.op.unit is Unit.SHARED and i.op.stores == stores
+
+
+def _conflict(a: Access | None, b: Access | None) -> bool:
+    """Whether two accesses may touch the same bytes; one of which nothing is known may touch all."""
+    return a is None or b is None or (not a.private and a.conflicts(b))
+
+
+def stores_behind_signals(function: Function) -> Iterator[tuple[Instruction, list[Instruction]]]:
+    """Each signal of a barrier, with the stores to local memory between it and the next signals."""
+    for index, block in enumerate(function.blocks):
+        for n, signal in enumerate(block.instructions):
+            if signal.op is OPCODES["signal"]:
+                stores: list[Instruction] = []
+                seen: list[int] = []
+                pending = [(index, n + 1)]
+                while pending:
+                    at, first = pending.pop()
+                    rest = function.blocks[at].instructions[first:]
+                    here = list(takewhile(lambda i: i.op is not OPCODES["signal"], rest))
+                    stores += [i for i in here if _touches_local(i, stores=True)]
+                    further = function.successors(at) if len(here) == len(rest) else []
+                    pending += [(s, 0) for s in further if s not in seen]
+                    seen += further
+                yield signal, stores
 
 
 class Scoreboard:
@@ -78,6 +115,25 @@ class Scoreboard:
             elif isinstance(i.op, Message) or i.op.name.startswith("send"):
                 self.tokens[id(i)] = _MATRIX_TOKENS + sends % (tokens - _MATRIX_TOKENS)
                 sends += 1
+        self.deeds = {id(i): self._deeds(i) for i in function.instructions() if isinstance(i, XeInstruction)}
+        self._note_local_loads()
+
+    def _deeds(self, i: XeInstruction) -> _Deeds:
+        """What an instruction reads and writes, and what says when it is done."""
+        source = self.tokens.get(id(i), pipe_of(i, self.generation))
+        return _Deeds(source, self.physical.read(i), self.physical.written(i))
+
+    def _note_local_loads(self) -> None:
+        """A load of local memory must be done before a barrier behind which others may overwrite what it reads.
+
+        All threads run this program: what others may store before the next barrier is what this one may.
+        """
+        loads = [i for i in self.function.instructions() if _touches_local(i, stores=False)]
+        for n, load in enumerate(loads):
+            self.deeds[id(load)].written.append(Cell(_LOCAL_LOADS, n))
+        for signal, stores in stores_behind_signals(self.function):
+            endangered = (n for n, i in enumerate(loads) if any(_conflict(i.access, s.access) for s in stores))
+            self.deeds[id(signal)].read.extend(Cell(_LOCAL_LOADS, n) for n in endangered)
 
     def run(self) -> None:
         """Annotate all instructions; instructions that only wait are put in where needed."""
@@ -90,7 +146,7 @@ class Scoreboard:
                 waits = self._waits(facts, i)
                 out += self._annotated(i, waits)
                 self._step(facts, i, waits)
-            block.instructions = list(out)
+            block.instructions = [*out]
 
     # ------------------------------------------------------------ data flow
 
@@ -102,9 +158,8 @@ class Scoreboard:
         return facts.frozen()
 
     def _waits(self, facts: _Now, i: XeInstruction) -> Waits:
-        me: Source = pipe_of(i, self.generation)
-        if id(i) in self.tokens:
-            me = self.tokens[id(i)]
+        deeds = self.deeds[id(i)]
+        me = deeds.source
         distances: dict[str, int] = {}
         done: dict[int, None] = {}
         read: dict[int, None] = {}
@@ -115,16 +170,13 @@ class Scoreboard:
             else:
                 tokens[source] = None
 
-        written, used = self.physical.written(i), [*self.physical.read(i), _MODE]
-        if i.op is OPCODES["signal"]:
-            used = [*used, _LOCAL_LOADS]
-        for cell in used:
+        for cell in deeds.read:
             for source, distance in facts.writers(cell):
                 ordered = source == me and cell.bank in _INTERLOCKED
                 branch = not me and cell.bank == "f" and source == "I"  # the branch unit's flags are interlocked
                 if not ordered and not branch:
                     after(source, distance, done)
-        for cell in written:
+        for cell in deeds.written:
             for source, distance in facts.writers(cell):
                 if source != me:
                     after(source, distance, done)
@@ -132,8 +184,7 @@ class Scoreboard:
                 if source != me:
                     late = self.generation.waits_for_writes and isinstance(source, int) and source >= _MATRIX_TOKENS
                     after(source, distance, done if late else read)
-        changed = [*written, *(c for c in used if any(facts.writers(c)))]
-        if any(c.bank in _EVERYTHING for c in changed):
+        if _MODE in deeds.written or facts.writers(_MODE):
             distances.update(dict.fromkeys(_PIPES, 1))
         if isinstance(me, int):
             done.pop(me, None)
@@ -148,16 +199,11 @@ class Scoreboard:
             facts.finish_token(token)
         for token in waits.read:
             facts.finish_reads(token)
-        me: Source = pipe_of(i, self.generation)
-        if id(i) in self.tokens:
-            me = self.tokens[id(i)]
-            facts.finish_token(me)
-        if me == "":
-            return
-        written = self.physical.written(i)
-        if isinstance(i.op, Message) and i.op.unit is Unit.SHARED and not i.op.stores:
-            written = [*written, _LOCAL_LOADS]
-        facts.issue(me, self.physical.read(i), written)
+        deeds = self.deeds[id(i)]
+        if isinstance(deeds.source, int):
+            facts.finish_token(deeds.source)
+        if deeds.source != "":
+            facts.issue(deeds.source, deeds.read, deeds.written)
 
     # ------------------------------------------------------------ annotation
 
@@ -202,60 +248,87 @@ def _sync(annotation: str) -> XeInstruction:
     return XeInstruction(OPCODES["sync.nop"], annotations=(annotation,))
 
 
+class _Table:
+    """The unfinished accesses of one kind: by cell for those who ask, by source for those who finish."""
+
+    def __init__(self) -> None:
+        self.by_cell: dict[Cell, dict[Source, int]] = {}
+        self.by_source: dict[Source, dict[Cell, int]] = {}  # in order of issue
+
+    def note(self, cell: Cell, source: Source, at: int) -> None:
+        """The last access of a cell by a source."""
+        self.by_cell.setdefault(cell, {})[source] = at
+        cells = self.by_source.setdefault(source, {})
+        cells.pop(cell, None)
+        cells[cell] = at
+
+    def drop(self, cell: Cell) -> None:
+        for source in self.by_cell.pop(cell, ()):
+            del self.by_source[source][cell]
+
+    def finish(self, source: Source, last: int) -> None:
+        """Forget what a source issued up to number `last`."""
+        cells = self.by_source.get(source, {})
+        done = list(takewhile(lambda cell: cells[cell] <= last, cells))
+        for cell in done:
+            del cells[cell]
+            held = self.by_cell[cell]
+            del held[source]
+            if not held:
+                del self.by_cell[cell]
+
+
 class _Now:
     """Facts that change from instruction to instruction; distances are kept as differences to counters."""
 
     def __init__(self, facts: Facts) -> None:
         self.count: dict[Source, int] = {}
-        self.writes: dict[Cell, dict[Source, int]] = {}
-        self.reads: dict[Cell, dict[Source, int]] = {}
+        self.writes, self.reads = _Table(), _Table()
         for table, known in ((self.writes, facts.writes), (self.reads, facts.reads)):
-            for (cell, source), distance in known.items():
-                table.setdefault(cell, {})[source] = -distance
+            for (cell, source), distance in sorted(known.items(), key=lambda item: -item[1]):
+                table.note(cell, source, -distance)
 
-    def _distances(self, held: Mapping[Source, int]) -> Iterator[tuple[Source, int]]:
-        for source, at in held.items():
-            yield source, min(_FARTHEST, self.count.get(source, 0) - at) if isinstance(source, str) else 1
+    def _distances(self, held: Mapping[Source, int]) -> list[tuple[Source, int]]:
+        count = self.count
+        return [
+            (source, min(_FARTHEST, count.get(source, 0) - at) if isinstance(source, str) else 1)
+            for source, at in held.items()
+        ]
 
-    def writers(self, cell: Cell) -> Iterable[tuple[Source, int]]:
-        return list(self._distances(self.writes.get(cell, {})))
+    def writers(self, cell: Cell) -> list[tuple[Source, int]]:
+        held = self.writes.by_cell.get(cell)
+        return self._distances(held) if held else []
 
-    def readers(self, cell: Cell) -> Iterable[tuple[Source, int]]:
-        return list(self._distances(self.reads.get(cell, {})))
+    def readers(self, cell: Cell) -> list[tuple[Source, int]]:
+        held = self.reads.by_cell.get(cell)
+        return self._distances(held) if held else []
 
     def issue(self, source: Source, read: Iterable[Cell], written: Iterable[Cell]) -> None:
         at = self.count.get(source, 0)
         for cell in written:
-            self.writes[cell] = {source: at}
-            self.reads.pop(cell, None)
+            self.writes.drop(cell)
+            self.reads.drop(cell)
+            self.writes.note(cell, source, at)
         for cell in read:
-            self.reads.setdefault(cell, {})[source] = at
+            self.reads.note(cell, source, at)
         if isinstance(source, str):
             self.count[source] = at + 1
 
     def finish_pipe(self, pipe: str, distance: int) -> None:
         last = self.count.get(pipe, 0) - distance
-        self._forget(lambda source, at: source == pipe and at <= last, self.writes, self.reads)
+        self.writes.finish(pipe, last)
+        self.reads.finish(pipe, last)
 
     def finish_token(self, token: Source) -> None:
-        self._forget(lambda source, at: source == token, self.writes, self.reads)
+        self.writes.finish(token, 0)
+        self.reads.finish(token, 0)
 
     def finish_reads(self, token: int) -> None:
-        self._forget(lambda source, at: source == token, self.reads)
-
-    @staticmethod
-    def _forget(over, *tables) -> None:  # type: ignore[no-untyped-def]
-        for table in tables:
-            for cell in [c for c, held in table.items() if any(over(s, at) for s, at in held.items())]:
-                left = {s: at for s, at in table[cell].items() if not over(s, at)}
-                if left:
-                    table[cell] = left
-                else:
-                    del table[cell]
+        self.reads.finish(token, 0)
 
     def frozen(self) -> Facts:
         tables = [
-            {(cell, source): d for cell, held in table.items() for source, d in self._distances(held)}
+            {(cell, source): d for cell, held in table.by_cell.items() for source, d in self._distances(held)}
             for table in (self.writes, self.reads)
         ]
         return Facts(*tables)

@@ -18,6 +18,7 @@ from convgen.backends.intel.isa import (
     Special,
     block_message,
     load_arguments,
+    load_rectangle,
     message,
     region,
 )
@@ -31,7 +32,7 @@ from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Var
 from convgen.ir.facts import TargetFacts
-from convgen.ir.memory import Global
+from convgen.ir.memory import Global, Plane
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, f32
@@ -64,6 +65,9 @@ class _Selector(Selector):
         self.vectors = Vectors(self.scalars, self.uses)
         self.payload = self.out.new("v", 1, "payload", fixed=0)
         self.barrier: Reg | None = None  # the header of barrier messages
+        self.entered = 0  # instructions of the entry
+        self.headers: dict[tuple[Plane, int], list[Reg]] = {}  # payloads of rectangles that no message holds
+        self.busy: list[tuple[tuple[Plane, int], Reg]] = []
         self.lets: dict[Var, Expr] = {n.var: n.value for n in postorder(kernel.body) if isinstance(n, st.Let)}
 
     # ------------------------------------------------------------ entry
@@ -90,6 +94,7 @@ class _Selector(Selector):
             self.scalars.env[k.subgroup] = thread
             self.barrier = self._barrier_header()
         self.scalars.lane = self._lane()
+        self.entered = len(out.block.instructions)
 
     def _payload(self, dword: int, name: str) -> Reg:
         dst = self.out.new("s", 1, name)
@@ -184,6 +189,7 @@ class _Selector(Selector):
 
     def _arrive(self, s: st.Barrier | st.Arrive) -> None:
         """What this thread wrote to local memory is visible before it signals."""
+        self._release_headers()
         if self.barrier is None:
             return
         out = self.out
@@ -213,6 +219,50 @@ class _Selector(Selector):
         row = message("load", "ugm", lane_bytes)
         out.emit(row, (dst,), (address,), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
         self._loaded(s.var, dst)
+
+    def _planeload(self, s: st.PlaneLoad) -> None:
+        out, words = self.out, s.var.type.bits // 32
+        header = self._plane_header(s.plane, words)
+        for dword, value in ((5, s.x), (6, s.y)):
+            to = region(header, "ud", dword)
+            out.emit("mov", (to,), (out.source(self.scalars.value(value), "ud"),), partial=True)
+        dst = self.into.get(s.var) or out.new("v", words, s.var.name)
+        access = Access("global", s.plane.memory.name, -1, False)
+        out.emit(load_rectangle(), (dst,), (header,), access=access, comment=comment(s))
+        self._loaded(s.var, dst)
+
+    def _plane_header(self, plane: Plane, words: int) -> Reg:
+        """The payload of a rectangle `words` dwords wide, one row a lane, but for where it is.
+
+        It stays: a further message before the next barrier has another one, so that none waits for the last to be read.
+        """
+        free = self.headers.setdefault((plane, words), [])
+        header = free.pop() if free else self._new_header(plane, words)
+        self.busy.append(((plane, words), header))
+        return header
+
+    def _new_header(self, plane: Plane, words: int) -> Reg:
+        out, header = self.out, self.out.new("v", 1, f"{plane.memory.name}_plane")
+        pointer = self.scalars.pointers[plane.memory.name]
+        here, out.block = out.block, out.function.blocks[0]
+        behind = out.block.instructions[self.entered :]
+        del out.block.instructions[self.entered :]
+        fill(out, header, Literal(0, "ud"))
+        address: tuple[Operand, ...] = (out.source(pointer, "q"),)
+        address += (Literal(plane.base, "d"),) if plane.base else ()
+        out.emit("add" if plane.base else "mov", (region(header, "q"),), address, partial=True)
+        shape = (out.lanes - 1) << 8 | words - 1
+        for dword, value in ((2, plane.width - 1), (3, plane.height - 1), (4, plane.pitch - 1), (7, shape)):
+            out.emit("mov", (region(header, "ud", dword),), (Literal(value, "ud"),), partial=True)
+        self.entered = len(out.block.instructions)
+        out.block.instructions += behind
+        out.block = here
+        return header
+
+    def _release_headers(self) -> None:
+        for key, header in self.busy:
+            self.headers[key].append(header)
+        self.busy = []
 
     def _flatstore(self, s: st.FlatStore) -> None:
         self._write_global(s, "store")

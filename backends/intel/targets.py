@@ -14,6 +14,7 @@ from convgen.backends.allocate import Allocation, Bank, allocate, live_ranges
 from convgen.backends.intel import printer
 from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.devices import DEVICES
+from convgen.backends.intel.fences import drop_fences
 from convgen.backends.intel.isa import BANK_PERIOD
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard
@@ -21,6 +22,7 @@ from convgen.backends.intel.select import select
 from convgen.backends.intel.tables import FACTS, GENERATIONS
 from convgen.backends.intel.zebin import Argument, KernelInfo, directives, target_directive
 from convgen.backends.machine import Function, Unit
+from convgen.backends.maps import maps
 from convgen.backends.selection import argument_offsets
 from convgen.backends.simulation import LaunchRequest, SimReport
 from convgen.backends.target import Emitted, Progress
@@ -58,12 +60,14 @@ class XeTarget:
         shown = listing(kernel) if debug else []
         lines = {line.stmt: n for n, line in enumerate(shown, 1) if line.stmt is not None}
         function = timed("select", lambda: select(kernel, self.facts, lines))
+        timed("fences", lambda: drop_fences(function))
         grf, physical, used = timed("allocate", lambda: self._allocate(function))
         tokens = self.generation.tokens[grf]
         timed("scoreboard", lambda: Scoreboard(function, physical, self.generation, tokens).run())
         info = _info(kernel, function, grf)
-        body = printer.function_text(function, physical, self.generation)
-        text = timed("print", lambda: printer.kernel_text(header, directives(info), body))
+        notes = [*header, *maps(kernel, physical.allocation, {"v": "r"})]
+        body = printer.function_text(function, physical, self.generation, f"{kernel.name}.ir" if debug else "")
+        text = timed("print", lambda: printer.kernel_text(notes, directives(info), body))
         arguments = tuple((a.name, a.offset, a.size) for a in info.arguments)
         return Emitted(
             kernel.name,

@@ -1,6 +1,6 @@
 """Local memory of the workgroups of a batch, with race stamps.
 
-A stamp covers `grain` bytes (the narrowest LDS access of the kernel) and packs epoch << 8 | wave << 1 | clean: the
+A stamp covers `grain` bytes (the narrowest LDS access of the kernel) and packs epoch << 9 | wave << 1 | clean: the
 barrier epoch and wave of the last write (or read), and whether the data is defined. Two accesses of different waves in
 one epoch, at least one of them a write, race: nothing orders them. An access whose wait has not come by the time its
 wave reaches a barrier is stamped again with the next epoch, because the barrier does not order it either. Atomic
@@ -15,19 +15,26 @@ import numpy.typing as npt
 from convgen.backends.sim.arrays import U32, Array, Bools
 from convgen.backends.sim.threads import Stepped, Threads
 
-SEVERAL = np.uint32(0xFE)  #: the wave field of a unit that more than one wave has read or updated
+SEVERAL = np.uint32(0x1FE)  #: the wave field of a unit that more than one wave has read or updated
+
+
+def stamps_of(epoch: Array, wave: Array) -> U32:
+    """The stamp of a clean access by each wave of up to 255, [waves, 1]."""
+    packed = (epoch.astype(np.uint32) << np.uint32(9)) | (wave.astype(np.uint32) << np.uint32(1)) | np.uint32(1)
+    return packed[:, None]
 
 
 def _others(stamps: U32, mine: U32) -> Bools:
     """Where a stamp is another wave's, of this epoch."""
-    found: Bools = (stamps ^ mine) - np.uint32(2) < np.uint32(254)
+    found: Bools = (stamps ^ mine) - np.uint32(2) < SEVERAL
     return found
 
 
 class Lds:
     """The LDS of a batch of workgroups, one stretch a workgroup."""
 
-    def __init__(self, slots: int, size: int, grain: int) -> None:
+    def __init__(self, slots: int, size: int, grain: int, kind: str = "lds-race") -> None:
+        self.kind = kind  #: of findings
         self.size, self.grain = size, grain
         self.stride = (size + 31) // 16 * 16
         self.data: npt.NDArray[np.uint8] = np.zeros(max(slots * self.stride, 16), np.uint8)
@@ -149,4 +156,4 @@ class Lds:
             row, lane = (int(i) for i in np.argwhere(lanes)[0])
         else:
             row, lane = (0, -1) if where is None else (int(i) for i in where[lanes.argmax()])
-        group.env.reporter.add("lds-race", what, step.instruction, group, row, lane)
+        group.env.reporter.add(self.kind, what, step.instruction, group, row, lane)

@@ -21,6 +21,7 @@ from tests.gen import perilous
 
 KNOBS = "--dir=FWD_D --dt=f16\n"
 GOOD = "mb1ic16ih6oc16kh3ph1"
+NO_TARGET = "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2, at --target"
 PERFORM = batch.perform
 PROGRAM = [sys.executable, "-m", "convgen", "batch", "file"]
 
@@ -123,10 +124,7 @@ def test_what_a_problem_says_stands_before_its_error(capsys: pytest.CaptureFixtu
 REFUSED = [
     (["file", "-o", "out"], "given -o out, wanted a directory DIR/ for the files of several problems"),
     (["file", "--jobs", "0"], "given '0', wanted an integer from 1, at --jobs"),
-    (
-        ["file", "--target", "gfx000"],
-        "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2, at --target",
-    ),
+    (["file", "--target", "gfx000"], NO_TARGET),
     (["file", "--config", "tile=32"], "given 'tile=32', wanted tile=MxNxK in --config"),
     (["file", "--match", "none"], "given file with no problem that is selected, wanted at least one"),
     (["file", "--start", "1"], "given file with no problem that is selected, wanted at least one"),

@@ -12,6 +12,7 @@ from convgen.ir.build import KernelBuilder
 from convgen.ir.dump import dump
 from convgen.passes import pipeline
 
+NO_TARGET = "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2, at --target"
 SHORT = {"DESC": "mb1ic16oc16ih6kh3ph1", "GEMM": "32x16:16x32", "F16": "--dir FWD_D --dt f16"}
 NAMES = {
     "<passes>": ", ".join(p.name for p in pipeline.PASSES),
@@ -113,10 +114,7 @@ MESSAGES = [
     ("conv DESC --mb -1", "given --mb -1, wanted a number from 0"),
     ("conv DESC --mb many", "given --mb many, wanted a number from 0"),
     ("conv DESC --mb 99999999999", "given --mb 99999999999, wanted less than 2^31"),
-    (
-        "conv DESC F16 --target gfx000",
-        "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2, at --target",
-    ),
+    ("conv DESC F16 --target gfx000", NO_TARGET),
     ("conv DESC --run-groups 0", "given '0', wanted an integer from 1, at --run-groups"),
     ("conv DESC --run-groups 2.5", "given '2.5', wanted an integer from 1, at --run-groups"),
     ("conv DESC --seed -3", "given '-3', wanted an integer from 0, at --seed"),
@@ -264,7 +262,7 @@ MESSAGES = [
         "disable, scalars, in header.dump",
     ),
     ("replay target.dump", "given no target, wanted '# target: NAME', in target.dump"),
-    ("replay gfx.dump", "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2, at --target"),
+    ("replay gfx.dump", NO_TARGET),
     ("replay pass.dump", "given pass 'fast', wanted one of <passes>"),
     ("replay name.dump", "an unknown name Fly, in line 3 of a dump, at column 1: ^Fly(1)"),
     ("replay expr.dump", "given a dump of a Lane, wanted one of a kernel, in expr.dump"),

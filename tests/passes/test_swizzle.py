@@ -57,8 +57,8 @@ def test_no_access_has_a_bank_conflict(target: str, tile_k: int) -> None:
     for plan in made:
         facts = plan.facts
         (part,) = plan.parts
-        for operand in (part.of_n, part.of_m):
-            tile, read, write = operand.tile, operand.fragment, operand.copy.stored
+        for operand, read in ((part.of_n, plan.mma.a), (part.of_m, plan.mma.b)):
+            tile, write = operand.tile, operand.copy.stored
             if read.contiguous("k") * tile.elem.bytes >= CHUNK:
                 assert conflicts(tile, read, facts.shared_read) == 0, f"{plan.config} reads {tile.name}"
             assert conflicts(tile, write, facts.shared_write) == 0, f"{plan.config} writes {tile.name}"

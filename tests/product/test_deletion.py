@@ -17,6 +17,7 @@ from convgen import driver, verify
 from convgen.backends.amdgpu.assemble import assemble
 from convgen.code import Code
 from convgen.problem import Conv
+from tests.product.changes import Change, described
 
 #: name -> descriptor, knobs, config: at least 4 K iterations and 2 workgroups a product
 KERNELS: dict[str, tuple[str, dict[str, str], str]] = {
@@ -67,15 +68,6 @@ BATCH = 24  #: variants assembled together
 _DIGEST = re.compile(r"_[0-9a-f]{8}(?=_)")  #: in the names of all kernels of a problem
 _HIGHEST = {"vmcnt": 63, "lgkmcnt": 15, "expcnt": 7}  #: what a wait can count; one more is no wait
 _FIELD = re.compile(r"(vmcnt|lgkmcnt|expcnt)\((\d+)\)")
-
-
-@attrs.frozen
-class Change:
-    """Line `number` of the text becomes `text` (nothing if empty)."""
-
-    number: int
-    text: str
-    what: str
 
 
 def changes(asm: str) -> Iterator[Change]:
@@ -140,5 +132,4 @@ def unnoticed(name: str) -> list[Change]:
 )
 def test_every_loss_is_noticed(name: str) -> None:
     found = unnoticed(name)
-    lines = "\n".join(f"line {change.number + 1}: {change.what}" for change in found)
-    assert not found, lines
+    assert not found, described(found)

@@ -1,4 +1,4 @@
-"""Two small kernels whose text a person has read, byte for byte. `./dev bless` rewrites the files."""
+"""Small kernels whose text a person has read, byte for byte. `./dev bless` rewrites the files."""
 
 from __future__ import annotations
 
@@ -32,8 +32,13 @@ def golden() -> Golden:
     return compare
 
 
-def assembly(descriptor: str, dt: str, config: str) -> str:
-    return driver.compile(driver.build(Conv.parse(descriptor, dir="FWD_D", dt=dt), config=config)).asm
+def assembly(descriptor: str, dt: str, config: str, target: str = "gfx942") -> str:
+    return driver.compile(driver.build(Conv.parse(descriptor, dir="FWD_D", dt=dt), target, config)).asm
+
+
+def up_to_the_loops_end(asm: str) -> str:
+    """All but the stores of the result."""
+    return asm[: asm.index("k_loop_end:")]
 
 
 def body(asm: str) -> str:
@@ -52,3 +57,15 @@ def test_a_whole_file(golden: Golden) -> None:
 def test_a_pipelined_loop_with_halos(golden: Golden) -> None:
     config = "tile=16x16x32 waves=1x1 mma=16x16x16 slots=1 acc=a"
     golden("one_wave_3x3.body.s", body(assembly("mb1ic32ih4oc16kh3ph1", "bf16:bf16:f32", config)))
+
+
+def test_xehpc_with_halos(golden: Golden) -> None:
+    config = "tile=16x16x16 waves=1x1 mma=16x8x16 slots=1"
+    text = assembly("mb1ic32ih4oc16kh3ph1", "f16:f16:f32", config, "xehpc")
+    golden("one_thread_3x3_xehpc.loop.asm", up_to_the_loops_end(text))
+
+
+def test_xehpg(golden: Golden) -> None:
+    config = "tile=8x8x16 waves=1x1 mma=8x8x16 slots=1"
+    text = assembly("mb1ic64ih4oc16kh1", "bf16:bf16:f32", config, "xehpg")
+    golden("one_thread_1x1_xehpg.loop.asm", up_to_the_loops_end(text))

@@ -13,7 +13,7 @@ from convgen.backends.target import get
 from convgen.config import Config
 from convgen.ir.error import UserError
 from convgen.problem import Conv
-from tests.strategies import FIXED, Case, cases, problems
+from tests.strategies import FIXED, Case, cases, input_types, problems
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
 
@@ -40,10 +40,18 @@ def check(problem: Conv, target: str, config: Config | None) -> None:
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
 
 
-@FEW
-@given(problems(most=12, channels=64, unusual=True), st.sampled_from(TARGETS))
-def test_problems(problem: Conv, target: str) -> None:
-    check(problem, target, None)
+@st.composite
+def targeted(draw: st.DrawFn, most: int, channels: int) -> tuple[Conv, str]:
+    """A target, and a problem of types that it multiplies."""
+    target = draw(st.sampled_from(TARGETS))
+    types = input_types(get(target).facts)
+    return draw(problems(most=most, channels=channels, types=types, unusual=True)), target
+
+
+@settings(FEW, max_examples=20)
+@given(targeted(12, 64))
+def test_problems(case: tuple[Conv, str]) -> None:
+    check(*case, None)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -58,9 +66,9 @@ def test_problems_with_configs(target: str) -> None:
 
 @pytest.mark.sweep
 @MANY
-@given(problems(most=16, channels=96, unusual=True), st.sampled_from(TARGETS))
-def test_many_problems(problem: Conv, target: str) -> None:
-    check(problem, target, None)
+@given(targeted(16, 96))
+def test_many_problems(case: tuple[Conv, str]) -> None:
+    check(*case, None)
 
 
 @pytest.mark.sweep

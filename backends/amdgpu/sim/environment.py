@@ -11,7 +11,7 @@ import numpy.typing as npt
 from convgen.backends.amdgpu.sim.archs import Arch
 from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.sim.findings import Reporter
-from convgen.backends.sim.local import Lds
+from convgen.backends.sim.local import Lds, stamps_of
 from convgen.backends.sim.memory import Memory
 
 if TYPE_CHECKING:
@@ -51,6 +51,4 @@ class Environment:
 
     def stamps(self, group: WaveGroup, ahead: int = 0) -> U32:
         """The LDS stamp of a clean access by each wave, [waves, 1], `ahead` epochs from now."""
-        epoch = (self.epoch[group.slot] + np.uint32(ahead)) & np.uint32(0xFFFFFF)
-        stamp = (epoch << np.uint32(8)) | (group.wave.astype(np.uint32) << np.uint32(1)) | np.uint32(1)
-        return stamp[:, None]
+        return stamps_of(self.epoch[group.slot] + np.uint32(ahead), group.wave)

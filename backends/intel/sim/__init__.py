@@ -5,6 +5,11 @@ control flow agrees, each instruction compiled once (`compile`) into a `step`. W
 `lsc`, `block2d`, `gateway`, `control`. What hardware does not promise: `scoreboard` (when results are there), `rules`
 and the checks beside each kind of message, races (`backends.sim`), poison (in `state`, beside the values).
 
+Findings: "distance", "token-wait", "token", "swsb" (annotations), "send-war" (defect of XeHPC), "poison",
+"slm-race", "global-race", "global-visibility", "out-of-bounds", "misaligned", "read-only", "barrier", "dpas", "dpasw",
+"region", "type", "acc-wr-en", "register-range", "message", "message-length", "unsupported-message", "block2d",
+"end-of-thread", "slm-size", "control", "runaway".
+
 Not simulated: rounding other than to nearest even, bindless surfaces, descriptors in registers, calls, scratch memory,
 the exact error of transcendentals (they are rounded correctly), the order in which atomic operations meet.
 

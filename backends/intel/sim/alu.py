@@ -161,6 +161,8 @@ def condition_of(instruction: Instruction, context: Context) -> Callable[[Array,
     if not instruction.condition:
         return None
     check_flag(instruction, context)
+    if instruction.condition == "eo":
+        return lambda value, zero: np.ones(value.shape, np.bool_)
     if instruction.condition in ("un", "uo"):
         return lambda value, zero: np.isnan(value)
     if instruction.condition not in table.COMPARE:
@@ -212,7 +214,7 @@ def _function(instruction: Instruction) -> table.Function | None:
         if instruction.sub not in table.MATH:
             raise unsupported(instruction, "math function")
         return table.MATH[instruction.sub]
-    if op == "mad" and kind:
+    if op in ("mad", "madm") and kind:
         return table.FUSED[kind]
     if (op == "mul" and kind in ("f", "df")) or not kind:
         return (table.FLOAT if kind else table.INTEGER).get(op)

@@ -19,15 +19,16 @@ from convgen.backends.intel.sim.messages import LOAD_2D, STORE_2D, Lsc
 from convgen.backends.intel.sim.payload import check_length, check_range, land, refuse, undefined
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.intel.sim.stores import new_store
+from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.arrays import Array, Bools, any_along
-from convgen.backends.sim.global_access import load_lanes, store_lanes
+from convgen.backends.sim.global_access import load_lanes
 
 BASE_ALIGNMENT = 64
 LEAST_WIDTH = 64
 LARGEST = 1 << 24
 MOST_ROWS = {LOAD_2D: 32, STORE_2D: 8}
 MOST_ROW_BYTES = 64
+MOST_RESPONSE = 31  #: that the descriptor can say; a block of 32 registers says it too
 
 
 @attrs.frozen
@@ -105,8 +106,6 @@ def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Ste
         context.fault("unsupported-message", f"{context.platform.name} has no 2-D block messages")
     if message.unit != "ugm":
         context.fault("message", "2-D blocks are messages of the global unit")
-    if instruction.exec_size != 1:
-        context.fault("message", f"a 2-D block message has execution size 1, not {instruction.exec_size}")
     check_length(context, "an address payload", lsc.address_registers, 1)
     fits = check_range(context, "address payload", message.src0.reg, 1)
     step = Step(instruction, "send_ugm", lambda g: None, pipe="*", is_send=True)
@@ -114,8 +113,9 @@ def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Ste
     if instruction.predicate:
         step.reads |= flag_bits(instruction, context)
     if lsc.op == LOAD_2D:
-        fits &= check_range(context, "response", message.dst.reg, lsc.response)
-        step.writes = layout.grf_bits(message.dst.reg, max(lsc.response, 0))
+        response = 32 if lsc.response == MOST_RESPONSE else lsc.response
+        fits &= check_range(context, "response", message.dst.reg, response)
+        step.writes = layout.grf_bits(message.dst.reg, response)
     else:
         fits &= check_range(context, "data payload", message.src1.reg, message.src1.length)
         step.reads |= layout.grf_bits(message.src1.reg, message.src1.length)
@@ -141,7 +141,7 @@ class Block:
     def run(self, g: ThreadGroup) -> None:
         """Execute the message for the threads that take part."""
         lanes = self.lanes(g)
-        taking = np.ones(g.count, np.bool_) if lanes is None else lanes[:, 0]
+        taking = np.ones(g.count, np.bool_) if lanes is None else any_along(lanes, 1)
         if not taking.any():
             return
         reg = self.message.src0.reg
@@ -195,7 +195,7 @@ class Block:
         payload = self.lsc.response if lsc.op == LOAD_2D else self.message.src1.length
         if fine and (lsc.op == STORE_2D or self.message.dst.reg >= 0):
             wanted = len(self._placement(shape).column) * size // self.context.layout.grf
-            if payload != min(wanted, 31 if lsc.op == LOAD_2D else wanted):
+            if payload != min(wanted, MOST_RESPONSE if lsc.op == LOAD_2D else wanted):
                 what = f"the message has {payload} registers of data; the block takes {wanted}"
                 g.env.reporter.add("message-length", what, self.instruction, g)
                 fine = False
@@ -250,4 +250,4 @@ class Block:
             data = np.stack((values & np.uint64(0xFFFFFFFF), values >> np.uint64(32))).astype(np.uint32)
         else:
             data = values.astype(np.uint32)[None]
-        store_lanes(g, self.step, address, size, data, inside, new_store(g), size)
+        store_global(g, self.step, address, size, data, inside, size)

@@ -16,7 +16,7 @@ from convgen.backends.intel.sim.messages import STORE, STORE_2D, STORE_QUAD, Lsc
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.registers import Layout
 from convgen.backends.intel.sim.rules import check
-from convgen.backends.intel.sim.scoreboard import Scoreboard
+from convgen.backends.intel.sim.scoreboard import Rules, Scoreboard
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 
 _COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
@@ -52,7 +52,7 @@ class Program:
     """A kernel's instructions, compiled when first executed."""
 
     def __init__(
-        self, kernel: KernelInfo, instructions: tuple[Instruction, ...], platform: Platform, *, errata: bool
+        self, kernel: KernelInfo, instructions: tuple[Instruction, ...], platform: Platform, rules: Rules
     ) -> None:
         self.kernel = kernel
         self.instructions = instructions
@@ -62,7 +62,7 @@ class Program:
         self.context = Context(platform, layout, kernel.simd, index_of)
         self.steps: list[Step | None] = [None] * len(instructions)
         self.executed = [0] * len(instructions)  #: thread-instructions, by instruction
-        self.board = Scoreboard(platform, layout, self.steps, errata=errata)
+        self.board = Scoreboard(platform, layout, self.steps, rules)
 
     def compile(self, index: int) -> Step:
         """The step at an index, compiled now."""
@@ -76,6 +76,7 @@ class Program:
             raise unsupported(instruction)
         check(instruction, step, self.context)
         step.index = index
+        step.unit = instruction.op if instruction.message is None else instruction.message.unit
         step.faults = tuple(self.context.faults)
         self.steps[index] = step
         return step

@@ -50,7 +50,7 @@ def _targets(instruction: Instruction, context: Context) -> list[int]:
     return [context.index_of.get(o.value, -1) for o in instruction.sources if o.kind == "label"]
 
 
-def _branch_step(instruction: Instruction, context: Context, *, drains: bool = True) -> Step:
+def _branch_step(instruction: Instruction, context: Context) -> Step:
     reads = 0
     if instruction.predicate:
         check_flag(instruction, context)
@@ -61,7 +61,7 @@ def _branch_step(instruction: Instruction, context: Context, *, drains: bool = T
         lambda g: None,
         reads=reads,
         control="branch",
-        drains=drains,
+        drains=True,
     )
 
 
@@ -80,7 +80,7 @@ def _jump(instruction: Instruction, context: Context) -> Step:
     if not targets:
         raise unsupported(instruction, "jump to a register")
     target = targets[0]
-    step = _branch_step(instruction, context, drains=False)
+    step = _branch_step(instruction, context)
     place, inverted = flag_place(instruction), instruction.predicate == "-"
 
     def run(g: ThreadGroup) -> None:

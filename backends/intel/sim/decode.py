@@ -229,6 +229,8 @@ def _operand(item: dict[str, Any], indirect: Any, *, is_dst: bool = False) -> Op
             region = _region(text)
         area = item["areg"]
         return Operand("indirect", type_, "a", area["r"], area["sr"], region, negate, absolute, item["aoff"], saturate)
+    if kind == "RM":  # the extra bits of macro accumulators are not simulated
+        kind, region = "RD", Region(0, 0, 1) if is_dst else Region(1, 1, 0)
     if kind != "RD":
         raise Unsupported(f"an operand of kind {kind} is not simulated")
     reg = item["reg"]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.sim.findings import Reporter
-from convgen.backends.sim.local import Lds
+from convgen.backends.sim.local import Lds, stamps_of
 from convgen.backends.sim.memory import Allocation, Memory
 
 if TYPE_CHECKING:
@@ -50,6 +50,4 @@ class Environment:
 
     def stamps(self, group: ThreadGroup, ahead: int = 0) -> U32:
         """The local memory stamp of a clean access by each thread, [threads, 1], `ahead` epochs from now."""
-        epoch = (self.epoch[group.slot] + np.uint32(ahead)) & np.uint32(0xFFFFFF)
-        stamp = (epoch << np.uint32(8)) | (group.wave.astype(np.uint32) << np.uint32(1)) | np.uint32(1)
-        return stamp[:, None]
+        return stamps_of(self.epoch[group.slot] + np.uint32(ahead), group.wave)

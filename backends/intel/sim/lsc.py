@@ -26,9 +26,9 @@ from convgen.backends.intel.sim.payload import (
 from convgen.backends.intel.sim.slm import load_local, store_local
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.intel.sim.stores import new_store
+from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.arrays import U64, Array, Bools, any_along
-from convgen.backends.sim.global_access import load_lanes, store_lanes
+from convgen.backends.sim.global_access import load_lanes
 
 UNITS = ("ugm", "slm", "tgm")
 
@@ -260,8 +260,7 @@ def _store(access: Access) -> Callable[[ThreadGroup], None]:
             store_local(g, step, at, access.size, size, values, lanes, bad)
             return
         refuse(g, access.instruction, None if bad is None else any_along(bad, 0), lanes, "the data that is stored")
-        ticket = new_store(g)
-        store_lanes(g, step, at, access.size, values, lanes, ticket, size)
+        store_global(g, step, at, access.size, values, lanes, size)
 
     return run
 

@@ -119,6 +119,8 @@ def source(
         if operand.negate or operand.absolute:
             raise unsupported(instruction, "modifier on an immediate")
         return Source(lambda g: values, lambda g: None, type=operand.type, constant=True)
+    if operand.type not in VIEWS and operand.kind in ("reg", "indirect"):
+        raise unsupported(instruction, f"type {operand.type}")
     if operand.kind == "indirect":
         return _indirect_source(operand, lanes, instruction, context, logical=logical)
     if operand.kind != "reg":
@@ -258,14 +260,26 @@ def indirect_places(operand: Operand, lanes: int, instruction: Instruction, g: T
     return places
 
 
+def _look_up(g: ThreadGroup, instruction: Instruction, places: Array, size: int) -> None:
+    """Report registers that are still under way."""
+    bits = 0
+    for place in np.unique(places).tolist():
+        bits |= byte_bits(place, size)
+    board = g.score.board
+    index = next((s.index for s in board.steps if s is not None and s.instruction is instruction), -1)
+    for kind, message in board.indirect(g.score, index, bits):
+        g.env.reporter.add(kind, message, instruction, g)
+
+
 def _indirect_source(
     operand: Operand, lanes: int, instruction: Instruction, context: Context, *, logical: bool
 ) -> Source:
-    """A register addressed through a0; which one it is the scoreboard does not follow."""
+    """A register addressed through a0; which ones they are the scoreboard learns when they are read."""
     size, type_ = operand.size, operand.type
 
     def get(g: ThreadGroup) -> Array:
         places = indirect_places(operand, lanes, instruction, g)
+        _look_up(g, instruction, places, size)
         rows = np.arange(g.count)[:, None]
         return working(type_, g.views[VIEWS[type_]][rows, places // size])
 
@@ -339,6 +353,8 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
     if operand is None or operand.kind == "null":
         return Target(lambda g, data, active, undefined: None, 0, "" if operand is None else operand.type)
     layout = context.layout
+    if operand.type not in VIEWS:
+        raise unsupported(instruction, f"type {operand.type}")
     if operand.kind == "indirect":
         return _indirect_target(operand, lanes, instruction, context)
     if operand.file == "f":

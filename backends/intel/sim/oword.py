@@ -15,9 +15,9 @@ from convgen.backends.intel.sim.payload import check_length, check_range, elemen
 from convgen.backends.intel.sim.slm import load_local, store_local
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.intel.sim.stores import new_store
+from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.arrays import U64, any_along
-from convgen.backends.sim.global_access import load_lanes, store_lanes
+from convgen.backends.sim.global_access import load_lanes
 
 #: Words of 16 bytes by the control field.
 _WORDS: Mapping[int, int] = {0: 1, 2: 2, 3: 4, 4: 8, 5: 16}
@@ -101,7 +101,7 @@ def _run(
                 store_local(g, step, at, size, kind.alignment, values, lanes, marks)
                 return
             refuse(g, instruction, None if bad is None else any_along(bad, 1, keepdims=True), lanes, "the data")
-            store_lanes(g, step, at, size, values, lanes, new_store(g), kind.alignment)
+            store_global(g, step, at, size, values, lanes, kind.alignment)
             return
         counters[f"{place}_read_bytes"] += g.count * size
         if local:

@@ -1,7 +1,7 @@
 """What an assembler lets pass and the hardware does not promise to do right: annotations, types, regions.
 
-Regions: Intel's programmer's reference manuals, "Register Region Restrictions"; Mesa's brw_eu_validate.c states those of
-XeHP. The kernels of Intel's own compiler keep all of these.
+Regions: Intel's programmer's reference manuals, "Register Region Restrictions"; Mesa's brw_eu_validate.c states those
+of XeHP. The kernels of Intel's own compiler keep all of these.
 """
 
 from __future__ import annotations

@@ -9,9 +9,12 @@ what is left is a finding. The rules are those of IGC's SWSB pass and IGA's depe
   instructions everywhere (IGC gives no distance from a comparison to a predicate or a move of another pipe);
 - write after write and write after read: where the earlier instruction is out of order or in another pipe;
 - a new use of a token waits for the old one; a control register write is seen by the next instruction that waits A@1;
-- an in-order instruction is done when enough later ones of its pipe have issued (`Platform.distances`);
-- and when a branch of channels (goto, join, if ...) has come by: IGC asks for no distance across one, which in its
-  model takes longer (23 cycles) than any in-order pipe. A jump of the whole thread (jmpi) gets no such credit.
+- an out-of-order instruction may overwrite the source of an earlier one of the same unit (a message's destination,
+  math, dpas), which has read it by then (neither IGC nor IGA adds a wait);
+- an in-order instruction is done when enough later ones of its pipe have issued (`Platform.distances`).
+
+IGC asks for no distance across a branch or jump, which in its model takes longer (23 cycles) than any in-order
+instruction; nothing promises that, so a score believes it only if told to (`jumps_drain`).
 
 Scores are interned and remember their successors, so that a loop pays for each instruction once.
 """
@@ -22,6 +25,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from convgen.backends.intel.sim.pipes import own_pipe
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.registers import Layout
 from convgen.backends.intel.sim.step import Step
@@ -29,6 +33,14 @@ from convgen.backends.intel.sim.step import Step
 PIPES = ("F", "I", "L", "M")
 Ops = frozenset[int]  #: indices of steps
 NONE: Ops = frozenset()
+
+
+@attrs.frozen
+class Rules:
+    """What is taken for granted."""
+
+    errata: bool = True  #: look for hardware defects that the program must work round
+    jumps_drain: bool = False  #: in-order instructions are done when a branch or jump is
 
 
 @attrs.frozen
@@ -91,9 +103,10 @@ def _union_pipe(a: tuple[Ops, ...], b: tuple[Ops, ...]) -> tuple[Ops, ...]:
 class Scoreboard:
     """The scoreboard of one kernel."""
 
-    def __init__(self, platform: Platform, layout: Layout, steps: Sequence[Step | None], *, errata: bool) -> None:
+    def __init__(self, platform: Platform, layout: Layout, steps: Sequence[Step | None], rules: Rules) -> None:
         self.platform, self.layout, self.steps = platform, layout, steps
-        self.errata = errata and platform.send_war
+        self.errata = rules.errata and platform.send_war
+        self.jumps_drain = rules.jumps_drain
         self.count = platform.tokens[layout.registers]
         self.scores: dict[State, Score] = {}
         self.empty = self.intern((((),) * len(PIPES), (IDLE,) * self.count, NONE))
@@ -115,10 +128,13 @@ class Scoreboard:
         if chain and not step.is_dpas:
             findings.append(("token", "a dpas without a token is not followed by one that has it"))
             chain = NONE
+        for earlier in map(self._step, chain):
+            if earlier.writes & step.factors:
+                findings.append(self._hazard("reads", earlier.writes & step.factors, "result", earlier, "a token"))
         if step.reads | step.writes:
             self._check_pipes(step, pipes, findings)
             self._check_tokens(step, tokens, findings)
-        if step.drains:
+        if step.drains and self.jumps_drain:
             pipes = [()] * len(PIPES)
         if step.pipe == "*":
             chain = self._set_token(step, tokens, chain, findings)
@@ -140,9 +156,9 @@ class Scoreboard:
         instruction = step.instruction
         if instruction.distance is not None:
             pipe, count = instruction.distance
-            own = step.pipe if step.pipe in PIPES else "A"
+            pipe = pipe or own_pipe(instruction, self.platform)
             for at, letter in enumerate(PIPES):
-                if letter == (pipe or own) or (pipe or own) == "A":
+                if pipe in (letter, "A"):
                     pipes[at] = pipes[at][: count - 1]
         waits: list[tuple[int, str]] = []
         if instruction.token is not None:
@@ -191,7 +207,7 @@ class Scoreboard:
                 elif earlier.writes & step.writes:
                     shared = earlier.writes & step.writes
                     findings.append(self._hazard("overwrites", shared, "result", earlier, f"${number}.dst"))
-                elif earlier.reads & step.writes:
+                elif earlier.reads & step.writes and step.unit != earlier.unit:
                     shared = earlier.reads & step.writes
                     if index in token.sources:
                         findings.append(self._hazard("overwrites", shared, "source", earlier, f"${number}.src"))
@@ -212,6 +228,19 @@ class Scoreboard:
         if token[0] < self.count:
             tokens[token[0]] = Token(ops, ops)
         return NONE
+
+    def indirect(self, score: Score, index: int, reads: int) -> tuple[tuple[str, str], ...]:
+        """Findings for registers that instruction `index` turned out to read, with `score` behind it."""
+        findings: list[tuple[str, str]] = []
+        for letter, queue in zip(PIPES, score.pipes, strict=True):
+            for earlier in (self._step(at) for ops in queue for at in ops if at != index):
+                if earlier.writes & reads:
+                    findings.append(self._hazard("reads", earlier.writes & reads, "result", earlier, f"{letter}@"))
+        for number, token in enumerate(score.tokens):
+            for earlier in (self._step(at) for at in token.ops if at != index):
+                if earlier.writes & reads:
+                    findings.append(self._hazard("reads", earlier.writes & reads, "result", earlier, f"${number}.dst"))
+        return tuple(findings)
 
     def _step(self, index: int) -> Step:
         step = self.steps[index]

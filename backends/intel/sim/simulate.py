@@ -14,6 +14,7 @@ from convgen.backends.intel.sim.compile import Program
 from convgen.backends.intel.sim.engine import Engine
 from convgen.backends.intel.sim.environment import Environment
 from convgen.backends.intel.sim.launch import Payload, place_payload, start_group, surfaces_of, threads_of
+from convgen.backends.intel.sim.scoreboard import Rules
 from convgen.backends.intel.sim.step import KINDS
 from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import SimulatorError
@@ -39,14 +40,15 @@ def simulate(
     max_instructions: int = MAX_INSTRUCTIONS,
     hardware_ids: bool = False,
     errata: bool = True,
+    jumps_drain: bool = False,
 ) -> SimReport:
     """Execute launches of a code object, one after the other, on buffers that are changed in place.
 
     `uninitialised` names buffers whose bytes are undefined until stored. `wave_order` "reverse" runs workgroups and
     threads the other way round. The run stops after `max_findings` findings. `progress` is called with workgroups done
     and in all. With `hardware_ids`, threads start behind the prologue that loads local ids, which come in registers:
-    runtimes do both. Without `errata`, hardware defects that compilers work round are not looked for: those of before
-    the workaround (IGC 1.0.12504, on XeHPC) would be full of findings.
+    runtimes do both. Code of Intel's compiler wants `jumps_drain` (it gives no distances across branches) and, where it
+    is older than the workaround for a defect of XeHPC, as IGC 1.0.12504 is, no look for `errata`.
     """
     if wave_order not in ("forward", "reverse"):
         raise SimulatorError(f"wave_order: 'forward' or 'reverse' is wanted, got {wave_order!r}")
@@ -54,7 +56,7 @@ def simulate(
     code = CodeObject.load(code_object)
     reporter = Reporter(max_findings)
     run = _Run(code, Memory(buffers, uninitialised), reporter, wave_order == "reverse", max_instructions)
-    run.hardware_ids, run.errata = hardware_ids, errata
+    run.hardware_ids, run.rules = hardware_ids, Rules(errata, jumps_drain)
     total = sum(len(run.groups_of(launch)) for launch in launches)
     run.report = (lambda done: progress(done, total)) if progress is not None else None
     with np.errstate(all="ignore"):
@@ -72,7 +74,7 @@ class _Run:
     """The launches of one call."""
 
     hardware_ids = False
-    errata = True
+    rules = Rules()
 
     def __init__(self, code: CodeObject, memory: Memory, reporter: Reporter, backwards: bool, limit: int) -> None:
         self.code, self.memory, self.reporter = code, memory, reporter
@@ -100,7 +102,7 @@ class _Run:
             platform = self.code.platform
             if kernel.registers not in platform.tokens:
                 raise SimulatorError(f"kernel {name!r}: grf_count {kernel.registers}; 128 or 256 are possible")
-            program = Program(kernel, self.code.instructions(name), platform, errata=self.errata)
+            program = Program(kernel, self.code.instructions(name), platform, self.rules)
             self.programs[name] = program
         return program
 
@@ -137,7 +139,7 @@ class _Run:
         self, program: Program, launch: LaunchRequest, payload: Payload, groups: Array, waves: int, slm_bytes: int
     ) -> None:
         kernel, count = program.kernel, len(groups)
-        slm = Lds(count, slm_bytes, program.local_grain)
+        slm = Lds(count, slm_bytes, program.local_grain, "slm-race")
         surfaces = surfaces_of(self.memory, kernel, launch)
         env = Environment(
             self.code.platform,

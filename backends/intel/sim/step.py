@@ -35,8 +35,10 @@ class Step:
     control: str = ""
     fence: str = ""  #: "slm" or "ugm"
     is_dpas: bool = False
+    factors: int = 0  #: of `reads`, the bytes of src1 and src2 of a dpas
     is_send: bool = False
-    drains: bool = False  #: takes longer than any in-order instruction
+    unit: str = ""  #: that a message goes to; the mnemonic of other instructions
+    drains: bool = False  #: takes longer than any in-order instruction, as IGC counts
     faults: tuple[tuple[str, str], ...] = ()  #: (kind, message) of findings that the encoding alone shows
 
 

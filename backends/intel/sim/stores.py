@@ -1,14 +1,22 @@
-"""Numbering global stores, so that a fence can order them."""
+"""Global stores: numbered, so that a fence can order them, and compared with those of other threads."""
 
 from __future__ import annotations
 
 from convgen.backends.intel.sim.state import ThreadGroup
+from convgen.backends.intel.sim.step import Step
+from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.global_access import check_meeting, check_overwrites, store_lanes
 
 
-def new_store(g: ThreadGroup) -> int:
-    """Number a global store; a fence orders it later."""
-    g.env.tickets += 1
-    if g.env.waves > 1:
+def store_global(
+    g: ThreadGroup, step: Step, address: U64, size: int, values: Array, lanes: Bools | None, alignment: int
+) -> None:
+    """Write [words, threads, lanes]."""
+    env = g.env
+    env.tickets += 1
+    if env.waves > 1:
         g.order += 1
-        g.stores.append((g.order, g.env.tickets))
-    return g.env.tickets
+        g.stores.append((g.order, env.tickets))
+    check_overwrites(g, step, address, size, values, lanes)
+    store_lanes(g, step, address, size, values, lanes, env.tickets, alignment)
+    check_meeting(g, step, address, size, values, lanes)

@@ -6,6 +6,8 @@ from typing import Any
 
 from elftools.elf.elffile import ELFFile
 
+from convgen.backends.intel.devices import DEVICES
+
 #: Target -> y += a * x.
 AXPY = {target: Path(__file__).with_name(f"axpy_{target}.asm").read_text() for target in ("xehpg", "xehpc")}
 
@@ -27,3 +29,22 @@ def section(zebin: bytes | None, name: str) -> Any:
     found = ELFFile(io.BytesIO(zebin)).get_section_by_name(name)
     assert found is not None
     return found
+
+
+_HEAD = """//.target {target}
+//.kernel k
+//.simd_size {lanes}
+//.grf_count 128
+//.slm_bytes 32768
+//.barrier_count 1
+//.workgroup {items} 1 1
+//.has_dpas yes
+"""
+
+
+def small_kernel(body: str, target: str) -> str:
+    """A whole file around instructions that are written for M lanes; REGS are the registers of 256 bytes."""
+    device = DEVICES[target]
+    head = _HEAD.format(target=target, lanes=device.simd_size, items=4 * device.simd_size)
+    filled = body.replace("(M|", f"({device.simd_size}|").replace("REGS", str(256 // device.grf_bytes))
+    return head + filled

@@ -17,60 +17,43 @@ from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject
 from convgen.backends.intel.sim.decode import Instruction
 from convgen.ir.error import UserError
-from tests.backends.intel.listings import AXPY
+from tests.backends.intel.listings import AXPY, small_kernel
 
 pytestmark = pytest.mark.skipif(not available("12p72"), reason="iga64 is not installed")
 
 TARGETS = tuple(AXPY)
 
-HEAD = """//.target {target}
-//.kernel k
-//.simd_size {lanes}
-//.grf_count 128
-//.slm_bytes 32768
-//.barrier_count 1
-//.workgroup {items} 1 1
-//.has_dpas yes
-"""
-
 #: Two loops; the shorter one has the matrix work, and waits for three tokens.
 LOOPS = """
 first:
-        dpas.8x8 (M|M0)  r40:f  r40:f  r16.0:hf  r32.0:hf {{$0}}
+        dpas.8x8 (M|M0)  r40:f  r40:f  r16.0:hf  r32.0:hf {$0}
         mad (M|M0)       r60.0<1>:f  r61.0<1;0>:f  r63.0<1;0>:f  r65.0<1>:f
-(W)     load.slm.d32x64t.a32 (1|M0)  r16:REGS  [r10:1]  {{$3}}
+(W)     load.slm.d32x64t.a32 (1|M0)  r16:REGS  [r10:1]  {$3}
 (W)     sync.allwr       0x5
-        mov (M|M0)       r70.0<1>:f  r16.0<1;1,0>:f  {{$3.dst}}
+        mov (M|M0)       r70.0<1>:f  r16.0<1;1,0>:f  {$3.dst}
 (W&f0.0) jmpi first
 second:
         add (M|M0)       r71.0<1>:d  r71.0<1;1,0>:d  1:d
-        add (M|M0)       r71.0<1>:d  r71.0<1;1,0>:d  1:d {{I@1}}
-        add (M|M0)       r71.0<1>:d  r71.0<1;1,0>:d  1:d {{I@1}}
-        add (M|M0)       r71.0<1>:d  r71.0<1;1,0>:d  1:d {{I@1}}
-        add (M|M0)       r71.0<1>:d  r71.0<1;1,0>:d  1:d {{I@1}}
-        add (M|M0)       r71.0<1>:d  r71.0<1;1,0>:d  1:d {{I@1}}
+        add (M|M0)       r71.0<1>:d  r71.0<1;1,0>:d  1:d {I@1}
+        add (M|M0)       r71.0<1>:d  r71.0<1;1,0>:d  1:d {I@1}
+        add (M|M0)       r71.0<1>:d  r71.0<1;1,0>:d  1:d {I@1}
+        add (M|M0)       r71.0<1>:d  r71.0<1;1,0>:d  1:d {I@1}
+        add (M|M0)       r71.0<1>:d  r71.0<1;1,0>:d  1:d {I@1}
 (W&f0.0) jmpi second
 (W)     mov (8|M0)       r127.0<1>:f  r0.0<1;1,0>:f
-(W)     send.gtwy (1|M0) null  r127  null:0  0x0  0x02000010  {{EOT,A@1}}
+(W)     send.gtwy (1|M0) null  r127  null:0  0x0  0x02000010  {EOT,A@1}
 """
-
-
-def text(body: str, target: str) -> str:
-    lanes = DEVICES[target].simd_size
-    head = HEAD.format(target=target, lanes=lanes, items=4 * lanes)
-    filled = body.replace("(M|", f"({lanes}|").replace("REGS", str(256 // DEVICES[target].grf_bytes))
-    return head + filled.replace("{{", "{").replace("}}", "}")
 
 
 def kernel(body: str, target: str, tmp_path: Path) -> KernelAnalysis:
     path = tmp_path / "k.asm"
-    path.write_text(text(body, target))
+    path.write_text(small_kernel(body, target))
     (found,) = targets.analyze(path).kernels
     return found
 
 
 def decoded(line: str, target: str) -> Instruction:
-    code = assemble(text(line + "\n", target))
+    code = assemble(small_kernel(line + "\n", target))
     assert code is not None
     return CodeObject.load(code).instructions("k")[0]
 
@@ -169,7 +152,7 @@ def test_bank_conflicts(sources: tuple[int, int, int], expected: dict[str, int])
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "k.asm"
-    path.write_text(text(LOOPS, "xehpc"))
+    path.write_text(small_kernel(LOOPS, "xehpc"))
     assert cli.main(["analyze", str(path), "-v"]) == 0
     out = capsys.readouterr().out
     for expected in ("grf 72 grf_count 128", "1 : 0.62 of dpas", "token waits", "threads an EU", "8 clocks at least"):
@@ -185,7 +168,7 @@ def test_what_is_no_code_is_refused_in_a_line(tmp_path: Path) -> None:
         ("a.asm", b"mov", "no //.target"),
         ("b.asm", b"\xff\xfe", "neither a code object nor text"),
         ("c.zebin", b"\x7fELF", "cannot be read"),
-        ("d.asm", text("bogus\n", "xehpc").encode(), "does not assemble"),
+        ("d.asm", small_kernel("bogus\n", "xehpc").encode(), "does not assemble"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match=reason):

@@ -199,6 +199,7 @@ class Harness:
     run = staticmethod(run)
     NotAssembled = NotAssembled
     kernels = KERNELS
+    iga = {name: row[0] for name, row in PLATFORMS.items()}  #: names of platforms for iga64 -p=
     compiled = COMPILED
     prologues = PROLOGUES
     epilogues = EPILOGUES

@@ -159,7 +159,7 @@ OPS = {
         "csel ({n}|M0) (gt)f0.0 r20.0<1>:d r10.0<1;0>:d r11.0<1;0>:d r12.0<1>:d",
         D,
         D,
-        lambda a, b, c, _: np.where(c > 0, a, b),
+        lambda a, b, c, _: np.asarray(np.where(c > 0, a, b)),
         ("xehpc",),
     ),
     "f to d": Op(one("mov", "d", "f"), F, D, lambda a, *_: np.trunc(a).astype(D)),
@@ -260,7 +260,7 @@ OPS = {
         "(~f0.0) sel ({n}|M0) r20.0<1>:f r10.0<1;1,0>:f r12.0<1;1,0>:f",
         F,
         F,
-        lambda a, b, c, _: np.where(a < b, a, c),
+        lambda a, b, c, _: np.asarray(np.where(a < b, a, c)),
     ),
     "cmp result": Op(
         "cmp ({n}|M0) (ne)f0.0 r20.0<1>:d r10.0<1;1,0>:d r11.0<1;1,0>:d", D, D, lambda a, b, *_: -(a != b).astype(D)
@@ -278,7 +278,7 @@ OPS = {
         "(f0.0) sel ({n}|M0) r20.0<1>:d r12.0<1;1,0>:d r13.0<1;1,0>:d",
         D,
         D,
-        lambda a, b, c, d: np.where(wrap(a.astype(I64) + b) < 0, c, d),
+        lambda a, b, c, d: np.asarray(np.where(wrap(a.astype(I64) + b) < 0, c, d)),
     ),
     "vector immediate": Op(
         "mov ({n}|M0) r21.0<1>:uw 0x76543210:uv\nmov ({n}|M0) r20.0<1>:ud r21.0<1;1,0>:uw {{I@1}}",
@@ -304,7 +304,7 @@ OPS = {
         "L3:",
         D,
         D,
-        lambda a, b, c, d: np.where(a < b, c, d),
+        lambda a, b, c, d: np.asarray(np.where(a < b, c, d)),
     ),
 }
 
@@ -312,7 +312,8 @@ OPS = {
 def data(kind: Any, size: int) -> Array:
     rng = np.random.default_rng(11)
     if np.dtype(kind).kind == "f":
-        return (rng.normal(size=size // np.dtype(kind).itemsize) * 8).astype(kind)
+        floats: Array = (rng.normal(size=size // np.dtype(kind).itemsize) * 8).astype(kind)
+        return floats
     if kind == np.uint16:
         return bf(rng.normal(size=size // 2)).view(np.uint16)
     raw: Array = rng.integers(0, 256, size).astype(np.uint8).view(kind)

@@ -65,6 +65,23 @@ def test_gemm(sim: Any, platform: str, order: str) -> None:
     assert report.instructions["dpas"] == 2 * 3 * (report.instructions["send_gtwy"] // 8)
 
 
+@pytest.mark.parametrize("platform", GEMMS)
+def test_local_ids_from_memory(sim: Any, platform: str) -> None:
+    """Threads that start at the prologue load their local ids."""
+    gemm = GEMMS[platform]
+    text = (sim.kernels / gemm.file).read_text()
+    last = "(W)     mov (16|M0)              r127.0<1>:f   r0.0<1;1,0>:f"
+    report, got, want = gemm.run(sim, platform, text.replace(last, last + " {$1.src}"), errata=False)
+    assert not report.findings, "\n".join(map(str, report.findings))
+    np.testing.assert_array_equal(got, want)
+
+
+def test_prologue_of_the_compiler(sim: Any) -> None:
+    """The XeHPC prologue is IGC's: it overwrites an address behind `.src`, and nothing waits for the ids in r3."""
+    report, _, _ = GEMMS["xehpc"].run(sim, "xehpc")
+    assert [(finding.kind, finding.pc) for finding in report.findings] == [("send-war", 0x60), ("token-wait", 0x4B0)]
+
+
 def mutants(text: str) -> Iterator[tuple[int, str]]:
     """Each annotation of each line taken away or weakened, each sync, barrier and fence left out."""
     lines = text.splitlines()

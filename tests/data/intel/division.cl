@@ -1,0 +1,1 @@
+kernel void divide(global float *out, const global float *in, global double *d, const global double *e) { int i = get_global_id(0); out[i] = in[i] / in[i+1]; out[i + get_global_size(0)] = sqrt(in[i] * in[i]); d[i] = e[i] / e[i+1]; }

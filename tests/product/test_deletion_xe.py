@@ -1,0 +1,144 @@
+"""Nothing in the text of Xe kernels is there in vain: the simulator notices the loss of any wait, fence or barrier.
+
+Every wait of every line is deleted alone: a distance (`I@2`), a token (`$3.dst`), a bit of a mask of tokens. And it is
+weakened: a distance by one, `.dst` to `.src`. A token that is set (`{$3}`) cannot be left out.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from functools import cache
+from math import prod
+
+import attrs
+import pytest
+
+from convgen import driver, verify
+from convgen.backends.intel.assemble import assemble, available
+from convgen.code import Code
+from convgen.ir.error import AssemblerError
+from convgen.matmul import parse_problem
+from tests.product.changes import Change, described
+
+pytestmark = pytest.mark.skipif(not available("12p72"), reason="iga64 is not installed")
+
+_MMA = {"xehpc": "16x8x16", "xehpg": "8x8x16"}
+
+#: name -> problem, config without the matrix instruction: at least four turns of a loop, two workgroups
+KERNELS: dict[str, tuple[str, str]] = {
+    "two slots": ("--dir=FWD_D --dt=f16 mb1ic64ih6oc32kh3ph1", "tile=32x32x32 waves=2x2 slots=2 taps=split"),
+    "three slots": ("--dir=FWD_D --dt=f16 mb1ic64ih6oc32kh3ph1", "tile=32x32x32 waves=2x2 slots=3 taps=split"),
+    "one slot": ("--dt=bf16:bf16:f32 48x160:160x32", "tile=32x32x32 waves=2x2 slots=1 taps=split"),
+    "backward weights": ("--dir=BWD_W --dt=f16 mb2ic24oc32iw60kw2", "tile=32x32x16 waves=2x2 slots=2 taps=fused"),
+}
+CASES = [(target, name) for target in _MMA for name in KERNELS]
+
+SAMPLE = 24  #: changes of each kernel, by seed, in the short run
+_FARTHEST = 7  #: the greatest distance that encodes
+
+_OPTIONS = re.compile(r"\{([^}]*)\}")
+_DISTANCE = re.compile(r"([A-Z]?)@(\d)")
+_TOKEN = re.compile(r"\$(\d+)\.(dst|src)")
+_MASK = re.compile(r"(sync\.all(?:wr|rd)\s+)(0x[0-9a-f]+)")
+#: Lines that order memory and are no waits of the scoreboard -> what they are.
+_ORDER = {
+    "0x0210011F": "fence",
+    "0x02000004": "signal",
+    "sync.bar": "wait at the barrier",
+    "// fence done": "fence's end",
+}
+
+
+@cache
+def compiled(target: str, name: str) -> Code:
+    problem, config = KERNELS[name]
+    return driver.compile(driver.build(parse_problem(problem), target, f"{config} mma={_MMA[target]} acc=v"))
+
+
+def changes(asm: str) -> Iterator[Change]:
+    """Every deletion and every weakening."""
+    for number, line in enumerate(asm.splitlines()):
+        code = line.partition("//")[0]
+        if not code.strip():
+            continue
+        shown = " ".join(line.split())
+        for mark, what in _ORDER.items():
+            if mark in line:
+                yield Change(number, "", f"{what} deleted: {shown}")
+        if mask := _MASK.search(code):
+            yield from _masks(number, code, mask, shown)
+        if options := _OPTIONS.search(code):
+            yield from _options(number, code, options, shown)
+
+
+def _masks(number: int, code: str, mask: re.Match[str], shown: str) -> Iterator[Change]:
+    bits = int(mask[2], 16)
+    for bit in (b for b in range(32) if bits >> b & 1):
+        left = code.replace(mask[0], f"{mask[1]}{bits & ~(1 << bit):#x}")
+        yield Change(number, left, f"${bit} deleted: {shown}")
+        if "allwr" in mask[1]:
+            weaker = code.replace(mask[0], f"sync.nop null {{${bit}.src}}")
+            yield Change(number, f"{left}\n{weaker}", f"${bit} weakened to .src: {shown}")
+
+
+def _options(number: int, code: str, options: re.Match[str], shown: str) -> Iterator[Change]:
+    given = options[1].split(",")
+
+    def with_option(at: int, other: str) -> str:
+        kept = [other if n == at else o for n, o in enumerate(given)]
+        text = ",".join(o for o in kept if o)
+        return code.replace(options[0], f"{{{text}}}" if text else "")
+
+    for at, option in enumerate(given):
+        if distance := _DISTANCE.fullmatch(option):
+            yield Change(number, with_option(at, ""), f"{option} deleted: {shown}")
+            farther = int(distance[2]) + 1
+            if farther <= _FARTHEST:
+                weaker = f"{distance[1]}@{farther}"
+                yield Change(number, with_option(at, weaker), f"{option} weakened to {weaker}: {shown}")
+        elif token := _TOKEN.fullmatch(option):
+            yield Change(number, with_option(at, ""), f"{option} deleted: {shown}")
+            if token[2] == "dst":
+                yield Change(number, with_option(at, f"${token[1]}.src"), f"{option} weakened to .src: {shown}")
+
+
+def unnoticed(code: Code, wanted: list[Change]) -> list[Change]:
+    """The changes that the simulator lets pass. One that does not even assemble counts as noticed."""
+    found = []
+    for change in wanted:
+        try:
+            made = assemble(change.applied(code.asm))
+        except AssemblerError:
+            continue
+        if verify.run(attrs.evolve(code, object=made), groups=2).passed:
+            found.append(change)
+    return found
+
+
+@pytest.mark.parametrize(("target", "name"), CASES)
+def test_kernels_show_every_kind_of_wait(target: str, name: str) -> None:
+    code = compiled(target, name)
+    assert "k_loop:" in code.asm
+    assert all(prod(launch.grid) >= 2 for launch in code.record.launches if "_main" in launch.kernel)
+    assert verify.run(code, groups=2).passed
+    kinds = " ".join(change.what for change in changes(code.asm))
+    for kind in (*_ORDER.values(), "@1 deleted", ".dst deleted", ".dst weakened", ".src deleted", "weakened to I@"):
+        assert kind in kinds, kind
+
+
+@pytest.mark.parametrize(("target", "name"), CASES)
+def test_a_sample_of_losses_is_noticed(target: str, name: str) -> None:
+    code = compiled(target, name)
+    wanted = random.Random(f"{target} {name}").sample(list(changes(code.asm)), SAMPLE)
+    found = unnoticed(code, wanted)
+    assert not found, described(found)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("target", "name"), CASES)
+def test_every_loss_is_noticed(target: str, name: str) -> None:
+    code = compiled(target, name)
+    found = unnoticed(code, list(changes(code.asm)))
+    assert not found, described(found)
