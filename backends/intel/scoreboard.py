@@ -26,6 +26,8 @@ from convgen.backends.machine import Access, Function, Instruction, Unit, Virtua
 #: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
 _MATRIX_TOKENS = 4
 _FARTHEST = 7  #: the greatest distance that encodes
+#: Instructions of a pipe after which one of it is done, waited for or not (IGA, RegDeps).
+_SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 14}
 _INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
 _MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
 _PIPES = "FIL"
@@ -289,11 +291,13 @@ class _Now:
                 table.note(cell, source, -distance)
 
     def _distances(self, held: Mapping[Source, int]) -> list[tuple[Source, int]]:
-        count = self.count
-        return [
-            (source, min(_FARTHEST, count.get(source, 0) - at) if isinstance(source, str) else 1)
-            for source, at in held.items()
-        ]
+        """The sources of unfinished accesses with their distances; what is far back in its pipe is done."""
+        found: list[tuple[Source, int]] = []
+        for source, at in held.items():
+            distance = self.count.get(source, 0) - at if isinstance(source, str) else 1
+            if distance <= _SETTLED.get(source, 1):
+                found.append((source, distance))
+        return found
 
     def writers(self, cell: Cell) -> list[tuple[Source, int]]:
         held = self.writes.by_cell.get(cell)
@@ -339,6 +343,6 @@ def _merged(a: Facts, b: Facts) -> Facts:
     for one, other in ((a.writes, b.writes), (a.reads, b.reads)):
         both = dict(one)
         for key, distance in other.items():
-            both[key] = min(distance, both.get(key, _FARTHEST))
+            both[key] = min(distance, both.get(key, distance))
         tables.append(both)
     return Facts(*tables)

@@ -1,4 +1,4 @@
-"""Random programs whose annotations IGA has derived: none is missing, and each one taken away is missed or redundant."""
+"""Random programs whose annotations IGA has derived: none is missing; each one taken away is missed or redundant."""
 
 from __future__ import annotations
 
