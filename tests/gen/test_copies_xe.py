@@ -121,7 +121,7 @@ def memories(draw: st.DrawFn, rows: int, cols: int) -> Memory:
 @settings(FIXED, max_examples=150)
 @given(st.data())
 def test_registers_are_put_in_the_order_of_memory(data: st.DataObject) -> None:
-    """Same elements a lane; where digits end at the same positions, as powers of two do, later ones stand further on."""
+    """Same elements a lane; where digits end alike, as powers of two do, later registers stand further on."""
     sizes = data.draw(st.sampled_from(((1, 2, 4, 8), (1, 2, 3, 4, 6))))
     loaded = data.draw(shares(sizes))
     rows, cols = loaded.shape

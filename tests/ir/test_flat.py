@@ -123,12 +123,15 @@ def test_flat_errors(make: Callable[[Room], object], message: str) -> None:
         run(k)
 
 
+POISONED: list[tuple[Callable[[Room, Var], object], str]] = [
+    (lambda k, v: k.load(AddressOf(k.x), v < 3), "a mask"),
+    (lambda k, v: k.load(at(k.x, v & 4)), "an address"),
+    (lambda k, v: k.store(v, at(k.y, LANE * 4)), "a stored value"),
+]
+
+
 def test_poison_decides_no_mask_and_is_not_stored() -> None:
-    for use, message in (
-        (lambda k, v: k.load(AddressOf(k.x), v < 3), "a mask"),
-        (lambda k, v: k.load(at(k.x, v & 4)), "an address"),
-        (lambda k, v: k.store(v, at(k.y, LANE * 4)), "a stored value"),
-    ):
+    for use, message in POISONED:
         k = Room()
         use(k, k.shared_read("v", u32, k.tile, LANE * 4))
         with pytest.raises(InterpError, match=message):
@@ -256,6 +259,7 @@ def arrive_in_an_arm(k: Room) -> None:
     k.wait()
 
 
+FOREIGN = KernelBuilder("other").shared("t", u32, 1, 8)
 BETWEEN = "between arrival and wait at a barrier"
 BREACHES: list[tuple[Callable[[Room], object], str]] = [
     *((halves("a", x, "w"), f"{n} {BETWEEN}") for x, n in (
@@ -280,7 +284,7 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     # blocks
     (lambda k: k.read(LANE * 4), "address lane [*] 4 differs between lanes"),
     (lambda k: k.write(zeros(vector(f16, 3)), const(0)), "a block of f16x3, 48 bits a lane; wanted whole dwords"),
-    (lambda k: k.add(s.BlockRead(k.var("v"), KernelBuilder("o").shared("t", u32, 1, 8), const(0), 0, k.site())), "one of"),
+    (lambda k: k.add(s.BlockRead(k.var("v"), FOREIGN, const(0), 0, k.site())), "is not one of the"),
 ]  # fmt: skip
 
 
@@ -304,9 +308,9 @@ def test_what_the_halves_may_stand_with(body: str) -> None:
 
 
 def test_both_belong_to_the_message_level() -> None:
-    for make in (lambda k: k.load(AddressOf(k.x)), lambda k: k.read(const(0))):
+    for flat in (True, False):
         k = Room()
-        make(k)
+        k.load(AddressOf(k.x)) if flat else k.read(const(0))
         with pytest.raises(VerifyError, match="does not belong to the tile level"):
             verify(k.done(), "tile")
 

@@ -1,4 +1,4 @@
-"""Fixed digits and images of fragments, products of parts of a tile, and instructions that subgroups execute together."""
+"""Fixed digits and images of fragments, products of parts of a tile, instructions that subgroups execute together."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def within(k: Product) -> None:
 def test_a_missing_partner_is_an_error(make: Callable[[Product], None]) -> None:
     k = Product(MmaTile(PAIR, 1, 1, 1))
     make(k)
-    with pytest.raises(InterpError, match="a product of 2 subgroups that subgroup [01] executes without the others"):
+    with pytest.raises(InterpError, match=r"of 2 subgroups that subgroup [01] executes without the others"):
         k.run()
 
 

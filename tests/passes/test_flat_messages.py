@@ -16,7 +16,7 @@ from convgen.ir.expr import Const, Lane
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.interp import interpret
-from convgen.ir.memory import MemoryDigit, Shared, Swizzle, row_major
+from convgen.ir.memory import Global, MemoryDigit, Shared, Swizzle, row_major
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import BlockRead, BlockWrite, FlatAdd, FlatLoad, FlatStore, SharedRead, SharedWrite
@@ -108,7 +108,8 @@ LANES = XEHPC.subgroup_size
 def image_tile(f: Fragment, slots: int = 1) -> Shared:
     """A tile in which the fragment's registers stand as they are."""
     digits = tuple(MemoryDigit(f.dims.index(d), size, stride) for d, size, stride in f.image(LANES, f16.bytes))
-    return Shared("t", f16, *f.shape, digits, slots, Swizzle(), 16)
+    rows, cols = f.shape
+    return Shared("t", f16, rows, cols, digits, slots, Swizzle(), 16)
 
 
 @st.composite
@@ -143,7 +144,7 @@ def through(tile: Shared, stored: Fragment, read: Fragment) -> tuple[Kernel, Ker
 
 
 def assert_copies(kernel: Kernel) -> None:
-    size = next(p.bytes for p in kernel.params)  # type: ignore[union-attr]
+    size = next(p.bytes for p in kernel.params if isinstance(p, Global))
     data = np.random.default_rng(2).integers(0, 256, size, np.uint8)
     memory = {"source": data.copy(), "result": np.zeros_like(data)}
     interpret(kernel, memory)
@@ -162,7 +163,8 @@ def test_the_image_of_a_fragment_moves_in_blocks(f: Fragment, slots: int) -> Non
     assert all(isinstance(s, BlockRead) for s in reads)
     each = min(f.registers * f16.bytes, XEHPC.block_bytes // LANES)
     assert {s.var.type.bits // 8 for s in reads} == {s.value.type.bits // 8 for s in writes} == {each}
-    assert not any(isinstance(n, Lane) for s in (*reads, *writes) for n in postorder(s.address))
+    addresses = [*(s.address for s in reads), *(s.address for s in writes)]
+    assert not any(isinstance(n, Lane) for e in addresses for n in postorder(e))
 
 
 @settings(FIXED, max_examples=60)

@@ -82,7 +82,7 @@ class Grower:
         """A condition, sometimes compound."""
         if depth > 0 and not self.draw(st.integers(0, 2)):
             a, b = self.truth(depth - 1), self.truth(depth - 1)
-            return ~a if self.pick(0, 0, 1) else self.pick(x.And, x.Or)(a, b)  # type: ignore[no-any-return]
+            return ~a if self.pick(0, 0, 1) else self.pick(x.And, x.Or)(a, b)
         dtype = self.pick(s32, u32)
         if not self.draw(st.integers(0, 5)):
             return x.Le(const(0), self.value(s32, 1) << (self.value(s32, 0) & 31))
