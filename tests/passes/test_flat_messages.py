@@ -19,7 +19,7 @@ from convgen.ir.interp import interpret
 from convgen.ir.memory import Global, MemoryDigit, Shared, Swizzle, row_major
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import BlockRead, BlockWrite, FlatAdd, FlatLoad, FlatStore, SharedRead, SharedWrite
+from convgen.ir.stmt import BlockRead, BlockWrite, FlatAdd, FlatLoad, FlatStore, PlaneLoad, SharedRead, SharedWrite
 from convgen.ir.types import f16, f32
 from convgen.ir.verify import verify
 from convgen.passes.buffer_shared import buffer_shared
@@ -39,6 +39,7 @@ VARIANTS: dict[str, TargetFacts] = {
     "halves": attrs.evolve(GFX942, split_barriers=True),
     "surfaces, blocks": attrs.evolve(XEHPC, flat=False, global_imm_max=4095, shared_imm_max=255),
     "flat, no blocks": attrs.evolve(XEHPC, block_bytes=0, chunk_bytes=16),
+    "no planes": attrs.evolve(XEHPC, planes=False),
     "short blocks": attrs.evolve(XEHPC, block_bytes=128),
 }
 
@@ -79,6 +80,18 @@ def test_only_what_may_not_exist_has_a_mask() -> None:
     assert masks(lowered("mb1ic64ih8oc32kh3ph1", whole), "src") == {False}
     assert masks(lowered("mb1ic64ih9oc32kh1", whole), "src") == {False}  # 81 pixels in tiles of 32
     assert masks(lowered("mb1ic64ih9oc32kh1", whole), "wei") == {True}
+
+
+def test_a_matrix_is_loaded_in_rectangles() -> None:
+    """Where lanes go down the rows of a plane; not where a halo or a short row is in the way."""
+
+    def planes(descriptor: str, facts: TargetFacts = XEHPC) -> int:
+        return sum(isinstance(s, PlaneLoad) for s in postorder(lowered(descriptor, facts)))
+
+    assert planes("mb1ic64ih8oc32kh1") > 0
+    assert planes("mb1ic64ih8oc32kh3ph1", attrs.evolve(XEHPC, planes=False)) == 0
+    assert planes("mb1ic64ih8oc32kh1", attrs.evolve(XEHPC, planes=False)) == 0
+    assert planes("mb1ic16ih8oc32kh1") == 0
 
 
 def test_stores_and_additions_are_flat_too() -> None:
