@@ -18,16 +18,17 @@ from itertools import takewhile
 import attrs
 
 from convgen.backends.dataflow import solve
+from convgen.backends.intel.barriers import behind_signals, conflict, touches_local
 from convgen.backends.intel.isa import OPCODES, Literal, Message, XeInstruction
 from convgen.backends.intel.physical import Cell, Physical
 from convgen.backends.intel.tables import Generation
-from convgen.backends.machine import Access, Function, Instruction, Unit, VirtualRegister
+from convgen.backends.machine import Function, Unit, VirtualRegister
 
 #: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
 _MATRIX_TOKENS = 4
 _FARTHEST = 7  #: the greatest distance that encodes
 #: Instructions of a pipe after which one of it is done, waited for or not (IGA, RegDeps).
-_SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 14}
+_SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 12}
 _INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
 _MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
 _PIPES = "FIL"
@@ -74,34 +75,6 @@ def pipe_of(i: XeInstruction, generation: Generation) -> str:
     return "F" if i.floats else "I"
 
 
-def _touches_local(i: Instruction, *, stores: bool) -> bool:
-    return isinstance(i.op, Message) and i.op.unit is Unit.SHARED and i.op.stores == stores
-
-
-def _conflict(a: Access | None, b: Access | None) -> bool:
-    """Whether two accesses may touch the same bytes; one of which nothing is known may touch all."""
-    return a is None or b is None or (not a.private and a.conflicts(b))
-
-
-def stores_behind_signals(function: Function) -> Iterator[tuple[Instruction, list[Instruction]]]:
-    """Each signal of a barrier, with the stores to local memory between it and the next signals."""
-    for index, block in enumerate(function.blocks):
-        for n, signal in enumerate(block.instructions):
-            if signal.op is OPCODES["signal"]:
-                stores: list[Instruction] = []
-                seen: list[int] = []
-                pending = [(index, n + 1)]
-                while pending:
-                    at, first = pending.pop()
-                    rest = function.blocks[at].instructions[first:]
-                    here = list(takewhile(lambda i: i.op is not OPCODES["signal"], rest))
-                    stores += [i for i in here if _touches_local(i, stores=True)]
-                    further = function.successors(at) if len(here) == len(rest) else []
-                    pending += [(s, 0) for s in further if s not in seen]
-                    seen += further
-                yield signal, stores
-
-
 class Scoreboard:
     """Annotates a function whose registers are placed."""
 
@@ -126,15 +99,12 @@ class Scoreboard:
         return _Deeds(source, self.physical.read(i), self.physical.written(i))
 
     def _note_local_loads(self) -> None:
-        """A load of local memory must be done before a barrier behind which others may overwrite what it reads.
-
-        All threads run this program: what others may store before the next barrier is what this one may.
-        """
-        loads = [i for i in self.function.instructions() if _touches_local(i, stores=False)]
+        """A load of local memory must be done before a barrier behind which others may overwrite what it reads."""
+        loads = [i for i in self.function.instructions() if touches_local(i, stores=False)]
         for n, load in enumerate(loads):
             self.deeds[id(load)].written.append(Cell(_LOCAL_LOADS, n))
-        for signal, stores in stores_behind_signals(self.function):
-            endangered = (n for n, i in enumerate(loads) if any(_conflict(i.access, s.access) for s in stores))
+        for signal, stores in behind_signals(self.function, stores=True):
+            endangered = (n for n, i in enumerate(loads) if any(conflict(i.access, s.access) for s in stores))
             self.deeds[id(signal)].read.extend(Cell(_LOCAL_LOADS, n) for n in endangered)
 
     def run(self) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 from convgen.backends.allocate import Allocation, Bank, allocate, live_ranges
 from convgen.backends.intel import printer
 from convgen.backends.intel.assemble import assemble
+from convgen.backends.intel.barriers import drop_fences
 from convgen.backends.intel.devices import DEVICES
-from convgen.backends.intel.fences import drop_fences
 from convgen.backends.intel.isa import BANK_PERIOD
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard

@@ -67,8 +67,7 @@ def compile_alu(instruction: Instruction, context: Context) -> Step | None:
     compute = _computing(instruction, sources, function)
     saturate = instruction.dst is not None and instruction.dst.saturate
     condition = condition_of(instruction, context)
-    lanes = instruction.exec_size
-
+    slots = wide_slots(instruction, instruction.exec_size, context)
     directed = instruction.op in ROUNDED and goal.type in ("f", "df", "hf")
 
     def run(g: ThreadGroup) -> None:
@@ -84,7 +83,6 @@ def compile_alu(instruction: Instruction, context: Context) -> Step | None:
         if goal.wide:
             keep_wide(g, slots, result, on)
 
-    slots = wide_slots(instruction, lanes, context) if goal.wide else slice(0)
     step.run = run
     return step
 

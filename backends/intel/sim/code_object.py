@@ -80,13 +80,10 @@ class CodeObject:
             info = yaml.safe_load(sections[".ze_info"].rstrip(b"\0"))
         except yaml.YAMLError as error:
             raise SimulatorError(f".ze_info is not YAML: {' '.join(str(error).split())}") from None
-        kernels = {}
-        for entry in (info or {}).get("kernels", []):
-            name = entry["name"]
-            if f".text.{name}" not in sections:
-                raise SimulatorError(f"kernel {name!r} has no section .text.{name}")
-            kernels[name] = _kernel(entry, sections[f".text.{name}"])
-        return cls(platform, kernels)
+        try:
+            return cls(platform, _kernels(info, sections))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise SimulatorError(f".ze_info is not as the zebin specification wants it: {error}") from None
 
     def kernel(self, name: str) -> KernelInfo:
         """The kernel of a name."""
@@ -97,6 +94,16 @@ class CodeObject:
     def instructions(self, name: str) -> tuple[Instruction, ...]:
         """A kernel's instructions."""
         return disassemble(self.kernel(name).code, self.platform)
+
+
+def _kernels(info: Any, sections: Mapping[str, bytes]) -> Mapping[str, KernelInfo]:
+    kernels = {}
+    for entry in info["kernels"]:
+        name = entry["name"]
+        if f".text.{name}" not in sections:
+            raise SimulatorError(f"kernel {name!r} has no section .text.{name}")
+        kernels[name] = _kernel(entry, sections[f".text.{name}"])
+    return kernels
 
 
 def _compatibility(note: bytes | None) -> tuple[int | None, int | None]:

@@ -123,10 +123,13 @@ def disassemble(code: bytes, platform: Platform) -> tuple[Instruction, ...]:
         raise SimulatorError(f"iga64 cannot decode the kernel: its listing breaks off ({error})") from None
     lines = _lines(text)
     ends = [item["pc"] for item in items[1:]] + [len(code)]
-    return tuple(
-        _instruction(item, lines.get(item["pc"], item["op"]), end - item["pc"])
-        for item, end in zip(items, ends, strict=True)
-    )
+    try:
+        return tuple(
+            _instruction(item, lines.get(item["pc"], item["op"]), end - item["pc"])
+            for item, end in zip(items, ends, strict=True)
+        )
+    except KeyError as error:
+        raise SimulatorError(f"iga64's listing lacks {error}; is it another version than 1.1 or 2?") from None
 
 
 def _run(command: list[str], platform: Platform) -> str:

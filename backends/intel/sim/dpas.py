@@ -1,7 +1,8 @@
 """Systolic matrix operations: D[rows][N] = C + A[rows][K] B[K][N].
 
 Layouts (IGC, visa documentation DPAS.md): src1 is B, 8 registers, dword n of register d holds the consecutive k of
-column n from d * ops on; src2 is A, rows of 8 dwords back to back; D and C have a row a register. Products are exact,
+column n from d * ops on; src2 is A, rows of 8 dwords back to back; D and C have a row a register (bf and hf: two rows,
+an assumption). Products are exact,
 each instruction makes one sum in f64 and rounds it once to the accumulator (design: "MMA numerics").
 
 dpasw (DPASW.md): the two threads of a fused pair supply half of src2 each, the even one the first registers.

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from convgen.backends.intel.sim.decode import SIZES, Instruction, Operand
-from convgen.backends.intel.sim.registers import ACCUMULATORS, byte_bits
+from convgen.backends.intel.sim.registers import byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
 from convgen.backends.sim.arrays import Array, Bools, any_along
@@ -318,20 +318,20 @@ def convert(values: Array, type_: str, control: int, *, saturate: bool) -> Array
         rounded = values.astype(VIEWS[type_])
         kept = control & {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}[type_]
         return rounded if kept else flush(rounded, TINY[type_])
-    low, high = _RANGES[type_]
     if values.dtype.kind == "f":
-        whole = np.trunc(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=2.0**64, neginf=-(2.0**64)))
-        top = 2**64 - 1 if type_ == "uq" else high
-        inside = np.clip(whole, low, float(top))
-        if type_ == "uq":
-            return np.where(
-                inside >= 2.0**64, np.uint64(top), np.minimum(inside, 1.8446744073709550e19).astype(np.uint64)
-            )
-        values = np.where(inside >= float(high), high, np.minimum(inside, float(high) - 0.0).astype(np.int64))
-        return values.astype(VIEWS[type_])
+        return _to_integer(values, type_)
     if saturate:
-        values = np.clip(values, low, high)
+        values = np.clip(values, *_RANGES[type_])
     return values.astype(VIEWS[type_])
+
+
+def _to_integer(values: Array, type_: str) -> Array:
+    """Toward zero, with saturation; NaN gives 0."""
+    limits = np.iinfo(VIEWS[type_])
+    whole = np.trunc(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
+    inside = np.where((whole > limits.min) & (whole < limits.max), whole, 0).astype(limits.dtype)
+    low, high = limits.dtype.type(limits.min), limits.dtype.type(limits.max)
+    return np.where(whole >= limits.max, high, np.where(whole <= limits.min, low, inside))
 
 
 #: (group, data, acting lanes, undefined lanes or poison marks of the type's size); None: all act, all is defined.
@@ -461,8 +461,3 @@ def _indirect_target(operand: Operand, lanes: int, instruction: Instruction, con
                 g.dirty |= 1 << int(unit)
 
     return Target(put, 0, operand.type)
-
-
-def accumulator_slots(context: Context, lanes: int) -> slice:
-    """The wide slots behind acc0 for some lanes."""
-    return slice(0, min(lanes, ACCUMULATORS * context.layout.grf // 4))

@@ -97,8 +97,8 @@ class Layout:
 
     @property
     def exempt(self) -> int:
-        """Bytes that hardware interlocks inside a pipe: accumulators (IGA adds no distance there)."""
-        return byte_bits(self.acc, ACCUMULATORS * self.grf)
+        """Bytes that hardware interlocks inside a pipe: accumulators and flags (IGA adds no distance there)."""
+        return byte_bits(self.acc, ACCUMULATORS * self.grf) | self.flag_bits
 
     @property
     def flag_bits(self) -> int:

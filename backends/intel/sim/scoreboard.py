@@ -5,16 +5,17 @@ last instructions, newest first, that no distance has shown to be done; for each
 that set it and whether their sources may still be read. Distances and waits take away; an instruction that touches
 what is left is a finding. The rules are those of IGC's SWSB pass and IGA's dependency analysis:
 
-- read after write: always, except what hardware interlocks: accumulators inside one in-order pipe, flags of in-order
-  instructions everywhere (IGC gives no distance from a comparison to a predicate or a move of another pipe);
+- read after write: always, except of accumulators and flags inside one in-order pipe, which hardware interlocks, and
+  of flags by branches;
 - write after write and write after read: where the earlier instruction is out of order or in another pipe;
 - a new use of a token waits for the old one; a control register write is seen by the next instruction that waits A@1;
 - an out-of-order instruction may overwrite the source of an earlier one of the same unit (a message's destination,
   math, dpas), which has read it by then (neither IGC nor IGA adds a wait);
 - an in-order instruction is done when enough later ones of its pipe have issued (`Platform.distances`).
 
-IGC asks for no distance across a branch or jump, which in its model takes longer (23 cycles) than any in-order
-instruction; nothing promises that, so a score believes it only if told to (`jumps_drain`).
+IGC takes more for granted: it asks for no distance across a branch or jump, which in its model takes longer (23
+cycles) than any in-order instruction, and none from a comparison to a predicate or a move of flags in another pipe
+(IGA adds one there). Nothing promises either, so they are believed only on request (`Rules.trust_igc`).
 
 Scores are interned and remember their successors, so that a loop pays for each instruction once.
 """
@@ -40,7 +41,7 @@ class Rules:
     """What is taken for granted."""
 
     errata: bool = True  #: look for hardware defects that the program must work round
-    jumps_drain: bool = False  #: in-order instructions are done when a branch or jump is
+    trust_igc: bool = False  #: what Intel's compiler takes for granted holds
 
 
 @attrs.frozen
@@ -106,7 +107,7 @@ class Scoreboard:
     def __init__(self, platform: Platform, layout: Layout, steps: Sequence[Step | None], rules: Rules) -> None:
         self.platform, self.layout, self.steps = platform, layout, steps
         self.errata = rules.errata and platform.send_war
-        self.jumps_drain = rules.jumps_drain
+        self.trust_igc = rules.trust_igc
         self.count = platform.tokens[layout.registers]
         self.scores: dict[State, Score] = {}
         self.empty = self.intern((((),) * len(PIPES), (IDLE,) * self.count, NONE))
@@ -134,7 +135,7 @@ class Scoreboard:
         if step.reads | step.writes:
             self._check_pipes(step, pipes, findings)
             self._check_tokens(step, tokens, findings)
-        if step.drains and self.jumps_drain:
+        if step.drains and self.trust_igc:
             pipes = [()] * len(PIPES)
         if step.pipe == "*":
             chain = self._set_token(step, tokens, chain, findings)
@@ -182,8 +183,8 @@ class Scoreboard:
                 tokens[number] = Token(token.ops, NONE, token.released | token.sources)
 
     def _check_pipes(self, step: Step, pipes: list[tuple[Ops, ...]], findings: list[tuple[str, str]]) -> None:
-        # What executes in order sees flags: Intel's compiler has no waits for them. Sends are waited for, as IGA does.
-        reads = step.reads if step.pipe == "*" else step.reads & ~self.layout.flag_bits
+        free_flags = step.kind == "branch" or (self.trust_igc and step.pipe != "*")
+        reads = step.reads & ~self.layout.flag_bits if free_flags else step.reads
         for letter, queue in zip(PIPES, pipes, strict=True):
             same = letter == step.pipe
             for index in (index for ops in queue for index in ops):

@@ -40,15 +40,15 @@ def simulate(
     max_instructions: int = MAX_INSTRUCTIONS,
     hardware_ids: bool = False,
     errata: bool = True,
-    jumps_drain: bool = False,
+    trust_igc: bool = False,
 ) -> SimReport:
     """Execute launches of a code object, one after the other, on buffers that are changed in place.
 
     `uninitialised` names buffers whose bytes are undefined until stored. `wave_order` "reverse" runs workgroups and
     threads the other way round. The run stops after `max_findings` findings. `progress` is called with workgroups done
     and in all. With `hardware_ids`, threads start behind the prologue that loads local ids, which come in registers:
-    runtimes do both. Code of Intel's compiler wants `jumps_drain` (it gives no distances across branches) and, where it
-    is older than the workaround for a defect of XeHPC, as IGC 1.0.12504 is, no look for `errata`.
+    runtimes do both. Code of Intel's compiler wants `trust_igc` (see `scoreboard`) and, where it is older
+    than the workaround for a defect of XeHPC, as IGC 1.0.12504 is, no look for `errata`.
     """
     if wave_order not in ("forward", "reverse"):
         raise SimulatorError(f"wave_order: 'forward' or 'reverse' is wanted, got {wave_order!r}")
@@ -56,7 +56,7 @@ def simulate(
     code = CodeObject.load(code_object)
     reporter = Reporter(max_findings)
     run = _Run(code, Memory(buffers, uninitialised), reporter, wave_order == "reverse", max_instructions)
-    run.hardware_ids, run.rules = hardware_ids, Rules(errata, jumps_drain)
+    run.hardware_ids, run.rules = hardware_ids, Rules(errata, trust_igc)
     total = sum(len(run.groups_of(launch)) for launch in launches)
     run.report = (lambda done: progress(done, total)) if progress is not None else None
     with np.errstate(all="ignore"):

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -199,7 +199,7 @@ class Harness:
     run = staticmethod(run)
     NotAssembled = NotAssembled
     kernels = KERNELS
-    iga = {name: row[0] for name, row in PLATFORMS.items()}  #: names of platforms for iga64 -p=
+    iga: ClassVar[dict[str, str]] = {name: row[0] for name, row in PLATFORMS.items()}  #: names for iga64 -p=
     compiled = COMPILED
     prologues = PROLOGUES
     epilogues = EPILOGUES

@@ -90,7 +90,7 @@ def test_branches_do_not_stand_for_distances(sim: Any) -> None:
     """Only on request does a branch outlast what was issued before it, as Intel's compiler takes for granted."""
     body, out = START + GOTO.replace(" {A@1}", "") + END, np.zeros(16, np.int32)
     assert sim.kinds(sim.run("xehpc", body, {"out": out})) == ["distance"]
-    assert not sim.run("xehpc", body, {"out": out}, jumps_drain=True).findings
+    assert not sim.run("xehpc", body, {"out": out}, trust_igc=True).findings
 
 
 @pytest.mark.parametrize("order", ["forward", "reverse"])

@@ -86,6 +86,16 @@ EXCHANGE = """
 (W) shl (1|M0) r3.0<1>:ud r7.0<0;1,0>:ud 6:w
 (W) add (1|M0) r6.0<1>:uq r6.0<0;1,0>:uq r3.0<0;1,0>:ud {I@1}
 """
+STORE = "(W) store.slm.d32x1t.a32 (1|M0) [r8:1] r7:1 {A@1,$3}\n"
+FENCE = "(W) send.slm (1|M0) r28 r0 null:0 0x0 0x0210011F {$5}\n(W) mov (8|M0) null<1>:ud r28.0<1;1,0>:ud {$5.dst}\n"
+SIGNAL = "(W) send.gtwy (1|M0) null r15 null:0 0x0 0x02000004 {A@1,$6}\n"
+#: Another turn: what was read is overwritten behind a second barrier.
+AGAIN = (
+    "(W) load.slm.d32x1t.a32 (1|M0) r22:1 [r9:1] {$11}\n(W) sync.nop null {$11.dst}\n"
+    + SIGNAL
+    + "(W) sync.bar null\n"
+    + STORE
+)
 #: The same through global memory: each thread stores to its own line, fences, and reads the other's.
 GLOBAL_EXCHANGE = """
 (W) and (1|M0) r7.0<1>:ud r0.2<0;1,0>:ud 0xFF:ud
@@ -160,6 +170,17 @@ again:
 """,
         "r22.0<0;1,0>:d 1:w {I@1}",
         "r22.0<0;1,0>:d 1:w {I@2}",
+    ),
+    "flag of another pipe": Case(
+        "distance",
+        "(W) cmp (16|M0) (lt)f0.0 null<1>:f r30.0<1;1,0>:f r31.0<1;1,0>:f\n(W&f0.0) mov (16|M0) r20.0<1>:d 1:w {F@1}",
+        " {F@1}",
+    ),
+    "flag of a message": Case(
+        "distance",
+        "(W) cmp (1|M0) (eq)f0.0 null<1>:d r20.0<0;1,0>:d 0:w\n"
+        "(W&f0.0) load.ugm.d32x16t.a64 (1|M0) r10:1 [r5:1] {I@1,$1}",
+        "I@1,",
     ),
     "math pipe": Case(
         "distance",
@@ -329,6 +350,24 @@ again:
         "slm-race",
         EXCHANGE,
         "(W) mov (8|M0) null<1>:ud r28.0<1;1,0>:ud {$5.dst}\n",
+        workgroup=32,
+        barriers=1,
+        slm=64,
+    ),
+    "store behind the signal": Case(
+        "slm-race",
+        EXCHANGE,
+        STORE + FENCE + SIGNAL,
+        SIGNAL + STORE + FENCE,
+        workgroup=32,
+        barriers=1,
+        slm=64,
+    ),
+    "load not back at the signal": Case(
+        "slm-race",
+        EXCHANGE + AGAIN,
+        "(W) sync.nop null {$11.dst}\n" + SIGNAL,
+        SIGNAL + "(W) sync.nop null {$11.dst}\n",
         workgroup=32,
         barriers=1,
         slm=64,

@@ -92,6 +92,8 @@ def test_errors(sim: Any) -> None:
         simulate(code, [sim.launch("k", ["x"])], {})
     with pytest.raises(SimulatorError, match="2000 work-items"):
         simulate(code, [sim.launch("k", [], workgroup=2000)], {})
+    with pytest.raises(SimulatorError, match=r"\.ze_info is not as the zebin specification wants it"):
+        CodeObject.load(code.replace(b"kernels:", b"kernals:"))
     with pytest.raises(SimulatorError, match=r"no \.note\.intelgt\.compat"):
         simulate(sim.elf([(".ze_info", 0xFF000011, b"kernels: []")]), [], {})
 

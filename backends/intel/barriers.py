@@ -1,0 +1,92 @@
+"""What barriers order: which loads and stores of local memory are endangered behind one, and which fences do nothing.
+
+All threads run one program: what others may do before the next barrier is what this one may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+
+from convgen.backends.dataflow import solve
+from convgen.backends.intel.isa import OPCODES, Message
+from convgen.backends.machine import Access, Function, Instruction, Unit
+
+_Pending = frozenset[Access | None]  #: stores that no fence has published
+
+
+def touches_local(i: Instruction, *, stores: bool) -> bool:
+    """Whether an instruction stores to, or loads from, local memory."""
+    return isinstance(i.op, Message) and i.op.unit is Unit.SHARED and i.op.stores == stores
+
+
+def conflict(a: Access | None, b: Access | None) -> bool:
+    """Whether other threads may touch the same bytes; an access of which nothing is known may touch all."""
+    return a is None or b is None or (not a.private and a.conflicts(b))
+
+
+def behind_signals(function: Function, *, stores: bool) -> Iterator[tuple[Instruction, list[Instruction]]]:
+    """Each signal of a barrier, with the stores or loads of local memory between it and the next signals."""
+    for index, block in enumerate(function.blocks):
+        for n, signal in enumerate(block.instructions):
+            if signal.op is OPCODES["signal"]:
+                yield signal, list(_until_signal(function, index, n + 1, stores))
+
+
+def _until_signal(function: Function, index: int, first: int, stores: bool) -> Iterator[Instruction]:
+    seen: list[int] = []
+    pending = [(index, first)]
+    while pending:
+        at, begin = pending.pop()
+        rest = function.blocks[at].instructions[begin:]
+        here = list(takewhile(lambda i: i.op is not OPCODES["signal"], rest))
+        yield from (i for i in here if touches_local(i, stores=stores))
+        further = [s for s in function.successors(at) if s not in seen] if len(here) == len(rest) else []
+        pending += [(s, 0) for s in further]
+        seen += further
+
+
+def drop_fences(function: Function) -> None:
+    """Remove the fences, with the reads that wait for them, behind which nobody loads what was stored before.
+
+    What such a fence would have published, the next one does.
+    """
+    loads = {id(signal): found for signal, found in behind_signals(function, stores=False)}
+    following = {
+        id(fence): loads[id(signal)]
+        for block in function.blocks
+        for fence, signal in _fenced_signals(block.instructions)
+    }
+
+    def needed(fence: Instruction, pending: _Pending) -> bool:
+        return any(conflict(store, load.access) for store in pending for load in following[id(fence)])
+
+    def after(i: Instruction, pending: _Pending) -> _Pending:
+        if i.op is OPCODES["fence"]:
+            return frozenset() if needed(i, pending) else pending
+        return pending | {i.access} if touches_local(i, stores=True) else pending
+
+    def through(index: int, pending: _Pending) -> _Pending:
+        for i in function.blocks[index].instructions:
+            pending = after(i, pending)
+        return pending
+
+    entry = solve(function, _Pending(), through, lambda a, b: a | b)
+    for index, block in enumerate(function.blocks):
+        pending = entry.get(index, _Pending())
+        kept: list[Instruction] = []
+        dropped: list[object] = []
+        for i in block.instructions:
+            if i.op is OPCODES["fence"] and not needed(i, pending):
+                dropped += [r.vreg for r in i.defs()]
+            elif not any(r.vreg in dropped for r in i.uses()):
+                kept.append(i)
+            pending = after(i, pending)
+        block.instructions = kept
+
+
+def _fenced_signals(instructions: list[Instruction]) -> Iterator[tuple[Instruction, Instruction]]:
+    """Each fence with the signal behind it."""
+    fences = [i for i in instructions if i.op is OPCODES["fence"]]
+    signals = [i for i in instructions if i.op is OPCODES["signal"]]
+    return zip(fences, signals, strict=True)
