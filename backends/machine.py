@@ -34,7 +34,7 @@ class Opcode:
     busy: int = 1  #: until the unit accepts the next instruction
     reads: tuple[str, ...] = ()  #: flags read besides the operands
     writes: tuple[str, ...] = ()  #: flags written besides the operands
-    holds: int = 0  #: instructions for which its sources had better not be overwritten: it reads them late
+    holds: int = 0  #: instructions, itself the first, that had better not overwrite its sources: it reads late
     early_clobber: bool = False  #: the destination must not overlap the sources (tied accumulators aside)
     barrier: bool = False  #: orders the workgroup's accesses to shared memory
     jumps: bool = False  #: always leaves for its target

@@ -82,7 +82,7 @@ class Shared(Node):
 
     @property
     def slot_bytes(self) -> int:
-        return max(b.size * b.stride for b in self.digits) * self.elem.bytes
+        return max((b.size * b.stride for b in self.digits), default=1) * self.elem.bytes
 
     @property
     def bytes(self) -> int:

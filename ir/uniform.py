@@ -92,7 +92,8 @@ def _mark(s: Stmt, loop: For | None, uniform: Uniformity, found: set[Var]) -> No
             _mark(then, loop, uniform, found)
             _mark(other, loop, uniform, found)
         case ExitIf(_, values) if loop:
-            for var, value in zip(loop.results, values):
-                take(var, value)
+            for carried, result, value in zip(loop.carried, loop.results, values):  # one register holds both
+                take(carried, value)
+                take(result, value)
         case _ if isinstance(s, LOADS):
             found.add(s.var)

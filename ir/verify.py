@@ -121,8 +121,12 @@ class Checker:
 
     def sequence(self, body: Stmt) -> None:
         """The statements of `body`, in the present scope."""
+        arrival: Stmt | None = None
         for node in body.stmts if isinstance(body, s.Block) else (body,):
+            arrival = node if isinstance(node, s.Arrive) else arrival
             self.stmt(node)
+        if arrival and self.arrived:
+            self.require(arrival, "an arrival at a barrier without a wait in its block")
 
     def stmt(self, node: Stmt) -> None:
         if isinstance(node, s.Block):

@@ -148,6 +148,7 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
             taps=draw(st.sampled_from(("split", "chunk", "fused"))),
             acc=draw(st.sampled_from("va")),
             slices=draw(st.sampled_from(_SLICES)),
+            subtiles=draw(st.sampled_from(facts.core.subtiles)),
             reorder=draw(_reorder(problem)),
         )
         try:

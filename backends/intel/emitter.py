@@ -175,8 +175,15 @@ class Emitter:
         if isinstance(src, Reg) and not isinstance(src, Region) and (src.bank, dst.bank) in (("v", "v"), ("s", "s")):
             self.copy(dst, src)
             return
-        type = "uq" if dst.count == 2 else "ud"
         lanes = 1 if dst.bank == "s" else self.lanes
+        if dst.count == 2 and not self.generation.long_alu:
+            assert isinstance(src, Reg)
+            assert (src.bank, dst.bank) == ("s", "v")
+            for word in (0, 1):
+                to, at = region(dst, "ud", word, 2), region(src.words(word, 1), "ud", 0, 0)
+                self.emit("mov", (to,), (at,), lanes=lanes, partial=word > 0, comment=comment)
+            return
+        type = "uq" if dst.count == 2 else "ud"
         self.emit("mov", (region(dst, type),), (self.source(src, type),), lanes=lanes, comment=comment)
 
     def copy(self, dst: Reg, src: Reg) -> None:

@@ -81,7 +81,7 @@ class Scalars:
                 return self.lane
             case AddressOf(buffer):
                 return self.pointers[buffer.name]
-            case Uniform(a):
+            case Uniform(a) if not e.type.elem.is_bool:
                 return self._first_lane(self.value(a))
         if e.type.elem.is_bool:
             return self.mask(e)
@@ -92,7 +92,10 @@ class Scalars:
     def _first_lane(self, o: Operand) -> Operand:
         if not isinstance(o, Reg) or self.out.is_uniform(o):
             return o
-        return self.out.alu("mov", "ud", region(o, "ud", 0, 0))
+        dst = self.out.new("s", o.count)
+        for word in range(o.count):
+            self.out.emit("mov", (region(dst.words(word, 1), "ud"),), (region(o, "ud", word, 0),))
+        return dst
 
     # ------------------------------------------------------------ 32 bits
 
@@ -206,10 +209,17 @@ class Scalars:
                 return self._add_wide(a, const(-b.bits % (1 << 64), b.dtype))
             case Cast(_, a) if a.type.bits == 32:
                 return self._extended(a)
-            case Mul(Cast(_, a), Const() as by) if a.type.bits == 32 and 0 <= by.bits < 1 << 32:
-                low, high = (self._product(self.value(a), Imm(by.bits), "ud", high=h) for h in (False, True))
-                return self._joined(low, high)
+            case Mul(a, Const() as by) if 0 <= by.bits < 1 << 32:
+                return self._product_wide(a, by.bits)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation on addresses: {e}")
+
+    def _product_wide(self, a: Expr, by: int) -> Reg:
+        """A 64-bit value times a constant of 32 bits."""
+        below, above = self._halves(a)
+        low, high = (self._product(below, Imm(by), "ud", high=h) for h in (False, True))
+        if above != Imm(0):
+            high = self.out.alu("add", "ud", high, self._product(above, Imm(by), "ud"))
+        return self._joined(low, high)
 
     def _extended(self, a: Expr) -> Reg:
         """A 32-bit value as 64 bits."""
@@ -267,6 +277,8 @@ class Scalars:
         first, second = (out.source(o, "ud") for o in (a[0], b[0]))
         if isinstance(first, Literal):
             first, second = second, first
+        if isinstance(first, Literal):
+            first = out.source(out.constant(first), "ud")
         out.emit("addc", (region(low, "ud"),), (first, second), lanes=lanes, modifiers=out.generation.carry_option)
         out.emit("add", (region(top, "ud"),), (out.source(high, "ud"), out.accumulator("ud")), lanes=lanes)
         return self._joined(low, top)
@@ -309,6 +321,8 @@ class Scalars:
         unsigned = e.a.type.elem.kind is not Kind.SIGNED
         if e.a.type.elem.is_bool:
             raise Unsupported(f"given a comparison of bools, wanted one of integers: {e}")
+        if e.a.type.bits == 64 and not self.out.generation.long_alu:
+            raise Unsupported(f"given a comparison of 64 bits, wanted one of 32: {e}")
         sign = self._sign_test(e, lanes) if into is None else None
         if sign is not None:
             return sign

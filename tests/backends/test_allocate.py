@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from convgen.backends.allocate import Allocation, Bank, allocate
-from convgen.backends.machine import BasicBlock, Function, Imm, Instruction, Reg, VirtualRegister
+from convgen.backends.allocate import Allocation, Bank, allocate, live_ranges
+from convgen.backends.machine import BasicBlock, Function, Imm, Instruction, Opcode, Reg, Unit, VirtualRegister
 from convgen.ir.error import DoesNotFit
 from tests.backends.machines import BRANCH, END, MATRIX, VALU, functions
 from tests.backends.symbolic import Machine, path_of, physical, run, virtual
@@ -127,3 +127,105 @@ def test_what_a_loop_reads_is_kept_through_it() -> None:
     )
     found = allocate(function, {"v": Bank(8, {1: 1})})
     assert all(base != found.base[kept.vreg] for v, base in found.base.items() if v is not kept.vreg)
+
+
+# ---------------------------------------------------------------- what a family may ask for
+
+
+def placed(r: Reg, *, fixed: int | None = None, residue: int | None = None) -> Reg:
+    """The register with a wish."""
+    r.vreg.fixed, r.vreg.residue = fixed, residue
+    return r
+
+
+def test_a_bank_begins_where_it_says() -> None:
+    body = [define(reg(0)), define(reg(1, 2)), define(reg(2))]
+    found = allocate(straight(*body), {"v": Bank(16, {1: 1, 2: 2}, first=5)})
+    assert min(found.base.values()) == 5
+    assert all(base % 2 == 0 for v, base in found.base.items() if v.size == 2)
+    live = [reg(n) for n in range(4)]
+    body = [*map(define, live), define(reg(9), *live)]
+    assert allocate(straight(*body), {"v": Bank(9, {1: 1}, first=5)}).used == {"v": 9}
+    with pytest.raises(DoesNotFit, match="bank v has no 1 free words of 8"):
+        allocate(straight(*body), {"v": Bank(8, {1: 1}, first=5)})
+
+
+def test_places_modulo_a_period() -> None:
+    """Only tuples with a wish follow it; a period of 0 asks nobody."""
+    wishes = [placed(reg(n, 4), residue=r) for n, r in enumerate((0, 3, 3, None, 0))]
+    body = [*map(define, wishes), define(reg(9), *wishes)]
+    for first in (0, 1, 6):
+        found = allocate(straight(*body), {"v": Bank(64, {1: 1}, first, 4)})
+        for r in wishes:
+            assert found.base[r.vreg] >= first
+            assert r.vreg.residue is None or found.base[r.vreg] % 4 == r.vreg.residue
+    packed = allocate(straight(*body), {"v": Bank(20, {1: 1}, 0, 0)})
+    assert packed.used == {"v": 20}
+    with pytest.raises(DoesNotFit):
+        allocate(straight(*body), {"v": Bank(20, {1: 1}, 0, 4)})
+
+
+def test_a_negative_place_counts_from_the_end() -> None:
+    last, first, other = placed(reg(0), fixed=-1), placed(reg(1), fixed=0), reg(2)
+    body = [define(first), define(other), define(last), define(reg(3), first, last, other)]
+    for limit in (4, 128):
+        found = allocate(straight(*body), {"v": Bank(limit, {1: 1})})
+        assert (found.base[last.vreg], found.base[first.vreg]) == (limit - 1, 0)
+        assert found.base[other.vreg] == 1
+
+
+def test_only_the_banks_that_are_asked_for() -> None:
+    scalar = Reg(VirtualRegister(7, "s", 1, "scalar"), 0, 1)
+    function = straight(define(scalar), define(reg(0), scalar))
+    assert [v.bank for v in allocate(function, {"s": Bank(4, {1: 1})}).base] == ["s"]
+    assert [v.bank for v in allocate(function, {"v": Bank(4, {1: 1})}).base] == ["v"]
+
+
+SLOW = Opcode("send", Unit.GLOBAL, holds=3)
+
+
+def test_what_is_held_is_not_overwritten_for_a_while() -> None:
+    """The source of a slow instruction stays for as many instructions, itself the first, as that holds it."""
+    source = reg(0)
+    after = [reg(n) for n in range(1, 6)]
+    function = straight(define(source), Instruction(SLOW, (), (source,)), *map(define, after))
+    held = allocate(function, {"v": Bank(16, {1: 1})}, live_ranges(function, held=True))
+    plain = allocate(function, {"v": Bank(16, {1: 1})}, live_ranges(function))
+    at = held.base[source.vreg]
+    assert [held.base[r.vreg] == at for r in after] == [False, False, True, True, True]
+    assert all(plain.base[r.vreg] == at for r in after)
+    assert live_ranges(function)[source.vreg] & ~live_ranges(function, held=True)[source.vreg] == 0
+
+
+def test_nothing_is_held_beyond_its_block() -> None:
+    source, after = reg(0), reg(1)
+    function = Function(
+        "f",
+        [
+            BasicBlock("entry", [define(source), Instruction(SLOW, (), (source,))]),
+            BasicBlock("end", [define(after), Instruction(END)]),
+        ],
+    )
+    held = allocate(function, {"v": Bank(16, {1: 1})}, live_ranges(function, held=True))
+    assert held.base[source.vreg] == held.base[after.vreg] == 0
+
+
+@EXAMPLES
+@given(functions())
+def test_held_sources_only_live_longer(function: Function) -> None:
+    plain = live_ranges(function)
+    check(function, allocate(function, BANKS, live_ranges(function, held=True)))
+    assert all(plain[v] & ~longer == 0 for v, longer in live_ranges(function, held=True).items())
+
+
+def test_where_control_goes() -> None:
+    """A jump never falls through, a branch may, the end of the program goes nowhere."""
+    jump = Opcode("goto", Unit.CONTROL, jumps=True)
+    blocks = [
+        BasicBlock("a", [Instruction(BRANCH, target="c")]),
+        BasicBlock("b", [Instruction(jump, target="a")]),
+        BasicBlock("c", []),
+        BasicBlock("d", [Instruction(END)]),
+    ]
+    function = Function("f", blocks)
+    assert [sorted(function.successors(n)) for n in range(4)] == [[1, 2], [0], [3], []]

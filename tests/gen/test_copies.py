@@ -38,9 +38,9 @@ def view(elem: Type, order: tuple[int, int, int], inner: int = 64, gap: int = 0)
     return View(Global("t", elem, step * elem.bytes), layout, ((dims[0],), dims[1:]), index)
 
 
-def owned(layout: Fragment, waves: int) -> np.ndarray:
+def owned(layout: Fragment, waves: int, lanes: int = LANES) -> np.ndarray:
     """Number of the element (row * cols + k) that each wave, lane and register holds."""
-    where = np.indices((waves, LANES, layout.registers))
+    where = np.indices((waves, lanes, layout.registers))
     at = layout.coords(*where)
     found: np.ndarray = at["row"] * layout.extent("k") + at["k"] + np.zeros_like(where[0])
     return found

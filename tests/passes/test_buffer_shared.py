@@ -128,6 +128,18 @@ def test_loads_run_ahead_of_the_multiplication(trips: int, slots: int) -> None:
             assert n < products[e.step - slots + 1]
 
 
+@pytest.mark.parametrize("slots", [2, 3])
+def test_only_what_the_first_product_needs_is_read_before_the_next_copies(slots: int) -> None:
+    """The fragments of the other parts come behind them, so that fewer registers are live."""
+    facts, parts = get("xehpc").facts, Config((32, 32, TILE_K), (2, 1), (16, 8, 16), slots, subtiles=2)
+    buffered = buffer_shared(tile_kernel(problem(5), parts, facts))
+    steps = " ".join(e.kind for e in trace(buffered)).split("barrier")
+    turn = "read read store store load load read mma mma"
+    assert [step.strip() for step in steps[1:-2]].count(turn) == 5 - slots
+    assert steps[-1].strip() == "read read read mma mma"
+    assert_right(problem(5), buffered)
+
+
 @pytest.mark.parametrize(("trips", "slots"), CASES)
 def test_barriers(trips: int, slots: int) -> None:
     events = trace(bare(trips, slots, 2))

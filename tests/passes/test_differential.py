@@ -7,6 +7,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from convgen.backends.target import get
+from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
 from convgen.ir.verify import Level, verify
 from convgen.passes import pipeline
@@ -15,6 +16,7 @@ from tests.passes.running import assert_right, tile_kernels
 from tests.strategies import FIXED, Case, cases
 
 GFX942 = get("gfx942").facts
+XE = ("xehpc", "xehpg")
 
 OPTIONAL = tuple(p.name for p in PASSES if p.kind == OPTIMISING)
 
@@ -22,10 +24,10 @@ FEW = settings(FIXED, max_examples=18)
 MANY = settings(FEW, max_examples=200)
 
 
-def check_every_pass(case: Case) -> None:
+def check_every_pass(case: Case, facts: TargetFacts = GFX942) -> None:
     """The kernels are right and well-formed at every stage of the pipeline, each among the others as they were."""
     problem, config = case
-    kernels = tile_kernels(problem, config, GFX942)
+    kernels = tile_kernels(problem, config, facts)
     assert_right(problem, *kernels)
 
     for n, kernel in enumerate(kernels):
@@ -39,15 +41,15 @@ def check_every_pass(case: Case) -> None:
             if after is not before:
                 assert_right(problem, *kernels[:n], after, *kernels[n + 1 :])
 
-        pipeline.run(kernel, GFX942, observe=observe)
+        pipeline.run(kernel, facts, observe=observe)
 
 
-def check_without(case: Case, disabled: tuple[str, ...]) -> None:
+def check_without(case: Case, disabled: tuple[str, ...], facts: TargetFacts = GFX942) -> None:
     """The result is right without some optimising passes."""
     problem, config = case
-    kernels = tile_kernels(problem, config, GFX942)
+    kernels = tile_kernels(problem, config, facts)
     note(f"{problem} {config} without {disabled}")
-    assert_right(problem, *(pipeline.run(k, GFX942, disable=disabled) for k in kernels))
+    assert_right(problem, *(pipeline.run(k, facts, disable=disabled) for k in kernels))
 
 
 DISABLED = [*((name,) for name in OPTIONAL), OPTIONAL]
@@ -66,6 +68,23 @@ def test_optimising_passes_may_be_left_out(disabled: tuple[str, ...], case: Case
     check_without(case, disabled)
 
 
+@pytest.mark.parametrize("target", XE)
+@settings(FEW, max_examples=8)
+@given(data=st.data())
+def test_each_pass_keeps_the_meaning_on_xe(target: str, data: st.DataObject) -> None:
+    """Flat addresses, blocks, halves of barriers; on xehpg, instructions of two subgroups."""
+    facts = get(target).facts
+    check_every_pass(data.draw(cases(facts)), facts)
+
+
+@pytest.mark.parametrize("target", XE)
+@settings(FEW, max_examples=4)
+@given(data=st.data())
+def test_optimising_passes_may_be_left_out_on_xe(target: str, data: st.DataObject) -> None:
+    facts = get(target).facts
+    check_without(data.draw(cases(facts)), data.draw(st.sampled_from(DISABLED)), facts)
+
+
 @pytest.mark.parametrize("target", ["gfx90a", "gfx950"])
 @settings(FEW, max_examples=6)
 @given(data=st.data())
@@ -74,6 +93,17 @@ def test_facts_of_other_targets(target: str, data: st.DataObject) -> None:
     problem, config = data.draw(cases(facts))
     kernels = tile_kernels(problem, config, facts)
     assert_right(problem, *(pipeline.run(k, facts) for k in kernels))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", XE)
+@settings(MANY, max_examples=100)
+@given(data=st.data())
+def test_each_pass_keeps_the_meaning_of_many_on_xe(target: str, data: st.DataObject) -> None:
+    facts = get(target).facts
+    case = data.draw(cases(facts))
+    check_every_pass(case, facts)
+    check_without(case, data.draw(st.sampled_from(DISABLED)), facts)
 
 
 @pytest.mark.sweep

@@ -13,15 +13,15 @@ from convgen.ir.verify import verify
 from convgen.passes.pipeline import PASSES, Pass
 from tests.ir.test_simplify_scopes import COMMON, kernels, results
 
-FACTS = targets.get("gfx942").facts
+FACTS = {name: targets.get(name).facts for name in ("gfx942", "xehpc")}
 MESSAGE = [p for p in PASSES if p.name != "lower_tiles"]  # tile passes leave a message-level kernel as it is
 NUMBERS = (-3, 0, 7)  #: what the kernels' scalar argument is
 
 
-def applied(p: Pass, kernel: Kernel) -> Kernel | None:
+def applied(p: Pass, kernel: Kernel, target: str) -> Kernel | None:
     """The kernel after a pass; None if the pass refuses it (a division that no constant multiplies away)."""
     try:
-        return verify(p.run(kernel, FACTS))
+        return verify(p.run(kernel, FACTS[target]))
     except Unsupported:
         return None
 
@@ -31,35 +31,38 @@ def assert_same(before: Kernel, after: Kernel, name: str) -> None:
         assert np.array_equal(results(before, n), results(after, n)), f"{name} with n = {n}"
 
 
-def check_each(kernel: Kernel) -> None:
+def check_each(kernel: Kernel, target: str) -> None:
     for p in MESSAGE:
-        after = applied(p, kernel)
+        after = applied(p, kernel, target)
         if after is not None and after is not kernel:
             assert_same(kernel, after, p.name)
 
 
-def check_in_order(kernel: Kernel) -> None:
+def check_in_order(kernel: Kernel, target: str) -> None:
     now = kernel
     for p in MESSAGE:
-        now = applied(p, now) or now
+        now = applied(p, now, target) or now
     assert_same(kernel, now, "all passes")
 
 
-@settings(COMMON, max_examples=40)
-@given(kernels())
-def test_each_pass_alone(kernel: Kernel) -> None:
-    check_each(kernel)
+@pytest.mark.parametrize("target", FACTS)
+@settings(COMMON, max_examples=30)
+@given(kernel=kernels())
+def test_each_pass_alone(target: str, kernel: Kernel) -> None:
+    check_each(kernel, target)
 
 
-@settings(COMMON, max_examples=40)
-@given(kernels())
-def test_all_passes_in_order(kernel: Kernel) -> None:
-    check_in_order(kernel)
+@pytest.mark.parametrize("target", FACTS)
+@settings(COMMON, max_examples=30)
+@given(kernel=kernels())
+def test_all_passes_in_order(target: str, kernel: Kernel) -> None:
+    check_in_order(kernel, target)
 
 
 @pytest.mark.sweep
 @settings(COMMON, max_examples=600)
 @given(kernels())
 def test_many_kernels(kernel: Kernel) -> None:
-    check_each(kernel)
-    check_in_order(kernel)
+    for target in FACTS:
+        check_each(kernel, target)
+        check_in_order(kernel, target)

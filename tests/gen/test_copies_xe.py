@@ -1,0 +1,137 @@
+"""Copies on targets with block messages: every element once, and registers that blocks can store as they stand."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convgen.backends import target
+from convgen.copies import comes_out_even, in_memory_order, split_copy
+from convgen.ir.error import DoesNotFit
+from convgen.ir.expr import const
+from convgen.ir.facts import TargetFacts
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.memory import MemoryDigit, Shared, Swizzle, row_major
+from convgen.ir.mma import MmaTile
+from convgen.ir.types import f16
+from convgen.passes.messages import shared_messages
+from tests.gen.test_copies import TILES, owned, view
+from tests.strategies import FIXED
+
+Memory = tuple[MemoryDigit, ...]
+XE = {name: target.get(name).facts for name in ("xehpc", "xehpg")}
+ORDERS = list(permutations(range(3)))
+
+
+def images(facts: TargetFacts, rows: int, cols: int, part_of_b: bool) -> Memory | None:
+    """The tile as the fragments of a product stand, if it comes out even; as `plan` chooses it."""
+    atom = next(a for a in facts.atoms if a.ab is f16 and a.spans == 1)
+    count, step = rows // (atom.cols if part_of_b else atom.rows), cols // atom.k
+    if not count or not step or rows % (atom.cols if part_of_b else atom.rows) or cols % atom.k:
+        return None
+    tile = MmaTile(atom, 1 if part_of_b else count, count if part_of_b else 1, step)
+    found = (tile.b if part_of_b else tile.a).image(facts.subgroup_size, 2)
+    return tuple(MemoryDigit(int(dim == "k"), size, stride) for dim, size, stride in found)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("name", XE)
+def test_every_element_is_copied_once(name: str, order: tuple[int, int, int]) -> None:
+    facts, made = XE[name], 0
+    for (rows, cols, waves), kind in product(TILES, ("rows", "a", "b")):
+        memory = row_major(rows, cols) if kind == "rows" else images(facts, rows, cols, kind == "b")
+        if memory is None:
+            continue
+        try:
+            split = split_copy(view(f16, order), memory, rows, cols, facts, waves)
+        except DoesNotFit:
+            continue
+        made += 1
+        loaded, stored = (owned(f, waves, facts.subgroup_size) for f in (split.loaded, split.stored))
+        assert np.array_equal(np.sort(loaded.ravel()), np.arange(rows * cols)), "not every element once"
+        assert np.array_equal(loaded[:, :, list(split.loaded.order_of(split.stored))], stored)
+        assert split.loaded.contiguous(split.loaded.dims[1 if order[-1] == 2 else 0]) % split.message == 0
+        assert split.message * f16.bytes <= facts.chunk_bytes
+    assert made > 10
+
+
+@pytest.mark.parametrize("name", XE)
+def test_lanes_go_down_the_rows_and_write_blocks(name: str) -> None:
+    """Where memory runs along K, the tile of operand A is stored in blocks only."""
+    facts = XE[name]
+    for rows, cols, waves in product((64, 128, 256), (32, 64), (1, 4, 8)):
+        memory = images(facts, rows, cols, False)
+        assert memory is not None
+        split = split_copy(view(f16, (0, 1, 2)), memory, rows, cols, facts, waves)
+        one, two = (split.loaded.coords(0, lane, 0) for lane in (0, 1))
+        assert (two["row"] - one["row"], two["k"] - one["k"]) == (1, 0)
+        tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), 16)
+        messages = list(shared_messages(tile, const(0), split.stored, const(0), waves, facts))
+        assert all(m.block for m in messages)
+        assert sum(m.count for m in messages) == split.stored.registers
+
+
+@pytest.mark.parametrize("name", [*XE, "gfx942"])
+def test_what_comes_out_even_is_split(name: str) -> None:
+    facts = target.get(name).facts
+    for rows, cols, waves in TILES:
+        try:
+            split_copy(view(f16, (0, 1, 2)), row_major(rows, cols), rows, cols, facts, waves)
+            fits = True
+        except DoesNotFit:
+            fits = False
+        assert comes_out_even(rows, cols, 2, facts, waves) == fits, (rows, cols, waves)
+
+
+# ---------------------------------------------------------------- in_memory_order
+
+
+@st.composite
+def shares(draw: st.DrawFn, sizes: tuple[int, ...]) -> Fragment:
+    """What lanes hold of a tile, registers in any order."""
+    strides = dict.fromkeys((Space.LANE, Space.REGISTER, Space.SUBGROUP), 1)
+    digits = []
+    for _ in range(draw(st.integers(1, 6))):
+        space, size = draw(st.sampled_from(list(strides))), draw(st.sampled_from(sizes))
+        digits.append(Digit(draw(st.sampled_from(("row", "k"))), size, space, strides[space]))
+        strides[space] *= size
+    return Fragment(("row", "k"), tuple(draw(st.permutations(digits))))
+
+
+@st.composite
+def memories(draw: st.DrawFn, rows: int, cols: int) -> Memory:
+    """Places without gaps, rows and columns mixed by prime factors."""
+    left, found, stride = [rows, cols], [], 1
+    while left != [1, 1]:
+        dim = draw(st.sampled_from([n for n in (0, 1) if left[n] > 1]))
+        size = draw(st.sampled_from([n for n in range(2, left[dim] + 1) if left[dim] % n == 0]))
+        left[dim] //= size
+        found.append((dim, size))
+    digits: list[list[MemoryDigit]] = [[], []]
+    for dim, size in draw(st.permutations(found)):
+        digits[dim].append(MemoryDigit(dim, size, stride))
+        stride *= size
+    return (*digits[0], *digits[1])
+
+
+@settings(FIXED, max_examples=150)
+@given(st.data())
+def test_registers_are_put_in_the_order_of_memory(data: st.DataObject) -> None:
+    """Same elements a lane; where digits end alike, as powers of two do, later registers stand further on."""
+    sizes = data.draw(st.sampled_from(((1, 2, 4, 8), (1, 2, 3, 4, 6))))
+    loaded = data.draw(shares(sizes))
+    rows, cols = loaded.shape
+    memory = data.draw(memories(rows, cols))
+    stored = in_memory_order(loaded, memory)
+    order = loaded.order_of(stored)
+    assert sorted(order) == list(range(loaded.registers))
+    assert in_memory_order(stored, memory) == stored
+    registers = np.arange(stored.registers)
+    at = stored.coords(0, 0, registers)
+    tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), 2)
+    place = tile.address(0, at["row"], at["k"]) + 0 * registers
+    assert (np.diff(place) > 0).all() or 3 in sizes
