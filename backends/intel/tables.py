@@ -31,7 +31,7 @@ class Generation:
     distance_pipes: frozenset[str]  #: pipes whose distance a send may wait for beside setting its token
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
     dpas_passes: int  #: slots of four clocks of one 8x8
-    planes: bool  #: two-dimensional block messages
+    plane_pitch: int  #: alignment of the pitch of two-dimensional block messages, bytes; 0 if there are none
     pairs: bool  #: two threads in lockstep share source 2 of a matrix instruction
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
@@ -40,9 +40,9 @@ _TOKENS = {128: 16, 256: 16}
 _MORE_TOKENS = {128: 16, 256: 32}
 
 GENERATIONS: dict[str, Generation] = {
-    "xehpg": Generation(8, False, "mach", ("AccWrEn",), 4, frozenset("A"), False, 4, False, True, _TOKENS),
-    "xehpc": Generation(16, True, "macl", (), 8, frozenset("AFI"), True, 2, True, False, _MORE_TOKENS),
-    "xe2": Generation(16, True, "macl", (), 8, frozenset("AFI"), False, 2, True, False, _MORE_TOKENS),
+    "xehpg": Generation(8, False, "mach", ("AccWrEn",), 4, frozenset("A"), False, 4, 0, True, _TOKENS),
+    "xehpc": Generation(16, True, "macl", (), 8, frozenset("AFI"), True, 2, 8, False, _MORE_TOKENS),
+    "xe2": Generation(16, True, "macl", (), 8, frozenset("AFI"), False, 2, 16, False, _MORE_TOKENS),
 }
 
 
@@ -131,7 +131,7 @@ def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> Tar
         atoms=tuple(_atoms(g)),
         core=Core(engines, 1024, 128, 128, 64, _GRIDS, (1, 2, 4), (2, 16), 1),
         flat=True,
-        planes=g.planes,
+        plane_pitch=g.plane_pitch,
         split_barriers=True,
         block_bytes=512,
         chunk_bytes=32,
