@@ -36,13 +36,35 @@ class Generation:
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
 
-_TOKENS = {128: 16, 256: 16}
-_MORE_TOKENS = {128: 16, 256: 32}
-
+_XEHPC = Generation(
+    lanes=16,
+    long_alu=True,
+    low_product="macl",
+    carry_option=(),
+    flags=8,
+    distance_pipes=frozenset("AFI"),
+    waits_for_writes=True,
+    dpas_passes=2,
+    plane_pitch=8,
+    pairs=False,
+    tokens={128: 16, 256: 32},
+)
 GENERATIONS: dict[str, Generation] = {
-    "xehpg": Generation(8, False, "mach", ("AccWrEn",), 4, frozenset("A"), False, 4, 0, True, _TOKENS),
-    "xehpc": Generation(16, True, "macl", (), 8, frozenset("AFI"), True, 2, 8, False, _MORE_TOKENS),
-    "xe2": Generation(16, True, "macl", (), 8, frozenset("AFI"), False, 2, 16, False, _MORE_TOKENS),
+    "xehpg": Generation(
+        lanes=8,
+        long_alu=False,
+        low_product="mach",
+        carry_option=("AccWrEn",),
+        flags=4,
+        distance_pipes=frozenset("A"),
+        waits_for_writes=False,
+        dpas_passes=4,
+        plane_pitch=0,
+        pairs=True,
+        tokens={128: 16, 256: 16},
+    ),
+    "xehpc": _XEHPC,
+    "xe2": attrs.evolve(_XEHPC, waits_for_writes=False, plane_pitch=16),
 }
 
 
