@@ -32,6 +32,7 @@ class Generation:
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
     dpas_passes: int  #: slots of four clocks of one 8x8
     plane_pitch: int  #: alignment of the pitch of two-dimensional block messages, bytes; 0 if there are none
+    tf32: bool  #: matrix instructions for floats of which ten bits of the mantissa count
     pairs: bool  #: two threads in lockstep share source 2 of a matrix instruction
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
@@ -46,6 +47,7 @@ _XEHPC = Generation(
     waits_for_writes=True,
     dpas_passes=2,
     plane_pitch=8,
+    tf32=True,
     pairs=False,
     tokens={128: 16, 256: 32},
 )
@@ -60,6 +62,7 @@ GENERATIONS: dict[str, Generation] = {
         waits_for_writes=False,
         dpas_passes=4,
         plane_pitch=0,
+        tf32=False,
         pairs=True,
         tokens={128: 16, 256: 16},
     ),
@@ -119,6 +122,8 @@ def _atoms(g: Generation) -> Iterator[MmaAtom]:
         yield _dpas_atom(g.lanes, ab, g.dpas_passes)
         if g.pairs:
             yield _dpasw_atom(g.lanes, ab, g.dpas_passes)
+    if g.tf32:
+        yield attrs.evolve(_dpas_atom(g.lanes, f32, g.dpas_passes), name=f"dpas.8x{DPAS_ROWS}.tf32", rounds_to="xf32")
     yield _mad_atom(g.lanes)
 
 
