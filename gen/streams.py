@@ -9,6 +9,8 @@ order of all additions is fixed.
 
 from __future__ import annotations
 
+from math import isqrt
+
 import attrs
 
 from convgen.copies import power_of_two, split_copy
@@ -29,7 +31,7 @@ _AHEAD = 4  #: terms that a lane loads together, so that their latencies overlap
 _WAVES = 4
 _MOST_TERMS = 256  #: that one lane sums
 
-_TURN = 64  #: rows and columns that a wave reorders
+_TURN_SHARE = 64  #: elements that a lane reorders
 
 ONE = Dim("one", 1, 1)  #: an axis with one position
 
@@ -117,11 +119,12 @@ def turn(name: str, source: View, target: View, facts: TargetFacts) -> tuple[Ker
 
     Each lane turns a little matrix in its registers, so that loads and stores both run along memory.
     """
-    split = split_copy(source, row_major(_TURN, _TURN), _TURN, _TURN, facts, 1)
-    down, across = (-(-target.extent(axis) // _TURN) for axis in (0, 1))
+    side = power_of_two(isqrt(_TURN_SHARE * facts.subgroup_size))
+    split = split_copy(source, row_major(side, side), side, side, facts, 1)
+    down, across = (-(-target.extent(axis) // side) for axis in (0, 1))
     k = KernelBuilder(name, (down * across, 1, 1), 1, facts.subgroup_size)
     k.params += [source.memory, target.memory]
-    at = k.let("row0", k.group[0] // across * _TURN), k.let("k0", k.group[0] % across * _TURN)
+    at = k.let("row0", k.group[0] // across * side), k.let("k0", k.group[0] % across * side)
     held = k.load_view("held", source, at, split.loaded, "load")
     k.store_view(target, at, reordered(held, split.loaded, split.stored), split.stored, "store")
     return k.done(), down * across

@@ -84,7 +84,7 @@ class Scalars:
             case Uniform(a) if not e.type.elem.is_bool:
                 return self._first_lane(self.value(a))
         if e.type.elem.is_bool:
-            return self.mask(e)
+            return self.kept(e)
         if not isinstance(e.type, Type) or e.type.bits not in (32, 64):
             raise Unsupported(f"given an expression of type {e.type}, wanted integers of 32 or 64 bits: {e}")
         return self._wide(e) if e.type.bits == 64 else self._narrow(e)
@@ -297,20 +297,30 @@ class Scalars:
             case Const():
                 return self._flags("mov", Imm(-e.bits & 0xFFFF))
             case Var():
-                held = self.env[e]
-                assert isinstance(held, Reg), f"{e.name} is no flag"
-                return held
+                return self._flags("mov", self.env[e])
             case Comparison():
                 return self._compare(e, out.lanes)
             case And(a, b):
-                return self._flags("and", self.mask(a), self.mask(b))
+                return self._flags("and", self._bits(a), self._bits(b))
             case Or(a, b):
-                return self._flags("or", self.mask(a), self.mask(b))
+                return self._flags("or", self._bits(a), self._bits(b))
             case Not(a):
-                return self._flags("not", self.mask(a))
+                return self._flags("not", self._bits(a))
             case Uniform(a):
                 return self.mask(a)
         raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {e}")
+
+    def _bits(self, e: Expr) -> Operand:
+        """A bool as an operand of logic on whole masks."""
+        e = strip(e)
+        return self.env[e] if isinstance(e, Var) else self.mask(e)
+
+    def kept(self, e: Expr) -> Reg:
+        """A bool in a scalar register: flags are few, so what has a name does not stay in one."""
+        bits = self.mask(e)
+        dst = self.out.new("s")
+        self.out.emit("mov", (region(dst, "ud"),), (region(bits, "uw", 0, 0),))
+        return dst
 
     def condition(self, e: Expr) -> Reg:
         """A uniform bool in the first bit of a flag register."""

@@ -154,10 +154,10 @@ class Scoreboard:
                     after(source, distance, done)
             for source, distance in facts.readers(cell):
                 if source != me:
-                    late = self.generation.waits_for_writes and isinstance(source, int) and source >= _MATRIX_TOKENS
-                    after(source, distance, done if late else read)
+                    payload = cell.bank != "f" and isinstance(source, int) and source >= _MATRIX_TOKENS
+                    after(source, distance, done if payload and self.generation.waits_for_writes else read)
         if _MODE in deeds.written or facts.writers(_MODE):
-            distances.update(dict.fromkeys(_PIPES, 1))
+            distances.update(dict.fromkeys(facts.busy_pipes(), 1))
         if isinstance(me, int):
             done.pop(me, None)
             read.pop(me, None)
@@ -170,7 +170,7 @@ class Scoreboard:
         for token in waits.done:
             facts.finish_token(token)
         for token in waits.read:
-            facts.finish_reads(token)
+            facts.finish_reads(token, flags_only=self.generation.waits_for_writes and token >= _MATRIX_TOKENS)
         deeds = self.deeds[id(i)]
         if isinstance(deeds.source, int):
             facts.finish_token(deeds.source)
@@ -238,16 +238,19 @@ class _Table:
         for source in self.by_cell.pop(cell, ()):
             del self.by_source[source][cell]
 
+    def drop_one(self, cell: Cell, source: Source) -> None:
+        """Forget what one source did to one cell."""
+        del self.by_source[source][cell]
+        del self.by_cell[cell][source]
+        if not self.by_cell[cell]:
+            del self.by_cell[cell]
+
     def finish(self, source: Source, last: int) -> None:
         """Forget what a source issued up to number `last`."""
         cells = self.by_source.get(source, {})
         done = list(takewhile(lambda cell: cells[cell] <= last, cells))
         for cell in done:
-            del cells[cell]
-            held = self.by_cell[cell]
-            del held[source]
-            if not held:
-                del self.by_cell[cell]
+            self.drop_one(cell, source)
 
 
 class _Now:
@@ -284,9 +287,14 @@ class _Now:
             self.reads.drop(cell)
             self.writes.note(cell, source, at)
         for cell in read:
-            self.reads.note(cell, source, at)
+            if cell.bank != _LOCAL_LOADS:  # a signal waits for these and keeps none
+                self.reads.note(cell, source, at)
         if isinstance(source, str):
             self.count[source] = at + 1
+
+    def busy_pipes(self) -> list[str]:
+        """The pipes of which something may be unfinished."""
+        return [pipe for pipe in _PIPES if self.writes.by_source.get(pipe) or self.reads.by_source.get(pipe)]
 
     def finish_pipe(self, pipe: str, distance: int) -> None:
         last = self.count.get(pipe, 0) - distance
@@ -297,8 +305,13 @@ class _Now:
         self.writes.finish(token, 0)
         self.reads.finish(token, 0)
 
-    def finish_reads(self, token: int) -> None:
-        self.reads.finish(token, 0)
+    def finish_reads(self, token: int, *, flags_only: bool) -> None:
+        """The sources of a token's instructions are read; where that is not enough for payloads, only flags are free."""
+        if not flags_only:
+            self.reads.finish(token, 0)
+            return
+        for cell in [c for c in self.reads.by_source.get(token, ()) if c.bank == "f"]:
+            self.reads.drop_one(cell, token)
 
     def frozen(self) -> Facts:
         tables = [
