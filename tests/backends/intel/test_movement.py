@@ -1,4 +1,4 @@
-"""Tiles on their way through views, registers and local memory on Xe: the simulator leaves what the interpreter leaves."""
+"""Tiles through views, registers and local memory on Xe: the simulator leaves what the interpreter leaves."""
 
 from __future__ import annotations
 

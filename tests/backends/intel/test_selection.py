@@ -13,7 +13,6 @@ from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Expr, Lane, Uniform, const
-from convgen.ir.program import Kernel
 from convgen.ir.types import bool_, u32, u64
 from convgen.ir.verify import verify
 from tests.backends.intel.random_kernels import TIMES, assert_simulates, kernels, simulates_through_the_passes
