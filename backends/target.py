@@ -90,7 +90,8 @@ _READERS: dict[str, str] = {
 def analyze(path: Path) -> Analysis:
     """What the kernels of an assembly or object file take and what bounds them. Raises UserError, Unsupported."""
     if path.suffix not in _READERS:
-        raise UserError(f"given {path.name}, wanted a file that ends in {' or '.join(_READERS)}")
+        *most, last = _READERS
+        raise UserError(f"given {path.name}, wanted a file that ends in {', '.join(most)} or {last}")
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -24,6 +24,7 @@ from convgen.views import products, reordered
 _TILE_M = (32, 64, 128, 256)
 _TILE_N = (16, 32, 64, 128, 256)
 _TILE_K = (16, 32, 64)
+_SIDES = (8, 16, 32, 64)  #: of the last resort
 
 _FIXED_CLOCKS = 4000  #: prologue, first loads and epilogue of one tile
 _MESSAGE_CLOCKS = 16  #: issue of one load with its mask and its share of the LDS write
@@ -84,7 +85,7 @@ def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
         for atom in atoms
         for c in _scored(shape, atom, facts, moved)
     ]
-    return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(atoms))]
+    return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(atoms, facts))]
 
 
 def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[_Shape]:
@@ -116,10 +117,16 @@ def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str,
         yield tuple(t.name for t in elsewhere), clocks
 
 
-def last_resort(atoms: list[MmaAtom]) -> Config:
-    """One wave, one small tile: fits every problem."""
-    atom = min(atoms, key=lambda a: (a.rows, a.k))
-    return Config((32, 32, 16), (1, 1), (atom.rows, atom.cols, atom.k), 1, "split", "v")
+def last_resort(atoms: list[MmaAtom], facts: TargetFacts) -> Config:
+    """One wave, the smallest square tile that its lanes share out evenly: fits every problem."""
+    atom = min(atoms, key=lambda a: (a.spans, a.rows, a.k))
+    side = next(s for s in _SIDES if _is_whole(s, atom, facts))
+    return Config((side, side, _TILE_K[0]), (1, 1), (atom.rows, atom.cols, atom.k), 1, "split", "v")
+
+
+def _is_whole(side: int, atom: MmaAtom, facts: TargetFacts) -> bool:
+    even = comes_out_even(side, _TILE_K[0], atom.ab.bytes, facts, 1)
+    return even and side % atom.rows == 0 and side % atom.cols == 0
 
 
 def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Candidate]:

@@ -55,7 +55,8 @@ class TargetFacts:
     conversions: tuple[str, ...] = ()
     #: Global messages take one 64-bit address a lane and a mask, instead of offsets into a surface with bounds.
     flat: bool = False
-    planes: bool = False  #: loads of rectangles, one row a lane, whose bounds the hardware checks
+    #: What the pitch of a plane must be a multiple of, bytes; 0 where no loads of rectangles are, one row a lane.
+    plane_pitch: int = 0
     split_barriers: bool = False  #: arriving at a barrier and waiting for the others are two instructions
     #: Greatest block message, bytes: a subgroup's registers as they stand, at one address; 0 if there are none.
     block_bytes: int = 0

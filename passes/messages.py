@@ -95,8 +95,8 @@ class PlaneMessage:
     y: Expr
 
 
-#: What a plane must keep to (oneDNN, block_2d_utils.hpp; for Ponte Vecchio).
-_PLANE_ALIGN, _PLANE_LEAST, _PLANE_MOST, _PITCH_ALIGN = 64, 64, 1 << 24, 8
+#: What planes must keep to besides: base and width in bytes (oneDNN, block_2d_utils.hpp).
+_PLANE_ALIGN, _PLANE_LEAST, _PLANE_MOST = 64, 64, 1 << 24
 
 
 class GlobalPlanner:
@@ -206,7 +206,8 @@ class GlobalPlanner:
     def plane(self) -> Plane | None:
         """The view as a plane with its last axis along the rows, if it is one and lanes go down its rows."""
         view, layout = self.view, self.layout
-        if not self.facts.planes or len(view.axes) != 2 or view.halos or any(len(dims) != 1 for dims in view.axes):
+        pitch = self.facts.plane_pitch
+        if not pitch or len(view.axes) != 2 or view.halos or any(len(dims) != 1 for dims in view.axes):
             return None
         (rows,), (cols,) = view.axes
         elem = view.memory.elem.bytes
@@ -216,7 +217,7 @@ class GlobalPlanner:
         fits = (
             view.unit_axis == 1 and not rows.reversed and wide % _DWORD == wide & wide - 1 == 0,
             lanes == down[:1] == [Digit(layout.dims[0], self.facts.subgroup_size, Space.LANE, 1)],
-            not view.base % _PLANE_ALIGN and not width % _DWORD and not rows.stride % _PITCH_ALIGN,
+            not view.base % _PLANE_ALIGN and not width % _DWORD and not rows.stride % pitch,
             _PLANE_LEAST <= width <= rows.stride < _PLANE_MOST and rows.size < _PLANE_MOST,
         )
         return Plane(view.memory, view.base, width, rows.size, rows.stride) if all(fits) else None

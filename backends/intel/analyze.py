@@ -175,7 +175,7 @@ def _token_waits(code: Sequence[Instruction], lines: Sequence[Line]) -> int:
 
 
 def _auto_deps(loaded: CodeObject, kernel: KernelInfo) -> tuple[Instruction, ...] | None:
-    """The kernel as iga64 would annotate it; None if it cannot."""
+    """The kernel as iga64 would annotate it; None if it cannot (1.1.0 breaks down on some kernels)."""
     platform = DEVICES[loaded.platform.name].platform
     tokens = GENERATIONS[loaded.platform.name].tokens[256 if kernel.registers > 128 else 128]
     common = ["iga64", f"-p={platform}", "--color=never"]

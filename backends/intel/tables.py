@@ -31,18 +31,43 @@ class Generation:
     distance_pipes: frozenset[str]  #: pipes whose distance a send may wait for beside setting its token
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
     dpas_passes: int  #: slots of four clocks of one 8x8
-    planes: bool  #: two-dimensional block messages
+    plane_pitch: int  #: alignment of the pitch of two-dimensional block messages, bytes; 0 if there are none
+    tf32: bool  #: matrix instructions for floats of which ten bits of the mantissa count
     pairs: bool  #: two threads in lockstep share source 2 of a matrix instruction
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
 
-_TOKENS = {128: 16, 256: 16}
-_MORE_TOKENS = {128: 16, 256: 32}
-
+_XEHPC = Generation(
+    lanes=16,
+    long_alu=True,
+    low_product="macl",
+    carry_option=(),
+    flags=8,
+    distance_pipes=frozenset("AFI"),
+    waits_for_writes=True,
+    dpas_passes=2,
+    plane_pitch=8,
+    tf32=True,
+    pairs=False,
+    tokens={128: 16, 256: 32},
+)
 GENERATIONS: dict[str, Generation] = {
-    "xehpg": Generation(8, False, "mach", ("AccWrEn",), 4, frozenset("A"), False, 4, False, True, _TOKENS),
-    "xehpc": Generation(16, True, "macl", (), 8, frozenset("AFI"), True, 2, True, False, _MORE_TOKENS),
-    "xe2": Generation(16, True, "macl", (), 8, frozenset("AFI"), False, 2, True, False, _MORE_TOKENS),
+    "xehpg": Generation(
+        lanes=8,
+        long_alu=False,
+        low_product="mach",
+        carry_option=("AccWrEn",),
+        flags=4,
+        distance_pipes=frozenset("A"),
+        waits_for_writes=False,
+        dpas_passes=4,
+        plane_pitch=0,
+        tf32=False,
+        pairs=True,
+        tokens={128: 16, 256: 16},
+    ),
+    "xehpc": _XEHPC,
+    "xe2": attrs.evolve(_XEHPC, waits_for_writes=False, plane_pitch=16),
 }
 
 
@@ -97,6 +122,8 @@ def _atoms(g: Generation) -> Iterator[MmaAtom]:
         yield _dpas_atom(g.lanes, ab, g.dpas_passes)
         if g.pairs:
             yield _dpasw_atom(g.lanes, ab, g.dpas_passes)
+    if g.tf32:
+        yield attrs.evolve(_dpas_atom(g.lanes, f32, g.dpas_passes), name=f"dpas.8x{DPAS_ROWS}.tf32", rounds_to="xf32")
     yield _mad_atom(g.lanes)
 
 
@@ -131,7 +158,7 @@ def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> Tar
         atoms=tuple(_atoms(g)),
         core=Core(engines, 1024, 128, 128, 64, _GRIDS, (1, 2, 4), (2, 16), 1),
         flat=True,
-        planes=g.planes,
+        plane_pitch=g.plane_pitch,
         split_barriers=True,
         block_bytes=512,
         chunk_bytes=32,

@@ -227,7 +227,7 @@ class Vectors:
         return tuple(r for r in acc if r is not None)
 
     def _dpas(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
-        kind = _TYPES[atom.ab]
+        kind = "tf32" if atom.rounds_to else _TYPES[atom.ab]
         before: Operand = Null("f") if start is None else region(start, "f")
         operands = (before, region(a, kind), region(b, kind))
         code = dpas(atom.name.rpartition(".")[0], atom.passes)

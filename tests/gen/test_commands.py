@@ -74,7 +74,7 @@ def test_passes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, "targets")[0].splitlines()
-    assert [line.split()[0] for line in lines] == ["gfx90a", "gfx942", "gfx950"]
+    assert [line.split()[0] for line in lines] == ["gfx90a", "gfx942", "gfx950", "xehpg", "xehpc", "xe2"]
 
 
 # watching

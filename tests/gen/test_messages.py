@@ -159,7 +159,8 @@ MESSAGES = [
     ("conv DESC F16 --config tile=32", "given 'tile=32', wanted tile=MxNxK in --config"),
     (
         "conv DESC F16 --config fast",
-        "given 'fast', wanted one of tile=, waves=, mma=, slots=, taps=, acc=, slices=, reorder= in --config",
+        "given 'fast', wanted one of tile=, waves=, mma=, slots=, taps=, acc=, slices=, subtiles=, reorder= "
+        "in --config",
     ),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slices=0'",
@@ -175,7 +176,7 @@ MESSAGES = [
     (
         "conv DESC F16 --config 'tile=33x16x16 waves=1x1 mma=16x16x16'",
         "given --config tile=33x16x16 waves=1x1 mma=16x16x16 slots=2 taps=split acc=v, wanted one that "
-        "fits: tile M over waves x cols: 33 is not a multiple of 16",
+        "fits: tile M over waves x cols x subtiles: 33 is not a multiple of 16",
     ),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slots=9'",
@@ -246,7 +247,7 @@ MESSAGES = [
     ("passes all", "given all, wanted what `convgen passes --help` lists"),
     ("analyze", "given no FILE, wanted one; see convgen analyze --help"),
     ("analyze missing.s", "cannot read missing.s: No such file or directory"),
-    ("analyze k.txt", "given k.txt, wanted a file that ends in .s or .hsaco"),
+    ("analyze k.txt", "given k.txt, wanted a file that ends in .s, .hsaco, .asm or .zebin"),
     ("analyze empty.s", "given no .amdgcn_target, wanted one of gfx90a, gfx942, gfx950, in empty.s"),
     ("analyze wrong.s", "given wrong.s that does not assemble: line 2, column 3: invalid instruction"),
     ("analyze old.s", "given .amdgcn_target of gfx803, wanted one of gfx90a, gfx942, gfx950, in old.s"),

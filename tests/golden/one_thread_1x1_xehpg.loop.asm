@@ -12,6 +12,15 @@
 // conv_fwd_d_7b0b0888_main: convgen for xehpg
 // problem: --dir=FWD_D --dt=bf16:bf16:f32 mb1_ic64oc16_ih4oh4kh1ph0
 // config:  tile=8x8x16 waves=1x1 mma=8x8x16 slots=1 taps=split acc=v
+// registers:
+//   wei_next  r[9:16]
+//   src_next  r[19:26]
+//   acc       r[28:35]
+//   wei_frag  r[39:50]
+//   src_frag  r[47:58]
+// shared memory:
+//   0x00000..0x00100  wei_tile: 1 x 8 x 16 bf16, elements along col:2 row:8 col:8
+//   0x00100..0x00200  src_tile: 1 x 8 x 16 bf16, elements along col:2 col:8 row:8
 (W)     or (1|M0)                cr0.0<1>:ud       cr0.0<0;1,0>:ud   1216:uw   {A@1}                  // keep denormals
 (W)     mov (1|M0)               f0.0<1>:ud        0:ud                        {A@1}
 (W)     mov (1|M0)               f1.0<1>:ud        0:ud
@@ -36,14 +45,14 @@
         addc (8|M0)              r5.0<1>:ud        r1.4<0;1,0>:ud    r5.0<1;1,0>:ud {AccWrEn,I@1}
         add (8|M0)               r6.0<1>:ud        r1.5<0;1,0>:ud    acc0.0<1;1,0>:ud
         mov (8|M0)               r7.0<2>:ud        r5.0<1;1,0>:ud              {I@2}
-        mov (8|M0)               r7.1<2>:ud        r6.0<1;1,0>:ud              {I@1}                  // wei_address
+        mov (8|M0)               r7.1<2>:ud        r6.0<1;1,0>:ud              {I@2}                  // wei_address
         load.ugm.d32x8.a64.ca.ca (8|M0)               r9:8  [r7:2]             {A@1,$5}               // wei load
 (W)     mul (1|M0)               r1.4<1>:d         r1.1<0;1,0>:d     128:uw
         add (8|M0)               r4.0<1>:d         r1.4<0;1,0>:d     r4.0<1;1,0>:d {I@1}
         addc (8|M0)              r4.0<1>:ud        r1.2<0;1,0>:ud    r4.0<1;1,0>:ud {AccWrEn,I@1}
         add (8|M0)               r5.0<1>:ud        r1.3<0;1,0>:ud    acc0.0<1;1,0>:ud
         mov (8|M0)               r17.0<2>:ud       r4.0<1;1,0>:ud              {I@2}
-        mov (8|M0)               r17.1<2>:ud       r5.0<1;1,0>:ud              {I@1}                  // src_address
+        mov (8|M0)               r17.1<2>:ud       r5.0<1;1,0>:ud              {I@2}                  // src_address
         load.ugm.d32x8.a64.ca.ca (8|M0)               r19:8  [r17:2]           {A@1,$6}               // src load
         shl (8|M0)               r4.0<1>:d         r3.0<1;1,0>:d     5:d
 (W)     mov (16|M0)              r28.0<1>:ud       0:ud
@@ -66,14 +75,14 @@ k_loop:  // for kb in [0, 3)
         addc (8|M0)              r36.0<1>:ud       r1.4<0;1,0>:ud    r7.0<2;1,0>:ud {AccWrEn}
         add (8|M0)               r27.0<1>:ud       r27.0<1;1,0>:ud   acc0.0<1;1,0>:ud {I@2}
         mov (8|M0)               r36.0<2>:ud       r36.0<1;1,0>:ud             {I@2}
-        mov (8|M0)               r36.1<2>:ud       r27.0<1;1,0>:ud             {I@1}
+        mov (8|M0)               r36.1<2>:ud       r27.0<1;1,0>:ud             {I@2}
 (W)     sync.nop                 null                                          {$7.src}
         load.ugm.d32x8.a64.ca.ca (8|M0)               r9:8  [r36:2]            {A@1,$9}               // wei load
         add (8|M0)               r5.0<1>:ud        r1.5<0;1,0>:ud    r17.1<2;1,0>:ud
         addc (8|M0)              r6.0<1>:ud        r1.4<0;1,0>:ud    r17.0<2;1,0>:ud {AccWrEn,$8.src}
         add (8|M0)               r5.0<1>:ud        r5.0<1;1,0>:ud    acc0.0<1;1,0>:ud {I@2}
         mov (8|M0)               r38.0<2>:ud       r6.0<1;1,0>:ud              {I@2}
-        mov (8|M0)               r38.1<2>:ud       r5.0<1;1,0>:ud              {I@1}
+        mov (8|M0)               r38.1<2>:ud       r5.0<1;1,0>:ud              {I@2}
         load.ugm.d32x8.a64.ca.ca (8|M0)               r19:8  [r38:2]           {A@1,$10}              // src load
 (W)     mov (1|M0)               r5.0<1>:ud        0:ud
 (W)     sync.nop                 null                                          {$0.src}

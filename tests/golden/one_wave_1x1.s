@@ -16,7 +16,7 @@
 //   wei_frag     v[4:7]
 //   src_frag     v[8:11]
 //   acc          v[12:15]
-// LDS:
+// shared memory:
 //   0x00000..0x00400  wei_tile: 1 x 16 x 32 f16, row pitch 64, chunk ^ (row >> 0 & 3)
 //   0x00400..0x00800  src_tile: 1 x 16 x 32 f16, row pitch 64, chunk ^ (row >> 0 & 3)
     .text

@@ -61,7 +61,7 @@ def test_a_pipelined_loop_with_halos(golden: Golden) -> None:
 
 def test_xehpc_with_halos(golden: Golden) -> None:
     config = "tile=16x16x16 waves=1x1 mma=16x8x16 slots=1"
-    text = assembly("mb1ic32ih4oc16kh3ph1", "f16:f16:f32", config, "xehpc")
+    text = assembly("mb1ic32iw16oc16kw3pw1", "f16:f16:f32", config, "xehpc")
     golden("one_thread_3x3_xehpc.loop.asm", up_to_the_loops_end(text))
 
 
