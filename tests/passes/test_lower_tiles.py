@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from convgen.config import Config
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.error import Unsupported, VerifyError
+from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder
@@ -172,10 +174,10 @@ HUGE = "mb9ic64ih1448oc4kh3ph1"
 HUGE_RESULT = "mb9ic4ih1448oc64kh3ph1"
 
 
-def run_last_tile(descriptor: str, **knobs: str) -> None:
+def run_last_tile(descriptor: str, facts: TargetFacts = FACTS, **knobs: str) -> None:
     """The last workgroup, on buffers of which the system backs only the touched pages."""
     problem = Conv.parse(descriptor, dir="FWD_D", **{"dt": "f16", **knobs})
-    kernel = pipeline.run(tile_kernel(problem, CONFIG, FACTS), FACTS)
+    kernel = pipeline.run(tile_kernel(problem, CONFIG, facts), facts)
     random = np.random.default_rng(3)
     memory = {p.name: np.zeros(p.bytes, np.uint8) for p in kernel.params}
     assert max(m.size for m in memory.values()) > 1 << 31
@@ -193,9 +195,10 @@ def run_last_tile(descriptor: str, **knobs: str) -> None:
     assert np.array_equal(got, expected)
 
 
+@pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("descriptor", [HUGE, HUGE_RESULT], ids=["source", "result"])
-def test_buffers_beyond_two_gigabytes(descriptor: str) -> None:
-    run_last_tile(descriptor)
+def test_buffers_beyond_two_gigabytes(descriptor: str, flat: bool) -> None:
+    run_last_tile(descriptor, attrs.evolve(FACTS, flat=flat))
 
 
 def test_a_tile_that_spans_too_much_is_refused() -> None:

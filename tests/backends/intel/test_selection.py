@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from convgen.backends import target as targets
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
-from convgen.ir.error import DoesNotFit, Unsupported
+from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Expr, Lane, Uniform, const
-from convgen.ir.program import Kernel
 from convgen.ir.types import bool_, u32, u64
 from convgen.ir.verify import verify
-from convgen.passes import pipeline
-from tests.backends.intel.random_kernels import TIMES, assert_simulates, kernels
+from tests.backends.intel.random_kernels import TIMES, assert_simulates, kernels, simulates_through_the_passes
 
 LANES = {"xehpg": 8, "xehpc": 16}
 #: No shrinking: it assembles for minutes.
@@ -37,20 +35,11 @@ def test_random_kernels(target: str, data: st.DataObject) -> None:
     assert_simulates(target, verify(data.draw(kernels(LANES[target])), "message"))
 
 
-def through_the_passes(target: str, kernel: Kernel) -> None:
-    try:
-        assert_simulates(target, kernel, pipeline.run(kernel, targets.get(target).facts))
-    except DoesNotFit as error:  # too many masks at once for the flag registers
-        if "bank f" not in str(error):
-            raise
-        reject()
-
-
 @pytest.mark.parametrize("target", LANES)
 @settings(COMMON, max_examples=20)
 @given(data=st.data())
 def test_random_kernels_through_the_passes(target: str, data: st.DataObject) -> None:
-    through_the_passes(target, data.draw(kernels(LANES[target])))
+    simulates_through_the_passes(target, data.draw(kernels(LANES[target])))
 
 
 @pytest.mark.sweep
@@ -60,7 +49,7 @@ def test_random_kernels_through_the_passes(target: str, data: st.DataObject) -> 
 def test_many_random_kernels(target: str, data: st.DataObject) -> None:
     kernel = data.draw(kernels(LANES[target]))
     assert_simulates(target, kernel)
-    through_the_passes(target, kernel)
+    simulates_through_the_passes(target, kernel)
 
 
 # ---------------------------------------------------------------- one at a time
