@@ -306,7 +306,7 @@ class _Now:
         self.reads.finish(token, 0)
 
     def finish_reads(self, token: int, *, flags_only: bool) -> None:
-        """The sources of a token's instructions are read; where that is not enough for payloads, only flags are free."""
+        """The sources of a token's instructions are read; where that is not enough for payloads, only flags are."""
         if not flags_only:
             self.reads.finish(token, 0)
             return

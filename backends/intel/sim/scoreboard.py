@@ -213,7 +213,7 @@ class Scoreboard:
                     shared = earlier.reads & step.writes
                     if index in token.sources:
                         findings.append(self._hazard("overwrites", shared, "source", earlier, f"${number}.src"))
-                    elif self.errata and earlier.is_send and shared & ~self.layout.flag_bits:  # a predicate is no payload
+                    elif self.errata and earlier.is_send and shared & ~self.layout.flag_bits:  # but for the predicate
                         _, message = self._hazard("overwrites", shared, "payload", earlier, f"${number}.dst")
                         findings.append(("send-war", f"{message}: on this platform .src is not enough"))
 
