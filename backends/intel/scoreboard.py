@@ -157,7 +157,7 @@ class Scoreboard:
                     payload = cell.bank != "f" and isinstance(source, int) and source >= _MATRIX_TOKENS
                     after(source, distance, done if payload and self.generation.waits_for_writes else read)
         if _MODE in deeds.written or facts.writers(_MODE):
-            distances.update(dict.fromkeys(facts.busy_pipes(), 1))
+            distances.update(dict.fromkeys(_PIPES if facts.is_busy() else "", 1))
         if isinstance(me, int):
             done.pop(me, None)
             read.pop(me, None)
@@ -292,9 +292,9 @@ class _Now:
         if isinstance(source, str):
             self.count[source] = at + 1
 
-    def busy_pipes(self) -> list[str]:
-        """The pipes of which something may be unfinished."""
-        return [pipe for pipe in _PIPES if self.writes.by_source.get(pipe) or self.reads.by_source.get(pipe)]
+    def is_busy(self) -> bool:
+        """Whether something may be unfinished in some pipe."""
+        return any(table.by_source.get(pipe) for table in (self.writes, self.reads) for pipe in _PIPES)
 
     def finish_pipe(self, pipe: str, distance: int) -> None:
         last = self.count.get(pipe, 0) - distance
