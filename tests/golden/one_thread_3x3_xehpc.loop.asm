@@ -21,7 +21,7 @@
 // shared memory:
 //   0x00000..0x00200  wei_tile: 1 x 16 x 16 f16, elements along col:2 row:16 col:8
 //   0x00200..0x00400  src_tile: 1 x 16 x 16 f16, elements along col:2 col:8 row:2 row:4 row:2
-(W)     or (1|M0)                cr0.0<1>:ud       cr0.0<0;1,0>:ud   1216:uw   {A@1}                  // keep denormals
+(W)     or (1|M0)                cr0.0<1>:ud       cr0.0<0;1,0>:ud   1216:uw                          // keep denormals
 (W)     and (1|M0)               r2.0<1>:ud        r0.0<0;1,0>:ud    0xffffffc0:ud {A@1}
 (W)     load.ugm.d32x8t.a32.ca.ca (1|M0)              r2:1  bti[255][r2:1]     {I@1,$4}               // arguments
 (W)     mov (1|M0)               r1.0<1>:ud        r2.0<0;1,0>:ud              {$4.dst}               // argument src
@@ -87,7 +87,7 @@ k_loop:  // for kb in [0, 5)
 (W)     sync.nop                 null                                          {$9.dst}
 (W)     store.slm.d64x64t.a32 (1|M0)                  [r40:1]  r5:8            {I@1,$7}               // wei store
         add (16|M0)              r41.0<1>:ud       r23.0<1;1,0>:ud   512:ud
-(W)     sync.nop                 null                                          {$6.dst}
+(W)     sync.allwr               0x440
         store.slm.d32x8.a32 (16|M0)                   [r41:1]  r15:8           {I@1,$8}               // src store
 (W)     mul (1|M0)               r1.3<1>:d         r1.2<0;1,0>:d     8:uw
 (W)     add (1|M0)               r1.3<1>:d         r1.3<0;1,0>:d     8:d       {I@1}
@@ -114,7 +114,7 @@ k_loop:  // for kb in [0, 5)
         dpas.8x8 (16|M0)         r24:f             r24:f             r47:hf            r55.0:hf {$0}  // 1 steps of 1 x 2 tiles
         dpas.8x8 (16|M0)         r32:f             r32:f             r47:hf            r59.0:hf {$1}
 (W)     add (1|M0)               r1.1<1>:d         r1.1<0;1,0>:d     1:d
-(W)     sync.nop                 null                                          {$10.dst}
+(W)     sync.nop                 null                                          {$10.src}
 (W)     cmp (1|M0) (ge)f0.0      r1.3<1>:d         r1.1<0;1,0>:d     2:d       {I@1}
 (W)     add (1|M0)               r1.0<1>:d         r1.0<0;1,0>:d     -r1.3<0;1,0>:d {I@1}
         cmp (16|M0) (ge)f0.0     null<1>:d         r1.1<0;1,0>:d     2:d
