@@ -37,8 +37,7 @@ KERNELS = {
     ),
     "product": ("--dt=f16 192x256:256x128", ""),
 }
-_UNFIT = {("xehpg", "reordered forward")}  #: a lane's little matrices do not fit 256 registers of 8 lanes
-CASES = [(target, name) for target in TARGETS for name in KERNELS if (target, name) not in _UNFIT]
+CASES = [(target, name) for target in TARGETS for name in KERNELS]
 
 
 @cache
@@ -55,8 +54,6 @@ def compiled(target: str, name: str) -> Code:
 @pytest.mark.parametrize("target", TARGETS)
 def test_slices_phases_and_reorders_are_launches_of_their_own(target: str) -> None:
     for name in ("backward weights in slices", "backward data of stride 2", "reordered forward"):
-        if (target, name) in _UNFIT:
-            continue
         assert len(compiled(target, name).record.launches) > 1, name
 
 
