@@ -33,6 +33,17 @@ def behind_signals(function: Function, *, stores: bool) -> Iterator[tuple[Instru
                 yield signal, list(_until_signal(function, index, n + 1, stores))
 
 
+def unfenced_signals(function: Function) -> Iterator[Instruction]:
+    """The signals ahead of which no fence orders this thread's accesses to local memory, loads included."""
+    for block in function.blocks:
+        fenced = False
+        for i in block.instructions:
+            if i.op is OPCODES["signal"] and not fenced:
+                yield i
+            touches = touches_local(i, stores=False) or touches_local(i, stores=True)
+            fenced = i.op is OPCODES["fence"] or (fenced and not touches and i.op is not OPCODES["signal"])
+
+
 def _until_signal(function: Function, index: int, first: int, stores: bool) -> Iterator[Instruction]:
     seen: list[int] = []
     pending = [(index, first)]

@@ -18,7 +18,7 @@ from itertools import takewhile
 import attrs
 
 from convgen.backends.dataflow import solve
-from convgen.backends.intel.barriers import behind_signals, conflict, touches_local
+from convgen.backends.intel.barriers import behind_signals, conflict, touches_local, unfenced_signals
 from convgen.backends.intel.isa import OPCODES, Literal, Message, XeInstruction
 from convgen.backends.intel.physical import Cell, Physical
 from convgen.backends.intel.tables import Generation
@@ -99,11 +99,17 @@ class Scoreboard:
         return _Deeds(source, self.physical.read(i), self.physical.written(i))
 
     def _note_local_loads(self) -> None:
-        """A load of local memory must be done before a barrier behind which others may overwrite what it reads."""
+        """A load of local memory must be done before a barrier behind which others may overwrite what it reads.
+
+        A fence ahead of the signal sees to that.
+        """
+        unfenced = [id(i) for i in unfenced_signals(self.function)]
         loads = [i for i in self.function.instructions() if touches_local(i, stores=False)]
         for n, load in enumerate(loads):
             self.deeds[id(load)].written.append(Cell(_LOCAL_LOADS, n))
         for signal, stores in behind_signals(self.function, stores=True):
+            if id(signal) not in unfenced:
+                continue
             endangered = (n for n, i in enumerate(loads) if any(conflict(i.access, s.access) for s in stores))
             self.deeds[id(signal)].read.extend(Cell(_LOCAL_LOADS, n) for n in endangered)
 
