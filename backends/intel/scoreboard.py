@@ -7,13 +7,17 @@ RegDeps (which dependences the pipes order by themselves).
 
 - True dependences are waited for, except through flags and accumulators within one pipe.
 - Overwriting needs a wait where the other access is in another pipe or out of order.
-- A token that is set again is waited for first, so a chain on one accumulator keeps to one token.
+- Units take their instructions in order: one may overwrite what an earlier one of the same unit reads (IGC and IGA
+  place no wait there either).
+- A token that is set again is waited for first, so a chain on one accumulator keeps to one token, and each unit has
+  tokens of its own: a message to local memory does not wait for a load from afar.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import takewhile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import cycle, takewhile
 
 import attrs
 
@@ -22,7 +26,8 @@ from convgen.backends.intel.barriers import behind_signals, conflict, touches_lo
 from convgen.backends.intel.isa import OPCODES, Literal, Message, XeInstruction
 from convgen.backends.intel.physical import Cell, Physical
 from convgen.backends.intel.tables import Generation
-from convgen.backends.machine import Function, Unit, VirtualRegister
+from convgen.backends.loops import natural_loops
+from convgen.backends.machine import Function, Instruction, Unit, VirtualRegister
 
 #: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
 _MATRIX_TOKENS = 4
@@ -32,6 +37,7 @@ _SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 12}
 _INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
 _MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
 _PIPES = "FIL"
+_MATRIX = "dpas"  #: the unit of matrix instructions; those of messages are named as in their text
 _LOCAL_LOADS = "local loads"  #: cells, one for each instruction, of what is in flight
 
 Source = str | int  #: an in-order pipe by its letter, or a token
@@ -75,23 +81,53 @@ def pipe_of(i: XeInstruction, generation: Generation) -> str:
     return "F" if i.floats else "I"
 
 
+def _unit(i: Instruction) -> str:
+    """The unit that executes an instruction out of order; "" where a pipe does."""
+    if i.op.unit is Unit.MATRIX:
+        return _MATRIX
+    return i.op.name.split(".")[1] if isinstance(i.op, Message) or i.op.name.startswith("send") else ""
+
+
+def _shares(function: Function, tokens: int) -> dict[str, int]:
+    """How many tokens each unit has for its messages: one at least, the others by how many there are in loops."""
+    graph = [function.successors(n) for n in range(len(function.blocks))]
+    looped = {n for body in natural_loops(graph).values() for n in body} or range(len(graph))
+    units = [(n, _unit(i)) for n, block in enumerate(function.blocks) for i in block.instructions]
+    share = {unit: 1 for _, unit in units if unit not in ("", _MATRIX)}
+    wanted = Counter(unit for n, unit in units if n in looped)
+    for _ in range(tokens - len(share) if share else 0):
+        share[max(share, key=lambda unit: wanted[unit] / share[unit])] += 1
+    return share
+
+
 class Scoreboard:
     """Annotates a function whose registers are placed."""
 
     def __init__(self, function: Function, physical: Physical, generation: Generation, tokens: int) -> None:
         self.function, self.physical, self.generation = function, physical, generation
         self.tokens: dict[int, int] = {}  # by the identity of the instruction
-        accumulators: dict[VirtualRegister, int] = {}
-        sends = 0
-        for i in function.instructions():
-            if i.op.unit is Unit.MATRIX:
-                (result,) = (r.vreg for r in i.defs())
-                self.tokens[id(i)] = accumulators.setdefault(result, len(accumulators)) % _MATRIX_TOKENS
-            elif isinstance(i.op, Message) or i.op.name.startswith("send"):
-                self.tokens[id(i)] = _MATRIX_TOKENS + sends % (tokens - _MATRIX_TOKENS)
-                sends += 1
+        self.units: dict[Source, str] = dict.fromkeys(range(_MATRIX_TOKENS), _MATRIX)  # by token
+        self._assign_tokens(tokens)
         self.deeds = {id(i): self._deeds(i) for i in function.instructions() if isinstance(i, XeInstruction)}
         self._note_local_loads()
+
+    def _assign_tokens(self, tokens: int) -> None:
+        """Tokens for matrix instructions by accumulator, for messages in turn among those of their unit."""
+        own: dict[str, list[int]] = {}
+        number = _MATRIX_TOKENS
+        for unit, share in _shares(self.function, tokens - _MATRIX_TOKENS).items():
+            own[unit] = list(range(number, number + share))
+            self.units.update(dict.fromkeys(own[unit], unit))
+            number += share
+        turns = {unit: cycle(numbers) for unit, numbers in own.items()}
+        accumulators: dict[VirtualRegister, int] = {}
+        for i in self.function.instructions():
+            unit = _unit(i)
+            if unit == _MATRIX:
+                (result,) = (r.vreg for r in i.defs())
+                self.tokens[id(i)] = accumulators.setdefault(result, len(accumulators)) % _MATRIX_TOKENS
+            elif unit:
+                self.tokens[id(i)] = next(turns[unit])
 
     def _deeds(self, i: XeInstruction) -> _Deeds:
         """What an instruction reads and writes, and what says when it is done."""
@@ -159,7 +195,7 @@ class Scoreboard:
                 if source != me:
                     after(source, distance, done)
             for source, distance in facts.readers(cell):
-                if source != me:
+                if source != me and not self._in_turn(source, me):
                     payload = cell.bank != "f" and isinstance(source, int) and source >= _MATRIX_TOKENS
                     after(source, distance, done if payload and self.generation.waits_for_writes else read)
         if _MODE in deeds.written or facts.writers(_MODE):
@@ -168,6 +204,10 @@ class Scoreboard:
             done.pop(me, None)
             read.pop(me, None)
         return Waits(distances, tuple(done), tuple(t for t in read if t not in done))
+
+    def _in_turn(self, earlier: Source, later: Source) -> bool:
+        """Whether one unit takes both, so that the earlier one has read its sources when the later one writes."""
+        return self.units.get(earlier, "") == self.units.get(later)
 
     def _step(self, facts: _Now, i: XeInstruction, waits: Waits) -> None:
         """What is unfinished behind an instruction that waited."""
@@ -181,7 +221,7 @@ class Scoreboard:
         if isinstance(deeds.source, int):
             facts.finish_token(deeds.source)
         if deeds.source != "":
-            facts.issue(deeds.source, deeds.read, deeds.written)
+            facts.issue(deeds.source, deeds.read, deeds.written, lambda reader: self._in_turn(reader, deeds.source))
 
     # ------------------------------------------------------------ annotation
 
@@ -240,9 +280,9 @@ class _Table:
         cells.pop(cell, None)
         cells[cell] = at
 
-    def drop(self, cell: Cell) -> None:
-        for source in self.by_cell.pop(cell, ()):
-            del self.by_source[source][cell]
+    def drop(self, cell: Cell, keeps: Callable[[Source], bool] = lambda source: False) -> None:
+        for source in [s for s in self.by_cell.get(cell, ()) if not keeps(s)]:
+            self.drop_one(cell, source)
 
     def drop_one(self, cell: Cell, source: Source) -> None:
         """Forget what one source did to one cell."""
@@ -286,11 +326,14 @@ class _Now:
         held = self.reads.by_cell.get(cell)
         return self._distances(held) if held else []
 
-    def issue(self, source: Source, read: Iterable[Cell], written: Iterable[Cell]) -> None:
+    def issue(
+        self, source: Source, read: Iterable[Cell], written: Iterable[Cell], keeps: Callable[[Source], bool]
+    ) -> None:
+        """`keeps` says of which sources the reads were not waited for, so that a third one must."""
         at = self.count.get(source, 0)
         for cell in written:
             self.writes.drop(cell)
-            self.reads.drop(cell)
+            self.reads.drop(cell, keeps)
             self.writes.note(cell, source, at)
         for cell in read:
             if cell.bank != _LOCAL_LOADS:  # a signal waits for these and keeps none
