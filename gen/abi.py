@@ -88,6 +88,8 @@ def buffer_accesses(kernel: Kernel) -> dict[str, Access]:
                 read.add(buffer_of(n.address))
             case s.PlaneLoad():
                 read.add(n.plane.memory.name)
+            case s.PlaneStore():
+                written.add(n.plane.memory.name)
             case s.FlatAdd():
                 read.add(buffer_of(n.address))
                 written.add(buffer_of(n.address))

@@ -7,6 +7,7 @@ sets the pace; tiles go to compute units in rounds. It ranks, it does not predic
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 
 import attrs
@@ -14,10 +15,13 @@ import attrs
 from convgen.config import Config
 from convgen.copies import ROWS, K, comes_out_even, message_elems, power_of_two, rows_at_once
 from convgen.ir.facts import TargetFacts
+from convgen.ir.fragment import Fragment
 from convgen.ir.memory import View
 from convgen.ir.mma import MmaAtom
 from convgen.ir.types import scalar
 from convgen.matmul import Problem
+from convgen.passes.linear import linearize
+from convgen.passes.planes import plane_of, whole_rectangles
 from convgen.plan import input_atoms, k_block
 from convgen.views import products, reordered
 
@@ -71,8 +75,8 @@ class _Shape:
     outer: int
     inner: int
     parts: int  #: products of that shape
-    load_m: Load  #: of the operand of M
-    load_n: Load
+    of_m: View
+    of_n: View
 
 
 def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
@@ -94,8 +98,17 @@ def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
     if parts:
         largest = max(parts, key=lambda p: p.m * p.n * p.k)
         inner = largest.k_inner.size
-        loads = [_load(view, facts) for view in (largest.of_m, largest.of_n)]
-        yield _Shape(largest.m, largest.n, largest.k // inner, inner, len(parts), *loads)
+        yield _Shape(largest.m, largest.n, largest.k // inner, inner, len(parts), largest.of_m, largest.of_n)
+
+
+@cache
+def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Load:
+    """How an operand of an instruction is loaded: whole chunks if it comes as rectangles."""
+    linear, elem = linearize(view), view.memory.elem.bytes
+    is_plane = linear.unit_axis is not None and plane_of(linear, facts.planes) is not None
+    if is_plane and whole_rectangles(fragment, linear.unit_axis or 0, elem, facts):
+        return Load(facts.chunk_bytes // elem, True, facts.chunk_bytes)
+    return _load(view, facts)
 
 
 def _load(view: View, facts: TargetFacts) -> Load:
@@ -190,7 +203,8 @@ def _work(
     count, lanes = waves_m * waves_n, facts.subgroup_size
     simds = min(count, facts.core.simds)
     copied = (m + n) * k * elem
-    loads = sum(load.messages(rows, k, lanes * count, elem) for load, rows in ((shape.load_m, m), (shape.load_n, n)))
+    operands = (shape.of_m, atom.b, m), (shape.of_n, atom.a, n)
+    loads = sum(_fragment_load(v, f, facts).messages(rows, k, lanes * count, elem) for v, f, rows in operands)
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     rows = m // (waves_m * subtiles * atom.spans) + n // waves_n
     fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)

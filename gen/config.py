@@ -21,13 +21,14 @@ class Config:
     tile: tuple[int, int, int]  #: M x N x K of a workgroup
     waves: tuple[int, int]  #: how M and N of the tile are split over waves
     mma: tuple[int, int, int]  #: rows x cols x k of the matrix instruction
-    slots: int = 2  #: shared-memory buffers of the K loop
+    slots: int = 2  #: shared-memory buffers of the K loop; with 0 fragments come from global memory
     taps: str = "split"  #: how K is cut: "split": no block straddles the innermost run (a tap's channels, a row of
     #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run
     acc: str = "v"  #: where accumulators live: "v" (VGPR) or "a" (AGPR)
     slices: int = 1  #: parts of K that different workgroups sum
     reorder: tuple[str, ...] = ()  #: inputs that a kernel before brings into their default layout
     subtiles: int = 1  #: parts of M that a wave multiplies one after the other, each with registers for its inputs only
+    prefetch: int = 0  #: K blocks that are brought near before they are loaded
 
     @classmethod
     def parse(cls, line: str) -> Config:
@@ -58,6 +59,7 @@ class Config:
 
         rest = f" slices={self.slices}" if self.slices > 1 else ""
         rest += f" subtiles={self.subtiles}" if self.subtiles > 1 else ""
+        rest += f" prefetch={self.prefetch}" if self.prefetch else ""
         rest += f" reorder={'+'.join(self.reorder)}" if self.reorder else ""
         return (
             f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={sizes(self.mma)} "
@@ -78,7 +80,7 @@ def _choice(*options: str) -> Callable[[str], str | None]:
 
 
 def _slots(text: str) -> int | None:
-    return int(text) if text in ("1", "2", "3") else None
+    return int(text) if text in ("0", "1", "2", "3") else None
 
 
 def _count(text: str) -> int | None:
@@ -95,10 +97,11 @@ _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tile": ("MxNxK", _numbers(_TRIPLE)),
     "waves": ("MxN", _numbers(_PAIR)),
     "mma": ("ROWSxCOLSxK", _numbers(_TRIPLE)),
-    "slots": ("1|2|3", _slots),
+    "slots": ("0|1|2|3", _slots),
     "taps": ("split|chunk|fused", _choice("split", "chunk", "fused")),
     "acc": ("v|a", _choice("v", "a")),
     "slices": ("COUNT", _count),
     "subtiles": ("1|2|4|8", lambda text: int(text) if text in ("1", "2", "4", "8") else None),
+    "prefetch": ("COUNT", _count),
     "reorder": ("src|wei|diff_dst[+...]", _names),
 }

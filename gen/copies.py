@@ -2,21 +2,24 @@
 
 A lane writes chunks: runs along K, for that is how fragments are read. Where memory runs along K too, it loads the same
 chunks. Where memory runs along the rows, a lane loads runs of rows at several K and turns that little matrix round on
-the way (`ir.stmt.Copy.loaded`).
+the way (`ir.stmt.Copy.loaded`). Where rectangles of memory come in the order in which blocks are stored, a subgroup
+brings them as they are.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from math import gcd
+from math import gcd, prod
 
 import attrs
 
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
-from convgen.ir.memory import MemoryDigit, View
+from convgen.ir.memory import ROW, MemoryDigit, View
 from convgen.passes.linear import LinearView, linearize
+from convgen.passes.planes import plane_of, whole_rectangles
 
 Memory = tuple[MemoryDigit, ...]  #: of a shared tile: the digits of (row, K), innermost first
 
@@ -37,6 +40,8 @@ class Split:
 def split_copy(view: View, memory: Memory, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
     """The split of the copy of a rows x cols tile whose digits are `memory`; DoesNotFit where it is not even."""
     linear = linearize(view)
+    if whole := _split_as_stored(linear, memory, facts, subgroups):
+        return whole
     split = _split_along_k if _runs_along(linear) == K else _split_along_rows
     return split(linear, memory, rows, cols, facts, subgroups)
 
@@ -72,6 +77,60 @@ def divide(what: str, total: int, part: int) -> int:
     if rest or not count:
         raise DoesNotFit(f"{what}: {total} is not a multiple of {part}")
     return count
+
+
+def _split_as_stored(view: LinearView, memory: Memory, facts: TargetFacts, subgroups: int) -> Split | None:
+    """Runs of the shared tile, the longest blocks that come out even, where each is a rectangle of memory."""
+    elem, total = view.memory.elem.bytes, prod(d.size for d in memory)
+    if view.unit_axis is None or plane_of(view, facts.planes) is None:
+        return None
+    block = facts.block_bytes // elem
+    while block * elem >= facts.subgroup_size * _WORD_BYTES:
+        if total % (block * subgroups) == 0 and (layout := _blocks(memory, block, elem, facts, subgroups)):
+            shape = whole_rectangles(layout, view.unit_axis, elem, facts)
+            if shape is not None and shape.size >= block:
+                return Split(layout, layout, block // facts.subgroup_size)
+        block //= 2
+    return None
+
+
+def _blocks(memory: Memory, block: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> Fragment | None:
+    """Consecutive blocks of `block` elements, dealt to the subgroups in turn; None where digits straddle."""
+    lanes, each = facts.subgroup_size, _WORD_BYTES // elem_bytes
+    rounds = prod(d.size for d in memory) // (block * subgroups)
+    places = deque(
+        (size, space, stride)
+        for size, space, stride in (
+            (each, Space.REGISTER, 1),
+            (lanes, Space.LANE, 1),
+            (block // (each * lanes), Space.REGISTER, each),
+            (subgroups, Space.SUBGROUP, 1),
+            (rounds, Space.REGISTER, block // lanes),
+        )
+        if size > 1
+    )
+    found: list[tuple[int, Digit]] = []  # with the positions along its dim that a step counts
+    for dim, scale, size in _by_stride(memory):
+        while size > 1:
+            room, space, stride = places.popleft()
+            part = gcd(size, room)
+            if part < min(size, room):
+                return None
+            found.append((scale, Digit("row" if dim == ROW else "k", part, space, stride)))
+            scale, size = scale * part, size // part
+            if room > part:
+                places.appendleft((room // part, space, stride * part))
+    return _share(*(digit for _, digit in sorted(found, key=lambda item: item[0])))
+
+
+def _by_stride(memory: Memory) -> Iterator[tuple[int, int, int]]:
+    """(dim, positions that a step counts, size) of a shared tile's digits, nearest neighbours first."""
+    scale = {d.dim: 1 for d in memory}
+    found = []
+    for d in memory:
+        found.append((d.stride, d.dim, scale[d.dim], d.size))
+        scale[d.dim] *= d.size
+    return ((dim, at, size) for _, dim, at, size in sorted(found))
 
 
 def _split_along_k(view: LinearView, memory: Memory, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:

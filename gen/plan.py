@@ -61,11 +61,11 @@ class Meeting(Enum):
 
 @attrs.frozen
 class Operand:
-    """One input of a product on its way: from a view through a shared tile into fragments."""
+    """One input of a product on its way: from a view through a shared tile, if there is one, into fragments."""
 
     view: View
-    tile: Shared
-    copy: Split
+    tile: Shared | None
+    copy: Split | None  #: the share of each lane of what is copied, or brought nearer
 
 
 @attrs.frozen
@@ -77,6 +77,11 @@ class Part:
     of_m: Operand
     grid: tuple[int, int]  #: tiles along M and N
     k_blocks: int  #: that one slice sums
+
+    @property
+    def tiles(self) -> tuple[Shared, ...]:
+        """In shared memory."""
+        return tuple(operand.tile for operand in (self.of_n, self.of_m) if operand.tile)
 
 
 @attrs.frozen
@@ -98,7 +103,7 @@ class Plan:
     @property
     def lds_bytes(self) -> int:
         """The most shared memory that a workgroup takes."""
-        return max((p.of_n.tile.bytes + p.of_m.tile.bytes for p in self.parts), default=0)
+        return max((sum(t.bytes for t in p.tiles) for p in self.parts), default=0)
 
     @property
     def acc_type(self) -> Type:
@@ -132,6 +137,8 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"{subgroups} waves, at most {facts.max_subgroups} make a workgroup")
     if config.acc == "a" and not facts.accumulators:
         raise DoesNotFit(f"{facts.name} has no accumulator registers")
+    if config.prefetch and not facts.prefetch:
+        raise DoesNotFit(f"{facts.name} has no prefetch")
     mma = _mma(_atom(problem, config, facts), config, facts.chunk_bytes)
     block = k_block(config.taps, config.tile[2], mma.atom.ab.bytes, facts.chunk_bytes)
     missing = [name for name in config.reorder if name not in [t.name for t in problem.inputs]]
@@ -185,8 +192,11 @@ def _part(product: Product, mma: MmaTile, config: Config, facts: TargetFacts) ->
 def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
     elem, cols = view.memory.elem, config.tile[2]
     digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
-    copy = split_copy(view, digits, rows, cols, facts, config.waves[0] * config.waves[1])
+    copied = config.slots or config.prefetch
+    copy = split_copy(view, digits, rows, cols, facts, config.waves[0] * config.waves[1]) if copied else None
     chunk = facts.chunk_bytes
+    if not config.slots or copy is None:
+        return Operand(view, None, copy)
     swizzle = Swizzle() if facts.block_bytes else find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
     tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
     return Operand(view, tile, copy)
@@ -211,6 +221,8 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
     copies = 0
     for operand in (part.of_n, part.of_m):
         copy, masked = operand.copy, bool(linearize(operand.view).halos)
+        if operand.tile is None or copy is None:
+            continue
         messages = copy.loaded.registers // copy.message
         copies += messages * (max(1, copy.message * elem // 4) + 3)
         copies += plan.facts.core.reserve[masked]

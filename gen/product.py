@@ -66,10 +66,11 @@ class _ProductKernel:
             plan.facts.subgroup_size,
             self.group,
             var("wave"),
-            (part.of_n.tile, part.of_m.tile),
+            part.tiles,
             st.block(
                 st.Let(self.m0, self.group[0] // tiles_n * tile_m),
                 st.Let(self.n0, self.group[0] % tiles_n * tile_n),
+                *self._prefetched_at_first(),
                 self._loop(totals),
                 *(s for mma, total in zip(self.mmas, totals) for s in self._store(mma, total, result, bias)),
             ),
@@ -77,25 +78,22 @@ class _ProductKernel:
 
     def _loop(self, totals: tuple[Var, ...]) -> st.For:
         """The sum over the K blocks of this slice; parts of the tile one after the other."""
-        part = self.part
+        part, config = self.part, self.plan.config
         kb = var("kb")
-        block: Expr = kb
-        if self.plan.config.slices > 1:
-            block = kb + self.group[1] * part.k_blocks
-        k0 = block * self.plan.config.tile[2]
-        of_n, of_m = part.of_n, part.of_m
+        of_n, of_m = (part.of_n, self.n0), (part.of_m, self.m0)
         acc, products = (tuple(var(name, v.type) for v in totals) for name in ("acc", "acc_next"))
-        a = var(f"{of_n.view.memory.name}_frag", self.plan.mma.a_type)
-        body = [
-            st.Barrier(self.site("release")),
-            self._copy(of_n, (self.n0, k0)),
-            self._copy(of_m, (self.m0, k0)),
-            st.Barrier(self.site("publish")),
-            self._fragment(a, of_n, self.plan.mma.a),
-        ]
-        b = [var(f"{of_m.view.memory.name}_frag", mma.b_type) for mma in self.mmas]
-        reads = [self._fragment(v, of_m, mma.b) for v, mma in zip(b, self.mmas)]
+        a = var(f"{part.of_n.view.memory.name}_frag", self.plan.mma.a_type)
+        body: list[st.Stmt] = []
+        if part.tiles:
+            body.append(st.Barrier(self.site("release")))
+            body += [self._copy(*operand, kb) for operand in (of_n, of_m)]
+            body.append(st.Barrier(self.site("publish")))
+        body.append(self._fragment(a, *of_n, kb, self.plan.mma.a))
+        b = [var(f"{part.of_m.view.memory.name}_frag", mma.b_type) for mma in self.mmas]
+        reads = [self._fragment(v, *of_m, kb, mma.b) for v, mma in zip(b, self.mmas)]
         body += reads[:1]
+        if config.prefetch:
+            body += [self._prefetch(*operand, kb + (config.slots + config.prefetch)) for operand in (of_n, of_m)]
         for n, (mma, product) in enumerate(
             zip(self.mmas, products)
         ):  # each part is read while the one before multiplies
@@ -103,12 +101,35 @@ class _ProductKernel:
         starts = tuple(zeros(mma.acc_type) for mma in self.mmas)
         return st.For(kb, const(0), const(part.k_blocks), acc, starts, st.block(*body), products, totals, K_LOOP)
 
-    def _copy(self, operand: Operand, coords: tuple[Expr, Expr]) -> st.Copy:
-        copy, site = operand.copy, self.site("copy", operand.view.memory.name)
-        return st.Copy(operand.tile, const(0), operand.view, coords, copy.loaded, copy.stored, site)
+    def _prefetched_at_first(self) -> list[st.Prefetch]:
+        """The blocks that the loop's own prefetches come too late for; the first one is loaded at once."""
+        config, part = self.plan.config, self.part
+        blocks = range(max(1, config.slots), min(config.slots + config.prefetch, part.k_blocks))
+        operands = (part.of_n, self.n0), (part.of_m, self.m0)
+        return [self._prefetch(*operand, const(n)) for n in blocks for operand in operands]
 
-    def _fragment(self, v: Var, operand: Operand, layout: Fragment) -> st.LoadShared:
-        return st.LoadShared(v, operand.tile, const(0), layout, self.site("fragment", operand.view.memory.name))
+    def _k(self, kb: Expr) -> Expr:
+        """Where a K block of this slice begins."""
+        block = kb + self.group[1] * self.part.k_blocks if self.plan.config.slices > 1 else kb
+        return block * self.plan.config.tile[2]
+
+    def _copy(self, operand: Operand, start: Expr, kb: Expr) -> st.Copy:
+        assert operand.tile is not None
+        assert operand.copy is not None
+        copy, site = operand.copy, self.site("copy", operand.view.memory.name)
+        return st.Copy(operand.tile, const(0), operand.view, (start, self._k(kb)), copy.loaded, copy.stored, site)
+
+    def _prefetch(self, operand: Operand, start: Expr, kb: Expr) -> st.Prefetch:
+        """The workgroup's tile, shared out as if it were copied."""
+        assert operand.copy is not None
+        site = self.site("prefetch", operand.view.memory.name)
+        return st.Prefetch(operand.view, (start, self._k(kb)), operand.copy.loaded, site)
+
+    def _fragment(self, v: Var, operand: Operand, start: Expr, kb: Expr, layout: Fragment) -> st.Stmt:
+        site = self.site("fragment", operand.view.memory.name)
+        if operand.tile is None:
+            return st.LoadView(v, operand.view, (start, self._k(kb)), layout, site)
+        return st.LoadShared(v, operand.tile, const(0), layout, site)
 
     def _store(self, mma: MmaTile, total: Var, result: View, bias: View | None) -> list[st.Stmt]:
         """What becomes of the sums of a tile, or of a part of it."""

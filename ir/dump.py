@@ -19,7 +19,7 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Const, Lane, Var
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, MemoryDigit, Plane, Swizzle, TensorDim
+from convgen.ir.memory import Dim, MemoryDigit, Order, Plane, Rectangle, Swizzle, TensorDim
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.node import CLASSES, Node
 from convgen.ir.program import Program
@@ -29,14 +29,17 @@ from convgen.ir.types import SCALARS, AddressSpace, PointerType, Type, VectorTyp
 #: Records that are fields of nodes, by the name under which they are written. `Block` is the statement.
 RECORDS: dict[str, type[Any]] = {
     c.__name__: c
-    for c in (Site, Fragment, Digit, Layout, MemoryDigit, Plane, Swizzle, Dim, TensorDim, MmaTile, MmaAtom, Program)
+    for c in (
+        *(Site, Fragment, Digit, Layout, MemoryDigit, Plane, Rectangle),
+        *(Swizzle, Dim, TensorDim, MmaTile, MmaAtom, Program),
+    )
 } | {"LayoutBlock": layout.Block}
 
 _NODES: dict[str, Any] = {name: c for name, c in CLASSES.items() if c.__module__.startswith("convgen.ir.")}
 _MAKERS: dict[str, Any] = {**_NODES, **RECORDS, "vector": vector, "pointer": pointer}
-_CONSTANTS: dict[str, Any] = {**SCALARS, **{s.name: s for s in (*Space, *AddressSpace)}}
+_CONSTANTS: dict[str, Any] = {**SCALARS, **{s.name: s for s in (*Space, *AddressSpace, *Order)}}
 _NAMES: dict[type[Any], str] = {c: name for name, c in (*_NODES.items(), *RECORDS.items())}
-_ATOMS = (str, int, type(None), Type, VectorType, Space)
+_ATOMS = (str, int, type(None), Type, VectorType, Space, Order)
 _DEEPEST = 12  #: calls inside one another on a line
 
 
@@ -56,7 +59,7 @@ def _lines(root: Any) -> Iterator[str]:
         match value:
             case PointerType():
                 return f"pointer({text(value.pointee)}, {value.space.name})"
-            case Type() | Space():
+            case Type() | Space() | Order():
                 return value.name
             case VectorType():
                 return f"vector({text(value.elem)}, {value.lanes})"

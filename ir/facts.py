@@ -31,6 +31,22 @@ class Core:
 
 
 @attrs.frozen(cache_hash=True)
+class Planes:
+    """What messages that move rectangles of planes keep to; in bytes but for the rows of a rectangle."""
+
+    pitch: int  #: what the pitch is a multiple of
+    align: int  #: of the base
+    least: int  #: width
+    most: int  #: width; pitch and height are less
+    row: int  #: the longest row of a rectangle
+    turned: int  #: the same where each lane gets a row
+    loaded_rows: int
+    stored_rows: int
+    count: int  #: rectangles side by side that one message loads
+    registers: int  #: that it fills
+
+
+@attrs.frozen(cache_hash=True)
 class TargetFacts:
     """Numbers and capabilities of one target; units in the names, sources in the target's table."""
 
@@ -55,8 +71,8 @@ class TargetFacts:
     conversions: tuple[str, ...] = ()
     #: Global messages take one 64-bit address a lane and a mask, instead of offsets into a surface with bounds.
     flat: bool = False
-    #: What the pitch of a plane must be a multiple of, bytes; 0 where no loads of rectangles are, one row a lane.
-    plane_pitch: int = 0
+    planes: Planes | None = None  #: messages that move rectangles of planes, whose bounds the hardware checks
+    prefetch: bool = False  #: memory can be brought nearer ahead of a load
     split_barriers: bool = False  #: arriving at a barrier and waiting for the others are two instructions
     #: Greatest block message, bytes: a subgroup's registers as they stand, at one address; 0 if there are none.
     block_bytes: int = 0

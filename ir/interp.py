@@ -25,6 +25,7 @@ from convgen.ir.memory import Global, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
+from convgen.ir.types import AnyType
 
 __all__ = ["InterpError", "interpret"]
 
@@ -356,7 +357,7 @@ class _Subgroup:
         """(buffer, the byte of it for each lane's `size` bytes, whether it is accessed) of a global message."""
         return self.flat(node, size) if isinstance(node, (s.FlatLoad, s.FlatStore)) else self.window(node, size)
 
-    def flat(self, node: s.FlatLoad | s.FlatStore, size: int) -> tuple[Array, Array, Mask]:
+    def flat(self, node: s.FlatLoad | s.FlatStore | s.FlatPrefetch, size: int) -> tuple[Array, Array, Mask]:
         """Where the lanes whose mask holds access the flat address space: in one buffer, all of them."""
         mask = self.ev(node.mask).decided("a mask")
         address = self.integers(node.address, "an address")
@@ -391,8 +392,11 @@ class _Subgroup:
         self.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), None, node.var.type))
 
     def global_store(self, node: s.GlobalStore | s.FlatStore) -> None:
-        raw, poison = to_bytes(self.ev(node.value))
-        buffer, at, inside = self.place(node, raw.shape[1])
+        self.put_bytes(node.value, *self.place(node, node.value.type.bits // 8))
+
+    def put_bytes(self, value: Expr, buffer: Array, at: Array, inside: Mask) -> None:
+        """Each lane's bytes where they are inside; what two lanes store in one place must be the same."""
+        raw, poison = to_bytes(self.ev(value))
         Value(raw, None if poison is None else poison & inside).decided("a stored value")
         _agree(at[inside], raw[inside], "a buffer")
         buffer[at[inside]] = raw[inside]
@@ -408,15 +412,29 @@ class _Subgroup:
         whole = len(buffer) // elem.bytes * elem.bytes
         np.add.at(buffer[:whole].view(elem.numpy), first[there], data[there])
 
-    def plane_load(self, node: s.PlaneLoad) -> None:
-        plane, size = node.plane, node.var.type.bits // 8
+    def rectangle(self, node: s.PlaneLoad | s.PlaneStore, type: AnyType) -> tuple[Array, Array, Mask]:
+        """(buffer, the byte of it for each byte of a lane's elements, whether that is in the plane)."""
+        plane, elem = node.plane, type.elem.bytes
         x, y = self.ev(node.x).uniform("a rectangle's x"), self.ev(node.y).uniform("a rectangle's y")
-        row = (y + np.arange(self.ev.width))[:, None]
-        byte = 4 * x + np.arange(size)[None, :]
+        layout = node.shape.layout(self.ev.width, elem)
+        row, col = layout.coords(0, np.arange(self.ev.width)[:, None], np.arange(type.lanes)).values()
+        start = np.broadcast_to(x * node.shape.grain(elem) + col * elem, (self.ev.width, type.lanes))
+        byte = (start[:, :, None] + np.arange(elem)).reshape(self.ev.width, -1)
+        row = np.repeat(np.broadcast_to(y + row, start.shape), elem, axis=1)
         inside = (row >= 0) & (row < plane.height) & (byte >= 0) & (byte < plane.width)
-        at = np.where(inside, plane.base + row * plane.pitch + byte, 0)
-        raw = np.where(inside, self.memory[plane.memory][at], 0).astype(np.uint8)
-        self.bind(node.var, from_bytes(raw, None, node.var.type))
+        return self.memory[plane.memory], np.where(inside, plane.base + row * plane.pitch + byte, 0), inside
+
+    def prefetch(self, node: s.Prefetch | s.FlatPrefetch | s.PlanePrefetch) -> None:
+        """No value changes; what decides where must be known all the same."""
+        if isinstance(node, s.FlatPrefetch):
+            self.flat(node, 1)
+
+    def plane_load(self, node: s.PlaneLoad) -> None:
+        buffer, at, inside = self.rectangle(node, node.var.type)
+        self.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), None, node.var.type))
+
+    def plane_store(self, node: s.PlaneStore) -> None:
+        self.put_bytes(node.value, *self.rectangle(node, node.value.type))
 
     def shared_bytes(self, node: s.SharedRead | s.SharedWrite, size: int) -> Array:
         """The bytes of a shared tile that each lane accesses, `[width, size]`."""
@@ -451,6 +469,10 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Subgroup, Any], None]] = {
     s.GlobalAdd: _Subgroup.global_add,
     s.FlatLoad: _Subgroup.global_load,
     s.PlaneLoad: _Subgroup.plane_load,
+    s.PlaneStore: _Subgroup.plane_store,
+    s.Prefetch: _Subgroup.prefetch,
+    s.FlatPrefetch: _Subgroup.prefetch,
+    s.PlanePrefetch: _Subgroup.prefetch,
     s.FlatStore: _Subgroup.global_store,
     s.FlatAdd: _Subgroup.global_add,
     s.SharedRead: _Subgroup.shared_read,

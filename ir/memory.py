@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from enum import Enum
 from itertools import pairwise
 from typing import Any
 
 import attrs
 
 from convgen.ir.error import UserError
+from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.layout import Layout
 from convgen.ir.node import Node, node
 from convgen.ir.types import Type
@@ -24,6 +26,7 @@ class Global(Node):
 
 
 ROW, COL = 0, 1  #: dims of a shared tile
+_DWORD = 4  #: bytes
 
 
 @attrs.frozen(cache_hash=True)
@@ -117,6 +120,52 @@ class Plane:
     width: int
     height: int
     pitch: int
+
+
+class Order(Enum):
+    """How the elements of a rectangle stand in a subgroup's registers."""
+
+    ROWS = "rows"  #: as in memory: dwords of a row side by side over the lanes, rows behind one another
+    ROW_A_LANE = "a row a lane"
+    COLUMN_A_LANE = "a column a lane"
+
+
+@attrs.frozen(cache_hash=True)
+class Rectangle:
+    """What one message moves of a plane: `rows` x `cols` elements, `count` times side by side, one after another."""
+
+    rows: int
+    cols: int
+    order: Order
+    count: int = 1
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self.rows * self.cols * self.count
+
+    def grain(self, elem_bytes: int) -> int:
+        """The bytes that a step of the rectangle's x counts: a dword where rows are turned, else an element."""
+        return _DWORD if self.order is Order.ROW_A_LANE else elem_bytes
+
+    def layout(self, lanes: int, elem_bytes: int) -> Fragment:
+        """Which element of the rectangle each lane and register has, by ("row", "col")."""
+        rows, cols = self.rows, self.cols
+        digits: tuple[Digit, ...]
+        if self.order is Order.ROW_A_LANE:
+            digits = (Digit("row", rows, Space.LANE, 1), Digit("col", cols, Space.REGISTER, 1))
+        elif self.order is Order.COLUMN_A_LANE:
+            digits = (Digit("row", rows, Space.REGISTER, 1), Digit("col", cols, Space.LANE, 1))
+        else:
+            each = _DWORD // elem_bytes
+            wide = cols // each
+            within = (Digit("col", each, Space.REGISTER, 1), Digit("col", wide, Space.LANE, 1))
+            down = lanes // wide
+            digits = (
+                *within, Digit("row", down, Space.LANE, wide), Digit("row", rows // down, Space.REGISTER, each)
+            )  # fmt: skip
+        beside = Digit("col", self.count, Space.REGISTER, rows * cols // lanes)
+        return Fragment(("row", "col"), tuple(d for d in (*digits, beside) if d.size > 1))
 
 
 @attrs.frozen(cache_hash=True)

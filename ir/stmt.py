@@ -12,7 +12,7 @@ import attrs
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Plane, Shared, View
+from convgen.ir.memory import Plane, Rectangle, Shared, View
 from convgen.ir.node import Node, node
 from convgen.ir.types import bool_
 
@@ -147,6 +147,16 @@ class LoadView(Stmt):
 
 
 @node
+class Prefetch(Stmt):
+    """Bring the tile of `view` at `coords` nearer, as what will soon be loaded; it changes no value."""
+
+    view: View
+    coords: tuple[Expr, ...]
+    layout: Fragment
+    site: Site
+
+
+@node
 class StoreView(Stmt):
     """Store the fragment `value` to the tile of `view` at `coords`; elements outside the view are dropped."""
 
@@ -262,16 +272,49 @@ class FlatAdd(FlatStore):
 
 
 @node
+class FlatPrefetch(Stmt):
+    """Bring nearer the memory around `address`, where `mask` holds."""
+
+    address: Expr
+    mask: Expr
+    site: Site
+
+
+@node
 class PlaneLoad(Stmt):
-    """Bind `var` to a rectangle of a plane, one row a lane: lane l holds its bytes of row `y + l` from dword `x` on.
+    """Bind `var` to the rectangle `shape` of a plane that begins at row `y` and at `x` of its grains.
 
     Both are uniform. What lies outside the plane is zero.
     """
 
     var: Var
     plane: Plane
+    shape: Rectangle
     x: Expr
     y: Expr
+    site: Site
+
+
+@node
+class PlanePrefetch(Stmt):
+    """Bring nearer what `PlaneLoad` would load."""
+
+    plane: Plane
+    shape: Rectangle
+    x: Expr
+    y: Expr
+    site: Site
+
+
+@node
+class PlaneStore(Stmt):
+    """Store `value` to the rectangle that `PlaneLoad` would load; what lies outside the plane is dropped."""
+
+    plane: Plane
+    shape: Rectangle
+    x: Expr
+    y: Expr
+    value: Expr
     site: Site
 
 

@@ -283,6 +283,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Printer, Any], str]] = {
     s.Arrive: lambda p, n: "arrive",
     s.Wait: lambda p, n: "wait",
     s.LoadView: lambda p, n: f"{p.binder(n.var)} = load {p.at(n)} as {n.layout}",
+    s.Prefetch: lambda p, n: f"prefetch {p.at(n)} as {n.layout}",
     s.StoreView: lambda p, n: f"store {p.at(n)} = {p.expr(n.value)} as {n.layout}",
     s.AddView: lambda p, n: f"add {p.at(n)} += {p.expr(n.value)} as {n.layout}",
     s.Copy: lambda p, n: f"copy {p.slot(n)} = {p.at(n)} as {n.layout}{_reordered(n)}",
@@ -293,13 +294,22 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Printer, Any], str]] = {
     s.GlobalAdd: lambda p, n: f"global {p.window(n)} += {p.expr(n.value)}",
     s.FlatLoad: lambda p, n: f"{p.binder(n.var)} = flat {p.flat(n)}",
     s.FlatStore: lambda p, n: f"flat {p.flat(n)} = {p.expr(n.value)}",
+    s.FlatPrefetch: lambda p, n: f"prefetch flat {p.flat(n)}",
     s.FlatAdd: lambda p, n: f"flat {p.flat(n)} += {p.expr(n.value)}",
-    s.PlaneLoad: lambda p, n: f"{p.binder(n.var)} = plane {_show_plane(n.plane)}[{p.exprs((n.x, n.y))}]",
+    s.PlaneLoad: lambda p, n: f"{p.binder(n.var)} = {_rectangle(p, n)}",
+    s.PlaneStore: lambda p, n: f"{_rectangle(p, n)} = {p.expr(n.value)}",
+    s.PlanePrefetch: lambda p, n: f"prefetch {_rectangle(p, n)}",
     s.SharedRead: lambda p, n: f"{p.binder(n.var)} = shared {p.place(n)}",
     s.SharedWrite: lambda p, n: f"shared {p.place(n)} = {p.expr(n.value)}",
     s.BlockRead: lambda p, n: f"{p.binder(n.var)} = block {p.place(n)}",
     s.BlockWrite: lambda p, n: f"block {p.place(n)} = {p.expr(n.value)}",
 }
+
+
+def _rectangle(p: _Printer, n: s.PlaneLoad | s.PlaneStore | s.PlanePrefetch) -> str:
+    count = f"{n.shape.count} times " if n.shape.count > 1 else ""
+    shape = f"{count}{n.shape.rows} x {n.shape.cols} {n.shape.order.value}"
+    return f"plane {_show_plane(n.plane)}[{p.exprs((n.x, n.y))}] as {shape}"
 
 
 def _show_plane(p: Plane) -> str:

@@ -16,7 +16,7 @@ from convgen.ir import stmt as s
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fragment import Fragment, Space
-from convgen.ir.memory import Global, Shared, View
+from convgen.ir.memory import Global, Rectangle, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt, show
@@ -27,13 +27,16 @@ Level = Literal["tile", "message"]
 _SHARED = (s.Copy, s.LoadShared, s.StoreShared, s.SharedRead, s.SharedWrite)
 MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: what one message may move for a lane
 
-TILE_STATEMENTS = (s.LoadView, s.StoreView, s.Copy, s.LoadShared, s.StoreShared)
+TILE_STATEMENTS = (s.LoadView, s.Prefetch, s.StoreView, s.Copy, s.LoadShared, s.StoreShared)
 MESSAGE_STATEMENTS = (
     s.GlobalLoad,
     s.GlobalStore,
     s.FlatLoad,
     s.FlatStore,
+    s.FlatPrefetch,
     s.PlaneLoad,
+    s.PlanePrefetch,
+    s.PlaneStore,
     s.SharedRead,
     s.SharedWrite,
 )
@@ -373,7 +376,7 @@ def _block(c: Checker, n: Any) -> str | None:
     return None if whole else f"a block of {type}, {type.bits} bits a lane; wanted whole dwords"
 
 
-def _plane(c: Checker, n: s.PlaneLoad) -> str | None:
+def _plane(c: Checker, n: Any) -> str | None:
     if n.plane.memory not in c.kernel.params:
         return f"a plane of {n.plane.memory.name}, which is no buffer argument of the kernel"
     inside = (
@@ -382,8 +385,19 @@ def _plane(c: Checker, n: s.PlaneLoad) -> str | None:
     )
     if not inside or n.plane.width > n.plane.pitch:
         return f"{n.plane} is not within its buffer"
-    whole = not n.var.type.elem.is_bool and n.var.type.bits % 32 == 0
-    return None if whole else f"a rectangle of {n.var.type}, {n.var.type.bits} bits a lane; wanted whole dwords"
+    return None
+
+
+def _rectangle(c: Checker, n: s.PlaneLoad | s.PlaneStore) -> str | None:
+    shape: Rectangle = n.shape
+    type: AnyType = n.var.type if isinstance(n, s.PlaneLoad) else n.value.type
+    width, elem = c.kernel.width, type.elem.bytes
+    if type.elem.is_bool or type.bits % 32:
+        return f"a rectangle of {type}, {type.bits} bits a lane; wanted whole dwords"
+    if shape.size != width * type.lanes or shape.layout(width, elem).registers != type.lanes:
+        what = f"{shape.rows} x {shape.cols}, {shape.order.value}"
+        return f"a rectangle of {what}, for {type}; wanted the elements of {width} lanes"
+    return None
 
 
 def _flat(c: Checker, n: Any) -> str | None:
@@ -397,6 +411,7 @@ _STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.If: (_uniform("cond"),),
     s.ExitIf: (_uniform("cond"), _exit),
     s.LoadView: (_view, _uniform("coords"), _fragment, _loaded),
+    s.Prefetch: (_view, _uniform("coords"), _fragment),
     s.StoreView: (_view, _uniform("coords"), _fragment, _stored),
     s.AddView: (_view, _uniform("coords"), _fragment, _stored, _adds),
     s.Copy: (_view, _declared, _uniform("coords", "slot"), _fragment, _copied),
@@ -407,8 +422,11 @@ _STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.GlobalAdd: (_surface, _offset("varying"), _uniform("uniform"), _message, _adds),
     s.FlatLoad: (_flat, _message),
     s.FlatStore: (_flat, _message),
+    s.FlatPrefetch: (_flat,),
     s.FlatAdd: (_flat, _message, _adds),
-    s.PlaneLoad: (_plane, _uniform("x", "y")),
+    s.PlaneLoad: (_plane, _uniform("x", "y"), _rectangle),
+    s.PlaneStore: (_plane, _uniform("x", "y"), _rectangle),
+    s.PlanePrefetch: (_plane, _uniform("x", "y")),
     s.SharedRead: (_declared, _offset("address"), _message),
     s.SharedWrite: (_declared, _offset("address"), _message),
     s.BlockRead: (_declared, _uniform("address"), _block),

@@ -13,17 +13,17 @@ import attrs
 
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
-from convgen.ir.error import VerifyError
+from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Binary, Cast, Const, Expr, Pack, Saturate, Shuffle, Slice, Splat, Var, var
 from convgen.ir.facts import TargetFacts
-from convgen.ir.memory import Plane
 from convgen.ir.mutate import Mutator
 from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.linear import linearize
-from convgen.passes.messages import GlobalMessage, GlobalPlanner, PlaneMessage, shared_messages
+from convgen.passes.messages import GlobalMessage, GlobalPlanner, shared_messages
 from convgen.passes.ownership import private_tiles
+from convgen.passes.planes import PlaneMessage, plane_messages
 
 
 def lower_tiles(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -74,24 +74,42 @@ class _Lowering(Mutator):
     def LoadView(self, s: st.LoadView) -> st.Stmt:
         out: list[st.Stmt] = []
         parts: list[Expr] = []
-        elem, planner = s.view.memory.elem, self._planner(s)
-        plane = planner.plane()
-        for m in planner.messages() if plane is None else planner.rectangles():
-            part = var(f"{s.var.name}_{m.start}", vector(elem, m.count))
-            out.append(self._load(part, m, plane, self.cloner.site(s.site)))
+        for m in self._rectangles(s, stores=False) or self._planner(s).messages():
+            part = var(f"{s.var.name}_{m.start}", vector(s.view.memory.elem, m.count))
+            out.append(self._load(part, m, self.cloner.site(s.site)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
-    def _load(self, v: Var, m: GlobalMessage | PlaneMessage, plane: Plane | None, site: st.Site) -> st.Stmt:
+    def Prefetch(self, s: st.Prefetch) -> st.Stmt:
+        messages = self._rectangles(s, stores=False) or self._planner(s).messages()
+        return st.block(*(self._prefetch(m, self.cloner.site(s.site)) for m in messages))
+
+    def _prefetch(self, m: GlobalMessage | PlaneMessage, site: st.Site) -> st.Stmt:
         if isinstance(m, PlaneMessage):
-            assert plane is not None
-            return st.PlaneLoad(v, plane, m.x, m.y, site)
+            return st.PlanePrefetch(m.plane, m.shape, m.x, m.y, site)
+        if not self.facts.flat:
+            raise Unsupported(f"given a prefetch of {m.surface.buffer.name}, wanted a target that has any")
+        return st.FlatPrefetch(m.address, m.mask, site)
+
+    def _rectangles(self, s: st.LoadView | st.StoreView | st.Prefetch, *, stores: bool) -> list[PlaneMessage]:
+        view, subgroup = linearize(s.view), self.kernel.subgroup
+        return plane_messages(view, s.coords, s.layout, subgroup, self.facts, self.values, stores=stores)
+
+    def _load(self, v: Var, m: GlobalMessage | PlaneMessage, site: st.Site) -> st.Stmt:
+        if isinstance(m, PlaneMessage):
+            return st.PlaneLoad(v, m.plane, m.shape, m.x, m.y, site)
         if self.facts.flat:
             return st.FlatLoad(v, m.address, m.mask, site)
         return st.GlobalLoad(v, m.surface, m.varying, m.uniform, m.imm, site)
 
     def StoreView(self, s: st.StoreView) -> st.Stmt:
-        return self._stores(s, (st.GlobalStore, st.FlatStore), self._planner(s).messages())
+        rectangles = self._rectangles(s, stores=True)
+        if not rectangles:
+            return self._stores(s, (st.GlobalStore, st.FlatStore), self._planner(s).messages())
+        values = ((m, self._slice(s.value, m.start, m.count)) for m in rectangles)
+        return st.block(
+            *(st.PlaneStore(m.plane, m.shape, m.x, m.y, value, self.cloner.site(s.site)) for m, value in values)
+        )
 
     def AddView(self, s: st.AddView) -> st.Stmt:
         one = self._planner(s).messages(widest=s.view.memory.elem.bytes)

@@ -19,8 +19,8 @@ from convgen.ir.bounds import Bounds
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Lane, Surface, Var, const, maximum, minimum, select
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Digit, Fragment, Space
-from convgen.ir.memory import Plane, Shared
+from convgen.ir.fragment import Fragment, Space
+from convgen.ir.memory import Shared
 from convgen.ir.mutate import free_vars
 from convgen.ir.types import bool_, s32, s64, u32, u64
 from convgen.passes.linear import ZERO, Halo, LinearDim, LinearView, divisor, plus
@@ -83,20 +83,6 @@ class _Position:
 _DWORD = 4  #: bytes
 ONES = const(0xFFFFFFFF, u32)
 TRUE = const(True, bool_)
-
-
-@attrs.frozen
-class PlaneMessage:
-    """Registers [start, start + count) of the fragment: one row of a plane a lane, from dword x of row y on."""
-
-    start: int
-    count: int
-    x: Expr
-    y: Expr
-
-
-#: What planes must keep to besides: base and width in bytes (oneDNN, block_2d_utils.hpp).
-_PLANE_ALIGN, _PLANE_LEAST, _PLANE_MOST = 64, 64, 1 << 24
 
 
 class GlobalPlanner:
@@ -200,38 +186,6 @@ class GlobalPlanner:
             rest = rest // d.padded
         out[dims[0].name] = _place(rest, varying)
         return out
-
-    # ------------------------------------------------------------ planes
-
-    def plane(self) -> Plane | None:
-        """The view as a plane with its last axis along the rows, if it is one and lanes go down its rows."""
-        view, layout = self.view, self.layout
-        pitch = self.facts.plane_pitch
-        if not pitch or len(view.axes) != 2 or view.halos or any(len(dims) != 1 for dims in view.axes):
-            return None
-        (rows,), (cols,) = view.axes
-        elem = view.memory.elem.bytes
-        width, wide = cols.size * elem, self.run(self.facts.chunk_bytes) * elem
-        lanes = [d for d in layout.digits if d.space is Space.LANE]
-        down = [d for d in layout.digits if d.dim == layout.dims[0]]
-        fits = (
-            view.unit_axis == 1 and not rows.reversed and wide % _DWORD == wide & wide - 1 == 0,
-            lanes == down[:1] == [Digit(layout.dims[0], self.facts.subgroup_size, Space.LANE, 1)],
-            not view.base % _PLANE_ALIGN and not width % _DWORD and not rows.stride % pitch,
-            _PLANE_LEAST <= width <= rows.stride < _PLANE_MOST and rows.size < _PLANE_MOST,
-        )
-        return Plane(view.memory, view.base, width, rows.size, rows.stride) if all(fits) else None
-
-    def rectangles(self) -> Iterator[PlaneMessage]:
-        """One message per run of registers that lie side by side in a row, in register order."""
-        run = self.run(self.facts.chunk_bytes)
-        first, second = self.layout.dims
-        per_dword = _DWORD // self.view.memory.elem.bytes
-        outer = self.layout.partial(Space.SUBGROUP, self.subgroup)
-        for start in range(0, self.layout.registers, run):
-            at = self.layout.partial(Space.REGISTER, start)
-            y, x = (plus(c, _expr(outer[dim])) + at[dim] for c, dim in zip(self.coords, (first, second)))
-            yield PlaneMessage(start, run, x // per_dword, y)
 
     # ------------------------------------------------------------ messages
 

@@ -24,6 +24,7 @@ from convgen.ir.stmt import (
     BlockWrite,
     FlatAdd,
     FlatLoad,
+    FlatPrefetch,
     FlatStore,
     For,
     GlobalAdd,
@@ -32,6 +33,8 @@ from convgen.ir.stmt import (
     If,
     Let,
     PlaneLoad,
+    PlanePrefetch,
+    PlaneStore,
     SharedRead,
     SharedWrite,
     Stmt,
@@ -46,15 +49,19 @@ _ROLES: dict[type[Stmt], dict[str, str]] = {
     GlobalAdd: {"surface": "surface", "varying": "offset", "uniform": "step"},
     GlobalStore: {"surface": "surface", "varying": "offset", "uniform": "step"},
     PlaneLoad: {"x": "x", "y": "y"},
+    PlaneStore: {"x": "x", "y": "y"},
+    PlanePrefetch: {"x": "x", "y": "y"},
     FlatLoad: {"address": "address", "mask": "exists"},
     FlatStore: {"address": "address", "mask": "exists"},
     FlatAdd: {"address": "address", "mask": "exists"},
+    FlatPrefetch: {"address": "address", "mask": "exists"},
     SharedRead: {"address": "read_address"},
     SharedWrite: {"address": "write_address"},
     BlockRead: {"address": "read_address"},
     BlockWrite: {"address": "write_address"},
 }
 
+_GLOBAL = (GlobalLoad, GlobalStore, FlatLoad, FlatPrefetch, FlatStore, PlaneLoad, PlanePrefetch, PlaneStore)
 _LEAVES = (Const, Var, Lane)
 
 #: The name of a part of a larger expression; the text does not comment on these.
@@ -246,4 +253,4 @@ def _name(e: Expr, user: Stmt) -> str:
 
 
 def _comment(user: Stmt) -> str:
-    return user.site.comment if isinstance(user, (GlobalLoad, GlobalStore, FlatLoad, FlatStore, PlaneLoad)) else ""
+    return user.site.comment if isinstance(user, _GLOBAL) else ""

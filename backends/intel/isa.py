@@ -15,6 +15,7 @@ from functools import cache
 import attrs
 
 from convgen.backends.machine import Flag, Inert, Instruction, Opcode, Reg, Unit
+from convgen.ir.memory import Order
 
 
 class Pipe(Enum):
@@ -176,11 +177,27 @@ def block_message(kind: str, size: int) -> Message:
     return Message(name, Unit.SHARED, latency, busy, block=True, address_bits=32, stores=stores, holds=_SEND_HOLDS)
 
 
+_ORDERS = {Order.ROWS: "", Order.ROW_A_LANE: "t", Order.COLUMN_A_LANE: "v"}
+
+
 @cache
-def load_rectangle() -> Message:
-    """The row of a two-dimensional load of dwords, turned: lane l holds a run of row l; the payload says the rest."""
-    name, latency = "load_block2d.ugm.d32t.a64.ca.ca", _TOKEN_LATENCY["ugm"]
-    return Message(name, Unit.GLOBAL, latency, 8, block=True, address_bits=32, holds=_SEND_HOLDS)
+def prefetch() -> Message:
+    """The row of a load of a byte a lane that nobody waits for: its cache line is what is wanted."""
+    name, latency = f"load.ugm.{_VECTORS[1]}.a64.ca.ca", _TOKEN_LATENCY["ugm"]
+    return Message(name, Unit.GLOBAL, latency, 1, address_bits=64, holds=_SEND_HOLDS)
+
+
+@cache
+def plane_message(kind: str, grain: int, order: Order) -> Message:
+    """The row of a two-dimensional load or store of elements of `grain` bytes; the payload says the rest.
+
+    A dword a lane stands as it comes; narrower columns are packed ("v"). What is stored is never rearranged.
+    """
+    stores = kind == "store"
+    how = "" if stores or (grain == 4 and order is Order.COLUMN_A_LANE) else _ORDERS[order]
+    name = f"{kind}_block2d.ugm.d{8 * grain}{how}.a64.{'wb.wb' if stores else 'ca.ca'}"
+    latency = _TOKEN_LATENCY["ugm"]
+    return Message(name, Unit.GLOBAL, latency, 8, block=True, address_bits=32, holds=_SEND_HOLDS, stores=stores)
 
 
 @cache

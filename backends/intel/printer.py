@@ -82,7 +82,8 @@ def _message(i: XeInstruction, op: Message, physical: Physical, generation: Gene
     if op.stores:
         null = "null  " if op.name.startswith("atomic") else ""
         return f"{null}{place}  {physical.grf(data[0])}:{data[0].count}"
-    return f"{physical.grf(_register(i.dst[0]))}:{_register(i.dst[0]).count}  {place}"
+    loaded = f"{physical.grf(_register(i.dst[0]))}:{_register(i.dst[0]).count}" if i.dst else "null:0"
+    return f"{loaded}  {place}"
 
 
 def _register(o: object) -> Reg:

@@ -18,10 +18,12 @@ from convgen.backends.intel.isa import (
     Special,
     block_message,
     load_arguments,
-    load_rectangle,
     message,
+    plane_message,
+    prefetch,
     region,
 )
+from convgen.backends.intel.planes import Payloads
 from convgen.backends.intel.scalars import Scalars
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.backends.intel.vectors import Vectors, fill
@@ -32,7 +34,7 @@ from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Var
 from convgen.ir.facts import TargetFacts
-from convgen.ir.memory import Global, Plane
+from convgen.ir.memory import Global, Order
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, f32
@@ -65,9 +67,7 @@ class _Selector(Selector):
         self.vectors = Vectors(self.scalars, self.uses)
         self.payload = self.out.new("v", 1, "payload", fixed=0)
         self.barrier: Reg | None = None  # the header of barrier messages
-        self.entered = 0  # instructions of the entry
-        self.headers: dict[tuple[Plane, int], list[Reg]] = {}  # payloads of rectangles that no message holds
-        self.busy: list[tuple[tuple[Plane, int], Reg]] = []
+        self.payloads = Payloads(self.out, self.scalars)
         self.lets: dict[Var, Expr] = {n.var: n.value for n in postorder(kernel.body) if isinstance(n, st.Let)}
 
     # ------------------------------------------------------------ entry
@@ -92,9 +92,10 @@ class _Selector(Selector):
                 comment=k.subgroup.name,
             )  # fmt: skip
             self.scalars.env[k.subgroup] = thread
-            self.barrier = self._barrier_header()
+            if any(isinstance(n, (st.Barrier, st.Arrive)) for n in postorder(k.body)):
+                self.barrier = self._barrier_header()
         self.scalars.lane = self._lane()
-        self.entered = len(out.block.instructions)
+        self.payloads.entered = len(out.block.instructions)
 
     def _payload(self, dword: int, name: str) -> Reg:
         dst = self.out.new("s", 1, name)
@@ -189,7 +190,7 @@ class _Selector(Selector):
 
     def _arrive(self, s: st.Barrier | st.Arrive) -> None:
         """What this thread wrote to local memory is visible before it signals."""
-        self._release_headers()
+        self.payloads.release()
         if self.barrier is None:
             return
         out = self.out
@@ -221,48 +222,31 @@ class _Selector(Selector):
         self._loaded(s.var, dst)
 
     def _planeload(self, s: st.PlaneLoad) -> None:
-        out, words = self.out, s.var.type.bits // 32
-        header = self._plane_header(s.plane, words)
-        for dword, value in ((5, s.x), (6, s.y)):
-            to = region(header, "ud", dword)
-            out.emit("mov", (to,), (out.source(self.scalars.value(value), "ud"),), partial=True)
-        dst = self.into.get(s.var) or out.new("v", words, s.var.name)
+        elem = s.var.type.elem.bytes
+        payload = self.payloads.for_load(s.plane, s.shape, elem, s.x, s.y)
+        dst = self._tuple(s.var)
         access = Access("global", s.plane.memory.name, -1, False)
-        out.emit(load_rectangle(), (dst,), (header,), access=access, comment=comment(s))
+        row = plane_message("load", s.shape.grain(elem), s.shape.order)
+        self.out.emit(row, (dst,), (payload,), access=access, comment=comment(s))
         self._loaded(s.var, dst)
 
-    def _plane_header(self, plane: Plane, words: int) -> Reg:
-        """The payload of a rectangle `words` dwords wide, one row a lane, but for where it is.
+    def _planeprefetch(self, s: st.PlanePrefetch) -> None:
+        elem = s.plane.memory.elem.bytes
+        payload = self.payloads.for_load(s.plane, s.shape, elem, s.x, s.y)
+        row = plane_message("load", s.shape.grain(elem), s.shape.order)
+        self.out.emit(row, (), (payload,), comment=comment(s))
 
-        It stays: a further message before the next barrier has another one, so that none waits for the last to be read.
-        """
-        free = self.headers.setdefault((plane, words), [])
-        header = free.pop() if free else self._new_header(plane, words)
-        self.busy.append(((plane, words), header))
-        return header
+    def _flatprefetch(self, s: st.FlatPrefetch) -> None:
+        address, mask = self._address(s.address), self._mask(s.mask)
+        self.out.emit(prefetch(), (), (address,), lanes=self.out.lanes, predicate=mask, comment=comment(s))
 
-    def _new_header(self, plane: Plane, words: int) -> Reg:
-        out, header = self.out, self.out.new("v", 1, f"{plane.memory.name}_plane")
-        pointer = self.scalars.pointers[plane.memory.name]
-        here, out.block = out.block, out.function.blocks[0]
-        behind = out.block.instructions[self.entered :]
-        del out.block.instructions[self.entered :]
-        fill(out, header, Literal(0, "ud"))
-        address: tuple[Operand, ...] = (out.source(pointer, "q"),)
-        address += (Literal(plane.base, "d"),) if plane.base else ()
-        out.emit("add" if plane.base else "mov", (region(header, "q"),), address, partial=True)
-        shape = (out.lanes - 1) << 8 | words - 1
-        for dword, value in ((2, plane.width - 1), (3, plane.height - 1), (4, plane.pitch - 1), (7, shape)):
-            out.emit("mov", (region(header, "ud", dword),), (Literal(value, "ud"),), partial=True)
-        self.entered = len(out.block.instructions)
-        out.block.instructions += behind
-        out.block = here
-        return header
-
-    def _release_headers(self) -> None:
-        for key, header in self.busy:
-            self.headers[key].append(header)
-        self.busy = []
+    def _planestore(self, s: st.PlaneStore) -> None:
+        elem, across = s.value.type.elem.bytes, s.shape.order is Order.COLUMN_A_LANE
+        value = self.vectors.across(s.value) if across else self._stored(s.value)
+        payload = self.payloads.for_store(s.plane, s.shape, elem, s.x, s.y)
+        access = Access("global", s.plane.memory.name, -1, True)
+        row = plane_message("store", s.shape.grain(elem), s.shape.order)
+        self.out.emit(row, (), (payload, value), access=access, comment=comment(s))
 
     def _flatstore(self, s: st.FlatStore) -> None:
         self._write_global(s, "store")
@@ -320,12 +304,16 @@ class _Selector(Selector):
             out.emit("mov", (to,), (out.source(address, "ud"),))
         return dst
 
+    def _tuple(self, v: Var) -> Reg:
+        """Where a load puts a value: what is long enough for an operand of a matrix instruction stands as these do."""
+        words = max(1, v.type.bits // 32)
+        residue = INPUTS_AT if words >= BANK_PERIOD else None
+        return self.into.get(v) or self.out.new("v", words, v.name, residue=residue)
+
     def _sharedread(self, s: st.SharedRead, *, block: bool = False) -> None:
         lane_bytes = s.var.type.bits // 8
         address = self._place(s, block=block)
-        words = max(1, lane_bytes // 4)
-        residue = INPUTS_AT if words >= BANK_PERIOD else None
-        dst = self.into.get(s.var) or self.out.new("v", words, s.var.name, residue=residue)
+        dst = self._tuple(s.var)
         access = Access("shared", s.tile.name, s.site.slot, False, s.site.private)
         row = self._row("load", lane_bytes, block)
         self.out.emit(row, (dst,), (address,), lanes=self._lanes(block), access=access, comment=comment(s))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from convgen.ir.facts import Core, SharedPhases, TargetFacts
+from convgen.ir.facts import Core, Planes, SharedPhases, TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.mma import MmaAtom
 from convgen.ir.types import Type, bf16, f16, f32
@@ -31,7 +31,7 @@ class Generation:
     distance_pipes: frozenset[str]  #: pipes whose distance a send may wait for beside setting its token
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
     dpas_passes: int  #: slots of four clocks of one 8x8
-    plane_pitch: int  #: alignment of the pitch of two-dimensional block messages, bytes; 0 if there are none
+    plane_pitch: int  #: what the pitch of two-dimensional block messages is a multiple of, bytes; 0 without these
     tf32: bool  #: matrix instructions for floats of which ten bits of the mantissa count
     pairs: bool  #: two threads in lockstep share source 2 of a matrix instruction
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
@@ -132,6 +132,17 @@ def _one_lane_a_dword(lanes: int) -> SharedPhases:
     return SharedPhases(lanes, (tuple(range(lanes)),))
 
 
+def _planes(pitch: int) -> Planes:
+    """Limits of two-dimensional block messages (oneDNN, block_2d_utils.hpp; LLVM's XeGPU documentation).
+
+    32 registers would be the most, but the descriptor counts to 31, and IGA's load and store text refuses more. Narrow
+    elements come four times side by side, too; as dwords are only twice, that is not asked for.
+    """
+    return Planes(
+        pitch, align=64, least=64, most=1 << 24, row=64, turned=32, loaded_rows=32, stored_rows=8, count=2, registers=16
+    )
+
+
 #: Powers of two up to 64 threads a workgroup, neither side much longer than the other.
 _GRIDS = tuple((m, n) for m in (16, 8, 4, 2, 1) for n in (16, 8, 4, 2, 1) if m * n <= 64)
 
@@ -158,7 +169,8 @@ def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> Tar
         atoms=tuple(_atoms(g)),
         core=Core(engines, 1024, 128, 128, 64, _GRIDS, (1, 2, 4), (2, 16), 1),
         flat=True,
-        plane_pitch=g.plane_pitch,
+        planes=_planes(g.plane_pitch) if g.plane_pitch else None,
+        prefetch=True,
         split_barriers=True,
         block_bytes=512,
         chunk_bytes=32,

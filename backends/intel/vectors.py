@@ -20,6 +20,7 @@ from convgen.ir.types import Type, VectorType, bf16, f16, f32
 _TYPES: dict[Type, str] = {f16: "hf", bf16: "bf", f32: "f"}
 #: Arithmetic on vectors, element by element.
 _ELEMENTWISE: dict[tuple[type[Expr], Type], str] = {(Add, f32): "add"}
+_BITS = {8: "ub", 16: "uw"}  #: types that only move bits
 #: Conversions that one `mov` makes, rounding to nearest even.
 _CONVERSIONS = frozenset(((f32, f16), (f16, f32), (f32, bf16), (bf16, f32)))
 
@@ -184,6 +185,26 @@ class Vectors:
             read = region(held, _TYPES[of.elem], part // of.elem.bits, 32 // of.elem.bits)
             self.out.emit("mov", (written,), (read,), lanes=self.out.lanes, partial=word in begun)
             begun[word] = None
+        return dst
+
+    def across(self, e: Expr) -> Reg:
+        """Element n of all lanes side by side, then element n + 1: where they are narrow, lanes share dwords.
+
+        A conversion from 32 bits writes them so at once (mixed mode packs: PRM, "Register Region Restrictions").
+        """
+        if e.type.elem.bits == 32:
+            return self.tuple_of(self.value(e))
+        packs = isinstance(e, Cast) and e.a.type.elem.bits == 32 and (e.a.type.elem, e.type.elem) in _CONVERSIONS
+        whole = e.a if packs and isinstance(e, Cast) else e
+        kinds = [_TYPES[x.type.elem] if packs else _BITS[e.type.elem.bits] for x in (e, whole)]
+        source, lanes, dst = self.value(whole), self.out.lanes, self.out.new("v", e.type.bits // 32)
+        each, wide = 32 // e.type.elem.bits, whole.type.elem.bits
+        for n in range(e.type.lanes):
+            word, part = divmod(n, each)
+            at, sub = divmod(n * wide, 32)
+            (held,) = view(source, at, 1)
+            to, of = region(dst.words(word, 1), kinds[0], part * lanes), region(held, kinds[1], sub // wide, 32 // wide)
+            self.out.emit("mov", (to,), (of,), lanes=lanes, partial=part > 0)
         return dst
 
     # ------------------------------------------------------------ matrix products

@@ -15,10 +15,11 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.expr import const
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
-from convgen.ir.memory import MemoryDigit, Shared, Swizzle, row_major
+from convgen.ir.memory import MemoryDigit, Order, Shared, Swizzle, row_major
 from convgen.ir.mma import MmaTile
 from convgen.ir.types import f16
 from convgen.passes.messages import shared_messages
+from convgen.passes.planes import whole_rectangles
 from tests.gen.test_copies import TILES, owned, view
 from tests.strategies import FIXED
 
@@ -54,7 +55,9 @@ def test_every_element_is_copied_once(name: str, order: tuple[int, int, int]) ->
         loaded, stored = (owned(f, waves, facts.subgroup_size) for f in (split.loaded, split.stored))
         assert np.array_equal(np.sort(loaded.ravel()), np.arange(rows * cols)), "not every element once"
         assert np.array_equal(loaded[:, :, list(split.loaded.order_of(split.stored))], stored)
-        assert split.loaded.contiguous(split.loaded.dims[1 if order[-1] == 2 else 0]) % split.message == 0
+        unit = 1 if order[-1] == 2 else 0
+        rectangles = whole_rectangles(split.loaded, unit, f16.bytes, facts) if split.loaded == split.stored else None
+        assert rectangles or split.loaded.contiguous(split.loaded.dims[unit]) % split.message == 0
         assert split.message * f16.bytes <= facts.chunk_bytes
     assert made > 10
 
@@ -73,6 +76,34 @@ def test_lanes_go_down_the_rows_and_write_blocks(name: str) -> None:
         messages = list(shared_messages(tile, const(0), split.stored, const(0), waves, facts))
         assert all(m.block for m in messages)
         assert sum(m.count for m in messages) == split.stored.registers
+
+
+#: (operand, axis along which memory runs) -> how its rectangles stand; the others are turned on the way.
+RECTANGLES = {
+    ("a", 1): Order.ROW_A_LANE,
+    ("a", 0): Order.COLUMN_A_LANE,
+    ("b", 1): Order.ROWS,
+    ("b", 0): None,
+}
+
+
+@pytest.mark.parametrize(("operand", "unit"), RECTANGLES)
+def test_rectangles_come_as_blocks_are_stored(operand: str, unit: int) -> None:
+    facts = XE["xehpc"]
+    for rows, cols, waves in product((64, 128, 256), (32, 64), (1, 4, 8)):
+        memory = images(facts, rows, cols, operand == "b")
+        assert memory is not None
+        split = split_copy(view(f16, (0, 1, 2) if unit else (1, 2, 0)), memory, rows, cols, facts, waves)
+        shape = whole_rectangles(split.loaded, unit, f16.bytes, facts)
+        if RECTANGLES[operand, unit] is None:
+            assert split.loaded != split.stored
+        else:
+            assert shape is not None
+            assert shape.order is RECTANGLES[operand, unit]
+            tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), 16)
+            messages = list(shared_messages(tile, const(0), split.stored, const(0), waves, facts))
+            assert split.loaded == split.stored
+            assert all(m.block for m in messages)
 
 
 @pytest.mark.parametrize("name", [*XE, "gfx942"])

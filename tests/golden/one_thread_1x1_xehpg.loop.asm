@@ -62,11 +62,11 @@
 (W)     mov (1|M0)               r1.2<1>:ud        0:ud                                               // kb = 0
 k_loop:  // for kb in [0, 3)
 (W)     mov (1|M0)               r5.0<1>:ud        0:ud
-(W)     sync.allwr               0x220
-(W)     store.slm.d32x64t.a32 (1|M0)                  [r5:1]  r9:8             {A@1,$7}               // wei store
+(W)     sync.allwr               0xa0
+(W)     store.slm.d32x64t.a32 (1|M0)                  [r5:1]  r9:8             {A@1,$8}               // wei store
         add (8|M0)               r6.0<1>:ud        r4.0<1;1,0>:ud    256:ud
-(W)     sync.allwr               0x440
-        store.slm.d32x8.a32 (8|M0)                    [r6:1]  r19:8            {A@1,$8}               // src store
+(W)     sync.allwr               0x50
+        store.slm.d32x8.a32 (8|M0)                    [r6:1]  r19:8            {A@1,$9}               // src store
 (W)     mul (1|M0)               r1.3<1>:d         r1.2<0;1,0>:d     32:uw
 (W)     add (1|M0)               r1.3<1>:d         r1.3<0;1,0>:d     32:d      {I@1}
 (W)     mov (1|M0)               r1.4<1>:ud        r1.3<0;1,0>:ud              {I@1}
@@ -76,20 +76,20 @@ k_loop:  // for kb in [0, 3)
         add (8|M0)               r27.0<1>:ud       r27.0<1;1,0>:ud   acc0.0<1;1,0>:ud {I@2}
         mov (8|M0)               r36.0<2>:ud       r36.0<1;1,0>:ud             {I@2}
         mov (8|M0)               r36.1<2>:ud       r27.0<1;1,0>:ud             {I@2}
-(W)     sync.nop                 null                                          {$7.src}
-        load.ugm.d32x8.a64.ca.ca (8|M0)               r9:8  [r36:2]            {A@1,$9}               // wei load
+(W)     sync.nop                 null                                          {$8.src}
+        load.ugm.d32x8.a64.ca.ca (8|M0)               r9:8  [r36:2]            {A@1,$7}               // wei load
         add (8|M0)               r5.0<1>:ud        r1.5<0;1,0>:ud    r17.1<2;1,0>:ud
-        addc (8|M0)              r6.0<1>:ud        r1.4<0;1,0>:ud    r17.0<2;1,0>:ud {AccWrEn,$8.src}
+        addc (8|M0)              r6.0<1>:ud        r1.4<0;1,0>:ud    r17.0<2;1,0>:ud {AccWrEn,$9.src}
         add (8|M0)               r5.0<1>:ud        r5.0<1;1,0>:ud    acc0.0<1;1,0>:ud {I@2}
         mov (8|M0)               r38.0<2>:ud       r6.0<1;1,0>:ud              {I@2}
         mov (8|M0)               r38.1<2>:ud       r5.0<1;1,0>:ud              {I@2}
-        load.ugm.d32x8.a64.ca.ca (8|M0)               r19:8  [r38:2]           {A@1,$10}              // src load
+        load.ugm.d32x8.a64.ca.ca (8|M0)               r19:8  [r38:2]           {A@1,$4}               // src load
 (W)     mov (1|M0)               r5.0<1>:ud        0:ud
 (W)     sync.nop                 null                                          {$0.src}
-(W)     load.slm.d32x64t.a32 (1|M0)                   r43:8  [r5:1]            {A@1,$11}              // wei fragment
+(W)     load.slm.d32x64t.a32 (1|M0)                   r43:8  [r5:1]            {A@1,$10}              // wei fragment
 (W)     mov (1|M0)               r6.0<1>:ud        256:ud
-(W)     load.slm.d32x64t.a32 (1|M0)                   r51:8  [r6:1]            {A@1,$12}              // src fragment
-(W)     sync.allwr               0x1800
+(W)     load.slm.d32x64t.a32 (1|M0)                   r51:8  [r6:1]            {A@1,$11}              // src fragment
+(W)     sync.allwr               0xc00
         dpas.8x8 (8|M0)          r28:f             r28:f             r43:bf            r51.0:bf {$0}  // 1 steps of 1 x 1 tiles
 (W)     add (1|M0)               r1.2<1>:d         r1.2<0;1,0>:d     1:d
 (W)     cmp (1|M0) (lt)f0.0      null<1>:d         r1.2<0;1,0>:d     3:d       {I@1}

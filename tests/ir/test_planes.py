@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from convgen.ir.dump import dump, parse
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Expr, Lane, const
 from convgen.ir.interp import interpret
-from convgen.ir.memory import Global, Plane
-from convgen.ir.types import bool_, f16, u32, vector
+from convgen.ir.memory import Global, Order, Plane, Rectangle
+from convgen.ir.types import Type, bool_, f16, u32, vector
 from convgen.ir.uniform import varying
 from convgen.ir.verify import verify
 
@@ -33,7 +34,7 @@ class Room(KernelBuilder):
 
     def load(self, plane: Plane, x: Expr, y: Expr, words: int = 2) -> Expr:
         v = self.var("v", vector(u32, words))
-        self.add(s.PlaneLoad(v, plane, x, y, self.site()))
+        self.add(s.PlaneLoad(v, plane, Rectangle(WIDTH, words, Order.ROW_A_LANE), x, y, self.site()))
         return v
 
 
@@ -58,8 +59,65 @@ def test_one_row_a_lane_and_zeros_outside(
     assert np.array_equal(memory["out"].view(np.uint32)[: WIDTH * words].reshape(WIDTH, words), wanted)
 
 
+def standing(shape: Rectangle, elem_bytes: int, registers: int) -> Iterator[tuple[int, int, int, int]]:
+    """(lane, register, row, column) of a rectangle's elements, as docs/ir.md tells it."""
+    each = 4 // elem_bytes
+    for number, row, col in product(range(shape.count), range(shape.rows), range(shape.cols)):
+        first = number * (registers // shape.count)
+        if shape.order is Order.ROW_A_LANE:
+            lane, register = row, col
+        elif shape.order is Order.COLUMN_A_LANE:
+            lane, register = col, row
+        else:
+            dword, part = divmod(row * shape.cols + col, each)
+            lane, register = dword % WIDTH, dword // WIDTH * each + part
+        yield lane, first + register, row, number * shape.cols + col
+
+
+SHAPES = [
+    (f16, Rectangle(8, 16, Order.ROWS)),
+    (f16, Rectangle(8, 16, Order.ROWS, 2)),
+    (f16, Rectangle(16, 4, Order.ROWS)),
+    (u32, Rectangle(4, 8, Order.ROWS)),
+    (u32, Rectangle(4, 2, Order.ROWS, 4)),
+    (f16, Rectangle(4, WIDTH, Order.COLUMN_A_LANE)),
+    (f16, Rectangle(6, WIDTH, Order.COLUMN_A_LANE, 2)),
+    (u32, Rectangle(3, WIDTH, Order.COLUMN_A_LANE)),
+    (f16, Rectangle(WIDTH, 4, Order.ROW_A_LANE)),
+]
+
+
+@pytest.mark.parametrize(
+    ("elem", "shape"), SHAPES, ids=[f"{e.name} {r.count} x {r.rows} x {r.cols} {r.order.value}" for e, r in SHAPES]
+)
+@pytest.mark.parametrize(("x", "y"), [(0, 0), (6, 3), (-4, -2), (20, 8)])
+def test_orders_of_loads_and_stores(elem: Type, shape: Rectangle, x: int, y: int) -> None:
+    """A rectangle is loaded from one plane and stored to another; outside there are zeros, and nothing is stored."""
+    k = KernelBuilder("k", width=WIDTH)
+    source, sink = (k.buffer(name, elem, 1024) for name in ("source", "sink"))
+    size, registers = elem.bytes, shape.size // WIDTH
+    here, there = (Plane(b, 64, 24 * size, 10, 32 * size) for b in (source, sink))
+    grain = shape.grain(size)
+    v = k.var("v", vector(elem, registers))
+    k.add(s.PlaneLoad(v, here, shape, const(x * size // grain), const(y), k.site()))
+    k.add(s.PlaneStore(there, shape, const(2 * size // grain), const(1), v, k.site()))
+    data = np.random.default_rng(3).integers(1, 1 << 8 * size, 1024).astype(f"u{size}")
+    memory = {"source": data.view(np.uint8), "sink": np.zeros(1024 * size, np.uint8)}
+    interpret(verify(k.done(), "message"), memory)
+    wanted = np.zeros(1024, data.dtype)
+    taken = set()
+    for lane, register, row, col in standing(shape, size, registers):
+        taken.add((lane, register))
+        loaded = data[64 // size + 32 * (y + row) + x + col] if 0 <= y + row < 10 and 0 <= x + col < 24 else 0
+        if 1 + row < 10 and 2 + col < 24:
+            wanted[64 // size + 32 * (1 + row) + 2 + col] = loaded
+    assert taken == {*product(range(WIDTH), range(registers))}
+    assert np.array_equal(memory["sink"].view(data.dtype), wanted)
+
+
 def typed(k: Room, type: object) -> None:
-    k.add(s.PlaneLoad(k.var("v", type), k.plane(), const(0), const(0), k.site()))  # type: ignore[arg-type]
+    shape = Rectangle(WIDTH, 2, Order.ROW_A_LANE)
+    k.add(s.PlaneLoad(k.var("v", type), k.plane(), shape, const(0), const(0), k.site()))  # type: ignore[arg-type]
 
 
 FOREIGN = Plane(Global("z", u32, 4096), 0, 48, 10, 64)
@@ -72,6 +130,7 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.load(k.plane(width=68), const(0), const(0)), "is not within its buffer"),
     (lambda k: typed(k, vector(f16, 3)), "a rectangle of f16x3, 48 bits a lane; wanted whole dwords"),
     (lambda k: typed(k, vector(bool_, 32)), "a rectangle of boolx32"),
+    (lambda k: typed(k, vector(u32, 4)), "a rectangle of 8 x 2, a row a lane, for u32x4; wanted the elements of 8"),
 ]  # fmt: skip
 
 

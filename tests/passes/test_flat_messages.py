@@ -39,7 +39,7 @@ VARIANTS: dict[str, TargetFacts] = {
     "halves": attrs.evolve(GFX942, split_barriers=True),
     "surfaces, blocks": attrs.evolve(XEHPC, flat=False, global_imm_max=4095, shared_imm_max=255),
     "flat, no blocks": attrs.evolve(XEHPC, block_bytes=0, chunk_bytes=16),
-    "no planes": attrs.evolve(XEHPC, plane_pitch=0),
+    "no planes": attrs.evolve(XEHPC, planes=None),
     "short blocks": attrs.evolve(XEHPC, block_bytes=128),
 }
 
@@ -75,7 +75,7 @@ def masks(kernel: Kernel, comment: str) -> set[bool]:
 
 
 def test_only_what_may_not_exist_has_a_mask() -> None:
-    whole = attrs.evolve(XEHPC, plane_pitch=0)
+    whole = attrs.evolve(XEHPC, planes=None)
     assert masks(lowered("mb1ic64ih8oc32kh1", whole), "src") == {True}
     assert masks(lowered("mb1ic64ih8oc32kh3ph1", whole), "src") == {False}
     assert masks(lowered("mb1ic64ih9oc32kh1", whole), "src") == {False}  # 81 pixels in tiles of 32
@@ -89,13 +89,13 @@ def test_a_matrix_is_loaded_in_rectangles() -> None:
         return sum(isinstance(s, PlaneLoad) for s in postorder(lowered(descriptor, facts)))
 
     assert planes("mb1ic64ih8oc32kh1") > 0
-    assert planes("mb1ic64ih8oc32kh3ph1", attrs.evolve(XEHPC, plane_pitch=0)) == 0
-    assert planes("mb1ic64ih8oc32kh1", attrs.evolve(XEHPC, plane_pitch=0)) == 0
+    assert planes("mb1ic64ih8oc32kh3ph1", attrs.evolve(XEHPC, planes=None)) == 0
+    assert planes("mb1ic64ih8oc32kh1", attrs.evolve(XEHPC, planes=None)) == 0
     assert planes("mb1ic16ih8oc32kh1") == 0
 
 
 def test_stores_and_additions_are_flat_too() -> None:
-    kernel = lowered("mb1ic64ih8oc32kh1")
+    kernel = lowered("mb1ic64ih8oc32kh1", attrs.evolve(XEHPC, planes=None))
     assert any(type(s) is FlatStore for s in postorder(kernel))
     k = KernelBuilder("adds", width=16)
     rows = Fragment(("i", "j"), (Digit("j", 2, Space.REGISTER, 1), Digit("i", 16, Space.LANE, 1)))

@@ -58,6 +58,8 @@ def test_no_access_has_a_bank_conflict(target: str, tile_k: int) -> None:
         facts = plan.facts
         (part,) = plan.parts
         for operand, read in ((part.of_n, plan.mma.a), (part.of_m, plan.mma.b)):
+            assert operand.tile is not None
+            assert operand.copy is not None
             tile, write = operand.tile, operand.copy.stored
             if read.contiguous("k") * tile.elem.bytes >= CHUNK:
                 assert conflicts(tile, read, facts.shared_read) == 0, f"{plan.config} reads {tile.name}"
@@ -67,6 +69,7 @@ def test_no_access_has_a_bank_conflict(target: str, tile_k: int) -> None:
 def test_without_a_swizzle_there_would_be_conflicts() -> None:
     plan = plans("gfx942", 64)[0]
     tile = plan.parts[0].of_n.tile
+    assert tile is not None
     plain = Shared(
         tile.name, tile.elem, tile.rows, tile.cols, tile.digits, tile.slots, type(tile.swizzle)(), tile.chunk
     )

@@ -1,0 +1,91 @@
+"""Payloads of two-dimensional messages: which plane, which rectangle, and where it begins.
+
+One register: q0 base, d2 to d4 width, height and pitch less one (bytes, rows, bytes), d5 x in elements of the message,
+d6 y, d7 count, rows and columns less one (cl_intel_subgroup_2d_block_io; oneDNN, block_2d_utils.hpp). Only x and y
+change from message to message.
+"""
+
+from __future__ import annotations
+
+from convgen.backends.intel.emitter import Emitter
+from convgen.backends.intel.isa import Literal, region
+from convgen.backends.intel.scalars import Scalars
+from convgen.backends.intel.vectors import fill
+from convgen.backends.machine import Operand, Reg
+from convgen.ir.expr import Expr
+from convgen.ir.memory import Plane, Rectangle
+
+_X, _Y = 5, 6  #: dwords
+_MOST = 8  #: payloads of a kind that loads take in turn
+_Kind = tuple[Plane, Rectangle, int]  #: the last is the size of the plane's elements in bytes
+
+
+class Payloads:
+    """Makes payloads. Those of loads stay for the whole kernel, those of stores are copies of one made on the spot."""
+
+    def __init__(self, out: Emitter, scalars: Scalars) -> None:
+        self.out, self.scalars = out, scalars
+        self.entered = 0  #: instructions of the entry that have to stand first
+        self.free: dict[_Kind, list[Reg]] = {}  # that no message holds
+        self.busy: list[tuple[_Kind, Reg]] = []
+        self.originals: dict[tuple[str, _Kind], Reg] = {}  # of stores, by the block that they are made in
+
+    def for_load(self, plane: Plane, shape: Rectangle, elem_bytes: int, x: Expr, y: Expr) -> Reg:
+        """A further load before the next barrier has another one, so that none waits for the last to be read.
+
+        Where there are many, the one that was used longest ago is taken again.
+        """
+        kind = plane, shape, elem_bytes
+        free, busy = self.free.setdefault(kind, []), [payload for k, payload in self.busy if k == kind]
+        if free or len(busy) < _MOST:
+            payload = free.pop() if free else self._lasting(kind)
+        else:
+            payload = busy[0]
+            self.busy.remove((kind, payload))
+        self.busy.append((kind, payload))
+        return self._placed(payload, x, y)
+
+    def for_store(self, plane: Plane, shape: Rectangle, elem_bytes: int, x: Expr, y: Expr) -> Reg:
+        """One of its own for each store: many are under way at once, and only at the end."""
+        key = self.out.block.label, (plane, shape, elem_bytes)
+        if key not in self.originals:
+            self.originals[key] = self._described(*key[1])
+        payload = self.out.new("v", 1, f"{plane.memory.name}_plane")
+        self.out.copy(payload, self.originals[key])
+        return self._placed(payload, x, y)
+
+    def release(self) -> None:
+        """All loads before a barrier have been read."""
+        for kind, payload in self.busy:
+            self.free[kind].append(payload)
+        self.busy = []
+
+    def _placed(self, payload: Reg, x: Expr, y: Expr) -> Reg:
+        for dword, value in ((_X, x), (_Y, y)):
+            source = self.out.source(self.scalars.value(value), "ud")
+            self.out.emit("mov", (region(payload, "ud", dword),), (source,), partial=True)
+        return payload
+
+    def _lasting(self, kind: _Kind) -> Reg:
+        """A payload made behind the entry, so that it serves in every block."""
+        here, entry = self.out.block, self.out.function.blocks[0]
+        behind = entry.instructions[self.entered :]
+        del entry.instructions[self.entered :]
+        self.out.block = entry
+        payload = self._described(*kind)
+        self.entered = len(entry.instructions)
+        entry.instructions += behind
+        self.out.block = here
+        return payload
+
+    def _described(self, plane: Plane, shape: Rectangle, elem_bytes: int) -> Reg:
+        out, payload = self.out, self.out.new("v", 1, f"{plane.memory.name}_plane")
+        fill(out, payload, Literal(0, "ud"))
+        base: tuple[Operand, ...] = (out.source(self.scalars.pointers[plane.memory.name], "q"),)
+        base += (Literal(plane.base, "d"),) if plane.base else ()
+        out.emit("add" if plane.base else "mov", (region(payload, "q"),), base, partial=True)
+        cols = shape.cols * elem_bytes // shape.grain(elem_bytes)
+        sizes = (plane.width - 1, plane.height - 1, plane.pitch - 1)
+        for dword, value in (*zip((2, 3, 4), sizes), (7, (shape.count - 1) << 16 | (shape.rows - 1) << 8 | cols - 1)):
+            out.emit("mov", (region(payload, "ud", dword),), (Literal(value, "ud"),), partial=True)
+        return payload

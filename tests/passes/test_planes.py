@@ -1,0 +1,114 @@
+"""Accesses as rectangles of planes: which are, in which order, and that they move what the views say."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+from convgen.backends.intel.tables import FACTS
+from convgen.ir import stmt as s
+from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.expr import Cast, const
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.interp import interpret
+from convgen.ir.memory import Order, Rectangle
+from convgen.ir.mutate import postorder
+from convgen.ir.program import Kernel
+from convgen.ir.types import Type, f16, f32, vector
+from convgen.ir.verify import verify
+from convgen.passes.lower_tiles import lower_tiles
+from convgen.passes.planes import whole_rectangles
+
+XEHPC = FACTS["xehpc"]
+LANES = 16
+REG, LANE, SUB = Space.REGISTER, Space.LANE, Space.SUBGROUP
+
+
+def fragment(*digits: tuple[str, int, Space, int]) -> Fragment:
+    return Fragment(("i", "k"), tuple(Digit(*d) for d in digits))
+
+
+#: Operands of an 8x8 of f16 and its result, on the side of the lanes (columns N) and of the rows.
+COLUMNS = fragment(("i", LANES, LANE, 1), ("k", 16, REG, 1))
+ROWS = fragment(("k", 2, REG, 1), ("k", 8, LANE, 1), ("i", 2, LANE, 8), ("i", 4, REG, 2))
+RESULT = fragment(("i", 8, REG, 1), ("k", LANES, LANE, 1))
+TWO_STEPS = attrs.evolve(ROWS, digits=(*ROWS.digits, Digit("k", 2, REG, 8)))
+FOUR_THREADS = attrs.evolve(ROWS, digits=(*ROWS.digits, Digit("i", 4, SUB, 1)))
+ODD = fragment(("k", 4, REG, 1), ("k", 4, LANE, 1), ("i", 4, LANE, 4), ("i", 2, REG, 4))
+
+
+@pytest.mark.parametrize(
+    ("layout", "unit", "elem", "wanted"),
+    [
+        (COLUMNS, 1, 2, Rectangle(LANES, 16, Order.ROW_A_LANE)),
+        (COLUMNS, 0, 2, Rectangle(16, LANES, Order.COLUMN_A_LANE)),
+        (ROWS, 1, 2, Rectangle(8, 16, Order.ROWS)),
+        (ROWS, 0, 2, None),
+        (FOUR_THREADS, 1, 2, Rectangle(8, 16, Order.ROWS)),
+        (TWO_STEPS, 1, 2, Rectangle(8, 16, Order.ROWS, 2)),
+        (RESULT, 1, 4, Rectangle(8, LANES, Order.ROWS)),
+        (ODD, 1, 2, None),
+    ],
+)
+def test_operands_are_rectangles(layout: Fragment, unit: int, elem: int, wanted: Rectangle | None) -> None:
+    assert whole_rectangles(layout, unit, elem, XEHPC) == wanted
+
+
+def test_stores_are_not_rearranged() -> None:
+    """Neither turned nor several at once nor high; narrow columns are packed before."""
+    stored = [whole_rectangles(f, 1, 2, XEHPC, stores=True) for f in (COLUMNS, TWO_STEPS)]
+    assert stored == [None, Rectangle(8, 16, Order.ROWS)]
+    assert whole_rectangles(RESULT, 1, 2, XEHPC, stores=True) == Rectangle(8, LANES, Order.COLUMN_A_LANE)
+    high = fragment(("i", 32, REG, 1), ("k", LANES, LANE, 1))
+    assert whole_rectangles(high, 1, 4, XEHPC, stores=True) == Rectangle(8, LANES, Order.ROWS)
+    assert whole_rectangles(high, 1, 4, XEHPC) == Rectangle(16, LANES, Order.ROWS)
+
+
+def test_without_planes_nothing_is_a_rectangle() -> None:
+    assert whole_rectangles(COLUMNS, 1, 2, FACTS["xehpg"]) is None
+
+
+def kinds(kernel: Kernel) -> set[type]:
+    return {type(n) for n in postorder(kernel) if isinstance(n, (s.PlaneLoad, s.PlaneStore, s.FlatLoad, s.FlatStore))}
+
+
+def copied(elem: Type, rows: int, cols: int, layout: Fragment, at: tuple[int, int], to: Type) -> Kernel:
+    """A kernel that copies a tile, with a conversion."""
+    k = KernelBuilder("copies", width=LANES)
+    source, sink = (matrix(k.buffer(n, t, rows * cols), rows, cols) for n, t in (("source", elem), ("sink", to)))
+    start = tuple(const(n) for n in at)
+    v = k.load_view("v", source, start, layout)
+    k.store_view(sink, start, v if to is elem else Cast(vector(to, layout.registers), v), layout)
+    return k.done()
+
+
+@pytest.mark.parametrize("at", [(0, 0), (24, 32), (8, 48), (40, 0)], ids=str)
+@pytest.mark.parametrize(
+    ("layout", "elem", "to"),
+    [(ROWS, f16, f16), (TWO_STEPS, f16, f16), (RESULT, f32, f32), (RESULT, f32, f16), (RESULT, f16, f16)],
+    ids=["rows", "two steps", "result", "result as f16", "narrow result"],
+)
+def test_what_they_move_is_what_views_say(layout: Fragment, elem: Type, to: Type, at: tuple[int, int]) -> None:
+    """Inside, across the edges of a 28 x 44 matrix, outside of it."""
+    rows, cols = 28, 44
+    before = copied(elem, rows, cols, layout, at, to)
+    after = verify(lower_tiles(before, XEHPC), "message")
+    assert kinds(after) == {s.PlaneLoad, s.PlaneStore}
+    results = []
+    for kernel in (before, after):
+        data = np.random.default_rng(1).integers(-9, 9, rows * cols).astype(elem.numpy)
+        memory = {"source": data.view(np.uint8), "sink": np.zeros(rows * cols * to.bytes, np.uint8)}
+        interpret(kernel, memory)
+        results.append(memory["sink"])
+    assert np.array_equal(results[0], results[1])
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "at"),
+    [(16, 30, (0, 0)), (16, 66, (0, 0)), (16, 64, (0, 1))],
+    ids=["short rows", "a pitch that is no multiple", "a start within a dword"],
+)
+def test_planes_have_limits(rows: int, cols: int, at: tuple[int, int]) -> None:
+    kernel = copied(f16, rows, cols, ROWS, at, f16)
+    assert kinds(lower_tiles(kernel, XEHPC)) == {s.FlatLoad, s.FlatStore}

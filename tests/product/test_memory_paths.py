@@ -1,0 +1,79 @@
+"""How operands come from memory: through shared tiles or at once, brought nearer or not, in rectangles or by lanes."""
+
+from __future__ import annotations
+
+import pytest
+
+from convgen import driver, verify
+from convgen.backends import target
+from convgen.code import Code
+from convgen.ir.error import UserError
+from convgen.matmul import parse_problem
+
+#: Matrix instruction and tile.
+SHAPES = {
+    "gfx90a": "mma=32x32x8 tile=64x64x32",
+    "gfx942": "mma=16x16x16 tile=32x32x32",
+    "gfx950": "mma=16x16x32 tile=32x32x32",
+    "xehpg": "mma=8x8x16 tile=32x32x16",
+    "xehpc": "mma=16x8x16 tile=32x32x16",
+}
+PROBLEMS = {
+    "gemm": "--dt=f16 200x136:136x96",
+    "columns": "--dt=bf16:bf16:f32 --wtag=ab 72x160:160x48",
+    "pixels": "--dir=FWD_B --dt=f16 mb1ic64ih9oc32kh3ph1",
+}
+
+
+def compiled(name: str, problem: str, config: str) -> Code:
+    line = f"{SHAPES[name]} waves=2x2 taps=split acc=v {config}"
+    return driver.compile(driver.build(parse_problem(PROBLEMS[problem]), name, line))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_fragments_straight_from_memory(name: str, problem: str) -> None:
+    """No shared memory, no barrier."""
+    code = compiled(name, problem, "slots=0")
+    assert all(not launch.lds_bytes for launch in code.record.launches)
+    assert not [word for word in ("s_barrier", "sync.bar", "ds_", "load.slm", "store.slm") if word in code.asm]
+    assert verify.run(code).passed
+
+
+@pytest.mark.parametrize("slots", [0, 1, 2, 3])
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("name", [n for n in SHAPES if target.get(n).facts.prefetch])
+def test_blocks_are_brought_nearer(name: str, problem: str, slots: int) -> None:
+    """Loads that nobody waits for, of planes and of pixels, past the last block too."""
+    plain, ahead = (compiled(name, problem, f"slots={slots}{more}") for more in ("", " prefetch=3"))
+    assert "null:0  [" not in plain.asm
+    assert {"src prefetch", "wei prefetch"} <= {line.partition("// ")[2] for line in ahead.asm.splitlines()}
+    assert verify.run(ahead).passed
+
+
+def test_no_target_pretends_to_prefetch() -> None:
+    with pytest.raises(UserError, match="gfx942 has no prefetch"):
+        compiled("gfx942", "gemm", "slots=2 prefetch=1")
+
+
+@pytest.mark.parametrize(
+    ("problem", "loads"),
+    [
+        ("--dt=f16 --wtag=ab 128x128:128x128", {"d16", "d16v"}),
+        ("--dt=f16 --wtag=ba 128x128:128x128", {"d16", "d32t"}),
+        ("--dt=f32 --attr-fpmath=tf32 --wtag=ab 128x128:128x128", {"d32"}),
+        ("--dir=FWD_D --dt=f16 mb2ic64ih14oc64kh1", {"d16", "d32t"}),
+    ],
+    ids=["columns", "rows", "tf32", "pixels"],
+)
+def test_every_plane_comes_and_goes_as_rectangles(problem: str, loads: set[str]) -> None:
+    """Of both operands, through shared memory in blocks only; results leave so, too, of which some lie outside."""
+    code = driver.compile(driver.build(parse_problem(problem), "xehpc"))
+    forms = {line.split(".")[2] for line in code.asm.splitlines() if "load_block2d" in line}
+    assert forms == loads
+    assert "store_block2d" in code.asm
+    local = [line for line in code.asm.splitlines() if "load.slm" in line or "store.slm" in line]
+    assert local
+    assert all("t.a32" in line for line in local)
+    assert "store.ugm" not in code.asm
+    assert verify.run(code).passed
