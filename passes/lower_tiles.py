@@ -22,8 +22,9 @@ from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.linear import linearize
-from convgen.passes.messages import GlobalMessage, GlobalPlanner, PlaneMessage, shared_messages
+from convgen.passes.messages import GlobalMessage, GlobalPlanner, PlaneMessage
 from convgen.passes.ownership import private_tiles
+from convgen.passes.shared_messages import shared_messages
 
 
 def lower_tiles(kernel: Kernel, facts: TargetFacts) -> Kernel:
