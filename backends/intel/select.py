@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from convgen.backends.intel.emitter import Emitter
+from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import (
     BANK_PERIOD,
     INPUTS_AT,
@@ -22,9 +22,9 @@ from convgen.backends.intel.isa import (
     message,
     region,
 )
-from convgen.backends.intel.scalars import Scalars
+from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import GENERATIONS
-from convgen.backends.intel.vectors import Vectors, fill
+from convgen.backends.intel.vectors import XeVectors
 from convgen.backends.machine import Access, Function, Imm, Operand, Reg
 from convgen.backends.selection import Selector, argument_offsets, comment
 from convgen.ir import stmt as st
@@ -35,7 +35,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Global, Plane
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type, f32
+from convgen.ir.types import f32
 from convgen.ir.uniform import Uniformity, varying
 
 _ARGUMENTS_MASK = 0xFFFFFFC0  #: of r0.0: where the arguments are
@@ -53,16 +53,16 @@ def select(kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int] | No
 
 
 class _Selector(Selector):
-    out: Emitter
-    scalars: Scalars
-    vectors: Vectors
+    out: XeEmitter
+    scalars: XeScalars
+    vectors: XeVectors
 
     def __init__(self, kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int]) -> None:
         super().__init__(kernel, lines)
-        self.out = Emitter(kernel.name, GENERATIONS[facts.name])
+        self.out = XeEmitter(kernel.name, GENERATIONS[facts.name])
         bounds = Bounds(var_ranges(kernel), kernel.width)
-        self.scalars = Scalars(self.out, Uniformity(varying(kernel)), bounds)
-        self.vectors = Vectors(self.scalars, self.uses)
+        self.scalars = XeScalars(self.out, Uniformity(varying(kernel)), bounds)
+        self.vectors = XeVectors(self.scalars, self.uses)
         self.payload = self.out.new("v", 1, "payload", fixed=0)
         self.barrier: Reg | None = None  # the header of barrier messages
         self.entered = 0  # instructions of the entry
@@ -148,7 +148,7 @@ class _Selector(Selector):
         """Dword 2 says twice how many threads meet (nGEN, `barrierheader`)."""
         out = self.out
         header = out.new("v", 1, "barrier_header")
-        fill(out, header, Literal(0, "ud"))
+        out.fill(header, Literal(0, "ud"))
         count = out.alu("and", "ud", region(self.payload, "ud", 2, 0), Literal(_COUNT_MASK, "ud"))
         again = out.alu("shr", "ud", count, Imm(8))
         to = region(header, "ud", 2)
@@ -214,7 +214,7 @@ class _Selector(Selector):
         lane_bytes = s.var.type.bits // 8
         dst = self.into.get(s.var) or out.new("v", max(1, lane_bytes // 4), s.var.name)
         if mask is not None:
-            fill(out, dst, Literal(0, "ud"))
+            out.fill(dst, Literal(0, "ud"))
         access = Access("global", self._buffer(s.address), -1, False)
         row = message("load", "ugm", lane_bytes)
         out.emit(row, (dst,), (address,), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
@@ -247,7 +247,7 @@ class _Selector(Selector):
         here, out.block = out.block, out.function.blocks[0]
         behind = out.block.instructions[self.entered :]
         del out.block.instructions[self.entered :]
-        fill(out, header, Literal(0, "ud"))
+        out.fill(header, Literal(0, "ud"))
         address: tuple[Operand, ...] = (out.source(pointer, "q"),)
         address += (Literal(plane.base, "d"),) if plane.base else ()
         out.emit("add" if plane.base else "mov", (region(header, "q"),), address, partial=True)
@@ -296,12 +296,6 @@ class _Selector(Selector):
                 return name
         return ""
 
-    def _stored(self, e: Expr) -> Reg:
-        """The value of a store in vector registers."""
-        if isinstance(e.type, Type) and e.type.is_int and e.type.bits == 32:
-            return self.vectors.vector_register(self.scalars.value(e))
-        return self.vectors.tuple_of(self.vectors.value(e))
-
     # ------------------------------------------------------------ shared memory
 
     def _place(self, s: st.SharedRead | st.SharedWrite, *, block: bool) -> Reg:
@@ -309,7 +303,7 @@ class _Selector(Selector):
         out = self.out
         at, address = self.kernel.shared_base(s.tile) + s.imm, self.scalars.value(s.address)
         if not block:
-            return self.vectors.vector_register(out.alu("add", "ud", address, Imm(at)) if at else address)
+            return self.out.move_to_vector(out.alu("add", "ud", address, Imm(at)) if at else address)
         dst = out.new("v")
         to = region(dst, "ud")
         if isinstance(address, Imm):
