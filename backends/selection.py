@@ -269,13 +269,13 @@ def use_counts(kernel: Kernel) -> dict[Var, int]:
     return counts
 
 
-def argument_offsets(kernel: Kernel) -> list[tuple[int, Any]]:
-    """(byte offset, parameter) of each kernel argument: pointers first come, naturally aligned."""
-    out: list[tuple[int, Any]] = []
+def kernel_arguments(kernel: Kernel) -> list[tuple[Any, int, int]]:
+    """(parameter, byte offset, byte size) of each kernel argument: in order, naturally aligned."""
+    out: list[tuple[Any, int, int]] = []
     at = 0
     for p in kernel.params:
         size = 8 if isinstance(p, Global) else p.type.bits // 8
         at = -(-at // size) * size
-        out.append((at, p))
+        out.append((p, at, size))
         at += size
     return out

@@ -13,7 +13,7 @@ from convgen.backends.amdgpu.isa import DS_READ_WIDTH, DS_WRITE_WIDTH, GLOBAL_AD
 from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.amdgpu.vectors import AmdVectors
 from convgen.backends.machine import Access, Function, Imm, Operand, Reg
-from convgen.backends.selection import Selector, argument_offsets, comment
+from convgen.backends.selection import Selector, comment, kernel_arguments
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported, VerifyError
@@ -58,7 +58,7 @@ class _Selector(Selector):
         for axis, (v, count) in enumerate(zip(k.group_ids, k.grid)):
             self.scalars.env[v] = out.new("s", 1, v.name, fixed=2 + axis) if count > 1 else Imm(0)
         item = out.new("v", 1, "work_item", fixed=0)
-        for offset, p in argument_offsets(k):
+        for p, offset, _ in kernel_arguments(k):
             words = 2 if isinstance(p, Global) else 1
             dst = out.new("s", words, p.name)
             name = "s_load_dwordx2" if words == 2 else "s_load_dword"

@@ -26,7 +26,7 @@ from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.backends.intel.vectors import XeVectors
 from convgen.backends.machine import Access, Function, Imm, Operand, Reg
-from convgen.backends.selection import Selector, argument_offsets, comment
+from convgen.backends.selection import Selector, comment, kernel_arguments
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
@@ -104,8 +104,8 @@ class _Selector(Selector):
     def _load_arguments(self) -> None:
         """All arguments by blocks of a register's bytes, then each into scalar registers."""
         out, k = self.out, self.kernel
-        placed = argument_offsets(k)
-        end = max((offset + (8 if isinstance(p, Global) else p.type.bits // 8) for offset, p in placed), default=0)
+        placed = kernel_arguments(k)
+        end = max((offset + size for _, offset, size in placed), default=0)
         grf = 4 * out.lanes
         start = out.new("v", 1, "arguments_address")
         mask = Literal(_ARGUMENTS_MASK, "ud")
@@ -120,7 +120,7 @@ class _Selector(Selector):
             row = load_arguments(min(out.lanes, -(-(end - at) // _ARGUMENTS_GRANULE) * _ARGUMENTS_GRANULE // 4))
             access = Access("kernarg", "arguments", -1, False)
             out.emit(row, (loaded[-1],), (address,), access=access, comment="arguments")
-        for offset, p in placed:
+        for p, offset, _ in placed:
             wide = isinstance(p, Global)
             dst = out.new("s", 2 if wide else 1, p.name)
             for word in range(dst.count):
