@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from convgen.backends.allocate import Allocation, Bank, allocate, live_ranges
+from convgen.backends.allocate import Allocation, Bank, Liveness, allocate
 from convgen.backends.intel import printer
 from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.barriers import drop_fences
@@ -76,7 +76,8 @@ class XeTarget:
         Better the larger file than overwriting at once what sends still read; better that than not to fit.
         """
         g = self.generation
-        live, held = live_ranges(function), live_ranges(function, held=True)
+        liveness = Liveness(function)
+        live, held = liveness.ranges(), liveness.ranges(held=True)
         small = allocate(function, {"s": Bank(_SCALAR_REGISTERS * g.lanes, {1: 1, 2: 2}), "f": Bank(g.flags, {})}, live)
         tuples_at = 1 + -(-small.used["s"] // g.lanes)
         large = None
