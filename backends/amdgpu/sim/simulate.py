@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from convgen.backends.amdgpu.sim.code_object import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.compile import Program
-from convgen.backends.amdgpu.sim.engine import Engine
+from convgen.backends.amdgpu.sim.engine import WaveEngine
 from convgen.backends.amdgpu.sim.environment import Environment
 from convgen.backends.amdgpu.sim.launch import place_arguments, place_dispatch_packet, place_image, start_group
 from convgen.backends.amdgpu.sim.step import KINDS
@@ -144,7 +144,7 @@ class _Run:
             first = first.select(np.arange(first.count)[::-1])
         if not self.strict:
             first.poison = 0
-        Engine(env, program, self.limit).run(first)
+        WaveEngine(env, program, self.limit).run(first)
         self.done += count
         if self.report is not None:
             self.report(self.done)

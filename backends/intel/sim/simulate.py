@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from convgen.backends.intel.sim.code_object import CodeObject
 from convgen.backends.intel.sim.compile import Program
-from convgen.backends.intel.sim.engine import Engine
+from convgen.backends.intel.sim.engine import ThreadEngine
 from convgen.backends.intel.sim.environment import Environment
 from convgen.backends.intel.sim.launch import Payload, place_payload, start_group, surfaces_of, threads_of
 from convgen.backends.intel.sim.scoreboard import Rules
@@ -166,7 +166,7 @@ class _Run:
         first.pc = program.context.index_of.get(entry, -1)
         if self.backwards:
             first = first.select(np.arange(first.count)[::-1])
-        Engine(env, program, self.limit).run(first)
+        ThreadEngine(env, program, self.limit).run(first)
         self.done += count
         if self.report is not None:
             self.report(self.done)
