@@ -43,7 +43,7 @@ def allocate(
 
     `live` are the live ranges, if they are known already.
     """
-    live = {v: at for v, at in (live_ranges(function) if live is None else live).items() if v.bank in banks}
+    live = {v: at for v, at in (Liveness(function).ranges() if live is None else live).items() if v.bank in banks}
     occupied: dict[str, list[int]] = {name: [0] * bank.limit for name, bank in banks.items()}
     base: dict[VirtualRegister, int] = {}
     used = dict.fromkeys(banks, 0)
@@ -87,50 +87,57 @@ def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int
     return None
 
 
-def live_ranges(function: Function, *, held: bool = False) -> dict[VirtualRegister, int]:
-    """The positions at which each virtual register holds a value that is still needed, as bits.
+class Liveness:
+    """Where the virtual registers of a function hold values that are still needed."""
 
-    Where `held`, sources also count as needed as long as their instruction holds them, within its block.
-    """
-    starts, total = [], 0
-    for b in function.blocks:
-        starts.append(total)
-        total += len(b.instructions)
-    kills = _kills(function)
-    live_in: list[set[VirtualRegister]] = [set() for _ in function.blocks]
-    changed = True
-    while changed:
-        changed = False
-        for index in reversed(range(len(function.blocks))):
-            now = set().union(*(live_in[s] for s in function.successors(index)))
-            for i in reversed(function.blocks[index].instructions):
-                now -= kills.get(id(i), frozenset())
-                now |= {r.vreg for r in i.uses()}
-                now |= {r.vreg for r in i.defs()} - kills.get(id(i), frozenset())
-            if now != live_in[index]:
-                live_in[index], changed = now, True
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self._kills = _kills(function)
+        self._live_out = self._solve()
 
-    ranges: dict[VirtualRegister, int] = {}
-    for index, b in enumerate(function.blocks):
-        now = set().union(*(live_in[s] for s in function.successors(index)))
-        end = 2 * (starts[index] + len(b.instructions))
-        opened = dict.fromkeys(now, end)
-        for offset in reversed(range(len(b.instructions))):
-            i = b.instructions[offset]
-            at = 2 * (starts[index] + offset)
-            killed = kills.get(id(i), frozenset())
-            for r in i.defs():
-                opened.setdefault(r.vreg, at + 2)
-            for v in dict.fromkeys(r.vreg for r in i.defs()):
-                if v in killed and v in opened:
-                    begin = at if i.op.early_clobber else at + 1
-                    ranges[v] = ranges.get(v, 0) | _span(begin, opened.pop(v))
-            last = min(end, at + 1 + 2 * i.op.holds) if held else at + 1
-            for r in i.uses():
-                opened.setdefault(r.vreg, last)
-        for v, until in opened.items():
-            ranges[v] = ranges.get(v, 0) | _span(2 * starts[index], until)
-    return dict(sorted(ranges.items(), key=lambda item: item[0].number))
+    def _solve(self) -> list[set[VirtualRegister]]:
+        """What is needed behind each block: a fixed point over loops."""
+        blocks = self.function.blocks
+        successors = [self.function.successors(index) for index in range(len(blocks))]
+        live_in: list[set[VirtualRegister]] = [set() for _ in blocks]
+        changed = True
+        while changed:
+            changed = False
+            for index in reversed(range(len(blocks))):
+                now = set().union(*(live_in[s] for s in successors[index]))
+                for i in reversed(blocks[index].instructions):
+                    now -= self._kills[id(i)]
+                    now |= {r.vreg for r in i.uses()}
+                    now |= {r.vreg for r in i.defs()} - self._kills[id(i)]
+                if now != live_in[index]:
+                    live_in[index], changed = now, True
+        return [set().union(*(live_in[s] for s in then)) for then in successors]
+
+    def ranges(self, *, held: bool = False) -> dict[VirtualRegister, int]:
+        """The positions at which each register is needed, as bits.
+
+        Where `held`, sources also count as needed as long as their instruction holds them, within its block.
+        """
+        ranges: dict[VirtualRegister, int] = {}
+        start = 0
+        for b, live_out in zip(self.function.blocks, self._live_out):
+            end = start + 2 * len(b.instructions)
+            opened = dict.fromkeys(live_out, end)
+            for at, i in zip(reversed(range(start, end, 2)), reversed(b.instructions)):
+                killed = self._kills[id(i)]
+                for r in i.defs():
+                    opened.setdefault(r.vreg, at + 2)
+                for v in dict.fromkeys(r.vreg for r in i.defs()):
+                    if v in killed and v in opened:
+                        begin = at if i.op.early_clobber else at + 1
+                        ranges[v] = ranges.get(v, 0) | _span(begin, opened.pop(v))
+                last = min(end, at + 1 + 2 * i.op.holds) if held else at + 1
+                for r in i.uses():
+                    opened.setdefault(r.vreg, last)
+            for v, until in opened.items():
+                ranges[v] = ranges.get(v, 0) | _span(start, until)
+            start = end
+        return dict(sorted(ranges.items(), key=lambda item: item[0].number))
 
 
 def _span(begin: int, end: int) -> int:

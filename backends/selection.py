@@ -10,7 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from convgen.backends.machine import Function, Instruction, Operand, Reg
+from convgen.backends.emitter import Emitter
+from convgen.backends.machine import Function, Operand, Reg
+from convgen.backends.scalars import Scalars
+from convgen.backends.vectors import Parts, Vectors
 from convgen.ir import stmt as st
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Splat, Surface, Var
@@ -20,15 +23,13 @@ from convgen.ir.program import Kernel
 from convgen.ir.types import Type, VectorType
 from convgen.passes.place_lets import ANONYMOUS
 
-Parts = tuple[Reg, ...]  #: a vector value: register views in element order, low bits first
-
 
 class Selector(ABC):
     """The walk over a kernel's statements."""
 
-    out: Any  #: the family's emitter: `new`, `copy`, `move`, `retarget`, `start_block`, `finish`
-    scalars: Any  #: its evaluator of one value a lane: `env`, `value`, `uniform`, `bounds`
-    vectors: Any  #: its evaluator of vectors: `env`, `owned`, `value`, `filled`, `accumulators`
+    out: Emitter
+    scalars: Scalars
+    vectors: Vectors
 
     def __init__(self, kernel: Kernel, lines: Mapping[st.Stmt, int]) -> None:
         """`lines` says where each statement stands in the kernel's listing, for debug information."""
@@ -44,8 +45,7 @@ class Selector(ABC):
         self.enter()
         self._stmt(self.kernel.body)
         self.leave()
-        finished: Function = self.out.finish()
-        return finished
+        return self.out.finish()
 
     # ------------------------------------------------------------ what a family adds
 
@@ -93,13 +93,10 @@ class Selector(ABC):
             self.surface_of[s.var] = s.value
         elif isinstance(s.var.type, VectorType):
             self.vectors.env[s.var] = self.vectors.value(s.value)
-            source = s.value if isinstance(s.value, Var) else None
-            self.vectors.owned[s.var] = isinstance(s.value, Mma) or (
-                source is not None and self.vectors.owned.get(source, False) and self.uses.get(source, 0) == 1
-            )
+            self.vectors.owned[s.var] = isinstance(s.value, Mma) or self.vectors.may_overwrite(s.value)
         else:
             self.scalars.env[s.var] = self.scalars.value(s.value)
-        made: list[Instruction] = self.out.block.instructions[before:]
+        made = self.out.block.instructions[before:]
         if made and not made[-1].comment and s.var.name != ANONYMOUS and not isinstance(s.value, Mma):
             made[-1].comment = s.var.name
 
@@ -112,6 +109,12 @@ class Selector(ABC):
         self.vectors.owned[v] = True
         if isinstance(v.type, Type):
             self.scalars.env[v] = dst
+
+    def _stored(self, e: Expr) -> Reg:
+        """The value of a store in vector registers."""
+        if isinstance(e.type, Type) and e.type.is_int and e.type.bits == 32:
+            return self.out.move_to_vector(self.scalars.value(e))
+        return self.vectors.tuple_of(self.vectors.value(e))
 
     # ------------------------------------------------------------ loops
 
@@ -175,13 +178,12 @@ class Selector(ABC):
         if isinstance(init, Splat):
             user = next((n for n in postorder(body) if isinstance(n, Mma) and n.acc is c), None)
             if user is None:
-                self.vectors.env[c] = (self.vectors.filled(init.dtype, init.a, "v"),)
+                self.vectors.env[c] = (self.vectors.filled(init.dtype, init.a),)
             else:
                 self.vectors.env[c] = self.vectors.accumulators(user, init, c)
             return
         parts = self.vectors.value(init)
-        mine = isinstance(init, Var) and self.vectors.owned.get(init, False) and self.uses.get(init, 0) == 1
-        if not mine or not all(p.whole for p in parts):
+        if not self.vectors.may_overwrite(init) or not all(p.whole for p in parts):
             fresh = tuple(self.out.new(p.bank, p.count, c.name) for p in parts)
             for to, at in zip(fresh, parts):
                 self.out.copy(to, at)
@@ -247,31 +249,6 @@ def _last_uses(stmts: Sequence[st.Stmt]) -> dict[Var, int]:
     return last
 
 
-def view(parts: Parts, first: int, count: int) -> Parts:
-    """Words [first, first + count) of a value."""
-    out: list[Reg] = []
-    for p in parts:
-        if count > 0 and first < p.count:
-            take = min(count, p.count - first)
-            out.append(p.words(first, take))
-            count -= take
-            first = 0
-        else:
-            first -= p.count
-    return tuple(out)
-
-
-def adjacent(parts: Parts) -> Reg | None:
-    """The value as one run of words, if its parts follow one another in one tuple."""
-    first = parts[0]
-    at = first.first
-    for p in parts:
-        if p.vreg is not first.vreg or p.first != at:
-            return None
-        at += p.count
-    return Reg(first.vreg, first.first, at - first.first)
-
-
 def comment(s: Any) -> str:
     """What a memory operation says of itself in the text."""
     return f"{s.site.comment} {s.site.stage}".strip()
@@ -292,13 +269,13 @@ def use_counts(kernel: Kernel) -> dict[Var, int]:
     return counts
 
 
-def argument_offsets(kernel: Kernel) -> list[tuple[int, Any]]:
-    """(byte offset, parameter) of each kernel argument: pointers first come, naturally aligned."""
-    out: list[tuple[int, Any]] = []
+def kernel_arguments(kernel: Kernel) -> list[tuple[Any, int, int]]:
+    """(parameter, byte offset, byte size) of each kernel argument: in order, naturally aligned."""
+    out: list[tuple[Any, int, int]] = []
     at = 0
     for p in kernel.params:
         size = 8 if isinstance(p, Global) else p.type.bits // 8
         at = -(-at // size) * size
-        out.append((at, p))
+        out.append((p, at, size))
         at += size
     return out

@@ -63,7 +63,3 @@ class SimReport:
     instructions: Mapping[str, int]  #: wave-instructions executed, by kind (mfma, valu, salu, smem, ds_read, ...)
     counters: Mapping[str, int]  #: other figures: bytes moved, LDS bank conflict cycles, barriers
     seconds: float
-
-    @property
-    def wave_instructions(self) -> int:
-        return sum(self.instructions.values())

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from time import perf_counter
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import attrs
 import numpy as np
@@ -18,8 +19,11 @@ from convgen.backends.simulation import LaunchRequest, SimReport
 from convgen.ir.error import UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
+from convgen.ir.text import listing
 
 Progress = Callable[[int, int], None]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @attrs.frozen
@@ -34,6 +38,23 @@ class Emitted:
     kernarg_size: int
     stages: Mapping[str, float]  #: seconds by stage: select, schedule, allocate, ...
     listing: str | None = None  #: the IR that the text's `.loc` lines lead to, as the file `NAME.ir`
+
+
+class Emission:
+    """A kernel on its way to text: the seconds of each stage and, for debug information, the listing of its IR."""
+
+    def __init__(self, kernel: Kernel, *, debug: int) -> None:
+        shown = listing(kernel) if debug else []
+        self.listing = "\n".join(line.text for line in shown) + "\n" if debug else None
+        self.lines = {line.stmt: n for n, line in enumerate(shown, 1) if line.stmt is not None}
+        self.stages: dict[str, float] = {}
+
+    def run(self, stage: str, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The result of a step, whose time counts towards a stage."""
+        start = perf_counter()
+        result = step(*args, **kwargs)
+        self.stages[stage] = self.stages.get(stage, 0.0) + perf_counter() - start
+        return result
 
 
 class Target(Protocol):

@@ -17,7 +17,7 @@ import attrs
 
 from convgen.ir.error import UserError
 
-_DWORD = 4  #: bytes of a register in one lane
+DWORD = 4  #: bytes of a register in one lane
 
 
 class Space(Enum):
@@ -124,7 +124,7 @@ class Fragment:
 
         As (dim, size, stride); subgroups' parts follow one another. A block of memory is a run of registers.
         """
-        each = _DWORD // elem_bytes
+        each = DWORD // elem_bytes
         whole = self.registers * lanes
 
         def placed(d: Digit) -> Iterator[tuple[str, int, int]]:

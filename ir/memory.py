@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from convgen.ir.error import UserError
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import DWORD, Digit, Fragment, Space
 from convgen.ir.layout import Layout
 from convgen.ir.node import Node, node
 from convgen.ir.types import Type
@@ -26,7 +26,6 @@ class Global(Node):
 
 
 ROW, COL = 0, 1  #: dims of a shared tile
-_DWORD = 4  #: bytes
 
 
 @attrs.frozen(cache_hash=True)
@@ -146,7 +145,7 @@ class Rectangle:
 
     def grain(self, elem_bytes: int) -> int:
         """The bytes that a step of the rectangle's x counts: a dword where rows are turned, else an element."""
-        return _DWORD if self.order is Order.ROW_A_LANE else elem_bytes
+        return DWORD if self.order is Order.ROW_A_LANE else elem_bytes
 
     def layout(self, lanes: int, elem_bytes: int) -> Fragment:
         """Which element of the rectangle each lane and register has, by ("row", "col")."""
@@ -157,7 +156,7 @@ class Rectangle:
         elif self.order is Order.COLUMN_A_LANE:
             digits = (Digit("row", rows, Space.REGISTER, 1), Digit("col", cols, Space.LANE, 1))
         else:
-            each = _DWORD // elem_bytes
+            each = DWORD // elem_bytes
             wide = cols // each
             within = (Digit("col", each, Space.REGISTER, 1), Digit("col", wide, Space.LANE, 1))
             down = lanes // wide

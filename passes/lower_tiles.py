@@ -21,9 +21,10 @@ from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.linear import linearize
-from convgen.passes.messages import GlobalMessage, GlobalPlanner, shared_messages
+from convgen.passes.messages import GlobalMessage, GlobalPlanner
 from convgen.passes.ownership import private_tiles
 from convgen.passes.planes import PlaneMessage, plane_messages
+from convgen.passes.shared_messages import shared_messages
 
 
 def lower_tiles(kernel: Kernel, facts: TargetFacts) -> Kernel:

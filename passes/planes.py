@@ -14,13 +14,11 @@ from typing import Any
 import attrs
 import numpy as np
 
-from convgen.ir.expr import Expr, Var, const
+from convgen.ir.expr import Expr, Var, lift
 from convgen.ir.facts import Planes, TargetFacts
-from convgen.ir.fragment import Fragment, Space
+from convgen.ir.fragment import DWORD, Fragment, Space
 from convgen.ir.memory import Order, Plane, Rectangle
-from convgen.passes.linear import LinearView, divisor, plus
-
-_DWORD = 4  #: bytes; where a rectangle begins is a multiple of it
+from convgen.passes.linear import ZERO, LinearView, divisor, plus
 
 
 @attrs.frozen
@@ -46,7 +44,7 @@ def plane_of(view: LinearView, limits: Planes | None) -> Plane | None:
     fits = (
         not rows.reversed,
         view.base >= 0 and not view.base % limits.align,
-        not width % _DWORD and not rows.stride % limits.pitch,
+        not width % DWORD and not rows.stride % limits.pitch,
         limits.least <= width <= rows.stride < limits.most and rows.size < limits.most,
     )
     return Plane(view.memory, view.base, width, rows.size, rows.stride) if all(fits) else None
@@ -67,7 +65,7 @@ def plane_messages(
     `values` are the lets in scope: what a coordinate is a multiple of shows there.
     """
     plane, unit, elem = plane_of(view, facts.planes), view.unit_axis, view.memory.elem.bytes
-    if plane is None or unit is None or divisor(coords[unit], values) * elem % _DWORD:
+    if plane is None or unit is None or divisor(coords[unit], values) * elem % DWORD:
         return []
     shape = whole_rectangles(layout, unit, elem, facts, stores=stores)
     if shape is None:
@@ -77,15 +75,11 @@ def plane_messages(
     out = []
     for start in range(0, layout.registers, run):
         inner = layout.partial(Space.REGISTER, start)
-        at = [plus(c, _expr(outer[dim])) + inner[dim] for c, dim in zip(coords, layout.dims)]
+        at = [plus(c, lift(outer[dim], ZERO)) + inner[dim] for c, dim in zip(coords, layout.dims)]
         step = shape.grain(elem) // elem
         x = at[unit] if step == 1 else at[unit] // step
         out.append(PlaneMessage(start, run, plane, shape, x, at[1 - unit]))
     return out
-
-
-def _expr(part: Any) -> Expr:
-    return part if isinstance(part, Expr) else const(part)
 
 
 @cache
@@ -100,14 +94,14 @@ def whole_rectangles(
     own = layout.coords(0, np.arange(lanes)[:, None], np.arange(layout.registers))
     col, row = (np.broadcast_to(own[dim], (lanes, layout.registers)) for dim in dims)
     across = layout.coords(np.arange(layout.subgroups), 0, 0)[dims[0]]
-    if (np.asarray(across) * elem_bytes % _DWORD).any():
+    if (np.asarray(across) * elem_bytes % DWORD).any():
         return None
     run = layout.registers
     while run:
         for shape in _shapes(run, lanes, elem_bytes, limits, stores=stores):
             wanted = shape.layout(lanes, elem_bytes).coords(0, np.arange(lanes)[:, None], np.arange(run))
             if _runs(col, run, wanted["col"]) and _runs(row, run, wanted["row"]):
-                starts = col[0, ::run] * elem_bytes % _DWORD
+                starts = col[0, ::run] * elem_bytes % DWORD
                 return None if starts.any() else shape
         run = run // 2 if run % 2 == 0 else 0
     return None
@@ -123,9 +117,9 @@ def _runs(at: Any, run: int, wanted: Any) -> bool:
 def _shapes(run: int, lanes: int, elem_bytes: int, limits: Planes, *, stores: bool) -> Iterator[Rectangle]:
     """The rectangles that one message brings into `run` registers, or stores from there, whatever their order."""
     count = 1
-    if run * elem_bytes // _DWORD > limits.registers:
+    if run * elem_bytes // DWORD > limits.registers:
         return
-    while count <= (1 if stores else limits.count) and run * elem_bytes % (count * _DWORD) == 0:
+    while count <= (1 if stores else limits.count) and run * elem_bytes % (count * DWORD) == 0:
         for rows, cols, order in _single(run // count, lanes, elem_bytes):
             turned = order is Order.ROW_A_LANE
             short = cols * count * elem_bytes <= (limits.turned if turned else limits.row)
@@ -139,7 +133,7 @@ def _single(run: int, lanes: int, elem_bytes: int) -> Iterator[tuple[int, int, O
     """(rows, columns, order) of a single rectangle that fills `run` registers."""
     dwords = 1
     while dwords <= lanes:
-        yield run * elem_bytes * lanes // (_DWORD * dwords), dwords * _DWORD // elem_bytes, Order.ROWS
+        yield run * elem_bytes * lanes // (DWORD * dwords), dwords * DWORD // elem_bytes, Order.ROWS
         dwords *= 2
     yield run, lanes, Order.COLUMN_A_LANE
     yield lanes, run, Order.ROW_A_LANE

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from convgen.backends.amdgpu.emitter import Emitter
+from convgen.backends.amdgpu.emitter import AmdEmitter
 from convgen.backends.machine import Imm, Operand, Reg
 from convgen.ir.facts import TargetFacts
 from convgen.ir.types import (
@@ -39,9 +39,9 @@ from convgen.ir.types import (
     u32,
 )
 
-Unpack = Callable[[Emitter, Reg, Reg], None]  #: a packed word; fills as many words as the second operand has
-Step = Callable[[Emitter, Reg, "Reg | None"], Reg]  #: one element, into the second operand if given
-Pack = Callable[[Emitter, Sequence[Reg], Reg], None]  #: at most a word's elements; the word, upper bits clean
+Unpack = Callable[[AmdEmitter, Reg, Reg], None]  #: a packed word; fills as many words as the second operand has
+Step = Callable[[AmdEmitter, Reg, "Reg | None"], Reg]  #: one element, into the second operand if given
+Pack = Callable[[AmdEmitter, Sequence[Reg], Reg], None]  #: at most a word's elements; the word, upper bits clean
 
 
 @attrs.frozen
@@ -65,12 +65,12 @@ def _found(rows: Iterable[Row], source: Type, to: Type, facts: TargetFacts) -> A
 # ---------------------------------------------------------------- unpacking
 
 
-def _field(out: Emitter, word: Reg, into: Reg, *, name: str, bits: int) -> None:
+def _field(out: AmdEmitter, word: Reg, into: Reg, *, name: str, bits: int) -> None:
     for i in range(into.count):
         out.valu(name, word, Imm(bits * i), Imm(bits), into=into.words(i, 1))
 
 
-def _from_f16(out: Emitter, word: Reg, into: Reg) -> None:
+def _from_f16(out: AmdEmitter, word: Reg, into: Reg) -> None:
     # The long encoding: in the short one newer chips, and decoders made for these, see half registers above v127.
     out.valu("v_cvt_f32_f16_e64", word, into=into.words(0, 1))
     if into.count > 1:
@@ -78,18 +78,18 @@ def _from_f16(out: Emitter, word: Reg, into: Reg) -> None:
         out.emit("v_cvt_f32_f16_sdwa", (into.words(1, 1),), (out.move_to_vector(word),), modifiers=upper)
 
 
-def _from_bf16(out: Emitter, word: Reg, into: Reg) -> None:
+def _from_bf16(out: AmdEmitter, word: Reg, into: Reg) -> None:
     out.valu("v_lshlrev_b32", Imm(16), word, into=into.words(0, 1))
     if into.count > 1:
         out.valu("v_and_b32", Imm(0xFFFF0000), word, into=into.words(1, 1))
 
 
-def _from_u8(out: Emitter, word: Reg, into: Reg) -> None:
+def _from_u8(out: AmdEmitter, word: Reg, into: Reg) -> None:
     for i in range(into.count):
         out.valu(f"v_cvt_f32_ubyte{i}", word, into=into.words(i, 1))
 
 
-def _from_f8(out: Emitter, word: Reg, into: Reg, *, form: str) -> None:
+def _from_f8(out: AmdEmitter, word: Reg, into: Reg, *, form: str) -> None:
     word = out.move_to_vector(word)
     for i in range(0, into.count - 1, 2):
         name, modifiers = (f"v_cvt_pk_f32_{form}_sdwa", ("src0_sel:WORD_1",)) if i else (f"v_cvt_pk_f32_{form}", ())
@@ -129,7 +129,7 @@ def _clip(name: str, limit: int) -> Step:
     return lambda out, a, into: out.valu(name, Imm(limit), a, into=into)
 
 
-def _same(out: Emitter, a: Reg, into: Reg | None) -> Reg:
+def _same(out: AmdEmitter, a: Reg, into: Reg | None) -> Reg:
     if into is not None:
         out.copy(into, a)
     return into or a
@@ -155,7 +155,7 @@ _SATURATING = (Row(s32, u32, _clip("v_max_i32", 0)), Row(u32, s32, _clip("v_min_
 # ---------------------------------------------------------------- limits
 
 
-def _limit(out: Emitter, to: Type) -> Step:
+def _limit(out: AmdEmitter, to: Type) -> Step:
     """Brings words to the range of a narrower type; the limits are made once."""
     if to.kind is Kind.UNSIGNED:
         return _clip("v_min_u32", to.max)
@@ -165,7 +165,7 @@ def _limit(out: Emitter, to: Type) -> Step:
     largest, least = (int(np.float32(x).view(np.uint32)) for x in (to.largest, -to.largest))
     most = out.move_to_vector(Imm(largest))
 
-    def keep_nan(out: Emitter, a: Reg, into: Reg | None) -> Reg:
+    def keep_nan(out: AmdEmitter, a: Reg, into: Reg | None) -> Reg:
         a = out.move_to_vector(a)
         nan = out.valu("v_cmp_u_f32", a, a, bank="s", size=2)
         limited = out.valu("v_med3_f32", a, Imm(least), most)  # of NaN: the lesser limit
@@ -179,18 +179,18 @@ def _limit(out: Emitter, to: Type) -> Step:
 # ---------------------------------------------------------------- packing
 
 
-def _two(out: Emitter, values: Sequence[Reg], into: Reg, *, name: str) -> None:
+def _two(out: AmdEmitter, values: Sequence[Reg], into: Reg, *, name: str) -> None:
     out.valu(name, values[0], values[1] if len(values) > 1 else Imm(0), into=into)
 
 
-def _to_f16(out: Emitter, values: Sequence[Reg], into: Reg) -> None:
+def _to_f16(out: AmdEmitter, values: Sequence[Reg], into: Reg) -> None:
     if len(values) == 1:
         out.valu("v_cvt_f16_f32_e64", values[0], into=into)
     else:
         out.valu("v_pack_b32_f16", *(out.valu("v_cvt_f16_f32_e64", v) for v in values), into=into)
 
 
-def _bf16_high(out: Emitter, a: Reg) -> Reg:
+def _bf16_high(out: AmdEmitter, a: Reg) -> Reg:
     """bf16 in the upper half of a word: round to nearest even by adding, NaN kept quiet."""
     a = out.move_to_vector(a)
     odd = out.valu("v_bfe_u32", a, Imm(16), Imm(1))
@@ -202,7 +202,7 @@ def _bf16_high(out: Emitter, a: Reg) -> Reg:
     return dst
 
 
-def _to_bf16(out: Emitter, values: Sequence[Reg], into: Reg) -> None:
+def _to_bf16(out: AmdEmitter, values: Sequence[Reg], into: Reg) -> None:
     high = [_bf16_high(out, v) for v in values]
     if len(high) == 1:
         out.valu("v_lshrrev_b32", Imm(16), high[0], into=into)
@@ -211,7 +211,7 @@ def _to_bf16(out: Emitter, values: Sequence[Reg], into: Reg) -> None:
         out.valu("v_perm_b32", high[1], high[0], upper_halves, into=into)
 
 
-def _to_f8(out: Emitter, values: Sequence[Reg], into: Reg, *, form: str) -> None:
+def _to_f8(out: AmdEmitter, values: Sequence[Reg], into: Reg, *, form: str) -> None:
     """Two at a time into one half; the other half stays, which does not matter where it is written next."""
     before: Operand = Imm(0)
     if len(values) <= 2:
@@ -225,20 +225,20 @@ def _to_f8(out: Emitter, values: Sequence[Reg], into: Reg, *, form: str) -> None
         before = into
 
 
-def _to_bytes(out: Emitter, values: Sequence[Reg], into: Reg) -> None:
+def _to_bytes(out: AmdEmitter, values: Sequence[Reg], into: Reg) -> None:
     halves = [_to_low(out, values[i : i + 2], into if len(values) <= 2 else None) for i in range(0, len(values), 2)]
     if len(halves) == 2:
         out.valu("v_lshl_or_b32", halves[1], Imm(16), halves[0], into=into)
 
 
-def _to_low(out: Emitter, values: Sequence[Reg], into: Reg | None) -> Reg:
+def _to_low(out: AmdEmitter, values: Sequence[Reg], into: Reg | None) -> Reg:
     """The low bytes of one or two words, in the low half of a word; 0x0c in a selector is a zero byte."""
     if len(values) == 1:
         return out.valu("v_and_b32", Imm(0xFF), values[0], into=into)
     return out.valu("v_perm_b32", values[1], values[0], Imm(0x0C0C0400), into=into)
 
 
-def _to_halves(out: Emitter, values: Sequence[Reg], into: Reg) -> None:
+def _to_halves(out: AmdEmitter, values: Sequence[Reg], into: Reg) -> None:
     if len(values) == 1:
         out.valu("v_and_b32", Imm(0xFFFF), values[0], into=into)
     else:
@@ -298,7 +298,7 @@ def plan(source: Type, to: Type, facts: TargetFacts, *, saturate: bool = False) 
     return Conversion(unpack, step, to if limited else None, pack)
 
 
-def convert(out: Emitter, how: Conversion, source: Sequence[Reg], per_word: int, dst: Reg, to: VectorType) -> None:
+def convert(out: AmdEmitter, how: Conversion, source: Sequence[Reg], per_word: int, dst: Reg, to: VectorType) -> None:
     """Fill `dst` with `source`: words that hold `per_word` elements each, or a register for each element."""
     size, packed = max(1, to.elem.bits // 32), 32 // min(32, to.elem.bits)
     stages = [stage for stage in (how.step, how.limit and _limit(out, how.limit)) if stage]

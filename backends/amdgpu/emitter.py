@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgen.backends.amdgpu.isa import OPCODES, is_inline
+from convgen.backends.emitter import Emitter
 from convgen.backends.machine import (
     Access,
     BasicBlock,
@@ -36,37 +37,23 @@ def signed(value: int) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-class Emitter:
+class AmdEmitter(Emitter):
     """Appends instructions to the current block and keeps operands legal."""
 
     def __init__(self, name: str) -> None:
-        self.function = Function(name)
         self.entry: list[Instruction] = []  # constants, ahead of everything else
         self._constants: dict[int, Reg] = {}
-        self._count = 0
         self._flag: tuple[str, Operand, Operand] | None = None  # the comparison that scc holds
         self._compared: tuple[VirtualRegister, ...] = ()
-        self.line = 0  # of the IR listing, noted on each instruction
-        self.block = self.start_block("entry")
+        super().__init__(name)
 
     def start_block(self, label: str, comment: str = "") -> BasicBlock:
-        """Begin a new basic block; code falls through into it."""
-        self.block = BasicBlock(label, comment=comment)
         self._flag, self._compared = None, ()
-        self.function.blocks.append(self.block)
-        return self.block
+        return super().start_block(label, comment)
 
     def finish(self) -> Function:
-        """The function, its constants loaded first."""
         self.function.blocks[0].instructions[:0] = self.entry
-        return self.function
-
-    # ------------------------------------------------------------ registers
-
-    def new(self, bank: str, size: int = 1, name: str = "", fixed: int | None = None) -> Reg:
-        """A fresh tuple of `size` words."""
-        self._count += 1
-        return Reg(VirtualRegister(self._count, bank, size, name, fixed), 0, size)
+        return super().finish()
 
     def constant(self, value: int) -> Reg:
         """A scalar register that holds `value` for the whole kernel, loaded once at entry."""
@@ -148,7 +135,6 @@ class Emitter:
         return dst
 
     def retarget(self, made: Operand, to: Reg) -> bool:
-        """Let the last instruction write `to` instead of the fresh register `made`; False if it is not its result."""
         last = self.block.instructions[-1] if self.block.instructions else None
         fresh = isinstance(made, Reg) and made.whole and made.count == to.count and made.bank == to.bank
         if last is None or not fresh or len(last.dst) != 1 or last.dst[0] is not made:
@@ -156,14 +142,13 @@ class Emitter:
         last.dst = (to,)
         return True
 
-    def move_to_vector(self, s: Operand) -> Reg:
-        """The operand in a vector register."""
-        if isinstance(s, Reg) and s.bank == "v":
-            return s
-        if isinstance(s, Reg) and s.bank == "a":
-            return self.read_accumulator(s)
+    def move_to_vector(self, o: Operand) -> Reg:
+        if isinstance(o, Reg) and o.bank == "v":
+            return o
+        if isinstance(o, Reg) and o.bank == "a":
+            return self.read_accumulator(o)
         dst = self.new("v")
-        self.emit("v_mov_b32", (dst,), (Imm(signed(s.value)) if isinstance(s, Imm) else s,))
+        self.emit("v_mov_b32", (dst,), (Imm(signed(o.value)) if isinstance(o, Imm) else o,))
         return dst
 
     def salu_from_lane(self, s: Operand) -> Operand:
@@ -181,7 +166,6 @@ class Emitter:
         return dst
 
     def move(self, dst: Reg, src: Operand, comment: str = "") -> None:
-        """One word, from where it is."""
         self.emit("s_mov_b32" if dst.bank == "s" else "v_mov_b32", (dst,), (src,), comment=comment)
 
     def copy(self, dst: Reg, src: Reg) -> None:

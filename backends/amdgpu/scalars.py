@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from convgen.backends.amdgpu.emitter import Emitter
+from convgen.backends.amdgpu.emitter import AmdEmitter
 from convgen.backends.machine import Imm, Operand, Reg
-from convgen.ir.bounds import Bounds
-from convgen.ir.error import Unsupported, VerifyError
+from convgen.backends.scalars import Scalars, strip
+from convgen.ir.error import Unsupported
 from convgen.ir.expr import (
     Add,
     And,
     Binary,
-    Cast,
     Comparison,
     Const,
     Eq,
     Expr,
-    Lane,
     Le,
     Lt,
     Max,
@@ -35,7 +33,6 @@ from convgen.ir.expr import (
 )
 from convgen.ir.fused import Fused
 from convgen.ir.types import Kind, Type
-from convgen.ir.uniform import Uniformity
 
 #: node class -> (SALU mnemonic for signed, for unsigned)
 _SALU: dict[type[Expr], tuple[str, str]] = {
@@ -87,27 +84,15 @@ _FUSED = {
 _U24 = (1 << 24) - 1
 
 
-class Scalars:
-    """Evaluates 32-bit integer and bool expressions. Nothing is remembered between calls: sharing is IR's business."""
+class AmdScalars(Scalars):
+    """Evaluates 32-bit integer and bool expressions."""
 
-    def __init__(self, out: Emitter, uniform: Uniformity, bounds: Bounds) -> None:
-        self.out, self.uniform, self.bounds = out, uniform, bounds
-        self.env: dict[Var, Operand] = {}
-        self.lane: Reg | None = None
+    out: AmdEmitter
 
-    def value(self, e: Expr) -> Operand:
-        """The value as an operand: scalar register or immediate if uniform, vector register otherwise."""
-        e = strip(e)
+    def _computed(self, e: Expr) -> Operand:
         match e:
             case Const():
                 return Imm(e.bits)
-            case Var():
-                if e not in self.env:
-                    raise VerifyError(f"selection: {e.name} is not bound")
-                return self.env[e]
-            case Lane():
-                assert self.lane is not None
-                return self.lane
             case Uniform(a):
                 return self.out.salu_from_lane(self.value(a))
         if not isinstance(e.type, Type) or (e.type.bits != 32 and not e.type.is_bool):
@@ -212,15 +197,6 @@ class Scalars:
     def fits_u24(self, *es: Expr) -> bool:
         """Whether all values are provably in [0, 2^24)."""
         return all(self.bounds(e)[0] >= 0 and self.bounds(e)[1] <= _U24 for e in es)
-
-
-def strip(e: Expr) -> Expr:
-    """Without conversions between integers of the same width, which change no bit."""
-    while isinstance(e, Cast) and isinstance(e.dtype, Type) and e.dtype.is_int and e.a.type.elem.is_int:
-        if e.a.type.bits != e.dtype.bits:
-            break
-        e = e.a
-    return e
 
 
 def _inline(v: Operand) -> bool:

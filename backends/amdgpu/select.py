@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from convgen.backends.amdgpu.emitter import Emitter, signed
+from convgen.backends.amdgpu.emitter import AmdEmitter, signed
 from convgen.backends.amdgpu.isa import DS_READ_WIDTH, DS_WRITE_WIDTH, GLOBAL_ADD, LOAD_WIDTH, STORE_WIDTH, is_inline
-from convgen.backends.amdgpu.scalars import Scalars
-from convgen.backends.amdgpu.vectors import Vectors
+from convgen.backends.amdgpu.scalars import AmdScalars
+from convgen.backends.amdgpu.vectors import AmdVectors
 from convgen.backends.machine import Access, Function, Imm, Operand, Reg
-from convgen.backends.selection import Selector, argument_offsets, comment
+from convgen.backends.selection import Selector, comment, kernel_arguments
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported, VerifyError
@@ -21,7 +21,6 @@ from convgen.ir.expr import Add, Cast, Const, Expr, Mul, Surface, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Global
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type
 from convgen.ir.uniform import Uniformity, varying
 
 #: Word 3 of a raw buffer descriptor: DATA_FORMAT = 32 (CDNA3 ISA 8.1.5, used by CK and rocRoller alike).
@@ -39,16 +38,16 @@ def select(kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int] | No
 
 
 class _Selector(Selector):
-    out: Emitter
-    scalars: Scalars
-    vectors: Vectors
+    out: AmdEmitter
+    scalars: AmdScalars
+    vectors: AmdVectors
 
     def __init__(self, kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int]) -> None:
         super().__init__(kernel, lines)
-        self.out = Emitter(kernel.name)
+        self.out = AmdEmitter(kernel.name)
         bounds = Bounds(var_ranges(kernel), kernel.width)
-        self.scalars = Scalars(self.out, Uniformity(varying(kernel)), bounds)
-        self.vectors = Vectors(self.scalars, self.uses, facts)
+        self.scalars = AmdScalars(self.out, Uniformity(varying(kernel)), bounds)
+        self.vectors = AmdVectors(self.scalars, self.uses, facts)
         self.pointers: dict[str, Reg] = {}
 
     # ------------------------------------------------------------ entry
@@ -59,7 +58,7 @@ class _Selector(Selector):
         for axis, (v, count) in enumerate(zip(k.group_ids, k.grid)):
             self.scalars.env[v] = out.new("s", 1, v.name, fixed=2 + axis) if count > 1 else Imm(0)
         item = out.new("v", 1, "work_item", fixed=0)
-        for offset, p in argument_offsets(k):
+        for p, offset, _ in kernel_arguments(k):
             words = 2 if isinstance(p, Global) else 1
             dst = out.new("s", words, p.name)
             name = "s_load_dwordx2" if words == 2 else "s_load_dword"
@@ -159,12 +158,6 @@ class _Selector(Selector):
         name = f"buffer_load_{LOAD_WIDTH[width]}"
         self.out.emit(name, (dst,), source, modifiers=modifiers, access=access, comment=comment(s))
         self._loaded(s.var, dst)
-
-    def _stored(self, e: Expr) -> Reg:
-        """The value of a store in vector registers."""
-        if isinstance(e.type, Type) and e.type.is_int and e.type.bits == 32:
-            return self.out.move_to_vector(self.scalars.value(e))
-        return self.vectors.tuple_of(self.vectors.value(e))
 
     def _globalstore(self, s: st.GlobalStore) -> None:
         self._write_global(s, f"buffer_store_{STORE_WIDTH[s.value.type.bits // 8]}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,11 @@ from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.amdgpu.waits import insert_waits
 from convgen.backends.maps import maps
 from convgen.backends.schedule import schedule
-from convgen.backends.selection import argument_offsets
+from convgen.backends.selection import kernel_arguments
 from convgen.backends.simulation import LaunchRequest, SimReport
-from convgen.backends.target import Emitted, Progress
+from convgen.backends.target import Emission, Emitted, Progress
 from convgen.ir.error import DoesNotFit
 from convgen.ir.program import Kernel
-from convgen.ir.text import listing
 
 #: gfx90a and later: vector tuples start even; scalar pairs even, wider ones at multiples of 4 (ISA, "SGPR alignment").
 _BANKS = {
@@ -51,50 +49,43 @@ class AmdTarget:
 
     def emit(self, kernel: Kernel, header: Sequence[str] = (), *, debug: int = 0) -> Emitted:
         """A message-level kernel as text; DoesNotFit if registers do not suffice."""
-        stages: dict[str, float] = {}
-
-        def timed(stage: str, run: Callable[[], Any]) -> Any:
-            start = perf_counter()
-            result = run()
-            stages[stage] = stages.get(stage, 0.0) + perf_counter() - start
-            return result
-
-        shown = listing(kernel) if debug else []
-        lines = {line.stmt: n for n, line in enumerate(shown, 1) if line.stmt is not None}
-        function = timed("select", lambda: select(kernel, self.facts, lines))
+        emission = Emission(kernel, debug=debug)
+        run = emission.run
+        function = run("select", select, kernel, self.facts, emission.lines)
         written = [list(block.instructions) for block in function.blocks]
-        timed("schedule", lambda: schedule(function))
+        run("schedule", schedule, function)
         try:
-            allocation = timed("allocate", lambda: allocate(function, _BANKS))
+            allocation = run("allocate", allocate, function, _BANKS)
         except DoesNotFit:
             # The scheduler hides latency, not registers: program order keeps values short-lived, and says so above.
             for block, instructions in zip(function.blocks, written):
                 block.instructions = instructions
-            allocation = timed("allocate", lambda: allocate(function, _BANKS))
+            allocation = run("allocate", allocate, function, _BANKS)
             header = [*header, "order:   as written; scheduled, it would not fit the registers"]
         physical = Physical(allocation)
-        timed("waits", lambda: insert_waits(function, physical))
-        timed("hazards", lambda: insert_nops(function, physical, self.name))
+        run("waits", insert_waits, function, physical)
+        run("hazards", insert_nops, function, physical, self.name)
 
-        arguments, size = _arguments(kernel)
+        placed = [(p.name, offset, size) for p, offset, size in kernel_arguments(kernel)]
+        kernarg_size = -(-max((offset + size for _, offset, size in placed), default=0) // 8) * 8
         r = printer.Resources(
-            allocation.used["v"], allocation.used["a"], allocation.used["s"], kernel.shared_bytes, size
+            allocation.used["v"], allocation.used["a"], allocation.used["s"], kernel.shared_bytes, kernarg_size
         )
         self._check_occupancy(kernel, r)
         shown_maps = maps(kernel, allocation, {bank: bank for bank in _BANKS})
         body = printer.function_text(function, physical, debug, f"{kernel.name}.ir")
-        text = timed("print", lambda: printer.kernel_text(kernel, header, body, shown_maps, r))
-        self._notes[kernel.name] = (kernel, r, arguments)
+        text = run("print", printer.kernel_text, kernel, header, body, shown_maps, r)
+        self._notes[kernel.name] = (kernel, r, placed)
         registers = {"vgpr": r.vgpr, "agpr": r.agpr, "sgpr": r.sgpr}
         return Emitted(
             kernel.name,
             text,
             registers,
             r.lds_bytes,
-            tuple(arguments),
-            size,
-            stages,
-            "\n".join(line.text for line in shown) + "\n" if debug else None,
+            tuple(placed),
+            kernarg_size,
+            emission.stages,
+            emission.listing,
         )
 
     def _check_occupancy(self, kernel: Kernel, r: printer.Resources) -> None:
@@ -125,16 +116,6 @@ class AmdTarget:
         from convgen.backends.amdgpu.sim import simulate
 
         return simulate(code_object, launches, buffers, progress=progress)
-
-
-def _arguments(kernel: Kernel) -> tuple[list[tuple[str, int, int]], int]:
-    placed = []
-    end = 0
-    for offset, p in argument_offsets(kernel):
-        size = p.type.bits // 8 if hasattr(p, "type") else 8
-        placed.append((p.name, offset, size))
-        end = offset + size
-    return placed, -(-end // 8) * 8
 
 
 TARGETS: dict[str, Callable[[], AmdTarget]] = {name: partial(AmdTarget, name) for name in FACTS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from convgen.backends.emitter import Emitter
 from convgen.backends.intel.isa import (
     OPCODES,
     TYPE_BYTES,
@@ -16,47 +17,17 @@ from convgen.backends.intel.isa import (
     region,
 )
 from convgen.backends.intel.tables import Generation
-from convgen.backends.machine import (
-    Access,
-    BasicBlock,
-    Function,
-    Imm,
-    Instruction,
-    Opcode,
-    Operand,
-    Reg,
-    VirtualRegister,
-)
+from convgen.backends.machine import Access, Imm, Instruction, Opcode, Operand, Reg
 
 _COMMUTATIVE = frozenset("add mul and or xor".split())
 
 
-class Emitter:
+class XeEmitter(Emitter):
     """Appends instructions to the current block and keeps operands legal."""
 
     def __init__(self, name: str, generation: Generation) -> None:
-        self.function = Function(name)
-        self.generation = generation
-        self.lanes = generation.lanes
-        self.line = 0  # of the IR listing, noted on each instruction
-        self._count = 0
-        self.block = self.start_block("entry")
-
-    def start_block(self, label: str, comment: str = "") -> BasicBlock:
-        """Begin a new basic block; code falls through into it."""
-        self.block = BasicBlock(label, comment=comment)
-        self.function.blocks.append(self.block)
-        return self.block
-
-    def finish(self) -> Function:
-        return self.function
-
-    def new(
-        self, bank: str, size: int = 1, name: str = "", *, fixed: int | None = None, residue: int | None = None
-    ) -> Reg:
-        """A fresh tuple of `size` words."""
-        self._count += 1
-        return Reg(VirtualRegister(self._count, bank, size, name, fixed, residue), 0, size)
+        super().__init__(name)
+        self.generation, self.lanes = generation, generation.lanes
 
     # ------------------------------------------------------------ operands
 
@@ -158,7 +129,6 @@ class Emitter:
         return Special("acc0", type)
 
     def retarget(self, made: Operand, to: Reg) -> bool:
-        """Let the last instruction write `to` instead of the fresh register `made`; False if it is not its result."""
         last: Instruction | None = self.block.instructions[-1] if self.block.instructions else None
         if last is None or len(last.dst) != 1 or not isinstance(made, Reg) or isinstance(last.op, Message):
             return False
@@ -185,6 +155,19 @@ class Emitter:
             return
         type = "uq" if dst.count == 2 else "ud"
         self.emit("mov", (region(dst, type),), (self.source(src, type),), lanes=lanes, comment=comment)
+
+    def move_to_vector(self, o: Operand) -> Reg:
+        if isinstance(o, Reg) and o.bank == "v" and not self.is_uniform(o):
+            return o
+        dst = self.new("v")
+        self.move(dst, o)
+        return dst
+
+    def fill(self, dst: Reg, value: Literal) -> None:
+        """Every dword of a tuple becomes the value, two registers a move: the most that one instruction writes."""
+        for at in range(0, dst.count, 2):
+            count = min(2, dst.count - at)
+            self.emit("mov", (region(dst.words(at, count), "ud"),), (value,), lanes=count * self.lanes)
 
     def copy(self, dst: Reg, src: Reg) -> None:
         """Word by word within a bank; two vector registers at a time where both are pairs."""

@@ -9,24 +9,12 @@ the Intel Graphics Compiler's LatencyTable, and steer the scheduler only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
 from functools import cache
 
 import attrs
 
 from convgen.backends.machine import Flag, Inert, Instruction, Opcode, Reg, Unit
 from convgen.ir.memory import Order
-
-
-class Pipe(Enum):
-    """In-order pipes, by the letter of their distances; what is out of order signals a token."""
-
-    FLOAT = "F"
-    INTEGER = "I"
-    LONG = "L"
-    TOKEN = "$"  #: sends and matrix instructions
-    NONE = ""  #: branches and syncs
-
 
 #: Registers stand in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
 #: An instruction whose three sources are in one bank takes a clock more: accumulators and inputs stand apart on both.
@@ -153,8 +141,8 @@ _VECTORS = {4: "d32", 8: "d32x2", 12: "d32x3", 16: "d32x4", 32: "d32x8", 2: "d16
 
 
 @cache
-def message(kind: str, sfid: str, lane_bytes: int, *, block: bool = False) -> Message:
-    """The row of a load, store or addition of `lane_bytes` a lane; a block's lanes lie dword by dword side by side.
+def message(kind: str, sfid: str, lane_bytes: int) -> Message:
+    """The row of a load, store or addition of `lane_bytes` a lane.
 
     Addresses are 64 bits in global memory ("ugm"), 32 in local memory ("slm"). Names follow IGA's load and store text.
     """
@@ -162,10 +150,8 @@ def message(kind: str, sfid: str, lane_bytes: int, *, block: bool = False) -> Me
     caches = "" if sfid == "slm" else {"load": ".ca.ca", "store": ".wb.wb", "atomic_fadd": ".uc.wb"}[kind]
     name = f"{kind}.{sfid}.{_VECTORS[lane_bytes]}.a{bits}{caches}"
     unit = Unit.SHARED if sfid == "slm" else Unit.GLOBAL
-    return Message(
-        name, unit, _TOKEN_LATENCY[sfid], max(1, lane_bytes // 4), block=block, address_bits=bits,
-        holds=_SEND_HOLDS, stores=kind != "load",
-    )  # fmt: skip
+    latency, busy, stores = _TOKEN_LATENCY[sfid], max(1, lane_bytes // 4), kind != "load"
+    return Message(name, unit, latency, busy, address_bits=bits, stores=stores, holds=_SEND_HOLDS)
 
 
 @cache

@@ -7,10 +7,9 @@ change from message to message.
 
 from __future__ import annotations
 
-from convgen.backends.intel.emitter import Emitter
+from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, region
-from convgen.backends.intel.scalars import Scalars
-from convgen.backends.intel.vectors import fill
+from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.machine import Operand, Reg
 from convgen.ir.expr import Expr
 from convgen.ir.memory import Plane, Rectangle
@@ -23,7 +22,7 @@ _Kind = tuple[Plane, Rectangle, int]  #: the last is the size of the plane's ele
 class Payloads:
     """Makes payloads. Those of loads stay for the whole kernel, those of stores are copies of one made on the spot."""
 
-    def __init__(self, out: Emitter, scalars: Scalars) -> None:
+    def __init__(self, out: XeEmitter, scalars: XeScalars) -> None:
         self.out, self.scalars = out, scalars
         self.entered = 0  #: instructions of the entry that have to stand first
         self.free: dict[_Kind, list[Reg]] = {}  # that no message holds
@@ -80,7 +79,7 @@ class Payloads:
 
     def _described(self, plane: Plane, shape: Rectangle, elem_bytes: int) -> Reg:
         out, payload = self.out, self.out.new("v", 1, f"{plane.memory.name}_plane")
-        fill(out, payload, Literal(0, "ud"))
+        out.fill(payload, Literal(0, "ud"))
         base: tuple[Operand, ...] = (out.source(self.scalars.pointers[plane.memory.name], "q"),)
         base += (Literal(plane.base, "d"),) if plane.base else ()
         out.emit("add" if plane.base else "mov", (region(payload, "q"),), base, partial=True)

@@ -5,11 +5,12 @@ Integers have 32 bits, addresses 64.
 
 from __future__ import annotations
 
-from convgen.backends.intel.emitter import Emitter
+from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, Null, Region, region
 from convgen.backends.machine import Imm, Operand, Reg
+from convgen.backends.scalars import Scalars, strip
 from convgen.ir.bounds import Bounds
-from convgen.ir.error import Unsupported, VerifyError
+from convgen.ir.error import Unsupported
 from convgen.ir.expr import (
     Add,
     AddressOf,
@@ -20,7 +21,6 @@ from convgen.ir.expr import (
     Const,
     Eq,
     Expr,
-    Lane,
     Le,
     Lt,
     Max,
@@ -57,28 +57,19 @@ _SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
 _U16 = (1 << 16) - 1
 
 
-class Scalars:
-    """Evaluates integers, addresses and bools. Nothing is remembered between calls: sharing is IR's business."""
+class XeScalars(Scalars):
+    """Evaluates integers, addresses and bools."""
 
-    def __init__(self, out: Emitter, uniform: Uniformity, bounds: Bounds) -> None:
-        self.out, self.uniform, self.bounds = out, uniform, bounds
-        self.env: dict[Var, Operand] = {}
+    out: XeEmitter
+
+    def __init__(self, out: XeEmitter, uniform: Uniformity, bounds: Bounds) -> None:
+        super().__init__(out, uniform, bounds)
         self.pointers: dict[str, Reg] = {}  # addresses of the buffers
-        self.lane: Reg | None = None
 
-    def value(self, e: Expr) -> Operand:
-        """The value as an operand: scalar register or immediate if uniform, vector register otherwise."""
-        e = strip(e)
+    def _computed(self, e: Expr) -> Operand:
         match e:
             case Const():
                 return Imm(e.bits) if e.type.bits <= 32 else self._wide_constant(e)
-            case Var():
-                if e not in self.env:
-                    raise VerifyError(f"selection: {e.name} is not bound")
-                return self.env[e]
-            case Lane():
-                assert self.lane is not None
-                return self.lane
             case AddressOf(buffer):
                 return self.pointers[buffer.name]
             case Uniform(a) if not e.type.elem.is_bool:
@@ -367,12 +358,3 @@ class Scalars:
 def _signed(bits: int) -> int:
     """A 64-bit pattern as a number with a sign."""
     return (bits + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def strip(e: Expr) -> Expr:
-    """Without conversions between integers of the same width, which change no bit."""
-    while isinstance(e, Cast) and isinstance(e.dtype, Type) and e.dtype.is_int and e.a.type.elem.is_int:
-        if e.a.type.bits != e.dtype.bits:
-            break
-        e = e.a
-    return e

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from convgen.backends.intel.emitter import Emitter
+from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import (
     BANK_PERIOD,
     INPUTS_AT,
@@ -24,11 +24,11 @@ from convgen.backends.intel.isa import (
     region,
 )
 from convgen.backends.intel.planes import Payloads
-from convgen.backends.intel.scalars import Scalars
+from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import GENERATIONS
-from convgen.backends.intel.vectors import Vectors, fill
+from convgen.backends.intel.vectors import XeVectors
 from convgen.backends.machine import Access, Function, Imm, Operand, Reg
-from convgen.backends.selection import Selector, argument_offsets, comment
+from convgen.backends.selection import Selector, comment, kernel_arguments
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
@@ -37,7 +37,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Global, Order
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type, f32
+from convgen.ir.types import f32
 from convgen.ir.uniform import Uniformity, varying
 
 _ARGUMENTS_MASK = 0xFFFFFFC0  #: of r0.0: where the arguments are
@@ -55,16 +55,16 @@ def select(kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int] | No
 
 
 class _Selector(Selector):
-    out: Emitter
-    scalars: Scalars
-    vectors: Vectors
+    out: XeEmitter
+    scalars: XeScalars
+    vectors: XeVectors
 
     def __init__(self, kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int]) -> None:
         super().__init__(kernel, lines)
-        self.out = Emitter(kernel.name, GENERATIONS[facts.name])
+        self.out = XeEmitter(kernel.name, GENERATIONS[facts.name])
         bounds = Bounds(var_ranges(kernel), kernel.width)
-        self.scalars = Scalars(self.out, Uniformity(varying(kernel)), bounds)
-        self.vectors = Vectors(self.scalars, self.uses)
+        self.scalars = XeScalars(self.out, Uniformity(varying(kernel)), bounds)
+        self.vectors = XeVectors(self.scalars, self.uses)
         self.payload = self.out.new("v", 1, "payload", fixed=0)
         self.barrier: Reg | None = None  # the header of barrier messages
         self.payloads = Payloads(self.out, self.scalars)
@@ -105,8 +105,8 @@ class _Selector(Selector):
     def _load_arguments(self) -> None:
         """All arguments by blocks of a register's bytes, then each into scalar registers."""
         out, k = self.out, self.kernel
-        placed = argument_offsets(k)
-        end = max((offset + (8 if isinstance(p, Global) else p.type.bits // 8) for offset, p in placed), default=0)
+        placed = kernel_arguments(k)
+        end = max((offset + size for _, offset, size in placed), default=0)
         grf = 4 * out.lanes
         start = out.new("v", 1, "arguments_address")
         mask = Literal(_ARGUMENTS_MASK, "ud")
@@ -121,7 +121,7 @@ class _Selector(Selector):
             row = load_arguments(min(out.lanes, -(-(end - at) // _ARGUMENTS_GRANULE) * _ARGUMENTS_GRANULE // 4))
             access = Access("kernarg", "arguments", -1, False)
             out.emit(row, (loaded[-1],), (address,), access=access, comment="arguments")
-        for offset, p in placed:
+        for p, offset, _ in placed:
             wide = isinstance(p, Global)
             dst = out.new("s", 2 if wide else 1, p.name)
             for word in range(dst.count):
@@ -149,7 +149,7 @@ class _Selector(Selector):
         """Dword 2 says twice how many threads meet (nGEN, `barrierheader`)."""
         out = self.out
         header = out.new("v", 1, "barrier_header")
-        fill(out, header, Literal(0, "ud"))
+        out.fill(header, Literal(0, "ud"))
         count = out.alu("and", "ud", region(self.payload, "ud", 2, 0), Literal(_COUNT_MASK, "ud"))
         again = out.alu("shr", "ud", count, Imm(8))
         to = region(header, "ud", 2)
@@ -215,7 +215,7 @@ class _Selector(Selector):
         lane_bytes = s.var.type.bits // 8
         dst = self.into.get(s.var) or out.new("v", max(1, lane_bytes // 4), s.var.name)
         if mask is not None:
-            fill(out, dst, Literal(0, "ud"))
+            out.fill(dst, Literal(0, "ud"))
         access = Access("global", self._buffer(s.address), -1, False)
         row = message("load", "ugm", lane_bytes)
         out.emit(row, (dst,), (address,), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
@@ -280,12 +280,6 @@ class _Selector(Selector):
                 return name
         return ""
 
-    def _stored(self, e: Expr) -> Reg:
-        """The value of a store in vector registers."""
-        if isinstance(e.type, Type) and e.type.is_int and e.type.bits == 32:
-            return self.vectors.vector_register(self.scalars.value(e))
-        return self.vectors.tuple_of(self.vectors.value(e))
-
     # ------------------------------------------------------------ shared memory
 
     def _place(self, s: st.SharedRead | st.SharedWrite, *, block: bool) -> Reg:
@@ -293,7 +287,7 @@ class _Selector(Selector):
         out = self.out
         at, address = self.kernel.shared_base(s.tile) + s.imm, self.scalars.value(s.address)
         if not block:
-            return self.vectors.vector_register(out.alu("add", "ud", address, Imm(at)) if at else address)
+            return self.out.move_to_vector(out.alu("add", "ud", address, Imm(at)) if at else address)
         dst = out.new("v")
         to = region(dst, "ud")
         if isinstance(address, Imm):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from convgen.backends.allocate import Allocation, Bank, allocate, live_ranges
+from convgen.backends.allocate import Allocation, Bank, Liveness, allocate
 from convgen.backends.intel import printer
 from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.barriers import drop_fences
@@ -23,13 +22,12 @@ from convgen.backends.intel.tables import FACTS, GENERATIONS
 from convgen.backends.intel.zebin import Argument, KernelInfo, directives, target_directive
 from convgen.backends.machine import Function, Unit
 from convgen.backends.maps import maps
-from convgen.backends.selection import argument_offsets
+from convgen.backends.selection import kernel_arguments
 from convgen.backends.simulation import LaunchRequest, SimReport
-from convgen.backends.target import Emitted, Progress
+from convgen.backends.target import Emission, Emitted, Progress
 from convgen.ir.error import DoesNotFit
 from convgen.ir.memory import Global
 from convgen.ir.program import Kernel
-from convgen.ir.text import listing
 
 _GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
 _SCALAR_REGISTERS = 12  #: the most GRFs that hold scalars
@@ -49,35 +47,27 @@ class XeTarget:
 
     def emit(self, kernel: Kernel, header: Sequence[str] = (), *, debug: int = 0) -> Emitted:
         """A message-level kernel as text; DoesNotFit if registers do not suffice."""
-        stages: dict[str, float] = {}
-
-        def timed(stage: str, run: Callable[[], Any]) -> Any:
-            start = perf_counter()
-            result = run()
-            stages[stage] = stages.get(stage, 0.0) + perf_counter() - start
-            return result
-
-        shown = listing(kernel) if debug else []
-        lines = {line.stmt: n for n, line in enumerate(shown, 1) if line.stmt is not None}
-        function = timed("select", lambda: select(kernel, self.facts, lines))
-        timed("fences", lambda: drop_fences(function))
-        grf, physical, used = timed("allocate", lambda: self._allocate(function))
+        emission = Emission(kernel, debug=debug)
+        run = emission.run
+        function = run("select", select, kernel, self.facts, emission.lines)
+        run("fences", drop_fences, function)
+        grf, physical, used = run("allocate", self._allocate, function)
         tokens = self.generation.tokens[grf]
-        timed("scoreboard", lambda: Scoreboard(function, physical, self.generation, tokens).run())
+        run("scoreboard", lambda: Scoreboard(function, physical, self.generation, tokens).run())
         info = _info(kernel, function, grf)
         notes = [*header, *maps(kernel, physical.allocation, {"v": "r"})]
         body = printer.function_text(function, physical, self.generation, f"{kernel.name}.ir" if debug else "")
-        text = timed("print", lambda: printer.kernel_text(notes, directives(info), body))
-        arguments = tuple((a.name, a.offset, a.size) for a in info.arguments)
+        text = run("print", printer.kernel_text, notes, directives(info), body)
+        placed = tuple((a.name, a.offset, a.size) for a in info.arguments)
         return Emitted(
             kernel.name,
             text,
             {"grf": used, "grf_count": grf},
             kernel.shared_bytes,
-            arguments,
-            max((offset + size for _, offset, size in arguments), default=0),
-            stages,
-            "\n".join(line.text for line in shown) + "\n" if debug else None,
+            placed,
+            max((offset + size for _, offset, size in placed), default=0),
+            emission.stages,
+            emission.listing,
         )
 
     def _allocate(self, function: Function) -> tuple[int, Physical, int]:
@@ -86,7 +76,8 @@ class XeTarget:
         Better the larger file than overwriting at once what sends still read; better that than not to fit.
         """
         g = self.generation
-        live, held = live_ranges(function), live_ranges(function, held=True)
+        liveness = Liveness(function)
+        live, held = liveness.ranges(), liveness.ranges(held=True)
         small = allocate(function, {"s": Bank(_SCALAR_REGISTERS * g.lanes, {1: 1, 2: 2}), "f": Bank(g.flags, {})}, live)
         tuples_at = 1 + -(-small.used["s"] // g.lanes)
         large = None
@@ -125,10 +116,6 @@ class XeTarget:
 
 
 def _info(kernel: Kernel, function: Function, grf: int) -> KernelInfo:
-    placed = []
-    for offset, p in argument_offsets(kernel):
-        buffer = isinstance(p, Global)
-        placed.append(Argument(p.name, offset, 8 if buffer else p.type.bits // 8, "buffer" if buffer else "scalar"))
     return KernelInfo(
         name=kernel.name,
         simd_size=kernel.width,
@@ -137,7 +124,10 @@ def _info(kernel: Kernel, function: Function, grf: int) -> KernelInfo:
         barrier_count=int(any(i.barrier for i in function.instructions())),
         workgroup=(kernel.subgroups * kernel.width, 1, 1),
         has_dpas=any(i.op.unit is Unit.MATRIX for i in function.instructions()),
-        arguments=tuple(placed),
+        arguments=tuple(
+            Argument(p.name, offset, size, "buffer" if isinstance(p, Global) else "scalar")
+            for p, offset, size in kernel_arguments(kernel)
+        ),
     )
 
 

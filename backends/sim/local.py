@@ -141,7 +141,7 @@ class Lds:
         """Set the write stamps of some units."""
         self.written[units] = (mine & np.uint32(0xFFFFFFFE)) | np.asarray(clean, np.uint32)
 
-    def cross_barrier(self, group: Threads, units: Array, mine: U32, access: str) -> None:
+    def cross_barrier(self, units: Array, mine: U32, access: str) -> None:
         """Carry a "read", "write" or "update" that is still outstanding over into the epoch behind the barrier."""
         if access == "write":
             self.stamp_write(units, mine, self.written.take(units) & np.uint32(1))

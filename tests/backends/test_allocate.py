@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from convgen.backends.allocate import Allocation, Bank, allocate, live_ranges
+from convgen.backends.allocate import Allocation, Bank, Liveness, allocate
 from convgen.backends.machine import BasicBlock, Function, Imm, Instruction, Opcode, Reg, Unit, VirtualRegister
 from convgen.ir.error import DoesNotFit
 from tests.backends.machines import BRANCH, END, MATRIX, VALU, functions
@@ -189,12 +189,12 @@ def test_what_is_held_is_not_overwritten_for_a_while() -> None:
     source = reg(0)
     after = [reg(n) for n in range(1, 6)]
     function = straight(define(source), Instruction(SLOW, (), (source,)), *map(define, after))
-    held = allocate(function, {"v": Bank(16, {1: 1})}, live_ranges(function, held=True))
-    plain = allocate(function, {"v": Bank(16, {1: 1})}, live_ranges(function))
+    held = allocate(function, {"v": Bank(16, {1: 1})}, Liveness(function).ranges(held=True))
+    plain = allocate(function, {"v": Bank(16, {1: 1})}, Liveness(function).ranges())
     at = held.base[source.vreg]
     assert [held.base[r.vreg] == at for r in after] == [False, False, True, True, True]
     assert all(plain.base[r.vreg] == at for r in after)
-    assert live_ranges(function)[source.vreg] & ~live_ranges(function, held=True)[source.vreg] == 0
+    assert Liveness(function).ranges()[source.vreg] & ~Liveness(function).ranges(held=True)[source.vreg] == 0
 
 
 def test_nothing_is_held_beyond_its_block() -> None:
@@ -206,16 +206,16 @@ def test_nothing_is_held_beyond_its_block() -> None:
             BasicBlock("end", [define(after), Instruction(END)]),
         ],
     )
-    held = allocate(function, {"v": Bank(16, {1: 1})}, live_ranges(function, held=True))
+    held = allocate(function, {"v": Bank(16, {1: 1})}, Liveness(function).ranges(held=True))
     assert held.base[source.vreg] == held.base[after.vreg] == 0
 
 
 @EXAMPLES
 @given(functions())
 def test_held_sources_only_live_longer(function: Function) -> None:
-    plain = live_ranges(function)
-    check(function, allocate(function, BANKS, live_ranges(function, held=True)))
-    assert all(plain[v] & ~longer == 0 for v, longer in live_ranges(function, held=True).items())
+    plain = Liveness(function).ranges()
+    check(function, allocate(function, BANKS, Liveness(function).ranges(held=True)))
+    assert all(plain[v] & ~longer == 0 for v, longer in Liveness(function).ranges(held=True).items())
 
 
 def test_where_control_goes() -> None:

@@ -18,8 +18,8 @@ from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.memory import MemoryDigit, Order, Shared, Swizzle, row_major
 from convgen.ir.mma import MmaTile
 from convgen.ir.types import f16
-from convgen.passes.messages import shared_messages
 from convgen.passes.planes import whole_rectangles
+from convgen.passes.shared_messages import shared_messages
 from tests.gen.test_copies import TILES, owned, view
 from tests.strategies import FIXED
 

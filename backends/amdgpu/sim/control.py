@@ -94,11 +94,11 @@ def _arrive(g: WaveGroup) -> None:
                 continue
             lanes, access = pending.payload[2], _access(pending)
             if lanes is None:
-                g.env.lds.cross_barrier(g, units, ahead, access)
+                g.env.lds.cross_barrier(units, ahead, access)
             else:
                 where = np.broadcast_to(lanes, units.shape)
                 mine = np.broadcast_to(ahead, units.shape)[where]
-                g.env.lds.cross_barrier(g, units[where], mine, access)
+                g.env.lds.cross_barrier(units[where], mine, access)
     g.blocked = True
 
 

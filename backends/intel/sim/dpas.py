@@ -72,11 +72,11 @@ def compile_dpas(instruction: Instruction, context: Context) -> Step | None:
         raise unsupported(instruction)
     fused = instruction.op == "dpasw"
     shape = _shape(instruction, context, fused=fused)
-    _check(instruction, shape, context, fused=fused)
+    _check(shape, context, fused=fused)
     layout = context.layout
     step = Step(instruction, "dpas", lambda g: None, pipe="*", is_dpas=True)
-    d_bytes = _accumulator_bytes(shape, shape.d_type, layout.grf)
-    c_bytes = _accumulator_bytes(shape, shape.c_type, layout.grf)
+    d_bytes = _accumulator_bytes(shape, shape.d_type)
+    c_bytes = _accumulator_bytes(shape, shape.c_type)
     spans = [(shape.d, d_bytes), (shape.b, DEPTH * layout.grf), (shape.a, shape.a_bytes)]
     if shape.c >= 0:
         spans.append((shape.c, c_bytes))
@@ -132,11 +132,11 @@ def _shape(instruction: Instruction, context: Context, *, fused: bool) -> Shape:
     )
 
 
-def _accumulator_bytes(shape: Shape, type_: str, grf: int) -> int:
+def _accumulator_bytes(shape: Shape, type_: str) -> int:
     return shape.rows * shape.columns * ACCUMULATOR_BYTES.get(type_, 4)
 
 
-def _check(instruction: Instruction, shape: Shape, context: Context, *, fused: bool) -> None:
+def _check(shape: Shape, context: Context, *, fused: bool) -> None:
     """The rules of DPAS.md that an assembler does not enforce."""
     platform, grf = context.platform, context.layout.grf
     floats = {kind in FLOATING for kind in (shape.a_type, shape.b_type)}

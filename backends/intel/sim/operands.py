@@ -356,7 +356,7 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
     if operand.type not in VIEWS:
         raise unsupported(instruction, f"type {operand.type}")
     if operand.kind == "indirect":
-        return _indirect_target(operand, lanes, instruction, context)
+        return _indirect_target(operand, lanes, instruction)
     if operand.file == "f":
         return _flag_target(operand, context)
     start = layout.start(operand.file, operand.reg, operand.sub * operand.size)
@@ -438,7 +438,7 @@ def _flag_target(operand: Operand, context: Context) -> Target:
     return Target(put, byte_bits(start, operand.size), operand.type)
 
 
-def _indirect_target(operand: Operand, lanes: int, instruction: Instruction, context: Context) -> Target:
+def _indirect_target(operand: Operand, lanes: int, instruction: Instruction) -> Target:
     size = operand.size
 
     def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:

@@ -1,37 +1,33 @@
-"""The simulator's entry: launches over buffers, batch by batch."""
+"""The simulator's entry: what a launch on Xe needs."""
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from convgen.backends.intel.sim.code_object import CodeObject
 from convgen.backends.intel.sim.compile import Program
-from convgen.backends.intel.sim.engine import Engine
+from convgen.backends.intel.sim.engine import ThreadEngine
 from convgen.backends.intel.sim.environment import Environment
 from convgen.backends.intel.sim.launch import Payload, place_payload, start_group, surfaces_of, threads_of
 from convgen.backends.intel.sim.scoreboard import Rules
 from convgen.backends.intel.sim.step import KINDS
 from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import SimulatorError
-from convgen.backends.sim.findings import LaunchStopped, Reporter
+from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.local import Lds
-from convgen.backends.sim.memory import Memory
+from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Progress, Run
 from convgen.backends.simulation import LaunchRequest, SimReport
 
-Progress = Callable[[int, int], None]
 BATCH_THREADS = 256
-MAX_INSTRUCTIONS = 20_000_000  #: a thread that executes more has run away
 
 
 def simulate(
     code_object: bytes,
     launches: Sequence[LaunchRequest],
-    buffers: Mapping[str, npt.NDArray[np.uint8]],
+    buffers: Buffers,
     *,
     max_findings: int = 20,
     wave_order: str = "forward",
@@ -50,50 +46,16 @@ def simulate(
     runtimes do both. Code of Intel's compiler wants `trust_igc` (see `scoreboard`) and, where it is older
     than the workaround for a defect of XeHPC, as IGC 1.0.12504 is, no look for `errata`.
     """
-    if wave_order not in ("forward", "reverse"):
-        raise SimulatorError(f"wave_order: 'forward' or 'reverse' is wanted, got {wave_order!r}")
-    started = time.perf_counter()
-    code = CodeObject.load(code_object)
-    reporter = Reporter(max_findings)
-    run = _Run(code, Memory(buffers, uninitialised), reporter, wave_order == "reverse", max_instructions)
-    run.hardware_ids, run.rules = hardware_ids, Rules(errata, trust_igc)
-    total = sum(len(run.groups_of(launch)) for launch in launches)
-    run.report = (lambda done: progress(done, total)) if progress is not None else None
-    with np.errstate(all="ignore"):
-        for launch in launches:
-            try:
-                run.launch(launch)
-            except LaunchStopped:
-                break
-    run.memory.finish()
-    instructions = {kind: run.kinds[kind] for kind in KINDS if run.kinds[kind]}
-    return SimReport(tuple(reporter.findings), instructions, dict(run.counters), time.perf_counter() - started)
+    run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
+    run.load(code_object, Rules(errata, trust_igc), hardware_ids=hardware_ids)
+    return run.report(launches, KINDS, progress)
 
 
-class _Run:
-    """The launches of one call."""
-
-    hardware_ids = False
-    rules = Rules()
-
-    def __init__(self, code: CodeObject, memory: Memory, reporter: Reporter, backwards: bool, limit: int) -> None:
-        self.code, self.memory, self.reporter = code, memory, reporter
-        self.backwards, self.limit = backwards, limit
-        self.kinds: Counter[str] = Counter()
-        self.counters: Counter[str] = Counter()
+class _Run(Run):
+    def load(self, code_object: bytes, rules: Rules, *, hardware_ids: bool) -> None:
+        """Take a code object, and by which rules it runs."""
+        self.code, self.rules, self.hardware_ids = CodeObject.load(code_object), rules, hardware_ids
         self.programs: dict[str, Program] = {}
-        self.done = 0
-        self.report: Callable[[int], None] | None = None
-
-    def groups_of(self, launch: LaunchRequest) -> tuple[int, ...]:
-        """The linear ids of the workgroups to run."""
-        count = launch.grid[0] * launch.grid[1] * launch.grid[2]
-        if launch.groups is None:
-            return tuple(range(count))
-        bad = [group for group in launch.groups if not 0 <= group < count]
-        if bad:
-            raise SimulatorError(f"workgroup {bad[0]} is not in the grid of {count}")
-        return launch.groups
 
     def _program(self, name: str) -> Program:
         program = self.programs.get(name)
@@ -106,8 +68,7 @@ class _Run:
             self.programs[name] = program
         return program
 
-    def launch(self, launch: LaunchRequest) -> None:
-        """Run one launch to its end."""
+    def _launch(self, launch: LaunchRequest) -> None:
         kernel = self.code.kernel(launch.kernel)
         program = self._program(launch.kernel)
         self.reporter.start(kernel.name, 0)
@@ -122,21 +83,11 @@ class _Run:
             self.reporter.add("slm-size", f"{slm_bytes} bytes of local memory are wanted, {limit} are there", None)
             raise LaunchStopped
         waves = threads_of(kernel, launch)
-        order = np.array(self.groups_of(launch), np.int64)
-        if self.backwards:
-            order = order[::-1]
-        size = max(1, BATCH_THREADS // waves)
-        before = list(program.executed)
-        try:
-            for start in range(0, len(order), size):
-                self._batch(program, launch, payload, order[start : start + size], waves, slm_bytes)
-        finally:
-            for step, count, old in zip(program.steps, program.executed, before, strict=True):
-                if step is not None:
-                    self.kinds[step.kind] += count - old
+        execute = partial(self._batch, program, launch, payload, waves, slm_bytes)
+        self._batches(launch, max(1, BATCH_THREADS // waves), program, execute)
 
     def _batch(
-        self, program: Program, launch: LaunchRequest, payload: Payload, groups: Array, waves: int, slm_bytes: int
+        self, program: Program, launch: LaunchRequest, payload: Payload, waves: int, slm_bytes: int, groups: Array
     ) -> None:
         kernel, count = program.kernel, len(groups)
         slm = Lds(count, slm_bytes, program.local_grain, "slm-race")
@@ -166,7 +117,4 @@ class _Run:
         first.pc = program.context.index_of.get(entry, -1)
         if self.backwards:
             first = first.select(np.arange(first.count)[::-1])
-        Engine(env, program, self.limit).run(first)
-        self.done += count
-        if self.report is not None:
-            self.report(self.done)
+        ThreadEngine(env, program, self.limit).run(first)

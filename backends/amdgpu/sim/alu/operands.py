@@ -15,7 +15,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.state import WaveGroup, pack_lanes, unpack_lanes
 from convgen.backends.amdgpu.sim.step import Context, unsupported
-from convgen.backends.sim.arrays import U32, Array, Bools
+from convgen.backends.sim.arrays import Array, Bools
 from convgen.backends.sim.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
 
 Fetch = Callable[[WaveGroup], Array]
@@ -249,9 +249,3 @@ def any_poison(g: WaveGroup, sources: tuple[PoisonSource, ...], words: slice = s
         if lanes is not None:
             found = lanes if found is None else found | lanes
     return found
-
-
-def wave_values(g: WaveGroup, value: Array) -> U32:
-    """A scalar result as one word a wave."""
-    flat: U32 = np.broadcast_to(np.asarray(value), (g.count,)).astype(np.uint32, copy=False)
-    return flat

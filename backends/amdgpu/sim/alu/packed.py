@@ -28,7 +28,7 @@ from convgen.backends.sim.arrays import Array
 Function = Callable[..., Array]
 _PK_MODIFIERS = frozenset("op_sel op_sel_hi neg_lo neg_hi".split())
 _MIX_MODIFIERS = frozenset("op_sel op_sel_hi clamp".split())
-_SIGN32, _LOW = np.uint32(0x80000000), np.uint32(0xFFFF)
+_LOW = np.uint32(0xFFFF)
 
 
 def _shift(function: Function) -> Function:

@@ -74,14 +74,6 @@ def _mul_hi_i(a: Array, b: Array) -> Array:
     return (a.astype(np.int64) * b) >> 32
 
 
-def _mul_wide(a: Array, b: Array) -> Array:
-    return a.astype(U64) * b
-
-
-def _mul_i_wide(a: Array, b: Array) -> Array:
-    return a.astype(np.int64) * b
-
-
 def _mad_u64(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
     total = a.astype(U64) * b + c
     return total, total < c

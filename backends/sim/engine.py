@@ -1,0 +1,145 @@
+"""The engine: runs groups of threads over a program, splits them where control flow parts, merges where it meets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+
+from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.findings import LaunchStopped
+from convgen.backends.sim.threads import Stepped, Surroundings, Threads
+
+QUANTUM = 50_000  #: instructions a group may run before others at other places get their turn
+FATAL = frozenset({"register-range"})
+
+
+class Step(Stepped, Protocol):
+    """An instruction that a whole group executes; `control` is "", "barrier", "end" or says that it may jump."""
+
+    @property
+    def run(self) -> Callable[[Any], None]: ...
+    @property
+    def control(self) -> str: ...
+
+
+class Group(Threads, Protocol):
+    """A group of threads at one instruction, the index `pc`."""
+
+    pc: int
+    issued: int  # instructions executed
+    blocked: bool  # waits at a barrier
+    targets: Array | None  # per thread, where a divergent branch leads
+
+    def select(self, rows: Array) -> Self: ...
+    def signature(self) -> tuple[object, ...]: ...
+    def merge(self, other: Self) -> Self: ...
+
+
+G = TypeVar("G", bound=Group)
+S = TypeVar("S", bound=Step)
+S_co = TypeVar("S_co", bound=Step, covariant=True)
+
+
+class Program(Protocol[S_co]):
+    """A kernel's instructions, made ready when first executed."""
+
+    @property
+    def steps(self) -> Sequence[S_co | None]: ...
+    @property
+    def executed(self) -> list[int]: ...  # by instruction, counted a thread
+    def compile(self, index: int) -> S_co: ...
+
+
+class Engine(ABC, Generic[G, S]):
+    """Executes one batch of workgroups to their end."""
+
+    def __init__(self, env: Surroundings, program: Program[S], limit: int) -> None:
+        self.reporter = env.reporter
+        self.program = program
+        self.limit = limit  #: instructions a thread may execute
+
+    @abstractmethod
+    def _release(self, waiting: list[G]) -> tuple[list[G], list[G]]:
+        """All that lives waits at a barrier: the groups that pass it, and those that still wait."""
+
+    @abstractmethod
+    def _prepare(self, g: G, step: S) -> None:
+        """What is checked and noted before a group executes an instruction."""
+
+    def run(self, first: G) -> None:
+        """Run until every thread has ended. Groups at the lowest instruction go first, so that paths meet again."""
+        runnable = [first]
+        waiting: list[G] = []
+        while runnable or waiting:
+            if not runnable:
+                runnable, waiting = self._release(waiting)
+            group = min(runnable, key=lambda g: g.pc)
+            runnable.remove(group)
+            meet = frozenset(other.pc for other in runnable)
+            for part in self._advance(group, meet):
+                if part.blocked:
+                    waiting.append(part)
+                else:
+                    self._join(runnable, part)
+
+    @staticmethod
+    def _join(groups: list[G], group: G) -> None:
+        """Add a group, merged with one that stands at the same place with the same operations outstanding."""
+        for index, other in enumerate(groups):
+            if other.pc == group.pc and other.signature() == group.signature():
+                groups[index] = other.merge(group)
+                return
+        groups.append(group)
+
+    def _advance(self, g: G, meet: frozenset[int]) -> list[G]:
+        """Run a group until it blocks, ends, splits, meets another or has used up its turn."""
+        program, prepare = self.program, self._prepare
+        steps, executed = program.steps, program.executed
+        quantum = QUANTUM
+        while True:
+            pc = g.pc
+            if pc < 0 or pc >= len(steps):
+                self.reporter.add("control", "execution leaves the code", None, g)
+                raise LaunchStopped
+            step = steps[pc] or program.compile(pc)
+            executed[pc] += g.count
+            prepare(g, step)
+            g.pc = pc + 1
+            step.run(g)
+            g.issued += 1
+            control = step.control
+            if control:
+                if control == "end":
+                    return []
+                if control == "barrier":
+                    return [g]
+                if g.targets is not None:
+                    return self._split(g, g.targets)
+            if g.pc in meet:
+                return [g]
+            quantum -= 1
+            if not quantum:
+                if g.issued > self.limit:
+                    self.reporter.add("runaway", f"more than {self.limit} instructions", step.instruction, g)
+                    raise LaunchStopped
+                if meet:
+                    return [g]
+                quantum = QUANTUM
+
+    @staticmethod
+    def _split(g: G, targets: Array) -> list[G]:
+        parts = []
+        for target in np.unique(targets):
+            part = g.select(np.flatnonzero(targets == target))
+            part.pc = int(target)
+            parts.append(part)
+        return parts
+
+    def _report(self, g: G, step: S, findings: Iterable[tuple[str, str]]) -> None:
+        for kind, message in findings:
+            self.reporter.add(kind, message, step.instruction, g)
+            if kind in FATAL:
+                raise LaunchStopped

@@ -1,0 +1,96 @@
+"""One call of a simulator: launches over buffers, batch by batch."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.findings import LaunchStopped, Reporter
+from convgen.backends.sim.memory import Memory
+from convgen.backends.simulation import LaunchRequest, SimReport
+
+Buffers = Mapping[str, npt.NDArray[np.uint8]]
+Progress = Callable[[int, int], None]  #: is told the workgroups done, and all
+MAX_INSTRUCTIONS = 20_000_000  #: a thread that executes more has run away
+
+
+class Counted(Protocol):
+    """A program that counts what it executes."""
+
+    @property
+    def steps(self) -> Sequence[Any]: ...  # with their `kind`; None where nothing ever executed
+    @property
+    def executed(self) -> list[int]: ...
+
+
+class Run(ABC):
+    """The launches of one call, one after the other, on buffers that are changed in place."""
+
+    def __init__(
+        self, buffers: Buffers, uninitialised: Collection[str], max_findings: int, wave_order: str, limit: int
+    ) -> None:
+        """`limit` is how many instructions a thread may execute. `simulate` of the families explains the others."""
+        if wave_order not in ("forward", "reverse"):
+            raise SimulatorError(f"wave_order: 'forward' or 'reverse' is wanted, got {wave_order!r}")
+        self._started = time.perf_counter()
+        self.memory, self.reporter = Memory(buffers, uninitialised), Reporter(max_findings)
+        self.backwards, self.limit = wave_order == "reverse", limit
+        self.kinds: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter()
+        self._done = self._total = 0
+        self._progress: Progress | None = None
+
+    @abstractmethod
+    def _launch(self, launch: LaunchRequest) -> None:
+        """Run one launch to its end."""
+
+    def report(self, launches: Sequence[LaunchRequest], kinds: Collection[str], progress: Progress | None) -> SimReport:
+        """Run all launches; instructions are counted by these kinds."""
+        self._total, self._progress = sum(len(_groups_of(launch)) for launch in launches), progress
+        with np.errstate(all="ignore"):
+            for launch in launches:
+                try:
+                    self._launch(launch)
+                except LaunchStopped:
+                    break
+        self.memory.finish()
+        instructions = {kind: self.kinds[kind] for kind in kinds if self.kinds[kind]}
+        seconds = time.perf_counter() - self._started
+        return SimReport(tuple(self.reporter.findings), instructions, dict(self.counters), seconds)
+
+    def _batches(self, launch: LaunchRequest, size: int, program: Counted, execute: Callable[[Array], None]) -> None:
+        """Execute the workgroups of a launch, so many together; count the program's instructions."""
+        order = np.array(_groups_of(launch), np.int64)
+        if self.backwards:
+            order = order[::-1]
+        before = list(program.executed)
+        try:
+            for start in range(0, len(order), size):
+                groups = order[start : start + size]
+                execute(groups)
+                self._done += len(groups)
+                if self._progress is not None:
+                    self._progress(self._done, self._total)
+        finally:
+            for step, count, old in zip(program.steps, program.executed, before, strict=True):
+                if step is not None:
+                    self.kinds[step.kind] += count - old
+
+
+def _groups_of(launch: LaunchRequest) -> tuple[int, ...]:
+    """The linear ids of the workgroups to run."""
+    count = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    if launch.groups is None:
+        return tuple(range(count))
+    bad = [group for group in launch.groups if not 0 <= group < count]
+    if bad:
+        raise SimulatorError(f"workgroup {bad[0]} is not in the grid of {count}")
+    return launch.groups
