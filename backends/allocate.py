@@ -113,10 +113,10 @@ class Liveness:
                     live_in[index], changed = now, True
         return [set().union(*(live_in[s] for s in then)) for then in successors]
 
-    def ranges(self, *, held: bool = False) -> dict[VirtualRegister, int]:
+    def ranges(self, *, hold: int = 0) -> dict[VirtualRegister, int]:
         """The positions at which each register is needed, as bits.
 
-        Where `held`, sources also count as needed as long as their instruction holds them, within its block.
+        Sources also count as needed for up to `hold` instructions as long as theirs holds them, within its block.
         """
         ranges: dict[VirtualRegister, int] = {}
         start = 0
@@ -131,7 +131,7 @@ class Liveness:
                     if v in killed and v in opened:
                         begin = at if i.op.early_clobber else at + 1
                         ranges[v] = ranges.get(v, 0) | _span(begin, opened.pop(v))
-                last = min(end, at + 1 + 2 * i.op.holds) if held else at + 1
+                last = min(end, at + 1 + 2 * min(i.op.holds, hold))
                 for r in i.uses():
                     opened.setdefault(r.vreg, last)
             for v, until in opened.items():

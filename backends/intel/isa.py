@@ -115,7 +115,8 @@ class XeInstruction(Instruction):
 
 
 _ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  #: in slots of four clocks
-_SEND_HOLDS = 12  #: instructions
+#: Instructions that a message may still read its sources behind it, or be under way where that is what counts.
+_HOLDS = {"slm": 12, "ugm": 96}
 
 _ALU = "mov add addc add3 mul mach macl mad shl shr asr and or xor not cmp sel bfn".split()
 
@@ -151,7 +152,7 @@ def message(kind: str, sfid: str, lane_bytes: int) -> Message:
     name = f"{kind}.{sfid}.{_VECTORS[lane_bytes]}.a{bits}{caches}"
     unit = Unit.SHARED if sfid == "slm" else Unit.GLOBAL
     latency, busy, stores = _TOKEN_LATENCY[sfid], max(1, lane_bytes // 4), kind != "load"
-    return Message(name, unit, latency, busy, address_bits=bits, stores=stores, holds=_SEND_HOLDS)
+    return Message(name, unit, latency, busy, address_bits=bits, stores=stores, holds=_HOLDS[sfid])
 
 
 @cache
@@ -160,7 +161,7 @@ def block_message(kind: str, size: int) -> Message:
     elements, width = (size // 8, 64) if size > 256 else (size // 4, 32)
     name = f"{kind}.slm.d{width}x{elements}t.a32"
     latency, busy, stores = _TOKEN_LATENCY["slm"], max(1, size // 128), kind != "load"
-    return Message(name, Unit.SHARED, latency, busy, block=True, address_bits=32, stores=stores, holds=_SEND_HOLDS)
+    return Message(name, Unit.SHARED, latency, busy, block=True, address_bits=32, stores=stores, holds=_HOLDS["slm"])
 
 
 _ORDERS = {Order.ROWS: "", Order.ROW_A_LANE: "t", Order.COLUMN_A_LANE: "v"}
@@ -170,7 +171,7 @@ _ORDERS = {Order.ROWS: "", Order.ROW_A_LANE: "t", Order.COLUMN_A_LANE: "v"}
 def prefetch() -> Message:
     """The row of a load of a byte a lane that nobody waits for: its cache line is what is wanted."""
     name, latency = f"load.ugm.{_VECTORS[1]}.a64.ca.ca", _TOKEN_LATENCY["ugm"]
-    return Message(name, Unit.GLOBAL, latency, 1, address_bits=64, holds=_SEND_HOLDS)
+    return Message(name, Unit.GLOBAL, latency, 1, address_bits=64, holds=_HOLDS["ugm"])
 
 
 @cache
@@ -183,7 +184,7 @@ def plane_message(kind: str, grain: int, order: Order) -> Message:
     how = "" if stores or (grain == 4 and order is Order.COLUMN_A_LANE) else _ORDERS[order]
     name = f"{kind}_block2d.ugm.d{8 * grain}{how}.a64.{'wb.wb' if stores else 'ca.ca'}"
     latency = _TOKEN_LATENCY["ugm"]
-    return Message(name, Unit.GLOBAL, latency, 8, block=True, address_bits=32, holds=_SEND_HOLDS, stores=stores)
+    return Message(name, Unit.GLOBAL, latency, 8, block=True, address_bits=32, holds=_HOLDS["ugm"], stores=stores)
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from convgen.ir.memory import Global
 from convgen.ir.program import Kernel
 
 _GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
+_HOLDS = (12, 48, 96)  #: instructions for which the sources of messages are kept, if there is room
 _SCALAR_REGISTERS = 12  #: the most GRFs that hold scalars
 
 
@@ -71,27 +71,40 @@ class XeTarget:
         )
 
     def _allocate(self, function: Function) -> tuple[int, Physical, int]:
-        """The smaller register file that holds a kernel, where everything is, and how many registers that takes.
-
-        Better the larger file than overwriting at once what sends still read; better that than not to fit.
-        """
-        g = self.generation
-        liveness = Liveness(function)
-        live, held = liveness.ranges(), liveness.ranges(held=True)
+        """The smaller register file that holds a kernel, where everything is, and how many registers that takes."""
+        g, liveness = self.generation, Liveness(function)
+        live = liveness.ranges()
         small = allocate(function, {"s": Bank(_SCALAR_REGISTERS * g.lanes, {1: 1, 2: 2}), "f": Bank(g.flags, {})}, live)
         tuples_at = 1 + -(-small.used["s"] // g.lanes)
-        large = None
-        for grf, (ranges, period) in product(_GRF_COUNTS, ((held, BANK_PERIOD), (live, BANK_PERIOD), (live, 0))):
-            try:
-                large = allocate(function, {"v": Bank(grf, {1: 1}, tuples_at, period)}, ranges)
-                break
-            except DoesNotFit as error:
-                refused = error
-        if large is None:
-            raise refused
+        grf, large = self._place_tuples(function, liveness, tuples_at)
         allocation = Allocation({**small.base, **large.base}, {**small.used, **large.used})
         used = max((base + v.size for v, base in large.base.items() if v.fixed is None), default=tuples_at)
         return grf, Physical(allocation, g.lanes, 1), used
+
+    @staticmethod
+    def _place_tuples(function: Function, liveness: Liveness, first: int) -> tuple[int, Allocation]:
+        """Registers that messages read are left alone for as long as there is room for that.
+
+        Better the larger file than overwriting them at once; better that than not to fit.
+        """
+
+        def placed(grf: int, hold: int, period: int = BANK_PERIOD) -> Allocation:
+            return allocate(function, {"v": Bank(grf, {1: 1}, first, period)}, liveness.ranges(hold=hold))
+
+        for grf in _GRF_COUNTS:
+            best: Allocation | None = None
+            for hold in _HOLDS:
+                try:
+                    best = placed(grf, hold)
+                except DoesNotFit:
+                    break
+            if best is not None:
+                return grf, best
+        largest = _GRF_COUNTS[-1]
+        try:
+            return largest, placed(largest, 0)
+        except DoesNotFit:
+            return largest, placed(largest, 0, period=0)
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The assembly file of kernels that `emit` made."""

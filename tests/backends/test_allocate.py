@@ -189,12 +189,12 @@ def test_what_is_held_is_not_overwritten_for_a_while() -> None:
     source = reg(0)
     after = [reg(n) for n in range(1, 6)]
     function = straight(define(source), Instruction(SLOW, (), (source,)), *map(define, after))
-    held = allocate(function, {"v": Bank(16, {1: 1})}, Liveness(function).ranges(held=True))
+    held = allocate(function, {"v": Bank(16, {1: 1})}, Liveness(function).ranges(hold=9))
     plain = allocate(function, {"v": Bank(16, {1: 1})}, Liveness(function).ranges())
     at = held.base[source.vreg]
     assert [held.base[r.vreg] == at for r in after] == [False, False, True, True, True]
     assert all(plain.base[r.vreg] == at for r in after)
-    assert Liveness(function).ranges()[source.vreg] & ~Liveness(function).ranges(held=True)[source.vreg] == 0
+    assert Liveness(function).ranges()[source.vreg] & ~Liveness(function).ranges(hold=9)[source.vreg] == 0
 
 
 def test_nothing_is_held_beyond_its_block() -> None:
@@ -206,7 +206,7 @@ def test_nothing_is_held_beyond_its_block() -> None:
             BasicBlock("end", [define(after), Instruction(END)]),
         ],
     )
-    held = allocate(function, {"v": Bank(16, {1: 1})}, Liveness(function).ranges(held=True))
+    held = allocate(function, {"v": Bank(16, {1: 1})}, Liveness(function).ranges(hold=9))
     assert held.base[source.vreg] == held.base[after.vreg] == 0
 
 
@@ -214,8 +214,8 @@ def test_nothing_is_held_beyond_its_block() -> None:
 @given(functions())
 def test_held_sources_only_live_longer(function: Function) -> None:
     plain = Liveness(function).ranges()
-    check(function, allocate(function, BANKS, Liveness(function).ranges(held=True)))
-    assert all(plain[v] & ~longer == 0 for v, longer in Liveness(function).ranges(held=True).items())
+    check(function, allocate(function, BANKS, Liveness(function).ranges(hold=9)))
+    assert all(plain[v] & ~longer == 0 for v, longer in Liveness(function).ranges(hold=9).items())
 
 
 def test_where_control_goes() -> None:

@@ -14,7 +14,7 @@
 // config:  tile=16x16x16 waves=1x1 mma=16x8x16 slots=1 taps=split acc=v
 // registers:
 //   wei_next  r[7:14]
-//   src_next  r[15:22]
+//   src_next  r[16:23]
 //   acc       r[24:39]
 //   wei_frag  r[43:50]
 //   src_frag  r[51:58]
@@ -59,17 +59,17 @@
 (W)     mov (1|M0)               r1.0<1>:ud        0xffffffff:ud
         shr (16|M0)              r15.0<1>:ud       r1.0<0;1,0>:ud    r15.0<1;1,0>:ud {I@1}
         not (16|M0)              r15.0<1>:ud       r15.0<1;1,0>:ud             {I@1}
-        add (16|M0)              r3.0<1>:d         -r2.0<1;1,0>:d    17:d      {$5.dst}
-        sel (16|M0) (lt)f0.0     r3.0<1>:d         r3.0<1;1,0>:d     3:d       {I@1}
+        add (16|M0)              r16.0<1>:d        -r2.0<1;1,0>:d    17:d
+        sel (16|M0) (lt)f0.0     r16.0<1>:d        r16.0<1;1,0>:d    3:d       {I@1}
 (W)     mov (1|M0)               r1.0<1>:ud        0xffffffff:ud
-        shr (16|M0)              r3.0<1>:ud        r1.0<0;1,0>:ud    r3.0<1;1,0>:ud {I@1}
-        or (16|M0)               r3.0<1>:ud        r15.0<1;1,0>:ud   r3.0<1;1,0>:ud {I@1}
-        cmp (16|M0) (ge)f0.0     null<1>:d         r3.0<1;1,0>:d     0:d       {I@1}
-(W)     mov (32|M0)              r15.0<1>:ud       0:ud
-(W)     mov (32|M0)              r17.0<1>:ud       0:ud
-(W)     mov (32|M0)              r19.0<1>:ud       0:ud
-(W)     mov (32|M0)              r21.0<1>:ud       0:ud
-(f0.0)  load.ugm.d32x8.a64.ca.ca (16|M0)              r15:8  [r5:2]            {I@1,$6}               // src load
+        shr (16|M0)              r16.0<1>:ud       r1.0<0;1,0>:ud    r16.0<1;1,0>:ud {I@1}
+        or (16|M0)               r15.0<1>:ud       r15.0<1;1,0>:ud   r16.0<1;1,0>:ud {I@1}
+        cmp (16|M0) (ge)f0.0     null<1>:d         r15.0<1;1,0>:d    0:d       {I@1}
+(W)     mov (32|M0)              r16.0<1>:ud       0:ud
+(W)     mov (32|M0)              r18.0<1>:ud       0:ud
+(W)     mov (32|M0)              r20.0<1>:ud       0:ud
+(W)     mov (32|M0)              r22.0<1>:ud       0:ud
+(f0.0)  load.ugm.d32x8.a64.ca.ca (16|M0)              r16:8  [r5:2]            {I@1,$6}               // src load
         shl (16|M0)              r2.0<1>:d         r2.0<1;1,0>:d     5:d
 (W)     mov (32|M0)              r24.0<1>:ud       0:ud
 (W)     mov (32|M0)              r26.0<1>:ud       0:ud
@@ -83,12 +83,12 @@
 (W)     mov (1|M0)               r1.1<1>:ud        1:ud
 (W)     mov (1|M0)               r1.2<1>:ud        0:ud                                               // kb = 0
 k_loop:  // for kb in [0, 5)
-(W)     mov (1|M0)               r23.0<1>:ud       0:ud
+(W)     mov (1|M0)               r3.0<1>:ud        0:ud                        {$5.dst}
 (W)     sync.nop                 null                                          {$7.dst}
-(W)     store.slm.d64x64t.a32 (1|M0)                  [r23:1]  r7:8            {I@1,$8}               // wei store
+(W)     store.slm.d64x64t.a32 (1|M0)                  [r3:1]  r7:8             {I@1,$8}               // wei store
         add (16|M0)              r40.0<1>:ud       r2.0<1;1,0>:ud    512:ud
 (W)     sync.allwr               0x50
-        store.slm.d32x8.a32 (16|M0)                   [r40:1]  r15:8           {I@1,$9}               // src store
+        store.slm.d32x8.a32 (16|M0)                   [r40:1]  r16:8           {I@1,$9}               // src store
 (W)     mul (1|M0)               r1.3<1>:d         r1.2<0;1,0>:d     8:uw
 (W)     add (1|M0)               r1.3<1>:d         r1.3<0;1,0>:d     8:d       {I@1}
 (W)     mov (1|M0)               r4.5<1>:ud        r1.3<0;1,0>:ud              {I@1}
@@ -99,15 +99,15 @@ k_loop:  // for kb in [0, 5)
 (W)     mul (1|M0)               r1.3<1>:d         r1.3<0;1,0>:d     32:uw     {I@1}
 (W)     mov (1|M0)               r1.3<1>:q         r1.3<0;1,0>:d               {I@1}
         add (16|M0)              r41.0<1>:q        r1.3<0;1,0>:q     r5.0<1;1,0>:q {I@1}
-        shl (16|M0) (ge)f0.0     null<1>:d         r3.0<1;1,0>:d     r1.0<0;1,0>:d
-(W)     mov (32|M0)              r15.0<1>:ud       0:ud                        {$9.dst}
-(W)     mov (32|M0)              r17.0<1>:ud       0:ud
-(W)     mov (32|M0)              r19.0<1>:ud       0:ud
-(W)     mov (32|M0)              r21.0<1>:ud       0:ud
-(f0.0)  load.ugm.d32x8.a64.ca.ca (16|M0)              r15:8  [r41:2]           {I@1,$4}               // src load
-(W)     mov (1|M0)               r23.0<1>:ud       0:ud
+        shl (16|M0) (ge)f0.0     null<1>:d         r15.0<1;1,0>:d    r1.0<0;1,0>:d
+(W)     mov (32|M0)              r16.0<1>:ud       0:ud                        {$9.dst}
+(W)     mov (32|M0)              r18.0<1>:ud       0:ud
+(W)     mov (32|M0)              r20.0<1>:ud       0:ud
+(W)     mov (32|M0)              r22.0<1>:ud       0:ud
+(f0.0)  load.ugm.d32x8.a64.ca.ca (16|M0)              r16:8  [r41:2]           {I@1,$4}               // src load
+(W)     mov (1|M0)               r3.0<1>:ud        0:ud
 (W)     sync.allrd               0x3
-(W)     load.slm.d64x64t.a32 (1|M0)                   r43:8  [r23:1]           {I@1,$10}              // wei fragment
+(W)     load.slm.d64x64t.a32 (1|M0)                   r43:8  [r3:1]            {I@1,$10}              // wei fragment
 (W)     mov (1|M0)               r40.0<1>:ud       512:ud
 (W)     load.slm.d64x64t.a32 (1|M0)                   r51:8  [r40:1]           {I@1,$11}              // src fragment
 (W)     sync.allwr               0xc00
