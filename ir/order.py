@@ -7,7 +7,8 @@ from zlib import crc32
 from convgen.ir.expr import Expr, Lane
 from convgen.ir.node import CLASSES
 
-_RANK = {cls: -i for i, cls in enumerate(CLASSES.values())}
+#: Of expressions, in order of declaration; other nodes do not count, for they may be declared before or after these.
+_RANK = {cls: -i for i, cls in enumerate(c for c in CLASSES.values() if issubclass(c, Expr))}
 
 _DEPTH = 3  #: levels of operands that are compared field by field; what differs only below is ordered by digest
 

@@ -1,4 +1,4 @@
-"""The same text always: whatever Python's hash seed, whatever was built before in the process."""
+"""The same text always: whatever Python's hash seed, whatever was imported or built before in the process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from tests.product.problems import chosen, generated
 
 ROOT = Path(__file__).parents[2]
 SMALL = chosen([p for p in generated() if p.macs < 20_000_000], 3)
+HALO = Conv.parse("mb1ic32ih4oc16kh3ph1", dir="FWD_D", dt="bf16:bf16:f32")
 RESNET = Conv.parse("mb1ic64ih56oc64oh56kh3ph1", dir="FWD_D", dt="bf16:bf16:f32")
 
-#: Reads problem lines, prints the digests of their assembly.
+#: Reads problem lines, prints the digests of their assembly; the argument is a module to import first.
 SCRIPT = """
-import json, sys
+import importlib, json, sys
+importlib.import_module(sys.argv[1])
 from tests.product.test_determinism import digest
 from convgen.problem import Conv
 print(json.dumps([digest(Conv.parse(line)) for line in json.load(sys.stdin)]))
@@ -33,10 +35,10 @@ def digest(problem: Conv) -> str:
     return hashlib.sha256(driver.compile(driver.build(problem)).asm.encode()).hexdigest()
 
 
-def digests(problems: list[Conv], seed: int) -> list[str]:
+def digests(problems: list[Conv], seed: int, first: str = "convgen") -> list[str]:
     """The digests as another process with that hash seed makes them."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", SCRIPT, first],
         input=json.dumps(list(map(str, problems))),
         env={**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
@@ -51,6 +53,11 @@ def digests(problems: list[Conv], seed: int) -> list[str]:
 def test_the_hash_seed_does_not_matter() -> None:
     problems = [*SMALL, RESNET]
     assert digests(problems, 1) == digests(problems, 2)
+
+
+@pytest.mark.parametrize("first", ["convgen.ir.memory", "convgen.ir.stmt", "convgen.backends.intel.select"])
+def test_the_order_of_imports_does_not_matter(first: str) -> None:
+    assert digests([HALO], 1, first) == digests([HALO], 1)
 
 
 def test_what_was_built_before_does_not_matter() -> None:
