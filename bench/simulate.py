@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 from lib.figures import Figure, best, main
@@ -28,8 +29,7 @@ def compiled(descriptor: str, config: str | None) -> Code:
 
 def microseconds(code: Code) -> tuple[float, int, int]:
     """(µs a wave-instruction, wave-instructions, waves) of the quickest of three strict runs."""
-    (launch,) = code.record.launches
-    waves = launch.grid[0] * launch.workgroup[0] // 64
+    waves = sum(prod(launch.grid) * launch.workgroup[0] // 64 for launch in code.record.launches)
     outcomes = [verify.run(code) for _ in range(3)]
     assert all(outcome.passed for outcome in outcomes)
     executed = sum(outcomes[0].instructions.values())

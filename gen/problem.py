@@ -31,10 +31,6 @@ class Direction(Enum):
     def is_forward(self) -> bool:
         return self.name.startswith("FWD")
 
-    @property
-    def has_bias(self) -> bool:
-        return self.name.endswith("B")
-
     @classmethod
     def parse(cls, text: str) -> Direction:
         """The direction of that name, in any case."""
@@ -72,10 +68,6 @@ class Axis:
     def pad_r(self) -> int:
         """Right padding: what the last window needs beyond the input; negative where an input tail is unused."""
         return (self.o - 1) * self.s - self.i + self.extent - self.p
-
-    @property
-    def is_trivial(self) -> bool:
-        return self == Axis()
 
 
 @attrs.frozen(slots=False)

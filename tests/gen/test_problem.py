@@ -103,7 +103,7 @@ def test_axes_are_promoted_all_or_nothing(line: str, ndims: int, inputs: tuple[i
     problem = Conv.parse(line)
     assert problem.ndims == ndims
     assert tuple(axis.i for axis in problem.spatial) == inputs
-    assert all(axis.is_trivial for axis in problem.axes[: 5 - ndims])
+    assert all(axis == Axis() for axis in problem.axes[: 5 - ndims])
 
 
 SAME = [
