@@ -72,7 +72,7 @@ def _types(direction: str, inputs: str, output: str) -> str:
 
 def input_types(facts: TargetFacts) -> tuple[str, ...]:
     """The types of inputs that a target multiplies."""
-    known = {atom.ab.name for atom in facts.atoms}
+    known = {atom.a_elem.name for atom in facts.atoms}
     return tuple(name for name in _INPUTS if name in known)
 
 

@@ -24,7 +24,7 @@ def features(case: Case) -> Iterator[str]:
     problem, config = case
     plan = make_plan(problem, config, FACTS)
     program, _ = launches.build(plan)
-    yield from (problem.direction.value, f"{problem.ndims}-D", plan.meeting.name, plan.mma.atom.ab.name)
+    yield from (problem.direction.value, f"{problem.ndims}-D", plan.meeting.name, plan.mma.atom.a_elem.name)
     if plan.mma.atom.rounds_to:
         yield plan.mma.atom.rounds_to
     for kernel in program.kernels:

@@ -214,9 +214,9 @@ def test_unsigned_fills_are_positive() -> None:
 def test_what_has_no_reference_says_so() -> None:
     with pytest.raises(Unsupported):
         reference.fill(Conv.parse("mb1ic3oc4ih9kh3", dt="f8_e4m3"))
-    integers = Conv.parse("mb1ic3oc4ih9kh3", dt="u8:s8:s32")
+    halves = Conv.parse("mb1ic3oc4ih9kh3", dt="f16:f16:s32")
     with pytest.raises(Unsupported, match="a destination of type s32"):
-        whole_of(integers, reference.fill(integers))
+        whole_of(halves, reference.fill(halves))
 
 
 TAGS = ["abcd", "acdb", "bcda", "aBcd4b", "ABcd2a3b", "ABcd4b2a2b", "axb", "1000x100x10x1"]

@@ -62,7 +62,7 @@ def operand(row: str) -> Fragment:
 D = Fragment(
     ("i", "j"), (Digit("i", 4, Space.REGISTER, 1), Digit("i", 4, Space.LANE, 16), Digit("j", 16, Space.LANE, 1))
 )
-TILE = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f32, operand("i"), operand("j"), D, 4), 1, 1, 1)
+TILE = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f16, f32, operand("i"), operand("j"), D, 4), 1, 1, 1)
 FLOATS = vector(f32, 8)
 OTHER_TILE = Shared("other", f32, 64, 8, row_major(64, 8), 1, Swizzle(), 16)
 

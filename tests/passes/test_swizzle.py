@@ -39,7 +39,7 @@ def plans(target: str, tile_k: int) -> list[Plan]:
     facts = get(target).facts
     found = []
     for atom in facts.atoms:
-        if atom.ab.name == "f16":
+        if atom.a_elem.name == "f16":
             for tile, waves in (((64, 64), (2, 2)), ((128, 128), (2, 2)), ((64, 128), (1, 4))):
                 config = Config((*tile, tile_k), waves, (atom.rows, atom.cols, atom.k))
                 try:
