@@ -227,10 +227,10 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.add_view(k.view, (LANE, 0), k.load(), ROWS), "coords lane differs between lanes"),
     (
         lambda k: k.add_view(k.half, (0, 0), k.zeros(TILE.a_type), TILE.a),
-        "atomic additions of f16, wanted f32 or f64",
+        "atomic additions of f16, wanted f32, f64 or s32",
     ),
     # messages
-    (lambda k: k.global_add(k.all, const(1, u32), 0), "atomic additions of u32, wanted f32 or f64"),
+    (lambda k: k.global_add(k.all, const(1, u32), 0), "atomic additions of u32, wanted f32, f64 or s32"),
     (lambda k: k.global_add(k.all, k.zeros(vector(f32, 16)), 0), "a message of f32x16, 512 bits"),
     (lambda k: k.global_add(k.all, const(1.0, f32), 0, LANE), "uniform lane differs"),
     (lambda k: k.global_add(k.n, const(1.0, f32), 0), "n is not a surface"),
