@@ -50,6 +50,21 @@ def test_cases_reach_everything() -> None:
         found.update(features(case))
 
     collect()
-    wanted = {"FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB", "3-D", "4-D", "5-D", "f16", "bf16", "f32", "f64"}
+    wanted = {
+        "FWD_B",
+        "FWD_D",
+        "FWD_I",
+        "BWD_D",
+        "BWD_W",
+        "BWD_WB",
+        "3-D",
+        "4-D",
+        "5-D",
+        "f16",
+        "bf16",
+        "f32",
+        "f64",
+        "s8",
+    }
     wanted |= {m.name for m in Meeting} | {"AddView", "Shuffle", "a copy that turns", "a reversed dim", "xf32"}
     assert found == wanted
