@@ -38,7 +38,8 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
             )
     inputs, (output, *_) = [t.dtype for t in problem.inputs if t.name != "bia"], problem.outputs
     outputs = _OUTPUTS.get(inputs[0], _FLOATS)
-    if not input_atoms(problem, facts) or output.dtype not in outputs:
+    known = {elem.name for atom in facts.atoms for elem in (atom.a_elem, atom.b_elem)}
+    if not known.issuperset(inputs) or not input_atoms(problem, facts) or output.dtype not in outputs:
         given = " and ".join(dict.fromkeys(inputs))
         raise Unsupported(
             f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "

@@ -16,11 +16,11 @@ from convgen import grammar
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
 from convgen.ir.layout import Layout
-from convgen.ir.types import scalar
 
 Triple = tuple[str, str, str]
 
 _BIAS = "bia"
+_INTEGERS = ("s8", "u8")
 
 
 @attrs.frozen
@@ -100,10 +100,10 @@ class TensorProblem(ABC):
 
     @property
     def acc_type(self) -> str:
-        """The type of a bias, and in which products are summed: integers if both factors are."""
+        """The type of a bias, and in which products are summed: s32 if both factors are 8-bit integers."""
         types = self._types
         factors = [types[name.removeprefix("diff_")] for name in self.tensor_names[0] if name != _BIAS]
-        if all(scalar(name).is_int for name in factors):
+        if all(name in _INTEGERS for name in factors):
             return "s32"
         return "f64" if "f64" in types.values() else "f32"
 
