@@ -126,7 +126,7 @@ class XeVectors(Vectors):
         return product(range(tiles_i), range(tiles_j))
 
     def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
-        multiply = self._multiply_adds if atom.name.startswith(tuple(_BEGINNINGS)) else self._dpas
+        multiply = self._multiply_adds if atom.name.partition(".")[0] in _BEGINNINGS else self._dpas
         multiply(atom, dst, start, a, b, comment)
 
     def _dpas(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
