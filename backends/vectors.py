@@ -19,6 +19,9 @@ from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.types import Type, VectorType
 
 Parts = tuple[Reg, ...]  #: a vector value: register views in element order, low bits first
+Bytes = tuple[int, ...]  #: bytes of a vector value, numbered in order
+
+WORD_BYTES = 4
 
 
 class Vectors(ABC):
@@ -79,8 +82,8 @@ class Vectors(ABC):
         """Some bits of a word, as the lowest ones of another."""
 
     @abstractmethod
-    def _join_halves(self, low: tuple[Reg, int], high: tuple[Reg, int], into: Reg) -> None:
-        """A word of two halves, each the lower (0) or upper (1) one of another word."""
+    def _gather(self, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+        """A tuple of words, each of the bytes `wanted` of the words `held`, numbered through from the first."""
 
     @abstractmethod
     def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
@@ -142,21 +145,16 @@ class Vectors(ABC):
         return (self._bits(word, offset, bits),)
 
     def _shuffle(self, parts: Parts, elem: Type, order: tuple[int, ...]) -> Parts:
-        """Whole words are renamed, halves of two words joined."""
+        """Whole words are renamed, smaller elements brought together byte by byte."""
         if elem.bits >= 32:
             words = elem.bits // 32
             return tuple(w for i in order for w in view(parts, i * words, words))
-        if elem.bits != 16 or len(order) % 2:
-            raise Unsupported(f"given a shuffle of {len(order)} elements of {elem}, wanted pairs of 16 bits or words")
-        dst = self.out.new("v", len(order) // 2)
-        for word, (low, high) in enumerate(zip(order[::2], order[1::2])):
-            (first,), (second,) = view(parts, low // 2, 1), view(parts, high // 2, 1)
-            into = dst.words(word, 1)
-            if (low % 2, high) == (0, low + 1):
-                self.out.copy(into, first)
-            else:
-                self._join_halves((first, low % 2), (second, high % 2), into)
-        return (dst,)
+        if elem.bits % 8:
+            raise Unsupported(f"given a shuffle of {elem}, wanted elements of whole bytes")
+        held = [p.words(i, 1) for p in parts for i in range(p.count)]
+        order_of_bytes = [elem.bytes * i + n for i in order for n in range(elem.bytes)]
+        fours = range(0, len(order_of_bytes), WORD_BYTES)
+        return (self._gather(held, [tuple(order_of_bytes[i : i + WORD_BYTES]) for i in fours]),)
 
     def _element_by_element(self, name: str, a: Parts, b: Parts, elem: Type) -> Reg:
         words = max(1, elem.bits // 32)
@@ -186,8 +184,8 @@ class Vectors(ABC):
         acc = self._addends(e)
         comment = f"{op.steps} steps of {op.tiles_i} x {op.tiles_j} tiles"
         for step in range(op.steps):
-            rows = [self._operand(a, atom.ab, op.a_start(i, step), atom.a.registers) for i in range(op.tiles_i)]
-            cols = [self._operand(b, atom.ab, op.b_start(j, step), atom.b.registers) for j in range(op.tiles_j)]
+            rows = [self._operand(a, atom.a_elem, op.a_start(i, step), atom.a.registers) for i in range(op.tiles_i)]
+            cols = [self._operand(b, atom.b_elem, op.b_start(j, step), atom.b.registers) for j in range(op.tiles_j)]
             for i, j in self._order(op.tiles_i, op.tiles_j):
                 at = op.d_start(i, j) // atom.d.registers
                 before = acc[at]

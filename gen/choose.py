@@ -27,7 +27,7 @@ from convgen.views import products, reordered
 
 _TILE_M = (32, 64, 128, 256)
 _TILE_N = (16, 32, 64, 128, 256)
-_TILE_K = (16, 32, 64)
+_TILE_K = (16, 32, 64)  #: of 8-bit elements twice as many, so that rows are as long as those of 16-bit ones
 _SIDES = (8, 16, 32, 64)  #: of the last resort
 
 _FIXED_CLOCKS = 4000  #: prologue, first loads and epilogue of one tile
@@ -133,23 +133,28 @@ def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str,
 def last_resort(atoms: list[MmaAtom], facts: TargetFacts) -> Config:
     """One wave, the smallest square tile that its lanes share out evenly: fits every problem."""
     atom = min(atoms, key=lambda a: (a.spans, a.rows, a.k))
-    side = next(s for s in _SIDES if _is_whole(s, atom, facts))
-    return Config((side, side, _TILE_K[0]), (1, 1), (atom.rows, atom.cols, atom.k), 1, "split", "v")
+    k = max(_TILE_K[0], atom.k)
+    side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
+    return Config((side, side, k), (1, 1), (atom.rows, atom.cols, atom.k), 1, "split", "v")
 
 
-def _is_whole(side: int, atom: MmaAtom, facts: TargetFacts) -> bool:
-    even = comes_out_even(side, _TILE_K[0], atom.ab.bytes, facts, 1)
+def _tiles_k(atom: MmaAtom) -> tuple[int, ...]:
+    return tuple(k * max(1, 2 // atom.elem_bytes) for k in _TILE_K)
+
+
+def _is_whole(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
+    even = comes_out_even(side, k, atom.elem_bytes, facts, 1)
     return even and side % atom.rows == 0 and side % atom.cols == 0
 
 
 def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Candidate]:
     """The configs that come out even and whose tiles fit shared memory, with their scores."""
-    elem, mma = atom.ab.bytes, (atom.rows, atom.cols, atom.k)
-    chunk = facts.chunk_bytes // elem
-    modes = ["split"] if shape.inner % _TILE_K[-1] == 0 else ["split", "fused"]
+    elem, mma = atom.elem_bytes, (atom.rows, atom.cols, atom.k)
+    chunk, tiles_k = facts.chunk_bytes // elem, _tiles_k(atom)
+    modes = ["split"] if shape.inner % tiles_k[-1] == 0 else ["split", "fused"]
     if shape.inner % chunk:
         modes.append("chunk")
-    for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, _TILE_K, facts.core.grids):
+    for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
         if m % (wm * atom.cols) or wn % atom.spans or n % (wn // atom.spans * atom.rows) or k % atom.k:
             continue
         if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
@@ -199,7 +204,7 @@ class _Work:
 def _work(
     shape: _Shape, tile: tuple[int, int, int], waves: tuple[int, int], subtiles: int, atom: MmaAtom, facts: TargetFacts
 ) -> _Work:
-    (m, n, k), (waves_m, waves_n), elem = tile, waves, atom.ab.bytes
+    (m, n, k), (waves_m, waves_n), elem = tile, waves, atom.elem_bytes
     count, lanes = waves_m * waves_n, facts.subgroup_size
     simds = min(count, facts.core.simds)
     copied = (m + n) * k * elem
@@ -243,7 +248,7 @@ def _score(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaA
 
 def _block_clocks(shape: _Shape, config: Config, work: _Work, atom: MmaAtom, facts: TargetFacts) -> float:
     """One K block of one workgroup that has a compute unit to itself, its loads in time."""
-    whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.ab.bytes) == 0
+    whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
     decode = 1.0 if config.taps == "split" else _CHUNK_DECODE if whole else _ELEMENT_DECODE
     issue = work.messages * decode
     serial = _BARRIER_CLOCKS if config.slots > 1 else _BARRIER_CLOCKS + 0.5 * work.shared + 128

@@ -30,25 +30,33 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     """Raise Unsupported, in one line, for problems outside what convgen generates so far."""
     if isinstance(problem, Conv) and problem.groups != 1:
         raise Unsupported(f"given g{problem.groups}, wanted g1: grouped convolution is not generated yet")
-    inputs, (output, *_) = [t.dtype for t in problem.inputs if t.name != "bia"], problem.outputs
-    known = dict.fromkeys(atom.ab.name for atom in facts.atoms)
-    outputs = _output_types(inputs[0])
-    if inputs[0] != inputs[1] or inputs[0] not in known or output.dtype not in outputs:
-        given = " and ".join(dict.fromkeys(inputs))
-        raise Unsupported(
-            f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
-            f"{', '.join(sorted(known))} and {output.name} one of {', '.join(outputs)} on {facts.name}"
-        )
     for tensor in problem.tensors:
         if not tensor.layout.is_plain:
             raise Unsupported(
                 f"given {tensor.name} of layout {tensor.layout.tag}, "
                 "wanted a plain one: blocked layouts are not generated yet"
             )
+    inputs, (output, *_) = [t.dtype for t in problem.inputs if t.name != "bia"], problem.outputs
+    outputs = _OUTPUTS.get(inputs[0], _FLOATS)
+    known = {elem.name for atom in facts.atoms for elem in (atom.a_elem, atom.b_elem)}
+    if not known.issuperset(inputs) or not input_atoms(problem, facts) or output.dtype not in outputs:
+        given = " and ".join(dict.fromkeys(inputs))
+        raise Unsupported(
+            f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
+            f"{_factors(facts)} and {output.name} one of {', '.join(outputs)} on {facts.name}"
+        )
 
 
-def _output_types(inputs: str) -> tuple[str, ...]:
-    return ("f64",) if inputs == "f64" else ("f16", "bf16", "f32")
+#: What sums of products may become, by the type of the factors: rounded once, or saturated.
+_FLOATS, _INTEGERS = ("f16", "bf16", "f32"), ("s32", "f32", "s8", "u8")
+_OUTPUTS = {"f64": ("f64",), "s8": _INTEGERS, "u8": _INTEGERS}
+
+
+def _factors(facts: TargetFacts) -> str:
+    """The types that the target multiplies: with themselves, and pairs that it mixes."""
+    pairs = {tuple(sorted((atom.a_elem.name, atom.b_elem.name))) for atom in facts.atoms}
+    mixed = [f"{a} with {b}" for a, b in sorted(pairs) if a != b]
+    return ", ".join([a for a, b in sorted(pairs) if a == b] + mixed)
 
 
 class Meeting(Enum):
@@ -118,7 +126,8 @@ def k_block(taps: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     """The matrix instructions for a problem's inputs and accumulator, in the target's order of preference."""
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
-    fitting = [a for a in facts.atoms if a.ab.name == problem.inputs[0].dtype]
+    types = views.operand_types(problem)
+    fitting = [a for a in facts.atoms if (a.a_elem, a.b_elem) == types]
     return [a for a in fitting if not a.rounds_to or a.rounds_to == rounded]
 
 
@@ -140,7 +149,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     if config.prefetch and not facts.prefetch:
         raise DoesNotFit(f"{facts.name} has no prefetch")
     mma = _mma(_atom(problem, config, facts), config, facts.chunk_bytes)
-    block = k_block(config.taps, config.tile[2], mma.atom.ab.bytes, facts.chunk_bytes)
+    block = k_block(config.taps, config.tile[2], mma.atom.elem_bytes, facts.chunk_bytes)
     missing = [name for name in config.reorder if name not in [t.name for t in problem.inputs]]
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
@@ -159,7 +168,7 @@ def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
     waves_m, waves_n = config.waves
     waves_along_n = divide("waves along N over what one instruction spans", waves_n, atom.spans)
     steps = divide("tile K over the instruction's K", tile_k, atom.k)
-    pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.ab.bytes)))
+    pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.elem_bytes)))
     return MmaTile(
         atom,
         divide("tile N over waves x rows", tile_n, waves_along_n * atom.rows),
@@ -177,7 +186,8 @@ def _meeting(problem: Problem, config: Config) -> Meeting:
     if config.slices == 1:
         return Meeting.ALONE
     adds = problem.outputs[0].dtype == problem.acc_type
-    return Meeting.ATOMIC if adds and not problem.deterministic else Meeting.WORKSPACE
+    any_order = scalar(problem.acc_type).is_int or not problem.deterministic  # sums of integers are the same in all
+    return Meeting.ATOMIC if adds and any_order else Meeting.WORKSPACE
 
 
 def _part(product: Product, mma: MmaTile, config: Config, facts: TargetFacts) -> Part:
@@ -215,7 +225,7 @@ def accumulator_registers(plan: Plan) -> int:
 
 def _estimate_registers(plan: Plan, part: Part) -> int:
     """Vector registers a lane: accumulators, fragments of a K block, copies in flight, addresses, a margin."""
-    mma, elem = plan.mma, plan.mma.atom.ab.bytes
+    mma, elem = plan.mma, plan.mma.atom.elem_bytes
     sets = plan.facts.core.fragment_sets if plan.config.slots > 1 else 1  # one is read while the other multiplies
     fragments = sets * (mma.a.registers + mma.b.registers) * elem // 4
     copies = 0

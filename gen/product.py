@@ -145,7 +145,8 @@ class _ProductKernel:
         if self.plan.meeting is Meeting.WORKSPACE:
             row = self.m0 + self.group[1] * (self.part.grid[0] * self.plan.config.tile[0])
         how = st.AddView if self.plan.meeting is Meeting.ATOMIC else st.StoreView
-        stored = value.to(vector(result.memory.elem, layout.registers))
+        elem = result.memory.elem
+        stored = value.to(vector(elem, layout.registers), saturate=elem.is_int)
         return [*out, how(result, (self.n0, row), stored, layout, self.site("store", name))]
 
 

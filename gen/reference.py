@@ -1,7 +1,8 @@
 """What the right answer is: fills, convolutions and matmuls in plain numpy, and tensors as bytes in memory.
 
 Nothing here knows how kernels are generated. Fills are small integers, so every partial sum is an integer that the
-accumulator holds exactly, whatever the order of summation; results can then be compared bit for bit.
+accumulator holds exactly, whatever the order of summation; results can then be compared bit for bit. Sums of integers
+that the accumulator does not hold, of data given, wrap.
 
 Outputs are seen as matrices:
 
@@ -24,11 +25,12 @@ from convgen.ir import types
 from convgen.ir.error import Unsupported
 from convgen.ir.layout import Layout
 from convgen.matmul import Matmul, Problem
+from convgen.tensors import TensorSpec
 
 Array = npt.NDArray[np.generic]
 Indices = npt.NDArray[np.int64]
 
-_EXACT = {"f32": 24, "f64": 53}  #: an accumulator holds every integer up to this power of two
+_EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: an accumulator holds every integer up to this power of two
 _MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "diff_dst": 4}  #: the largest absolute value of a fill, while sums allow it
 
 
@@ -45,7 +47,7 @@ def fill(problem: Problem, seed: int = 0) -> dict[str, Array]:
     Values are integers other than zero, drawn evenly: every product counts, so a wrong index shows. Their size is
     bounded so that the accumulator holds every partial sum, bias included.
     """
-    magnitudes = {spec.name: _MAGNITUDE[spec.name] for spec in problem.inputs}
+    magnitudes = {spec.name: _magnitude(problem, spec) for spec in problem.inputs}
     depth, power = _depth(problem), _EXACT[problem.acc_type]
     while _largest_sum(depth, magnitudes) > 2**power:
         if max(magnitudes.values()) == 1:
@@ -55,6 +57,16 @@ def fill(problem: Problem, seed: int = 0) -> dict[str, Array]:
         spec.name: _draw((seed, n), spec.dims, spec.dtype, magnitudes[spec.name])
         for n, spec in enumerate(problem.inputs)
     }
+
+
+def _magnitude(problem: Problem, spec: TensorSpec) -> int:
+    """The largest absolute value of a fill, while sums allow it.
+
+    8-bit integers take every value, so that their signs show; not if the result has 8 bits, for all would saturate.
+    """
+    element = types.scalar(spec.dtype)
+    whole_range = element.is_int and element.bits == 8 < types.scalar(problem.outputs[0].dtype).bits
+    return max(-element.min, element.max) if whole_range else _MAGNITUDE[spec.name]
 
 
 def _largest_sum(depth: int, magnitudes: Mapping[str, int]) -> int:
@@ -76,10 +88,10 @@ def _depth(problem: Problem) -> int:
 
 
 def _draw(seed: tuple[int, int], dims: tuple[int, ...], dtype: str, magnitude: int) -> Array:
-    element = numpy_type(dtype)
-    values = [value for value in range(-magnitude, magnitude + 1) if value]
-    if dtype.startswith("u"):
-        values = [abs(value) for value in values]
+    element, least, most = numpy_type(dtype), -magnitude, magnitude
+    if types.scalar(dtype).is_int:
+        least, most = max(least, types.scalar(dtype).min), min(most, types.scalar(dtype).max)
+    values = [value for value in range(least, most + 1) if value]
     choices = np.random.default_rng(seed).integers(len(values), size=dims, dtype=np.uint8)
     return np.array(values).astype(element)[choices]
 
@@ -111,15 +123,18 @@ def output_index(problem: Problem, output: str, rows: Indices, columns: Indices)
 
 def outputs(problem: Problem, inputs: Mapping[str, Array], output: str, rows: Indices, columns: Indices) -> Array:
     """The right values rows x columns of an output: exact sums, rounded to the accumulator, a bias added there, and
-    one rounding to the result. Raises Unsupported for results that are not floats.
+    one rounding to the result, to which sums of integers saturate. Raises Unsupported for other results of integers.
     """
-    dtype = problem.tensor(output).dtype
-    if not types.scalar(dtype).is_float:
-        raise Unsupported(f"a destination of type {dtype}")
-    acc = _sums(problem, inputs, output, rows, columns).astype(numpy_type(problem.acc_type))
+    acc_type, to = types.scalar(problem.acc_type), types.scalar(problem.tensor(output).dtype)
+    if to.is_int and not acc_type.is_int:
+        raise Unsupported(f"a destination of type {to}")
+    sums_ = _sums(problem, inputs, output, rows, columns)
+    acc = (sums_.astype(np.int64) if acc_type.is_int else sums_).astype(acc_type.numpy)
     if "bia" in inputs:
         acc = acc + inputs["bia"][columns]
-    return acc.astype(numpy_type(dtype))
+    if to.is_int:
+        acc = np.clip(acc, max(to.min, acc_type.min), min(to.max, acc_type.max))
+    return acc.astype(numpy_type(to.name))
 
 
 def whole(problem: Problem, inputs: Mapping[str, Array], output: str) -> Array:

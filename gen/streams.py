@@ -72,7 +72,8 @@ class Stream:
         if self.bias is not None:
             total = total + k.load_view("bias", self.bias, (n0, m0, 0), out, "bias").to(total.type)
         p0 = k.group[1] * out.extent("p")
-        stored = total.to(vector(self.result.memory.elem, out.registers))
+        elem = self.result.memory.elem
+        stored = total.to(vector(elem, out.registers), saturate=elem.is_int)
         k.store_view(self.result, (n0, m0, p0), stored, out, "store")
         return k.done()
 

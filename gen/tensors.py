@@ -20,6 +20,7 @@ from convgen.ir.layout import Layout
 Triple = tuple[str, str, str]
 
 _BIAS = "bia"
+_INTEGERS = ("s8", "u8")
 
 
 @attrs.frozen
@@ -99,8 +100,16 @@ class TensorProblem(ABC):
 
     @property
     def acc_type(self) -> str:
-        """The type of a bias, and in which sums of floats are accumulated."""
-        return "f64" if "f64" in (self.src_type, self.wei_type, self.dst_type) else "f32"
+        """The type of a bias, and in which products are summed: s32 if both factors are 8-bit integers."""
+        types = self._types
+        factors = [types[name.removeprefix("diff_")] for name in self.tensor_names[0] if name != _BIAS]
+        if all(name in _INTEGERS for name in factors):
+            return "s32"
+        return "f64" if "f64" in types.values() else "f32"
+
+    @property
+    def _types(self) -> dict[str, str]:
+        return {"src": self.src_type, "wei": self.wei_type, "dst": self.dst_type}
 
     def tensor(self, name: str) -> TensorSpec:
         """The tensor of a name; a bias is dense, one element a channel of dst."""
@@ -108,8 +117,7 @@ class TensorProblem(ABC):
         if role == _BIAS:
             return TensorSpec(name, Layout.dense(self.dst_dims[1:2], (0,)), self.acc_type)
         layouts = {"src": self.src_layout, "wei": self.wei_layout, "dst": self.dst_layout}
-        types = {"src": self.src_type, "wei": self.wei_type, "dst": self.dst_type}
-        return TensorSpec(name, layouts[role], types[role])
+        return TensorSpec(name, layouts[role], self._types[role])
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

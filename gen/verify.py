@@ -22,8 +22,8 @@ from convgen.reference import Array
 Memory = dict[str, npt.NDArray[np.uint8]]
 Progress = Callable[[int, int], None]
 
-SENTINEL = 0xA5  #: fills what the kernels must write; no small integer of any type looks like it
-FOREIGN = 0xFF  #: fills the gaps of strided inputs, which kernels may not use: NaN in every floating type
+SENTINEL = 0xA5  #: fills what the kernels must write; no small integer wider than a byte looks like it
+FOREIGN = 0xFF  #: fills the gaps of strided inputs, which kernels may not use: NaN in every floating type, no small u8
 
 _SHOWN = 8
 _ROWS = 4096  #: rows compared at a time

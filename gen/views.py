@@ -20,7 +20,7 @@ from math import gcd, prod
 import attrs
 
 from convgen.ir.memory import Dim, Global, TensorDim, View
-from convgen.ir.types import scalar
+from convgen.ir.types import Type, scalar
 from convgen.matmul import Matmul, Problem
 from convgen.problem import Axis, Conv
 from convgen.problem import Direction as Dir
@@ -70,6 +70,15 @@ def products(problem: Problem, block: int, moved: Collection[str] = ()) -> tuple
     """
     made = (c.reading(problem, moved).product(block) for c in _contractions(problem))
     return tuple(p for p in made if p.m and p.n and p.k)
+
+
+def operand_types(problem: Problem) -> tuple[Type, Type]:
+    """The element types of `of_n` and `of_m`, which all products of a problem have on the same sides."""
+    for contraction in _contractions(problem):
+        made = contraction.product(1)
+        return made.of_n.memory.elem, made.of_m.memory.elem
+    first, second = (scalar(t.dtype) for t in problem.inputs if t.name != "bia")
+    return first, second
 
 
 def _contractions(problem: Problem) -> Iterable[_Contraction]:

@@ -11,7 +11,7 @@ A workgroup of one subgroup multiplies A[i, k] by B[j, k], both 32 x 64, into C[
 ...     return Fragment((row, "k"), digits)
 >>> d_digits = Digit("i", 4, Space.REGISTER, 1), Digit("i", 4, Space.LANE, 16), Digit("j", 16, Space.LANE, 1)
 >>> d = Fragment(("i", "j"), d_digits)
->>> atom = MmaAtom("mma_16x16x16", 16, 16, 16, t.f16, t.f32, operand("i"), operand("j"), d, 4)
+>>> atom = MmaAtom("mma_16x16x16", 16, 16, 16, t.f16, t.f16, t.f32, operand("i"), operand("j"), d, 4)
 >>> tile = MmaTile(atom, tiles_i=2, tiles_j=2, steps=1)
 
 >>> k = KernelBuilder("gemm")

@@ -23,13 +23,19 @@ class MmaAtom:
     rows: int
     cols: int
     k: int
-    ab: Type
+    a_elem: Type
+    b_elem: Type  #: as wide as those of a
     acc: Type
     a: Fragment
     b: Fragment
     d: Fragment
     passes: int
     rounds_to: str = ""  #: the type to which the inputs are cut first, if they are: "xf32" keeps ten mantissa bits
+
+    @property
+    def elem_bytes(self) -> int:
+        """Of an element of a or b."""
+        return self.a_elem.bytes
 
     @property
     def spans(self) -> int:
@@ -123,11 +129,11 @@ class MmaTile:
 
     @property
     def a_type(self) -> VectorType:
-        return vector(self.atom.ab, self.a.registers)
+        return vector(self.atom.a_elem, self.a.registers)
 
     @property
     def b_type(self) -> VectorType:
-        return vector(self.atom.ab, self.b.registers)
+        return vector(self.atom.b_elem, self.b.registers)
 
     @property
     def acc_type(self) -> VectorType:

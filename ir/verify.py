@@ -20,7 +20,7 @@ from convgen.ir.memory import Global, Rectangle, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt, show
-from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, surface, u64, vector
+from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, s32, surface, u64, vector
 from convgen.ir.uniform import Uniformity, varying
 
 Level = Literal["tile", "message"]
@@ -348,7 +348,7 @@ def _stored(c: Checker, n: Any) -> str | None:
 
 def _adds(c: Checker, n: Any) -> str | None:
     elem = n.value.type.elem
-    return None if elem in (f32, f64) else f"atomic additions of {elem}, wanted f32 or f64"
+    return None if elem in (f32, f64, s32) else f"atomic additions of {elem}, wanted f32, f64 or s32"
 
 
 def _copied(c: Checker, n: s.Copy) -> str | None:

@@ -27,8 +27,13 @@ FIXED = settings(
 )
 
 _DIRECTIONS = tuple(d.value for d in Direction)
-_INPUTS = ("f16", "bf16", "f32", "f64")
-_OUTPUTS = {**dict.fromkeys(_INPUTS, ("f16", "bf16", "f32")), "f64": ("f64",)}
+_INTEGERS = ("s8", "u8:s8", "s8:u8", "u8")
+_INPUTS = ("f16", "bf16", "f32", "f64", *_INTEGERS)
+_OUTPUTS = {
+    **dict.fromkeys(_INPUTS, ("f16", "bf16", "f32")),
+    "f64": ("f64",),
+    **dict.fromkeys(_INTEGERS, ("s32", "f32", "s8", "u8")),
+}
 
 _TILES_M = (16, 32, 64, 128)
 _TILES_N = (16, 32, 64)
@@ -66,14 +71,20 @@ def _strides(draw: st.DrawFn, dims: tuple[int, ...]) -> str:
 
 def _types(direction: str, inputs: str, output: str) -> str:
     """src:wei:dst of a direction."""
-    place = {"BWD_D": 0, "BWD_W": 1, "BWD_WB": 1}.get(direction, 2)
-    return ":".join(output if n == place else inputs for n in range(3))
+    types = list(_pair(inputs))
+    types.insert({"BWD_D": 0, "BWD_W": 1, "BWD_WB": 1}.get(direction, 2), output)
+    return ":".join(types)
+
+
+def _pair(inputs: str) -> tuple[str, str]:
+    first, _, second = inputs.partition(":")
+    return first, second or first
 
 
 def input_types(facts: TargetFacts) -> tuple[str, ...]:
     """The types of inputs that a target multiplies."""
-    known = {atom.ab.name for atom in facts.atoms}
-    return tuple(name for name in _INPUTS if name in known)
+    known = {(atom.a_elem.name, atom.b_elem.name) for atom in facts.atoms}
+    return tuple(name for name in _INPUTS if _pair(name) in known)
 
 
 @st.composite

@@ -24,7 +24,7 @@ def features(case: Case) -> Iterator[str]:
     problem, config = case
     plan = make_plan(problem, config, FACTS)
     program, _ = launches.build(plan)
-    yield from (problem.direction.value, f"{problem.ndims}-D", plan.meeting.name, plan.mma.atom.ab.name)
+    yield from (problem.direction.value, f"{problem.ndims}-D", plan.meeting.name, plan.mma.atom.a_elem.name)
     if plan.mma.atom.rounds_to:
         yield plan.mma.atom.rounds_to
     for kernel in program.kernels:
@@ -50,6 +50,21 @@ def test_cases_reach_everything() -> None:
         found.update(features(case))
 
     collect()
-    wanted = {"FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB", "3-D", "4-D", "5-D", "f16", "bf16", "f32", "f64"}
+    wanted = {
+        "FWD_B",
+        "FWD_D",
+        "FWD_I",
+        "BWD_D",
+        "BWD_W",
+        "BWD_WB",
+        "3-D",
+        "4-D",
+        "5-D",
+        "f16",
+        "bf16",
+        "f32",
+        "f64",
+        "s8",
+    }
     wanted |= {m.name for m in Meeting} | {"AddView", "Shuffle", "a copy that turns", "a reversed dim", "xf32"}
     assert found == wanted

@@ -9,7 +9,7 @@ from functools import cache
 
 from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.machine import Opcode, Unit
-from convgen.ir.types import f32, f64
+from convgen.ir.types import f32, f64, s32
 
 _SCC = ("scc",)
 
@@ -43,7 +43,7 @@ DS_READ_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "u16", 1: "u8"}
 DS_WRITE_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "b16", 1: "b8"}
 
 #: type -> atomic addition without a result, and the bytes of a lane
-GLOBAL_ADD = {f32: ("buffer_atomic_add_f32", 4), f64: ("buffer_atomic_add_f64", 8)}
+GLOBAL_ADD = {f32: ("buffer_atomic_add_f32", 4), f64: ("buffer_atomic_add_f64", 8), s32: ("buffer_atomic_add", 4)}
 
 _LATENCY = {Unit.SHARED: 20, Unit.GLOBAL: 150, Unit.SCALAR_MEMORY: 50}
 

@@ -12,7 +12,7 @@ from convgen.ir.facts import Core, SharedPhases, TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.fused import MEANING
 from convgen.ir.mma import MmaAtom
-from convgen.ir.types import Type, bf16, f16, f32, f64
+from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s32
 
 WAVE = 64
 WORD_GROUP = 4  #: consecutive rows of a 32-bit result in one lane
@@ -20,7 +20,10 @@ WORD_GROUP = 4  #: consecutive rows of a 32-bit result in one lane
 
 @attrs.frozen
 class MfmaRow:
-    """One dense, single-block MFMA: `rows x cols x k`, issue interval in passes (4 clocks each)."""
+    """One dense, single-block MFMA: `rows x cols x k`, issue interval in passes (4 clocks each).
+
+    Integers are signed, both of them (CDNA3 ISA 7, "Matrix Arithmetic Instructions": there is no unsigned form).
+    """
 
     mnemonic: str
     rows: int
@@ -58,7 +61,7 @@ class MfmaRow:
         )
         sides = operand("i"), operand("j")
         shape = self.rows, self.cols, self.k
-        return MmaAtom(self.mnemonic, *shape, self.ab, self.acc, *sides, d, self.passes, self.rounds_to)
+        return MmaAtom(self.mnemonic, *shape, self.ab, self.ab, self.acc, *sides, d, self.passes, self.rounds_to)
 
 
 _CDNA2_MFMA = (
@@ -69,6 +72,8 @@ _CDNA2_MFMA = (
     MfmaRow("v_mfma_f32_32x32x2f32", 32, 32, 2, f32, f32, 16),
     MfmaRow("v_mfma_f32_16x16x4f32", 16, 16, 4, f32, f32, 8),
     MfmaRow("v_mfma_f64_16x16x4f64", 16, 16, 4, f64, f64, 8),
+    MfmaRow("v_mfma_i32_32x32x8i8", 32, 32, 8, s8, s32, 16),
+    MfmaRow("v_mfma_i32_16x16x16i8", 16, 16, 16, s8, s32, 8),
 )
 _CDNA3_MFMA = (
     MfmaRow("v_mfma_f32_32x32x8_f16", 32, 32, 8, f16, f32, 8),
@@ -77,6 +82,8 @@ _CDNA3_MFMA = (
     MfmaRow("v_mfma_f32_16x16x16_bf16", 16, 16, 16, bf16, f32, 4),
     MfmaRow("v_mfma_f32_32x32x2_f32", 32, 32, 2, f32, f32, 16),
     MfmaRow("v_mfma_f32_16x16x4_f32", 16, 16, 4, f32, f32, 8),
+    MfmaRow("v_mfma_i32_32x32x16_i8", 32, 32, 16, s8, s32, 8),
+    MfmaRow("v_mfma_i32_16x16x32_i8", 16, 16, 32, s8, s32, 4),
 )
 _CDNA3_ONLY = (
     MfmaRow("v_mfma_f32_32x32x4_xf32", 32, 32, 4, f32, f32, 8, "xf32"),
@@ -89,6 +96,8 @@ _CDNA4_MFMA = (
     MfmaRow("v_mfma_f32_32x32x16_bf16", 32, 32, 16, bf16, f32, 8),
     MfmaRow("v_mfma_f32_16x16x32_bf16", 16, 16, 32, bf16, f32, 4),
     MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 16),
+    MfmaRow("v_mfma_i32_32x32x32_i8", 32, 32, 32, s8, s32, 8),
+    MfmaRow("v_mfma_i32_16x16x64_i8", 16, 16, 64, s8, s32, 4),
 )
 
 

@@ -8,24 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
+from convgen.backends.amdgpu.bytes import gather_words
 from convgen.backends.amdgpu.conversions import convert, plan
 from convgen.backends.amdgpu.emitter import AmdEmitter, signed
 from convgen.backends.amdgpu.isa import mfma
 from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.machine import Imm, Operand, Reg
-from convgen.backends.vectors import Parts, Vectors, view
+from convgen.backends.vectors import Bytes, Parts, Vectors, view
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Add, Cast, Expr, Saturate, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mma import MmaAtom
-from convgen.ir.types import Type, VectorType, f32, f64
+from convgen.ir.types import Type, VectorType, f32, f64, s32
 
 
 class AmdVectors(Vectors):
     """Evaluates vector expressions."""
 
     out: AmdEmitter
-    elementwise: ClassVar = {(Add, f32): "v_add_f32", (Add, f64): "v_add_f64"}
+    elementwise: ClassVar = {(Add, f32): "v_add_f32", (Add, f64): "v_add_f64", (Add, s32): "v_add_u32"}
 
     def __init__(self, scalars: AmdScalars, uses: Mapping[Var, int], facts: TargetFacts) -> None:
         super().__init__(scalars, uses)
@@ -48,12 +49,10 @@ class AmdVectors(Vectors):
                 out.append(self._join(pending, into))
                 pending = []
         if pending:
-            if len(parts) != 1:
-                raise Unsupported(f"given a pack of {sum(b for _, b in pending)} bits, wanted whole words")
-            return (pending[0][0],)
+            return (*out, self._join(pending))
         return (joined,) if joined else tuple(out)
 
-    def _join(self, pieces: list[tuple[Reg, int]], into: Reg) -> Reg:
+    def _join(self, pieces: list[tuple[Reg, int]], into: Reg | None = None) -> Reg:
         """Narrow values with clean upper bits, side by side in one word."""
         acc, shift = pieces[0][0], pieces[0][1]
         for i, (reg, bits) in enumerate(pieces[1:], 2):
@@ -64,13 +63,12 @@ class AmdVectors(Vectors):
     def _bits(self, word: Reg, offset: int, bits: int) -> Reg:
         if offset + bits > 32:
             raise Unsupported(f"given a slice at bit {offset} of {bits} bits, wanted one within a word")
-        return self.out.valu("v_lshrrev_b32", Imm(offset), word)
+        if offset + bits == 32:
+            return self.out.valu("v_lshrrev_b32", Imm(offset), word)
+        return self.out.valu("v_bfe_u32", word, Imm(offset), Imm(bits))
 
-    def _join_halves(self, low: tuple[Reg, int], high: tuple[Reg, int], into: Reg) -> None:
-        """One byte permutation (CDNA3 ISA, V_PERM_B32)."""
-        (first, a), (second, b) = low, high
-        selector = self.out.constant(int.from_bytes((2 * a, 2 * a + 1, 4 + 2 * b, 5 + 2 * b), "little"))
-        self.out.valu("v_perm_b32", second, first, selector, into=into)
+    def _gather(self, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+        return gather_words(self.out, held, wanted)
 
     def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
         self.out.valu(name, a, b, into=into)

@@ -15,12 +15,13 @@ import attrs
 
 from convgen.backends.machine import Flag, Inert, Instruction, Opcode, Reg, Unit
 from convgen.ir.memory import Order
+from convgen.ir.types import Type, f32, s32
 
 #: Registers stand in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
 #: An instruction whose three sources are in one bank takes a clock more: accumulators and inputs stand apart on both.
 BANK_PERIOD, ACCUMULATORS_AT, INPUTS_AT = 4, 0, 3
 
-TYPE_BYTES = {"uw": 2, "w": 2, "hf": 2, "bf": 2, "ud": 4, "d": 4, "f": 4, "uq": 8, "q": 8}
+TYPE_BYTES = {"ub": 1, "b": 1, "uw": 2, "w": 2, "hf": 2, "bf": 2, "ud": 4, "d": 4, "f": 4, "uq": 8, "q": 8}
 FLOATS = frozenset(("f", "hf", "bf"))
 LONGS = frozenset(("q", "uq"))
 
@@ -29,22 +30,25 @@ LONGS = frozenset(("q", "uq"))
 class Region(Reg):
     """How an instruction sees words of a register: elements of `type`, `stride` apart, from element `sub` on.
 
-    Stride 0 is one element for all lanes. `negated` is a source modifier.
+    Stride 0 is one element for all lanes. `negated` is a modifier of sources, `saturated` one of destinations.
     """
 
     type: str = "ud"
     sub: int = 0
     stride: int = 1
     negated: bool = False
+    saturated: bool = False
 
     @property
     def uniform(self) -> bool:
         return self.stride == 0
 
 
-def region(r: Reg, type: str, sub: int = 0, stride: int = 1, *, negated: bool = False) -> Region:
+def region(
+    r: Reg, type: str, sub: int = 0, stride: int = 1, *, negated: bool = False, saturated: bool = False
+) -> Region:
     """A view of a register."""
-    return Region(r.vreg, r.first, r.count, type, sub, stride, negated)
+    return Region(r.vreg, r.first, r.count, type, sub, stride, negated, saturated)
 
 
 @attrs.frozen
@@ -118,7 +122,7 @@ _ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  
 #: Instructions that a message may still read its sources behind it, or be under way where that is what counts.
 _HOLDS = {"slm": 12, "ugm": 96}
 
-_ALU = "mov add addc add3 mul mach macl mad shl shr asr and or xor not cmp sel bfn".split()
+_ALU = "mov add addc add3 mul mach macl mad dp4a shl shr asr and or xor not cmp sel bfn".split()
 
 OPCODES: dict[str, Opcode] = {
     **{name: Opcode(name, Unit.VALU, _ALU_LATENCY) for name in _ALU},
@@ -141,6 +145,10 @@ RAW_SENDS = {"fence": "0x0210011F", "signal": "0x02000004", "eot": "0x02000010"}
 _VECTORS = {4: "d32", 8: "d32x2", 12: "d32x3", 16: "d32x4", 32: "d32x8", 2: "d16u32", 1: "d8u32"}
 
 
+#: type -> atomic addition without a result
+GLOBAL_ADD: dict[Type, str] = {f32: "atomic_fadd", s32: "atomic_iadd"}
+
+
 @cache
 def message(kind: str, sfid: str, lane_bytes: int) -> Message:
     """The row of a load, store or addition of `lane_bytes` a lane.
@@ -148,7 +156,7 @@ def message(kind: str, sfid: str, lane_bytes: int) -> Message:
     Addresses are 64 bits in global memory ("ugm"), 32 in local memory ("slm"). Names follow IGA's load and store text.
     """
     bits = 64 if sfid == "ugm" else 32
-    caches = "" if sfid == "slm" else {"load": ".ca.ca", "store": ".wb.wb", "atomic_fadd": ".uc.wb"}[kind]
+    caches = "" if sfid == "slm" else {"load": ".ca.ca", "store": ".wb.wb"}.get(kind, ".uc.wb")
     name = f"{kind}.{sfid}.{_VECTORS[lane_bytes]}.a{bits}{caches}"
     unit = Unit.SHARED if sfid == "slm" else Unit.GLOBAL
     latency, busy, stores = _TOKEN_LATENCY[sfid], max(1, lane_bytes // 4), kind != "load"

@@ -75,7 +75,7 @@ class Physical:
         assert isinstance(o, Region)
         if matrix:
             return f"{self.grf(o)}:{o.type}"
-        return f"{self._place(o)}<{max(1, o.stride)}>:{o.type}"
+        return f"{'(sat)' if o.saturated else ''}{self._place(o)}<{max(1, o.stride)}>:{o.type}"
 
     def source(self, o: Operand, scalar: bool) -> str:
         """A source operand of an instruction with two at most; `scalar` ones work on one element."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import (
     BANK_PERIOD,
+    GLOBAL_ADD,
     INPUTS_AT,
     Literal,
     Message,
@@ -37,7 +38,6 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Global, Order
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
-from convgen.ir.types import f32
 from convgen.ir.uniform import Uniformity, varying
 
 _ARGUMENTS_MASK = 0xFFFFFFC0  #: of r0.0: where the arguments are
@@ -252,9 +252,9 @@ class _Selector(Selector):
         self._write_global(s, "store")
 
     def _flatadd(self, s: st.FlatAdd) -> None:
-        if s.value.type.lanes != 1 or s.value.type.elem is not f32:
-            raise Unsupported(f"given an atomic addition of {s.value.type}, wanted one f32 a message")
-        self._write_global(s, "atomic_fadd")
+        if s.value.type.lanes != 1 or s.value.type.elem not in GLOBAL_ADD:
+            raise Unsupported(f"given an atomic addition of {s.value.type}, wanted one f32 or s32 a message")
+        self._write_global(s, GLOBAL_ADD[s.value.type.elem])
 
     def _write_global(self, s: st.FlatStore, kind: str) -> None:
         out = self.out

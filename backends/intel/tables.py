@@ -7,13 +7,14 @@ src/gpu/intel/jit (nGEN); Programmer's Reference Manuals of Alchemist and Ponte 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 
 import attrs
 
 from convgen.ir.facts import Core, Planes, SharedPhases, TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.mma import MmaAtom
-from convgen.ir.types import Type, bf16, f16, f32
+from convgen.ir.types import Type, bf16, f16, f32, s8, s32, u8
 
 DPAS_ROWS = 8  #: rows of the result: the repeat count that convgen uses
 _DEPTH = 8  #: systolic depth: dwords of K
@@ -71,13 +72,23 @@ GENERATIONS: dict[str, Generation] = {
 }
 
 
-def _dpas_atom(lanes: int, ab: Type, passes: int) -> MmaAtom:
-    """An 8x8 of operands of `ab`: columns N of the matrix lie across the lanes and are the atom's rows i.
+#: Types of sources 1 and 2, and of their sums; floats are of one type, signs of integers mix (IGC, DPAS.md, DP4A.md).
+Types = tuple[Type, Type, Type]
+_FLOATS: tuple[Types, ...] = tuple((t, t, f32) for t in (f16, bf16))
+_INTEGERS: tuple[Types, ...] = tuple((a, b, s32) for a, b in product((s8, u8), repeat=2))
+
+
+def _suffix(a: Type, b: Type) -> str:
+    return a.name if a is b else f"{a.name}_{b.name}"
+
+
+def _dpas_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
+    """An 8x8 on types of `a`, `b` and sums: columns N of the matrix lie across the lanes and are the atom's rows i.
 
     Source 1 (a): GRF d holds in lane i the elements of dword d of K. Source 2 (b): row j is eight dwords of K side by
     side, rows follow one another across lanes and GRFs. Result: row j is one GRF (IGC, DPAS.md).
     """
-    each = 4 // ab.bytes
+    each = 4 // types[0].bytes
     per_grf = lanes // _DEPTH
     a = Fragment(("i", "k"), (Digit("i", lanes, Space.LANE, 1), Digit("k", _DEPTH * each, Space.REGISTER, 1)))
     b = Fragment(
@@ -90,41 +101,50 @@ def _dpas_atom(lanes: int, ab: Type, passes: int) -> MmaAtom:
         ),
     )
     d = Fragment(("i", "j"), (Digit("i", lanes, Space.LANE, 1), Digit("j", DPAS_ROWS, Space.REGISTER, 1)))
-    name = f"dpas.8x{DPAS_ROWS}.{ab.name}"
-    return MmaAtom(name, lanes, DPAS_ROWS, _DEPTH * each, ab, f32, a, b, d, passes)
+    name = f"dpas.8x{DPAS_ROWS}.{_suffix(*types[:2])}"
+    return MmaAtom(name, lanes, DPAS_ROWS, _DEPTH * each, *types, a, b, d, passes)
 
 
-def _dpasw_atom(lanes: int, ab: Type, passes: int) -> MmaAtom:
+def _dpasw_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
     """What two neighbouring threads compute together: each has columns N of its own and half of the rows of source 2.
 
     The first registers of source 2 come from the even thread, the others from the odd one (IGC, DPASW.md).
     """
-    alone, half = _dpas_atom(lanes, ab, passes), DPAS_ROWS // 2
+    alone, half = _dpas_atom(lanes, types, passes), DPAS_ROWS // 2
     pair = Digit("i", 2, Space.SUBGROUP, 1)
     a = Fragment(("i", "k"), (*alone.a.digits, pair))
-    each = 4 // ab.bytes
+    each = 4 // types[0].bytes
     rows = (Digit("j", half, Space.REGISTER, each), Digit("j", 2, Space.SUBGROUP, 1))
     b = Fragment(("j", "k"), (*rows, *(d for d in alone.b.digits if d.dim == "k")))
     d = Fragment(("i", "j"), (*alone.d.digits, pair))
-    name = f"dpasw.8x{DPAS_ROWS}.{ab.name}"
-    return MmaAtom(name, 2 * lanes, DPAS_ROWS, alone.k, ab, f32, a, b, d, passes)
+    name = f"dpasw.8x{DPAS_ROWS}.{_suffix(*types[:2])}"
+    return MmaAtom(name, 2 * lanes, DPAS_ROWS, alone.k, *types, a, b, d, passes)
 
 
-def _mad_atom(lanes: int) -> MmaAtom:
-    """A product of two vectors on the vector engine: `lanes` multiply-adds, each of one element of b with all of a."""
-    a, b = (Fragment((row, "k"), (Digit(row, lanes, Space.LANE, 1),)) for row in "ij")
+def _vector_atom(mnemonic: str, lanes: int, types: Types) -> MmaAtom:
+    """A product on the vector engine: `lanes` instructions, each of one dword of b with all of a.
+
+    `mad` multiplies and adds, `dp4a` adds the products of the four bytes of two dwords (IGC, MAD.md, DP4A.md).
+    """
+    k = 4 // types[0].bytes
+    inner = (Digit("k", k, Space.REGISTER, 1),) if k > 1 else ()
+    a, b = (Fragment((row, "k"), (Digit(row, lanes, Space.LANE, 1), *inner)) for row in "ij")
     d = Fragment(("i", "j"), (Digit("i", lanes, Space.LANE, 1), Digit("j", lanes, Space.REGISTER, 1)))
-    return MmaAtom("mad.f32", lanes, lanes, 1, f32, f32, a, b, d, lanes // 4)
+    return MmaAtom(f"{mnemonic}.{_suffix(*types[:2])}", lanes, lanes, k, *types, a, b, d, lanes // 4)
 
 
 def _atoms(g: Generation) -> Iterator[MmaAtom]:
-    for ab in (f16, bf16):
-        yield _dpas_atom(g.lanes, ab, g.dpas_passes)
+    for types in (*_FLOATS, *_INTEGERS):
+        yield _dpas_atom(g.lanes, types, g.dpas_passes)
         if g.pairs:
-            yield _dpasw_atom(g.lanes, ab, g.dpas_passes)
+            yield _dpasw_atom(g.lanes, types, g.dpas_passes)
+    single = f32, f32, f32
     if g.tf32:
-        yield attrs.evolve(_dpas_atom(g.lanes, f32, g.dpas_passes), name=f"dpas.8x{DPAS_ROWS}.tf32", rounds_to="xf32")
-    yield _mad_atom(g.lanes)
+        tf32 = _dpas_atom(g.lanes, single, g.dpas_passes)
+        yield attrs.evolve(tf32, name=f"dpas.8x{DPAS_ROWS}.tf32", rounds_to="xf32")
+    yield _vector_atom("mad", g.lanes, single)
+    for types in _INTEGERS:
+        yield _vector_atom("dp4a", g.lanes, types)
 
 
 def _one_lane_a_dword(lanes: int) -> SharedPhases:

@@ -10,27 +10,32 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import ClassVar
 
+from convgen.backends.intel.bytes import UNSIGNED, gather_words
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import ACCUMULATORS_AT, Literal, Null, dpas, region
 from convgen.backends.machine import Operand, Reg
-from convgen.backends.vectors import Parts, Vectors, view
+from convgen.backends.vectors import WORD_BYTES, Bytes, Parts, Vectors, view
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Add, Cast, Expr, Saturate
 from convgen.ir.mma import MmaAtom
-from convgen.ir.types import Type, VectorType, bf16, f16, f32
+from convgen.ir.types import Type, VectorType, bf16, f16, f32, s8, s32, u8
 
 #: element type -> IGA's name
-_TYPES: dict[Type, str] = {f16: "hf", bf16: "bf", f32: "f"}
-_BITS = {8: "ub", 16: "uw"}  #: types that only move bits
-#: Conversions that one `mov` makes, rounding to nearest even.
-_CONVERSIONS = frozenset(((f32, f16), (f16, f32), (f32, bf16), (bf16, f32)))
+_TYPES: dict[Type, str] = {f16: "hf", bf16: "bf", f32: "f", s8: "b", u8: "ub", s32: "d"}
+#: element type -> what a dword of such elements is on the vector engine
+_DWORDS: dict[Type, str] = {f32: "f", s8: "d", u8: "ud"}
+#: instruction of the vector engine that adds a product -> one that begins a sum, and what that adds to
+_BEGINNINGS: dict[str, tuple[str, tuple[Operand, ...]]] = {"mad": ("mul", ()), "dp4a": ("dp4a", (Literal(0, "w"),))}
+#: Conversions that one `mov` makes, rounding to nearest even; of integers to narrower ones those that saturate.
+_CONVERSIONS = frozenset(((f32, f16), (f16, f32), (f32, bf16), (bf16, f32), (s32, f32), (s8, s32), (u8, s32)))
+_SATURATING = frozenset(((s32, s8), (s32, u8)))
 
 
 class XeVectors(Vectors):
     """Evaluates vector expressions."""
 
     out: XeEmitter
-    elementwise: ClassVar = {(Add, f32): "add"}
+    elementwise: ClassVar = {(Add, f32): "add", (Add, s32): "add"}
     accumulators_at = ACCUMULATORS_AT
 
     def _pack(self, parts: tuple[Expr, ...]) -> Parts:
@@ -50,42 +55,38 @@ class XeVectors(Vectors):
         return tuple(out)
 
     def _joined(self, pieces: list[tuple[Reg, int]]) -> Reg:
-        """Values of 16 bits in the halves of a dword."""
+        """Narrow values side by side in one dword."""
         if len(pieces) == 1:
             return pieces[0][0]
-        if any(bits != 16 for _, bits in pieces):
-            raise Unsupported(f"given parts of {[bits for _, bits in pieces]} bits, wanted pairs of 16")
-        (low, _), (high, _) = pieces
-        dst = self.out.new("v")
-        self._join_halves((low, 0), (high, 0), dst)
-        return dst
+        wanted = tuple(WORD_BYTES * n + i for n, (_, bits) in enumerate(pieces) for i in range(bits // 8))
+        return self._gather([held for held, _ in pieces], [wanted])
 
     def _bits(self, word: Reg, offset: int, bits: int) -> Reg:
-        if (offset, bits) != (16, 16):
-            raise Unsupported(f"given a slice at bit {offset} of {bits} bits, wanted one half")
-        dst = self.out.new("v")
-        self.out.emit("mov", (region(dst, "ud"),), (region(word, "uw", 1, 2),), lanes=self.out.lanes)
+        if offset % bits:
+            raise Unsupported(f"given a slice at bit {offset} of {bits} bits, wanted an aligned one within a word")
+        dst, part = self.out.new("v"), region(word, UNSIGNED[bits // 8], offset // bits, 32 // bits)
+        self.out.emit("mov", (region(dst, "ud"),), (part,), lanes=self.out.lanes)
         return dst
 
-    def _join_halves(self, low: tuple[Reg, int], high: tuple[Reg, int], into: Reg) -> None:
-        for half, (r, of) in enumerate((low, high)):
-            to, at = region(into, "uw", half, 2), region(r, "uw", of, 2)
-            self.out.emit("mov", (to,), (at,), lanes=self.out.lanes, partial=half > 0)
+    def _gather(self, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+        return gather_words(self.out, held, wanted)
 
     def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
         self.out.alu(name, _TYPES[elem], a, b, into=into)
 
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
         of, source = e.a.type, self.value(e.a)
-        if isinstance(e, Saturate) or (of.elem, to.elem) not in _CONVERSIONS:
-            raise Unsupported(f"given a conversion from {of} to {to}, wanted one between f32 and f16 or bf16: {e}")
+        saturates = isinstance(e, Saturate)
+        if (of.elem, to.elem) not in (_SATURATING if saturates else _CONVERSIONS):
+            raise Unsupported(f"given a conversion from {of} to {to}, wanted one that a move makes: {e}")
         dst = self.out.new("v", max(1, to.bits // 32))
         begun: dict[int, None] = {}
         for n in range(to.lanes):
             word, half = divmod(n * to.elem.bits, 32)
             at, part = divmod(n * of.elem.bits, 32)
             (held,) = view(source, at, 1)
-            written = region(dst.words(word, 1), _TYPES[to.elem], half // to.elem.bits, 32 // to.elem.bits)
+            place, apart = half // to.elem.bits, 32 // to.elem.bits
+            written = region(dst.words(word, 1), _TYPES[to.elem], place, apart, saturated=saturates)
             if of.elem is bf16:  # the upper half of the float, and no source of a conversion
                 bits = region(held, "uw", part // of.elem.bits, 32 // of.elem.bits), Literal(16, "uw")
                 self.out.emit("shl", (region(written, "ud"),), bits, lanes=self.out.lanes)
@@ -104,7 +105,7 @@ class XeVectors(Vectors):
             return self.tuple_of(self.value(e))
         packs = isinstance(e, Cast) and e.a.type.elem.bits == 32 and (e.a.type.elem, e.type.elem) in _CONVERSIONS
         whole = e.a if packs and isinstance(e, Cast) else e
-        kinds = [_TYPES[x.type.elem] if packs else _BITS[e.type.elem.bits] for x in (e, whole)]
+        kinds = [_TYPES[x.type.elem] if packs else UNSIGNED[e.type.elem.bytes] for x in (e, whole)]
         source, lanes, dst = self.value(whole), self.out.lanes, self.out.new("v", e.type.bits // 32)
         each, wide = 32 // e.type.elem.bits, whole.type.elem.bits
         for n in range(e.type.lanes):
@@ -125,21 +126,25 @@ class XeVectors(Vectors):
         return product(range(tiles_i), range(tiles_j))
 
     def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
-        multiply = self._multiply_adds if atom.k == 1 else self._dpas
+        multiply = self._multiply_adds if atom.name.partition(".")[0] in _BEGINNINGS else self._dpas
         multiply(atom, dst, start, a, b, comment)
 
     def _dpas(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
-        kind = "tf32" if atom.rounds_to else _TYPES[atom.ab]
-        before: Operand = Null("f") if start is None else region(start, "f")
-        operands = (before, region(a, kind), region(b, kind))
+        first, second = ("tf32" if atom.rounds_to else _TYPES[t] for t in (atom.a_elem, atom.b_elem))
+        sums = _TYPES[atom.acc]
+        before: Operand = Null(sums) if start is None else region(start, sums)
+        operands = (before, region(a, first), region(b, second))
         code = dpas(atom.name.rpartition(".")[0], atom.passes)
-        self.out.emit(code, (region(dst, "f"),), operands, lanes=self.out.lanes, comment=comment)
+        self.out.emit(code, (region(dst, sums),), operands, lanes=self.out.lanes, comment=comment)
 
     def _multiply_adds(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
-        """Row by row of the result, one lane of b at a time; a product without a start has nothing to add to."""
+        """Row by row of the result, one lane of b at a time."""
+        name, _, _ = atom.name.partition(".")
+        first, second, sums = _DWORDS[atom.a_elem], _DWORDS[atom.b_elem], _TYPES[atom.acc]
         for j in range(atom.cols):
-            row, factors = dst.words(j, 1), (region(a, "f"), region(b, "f", j, 0))
-            addends = () if start is None else (region(start.words(j, 1), "f"),)
-            name = "mad" if addends else "mul"
-            self.out.emit(name, (region(row, "f"),), (*addends, *factors), lanes=self.out.lanes, comment=comment)
+            row, factors = dst.words(j, 1), (region(a, first), region(b, second, j, 0))
+            code, addends = _BEGINNINGS[name]
+            if start is not None:
+                code, addends = name, (region(start.words(j, 1), sums),)
+            self.out.emit(code, (region(row, sums),), (*addends, *factors), lanes=self.out.lanes, comment=comment)
             comment = ""

@@ -30,7 +30,7 @@ ORDERS = list(permutations(range(3)))
 
 def images(facts: TargetFacts, rows: int, cols: int, part_of_b: bool) -> Memory | None:
     """The tile as the fragments of a product stand, if it comes out even; as `plan` chooses it."""
-    atom = next(a for a in facts.atoms if a.ab is f16 and a.spans == 1)
+    atom = next(a for a in facts.atoms if a.a_elem is f16 and a.spans == 1)
     count, step = rows // (atom.cols if part_of_b else atom.rows), cols // atom.k
     if not count or not step or rows % (atom.cols if part_of_b else atom.rows) or cols % atom.k:
         return None

@@ -207,16 +207,33 @@ def test_the_accumulator_bounds_fills(dt: str, largest: int) -> None:
         reference.fill(Conv.parse("ic16777216oc1iw1kw1", dir="FWD_B"))
 
 
-def test_unsigned_fills_are_positive() -> None:
-    assert reference.fill(Conv.parse("mb1ic3oc4ih9kh3", dir="FWD_D", dt="u8:s8:f32"))["src"].min() == 1
+def test_bytes_take_every_value_but_zero() -> None:
+    arrays = reference.fill(Conv.parse("mb1ic64oc64ih9kh3", dir="FWD_D", dt="u8:s8:f32"))
+    assert set(arrays["src"].ravel().tolist()) == set(range(1, 256))
+    assert set(arrays["wei"].ravel().tolist()) == set(range(-128, 128)) - {0}
+
+
+def test_some_results_saturate_and_some_do_not() -> None:
+    for dt, kind in (("u8:s8:s8", np.int8), ("s8:s8:u8", np.uint8)):
+        problem = Conv.parse("mb1ic19oc21ih9kh3ph1", dir="FWD_B", dt=dt)
+        values, limits = whole_of(problem, reference.fill(problem)), np.iinfo(kind)
+        at_limit = (values == limits.min) | (values == limits.max)
+        assert 0.1 < at_limit.mean() < 0.9
+
+
+@pytest.mark.parametrize(("dt", "expected"), [("s32", -(1 << 31)), ("f32", -(2.0**31)), ("s8", -128), ("u8", 0)])
+def test_sums_of_integers_wrap_and_results_saturate(dt: str, expected: float) -> None:
+    problem = Conv.parse("mb1ic1oc1iw1kw1", dir="FWD_B", dt=f"s8:s8:{dt}")
+    one, most = np.ones((1, 1, 1), np.int8), np.array([(1 << 31) - 1], np.int32)
+    assert whole_of(problem, {"src": one, "wei": one, "bia": most}).item() == expected
 
 
 def test_what_has_no_reference_says_so() -> None:
     with pytest.raises(Unsupported):
         reference.fill(Conv.parse("mb1ic3oc4ih9kh3", dt="f8_e4m3"))
-    integers = Conv.parse("mb1ic3oc4ih9kh3", dt="u8:s8:s32")
+    halves = Conv.parse("mb1ic3oc4ih9kh3", dt="f16:f16:s32")
     with pytest.raises(Unsupported, match="a destination of type s32"):
-        whole_of(integers, reference.fill(integers))
+        whole_of(halves, reference.fill(halves))
 
 
 TAGS = ["abcd", "acdb", "bcda", "aBcd4b", "ABcd2a3b", "ABcd4b2a2b", "axb", "1000x100x10x1"]

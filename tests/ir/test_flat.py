@@ -280,7 +280,10 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.store(LANE, AddressOf(k.x), LANE), "mask lane is s32, wanted bool"),
     (lambda k: k.load(AddressOf(k.x), type=vector(u32, 5)), "a message of u32x5"),
     (lambda k: k.load(AddressOf(Global("z", u32, 4))), "no buffer argument of the kernel"),
-    (lambda k: k.add(s.FlatAdd(AddressOf(k.x), TRUE, LANE, k.site())), "atomic additions of s32, wanted f32 or f64"),
+    (
+        lambda k: k.add(s.FlatAdd(AddressOf(k.x), TRUE, LANE.to(u32), k.site())),
+        "atomic additions of u32, wanted f32, f64 or s32",
+    ),
     # blocks
     (lambda k: k.read(LANE * 4), "address lane [*] 4 differs between lanes"),
     (lambda k: k.write(zeros(vector(f16, 3)), const(0)), "a block of f16x3, 48 bits a lane; wanted whole dwords"),

@@ -173,7 +173,7 @@ def operand(row: str) -> Fragment:
 
 
 D = Fragment(("i", "j"), (Digit("i", 4, R, 1), Digit("i", 4, L, 16), Digit("j", 16, L, 1)))
-ATOM = MmaAtom("mma", 16, 16, 16, f16, f32, operand("i"), operand("j"), D, 4)
+ATOM = MmaAtom("mma", 16, 16, 16, f16, f16, f32, operand("i"), operand("j"), D, 4)
 
 
 @pytest.mark.parametrize("pack", [1, 2, 4])

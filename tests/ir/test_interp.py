@@ -49,7 +49,7 @@ def atom(ab: Any = f16, acc: Any = f32, rows: int = 16) -> MmaAtom:
     groups = 64 // rows
     tail = (Digit("i", rows // (4 * groups), R, 4),) if rows > 4 * groups else ()
     d = Fragment(("i", "j"), (Digit("i", 4, R, 1), Digit("i", groups, L, rows), *tail, Digit("j", rows, L, 1)))
-    return MmaAtom("mma", rows, rows, 4 * groups, ab, acc, operand("i", rows, 4), operand("j", rows, 4), d, 4)
+    return MmaAtom("mma", rows, rows, 4 * groups, ab, ab, acc, operand("i", rows, 4), operand("j", rows, 4), d, 4)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def atom(ab: Any = f16, acc: Any = f32, rows: int = 16) -> MmaAtom:
         MmaTile(atom(bf16), 1, 2, 2, waves_j=2),
         MmaTile(atom(s8, s32), 2, 2, 2),
     ],
-    ids=lambda t: f"{t.atom.rows}x{t.tiles_i}x{t.tiles_j}x{t.steps}p{t.pack}w{t.waves_i}{t.waves_j}{t.atom.ab}",
+    ids=lambda t: f"{t.atom.rows}x{t.tiles_i}x{t.tiles_j}x{t.steps}p{t.pack}w{t.waves_i}{t.waves_j}{t.atom.a_elem}",
 )
 def test_mma_multiplies_through_shared_tiles(tile: MmaTile) -> None:
     """Copy, barrier, fragments, product and store of a whole workgroup against numpy, with a swizzle on the way."""
-    (m, kk), (n, _), ab, acc = tile.a.shape, tile.b.shape, tile.atom.ab, tile.atom.acc
+    (m, kk), (n, _), ab, acc = tile.a.shape, tile.b.shape, tile.atom.a_elem, tile.atom.acc
     chunks = kk * ab.bytes // 16
     k = KernelBuilder("gemm", subgroups=tile.waves_i * tile.waves_j)
     views = [matrix(k.buffer(name, t, r * c), r, c) for name, t, r, c in (("a", ab, m, kk), ("b", ab, n, kk))]

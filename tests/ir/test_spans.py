@@ -181,7 +181,7 @@ XEHPG = target.get("xehpg").facts
 
 
 def atom(name: str) -> MmaAtom:
-    return next(a for a in XEHPG.atoms if a.name.startswith(name) and a.ab is f16)
+    return next(a for a in XEHPG.atoms if a.name.startswith(name) and a.a_elem is f16)
 
 
 PAIR = atom("dpasw")

@@ -219,7 +219,7 @@ def test_kernels_and_programs_survive_dump_and_parse() -> None:
 
 def test_products_survive_dump_and_parse() -> None:
     f = Fragment(("i", "k"), (Digit("i", 16, Space.LANE, 1), Digit("k", 4, Space.REGISTER, 1)))
-    tile = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f32, f, f, f, 4), 2, 2, 4, 2)
+    tile = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f16, f32, f, f, f, 4), 2, 2, 4, 2)
     node = stmt.LoadShared(var("a", tile.a_type), sample().shared[0], const(0), tile.a, stmt.Site(3, "x", "it's", 1))
     assert parse(dump(node)) is node
 

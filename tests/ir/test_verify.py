@@ -62,7 +62,7 @@ def operand(row: str) -> Fragment:
 D = Fragment(
     ("i", "j"), (Digit("i", 4, Space.REGISTER, 1), Digit("i", 4, Space.LANE, 16), Digit("j", 16, Space.LANE, 1))
 )
-TILE = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f32, operand("i"), operand("j"), D, 4), 1, 1, 1)
+TILE = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f16, f32, operand("i"), operand("j"), D, 4), 1, 1, 1)
 FLOATS = vector(f32, 8)
 OTHER_TILE = Shared("other", f32, 64, 8, row_major(64, 8), 1, Swizzle(), 16)
 
@@ -227,10 +227,10 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.add_view(k.view, (LANE, 0), k.load(), ROWS), "coords lane differs between lanes"),
     (
         lambda k: k.add_view(k.half, (0, 0), k.zeros(TILE.a_type), TILE.a),
-        "atomic additions of f16, wanted f32 or f64",
+        "atomic additions of f16, wanted f32, f64 or s32",
     ),
     # messages
-    (lambda k: k.global_add(k.all, const(1, u32), 0), "atomic additions of u32, wanted f32 or f64"),
+    (lambda k: k.global_add(k.all, const(1, u32), 0), "atomic additions of u32, wanted f32, f64 or s32"),
     (lambda k: k.global_add(k.all, k.zeros(vector(f32, 16)), 0), "a message of f32x16, 512 bits"),
     (lambda k: k.global_add(k.all, const(1.0, f32), 0, LANE), "uniform lane differs"),
     (lambda k: k.global_add(k.n, const(1.0, f32), 0), "n is not a surface"),

@@ -13,7 +13,7 @@ from convgen.ir.memory import Shared
 from convgen.plan import Plan, make_plan
 from convgen.problem import Conv
 
-PROBLEM = Conv.parse("mb1ic64ih16oc64kh3ph1", dir="FWD_D", dt="f16")
+PROBLEMS = {dt: Conv.parse("mb1ic64ih16oc64kh3ph1", dir="FWD_D", dt=dt) for dt in ("f16", "s8")}
 CHUNK = 16
 
 
@@ -34,25 +34,25 @@ def conflicts(tile: Shared, layout: Fragment, phases: SharedPhases) -> int:
     return extra
 
 
-def plans(target: str, tile_k: int) -> list[Plan]:
+def plans(target: str, tile_k: int, dt: str = "f16") -> list[Plan]:
     """Plans with all atoms of a target and two tile shapes."""
     facts = get(target).facts
     found = []
     for atom in facts.atoms:
-        if atom.ab.name == "f16":
+        if atom.a_elem.name == dt:
             for tile, waves in (((64, 64), (2, 2)), ((128, 128), (2, 2)), ((64, 128), (1, 4))):
                 config = Config((*tile, tile_k), waves, (atom.rows, atom.cols, atom.k))
                 try:
-                    found.append(make_plan(PROBLEM, config, facts))
+                    found.append(make_plan(PROBLEMS[dt], config, facts))
                 except DoesNotFit:
                     continue
     return found
 
 
-@pytest.mark.parametrize("tile_k", [32, 64])
+@pytest.mark.parametrize(("dt", "tile_k"), [("f16", 32), ("f16", 64), ("s8", 64), ("s8", 128)])
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
-def test_no_access_has_a_bank_conflict(target: str, tile_k: int) -> None:
-    made = plans(target, tile_k)
+def test_no_access_has_a_bank_conflict(target: str, dt: str, tile_k: int) -> None:
+    made = plans(target, tile_k, dt)
     assert {plan.config.mma[0] for plan in made} == {16, 32}
     for plan in made:
         facts = plan.facts

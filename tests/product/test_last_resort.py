@@ -8,7 +8,7 @@ from convgen import choose, driver, verify
 from convgen.backends import target
 from convgen.problem import Conv
 
-CASES = [(name, dt) for name in target.names() if name != "xe2" for dt in ("f16", "f32")]
+CASES = [(name, dt) for name in target.names() if name != "xe2" for dt in ("f16", "f32", "s8")]
 
 
 @pytest.mark.parametrize("direction", ["FWD_B", "BWD_D", "BWD_WB"])

@@ -222,7 +222,7 @@ def _taken(g: ThreadGroup, lanes: Bools | None, count: int) -> int:
 
 
 def store_values(access: Access, g: ThreadGroup, reg: int) -> tuple[Array, Bools | None]:
-    """A data payload as words or narrow values [n, threads, count], and its poison."""
+    """A data payload as words or narrow values [n, threads, count], and the poison of what is stored of it."""
     lsc, size = access.lsc, access.lsc.register_bytes
     if lsc.transposed:
         count = access.size // 4
@@ -230,7 +230,9 @@ def store_values(access: Access, g: ThreadGroup, reg: int) -> tuple[Array, Bools
         return elements(g, reg, 4, count).T[:, :, None], None if bad is None else bad.T[:, :, None]
     each = registers(size, access.width, access.context)
     parts = [elements(g, reg + number * each, size, access.count) for number in range(access.vector)]
-    marks = [undefined(g, reg + number * each, size, access.count) for number in range(access.vector)]
+    apart = size // min(size, lsc.memory_bytes)
+    taken = [undefined(g, reg + number * each, size // apart, access.count * apart) for number in range(access.vector)]
+    marks = [None if mark is None else mark[:, ::apart] for mark in taken]
     values = np.stack(parts)
     spoilt = None
     if any(mark is not None for mark in marks):

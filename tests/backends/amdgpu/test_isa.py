@@ -25,6 +25,7 @@ from convgen.backends.amdgpu.tables import FACTS
 from convgen.ir.mma import MmaAtom
 
 _TRIPLE = "-triple=amdgcn-amd-amdhsa"
+_THEIRS = {"s8": "i8", "s32": "i32"}  #: what the simulator calls a type otherwise
 
 #: operands -> the instructions that take them; %d stands for a tuple of as many registers as the name says
 FORMS = {
@@ -73,7 +74,7 @@ FORMS = {
     "v[4:6], v1, s[4:7], 0 offen offset:4095": "buffer_load_dwordx3 buffer_store_dwordx3",
     "v[4:5], v1, s[4:7], s2 offen": "buffer_load_dwordx2 buffer_store_dwordx2 buffer_atomic_add_f64",
     "v4, v1, s[4:7], s2 offen": "buffer_load_dword buffer_store_dword buffer_load_ushort buffer_load_ubyte "
-    "buffer_store_short buffer_store_byte buffer_atomic_add_f32",
+    "buffer_store_short buffer_store_byte buffer_atomic_add_f32 buffer_atomic_add",
     "vmcnt(63) lgkmcnt(15)": "s_waitcnt",
     "15": "s_nop",
     "": "s_barrier s_endpgm",
@@ -121,7 +122,7 @@ IDS = [f"{target}-{atom.name}" for target, atom in ATOMS]
 
 def words(atom: MmaAtom) -> tuple[int, int]:
     """Registers of an operand and of the result."""
-    return atom.a.registers * atom.ab.bytes // 4, atom.d.registers * atom.acc.bytes // 4
+    return atom.a.registers * atom.elem_bytes // 4, atom.d.registers * atom.acc.bytes // 4
 
 
 def line(atom: MmaAtom, ab: int, d: int, bank: str = "a", addend: str = "") -> str:
@@ -163,20 +164,21 @@ def test_passes_are_those_of_the_scheduling_model(target: str) -> None:
 def test_matrix_rows_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
     row = MATRIX_ROWS[target][atom.name]
     assert (row.m, row.n, row.k, row.blocks, row.passes) == (atom.rows, atom.cols, atom.k, 1, atom.passes)
-    taken = atom.rounds_to or atom.ab.name
-    assert (row.a_type, row.b_type, row.result) == (taken, taken, atom.acc.name)
+    taken, sums = (_THEIRS.get(name, name) for name in (atom.rounds_to or atom.a_elem.name, atom.acc.name))
+    assert (row.a_type, row.b_type, row.result) == (taken, taken, sums)
     assert words(atom) == (row.m * row.k // 64 * BITS[row.a_type] // 32, row.result_registers)
     assert mfma(atom.name, atom.passes).busy == row.passes
 
 
 @pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
 def test_operand_layouts_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
-    """The simulator's view of operands that hold their own place: lane * elements a lane + element."""
-    held, lanes, elem = atom.a.registers, np.arange(64), np.dtype(f"u{atom.ab.bytes}")
-    places = (lanes[:, None] * held + np.arange(held)).astype(elem)
-    registers = np.ascontiguousarray(places.view(np.uint32).T)[:, None, :]
+    """The simulator's view of operands that hold their own place: lane * elements a lane + element, a byte a time."""
+    held, elem = atom.a.registers, np.dtype(f"u{atom.elem_bytes}")
+    places = np.arange(64)[:, None] * held + np.arange(held)
+    digits = [np.ascontiguousarray((places >> n & 0xFF).astype(elem).view(np.uint32).T)[:, None, :] for n in (0, 8)]
     for fragment, side, dim in ((atom.a, atom.rows, "i"), (atom.b, atom.cols, "j")):
-        theirs = operand_rows(registers, side, 1, split=False)[0, 0].view(elem)
+        low, high = (operand_rows(d, side, 1, split=False)[0, 0].view(elem).astype(int) for d in digits)
+        theirs = low + 256 * high
         row, k = np.indices((side, atom.k))
         _, lane, register = fragment.owner({dim: row, "k": k})
         assert np.array_equal(theirs, lane * held + register)

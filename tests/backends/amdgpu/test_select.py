@@ -17,7 +17,7 @@ from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Uniform, const, eq
 from convgen.ir.interp import interpret
 from convgen.ir.memory import Global
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type, bf16, f16, f32, f64, s16, s32, u32, vector
+from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s16, s32, u32, vector
 from convgen.passes import pipeline
 
 TARGET = targets.get("gfx942")
@@ -166,7 +166,7 @@ def words(seed: int, count: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, count * 4, np.uint8)
 
 
-@pytest.mark.parametrize("elem", [f16, bf16, s16, f32, f64], ids=str)
+@pytest.mark.parametrize("elem", [s8, f16, bf16, s16, f32, f64], ids=str)
 @pytest.mark.parametrize("name", SHUFFLES)
 def test_shuffles(elem: Type, name: str) -> None:
     order = SHUFFLES[name]
@@ -188,7 +188,7 @@ def test_shuffles(elem: Type, name: str) -> None:
     run_both(k.done(), {"source": words(1, count), "out": np.zeros(count * 4, np.uint8)})
 
 
-@pytest.mark.parametrize("elem", [f32, f64], ids=str)
+@pytest.mark.parametrize("elem", [f32, f64, s32], ids=str)
 @pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950"])
 def test_vector_and_atomic_additions(elem: Type, target: str) -> None:
     """Small integers, so that the order of the additions does not show."""

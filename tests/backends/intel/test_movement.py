@@ -12,7 +12,7 @@ from convgen.ir.expr import Expr
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.memory import Global, MemoryDigit, Shared, Swizzle, row_major
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type, f16, f32
+from convgen.ir.types import Type, f16, f32, s8
 from convgen.ir.verify import verify
 from tests.backends.intel.random_kernels import simulates_through_the_passes
 
@@ -60,7 +60,7 @@ def tile_of(draw: Draw, f: Fragment, elem: Type, lanes: int) -> Shared:
 @st.composite
 def movements(draw: Draw, target: str) -> Kernel:
     """A tile goes in by one fragment and out by another; views may end within it."""
-    lanes, elem = LANES[target], draw(st.sampled_from((f16, f32)))
+    lanes, elem = LANES[target], draw(st.sampled_from((s8, f16, f32)))
     one = draw(fragments(lanes, 4 // elem.bytes))
     other = Fragment(one.dims, tuple(draw(st.permutations(one.digits)))) if draw(st.booleans()) else one
     rows, cols = one.shape

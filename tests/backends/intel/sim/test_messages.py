@@ -78,6 +78,16 @@ def test_gather_and_scatter(sim: Any, platform: str, kind: str, vector: int) -> 
 
 
 @pytest.mark.parametrize("platform", N)
+def test_narrow_stores_need_the_bytes_that_they_store(sim: Any, platform: str) -> None:
+    n = N[platform]
+    written = f"mov ({n}|M0) r30.0<4>:ub r8.0<4;1,0>:ub\n(W) sync.nop null {{A@1}}\n"
+    for kind, findings in (("d8u32", []), ("d16u32", ["poison"])):
+        body = f"{written}store.ugm.{kind}.a64 ({n}|M0) [r12:2] r30:1 {{$1}}\n"
+        report, _ = execute(sim, platform, body, numbers(64))
+        assert sim.kinds(report) == findings
+
+
+@pytest.mark.parametrize("platform", N)
 def test_long_elements(sim: Any, platform: str) -> None:
     """d64 needs addresses of eight bytes; lanes that are switched off keep their registers and memory."""
     n, given = N[platform], numbers(256)

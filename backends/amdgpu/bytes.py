@@ -1,0 +1,60 @@
+"""Words put together of the bytes of others, by V_PERM_B32 (CDNA3 ISA): any four bytes of two words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convgen.backends.amdgpu.emitter import AmdEmitter
+from convgen.backends.machine import Reg
+from convgen.backends.vectors import WORD_BYTES, Bytes
+
+_ZERO_BYTE = 0x0C  #: in a selector
+
+
+def gather_words(out: AmdEmitter, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+    """A tuple of words, each of the bytes `wanted` of the words `held`, numbered through from the first."""
+    held = list(held)
+    dst = out.new("v", len(wanted))
+    for n, four in enumerate(_of_two_words(out, held, wanted)):
+        start, into = four[0], dst.words(n, 1)
+        if start % WORD_BYTES == 0 and four == tuple(range(start, start + len(four))):
+            out.copy(into, held[start // WORD_BYTES])
+        else:
+            _permute(out, held, four, into)
+    return dst
+
+
+def _of_two_words(out: AmdEmitter, held: list[Reg], wanted: Sequence[Bytes]) -> list[Bytes]:
+    """The same bytes, but none of more than two words.
+
+    Pairs of bytes of two words first meet in words that hold two such pairs each; these are added to `held`.
+    """
+    spread = [four for four in wanted if len(_words(four)) > 2]
+    pairs = [pair for four in spread for pair in (four[:2], four[2:])]
+    apart: dict[Bytes, dict[Bytes, None]] = {}  # pairs by the words that they are of
+    for pair in pairs:
+        if len(_words(pair)) == 2:
+            apart.setdefault(_words(pair), {})[pair] = None
+    met: dict[Bytes, Bytes] = {}
+    for same_words in map(list, apart.values()):
+        for two in (same_words[i : i + 2] for i in range(0, len(same_words), 2)):
+            at = WORD_BYTES * len(held)
+            met.update((pair, (at + 2 * n, at + 2 * n + 1)) for n, pair in enumerate(two))
+            held.append(_permute(out, held, tuple(byte for pair in two for byte in pair), out.new("v")))
+    moved = {four: (*met.get(four[:2], four[:2]), *met.get(four[2:], four[2:])) for four in spread}
+    return [moved.get(four, four) for four in wanted]
+
+
+def _words(some: Bytes) -> tuple[int, ...]:
+    """The words that bytes are of, each once."""
+    return tuple(dict.fromkeys(byte // WORD_BYTES for byte in some))
+
+
+def _permute(out: AmdEmitter, held: Sequence[Reg], wanted: Bytes, into: Reg) -> Reg:
+    """The bytes of at most two words in one; upper bytes that nobody wants are zero."""
+    first, *others = _words(wanted)
+    second = others[0] if others else first
+    places = [byte % WORD_BYTES + (0 if byte // WORD_BYTES == first else WORD_BYTES) for byte in wanted]
+    places += [_ZERO_BYTE] * (WORD_BYTES - len(places))
+    selector = out.constant(int.from_bytes(bytes(places), "little"))
+    return out.valu("v_perm_b32", held[second], held[first], selector, into=into)

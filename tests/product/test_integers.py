@@ -1,0 +1,107 @@
+"""Products of 8-bit integers on every target: exact sums, saturated results, mixed signs, ragged sizes, any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+import pytest
+
+from convgen import driver, verify
+from convgen.config import Config
+from convgen.ir.error import Unsupported
+from convgen.matmul import Problem, parse_problem
+from convgen.reference import Array
+
+SIGNED_ONLY = ("gfx90a", "gfx942", "gfx950")
+MIXING = ("xehpg", "xehpc")
+
+#: types of the two inputs and of the result, and the problem; of the last two the result stands elsewhere
+PROBLEMS = (
+    ("s8:s8:s32", "33x70:70x19"),
+    ("u8:s8:f32", "--stag=ba --wtag=ab --dtag=ba 65x67:67x70"),
+    ("s8:u8:u8", "--dtag=ba 40x129:129x24"),
+    ("u8:u8:s8", "--stag=ba 16x31:31x48"),
+    ("u8:s8:s32", "--dir=FWD_B mb2ic19ih9oc21oh5kh3sh2ph1"),
+    ("s8:s8:s8", "--dir=FWD_B --stag=abx --wtag=abx --dtag=abx mb1ic32ih6oc16oh6kh3ph1"),
+    ("s8:u8:f32", "--dir=FWD_D --dtag=abx mb1ic3ih11oc7oh6kh4sh2ph1dh1"),
+    ("u8:s8:u8", "--dir=FWD_B mb1ic5id4oc6od3kd2"),
+    ("s8:u8:s8", "--dir=BWD_D mb1ic13ih9oc20oh5kh3sh2ph1"),
+    ("s8:u8:s32", "--dir=BWD_WB --stag=abx --dtag=abx mb2ic5ih7oc9oh7kh3ph1"),
+)
+RESULT = {"BWD_D": 0, "BWD_WB": 1}
+
+
+def parse(types: str, text: str, *, signed: bool = False) -> Problem:
+    """The problem whose inputs, in the order src, wei, dst, and result have these types; `signed`: with s8 for u8."""
+    *inputs, result = types.replace("u8", "s8").split(":") if signed else types.split(":")
+    place = next((n for direction, n in RESULT.items() if direction in text), 2)
+    inputs.insert(place, result)
+    return parse_problem(f"--dt={':'.join(inputs)} {text}")
+
+
+def run(problem: Problem, target: str, config: str = "", arrays: Mapping[str, Array] | None = None) -> str:
+    """Run everything, and give the assembly."""
+    code = driver.compile(driver.build(problem, target, Config.parse(config) if config else None))
+    outcome = verify.run(code, arrays=arrays)
+    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
+    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
+    return code.asm
+
+
+@pytest.mark.parametrize("target", [*SIGNED_ONLY, *MIXING])
+@pytest.mark.parametrize(("types", "text"), PROBLEMS)
+def test_problems(types: str, text: str, target: str) -> None:
+    run(parse(types, text, signed=target in SIGNED_ONLY), target)
+
+
+@pytest.mark.parametrize("target", SIGNED_ONLY)
+def test_what_has_no_unsigned_form_is_refused_in_a_line(target: str) -> None:
+    with pytest.raises(
+        Unsupported, match=r"^given u8 and s8 inputs and dst of s32, wanted both inputs one of .*s8 and"
+    ):
+        driver.build(parse("u8:s8:s32", "64x64:64x64"), target)
+
+
+CONFIGS = {
+    "gfx90a": ("32x32x8", "16x16x16"),
+    "gfx942": ("32x32x16", "16x16x32"),
+    "gfx950": ("32x32x32", "16x16x64", "32x32x16", "16x16x32"),
+    "xehpg": ("8x8x32", "16x8x32", "8x8x4"),
+    "xehpc": ("16x8x32", "16x16x4"),
+}
+MNEMONICS = {"8x8x4": "dp4a ", "16x16x4": "dp4a ", "8x8x32": "dpas.8x8 ", ("xehpg", "16x8x32"): "dpasw.8x8 "}
+
+
+@pytest.mark.parametrize(("target", "mma"), [(target, mma) for target, names in CONFIGS.items() for mma in names])
+@pytest.mark.parametrize("slices", [1, 3])
+def test_configs_name_every_instruction(target: str, mma: str, slices: int) -> None:
+    """Slices meet by atomic additions, for the order of integers does not matter."""
+    problem = parse("u8:s8:s32", "--attr-deterministic=true 50x200:200x40", signed=target in SIGNED_ONLY)
+    tile = "tile=64x64x64" if target in SIGNED_ONLY else "tile=32x32x32"
+    text = run(problem, target, f"{tile} waves=2x2 mma={mma} slots=2 taps=split acc=v slices={slices}")
+    wanted = MNEMONICS.get((target, mma), MNEMONICS.get(mma, "dpas.8x8 "))
+    assert wanted in text if target in MIXING else f"v_mfma_i32_{mma}" in text.replace("_i8", "").replace("i8", "")
+    assert ("atomic" in text) == (slices > 1)
+
+
+@pytest.mark.parametrize("target", MIXING)
+def test_matrix_instructions_come_first(target: str) -> None:
+    text = run(parse("u8:u8:s32", "64x64:64x64"), target)
+    assert "dpas" in text
+    assert "dp4a" not in text
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+def test_large_sums_round_once_and_wrap(target: str) -> None:
+    """Above 2^24 not every integer is an f32; beyond 2^31 sums of s32 wrap."""
+    random = np.random.default_rng(5)
+    depth = 2000
+    src = random.integers(100, 128, (3, depth), dtype=np.int8)
+    wei = random.integers(100, 128, (depth, 4), dtype=np.int8)
+    run(parse("s8:s8:f32", f"3x{depth}:{depth}x4"), target, arrays={"src": src, "wei": wei})
+    depth = (1 << 17) + 96
+    least = {"src": np.full((1, depth), -128, np.int8), "wei": np.full((depth, 2), -128, np.int8)}
+    run(parse("s8:s8:s32", f"1x{depth}:{depth}x2"), target, arrays=least)
