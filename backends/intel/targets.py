@@ -81,11 +81,10 @@ class XeTarget:
         used = max((base + v.size for v, base in large.base.items() if v.fixed is None), default=tuples_at)
         return grf, Physical(allocation, g.lanes, 1), used
 
-    @staticmethod
-    def _place_tuples(function: Function, liveness: Liveness, first: int) -> tuple[int, Allocation]:
+    def _place_tuples(self, function: Function, liveness: Liveness, first: int) -> tuple[int, Allocation]:
         """Registers that messages read are left alone for as long as there is room for that.
 
-        Better the larger file than overwriting them at once; better that than not to fit.
+        Where overwriting them means to wait for the whole message, the larger file is better than doing so at once.
         """
 
         def placed(grf: int, hold: int, period: int = BANK_PERIOD) -> Allocation:
@@ -93,7 +92,7 @@ class XeTarget:
 
         for grf in _GRF_COUNTS:
             best: Allocation | None = None
-            for hold in _HOLDS:
+            for hold in _HOLDS if self.generation.waits_for_writes else (0, *_HOLDS):
                 try:
                     best = placed(grf, hold)
                 except DoesNotFit:
