@@ -43,6 +43,18 @@ _LAUNCH_CLOCKS = 10000  #: of one launch more
 
 
 @attrs.frozen
+class _Way:
+    """How operands come: through so many slots of shared memory, or straight, brought nearer so many blocks before."""
+
+    slots: int
+    prefetch: int = 0
+
+
+_SHARED = (_Way(2), _Way(3), _Way(1))
+_DIRECT = (_Way(0, prefetch=3),)  #: as oneDNN's convolutions for XeHPC have it
+
+
+@attrs.frozen
 class Candidate:
     """A config with its score (clocks of the launch, less is better)."""
 
@@ -101,13 +113,30 @@ def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
         yield _Shape(largest.m, largest.n, largest.k // inner, inner, len(parts), largest.of_m, largest.of_n)
 
 
+def _comes_as_fragments(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> bool:
+    """Whether both operands come as the instruction reads them, in rectangles, and can be brought nearer before."""
+    operands = (shape.of_m, atom.b), (shape.of_n, atom.a)
+    return facts.prefetch and all(_is_rectangles(view, fragment, facts) for view, fragment in operands)
+
+
+def _fills_rows(row_bytes: int, facts: TargetFacts) -> bool:
+    """Whether rectangles are as wide as they may be: as a line of the cache."""
+    return facts.planes is not None and row_bytes >= facts.planes.row
+
+
+@cache
+def _is_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
+    linear = linearize(view)
+    if linear.unit_axis is None or plane_of(linear, facts.planes) is None:
+        return False
+    return whole_rectangles(fragment, linear.unit_axis, view.memory.elem.bytes, facts) is not None
+
+
 @cache
 def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Load:
     """How an operand of an instruction is loaded: whole chunks if it comes as rectangles."""
-    linear, elem = linearize(view), view.memory.elem.bytes
-    is_plane = linear.unit_axis is not None and plane_of(linear, facts.planes) is not None
-    if is_plane and whole_rectangles(fragment, linear.unit_axis or 0, elem, facts):
-        return Load(facts.chunk_bytes // elem, True, facts.chunk_bytes)
+    if _is_rectangles(view, fragment, facts):
+        return Load(facts.chunk_bytes // view.memory.elem.bytes, True, facts.chunk_bytes)
     return _load(view, facts)
 
 
@@ -154,23 +183,26 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     modes = ["split"] if shape.inner % tiles_k[-1] == 0 else ["split", "fused"]
     if shape.inner % chunk:
         modes.append("chunk")
+    straight = _comes_as_fragments(shape, atom, facts)
     for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
         if m % (wm * atom.cols) or wn % atom.spans or n % (wn // atom.spans * atom.rows) or k % atom.k:
             continue
         if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
             continue
+        ways = _SHARED + (_DIRECT if straight and _fills_rows(k * elem, facts) else ())
         for subtiles in facts.core.subtiles:
             if m % (wm * atom.cols * subtiles):
                 continue
-            work = _work(shape, (m, n, k), (wm, wn), subtiles, atom, facts)
-            bank = "v" if work.accumulators <= _MOST_IN_VECTORS or not facts.accumulators else "a"
-            if bank == "v" and work.registers > facts.registers:
-                continue
-            for taps, slots in product(modes, (2, 3, 1)):
-                if work.slot_bytes * slots <= facts.shared_bytes:
+            works = {way: _work(shape, (m, n, k), (wm, wn), subtiles, way, atom, facts) for way in ways}
+            for taps, (way, work) in product(modes, works.items()):
+                bank = "v" if work.accumulators <= _MOST_IN_VECTORS or not facts.accumulators else "a"
+                fits = bank == "a" or work.registers <= facts.registers
+                if fits and work.slot_bytes * way.slots <= facts.shared_bytes:
                     blocks = _blocks(shape, taps, k, elem, facts)
                     slices = _slices(shape, (m, n), blocks, facts)
-                    config = Config((m, n, k), (wm, wn), mma, slots, taps, bank, slices, moved, subtiles)
+                    config = Config(
+                        (m, n, k), (wm, wn), mma, way.slots, taps, bank, slices, moved, subtiles, way.prefetch
+                    )
                     yield Candidate(_score(shape, config, work, -(-blocks // slices), atom, facts), config)
 
 
@@ -202,7 +234,13 @@ class _Work:
 
 
 def _work(
-    shape: _Shape, tile: tuple[int, int, int], waves: tuple[int, int], subtiles: int, atom: MmaAtom, facts: TargetFacts
+    shape: _Shape,
+    tile: tuple[int, int, int],
+    waves: tuple[int, int],
+    subtiles: int,
+    way: _Way,
+    atom: MmaAtom,
+    facts: TargetFacts,
 ) -> _Work:
     (m, n, k), (waves_m, waves_n), elem = tile, waves, atom.elem_bytes
     count, lanes = waves_m * waves_n, facts.subgroup_size
@@ -213,14 +251,19 @@ def _work(
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     rows = m // (waves_m * subtiles * atom.spans) + n // waves_n
     fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
+    read = (n * waves_m + m * waves_n // atom.spans) * k * elem  # by all waves, from shared memory or the nearest cache
+    held = copied // (4 * lanes * count)
+    if not way.slots:
+        loads += read / (facts.chunk_bytes * lanes * count)  # those of `loads` only bring nearer
+        held = 0
     return _Work(
         matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 * atom.spans / simds,
-        shared=((n * waves_m + m * waves_n // atom.spans) * k * elem + copied) / facts.core.shared_rate,
+        shared=(read + (copied if way.slots else 0)) / facts.core.shared_rate,
         moved=copied / facts.core.global_rate,
         messages=loads * _MESSAGE_CLOCKS * count / simds,
         slot_bytes=copied,
         accumulators=accumulators,
-        registers=accumulators + fragments + copied // (4 * lanes * count) + _OTHER_REGISTERS,
+        registers=accumulators + fragments + held + _OTHER_REGISTERS,
         waves=count,
     )
 
@@ -234,10 +277,10 @@ def _score(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaA
     by_registers = (
         facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.waves
     )
-    residents = min(facts.shared_bytes // (work.slot_bytes * config.slots), by_registers)
-    together = max(1, min(a_unit, residents))
-    # Blocks follow one another no faster than loads return: as many as there are slots are in flight.
-    pace = max(block * together, _LATENCY_CLOCKS / config.slots)
+    by_shared = facts.shared_bytes // (work.slot_bytes * config.slots) if config.slots else by_registers
+    together = max(1, min(a_unit, by_shared, by_registers))
+    # Blocks follow one another no faster than loads return: as many as there are slots, or prefetches, are in flight.
+    pace = max(block * together, _LATENCY_CLOCKS / (config.slots or config.prefetch))
     # Fewer, fuller tiles win ties.
     launch = -(-a_unit // together) * (_FIXED_CLOCKS + k_blocks * pace) + tiles * k_blocks * block / facts.compute_units
     if config.slices == 1:
@@ -251,6 +294,7 @@ def _block_clocks(shape: _Shape, config: Config, work: _Work, atom: MmaAtom, fac
     whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
     decode = 1.0 if config.taps == "split" else _CHUNK_DECODE if whole else _ELEMENT_DECODE
     issue = work.messages * decode
-    serial = _BARRIER_CLOCKS if config.slots > 1 else _BARRIER_CLOCKS + 0.5 * work.shared + 128
+    serial = float(_BARRIER_CLOCKS if config.slots else 0)
+    serial += 0.5 * work.shared + 128 if config.slots == 1 else 0
     every = work.matrix, work.shared, work.moved, issue
     return max(every) + serial + 0.1 * sum(every)

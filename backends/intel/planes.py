@@ -7,6 +7,8 @@ change from message to message.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, region
 from convgen.backends.intel.scalars import XeScalars
@@ -19,30 +21,48 @@ _MOST = 8  #: payloads of a kind that loads take in turn
 _Kind = tuple[Plane, Rectangle, int]  #: the last is the size of the plane's elements in bytes
 
 
+class _Pool:
+    """Payloads that stay, taken in turn."""
+
+    def __init__(self, make: Callable[[_Kind], Reg]) -> None:
+        self.make = make
+        self.free: dict[_Kind, list[Reg]] = {}  # that no message holds
+        self.busy: list[tuple[_Kind, Reg]] = []
+
+    def taken(self, kind: _Kind) -> Reg:
+        """A free one or a new one; of many, the one that was taken longest ago."""
+        free, busy = self.free.setdefault(kind, []), [payload for k, payload in self.busy if k == kind]
+        if free or len(busy) < _MOST:
+            payload = free.pop() if free else self.make(kind)
+        else:
+            payload = busy[0]
+            self.busy.remove((kind, payload))
+        self.busy.append((kind, payload))
+        return payload
+
+    def release(self) -> None:
+        """Nobody holds any."""
+        for kind, payload in self.busy:
+            self.free[kind].append(payload)
+        self.busy = []
+
+
 class Payloads:
     """Makes payloads. Those of loads stay for the whole kernel, those of stores are copies of one made on the spot."""
 
     def __init__(self, out: XeEmitter, scalars: XeScalars) -> None:
         self.out, self.scalars = out, scalars
         self.entered = 0  #: instructions of the entry that have to stand first
-        self.free: dict[_Kind, list[Reg]] = {}  # that no message holds
-        self.busy: list[tuple[_Kind, Reg]] = []
+        self.loads, self.prefetches = _Pool(self._lasting), _Pool(self._lasting)
         self.originals: dict[tuple[str, _Kind], Reg] = {}  # of stores, by the block that they are made in
 
     def for_load(self, plane: Plane, shape: Rectangle, elem_bytes: int, x: Expr, y: Expr) -> Reg:
-        """A further load before the next barrier has another one, so that none waits for the last to be read.
+        """A further load before the next barrier has another one, so that none waits for the last to be read."""
+        return self._placed(self.loads.taken((plane, shape, elem_bytes)), x, y)
 
-        Where there are many, the one that was used longest ago is taken again.
-        """
-        kind = plane, shape, elem_bytes
-        free, busy = self.free.setdefault(kind, []), [payload for k, payload in self.busy if k == kind]
-        if free or len(busy) < _MOST:
-            payload = free.pop() if free else self._lasting(kind)
-        else:
-            payload = busy[0]
-            self.busy.remove((kind, payload))
-        self.busy.append((kind, payload))
-        return self._placed(payload, x, y)
+    def for_prefetch(self, plane: Plane, shape: Rectangle, elem_bytes: int, x: Expr, y: Expr) -> Reg:
+        """As for a load, but apart: no load has to wait for what nobody waits for."""
+        return self._placed(self.prefetches.taken((plane, shape, elem_bytes)), x, y)
 
     def for_store(self, plane: Plane, shape: Rectangle, elem_bytes: int, x: Expr, y: Expr) -> Reg:
         """One of its own for each store: many are under way at once, and only at the end."""
@@ -54,10 +74,9 @@ class Payloads:
         return self._placed(payload, x, y)
 
     def release(self) -> None:
-        """All loads before a barrier have been read."""
-        for kind, payload in self.busy:
-            self.free[kind].append(payload)
-        self.busy = []
+        """All payloads before a barrier have been read."""
+        self.loads.release()
+        self.prefetches.release()
 
     def _placed(self, payload: Reg, x: Expr, y: Expr) -> Reg:
         for dword, value in ((_X, x), (_Y, y)):

@@ -232,7 +232,7 @@ class _Selector(Selector):
 
     def _planeprefetch(self, s: st.PlanePrefetch) -> None:
         elem = s.plane.memory.elem.bytes
-        payload = self.payloads.for_load(s.plane, s.shape, elem, s.x, s.y)
+        payload = self.payloads.for_prefetch(s.plane, s.shape, elem, s.x, s.y)
         row = plane_message("load", s.shape.grain(elem), s.shape.order)
         self.out.emit(row, (), (payload,), comment=comment(s))
 

@@ -6,6 +6,7 @@ import pytest
 
 from convgen import driver, verify
 from convgen.backends import target
+from convgen.choose import candidates
 from convgen.code import Code
 from convgen.ir.error import UserError
 from convgen.matmul import parse_problem
@@ -56,24 +57,37 @@ def test_no_target_pretends_to_prefetch() -> None:
         compiled("gfx942", "gemm", "slots=2 prefetch=1")
 
 
-@pytest.mark.parametrize(
-    ("problem", "loads"),
-    [
-        ("--dt=f16 --wtag=ab 128x128:128x128", {"d16", "d16v"}),
-        ("--dt=f16 --wtag=ba 128x128:128x128", {"d16", "d32t"}),
-        ("--dt=f32 --attr-fpmath=tf32 --wtag=ab 128x128:128x128", {"d32"}),
-        ("--dir=FWD_D --dt=f16 mb2ic64ih14oc64kh1", {"d16", "d32t"}),
-    ],
-    ids=["columns", "rows", "tf32", "pixels"],
-)
-def test_every_plane_comes_and_goes_as_rectangles(problem: str, loads: set[str]) -> None:
+RECTANGLES = {
+    "columns": ("--dt=f16 --wtag=ab 128x128:128x128", "16x8x16", {"d16", "d16v"}),
+    "rows": ("--dt=f16 --wtag=ba 128x128:128x128", "16x8x16", {"d16", "d32t"}),
+    "tf32": ("--dt=f32 --attr-fpmath=tf32 --wtag=ab 128x128:128x128", "16x8x8", {"d32"}),
+    "pixels": ("--dir=FWD_D --dt=f16 mb2ic64ih14oc64kh1", "16x8x16", {"d16", "d32t"}),
+}
+
+
+@pytest.mark.parametrize("name", RECTANGLES)
+def test_every_plane_comes_and_goes_as_rectangles(name: str) -> None:
     """Of both operands, through shared memory in blocks only; results leave so, too, of which some lie outside."""
-    code = driver.compile(driver.build(parse_problem(problem), "xehpc"))
-    forms = {line.split(".")[2] for line in code.asm.splitlines() if "load_block2d" in line}
+    line, mma, loads = RECTANGLES[name]
+    config = f"tile=32x64x16 waves=2x2 mma={mma} slots=2"
+    code = driver.compile(driver.build(parse_problem(line), "xehpc", config))
+    forms = {text.split(".")[2] for text in code.asm.splitlines() if "load_block2d" in text}
     assert forms == loads
     assert "store_block2d" in code.asm
-    local = [line for line in code.asm.splitlines() if "load.slm" in line or "store.slm" in line]
+    local = [text for text in code.asm.splitlines() if "load.slm" in text or "store.slm" in text]
     assert local
-    assert all("t.a32" in line for line in local)
+    assert all("t.a32" in text for text in local)
     assert "store.ugm" not in code.asm
     assert verify.run(code).passed
+
+
+def test_what_comes_as_fragments_needs_no_shared_memory() -> None:
+    """The chooser's way for two planes on xehpc; not for pixels with a halo, nor for columns that must be turned."""
+
+    def slots(line: str) -> int:
+        return candidates(parse_problem(line), target.get("xehpc").facts)[0].config.slots
+
+    assert [slots(RECTANGLES[name][0]) for name in ("columns", "rows", "pixels")] == [0, 0, 0]
+    assert slots("--dt=f16 --stag=ba 128x128:128x128") > 0
+    assert slots("--dir=FWD_D --dt=f16 mb2ic64ih14oc64kh3ph1") > 0
+    assert candidates(parse_problem("--dt=f16 128x128:128x128"), target.get("xehpg").facts)[0].config.slots > 0
