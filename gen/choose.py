@@ -184,8 +184,9 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     if shape.inner % chunk:
         modes.append("chunk")
     straight = _comes_as_fragments(shape, atom, facts)
+    spans = atom.spans
     for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
-        if m % (wm * atom.cols) or wn % atom.spans or n % (wn // atom.spans * atom.rows) or k % atom.k:
+        if m % (wm * atom.cols) or wn % spans or n % (wn // spans * atom.rows) or k % atom.k:
             continue
         if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
             continue
@@ -193,8 +194,12 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
         for subtiles in facts.core.subtiles:
             if m % (wm * atom.cols * subtiles):
                 continue
-            works = {way: _work(shape, (m, n, k), (wm, wn), subtiles, way, atom, facts) for way in ways}
-            for taps, (way, work) in product(modes, works.items()):
+            works = {
+                shared: _work(shape, (m, n, k), (wm, wn), subtiles, atom, facts, shared=shared)
+                for shared in dict.fromkeys(way.slots > 0 for way in ways)
+            }
+            for taps, way in product(modes, ways):
+                work = works[way.slots > 0]
                 bank = "v" if work.accumulators <= _MOST_IN_VECTORS or not facts.accumulators else "a"
                 fits = bank == "a" or work.registers <= facts.registers
                 if fits and work.slot_bytes * way.slots <= facts.shared_bytes:
@@ -238,27 +243,29 @@ def _work(
     tile: tuple[int, int, int],
     waves: tuple[int, int],
     subtiles: int,
-    way: _Way,
     atom: MmaAtom,
     facts: TargetFacts,
+    *,
+    shared: bool,
 ) -> _Work:
-    (m, n, k), (waves_m, waves_n), elem = tile, waves, atom.elem_bytes
+    """`shared` says whether operands come through shared memory, or straight as fragments."""
+    (m, n, k), (waves_m, waves_n), elem, spans = tile, waves, atom.elem_bytes, atom.spans
     count, lanes = waves_m * waves_n, facts.subgroup_size
     simds = min(count, facts.core.simds)
     copied = (m + n) * k * elem
     operands = (shape.of_m, atom.b, m), (shape.of_n, atom.a, n)
     loads = sum(_fragment_load(v, f, facts).messages(rows, k, lanes * count, elem) for v, f, rows in operands)
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
-    rows = m // (waves_m * subtiles * atom.spans) + n // waves_n
+    rows = m // (waves_m * subtiles * spans) + n // waves_n
     fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
-    read = (n * waves_m + m * waves_n // atom.spans) * k * elem  # by all waves, from shared memory or the nearest cache
+    read = (n * waves_m + m * waves_n // spans) * k * elem  # by all waves, from shared memory or the nearest cache
     held = copied // (4 * lanes * count)
-    if not way.slots:
+    if not shared:
         loads += read / (facts.chunk_bytes * lanes * count)  # those of `loads` only bring nearer
         held = 0
     return _Work(
-        matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 * atom.spans / simds,
-        shared=(read + (copied if way.slots else 0)) / facts.core.shared_rate,
+        matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 * spans / simds,
+        shared=(read + (copied if shared else 0)) / facts.core.shared_rate,
         moved=copied / facts.core.global_rate,
         messages=loads * _MESSAGE_CLOCKS * count / simds,
         slot_bytes=copied,
