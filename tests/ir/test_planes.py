@@ -14,10 +14,11 @@ from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
 from convgen.ir.dump import dump, parse
 from convgen.ir.error import VerifyError
-from convgen.ir.expr import Expr, Lane, const
+from convgen.ir.evaluate import InterpError
+from convgen.ir.expr import AddressOf, Expr, Lane, const
 from convgen.ir.interp import interpret
 from convgen.ir.memory import Global, Order, Plane, Rectangle
-from convgen.ir.types import Type, bool_, f16, u32, vector
+from convgen.ir.types import Type, bool_, f16, u32, u64, vector
 from convgen.ir.uniform import varying
 from convgen.ir.verify import verify
 
@@ -151,3 +152,31 @@ def test_a_plane_may_end_with_its_buffer() -> None:
         verify(kernel, "tile")
     assert parse(dump(kernel)) is kernel
     assert "v: u32x2 = plane " in str(kernel)
+
+
+# ---------------------------------------------------------------- prefetches
+
+
+def prefetching(address: Expr) -> Room:
+    k = Room()
+    k.add(s.PlanePrefetch(k.plane(), Rectangle(WIDTH, 2, Order.ROW_A_LANE), const(-3), const(20), k.site()))
+    k.add(s.FlatPrefetch(address, Lane() < 3, k.site()))
+    return k
+
+
+def test_prefetches_change_nothing() -> None:
+    room = Room()
+    kernel = verify(prefetching(AddressOf(room.x) + (Lane() * 1000).to(u64)).done(), "message")
+    memory = {"x": np.arange(BYTES, dtype=np.uint8), "out": np.zeros(BYTES, np.uint8)}
+    interpret(kernel, memory)
+    assert not memory["out"].any()
+    assert parse(dump(kernel)) is kernel
+    assert "prefetch plane x(10 x 48 bytes, pitch 64, from 64)[-3, 20] as 8 x 2 a row a lane" in str(kernel)
+    assert "prefetch flat" in str(kernel)
+
+
+def test_a_prefetch_stays_within_its_buffer() -> None:
+    room = Room()
+    kernel = prefetching(AddressOf(room.x) + (Lane() * 3000).to(u64)).done()
+    with pytest.raises(InterpError, match="byte 6000 of buffer x"):
+        interpret(kernel, {"x": np.zeros(BYTES, np.uint8), "out": np.zeros(BYTES, np.uint8)})
