@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
@@ -82,41 +82,39 @@ def is_writable(g: Threads, step: Stepped, allocation: Allocation, taken: Bools 
     return allocation.writable
 
 
+def _changing(
+    g: Threads, address: U64, size: int, values: Array, lanes: Bools | None
+) -> Iterator[tuple[Allocation, Array, Bools]]:
+    """Where what stands in a buffer that remembers its stores differs from the values: (buffer, offsets, lanes)."""
+    parts, _ = g.env.memory.resolve(address, size, lanes)
+    for allocation, some in parts:
+        taken = some if some is not None else lanes
+        if allocation.stamps is None:
+            continue
+        offset = (address - np.uint64(allocation.base)).astype(np.int64)
+        if taken is not None:
+            offset = np.where(taken, offset, 0)
+        differ = np.any(allocation.load(offset, size) != values, axis=0)
+        if taken is not None:
+            differ &= taken
+        if differ.any():
+            yield allocation, offset, differ
+
+
 def check_overwrites(g: Threads, step: Stepped, address: U64, size: int, values: Array, lanes: Bools | None) -> None:
     """Report a store that changes what another thread has stored in this launch, with nothing to order the two.
 
     Storing the same value again is no race that anyone can see.
     """
-    parts, _ = g.env.memory.resolve(address, size, lanes)
-    for allocation, some in parts:
-        marks = allocation.stamps
-        taken = some if some is not None else lanes
-        if marks is None:
-            continue
-        offset = (address - np.uint64(allocation.base)).astype(np.int64)
-        if taken is not None:
-            offset = np.where(taken, offset, 0)
-        changed = np.any(allocation.load(offset, size) != values, axis=0)
-        if taken is not None:
-            changed &= taken
-        if changed.any():
-            check_stores(g, step, allocation, offset, size, changed, "overwrites")
+    for allocation, offset, changed in _changing(g, address, size, values, lanes):
+        check_stores(g, step, allocation, offset, size, changed, "overwrites")
 
 
 def check_meeting(g: Threads, step: Stepped, address: U64, size: int, values: Array, lanes: Bools | None) -> None:
     """Report threads that have just stored different values to one place with the same instruction."""
-    parts, _ = g.env.memory.resolve(address, size, lanes)
-    for allocation, some in parts:
-        taken = some if some is not None else lanes
-        offset = (address - np.uint64(allocation.base)).astype(np.int64)
-        if taken is not None:
-            offset = np.where(taken, offset, 0)
-        lost = np.any(allocation.load(offset, size) != values, axis=0)
-        if taken is not None:
-            lost &= taken
-        marks = allocation.marks(offset, size) if lost.any() else None
-        if marks is None:
-            continue
+    for allocation, offset, lost in _changing(g, address, size, values, lanes):
+        marks = allocation.marks(offset, size)
+        assert marks is not None
         lost &= marks[1].max(axis=0) != g.wave_ids()[:, None]
         if lost.any():
             what = "stores to a place where another thread stores something else"
