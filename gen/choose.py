@@ -21,7 +21,7 @@ from convgen.ir.mma import MmaAtom
 from convgen.ir.types import scalar
 from convgen.matmul import Problem
 from convgen.passes.linear import linearize
-from convgen.passes.planes import plane_of, whole_rectangles
+from convgen.passes.planes import rectangle_of
 from convgen.plan import input_atoms, k_block
 from convgen.views import products, reordered
 
@@ -126,10 +126,7 @@ def _fills_rows(row_bytes: int, facts: TargetFacts) -> bool:
 
 @cache
 def _is_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
-    linear = linearize(view)
-    if linear.unit_axis is None or plane_of(linear, facts.planes) is None:
-        return False
-    return whole_rectangles(fragment, linear.unit_axis, view.memory.elem.bytes, facts) is not None
+    return rectangle_of(linearize(view), fragment, facts) is not None
 
 
 @cache
@@ -198,9 +195,10 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                 shared: _work(shape, (m, n, k), (wm, wn), subtiles, atom, facts, shared=shared)
                 for shared in dict.fromkeys(way.slots > 0 for way in ways)
             }
+            few = works[True].accumulators <= _MOST_IN_VECTORS
+            bank = "v" if few or not facts.accumulators else "a"
             for taps, way in product(modes, ways):
                 work = works[way.slots > 0]
-                bank = "v" if work.accumulators <= _MOST_IN_VECTORS or not facts.accumulators else "a"
                 fits = bank == "a" or work.registers <= facts.registers
                 if fits and work.slot_bytes * way.slots <= facts.shared_bytes:
                     blocks = _blocks(shape, taps, k, elem, facts)

@@ -19,7 +19,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.memory import ROW, MemoryDigit, View
 from convgen.passes.linear import LinearView, linearize
-from convgen.passes.planes import plane_of, whole_rectangles
+from convgen.passes.planes import plane_of, rectangle_of
 
 Memory = tuple[MemoryDigit, ...]  #: of a shared tile: the digits of (row, K), innermost first
 
@@ -82,12 +82,12 @@ def divide(what: str, total: int, part: int) -> int:
 def _split_as_stored(view: LinearView, memory: Memory, facts: TargetFacts, subgroups: int) -> Split | None:
     """Runs of the shared tile, the longest blocks that come out even, where each is a rectangle of memory."""
     elem, total = view.memory.elem.bytes, prod(d.size for d in memory)
-    if view.unit_axis is None or plane_of(view, facts.planes) is None:
+    if plane_of(view, facts.planes) is None:
         return None
     block = facts.block_bytes // elem
     while block * elem >= facts.subgroup_size * _WORD_BYTES:
         if total % (block * subgroups) == 0 and (layout := _blocks(memory, block, elem, facts, subgroups)):
-            shape = whole_rectangles(layout, view.unit_axis, elem, facts)
+            shape = rectangle_of(view, layout, facts)
             if shape is not None and shape.size >= block:
                 return Split(layout, layout, block // facts.subgroup_size)
         block //= 2

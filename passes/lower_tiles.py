@@ -75,15 +75,14 @@ class _Lowering(Mutator):
     def LoadView(self, s: st.LoadView) -> st.Stmt:
         out: list[st.Stmt] = []
         parts: list[Expr] = []
-        for m in self._rectangles(s, stores=False) or self._planner(s).messages():
+        for m in self._loading(s):
             part = var(f"{s.var.name}_{m.start}", vector(s.view.memory.elem, m.count))
             out.append(self._load(part, m, self.cloner.site(s.site)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
     def Prefetch(self, s: st.Prefetch) -> st.Stmt:
-        messages = self._rectangles(s, stores=False) or self._planner(s).messages()
-        return st.block(*(self._prefetch(m, self.cloner.site(s.site)) for m in messages))
+        return st.block(*(self._prefetch(m, self.cloner.site(s.site)) for m in self._loading(s)))
 
     def _prefetch(self, m: GlobalMessage | PlaneMessage, site: st.Site) -> st.Stmt:
         if isinstance(m, PlaneMessage):
@@ -91,6 +90,10 @@ class _Lowering(Mutator):
         if not self.facts.flat:
             raise Unsupported(f"given a prefetch of {m.surface.buffer.name}, wanted a target that has any")
         return st.FlatPrefetch(m.address, m.mask, site)
+
+    def _loading(self, s: st.LoadView | st.Prefetch) -> Iterable[GlobalMessage | PlaneMessage]:
+        """The messages that bring a tile: rectangles if it is all such."""
+        return self._rectangles(s, stores=False) or self._planner(s).messages()
 
     def _rectangles(self, s: st.LoadView | st.StoreView | st.Prefetch, *, stores: bool) -> list[PlaneMessage]:
         view, subgroup = linearize(s.view), self.kernel.subgroup

@@ -50,6 +50,13 @@ def plane_of(view: LinearView, limits: Planes | None) -> Plane | None:
     return Plane(view.memory, view.base, width, rows.size, rows.stride) if all(fits) else None
 
 
+def rectangle_of(view: LinearView, layout: Fragment, facts: TargetFacts, *, stores: bool = False) -> Rectangle | None:
+    """What each message of an access with that layout moves, if the view is a plane and all of them are rectangles."""
+    if view.unit_axis is None or plane_of(view, facts.planes) is None:
+        return None
+    return whole_rectangles(layout, view.unit_axis, view.memory.elem.bytes, facts, stores=stores)
+
+
 def plane_messages(
     view: LinearView,
     coords: Sequence[Expr],
@@ -65,10 +72,8 @@ def plane_messages(
     `values` are the lets in scope: what a coordinate is a multiple of shows there.
     """
     plane, unit, elem = plane_of(view, facts.planes), view.unit_axis, view.memory.elem.bytes
-    if plane is None or unit is None or divisor(coords[unit], values) * elem % DWORD:
-        return []
-    shape = whole_rectangles(layout, unit, elem, facts, stores=stores)
-    if shape is None:
+    shape = rectangle_of(view, layout, facts, stores=stores)
+    if plane is None or unit is None or shape is None or divisor(coords[unit], values) * elem % DWORD:
         return []
     run = shape.size // facts.subgroup_size
     outer = layout.partial(Space.SUBGROUP, subgroup)

@@ -119,7 +119,7 @@ class XeInstruction(Instruction):
 
 
 _ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  #: in slots of four clocks
-#: Instructions that a message may still read its sources behind it, or be under way where that is what counts.
+#: Instructions behind a message that had better not overwrite what it reads: as long as it may be under way.
 _HOLDS = {"slm": 12, "ugm": 96}
 
 _ALU = "mov add addc add3 mul mach macl mad dp4a shl shr asr and or xor not cmp sel bfn".split()
@@ -143,7 +143,6 @@ OPCODES: dict[str, Opcode] = {
 RAW_SENDS = {"fence": "0x0210011F", "signal": "0x02000004", "eot": "0x02000010"}
 
 _VECTORS = {4: "d32", 8: "d32x2", 12: "d32x3", 16: "d32x4", 32: "d32x8", 2: "d16u32", 1: "d8u32"}
-
 
 #: type -> atomic addition without a result
 GLOBAL_ADD: dict[Type, str] = {f32: "atomic_fadd", s32: "atomic_iadd"}
@@ -173,13 +172,6 @@ def block_message(kind: str, size: int) -> Message:
 
 
 _ORDERS = {Order.ROWS: "", Order.ROW_A_LANE: "t", Order.COLUMN_A_LANE: "v"}
-
-
-@cache
-def prefetch() -> Message:
-    """The row of a load of a byte a lane that nobody waits for: its cache line is what is wanted."""
-    name, latency = f"load.ugm.{_VECTORS[1]}.a64.ca.ca", _TOKEN_LATENCY["ugm"]
-    return Message(name, Unit.GLOBAL, latency, 1, address_bits=64, holds=_HOLDS["ugm"])
 
 
 @cache

@@ -21,7 +21,6 @@ from convgen.backends.intel.isa import (
     load_arguments,
     message,
     plane_message,
-    prefetch,
     region,
 )
 from convgen.backends.intel.planes import Payloads
@@ -237,8 +236,10 @@ class _Selector(Selector):
         self.out.emit(row, (), (payload,), comment=comment(s))
 
     def _flatprefetch(self, s: st.FlatPrefetch) -> None:
+        """A load of one byte to nowhere: its cache line is what is wanted."""
         address, mask = self._address(s.address), self._mask(s.mask)
-        self.out.emit(prefetch(), (), (address,), lanes=self.out.lanes, predicate=mask, comment=comment(s))
+        row = message("load", "ugm", 1)
+        self.out.emit(row, (), (address,), lanes=self.out.lanes, predicate=mask, comment=comment(s))
 
     def _planestore(self, s: st.PlaneStore) -> None:
         elem, across = s.value.type.elem.bytes, s.shape.order is Order.COLUMN_A_LANE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from convgen.backends.intel.scoreboard import Scoreboard
 from convgen.backends.intel.select import select
 from convgen.backends.intel.tables import FACTS, GENERATIONS
 from convgen.backends.intel.zebin import Argument, KernelInfo, directives, target_directive
-from convgen.backends.machine import Function, Unit
+from convgen.backends.machine import Function, Unit, VirtualRegister
 from convgen.backends.maps import maps
 from convgen.backends.selection import kernel_arguments
 from convgen.backends.simulation import LaunchRequest, SimReport
@@ -29,8 +29,12 @@ from convgen.ir.memory import Global
 from convgen.ir.program import Kernel
 
 _GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
-_HOLDS = (12, 48, 96)  #: instructions for which the sources of messages are kept, if there is room
+_HOLD_STEPS = (12, 48, 96)  #: instructions for which the sources of messages are kept, if there is room
 _SCALAR_REGISTERS = 12  #: the most GRFs that hold scalars
+
+
+#: Instructions for which messages hold their sources -> live ranges.
+_Live = Callable[[int], Mapping[VirtualRegister, int]]
 
 
 class XeTarget:
@@ -73,26 +77,28 @@ class XeTarget:
     def _allocate(self, function: Function) -> tuple[int, Physical, int]:
         """The smaller register file that holds a kernel, where everything is, and how many registers that takes."""
         g, liveness = self.generation, Liveness(function)
-        live = liveness.ranges()
-        small = allocate(function, {"s": Bank(_SCALAR_REGISTERS * g.lanes, {1: 1, 2: 2}), "f": Bank(g.flags, {})}, live)
+        live = cache(lambda hold: liveness.ranges(hold=hold))
+        small = allocate(
+            function, {"s": Bank(_SCALAR_REGISTERS * g.lanes, {1: 1, 2: 2}), "f": Bank(g.flags, {})}, live(0)
+        )
         tuples_at = 1 + -(-small.used["s"] // g.lanes)
-        grf, large = self._place_tuples(function, liveness, tuples_at)
+        grf, large = self._place_tuples(function, live, tuples_at)
         allocation = Allocation({**small.base, **large.base}, {**small.used, **large.used})
         used = max((base + v.size for v, base in large.base.items() if v.fixed is None), default=tuples_at)
         return grf, Physical(allocation, g.lanes, 1), used
 
-    def _place_tuples(self, function: Function, liveness: Liveness, first: int) -> tuple[int, Allocation]:
+    def _place_tuples(self, function: Function, live: _Live, first: int) -> tuple[int, Allocation]:
         """Registers that messages read are left alone for as long as there is room for that.
 
         Where overwriting them means to wait for the whole message, the larger file is better than doing so at once.
         """
 
         def placed(grf: int, hold: int, period: int = BANK_PERIOD) -> Allocation:
-            return allocate(function, {"v": Bank(grf, {1: 1}, first, period)}, liveness.ranges(hold=hold))
+            return allocate(function, {"v": Bank(grf, {1: 1}, first, period)}, live(hold))
 
         for grf in _GRF_COUNTS:
             best: Allocation | None = None
-            for hold in _HOLDS if self.generation.waits_for_writes else (0, *_HOLDS):
+            for hold in _HOLD_STEPS if self.generation.waits_for_writes else (0, *_HOLD_STEPS):
                 try:
                     best = placed(grf, hold)
                 except DoesNotFit:

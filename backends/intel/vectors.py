@@ -103,9 +103,9 @@ class XeVectors(Vectors):
         """
         if e.type.elem.bits == 32:
             return self.tuple_of(self.value(e))
-        packs = isinstance(e, Cast) and e.a.type.elem.bits == 32 and (e.a.type.elem, e.type.elem) in _CONVERSIONS
-        whole = e.a if packs and isinstance(e, Cast) else e
-        kinds = [_TYPES[x.type.elem] if packs else UNSIGNED[e.type.elem.bytes] for x in (e, whole)]
+        whole, kinds = e, (UNSIGNED[e.type.elem.bytes],) * 2
+        if isinstance(e, Cast) and e.a.type.elem.bits == 32 and (e.a.type.elem, e.type.elem) in _CONVERSIONS:
+            whole, kinds = e.a, (_TYPES[e.type.elem], _TYPES[e.a.type.elem])
         source, lanes, dst = self.value(whole), self.out.lanes, self.out.new("v", e.type.bits // 32)
         each, wide = 32 // e.type.elem.bits, whole.type.elem.bits
         for n in range(e.type.lanes):
