@@ -129,7 +129,7 @@ class Liveness:
                     opened.setdefault(r.vreg, at + 2)
                 for v in dict.fromkeys(r.vreg for r in i.defs()):
                     if v in killed and v in opened:
-                        begin = at if i.op.early_clobber else at + 1
+                        begin = at if i.early_clobber else at + 1
                         ranges[v] = ranges.get(v, 0) | _span(begin, opened.pop(v))
                 last = min(end, at + 1 + 2 * min(i.op.holds, hold))
                 for r in i.uses():

@@ -138,6 +138,11 @@ class Instruction:
     def barrier(self) -> bool:
         return self.op.barrier
 
+    @property
+    def early_clobber(self) -> bool:
+        """Whether the destination must not overlap the sources, tied accumulators aside."""
+        return self.op.early_clobber
+
     def defs(self) -> Iterator[Reg]:
         return (r for r in self.dst if isinstance(r, Reg))
 

@@ -17,7 +17,8 @@ from convgen.backends.intel.isa import (
     region,
 )
 from convgen.backends.intel.tables import Generation
-from convgen.backends.machine import Access, Imm, Instruction, Opcode, Operand, Reg
+from convgen.backends.machine import Access, Imm, Instruction, Opcode, Operand, Reg, Unit
+from convgen.backends.vectors import WORD_BYTES
 
 _COMMUTATIVE = frozenset("add mul and or xor".split())
 
@@ -67,9 +68,12 @@ class XeEmitter(Emitter):
     ) -> XeInstruction:
         """Append one instruction as given."""
         row = OPCODES[op] if isinstance(op, str) else op
+        grf = self.lanes * WORD_BYTES
+        held = (o for o in (*dst, *src) if isinstance(o, Region) and o.bank == "v")
+        passes = row.unit is Unit.VALU and any(o.spans(lanes, grf) for o in held)
         made = XeInstruction(
             row, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line,
-            lanes, predicate, condition, flag, partial,
+            lanes, predicate, condition, flag, partial, passes,
         )  # fmt: skip
         self.block.instructions.append(made)
         return made

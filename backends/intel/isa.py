@@ -43,6 +43,12 @@ class Region(Reg):
     def uniform(self) -> bool:
         return self.stride == 0
 
+    def spans(self, lanes: int, register_bytes: int) -> bool:
+        """Whether `lanes` elements lie in more than one register of `register_bytes`."""
+        size = TYPE_BYTES[self.type]
+        first, last = self.sub * size, (self.sub + (lanes - 1) * self.stride + 1) * size - 1
+        return first // register_bytes != last // register_bytes
+
 
 def region(
     r: Reg, type: str, sub: int = 0, stride: int = 1, *, negated: bool = False, saturated: bool = False
@@ -92,6 +98,7 @@ class XeInstruction(Instruction):
     condition: str = ""  #: condition modifier, e.g. "lt"
     flag: Reg | None = None  #: what the condition writes
     partial: bool = False  #: keeps part of the destination's words
+    passes: bool = False  #: an operand spans registers: the engine takes lanes in turns, a register of it at a time
     annotations: tuple[str, ...] = ()  #: scoreboard: what it waits for, and the token it sets
 
     def defs(self) -> Iterator[Reg]:
@@ -105,6 +112,11 @@ class XeInstruction(Instruction):
             yield self.predicate
         if self.partial or (self.predicate is not None and self.op.name != "sel"):
             yield from (r for r in self.dst if isinstance(r, Reg))
+
+    @property
+    def early_clobber(self) -> bool:
+        """Later turns of the engine read sources that the first has overwritten (IGC, `hasDstSrcOverlapPotential`)."""
+        return self.passes or self.op.early_clobber
 
     @property
     def long(self) -> bool:

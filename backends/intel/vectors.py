@@ -80,21 +80,34 @@ class XeVectors(Vectors):
         if (of.elem, to.elem) not in (_SATURATING if saturates else _CONVERSIONS):
             raise Unsupported(f"given a conversion from {of} to {to}, wanted one that a move makes: {e}")
         dst = self.out.new("v", max(1, to.bits // 32))
-        begun: dict[int, None] = {}
         for n in range(to.lanes):
-            word, half = divmod(n * to.elem.bits, 32)
-            at, part = divmod(n * of.elem.bits, 32)
+            (word, place), (at, part) = divmod(n, 32 // to.elem.bits), divmod(n, 32 // of.elem.bits)
             (held,) = view(source, at, 1)
-            place, apart = half // to.elem.bits, 32 // to.elem.bits
-            written = region(dst.words(word, 1), _TYPES[to.elem], place, apart, saturated=saturates)
-            if of.elem is bf16:  # the upper half of the float, and no source of a conversion
-                bits = region(held, "uw", part // of.elem.bits, 32 // of.elem.bits), Literal(16, "uw")
-                self.out.emit("shl", (region(written, "ud"),), bits, lanes=self.out.lanes)
-                continue
-            read = region(held, _TYPES[of.elem], part // of.elem.bits, 32 // of.elem.bits)
-            self.out.emit("mov", (written,), (read,), lanes=self.out.lanes, partial=word in begun)
-            begun[word] = None
+            self._convert_element(dst.words(word, 1), place, to.elem, held, part, of.elem, saturates)
         return dst
+
+    def _convert_element(
+        self, into: Reg, place: int, to: Type, held: Reg, part: int, of: Type, saturates: bool
+    ) -> None:
+        """Element `place` of each dword of `into` from element `part` of each of `held`; a dword is begun at its first.
+
+        From 12.5 on a half float keeps to the lowest bits of the dword that it is converted from or to, so moves of
+        integers bring it elsewhere; a bf16 may be the upper half, too (IGC, HWConformity.cpp, `fixUnalignedRegions`).
+        """
+        out, apart = self.out, 32 // to.bits
+        if of is bf16:  # the upper half of the float, and no source of a conversion
+            bits = region(held, "uw", part, 2), Literal(16, "uw")
+            out.emit("shl", (region(into, "ud"),), bits, lanes=out.lanes)
+            return
+        if of is f16 and part:
+            held, part = self._bits(held, of.bits, of.bits), 0
+        written = region(into, _TYPES[to], place, apart, saturated=saturates)
+        read = region(held, _TYPES[of], part, 32 // of.bits)
+        if to is f16 and place:
+            low = region(out.new("v"), _TYPES[to], 0, apart)
+            out.emit("mov", (low,), (read,), lanes=out.lanes)
+            written, read = (region(r, UNSIGNED[to.bytes], r.sub, apart) for r in (written, low))
+        out.emit("mov", (written,), (read,), lanes=out.lanes, partial=place > 0)
 
     def across(self, e: Expr) -> Reg:
         """Element n of all lanes side by side, then element n + 1: where they are narrow, lanes share dwords.

@@ -50,7 +50,7 @@ class Machine:
     def step(self, key: Hashable, i: Instruction) -> tuple[Term, ...]:
         """Execute an instruction that `key` names; returns what it read."""
         written = [p for r in i.defs() for p in self.home(r)]
-        if i.op.early_clobber:  # the results are in their places before the last operand is read
+        if i.early_clobber:  # the results are in their places before the last operand is read
             tied = {p for r in i.uses() for d in i.defs() if r.vreg is d.vreg for p in self.home(r)}
             for p in written:
                 if p not in tied:

@@ -74,16 +74,17 @@ k_loop:  // for kb in [0, 3)
         add (8|M0)               r27.0<1>:ud       r1.5<0;1,0>:ud    r7.1<2;1,0>:ud {I@1}
         addc (8|M0)              r36.0<1>:ud       r1.4<0;1,0>:ud    r7.0<2;1,0>:ud {AccWrEn}
         add (8|M0)               r27.0<1>:ud       r27.0<1;1,0>:ud   acc0.0<1;1,0>:ud {I@2}
-        mov (8|M0)               r36.0<2>:ud       r36.0<1;1,0>:ud             {I@2}
-        mov (8|M0)               r36.1<2>:ud       r27.0<1;1,0>:ud             {I@2}
+        mov (8|M0)               r37.0<2>:ud       r36.0<1;1,0>:ud             {I@2}
+        mov (8|M0)               r37.1<2>:ud       r27.0<1;1,0>:ud             {I@2}
 (W)     sync.nop                 null                                          {$8.src}
-        load.ugm.d32x8.a64.ca.ca (8|M0)               r9:8  [r36:2]            {A@1,$7}               // wei load
+        load.ugm.d32x8.a64.ca.ca (8|M0)               r9:8  [r37:2]            {A@1,$7}               // wei load
         add (8|M0)               r5.0<1>:ud        r1.5<0;1,0>:ud    r17.1<2;1,0>:ud
-        addc (8|M0)              r6.0<1>:ud        r1.4<0;1,0>:ud    r17.0<2;1,0>:ud {AccWrEn,$9.src}
+        addc (8|M0)              r27.0<1>:ud       r1.4<0;1,0>:ud    r17.0<2;1,0>:ud {AccWrEn}
         add (8|M0)               r5.0<1>:ud        r5.0<1;1,0>:ud    acc0.0<1;1,0>:ud {I@2}
-        mov (8|M0)               r38.0<2>:ud       r6.0<1;1,0>:ud              {I@2}
-        mov (8|M0)               r38.1<2>:ud       r5.0<1;1,0>:ud              {I@2}
-        load.ugm.d32x8.a64.ca.ca (8|M0)               r19:8  [r38:2]           {A@1,$4}               // src load
+        mov (8|M0)               r39.0<2>:ud       r27.0<1;1,0>:ud             {I@2}
+        mov (8|M0)               r39.1<2>:ud       r5.0<1;1,0>:ud              {I@2}
+(W)     sync.nop                 null                                          {$9.src}
+        load.ugm.d32x8.a64.ca.ca (8|M0)               r19:8  [r39:2]           {A@1,$4}               // src load
 (W)     mov (1|M0)               r5.0<1>:ud        0:ud
 (W)     sync.nop                 null                                          {$0.src}
 (W)     load.slm.d32x64t.a32 (1|M0)                   r43:8  [r5:1]            {A@1,$10}              // wei fragment
