@@ -13,14 +13,14 @@ from typing import Any
 from convgen.backends.emitter import Emitter
 from convgen.backends.machine import Function, Operand, Reg
 from convgen.backends.scalars import Scalars
-from convgen.backends.vectors import Parts, Vectors
+from convgen.backends.vectors import Parts, Vectors, held_as_vector
 from convgen.ir import stmt as st
-from convgen.ir.error import VerifyError
+from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Splat, Surface, Var
 from convgen.ir.memory import Global
 from convgen.ir.mutate import free_vars, postorder
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type, VectorType
+from convgen.ir.types import Type
 from convgen.passes.place_lets import ANONYMOUS
 
 
@@ -79,7 +79,7 @@ class Selector(ABC):
         self.out.line = self.lines.get(s, self.out.line)
         handler = getattr(self, "_" + type(s).__name__.lower(), None)
         if handler is None:
-            raise VerifyError(f"selection: {type(s).__name__} is not a message-level statement")
+            raise Unsupported(f"given {type(s).__name__}, wanted a message that the target has: {s}")
         handler(s)
 
     def _block(self, s: st.Block) -> None:
@@ -91,7 +91,7 @@ class Selector(ABC):
         if isinstance(s.value, Surface):
             self.vectors.env[s.var] = (self._surface(s.value),)
             self.surface_of[s.var] = s.value
-        elif isinstance(s.var.type, VectorType):
+        elif held_as_vector(s.var.type):
             self.vectors.env[s.var] = self.vectors.value(s.value)
             self.vectors.owned[s.var] = isinstance(s.value, Mma) or self.vectors.may_overwrite(s.value)
         else:
@@ -112,9 +112,7 @@ class Selector(ABC):
 
     def _stored(self, e: Expr) -> Reg:
         """The value of a store in vector registers."""
-        if isinstance(e.type, Type) and e.type.is_int and e.type.bits == 32:
-            return self.out.move_to_vector(self.scalars.value(e))
-        return self.vectors.tuple_of(self.vectors.value(e))
+        return self.vectors.tuple_of(self.vectors.held(e))
 
     # ------------------------------------------------------------ loops
 
@@ -139,7 +137,7 @@ class Selector(ABC):
         self.next_iteration(counter, end, label, f"next {s.var.name}")
         out.start_block(f"{label}_end")
         for c, r in zip(s.carried, s.results):
-            if isinstance(c.type, VectorType):
+            if held_as_vector(c.type):
                 self.vectors.env[r], self.vectors.owned[r] = self.vectors.env[c], True
             else:
                 self.scalars.env[r] = self.scalars.env[c]
@@ -168,7 +166,7 @@ class Selector(ABC):
 
     def _carry_in(self, c: Var, init: Expr, body: st.Stmt) -> None:
         """Registers for a carried value: the initial value's own if nothing else needs them, else a copy."""
-        if not isinstance(c.type, VectorType):
+        if not held_as_vector(c.type):
             value = self.scalars.value(init)
             bank = "s" if self.scalars.uniform(c) else "v"
             dst = self.scalars.env[c] = self.out.new(bank, max(1, c.type.bits // 32), c.name)
@@ -196,7 +194,7 @@ class Selector(ABC):
         loads = {x.var: i for i, x in enumerate(stmts) if isinstance(x, st.MESSAGE_LOADS)}
         last_use = _last_uses(stmts)
         for c, y in zip(s.carried, s.yields):
-            if not isinstance(y, Var) or not isinstance(c.type, VectorType):
+            if not isinstance(y, Var) or not held_as_vector(c.type):
                 continue
             parts = self.vectors.env[c]
             if y in loads and len(parts) == 1 and last_use.get(c, -1) < loads[y]:
@@ -206,7 +204,7 @@ class Selector(ABC):
         """Move values into carried registers, all at once: a source that is itself overwritten is saved first."""
         moves: list[tuple[Reg, Reg]] = []
         for n, (c, value) in enumerate(zip(carried, values)):
-            if isinstance(c.type, VectorType):
+            if held_as_vector(c.type):
                 moves += _unequal(self.vectors.env[c], self.vectors.value(value))
                 continue
             to, at = self.scalars.env[c], self.scalars.value(value)

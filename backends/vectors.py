@@ -16,7 +16,7 @@ from convgen.backends.scalars import Scalars
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Binary, Cast, Const, Expr, Mma, Pack, Saturate, Shuffle, Slice, Splat, Var
 from convgen.ir.mma import MmaAtom, MmaTile
-from convgen.ir.types import Type, VectorType
+from convgen.ir.types import AnyType, Type, VectorType
 
 Parts = tuple[Reg, ...]  #: a vector value: register views in element order, low bits first
 Bytes = tuple[int, ...]  #: bytes of a vector value, numbered in order
@@ -65,7 +65,7 @@ class Vectors(ABC):
 
     def held(self, e: Expr) -> Parts:
         """The vector registers that hold a vector, or one element a lane."""
-        return self.value(e) if isinstance(e.type, VectorType) else (self.out.move_to_vector(self.scalars.value(e)),)
+        return self.value(e) if held_as_vector(e.type) else (self.out.move_to_vector(self.scalars.value(e)),)
 
     def may_overwrite(self, e: Expr) -> bool:
         """Whether nothing else will need the registers of a value."""
@@ -207,6 +207,11 @@ class Vectors(ABC):
         parts = self.value(e.acc)
         tiles = [self.tuple_of(view(parts, n * words, words)) for n in range(count)]
         return [tile if self.may_overwrite(e.acc) else self._duplicate(tile, op.acc_bank) for tile in tiles]
+
+
+def held_as_vector(type: AnyType) -> bool:
+    """Whether values of a type are register tuples; integers that addresses are made of, and bools, are operands."""
+    return isinstance(type, VectorType) or not (type.is_bool or (type.is_int and type.bits >= 32))
 
 
 def _words(elem: Type, count: int) -> int:

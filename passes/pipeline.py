@@ -12,7 +12,7 @@ from time import perf_counter
 
 import attrs
 
-from convgen.ir.error import UserError, VerifyError
+from convgen.ir.error import Unsupported, UserError, VerifyError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
 from convgen.ir.simplify import simplify
@@ -20,6 +20,7 @@ from convgen.ir.verify import verify
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.drop_barriers import drop_barriers
 from convgen.passes.expand_division import expand_division
+from convgen.passes.legalize_messages import legalize_messages
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.peephole import peephole
 from convgen.passes.place_lets import place_lets
@@ -62,6 +63,7 @@ PASSES: tuple[Pass, ...] = (
     _pass("drop_barriers", "tile", OPTIMISING, drop_barriers),
     _pass("unroll", "tile", OPTIMISING, unroll),
     Pass("lower_tiles", "tile", LOWERING, lower_tiles),
+    Pass("legalize_messages", "message", LOWERING, legalize_messages),
     _pass("resolve_packs", "message", LOWERING, resolve_packs),
     _pass("simplify", "message", OPTIMISING, simplify),
     _pass("reduce_strength", "message", OPTIMISING, reduce_strength),
@@ -95,6 +97,11 @@ def run(
     An error on the way, a broken rule of the IR included, carries the name of the pass as a note.
     """
     verify(kernel)
+    if kernel.width != facts.subgroup_size:
+        raise Unsupported(
+            f"given subgroups of {kernel.width} lanes, wanted {facts.subgroup_size}, as {facts.name} has them, "
+            f"at width= of kernel {kernel.name}"
+        )
     made: list[tuple[Pass, Kernel]] = []
     for p in PASSES[1 + [p.name for p in PASSES].index(after) if after else 0 :]:
         if p.name in disable:

@@ -13,7 +13,7 @@ from convgen.ir.expr import Expr, Pack, Slice, Var, var
 from convgen.ir.mutate import Mutator, mutate, postorder
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, For, Let, Stmt, block
-from convgen.ir.types import Type, vector
+from convgen.ir.types import Type
 
 
 def resolve_packs(kernel: Kernel) -> Kernel:
@@ -76,18 +76,19 @@ def _part(s: Slice, packs: dict[Var, Pack]) -> Expr:
     pack = packs.get(s.a) if isinstance(s.a, Var) else None
     if pack is None:
         return s
+    first, end = (n * s.type.elem.bits for n in (s.start, s.start + s.count))  # bits, for parts may be of other types
     at, covered = 0, []
     for p in pack.parts:
-        if at >= s.start + s.count:
+        if at >= end:
             break
-        if at >= s.start:
+        if at >= first:
             covered.append(p)
-        elif at + p.type.lanes > s.start:
+        elif at + p.type.bits > first:
             return s
-        at += p.type.lanes
-    if sum(p.type.lanes for p in covered) != s.count or any(isinstance(p.type, Type) for p in covered):
+        at += p.type.bits
+    if sum(p.type.bits for p in covered) != end - first or any(isinstance(p.type, Type) for p in covered):
         return s
-    return covered[0] if len(covered) == 1 else Pack(vector(s.type.elem, s.count), tuple(covered))
+    return covered[0] if len(covered) == 1 and covered[0].type is s.type else Pack(s.type, tuple(covered))
 
 
 def _drop_unused(body: Stmt) -> Stmt:

@@ -20,7 +20,7 @@ _VALU = (
     "v_or3_b32 v_bfe_u32 v_perm_b32 v_cndmask_b32 v_readfirstlane_b32 v_accvgpr_read_b32 "
     "v_accvgpr_write_b32 v_cvt_f16_f32_e64 v_pack_b32_f16 v_cvt_pk_bf16_f32 v_cmp_lt_i32 v_cmp_le_i32 "
     "v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32 "
-    "v_add_f32 v_add_f64 "
+    "v_add_f32 v_add_f64 v_pk_add_f16 v_sub_f32 v_mul_f32 v_mul_f64 v_pk_mul_f16 "
     "v_bfe_i32 v_med3_i32 v_med3_f32 v_rndne_f32 v_rndne_f64 v_cvt_f32_i32 v_cvt_f32_u32 v_cvt_i32_f32 "
     "v_cvt_u32_f32 v_cvt_f32_f64 v_cvt_f64_f32 v_cvt_f64_i32 v_cvt_f64_u32 v_cvt_i32_f64 v_cvt_u32_f64 "
     "v_cvt_f32_f16_e64 v_cvt_f32_f16_sdwa v_cvt_f32_ubyte0 v_cvt_f32_ubyte1 v_cvt_f32_ubyte2 v_cvt_f32_ubyte3 "

@@ -16,17 +16,27 @@ from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.machine import Imm, Operand, Reg
 from convgen.backends.vectors import Bytes, Parts, Vectors, view
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Cast, Expr, Saturate, Var
+from convgen.ir.expr import Add, Cast, Expr, Mul, Saturate, Sub, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mma import MmaAtom
-from convgen.ir.types import Type, VectorType, f32, f64, s32
+from convgen.ir.types import Type, VectorType, f16, f32, f64, s32, u32
 
 
 class AmdVectors(Vectors):
     """Evaluates vector expressions."""
 
     out: AmdEmitter
-    elementwise: ClassVar = {(Add, f32): "v_add_f32", (Add, f64): "v_add_f64", (Add, s32): "v_add_u32"}
+    elementwise: ClassVar = {
+        # Also of one half in the lower bits: zeros above stay zeros.
+        (Add, f16): "v_pk_add_f16",
+        (Mul, f16): "v_pk_mul_f16",
+        (Add, f32): "v_add_f32",
+        (Sub, f32): "v_sub_f32",
+        (Mul, f32): "v_mul_f32",
+        (Add, f64): "v_add_f64",
+        (Mul, f64): "v_mul_f64",
+        **{(o, t): n for t in (s32, u32) for o, n in ((Add, "v_add_u32"), (Sub, "v_sub_u32"), (Mul, "v_mul_lo_u32"))},
+    }
 
     def __init__(self, scalars: AmdScalars, uses: Mapping[Var, int], facts: TargetFacts) -> None:
         super().__init__(scalars, uses)

@@ -100,7 +100,7 @@ class XeScalars(Scalars):
             case Mul():
                 return self._multiply(e, kind)
             case MulHi():
-                return self._product(self.value(e.a), self.value(e.b), "ud", high=True)
+                return self.product(self.value(e.a), self.value(e.b), "ud", high=True)
             case Add(counted, Select(cond, Const(_, 1), Const(_, 0))) if isinstance(cond, Comparison):
                 return self._count(counted, cond, kind)
             case Sub():
@@ -156,7 +156,7 @@ class XeScalars(Scalars):
             low, high = self.bounds(of)
             if low >= 0 and high <= _U16 and not isinstance(x, Imm):
                 return self.out.alu("mul", type, x, self._low_half(y))
-        return self._product(a, b, type)
+        return self.product(a, b, type)
 
     def _low_half(self, o: Operand) -> Operand:
         """The lower 16 bits of each element."""
@@ -166,7 +166,7 @@ class XeScalars(Scalars):
         assert isinstance(source, Region)
         return region(source, "uw", source.sub * 2, source.stride * 2)
 
-    def _product(self, a: Operand, b: Operand, type: str, high: bool = False) -> Reg:
+    def product(self, a: Operand, b: Operand, type: str, high: bool = False) -> Reg:
         """The product of 32-bit factors: through the accumulator, 16 bits at a time."""
         out = self.out
         if isinstance(a, Imm):
@@ -207,9 +207,9 @@ class XeScalars(Scalars):
     def _product_wide(self, a: Expr, by: int) -> Reg:
         """A 64-bit value times a constant of 32 bits."""
         below, above = self._halves(a)
-        low, high = (self._product(below, Imm(by), "ud", high=h) for h in (False, True))
+        low, high = (self.product(below, Imm(by), "ud", high=h) for h in (False, True))
         if above != Imm(0):
-            high = self.out.alu("add", "ud", high, self._product(above, Imm(by), "ud"))
+            high = self.out.alu("add", "ud", high, self.product(above, Imm(by), "ud"))
         return self._joined(low, high)
 
     def _extended(self, a: Expr) -> Reg:

@@ -13,15 +13,16 @@ from typing import ClassVar
 from convgen.backends.intel.bytes import UNSIGNED, gather_words
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import ACCUMULATORS_AT, Literal, Null, dpas, region
+from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.machine import Operand, Reg
 from convgen.backends.vectors import WORD_BYTES, Bytes, Parts, Vectors, view
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Cast, Expr, Saturate
+from convgen.ir.expr import Add, Cast, Expr, Mul, Saturate, Sub
 from convgen.ir.mma import MmaAtom
-from convgen.ir.types import Type, VectorType, bf16, f16, f32, s8, s32, u8
+from convgen.ir.types import Type, VectorType, bf16, f16, f32, s8, s32, u8, u32
 
 #: element type -> IGA's name
-_TYPES: dict[Type, str] = {f16: "hf", bf16: "bf", f32: "f", s8: "b", u8: "ub", s32: "d"}
+_TYPES: dict[Type, str] = {f16: "hf", bf16: "bf", f32: "f", s8: "b", u8: "ub", s32: "d", u32: "ud"}
 #: element type -> what a dword of such elements is on the vector engine
 _DWORDS: dict[Type, str] = {f32: "f", s8: "d", u8: "ud"}
 #: instruction of the vector engine that adds a product -> one that begins a sum, and what that adds to
@@ -35,7 +36,12 @@ class XeVectors(Vectors):
     """Evaluates vector expressions."""
 
     out: XeEmitter
-    elementwise: ClassVar = {(Add, f32): "add", (Add, s32): "add"}
+    scalars: XeScalars
+    elementwise: ClassVar = {
+        **{(Add, elem): "add" for elem in (f16, f32, s32, u32)},
+        **{(Sub, elem): "sub" for elem in (f16, f32, s32, u32)},
+        **{(Mul, elem): "mul" for elem in (f16, f32, s32, u32)},
+    }
     accumulators_at = ACCUMULATORS_AT
 
     def _pack(self, parts: tuple[Expr, ...]) -> Parts:
@@ -72,7 +78,14 @@ class XeVectors(Vectors):
         return gather_words(self.out, held, wanted)
 
     def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
-        self.out.alu(name, _TYPES[elem], a, b, into=into)
+        """Elements that share a dword are worked on side by side, so none moves within it."""
+        kind, lanes = _TYPES[elem], self.out.lanes * 32 // elem.bits
+        if name == "mul" and elem.is_int:
+            self.out.copy(into, self.scalars.product(a, b, kind))
+        elif name == "sub":
+            self.out.alu("add", kind, a, self.scalars.negated(b, kind), into=into, lanes=lanes)
+        else:
+            self.out.alu(name, kind, a, b, into=into, lanes=lanes)
 
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
         of, source = e.a.type, self.value(e.a)

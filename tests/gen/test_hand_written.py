@@ -12,21 +12,22 @@ import pytest
 import convgen as cg
 from convgen import cli
 from convgen.abi import buffer_accesses
+from convgen.backends.target import get
 from convgen.files import write_code
 from convgen.ir import types as t
 from convgen.ir.build import matrix
-from convgen.ir.error import UserError
+from convgen.ir.error import Unsupported, UserError
 from convgen.ir.expr import Lane, const
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.record import Buffer, LaunchRecord
 
 
-def saxpy() -> cg.Kernel:
-    """y[i] += n * x[i] over 256 integers: four workgroups of one wave."""
-    k = cg.Kernel("saxpy", grid=(4, 1, 1))
+def saxpy(lanes: int = 64) -> cg.Kernel:
+    """y[i] += n * x[i] over 256 integers: workgroups of one subgroup of so many lanes."""
+    k = cg.Kernel("saxpy", grid=(256 // lanes, 1, 1), width=lanes)
     n = k.scalar("n")
     x, y = (k.surface(k.buffer(name, t.s32, 256)) for name in "xy")
-    at = k.let("at", (k.group[0] * 64 + Lane()) * 4)
+    at = k.let("at", (k.group[0] * lanes + Lane()) * 4)
     a = k.global_load("a", t.s32, x, at)
     b = k.global_load("b", t.s32, y, at)
     k.global_store(y, a * n + b, at)
@@ -107,3 +108,59 @@ def test_wrong_arrays_are_refused() -> None:
     with pytest.raises(UserError, match="given arrays x 256, wanted x 256, y 256"):
         cg.simulate(code, x=arrays()["x"])
     assert attrs.evolve(code, stages={}).kernels["saxpy"].lds_bytes == 0
+
+
+@pytest.mark.parametrize("target", ["xehpg", "xehpc"])
+def test_surfaces_on_a_target_of_flat_addresses(target: str) -> None:
+    """The same kernel on Intel, whose subgroups are narrower."""
+    lanes = get(target).facts.subgroup_size
+    code = cg.compile(saxpy(lanes), target=target, scalars={"n": -3})
+    assert np.array_equal(cg.simulate(code, **arrays()), 7 - 3 * np.arange(256))
+
+
+def test_subgroups_of_another_width_are_refused() -> None:
+    with pytest.raises(Unsupported, match="given subgroups of 64 lanes, wanted 16, as xehpc has them, at width= of k"):
+        cg.compile(saxpy(), target="xehpc", scalars={"n": 1})
+
+
+NUMPY = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
+ARITHMETIC = [
+    (target, elem, lanes)
+    for target in ("gfx90a", "gfx942", "xehpg", "xehpc")
+    for elem in (t.f16, t.f32, t.f64, t.s32)
+    for lanes in (1, 2, 4, 8)
+    if lanes * elem.bytes <= 32
+]
+
+
+@pytest.mark.parametrize(("target", "elem", "lanes"), ARITHMETIC)
+def test_arithmetic_is_right_or_refused(target: str, elem: t.Type, lanes: int) -> None:
+    """Sums, differences and products, one value and several a lane, also of more bytes than a message takes."""
+    width, type = get(target).facts.subgroup_size, t.vector(elem, lanes) if lanes > 1 else elem
+    count, dtype = width * lanes, elem.name.replace("s", "int").replace("f", "float")
+    x, y = (np.random.default_rng(seed).integers(-9, 9, count).astype(dtype) for seed in (0, 1))
+    done = []
+    for name, operation in NUMPY.items():
+        k = cg.Kernel("k", width=width)
+        a, b, out = (k.surface(k.buffer(n, elem, count)) for n in ("x", "y", "out"))
+        at = k.let("at", Lane() * (type.bits // 8))
+        left, right = k.global_load("left", type, a, at), k.global_load("right", type, b, at)
+        value = {"add": left + right, "subtract": left - right, "multiply": left * right}[name]
+        k.global_store(out, k.let("value", value), at)
+        try:
+            code = cg.compile(k, target=target)
+        except Unsupported:
+            continue
+        assert np.array_equal(cg.simulate(code, x=x, y=y), operation(x, y))
+        done.append(name)
+    assert "add" in done or (elem is t.f64 and target.startswith("xe"))
+
+
+def test_a_value_added_to_itself() -> None:
+    """A let of a float is no operand of addresses."""
+    k = cg.Kernel("twice")
+    x, y = (k.surface(k.buffer(n, t.f32, 64)) for n in "xy")
+    v = k.global_load("v", t.f32, x, Lane() * 4)
+    k.global_store(y, k.let("m", v + v), Lane() * 4)
+    x_values = np.arange(64, dtype=np.float32)
+    assert np.array_equal(cg.simulate(cg.compile(k), x=x_values), 2 * x_values)

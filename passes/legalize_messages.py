@@ -1,0 +1,199 @@
+"""Messages that a target lacks become ones that it has: too wide ones are cut, surfaces become addresses and masks.
+
+`lower_tiles` makes legal messages from the start; what is left to do here comes from kernels written by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from convgen.ir import stmt as st
+from convgen.ir.bounds import Bounds, var_ranges
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import AddressOf, Const, Expr, Pack, Slice, Surface, Var, const, var
+from convgen.ir.facts import TargetFacts
+from convgen.ir.mutate import Mutator, postorder
+from convgen.ir.program import Kernel
+from convgen.ir.types import AnyType, Type, bool_, u8, u16, u32, u64, vector
+from convgen.passes.clone import Cloner
+from convgen.passes.linear import ZERO, divisor, plus
+
+_WORD = 4  #: bytes: what surfaces check their bounds by (docs/ir.md, "Global memory")
+_ELEMENTS: dict[int, Type] = {1: u8, 2: u16, 4: u32}  #: bytes -> what a part of a message consists of
+_LEAST, _MOST = -(1 << 31), (1 << 31) - 1  #: of an offset
+
+#: Makes the message for the bytes [first, first + size): one that binds the variable, or stores the value.
+Part = Callable[[int, int, Expr], st.Stmt]
+
+
+def legalize_messages(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    """Messages wider than the target's in parts, and surfaces as masked addresses where it has only such."""
+    return kernel.replace(body=_Legalizer(kernel, facts)(kernel.body))
+
+
+class _Legalizer(Mutator):
+    def __init__(self, kernel: Kernel, facts: TargetFacts) -> None:
+        super().__init__()
+        self.facts = facts
+        self.bounds = Bounds(var_ranges(kernel), kernel.width)
+        self.cloner = Cloner(kernel)
+        self.values = {s.var: s.value for s in postorder(kernel.body) if isinstance(s, st.Let)}
+
+    def Block(self, s: st.Block) -> st.Stmt:
+        return st.block(*(self.mutate(x) for x in s.stmts))
+
+    def Let(self, s: st.Let) -> st.Stmt:
+        return st.empty if self.facts.flat and isinstance(s.value, Surface) else s
+
+    # ------------------------------------------------------------ messages
+
+    def GlobalLoad(self, s: st.GlobalLoad) -> st.Stmt:
+        if self.facts.flat:
+            window = _Window(s, self)
+
+            def masked(first: int, size: int, v: Expr) -> st.Stmt:
+                return st.FlatLoad(_variable(v), *window.at(first, size), self.cloner.site(s.site))
+
+            return self._load(s, window.widths(s.var.type), masked)
+
+        def part(first: int, size: int, v: Expr) -> st.Stmt:
+            return st.GlobalLoad(_variable(v), s.surface, *self._further(s, first), self.cloner.site(s.site))
+
+        return self._load(s, self.facts.global_widths, part)
+
+    def GlobalStore(self, s: st.GlobalStore) -> st.Stmt:
+        return self._global_store(s, self.facts.global_widths, st.FlatStore)
+
+    def GlobalAdd(self, s: st.GlobalAdd) -> st.Stmt:
+        return self._global_store(s, (s.value.type.bits // 8,), st.FlatAdd)
+
+    def _global_store(self, s: st.GlobalStore, widths: Sequence[int], flat: type[st.FlatStore]) -> st.Stmt:
+        if self.facts.flat:
+            window = _Window(s, self)
+
+            def masked(first: int, size: int, value: Expr) -> st.Stmt:
+                return flat(*window.at(first, size), value, self.cloner.site(s.site))
+
+            return self._store(s, [w for w in widths if w in window.widths(s.value.type)] or widths, masked)
+
+        def part(first: int, size: int, value: Expr) -> st.Stmt:
+            return type(s)(s.surface, *self._further(s, first), value, self.cloner.site(s.site))
+
+        return self._store(s, widths, part)
+
+    def _further(self, s: st.GlobalLoad | st.GlobalStore, first: int) -> tuple[Expr, Expr, int]:
+        """Where the bytes from `first` on are."""
+        imm = s.imm + first
+        if imm <= self.facts.global_imm_max:
+            return s.varying, s.uniform, imm
+        return plus(s.varying, const(imm)), s.uniform, 0
+
+    def FlatLoad(self, s: st.FlatLoad) -> st.Stmt:
+        def part(first: int, size: int, v: Expr) -> st.Stmt:
+            return st.FlatLoad(_variable(v), s.address + const(first, u64), s.mask, self.cloner.site(s.site))
+
+        return self._load(s, self.facts.global_widths, part)
+
+    def FlatStore(self, s: st.FlatStore) -> st.Stmt:
+        def part(first: int, size: int, value: Expr) -> st.Stmt:
+            return st.FlatStore(s.address + const(first, u64), s.mask, value, self.cloner.site(s.site))
+
+        return self._store(s, self.facts.global_widths, part)
+
+    def SharedRead(self, s: st.SharedRead) -> st.Stmt:
+        def part(first: int, size: int, v: Expr) -> st.Stmt:
+            return st.SharedRead(_variable(v), s.tile, s.address, s.imm + first, self.cloner.site(s.site))
+
+        return self._load(s, self.facts.shared_widths, part)
+
+    def SharedWrite(self, s: st.SharedWrite) -> st.Stmt:
+        def part(first: int, size: int, value: Expr) -> st.Stmt:
+            return st.SharedWrite(s.tile, s.address, s.imm + first, value, self.cloner.site(s.site))
+
+        return self._store(s, self.facts.shared_widths, part)
+
+    # ------------------------------------------------------------ parts
+
+    def _load(self, s: st.GlobalLoad | st.FlatLoad | st.SharedRead, widths: Sequence[int], part: Part) -> st.Stmt:
+        pieces = _pieces(s.var.type, widths)
+        if len(pieces) == 1:
+            return s if self._is_legal(s) else part(*pieces[0], s.var)
+        parts = [var(f"{s.var.name}_{first}", _part_type(size)) for first, size in pieces]
+        loads = (part(*piece, v) for piece, v in zip(pieces, parts))
+        return st.block(*loads, st.Let(s.var, Pack(s.var.type, tuple(parts))))
+
+    def _store(self, s: st.GlobalStore | st.FlatStore | st.SharedWrite, widths: Sequence[int], part: Part) -> st.Stmt:
+        pieces = _pieces(s.value.type, widths)
+        if len(pieces) == 1:
+            return s if self._is_legal(s) else part(*pieces[0], s.value)
+        grain = min(_WORD, *(size for _, size in pieces))
+        bits = var("stored", vector(_ELEMENTS[grain], s.value.type.bits // 8 // grain))
+        stores = (part(first, size, Slice(bits, first // grain, size // grain)) for first, size in pieces)
+        return st.block(st.Let(bits, Pack(bits.type, (s.value,))), *stores)
+
+    def _is_legal(self, s: st.Stmt) -> bool:
+        return not (self.facts.flat and isinstance(s, (st.GlobalLoad, st.GlobalStore)))
+
+
+class _Window:
+    """A surface's message by addresses: where its bytes are, and in which lanes they exist."""
+
+    def __init__(self, s: st.GlobalLoad | st.GlobalStore, pass_: _Legalizer) -> None:
+        self.s, self.facts, self.values, self.bounds = s, pass_.facts, pass_.values, pass_.bounds
+        found = self.values.get(s.surface) if isinstance(s.surface, Var) else s.surface
+        assert isinstance(found, Surface)
+        self.surface = found
+        ends = zip(self.bounds(s.varying), self.bounds(s.uniform))
+        self.low, self.high = (a + b + s.imm for a, b in ends)
+
+    def widths(self, type: AnyType) -> Sequence[int]:
+        """Bytes a message may move: no more than a word where the surface may end within the value."""
+        size, extent = type.bits // 8, self.surface.extent
+        steps = (*(divisor(e, self.values) for e in (self.s.varying, self.s.uniform)), self.s.imm)
+        aligned = isinstance(extent, Const) and not any(n % size for n in (*steps, extent.bits))
+        if aligned or self._inside(0, size):
+            return self.facts.global_widths
+        return tuple(w for w in self.facts.global_widths if w <= _WORD)
+
+    def _inside(self, first: int, size: int) -> bool:
+        return self.low + first >= 0 and self.high + first + size <= self.bounds(self.surface.extent)[0]
+
+    def at(self, first: int, size: int) -> tuple[Expr, Expr]:
+        """Address and mask of the bytes [first, first + size), which are all within the surface or all outside."""
+        low, high = self.low + first, self.high + first
+        if low < _LEAST or high > _MOST:
+            raise Unsupported(
+                f"given offsets into {self.surface.buffer.name} from {low} to {high}, wanted some of 32 bits, "
+                f"which {self.facts.name} compares with where its surface ends: {self.s}"
+            )
+        offset = plus(plus(self.s.varying, self.s.uniform), const(self.s.imm + first) if self.s.imm + first else ZERO)
+        base: Expr = AddressOf(self.surface.buffer)
+        shift = self.surface.shift
+        if not (isinstance(shift, Const) and shift.bits == 0):
+            base = base + shift.to(u64)
+        inside = self._inside(first, size)
+        mask = const(True, bool_) if inside else offset.to(u32) < self.surface.extent.to(u32)
+        return base + offset.to(u64), mask
+
+
+def _pieces(type: AnyType, widths: Iterable[int]) -> list[tuple[int, int]]:
+    """(first byte, bytes) of the messages that move a value: each as wide as may be."""
+    out: list[tuple[int, int]] = []
+    at, size, widths = 0, type.bits // 8, sorted(widths, reverse=True)
+    while at < size:
+        width = next((w for w in widths if at + w <= size), None)
+        if width is None:
+            raise Unsupported(f"given a message of {type}, wanted one of {', '.join(map(str, widths))} bytes")
+        out.append((at, width))
+        at += width
+    return out
+
+
+def _part_type(size: int) -> AnyType:
+    grain = min(size, _WORD)
+    return vector(_ELEMENTS[grain], size // grain)
+
+
+def _variable(e: Expr) -> Var:
+    assert isinstance(e, Var)
+    return e
