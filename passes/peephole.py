@@ -13,7 +13,8 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.fused import Fused
 from convgen.ir.mutate import Mutator
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type
+from convgen.ir.rules import make, number
+from convgen.ir.types import AnyType, Type
 from convgen.ir.uniform import Uniformity, varying
 
 #: (root, operand that disappears into it) -> fused form; the other operand of the root comes last.
@@ -57,7 +58,7 @@ class _Peephole(Mutator):
         """Free conversions go to the leaves, where they cannot come between two operations."""
         new = self.descend(e)
         if self._is_free(new) and isinstance(new.a, _BITWISE):
-            moved = type(new.a)(Cast(new.dtype, new.a.a), Cast(new.dtype, new.a.b))
+            moved = type(new.a)(_retyped(new.dtype, new.a.a), _retyped(new.dtype, new.a.b))
             return self._fuse(moved) if isinstance(moved, (Add, Or)) else moved
         return new
 
@@ -83,3 +84,8 @@ class _Peephole(Mutator):
     def _is_free(e: x.Cast) -> bool:
         to, of = e.dtype, e.a.type
         return isinstance(to, Type) and isinstance(of, Type) and to.is_int and of.is_int and to.bits == of.bits
+
+
+def _retyped(dtype: AnyType, e: Expr) -> Expr:
+    """A free conversion; that of a constant is a constant, as selection looks for."""
+    return Cast(dtype, e) if (known := number(e)) is None else make(known, dtype)

@@ -1,0 +1,91 @@
+"""Pairs of operations that become one, what stays, and that the meaning does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import convgen as cg
+from convgen.backends.target import get
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Cast, Const, Expr, Lane
+from convgen.ir.interp import interpret
+from convgen.ir.mutate import postorder
+from convgen.ir.program import Kernel
+from convgen.ir.types import s64, u32, u64
+from convgen.passes.peephole import peephole
+from tests.strategies import FIXED
+
+AMD, XE = get("gfx942").facts, get("xehpc").facts
+
+
+def storing(make: object, width: int = 64) -> Kernel:
+    """A kernel that stores what `make(lane, uniform)` gives, for a lane and a uniform operand of u32."""
+    k = KernelBuilder("k", width=width)
+    out = k.surface(k.buffer("out", u32, width))
+    n = k.scalar("n", u32)
+    k.global_store(out, make(Lane().to(u32), n), Lane() * 4)  # type: ignore[operator]
+    return k.done()
+
+
+def text(k: Kernel) -> str:
+    return str(k).splitlines()[-1].partition(" = ")[2].partition("  #")[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "amd"),
+    [
+        (lambda lane, n: (lane << 3) + n, "lshl_add(u32(lane), 3, n)"),
+        (lambda lane, n: n + (lane << 3), "lshl_add(u32(lane), 3, n)"),
+        (lambda lane, n: (lane & 7) | n, "and_or(u32(lane), 7, n)"),
+        (lambda lane, n: (lane << n) | lane, "lshl_or(u32(lane), n, u32(lane))"),
+        (lambda lane, n: lane * 3 + n, "mad24(u32(lane), 3, n)"),
+        (lambda lane, n: lane + n + lane, "add3(u32(lane), n, u32(lane))"),
+        (lambda lane, n: lane * 8, "u32(lane) << 3"),
+        (lambda lane, n: (n << 3) + lane, "(n << 3) + u32(lane)"),  # the scalar unit shifts
+        (lambda lane, n: lane * 0x1000001 + n, "u32(lane) * 16777217 + n"),  # more than 24 bits
+    ],
+)
+def test_before_and_after(make: object, amd: str) -> None:
+    assert text(peephole(storing(make), AMD)) == amd
+
+
+def test_a_target_without_fused_forms_keeps_them_apart() -> None:
+    assert text(peephole(storing(lambda lane, n: (lane << 3) + n, 16), XE)) == "(u32(lane) << 3) + n"
+
+
+OPERATIONS = (lambda a, b: a + b, lambda a, b: a << (b & 7), lambda a, b: a * b, lambda a, b: a & b, lambda a, b: a | b)
+
+
+@settings(FIXED, max_examples=60)
+@given(data=st.data())
+def test_the_meaning_stays(data: st.DataObject) -> None:
+    def random(lane: Expr, n: Expr, depth: int = 3) -> Expr:
+        if depth == 0:
+            return data.draw(st.sampled_from((lane, n, Const(u32, data.draw(st.integers(0, 40))))))
+        operation = data.draw(st.sampled_from(OPERATIONS))
+        return operation(random(lane, n, depth - 1), random(lane, n, depth - 1))
+
+    k = storing(random)
+    results = []
+    for kernel in (k, peephole(k, AMD)):
+        memory = {"out": np.zeros(256, np.uint8)}
+        interpret(kernel, memory, {"n": 0x12345})
+        results.append(memory["out"])
+    assert np.array_equal(*results)
+
+
+def test_conversions_of_constants_are_constants() -> None:
+    """So that selection finds the factor of a 64-bit product."""
+    k = KernelBuilder("k", width=16)
+    k.let("address", (k.scalar("rows").to(s64) * Const(s64, 40)).to(u64))
+    assert not any(isinstance(n, Cast) and isinstance(n.a, Const) for n in postorder(peephole(k.done(), XE)))
+
+
+@pytest.mark.parametrize("target", ["xehpg", "xehpc"])
+def test_a_matrix_of_more_than_two_gigabytes(target: str) -> None:
+    """Its surface begins at the row where the tile does: a 64-bit product."""
+    code = cg.compile(cg.build(cg.Matmul.parse("90044944x10:10x47", dt="f32"), target=target))
+    assert code.object
