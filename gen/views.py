@@ -19,6 +19,7 @@ from math import gcd, prod
 
 import attrs
 
+from convgen.ir.error import Unsupported
 from convgen.ir.memory import Dim, Global, TensorDim, View
 from convgen.ir.types import Type, scalar
 from convgen.matmul import Matmul, Problem
@@ -27,6 +28,7 @@ from convgen.problem import Direction as Dir
 from convgen.tensors import TensorSpec
 
 _NAMES = "dhw"
+_MOST_PHASES = 256  #: kernels of one problem: the strides of patches of 16 x 16
 
 Index = tuple[TensorDim, ...]
 
@@ -314,13 +316,16 @@ class _Phase:
 
     axis: Axis
     name: str
-    residue: int
+    first_tap: int  #: the least tap that contributes
+
+    @staticmethod
+    def count(axis: Axis) -> int:
+        """How many residues have taps: each of the first taps has one of its own."""
+        return min(axis.k, axis.s // gcd(axis.d + 1, axis.s))
 
     @property
-    def first_tap(self) -> int | None:
-        """The least tap that contributes; None if none does."""
-        taps = (k for k in range(self.axis.k) if k * (self.axis.d + 1) % self.axis.s == self.residue)
-        return next(taps, None)
+    def residue(self) -> int:
+        return self.first_tap * (self.axis.d + 1) % self.axis.s
 
     @property
     def _first_q(self) -> int:
@@ -334,8 +339,8 @@ class _Phase:
 
     @property
     def is_empty(self) -> bool:
-        """Whether its sums are of nothing: it has no positions or no taps, or all of them lead outside diff_dst."""
-        if self.first_tap is None or not self.positions:
+        """Whether its sums are of nothing: it has no positions, or all taps lead outside diff_dst."""
+        if not self.positions:
             return True
         taps, _, _, diff_dst = self.coordinates()
         (_, growth), start = diff_dst.terms[1], diff_dst.const
@@ -344,7 +349,6 @@ class _Phase:
     def coordinates(self) -> tuple[int, TensorDim, TensorDim, TensorDim]:
         """Taps, and the coordinates along this axis of diff_src, of the weights and of diff_dst."""
         a, first, g = self.axis, self.first_tap, gcd(self.axis.d + 1, self.axis.s)
-        assert first is not None
         step = a.s // g
         taps = -(-(a.k - first) // step)
         last = first + (taps - 1) * step
@@ -362,8 +366,17 @@ def _backward_data(problem: Conv) -> Iterator[_Contraction]:
     """A product for each combination of stride phases that has something to sum."""
     axes = _axes(problem)
     images = _same("mb", problem.mb)
-    for residues in combinations(*(range(a.s) for _, a in axes)):
-        phases = [_Phase(a, n, r) for (n, a), r in zip(axes, residues)]
+    counts = {f"s{name}": _Phase.count(axis) for name, axis in axes}
+    if prod(counts.values()) > _MOST_PHASES:
+        given = " x ".join(map(str, counts.values()))
+        raise Unsupported(
+            f"given {given} stride phases, each a kernel, wanted at most {_MOST_PHASES} in all, at {', '.join(counts)}"
+        )
+    of_axes = [
+        sorted((_Phase(axis, name, tap) for tap in range(counts[f"s{name}"])), key=lambda p: p.residue)
+        for name, axis in axes
+    ]
+    for phases in combinations(*of_axes):
         if any(p.is_empty for p in phases):
             continue
         taps, diff_src, wei, diff_dst = zip(*(p.coordinates() for p in phases))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen import views
+from convgen.ir.error import Unsupported
 from convgen.ir.memory import View
 from convgen.problem import Conv
 from convgen.views import Product
@@ -164,3 +165,19 @@ def test_the_bias_is_that_of_the_results_channel(tags: dict[str, str]) -> None:
     assert np.array_equal(ids(bias), channel)
     plain = Conv.parse("mb2ic3oc5ih5oh4kh2ph0iw5ow4kw3pw1", dir="FWD_D", dt="f16", **tags)
     assert views.bias(plain, part) is None
+
+
+@pytest.mark.parametrize(
+    "descriptor", ["mb1ic8ih64oc8kh32sh31ph3", "mb1ic8iw2000000000oc8kw1000000000sw999999999", "mb1ic8ih64oc8kh17sh17"]
+)
+def test_more_stride_phases_than_kernels_are_made_for(descriptor: str) -> None:
+    """Refused before they are counted one by one."""
+    problem = Conv.parse(descriptor, dir="BWD_D", dt="f16")
+    with pytest.raises(Unsupported, match=r"given .* stride phases, each a kernel, wanted at most 256 in all, at s"):
+        views.products(problem, 32)
+
+
+def test_phases_without_taps_are_no_products() -> None:
+    """A stride beyond the kernel, and taps that share residues."""
+    assert len(views.products(Conv.parse("mb1ic8ih64oc8kh2sh31", dir="BWD_D", dt="f16"), 32)) == 4
+    assert len(views.products(Conv.parse("mb1ic8ih64oc8kh4sh4dh1", dir="BWD_D", dt="f16"), 32)) == 4
