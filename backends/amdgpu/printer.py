@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from convgen.backends.amdgpu.debug import file_directives, sections
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.machine import Function, Instruction
 from convgen.backends.target import Emitted
@@ -41,12 +42,10 @@ class Resources:
         return self.accum_offset + self.agpr if self.agpr else max(1, self.vgpr)
 
 
-def function_text(function: Function, physical: Physical, debug: int = 0, listing: str = "") -> Iterator[str]:
+def function_text(function: Function, physical: Physical, debug: int = 0) -> Iterator[str]:
     """The body, one line an instruction; with `debug`, `.loc` lines lead into file `debug`, the IR listing."""
     symbol = function.name
     at = 0
-    if debug:
-        yield f'    .file {debug} "{listing}"'
     yield f"{symbol}:"
     for index, block in enumerate(function.blocks):
         if index:
@@ -77,7 +76,7 @@ def kernel_text(kernel: Kernel, header: Sequence[str], body: Iterator[str], maps
     threads = kernel.subgroups * kernel.width
     lines = [f"// {line}".rstrip() for line in (*header, *maps)]
     lines += ["    .text", f"    .globl  {name}", "    .p2align 8", f"    .type   {name},@function"]
-    lines += [*body, f".L{name}.size = . - {name}", f"    .size   {name}, .L{name}.size", ""]
+    lines += [*body, f".L{name}.end:", f"    .size   {name}, .L{name}.end - {name}", ""]
     lines += ['    .section .rodata,"a",@progbits', "    .p2align 6", f"    .amdhsa_kernel {name}"]
     directives = {
         "group_segment_fixed_size": r.lds_bytes,
@@ -133,5 +132,8 @@ def _triple(target: str) -> str:
 
 def module_text(target: str, kernels: Sequence[Emitted], note: str) -> str:
     """The assembly file."""
-    head = [f'    .amdgcn_target "{_triple(target)}"', "    .amdhsa_code_object_version 5", ""]
-    return "\n".join(head) + "\n".join(k.text for k in kernels) + "\n" + note
+    debugged = [k.name for k in kernels if k.listing is not None]
+    head = [f'    .amdgcn_target "{_triple(target)}"', "    .amdhsa_code_object_version 5"]
+    head += file_directives(debugged) if debugged else []
+    tail = sections(debugged) if debugged else []
+    return "\n".join([*head, "", *(k.text for k in kernels), *tail, note])

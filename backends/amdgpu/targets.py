@@ -73,7 +73,7 @@ class AmdTarget:
         )
         self._check_occupancy(kernel, r)
         shown_maps = maps(kernel, allocation, {bank: bank for bank in _BANKS})
-        body = printer.function_text(function, physical, debug, f"{kernel.name}.ir")
+        body = printer.function_text(function, physical, debug)
         text = run("print", printer.kernel_text, kernel, header, body, shown_maps, r)
         self._notes[kernel.name] = (kernel, r, placed)
         registers = {"vgpr": r.vgpr, "agpr": r.agpr, "sgpr": r.sgpr}

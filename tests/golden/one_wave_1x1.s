@@ -1,5 +1,6 @@
     .amdgcn_target "amdgcn-amd-amdhsa--gfx942"
     .amdhsa_code_object_version 5
+
 // conv_fwd_d_e52289d3_main: convgen for gfx942
 // problem: --dir=FWD_D --dt=f16 mb1_ic32oc16_ih4oh4kh1ph0
 // config:  tile=16x16x32 waves=1x1 mma=16x16x16 slots=1 taps=split acc=v
@@ -74,8 +75,8 @@ conv_fwd_d_e52289d3_main:
     v_pack_b32_f16         v7, v3, v4
     buffer_store_dwordx2   v[6:7], v0, s[16:19], 0 offen          // dst store
     s_endpgm
-.Lconv_fwd_d_e52289d3_main.size = . - conv_fwd_d_e52289d3_main
-    .size   conv_fwd_d_e52289d3_main, .Lconv_fwd_d_e52289d3_main.size
+.Lconv_fwd_d_e52289d3_main.end:
+    .size   conv_fwd_d_e52289d3_main, .Lconv_fwd_d_e52289d3_main.end - conv_fwd_d_e52289d3_main
 
     .section .rodata,"a",@progbits
     .p2align 6
