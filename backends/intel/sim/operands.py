@@ -266,7 +266,7 @@ def _look_up(g: ThreadGroup, instruction: Instruction, places: Array, size: int)
     for place in np.unique(places).tolist():
         bits |= byte_bits(place, size)
     board = g.score.board
-    index = next((s.index for s in board.steps if s is not None and s.instruction is instruction), -1)
+    index = next((s.index for s in board.steps if s is not None and s.instruction.address == instruction.address), -1)
     for kind, message in board.indirect(g.score, index, bits):
         g.env.reporter.add(kind, message, instruction, g)
 
