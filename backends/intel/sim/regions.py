@@ -29,7 +29,6 @@ VECTOR = "PRM, Immediate vectors; IGC, fixDstAlignmentWithVectorImm"
 
 ANY = frozenset(("reg", "indirect", "imm"))
 MOST_REGISTERS = 2  #: that a region may touch
-BRAIN_OPERATIONS = frozenset(("mov", "add", "mul", "mac", "mad", "cmp", "sel"))
 MULTIPLIERS = {"mul": 1, "mac": 1, "mad": 2}  #: the source that may not be bf
 
 
@@ -121,11 +120,6 @@ REGION_RULES = (
         f"the destination touches more than {MOST_REGISTERS} registers",
         ALIGNMENT,
         lambda op, dst: dst.is_register and dst.registers > MOST_REGISTERS,
-    ),
-    InstructionRule(
-        "the destination's horizontal stride is 0",
-        PARAMETERS,
-        lambda op, dst: dst.operand.kind != "null" and dst.region.horizontal == 0,
     ),
     InstructionRule(
         "math does not split its destination evenly between two registers",
@@ -370,11 +364,6 @@ BRAIN_RULES = (
         "bf meets another type than f",
         BRAIN,
         lambda op, dst: "bf" in op.types and not op.types <= {"bf", "f"},
-    ),
-    InstructionRule(
-        "the operation has no bf",
-        BRAIN,
-        lambda op, dst: "bf" in op.types and op.op not in BRAIN_OPERATIONS,
     ),
     InstructionRule(
         "more lanes with bf than a register has of f",

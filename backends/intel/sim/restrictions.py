@@ -119,11 +119,6 @@ RESTRICTIONS = (
         only("mul"),
     ),
     Restriction(
-        "integer division does not change signs",
-        lambda op, p: op.instruction.sub in ("idiv", "iqot", "irem") and any(map(_modified, op.sources)),
-        only("math"),
-    ),
-    Restriction(
         "src0 and src1 are both accumulators",
         lambda op, p: _is_accumulator(op.sources[0]) and _is_accumulator(op.sources[1]),
         only("dp4a"),
@@ -134,7 +129,6 @@ RESTRICTIONS = (
         lambda op, p: bool(op.instruction.condition) == bool(op.instruction.predicate),
         only("sel"),
     ),
-    Restriction("csel has no predicate", lambda op, p: bool(op.instruction.predicate), only("csel")),
     Restriction("csel takes f, hf and integers of 16 and 32 bits of one size", _chooses_unlike, only("csel")),
     Restriction(
         "add3 takes integers of 16 and 32 bits",
@@ -145,16 +139,6 @@ RESTRICTIONS = (
         "an immediate of add3 has 16 bits",
         lambda op, p: any(s.is_immediate and s.type not in ("w", "uw") for s in op.sources),
         only("add3"),
-    ),
-    Restriction(
-        "bfn takes integers of 16 and 32 bits and cannot saturate or change signs",
-        lambda op, p: (
-            not {s.type for s in op.sources} <= SMALL_INTEGERS
-            or any(map(_modified, op.sources))
-            or (op.dst is not None and op.dst.operand.saturate)
-        ),
-        only("bfn"),
-        f"{MESA}; IGC gives d and w as well",
     ),
     Restriction(
         "a logic operation takes an absolute value",
