@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 
 from convgen.backends.intel.sim import alu_table as table
+from convgen.backends.intel.sim.areas import Operation
 from convgen.backends.intel.sim.decode import SIZES, Instruction, Region
 from convgen.backends.intel.sim.masks import (
     active,
@@ -30,12 +31,13 @@ from convgen.backends.intel.sim.operands import (
     target,
     working,
 )
+from convgen.backends.intel.sim.passes import KIND, Passes, overlapped, passes_of
 from convgen.backends.intel.sim.pipes import pipe_of
 from convgen.backends.intel.sim.registers import byte_bits
 from convgen.backends.intel.sim.rounding import ROUNDED, ROUNDING, redirect
 from convgen.backends.intel.sim.state import ThreadGroup
-from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.intel.sim.step import Context, Run, Step, unsupported
+from convgen.backends.sim.arrays import Array, Bools, any_along
 
 LOGIC = frozenset(("and", "or", "xor", "not"))
 SHIFTS = frozenset(("shl", "shr", "asr", "rol", "ror"))
@@ -46,6 +48,34 @@ _ONE = Region(0, 0, 1)
 
 def compile_alu(instruction: Instruction, context: Context) -> Step | None:
     """A step for an instruction that computes, None when it is none."""
+    step = _compile(instruction, context)
+    if step is None:
+        return None
+    op = Operation.of(instruction, context)
+    passes = passes_of(op)
+    if passes is not None:
+        step.run = _in_passes(op, passes)
+    return step
+
+
+def _in_passes(op: Operation, passes: Passes) -> Run:
+    """What an instruction does whose second pass may read what the first has written."""
+    windows = ((0, passes.split), (passes.split, op.lanes))
+    silent = attrs.evolve(op.context, faults=[])  # what the whole has broken is noted already
+    steps = [_compile(attrs.evolve(op.instruction, window=window), silent) for window in windows]
+    runs = [step.run for step in steps if step is not None]
+
+    def run(g: ThreadGroup) -> None:
+        for number in passes.indirect:
+            bad = any_along(overlapped(op, passes, number, g), 1)
+            g.env.reporter.at_first(KIND, passes.message((number,)), op.instruction, g, bad)
+        for one in runs:
+            one(g)
+
+    return run
+
+
+def _compile(instruction: Instruction, context: Context) -> Step | None:
     op = instruction.op
     if op in HIGH or op in CARRY:
         return _accumulating(instruction, context)

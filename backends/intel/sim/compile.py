@@ -59,7 +59,7 @@ class Program:
         layout = Layout.of(platform, kernel.registers)
         index_of = {instruction.address: index for index, instruction in enumerate(instructions)}
         self.local_grain, self.store_grain = grains(instructions)
-        self.context = Context(platform, layout, kernel.simd, index_of)
+        self.context = Context(platform, layout, kernel.simd, index_of, errata=rules.errata)
         self.steps: list[Step | None] = [None] * len(instructions)
         self.executed = [0] * len(instructions)  #: thread-instructions, by instruction
         self.board = Scoreboard(platform, layout, self.steps, rules)

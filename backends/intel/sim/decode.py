@@ -103,6 +103,7 @@ class Instruction:
     options: frozenset[str]
     message: Message | None = None
     size: int = 16
+    window: tuple[int, int] | None = None  #: first lane and end of one pass of an instruction that runs in two
 
 
 def disassemble(code: bytes, platform: Platform) -> tuple[Instruction, ...]:

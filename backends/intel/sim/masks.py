@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction
@@ -36,12 +37,27 @@ def check_flag(instruction: Instruction, context: Context) -> None:
 
 def enabled(instruction: Instruction) -> Lanes:
     """The running lanes, predicates aside; None when all are."""
+    if instruction.window is not None:
+        return _windowed(instruction, instruction.window)
     if instruction.no_mask:
         return lambda g: None
     first, end = instruction.offset, instruction.offset + instruction.exec_size
 
     def lanes(g: ThreadGroup) -> Bools | None:
         return None if g.on >= end else g.mask[:, first:end]
+
+    return lanes
+
+
+def _windowed(instruction: Instruction, window: tuple[int, int]) -> Lanes:
+    """The running lanes of one pass."""
+    every = enabled(attrs.evolve(instruction, window=None))
+    number = np.arange(instruction.exec_size)
+    inside = (number >= window[0]) & (number < window[1])
+
+    def lanes(g: ThreadGroup) -> Bools | None:
+        running = every(g)
+        return np.broadcast_to(inside, (g.count, len(inside))) if running is None else running & inside
 
     return lanes
 

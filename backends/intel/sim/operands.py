@@ -115,7 +115,7 @@ def source(
 ) -> Source:
     """Make a source of `lanes` elements ready."""
     if operand.kind == "imm":
-        values = immediate(operand, lanes)
+        values = immediate(operand, lanes, _word_steps(instruction))
         if operand.negate or operand.absolute:
             raise unsupported(instruction, "modifier on an immediate")
         return Source(lambda g: values, lambda g: None, type=operand.type, constant=True)
@@ -175,11 +175,23 @@ def _index(elements: Array) -> slice | Array:
     return elements
 
 
-def immediate(operand: Operand, lanes: int) -> Array:
-    """An immediate's number, [1, 1], or [1, lanes] for a packed vector."""
+def _word_steps(instruction: Instruction) -> int:
+    """Words from lane to lane of a destination."""
+    dst = instruction.dst
+    if dst is None or not dst.type or dst.region is None:
+        return 1
+    return max(dst.region.horizontal * dst.size // 2, 1)
+
+
+def immediate(operand: Operand, lanes: int, steps: int = 1) -> Array:
+    """An immediate's number, [1, 1], or [1, lanes] for a packed vector.
+
+    An integer vector has a number for each word of the destination, of which lanes `steps` words apart take every
+    `steps`-th (IGC interleaves the numbers for a destination of dwords: fixDstAlignmentWithVectorImm).
+    """
     type_, value = operand.type, operand.value
     if type_ in ("v", "uv"):
-        nibbles = [(value >> (4 * (lane % 8))) & 15 for lane in range(lanes)]
+        nibbles = [(value >> (4 * (steps * lane % 8))) & 15 for lane in range(lanes)]
         if type_ == "v":
             nibbles = [nibble - 16 if nibble > 7 else nibble for nibble in nibbles]
         return np.array([nibbles], np.int64)
@@ -266,7 +278,7 @@ def _look_up(g: ThreadGroup, instruction: Instruction, places: Array, size: int)
     for place in np.unique(places).tolist():
         bits |= byte_bits(place, size)
     board = g.score.board
-    index = next((s.index for s in board.steps if s is not None and s.instruction is instruction), -1)
+    index = next((s.index for s in board.steps if s is not None and s.instruction.address == instruction.address), -1)
     for kind, message in board.indirect(g.score, index, bits):
         g.env.reporter.add(kind, message, instruction, g)
 

@@ -1,6 +1,7 @@
 """What differs between the platforms: one row each. Numbers and rules come from Intel's tools and documentation:
-IGA (platform names, token counts), IGC's visa documentation (DPAS.md, DPASW.md) and SWSB pass (pipes, distances), the
-NEO runtime (payload), the GPU occupancy calculator (local memory)."""
+IGA (platform names, token counts), IGC's visa documentation (DPAS.md, DPASW.md) and SWSB pass (pipes, distances), IGC's
+HWCaps.inc and workaround tables (what operations lack; the names stand beside the fields), the NEO runtime (payload),
+the GPU occupancy calculator (local memory)."""
 
 from __future__ import annotations
 
@@ -37,6 +38,22 @@ class Platform:
     local_id_bytes: int  #: per dimension, up to SIMD16
     distance_pipes: str  #: pipes that may stand beside a token on a send
     distance_beside_wait: bool  #: an ALU instruction may combine A@d with a token wait
+    narrow_crossbar: bool  #: words and bytes reach only some places (IGC: native execution size above 8)
+    byte_beyond_word: bool  #: bytes may lie in the upper word of a dword channel (supportsByteDestinationSubreg2Or3)
+    half_to_integer: bool  #: hf converts to d and w (noHFToInteger)
+    half_math_broadcast: bool  #: math takes one hf for all lanes (hasHFMathSrcBroadCast, Wa_22016140776)
+    odd_word_select: (
+        bool  #: sel of dwords may give words from an odd dword on (hasSelWDstDwExecTypeAlignIssue, Wa_18027439769)
+    )
+    odd_word_source: (
+        bool  #: src1 words from an odd one on can become bytes (hasBDstWSrc1EvenAlignIssue, Wa_14017715663)
+    )
+    word_source_to_bytes: bool  #: src1 words two apart can become bytes (Wa_16012383669)
+    float_vectors: bool  #: vf, and integer vectors for floating-point destinations (hasPackedRestrictedFloatVector)
+    send_overlap: bool  #: a message's response may take its payload's place (WaDisableSendSrcDstOverlap)
+    indirect_crossing: bool = (
+        True  #: src0 addressed through a0 may meet a destination of two registers (Wa_13010473643)
+    )
     pitch_multiple: int = 8  #: of a 2-D block surface, in bytes
     distances: Mapping[str, int] = attrs.field(factory=lambda: {"F": 10, "I": 10, "L": 12, "M": 18})
     #: ^ an in-order instruction is done when so many later ones of its pipe have issued (IGA drops such dependencies)
@@ -65,6 +82,15 @@ XEHPG = Platform(
     local_id_bytes=32,
     distance_pipes="A",
     distance_beside_wait=False,
+    narrow_crossbar=False,
+    byte_beyond_word=False,
+    half_to_integer=True,
+    half_math_broadcast=True,
+    odd_word_select=True,
+    odd_word_source=True,
+    word_source_to_bytes=True,
+    float_vectors=True,
+    send_overlap=True,
 )
 XEHPC = Platform(
     name="xehpc",
@@ -89,8 +115,28 @@ XEHPC = Platform(
     local_id_bytes=64,
     distance_pipes="AFI",
     distance_beside_wait=True,
+    narrow_crossbar=True,
+    byte_beyond_word=True,
+    half_to_integer=False,
+    half_math_broadcast=False,
+    odd_word_select=False,
+    odd_word_source=False,
+    word_source_to_bytes=True,
+    float_vectors=True,
+    send_overlap=False,
 )
-XE2 = attrs.evolve(XEHPC, name="xe2", iga="xe2", send_war=False, pitch_multiple=16)
+XE2 = attrs.evolve(
+    XEHPC,
+    name="xe2",
+    iga="xe2",
+    send_war=False,
+    half_to_integer=True,
+    word_source_to_bytes=False,
+    float_vectors=False,
+    send_overlap=True,
+    indirect_crossing=False,
+    pitch_multiple=16,
+)
 
 #: By product family of the compatibility note (NEO, igfxfmid.h).
 PRODUCTS: Mapping[int, Platform] = {0x4F6: XEHPG, 0x4F7: XEHPC, 0x4FA: XE2, 0x4FB: XE2}

@@ -51,6 +51,7 @@ class Context:
     simd: int
     index_of: dict[int, int]  #: instruction index by address
     grain: int = 4  #: bytes that a local memory race stamp covers
+    errata: bool = True  #: whether defects of the hardware count that older compilers did not know
     faults: list[tuple[str, str]] = attrs.field(factory=list)  #: of the instruction being compiled
 
     def fault(self, kind: str, message: str) -> None:

@@ -193,6 +193,7 @@ class Harness:
     """What tests use, as one fixture: pytest's importlib mode leaves no other way to share functions."""
 
     Source = Source
+    machine_code = staticmethod(machine_code)
     zebin = staticmethod(zebin)
     elf = staticmethod(elf)
     launch = staticmethod(launch)

@@ -286,6 +286,12 @@ OPS = {
         UD,
         lambda a, *_: np.arange(len(a), dtype=UD) % 8,
     ),
+    "vector immediate to dwords": Op(
+        "(W) mov (4|M0) r20.0<1>:ud 0x7F5E3D1C:uv",
+        D,
+        UD,
+        lambda a, *_: np.array([12, 13, 14, 15, *([0] * (len(a) - 4))], UD),
+    ),
     "indirect": Op(
         "(W) mov (1|M0) a0.0<1>:uw 0x{row:x}:uw\nmov ({n}|M0) r20.0<1>:d r[a0.0,4]<0;1,0>:d {{A@1}}",
         D,

@@ -1,0 +1,176 @@
+"""An instruction as rules see it: which bytes each operand's lanes lie in, and in which types it computes."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import attrs
+import numpy as np
+
+from convgen.backends.intel.sim.decode import EACH_ROW, Instruction, Operand, Region
+from convgen.backends.intel.sim.operands import FLOATS, element_bytes
+from convgen.backends.intel.sim.step import Context
+from convgen.backends.sim.arrays import Array
+
+INTEGERS = frozenset(("b", "ub", "w", "uw", "d", "ud", "q", "uq"))
+VECTORS = frozenset(("v", "uv", "vf"))  #: immediates that hold a number a lane
+
+
+@attrs.frozen(eq=False)
+class Area:
+    """One operand of an instruction of `lanes` lanes; bytes count from the start of the operand's register."""
+
+    operand: Operand
+    lanes: int
+    grf: int
+    destination: bool
+
+    @property
+    def type(self) -> str:
+        return self.operand.type
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return self.operand.size
+
+    @property
+    def region(self) -> Region:
+        """A destination's region has only the horizontal stride; an operand without one is packed."""
+        packed = Region(0, 0, 1) if self.destination else Region(1, 1, 0)
+        return self.operand.region or packed
+
+    @property
+    def is_register(self) -> bool:
+        """Whether lanes are read or written in general registers or accumulators at a known place."""
+        return self.operand.kind == "reg" and self.operand.file in ("r", "acc")
+
+    @property
+    def is_null(self) -> bool:
+        return self.operand.kind == "null"
+
+    @property
+    def is_immediate(self) -> bool:
+        return self.operand.kind == "imm"
+
+    @property
+    def each_row(self) -> bool:
+        """Whether every row has an address of its own (the manuals' Vx1 and VxH)."""
+        return not self.destination and self.region.vertical == EACH_ROW
+
+    @property
+    def start(self) -> int:
+        """The first byte, in the register that the operand names."""
+        return self.operand.sub * self.size if self.operand.kind in ("reg", "null") else 0
+
+    @cached_property
+    def places(self) -> Array:
+        """The first byte of each lane's element."""
+        return element_bytes(self.operand, self.lanes, self.start, destination=self.destination)
+
+    @property
+    def registers(self) -> int:
+        """How many registers the bytes from the first to the last element lie in."""
+        return int((self.places.max() + self.size - 1) // self.grf - self.places.min() // self.grf) + 1
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether all lanes read one element."""
+        region = self.region
+        return not self.destination and (region.vertical, region.width, region.horizontal) == (0, 1, 0)
+
+    @cached_property
+    def stride(self) -> int | None:
+        """Bytes from each lane to the next; None where they differ."""
+        if self.destination:
+            return self.region.horizontal * self.size
+        steps = np.unique(np.diff(self.places))
+        return int(steps[0]) if len(steps) == 1 else 0 if not len(steps) else None
+
+    @property
+    def is_packed(self) -> bool:
+        return self.stride == self.size
+
+
+@attrs.frozen(eq=False)
+class Operation:
+    """An instruction that computes, on a platform."""
+
+    instruction: Instruction
+    context: Context
+    dst: Area | None
+    sources: tuple[Area, ...]
+
+    @classmethod
+    def of(cls, instruction: Instruction, context: Context) -> Operation:
+        """An instruction's operands as areas."""
+        lanes, grf = instruction.exec_size, context.layout.grf
+        dst = None if instruction.dst is None else Area(instruction.dst, lanes, grf, True)
+        return cls(instruction, context, dst, tuple(Area(o, lanes, grf, False) for o in instruction.sources))
+
+    @property
+    def op(self) -> str:
+        return self.instruction.op
+
+    @property
+    def lanes(self) -> int:
+        return self.instruction.exec_size
+
+    @property
+    def grf(self) -> int:
+        return self.context.layout.grf
+
+    @property
+    def native_lanes(self) -> int:
+        """Lanes of 32 bits that fill a register (IGC: native execution size)."""
+        return self.grf // 4
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        """Of all operands."""
+        areas = self.sources if self.dst is None else (self.dst, *self.sources)
+        return frozenset(area.type for area in areas if area.type)
+
+    @cached_property
+    def execution_size(self) -> int:
+        """Bytes of the type that the instruction computes in: the widest source, bytes as words, hf beside f as f."""
+        sizes = [max(area.size, 2) for area in self.sources if area.type]
+        return max(sizes, default=0 if self.dst is None or not self.dst.type else self.dst.size)
+
+    @property
+    def is_raw_move(self) -> bool:
+        """Whether bits are copied: a move between equal types, signs aside, without modifiers."""
+        if self.op != "mov" or self.dst is None or self.dst.operand.saturate:
+            return False
+        source = self.sources[0]
+        if source.operand.negate or source.operand.absolute or source.type in VECTORS:
+            return False
+        return self.dst.type.lstrip("u") == source.type.lstrip("u")
+
+    @property
+    def multiplies_dwords(self) -> bool:
+        """Whether two 32-bit integers are multiplied, which goes the way of 64-bit operations."""
+        return self.op == "mul" and all(source.type in ("d", "ud") for source in self.sources)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the manuals' rules for 64-bit operations apply."""
+        return self.execution_size == 8 or (self.dst is not None and self.dst.size == 8) or self.multiplies_dwords
+
+    @property
+    def mixes_halves(self) -> bool:
+        """Whether hf stands beside f."""
+        return {"hf", "f"} <= self.types
+
+    @property
+    def converts_halves(self) -> bool:
+        """Whether this is a move between f and packed hf, which has rules of its own."""
+        if self.op != "mov" or self.dst is None or not self.mixes_halves:
+            return False
+        half = self.dst if self.dst.type == "hf" else self.sources[0]
+        return not half.is_immediate and half.is_packed
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the destination is floating point (bf aside, which has rules of its own)."""
+        return self.dst is not None and self.dst.type in FLOATS - {"bf"}

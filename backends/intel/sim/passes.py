@@ -1,0 +1,92 @@
+"""Compressed instructions: those whose destination spans two registers run as two passes, one register each.
+
+"A compressed instruction spans across 2 adjacent destination registers and is split into 2 parts. The split point is
+where the destination crosses its GRF boundary. The source operand of the second part must not overlap with the
+destination operand of the first part at DW granularity" (the hardware's restriction as IGC's HWConformity.cpp quotes it
+at avoidInstDstSrcOverlap). Mesa's has_source_and_destination_hazard and its register allocator describe the same: a
+SIMD16 instruction is two SIMD8 ones, so one that reads a single element for all lanes out of its destination, elements
+narrower than the destination's, or registers one off from it, reads what its first half wrote. A register has 32 bytes
+on XeHPG and 64 on XeHPC and Xe2, so there only 64-bit types, strided destinations and SIMD32 are concerned.
+
+IGC's allocator keeps an instruction from the same when its destination fits a register and a source does not
+(G4_Verifier, verifyDstSrcOverlap; hasDstSrcOverlapPotential); the split is then where that source crosses. madm, which
+has accumulators between its parts, is exempt there and here. dpas and messages have rules of their own.
+
+An instruction that breaks the rule is reported and computes what two passes compute. Of operands addressed through a0,
+sources are looked at when they are read, destinations are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from convgen.backends.intel.sim.areas import Area, Operation
+from convgen.backends.intel.sim.operands import indirect_places
+from convgen.backends.intel.sim.state import ThreadGroup
+from convgen.backends.sim.arrays import Array, Bools
+
+KIND = "dst-src-overlap"
+HARDWARE = "IGC, avoidInstDstSrcOverlap; Mesa, has_source_and_destination_hazard"
+ALLOCATOR = "IGC, verifyDstSrcOverlap"
+GRANULE = 4  #: bytes; the hardware compares registers by dword
+EXEMPT = frozenset(("madm",))
+
+
+@attrs.frozen(eq=False)
+class Passes:
+    """How an instruction of two passes is split, and which operands that concerns."""
+
+    split: int  #: the first lane of the second pass
+    overlapping: tuple[int, ...]  #: sources of the second pass in the first one's destination
+    indirect: tuple[int, ...]  #: sources of which only execution tells
+    written: frozenset[int]  #: dwords that the first pass writes, from the start of the registers
+    source: str  #: where the rule is written
+
+    def message(self, sources: Sequence[int]) -> str:
+        """The finding's text for some sources."""
+        names = " and ".join(f"src{number}" for number in sources)
+        return f"the second pass reads {names} where the first, of {self.split} lanes, has written [{self.source}]"
+
+
+def passes_of(op: Operation) -> Passes | None:
+    """The passes of an instruction for which they may matter, None for any other."""
+    dst = op.dst
+    if dst is None or not dst.is_register or op.op in EXEMPT:
+        return None
+    split, source = _crossing(dst), HARDWARE
+    if split is None:
+        crossings = [_crossing(s) for s in op.sources if s.is_register and not s.each_row]
+        split, source = next((lane for lane in crossings if lane is not None), None), ALLOCATOR
+    if split is None:
+        return None
+    written = _dwords(op, dst, slice(0, split))
+    overlapping = tuple(
+        number for number, s in enumerate(op.sources) if s.is_register and written & _dwords(op, s, slice(split, None))
+    )
+    indirect = tuple(n for n, s in enumerate(op.sources) if s.operand.kind == "indirect" and source is HARDWARE)
+    return Passes(split, overlapping, indirect, written, source) if overlapping or indirect else None
+
+
+def overlapped(op: Operation, passes: Passes, number: int, g: ThreadGroup) -> Bools:
+    """The [thread, lane] of an indirect source that the first pass's destination covers."""
+    source = op.sources[number]
+    places = indirect_places(source.operand, op.lanes, op.instruction, g)[:, passes.split :]
+    dwords: Array = np.fromiter(passes.written, np.int64)
+    return np.isin(places // GRANULE, dwords) | np.isin((places + source.size - 1) // GRANULE, dwords)
+
+
+def _crossing(area: Area) -> int | None:
+    """The first lane behind the register in which an operand begins."""
+    behind = np.flatnonzero(area.places // area.grf > area.places[0] // area.grf)
+    return int(behind[0]) if len(behind) else None
+
+
+def _dwords(op: Operation, area: Area, lanes: slice) -> frozenset[int]:
+    """The dwords of some lanes, from the start of the registers."""
+    base = op.context.layout.start(area.operand.file, area.operand.reg, 0)
+    first = (area.places[lanes] + base) // GRANULE
+    last = (area.places[lanes] + base + area.size - 1) // GRANULE
+    return frozenset(first.tolist()) | frozenset(last.tolist())
