@@ -68,15 +68,22 @@ class XeEmitter(Emitter):
     ) -> XeInstruction:
         """Append one instruction as given."""
         row = OPCODES[op] if isinstance(op, str) else op
-        grf = self.lanes * WORD_BYTES
-        held = (o for o in (*dst, *src) if isinstance(o, Region) and o.bank == "v")
-        passes = row.unit is Unit.VALU and any(o.spans(lanes, grf) for o in held)
         made = XeInstruction(
             row, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line,
-            lanes, predicate, condition, flag, partial, passes,
+            lanes, predicate, condition, flag, partial, self._apart(row, (*dst, *src), lanes),
         )  # fmt: skip
         self.block.instructions.append(made)
         return made
+
+    def _apart(self, row: Opcode, operands: Sequence[Operand], lanes: int) -> bool:
+        """Where operands span registers, the engine takes lanes in turns, a register at a time, and later turns read
+        sources that the first has overwritten (IGC, `hasDstSrcOverlapPotential`); messages see `response_apart`.
+        """
+        if isinstance(row, Message):
+            return self.generation.response_apart
+        grf = self.lanes * WORD_BYTES
+        held = (o for o in operands if isinstance(o, Region) and o.bank == "v")
+        return row.unit is Unit.VALU and any(o.spans(lanes, grf) for o in held)
 
     def alu(
         self,

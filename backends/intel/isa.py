@@ -98,7 +98,7 @@ class XeInstruction(Instruction):
     condition: str = ""  #: condition modifier, e.g. "lt"
     flag: Reg | None = None  #: what the condition writes
     partial: bool = False  #: keeps part of the destination's words
-    passes: bool = False  #: an operand spans registers: the engine takes lanes in turns, a register of it at a time
+    apart: bool = False  #: the destination must not overlap the sources, of which some are read when it is written
     annotations: tuple[str, ...] = ()  #: scoreboard: what it waits for, and the token it sets
 
     def defs(self) -> Iterator[Reg]:
@@ -115,8 +115,7 @@ class XeInstruction(Instruction):
 
     @property
     def early_clobber(self) -> bool:
-        """Later turns of the engine read sources that the first has overwritten (IGC, `hasDstSrcOverlapPotential`)."""
-        return self.passes or self.op.early_clobber
+        return self.apart or self.op.early_clobber
 
     @property
     def long(self) -> bool:

@@ -31,6 +31,7 @@ class Generation:
     flags: int  #: 16-bit flag registers
     distance_pipes: frozenset[str]  #: pipes whose distance a send may wait for beside setting its token
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
+    response_apart: bool  #: a message's response must not take its payload's place (IGC, WaDisableSendSrcDstOverlap)
     dpas_passes: int  #: slots of four clocks of one 8x8
     plane_pitch: int  #: what the pitch of two-dimensional block messages is a multiple of, bytes; 0 without these
     tf32: bool  #: matrix instructions for floats of which ten bits of the mantissa count
@@ -46,6 +47,7 @@ _XEHPC = Generation(
     flags=8,
     distance_pipes=frozenset("AFI"),
     waits_for_writes=True,
+    response_apart=True,
     dpas_passes=2,
     plane_pitch=8,
     tf32=True,
@@ -61,6 +63,7 @@ GENERATIONS: dict[str, Generation] = {
         flags=4,
         distance_pipes=frozenset("A"),
         waits_for_writes=False,
+        response_apart=False,
         dpas_passes=4,
         plane_pitch=0,
         tf32=False,
@@ -68,7 +71,7 @@ GENERATIONS: dict[str, Generation] = {
         tokens={128: 16, 256: 16},
     ),
     "xehpc": _XEHPC,
-    "xe2": attrs.evolve(_XEHPC, waits_for_writes=False, plane_pitch=16),
+    "xe2": attrs.evolve(_XEHPC, waits_for_writes=False, response_apart=False, plane_pitch=16),
 }
 
 

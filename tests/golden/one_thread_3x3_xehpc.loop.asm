@@ -23,13 +23,13 @@
 //   0x00200..0x00400  src_tile: 1 x 16 x 16 f16, elements along col:2 col:8 row:2 row:4 row:2
 (W)     or (1|M0)                cr0.0<1>:ud       cr0.0<0;1,0>:ud   1216:uw                          // keep denormals
 (W)     and (1|M0)               r2.0<1>:ud        r0.0<0;1,0>:ud    0xffffffc0:ud {A@1}
-(W)     load.ugm.d32x8t.a32.ca.ca (1|M0)              r2:1  bti[255][r2:1]     {I@1,$4}               // arguments
-(W)     mov (1|M0)               r1.0<1>:ud        r2.0<0;1,0>:ud              {$4.dst}               // argument src
-(W)     mov (1|M0)               r1.1<1>:ud        r2.1<0;1,0>:ud
-(W)     mov (1|M0)               r1.2<1>:ud        r2.2<0;1,0>:ud                                     // argument wei
-(W)     mov (1|M0)               r1.3<1>:ud        r2.3<0;1,0>:ud
-(W)     mov (1|M0)               r1.4<1>:ud        r2.4<0;1,0>:ud                                     // argument dst
-(W)     mov (1|M0)               r1.5<1>:ud        r2.5<0;1,0>:ud
+(W)     load.ugm.d32x8t.a32.ca.ca (1|M0)              r3:1  bti[255][r2:1]     {I@1,$4}               // arguments
+(W)     mov (1|M0)               r1.0<1>:ud        r3.0<0;1,0>:ud              {$4.dst}               // argument src
+(W)     mov (1|M0)               r1.1<1>:ud        r3.1<0;1,0>:ud
+(W)     mov (1|M0)               r1.2<1>:ud        r3.2<0;1,0>:ud                                     // argument wei
+(W)     mov (1|M0)               r1.3<1>:ud        r3.3<0;1,0>:ud
+(W)     mov (1|M0)               r1.4<1>:ud        r3.4<0;1,0>:ud                                     // argument dst
+(W)     mov (1|M0)               r1.5<1>:ud        r3.5<0;1,0>:ud
 (W)     mov (8|M0)               r2.0<1>:uw        0x76543210:uv
 (W)     add (8|M0)               r2.8<1>:uw        r2.0<1;1,0>:uw    8:uw      {I@1}
         mov (16|M0)              r2.0<1>:ud        r2.0<1;1,0>:uw              {I@1}                  // lane
