@@ -237,9 +237,15 @@ def test_workers_end_with_the_batch() -> None:
 
 def members(group: int) -> list[int]:
     """The living processes of a process group."""
-    found = subprocess.run(["ps", "-eo", "pid=,pgid=,stat="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split() for line in found.splitlines()]
-    return [int(pid) for pid, pgid, stat in rows if int(pgid) == group and not stat.startswith("Z")]
+    out = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgid = stat.read_text().rpartition(") ")[2].split()[:3]  # proc(5): behind the name in parentheses
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(pgid) == group and state != "Z":
+            out.append(int(stat.parent.name))
+    return out
 
 
 def test_a_terminal_gets_a_bar_and_a_pipe_the_results() -> None:
