@@ -1,0 +1,290 @@
+"""Mutation testing: small random defects, each of which the tests of its folder must notice within a minute.
+
+`./dev mutate` changes one operator, constant, condition or call of a random line in a copy of the tree and runs the
+tests of that folder which execute the line, the quickest first. What no test objects to is a survivor: a test is
+missing, or the change means nothing; the latter are listed, with a reason, in tests/data/equivalent_mutants.txt.
+
+Which test executes which line is measured once (`--map` anew) and kept with all results in .mutate/, so that a run that
+was stopped goes on. The seed is the date unless given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import datetime
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import attrs
+import coverage
+from rich.console import Console
+from rich.progress import Progress
+
+ROOT = Path(__file__).resolve().parents[1]
+STATE = ROOT / ".mutate"
+EQUIVALENT = ROOT / "tests/data/equivalent_mutants.txt"
+SECONDS = 60  #: for a mutant; one that runs longer is noticed by whoever waits for it
+
+#: Folder of the product -> the folder of its own tests. Simulators are held by what they object to elsewhere.
+FOLDERS = {"ir": "tests/ir", "passes": "tests/passes", "gen": "tests/gen", "backends": "tests/backends"}
+_LEFT_OUT = re.compile(r"/sim/|__init__|__main__")
+
+_SWAPPED: tuple[tuple[type[Any], type[Any]], ...] = (
+    *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)),
+    *(
+        (ast.And, ast.Or),
+        (ast.Add, ast.Sub),
+        (ast.Mult, ast.FloorDiv),
+        (ast.LShift, ast.RShift),
+        (ast.BitAnd, ast.BitOr),
+    ),
+)
+_OPERATORS: dict[type[Any], type[Any]] = {ast.Mod: ast.FloorDiv, **dict(_SWAPPED), **{b: a for a, b in _SWAPPED}}
+
+
+@attrs.frozen
+class Mutant:
+    """One change: lines [first, last] of a file become `after`."""
+
+    file: str
+    first: int
+    last: int
+    before: str
+    after: str
+
+    @property
+    def key(self) -> str:
+        """A name that stays while the lines do."""
+        return hashlib.sha256(f"{self.file}\n{self.before}\n{self.after}".encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.first}\n-{self.before}\n+{self.after}"
+
+
+# ---------------------------------------------------------------- changes
+
+
+def mutants(file: Path) -> Iterator[Mutant]:
+    """Every change of a file."""
+    source = file.read_text()
+    lines = source.splitlines()
+    for node, changed in _changes(ast.parse(source)):
+        assert node.end_lineno is not None
+        first, last = node.lineno, node.end_lineno
+        head = lines[first - 1].encode()[: node.col_offset].decode()
+        tail = lines[last - 1].encode()[node.end_col_offset :].decode()
+        before = "\n".join(lines[first - 1 : last])
+        text = changed if isinstance(changed, str) else f"({ast.unparse(changed)})"
+        if (after := head + text + tail) != before:
+            yield Mutant(str(file.relative_to(ROOT)), first, last, before, after)
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr | str]]:
+    """(node, what takes its place) for all changes below a node."""
+    if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)):
+        return  # words for people, and what tests have no business with
+    match node:
+        case ast.Compare(left, [operator, *others], comparators) if type(operator) in _OPERATORS:
+            yield node, ast.Compare(left, [_OPERATORS[type(operator)](), *others], comparators)
+        case ast.BoolOp(operator, values):
+            yield node, ast.BoolOp(_OPERATORS[type(operator)](), values)
+        case ast.BinOp(left, operator, right) if type(operator) in _OPERATORS and not _is_text(left):
+            yield node, ast.BinOp(left, _OPERATORS[type(operator)](), right)
+        case ast.UnaryOp(ast.Not() | ast.USub(), operand):
+            yield node, operand
+        case ast.Constant(bool() as value):
+            yield node, ast.Constant(not value)
+        case ast.Constant(int() as value):
+            yield node, ast.Constant(value + 1)
+        case ast.If(test) | ast.IfExp(test) | ast.While(test) if not _is_typing(test):
+            yield test, ast.UnaryOp(ast.Not(), test)
+        case ast.Expr(ast.Call()):
+            yield node, "pass"
+        case ast.Continue():
+            yield node, "break"
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "type_params"):
+            continue
+        if isinstance(node, ast.If) and _is_typing(node.test):
+            continue
+        for child in value if isinstance(value, list) else (value,):
+            if isinstance(child, ast.AST):
+                yield from _changes(child)
+
+
+def _is_typing(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+
+
+def _is_text(e: ast.expr) -> bool:
+    return isinstance(e, ast.JoinedStr) or (isinstance(e, ast.Constant) and isinstance(e.value, str))
+
+
+# ---------------------------------------------------------------- which tests
+
+
+def measure(folder: str) -> None:
+    """Run all fast tests of a folder once: lines by test, and what each test takes."""
+    where = STATE / folder
+    shutil.rmtree(where, ignore_errors=True)
+    where.mkdir(parents=True)
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-m", "not sweep", FOLDERS[folder]]
+    command += [f"--cov={folder}", "--cov-context=test", "--cov-report=", f"--junitxml={where / 'times.xml'}"]
+    environment = {**os.environ, "COVERAGE_FILE": str(where / "coverage")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    if done.returncode:
+        shutil.rmtree(where)
+        raise SystemExit("the tests fail without any mutant")
+
+
+@attrs.define
+class Tests:
+    """What `measure` found of one folder."""
+
+    lines: coverage.CoverageData
+    seconds: dict[str, float]
+
+    @classmethod
+    def load(cls, folder: str) -> Tests:
+        """From .mutate/, measured if it is not there."""
+        where = STATE / folder
+        if not (where / "times.xml").exists():
+            measure(folder)
+        data = coverage.CoverageData(str(where / "coverage"))
+        data.read()
+        seconds: dict[str, float] = {}
+        for case in ElementTree.parse(where / "times.xml").iter("testcase"):
+            file = case.attrib["classname"].replace(".", "/") + ".py"
+            seconds[f"{file}::{case.attrib['name']}"] = float(case.attrib["time"])
+        return cls(data, seconds)
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """The tests that execute the lines, quickest first, as many as a minute holds."""
+        by_line = self.lines.contexts_by_lineno(str(ROOT / mutant.file))
+        found = {c.partition("|")[0] for n in range(mutant.first, mutant.last + 1) for c in by_line.get(n, ())}
+        out: list[str] = []
+        left = float(SECONDS)
+        for test in sorted(found - {""}, key=lambda t: (self.seconds.get(t, SECONDS), t)):
+            left -= self.seconds.get(test, SECONDS)
+            if left < 0 and out:
+                break
+            out.append(test)
+        return out
+
+
+# ---------------------------------------------------------------- runs
+
+
+def copy_tree(number: int) -> Path:
+    """A copy of product and tests, in which `convgen` is what stands there."""
+    tree = STATE / f"tree{number}"
+    shutil.rmtree(tree, ignore_errors=True)
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in listed.splitlines():
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    package = tree / ".path/convgen"
+    package.mkdir(parents=True)
+    for entry in [*(tree / "gen").iterdir(), *(tree / folder for folder in ("ir", "passes", "backends"))]:
+        (package / entry.name).symlink_to(entry)
+    return tree
+
+
+def survives(mutant: Mutant, tests: list[str], tree: Path) -> bool:
+    """Whether all of the tests pass in spite of the mutant."""
+    file = tree / mutant.file
+    original = file.read_text()
+    lines = original.split("\n")
+    lines[mutant.first - 1 : mutant.last] = mutant.after.split("\n")
+    file.write_text("\n".join(lines))
+    environment = {**os.environ, "PYTHONPATH": str(tree / ".path"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    try:
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        file.write_text(original)
+    return done.returncode == 0
+
+
+def _folder(mutant: Mutant) -> str:
+    return mutant.file.partition("/")[0]
+
+
+def excused() -> dict[str, str]:
+    """Reasons by key of the mutants that change nothing: blocks of `KEY  reason`, with the change below it."""
+    if not EQUIVALENT.exists():
+        return {}
+    return dict(re.findall(r"^([0-9a-f]{16}) +(.*)$", EQUIVALENT.read_text(), re.MULTILINE))
+
+
+def main() -> int:
+    """Exit code 1 if fewer than the wanted share are noticed."""
+    parser = argparse.ArgumentParser(prog="./dev mutate", description=__doc__.partition("\n")[0])
+    parser.add_argument("--count", type=int, default=40, help="mutants (40)")
+    parser.add_argument("--seed", default=datetime.date.today().isoformat(), help="which ones (today's date)")
+    parser.add_argument("--map", action="store_true", help="measure anew which test executes which line")
+    parser.add_argument("--only", default="", help="files whose path holds this")
+    parser.add_argument("--least", type=float, default=0.85, help="share that must be noticed (0.85)")
+    options = parser.parse_args()
+    if options.map:
+        shutil.rmtree(STATE, ignore_errors=True)
+    reasons, console = excused(), Console()
+    files = [f for folder in FOLDERS for f in sorted((ROOT / folder).rglob("*.py"))]
+    files = [f for f in files if not _LEFT_OUT.search(str(f)) and options.only in str(f)]
+    every = [m for f in files for m in mutants(f) if m.key not in reasons]
+    chosen = random.Random(options.seed).sample(every, min(options.count, len(every)))
+    tests = {folder: Tests.load(folder) for folder in FOLDERS if any(_folder(m) == folder for m in chosen)}
+    known = STATE / "results.json"
+    results: dict[str, bool] = json.loads(known.read_text()) if known.exists() else {}
+    trees: SimpleQueue[Path] = SimpleQueue()
+    for number in range(2):
+        trees.put(copy_tree(number))
+
+    def run(mutant: Mutant) -> bool:
+        if mutant.key in results:
+            return results[mutant.key]
+        which = tests[_folder(mutant)].of(mutant)
+        if not which:
+            return True
+        tree = trees.get()
+        try:
+            return survives(mutant, which, tree)
+        finally:
+            trees.put(tree)
+
+    survivors = []
+    with Progress(console=console, transient=True) as bar, ThreadPoolExecutor(2) as pool:
+        task = bar.add_task(f"mutants of seed {options.seed}", total=len(chosen))
+        jobs = {pool.submit(run, m): m for m in chosen}
+        for job in as_completed(jobs):
+            mutant = jobs[job]
+            results[mutant.key] = job.result()
+            known.write_text(json.dumps(results))
+            if job.result():
+                survivors.append(mutant)
+            bar.advance(task)
+    for mutant in sorted(survivors, key=lambda m: (m.file, m.first)):
+        console.print(f"{mutant.key} survived {mutant}", markup=False, highlight=False)
+    share = 1 - len(survivors) / max(1, len(chosen))
+    console.print(f"seed {options.seed}: {len(chosen) - len(survivors)} of {len(chosen)} noticed, {share:.0%}")
+    return int(share < options.least)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
