@@ -39,18 +39,18 @@ class Config:
         values: dict[str, Any] = {}
         for word in line.split():
             key, sep, text = word.partition("=")
-            if key not in _FIELDS or not sep:
-                raise UserError(f"given {word!r}, wanted one of {', '.join(f'{k}=' for k in _FIELDS)} in --config")
+            if key not in FIELDS or not sep:
+                raise UserError(f"given {word!r}, wanted one of {', '.join(f'{k}=' for k in FIELDS)} in --config")
             if key in values:
                 raise UserError(f"given {key}= twice, wanted it once in --config")
-            wanted, parse = _FIELDS[key]
+            wanted, parse = FIELDS[key]
             value = parse(text)
             if value is None:
                 raise UserError(f"given {word!r}, wanted {key}={wanted} in --config")
             values[key] = value
         missing = [k for k in ("tile", "waves", "mma") if k not in values]
         if missing:
-            raise UserError(f"given no {missing[0]}=, wanted {missing[0]}={_FIELDS[missing[0]][0]} in --config")
+            raise UserError(f"given no {missing[0]}=, wanted {missing[0]}={FIELDS[missing[0]][0]} in --config")
         return cls(**values)
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ def _names(text: str) -> tuple[str, ...] | None:
     return names if known and len(names) == len(dict.fromkeys(names)) else None
 
 
-_FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tile": ("MxNxK", _numbers(_TRIPLE)),
     "waves": ("MxN", _numbers(_PAIR)),
     "mma": ("ROWSxCOLSxK", _numbers(_TRIPLE)),

@@ -1,7 +1,13 @@
-"""The snippets of README and docs that are marked `run`: a page's Python in one namespace, its shell in one folder."""
+"""The snippets of README and docs: each runs alone, and the output that a page shows is what comes out.
+
+A block `python run` or `sh run` starts in a namespace or folder of its own; one marked `continued` goes on in that of
+the block before. A block `output` behind it is all that it prints; `./dev bless` rewrites it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -11,25 +17,41 @@ from pathlib import Path
 import attrs
 import pytest
 
+from convgen import config
+
 ROOT = Path(__file__).parents[1]
-_FENCE = re.compile(r"^```(?P<language>\w+) run\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^```(?P<language>\w+) (?P<how>run|continued)\n(?P<code>.*?)^```$(?:\n\n```output\n(?P<output>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 @attrs.frozen
 class Snippet:
-    """A fenced block and the line where its code begins."""
+    """A fenced block, the line where its code begins, and where the page holds its output."""
 
     page: Path
+    number: int
     line: int
     language: str
     code: str
+    continued: bool
+    output: tuple[int, int] | None
 
 
 def snippets(page: Path) -> list[Snippet]:
     text = page.read_text()
     return [
-        Snippet(page, text.count("\n", 0, found.start("code")) + 1, found["language"], found["code"])
-        for found in _FENCE.finditer(text)
+        Snippet(
+            page,
+            number,
+            text.count("\n", 0, found.start("code")) + 1,
+            found["language"],
+            found["code"],
+            found["how"] == "continued",
+            None if found["output"] is None else found.span("output"),
+        )
+        for number, found in enumerate(_FENCE.finditer(text))
     ]
 
 
@@ -37,39 +59,68 @@ PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.m
 
 
 def test_the_pages_have_snippets() -> None:
-    assert {page.name for page in PAGES} >= {"README.md", "adding-a-pass.md", "adding-a-target.md"}
+    assert {page.name for page in PAGES} >= {"README.md", "adding-a-pass.md", "adding-a-target.md", "config.md"}
     readme = [snippet.language for snippet in snippets(ROOT / "README.md")]
     assert readme.count("python") >= 2
     assert readme.count("sh") >= 4
 
 
 def test_every_block_that_could_run_is_run_or_plain() -> None:
-    """A block that names a language is run: what is not must stand without one."""
+    """A block that names a language is run: what is not must stand without one; output follows what prints it."""
     for page in PAGES:
-        for info in re.findall(r"^```(.+)$", page.read_text(), re.MULTILINE):
-            assert info in ("python run", "sh run"), f"{page.name}: {info}"
+        text = page.read_text()
+        for info in re.findall(r"^```(.+)$", text, re.MULTILINE):
+            assert info in ("python run", "python continued", "sh run", "sh continued", "output"), (
+                f"{page.name}: {info}"
+            )
+        assert len(re.findall(r"^```output$", text, re.MULTILINE)) == sum(s.output is not None for s in snippets(page))
+
+
+def test_the_config_page_has_every_word() -> None:
+    page = (ROOT / "docs/config.md").read_text()
+    for word in config.FIELDS:
+        assert re.search(rf"^\| `{word}=", page, re.MULTILINE), word
+
+
+def check(snippet: Snippet, printed: str) -> None:
+    """The page shows what was printed; or, while blessing, is made to."""
+    if snippet.output is None:
+        return
+    text = snippet.page.read_text()
+    first, last = snippets(snippet.page)[snippet.number].output or (0, 0)  # as it is now, others blessed before
+    if os.environ.get("CONVGEN_BLESS"):
+        snippet.page.write_text(text[:first] + printed + text[last:])
+        return
+    assert text[first:last] == printed, f"{snippet.page.name}:{snippet.line}: look at the change, then ./dev bless"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": f"docs.{page.stem}"}
-    for snippet in snippets(page):
-        if snippet.language == "python":
-            padded = "\n" * (snippet.line - 1) + snippet.code  # so that a traceback names the page's line
+    namespace: dict[str, object] = {}
+    for snippet in [s for s in snippets(page) if s.language == "python"]:
+        if not snippet.continued:
+            namespace = {"__name__": f"docs.{page.stem}"}
+        padded = "\n" * (snippet.line - 1) + snippet.code  # so that a traceback names the page's line
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(compile(padded, str(page), "exec", dont_inherit=True), namespace)
+        check(snippet, printed.getvalue())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_shell(page: Path, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    for snippet in snippets(page):
-        if snippet.language == "sh":
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", snippet.code],
-                cwd=tmp_path,
-                env={**os.environ, "PATH": path},
-                capture_output=True,
-                text=True,
-            )
-            assert done.returncode == 0, f"{page.name}:{snippet.line}\n{done.stderr}"
+    folder = tmp_path
+    for number, snippet in enumerate(s for s in snippets(page) if s.language == "sh"):
+        if not snippet.continued:
+            folder = tmp_path / str(number)
+            folder.mkdir()
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", snippet.code],
+            cwd=folder,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{page.name}:{snippet.line}\n{done.stderr}"
+        check(snippet, done.stdout)
