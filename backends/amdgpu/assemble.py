@@ -1,20 +1,18 @@
-"""From text to code object with whichever assembler is installed, Debian's versioned LLVM first."""
+"""From text to code object with whichever assembler is installed (`toolchain` says where it is looked for)."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from convgen.backends.toolchain import CLANG, LLD, LLVM_MC, run
 from convgen.ir.error import AssemblerError
 
 _TRIPLE = "amdgcn-amd-amdhsa"
-Steps = Callable[[str, str, str, str], list[list[str]]]
+Steps = Callable[[str, str, str, str], list[list[str]]]  #: target, source, object between, output -> command lines
 
 
 def _clang(driver: Sequence[str]) -> Steps:
@@ -31,42 +29,50 @@ def _mc_and_lld(mc: str, lld: str) -> Steps:
     ]
 
 
-#: name -> (executables or module it needs, its command lines), in order of preference
-ASSEMBLERS: dict[str, tuple[tuple[str, ...], Steps]] = {
-    "clang-22": (("clang-22", "ld.lld-22"), _clang(["clang-22"])),
-    "llvm-mc-22": (("llvm-mc-22", "ld.lld-22"), _mc_and_lld("llvm-mc-22", "ld.lld-22")),
-    "rocm": (("/opt/rocm/llvm/bin/clang",), _clang(["/opt/rocm/llvm/bin/clang"])),
-    "ziglang": (("module:ziglang",), _clang([sys.executable, "-m", "ziglang", "clang"])),
-}
-
-
-def _present(need: str) -> bool:
-    if need.startswith("module:"):
-        return find_spec(need.removeprefix("module:")) is not None
-    return shutil.which(need) is not None
-
-
 #: Where one gets the first of them.
-WANTED = "Debian: clang-22 and lld-22"
+WANTED = CLANG.wanted
 
 
-@cache
-def available() -> tuple[str, ...]:
-    """The assemblers on this machine, best first."""
-    return tuple(name for name, (needs, _) in ASSEMBLERS.items() if all(map(_present, needs)))
+def _linker(tool: str) -> str | None:
+    """The lld of the same installation: of the same version beside it, or in the folder that it really lies in."""
+    path = Path(tool)
+    version = path.name.rpartition("-")[2]
+    beside = path.with_name(f"{LLD.name}-{version}" if version.isdigit() else LLD.name)
+    return next((str(lld) for lld in (beside, path.resolve().with_name(LLD.name)) if lld.exists()), None)
+
+
+def _installed() -> Iterator[tuple[str, Steps]]:
+    """Assemblers by name, best first. The one that a variable names finds its linker by itself, or complains."""
+    for path in CLANG.all():
+        if CLANG.is_given or _linker(path) is not None:
+            yield Path(path).name, _clang([path])
+    for path in LLVM_MC.all():
+        if (lld := _linker(path)) is not None:
+            yield Path(path).name, _mc_and_lld(path, lld)
+    if find_spec("ziglang") is not None:
+        yield "ziglang", _clang([sys.executable, "-m", "ziglang", "clang"])
+
+
+def available() -> Mapping[str, Steps]:
+    """The assemblers on this machine and their command lines, best first. Raises UserError as `toolchain` does."""
+    found: dict[str, Steps] = {}
+    for name, steps in _installed():
+        found.setdefault(name, steps)
+    return found
 
 
 def assemble(text: str, target: str, assembler: str | None = None) -> bytes | None:
     """The linked code object; None if no assembler is installed. Raises AssemblerError with the first complaint."""
-    name = assembler or next(iter(available()), None)
+    assemblers = available()
+    name = assembler or next(iter(assemblers), None)
     if name is None:
         return None
     with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
         source, middle, out = (Path(folder) / n for n in ("kernel.s", "kernel.o", "kernel.hsaco"))
         source.write_text(text)
-        for command in ASSEMBLERS[name][1](target, str(source), str(middle), str(out)):
+        for command in assemblers[name](target, str(source), str(middle), str(out)):
             # Run inside the folder, so that no path of ours reaches the object.
-            done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+            done = run(command, Path(folder))
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["no message"]
                 raise AssemblerError(f"{name}: {lines[0]}")

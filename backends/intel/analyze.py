@@ -24,6 +24,7 @@ from convgen.backends.intel.sim import CodeObject, KernelInfo, SimulatorError
 from convgen.backends.intel.sim import Unsupported as SimulatorUnsupported
 from convgen.backends.intel.sim.decode import Instruction, Operand, disassemble
 from convgen.backends.intel.tables import FACTS, GENERATIONS
+from convgen.backends.toolchain import IGA64
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
 _TERMS = Terms(slot_clocks=1, matrix="dpas", thread="thread", occupancy="threads an EU", issue="wide results")
@@ -62,7 +63,7 @@ def _assembled(content: bytes, where: str) -> bytes:
     except AssemblerError as error:
         raise UserError(f"given {where} that does not assemble: {error}") from None
     if code is None:
-        raise Unsupported("analysis of assembly text: no iga64 found that knows its target (Debian: libigc-tools)")
+        raise Unsupported(f"analysis of assembly text: no iga64 found that knows its target ({IGA64.wanted})")
     return code
 
 
@@ -178,7 +179,10 @@ def _auto_deps(loaded: CodeObject, kernel: KernelInfo) -> tuple[Instruction, ...
     """The kernel as iga64 would annotate it; None if it cannot (1.1.0 breaks down on some kernels)."""
     platform = DEVICES[loaded.platform.name].platform
     tokens = GENERATIONS[loaded.platform.name].tokens[256 if kernel.registers > 128 else 128]
-    common = ["iga64", f"-p={platform}", "--color=never"]
+    tool = IGA64.find()
+    if tool is None:
+        return None
+    common = [tool, f"-p={platform}", "--color=never"]
     with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
         path = Path(folder)
         (path / "kernel.bin").write_bytes(kernel.code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import tempfile
 from functools import cache
@@ -11,51 +10,72 @@ from pathlib import Path
 
 from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.zebin import build, parse
-from convgen.ir.error import AssemblerError
+from convgen.backends.toolchain import IGA64, run
+from convgen.ir.error import AssemblerError, UserError
 
 _COMPLAINT = re.compile(r"line (\d+)\.(\d+): (?:error|warning): (.*)")
 
 
-@cache
 def available(platform: str) -> bool:
-    """Whether there is an iga64 on this machine that knows a platform."""
-    if shutil.which("iga64") is None:
-        return False
+    """Whether there is an iga64 on this machine that knows a platform. Raises UserError where it does not work."""
+    tool = IGA64.find()
+    return tool is not None and _knows(tool, platform)
+
+
+@cache
+def _knows(tool: str, platform: str) -> bool:
     with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
-        return _iga64("nop\n", platform, Path(folder)).returncode == 0
+        done = _iga64(tool, "nop\n", platform, Path(folder))
+        if done.returncode and "platform" in done.stderr + done.stdout:
+            return False
+        if done.returncode or not _written(Path(folder)):
+            raise UserError(f"{tool} crashed: it cannot assemble a nop: {_first(done)}")
+        return True
 
 
 def assemble(text: str) -> bytes | None:
     """The zebin of an assembly file; None if no iga64 for its target is installed (`Device.assembler` says whence).
 
-    Raises AssemblerError with the first complaint: an error, or a warning of any kind.
+    Raises AssemblerError with the first complaint, an error or a warning of any kind; UserError where iga64 does not
+    work.
     """
     target, kernels = parse(text)
-    device = DEVICES[target]
-    if not available(device.platform):
+    device, tool = DEVICES[target], IGA64.find()
+    if tool is None or not available(device.platform):
         return None
     with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
-        return build(device, [(info, _encode(body, device.platform, Path(folder))) for info, body in kernels])
+        return build(device, [(info, _encode(tool, body, device.platform, Path(folder))) for info, body in kernels])
 
 
-def _encode(body: str, platform: str, folder: Path) -> bytes:
+def _encode(tool: str, body: str, platform: str, folder: Path) -> bytes:
     """The instructions of one kernel, whose lines have the numbers of the whole text."""
-    done = _iga64(body, platform, folder)
+    done = _iga64(tool, body, platform, folder)
     said = (done.stderr or done.stdout).strip()
     if done.returncode or said:
         raise AssemblerError(f"iga64: {_complaint(said, body.splitlines())}")
-    return (folder / "kernel.bin").read_bytes()
+    if not (code := _written(folder)):
+        raise UserError(f"{tool} crashed: it has written no code and says nothing")
+    return code
 
 
-def _iga64(body: str, platform: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _iga64(tool: str, body: str, platform: str, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "kernel.asm").write_text(body)
-    command = ["iga64", "-a", f"-p={platform}", "--color=never", "-Wall", "kernel.asm", "-o", "kernel.bin"]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    command = [tool, "-a", f"-p={platform}", "--color=never", "-Wall", "kernel.asm", "-o", "kernel.bin"]
+    return run(command, folder)
+
+
+def _written(folder: Path) -> bytes:
+    path = folder / "kernel.bin"
+    return path.read_bytes() if path.exists() else b""
+
+
+def _first(done: subprocess.CompletedProcess[str]) -> str:
+    return next(iter((done.stderr or done.stdout).strip().splitlines()), "it says nothing")
 
 
 def _complaint(said: str, lines: list[str]) -> str:
     found = _COMPLAINT.search(said)
-    if found is None:
-        return (said.splitlines() or ["no message"])[0]
+    if found is None or int(found[1]) > len(lines):
+        raise UserError(f"iga64 crashed: it says of our text: {(said.splitlines() or ['nothing'])[0]}")
     line, column, reason = found.groups()
     return f"line {line}, column {column}: {reason}: {' '.join(lines[int(line) - 1].split())}"

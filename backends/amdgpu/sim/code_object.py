@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import shutil
 import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -20,17 +20,9 @@ from elftools.elf.sections import SymbolTableSection
 from convgen.backends.amdgpu.sim.archs import Arch, arch_of_flags
 from convgen.backends.amdgpu.sim.decode import Instruction, parse_disassembly
 from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.toolchain import LLVM_OBJDUMP
 
-OBJDUMP = "llvm-objdump-22"
 PRELOAD_SKIP = 256  #: hardware with kernarg preload enters this many bytes behind the entry symbol
-
-
-def find_tool(name: str) -> str:
-    """The path of an LLVM tool, called by its versioned name."""
-    path = shutil.which(name)
-    if path is None:
-        raise SimulatorError(f"{name} is not installed; the simulator decodes code objects with it")
-    return path
 
 
 @attrs.frozen
@@ -185,10 +177,13 @@ def _notes(elf: ELFFile) -> Mapping[str, Any]:
 
 
 def _disassemble(raw: bytes) -> str:
+    tool = LLVM_OBJDUMP.find()
+    if tool is None:
+        raise SimulatorError(f"no llvm-objdump found ({LLVM_OBJDUMP.wanted}), which decodes code objects")
     with tempfile.NamedTemporaryFile(suffix=".hsaco") as file:
         file.write(raw)
         file.flush()
-        done = subprocess.run([find_tool(OBJDUMP), "-d", file.name], capture_output=True, text=True, check=False)
+        done = subprocess.run([tool, "-d", file.name], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SimulatorError(f"{OBJDUMP} failed: {done.stderr.strip()}")
+        raise SimulatorError(f"{Path(tool).name} failed: {done.stderr.strip()}")
     return done.stdout

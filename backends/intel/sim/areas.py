@@ -34,7 +34,7 @@ class Area:
         """Bytes of an element."""
         return self.operand.size
 
-    @property
+    @cached_property
     def region(self) -> Region:
         """A destination's region has only the horizontal stride; an operand without one is packed."""
         packed = Region(0, 0, 1) if self.destination else Region(1, 1, 0)
@@ -152,12 +152,12 @@ class Operation:
         """Whether two 32-bit integers are multiplied, which goes the way of 64-bit operations."""
         return self.op == "mul" and all(source.type in ("d", "ud") for source in self.sources)
 
-    @property
+    @cached_property
     def is_long(self) -> bool:
         """Whether the manuals' rules for 64-bit operations apply."""
         return self.execution_size == 8 or (self.dst is not None and self.dst.size == 8) or self.multiplies_dwords
 
-    @property
+    @cached_property
     def mixes_halves(self) -> bool:
         """Whether hf stands beside f."""
         return {"hf", "f"} <= self.types
@@ -170,7 +170,7 @@ class Operation:
         half = self.dst if self.dst.type == "hf" else self.sources[0]
         return not half.is_immediate and half.is_packed
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         """Whether the destination is floating point (bf aside, which has rules of its own)."""
         return self.dst is not None and self.dst.type in FLOATS - {"bf"}

@@ -1,15 +1,16 @@
 """From machine code to instructions: iga64's JSON, and its text where the JSON leaves something out.
 
-The JSON of IGA 1.1.0 has no region for a register addressed through a0 and forgets the braces around a send's source
-when the descriptor is in a register; the first comes from the text, the second is repaired.
+There are two forms of it (IGAJSONv1.md and IGAJSONv2.md in IGC's folder visa/iga; the second is printed since 2023):
+`insts` with every field, or `elems` without those that are null, false or zero, and with other names. The first is
+turned into the second before it is read. Such JSON of IGA 1.1.0 has no region for a register addressed through a0 and
+forgets the braces around a send's source when the descriptor is in a register; the one comes from the text, the other
+is repaired.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import attrs
 
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.sim.errors import SimulatorError, Unsupported
+from convgen.backends.toolchain import IGA64, run
 
 #: Bytes of each operand type.
 SIZES = {
@@ -108,33 +110,31 @@ class Instruction:
 
 def disassemble(code: bytes, platform: Platform) -> tuple[Instruction, ...]:
     """All instructions of a kernel's section, padding included."""
-    tool = shutil.which("iga64")
+    tool = IGA64.find()
     if tool is None:
-        raise SimulatorError("iga64 (Debian package libigc-tools) is needed to decode Intel code and is not installed")
+        raise SimulatorError(f"no iga64 found ({IGA64.wanted}), which decodes Intel code")
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "code.bin"
-        path.write_bytes(code)
+        (Path(folder) / "code.bin").write_bytes(code)
         common = [tool, "-d", f"-p={platform.iga}", "-Xprint-pc", "-Xprint-hex-floats", "-Xno-print-bfnexprs"]
-        listing = _run([*common, "-Xprint-json", str(path)], platform)
-        text = _run([*common, "-Xprint-ldst", str(path)], platform)
-    repaired = re.sub(r'^(\s*)("kind":"RD".*"defs":\[\])(,?)$', r"\1{\2}\3", listing, flags=re.M)
-    try:
-        items = [item for item in json.loads(repaired)["insts"] if item["kind"] == "I"]
-    except json.JSONDecodeError as error:
-        raise SimulatorError(f"iga64 cannot decode the kernel: its listing breaks off ({error})") from None
+        listing = _run([*common, "-Xprint-json", "code.bin"], Path(folder), platform)
+        text = _run([*common, "-Xprint-ldst", "code.bin"], Path(folder), platform)
     lines = _lines(text)
-    ends = [item["pc"] for item in items[1:]] + [len(code)]
     try:
+        items = _items(listing)
+        ends = [item["pc"] for item in items[1:]] + [len(code)]
         return tuple(
             _instruction(item, lines.get(item["pc"], item["op"]), end - item["pc"])
             for item, end in zip(items, ends, strict=True)
         )
-    except KeyError as error:
-        raise SimulatorError(f"iga64's listing lacks {error}; is it another version than 1.1 or 2?") from None
+    except json.JSONDecodeError as error:
+        raise SimulatorError(f"iga64 cannot decode the kernel: its listing breaks off ({error})") from None
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__} {error}"
+        raise SimulatorError(f"the listing of {tool} is of another form than IGAJSONv1 and v2 ({what})") from None
 
 
-def _run(command: list[str], platform: Platform) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(command: list[str], folder: Path, platform: Platform) -> str:
+    done = run(command, folder)
     if done.returncode:
         first = (done.stderr or done.stdout).strip().splitlines()[:1]
         if any("platform" in line for line in first):
@@ -155,10 +155,39 @@ def _lines(text: str) -> dict[int, str]:
     return found
 
 
+# ---------------------------------------------------------------- both forms of the JSON
+
+
+def _items(listing: str) -> list[dict[str, Any]]:
+    """The instructions of a listing in the second form."""
+    repaired = re.sub(r'^(\s*)("kind":"RD".*"defs":\[\])(,?)$', r"\1{\2}\3", listing, flags=re.M)
+    document = json.loads(repaired)
+    elements = document["elems"] if "elems" in document else [_renewed(item) for item in document["insts"]]
+    return [item for item in elements if item["kind"] == "I"]
+
+
+#: Fields of the first form whose name the second changes.
+_NAMES = {"Vt": "v", "Wi": "w", "Hz": "h"}
+
+
+def _renewed(value: Any) -> Any:
+    """A part of the first form as the second has it."""
+    if isinstance(value, list):
+        return [_renewed(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    fields = {_NAMES.get(key, key): _renewed(item) for key, item in value.items() if item is not None}
+    if isinstance(fields.get("sbid"), str):
+        number, _, event = fields["sbid"].lstrip("$").partition(".")
+        fields["sbid"] = {"id": int(number), "func": event and f".{event}"}
+    if "addr" in fields:
+        fields |= {"areg": fields["addr"]["reg"], "alen": fields["addr"].get("len", 0)}
+    return fields
+
+
 def _instruction(item: dict[str, Any], text: str, size: int) -> Instruction:
     op = item["op"]
-    flag = item["freg"]
-    predicate = item["pred"]
+    predicate = item.get("pred")
     message = None
     dst: Operand | None = None
     sources: tuple[Operand, ...] = ()
@@ -166,26 +195,27 @@ def _instruction(item: dict[str, Any], text: str, size: int) -> Instruction:
     if op in ("send", "sendc", "sends", "sendsc"):
         message = _message(item)
     else:
-        if item["dst"] is not None:
+        if "dst" in item:
             dst = _operand(item["dst"], indirect, is_dst=True)
         sources = tuple(_operand(source, indirect) for source in item["srcs"])
+    flag = _register(item["freg"]) if "freg" in item else ("f", 0, 0)
     return Instruction(
         item["pc"],
         text,
         op,
-        item["subop"] or "",
+        item.get("subop", ""),
         item["es"],
-        item["eo"],
-        item["wren"],
-        "" if predicate is None else "-" if predicate["inv"] else "+",
-        "" if predicate is None else predicate["func"],
-        (0, 0) if flag is None else (flag["r"], flag["sr"]),
-        "" if item["fm"] is None else item["fm"]["cond"],
+        item.get("eo", 0),
+        item.get("wren", False),
+        "" if predicate is None else "-" if predicate.get("inv") else "+",
+        "" if predicate is None else predicate.get("func", ""),
+        flag[1:],
+        item["fm"]["cond"] if "fm" in item else "",
         dst,
         sources,
-        _distance(item["regDist"]),
-        _token(item["sbid"]),
-        frozenset(item["opts"]),
+        _distance(item.get("regDist")),
+        _token(item.get("sbid")),
+        frozenset(item.get("opts", ())),
         message,
         size,
     )
@@ -198,11 +228,13 @@ def _distance(text: str | None) -> tuple[str, int] | None:
     return pipe, int(count)
 
 
-def _token(text: str | None) -> tuple[int, str] | None:
-    if not text:
-        return None
-    number, _, mode = text[1:].partition(".")
-    return int(number), mode
+def _token(event: dict[str, Any] | None) -> tuple[int, str] | None:
+    return None if event is None else (int(event["id"]), event.get("func", "").lstrip("."))
+
+
+def _register(item: dict[str, Any]) -> tuple[str, int, int]:
+    """File, number and subregister."""
+    return item["rn"], item.get("r", 0), item.get("sr", 0)
 
 
 def _region(text: str) -> Region:
@@ -226,41 +258,44 @@ def _operand(item: dict[str, Any], indirect: Any, *, is_dst: bool = False) -> Op
     region = None
     if item.get("rgn"):
         numbers = item["rgn"]
-        region = Region(numbers.get("Vt", 0), numbers.get("Wi", 0), numbers["Hz"])
+        region = Region(
+            numbers.get("v", EACH_ROW if kind == "RI" and not is_dst else 0), numbers.get("w", 0), numbers["h"]
+        )
     if kind == "RI":
         text = next(indirect, "")
         if region is None:
             region = _region(text)
-        area = item["areg"]
-        return Operand("indirect", type_, "a", area["r"], area["sr"], region, negate, absolute, item["aoff"], saturate)
+        _, number, sub = _register(item["areg"])
+        return Operand("indirect", type_, "a", number, sub, region, negate, absolute, item["aoff"], saturate)
     if kind == "RM":  # the extra bits of macro accumulators are not simulated
         kind, region = "RD", Region(0, 0, 1) if is_dst else Region(1, 1, 0)
     if kind != "RD":
         raise Unsupported(f"an operand of kind {kind} is not simulated")
-    reg = item["reg"]
-    if reg["rn"] == "null":
-        return Operand("null", type_, "null", region=region, saturate=saturate)
-    return Operand("reg", type_, reg["rn"], reg["r"], reg["sr"], region, negate, absolute, saturate=saturate)
+    file, number, sub = _register(item["reg"])
+    if file == "null":
+        return Operand("null", type_, "null", 0, sub, region, saturate=saturate)
+    return Operand("reg", type_, file, number, sub, region, negate, absolute, saturate=saturate)
 
 
 def _number(text: str) -> int:
     return int(text, 0)
 
 
-def _payload(item: dict[str, Any]) -> Payload:
-    reg, length = item["reg"], item.get("len", 0)
-    return Payload(-1 if reg["rn"] == "null" else reg["r"], length)
+def _payload(register: dict[str, Any], length: int) -> Payload:
+    file, number, _ = _register(register)
+    return Payload(-1 if file == "null" else number, length)
 
 
 def _message(item: dict[str, Any]) -> Message:
     first, second, extended, descriptor = item["srcs"]
-    extended_register = extended["reg"]["sr"] if extended["kind"] == "RD" else 0
+    dst = item["dst"]
+    at_first = _payload(first["areg"], first.get("alen", 0)) if "areg" in first else _payload(first["reg"], 0)
     return Message(
         item["subop"],
-        _payload(item["dst"]),
-        _payload(first.get("addr", first)),
-        _payload(second),
+        _payload(dst["reg"], dst.get("len", 0)),
+        at_first,
+        _payload(second["reg"], second.get("len", 0)),
         _number(descriptor["value"]) if descriptor["kind"] == "IM" else None,
         _number(extended["value"]) if extended["kind"] == "IM" else None,
-        extended_register,
+        _register(extended["reg"])[2] if extended["kind"] == "RD" else 0,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -17,14 +16,6 @@ from convgen.ir.error import AssemblerError
 from tests.backends.intel.listings import AXPY, renamed, second_kernel, section
 
 INSTRUCTION_BYTES = 16
-
-
-@pytest.fixture
-def forget() -> Iterator[None]:
-    """What is installed is asked anew before and after."""
-    available.cache_clear()
-    yield
-    available.cache_clear()
 
 
 def code_of(zebin: bytes | None, kernel: str) -> bytes:
@@ -82,13 +73,11 @@ def test_no_path_of_this_machine_reaches_the_zebin() -> None:
     assert str(Path.home()).encode() not in zebin
 
 
-@pytest.mark.usefixtures("forget")
 def test_without_an_assembler_there_is_no_zebin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert assemble(AXPY["xehpc"]) is None
 
 
-@pytest.mark.usefixtures("forget")
 def test_an_assembler_may_be_too_old_for_a_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DEVICES, "xe2", attrs.evolve(DEVICES["xe2"], platform="99p9"))
     assert assemble(renamed(AXPY["xehpc"], "//.target xehpc", "//.target xe2")) is None

@@ -64,8 +64,7 @@ def move(type_: str, to: tuple[int, int], at: tuple[int, int], wide: str = "") -
 def add(registers: Array, lanes: range) -> None:
     """Element 3 of r20, and lanes of r22."""
     data = registers.view("u4")
-    given = [data[3] + data[16 + lane] for lane in lanes]
-    data[lanes.start : lanes.stop] = given
+    data[lanes.start : lanes.stop] = data[3:4] + data[16 + lanes.start : 16 + lanes.stop]
 
 
 CASES = {

@@ -397,7 +397,7 @@ def each() -> Iterator[Any]:
             yield pytest.param(case, platform, id=f"{case.wrong} {platform}")
 
 
-@pytest.mark.parametrize(("case", "platform"), each())
+@pytest.mark.parametrize(("case", "platform"), list(each()))
 def test_restriction(sim: Any, case: Case, platform: str) -> None:
     found = broken(sim, case.wrong, platform)
     if platform in case.on:

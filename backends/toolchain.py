@@ -1,0 +1,80 @@
+"""Where programs of other projects are found: one search for assemblers, simulators and analysis.
+
+A variable of the environment may name a program, by its path or as a word on PATH. Else names with a version are tried,
+the newest first, as Debian installs LLVM; then the plain name; then ROCm's folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import attrs
+
+from convgen.ir.error import UserError
+
+VERSIONS = range(40, 16, -1)  #: of LLVM; 17 is the first that knows gfx942
+ROCM = "/opt/rocm/llvm/bin"
+
+
+@attrs.frozen
+class Tool:
+    """A program, the variable that may name it, and where one gets it."""
+
+    name: str
+    package: str  #: of Debian
+    variable: str = ""
+    versioned: bool = True
+
+    def all(self) -> Iterator[str]:
+        """The paths of what is installed, best first. Raises UserError if the variable names what is not there."""
+        if self.is_given:
+            yield self._given(os.environ[self.variable])
+            return
+        names = [f"{self.name}-{version}" for version in VERSIONS] if self.versioned else []
+        for word in (*names, self.name, f"{ROCM}/{self.name}"):
+            path = shutil.which(word)
+            if path is not None:
+                yield path
+
+    def find(self) -> str | None:
+        """The best path, None where nothing is installed. Raises UserError as `all` does."""
+        return next(self.all(), None)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the variable names a program."""
+        return bool(self.variable and os.environ.get(self.variable))
+
+    @property
+    def wanted(self) -> str:
+        """How one gets it, for messages."""
+        return f"Debian: {self.package}; or {self.variable} names one" if self.variable else f"Debian: {self.package}"
+
+    def _given(self, given: str) -> str:
+        path = shutil.which(given)
+        if path is None:
+            raise UserError(f"given {self.variable}={given}, wanted a program that can be run")
+        return str(Path(path).absolute())
+
+
+def run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program inside a folder. Raises UserError if it cannot be started or is killed by a signal."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=folder, check=False)
+    except OSError as error:
+        raise UserError(f"cannot run {command[0]}: {error.strerror}") from None
+    if done.returncode < 0:
+        raise UserError(f"{Path(command[0]).name} crashed: it was killed by {signal.Signals(-done.returncode).name}")
+    return done
+
+
+IGA64 = Tool("iga64", "libigc-tools", "CONVGEN_IGA64", versioned=False)
+LLVM_OBJDUMP = Tool("llvm-objdump", "llvm-22", "CONVGEN_LLVM_OBJDUMP")
+CLANG = Tool("clang", "clang-22 and lld-22", "CONVGEN_CLANG")
+LLVM_MC = Tool("llvm-mc", "llvm-22")
+LLD = Tool("ld.lld", "lld-22")
