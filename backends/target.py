@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import attrs
-import numpy as np
 
 from convgen.backends.analysis import Analysis
-from convgen.backends.simulation import LaunchRequest, SimReport
+from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
 from convgen.ir.error import UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
@@ -81,7 +80,7 @@ class Target(Protocol):
         self,
         code_object: bytes,
         launches: Sequence[LaunchRequest],
-        buffers: Mapping[str, np.ndarray[Any, np.dtype[np.uint8]]],
+        buffers: Mapping[str, Bytes | Pages],
         *,
         progress: Progress | None = None,
     ) -> SimReport:

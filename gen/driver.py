@@ -280,7 +280,7 @@ def simulate(code: Code, **arrays: npt.NDArray[Any]) -> Any:
     if report.findings:
         raise SimulationError(report.findings)
     tensors = {name: buffers[name].tensor for name in outputs}
-    results = {name: unpack(tensor.layout, tensor.dtype, memory[name]) for name, tensor in tensors.items()}
+    results = {name: unpack(tensor.layout, tensor.dtype, memory[name].whole()) for name, tensor in tensors.items()}
     return results if len(results) != 1 else results[outputs[0]]
 
 

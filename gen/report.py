@@ -104,7 +104,8 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("findings", str(len(outcome.findings))),
         *(("", str(finding)) for finding in outcome.findings),
     ]
-    return [*rows, ("result", outcome.status.upper())]
+    verdict = outcome.status.upper()
+    return [*rows, ("result", f"{verdict}, nothing to compare" if outcome.status == "executed" else verdict)]
 
 
 Row = tuple[str, ...]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FINE, WRONG, REFUSED, INTERNAL = range(4)
 
+_MUCH = 1 << 30  #: bytes of memory that one wants to know of before
+
 
 def worst(works: Sequence[Callable[[], int]], verbose: bool = False) -> int:
     """The worst exit code of several pieces of work, each done whatever became of the others."""
@@ -119,10 +121,20 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
         from convgen import verify
 
         with progress_bar(str(code.problem or code.name)) as progress:
-            outcome = verify.run(code, groups=options.run_groups, seed=options.seed, progress=progress)
+            outcome = verify.run(
+                code, groups=options.run_groups, seed=options.seed, progress=progress, taking=tell_memory
+            )
     elif code.record.launches and code.object is None:
         complain(f"note: no assembler found ({target.assembler}), so text and launch record only")
     return files, outcome
+
+
+def tell_memory(size: int) -> None:
+    """Say what a run will take of memory, if that is much."""
+    if size >= _MUCH:
+        from convgen import footprint
+
+        complain(f"note: the run takes about {footprint.text(size)} of memory")
 
 
 def deliver(options: argparse.Namespace, code: Code) -> int:

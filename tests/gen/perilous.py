@@ -40,5 +40,5 @@ def perform(options: argparse.Namespace, line: str) -> dict[str, Any]:
 def spoilt(*arguments: Any) -> Any:
     """What execution leaves behind, but for one f16 that is NaN."""
     memory, report = execute(*arguments)
-    memory["dst"][:2] = 0xFF
+    memory["dst"].data[:2] = 0xFF
     return memory, report
