@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from convgen.code import Code
 from convgen.files import Files
+from convgen.ir.error import visible
 from convgen.verify import Outcome
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def stages_table(stages: Mapping[str, float]) -> tuple[Row, list[Row]]:
 
 def show_table(header: Row, rows: Sequence[Row], stream: TextIO) -> None:
     """Print a table with a header: ruled on a terminal, else aligned plain text."""
+    rows = [tuple(map(visible, row)) for row in rows]
     if not stream.isatty():
         widths = [max(map(len, column)) for column in zip(header, *rows)]
         for row in (header, *rows):
@@ -150,6 +152,7 @@ def show_table(header: Row, rows: Sequence[Row], stream: TextIO) -> None:
 
 def show(rows: list[tuple[str, str]], stream: TextIO) -> None:
     """Print a report: a table on a terminal, else aligned plain text."""
+    rows = [(label, visible(text)) for label, text in rows]
     if not stream.isatty():
         for label, text in rows:
             print(f"{label:<14}{text}".rstrip(), file=stream)

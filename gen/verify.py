@@ -194,8 +194,8 @@ def run_record(
     `data` is a directory of NAME.npy for the buffers that are read; without it the record's problem is filled by
     `seed` and its outputs are checked. `out` receives NAME.npy of each buffer that is written. Raises UserError.
     """
-    record = LaunchRecord.from_json(_read(path).decode(errors="replace"), path.name)
-    code_object = None if record.object is None else _read(path.parent / record.object)
+    record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name)
+    code_object = None if record.object is None else targets.read(path.parent / record.object)
     if not record.launches:
         return _outcome(_IDLE, _NOTHING)
 
@@ -333,13 +333,6 @@ def _outcome(report: SimReport, comparison: _Comparison) -> Outcome:
 
 def _bits(values: Array) -> npt.NDArray[np.unsignedinteger]:
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _load_inputs(data: Path, record: LaunchRecord) -> dict[str, Array]:

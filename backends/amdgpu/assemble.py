@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -11,8 +11,10 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from convgen.ir.error import AssemblerError
+from convgen.backends import tools
+from convgen.ir.error import AssemblerError, UserError
 
+_PLACE = re.compile(r"\bkernel\.s:\d+:\d+: ")  #: in our text
 _TRIPLE = "amdgcn-amd-amdhsa"
 Steps = Callable[[str, str, str, str], list[list[str]]]
 
@@ -57,7 +59,10 @@ def available() -> tuple[str, ...]:
 
 
 def assemble(text: str, target: str, assembler: str | None = None) -> bytes | None:
-    """The linked code object; None if no assembler is installed. Raises AssemblerError with the first complaint."""
+    """The linked code object; None if no assembler is installed.
+
+    Raises AssemblerError with the first complaint of the text, UserError where the assembler itself fails.
+    """
     name = assembler or next(iter(available()), None)
     if name is None:
         return None
@@ -66,8 +71,10 @@ def assemble(text: str, target: str, assembler: str | None = None) -> bytes | No
         source.write_text(text)
         for command in ASSEMBLERS[name][1](target, str(source), str(middle), str(out)):
             # Run inside the folder, so that no path of ours reaches the object.
-            done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+            done = tools.run(command, Path(folder))
             if done.returncode:
-                lines = done.stderr.strip().splitlines() or ["no message"]
-                raise AssemblerError(f"{name}: {lines[0]}")
-        return out.read_bytes()
+                lines = done.stderr.strip().splitlines() or ["it says nothing"]
+                if _PLACE.search(done.stderr):
+                    raise AssemblerError(f"{name}: {lines[0]}")
+                raise UserError(f"{name} cannot do its work: {lines[0]}")
+        return tools.produced(out, name, b"\x7fELF")

@@ -23,6 +23,7 @@ from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject, KernelInfo, SimulatorError
 from convgen.backends.intel.sim.decode import Instruction, Operand, disassemble
 from convgen.backends.intel.tables import FACTS, GENERATIONS
+from convgen.backends.sim.errors import reading
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
 _TERMS = Terms(slot_clocks=1, matrix="dpas", thread="thread", occupancy="threads an EU", issue="wide results")
@@ -45,7 +46,8 @@ def analyze(content: bytes, where: str) -> Analysis:
         loaded = CodeObject.load(code)
         if not loaded.kernels:
             raise UserError(f"given {where} without a kernel, wanted at least one")
-        kernels = tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values())
+        with reading("the code"):
+            kernels = tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values())
     except Unsupported as error:
         raise Unsupported(f"analysis of {where}: {error}") from None
     except SimulatorError as error:
