@@ -12,6 +12,7 @@ from convgen.verify import Outcome
 
 if TYPE_CHECKING:
     from convgen.driver import Attempt
+    from convgen.schema import Entry
 
 
 def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | None) -> dict[str, Any]:
@@ -50,6 +51,23 @@ def without_code(problem: str, target: str, config: str) -> dict[str, Any]:
         "assemble_s": 0.0,
         "run": None,
     }
+
+
+def check_row(row: Entry) -> None:
+    """UserError unless this is what a batch keeps of a problem: `exit`, what it `said`, and the JSON object `data`."""
+    row["exit"].integer(0, 3)
+    row["kept"].flag()
+    if not all(line.isprintable() for line in row["said"].text(empty=True).split("\n")):
+        raise row["said"].error("lines that can be printed")
+    data = row["data"]
+    for key in ("problem", "target", "status"):
+        data[key].text()
+    data["config"].text(empty=True)
+    data["seconds"].number()
+    data.optional_text("error")
+    if data["run"].value is not None:
+        for key in ("checked", "mismatches"):
+            data["run"][key].integer(0, 1 << 62)
 
 
 def trouble(outcome: Outcome) -> str:
