@@ -76,19 +76,20 @@ class Pages:
                 if not self._there.take(at).all():
                     self._bring(np.unique(at))
 
-    def whole(self) -> Bytes:
-        """All bytes."""
-        self._bring(np.arange(len(self._there)))
-        return self.data
+    def whole(self, size: int | None = None) -> Bytes:
+        """All bytes, or the first `size`."""
+        self._bring(np.arange(-(-(len(self.data) if size is None else size) // PAGE)))
+        return self.data[:size]
 
     def _bring(self, numbers: npt.NDArray[Any]) -> None:
-        for number in map(int, numbers):
-            if not self._there[number]:
-                self.budget.spend(self.cost)
-                start, stop = number * PAGE, min((number + 1) * PAGE, len(self.data))
-                self.data[start:stop] = self.make(start, stop)
-                self._there[number] = True
-                self._missing -= 1
+        """Have the pages of these numbers, each given once."""
+        missing = numbers[~self._there[numbers]] if self._missing else numbers[:0]
+        for number in map(int, missing):
+            self.budget.spend(self.cost)
+            start, stop = number * PAGE, min((number + 1) * PAGE, len(self.data))
+            self.data[start:stop] = self.make(start, stop)
+            self._there[number] = True
+            self._missing -= 1
 
 
 @attrs.frozen

@@ -30,8 +30,7 @@ from convgen.launches import build as build_launches
 from convgen.matmul import Problem
 from convgen.passes import pipeline
 from convgen.plan import Plan, check_supported, make_plan
-from convgen.reference import unpack
-from convgen.verify import execute
+from convgen.verify import execute, unpacked
 
 
 @attrs.frozen
@@ -280,7 +279,7 @@ def simulate(code: Code, **arrays: npt.NDArray[Any]) -> Any:
     if report.findings:
         raise SimulationError(report.findings)
     tensors = {name: buffers[name].tensor for name in outputs}
-    results = {name: unpack(tensor.layout, tensor.dtype, memory[name].whole()) for name, tensor in tensors.items()}
+    results = {name: unpacked(tensor, memory[name]) for name, tensor in tensors.items()}
     return results if len(results) != 1 else results[outputs[0]]
 
 

@@ -207,13 +207,19 @@ def stretch(layout: Layout, logical: Fill, start: int, stop: int, gaps: int = 0)
 
 def unpack(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8]) -> Array:
     """The logical tensor that bytes in memory hold: the inverse of `pack`."""
-    digits = _digits(layout, memory.view(numpy_type(dtype)))
+    digits = _digits(layout, _elements(memory, dtype))
     return digits.reshape(layout.padded_dims)[tuple(map(slice, layout.dims))].copy()
 
 
 def gather(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8], index: Sequence[Indices]) -> Array:
     """The elements at logical indices (arrays that broadcast, one a dimension), without unpacking the rest."""
-    return memory.view(numpy_type(dtype))[layout.offset(index)]
+    return _elements(memory, dtype)[layout.offset(index)]
+
+
+def _elements(memory: npt.NDArray[np.uint8], dtype: str) -> Array:
+    """All whole elements of some bytes."""
+    element = numpy_type(dtype)
+    return memory[: len(memory) // element.itemsize * element.itemsize].view(element)
 
 
 def _digits(layout: Layout, flat: Array) -> Array:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import attrs
 import numpy as np
@@ -347,16 +348,34 @@ def _load_inputs(data: Path, record: LaunchRecord) -> dict[str, Array]:
 
 def _load(path: Path, buffer: Buffer) -> Array:
     """A logical array from `.npy`; types that numpy has not are raw bits of the same size."""
+    wanted = reference.numpy_type(buffer.tensor.dtype)
     try:
-        array: Array = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            shape, dtype = _npy_header(file)
+            if shape != buffer.tensor.dims or dtype not in (wanted, _stored(wanted)):
+                given = f"{dtype}{list(shape)[:12]} in {path}"
+                raise UserError(f"given {given}, wanted {_stored(wanted)}{list(buffer.tensor.dims)}")
+            file.seek(0)
+            array: Array = np.load(file, allow_pickle=False)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, EOFError, SyntaxError, TypeError, RecursionError) as error:
         raise UserError(f"given {path} that is not an .npy file: {error}") from None
-    wanted = reference.numpy_type(buffer.tensor.dtype)
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"given {path} that holds several arrays, wanted one")
     return array.view(wanted) if array.dtype == _stored(wanted) else array
+
+
+def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    """Shape and type of the array in a file, which is read no further."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def unpacked(tensor: Stored, memory: Pages) -> Array:
+    """The logical tensor in a buffer."""
+    size = tensor.layout.size_elems * types.scalar(tensor.dtype).bytes
+    return reference.unpack(tensor.layout, tensor.dtype, memory.whole(size))
 
 
 def _save(directory: Path, record: LaunchRecord, memory: Memory) -> None:
@@ -364,7 +383,7 @@ def _save(directory: Path, record: LaunchRecord, memory: Memory) -> None:
     contents = {}
     for name, buffer in record.buffers.items():
         if buffer.is_written:
-            array = reference.unpack(buffer.tensor.layout, buffer.tensor.dtype, memory[name].whole())
+            array = unpacked(buffer.tensor, memory[name])
             np.save(file := BytesIO(), array.view(_stored(array.dtype)))
             contents[directory / f"{name}.npy"] = file.getvalue()
     write_all(contents, "--out")
