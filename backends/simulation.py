@@ -1,10 +1,95 @@
-"""What a simulator is asked and what it answers: plain records, shared by every target."""
+"""What a simulator is asked and what it answers: plain records and memory, shared by every target."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import mmap
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.ir.error import UserError
+
+Bytes = npt.NDArray[np.uint8]
+
+_PAGE_BITS = 16
+PAGE = 1 << _PAGE_BITS  #: bytes that come into being together
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  #: Linux's value, which Python names from 3.13 on
+
+
+def reserve(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """So many zeros, which take no memory until they are written. Raises UserError where addresses do not suffice."""
+    size = count * np.dtype(dtype).itemsize
+    if size < PAGE:
+        return np.zeros(count, dtype)
+    try:
+        space = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+    except (OSError, OverflowError, ValueError):
+        raise UserError(f"given a buffer of {size} bytes, wanted one that this machine can address") from None
+    return np.frombuffer(space, dtype)
+
+
+@attrs.define
+class Budget:
+    """The bytes that pages may still take, of all buffers together."""
+
+    left: int
+
+    def spend(self, size: int) -> None:
+        """Raises UserError where they do not suffice."""
+        self.left -= size
+        if self.left < 0:
+            raise UserError("given a run that touches more memory than there is, wanted fewer or smaller output tiles")
+
+
+class Pages:
+    """The bytes of a buffer, a page of which comes into being when it is first touched.
+
+    `make(start, stop)` gives the bytes from one offset to another. What is kept beside a byte (whether it is written,
+    by whom) takes `beside` times as much again.
+    """
+
+    def __init__(self, size: int, make: Callable[[int, int], Bytes], budget: Budget, beside: int = 0) -> None:
+        self.data: Bytes = reserve(size, np.uint8)
+        self.make, self.budget, self.cost = make, budget, PAGE * (1 + beside)
+        self._there = np.zeros(-(-size // PAGE), np.bool_)
+        self._missing = len(self._there)
+
+    @classmethod
+    def of(cls, data: Bytes) -> Pages:
+        """Bytes that are all there."""
+        pages = cls(0, lambda start, stop: data[start:stop], Budget(0))
+        pages.data = data
+        return pages
+
+    @property
+    def resident(self) -> int:
+        """Bytes of the pages that are there."""
+        return min(len(self.data), PAGE * (len(self._there) - self._missing))
+
+    def touch(self, offset: npt.NDArray[Any], size: int) -> None:
+        """Have the pages of `size` bytes, a page at most, at each offset."""
+        if self._missing:
+            for at in (offset >> _PAGE_BITS, (offset + (size - 1)) >> _PAGE_BITS):
+                if not self._there.take(at).all():
+                    self._bring(np.unique(at))
+
+    def whole(self, size: int | None = None) -> Bytes:
+        """All bytes, or the first `size`."""
+        self._bring(np.arange(-(-(len(self.data) if size is None else size) // PAGE)))
+        return self.data[:size]
+
+    def _bring(self, numbers: npt.NDArray[Any]) -> None:
+        """Have the pages of these numbers, each given once."""
+        missing = numbers[~self._there[numbers]] if self._missing else numbers[:0]
+        for number in map(int, missing):
+            self.budget.spend(self.cost)
+            start, stop = number * PAGE, min((number + 1) * PAGE, len(self.data))
+            self.data[start:stop] = self.make(start, stop)
+            self._there[number] = True
+            self._missing -= 1
 
 
 @attrs.frozen

@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import attrs
-import numpy as np
 
 from convgen.backends.analysis import Analysis
-from convgen.backends.simulation import LaunchRequest, SimReport
+from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
 from convgen.ir.error import UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
@@ -81,7 +80,7 @@ class Target(Protocol):
         self,
         code_object: bytes,
         launches: Sequence[LaunchRequest],
-        buffers: Mapping[str, np.ndarray[Any, np.dtype[np.uint8]]],
+        buffers: Mapping[str, Bytes | Pages],
         *,
         progress: Progress | None = None,
     ) -> SimReport:
@@ -108,17 +107,28 @@ _READERS: dict[str, str] = {
 }
 
 
+_MOST_READ = 1 << 28  #: bytes of a file; code objects of whole libraries have some ten million
+
+
 def analyze(path: Path) -> Analysis:
     """What the kernels of an assembly or object file take and what bounds them. Raises UserError, Unsupported."""
     if path.suffix not in _READERS:
         *most, last = _READERS
         raise UserError(f"given {path.name}, wanted a file that ends in {', '.join(most)} or {last}")
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    found: Analysis = import_module(_READERS[path.suffix]).analyze(content, path.name)
+    found: Analysis = import_module(_READERS[path.suffix]).analyze(read(path), path.name)
     return found
+
+
+def read(path: Path) -> bytes:
+    """The content of a file that somebody hands over. Raises UserError; also for one without end, as devices are."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_READ + 1)
+    except (OSError, ValueError) as error:  # the latter at a NUL
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > _MOST_READ:
+        raise UserError(f"given {path} of more than {_MOST_READ} bytes, wanted a shorter file")
+    return content
 
 
 def names() -> tuple[str, ...]:

@@ -6,12 +6,14 @@ line on stderr. Heavy modules are imported where they are needed, so that `--hel
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from convgen.commands.session import FINE, guarded
 from convgen.ir.error import UserError
@@ -49,14 +51,66 @@ examples:
 def entry() -> NoReturn:
     """The `convgen` program."""
     try:
-        code = main(sys.argv[1:])
-        sys.stdout.flush()
+        sys.stdout, sys.stderr = _stream(1, sys.stdout, _Results), _stream(2, sys.stderr, _Remarks)
+        try:
+            code = main(sys.argv[1:])
+        except SystemExit as left:  # a command's --help
+            code = int(left.code or 0)
+        code = max(code, guarded(_flushed))
     except BrokenPipeError:  # the reader of our output has left: `convgen ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _Results.broken()
         code = 141
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)
+
+
+def _flushed() -> int:
+    sys.stdout.flush()
+    return FINE
+
+
+class _Results(io.FileIO):
+    """stdout, which is what was asked for: where it cannot be written, that is an error of one line."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.broken()
+            raise UserError(f"cannot write to stdout: {error.strerror}") from None
+
+    @staticmethod
+    def broken() -> None:
+        """Let what is still buffered go nowhere."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+class _Remarks(io.FileIO):
+    """stderr: where it cannot be written, work goes on without."""
+
+    def write(self, data: Any) -> int:
+        with suppress(OSError):
+            super().write(data)
+        return len(data)
+
+
+def _stream(number: int, given: TextIO | None, kind: type[io.FileIO]) -> TextIO:
+    """A standard stream that writes as `kind` says; characters that its encoding lacks are escaped.
+
+    Where it is closed, its number is taken by something that cannot be written, lest a file that is opened get it.
+    """
+    if given is None:
+        at = os.open(os.devnull, os.O_RDONLY)
+        if at != number:
+            os.dup2(at, number)
+    encoding = "utf-8" if given is None else given.encoding
+    raw = kind(number, "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=number == 2 or raw.isatty()
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

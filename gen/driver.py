@@ -20,7 +20,7 @@ from convgen.choose import Candidate, candidates
 from convgen.code import Code, KernelCost
 from convgen.config import Config
 from convgen.ir.build import KernelBuilder
-from convgen.ir.error import ConvgenError, DoesNotFit, UserError
+from convgen.ir.error import ConvgenError, DoesNotFit, UserError, visible
 from convgen.ir.memory import Global
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel
@@ -30,8 +30,7 @@ from convgen.launches import build as build_launches
 from convgen.matmul import Problem
 from convgen.passes import pipeline
 from convgen.plan import Plan, check_supported, make_plan
-from convgen.reference import unpack
-from convgen.verify import execute
+from convgen.verify import execute, unpacked
 
 
 @attrs.frozen
@@ -244,7 +243,7 @@ def _emit(program: Program, number: int, stages: dict[str, float]) -> Emitted:
     lowered = pipeline.run(kernel, program.target.facts, options.disable, observe, passed)
     header = [f"{kernel.name}: convgen for {program.target.facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
-    made = program.target.emit(lowered, header, debug=number + 1 if options.debug else 0)
+    made = program.target.emit(lowered, list(map(visible, header)), debug=number + 1 if options.debug else 0)
     for stage, seconds in made.stages.items():
         stages[stage] = stages.get(stage, 0.0) + seconds
     return made
@@ -280,7 +279,7 @@ def simulate(code: Code, **arrays: npt.NDArray[Any]) -> Any:
     if report.findings:
         raise SimulationError(report.findings)
     tensors = {name: buffers[name].tensor for name in outputs}
-    results = {name: unpack(tensor.layout, tensor.dtype, memory[name]) for name, tensor in tensors.items()}
+    results = {name: unpacked(tensor, memory[name]) for name, tensor in tensors.items()}
     return results if len(results) != 1 else results[outputs[0]]
 
 

@@ -21,9 +21,10 @@ from pathlib import Path
 import attrs
 
 from convgen.abi import Scalars
+from convgen.backends import target as targets
 from convgen.driver import Options, Program, build, wrap
 from convgen.ir.dump import dump, parse
-from convgen.ir.error import UserError, VerifyError
+from convgen.ir.error import UserError, VerifyError, visible
 from convgen.ir.program import Kernel
 from convgen.ir.verify import verify
 from convgen.matmul import parse_problem
@@ -43,16 +44,14 @@ def to_text(program: Program, kernel: Kernel, after: str | None) -> str:
         "disable": ",".join(program.options.disable),
         "scalars": json.dumps(dict(program.scalars)) if program.scalars else None,
     }
-    header = [f"# {key}: {value}" for key, value in values.items() if value]
+    header = [f"# {key}: {visible(str(value))}" for key, value in values.items() if value]
     return "\n".join([_MAGIC, *header, dump(kernel)]) + "\n"
 
 
 def read(path: Path, options: Options | None = None) -> Program:
     """The program that a dump file goes on with; other kernels of its problem are built anew. Raises UserError."""
     try:
-        text = path.read_text()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+        text = targets.read(path).decode()
     except UnicodeDecodeError:
         raise UserError(f"given {path} that is not text, wanted a dump file") from None
     values = _header(text, path.name)

@@ -49,17 +49,20 @@ def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
     """Write every file, each complete, or none of them. Raises UserError that names the knob."""
     ready = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
     placed: list[Path] = []
+    at = Path()
     try:
-        for path, temporary in ready.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_dir():
-                raise IsADirectoryError(0, "is a directory", str(path))
-            temporary.write_bytes(contents[path])
-        for path, temporary in ready.items():
-            temporary.replace(path)
-            placed.append(path)
-    except OSError as error:
+        for at, temporary in ready.items():
+            at.parent.mkdir(parents=True, exist_ok=True)
+            if at.is_dir():
+                raise IsADirectoryError(0, "is a directory")
+            temporary.write_bytes(contents[at])
+        for at, temporary in ready.items():
+            temporary.replace(at)
+            placed.append(at)
+    except (OSError, ValueError) as error:  # the latter at a NUL
         for path in [*ready.values(), *placed]:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):
                 path.unlink(missing_ok=True)
-        raise UserError(f"cannot write {error.filename}: {error.strerror}, at {knob}") from None
+        named = getattr(error, "filename", None)
+        where = at if named is None or named == str(ready.get(at)) else named
+        raise UserError(f"cannot write {where}: {getattr(error, 'strerror', None) or error}, at {knob}") from None

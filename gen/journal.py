@@ -5,12 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from convgen.ir.error import UserError
+from convgen.schema import Entry
 
 _HEAD = '{"key": "'
 
@@ -24,11 +25,11 @@ class Journal:
     """The entries of a file by key; new ones are in the file as soon as they are added.
 
     An entry that a kill has torn is dropped. Raises UserError for a file that is no journal, cannot be opened, or is
-    in another batch's hands.
+    in another batch's hands; `check` does so for an entry that is not as whoever adds them has them.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, check: Callable[[Entry], None] = lambda entry: None) -> None:
+        self.path, self._check = path, check
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
@@ -56,17 +57,18 @@ class Journal:
 
     def _entry(self, number: int, line: str) -> tuple[str, dict[str, Any]]:
         try:
-            data = json.loads(line)
-            key, entry = data["key"], data["entry"]
-        except (ValueError, TypeError, KeyError):
-            raise self._foreign(number) from None
-        if not (isinstance(key, str) and isinstance(entry, dict)):
+            found = Entry.parse(line, f"line {number} of {self.path}")
+            key, entry = found["key"].text(), found["entry"]
+            self._check(entry)
+        except UserError as error:
+            raise self._foreign(number, str(error)) from None
+        if not isinstance(entry.value, dict):
             raise self._foreign(number)
-        return key, entry
+        return key, entry.value
 
-    def _foreign(self, number: int) -> UserError:
+    def _foreign(self, number: int, why: str = "") -> UserError:
         given = f"{self.path} whose line {number} is no entry of a journal"
-        return UserError(f"given {given}, wanted a file that --resume wrote")
+        return UserError(f"given {given}, wanted a file that --resume wrote" + (f" ({why})" if why else ""))
 
     def get(self, key: str) -> dict[str, Any] | None:
         """The entry of a key."""

@@ -17,13 +17,20 @@ import numpy as np
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.ir import types
 from convgen.ir.error import UserError
-from convgen.ir.layout import Layout
+from convgen.ir.layout import LETTERS, Layout
+from convgen.ir.memory import MOST_BYTES
+from convgen.schema import Entry, Json
 
 Access: TypeAlias = Literal["read", "write", "readwrite"]
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Extents: TypeAlias = tuple[int, int, int]
 
 _POINTER_BYTES = 8
+_MOST_LAUNCHES = 4096
+_MOST_ARGUMENTS = 1024
+_MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid
+_MOST_THREADS = 1024  #: of a workgroup, on every target
+_MOST_BLOCK = 1 << 16  #: bytes of an argument block
+_MOST_LOCAL = 1 << 24  #: bytes of local memory that are worth a finding; devices have up to 160 KiB
 
 
 @attrs.frozen
@@ -149,14 +156,11 @@ class LaunchRecord:
     @classmethod
     def from_json(cls, text: str, where: str = "launch record") -> LaunchRecord:
         """The record of a JSON text. Raises UserError naming the entry of `where` that is missing or wrong."""
-        try:
-            root = _Entry(json.loads(text), where)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"given {where} that is not JSON: {error}") from None
+        root = Entry.parse(text, where)
         record = cls(
             target=root["target"].text(),
             object=root.optional_text("object"),
-            launches=tuple(_read_launch(entry) for entry in root["launches"].items()),
+            launches=tuple(_read_launch(entry) for entry in root["launches"].items(_MOST_LAUNCHES)),
             problem=root.optional_text("problem"),
         )
         _check_shared_buffers(record, root)
@@ -191,102 +195,62 @@ def _arg_json(arg: Buffer | Scalar) -> dict[str, Json]:
     return {**place, "kind": "scalar", "dtype": arg.dtype, "value": arg.value, **expr}
 
 
-@attrs.frozen
-class _Entry:
-    """A JSON value and the path in the file that led to it, for errors."""
-
-    value: Json
-    file: str
-    path: str = ""
-
-    @property
-    def place(self) -> str:
-        return f"{self.path} of {self.file}" if self.path else self.file
-
-    def error(self, wanted: str) -> UserError:
-        given = json.dumps(self.value)
-        shown = given if len(given) <= 40 else f"{given[:37]}..."
-        return UserError(f"given {shown}, wanted {wanted}, at {self.place}")
-
-    def __getitem__(self, key: str) -> _Entry:
-        if not isinstance(self.value, dict):
-            raise self.error(f"an object with {key!r}")
-        if key not in self.value:
-            raise UserError(f"given no {key!r}, wanted one, at {self.place}")
-        return _Entry(self.value[key], self.file, f"{self.path}.{key}".lstrip("."))
-
-    def has(self, key: str) -> bool:
-        return isinstance(self.value, dict) and key in self.value
-
-    def items(self) -> list[_Entry]:
-        if not isinstance(self.value, list):
-            raise self.error("a list")
-        return [_Entry(item, self.file, f"{self.path}[{n}]") for n, item in enumerate(self.value)]
-
-    def text(self) -> str:
-        if not isinstance(self.value, str) or not self.value:
-            raise self.error("text")
-        return self.value
-
-    def optional_text(self, key: str) -> str | None:
-        return self[key].text() if self.has(key) and self[key].value is not None else None
-
-    def integer(self, least: int) -> int:
-        if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < least:
-            raise self.error(f"an integer from {least}")
-        return self.value
-
-
-def _read_launch(entry: _Entry) -> Launch:
-    grid = [axis["value"] if axis.has("value") else axis for axis in entry["grid"].items()]
-    exprs = [axis.optional_text("expr") for axis in entry["grid"].items()]
-    workgroup = entry["workgroup"].items()
+def _read_launch(entry: Entry) -> Launch:
+    grid = [axis["value"] if axis.has("value") else axis for axis in entry["grid"].items(3)]
+    exprs = [axis.optional_text("expr") for axis in entry["grid"].items(3)]
+    workgroup = entry["workgroup"].items(3)
     for key, axes in (("grid", grid), ("workgroup", workgroup)):
         if len(axes) != 3:
             raise entry[key].error("x, y and z")
     launch = Launch(
         kernel=entry["kernel"].text(),
-        grid=(grid[0].integer(1), grid[1].integer(1), grid[2].integer(1)),
-        workgroup=(workgroup[0].integer(1), workgroup[1].integer(1), workgroup[2].integer(1)),
-        args=tuple(_read_arg(arg) for arg in entry["args"].items()),
-        kernarg_size=entry["kernarg_size"].integer(0),
-        lds_bytes=entry["lds_bytes"].integer(0),
+        grid=_extents(grid, _MOST_GROUPS),
+        workgroup=_extents(workgroup, _MOST_THREADS),
+        args=tuple(_read_arg(arg) for arg in entry["args"].items(_MOST_ARGUMENTS)),
+        kernarg_size=entry["kernarg_size"].integer(0, _MOST_BLOCK),
+        lds_bytes=entry["lds_bytes"].integer(0, _MOST_LOCAL),
         grid_expr=(exprs[0], exprs[1], exprs[2]),
     )
-    _check_argument_block(launch, entry["args"].items())
+    if math.prod(launch.workgroup) > _MOST_THREADS:
+        raise entry["workgroup"].error(f"at most {_MOST_THREADS} threads")
+    _check_argument_block(launch, entry["args"].items(_MOST_ARGUMENTS))
     return launch
 
 
-def _read_arg(entry: _Entry) -> Buffer | Scalar:
-    kind = entry["kind"].text()
-    if kind not in ("buffer", "scalar"):
-        raise entry["kind"].error("buffer or scalar")
+def _extents(axes: Sequence[Entry], most: int) -> Extents:
+    x, y, z = (axis.integer(1, most) for axis in axes)
+    return x, y, z
+
+
+def _read_arg(entry: Entry) -> Buffer | Scalar:
+    kind = entry["kind"].one_of("buffer", "scalar")
     arg = _read_buffer(entry) if kind == "buffer" else _read_scalar(entry)
-    if entry["size"].integer(1) != arg.size:
+    if entry["size"].integer(1, _MOST_BLOCK) != arg.size:
         raise entry["size"].error(f"the {arg.size} bytes of the {kind}")
     return arg
 
 
-def _read_buffer(entry: _Entry) -> Buffer:
+def _read_buffer(entry: Entry) -> Buffer:
     access = entry["access"].text()
     for known in get_args(Access):
         if access == known:
-            return Buffer(entry["name"].text(), entry["offset"].integer(0), known, _read_tensor(entry["tensor"]))
+            name, offset = entry["name"].name("buffer"), entry["offset"].integer(0, _MOST_BLOCK)
+            return Buffer(name, offset, known, _read_tensor(entry["tensor"]))
     raise entry["access"].error(" or ".join(get_args(Access)))
 
 
-def _read_scalar(entry: _Entry) -> Scalar:
+def _read_scalar(entry: Entry) -> Scalar:
     dtype = _read_dtype(entry["dtype"])
     return Scalar(
-        entry["name"].text(),
-        entry["offset"].integer(0),
+        entry["name"].name("scalar"),
+        entry["offset"].integer(0, _MOST_BLOCK),
         dtype,
         _read_value(entry["value"], types.scalar(dtype)),
         entry.optional_text("expr"),
     )
 
 
-def _read_value(entry: _Entry, dtype: types.Type) -> int | float:
+def _read_value(entry: Entry, dtype: types.Type) -> int | float:
     value = entry.value
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64:
         if dtype.is_float or dtype.min <= value <= dtype.max:
@@ -296,12 +260,12 @@ def _read_value(entry: _Entry, dtype: types.Type) -> int | float:
     raise entry.error(f"a number of type {dtype.name}")
 
 
-def _read_tensor(entry: _Entry) -> Tensor:
+def _read_tensor(entry: Entry) -> Tensor:
     tensor = Tensor(
-        tuple(size.integer(0) for size in entry["dims"].items()),
+        tuple(size.integer(0, MOST_BYTES) for size in entry["dims"].items(len(LETTERS))),
         entry["tag"].text(),
         _read_dtype(entry["dtype"]),
-        entry["bytes"].integer(0),
+        entry["bytes"].integer(0, MOST_BYTES),
     )
     try:
         needed = tensor.layout.size_elems * types.scalar(tensor.dtype).bytes
@@ -312,13 +276,13 @@ def _read_tensor(entry: _Entry) -> Tensor:
     return tensor
 
 
-def _read_dtype(entry: _Entry) -> str:
+def _read_dtype(entry: Entry) -> str:
     if entry.text() not in types.SCALARS:
         raise entry.error(f"one of {' '.join(types.SCALARS)}")
     return entry.text()
 
 
-def _check_argument_block(launch: Launch, entries: Sequence[_Entry]) -> None:
+def _check_argument_block(launch: Launch, entries: Sequence[Entry]) -> None:
     """Arguments lie inside the block, do not overlap, and have names of their own."""
     end, names = 0, dict.fromkeys(arg.name for arg in launch.args)
     if len(names) != len(launch.args):
@@ -331,7 +295,7 @@ def _check_argument_block(launch: Launch, entries: Sequence[_Entry]) -> None:
             raise entry["offset"].error(f"an argument inside the {launch.kernarg_size} bytes of kernarg_size")
 
 
-def _check_shared_buffers(record: LaunchRecord, root: _Entry) -> None:
+def _check_shared_buffers(record: LaunchRecord, root: Entry) -> None:
     """A buffer that several launches take is the same tensor in all."""
     for name, buffer in record.buffers.items():
         for launch in record.launches:

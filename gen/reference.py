@@ -1,8 +1,8 @@
 """What the right answer is: fills, convolutions and matmuls in plain numpy, and tensors as bytes in memory.
 
-Nothing here knows how kernels are generated. Fills are small integers, so every partial sum is an integer that the
-accumulator holds exactly, whatever the order of summation; results can then be compared bit for bit. Sums of integers
-that the accumulator does not hold, of data given, wrap.
+Nothing here knows how kernels are generated. Fills (see `fills`) are small integers, so every partial sum is an integer
+that the accumulator holds exactly, whatever the order of summation; results can then be compared bit for bit. Sums of
+integers that the accumulator does not hold, of data given, wrap.
 
 Outputs are seen as matrices:
 
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen import sums
+from convgen.fills import Fill
 from convgen.ir import types
 from convgen.ir.error import Unsupported
 from convgen.ir.layout import Layout
@@ -28,6 +29,7 @@ from convgen.matmul import Matmul, Problem
 from convgen.tensors import TensorSpec
 
 Array = npt.NDArray[np.generic]
+Tensor = Array | Fill
 Indices = npt.NDArray[np.int64]
 
 _EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: an accumulator holds every integer up to this power of two
@@ -42,16 +44,21 @@ def numpy_type(name: str) -> np.dtype[np.generic]:
 
 
 def fill(problem: Problem, seed: int = 0) -> dict[str, Array]:
-    """The inputs by name, in their own types and logical dimensions.
+    """The inputs by name, in their own types and logical dimensions, as `fills` has them."""
+    return {name: np.asarray(tensor) for name, tensor in fills(problem, seed).items()}
+
+
+def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
+    """The inputs by name, in their own types and logical dimensions, none of them in memory.
 
     Values are integers other than zero, drawn evenly: every product counts, so a wrong index shows. Their size is
     bounded so that the accumulator holds every partial sum, bias included.
     """
     magnitudes = {spec.name: _magnitude(problem, spec) for spec in problem.inputs}
-    depth, power = _depth(problem), _EXACT[problem.acc_type]
-    while _largest_sum(depth, magnitudes) > 2**power:
+    products, power = depth(problem), _EXACT[problem.acc_type]
+    while _largest_sum(products, magnitudes) > 2**power:
         if max(magnitudes.values()) == 1:
-            raise Unsupported(f"exact sums of {depth} products, more than 2^{power}")
+            raise Unsupported(f"exact sums of {products} products, more than 2^{power}")
         magnitudes = {name: max(1, magnitude // 2) for name, magnitude in magnitudes.items()}
     return {
         spec.name: _draw((seed, n), spec.dims, spec.dtype, magnitudes[spec.name])
@@ -75,7 +82,7 @@ def _largest_sum(depth: int, magnitudes: Mapping[str, int]) -> int:
     return depth * factors + magnitudes.get("bia", 0)
 
 
-def _depth(problem: Problem) -> int:
+def depth(problem: Problem) -> int:
     """Products in the longest sum."""
     if isinstance(problem, Matmul):
         return problem.k
@@ -87,13 +94,12 @@ def _depth(problem: Problem) -> int:
     }[problem.outputs[0].name]
 
 
-def _draw(seed: tuple[int, int], dims: tuple[int, ...], dtype: str, magnitude: int) -> Array:
+def _draw(seed: tuple[int, int], dims: tuple[int, ...], dtype: str, magnitude: int) -> Fill:
     element, least, most = numpy_type(dtype), -magnitude, magnitude
     if types.scalar(dtype).is_int:
         least, most = max(least, types.scalar(dtype).min), min(most, types.scalar(dtype).max)
-    values = [value for value in range(least, most + 1) if value]
-    choices = np.random.default_rng(seed).integers(len(values), size=dims, dtype=np.uint8)
-    return np.array(values).astype(element)[choices]
+    values = np.array([value for value in range(least, most + 1) if value])
+    return Fill.of(values.astype(element), seed, dims)
 
 
 def output_shape(problem: Problem, output: str) -> tuple[int, int]:
@@ -121,7 +127,7 @@ def output_index(problem: Problem, output: str, rows: Indices, columns: Indices)
     return [n, across, *spatial]
 
 
-def outputs(problem: Problem, inputs: Mapping[str, Array], output: str, rows: Indices, columns: Indices) -> Array:
+def outputs(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Array:
     """The right values rows x columns of an output: exact sums, rounded to the accumulator, a bias added there, and
     one rounding to the result, to which sums of integers saturate. Raises Unsupported for other results of integers.
     """
@@ -137,7 +143,7 @@ def outputs(problem: Problem, inputs: Mapping[str, Array], output: str, rows: In
     return acc.astype(numpy_type(to.name))
 
 
-def whole(problem: Problem, inputs: Mapping[str, Array], output: str) -> Array:
+def whole(problem: Problem, inputs: Mapping[str, Tensor], output: str) -> Array:
     """A right output as a logical tensor."""
     rows, columns = map(np.arange, output_shape(problem, output))
     values = outputs(problem, inputs, output, rows, columns)
@@ -147,11 +153,10 @@ def whole(problem: Problem, inputs: Mapping[str, Array], output: str) -> Array:
 
 
 def _sums(
-    problem: Problem, inputs: Mapping[str, Array], output: str, rows: Indices, columns: Indices
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices
 ) -> npt.NDArray[np.float64]:
     if isinstance(problem, Matmul):
-        src, wei = inputs["src"][rows], inputs["wei"][:, columns]
-        return src.astype(np.float64) @ wei.astype(np.float64)
+        return sums.by_inner(inputs["src"], inputs["wei"], rows, columns)
     match output:
         case "dst":
             return sums.forward(problem, inputs["src"], inputs["wei"], rows, columns)
@@ -174,15 +179,47 @@ def pack(layout: Layout, logical: Array, gaps: int = 0) -> npt.NDArray[np.uint8]
     return memory
 
 
+def stretch(layout: Layout, logical: Fill, start: int, stop: int, gaps: int = 0) -> npt.NDArray[np.uint8]:
+    """The bytes [start, stop) of what `pack` gives, of whole elements, where no two elements meet in memory."""
+    place = np.arange(start // logical.dtype.itemsize, stop // logical.dtype.itemsize)
+    exists, number = np.ones(place.shape, np.bool_), np.zeros(place.shape, np.int64)
+    digits: dict[tuple[int, int], Indices] = {}
+    for stride, at in sorted(((b.stride, at) for at, b in enumerate(layout.blocks) if b.size > 1), reverse=True):
+        block = layout.blocks[at]
+        digit, place = np.divmod(place, stride)
+        exists &= digit < block.size
+        digits[block.dim, at] = digit
+    exists &= place == 0
+    inside = exists.copy()
+    for dim, (size, step) in enumerate(zip(logical.shape, logical.strides)):
+        index, scale = np.zeros(1, np.int64), 1
+        for at, block in enumerate(layout.blocks):
+            if block.dim == dim and block.size > 1:
+                index = index + digits[dim, at] * scale
+                scale *= block.size
+        inside &= index < size
+        number += index * step
+    memory = np.zeros((len(exists), logical.dtype.itemsize), np.uint8)
+    memory[~exists] = gaps
+    memory[inside] = logical.numbered(number[inside]).view(np.uint8).reshape(-1, logical.dtype.itemsize)
+    return memory.reshape(-1)
+
+
 def unpack(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8]) -> Array:
     """The logical tensor that bytes in memory hold: the inverse of `pack`."""
-    digits = _digits(layout, memory.view(numpy_type(dtype)))
+    digits = _digits(layout, _elements(memory, dtype))
     return digits.reshape(layout.padded_dims)[tuple(map(slice, layout.dims))].copy()
 
 
 def gather(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8], index: Sequence[Indices]) -> Array:
     """The elements at logical indices (arrays that broadcast, one a dimension), without unpacking the rest."""
-    return memory.view(numpy_type(dtype))[layout.offset(index)]
+    return _elements(memory, dtype)[layout.offset(index)]
+
+
+def _elements(memory: npt.NDArray[np.uint8], dtype: str) -> Array:
+    """All whole elements of some bytes."""
+    element = numpy_type(dtype)
+    return memory[: len(memory) // element.itemsize * element.itemsize].view(element)
 
 
 def _digits(layout: Layout, flat: Array) -> Array:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from convgen.code import Code
 from convgen.files import Files
+from convgen.ir.error import visible
 from convgen.verify import Outcome
 
 if TYPE_CHECKING:
     from convgen.driver import Attempt
+    from convgen.schema import Entry
 
 
 def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | None) -> dict[str, Any]:
@@ -49,6 +51,23 @@ def without_code(problem: str, target: str, config: str) -> dict[str, Any]:
         "assemble_s": 0.0,
         "run": None,
     }
+
+
+def check_row(row: Entry) -> None:
+    """UserError unless this is what a batch keeps of a problem: `exit`, what it `said`, and the JSON object `data`."""
+    row["exit"].integer(0, 3)
+    row["kept"].flag()
+    if not all(line.isprintable() for line in row["said"].text(empty=True).split("\n")):
+        raise row["said"].error("lines that can be printed")
+    data = row["data"]
+    for key in ("problem", "target", "status"):
+        data[key].text()
+    data["config"].text(empty=True)
+    data["seconds"].number()
+    data.optional_text("error")
+    if data["run"].value is not None:
+        for key in ("checked", "mismatches"):
+            data["run"][key].integer(0, 1 << 62)
 
 
 def trouble(outcome: Outcome) -> str:
@@ -104,7 +123,8 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("findings", str(len(outcome.findings))),
         *(("", str(finding)) for finding in outcome.findings),
     ]
-    return [*rows, ("result", outcome.status.upper())]
+    verdict = outcome.status.upper()
+    return [*rows, ("result", f"{verdict}, nothing to compare" if outcome.status == "executed" else verdict)]
 
 
 Row = tuple[str, ...]
@@ -132,6 +152,7 @@ def stages_table(stages: Mapping[str, float]) -> tuple[Row, list[Row]]:
 
 def show_table(header: Row, rows: Sequence[Row], stream: TextIO) -> None:
     """Print a table with a header: ruled on a terminal, else aligned plain text."""
+    rows = [tuple(map(visible, row)) for row in rows]
     if not stream.isatty():
         widths = [max(map(len, column)) for column in zip(header, *rows)]
         for row in (header, *rows):
@@ -149,6 +170,7 @@ def show_table(header: Row, rows: Sequence[Row], stream: TextIO) -> None:
 
 def show(rows: list[tuple[str, str]], stream: TextIO) -> None:
     """Print a report: a table on a terminal, else aligned plain text."""
+    rows = [(label, visible(text)) for label, text in rows]
     if not stream.isatty():
         for label, text in rows:
             print(f"{label:<14}{text}".rstrip(), file=stream)

@@ -1,7 +1,8 @@
 """What convolutions add up, by the definition: exact sums in float64, of those rows and columns that are asked for.
 
 The law of each spatial axis is i = o*s - p + k*(d + 1); a tap k outside 0 <= i < I contributes nothing. Tensors are
-logical, with three spatial axes (absent ones of size 1). Work is done in pieces that keep memory small.
+logical, with three spatial axes (absent ones of size 1). Work is done in pieces that keep memory small, and looks at no
+more of a tensor than it needs: tensors may be `Fill`s, which compute what is looked at.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from convgen.fills import Fill
 from convgen.problem import Axis, Conv
 
 Array = npt.NDArray[np.generic]
+Tensor = Array | Fill
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
@@ -42,7 +45,7 @@ class _Channels:
         return cls(groups, within, (at_group, at_within))
 
 
-def forward(problem: Conv, src: Array, wei: Array, rows: Indices, columns: Indices) -> Floats:
+def forward(problem: Conv, src: Tensor, wei: Tensor, rows: Indices, columns: Indices) -> Floats:
     """dst[n, oc, o] = sum over k and ic of src[n, ic, i] * wei[oc, ic, k]; rows (n, o...), columns oc."""
     chosen = _Channels.of(columns, problem.oc // problem.groups)
     taps = _grouped_weights(problem, wei)[np.ix_(chosen.groups, chosen.within)]  # [g, oc, ic, k...]
@@ -51,16 +54,17 @@ def forward(problem: Conv, src: Array, wei: Array, rows: Indices, columns: Indic
     return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 2, 1), sizes, _input_of, rows, chosen)
 
 
-def by_data(problem: Conv, wei: Array, diff_dst: Array, rows: Indices, columns: Indices) -> Floats:
+def by_data(problem: Conv, wei: Tensor, diff_dst: Tensor, rows: Indices, columns: Indices) -> Floats:
     """diff_src[n, ic, i] = sum over k and oc of diff_dst[n, oc, o] * wei[oc, ic, k]; rows (n, i...), columns ic."""
     chosen = _Channels.of(columns, problem.ic // problem.groups)
-    taps = _grouped_weights(problem, wei)[chosen.groups][:, :, chosen.within]  # [g, oc, ic, k...]
+    outputs = np.arange(problem.oc // problem.groups)
+    taps = _grouped_weights(problem, wei)[np.ix_(chosen.groups, outputs, chosen.within)]  # [g, oc, ic, k...]
     sizes = tuple(axis.i for axis in problem.axes)
     source = diff_dst.reshape(problem.mb, problem.oc, *(axis.o for axis in problem.axes))
     return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 1, 2), sizes, _output_of, rows, chosen)
 
 
-def _grouped_weights(problem: Conv, wei: Array) -> Array:
+def _grouped_weights(problem: Conv, wei: Tensor) -> Tensor:
     """[groups, oc and ic of one group, kd, kh, kw]"""
     kernel = (axis.k for axis in problem.axes)
     return wei.reshape(problem.groups, problem.oc // problem.groups, problem.ic // problem.groups, *kernel)
@@ -77,28 +81,27 @@ def _output_of(axis: Axis, i: Indices, k: int) -> tuple[Indices, npt.NDArray[np.
 
 
 def _gathered(
-    problem: Conv, source: Array, taps: Array, sizes: tuple[int, ...], law: _Law, rows: Indices, chosen: _Channels
+    problem: Conv, source: Tensor, taps: Array, sizes: tuple[int, ...], law: _Law, rows: Indices, chosen: _Channels
 ) -> Floats:
     """Sums [rows, columns] over taps [k..., group, in, out]; rows are flat (n, positions of `sizes`), and `law` says
     where `source` [n, channels, positions...] has what a tap multiplies.
     """
     shape = (problem.mb, *sizes)
-    channels_last = np.moveaxis(source, 1, -1)
     if 2 * len(rows) > prod(shape):  # a copy pays when most rows are gathered, once a tap
-        channels_last = np.ascontiguousarray(channels_last)
+        source = np.moveaxis(np.ascontiguousarray(np.moveaxis(np.asarray(source), 1, -1)), -1, 1)
     weights = taps.astype(np.float64, order="C")
     result = np.empty((len(rows), len(chosen.place[0])))
     step = max(1, _CHUNK_ELEMS // max(source.shape[1], weights.shape[3] * weights.shape[5]))
     for start in range(0, len(rows), step):
         chunk = slice(start, start + step)
         n, *places = np.unravel_index(rows[chunk], shape)
-        sums = _over_taps(problem, channels_last, weights, law, n, places, chosen.groups)
+        sums = _over_taps(problem, source, weights, law, n, places, chosen.groups)
         result[chunk] = sums[chosen.place[0], :, chosen.place[1]].T
     return result
 
 
 def _over_taps(
-    problem: Conv, source: Array, weights: Floats, law: _Law, n: Indices, places: list[Indices], groups: Indices
+    problem: Conv, source: Tensor, weights: Floats, law: _Law, n: Indices, places: list[Indices], groups: Indices
 ) -> Floats:
     """Sums [group, row, out]: one matrix product a tap, over the rows whose tap is inside the source."""
     sums = np.zeros((len(groups), len(n), weights.shape[5]))
@@ -106,13 +109,13 @@ def _over_taps(
         at, inside = zip(*map(law, problem.axes, places, tap))
         where = np.flatnonzero(np.logical_and.reduce(inside))
         if len(where):
-            found = source[n[where], at[0][where], at[1][where], at[2][where]]
+            found = source[n[where], :, at[0][where], at[1][where], at[2][where]]
             by_group = found.reshape(len(where), problem.groups, -1)[:, groups].astype(np.float64)
             sums[:, where] += by_group.transpose(1, 0, 2) @ weights[tap]
     return sums
 
 
-def by_weights(problem: Conv, src: Array, diff_dst: Array, rows: Indices, columns: Indices) -> Floats:
+def by_weights(problem: Conv, src: Tensor, diff_dst: Tensor, rows: Indices, columns: Indices) -> Floats:
     """diff_wei[oc, ic, k] = sum over n and o of src[n, ic, i] * diff_dst[n, oc, o]; rows (k..., ic), columns oc.
 
     One matrix product a tap and piece of the output, of the channels that its rows and the columns need.
@@ -151,10 +154,10 @@ def _inputs(axis: Axis, k: int, outputs: range) -> slice:
     return slice(first, last + 1, axis.s)
 
 
-def _correlated(x: Array, y: Array, inputs: Indices, outputs: Indices, groups: int) -> Floats:
+def _correlated(x: Tensor, y: Tensor, inputs: Indices, outputs: Indices, groups: int) -> Floats:
     """Sums over n and positions, [group, in, out], of tensors [n, channels, d, h, w] whose positions agree."""
 
-    def taken(tensor: Array, channels: Indices) -> Floats:
+    def taken(tensor: Tensor, channels: Indices) -> Floats:
         chosen = tensor[:, channels].astype(np.float64)
         return chosen.reshape(len(tensor), groups, len(channels) // groups, -1)
 
@@ -177,9 +180,19 @@ def _pieces(shape: tuple[int, ...], channels: int) -> Iterator[tuple[slice, ...]
         yield image, slice(None), *place
 
 
-def by_bias(diff_dst: Array, columns: Indices) -> Floats:
+def by_bias(diff_dst: Tensor, columns: Indices) -> Floats:
     """diff_bia[oc] = sum over n and o of diff_dst[n, oc, o], as one row."""
     sums = np.zeros((1, len(columns)))
-    for image in diff_dst:
-        sums[0] += image[columns].reshape(len(columns), -1).astype(np.float64).sum(axis=1)
+    for n in range(len(diff_dst)):
+        sums[0] += diff_dst[n, columns].reshape(len(columns), -1).astype(np.float64).sum(axis=1)
+    return sums
+
+
+def by_inner(src: Tensor, wei: Tensor, rows: Indices, columns: Indices) -> Floats:
+    """dst[m, n] = sum over k of src[m, k] * wei[k, n]."""
+    sums = np.zeros((len(rows), len(columns)))
+    step = max(1, _CHUNK_ELEMS // max(1, len(rows), len(columns)))
+    for start in range(0, src.shape[1], step):
+        a, b = src[rows, start : start + step], wei[start : start + step, columns]
+        sums += a.astype(np.float64) @ b.astype(np.float64)
     return sums

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from convgen import reference
+from convgen import footprint, reference
 from convgen.backends import target as targets
-from convgen.backends.simulation import Finding, SimReport
+from convgen.backends.simulation import Budget, Finding, Pages, SimReport
 from convgen.code import Code, Region
+from convgen.files import write_all
+from convgen.fills import Fill
+from convgen.ir import types
 from convgen.ir.error import Unsupported, UserError
 from convgen.matmul import Problem, parse_problem
 from convgen.record import Buffer, LaunchRecord
-from convgen.reference import Array
+from convgen.record import Tensor as Stored
+from convgen.reference import Array, Tensor
 
-Memory = dict[str, npt.NDArray[np.uint8]]
+Memory = dict[str, Pages]
 Progress = Callable[[int, int], None]
+Taking = Callable[[int], None]  #: is told how many bytes of memory a run will take, before it begins
 
 SENTINEL = 0xA5  #: fills what the kernels must write; no small integer wider than a byte looks like it
 FOREIGN = 0xFF  #: fills the gaps of strided inputs, which kernels may not use: NaN in every floating type, no small u8
 
+MOST_GROUPS = 1 << 24  #: workgroups of a launch that may be simulated: days of work
+
 _SHOWN = 8
+_BESIDE = 2  #: bytes that the simulator keeps beside each byte that kernels write: a stamp of 8 for each dword
 _ROWS = 4096  #: rows compared at a time
 
 
@@ -46,7 +57,10 @@ class Mismatch:
 
 @attrs.frozen
 class Outcome:
-    """What a run showed. `checked` and `mismatches` count elements of outputs; `first` holds the first few wrong."""
+    """What a run showed. `checked` and `mismatches` count elements of outputs; `first` holds the first few wrong.
+
+    `compared` says whether anybody knew what is right.
+    """
 
     checked: int
     mismatches: int
@@ -54,6 +68,7 @@ class Outcome:
     findings: tuple[Finding, ...]
     seconds: float
     instructions: Mapping[str, int]
+    compared: bool = True
 
     @property
     def passed(self) -> bool:
@@ -61,7 +76,7 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        return "passed" if self.passed else "failed"
+        return "failed" if not self.passed else "passed" if self.compared else "executed"
 
 
 _Comparison = tuple[int, int, tuple[Mismatch, ...]]  #: elements checked, elements wrong, the first of these
@@ -76,37 +91,64 @@ def run(
     seed: int = 0,
     arrays: Mapping[str, Array] | None = None,
     progress: Progress | None = None,
+    taking: Taking | None = None,
 ) -> Outcome:
     """Simulate `code` and compare every output, or those of `groups` sampled tiles, exactly with the reference.
 
     `arrays` are logical inputs by buffer name; without them inputs are filled by `seed`. Raises Unsupported if there
-    is no object to run.
+    is no object to run, UserError if there is not memory enough.
     """
-    if code.problem is None:
+    problem = code.problem
+    if problem is None:
         raise Unsupported("verification of code that carries no problem")
-    if code.problem.is_empty:
+    if problem.is_empty:
         return _outcome(_IDLE, _NOTHING)
-    inputs = reference.fill(code.problem, seed) if arrays is None else arrays
-    regions, workgroups = _everything(code.problem), None
-    if groups is not None:
-        regions, workgroups = _sampled(code, groups, seed)
+    inputs: Mapping[str, Tensor] = reference.fills(problem, seed) if arrays is None else arrays
+    if groups is None:
+        return _verified(problem, code.record, code.object, inputs, progress, taking)
+    regions, workgroups = _sampled(code, groups, seed)
+    _tell(taking, min(predicted(code.record), _predicted_sample(problem, regions)))
     memory, report = execute(code.record, code.object, inputs, workgroups, progress)
-    return _outcome(report, _compare(code.problem, inputs, code.record, memory, regions))
+    return _outcome(report, _compare(problem, inputs, code.record, memory, regions))
+
+
+def _verified(
+    problem: Problem,
+    record: LaunchRecord,
+    code_object: bytes | None,
+    inputs: Mapping[str, Tensor],
+    progress: Progress | None,
+    taking: Taking | None,
+    save: Callable[[Memory], None] = lambda memory: None,
+) -> Outcome:
+    """Run all workgroups and compare all outputs."""
+    _tell(taking, predicted(record))
+    memory, report = execute(record, code_object, inputs, progress=progress)
+    save(memory)
+    arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
+    return _outcome(report, _compare(problem, arrays, record, memory, _everything(problem)))
+
+
+def _tell(taking: Taking | None, size: int) -> None:
+    if taking is not None:
+        taking(size)
 
 
 def execute(
     record: LaunchRecord,
     code_object: bytes | None,
-    inputs: Mapping[str, Array],
+    inputs: Mapping[str, Tensor],
     groups: Sequence[Sequence[int]] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Memory, SimReport]:
     """Run the launches of `record` over buffers that hold `inputs` (logical arrays by name), and sentinels elsewhere.
 
     `groups` holds the linear workgroup ids of each launch (all if None). Returns the memory of every buffer after the
-    last launch.
+    last launch, of which those pages are there that were touched. Raises UserError where they do not fit in memory.
     """
-    memory = {name: _allocate(buffer, inputs.get(name)) for name, buffer in record.buffers.items()}
+    _check_size(record, sampled=groups is not None)
+    budget = Budget(footprint.available())
+    memory = {name: _allocate(buffer, inputs.get(name), budget) for name, buffer in record.buffers.items()}
     if not record.launches:
         return memory, _IDLE
     target = targets.get(record.target)
@@ -146,30 +188,32 @@ def run_record(
     out: Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    taking: Taking | None = None,
 ) -> Outcome:
     """Execute a launch record and the code object beside it.
 
     `data` is a directory of NAME.npy for the buffers that are read; without it the record's problem is filled by
     `seed` and its outputs are checked. `out` receives NAME.npy of each buffer that is written. Raises UserError.
     """
-    record = LaunchRecord.from_json(_read(path).decode(errors="replace"), path.name)
-    code_object = None if record.object is None else _read(path.parent / record.object)
+    record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name)
+    code_object = None if record.object is None else targets.read(path.parent / record.object)
     if not record.launches:
         return _outcome(_IDLE, _NOTHING)
-    problem = parse_problem(record.problem) if record.problem is not None else None
-    if data is not None:
-        inputs = _load_inputs(data, record)
-    elif problem is not None:
+
+    def save(memory: Memory) -> None:
+        if out is not None:
+            _save(out, record, memory)
+
+    if data is None and record.problem is not None:
+        problem = parse_problem(record.problem)
         _check_buffers(record, problem, path.name)
-        inputs = reference.fill(problem, seed)
-    else:
+        return _verified(problem, record, code_object, reference.fills(problem, seed), progress, taking, save)
+    if data is None:
         raise UserError(f"given no --data, wanted a directory of arrays: {path.name} carries no problem to fill")
-    memory, report = execute(record, code_object, inputs, progress=progress)
-    if out is not None:
-        _save(out, record, memory)
-    if problem is None or data is not None:
-        return _outcome(report, _NOTHING)
-    return _outcome(report, _compare(problem, inputs, record, memory, _everything(problem)))
+    _tell(taking, predicted(record))
+    memory, report = execute(record, code_object, _load_inputs(data, record), progress=progress)
+    save(memory)
+    return attrs.evolve(_outcome(report, _NOTHING), compared=False)
 
 
 def _check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
@@ -183,6 +227,9 @@ def _check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
         if (tensor.dims, tensor.dtype) != (spec.dims, spec.dtype):
             given, wanted = (f"{each.dtype}{list(each.dims)}" for each in (tensor, spec))
             raise UserError(f"given {spec.name} of {given}, wanted {wanted} of {problem}, in {where}")
+        if spec.name in buffers and not buffers[spec.name].tensor.layout.is_apart:
+            given = f"{spec.name} of tag {buffers[spec.name].tensor.tag}, in which elements meet"
+            raise UserError(f"given {given}, wanted elements apart, in {where}")
 
 
 def _sampled(code: Code, count: int, seed: int) -> tuple[list[Region], list[tuple[int, ...]]]:
@@ -196,38 +243,72 @@ def _sampled(code: Code, count: int, seed: int) -> tuple[list[Region], list[tupl
     return [region for tile in sample for region in tiles.regions(*tile)], workgroups
 
 
-def _allocate(buffer: Buffer, logical: Array | None) -> npt.NDArray[np.uint8]:
-    """The bytes of a buffer: a logical array in its layout, or the sentinel for outputs and workspaces."""
-    memory = np.full(buffer.tensor.bytes, SENTINEL, np.uint8)
+def _check_size(record: LaunchRecord, *, sampled: bool) -> None:
+    """Refuse what would take more memory, or more time than anybody has, before anything is done."""
+    for launch in record.launches:
+        if not sampled and math.prod(launch.grid) > MOST_GROUPS:
+            given = f"{math.prod(launch.grid)} workgroups of kernel {launch.kernel}"
+            raise UserError(f"given {given}, wanted at most {MOST_GROUPS}, or --run-groups for a sample of them")
+    needed, there = predicted(record), footprint.available()
+    if not sampled and needed > there:
+        given, wanted = footprint.text(needed), footprint.text(there)
+        raise UserError(f"given a run that takes {given} of memory, wanted at most {wanted}, or --run-groups")
+
+
+def predicted(record: LaunchRecord) -> int:
+    """Bytes that a run of all workgroups takes: buffers, and beside them stamps of stores or the arrays they hold."""
+    return sum(b.tensor.bytes * (1 + (_BESIDE if b.is_written else 1)) for b in record.buffers.values())
+
+
+def _predicted_sample(problem: Problem, regions: Sequence[Region]) -> int:
+    """The same for workgroups that make some regions, about: outputs, and the inputs summed for rows and columns."""
+    depth = reference.depth(problem)
+    widest = max(types.scalar(spec.dtype).bytes for spec in problem.tensors)
+    elements = sum((r.rows.size + r.columns.size) * depth + r.rows.size * r.columns.size for r in regions)
+    return elements * widest * (1 + _BESIDE)
+
+
+def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
+    """The bytes of a buffer: a logical array in its layout, or the sentinel for outputs, workspaces and slack."""
+    layout, size = buffer.tensor.layout, 0
     if logical is not None:
         wanted = reference.numpy_type(buffer.tensor.dtype)
         if logical.shape != buffer.tensor.dims or logical.dtype != wanted:
             given = f"{logical.dtype}{list(logical.shape)}"
             raise UserError(f"given {buffer.name} of {given}, wanted {wanted}{list(buffer.tensor.dims)}")
-        packed = reference.pack(buffer.tensor.layout, logical, FOREIGN)
-        memory[: packed.size] = packed
-    return memory
+        size = layout.size_elems * wanted.itemsize
+    if logical is not None and not isinstance(logical, Fill):
+        memory = np.full(buffer.tensor.bytes, SENTINEL, np.uint8)
+        memory[:size] = reference.pack(layout, logical, FOREIGN)
+        return Pages.of(memory)
+
+    def make(start: int, stop: int) -> npt.NDArray[np.uint8]:
+        memory = np.full(stop - start, SENTINEL, np.uint8)
+        end = min(stop, size)
+        if logical is not None and start < end:
+            memory[: end - start] = reference.stretch(layout, logical, start, end, FOREIGN)
+        return memory
+
+    return Pages(buffer.tensor.bytes, make, budget, _BESIDE if buffer.is_written else 0)
 
 
-def _everything(problem: Problem) -> list[Region]:
+def _everything(problem: Problem) -> Iterator[Region]:
     """Every element of every output."""
-    regions = []
     for spec in problem.outputs:
         rows, columns = reference.output_shape(problem, spec.name)
         for start in range(0, rows, _ROWS):
-            regions.append(Region(spec.name, np.arange(start, min(start + _ROWS, rows)), np.arange(columns)))
-    return regions
+            yield Region(spec.name, np.arange(start, min(start + _ROWS, rows)), np.arange(columns))
 
 
 def _compare(
-    problem: Problem, inputs: Mapping[str, Array], record: LaunchRecord, memory: Memory, regions: Sequence[Region]
+    problem: Problem, inputs: Mapping[str, Tensor], record: LaunchRecord, memory: Memory, regions: Iterable[Region]
 ) -> _Comparison:
     """Compare the outputs in `regions` as bits."""
     checked, mismatches, first = 0, 0, list[Mismatch]()
     for region in regions:
         indices = reference.output_index(problem, region.output, region.rows, region.columns)
         tensor = record.buffers[region.output].tensor
-        got = reference.gather(tensor.layout, tensor.dtype, memory[region.output], indices)
+        got = _gathered(memory[region.output], tensor, indices)
         expected = reference.outputs(problem, inputs, region.output, region.rows, region.columns)
         wrong = _bits(expected) != _bits(got)
         checked += wrong.size
@@ -240,19 +321,19 @@ def _compare(
     return checked, mismatches, tuple(first)
 
 
+def _gathered(memory: Pages, tensor: Stored, index: Sequence[reference.Indices]) -> Array:
+    """The elements of a tensor at logical indices."""
+    size = types.scalar(tensor.dtype).bytes
+    memory.touch(np.asarray(tensor.layout.offset(index)) * size, size)
+    return reference.gather(tensor.layout, tensor.dtype, memory.data, index)
+
+
 def _outcome(report: SimReport, comparison: _Comparison) -> Outcome:
     return Outcome(*comparison, report.findings, report.seconds, report.instructions)
 
 
 def _bits(values: Array) -> npt.NDArray[np.unsignedinteger]:
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _load_inputs(data: Path, record: LaunchRecord) -> dict[str, Array]:
@@ -267,27 +348,45 @@ def _load_inputs(data: Path, record: LaunchRecord) -> dict[str, Array]:
 
 def _load(path: Path, buffer: Buffer) -> Array:
     """A logical array from `.npy`; types that numpy has not are raw bits of the same size."""
+    wanted = reference.numpy_type(buffer.tensor.dtype)
     try:
-        array: Array = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            shape, dtype = _npy_header(file)
+            if shape != buffer.tensor.dims or dtype not in (wanted, _stored(wanted)):
+                given = f"{dtype}{list(shape)[:12]} in {path}"
+                raise UserError(f"given {given}, wanted {_stored(wanted)}{list(buffer.tensor.dims)}")
+            file.seek(0)
+            array: Array = np.load(file, allow_pickle=False)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, EOFError, SyntaxError, TypeError, RecursionError) as error:
         raise UserError(f"given {path} that is not an .npy file: {error}") from None
-    wanted = reference.numpy_type(buffer.tensor.dtype)
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"given {path} that holds several arrays, wanted one")
     return array.view(wanted) if array.dtype == _stored(wanted) else array
 
 
+def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    """Shape and type of the array in a file, which is read no further."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def unpacked(tensor: Stored, memory: Pages) -> Array:
+    """The logical tensor in a buffer."""
+    size = tensor.layout.size_elems * types.scalar(tensor.dtype).bytes
+    return reference.unpack(tensor.layout, tensor.dtype, memory.whole(size))
+
+
 def _save(directory: Path, record: LaunchRecord, memory: Memory) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, buffer in record.buffers.items():
-            if buffer.is_written:
-                array = reference.unpack(buffer.tensor.layout, buffer.tensor.dtype, memory[name])
-                np.save(directory / f"{name}.npy", array.view(_stored(array.dtype)))
-    except OSError as error:
-        raise UserError(f"cannot write {directory}: {error.strerror}") from None
+    """NAME.npy of all buffers that are written, or none."""
+    contents = {}
+    for name, buffer in record.buffers.items():
+        if buffer.is_written:
+            array = unpacked(buffer.tensor, memory[name])
+            np.save(file := BytesIO(), array.view(_stored(array.dtype)))
+            contents[directory / f"{name}.npy"] = file.getvalue()
+    write_all(contents, "--out")
 
 
 def _stored(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:

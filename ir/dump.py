@@ -1,19 +1,25 @@
 """Constructor text that rebuilds the identical node: `parse(dump(n)) is n`.
 
 One binding a line, operands before their users; the last line is the node itself. What is used once and is not deep is
-written where it is used. `parse` evaluates the names below, literals, tuples and calls, and nothing else.
+written where it is used. `parse` evaluates the names below, literals, tuples and calls, and nothing else. A dump may
+come from anywhere: arguments must be of the types that the classes are annotated with, and no more may hang together
+than passes can walk.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
+import sys
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import attrs
 
-from convgen.ir import expr, layout, program, stmt
+from convgen.ir import expr, fused, layout, program, stmt
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
 from convgen.ir.expr import Const, Lane, Var
@@ -41,6 +47,9 @@ _CONSTANTS: dict[str, Any] = {**SCALARS, **{s.name: s for s in (*Space, *Address
 _NAMES: dict[type[Any], str] = {c: name for name, c in (*_NODES.items(), *RECORDS.items())}
 _ATOMS = (str, int, type(None), Type, VectorType, Space, Order)
 _DEEPEST = 12  #: calls inside one another on a line
+_DEEPEST_NODE = 250  #: nodes inside one another that are read; passes recurse a few frames a node
+_MOST_STATEMENTS = 1 << 16  #: that are read, one that stands at several places counted so often
+_MOST_TERMS = 1 << 20  #: the same for the nodes of an expression
 
 
 def dump(root: Node | Program) -> str:
@@ -138,10 +147,10 @@ def parse(text: str) -> Any:
     reader = _Reader(text.splitlines())
     for line in tree.body[:-1]:
         match line:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                reader.names[name] = reader.value(value)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
+                reader.names[name] = reader.value(call)
             case _:
-                raise reader.error(line, "a line that binds no name")
+                raise reader.error(line, "a line that binds no name to a node")
     match tree.body[-1:]:
         case [ast.Expr(value=value)]:
             root = reader.value(value)
@@ -151,21 +160,60 @@ def parse(text: str) -> Any:
     return root
 
 
+Fits = Callable[[Any], bool]
+
+
+def _fits(wanted: Any) -> Fits:
+    """Whether a value is of an annotated type, tuples looked through; a bool is no integer."""
+    parts = get_args(wanted)
+    if isinstance(wanted, UnionType):
+        each = [_fits(part) for part in parts]
+        return lambda value: any(fits(value) for fits in each)
+    if get_origin(wanted) is tuple:
+        if parts[1:] == (...,):
+            one = _fits(parts[0])
+            return lambda value: isinstance(value, tuple) and all(map(one, value))
+        each = [_fits(part) for part in parts]
+        return lambda value: (
+            isinstance(value, tuple) and len(value) == len(each) and all(fits(v) for fits, v in zip(each, value))
+        )
+    if wanted in (int, NoneType):
+        return lambda value: type(value) is wanted
+    return lambda value: isinstance(value, wanted)
+
+
+@cache
+def _parameters(name: str) -> tuple[tuple[str, str, Fits], ...]:
+    """The name of each argument that a maker takes, its type as text, and a test for it."""
+    maker = _MAKERS[name]
+    known = {**_NODES, **RECORDS, **vars(sys.modules[maker.__module__])}  # some names are there for type checkers only
+    hints = get_type_hints(maker, localns=known)
+    names = getattr(maker, "fields", None) or [
+        p for p in inspect.signature(getattr(maker, "__wrapped__", maker)).parameters if p in hints
+    ]
+    return tuple((n, getattr(hints[n], "__name__", str(hints[n])), _fits(hints[n])) for n in names)
+
+
 class _Reader:
     """Evaluates the few kinds of syntax that `dump` writes."""
 
     def __init__(self, lines: list[str]) -> None:
         self.lines, self.greatest_id = lines, 0
         self.names: dict[str, Any] = dict(_CONSTANTS)
+        self.size: dict[
+            Any, tuple[int, int]
+        ] = {}  # of what is made: how deep it is, how many nodes its text would have
 
     def error(self, at: ast.expr | ast.stmt, message: str) -> UserError:
         return PointedError(f"{message}, in line {at.lineno} of a dump", self.lines[at.lineno - 1], at.col_offset)
 
     def value(self, e: ast.expr) -> Any:
         match e:
-            case ast.Constant(value=str() | int() | None as value):
+            case ast.Constant(value=str() | None as value):
                 return value
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value)):
+            case ast.Constant(value=int() as value) if value < 1 << 64:
+                return value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value)) if value <= 1 << 63:
                 return -value
             case ast.Tuple(elts=parts):
                 return tuple(map(self.value, parts))
@@ -178,13 +226,35 @@ class _Reader:
         raise self.error(e, f"a {type(e).__name__} expression")
 
     def made(self, at: ast.expr, name: str, args: list[Any]) -> Any:
+        for (field, wanted, fits), arg in zip(_parameters(name), args):
+            if not fits(arg):
+                raise self.error(at, f"{name}: given {field} {_shown(arg)}, wanted {wanted}")
         try:
             value = _MAKERS[name](*args)
-        except (TypeError, AttributeError, ValueError, UserError) as e:
+        except (TypeError, AttributeError, ArithmeticError, ValueError, UserError) as e:
             raise self.error(at, f"{name}: {e}") from None
         if isinstance(value, Var):
             self.greatest_id = max(self.greatest_id, value.id)
+        if isinstance(value, Node):
+            self.size[value] = self.measured(at, value)
         return value
 
+    def measured(self, at: ast.expr, value: Node) -> tuple[int, int]:
+        """How deep a node is and how many there are if what is shared is counted at each place."""
+        children = [self.size.get(child, (1, 1)) for child in value.children()]
+        deep = 1 + max((depth for depth, _ in children), default=0)
+        count = 1 + sum(count for _, count in children)
+        most = _MOST_STATEMENTS if isinstance(value, Stmt) else _MOST_TERMS
+        if deep > _DEEPEST_NODE or count > most:
+            raise self.error(at, f"{deep} nodes inside one another, {count} in all; at most {_DEEPEST_NODE} and {most}")
+        return deep, count
 
-_ = program, stmt  # their classes must be declared before CLASSES is read
+
+def _shown(value: Any) -> str:
+    """A value in few words."""
+    if isinstance(value, str | int | None):
+        return ascii(value)[:40]
+    return f"a {type(value).__name__}"
+
+
+_ = fused, program, stmt  # their classes must be declared before CLASSES is read

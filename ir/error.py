@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def visible(text: str) -> str:
+    """One line of `text` for a terminal or a comment: what cannot be shown, or would be obeyed, stands escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class ConvgenError(Exception):
     """Base of all errors that convgen raises on purpose."""
 

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
 from convgen.ir.node import Node, derived, family, node, set_derived
 from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, surface, u64, vector
+
+if TYPE_CHECKING:
+    from convgen.ir.memory import Global
+    from convgen.ir.mma import MmaTile
 
 Number = int | float
 
@@ -133,6 +138,7 @@ class Var(Expr):
     type: AnyType = derived()
 
     def infer(self) -> None:
+        check_name(self.name, "variable")
         set_derived(self, "type", self.dtype)
 
 
@@ -395,7 +401,7 @@ class Shuffle(Expr):
 class Mma(Expr):
     """`acc + a * b` on whole fragments; `op` (an `ir.mma.MmaTile`) gives the tile's atoms and layouts."""
 
-    op: Any
+    op: MmaTile
     acc: Expr
     a: Expr
     b: Expr
@@ -416,7 +422,7 @@ class Surface(Expr):
     An access at an offset outside [0, extent) is defined: a load gives zero, a store is dropped.
     """
 
-    buffer: Any
+    buffer: Global
     shift: Expr
     extent: Expr
     type: AnyType = derived()
@@ -429,7 +435,7 @@ class Surface(Expr):
 class AddressOf(Expr):
     """The 64-bit address of the first byte of a global buffer."""
 
-    buffer: Any
+    buffer: Global
     type: AnyType = derived()
 
     def infer(self) -> None:

@@ -8,7 +8,6 @@ operands, the split of a cooperative copy, IREE's NestedLayout and XeTile's wg_m
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
@@ -17,6 +16,7 @@ import attrs
 
 from convgen.ir.error import UserError
 
+_MOST_POSITIONS = 1 << 24  #: of a workgroup's tile
 DWORD = 4  #: bytes of a register in one lane
 
 
@@ -51,9 +51,11 @@ class Fragment:
 
     def __attrs_post_init__(self) -> None:
         for d in self.digits:
-            legal = range(d.size) if d.space is Space.FIXED else range(1, sys.maxsize)
-            if d.dim not in self.dims or d.size < 1 or d.stride not in legal:
+            first, end = (0, d.size) if d.space is Space.FIXED else (1, _MOST_POSITIONS)
+            if d.dim not in self.dims or d.size < 1 or not first <= d.stride < end:
                 raise UserError(f"fragment: bad digit {d} for dimensions {self.dims}")
+        if math.prod(d.size for d in self.digits) > _MOST_POSITIONS:
+            raise UserError(f"given a fragment of {' x '.join(map(str, self.shape))}, wanted at most {_MOST_POSITIONS}")
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -145,6 +145,16 @@ class Layout:
             running *= block.size
         return True
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether each stride is past what the smaller ones reach, so that no two elements meet."""
+        reach = 1
+        for block in sorted((b for b in self.blocks if b.size > 1), key=lambda b: b.stride):
+            if block.stride < reach:
+                return False
+            reach += (block.size - 1) * block.stride
+        return True
+
     def strides(self) -> tuple[int, ...]:
         """One stride a dimension, in elements; UserError if the layout is not plain."""
         if not self.is_plain:

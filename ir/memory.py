@@ -9,11 +9,15 @@ from typing import Any
 
 import attrs
 
+from convgen.ir.checks import check_name, check_range
 from convgen.ir.error import UserError
 from convgen.ir.fragment import DWORD, Digit, Fragment, Space
 from convgen.ir.layout import Layout
 from convgen.ir.node import Node, node
 from convgen.ir.types import Type
+
+MOST_BYTES = 1 << 48  #: of a buffer: what virtual addresses of these devices reach
+_MOST_SHARED = 1 << 24  #: positions along a shared tile's row or column; devices share up to 160 KiB
 
 
 @node
@@ -23,6 +27,10 @@ class Global(Node):
     name: str
     elem: Type
     bytes: int
+
+    def infer(self) -> None:
+        check_name(self.name, "buffer")
+        check_range(self.bytes, 0, MOST_BYTES, f"bytes of buffer {self.name}:")
 
 
 ROW, COL = 0, 1  #: dims of a shared tile
@@ -34,6 +42,10 @@ class Swizzle:
 
     shift: int = 0
     mask: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        check_range(self.shift, 0, 31, "swizzle shift")
+        check_range(self.mask, 0, 0xFFFF, "swizzle mask")
 
     def __call__(self, chunk: Any, row: Any) -> Any:
         if self.mask == 0:
@@ -73,6 +85,10 @@ class Shared(Node):
     chunk: int
 
     def infer(self) -> None:
+        check_name(self.name, "shared tile")
+        check_range(self.slots, 1, 64, f"slots of shared tile {self.name}:")
+        for value in (self.rows, self.cols, self.chunk, *(n for b in self.digits for n in (b.size, b.stride))):
+            check_range(value, 1, _MOST_SHARED, f"in shared tile {self.name}")
         shape = tuple(math.prod(b.size for b in self.digits if b.dim == dim) for dim in (ROW, COL))
         chunks, rest = divmod(self.cols * self.elem.bytes, self.chunk)
         swizzled = self.swizzle.mask and (rest or self.swizzle.mask >= chunks or len(self.digits) > 2)
@@ -138,6 +154,10 @@ class Rectangle:
     order: Order
     count: int = 1
 
+    def __attrs_post_init__(self) -> None:
+        for value in (self.rows, self.cols, self.count):
+            check_range(value, 1, 1 << 12, "in a rectangle")
+
     @property
     def size(self) -> int:
         """Elements."""
@@ -174,6 +194,11 @@ class Dim:
     name: str
     size: int
     padded: int
+
+    def __attrs_post_init__(self) -> None:
+        check_name(self.name, "dim")
+        check_range(self.padded, 0, MOST_BYTES, f"padded size of {self.name}:")
+        check_range(self.size, 0, self.padded, f"size of {self.name}:")
 
 
 @attrs.frozen(cache_hash=True)

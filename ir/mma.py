@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from convgen.ir.checks import check_name, check_range
 from convgen.ir.error import UserError
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.types import Type, VectorType, vector
@@ -31,6 +32,11 @@ class MmaAtom:
     d: Fragment
     passes: int
     rounds_to: str = ""  #: the type to which the inputs are cut first, if they are: "xf32" keeps ten mantissa bits
+
+    def __attrs_post_init__(self) -> None:
+        check_name(self.name, "matrix instruction")
+        for value in (self.rows, self.cols, self.k, self.passes):
+            check_range(value, 1, 1 << 10, f"in matrix instruction {self.name}")
 
     @property
     def elem_bytes(self) -> int:
@@ -83,6 +89,10 @@ class MmaTile:
     part: int = 0  #: the one that is multiplied
 
     def __attrs_post_init__(self) -> None:
+        check_name(self.acc_bank, "register bank")
+        for value in (self.tiles_i, self.tiles_j, self.steps, self.pack, self.waves_i, self.waves_j, self.parts):
+            check_range(value, 1, 1 << 12, "in an mma tile")
+        check_range(self.part, 0, self.parts - 1, "part of an mma tile:")
         if self.steps % self.pack:
             raise UserError(f"mma tile: {self.steps} steps do not split into packs of {self.pack}")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from convgen.ir.checks import check_name
 from convgen.ir.expr import Var
 from convgen.ir.memory import Global, Shared
 from convgen.ir.node import Node, node
@@ -21,7 +22,7 @@ class Kernel(Node):
     """
 
     name: str
-    params: tuple[Any, ...]
+    params: tuple[Global | Var, ...]
     grid: tuple[int, int, int]
     subgroups: int
     width: int
@@ -29,6 +30,9 @@ class Kernel(Node):
     subgroup: Var
     shared: tuple[Shared, ...]
     body: Stmt
+
+    def infer(self) -> None:
+        check_name(self.name, "kernel")
 
     def replace(self, **changes: Any) -> Kernel:
         """This kernel with some fields changed."""

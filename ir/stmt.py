@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import attrs
 
+from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fragment import Fragment
@@ -29,6 +30,12 @@ class Site:
     comment: str = ""
     slot: int = -1  #: which slot of a shared tile is touched; -1 if not known
     private: bool = False  #: no other subgroup touches what this touches in shared memory
+
+    def __attrs_post_init__(self) -> None:
+        if self.stage:
+            check_name(self.stage, "stage")
+        if not self.comment.isprintable():
+            raise UserError(f"given the comment {ascii(self.comment)[:60]}, wanted one line that can be printed")
 
 
 class Stmt(Node):
@@ -81,6 +88,7 @@ class For(Stmt):
     label: str
 
     def infer(self) -> None:
+        check_name(self.label, "loop")
         for group in (self.inits, self.yields, self.results):
             if [e.type for e in group] != [e.type for e in self.carried]:
                 raise UserError(f"loop {self.label}: carried types {[e.type for e in group]} do not match")

@@ -16,6 +16,10 @@ import attrs
 import ml_dtypes
 import numpy as np
 
+from convgen.ir.checks import check_range
+
+_MOST_LANES = 1 << 16  #: elements in one lane's registers; devices have up to 2 KiB of these a lane
+
 
 class Kind(Enum):
     BOOL = "bool"
@@ -185,6 +189,7 @@ def pointer(pointee: Type, space: AddressSpace) -> PointerType:
 @cache
 def vector(elem: Type, lanes: int) -> VectorType:
     """The interned vector type of `lanes` elements per lane."""
+    check_range(lanes, 1, _MOST_LANES, "elements of a vector:")
     return VectorType(elem, lanes)
 
 

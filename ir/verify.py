@@ -25,6 +25,8 @@ from convgen.ir.uniform import Uniformity, varying
 
 Level = Literal["tile", "message"]
 _SHARED = (s.Copy, s.LoadShared, s.StoreShared, s.SharedRead, s.SharedWrite)
+_MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid: ids are s32
+_MOST_LANES = 1024  #: of a workgroup, on every target
 MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: what one message may move for a lane
 
 TILE_STATEMENTS = (s.LoadView, s.Prefetch, s.StoreView, s.Copy, s.LoadShared, s.StoreShared)
@@ -70,6 +72,8 @@ def _kernel(k: Kernel) -> str | None:
         return f"two arguments or shared tiles are called {twice[0]}"
     if min(*k.grid, k.subgroups, k.width) < 1 or len(k.group_ids) != 3:
         return f"a grid of {k.grid} as {k.group_ids}, {k.subgroups} subgroups of {k.width} lanes"
+    if max(k.grid) > _MOST_GROUPS or k.subgroups * k.width > _MOST_LANES:
+        return f"a grid of {k.grid}, workgroups of {k.subgroups * k.width}; at most {_MOST_GROUPS} and {_MOST_LANES}"
     return None
 
 
@@ -197,7 +201,7 @@ class Checker:
             case Var():
                 return self.visible.get(e)
             case x.Mma(op=op):
-                return op.d  # type: ignore[no-any-return]
+                return op.d
             case x.Const() | x.Splat():
                 return ANYHOW
             case x.Binary() | x.Unary() | x.Conversion() | x.Select():

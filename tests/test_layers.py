@@ -26,6 +26,9 @@ ALLOWED = {
 #: What `gen` may know of `backends`: the way to a target, and the plain records that cross that joint.
 GATES = ("convgen.backends.target", "convgen.backends.simulation", "convgen.backends.analysis")
 
+#: What a simulator may know of `ir`: how one fails.
+LEAF = "convgen.ir.error"
+
 
 def sources() -> list[Path]:
     return [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
@@ -64,6 +67,8 @@ def allowed(importer: str, imported: str) -> bool:
     rooms = room_of(importer), room_of(imported)
     if rooms == ("gen", "backends"):
         return imported in GATES
+    if rooms == ("backends", "ir") and "sim" in importer.split("."):
+        return imported == LEAF
     if rooms == ("backends", "backends"):
         return inside_backends(importer.split(".")[2:], imported.split(".")[2:])
     return rooms[1] in ALLOWED[rooms[0]]
@@ -99,6 +104,8 @@ FORBIDDEN = [
     ("convgen.backends.amdgpu.select", "convgen.backends.intel.select"),
     ("convgen.backends.amdgpu.sim.step", "convgen.backends.amdgpu.tables"),
     ("convgen.backends.amdgpu.sim.step", "convgen.backends.amdgpu"),
+    ("convgen.backends.amdgpu.sim.step", "convgen.ir.types"),
+    ("convgen.backends.sim.memory", "convgen.ir"),
 ]
 
 
@@ -107,6 +114,11 @@ def test_the_table_forbids(importer: str, imported: str) -> None:
     if "intel" in imported and not (ROOT / "backends" / "intel").exists():
         pytest.skip("one family only")
     assert not allowed(importer, imported)
+
+
+def test_a_simulator_shares_the_errors_and_no_more_of_the_ir() -> None:
+    assert allowed("convgen.backends.sim.errors", LEAF)
+    assert not list(imports(MODULES[LEAF].read_text()))
 
 
 def test_imports_are_found_wherever_they_stand() -> None:

@@ -15,6 +15,7 @@ from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.analysis import Analysis, KernelAnalysis, Terms
 from convgen.backends.hot_code import basic_blocks, hottest, reachable
+from convgen.backends.sim.errors import reading
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
 #: Costs count issue slots of 4 clocks of one wave while all SIMDs of a unit run the same code.
@@ -34,12 +35,13 @@ def analyze(content: bytes, where: str) -> Analysis:
     code = content if content[:4] == b"\x7fELF" else _assembled(content, where)
     try:
         loaded = CodeObject.load(code)
+        if not loaded.kernels:
+            raise UserError(f"given {where} without a kernel, wanted at least one")
+        name = loaded.arch.name
+        with reading("the code"):
+            return Analysis(name, _TERMS, tuple(_kernel(kernel, name) for kernel in loaded.kernels.values()))
     except SimulatorError as error:
         raise UserError(f"given {where} that cannot be read: {error}") from None
-    if not loaded.kernels:
-        raise UserError(f"given {where} without a kernel, wanted at least one")
-    name = loaded.arch.name
-    return Analysis(name, _TERMS, tuple(_kernel(kernel, name) for kernel in loaded.kernels.values()))
 
 
 def _assembled(content: bytes, where: str) -> bytes:

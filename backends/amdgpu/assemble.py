@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from convgen.backends.toolchain import CLANG, LLD, LLVM_MC, run
-from convgen.ir.error import AssemblerError
+from convgen.backends.toolchain import CLANG, LLD, LLVM_MC, produced, run
+from convgen.ir.error import AssemblerError, UserError
 
+_PLACE = re.compile(r"\bkernel\.s:\d+:\d+: ")  #: in our text
 _TRIPLE = "amdgcn-amd-amdhsa"
 Steps = Callable[[str, str, str, str], list[list[str]]]  #: target, source, object between, output -> command lines
 
@@ -62,7 +64,10 @@ def available() -> Mapping[str, Steps]:
 
 
 def assemble(text: str, target: str, assembler: str | None = None) -> bytes | None:
-    """The linked code object; None if no assembler is installed. Raises AssemblerError with the first complaint."""
+    """The linked code object; None if no assembler is installed.
+
+    Raises AssemblerError with the first complaint of the text, UserError where the assembler itself fails.
+    """
     assemblers = available()
     name = assembler or next(iter(assemblers), None)
     if name is None:
@@ -74,6 +79,8 @@ def assemble(text: str, target: str, assembler: str | None = None) -> bytes | No
             # Run inside the folder, so that no path of ours reaches the object.
             done = run(command, Path(folder))
             if done.returncode:
-                lines = done.stderr.strip().splitlines() or ["no message"]
-                raise AssemblerError(f"{name}: {lines[0]}")
-        return out.read_bytes()
+                lines = done.stderr.strip().splitlines() or ["it says nothing"]
+                if _PLACE.search(done.stderr):
+                    raise AssemblerError(f"{name}: {lines[0]}")
+                raise UserError(f"{name} cannot do its work: {lines[0]}")
+        return produced(out, name, b"\x7fELF")

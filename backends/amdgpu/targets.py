@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
-
-import numpy as np
 
 from convgen.backends.allocate import Bank, allocate
 from convgen.backends.amdgpu import printer
@@ -19,7 +16,7 @@ from convgen.backends.amdgpu.waits import insert_waits
 from convgen.backends.maps import maps
 from convgen.backends.schedule import schedule
 from convgen.backends.selection import kernel_arguments
-from convgen.backends.simulation import LaunchRequest, SimReport
+from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
 from convgen.backends.target import Emission, Emitted, Progress
 from convgen.ir.error import DoesNotFit
 from convgen.ir.program import Kernel
@@ -108,7 +105,7 @@ class AmdTarget:
         self,
         code_object: bytes,
         launches: Sequence[LaunchRequest],
-        buffers: Mapping[str, np.ndarray[Any, np.dtype[np.uint8]]],
+        buffers: Mapping[str, Bytes | Pages],
         *,
         progress: Progress | None = None,
     ) -> SimReport:

@@ -21,9 +21,9 @@ from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.costs import conflicts, line_of, waits
 from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject, KernelInfo, SimulatorError
-from convgen.backends.intel.sim import Unsupported as SimulatorUnsupported
 from convgen.backends.intel.sim.decode import Instruction, Operand, disassemble
 from convgen.backends.intel.tables import FACTS, GENERATIONS
+from convgen.backends.sim.errors import reading
 from convgen.backends.toolchain import IGA64
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
@@ -47,8 +47,9 @@ def analyze(content: bytes, where: str) -> Analysis:
         loaded = CodeObject.load(code)
         if not loaded.kernels:
             raise UserError(f"given {where} without a kernel, wanted at least one")
-        kernels = tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values())
-    except SimulatorUnsupported as error:
+        with reading("the code"):
+            kernels = tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values())
+    except Unsupported as error:
         raise Unsupported(f"analysis of {where}: {error}") from None
     except SimulatorError as error:
         raise UserError(f"given {where} that cannot be read: {error}") from None

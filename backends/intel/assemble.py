@@ -10,7 +10,7 @@ from pathlib import Path
 
 from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.zebin import build, parse
-from convgen.backends.toolchain import IGA64, run
+from convgen.backends.toolchain import IGA64, produced, run
 from convgen.ir.error import AssemblerError, UserError
 
 _COMPLAINT = re.compile(r"line (\d+)\.(\d+): (?:error|warning): (.*)")
@@ -28,16 +28,16 @@ def _knows(tool: str, platform: str) -> bool:
         done = _iga64(tool, "nop\n", platform, Path(folder))
         if done.returncode and "platform" in done.stderr + done.stdout:
             return False
-        if done.returncode or not _written(Path(folder)):
+        if done.returncode:
             raise UserError(f"{tool} crashed: it cannot assemble a nop: {_first(done)}")
-        return True
+        return bool(produced(Path(folder) / "kernel.bin", "iga64"))
 
 
 def assemble(text: str) -> bytes | None:
     """The zebin of an assembly file; None if no iga64 for its target is installed (`Device.assembler` says whence).
 
-    Raises AssemblerError with the first complaint, an error or a warning of any kind; UserError where iga64 does not
-    work.
+    Raises AssemblerError with the first complaint of the text, an error or a warning of any kind; UserError where the
+    assembler itself fails.
     """
     target, kernels = parse(text)
     device, tool = DEVICES[target], IGA64.find()
@@ -53,20 +53,13 @@ def _encode(tool: str, body: str, platform: str, folder: Path) -> bytes:
     said = (done.stderr or done.stdout).strip()
     if done.returncode or said:
         raise AssemblerError(f"iga64: {_complaint(said, body.splitlines())}")
-    if not (code := _written(folder)):
-        raise UserError(f"{tool} crashed: it has written no code and says nothing")
-    return code
+    return produced(folder / "kernel.bin", "iga64")
 
 
 def _iga64(tool: str, body: str, platform: str, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "kernel.asm").write_text(body)
     command = [tool, "-a", f"-p={platform}", "--color=never", "-Wall", "kernel.asm", "-o", "kernel.bin"]
     return run(command, folder)
-
-
-def _written(folder: Path) -> bytes:
-    path = folder / "kernel.bin"
-    return path.read_bytes() if path.exists() else b""
 
 
 def _first(done: subprocess.CompletedProcess[str]) -> str:

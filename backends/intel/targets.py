@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
-
-import numpy as np
 
 from convgen.backends.allocate import Allocation, Bank, Liveness, allocate
 from convgen.backends.intel import printer
@@ -22,7 +19,7 @@ from convgen.backends.intel.zebin import Argument, KernelInfo, directives, targe
 from convgen.backends.machine import Function, Unit, VirtualRegister
 from convgen.backends.maps import maps
 from convgen.backends.selection import kernel_arguments
-from convgen.backends.simulation import LaunchRequest, SimReport
+from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
 from convgen.backends.target import Emission, Emitted, Progress
 from convgen.ir.error import DoesNotFit
 from convgen.ir.memory import Global
@@ -123,7 +120,7 @@ class XeTarget:
         self,
         code_object: bytes,
         launches: Sequence[LaunchRequest],
-        buffers: Mapping[str, np.ndarray[Any, np.dtype[np.uint8]]],
+        buffers: Mapping[str, Bytes | Pages],
         *,
         progress: Progress | None = None,
     ) -> SimReport:

@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 
 from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.errors import STUMBLES, Unsupported
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.threads import Stepped, Surroundings, Threads
 
@@ -47,6 +48,8 @@ class Program(Protocol[S_co]):
     """A kernel's instructions, made ready when first executed."""
 
     @property
+    def instructions(self) -> Sequence[Any]: ...  # with their `text` and `address`
+    @property
     def steps(self) -> Sequence[S_co | None]: ...
     @property
     def executed(self) -> list[int]: ...  # by instruction, counted a thread
@@ -60,6 +63,7 @@ class Engine(ABC, Generic[G, S]):
         self.reporter = env.reporter
         self.program = program
         self.limit = limit  #: instructions a thread may execute
+        self._at = 0  # the instruction in work
 
     @abstractmethod
     def _release(self, waiting: list[G]) -> tuple[list[G], list[G]]:
@@ -70,7 +74,18 @@ class Engine(ABC, Generic[G, S]):
         """What is checked and noted before a group executes an instruction."""
 
     def run(self, first: G) -> None:
-        """Run until every thread has ended. Groups at the lowest instruction go first, so that paths meet again."""
+        """Run until every thread has ended. Groups at the lowest instruction go first, so that paths meet again.
+
+        Raises Unsupported at an instruction that is not simulated, also where only its operands were not foreseen.
+        """
+        try:
+            self._run(first)
+        except STUMBLES as error:
+            instruction = self.program.instructions[self._at]
+            what = f"`{instruction.text}` at {instruction.address:#x} is not simulated"
+            raise Unsupported(f"{what} ({type(error).__name__}: {error})") from error
+
+    def _run(self, first: G) -> None:
         runnable = [first]
         waiting: list[G] = []
         while runnable or waiting:
@@ -104,6 +119,7 @@ class Engine(ABC, Generic[G, S]):
             if pc < 0 or pc >= len(steps):
                 self.reporter.add("control", "execution leaves the code", None, g)
                 raise LaunchStopped
+            self._at = pc
             step = steps[pc] or program.compile(pc)
             executed[pc] += g.count
             prepare(g, step)

@@ -2,7 +2,8 @@
 
 Nothing lies between two allocations, so an address that leaves its buffer is never another buffer's. Stores reach the
 array at once; whether a reader was entitled to see them is decided from stamps (design: "When a write lands"). What is
-kept beside an array starts as zeros, which cost nothing until they are written: buffers may be larger than memory.
+kept beside an array starts as zeros, which cost nothing until they are written, and an array may come as `Pages`, which
+are there once they are touched: buffers may be larger than memory. Who reads or writes `data` itself touches it first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from convgen.backends.sim.arrays import U32, U64, Array, Bools, Bytes
 from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.simulation import Pages, reserve
 
 FIRST_ADDRESS = 0x7000_0000_0000
 SPACING = 1 << 36  #: room for each allocation; a 32-bit offset never reaches the next one
@@ -50,6 +52,7 @@ class Allocation:
     updated: Bools | None = None  #: whether an atomic operation of this launch came by, by `grain` bytes
     updates: list[Update] = attrs.field(factory=list)
     grain: int = 4
+    pages: Pages | None = None  #: where `data` is not all there
 
     def __attrs_post_init__(self) -> None:
         self.words = self.data[: len(self.data) // 4 * 4].view(np.uint32)
@@ -62,8 +65,14 @@ class Allocation:
         """Forget the stores of earlier launches."""
         self.stamps, self.updated, self.updates, self.grain = None, None, [], grain
 
+    def touch(self, offset: Array, size: int) -> None:
+        """Have the bytes of an access."""
+        if self.pages is not None:
+            self.pages.touch(offset, size)
+
     def load(self, offset: Array, size: int) -> Array:
         """`size` bytes at each offset: [size/4, ...] words, or zero-extended values for sizes 1 and 2."""
+        self.touch(offset, size)
         if size >= 4:
             steps = np.arange(size // 4).reshape((-1,) + (1,) * offset.ndim)
             if not (offset & 3).any() and len(self.data) % 4 == 0:
@@ -85,6 +94,7 @@ class Allocation:
 
     def store(self, offset: Array, size: int, values: Array) -> None:
         """Write words [size/4, lanes] (or single values) at flat offsets."""
+        self.touch(offset, size)
         if size >= 4:
             steps = np.arange(size // 4)[:, None]
             if not (offset & 3).any() and len(self.data) % 4 == 0:
@@ -110,13 +120,13 @@ class Allocation:
     def mark(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
         """Stamp a store: which one it was and whose."""
         if self.stamps is None:
-            self.stamps = np.zeros(len(self.data) // self.grain + 1, np.int64)
+            self.stamps = reserve(len(self.data) // self.grain + 1, np.int64)
         self.stamps[self.units(offset, size)] = (ticket << _WAVE_BITS) | wave
 
     def mark_update(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
         """Note an atomic operation: which one it was and whose."""
         if self.updated is None:
-            self.updated = np.zeros(len(self.data) // self.grain + 1, np.bool_)
+            self.updated = reserve(len(self.data) // self.grain + 1, np.bool_)
         units = self.units(offset, size)
         self.updated[units] = True
         self.updates.append(Update(ticket, units.reshape(-1), np.broadcast_to(wave, units.shape).reshape(-1)))
@@ -132,18 +142,22 @@ class Allocation:
 class Memory:
     """All allocations of a simulation."""
 
-    def __init__(self, buffers: Mapping[str, Bytes], uninitialised: Collection[str]) -> None:
+    def __init__(self, buffers: Mapping[str, Bytes | Pages], uninitialised: Collection[str]) -> None:
         self.allocations: list[Allocation] = []
         self.by_name: dict[str, Allocation] = {}
         self._copied: list[tuple[Bytes, Allocation]] = []
         unknown = set(uninitialised) - set(buffers)
         if unknown:
             raise SimulatorError(f"uninitialised buffers that do not exist: {', '.join(sorted(unknown))}")
-        for name, data in buffers.items():
+        for name, buffer in buffers.items():
+            data = buffer.data if isinstance(buffer, Pages) else buffer
+            if len(data) > SPACING:
+                raise SimulatorError(f"given buffer {name!r} of {len(data)} bytes, wanted at most {SPACING}")
             if data.dtype != np.uint8 or data.ndim != 1:
                 raise SimulatorError(f"buffer {name!r}: a 1-D uint8 array is wanted, got {data.ndim}-D {data.dtype}")
             direct = data.flags.c_contiguous and data.ctypes.data % 4 == 0
             allocation = self.add(name, data if direct else data.copy(), writable=data.flags.writeable)
+            allocation.pages = buffer if isinstance(buffer, Pages) else None
             if not direct:
                 self._copied.append((data, allocation))
             if name in uninitialised:

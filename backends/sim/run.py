@@ -15,9 +15,9 @@ from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.findings import LaunchStopped, Reporter
 from convgen.backends.sim.memory import Memory
-from convgen.backends.simulation import LaunchRequest, SimReport
+from convgen.backends.simulation import LaunchRequest, Pages, SimReport
 
-Buffers = Mapping[str, npt.NDArray[np.uint8]]
+Buffers = Mapping[str, npt.NDArray[np.uint8] | Pages]
 Progress = Callable[[int, int], None]  #: is told the workgroups done, and all
 MAX_INSTRUCTIONS = 20_000_000  #: a thread that executes more has run away
 
@@ -68,13 +68,13 @@ class Run(ABC):
 
     def _batches(self, launch: LaunchRequest, size: int, program: Counted, execute: Callable[[Array], None]) -> None:
         """Execute the workgroups of a launch, so many together; count the program's instructions."""
-        order = np.array(_groups_of(launch), np.int64)
+        order = _groups_of(launch)
         if self.backwards:
             order = order[::-1]
         before = list(program.executed)
         try:
             for start in range(0, len(order), size):
-                groups = order[start : start + size]
+                groups = np.array(order[start : start + size], np.int64)
                 execute(groups)
                 self._done += len(groups)
                 if self._progress is not None:
@@ -85,11 +85,11 @@ class Run(ABC):
                     self.kinds[step.kind] += count - old
 
 
-def _groups_of(launch: LaunchRequest) -> tuple[int, ...]:
+def _groups_of(launch: LaunchRequest) -> Sequence[int]:
     """The linear ids of the workgroups to run."""
     count = launch.grid[0] * launch.grid[1] * launch.grid[2]
     if launch.groups is None:
-        return tuple(range(count))
+        return range(count)
     bad = [group for group in launch.groups if not 0 <= group < count]
     if bad:
         raise SimulatorError(f"workgroup {bad[0]} is not in the grid of {count}")

@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
 
 def batch(arguments: Sequence[str]) -> int:
     """`convgen batch`."""
-    from convgen import batch, grammar
+    from convgen import batch, grammar, report
     from convgen.journal import Journal
 
     options, knobs = generate.parse_knobs(parser(), arguments, grammar.CONV_KNOBS)
@@ -69,7 +69,8 @@ def batch(arguments: Sequence[str]) -> int:
     if not found.requests:
         raise UserError(f"given {options.file} with no problem that is selected, wanted at least one")
     start = perf_counter()
-    with nullcontext(None) if options.resume is None else closing(Journal(Path(options.resume))) as journal:
+    kept = None if options.resume is None else Journal(Path(options.resume), report.check_row)
+    with nullcontext(None) if kept is None else closing(kept) as journal:
         rows = _run(options, found.requests, journal)
     _summarise(options, rows, perf_counter() - start)
     return max((int(row["exit"]) for row in rows), key=_SEVERITY.index)

@@ -45,6 +45,7 @@ def run(arguments: Sequence[str]) -> int:
             out=None if options.out is None else Path(options.out),
             seed=options.seed,
             progress=progress,
+            taking=session.tell_memory,
         )
     if options.json:
         print(json.dumps(report.outcome_json(outcome)))

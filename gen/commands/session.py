@@ -6,11 +6,11 @@ import argparse
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from convgen.ir.caret import PointedError
-from convgen.ir.error import Unsupported, UserError
+from convgen.ir.error import Unsupported, UserError, visible
 
 if TYPE_CHECKING:
     from convgen.code import Code
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from convgen.watch import Watch
 
 FINE, WRONG, REFUSED, INTERNAL = range(4)
+
+_MUCH = 1 << 30  #: bytes of memory that one wants to know of before
 
 
 def worst(works: Sequence[Callable[[], int]], verbose: bool = False) -> int:
@@ -44,13 +46,21 @@ def guarded(work: Callable[[], int], verbose: bool = False) -> int:
 
 
 def failure(error: Exception, verbose: bool = False) -> tuple[int, str]:
-    """The exit code of an exception, and what is told of it; `verbose` prints a traceback of an internal one."""
+    """The exit code of an exception, and what is told of it; `verbose` prints a traceback of an internal one.
+
+    What the machine lacks (a file, room on a disk, memory) is no defect of convgen.
+    """
     if isinstance(error, PointedError):
         return REFUSED, error.one_line
     if isinstance(error, UserError):
         return REFUSED, _flat(str(error))
     if isinstance(error, Unsupported):
         return REFUSED, f"unsupported: {_flat(str(error))}"
+    if isinstance(error, OSError):
+        what = error.strerror or str(error) or type(error).__name__
+        return REFUSED, _flat(what if error.filename is None else f"cannot use {error.filename}: {what}")
+    if isinstance(error, MemoryError):
+        return REFUSED, _flat(f"the machine has not memory enough for this: {error}").rstrip(": ")
     if verbose:
         traceback.print_exception(error)
     notes: list[str] = getattr(error, "__notes__", [])
@@ -61,7 +71,8 @@ def failure(error: Exception, verbose: bool = False) -> tuple[int, str]:
 
 def complain(text: str) -> None:
     """Something that is not a result, on stderr."""
-    print(f"convgen: {text}", file=sys.stderr)
+    lines = f"convgen: {text}".split("\n")
+    print("\n".join(map(visible, lines)), file=sys.stderr)
 
 
 def _flat(text: str) -> str:
@@ -82,6 +93,8 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
 
     from convgen.watch import Watch
 
+    if options.dump_dir == "":
+        raise UserError("given an empty name, wanted a directory, at --dump-dir")
     folder = None if options.dump_dir is None else Path(options.dump_dir)
     watch = Watch(sys.stderr, options.dump, folder, options.check_passes)
     try:
@@ -91,8 +104,9 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
     except (UserError, Unsupported):
         raise
     except Exception as error:
-        if (kept := watch.keep(error)) is not None:
-            error.add_note(f"dump: {kept}")
+        with suppress(OSError):  # where a dump cannot be written, `error` is still what matters
+            if (kept := watch.keep(error)) is not None:
+                error.add_note(f"dump: {kept}")
         raise
     finally:
         if options.verbose and watch.attempts:
@@ -119,10 +133,20 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
         from convgen import verify
 
         with progress_bar(str(code.problem or code.name)) as progress:
-            outcome = verify.run(code, groups=options.run_groups, seed=options.seed, progress=progress)
+            outcome = verify.run(
+                code, groups=options.run_groups, seed=options.seed, progress=progress, taking=tell_memory
+            )
     elif code.record.launches and code.object is None:
         complain(f"note: no assembler found ({target.assembler}), so text and launch record only")
     return files, outcome
+
+
+def tell_memory(size: int) -> None:
+    """Say what a run will take of memory, if that is much."""
+    if size >= _MUCH:
+        from convgen import footprint
+
+        complain(f"note: the run takes about {footprint.text(size)} of memory")
 
 
 def deliver(options: argparse.Namespace, code: Code) -> int:
@@ -149,9 +173,10 @@ def progress_bar(title: str) -> Iterator[Progress | None]:
         yield None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress as Bar
 
     here_too = sys.stdout.isatty()  # else results must not go where the bar is
     with Bar(console=Console(stderr=True), transient=True, redirect_stdout=here_too) as bar:
-        task = bar.add_task(title, total=None)
+        task = bar.add_task(escape(visible(title)), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from convgen import reference
-from convgen.backends.simulation import Finding, LaunchRequest, SimReport
+from convgen.backends.simulation import Finding, LaunchRequest, Pages, SimReport
 from convgen.code import Code, KernelCost, Region
 from convgen.problem import Conv
 from convgen.record import Buffer, Launch, LaunchRecord, Tensor
@@ -84,10 +84,11 @@ class Target:
         self,
         code_object: bytes,
         launches: Sequence[LaunchRequest],
-        buffers: Memory,
+        pages: Mapping[str, Pages],
         *,
         progress: Callable[[int, int], None] | None = None,
     ) -> SimReport:
+        buffers = {name: each.whole() for name, each in pages.items()}
         problem = Conv.parse(code_object.decode())
         inputs = {s.name: reference.unpack(s.layout, s.dtype, buffers[s.name]) for s in problem.inputs}
         executed = 0

@@ -37,8 +37,8 @@ def perform(options: argparse.Namespace, line: str) -> dict[str, Any]:
     return perform_really(options, line)
 
 
-def spoilt(*arguments: Any) -> Any:
+def spoilt(*arguments: Any, **options: Any) -> Any:
     """What execution leaves behind, but for one f16 that is NaN."""
-    memory, report = execute(*arguments)
-    memory["dst"][:2] = 0xFF
+    memory, report = execute(*arguments, **options)
+    memory["dst"].data[:2] = 0xFF
     return memory, report

@@ -256,7 +256,7 @@ MESSAGES = [
     ("analyze empty.s", "given no .amdgcn_target, wanted one of gfx90a, gfx942, gfx950, in empty.s"),
     ("analyze wrong.s", "given wrong.s that does not assemble: line 2, column 3: invalid instruction"),
     ("analyze old.s", "given .amdgcn_target of gfx803, wanted one of gfx90a, gfx942, gfx950, in old.s"),
-    ("analyze junk.hsaco", "given junk.hsaco that cannot be read: not an ELF code object: Invalid EI_CLASS b'j'"),
+    ("analyze junk.hsaco", "given junk.hsaco that cannot be read: the code object is damaged: Invalid EI_CLASS b'j'"),
     ("analyze host.hsaco", "given host.hsaco that is neither a code object nor text"),
     ("replay", "given no FILE, wanted one; see convgen replay --help"),
     ("replay missing.dump", "cannot read missing.dump: No such file or directory"),

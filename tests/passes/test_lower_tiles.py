@@ -15,6 +15,7 @@ from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.interp import interpret
+from convgen.ir.memory import Global
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import (
@@ -179,7 +180,7 @@ def run_last_tile(descriptor: str, facts: TargetFacts = FACTS, **knobs: str) -> 
     problem = Conv.parse(descriptor, dir="FWD_D", **{"dt": "f16", **knobs})
     kernel = pipeline.run(tile_kernel(problem, CONFIG, facts), facts)
     random = np.random.default_rng(3)
-    memory = {p.name: np.zeros(p.bytes, np.uint8) for p in kernel.params}
+    memory = {p.name: np.zeros(p.bytes, np.uint8) for p in kernel.params if isinstance(p, Global)}
     assert max(m.size for m in memory.values()) > 1 << 31
     src = memory["src"].view(np.float16).reshape(problem.mb, 1448, 1448, problem.ic)
     src[-1, -3:] = random.integers(-4, 5, src[-1, -3:].shape)

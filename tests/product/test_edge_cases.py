@@ -221,7 +221,7 @@ def test_no_images_make_gradients_of_zero(dir: str, dt: str) -> None:
     memory, report = verify.execute(code.record, code.object, reference.fill(problem))
     assert not report.findings
     assert {t.name for t in problem.outputs} <= memory.keys()
-    assert not any(memory[t.name].any() for t in problem.outputs)
+    assert not any(memory[t.name].whole().any() for t in problem.outputs)
 
 
 def test_no_images_are_not_reordered() -> None:
@@ -250,7 +250,7 @@ def test_one_group_is_no_group(dir: str) -> None:
         code = driver.compile(driver.build(problem))
         inputs = {name: array.reshape(problem.tensor(name).dims) for name, array in reference.fill(plain).items()}
         memory, _ = verify.execute(code.record, code.object, inputs)
-        found.append([memory[t.name].tobytes() for t in problem.outputs])
+        found.append([memory[t.name].whole().tobytes() for t in problem.outputs])
     assert found[0] == found[1]
 
 
@@ -280,10 +280,10 @@ def test_gaps_are_neither_read_nor_written(dir: str, strides: str, config: str |
     assert not report.findings, str(report.findings[0])
     for tensor in problem.outputs:
         assert np.array_equal(
-            reference.unpack(tensor.layout, tensor.dtype, memory[tensor.name]),
+            reference.unpack(tensor.layout, tensor.dtype, memory[tensor.name].whole()),
             reference.whole(problem, inputs, tensor.name),
         )
-        assert (between(memory[tensor.name], tensor) == verify.SENTINEL).all(), tensor.name
+        assert (between(memory[tensor.name].whole(), tensor) == verify.SENTINEL).all(), tensor.name
 
 
 def between(memory: Array, tensor: TensorSpec) -> Array:
@@ -299,8 +299,8 @@ def test_zeroes_where_no_window_reaches_leave_gaps_alone() -> None:
     code = driver.compile(driver.build(problem))
     memory, _ = verify.execute(code.record, code.object, reference.fill(problem))
     (tensor,) = problem.outputs
-    assert (between(memory["diff_src"], tensor) == verify.SENTINEL).all()
-    diff_src = reference.unpack(tensor.layout, "f16", memory["diff_src"])
+    assert (between(memory["diff_src"].whole(), tensor) == verify.SENTINEL).all()
+    diff_src = reference.unpack(tensor.layout, "f16", memory["diff_src"].whole())
     reached = np.zeros((7, 7), np.bool_)
     reached[::3, ::3] = True
     assert not diff_src[:, :, ~reached].any()

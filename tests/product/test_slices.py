@@ -61,7 +61,7 @@ def results(code: Code, inputs: Inputs, output: str) -> list[bytes]:
     for groups in orders(code):
         memory, report = verify.execute(code.record, code.object, inputs, groups)
         assert not report.findings, str(report.findings[0])
-        found.append(memory[output].tobytes())
+        found.append(memory[output].whole().tobytes())
     return found
 
 

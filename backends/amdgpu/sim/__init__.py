@@ -9,7 +9,7 @@ Not simulated: flushing of f32 denormals, rounding modes other than to nearest e
 sparse matrix instructions, the exact error of transcendentals (they are rounded correctly), the order in which atomic
 operations of several waves meet (it is that of the waves; sums that round come out otherwise in another order).
 
-May import: convgen.ir, convgen.backends.simulation; nothing from selection or emission (design: two rooms, no shared
+May import: convgen.ir.error, convgen.backends.simulation; nothing from selection or emission (two rooms, no shared
 mistakes)."""
 
 from convgen.backends.amdgpu.sim.code_object import CodeObject, KernelInfo

@@ -124,6 +124,7 @@ class _Atomic:
             lanes = np.ones(values.shape, np.bool_) if taken is None else taken
             if g.env.strict:
                 self._check(g, allocation, offset, lanes)
+            allocation.touch(offset[lanes], size)
             memory = allocation.data[: len(allocation.data) // size * size].view(values.dtype)
             found = combine_lanes(memory, offset // size, values, lanes, self.function, expected)
             old = np.where(lanes, found, old)

@@ -13,15 +13,16 @@ from typing import Any
 
 import attrs
 import msgpack
-from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from convgen.backends.amdgpu.sim.archs import Arch, arch_of_flags
 from convgen.backends.amdgpu.sim.decode import Instruction, parse_disassembly
-from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.errors import SimulatorError, reading, within
 from convgen.backends.toolchain import LLVM_OBJDUMP
 
+MOST_IMAGE = 1 << 28  #: bytes of loadable segments; shipped libraries of many kernels have some ten million
+MOST_ARGUMENTS = 1 << 16  #: bytes of an argument block; runtimes allow fewer
 PRELOAD_SKIP = 256  #: hardware with kernarg preload enters this many bytes behind the entry symbol
 
 
@@ -64,7 +65,7 @@ class Descriptor:
         return cls(
             group_segment=group,
             private_segment=private,
-            kernarg_size=kernarg,
+            kernarg_size=within(kernarg, 0, MOST_ARGUMENTS, "kernarg_size"),
             entry=address + entry_offset,
             vgprs=((rsrc1 & 0x3F) + 1) * 8,
             sgprs=((rsrc1 >> 6 & 0xF) // 2 + 1) * 16,
@@ -86,6 +87,15 @@ class Descriptor:
             round_mode=rsrc1 >> 12 & 0xF,
             denorm_f32=rsrc1 >> 16 & 3,
         )
+
+
+#: Entries of a kernel's metadata that are numbers, and the most that each may be.
+_NUMBERS: Mapping[str, int] = {
+    **dict.fromkeys((".vgpr_count", ".agpr_count", ".sgpr_count"), 1 << 12),
+    **dict.fromkeys((".group_segment_fixed_size", ".private_segment_fixed_size"), (1 << 32) - 1),
+    ".kernarg_segment_size": MOST_ARGUMENTS,
+    ".max_flat_workgroup_size": 1 << 16,
+}
 
 
 @attrs.frozen(eq=False)
@@ -130,34 +140,60 @@ class CodeObject:
 
 @lru_cache(maxsize=8)
 def _load(raw: bytes) -> CodeObject:
-    try:
+    if raw[:4] != b"\x7fELF":
+        raise SimulatorError("not an ELF code object")
+    with reading("the code object"):
         elf = ELFFile(io.BytesIO(raw))
-    except ELFError as error:
-        raise SimulatorError(f"not an ELF code object: {error}") from error
-    arch = arch_of_flags(int(elf["e_flags"]))
-    segments = [s for s in elf.iter_segments() if s["p_type"] == "PT_LOAD"]
-    if not segments:
-        raise SimulatorError("the code object is not linked: it has no loadable segments")
-    image = bytearray(max(int(s["p_vaddr"] + s["p_memsz"]) for s in segments))
-    for segment in segments:
-        start = int(segment["p_vaddr"])
-        image[start : start + int(segment["p_filesz"])] = segment.data()
-    metadata = {str(kernel[".symbol"]): kernel for kernel in _notes(elf).get("amdhsa.kernels", ())}
+        arch = arch_of_flags(int(elf["e_flags"]))
+        image = _image(elf)
+        metadata = {str(kernel[".symbol"]): _checked(kernel) for kernel in _notes(elf).get("amdhsa.kernels", ())}
+        tables = [section for section in elf.iter_sections() if isinstance(section, SymbolTableSection)]
+        symbols = [symbol for table in tables for symbol in table.iter_symbols() if symbol.name.endswith(".kd")]
+        descriptors = {s.name.removesuffix(".kd"): _descriptor(image, int(s["st_value"])) for s in symbols}
     instructions = parse_disassembly(_disassemble(raw))
     by_address = {instruction.address: index for index, instruction in enumerate(instructions)}
     kernels: dict[str, KernelInfo] = {}
-    tables = [section for section in elf.iter_sections() if isinstance(section, SymbolTableSection)]
-    for symbol in (symbol for table in tables for symbol in table.iter_symbols()):
-        if not symbol.name.endswith(".kd"):
-            continue
-        address = int(symbol["st_value"])
-        descriptor = Descriptor.parse(bytes(image[address : address + 64]), address)
+    for name, descriptor in descriptors.items():
         entry = descriptor.entry + (PRELOAD_SKIP if descriptor.preload_length and arch.kernarg_preload else 0)
         if entry not in by_address:
-            raise SimulatorError(f"kernel {symbol.name} enters at {entry:#x}, where no instruction starts")
-        name = symbol.name.removesuffix(".kd")
-        kernels[name] = KernelInfo(name, descriptor, metadata.get(symbol.name, {}), by_address[entry], instructions)
-    return CodeObject(arch, kernels, bytes(image))
+            raise SimulatorError(f"kernel {name}.kd enters at {entry:#x}, where no instruction starts")
+        kernels[name] = KernelInfo(name, descriptor, metadata.get(f"{name}.kd", {}), by_address[entry], instructions)
+    return CodeObject(arch, kernels, image)
+
+
+def _image(elf: ELFFile) -> bytes:
+    """The loadable segments, laid out from virtual address 0."""
+    segments = [s for s in elf.iter_segments() if s["p_type"] == "PT_LOAD"]
+    if not segments:
+        raise SimulatorError("the code object is not linked: it has no loadable segments")
+    size = max(int(s["p_vaddr"] + s["p_memsz"]) for s in segments)
+    image = bytearray(within(size, 0, MOST_IMAGE, "segments that end at"))
+    for segment in segments:
+        start, content = int(segment["p_vaddr"]), segment.data()
+        if len(content) != segment["p_filesz"] or len(content) > segment["p_memsz"]:
+            raise SimulatorError("the code object is damaged: a segment is longer than the file, or than its memory")
+        image[start : start + len(content)] = content
+    return bytes(image)
+
+
+def _descriptor(image: bytes, address: int) -> Descriptor:
+    raw = image[address : address + 64]
+    if len(raw) != 64:
+        raise SimulatorError(f"a kernel descriptor at {address:#x}, outside the code object's segments")
+    return Descriptor.parse(raw, address)
+
+
+def _checked(kernel: Any) -> Mapping[str, Any]:
+    """A kernel's metadata, if it is what AMDGPUUsage says."""
+    for key, most in _NUMBERS.items():
+        if key in kernel:
+            within(kernel[key], 0, most, f"metadata {key}")
+    for argument in kernel.get(".args", ()):
+        end = within(argument[".offset"], 0, MOST_ARGUMENTS, "an argument's offset") + argument[".size"]
+        within(end, 0, MOST_ARGUMENTS, "an argument that ends at")
+        if not isinstance(argument[".value_kind"], str):
+            raise SimulatorError("an argument's .value_kind is no text")
+    return dict(kernel)
 
 
 def _notes(elf: ELFFile) -> Mapping[str, Any]:
@@ -183,7 +219,10 @@ def _disassemble(raw: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".hsaco") as file:
         file.write(raw)
         file.flush()
-        done = subprocess.run([tool, "-d", file.name], capture_output=True, text=True, check=False)
+        done = subprocess.run([tool, "-d", file.name], capture_output=True, check=False)
     if done.returncode != 0:
-        raise SimulatorError(f"{Path(tool).name} failed: {done.stderr.strip()}")
-    return done.stdout
+        reason = " ".join(done.stderr.decode(errors="replace").split())
+        raise SimulatorError(
+            f"{Path(tool).name} cannot read the code object: {reason or f'exit code {done.returncode}'}"
+        )
+    return done.stdout.decode(errors="replace")

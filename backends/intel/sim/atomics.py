@@ -72,6 +72,7 @@ def atomic(
             continue
         taken = np.ones(address.shape, np.bool_) if some is None else some
         check_stores(g, step, allocation, offset, size, some, "atomically updates")
+        allocation.touch(offset[taken], size)
         memory = allocation.data[: len(allocation.data) // size * size].view(kind)
         found = combine_lanes(memory, offset // size, operand, taken, function, expected)
         old = np.where(taken, found, old)

@@ -6,20 +6,21 @@ Intel's zebin specification (IGC, ZEBinary documentation): one section .text.<ke
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
 import attrs
 import yaml
-from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from convgen.backends.intel.sim.decode import Instruction, disassemble
 from convgen.backends.intel.sim.platforms import Platform, platform_of
-from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.errors import SimulatorError, reading, within
 
 MACHINE = 205  # EM_INTELGT
+MOST_PAYLOAD = 1 << 16  #: bytes of arguments; runtimes allow fewer
+MOST_MEMORY = 1 << 24  #: bytes of local memory that are worth a finding; devices have up to 128 KiB
 
 
 @attrs.frozen
@@ -66,23 +67,24 @@ class CodeObject:
     @classmethod
     def load(cls, data: bytes) -> CodeObject:
         """Parse a zebin."""
-        try:
+        if data[:4] != b"\x7fELF":
+            raise SimulatorError("not a code object: not an ELF file")
+        with reading("the code object"):
             elf = ELFFile(BytesIO(data))
-        except ELFError as error:
-            raise SimulatorError(f"not a code object: {error}") from None
-        if elf.header["e_machine"] not in (MACHINE, "EM_INTEL205", "EM_INTELGT"):
-            raise SimulatorError(f"not an Intel code object: machine {elf.header['e_machine']}, {MACHINE} wanted")
-        sections = {section.name: section.data() for section in elf.iter_sections()}
-        platform = platform_of(*_compatibility(sections.get(".note.intelgt.compat")))
+            machine = elf.header["e_machine"]
+            if machine not in (MACHINE, "EM_INTEL205", "EM_INTELGT"):
+                raise SimulatorError(f"not an Intel code object: machine {machine}, {MACHINE} wanted")
+            sections = {section.name: section.data() for section in elf.iter_sections()}
+            platform = platform_of(*_compatibility(sections.get(".note.intelgt.compat")))
         if ".ze_info" not in sections:
             raise SimulatorError("the code object has no .ze_info")
         try:
             info = yaml.safe_load(sections[".ze_info"].rstrip(b"\0"))
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # no YAML; a month 13; lists a thousand deep
             raise SimulatorError(f".ze_info is not YAML: {' '.join(str(error).split())}") from None
         try:
             return cls(platform, _kernels(info, sections))
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
             raise SimulatorError(f".ze_info is not as the zebin specification wants it: {error}") from None
 
     def kernel(self, name: str) -> KernelInfo:
@@ -93,7 +95,8 @@ class CodeObject:
 
     def instructions(self, name: str) -> tuple[Instruction, ...]:
         """A kernel's instructions."""
-        return disassemble(self.kernel(name).code, self.platform)
+        with reading(f"the code of kernel {name!r}"):
+            return disassemble(self.kernel(name).code, self.platform)
 
 
 def _kernels(info: Any, sections: Mapping[str, bytes]) -> Mapping[str, KernelInfo]:
@@ -129,20 +132,40 @@ def _kernel(entry: Mapping[str, Any], code: bytes) -> KernelInfo:
         raise SimulatorError(f"kernel {entry['name']!r} does not say its simd_size")
     per_thread = entry.get("per_thread_payload_arguments") or []
     size = environment.get("required_work_group_size")
+
+    def number(key: str, default: int, most: int) -> int:
+        return within(environment.get(key, default), 0, most, key)
+
+    def place(key: str, item: Mapping[str, Any]) -> int:
+        return within(item[key], 0, MOST_PAYLOAD, f"{key} of an argument")
+
+    simd = number("simd_size", 0, 32)
+    if simd not in (1, 8, 16, 32):
+        raise SimulatorError(f"kernel {entry['name']!r}: simd_size {simd}; 8, 16 or 32 are possible")
     return KernelInfo(
-        name=entry["name"],
+        name=str(entry["name"]),
         code=code,
-        simd=environment["simd_size"],
-        registers=environment.get("grf_count", 128),
-        slm=environment.get("slm_size", 0),
-        barriers=environment.get("barrier_count", 0),
-        inline_bytes=environment.get("inline_data_payload_size", 0),
-        skip_offset=environment.get("offset_to_skip_per_thread_data_load", 0),
-        local_id_bytes=sum(item["size"] for item in per_thread if item["arg_type"] == "local_id"),
+        simd=simd,
+        registers=number("grf_count", 128, 512),
+        slm=number("slm_size", 0, MOST_MEMORY),
+        barriers=number("barrier_count", 0, 64),
+        inline_bytes=number("inline_data_payload_size", 0, MOST_PAYLOAD),
+        skip_offset=number("offset_to_skip_per_thread_data_load", 0, MOST_MEMORY),
+        local_id_bytes=sum(place("size", item) for item in per_thread if item["arg_type"] == "local_id"),
         payload=tuple(
-            Implicit(item["arg_type"], item["offset"], item["size"], item.get("arg_index", -1))
+            Implicit(
+                str(item["arg_type"]),
+                place("offset", item),
+                place("size", item),
+                within(item.get("arg_index", -1), -1, 1 << 12, "arg_index"),
+            )
             for item in entry.get("payload_arguments") or []
         ),
         bindings={item["bti_value"]: item["arg_index"] for item in entry.get("binding_table_indices") or []},
-        required_size=None if size is None else (size[0], size[1], size[2]),
+        required_size=None if size is None else _extents(size),
     )
+
+
+def _extents(size: Sequence[Any]) -> tuple[int, int, int]:
+    x, y, z = (within(extent, 0, 1024, "required_work_group_size") for extent in size)
+    return x, y, z

@@ -1,0 +1,140 @@
+"""Tensors of small integers that are computed where they are looked at, however large they would be in memory.
+
+An element depends on the seed and on its number in the tensor, nothing else: the simulator and the reference see the
+same tensor, of which each computes what it touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+Numbers = npt.NDArray[np.int64]
+
+_CHUNK = 1 << 15  #: elements drawn at a time: what is in work stays in a core's caches
+_LOW = 0xFFFFFFFF
+
+
+def _mixed(x: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Each number changed beyond recognition, in place: a bijection (C. Wellons, "Prospecting for hash functions")."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x ^= x >> np.uint32(shift)
+        x *= np.uint32(factor)
+    x ^= x >> np.uint32(16)
+    return x
+
+
+def _word(*parts: int) -> int:
+    """One word that depends on all of some numbers and on their order."""
+    word = np.zeros(1, np.uint32)
+    for part in parts:
+        for half in (part & _LOW, part >> 32 & _LOW):
+            word = _mixed(word + np.uint32(0x9E3779B9) ^ np.uint32(half))
+    return int(word[0])
+
+
+@attrs.frozen(eq=False)
+class Fill:
+    """A tensor of shape `shape` whose elements are drawn evenly from `values`.
+
+    It is indexed as a numpy array is: slices give a part of it, arrays of indices the elements. Elements of the whole
+    tensor are numbered row by row; `strides` and `start` say which numbers this part has.
+    """
+
+    values: Array  #: at most 255
+    seed: int  #: 32 bits
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    start: int = 0
+
+    @classmethod
+    def of(cls, values: Array, seed: tuple[int, ...], shape: tuple[int, ...]) -> Fill:
+        return cls(values, _word(*seed), shape, _row_major(shape))
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        return self.values.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        """A part for slices; the elements for slices and arrays of indices, which must be in range.
+
+        Dimensions stand as numpy puts them: those of the arrays together, where the first array stands if the arrays
+        are neighbours, else before all others.
+        """
+        keys = list(key) if isinstance(key, tuple) else [key]
+        keys += [slice(None)] * (len(self.shape) - len(keys))
+        part = self._part([k if isinstance(k, slice) else slice(None) for k in keys])
+        arrays = [d for d, k in enumerate(keys) if not isinstance(k, slice)]
+        if not arrays:
+            return part
+        slices = [d for d, k in enumerate(keys) if isinstance(k, slice)]
+        together = arrays[-1] - arrays[0] < len(arrays)
+        before = sum(d < arrays[0] for d in slices) if together else 0
+        chosen: Numbers = sum((np.asarray(keys[d]) * self.strides[d] for d in arrays), np.zeros((), np.int64))
+        along = [part._along(d) for d in slices]
+        return self.numbered(_outer(part.start, [*along[:before], chosen, *along[before:]]))
+
+    def _along(self, d: int) -> Numbers:
+        """What a dimension adds to the number of an element."""
+        return np.arange(self.shape[d], dtype=np.int64) * self.strides[d]
+
+    def _part(self, keys: list[slice]) -> Fill:
+        ranges = [range(size)[key] for size, key in zip(self.shape, keys)]
+        start = self.start + sum(r.start * stride for r, stride in zip(ranges, self.strides) if len(r))
+        strides = tuple(r.step * stride for r, stride in zip(ranges, self.strides))
+        return attrs.evolve(self, shape=tuple(map(len, ranges)), strides=strides, start=start)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """All elements; where they are numbered without gaps, the numbers are not held in memory."""
+        found = np.empty(self.shape, self.dtype)
+        if self.strides == _row_major(self.shape):
+            flat = found.reshape(-1)
+            for at in range(0, len(flat), _CHUNK):
+                flat[at : at + _CHUNK] = self.numbered(np.arange(at, min(at + _CHUNK, len(flat))) + self.start)
+        else:
+            found[...] = self.numbered(_outer(self.start, map(self._along, range(len(self.shape)))))
+        return found if dtype is None else found.astype(dtype)
+
+    def reshape(self, *shape: int) -> Fill:
+        """A whole tensor with its elements, in the same order, in another shape."""
+        if self.strides != _row_major(self.shape) or prod(shape) != prod(self.shape):
+            raise ValueError(f"a part of shape {self.shape} seen as {shape}")
+        return attrs.evolve(self, shape=shape, strides=_row_major(shape))
+
+    def numbered(self, numbers: Numbers) -> Array:
+        """The elements of these numbers."""
+        found = np.empty(numbers.shape, self.dtype)
+        flat, wanted = found.reshape(-1), numbers.reshape(-1)
+        small = wanted.size == 0 or int(wanted.max()) <= _LOW  # the upper halves of all numbers are then one
+        for start in range(0, len(wanted), _CHUNK):
+            chunk = wanted[start : start + _CHUNK]
+            upper = (chunk[:1] if small else chunk) >> 32
+            drawn = chunk.astype(np.uint32)
+            drawn ^= _mixed(upper.astype(np.uint32) ^ np.uint32(self.seed))
+            _mixed(drawn)
+            drawn >>= np.uint32(8)  # 24 bits, so that the product below has 32
+            drawn *= np.uint32(len(self.values))
+            drawn >>= np.uint32(24)
+            self.values.take(drawn, out=flat[start : start + _CHUNK], mode="clip")
+        return found
+
+
+def _outer(start: int, parts: Iterable[Numbers]) -> Numbers:
+    """`start` and one number of each part, added: each part along dimensions of its own."""
+    number = np.array(start, np.int64)
+    for part in parts:
+        number = number.reshape(number.shape + (1,) * part.ndim) + part
+    return number
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))

@@ -1,0 +1,50 @@
+"""How much memory there is for a run."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import suppress
+from pathlib import Path
+
+_SHARE = 0.8  #: of what is free; the rest is for what a run keeps besides buffers
+_MEMORY = Path("/proc/meminfo")
+_GROUP = Path("/sys/fs/cgroup")
+
+
+def available() -> int:
+    """Bytes that buffers may take: of the machine, of our control group, and as limits of the process allow."""
+    found = [_machine(), _group(), _process()]
+    return int(_SHARE * min(bytes_ for bytes_ in found if bytes_ is not None))
+
+
+def _machine() -> int:
+    """What the kernel would give without swapping; all memory where it does not say."""
+    with suppress(OSError, ValueError, StopIteration):
+        line = next(line for line in _MEMORY.read_text().splitlines() if line.startswith("MemAvailable:"))
+        return int(line.split()[1]) << 10
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _group() -> int | None:
+    """What is left of a container's limit (cgroup v2)."""
+    with suppress(OSError, ValueError):
+        most, used = (int((_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        return max(0, most - used)
+    return None
+
+
+def _process() -> int | None:
+    """What is left of the limit of address space (`ulimit -v`)."""
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most == resource.RLIM_INFINITY:
+        return None
+    with suppress(OSError, ValueError, IndexError):
+        return max(0, most - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())
+    return most
+
+
+def text(size: int) -> str:
+    """Bytes for people."""
+    scale = next((unit for unit in range(4, 0, -1) if size >> 10 * unit), 0)
+    return f"{size / (1 << 10 * scale):.3g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[scale]}"
