@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from convgen.commands.arguments import Parser, add_pass_options, add_result_options
 from convgen.commands.session import worst
-from convgen.ir.error import UserError
+from convgen.ir.error import ConvgenError, Unsupported, UserError
 
 if TYPE_CHECKING:
     from convgen.batch import Request
     from convgen.code import Code
+    from convgen.ir.facts import TargetFacts
     from convgen.matmul import Problem
+    from convgen.tensors import TensorSpec
 
 
 def conv_parser() -> argparse.ArgumentParser:
@@ -29,7 +32,7 @@ def conv_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("descriptors", metavar="DESC", nargs="*", help="benchdnn: [g][mb]ic ih oc [oh] kh [sh ph dh] ... [nNAME]")
-    add_conv_knobs(parser)
+    add_knobs(parser, "conv")
     return finished(parser)
 
 
@@ -41,25 +44,21 @@ def gemm_parser() -> argparse.ArgumentParser:
         "convgen gemm 256x64:64x256 --dt bf16:bf16:f32 --wtag ab --run",
     )
     parser.add_argument("descriptors", metavar="MxK:KxN", nargs="*", help="benchdnn: the sizes of src and wei [nNAME]")
-    _add_tensors(parser, "first matrix (ab: rows contiguous, ba: columns)", "second matrix", "result")
+    add_knobs(parser, "matmul")
     return finished(parser)
 
 
-def add_conv_knobs(parser: argparse.ArgumentParser) -> None:
-    """What describes a convolution besides its sizes."""
-    parser.add_argument("--dir", default="FWD_B", help="FWD_B (default), FWD_D, FWD_I, BWD_D, BWD_W or BWD_WB")
-    _add_tensors(parser, "source", "weights", "destination")
-    parser.add_argument("--mb", default="0", help="minibatch; 0 (default) keeps the descriptor's")
+def add_knobs(parser: argparse.ArgumentParser, *drivers: str) -> None:
+    """benchdnn's knobs of these drivers; its options of how it runs are taken, and mean nothing."""
+    from convgen import options
 
-
-def _add_tensors(parser: argparse.ArgumentParser, *tensors: str) -> None:
-    parser.add_argument("--dt", default="f32", help="one type, or src:wei:dst (default f32)")
-    for letter, what in zip("swd", tensors):
-        parser.add_argument(f"--{letter}tag", default="any", metavar="TAG", help=f"layout of the {what} (default any)")
-    add = parser.add_argument
-    add("--strides", default="", metavar="S:W:D", help="strides in place of tags: 3200x1x160x16::12800x1x640x64")
-    add("--attr-deterministic", default="false", metavar="BOOL", help="the same bits in every run (default false)")
-    add("--attr-fpmath", default="strict", metavar="MODE", help="strict (default), tf32, bf16, f16 or any")
+    add = parser.add_argument_group("knobs of benchdnn").add_argument
+    rows = {option.name: option for driver in drivers for option in options.KNOBS_OF[driver]}
+    for option in rows.values():
+        spelled = [f"--{name}" for name in (option.name, *option.aliases)]
+        add(*spelled, dest=option.keyword, metavar="VALUE", help=option.help)
+    for option in options.RUN_OPTIONS:
+        parser.add_argument(f"--{option.name}", dest="ignored", type=option.value, help=argparse.SUPPRESS)
 
 
 def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -73,32 +72,32 @@ def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def conv(arguments: Sequence[str]) -> int:
     """`convgen conv`: each problem on its own; the exit code is the worst."""
-    from convgen import batch, grammar, miopen
+    from convgen import batch, miopen
 
     first = next((number for number, word in enumerate(arguments) if miopen.is_program(word)), len(arguments))
     line = " ".join(arguments[first:])  # what stands behind the name of the driver belongs to it
     words = [*arguments[:first], *filter(None, [line])]
-    options, knobs = parse_knobs(conv_parser(), words, grammar.CONV_KNOBS)
+    options, knobs = parse_knobs(conv_parser(), words, "conv")
     return _generate(options, partial(batch.convolutions, knobs=knobs), "mb1ic64ih56oc64oh56kh3ph1")
 
 
 def gemm(arguments: Sequence[str]) -> int:
     """`convgen gemm`, in the same way."""
-    from convgen import batch, grammar
+    from convgen import batch
 
-    options, knobs = parse_knobs(gemm_parser(), arguments, grammar.MATMUL_KNOBS)
+    options, knobs = parse_knobs(gemm_parser(), arguments, "matmul")
     return _generate(options, partial(batch.matmuls, knobs=knobs), "128x64:64x128")
 
 
 def parse_knobs(
-    parser: argparse.ArgumentParser, arguments: Sequence[str], names: Sequence[str]
+    parser: argparse.ArgumentParser, arguments: Sequence[str], *drivers: str
 ) -> tuple[argparse.Namespace, dict[str, str]]:
-    """The options, and the knobs among `names` that were given."""
-    keywords = {name: name.replace("-", "_") for name in names}
-    parser.set_defaults(**dict.fromkeys(keywords.values()))
+    """The options, and the knobs of these drivers that were given."""
+    from convgen.options import KNOBS_OF
+
     options = parser.parse_intermixed_args(arguments)
-    values = {name: getattr(options, keyword) for name, keyword in keywords.items()}
-    return options, {name: value for name, value in values.items() if value is not None}
+    knobs = {option.name: getattr(options, option.keyword) for driver in drivers for option in KNOBS_OF[driver]}
+    return options, {name: value for name, value in knobs.items() if value is not None}
 
 
 def _generate(options: argparse.Namespace, parse: Callable[[str], Iterable[Problem]], example: str) -> int:
@@ -125,6 +124,50 @@ def _one(options: argparse.Namespace, request: Request) -> int:
     return session.deliver(options, make(options, request.problem))
 
 
+def check(problem: Problem, target: str) -> None:
+    """Raise Unsupported for a problem that `make` would not make, in most cases without making it.
+
+    What spans more than a surface depends on the tiles that are chosen: there it is tried.
+    """
+    from convgen.backends import target as targets
+    from convgen.plan import check_supported
+
+    facts = targets.get(target).facts
+    if problem.is_empty:
+        return
+    check_supported(problem, facts)
+    if _beyond_surface(problem, facts) is not None:
+        from convgen import driver
+
+        with _told_of_size(problem, target, UserError, Unsupported):
+            driver.compile(driver.build(problem, target=target))
+
+
+def _beyond_surface(problem: Problem, facts: TargetFacts) -> TensorSpec | None:
+    """A tensor that spans more than a surface."""
+    from convgen.ir.types import scalar
+
+    spans = ((t, t.layout.size_elems * scalar(t.dtype).bytes) for t in problem.tensors)
+    return next((tensor for tensor, span in spans if span > facts.surface_max), None)
+
+
+@contextmanager
+def _told_of_size(problem: Problem, target: str, *errors: type[ConvgenError]) -> Iterator[None]:
+    """Such errors of a problem whose tensors span more than a surface are put down to their size."""
+    from convgen.backends import target as targets
+
+    try:
+        yield
+    except errors as error:
+        facts = targets.get(target).facts
+        large = _beyond_surface(problem, facts) if error.rule in (None, "generator") else None
+        if large is None:
+            raise
+        given = f"{large.name} of {large.layout} in {large.dtype}"
+        wanted = f"less than {facts.surface_max + 2} bytes with these strides on {facts.name}"
+        raise Unsupported(f"given {given}, wanted {wanted}: {error}", rule="size") from error
+
+
 def make(options: argparse.Namespace, problem: Problem) -> Code:
     """The code of a problem."""
     from convgen.backends import target as targets
@@ -133,7 +176,9 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
     targets.get(options.target)
     if problem.is_empty:
         return _empty(problem, options.target)
-    with session.watching(options) as watch:
+    chosen = options.config is None and not options.disable  # else these may be what is wrong
+    errors = (UserError, Unsupported) if chosen else (Unsupported,)
+    with _told_of_size(problem, options.target, *errors), session.watching(options) as watch:
         from convgen import driver
 
         program = driver.build(

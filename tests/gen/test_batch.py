@@ -21,7 +21,7 @@ from tests.gen import perilous
 
 KNOBS = "--dir=FWD_D --dt=f16\n"
 GOOD = "mb1ic16ih6oc16kh3ph1"
-NO_TARGET = "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2, at --target"
+NO_TARGET = "given target 'gfx000' (did you mean gfx950?), wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2"
 PERFORM = batch.perform
 PROGRAM = [sys.executable, "-m", "convgen", "batch", "file"]
 
@@ -65,12 +65,19 @@ def test_rows_say_what_conv_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 2
     assert cli.main(["conv", "--json", GOOD, "--run", *KNOBS.split()]) == 0
     alone = json.loads(capsys.readouterr().out)
-    assert [*rows[0]] == [*rows[1]] == [*alone, "status", "error", "seconds", "where"]
+    assert [*rows[0]] == [*rows[1]] == [*alone, "status", "rule", "error", "seconds", "where"]
     for row in (rows[0], alone):
         for timed in ("generate_s", "assemble_s"):
             assert row.pop(timed) > 0
         assert row["run"].pop("seconds") > 0
-    assert rows[0] == {**alone, "status": "passed", "error": None, "seconds": rows[0]["seconds"], "where": "file:2"}
+    assert rows[0] == {
+        **alone,
+        "status": "passed",
+        "rule": None,
+        "error": None,
+        "seconds": rows[0]["seconds"],
+        "where": "file:2",
+    }
     assert rows[0]["seconds"] > 0
 
 
