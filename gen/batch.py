@@ -274,7 +274,8 @@ class Reader:
         parse: Callable[[str, Mapping[str, str]], tuple[Problem, ...]] = convolutions if driver == CONV else matmuls
         told: set[str] = set()  # what is wrong with every combination is told once
         for values in _combinations(choices):
-            for request in requested(text, partial(parse, text, values), line.where):
+            whole = " ".join([*(f"--{knob}={value}" for knob, value in values.items() if value), text])
+            for request in requested(whole, partial(parse, text, values), line.where):
                 if request.error is None or str(request.error) not in told:
                     yield from self._chosen(request, match, told)
 
@@ -333,7 +334,7 @@ class _Pattern:
             with _interrupted_after(self.left):
                 return self.regex.search(text) is not None
         except TimeoutError:
-            given = f"--match={self.regex.pattern[:60]} that takes more than {_MATCHING:.0f} s"
+            given = f"--match={self.regex.pattern[:60]} that takes more than {_MATCHING:g} s"
             raise TooMuch(f"given {given}, wanted one that does not go back so often") from None
         finally:
             self.left = max(1e-3, self.left - (perf_counter() - begun))

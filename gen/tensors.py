@@ -182,7 +182,7 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
     for knob, role, listed in zip(("stag", "wtag", "dtag"), ("src", "wei", "dst"), knobs["strides"]):
         tag = knobs[knob]
         if listed and tag != "any":
-            error = UserError(f"given --{knob}={tag} and --strides of {role}, wanted one of them")
+            error = UserError(f"given {knob} {tag} and strides of {role}, wanted one of them")
             error.rule = "tag-and-strides"
             raise error
         tags[knob] = listed or (grammar.plain_strides(tag) if grammar.is_strides(tag) else tag)

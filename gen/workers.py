@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from math import inf
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -34,6 +35,10 @@ class TookTooLong(Died):
     """The process was ended, as it took longer than it may."""
 
 
+class _Here:
+    """What a process says when it begins."""
+
+
 @attrs.define(eq=False)
 class _Worker:
     """A process, our end of its pipe, the number of the piece in its work, since when, and how many it had."""
@@ -41,11 +46,12 @@ class _Worker:
     process: ForkServerProcess
     connection: Connection
     number: int = -1
-    since: float = 0.0
+    since: float = inf
     served: int = 0
+    begun: bool = False
 
     def give(self, number: int, item: object) -> None:
-        self.number, self.since, self.served = number, monotonic(), self.served + 1
+        self.number, self.since, self.served = number, monotonic() if self.begun else inf, self.served + 1
         with suppress(OSError):  # if it has died, who waits for its answer will learn so
             self.connection.send(item)
 
@@ -57,6 +63,10 @@ class _Worker:
             self.process.join()
             code = self.process.exitcode or 0
             return Died(f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}")
+
+    def begin(self) -> None:
+        """The process is there: from now on the time of its piece counts."""
+        self.since, self.begun = monotonic(), True
 
     def end(self) -> None:
         self.connection.close()
@@ -88,11 +98,14 @@ def run(
                 busy.append(_living(idle) or _start(context, work))
                 busy[-1].give(*waiting.popleft())
             first = min(worker.since for worker in busy)
-            left = None if timeout is None else max(0.0, first + timeout - monotonic())
+            left = None if timeout is None or first == inf else max(0.0, first + timeout - monotonic())
             ready = wait([worker.connection for worker in busy], left)
             late = [] if timeout is None else [worker for worker in busy if monotonic() - worker.since >= timeout]
             for worker in [worker for worker in busy if worker.connection in ready or worker in late]:
                 answer = worker.take() if worker.connection in ready else TookTooLong("took too long")
+                if isinstance(answer, _Here):
+                    worker.begin()
+                    continue
                 busy.remove(worker)
                 if isinstance(answer, Died) or worker.served == _LIFETIME:
                     worker.end()
@@ -132,6 +145,7 @@ def _serve(connection: Connection, work: Callable[[Item], Result], folder: str) 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who gives work decides when it ends
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(folder)
+    connection.send(_Here())
     while True:
         try:
             item = connection.recv()

@@ -42,8 +42,8 @@ def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "batch",
         "Generate every problem of a benchdnn batch file, in worker processes, and with --run verify it. Knobs given\n"
-        "here win over the file's and may be lists (--dt f16,bf16). A line may call MIOpenDriver instead. Problems are\n"
-        "convolutions and matrix products; --conv and --matmul in the file say which, else a descriptor's first\n"
+        "here win over the file's and may be lists (--dt f16,bf16). A line may call MIOpenDriver instead. Problems\n"
+        "are convolutions and matrix products; --conv and --matmul in the file say which, else a descriptor's first\n"
         "character does.\n"
         "\n"
         "Each problem ends as passed, generated (without --run), failed, unsupported or error. The exit code is 3\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -153,6 +155,57 @@ def test_missing_files() -> None:
     assert errors("--batch=a\0b") == ["file:1: given 'a\\x00b' that is not text, wanted a batch file"]
 
 
+# What is bounded
+
+
+def test_many_files_within_each_other() -> None:
+    """Not as many as benchdnn would read, but a line each, and no more than that."""
+    for number in range(400):
+        Path(f"n{number}").write_text(f"--batch=n{number + 1} mb{number}{A[3:]}")
+    Path("n400").write_text(B)
+    found = read("--batch=n0")
+    (error,) = (str(each.error) for each in found.requests if each.error is not None)
+    assert error == "given --batch=n99 in 100 files within each other, wanted fewer"
+    assert len(found.requests) == 99
+
+
+def test_files_that_name_the_next_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_FILES", 1000)
+    for number in range(22):
+        Path(f"n{number}").write_text(f"--batch=n{number + 1}\n" * 2)
+    Path("n22").write_text(A)
+    with pytest.raises(batch.TooMuch, match=r"^given more than 1000 files by --batch, wanted fewer$"):
+        read("--batch=n0")
+
+
+def test_products_of_many_options() -> None:
+    knobs = " ".join(f"--{name}={','.join(['any'] * 30)}" for name in ("stag", "wtag", "dtag"))
+    with pytest.raises(batch.TooMuch, match=r"^given more than 2000000 problems with .* in file:1, wanted fewer$"):
+        read(f"{knobs} --mb={','.join(['1'] * 370)} {A}")
+
+
+def test_devices_and_pipes_are_no_files() -> None:
+    os.mkfifo("pipe")
+    for name in ("/dev/zero", "pipe"):
+        assert errors(f"--batch={name} {A}") == [
+            f"file:1: given {name!r} that is a device or a pipe, wanted a batch file"
+        ]
+
+
+def test_a_file_of_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_BYTES", 2**20)
+    Path("large").write_text("#" * (2**20 + 1))
+    assert errors("--batch=large") == ["file:1: given 'large' of more than 1 MiB, wanted a batch file"]
+
+
+def test_patterns_that_go_back_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_MATCHING", 0.1)
+    text = f"--match=(([a-z0-9_]+)+)+! {A} {B}"
+    with pytest.raises(batch.TooMuch, match=r"^given --match=\(\(.* that takes more than 0.1 s, wanted one that "):
+        read(text)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
 # Selection
 
 
@@ -166,6 +219,16 @@ def test_match() -> None:
 def test_match_selects_what_cannot_be_read_too() -> None:
     assert errors("--match=zz ic4zz\n--match=yy ic4zz")[0].startswith("file:1: given 'zz'")
     assert len(errors("--match=zz ic4zz\n--match=yy ic4zz")) == 1
+
+
+def test_empty_values_select_everything() -> None:
+    assert problems(f"--match=zz {A} --match= {A} --start= --batch=") == [A]
+
+
+def test_masks_of_a_bias_that_is_not_there_count_once() -> None:
+    product = "4x4:4x4"
+    assert len(problems(f"--matmul --bia_mask=1,2,3 {product}")) == 1
+    assert len(problems(f"--matmul --bia_mask=1,2,3 --bia-dt=undef,f32,f16 {product}")) == 1 + 3 + 3
 
 
 def test_start_counts_what_matches() -> None:

@@ -116,7 +116,7 @@ MESSAGES = [
         "given the stride 0, wanted at least 1, past what the smaller strides reach, in --strides of dst, "
         "at column 7: 576x1x^0x16",
     ),
-    ("conv DESC --wtag oihw --strides :144x9x3x1:", "given --wtag=oihw and --strides of wei, wanted one of them"),
+    ("conv DESC --wtag oihw --strides :144x9x3x1:", "given wtag oihw and strides of wei, wanted one of them"),
     (
         "conv DESC --attr-deterministic yes",
         "given 'yes', wanted one of true false 1 0 in --attr-deterministic, at column 1: ^yes",
@@ -200,31 +200,31 @@ MESSAGES = [
         "conv DESC F16 --dump-dir /dev/null/d --dump after:simplify",
         "cannot write /dev/null/d: Not a directory, at --dump-dir",
     ),
-    ("conv DESC F16 --config tile=32", "given 'tile=32', wanted tile=MxNxK in --config"),
+    ("conv DESC F16 --config tile=32", "given 'tile=32', wanted tile=MxNxK in the config"),
     (
         "conv DESC F16 --config fast",
         "given 'fast', wanted one of tile=, waves=, mma=, slots=, taps=, acc=, slices=, subtiles=, prefetch=, "
-        "reorder= in --config",
+        "reorder= in the config",
     ),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slices=0'",
-        "given 'slices=0', wanted slices=COUNT in --config",
+        "given 'slices=0', wanted slices=COUNT in the config",
     ),
-    ("conv DESC F16 --config ''", "given no tile=, wanted tile=MxNxK in --config"),
-    ("conv DESC F16 --config 'tile=32x16x16 tile=1x1x1'", "given tile= twice, wanted it once in --config"),
+    ("conv DESC F16 --config ''", "given no tile=, wanted tile=MxNxK in the config"),
+    ("conv DESC F16 --config 'tile=32x16x16 tile=1x1x1'", "given tile= twice, wanted it once in the config"),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=9x9x9'",
-        "given --config tile=32x16x16 waves=1x1 mma=9x9x9 slots=2 taps=split acc=v, wanted one that fits: "
+        "given the config tile=32x16x16 waves=1x1 mma=9x9x9 slots=2 taps=split acc=v, wanted one that fits: "
         "gfx942 has no 9x9x9 matrix instruction for f16",
     ),
     (
         "conv DESC F16 --config 'tile=33x16x16 waves=1x1 mma=16x16x16'",
-        "given --config tile=33x16x16 waves=1x1 mma=16x16x16 slots=2 taps=split acc=v, wanted one that "
+        "given the config tile=33x16x16 waves=1x1 mma=16x16x16 slots=2 taps=split acc=v, wanted one that "
         "fits: tile M over waves x cols x subtiles: 33 is not a multiple of 16",
     ),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slots=9'",
-        "given 'slots=9', wanted slots=0|1|2|3 in --config",
+        "given 'slots=9', wanted slots=0|1|2|3 in the config",
     ),
     ("gemm 128x64:65x32", "given K of 65, wanted 64 as in the first matrix, at column 8: 128x64:^65x32"),
     ("gemm 128x64", "given nothing, wanted ':' between the two matrices, at column 7: 128x64^"),
