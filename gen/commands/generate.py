@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from convgen.commands.arguments import Parser, add_pass_options, add_result_options
 from convgen.commands.session import worst
-from convgen.ir.error import ConvgenError, Unsupported, UserError
+from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
     from convgen.batch import Request
     from convgen.code import Code
-    from convgen.ir.facts import TargetFacts
     from convgen.matmul import Problem
-    from convgen.tensors import TensorSpec
 
 
 def conv_parser() -> argparse.ArgumentParser:
@@ -130,42 +127,17 @@ def check(problem: Problem, target: str) -> None:
     What spans more than a surface depends on the tiles that are chosen: there it is tried.
     """
     from convgen.backends import target as targets
+    from convgen.ir.types import scalar
     from convgen.plan import check_supported
 
     facts = targets.get(target).facts
     if problem.is_empty:
         return
     check_supported(problem, facts)
-    if _beyond_surface(problem, facts) is not None:
+    if any(t.layout.size_elems * scalar(t.dtype).bytes > facts.surface_max for t in problem.tensors):
         from convgen import driver
 
-        with _told_of_size(problem, target, UserError, Unsupported):
-            driver.compile(driver.build(problem, target=target))
-
-
-def _beyond_surface(problem: Problem, facts: TargetFacts) -> TensorSpec | None:
-    """A tensor that spans more than a surface."""
-    from convgen.ir.types import scalar
-
-    spans = ((t, t.layout.size_elems * scalar(t.dtype).bytes) for t in problem.tensors)
-    return next((tensor for tensor, span in spans if span > facts.surface_max), None)
-
-
-@contextmanager
-def _told_of_size(problem: Problem, target: str, *errors: type[ConvgenError]) -> Iterator[None]:
-    """Such errors of a problem whose tensors span more than a surface are put down to their size."""
-    from convgen.backends import target as targets
-
-    try:
-        yield
-    except errors as error:
-        facts = targets.get(target).facts
-        large = _beyond_surface(problem, facts) if error.rule in (None, "generator") else None
-        if large is None:
-            raise
-        given = f"{large.name} of {large.layout} in {large.dtype}"
-        wanted = f"less than {facts.surface_max + 2} bytes with these strides on {facts.name}"
-        raise Unsupported(f"given {given}, wanted {wanted}: {error}", rule="size") from error
+        driver.compile(driver.build(problem, target=target))
 
 
 def make(options: argparse.Namespace, problem: Problem) -> Code:
@@ -176,9 +148,7 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
     targets.get(options.target)
     if problem.is_empty:
         return _empty(problem, options.target)
-    chosen = options.config is None and not options.disable  # else these may be what is wrong
-    errors = (UserError, Unsupported) if chosen else (Unsupported,)
-    with _told_of_size(problem, options.target, *errors), session.watching(options) as watch:
+    with session.watching(options) as watch:
         from convgen import driver
 
         program = driver.build(
