@@ -15,7 +15,7 @@ import attrs
 
 from convgen.backends.analysis import Analysis
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
-from convgen.ir.error import UserError
+from convgen.ir.error import UserError, named
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
 from convgen.ir.text import listing
@@ -139,6 +139,6 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Target:
     """The target of that name; UserError if there is none."""
     if name not in _FAMILIES:
-        raise UserError(f"given target {name!r}, wanted one of {', '.join(_FAMILIES)}, at --target")
+        raise UserError(f"given target {named(name, _FAMILIES)}, wanted one of {', '.join(_FAMILIES)}")
     target: Target = import_module(_FAMILIES[name]).TARGETS[name]()
     return target

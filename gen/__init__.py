@@ -8,6 +8,9 @@ code = cg.compile(k)
 out = cg.simulate(code, src=x, wei=w)
 
 `cg.Matmul` is a matrix product, `cg.Kernel` builds a kernel by hand; both go the same way.
+
+Errors are ConvgenError: UserError for a wrong request, Unsupported (with the name of a `rule`) for a sound one that is
+not generated, SimulationError for what the simulator finds.
 """
 
 from __future__ import annotations
@@ -18,19 +21,37 @@ from typing import TYPE_CHECKING
 if __name__ != "convgen":  # a second copy of a module would mean a second intern table
     raise ImportError(f"import this package as convgen, not as {__name__}")
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
-    from convgen.driver import build, compile, simulate
+    from convgen.driver import SimulationError, build, compile, simulate
     from convgen.ir.build import KernelBuilder as Kernel
+    from convgen.ir.error import ConvgenError, Unsupported, UserError
     from convgen.matmul import Matmul
     from convgen.problem import Conv
 
-__all__ = ["Conv", "Kernel", "Matmul", "build", "compile", "simulate"]
+__all__ = [
+    "Conv",
+    "ConvgenError",
+    "Kernel",
+    "Matmul",
+    "SimulationError",
+    "Unsupported",
+    "UserError",
+    "build",
+    "compile",
+    "simulate",
+]
 
 #: public name -> its module and its name there
 _HOMES = {
     "Conv": ("problem", "Conv"),
+    "ConvgenError": ("ir.error", "ConvgenError"),
     "Kernel": ("ir.build", "KernelBuilder"),
     "Matmul": ("matmul", "Matmul"),
+    "SimulationError": ("driver", "SimulationError"),
+    "Unsupported": ("ir.error", "Unsupported"),
+    "UserError": ("ir.error", "UserError"),
     "build": ("driver", "build"),
     "compile": ("driver", "compile"),
     "simulate": ("driver", "simulate"),

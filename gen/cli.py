@@ -15,8 +15,9 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
+from convgen import __version__
 from convgen.commands.session import FINE, guarded
-from convgen.ir.error import UserError
+from convgen.ir.error import UserError, named
 
 #: name -> its module in `commands`, the functions there that make its parser and run it, what the usage says
 COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
@@ -45,7 +46,7 @@ examples:
   convgen batch problems.txt --run-groups 8 --jobs 4 --resume problems.journal
   convgen analyze out/k.hsaco
 
-`convgen COMMAND --help` explains a command."""
+`convgen COMMAND --help` (or `convgen help COMMAND`) explains a command, `convgen --version` tells which this is."""
 
 
 def entry() -> NoReturn:
@@ -120,11 +121,16 @@ def main(arguments: Sequence[str]) -> int:
 
 def _dispatch(arguments: Sequence[str]) -> int:
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", ())
-    if command in ("--help", "-h"):
+    if command == "help" and rest:
+        command, rest = rest[0], ["--help"]
+    if command in ("--help", "-h", "help"):
         print(_usage())
         return FINE
+    if command == "--version":
+        print(f"convgen {__version__}")
+        return FINE
     if command not in COMMANDS:
-        given = repr(command) if command else "no command"
+        given = named(command, COMMANDS) if command else "no command"
         raise UserError(f"given {given}, wanted one of {', '.join(COMMANDS)}; see convgen --help")
     module, _, run, *_ = COMMANDS[command]
     code: int = _function(module, run)(rest)

@@ -40,17 +40,17 @@ class Config:
         for word in line.split():
             key, sep, text = word.partition("=")
             if key not in FIELDS or not sep:
-                raise UserError(f"given {word!r}, wanted one of {', '.join(f'{k}=' for k in FIELDS)} in --config")
+                raise UserError(f"given {word!r}, wanted one of {', '.join(f'{k}=' for k in FIELDS)} in the config")
             if key in values:
-                raise UserError(f"given {key}= twice, wanted it once in --config")
+                raise UserError(f"given {key}= twice, wanted it once in the config")
             wanted, parse = FIELDS[key]
             value = parse(text)
             if value is None:
-                raise UserError(f"given {word!r}, wanted {key}={wanted} in --config")
+                raise UserError(f"given {word!r}, wanted {key}={wanted} in the config")
             values[key] = value
         missing = [k for k in ("tile", "waves", "mma") if k not in values]
         if missing:
-            raise UserError(f"given no {missing[0]}=, wanted {missing[0]}={FIELDS[missing[0]][0]} in --config")
+            raise UserError(f"given no {missing[0]}=, wanted {missing[0]}={FIELDS[missing[0]][0]} in the config")
         return cls(**values)
 
     def __str__(self) -> str:

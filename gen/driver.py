@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import attrs
+import numpy as np
 import numpy.typing as npt
 
 from convgen.abi import Scalars, launch_record
@@ -30,6 +31,8 @@ from convgen.launches import build as build_launches
 from convgen.matmul import Problem
 from convgen.passes import pipeline
 from convgen.plan import Plan, check_supported, make_plan
+from convgen.record import Buffer
+from convgen.reference import numpy_type
 from convgen.verify import execute, unpacked
 
 
@@ -154,7 +157,7 @@ def _given_plan(problem: Problem, target: Target, config: str | Config, options:
     try:
         plan = make_plan(problem, given, target.facts)
     except DoesNotFit as error:
-        raise UserError(f"given --config {given}, wanted one that fits: {error}") from error
+        raise UserError(f"given the config {given}, wanted one that fits: {error}") from error
     return plan, _tell(options, _planned(plan, None))
 
 
@@ -257,30 +260,41 @@ class SimulationError(ConvgenError):
         self.findings = tuple(findings)
 
 
-def simulate(code: Code, **arrays: npt.NDArray[Any]) -> Any:
+def simulate(code: Code, **given: npt.ArrayLike) -> Any:
     """Run compiled code on the simulator: its one output as an array, or a dict by name if there are several.
 
     Arrays of a problem are logical: its inputs (src, wei) to its outputs (dst). A hand-written kernel takes a flat
-    array for each buffer that it reads, and gives one for each that it writes.
+    array for each buffer that it reads, and gives one for each that it writes. Lists are taken as arrays of the
+    buffer's type, objects with `__array__` as what that makes of them.
 
     Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
     """
     buffers = code.record.buffers
+    arrays = {name: _array(name, array, buffers.get(name)) for name, array in given.items()}
     if code.problem is None:
         wanted = {name: b.tensor.dims for name, b in buffers.items() if b.is_read}
         outputs = [name for name, b in buffers.items() if b.is_written]
     else:
         wanted = {spec.name: spec.dims for spec in code.problem.inputs}
         outputs = [spec.name for spec in code.problem.outputs]
-    given = {name: a.shape for name, a in arrays.items()}
-    if given != wanted:
-        raise UserError(f"given arrays {_shapes(given)}, wanted {_shapes(wanted)}")
+    shapes = {name: a.shape for name, a in arrays.items()}
+    if shapes != wanted:
+        raise UserError(f"given arrays {_shapes(shapes)}, wanted {_shapes(wanted)}")
     memory, report = execute(code.record, code.object, arrays)
     if report.findings:
         raise SimulationError(report.findings)
     tensors = {name: buffers[name].tensor for name in outputs}
     results = {name: unpacked(tensor, memory[name]) for name, tensor in tensors.items()}
     return results if len(results) != 1 else results[outputs[0]]
+
+
+def _array(name: str, given: npt.ArrayLike, buffer: Buffer | None) -> npt.NDArray[Any]:
+    """What was given as an array; where it has no type of its own, the buffer's."""
+    typed = buffer is None or hasattr(given, "dtype") or hasattr(given, "__array__")
+    try:
+        return np.asarray(given, None if typed or buffer is None else numpy_type(buffer.tensor.dtype))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UserError(f"given {name} that is no array ({error}), wanted numbers") from None
 
 
 def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:

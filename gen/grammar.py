@@ -1,4 +1,4 @@
-"""benchdnn's syntax as text: descriptors, driver lines and data types, before they mean anything.
+"""benchdnn's syntax as text: descriptors, data types, tags and strides, before they mean anything.
 
 `problem` and `matmul` give the numbers their defaults and check them against each other.
 """
@@ -7,31 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import attrs
 
 from convgen.ir.caret import PointedError
-from convgen.ir.error import Unsupported, UserError
-from convgen.ir.layout import STRIDES
+from convgen.ir.error import UserError, named
+from convgen.ir.layout import LETTERS, STRIDES, Layout
 
-LIMIT = 2**31  #: sizes, strides and paddings must be below
+LIMIT = 2**31  #: sizes, strides and paddings that are generated are below
+_LARGEST = 2**63 - 1  #: what benchdnn holds
 
 KEYS = ("g", "mb", "ic", "oc", *(name + axis for axis in "dhw" for name in "iokspd"))
-
-#: every knob and benchdnn's default; as a Python keyword, a knob has underscores for its dashes
-KNOBS = {
-    "dir": "FWD_B",
-    "dt": "f32",
-    "stag": "any",
-    "wtag": "any",
-    "dtag": "any",
-    "strides": "",
-    "attr-deterministic": "false",
-    "attr-fpmath": "strict",
-    "mb": "0",
-}
-CONV_KNOBS = tuple(KNOBS)
-MATMUL_KNOBS = tuple(knob for knob in KNOBS if knob not in ("dir", "mb"))
 
 DATA_TYPES = (
     *("f16", "bf16", "f32", "f64", "s32", "s8", "u8"),
@@ -39,6 +26,7 @@ DATA_TYPES = (
 )
 
 FPMATH_MODES = ("strict", "tf32", "bf16", "f16", "any")
+FLAGS = {"true": True, "false": False, "1": True, "0": False}
 
 _KEY = re.compile("|".join(sorted(KEYS, key=len, reverse=True)))
 _DIGITS = re.compile("[0-9]+")
@@ -84,8 +72,8 @@ def _number(text: str, at: int, where: str) -> tuple[int, int]:
     if number is None:
         raise PointedError(f"given {_shown(text, at)} {where}, wanted a number from 0", text, at)
     digits = number[0].lstrip("0") or "0"
-    if len(digits) > len(str(LIMIT)) or int(digits) >= LIMIT:
-        raise PointedError(f"given {_brief(number[0])} {where}, wanted less than 2^31", text, at)
+    if len(digits) > len(str(_LARGEST)) or int(digits) > _LARGEST:
+        raise PointedError(f"given {_brief(number[0])} {where}, wanted less than 2^63", text, at)
     return int(digits), number.end()
 
 
@@ -93,23 +81,23 @@ def _shown(text: str, at: int) -> str:
     return repr(text[at : at + 8]) if at < len(text) else "nothing"
 
 
-def scan_matmul(text: str) -> Descriptor:
-    """Scan `MxK:KxN[[_]n NAME]` into the keys m, k and n. Raises PointedError, or Unsupported for batch dimensions."""
-    src, at = _sizes(text, 0, "MxK")
-    if text[at : at + 1] != ":":
+def scan_matmul(text: str) -> tuple[list[list[tuple[int, int]]], str]:
+    """Scan `MxK:KxN[:MxN][[_]n NAME]`: the sizes of each matrix, each with its column, and the name.
+
+    Batch dimensions may stand before. Raises PointedError.
+    """
+    tensors, at = list[list[tuple[int, int]]](), 0
+    for wanted in ("MxK", "KxN", "MxN"):
+        if tensors and text[at : at + 1] != ":":
+            break
+        sizes, at = _sizes(text, at + bool(tensors), wanted)
+        tensors.append(sizes)
+    if len(tensors) < 2:
         raise PointedError(f"given {_shown(text, at)}, wanted ':' between the two matrices", text, at)
-    wei, at = _sizes(text, at + 1, "KxN")
     tail = text[at:].removeprefix("_")
     if tail and not tail.startswith("n"):
         raise PointedError(f"given {_shown(text, at)}, wanted the end, or n and a name", text, at)
-    if len(src) > 2 or len(wei) > 2:
-        given = f"a {len(src)}-D by a {len(wei)}-D tensor"
-        raise Unsupported(f"given {given} in {_brief(text)}, wanted MxK:KxN: batches are not generated yet")
-    (m, at_m), (k, at_k) = src
-    (inner, at_inner), (n, at_n) = wei
-    if inner != k:
-        raise PointedError(f"given K of {inner}, wanted {k} as in the first matrix", text, at_inner)
-    return Descriptor(text, {"m": m, "k": k, "n": n}, {"m": at_m, "k": at_k, "n": at_n}, _unquote(tail[1:]))
+    return tensors, _unquote(tail[1:])
 
 
 def _sizes(text: str, at: int, wanted: str) -> tuple[list[tuple[int, int]], int]:
@@ -123,39 +111,44 @@ def _sizes(text: str, at: int, wanted: str) -> tuple[list[tuple[int, int]], int]
         at = end + 1
     if len(sizes) < 2:
         raise PointedError(f"given one size, wanted {wanted}", text, first)
+    if len(sizes) > len(LETTERS):
+        raise PointedError(f"given {len(sizes)} sizes, wanted at most {len(LETTERS)}", text, first)
     return sizes, end
-
-
-def split_line(line: str, known: Sequence[str]) -> tuple[dict[str, str], str]:
-    """A driver line `{--knob=value | --knob value} descriptor` as (knobs, descriptor)."""
-    knobs: dict[str, str] = {}
-    descriptors: list[str] = []
-    words = iter(line.split())
-    for word in words:
-        if not word.startswith("--"):
-            descriptors.append(word)
-            continue
-        knob, equals, value = word[2:].partition("=")
-        if knob not in known:
-            raise UserError(f"given the knob --{knob}, wanted one of {' '.join('--' + k for k in known)}")
-        knobs[knob] = value if equals else next(words, "")
-    if len(descriptors) != 1:
-        raise UserError(f"given {len(descriptors)} descriptors in {line!r}, wanted one")
-    return knobs, descriptors[0]
 
 
 def parse_types(text: str) -> tuple[str, str, str]:
     """`--dt`: one type for all tensors, or `src:wei:dst`; a `dnnl_` prefix is dropped."""
-    names = [part.removeprefix("dnnl_") for part in text.split(":")]
-    column = 0
-    for part, name in zip(text.split(":"), names):
-        if name not in DATA_TYPES:
-            raise PointedError(f"given the type {part!r}, wanted one of {' '.join(DATA_TYPES)} in --dt", text, column)
+    names, column = list[str](), 0
+    for part in text.split(":"):
+        names.append(parse_type(part, text, column))
         column += len(part) + 1
     if len(names) not in (1, 3):
-        raise PointedError(f"given {len(names)} types, wanted one or src:wei:dst in --dt", text, len(text))
+        raise PointedError(f"given {len(names)} types, wanted one or src:wei:dst", text, len(text))
     src, wei, dst = names * 3 if len(names) == 1 else names
     return src, wei, dst
+
+
+def parse_type(part: str, text: str, column: int) -> str:
+    """The type that a part of a text names."""
+    name = part.removeprefix("dnnl_")
+    if name not in DATA_TYPES:
+        given = f"the type {named(part, DATA_TYPES)}"
+        raise PointedError(f"given {given}, wanted one of {' '.join(DATA_TYPES)}", text, column)
+    return name
+
+
+@cache
+def tag_ranks(tag: str) -> tuple[int, ...]:
+    """The numbers of dimensions that a tag suits; none if it breaks the grammar."""
+    return tuple(rank for rank in range(1, len(LETTERS) + 1) if _suits(tag, rank))
+
+
+def _suits(tag: str, rank: int) -> bool:
+    try:
+        Layout.from_tag(tag, (1,) * rank)
+    except UserError:
+        return False
+    return True
 
 
 def is_strides(tag: str) -> bool:
@@ -176,46 +169,28 @@ def parse_strides(text: str) -> tuple[str, str, str]:
         if part and not is_strides(part):
             start = STRIDES.match(part)
             column += 0 if start is None else min(len(part) - 1, start.end())
-            raise PointedError(
-                f"given {_shown(text, column)}, wanted strides such as 3200x1x160x16 in --strides", text, column
-            )
+            raise PointedError(f"given {_shown(text, column)}, wanted strides such as 3200x1x160x16", text, column)
         column += len(part) + 1
     if len(parts) != 3:
-        raise PointedError(f"given {len(parts)} parts, wanted src:wei:dst in --strides", text, len(text))
+        raise PointedError(f"given {len(parts)} parts, wanted src:wei:dst", text, len(text))
     src, wei, dst = (part and plain_strides(part) for part in parts)
     return src, wei, dst
 
 
-def parse_flag(what: str, text: str) -> bool:
-    """`true` or `false`, in any case."""
-    return choose(what, text, ("true", "false")) == "true"
-
-
-def parse_fpmath(text: str) -> str:
-    """The mode of `--attr-fpmath=MODE[:APPLY]`. Raises UserError, or Unsupported if it is to apply to integers too."""
-    mode, colon, apply = text.partition(":")
-    chosen = choose("--attr-fpmath", mode, FPMATH_MODES)
-    if colon and parse_flag("--attr-fpmath=MODE:", apply):
-        raise Unsupported(f"given --attr-fpmath={text}, wanted {chosen} alone: integers are not computed as floats")
-    return chosen
-
-
-def parse_minibatch(value: int | str) -> int:
+def parse_minibatch(text: str) -> int:
     """`--mb`: 0 keeps the descriptor's."""
-    text = str(value)
-    if not _DIGITS.fullmatch(text):
-        raise UserError(f"given --mb {text}, wanted a number from 0")
-    if len(text) > len(str(LIMIT)) or int(text) >= LIMIT:
-        raise UserError(f"given --mb {_brief(text)}, wanted less than 2^31")
-    return int(text)
+    number, end = _number(text, 0, "as a minibatch")
+    if end < len(text):
+        raise PointedError(f"given {_shown(text, end)}, wanted a number from 0", text, end)
+    return number
 
 
-def choose(what: str, given: str, names: Sequence[str]) -> str:
+def choose(given: str, names: Sequence[str]) -> str:
     """The one of `names` that `given` spells, upper or lower case alike."""
     for name in names:
         if name.lower() == given.lower():
             return name
-    raise UserError(f"given {what} {given!r}, wanted one of {' '.join(names)}")
+    raise PointedError(f"given {named(given, names)}, wanted one of {' '.join(names)}", given, 0)
 
 
 def _unquote(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -31,9 +32,11 @@ class Journal:
     def __init__(self, path: Path, check: Callable[[Entry], None] = lambda entry: None) -> None:
         self.path, self._check = path, check
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666)
         except OSError as error:
             raise UserError(f"cannot open {path}: {error.strerror}, at --resume") from None
+        except ValueError:
+            raise UserError(f"given --resume {str(path)!r}, wanted a name that a file can have") from None
         try:
             self._entries = self._read()
         except BaseException:
@@ -41,6 +44,8 @@ class Journal:
             raise
 
     def _read(self) -> dict[str, dict[str, Any]]:
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            raise UserError(f"given --resume {self.path} that is a device or a pipe, wanted a file")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

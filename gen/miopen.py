@@ -1,7 +1,8 @@
 """MIOpenDriver lines: `./bin/MIOpenDriver convfp16 -n 128 -c 64 ... -F 1` as the convolutions that they measure.
 
-Every flag takes a value, `-x V` or `--name V`; the last of repeated flags wins. Layouts and types become knobs of
-`Conv.parse`, so that each problem prints as a benchdnn line.
+Every flag takes a value, `-x V`, `--name V` or `--name=V`; the last of repeated flags wins, and a flag that the problem
+does not use may have any. Layouts and types become knobs of a convolution, so that each problem prints as a benchdnn
+line. What a shell would do with the output ends the line.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import attrs
 
 from convgen import grammar
 from convgen.ir.caret import PointedError
-from convgen.ir.error import Unsupported
+from convgen.ir.error import Unsupported, named
 from convgen.problem import Conv
 
 
@@ -22,7 +23,7 @@ from convgen.problem import Conv
 class Flag:
     """One flag: a number from `least` to `most`, or one of `words`; one that is neither is ignored.
 
-    Values outside `only` (if that is given) are sound, but not generated.
+    Values outside `only` (if that is given) are sound, but not generated; `rule` names that limit.
     """
 
     short: str
@@ -32,11 +33,14 @@ class Flag:
     most: int = grammar.LIMIT - 1
     words: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    rule: str = ""
 
 
 #: layout -> the letters of its dimensions, outermost first, by spatial dimensions
 _LAYOUTS = {2: {"NCHW": "nchw", "NHWC": "nhwc", "CHWN": "chwn"}, 3: {"NCDHW": "ncdhw", "NDHWC": "ndhwc"}}
 _LAYOUT_NAMES = tuple(name for names in _LAYOUTS.values() for name in names)
+
+_TENSORS = ("in", "out", "wei")
 
 FLAGS = (
     Flag("F", "forw", "0", least=0, most=7),
@@ -60,14 +64,15 @@ FLAGS = (
     Flag("j", "dilation_w", "1", least=1),
     Flag("g", "group_count", "1", least=1),
     Flag("_", "spatial_dim", "2", words=("2", "3")),
-    Flag("m", "mode", "conv", words=("conv", "trans"), only=("conv",)),
+    Flag("m", "mode", "conv", words=("conv", "trans"), only=("conv",), rule="transposed"),
     Flag("z", "pad_mode", "default", words=("same", "valid", "default")),
-    Flag("r", "pad_val", "0", least=0, only=("0",)),
+    Flag("r", "pad_val", "0", least=0, only=("0",), rule="pad-value"),
     Flag("I", "in_layout", "", words=_LAYOUT_NAMES),
     Flag("O", "out_layout", "", words=_LAYOUT_NAMES),
     Flag("f", "fil_layout", "", words=_LAYOUT_NAMES),
-    Flag("Z", "tensor_vect", "0", words=("0", "1", "2"), only=("0",)),
-    Flag("L", "vector_length", "1", words=("1", "4", "8"), only=("1",)),
+    Flag("Z", "tensor_vect", "0", words=("0", "1", "2"), only=("0",), rule="vectorised-layout"),
+    Flag("L", "vector_length", "1", words=("1", "4", "8"), only=("1",), rule="vectorised-layout"),
+    *(Flag(short, f"{name}_cast_type", "-1", only=("-1",), rule="cast") for short, name in zip("UTR", _TENSORS)),
     Flag("b", "bias", "0", words=("0", "1")),
     # of transposed convolutions only
     Flag("%", "trans_output_pad_d", "0"),
@@ -87,17 +92,28 @@ FLAGS = (
     Flag("a", "in_bias", ""),
     Flag("D", "dout_data", ""),
     Flag("C", "verification_cache", ""),
+    Flag("G", "gpualloc", "0"),
 )
 
 #: names of very old versions
 _ALIASES = {"conv_stride_0": "conv_stride_h", "conv_stride_1": "conv_stride_w"}
-_SPELLED = {f"-{flag.short}": flag for flag in FLAGS} | {f"--{flag.name}": flag for flag in FLAGS}
+_SPELLED = {f"-{flag.short}": flag for flag in FLAGS}
+_SPELLED |= {f"{dashes}{flag.name}": flag for flag in FLAGS for dashes in ("-", "--")}
 _SPELLED |= {f"--{old}": _SPELLED[f"--{new}"] for old, new in _ALIASES.items()}
 
-#: base argument -> type; those that are not generated have none
-_BASES = {"conv": "f32", "convfp16": "f16", "convbfp16": "bf16", "convint8": "", "convfp8": "", "convbfp8": ""}
+#: base argument -> types of source, weights and destination
+_BASES = {
+    "conv": "f32",
+    "convfp16": "f16",
+    "convbfp16": "bf16",
+    "convint8": "s8:s8:s32",
+    "convfp8": "f8_e4m3",
+    "convbfp8": "f8_e5m2",
+}
 
-_PROGRAM = re.compile(r"(?:\S*/)?MIOpenDriver(?:\.exe)?")
+_PROGRAM = re.compile(r"\"?(?:\S*/)?(?:\$?MIOpenDriver|\$\{MIOpenDriver\})(?:\.exe)?\"?")
+_SHELL = re.compile(r"[0-9&]?>.*|<.*|[|;&].*")  #: a word behind which a line is no more MIOpenDriver's
+_VARIABLE = re.compile(r"\"?\$(\w+|\{\w+\})\"?")
 _WORD = re.compile(r"\S+")
 
 
@@ -132,59 +148,87 @@ def problems(line: str, knobs: Mapping[str, str] | None = None) -> tuple[Conv, .
     """
     words = [(found.start(), found[0]) for found in _WORD.finditer(line)]
     first = next(number for number, (_, word) in enumerate(words) if is_program(word)) + 1
-    dtype = _base(line, words[first : first + 1])
-    values = _values(line, words[first + 1 :])
+    last = next((number for number, (_, word) in enumerate(words) if number >= first and _SHELL.fullmatch(word)), None)
+    for _, word in words[first:last]:
+        if _VARIABLE.fullmatch(word):
+            raise Unsupported(
+                f"given {word}, wanted its value: no shell's variables are expanded", rule="shell-variable"
+            )
+    base, dtype = _base(line, words[first:last][:1])
+    values = _values(line, words[first:last][1:])
     _check(line, values)
     said = {"dt": dtype} | _tags(line, values)
-    return tuple(
-        dict.fromkeys(_parse({"dir": name} | said | dict(knobs or {}), values) for name in _directions(values))
-    )
+    found = [
+        Conv.of(_descriptor(values), {"dir": name} | said | dict(knobs or {})) for name in _directions(base, values)
+    ]
+    _check_generated(values)
+    return tuple(dict.fromkeys(found))
 
 
-def _parse(knobs: Mapping[str, str], values: Mapping[str, _Value]) -> Conv:
-    return Conv.parse(" ".join([*(f"--{knob}={text}" for knob, text in knobs.items()), _descriptor(values)]))
-
-
-def _base(line: str, words: Sequence[tuple[int, str]]) -> str:
-    """The type that the base argument names."""
-    wanted = ", ".join(base for base, dtype in _BASES.items() if dtype)
+def _base(line: str, words: Sequence[tuple[int, str]]) -> tuple[str, str]:
+    """The base argument, and the types that it names."""
+    wanted = ", ".join(_BASES)
     if not words:
         raise PointedError(f"given no base argument, wanted one of {wanted}", line, len(line))
     ((column, word),) = words
     if word not in _BASES:
-        raise PointedError(f"given the base argument {word!r}, wanted one of {wanted}", line, column)
-    if not _BASES[word]:
-        raise Unsupported(f"given {word}, wanted one of {wanted}: other types are not generated yet")
-    return _BASES[word]
+        raise PointedError(f"given the base argument {named(word, _BASES)}, wanted one of {wanted}", line, column)
+    return word, _BASES[word]
 
 
 def _values(line: str, words: Sequence[tuple[int, str]]) -> dict[str, _Value]:
-    """Every flag's value by name, checked on its own."""
+    """Every flag's value by name; those that are used are checked on their own."""
     values = {flag.name: _Value(flag, flag.default) for flag in FLAGS}
     rest = iter(words)
     for column, word in rest:
-        flag = _SPELLED.get(word)
+        spelled, equals, text = word.partition("=")
+        flag = _SPELLED.get(spelled)
         if flag is None:
-            raise PointedError(f"given {word!r}, wanted a flag of MIOpenDriver conv such as -n or --in_h", line, column)
-        at, text = next(rest, (len(line), ""))
+            wanted = "a flag of MIOpenDriver conv such as -n or --in_h"
+            raise PointedError(f"given {named(spelled, _SPELLED)}, wanted {wanted}", line, column)
+        at, text = (column + len(spelled) + 1, text) if equals else next(rest, (len(line), ""))
         if not text:
-            raise PointedError(f"given {word} without a value, wanted one", line, at)
-        values[flag.name] = _Value(flag, _value(line, at, flag, word, text), word, at)
-    return values
+            raise PointedError(f"given {spelled} without a value, wanted one", line, at)
+        if flag.name.endswith("_layout") and len(spelled) > 2:
+            text = text.upper()
+        values[flag.name] = _Value(flag, text, spelled, at)
+    unused = _UNUSED.get(values["spatial_dim"].text, ()) + _UNUSED.get(values["pad_mode"].text, ())
+    return {
+        name: attrs.evolve(value, text="1" if name in unused else _value(line, value)) for name, value in values.items()
+    }
 
 
-def _value(line: str, at: int, flag: Flag, spelled: str, text: str) -> str:
+_PADS = ("pad_d", "pad_h", "pad_w")
+
+#: a value of spatial_dim or pad_mode -> the flags of which the problem then does not use any
+_UNUSED = {
+    "2": ("in_d", "fil_d", "conv_stride_d", "pad_d", "dilation_d"),
+    "same": _PADS,
+    "valid": _PADS,
+}
+
+
+def _value(line: str, value: _Value) -> str:
+    """The text of a value that is sound."""
+    flag, text, spelled, at = value.flag, value.text, value.spelled, value.column or 0
     if flag.least is not None:
         if not (text.isascii() and text.isdigit() and len(text) < 19 and flag.least <= int(text) <= flag.most):
             wanted = f"a number from {flag.least} to {flag.most if flag.most < 100 else '2^31 - 1'}"
             raise PointedError(f"given {text[:20]!r} at {spelled}, wanted {wanted}", line, at)
-        text = str(int(text))
-    elif flag.words and text not in flag.words:
-        raise PointedError(f"given {text[:20]!r} at {spelled}, wanted one of {', '.join(flag.words)}", line, at)
-    if flag.only and text not in flag.only:
-        wanted = f"{spelled} {flag.only[0]}"
-        raise Unsupported(f"given {spelled} {text} ({flag.name}), wanted {wanted}: others are not generated yet")
+        return str(int(text))
+    if flag.words and text and text not in flag.words:
+        wanted = f"one of {', '.join(flag.words)}"
+        raise PointedError(f"given {named(text[:20], flag.words)} at {spelled}, wanted {wanted}", line, at)
     return text
+
+
+def _check_generated(values: Mapping[str, _Value]) -> None:
+    """Refuse what MIOpenDriver would do and convgen does not."""
+    for value in values.values():
+        flag = value.flag
+        if flag.only and value.text not in flag.only:
+            given, wanted = f"{value.spelled} {value.text} ({flag.name})", f"{value.spelled} {flag.only[0]}"
+            raise Unsupported(f"given {given}, wanted {wanted}: others are not generated yet", rule=flag.rule)
 
 
 def _check(line: str, values: Mapping[str, _Value]) -> None:
@@ -213,9 +257,14 @@ def _axes(values: Mapping[str, _Value]) -> str:
     return "dhw" if values["spatial_dim"].number == 3 else "hw"
 
 
-def _directions(values: Mapping[str, _Value]) -> list[str]:
-    """What bits 1, 2 and 4 of `-F` select; none of them selects all."""
+def _directions(base: str, values: Mapping[str, _Value]) -> list[str]:
+    """What bits 1, 2 and 4 of `-F` select; none of them selects all. Of 8-bit integers there is forward alone."""
     mask = values["forw"].number or 7
+    if base == "convint8":
+        if not mask & 1:
+            given = f"given convint8 and {values['forw'].spelled} {mask}, wanted a forward direction"
+            raise Unsupported(f"{given}: MIOpenDriver has no other of 8-bit integers", rule="types")
+        mask = 1
     names = ("FWD_B", "BWD_D", "BWD_WB") if values["bias"].number else ("FWD_D", "BWD_D", "BWD_W")
     return [name for bit, name in enumerate(names) if mask >> bit & 1]
 

@@ -7,34 +7,46 @@ A plan fixes views, fragments, shared tiles and grids, and estimates registers. 
 from __future__ import annotations
 
 from enum import Enum
+from math import prod
 
 import attrs
 
 from convgen import views
 from convgen.config import Config
 from convgen.copies import Split, divide, split_copy
+from convgen.grammar import LIMIT
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Fragment
 from convgen.ir.memory import COL, ROW, MemoryDigit, Shared, Swizzle, View, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.types import Type, scalar
-from convgen.matmul import Problem
+from convgen.matmul import Matmul, Problem
 from convgen.passes.linear import linearize
 from convgen.passes.swizzle import find_swizzle
-from convgen.problem import Conv
+from convgen.problem import Conv, Direction
+from convgen.tensors import refuse_others
 from convgen.views import Product
 
 
 def check_supported(problem: Problem, facts: TargetFacts) -> None:
-    """Raise Unsupported, in one line, for problems outside what convgen generates so far."""
+    """Raise Unsupported, in one line and by the name of a rule, for problems outside what convgen generates so far."""
+    refuse_others(problem)
     if isinstance(problem, Conv) and problem.groups != 1:
-        raise Unsupported(f"given g{problem.groups}, wanted g1: grouped convolution is not generated yet")
+        given = f"given g{problem.groups}, wanted g1"
+        raise Unsupported(f"{given}: grouped convolution is not generated yet", rule="groups")
+    if isinstance(problem, Matmul) and len(problem.dst_dims) > 2:
+        given = f"a {len(problem.src_dims)}-D by a {len(problem.wei_dims)}-D tensor in {problem.descriptor}"
+        raise Unsupported(f"given {given}, wanted MxK:KxN: batches are not generated yet", rule="batch")
+    if isinstance(problem, Matmul) and not problem.k:
+        raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
+    _check_sizes(problem)
     for tensor in problem.tensors:
         if not tensor.layout.is_plain:
             raise Unsupported(
                 f"given {tensor.name} of layout {tensor.layout.tag}, "
-                "wanted a plain one: blocked layouts are not generated yet"
+                "wanted a plain one: blocked layouts are not generated yet",
+                rule="blocked-layout",
             )
     inputs, (output, *_) = [t.dtype for t in problem.inputs if t.name != "bia"], problem.outputs
     outputs = _OUTPUTS.get(inputs[0], _FLOATS)
@@ -43,8 +55,50 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
         given = " and ".join(dict.fromkeys(inputs))
         raise Unsupported(
             f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
-            f"{_factors(facts)} and {output.name} one of {', '.join(outputs)} on {facts.name}"
+            f"{_factors(facts)} and {output.name} one of {', '.join(outputs)} on {facts.name}",
+            rule="types",
         )
+
+
+def _check_sizes(problem: Problem) -> None:
+    """Refuse what 32-bit indices do not hold, and more kernels than one would wait for."""
+    sizes = {}
+    if isinstance(problem, Conv):
+        sizes = {"mb": problem.mb, "ic": problem.ic, "oc": problem.oc}
+        axes = list(zip("dhw", problem.axes))
+        sizes |= {f"{name}{axis}": getattr(a, name) for axis, a in axes for name in "iokspd"}
+        _check_phases(problem)
+    sizes |= dict(zip(("M", "N", "K"), _flat(problem)))
+    for what, size in sizes.items():
+        if size >= LIMIT - _LARGEST_TILE:
+            given = f"given {what} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
+            raise Unsupported(f"{given}: larger sizes are not generated", rule="size")
+
+
+def _check_phases(problem: Conv) -> None:
+    """Refuse more kernels of a backward convolution than one would wait for: one for each phase of the strides."""
+    phases, strides = prod(min(a.s, a.k) for a in problem.axes), prod(a.s for a in problem.axes)
+    if problem.direction is Direction.BWD_D and (phases > _MOST_PHASES or strides > _LARGEST_STRIDES):
+        given = "".join(f"s{axis}{a.s}" for axis, a in zip("dhw", problem.axes) if a.s > 1)
+        wanted = f"a product of at most {_LARGEST_STRIDES}, and {_MOST_PHASES} phases with taps"
+        raise Unsupported(f"given {given} in BWD_D, wanted {wanted}: each is a kernel", rule="stride-phases")
+
+
+_LARGEST_TILE = 2**12  #: along M, N or K: by as much at most are they padded
+_MOST_PHASES, _LARGEST_STRIDES = 2**8, 2**16  #: of backward data: the kernels, and what is searched for them
+
+
+def _flat(problem: Problem) -> tuple[int, int, int]:
+    """The rows, columns and depth of the product, that of all phases for backward data."""
+    if isinstance(problem, Matmul):
+        return problem.m, problem.n, problem.k
+    outputs, inputs = (problem.mb * prod(getattr(a, name) for a in problem.axes) for name in "oi")
+    taps = prod(a.k for a in problem.axes)
+    if problem.direction.is_forward:
+        return outputs, problem.oc, taps * problem.ic
+    if problem.direction is Direction.BWD_D:
+        return inputs, problem.ic, taps * problem.oc
+    return problem.oc, taps * problem.ic, outputs
 
 
 #: What sums of products may become, by the type of the factors: rounded once, or saturated.

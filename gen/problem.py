@@ -5,13 +5,15 @@ Index law of each spatial axis: `i = o*s - p + k*(d + 1)`; what falls outside `0
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from math import prod
+from typing import ClassVar
 
 import attrs
 
-from convgen import grammar
-from convgen.tensors import TensorProblem, Triple, parse_fields
+from convgen import grammar, options
+from convgen.tensors import TensorProblem, Triple, fields_of, parsed
 
 #: what `any` means: activations channels-last, weights K-contiguous, without and with a group dimension
 _ANY, _ANY_GROUPED = "axb", "abxc"
@@ -31,10 +33,17 @@ class Direction(Enum):
     def is_forward(self) -> bool:
         return self.name.startswith("FWD")
 
-    @classmethod
-    def parse(cls, text: str) -> Direction:
-        """The direction of that name, in any case."""
-        return cls(grammar.choose("--dir", text, [direction.value for direction in cls]))
+    @property
+    def with_bias(self) -> Direction:
+        """The same, with a bias or its gradient where there can be one."""
+        return _WITH_BIAS.get(self, self)
+
+
+_WITH_BIAS = {
+    Direction.FWD_D: Direction.FWD_B,
+    Direction.FWD_I: Direction.FWD_B,
+    Direction.BWD_W: Direction.BWD_WB,
+}
 
 
 #: the tensors that each direction reads, and those that it writes
@@ -78,6 +87,8 @@ class Conv(TensorProblem):
     dimension.
     """
 
+    driver: ClassVar[str] = options.CONV
+
     mb: int
     ic: int
     oc: int
@@ -88,55 +99,40 @@ class Conv(TensorProblem):
     direction: Direction = Direction.FWD_B
 
     @classmethod
-    def parse(
-        cls,
-        desc: str,
-        *,
-        dir: str = "FWD_B",
-        dt: str = "f32",
-        stag: str = "any",
-        wtag: str = "any",
-        dtag: str = "any",
-        strides: str = "",
-        attr_deterministic: bool | str = False,
-        attr_fpmath: str = "strict",
-        mb: int | str = 0,
-    ) -> Conv:
-        """The problem of a benchdnn descriptor; knobs inside `desc` (`--dir=FWD_D mb1ic64...`) win over keywords.
+    def parse(cls, desc: str, **arguments: str | int | bool) -> Conv:
+        """The problem of a benchdnn descriptor. Every knob of benchdnn's is an argument: `dir="FWD_D"`, `dt="f16"`,
+        `mb=1`, `attr_fpmath="tf32"`; those inside `desc` (`--dir=FWD_D mb1ic64...`) win.
 
-        `mb` other than 0 overrides the descriptor's. Raises UserError: given, wanted, where; Unsupported for
-        attributes that are not kept.
+        `mb` other than 0 overrides the descriptor's. Raises UserError: given, wanted, where; Unsupported for a tag that
+        suits another number of dimensions. What is not generated is refused when the problem is built.
         """
-        given, text = grammar.split_line(desc, grammar.CONV_KNOBS)
-        knobs = {
-            "dir": dir,
-            "dt": dt,
-            "stag": stag,
-            "wtag": wtag,
-            "dtag": dtag,
-            "strides": strides,
-            "mb": str(mb),
-            "attr-deterministic": str(attr_deterministic),
-            "attr-fpmath": attr_fpmath,
-        } | given
+        try:
+            return cls.of(desc, options.of_arguments(options.CONV, arguments))
+        except options.OptionError as error:
+            raise (error if error.flag in desc else error.of_argument()) from None
+
+    @classmethod
+    def of(cls, line: str, knobs: Mapping[str, str]) -> Conv:
+        """The problem of a driver line, whose knobs win over `knobs`; else as `parse`, in the words of driver lines."""
+        given, text = options.split_line(line, options.CONV)
+        values = options.read(options.CONV, {**knobs, **given})
         scanned = grammar.scan(text)
         sizes = {"g": 1, "mb": 2, "ic": 0, "oc": 0, **scanned.values}
         axes, ndims = _axes(scanned)
         problem = cls(
-            mb=grammar.parse_minibatch(knobs["mb"]) or sizes["mb"],
+            mb=values["mb"] or sizes["mb"],
             ic=sizes["ic"],
             oc=sizes["oc"],
             axes=axes,
             ndims=ndims,
             groups=sizes["g"],
             has_groups="g" in scanned.values,
-            direction=Direction.parse(knobs["dir"]),
+            direction=Direction(values["dir"]),
             name=scanned.name,
-            **parse_fields(knobs),
+            **fields_of(values),
         )
         _check_channels(problem, scanned)
-        _ = problem.tensors  # a wrong tag is refused here
-        return problem
+        return parsed(_with_bias(problem, values["bia-dt"]))
 
     @property
     def spatial(self) -> tuple[Axis, ...]:
@@ -186,6 +182,16 @@ class Conv(TensorProblem):
         return f"{groups}mb{self.mb}_ic{self.ic}oc{self.oc}_{shapes}{name}"
 
 
+def _with_bias(problem: Conv, dtype: str) -> Conv:
+    """The problem with a bias of a type, if its direction has none and can have one."""
+    direction = problem.direction.with_bias
+    if dtype == "undef" or direction is problem.direction:
+        return problem
+    if dtype == problem.acc_type:
+        return attrs.evolve(problem, direction=direction)
+    return attrs.evolve(problem, others=(("bia-dt", dtype), *problem.others))
+
+
 def _axes(scanned: grammar.Descriptor) -> tuple[tuple[Axis, Axis, Axis], int]:
     """The d, h, w axes with benchdnn's defaults, and the tensor dimensions they make (3, 4 or 5)."""
     d, h, w = (_axis(scanned, name) for name in "dhw")
@@ -217,9 +223,8 @@ def _axis(scanned: grammar.Descriptor, axis: str) -> Axis | None:
     if not o:
         p = p or 0
         o = _truncate(i - extent + 2 * p, s) + 1
-        if not 0 < o < grammar.LIMIT:
-            wanted = "1 to 2^31 - 1"
-            raise scanned.error(f"given sizes that make o{axis} {o}, wanted {wanted}", "i" + axis)
+        if o < 1:
+            raise scanned.error(f"given sizes that make o{axis} {o}, wanted at least 1", "i" + axis)
     elif p is None:
         p = _deduced_padding(Axis(i, o, k, s, 0, d))
     return Axis(i, o, k, s, p, d)

@@ -26,7 +26,7 @@ from convgen.ir import types
 from convgen.ir.error import Unsupported
 from convgen.ir.layout import Layout
 from convgen.matmul import Matmul, Problem
-from convgen.tensors import TensorSpec
+from convgen.tensors import TensorSpec, refuse_others
 
 Array = npt.NDArray[np.generic]
 Tensor = Array | Fill
@@ -104,9 +104,10 @@ def _draw(seed: tuple[int, int], dims: tuple[int, ...], dtype: str, magnitude: i
 
 def output_shape(problem: Problem, output: str) -> tuple[int, int]:
     """Rows and columns of an output as a matrix."""
+    refuse_others(problem)
     dims = problem.tensor(output).dims
     if isinstance(problem, Matmul):
-        return problem.dst_dims
+        return problem.m, problem.n
     columns = problem.ic if output == "diff_src" else problem.oc
     return prod(dims) // columns, columns
 

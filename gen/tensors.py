@@ -6,15 +6,14 @@ The roles are src, wei and dst. A tensor has its role's type and layout; `diff_`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, ClassVar, TypeVar
 
 import attrs
 
-from convgen import grammar
+from convgen import grammar, options
 from convgen.ir.caret import PointedError
-from convgen.ir.error import UserError
+from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout import Layout
 
 Triple = tuple[str, str, str]
@@ -37,12 +36,18 @@ class TensorSpec:
         return self.layout.dims
 
 
+ProblemT = TypeVar("ProblemT", bound="TensorProblem")
+
+
 @attrs.frozen(slots=False, kw_only=True)
 class TensorProblem(ABC):
     """The types and layouts of src, wei and dst, and the attributes. Equal problems print and hash alike.
 
-    A tag is as given; a stride list stands in its place as `3200x1x160x16`.
+    A tag is as given; a stride list stands in its place as `3200x1x160x16`. `others` are options, by name, at values
+    that are not generated: such a problem prints, and is refused when it is built.
     """
+
+    driver: ClassVar[str]  #: benchdnn's
 
     src_type: str = "f32"
     wei_type: str = "f32"
@@ -53,6 +58,7 @@ class TensorProblem(ABC):
     deterministic: bool = False  #: whether two runs must give the same bits
     fpmath: str = "strict"  #: to which type f32 inputs may be rounded before they are multiplied
     name: str = ""
+    others: tuple[tuple[str, str], ...] = ()
 
     @property
     @abstractmethod
@@ -155,53 +161,69 @@ class TensorProblem(ABC):
             "strides": ":".join(strides) if any(strides) else "",
             "attr-deterministic": str(self.deterministic).lower(),
             "attr-fpmath": self.fpmath,
+            **dict(self.others),
         }
 
     @property
     def knobs(self) -> str:
         """The driver's knobs that differ from benchdnn's defaults."""
-        texts = self.knob_texts.items()
-        return " ".join(f"--{knob}={text}" for knob, text in texts if text != grammar.KNOBS[knob])
+        spelled, texts = options.SPELLED[self.driver], self.knob_texts.items()
+        return " ".join(f"--{knob}={text}" for knob, text in texts if text != spelled[knob].default)
 
     def __str__(self) -> str:
         """One replayable line: parsed again, it is the same problem."""
         return f"{self.knobs} {self.descriptor}".lstrip()
 
 
-def parse_fields(knobs: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a TensorProblem, its name excepted, that knobs say. Raises UserError, or Unsupported."""
-    src, wei, dst = grammar.parse_types(knobs["dt"])
-    strides = grammar.parse_strides(knobs["strides"])
+def fields_of(knobs: options.Knobs) -> dict[str, Any]:
+    """The fields of a TensorProblem, its name excepted, that knobs say. Raises UserError."""
+    src, wei, dst = knobs["dt"]
     tags = {}
-    for knob, role, listed in zip(("stag", "wtag", "dtag"), ("src", "wei", "dst"), strides):
+    for knob, role, listed in zip(("stag", "wtag", "dtag"), ("src", "wei", "dst"), knobs["strides"]):
         tag = knobs[knob]
         if listed and tag != "any":
-            raise UserError(f"given --{knob}={tag} and --strides of {role}, wanted one of them")
+            error = UserError(f"given {knob} {tag} and strides of {role}, wanted one of them")
+            error.rule = "tag-and-strides"
+            raise error
         tags[knob] = listed or (grammar.plain_strides(tag) if grammar.is_strides(tag) else tag)
     return {
         "src_type": src,
         "wei_type": wei,
         "dst_type": dst,
         **tags,
-        "deterministic": grammar.parse_flag("--attr-deterministic", knobs["attr-deterministic"]),
-        "fpmath": grammar.parse_fpmath(knobs["attr-fpmath"]),
+        "deterministic": knobs["attr-deterministic"],
+        "fpmath": knobs["attr-fpmath"][0],
+        "others": knobs.others,
     }
 
 
+def refuse_others(problem: TensorProblem) -> None:
+    """Raise Unsupported for an option at a value that is not generated."""
+    options.refuse_others(problem.driver, problem.others)
+
+
+def parsed(problem: ProblemT) -> ProblemT:
+    """A problem whose layouts are sound. Raises UserError for a wrong tag, Unsupported for one of another rank."""
+    _ = problem.tensors
+    return problem
+
+
+@cache
 def _layout(role: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
-    """The layout of a tag, where `any` means `default`, or of a stride list; errors name the knob."""
+    """The layout of a tag, where `any` means `default`, or of a stride list."""
     listed = grammar.is_strides(tag)
-    where = f"--strides of {role}" if listed else f"--{role[0]}tag"
+    knob = f"{role[0]}tag"
     if tag == "undef":
-        raise UserError(f"given {where} undef, wanted a layout or any")
+        raise Unsupported(f"given {knob} undef, wanted a layout or any: it is not deduced", rule="undef-tag")
     try:
         layout = Layout.from_tag(default if tag == "any" else tag, dims)
     except PointedError as error:
-        raise PointedError(f"{error.message} in {where}", error.text, error.column) from None
+        rule = "tag-rank" if grammar.tag_ranks(tag) else None
+        raise options.OptionError(error.message, knob, error.text, error.column, rule=rule) from None
     except UserError as error:
-        raise PointedError(f"{error} in {where}", tag, len(tag)) from None
+        raise options.OptionError(str(error), f"strides of {role}", tag, len(tag), rule="strides-rank") from None
     if listed:
-        _check_apart(layout, tag, where)
+        _check_apart(layout, tag, f"strides of {role}")
     return layout
 
 
@@ -211,6 +233,7 @@ def _check_apart(layout: Layout, strides: str, where: str) -> None:
     for block in (block for block in layout.blocks if block.size > 1 and layout.size_elems):
         if block.stride < reach:
             column = sum(len(stride) + 1 for stride in strides.split("x")[: block.dim])
-            wanted = f"at least {reach}, past what the smaller strides reach"
-            raise PointedError(f"given the stride {block.stride}, wanted {wanted}, in {where}", strides, column)
+            wanted = f"at least {reach}, past what the smaller strides reach,"
+            message = f"given the stride {block.stride}, wanted {wanted}"
+            raise options.OptionError(message, where, strides, column, rule="strides-overlap")
         reach += (block.size - 1) * block.stride

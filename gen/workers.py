@@ -9,9 +9,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from math import inf
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from time import monotonic
 from typing import TypeVar
 
 import attrs
@@ -29,17 +31,27 @@ class Died:
     how: str
 
 
+class TookTooLong(Died):
+    """The process was ended, as it took longer than it may."""
+
+
+class _Here:
+    """What a process says when it begins."""
+
+
 @attrs.define(eq=False)
 class _Worker:
-    """A process, our end of its pipe, the number of the piece it has in work, and of those that it has had."""
+    """A process, our end of its pipe, the number of the piece in its work, since when, and how many it had."""
 
     process: ForkServerProcess
     connection: Connection
     number: int = -1
+    since: float = inf
     served: int = 0
+    begun: bool = False
 
     def give(self, number: int, item: object) -> None:
-        self.number, self.served = number, self.served + 1
+        self.number, self.since, self.served = number, monotonic() if self.begun else inf, self.served + 1
         with suppress(OSError):  # if it has died, who waits for its answer will learn so
             self.connection.send(item)
 
@@ -52,6 +64,10 @@ class _Worker:
             code = self.process.exitcode or 0
             return Died(f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}")
 
+    def begin(self) -> None:
+        """The process is there: from now on the time of its piece counts."""
+        self.since, self.begun = monotonic(), True
+
     def end(self) -> None:
         self.connection.close()
         self.process.kill()
@@ -60,12 +76,16 @@ class _Worker:
 
 
 def run(
-    work: Callable[[Item], Result], items: Sequence[Item], jobs: int, preload: Sequence[str] = ()
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    jobs: int,
+    preload: Sequence[str] = (),
+    timeout: float | None = None,
 ) -> Generator[tuple[int, Result | Died], None, None]:
     """`work` on every item in up to `jobs` processes; the number of each item with its result, as they come.
 
     `work` is pickled, so it is a function of a module or a partial of one. `preload` names modules that the processes
-    are born with. Closing the generator ends them.
+    are born with. A piece that takes more than `timeout` seconds is given up. Closing the generator ends them.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
@@ -77,9 +97,15 @@ def run(
             while waiting and len(busy) < jobs:
                 busy.append(_living(idle) or _start(context, work))
                 busy[-1].give(*waiting.popleft())
-            ready = wait([worker.connection for worker in busy])
-            for worker in [worker for worker in busy if worker.connection in ready]:
-                answer = worker.take()
+            first = min(worker.since for worker in busy)
+            left = None if timeout is None or first == inf else max(0.0, first + timeout - monotonic())
+            ready = wait([worker.connection for worker in busy], left)
+            late = [] if timeout is None else [worker for worker in busy if monotonic() - worker.since >= timeout]
+            for worker in [worker for worker in busy if worker.connection in ready or worker in late]:
+                answer = worker.take() if worker.connection in ready else TookTooLong("took too long")
+                if isinstance(answer, _Here):
+                    worker.begin()
+                    continue
                 busy.remove(worker)
                 if isinstance(answer, Died) or worker.served == _LIFETIME:
                     worker.end()
@@ -119,6 +145,7 @@ def _serve(connection: Connection, work: Callable[[Item], Result], folder: str) 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who gives work decides when it ends
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(folder)
+    connection.send(_Here())
     while True:
         try:
             item = connection.recv()

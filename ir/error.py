@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def visible(text: str) -> str:
     """One line of `text` for a terminal or a comment: what cannot be shown, or would be obeyed, stands escaped."""
@@ -9,7 +11,12 @@ def visible(text: str) -> str:
 
 
 class ConvgenError(Exception):
-    """Base of all errors that convgen raises on purpose."""
+    """Base of all errors that convgen raises on purpose.
+
+    `rule` names the limit that a request of sound grammar has met, the same for every such request.
+    """
+
+    rule: str | None = None
 
 
 class UserError(ConvgenError):
@@ -18,6 +25,10 @@ class UserError(ConvgenError):
 
 class Unsupported(ConvgenError):
     """The request is sound, but convgen or the target cannot do it; one line says what (exit code 2)."""
+
+    def __init__(self, message: str, *, rule: str = "generator") -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
 class DoesNotFit(ConvgenError):
@@ -30,3 +41,17 @@ class VerifyError(ConvgenError):
 
 class AssemblerError(ConvgenError):
     """The assembler refused our text: a defect of convgen (exit code 3)."""
+
+
+def named(given: str, names: Iterable[str]) -> str:
+    """What was given in place of one of `names`, quoted, and the one that was perhaps meant."""
+    return repr(given) + meant(given, names)
+
+
+def meant(given: str, names: Iterable[str]) -> str:
+    """The one of `names` that was perhaps meant, as a remark; nothing if none is close. Dashes before do not count."""
+    import difflib
+
+    bare = {name.lstrip("-"): name for name in names}
+    close = difflib.get_close_matches(given.lstrip("-")[:80], list(bare), 1)
+    return f" (did you mean {bare[close[0]]}?)" if close else ""

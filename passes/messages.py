@@ -139,7 +139,8 @@ class GlobalPlanner:
         fitting = (self.facts.surface_max - rest) // step
         if fitting * step + rest < reach or step != outer.stride:
             raise Unsupported(
-                f"given {memory.name} of which one tile spans {reach} bytes, wanted at most {fitting * step + rest}"
+                f"given {memory.name} of which one tile spans {reach} bytes, wanted at most {fitting * step + rest}",
+                rule="size",
             )
         # To the end of the buffer or as far as a surface goes: what the tile may not touch is masked.
         shift = self.origin.to(s64) * const(outer.stride, s64) + const(base, s64)
@@ -194,6 +195,9 @@ class GlobalPlanner:
         for start in range(0, self.layout.registers, run):
             positions = {k: v for a in range(len(self.view.axes)) for k, v in self._decode(a, start).items()}
             varying, uniform, imm = self._offset(positions)
+            if imm >= 1 << 31:
+                spans = f"given {self.view.memory.name} of which one tile spans {imm} bytes and more"
+                raise Unsupported(f"{spans}, wanted less than 2^31", rule="size")
             words, conditions = self._tests(positions)
             if self.facts.flat:
                 yield GlobalMessage(start, run, self.surface, varying, uniform, imm, self._mask(words, conditions))

@@ -200,7 +200,9 @@ class XeScalars(Scalars):
                 return self._add_wide(a, const(-b.bits % (1 << 64), b.dtype))
             case Cast(_, a) if a.type.bits == 32:
                 return self._extended(a)
-            case Mul(a, Const() as by) if 0 <= by.bits < 1 << 32:
+            case Cast(_, a) if a.type.bits == 64:
+                return self._whole(a)
+            case Mul(a, Const() as by) | Mul(a, Cast(_, Const() as by)) if 0 <= by.bits < 1 << 32:
                 return self._product_wide(a, by.bits)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation on addresses: {e}")
 
@@ -250,11 +252,16 @@ class XeScalars(Scalars):
             return Imm(e.bits & 0xFFFFFFFF), Imm(e.bits >> 32 & 0xFFFFFFFF)
         if isinstance(e, Cast) and e.a.type.bits == 32 and self.bounds(e.a)[0] >= 0:
             return self.value(e.a), Imm(0)
-        whole = self.value(e)
-        assert isinstance(whole, Reg)
+        whole = self._whole(e)
         if whole.bank == "s":
             return whole.words(0, 1), whole.words(1, 1)
         return region(whole, "ud", 0, 2), region(whole, "ud", 1, 2)
+
+    def _whole(self, e: Expr) -> Reg:
+        """A 64-bit value that is no constant operand."""
+        whole = self.value(e)
+        assert isinstance(whole, Reg)
+        return whole
 
     def _add_halves(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand]) -> Reg:
         """64-bit addition where the engine has none: the accumulator takes the carry of the lower halves."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import NoReturn
 
-from convgen.ir.error import UserError
+from convgen.ir.error import UserError, meant, named
 
 #: argparse's complaints in our words: given, wanted, where
 _COMPLAINTS = (
@@ -34,6 +34,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         text = " ".join(message.split())
+        if unknown := re.search(r"^unrecognized arguments: (-[^\s=]+)", text):
+            shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
+            known = [option for action in shown for option in action.option_strings]
+            text = text.replace(unknown[1], unknown[1] + meant(unknown[1], known), 1)
         for pattern, ours in _COMPLAINTS:
             text = re.sub(pattern, ours, text)
         raise UserError(text.replace("{prog}", self.prog))
@@ -44,7 +48,7 @@ def one_of(*names: str) -> Callable[[str], str]:
 
     def convert(text: str) -> str:
         if text not in names:
-            raise argparse.ArgumentTypeError(f"given {text!r}, wanted one of {', '.join(names)}")
+            raise argparse.ArgumentTypeError(f"given {named(text, names)}, wanted one of {', '.join(names)}")
         return text
 
     return convert

@@ -19,15 +19,20 @@ from convgen.commands import generate, session
 from convgen.commands.arguments import Parser, number
 from convgen.ir.error import Unsupported, UserError
 
+BOTH = ("conv", "matmul")  #: the drivers of benchdnn whose problems are taken
+
 if TYPE_CHECKING:
-    from convgen.batch import Request
+    from convgen.batch import Reader, Request
     from convgen.journal import Journal
 
 PASSED, GENERATED, FAILED, UNSUPPORTED, ERROR = STATUSES = ("passed", "generated", "failed", "unsupported", "error")
+SUPPORTED, MALFORMED = "supported", "malformed"  #: what --check says besides unsupported
 
 _SEVERITY = (session.FINE, session.REFUSED, session.WRONG, session.INTERNAL)  #: exit codes, the worst last
 _PRELOAD = ("convgen.driver", "convgen.report", "convgen.verify", "convgen.watch")  #: what a worker is born with
-_ASIDE = ("file", "jobs", "json", "match", "resume", "start", "time_passes", "verbose")  #: no part of a problem's work
+
+#: no part of a problem's work
+_ASIDE = ("check", "file", "ignored", "jobs", "json", "match", "resume", "start", "time_passes", "timeout", "verbose")
 
 #: What became of a problem: `exit` code, what it `said` on stderr, the JSON object `data`, whether a journal `kept` it.
 Row = dict[str, Any]
@@ -37,43 +42,107 @@ def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "batch",
         "Generate every problem of a benchdnn batch file, in worker processes, and with --run verify it. Knobs given\n"
-        "here win over the file's and may be lists (--dt f16,bf16). A line may call MIOpenDriver instead.\n"
+        "here win over the file's and may be lists (--dt f16,bf16). A line may call MIOpenDriver instead. Problems\n"
+        "are convolutions and matrix products; --conv and --matmul in the file say which, else a descriptor's first\n"
+        "character does.\n"
         "\n"
         "Each problem ends as passed, generated (without --run), failed, unsupported or error. The exit code is 3\n"
-        "after an internal error, else 1 after a wrong result, else 2 after a request that was wrong or unsupported.",
+        "after an internal error, else 1 after a wrong result, else 2 after a request that was wrong or unsupported.\n"
+        "With --check nothing is generated; each problem is supported, unsupported by a rule, or malformed.",
         "convgen batch resnet50.txt --dir FWD_D --dt f16 --run-groups 8",
         "convgen batch sweep.txt --run --jobs 8 --resume sweep.journal --json >sweep.json",
         "convgen batch shapes.txt --match ic64 --start 100 -o out/",
+        "convgen batch models.txt --check --target xehpc --json >support.json",
     )
     add = parser.add_argument
     add("file", metavar="FILE", help="--KNOB=VALUE[,VALUE...] ... DESC ..., --reset, --batch=FILE, # comments")
     add("--jobs", type=number(1), metavar="N", help="worker processes (default: one a core)")
+    add(
+        "--check",
+        action="store_true",
+        help="only say of each problem whether it is supported, and else by which rule not",
+    )
+    add("--timeout", type=number(1), metavar="SECONDS", help="give up a problem that takes longer")
     add("--resume", metavar="JOURNAL", help="keep what is done in this file, and do not do it again")
     add("--match", metavar="REGEX", help="only problems whose line matches")
     add("--start", type=number(0), metavar="N", help="leave out the first N of these")
-    generate.add_conv_knobs(parser)
+    generate.add_knobs(parser, *BOTH)
     return generate.finished(parser)
 
 
 def batch(arguments: Sequence[str]) -> int:
     """`convgen batch`."""
-    from convgen import batch, grammar, report
-    from convgen.journal import Journal
+    from convgen.batch import Reader
 
-    options, knobs = generate.parse_knobs(parser(), arguments, grammar.CONV_KNOBS)
+    options, knobs = generate.parse_knobs(parser(), arguments, *BOTH)
     _check(options)
-    found = batch.read(Path(options.file), knobs, options.match, options.start)
-    if found.ignored:
-        texts = ", ".join(f"{option} ({where})" for option, where in found.ignored.items())
-        session.complain(f"note: ignored, as they mean nothing here: {texts}")
-    if not found.requests:
-        raise UserError(f"given {options.file} with no problem that is selected, wanted at least one")
+    reader = Reader.of(knobs, options.match, options.start)
+    if options.check:
+        return _check_all(options, reader)
+    requests = list(reader.file(Path(options.file)))
+    _tell_of_reading(options, reader, len(requests))
     start = perf_counter()
-    kept = None if options.resume is None else Journal(Path(options.resume), report.check_row)
-    with nullcontext(None) if kept is None else closing(kept) as journal:
-        rows = _run(options, found.requests, journal)
+    with nullcontext(None) if options.resume is None else closing(_journal(options)) as journal:
+        rows = _run(options, requests, journal)
     _summarise(options, rows, perf_counter() - start)
     return max((int(row["exit"]) for row in rows), key=_SEVERITY.index)
+
+
+def _journal(options: argparse.Namespace) -> Journal:
+    from convgen import report
+    from convgen.journal import Journal
+
+    return Journal(Path(options.resume), report.check_row)
+
+
+def _tell_of_reading(options: argparse.Namespace, reader: Reader, found: int) -> None:
+    """What was ignored; raises UserError if there is no problem."""
+    if reader.ignored:
+        texts = ", ".join(f"{option} ({where})" for option, where in reader.ignored.items())
+        session.complain(f"note: ignored, as they mean nothing here: {texts}")
+    if not found:
+        raise UserError(f"given {options.file} with no problem that is selected, wanted at least one")
+
+
+def _check_all(options: argparse.Namespace, reader: Reader) -> int:
+    """Say of each problem, as soon as it is read, whether it would be generated."""
+    counts: Counter[str] = Counter()
+    rules: Counter[str] = Counter()
+    start = perf_counter()
+    for request in reader.file(Path(options.file)):
+        status, rule, error = _verdict(options.target, request)
+        counts[status] += 1
+        rules[rule or ""] += rule is not None
+        if options.json:
+            row = {"problem": request.text, "where": request.where, "target": options.target}
+            print(json.dumps({**row, "status": status, "rule": rule, "error": error}))
+        else:
+            print(f"{status:<12}{rule or '':<24}{request.text}" + ("" if error is None else f"\n    {error}"))
+    _tell_of_reading(options, reader, counts.total())
+    stream = sys.stderr if options.json else sys.stdout
+    texts = ", ".join(f"{counts[status]} {status}" for status in (SUPPORTED, UNSUPPORTED, MALFORMED) if counts[status])
+    print(f"{_counted(counts.total())} in {perf_counter() - start:.1f} s: {texts}", file=stream)
+    for rule, count in rules.most_common():
+        if count:
+            print(f"{count:>8}  {rule}", file=stream)
+    return session.FINE if counts[SUPPORTED] == counts.total() else session.REFUSED
+
+
+def _verdict(target: str, request: Request) -> tuple[str, str | None, str | None]:
+    """The status of a request, the rule by which it is refused if it is unsupported, and what is told of it."""
+    error = request.error
+    if request.problem is not None:
+        try:
+            generate.check(request.problem, target)
+        except Exception as refused:
+            error = refused
+    if error is None:
+        return SUPPORTED, None, None
+    code, text = session.failure(error)
+    if code == session.INTERNAL:
+        raise error
+    rule: str | None = getattr(error, "rule", None)
+    return MALFORMED if rule is None else UNSUPPORTED, rule, text
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -131,9 +200,13 @@ def _rows(
             waiting.append(at)
     lines = [requests[at].text for at in waiting]
     jobs = options.jobs or len(os.sched_getaffinity(0))
-    with closing(workers.run(partial(perform, options), lines, jobs, _PRELOAD)) as answers:
+    with closing(workers.run(partial(perform, options), lines, jobs, _PRELOAD, options.timeout)) as answers:
         for number, answer in answers:
             at = waiting[number]
+            if isinstance(answer, workers.TookTooLong):
+                text = f"given --timeout {options.timeout}, wanted more: the problem takes longer than so many seconds"
+                yield at, _row(session.REFUSED, ERROR, _nothing(options, lines[number]), text)
+                continue
             if isinstance(answer, workers.Died):
                 text = f"internal error: the worker process {answer.how}"
                 yield at, _row(session.INTERNAL, ERROR, _nothing(options, lines[number]), text)
@@ -145,10 +218,10 @@ def _rows(
 
 def _keys(options: argparse.Namespace, requests: Sequence[Request]) -> list[str]:
     """The journal's key of each request: its line, which says all knobs, and what is done with it."""
-    from convgen import grammar
     from convgen.journal import key_of
+    from convgen.options import KNOBS
 
-    knobs = [knob.replace("-", "_") for knob in grammar.CONV_KNOBS]
+    knobs = [option.keyword for option in KNOBS]
     settings = {name: value for name, value in vars(options).items() if name not in (*_ASIDE, *knobs)}
     return [key_of(request.text, settings) for request in requests]
 
@@ -182,7 +255,7 @@ def _refused(options: argparse.Namespace, line: str, error: Exception) -> Row:
     """The row of a problem that led to an exception."""
     code, text = session.failure(error, options.verbose)
     status = UNSUPPORTED if isinstance(error, Unsupported) else ERROR
-    return _row(code, status, _nothing(options, line), text)
+    return _row(code, status, _nothing(options, line), text, rule=getattr(error, "rule", None))
 
 
 def _nothing(options: argparse.Namespace, line: str) -> dict[str, Any]:
@@ -192,8 +265,9 @@ def _nothing(options: argparse.Namespace, line: str) -> dict[str, Any]:
     return report.without_code(line, options.target, options.config or "")
 
 
-def _row(code: int, status: str, data: dict[str, Any], error: str | None = None) -> Row:
-    return {"exit": code, "said": "", "kept": False, "data": {**data, "status": status, "error": error, "seconds": 0.0}}
+def _row(code: int, status: str, data: dict[str, Any], error: str | None = None, rule: str | None = None) -> Row:
+    told = {"status": status, "rule": rule, "error": error, "seconds": 0.0}
+    return {"exit": code, "said": "", "kept": False, "data": {**data, **told}}
 
 
 def _tell(options: argparse.Namespace, request: Request, row: Row) -> None:
@@ -218,9 +292,12 @@ def _summarise(options: argparse.Namespace, rows: Sequence[Row], seconds: float)
     texts = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
     kept = sum(row["kept"] for row in rows)
     known = f" ({kept} known from {options.resume})" if kept else ""
-    problems = "1 problem" if len(rows) == 1 else f"{len(rows)} problems"
-    line = f"{problems} in {seconds:.1f} s: {texts}{known}"
+    line = f"{_counted(len(rows))} in {seconds:.1f} s: {texts}{known}"
     print(line, file=sys.stderr if options.json else sys.stdout)
+
+
+def _counted(problems: int) -> str:
+    return "1 problem" if problems == 1 else f"{problems} problems"
 
 
 def _cells(data: dict[str, Any]) -> tuple[str, ...]:

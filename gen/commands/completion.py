@@ -64,7 +64,8 @@ def _bash() -> str:
 
 def _words(parser: argparse.ArgumentParser) -> list[str]:
     """The options, and the shells where one is wanted."""
-    words = [option for action in parser._actions for option in action.option_strings]
+    shown = (action for action in parser._actions if action.help != argparse.SUPPRESS)
+    words = [option for action in shown for option in action.option_strings]
     return [*words, *(_SHELLS if parser.prog.endswith(" completion") else ())]
 
 

@@ -29,7 +29,7 @@ def conv_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("descriptors", metavar="DESC", nargs="*", help="benchdnn: [g][mb]ic ih oc [oh] kh [sh ph dh] ... [nNAME]")
-    add_conv_knobs(parser)
+    add_knobs(parser, "conv")
     return finished(parser)
 
 
@@ -41,25 +41,21 @@ def gemm_parser() -> argparse.ArgumentParser:
         "convgen gemm 256x64:64x256 --dt bf16:bf16:f32 --wtag ab --run",
     )
     parser.add_argument("descriptors", metavar="MxK:KxN", nargs="*", help="benchdnn: the sizes of src and wei [nNAME]")
-    _add_tensors(parser, "first matrix (ab: rows contiguous, ba: columns)", "second matrix", "result")
+    add_knobs(parser, "matmul")
     return finished(parser)
 
 
-def add_conv_knobs(parser: argparse.ArgumentParser) -> None:
-    """What describes a convolution besides its sizes."""
-    parser.add_argument("--dir", default="FWD_B", help="FWD_B (default), FWD_D, FWD_I, BWD_D, BWD_W or BWD_WB")
-    _add_tensors(parser, "source", "weights", "destination")
-    parser.add_argument("--mb", default="0", help="minibatch; 0 (default) keeps the descriptor's")
+def add_knobs(parser: argparse.ArgumentParser, *drivers: str) -> None:
+    """benchdnn's knobs of these drivers; its options of how it runs are taken, and mean nothing."""
+    from convgen import options
 
-
-def _add_tensors(parser: argparse.ArgumentParser, *tensors: str) -> None:
-    parser.add_argument("--dt", default="f32", help="one type, or src:wei:dst (default f32)")
-    for letter, what in zip("swd", tensors):
-        parser.add_argument(f"--{letter}tag", default="any", metavar="TAG", help=f"layout of the {what} (default any)")
-    add = parser.add_argument
-    add("--strides", default="", metavar="S:W:D", help="strides in place of tags: 3200x1x160x16::12800x1x640x64")
-    add("--attr-deterministic", default="false", metavar="BOOL", help="the same bits in every run (default false)")
-    add("--attr-fpmath", default="strict", metavar="MODE", help="strict (default), tf32, bf16, f16 or any")
+    add = parser.add_argument_group("knobs of benchdnn").add_argument
+    rows = {option.name: option for driver in drivers for option in options.KNOBS_OF[driver]}
+    for option in rows.values():
+        spelled = [f"--{name}" for name in (option.name, *option.aliases)]
+        add(*spelled, dest=option.keyword, metavar="VALUE", help=option.help)
+    for option in options.RUN_OPTIONS:
+        parser.add_argument(f"--{option.name}", dest="ignored", type=option.value, help=argparse.SUPPRESS)
 
 
 def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -73,32 +69,32 @@ def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def conv(arguments: Sequence[str]) -> int:
     """`convgen conv`: each problem on its own; the exit code is the worst."""
-    from convgen import batch, grammar, miopen
+    from convgen import batch, miopen
 
     first = next((number for number, word in enumerate(arguments) if miopen.is_program(word)), len(arguments))
     line = " ".join(arguments[first:])  # what stands behind the name of the driver belongs to it
     words = [*arguments[:first], *filter(None, [line])]
-    options, knobs = parse_knobs(conv_parser(), words, grammar.CONV_KNOBS)
+    options, knobs = parse_knobs(conv_parser(), words, "conv")
     return _generate(options, partial(batch.convolutions, knobs=knobs), "mb1ic64ih56oc64oh56kh3ph1")
 
 
 def gemm(arguments: Sequence[str]) -> int:
     """`convgen gemm`, in the same way."""
-    from convgen import batch, grammar
+    from convgen import batch
 
-    options, knobs = parse_knobs(gemm_parser(), arguments, grammar.MATMUL_KNOBS)
+    options, knobs = parse_knobs(gemm_parser(), arguments, "matmul")
     return _generate(options, partial(batch.matmuls, knobs=knobs), "128x64:64x128")
 
 
 def parse_knobs(
-    parser: argparse.ArgumentParser, arguments: Sequence[str], names: Sequence[str]
+    parser: argparse.ArgumentParser, arguments: Sequence[str], *drivers: str
 ) -> tuple[argparse.Namespace, dict[str, str]]:
-    """The options, and the knobs among `names` that were given."""
-    keywords = {name: name.replace("-", "_") for name in names}
-    parser.set_defaults(**dict.fromkeys(keywords.values()))
+    """The options, and the knobs of these drivers that were given."""
+    from convgen.options import KNOBS_OF
+
     options = parser.parse_intermixed_args(arguments)
-    values = {name: getattr(options, keyword) for name, keyword in keywords.items()}
-    return options, {name: value for name, value in values.items() if value is not None}
+    knobs = {option.name: getattr(options, option.keyword) for driver in drivers for option in KNOBS_OF[driver]}
+    return options, {name: value for name, value in knobs.items() if value is not None}
 
 
 def _generate(options: argparse.Namespace, parse: Callable[[str], Iterable[Problem]], example: str) -> int:
@@ -123,6 +119,25 @@ def _one(options: argparse.Namespace, request: Request) -> int:
         assert request.error is not None
         raise request.error
     return session.deliver(options, make(options, request.problem))
+
+
+def check(problem: Problem, target: str) -> None:
+    """Raise Unsupported for a problem that `make` would not make, in most cases without making it.
+
+    What spans more than a surface depends on the tiles that are chosen: there it is tried.
+    """
+    from convgen.backends import target as targets
+    from convgen.ir.types import scalar
+    from convgen.plan import check_supported
+
+    facts = targets.get(target).facts
+    if problem.is_empty:
+        return
+    check_supported(problem, facts)
+    if any(t.layout.size_elems * scalar(t.dtype).bytes > facts.surface_max for t in problem.tensors):
+        from convgen import driver
+
+        driver.compile(driver.build(problem, target=target))
 
 
 def make(options: argparse.Namespace, problem: Problem) -> Code:

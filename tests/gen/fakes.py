@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -73,6 +74,7 @@ def code_of(problem: Conv, **changes: Any) -> Code:
 class Target:
     """Executes such objects; `spoil` may change the memory afterwards, `findings` are reported."""
 
+    facts: Any = attrs.Factory(lambda: SimpleNamespace(name="fake", surface_max=2**31 - 2))
     text_suffix: str = ".s"
     object_suffix: str = ".hsaco"
     assembler: str = "any will do"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import time
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +24,8 @@ def end(item: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if "left" in item:
         os._exit(7)
+    if "slow" in item:
+        time.sleep(60)
 
 
 def perform(options: argparse.Namespace, line: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tests.gen import perilous
 
 KNOBS = "--dir=FWD_D --dt=f16\n"
 GOOD = "mb1ic16ih6oc16kh3ph1"
-NO_TARGET = "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2, at --target"
+NO_TARGET = "given target 'gfx000' (did you mean gfx950?), wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2"
 PERFORM = batch.perform
 PROGRAM = [sys.executable, "-m", "convgen", "batch", "file"]
 
@@ -65,12 +65,19 @@ def test_rows_say_what_conv_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 2
     assert cli.main(["conv", "--json", GOOD, "--run", *KNOBS.split()]) == 0
     alone = json.loads(capsys.readouterr().out)
-    assert [*rows[0]] == [*rows[1]] == [*alone, "status", "error", "seconds", "where"]
+    assert [*rows[0]] == [*rows[1]] == [*alone, "status", "rule", "error", "seconds", "where"]
     for row in (rows[0], alone):
         for timed in ("generate_s", "assemble_s"):
             assert row.pop(timed) > 0
         assert row["run"].pop("seconds") > 0
-    assert rows[0] == {**alone, "status": "passed", "error": None, "seconds": rows[0]["seconds"], "where": "file:2"}
+    assert rows[0] == {
+        **alone,
+        "status": "passed",
+        "rule": None,
+        "error": None,
+        "seconds": rows[0]["seconds"],
+        "where": "file:2",
+    }
     assert rows[0]["seconds"] > 0
 
 
@@ -104,7 +111,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     header, good, bad, empty, counts = out.splitlines()
     assert header.split() == ["status", "problem", "config", "checked", "mismatches", "seconds"]
     assert good.split()[:4] == ["generated", *KNOBS.split(), "mb1_ic16oc16_ih6oh6kh3ph1"]
-    assert bad.split()[:2] == ["error", "ic4"]
+    assert bad.split()[:4] == ["error", *KNOBS.split(), "ic4"]
     assert empty == ""
     assert counts.endswith(" s: 1 generated, 1 error")
     note, error = err.splitlines()
@@ -125,7 +132,7 @@ REFUSED = [
     (["file", "-o", "out"], "given -o out, wanted a directory DIR/ for the files of several problems"),
     (["file", "--jobs", "0"], "given '0', wanted an integer from 1, at --jobs"),
     (["file", "--target", "gfx000"], NO_TARGET),
-    (["file", "--config", "tile=32"], "given 'tile=32', wanted tile=MxNxK in --config"),
+    (["file", "--config", "tile=32"], "given 'tile=32', wanted tile=MxNxK in the config"),
     (["file", "--match", "none"], "given file with no problem that is selected, wanted at least one"),
     (["file", "--start", "1"], "given file with no problem that is selected, wanted at least one"),
     (
@@ -137,6 +144,20 @@ REFUSED = [
     ([], "given no FILE, wanted one; see convgen batch --help"),
     (["file", "--resume", "."], "cannot open .: Is a directory, at --resume"),
     (
+        ["file", "--resume", "/dev/full"],
+        "given --resume /dev/full that is a device or a pipe, wanted a file",
+    ),
+    (["file", "--timeout", "0"], "given '0', wanted an integer from 1, at --timeout"),
+    (["/dev/zero"], "given '/dev/zero' that is a device or a pipe, wanted a batch file"),
+    (
+        ["file", "--match", "(([a-z0-9_]+)+)+!"],
+        "given --match=(([a-z0-9_]+)+)+! that takes more than 0.1 s, wanted one that does not go back so often",
+    ),
+    (
+        ["file", "--dt", ",".join(["f16"] * 2000), "--mb", ",".join(["1"] * 2000)],
+        f"given more than 2000000 problems with '{GOOD}' in file:1, wanted fewer",
+    ),
+    (
         ["file", "--resume", "file"],
         "given file whose line 1 is no entry of a journal, wanted a file that --resume wrote",
     ),
@@ -144,11 +165,24 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED)
-def test_refused_as_a_whole(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
+def test_refused_as_a_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
+) -> None:
+    monkeypatch.setattr("convgen.batch._MATCHING", 0.1)
     Path("file").write_text(GOOD)
     assert cli.main(["batch", *options]) == 2
     assert capsys.readouterr() == ("", f"convgen: {message}\n")
     assert sorted(path.name for path in Path().iterdir()) == ["file"]
+
+
+def test_what_takes_too_long_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """The others are done, and the journal does not keep it."""
+    for _ in range(2):
+        code, rows, err = run(capsys, f"{GOOD}nslow\n{GOOD}", "--timeout", "1", "--resume", "j", "--jobs", "2")
+        assert code == 2
+        assert [row["status"] for row in rows] == ["error", "generated"]
+        assert rows[0]["error"] == "given --timeout 1, wanted more: the problem takes longer than so many seconds"
+    assert err[-1].endswith("(1 known from j)")
 
 
 # Resuming

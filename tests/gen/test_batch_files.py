@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from convgen import batch, grammar, miopen
+from convgen import batch, grammar, miopen, options
 from convgen.ir.error import UserError
 from convgen.problem import Conv
 
@@ -65,15 +67,29 @@ def test_comments() -> None:
     assert problems(f"# --dir=FWD_I\n{A} # {B}\n\t#{B}\n#\n{B}n#1") == [A, f'{B}_n"#1"']
 
 
-def test_continuation() -> None:
-    assert problems(f"--dir=FWD_D \\\n  --dt=f16,\\  # glued\n    bf16 \\\n\n{A}\\\n") == [
-        f"--dir=FWD_D --dt=f16 {A}",
-        f"--dir=FWD_D --dt=bf16 {A}",
-    ]
+JOINED = [
+    (f"--dir=FWD_D --dt=f16,\\\n  bf16 {A}", ["f16", "bf16"]),
+    (f"--dir=FWD_D --dt=f16, \\\n  bf16 {A}", ["f16", "bf16"]),
+    (f"--dir=FWD_D --dt=f16, \\  # joined\n\n  # all the same\n  bf16, \\\n f32 {A}", ["f16", "bf16", "f32"]),
+    (f"--dir=FWD_D --dt=f16, \\ bf16 {A}\\\n", ["f16", "bf16"]),
+]
+
+
+@pytest.mark.parametrize(("text", "types"), JOINED)
+def test_a_backslash_joins_words(text: str, types: list[str]) -> None:
+    """With white space before it, too; benchdnn reads words, not lines."""
+    wanted = [f"--dir=FWD_D --dt={dtype} {A}" for dtype in types]
+    assert problems(text) == [line.replace("--dt=f32 ", "") for line in wanted]
+
+
+def test_a_backslash_continues_the_line_of_a_shell() -> None:
+    line = "./bin/MIOpenDriver convfp16 -n 4 -c 8 -H 5 -W 5 -k 8 -F 3"
+    assert problems(line.replace(" -c", " \\\n  -c").replace(" -F", " \\\n\t-F")) == problems(line)
 
 
 def test_places_are_where_logical_lines_begin() -> None:
-    assert [each.where for each in read(f"# one\n{A} \\\n {B}\r\n{A}").requests] == ["file:2", "file:2", "file:4"]
+    text = f"# one\n{A} --dt=f16,\\\n bf16 {B}\r\n{A}"
+    assert [each.where for each in read(text).requests] == ["file:2"] * 3 + ["file:4"] * 2
 
 
 def test_the_command_line_wins() -> None:
@@ -88,14 +104,33 @@ def test_the_command_line_wins() -> None:
 # Nesting
 
 
-def test_nested_files_begin_with_defaults_and_leave_nothing() -> None:
+def test_options_go_into_nested_files_and_out_again() -> None:
+    """The settings of a driver of benchdnn are static: nothing but `--reset` ends them."""
     Path("deep").mkdir()
     Path("deep/inner").write_text(f"--batch=innermost --dt=bf16 {A}")
-    Path("deep/innermost").write_text(f"--stag=acdb {B}")
-    text = f"--dt=f16 {A} --batch=deep/inner {B}"
-    assert problems(text) == [f"--dt=f16 {A}", f"--stag=acdb {B}", f"--dt=bf16 {A}", f"--dt=f16 {B}"]
+    Path("deep/innermost").write_text(f"{A} --stag=acdb {B} --match=ic8")
+    text = f"--dir=FWD_D --dt=f16 {A} --batch=deep/inner {A} {B} --reset {A}"
+    assert problems(text) == [
+        f"--dir=FWD_D --dt=f16 {A}",
+        f"--dir=FWD_D --dt=f16 {A}",
+        f"--dir=FWD_D --dt=f16 --stag=acdb {B}",
+        f"--dir=FWD_D --dt=bf16 --stag=acdb {B}",
+        A,
+    ]
     wheres = [each.where for each in read(text).requests]
-    assert wheres == ["file:1", "deep/innermost:1", "deep/inner:1", "file:1"]
+    assert wheres == ["file:1", "deep/innermost:1", "deep/innermost:1", "file:1", "file:1"]
+
+
+def test_a_reset_in_a_nested_file_is_one_outside() -> None:
+    Path("inner").write_text(f"--reset --dt=f16 {A}")
+    assert problems(f"--dir=FWD_D {A} --batch=inner {B}") == [f"--dir=FWD_D {A}", f"--dt=f16 {A}", f"--dt=f16 {B}"]
+
+
+def test_files_are_found_beside_those_around() -> None:
+    Path("deep").mkdir()
+    Path("deep/inner").write_text("--batch=shapes")
+    Path("shapes").write_text(A)
+    assert problems("--batch=deep/inner") == [A]
 
 
 def test_a_file_may_be_included_twice() -> None:
@@ -120,6 +155,57 @@ def test_missing_files() -> None:
     assert errors("--batch=a\0b") == ["file:1: given 'a\\x00b' that is not text, wanted a batch file"]
 
 
+# What is bounded
+
+
+def test_many_files_within_each_other() -> None:
+    """Not as many as benchdnn would read, but a line each, and no more than that."""
+    for number in range(400):
+        Path(f"n{number}").write_text(f"--batch=n{number + 1} mb{number}{A[3:]}")
+    Path("n400").write_text(B)
+    found = read("--batch=n0")
+    (error,) = (str(each.error) for each in found.requests if each.error is not None)
+    assert error == "given --batch=n99 in 100 files within each other, wanted fewer"
+    assert len(found.requests) == 99
+
+
+def test_files_that_name_the_next_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_FILES", 1000)
+    for number in range(22):
+        Path(f"n{number}").write_text(f"--batch=n{number + 1}\n" * 2)
+    Path("n22").write_text(A)
+    with pytest.raises(batch.TooMuch, match=r"^given more than 1000 files by --batch, wanted fewer$"):
+        read("--batch=n0")
+
+
+def test_products_of_many_options() -> None:
+    knobs = " ".join(f"--{name}={','.join(['any'] * 30)}" for name in ("stag", "wtag", "dtag"))
+    with pytest.raises(batch.TooMuch, match=r"^given more than 2000000 problems with .* in file:1, wanted fewer$"):
+        read(f"{knobs} --mb={','.join(['1'] * 370)} {A}")
+
+
+def test_devices_and_pipes_are_no_files() -> None:
+    os.mkfifo("pipe")
+    for name in ("/dev/zero", "pipe"):
+        assert errors(f"--batch={name} {A}") == [
+            f"file:1: given {name!r} that is a device or a pipe, wanted a batch file"
+        ]
+
+
+def test_a_file_of_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_BYTES", 2**20)
+    Path("large").write_text("#" * (2**20 + 1))
+    assert errors("--batch=large") == ["file:1: given 'large' of more than 1 MiB, wanted a batch file"]
+
+
+def test_patterns_that_go_back_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_MATCHING", 0.1)
+    text = f"--match=(([a-z0-9_]+)+)+! {A} {B}"
+    with pytest.raises(batch.TooMuch, match=r"^given --match=\(\(.* that takes more than 0.1 s, wanted one that "):
+        read(text)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
 # Selection
 
 
@@ -135,6 +221,16 @@ def test_match_selects_what_cannot_be_read_too() -> None:
     assert len(errors("--match=zz ic4zz\n--match=yy ic4zz")) == 1
 
 
+def test_empty_values_select_everything() -> None:
+    assert problems(f"--match=zz {A} --match= {A} --start= --batch=") == [A]
+
+
+def test_masks_of_a_bias_that_is_not_there_count_once() -> None:
+    product = "4x4:4x4"
+    assert len(problems(f"--matmul --bia_mask=1,2,3 {product}")) == 1
+    assert len(problems(f"--matmul --bia_mask=1,2,3 --bia-dt=undef,f32,f16 {product}")) == 1 + 3 + 3
+
+
 def test_start_counts_what_matches() -> None:
     text = f"--start=1 --match=ic8 {A} {B} --match=ic4 {A}"
     assert problems(text) == [A]
@@ -146,27 +242,31 @@ def test_start_counts_what_matches() -> None:
 
 
 def test_ignored_options_are_told_once() -> None:
-    text = f"--mode=P -v5 --engine=gpu\n{A}\n--mode=P --alg=wino --canonical=true --perf-template=%prb% --impl=x {A}"
+    text = f"--mode=P -v5 --engine=gpu\n{A}\n--mode=P --canonical=true --perf-template=%prb% --impl=x {A}"
     assert read(text).ignored == {
         "--mode=P": "file:1",
         "-v5": "file:1",
         "--engine=gpu": "file:1",
-        "--alg=wino": "file:3",
         "--canonical=true": "file:3",
         "--perf-template=%prb%": "file:3",
         "--impl=x": "file:3",
     }
     assert problems(text) == [A, A]
-    assert not {*batch.IGNORED} & {*grammar.CONV_KNOBS}
 
 
-KNOWN = " ".join(f"--{knob}" for knob in (*grammar.CONV_KNOBS, "match", "start", "batch", "reset"))
+KNOWN = " ".join(
+    f"--{knob}"
+    for knob in (
+        *(option.name for option in options.KNOBS_OF["conv"]),
+        *("match", "start", "batch", "reset", "conv", "matmul"),
+    )
+)
 WRONG = [
     ("--speed=9", f"given the option '--speed=9', wanted one of {KNOWN}, at column 1"),
     ("-q", f"given the option '-q', wanted one of {KNOWN}, at column 1"),
-    ("-dt=f16", f"given the option '-dt=f16', wanted one of {KNOWN}, at column 1"),
+    ("-dt=f16", f"given the option '-dt=f16' (did you mean --dt?), wanted one of {KNOWN}, at column 1"),
     ("-v5x", f"given the option '-v5x', wanted one of {KNOWN}, at column 1"),
-    ("--reset=1", f"given the option '--reset=1', wanted one of {KNOWN}, at column 1"),
+    ("--reset=1", f"given the option '--reset=1' (did you mean --reset?), wanted one of {KNOWN}, at column 1"),
     ("--dt", "given --dt without a value, wanted one, at column 5"),
     ("--start=x", "given 'x' at --start, wanted an integer from 0, at column 9"),
     (
@@ -194,7 +294,8 @@ def test_a_wrong_option_takes_its_line_with_it() -> None:
 def test_wrong_descriptors_and_values_stand_for_themselves() -> None:
     assert errors(f"{A} ic4zz {B}\n--dt=f17,f16 {A}") == [
         f"file:1: given 'zz', wanted a key ({' '.join(grammar.KEYS)}), at column 4",
-        f"file:2: given the type 'f17', wanted one of {' '.join(grammar.DATA_TYPES)} in --dt, at column 1",
+        f"file:2: given the type 'f17' (did you mean f16?), wanted one of {' '.join(grammar.DATA_TYPES)} in --dt, "
+        "at column 1",
     ]
 
 

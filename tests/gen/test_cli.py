@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -350,6 +351,23 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
     assert out.startswith(f"usage: convgen {command} ")
     assert "examples:\n  " in out
     assert f"convgen {command}" in out[out.index("examples:") :]
+
+
+def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == cli.main(["help"]) == 0
+    first, second = capsys.readouterr().out.split("usage: convgen COMMAND")[1:]
+    assert first == second
+    with pytest.raises(SystemExit):
+        cli.main(["help", "batch"])
+    assert capsys.readouterr().out.startswith("usage: convgen batch ")
+    assert cli.main(["help", "bach"]) == 2
+    assert capsys.readouterr().err.startswith("convgen: given 'bach' (did you mean batch?), wanted one of ")
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"convgen {convgen.__version__}\n"
+    assert convgen.__version__ == version("convgen")
 
 
 def test_the_module_is_the_program() -> None:

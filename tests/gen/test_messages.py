@@ -10,12 +10,14 @@ import pytest
 from convgen import cli
 from convgen.ir.build import KernelBuilder
 from convgen.ir.dump import dump
+from convgen.options import KNOBS_OF
 from convgen.passes import pipeline
 
-NO_TARGET = "given target 'gfx000', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2, at --target"
+NO_TARGET = "given target 'gfx000' (did you mean gfx950?), wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2"
 SHORT = {"DESC": "mb1ic16oc16ih6kh3ph1", "GEMM": "32x16:16x32", "F16": "--dir FWD_D --dt f16"}
 NAMES = {
     "<passes>": ", ".join(p.name for p in pipeline.PASSES),
+    **{f"<{driver} knobs>": " ".join(f"--{o.name}" for o in options) for driver, options in KNOBS_OF.items()},
     "<optimising>": ", ".join(p.name for p in pipeline.PASSES if p.kind == pipeline.OPTIMISING),
 }
 
@@ -39,9 +41,13 @@ MESSAGES = [
     ("conv g3ic64oc63ih9kh3", "given ic64 and g3, wanted a multiple of the groups, at column 3: g3^ic64oc63ih9kh3"),
     (
         "conv ic4294967311oc64ih9kh3",
-        "given 4294967311 after ic, wanted less than 2^31, at column 3: ic^4294967311oc64ih9kh3",
+        "unsupported: given ic of 4294967311, wanted less than 2^31 - 4096: larger sizes are not generated",
     ),
-    ("conv ic4oc4ih9kh30", "given sizes that make oh -20, wanted 1 to 2^31 - 1, at column 7: ic4oc4^ih9kh30"),
+    (
+        "conv ic9999999999999999999999oc64ih9kh3",
+        "given 99999999999999999... after ic, wanted less than 2^63, at column 3: ic^9999999999999999999999oc64ih9kh3",
+    ),
+    ("conv ic4oc4ih9kh30", "given sizes that make oh -20, wanted at least 1, at column 7: ic4oc4^ih9kh30"),
     (
         "conv ic4oc4id5kd3ih5kh3",
         "given axes d and h but not w, wanted all three or d alone, at column 7: ic4oc4^id5kd3ih5kh3",
@@ -55,17 +61,24 @@ MESSAGES = [
     ),
     (
         "conv '--speed=1 ic4oc4ih4kh1'",
-        "given the knob --speed, wanted one of --dir --dt --stag --wtag --dtag --strides --attr-deterministic "
-        "--attr-fpmath --mb",
+        "given the option '--speed=1', wanted one of <conv knobs>",
     ),
     ("conv ''", "given 0 descriptors in '', wanted one"),
     ("conv", "given no descriptor, wanted at least one such as mb1ic64ih56oc64oh56kh3ph1"),
-    ("conv DESC --dir UP", "given --dir 'UP', wanted one of FWD_B FWD_D FWD_I BWD_D BWD_W BWD_WB"),
+    (
+        "conv DESC --dir UP",
+        "given 'UP', wanted one of FWD_B FWD_D FWD_I BWD_D BWD_W BWD_WB in --dir, at column 1: ^UP",
+    ),
+    (
+        "conv DESC --dir FWDD",
+        "given 'FWDD' (did you mean FWD_D?), wanted one of FWD_B FWD_D FWD_I BWD_D BWD_W BWD_WB in --dir, "
+        "at column 1: ^FWDD",
+    ),
     ("conv DESC --dir", "given --dir without a value, wanted one"),
     (
         "conv DESC --dt f17",
-        "given the type 'f17', wanted one of f16 bf16 f32 f64 s32 s8 u8 f8_e5m2 f8_e4m3 f4_e2m1 f4_e3m0 "
-        "e8m0 s4 u4 boolean in --dt, at column 1: ^f17",
+        "given the type 'f17' (did you mean f16?), wanted one of f16 bf16 f32 f64 s32 s8 u8 f8_e5m2 f8_e4m3 f4_e2m1 "
+        "f4_e3m0 e8m0 s4 u4 boolean in --dt, at column 1: ^f17",
     ),
     ("conv DESC --dt f16:f16", "given 2 types, wanted one or src:wei:dst in --dt, at column 8: f16:f16^"),
     ("conv DESC --stag nchv", "given 'v', wanted the dimensions n c h w of a 4-D tensor in --stag, at column 4: nch^v"),
@@ -75,7 +88,7 @@ MESSAGES = [
         "given 'h', wanted the dimensions g o i w of a 4-D tensor in --wtag, at column 4: goi^hw",
     ),
     ("conv DESC --wtag aBcd", "given 'B' without a block, wanted one such as 16b in --wtag, at column 2: a^Bcd"),
-    ("conv DESC --dtag undef", "given --dtag undef, wanted a layout or any"),
+    ("conv DESC --dtag undef", "unsupported: given dtag undef, wanted a layout or any: it is not deduced"),
     ("conv DESC --strides 576x1x96", "given 1 parts, wanted src:wei:dst in --strides, at column 9: 576x1x96^"),
     (
         "conv DESC --strides ::576x1xhx16",
@@ -103,23 +116,49 @@ MESSAGES = [
         "given the stride 0, wanted at least 1, past what the smaller strides reach, in --strides of dst, "
         "at column 7: 576x1x^0x16",
     ),
-    ("conv DESC --wtag oihw --strides :144x9x3x1:", "given --wtag=oihw and --strides of wei, wanted one of them"),
-    ("conv DESC --attr-deterministic yes", "given --attr-deterministic 'yes', wanted one of true false"),
-    ("conv DESC --attr-fpmath fast", "given --attr-fpmath 'fast', wanted one of strict tf32 bf16 f16 any"),
-    ("conv DESC --attr-fpmath bf16:maybe", "given --attr-fpmath=MODE: 'maybe', wanted one of true false"),
+    ("conv DESC --wtag oihw --strides :144x9x3x1:", "given wtag oihw and strides of wei, wanted one of them"),
+    (
+        "conv DESC --attr-deterministic yes",
+        "given 'yes', wanted one of true false 1 0 in --attr-deterministic, at column 1: ^yes",
+    ),
+    (
+        "conv DESC --attr-fpmath fast",
+        "given the mode 'fast', wanted one of strict tf32 bf16 f16 any in --attr-fpmath, at column 1: ^fast",
+    ),
+    (
+        "conv DESC --attr-fpmath bf16:maybe",
+        "given the flag 'maybe', wanted one of true false 1 0 in --attr-fpmath, at column 6: bf16:^maybe",
+    ),
     (
         "conv DESC --attr-fpmath bf16:true",
-        "unsupported: given --attr-fpmath=bf16:true, wanted bf16 alone: integers are not computed as floats",
+        "unsupported: given attr-fpmath bf16:true, wanted strict: other values are not generated yet",
     ),
-    ("conv DESC --mb -1", "given --mb -1, wanted a number from 0"),
-    ("conv DESC --mb many", "given --mb many, wanted a number from 0"),
-    ("conv DESC --mb 99999999999", "given --mb 99999999999, wanted less than 2^31"),
+    (
+        "conv DESC --attr-post-ops relu:0.5",
+        "unsupported: given attr-post-ops relu:0.5, wanted none: other values are not generated yet",
+    ),
+    (
+        "conv DESC --attr-post-ops sum+rellu",
+        "given the post-op 'rellu' (did you mean relu?), wanted one such as relu, sum or add in --attr-post-ops, "
+        "at column 5: sum+^rellu",
+    ),
+    (
+        "conv DESC --attr-scales src:common:-1",
+        "given the scale -1, wanted one from 0 in --attr-scales, at column 12: src:common:^-1",
+    ),
+    ("conv DESC --bia-dt f16 F16", "unsupported: given bia-dt f16, wanted undef: other values are not generated yet"),
+    ("conv DESC --mb -1", "given '-1' as a minibatch, wanted a number from 0 in --mb, at column 1: ^-1"),
+    ("conv DESC --mb many", "given 'many' as a minibatch, wanted a number from 0 in --mb, at column 1: ^many"),
+    (
+        "conv DESC --mb 99999999999",
+        "unsupported: given mb of 99999999999, wanted less than 2^31 - 4096: larger sizes are not generated",
+    ),
     ("conv DESC F16 --target gfx000", NO_TARGET),
     ("conv DESC --run-groups 0", "given '0', wanted an integer from 1, at --run-groups"),
     ("conv DESC --run-groups 2.5", "given '2.5', wanted an integer from 1, at --run-groups"),
     ("conv DESC --seed -3", "given '-3', wanted an integer from 0, at --seed"),
-    ("conv DESC --speed 11", "given --speed 11, wanted what `convgen conv --help` lists"),
-    ("conv DESC --js", "given --js, wanted what `convgen conv --help` lists"),
+    ("conv DESC --speed 11", "given --speed (did you mean --seed?) 11, wanted what `convgen conv --help` lists"),
+    ("conv DESC --js", "given --js (did you mean --json?), wanted what `convgen conv --help` lists"),
     ("conv DESC DESC -o k", "given 2 problems and -o k, wanted one problem, or a directory DIR/"),
     ("conv DESC F16 -o ''", "given an empty prefix, wanted a file prefix or DIR/, at -o"),
     ("conv DESC F16 -o /dev/null/k", "cannot write /dev/null: File exists, at -o"),
@@ -161,31 +200,31 @@ MESSAGES = [
         "conv DESC F16 --dump-dir /dev/null/d --dump after:simplify",
         "cannot write /dev/null/d: Not a directory, at --dump-dir",
     ),
-    ("conv DESC F16 --config tile=32", "given 'tile=32', wanted tile=MxNxK in --config"),
+    ("conv DESC F16 --config tile=32", "given 'tile=32', wanted tile=MxNxK in the config"),
     (
         "conv DESC F16 --config fast",
         "given 'fast', wanted one of tile=, waves=, mma=, slots=, taps=, acc=, slices=, subtiles=, prefetch=, "
-        "reorder= in --config",
+        "reorder= in the config",
     ),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slices=0'",
-        "given 'slices=0', wanted slices=COUNT in --config",
+        "given 'slices=0', wanted slices=COUNT in the config",
     ),
-    ("conv DESC F16 --config ''", "given no tile=, wanted tile=MxNxK in --config"),
-    ("conv DESC F16 --config 'tile=32x16x16 tile=1x1x1'", "given tile= twice, wanted it once in --config"),
+    ("conv DESC F16 --config ''", "given no tile=, wanted tile=MxNxK in the config"),
+    ("conv DESC F16 --config 'tile=32x16x16 tile=1x1x1'", "given tile= twice, wanted it once in the config"),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=9x9x9'",
-        "given --config tile=32x16x16 waves=1x1 mma=9x9x9 slots=2 taps=split acc=v, wanted one that fits: "
+        "given the config tile=32x16x16 waves=1x1 mma=9x9x9 slots=2 taps=split acc=v, wanted one that fits: "
         "gfx942 has no 9x9x9 matrix instruction for f16",
     ),
     (
         "conv DESC F16 --config 'tile=33x16x16 waves=1x1 mma=16x16x16'",
-        "given --config tile=33x16x16 waves=1x1 mma=16x16x16 slots=2 taps=split acc=v, wanted one that "
+        "given the config tile=33x16x16 waves=1x1 mma=16x16x16 slots=2 taps=split acc=v, wanted one that "
         "fits: tile M over waves x cols x subtiles: 33 is not a multiple of 16",
     ),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slots=9'",
-        "given 'slots=9', wanted slots=0|1|2|3 in --config",
+        "given 'slots=9', wanted slots=0|1|2|3 in the config",
     ),
     ("gemm 128x64:65x32", "given K of 65, wanted 64 as in the first matrix, at column 8: 128x64:^65x32"),
     ("gemm 128x64", "given nothing, wanted ':' between the two matrices, at column 7: 128x64^"),
@@ -194,16 +233,21 @@ MESSAGES = [
         "gemm 2x3x4:2x4x5",
         "unsupported: given a 3-D by a 3-D tensor in 2x3x4:2x4x5, wanted MxK:KxN: batches are not generated yet",
     ),
+    ("gemm 2x3x4:4x5", "given a 3-D by a 2-D tensor, wanted as many dimensions of both, at column 7: 2x3x4:^4x5"),
+    ("gemm 2x3x4:3x4x5", "given a batch dimension of 3, wanted 2 or 1, at column 7: 2x3x4:^3x4x5"),
+    (
+        "gemm 16x99999999999:99999999999x4",
+        "unsupported: given K of 99999999999, wanted less than 2^31 - 4096: larger sizes are not generated",
+    ),
     ("gemm axb", "given 'axb' in MxK, wanted a number from 0, at column 1: ^axb"),
     ("gemm 4x4:4x4z", "given 'z', wanted the end, or n and a name, at column 8: 4x4:4x4^z"),
-    ("gemm 4x0:0x4", "given K of 0, wanted at least 1, at column 3: 4x^0:0x4"),
-    ("gemm 4x4:4x4:4x4", "given ':4x4', wanted the end, or n and a name, at column 8: 4x4:4x4^:4x4"),
-    ("gemm 4x99999999999:4x4", "given 99999999999 in MxK, wanted less than 2^31, at column 3: 4x^99999999999:4x4"),
+    ("gemm 4x0:0x4", "unsupported: given K of 0, wanted at least 1: sums of nothing are not generated yet"),
+    ("gemm 4x4:4x4:4x5", "given another size of the result, wanted 4x4, at column 9: 4x4:4x4:^4x5"),
     ("gemm '4x4: 4x4'", "given 2 descriptors in '4x4: 4x4', wanted one"),
     ("gemm 4xx4:4x4", "given 'x4:4x4' in MxK, wanted a number from 0, at column 3: 4x^x4:4x4"),
     (
         "gemm '--dir=FWD_D 4x4:4x4'",
-        "given the knob --dir, wanted one of --dt --stag --wtag --dtag --strides --attr-deterministic --attr-fpmath",
+        "given the option '--dir=FWD_D', wanted one of <matmul knobs>",
     ),
     ("gemm ''", "given 0 descriptors in '', wanted one"),
     ("gemm", "given no descriptor, wanted at least one such as 128x64:64x128"),
@@ -229,7 +273,10 @@ MESSAGES = [
         "dst one of f16, bf16, f32 on gfx942",
     ),
     ("gemm GEMM --dt f16 --wtag bc", "given dimension 'c', wanted one of a 2-D tensor in --wtag, at column 2: b^c"),
-    ("gemm GEMM --dt f16 --wtag undef", "given --wtag undef, wanted a layout or any"),
+    (
+        "gemm GEMM --dt f16 --wtag undef",
+        "unsupported: given wtag undef, wanted a layout or any: it is not deduced",
+    ),
     (
         "",
         "given no command, wanted one of conv, gemm, batch, run, analyze, replay, passes, targets, completion; "
@@ -239,6 +286,11 @@ MESSAGES = [
         "fly",
         "given 'fly', wanted one of conv, gemm, batch, run, analyze, replay, passes, targets, completion; "
         "see convgen --help",
+    ),
+    (
+        "bach",
+        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, run, analyze, replay, passes, "
+        "targets, completion; see convgen --help",
     ),
     (
         "--verbose",

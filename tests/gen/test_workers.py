@@ -67,6 +67,17 @@ def wait_for_end(pid: int) -> None:
         pass
 
 
+def test_what_takes_too_long_is_given_up() -> None:
+    answers = dict(workers.run(perilous.answer, ["a", "slow", "b", "slow", "c"], 2, timeout=1))
+    late = [at for at, answer in answers.items() if isinstance(answer, workers.TookTooLong)]
+    assert sorted(late) == [1, 3]
+    assert {at: answer[0] for at, answer in answers.items() if not isinstance(answer, workers.Died)} == {
+        0: "a",
+        2: "b",
+        4: "c",
+    }
+
+
 # The journal
 
 

@@ -14,8 +14,10 @@ import pytest
 from convgen import driver, verify
 from convgen.backends import target as targets
 from convgen.backends.amdgpu.targets import TARGETS
+from convgen.backends.intel.targets import TARGETS as XE_TARGETS
 from convgen.ir.error import Unsupported
 from convgen.ir.types import scalar
+from convgen.matmul import parse_problem
 from convgen.problem import Conv
 
 LIMIT = 2**31
@@ -50,7 +52,7 @@ def surfaces(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def limit(size: int) -> None:
         def get(name: str) -> targets.Target:
-            target: targets.Target = TARGETS[name]()
+            target: targets.Target = (TARGETS.get(name) or XE_TARGETS[name])()
             target.facts = attrs.evolve(target.facts, surface_max=size)
             return target
 
@@ -68,6 +70,33 @@ SHAPES = [
     pytest.param("mb6ic16iw100oc16kw2pw0sw3", "any", id="images_of_one_axis"),
     pytest.param("mb12ic16ih9oc16kh3ph1", "abx", id="channels_first"),
 ]
+
+
+@pytest.mark.parametrize("target", ["xehpg", "xehpc"])
+@pytest.mark.parametrize(
+    "line", ["--dir=FWD_D mb1ic16ih20oc16kh3ph1", "--dir=BWD_W mb6ic16ih8oc16kh3ph1", "300x32:32x47"]
+)
+def test_small_surfaces_of_flat_addresses(line: str, target: str, surfaces: Callable[[int], None]) -> None:
+    """The offsets of 32 bits then count from a 64-bit address that moves with the tile."""
+    problem = parse_problem(f"--dt=f16 {line}")
+    surfaces(max(t.layout.size_elems * scalar(t.dtype).bytes for t in problem.tensors) * 7 // 8)
+    outcome = verify.run(driver.compile(driver.build(problem, target=target)))
+    assert outcome.passed, str(outcome)
+    assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
+
+
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        ("--dt=f16 --stag=ba 90044944x10:10x47", "xehpc"),
+        ("--stag=ba --wtag=ab --dtag=ab --attr-fpmath=tf32 348335902x2:2x5", "gfx942"),
+        ("--dt=f16 8x3:3x516510367", "gfx942"),
+    ],
+)
+def test_tiles_beyond_two_gigabytes_are_refused_for_their_size(line: str, target: str) -> None:
+    with pytest.raises(Unsupported, match=r"^given .* of which one tile spans [0-9]+ bytes") as refused:
+        driver.compile(driver.build(parse_problem(line), target=target))
+    assert refused.value.rule == "size"
 
 
 @pytest.mark.parametrize("direction", ["FWD_D", "BWD_D", "BWD_W"])

@@ -43,7 +43,7 @@ _PLAN = (
 def cases(directions: str, dt: str, tag: str, step: int) -> list[Conv]:
     """The problems of one line of the plan."""
     return [
-        attrs.evolve(p, direction=Direction.parse(direction), stag=tag, dtag=tag)
+        attrs.evolve(p, direction=Direction(direction), stag=tag, dtag=tag)
         for direction in directions.split()
         for p in generated(dt)[::step]
     ]

@@ -1,0 +1,81 @@
+"""What a program that embeds convgen sees: errors of exported classes that speak of arguments, arrays of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import convgen as cg
+from convgen.code import Code
+
+DESC = "mb1ic2oc2ih2kh1"
+
+
+@pytest.fixture(scope="module")
+def code() -> Code:
+    return cg.compile(cg.build(cg.Conv.parse(DESC, dir="FWD_D", dt="f16")))
+
+
+ERRORS: list[tuple[Callable[[], object], type[cg.ConvgenError], str]] = [
+    (lambda: cg.Conv.parse("ic4"), cg.UserError, "given no spatial axis"),
+    (lambda: cg.Conv.parse(DESC, dt="f15"), cg.UserError, "given the type 'f15' (did you mean f16?)"),
+    (lambda: cg.Matmul.parse("4x4:4x4", stag="abd"), cg.UserError, "given dimension 'd'"),
+    (lambda: cg.Matmul.parse("4x4:4x4", mb=1), cg.UserError, "given the argument 'mb', wanted one of dt, stag, "),
+    (lambda: cg.Conv.parse(DESC, stag="axb", strides="8x1x4x2::"), cg.UserError, "given stag axb and strides of src"),
+    (lambda: cg.build(cg.Conv.parse(f"g2{DESC}")), cg.Unsupported, "given g2, wanted g1"),
+    (lambda: cg.build(cg.Conv.parse(DESC, attr_post_ops="relu")), cg.Unsupported, "given attr-post-ops relu, wanted"),
+    (
+        lambda: cg.build(cg.Conv.parse(DESC), target="gfx9420"),
+        cg.UserError,
+        "given target 'gfx9420' (did you mean gfx942",
+    ),
+    (lambda: cg.build(cg.Conv.parse(DESC), config="tile"), cg.UserError, "given 'tile', wanted one of tile=, "),
+    (
+        lambda: cg.build(cg.Conv.parse(DESC), config="tile=3x3x3 waves=1x1 mma=16x16x16"),
+        cg.UserError,
+        "given the config tile=3x3x3 ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("work", "error", "message"), ERRORS, ids=[message for *_, message in ERRORS])
+def test_errors(work: Callable[[], object], error: type[cg.ConvgenError], message: str) -> None:
+    with pytest.raises(cg.ConvgenError) as caught:
+        work()
+    assert isinstance(caught.value, error)
+    assert str(caught.value).startswith(message)
+    assert "--" not in str(caught.value)
+
+
+def test_what_is_exported_is_there() -> None:
+    for name in cg.__all__:
+        assert getattr(cg, name) is not None
+    assert issubclass(cg.SimulationError, cg.ConvgenError)
+
+
+class Wrapped:
+    """An array of another library."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return self.array
+
+
+def test_lists_and_other_arrays_are_taken(code: Code) -> None:
+    src = [[[[1, 2], [3, 4]], [[5, 6], [7, 8]]]]
+    wei = Wrapped(np.array([[[[1]], [[0]]], [[[1]], [[1]]]], np.float16))
+    out = cg.simulate(code, src=src, wei=wei)
+    assert out.dtype == np.float16
+    assert out.tolist() == [[[[1, 2], [3, 4]], [[6, 8], [10, 12]]]]
+
+
+def test_what_is_no_array(code: Code) -> None:
+    with pytest.raises(cg.UserError, match=r"^given src that is no array \("):
+        cg.simulate(code, src=[[1], [2, 3]], wei=[])
+    with pytest.raises(cg.UserError, match=r"^given arrays src 2, wanted src 1x2x2x2, wei 2x2x1x1$"):
+        cg.simulate(code, src=[1, 2])
