@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.findings import LaunchStopped, Reporter
 from convgen.backends.sim.memory import Memory
-from convgen.backends.simulation import LaunchRequest, SimReport
+from convgen.backends.simulation import LaunchRequest, SimReport, Source
 
 Buffers = Mapping[str, npt.NDArray[np.uint8]]
 Progress = Callable[[int, int], None]  #: is told the workgroups done, and all
@@ -34,6 +34,8 @@ class Counted(Protocol):
 class Run(ABC):
     """The launches of one call, one after the other, on buffers that are changed in place."""
 
+    sources: ClassVar[Mapping[str, Source]] = {}  #: what asks for the rule behind each kind of finding
+
     def __init__(
         self, buffers: Buffers, uninitialised: Collection[str], max_findings: int, wave_order: str, limit: int
     ) -> None:
@@ -41,7 +43,7 @@ class Run(ABC):
         if wave_order not in ("forward", "reverse"):
             raise SimulatorError(f"wave_order: 'forward' or 'reverse' is wanted, got {wave_order!r}")
         self._started = time.perf_counter()
-        self.memory, self.reporter = Memory(buffers, uninitialised), Reporter(max_findings)
+        self.memory, self.reporter = Memory(buffers, uninitialised), Reporter(max_findings, self.sources)
         self.backwards, self.limit = wave_order == "reverse", limit
         self.kinds: Counter[str] = Counter()
         self.counters: Counter[str] = Counter()

@@ -95,6 +95,7 @@ class Program:
                 break
         else:
             raise unsupported(instruction)
+        step.overwrites = step.writes if step.kind == "salu" else 0
         step.faults = tuple(self.context.faults)
         step.produces = self.rules.relevant(step.produces)
         step.consumes = tuple(use for use in step.consumes if use.mask)

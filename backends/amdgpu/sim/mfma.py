@@ -364,5 +364,5 @@ class _Matrix:
         c_role = "c64" if self.row.result == "f64" else "c"
         consumes = [Consumes("ab", inputs), Consumes("exec_mfma", scalar_bits(EXEC, 2))]
         if self.c.is_vector:
-            consumes.append(Consumes(c_role, bits(self.c)))
+            consumes.append(Consumes(c_role, bits(self.c), self.passes))
         return tuple(produces), tuple(consumes)

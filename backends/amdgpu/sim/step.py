@@ -37,6 +37,7 @@ class Step:
     wait_states: int = 1
     control: str = ""
     waits: bool = False  #: lands operations itself, so that operands in flight are looked at afterwards
+    overwrites: int = 0  #: scalar registers that the scalar ALU writes: older events on them are stale
     faults: tuple[tuple[str, str], ...] = ()  #: (kind, message) of findings that the encoding alone shows
 
 

@@ -155,7 +155,7 @@ def _dma(instruction: Instruction, context: Context, width: Width, address: Addr
     step = memory_step(instruction, context, "lds_dma", address, None)
     m0 = scalar_bits(M0)
     step.reads |= m0
-    step.consumes += (Consumes("m0_use", m0),)
+    step.consumes += (Consumes("m0_buffer" if instruction.name.startswith("buffer_") else "m0_use", m0),)
     sizes = _DmaWidth(width, max(width.size, 4))
     offset = instruction.number("offset")
     lane_offset = np.arange(64, dtype=np.int64) * sizes.lds + offset

@@ -43,9 +43,19 @@ _DPP_MODIFIERS = frozenset(
 
 
 def vector_hazards(
-    reads: int, writes: int, *, trans: bool = False, dot: bool = False, partial: bool = False, cmpx: bool = False
+    reads: int,
+    writes: int,
+    *,
+    masks: int = 0,
+    trans: bool = False,
+    dot: bool = False,
+    partial: bool = False,
+    cmpx: bool = False,
 ) -> tuple[tuple[Produces, ...], tuple[Consumes, ...]]:
-    """What a VALU instruction produces and consumes, from the registers it reads and writes."""
+    """What a VALU instruction produces and consumes, from the registers it reads and writes.
+
+    `masks` are the scalar registers among those read that hold a carry-in or lane mask, not a constant.
+    """
     vector_in, vector_out = reads & VECTOR_MASK, writes & VECTOR_MASK
     scalar_in, scalar_out = reads & ~VECTOR_MASK, writes & ~VECTOR_MASK
     produces = [Produces("dot" if dot else "valu", vector_out), Produces("valu_sgpr", scalar_out)]
@@ -60,7 +70,8 @@ def vector_hazards(
         Consumes("valu_write", vector_out),
         Consumes("other_read", vector_in),
         Consumes("other_write", vector_out),
-        Consumes("valu_sgpr", scalar_in),
+        Consumes("valu_sgpr", scalar_in & ~masks),
+        Consumes("valu_mask", masks),
     ]
     if not trans:
         consumes.append(Consumes("plain_read", vector_in))
@@ -87,13 +98,13 @@ def output_modifier(instruction: Instruction, kind: str) -> Callable[[Array], Ar
 
 def _sources(
     row: VectorRow, instruction: Instruction, operands: list[Operand], context: Context, target: Operand
-) -> tuple[list[Fetch], list[PoisonSource], int, Dpp | None]:
-    """Fetchers, poison sources and register set of all sources; the DPP control if there is one."""
+) -> tuple[list[Fetch], list[PoisonSource], int, int, Dpp | None]:
+    """Fetchers, poison sources and register sets of all sources and of the masks; the DPP control if there is one."""
     dpp = Dpp(instruction) if instruction.encoding == "dpp" else None
     op_sel = instruction.bits("op_sel", 5)
     fetches: list[Fetch] = []
     poisons: list[PoisonSource] = []
-    reads = 0
+    reads = masks = 0
     for number, kind in enumerate(row.sources):
         if kind == "acc":
             operand, kind = target, row.results[0]
@@ -116,7 +127,9 @@ def _sources(
         if source is not None:
             poisons.append(source)
         reads |= context.bits(operand)
-    return fetches, poisons, reads, dpp
+        if kind == "mask":
+            masks |= context.bits(operand)
+    return fetches, poisons, reads, masks, dpp
 
 
 def compile_valu(instruction: Instruction, context: Context) -> Step | None:
@@ -132,7 +145,7 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
         if target.kind != ("s" if kind == "mask" else "v"):
             raise unsupported(instruction, f"destination {target.text}")
         check_tuple(target, words_of(kind), context)
-    fetches, poisons, reads, dpp = _sources(row, instruction, operands, context, targets[0])
+    fetches, poisons, reads, masks, dpp = _sources(row, instruction, operands, context, targets[0])
     high = instruction.bits("op_sel", 5)[len(row.sources)] and row.results[0] in _NARROW
     cmpx = instruction.name.startswith("v_cmpx")
     writers = [
@@ -161,7 +174,7 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
     )
     partial = high or instruction.modifiers.get("dst_sel", "DWORD") != "DWORD"
     produces, consumes = vector_hazards(
-        reads, writes, trans=row.transcendental, dot=row.dot, partial=bool(partial), cmpx=cmpx
+        reads, writes, masks=masks, trans=row.transcendental, dot=row.dot, partial=bool(partial), cmpx=cmpx
     )
     step = Step(instruction, "valu", final, reads, writes, produces, consumes)
     if dpp is not None:
