@@ -23,7 +23,7 @@ MAX_INSTRUCTIONS = 20_000_000  #: a thread that executes more has run away
 
 
 class Counted(Protocol):
-    """A program that counts what it executes."""
+    """A program that counts what it executes; both lists may grow."""
 
     @property
     def steps(self) -> Sequence[Any]: ...  # with their `kind`; None where nothing ever executed
@@ -82,6 +82,7 @@ class Run(ABC):
                 if self._progress is not None:
                     self._progress(self._done, self._total)
         finally:
+            before += [0] * (len(program.executed) - len(before))
             for step, count, old in zip(program.steps, program.executed, before, strict=True):
                 if step is not None:
                     self.kinds[step.kind] += count - old

@@ -105,12 +105,12 @@ def write_places(
 ) -> Array | None:
     """Write data, stamp it and give the stamp units (None without strictness)."""
     lds = g.env.lds
-    if lanes is None:
-        lds.store(place, size, values)
-    else:
-        some = lanes & np.ones(place.shape, np.bool_)
-        lds.store(place[some], size, values[:, some])
+    some = None if lanes is None else lanes & np.ones(place.shape, np.bool_)
     if not g.env.strict:
+        if some is None:
+            lds.store(place, size, values)
+        else:
+            lds.store(place[some], size, values[:, some])
         return None
     units = lds.units(place, size)
     clean: Array | int = 1
@@ -118,12 +118,12 @@ def write_places(
         per = max(len(units) // len(poison), 1)
         merged = poison if len(units) >= len(poison) else any_along(poison.reshape(len(units), -1, *place.shape), 1)
         clean = (~np.repeat(merged, per, axis=0)).astype(np.uint32)
-    if lanes is None:
-        lds.note_write(g, step, units, g.stamp, clean)
+    if some is None:
+        lds.write(g, step, place, size, values, units, g.stamp, clean)
     else:
-        where = np.broadcast_to(lanes, units.shape)
-        mine = np.broadcast_to(g.stamp, units.shape)[where]
-        lds.note_write(g, step, units[where], mine, clean if isinstance(clean, int) else clean[where])
+        mine = np.broadcast_to(g.stamp, place.shape)[some]
+        kept = clean if isinstance(clean, int) else clean[:, some]
+        lds.write(g, step, place[some], size, values[:, some], units[:, some], mine, kept, np.argwhere(some))
     return units
 
 

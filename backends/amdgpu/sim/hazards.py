@@ -1,9 +1,9 @@
 """Software-managed hazards: which pairs of instructions need wait states between them, as tables by architecture.
 
-Sources: AMD CDNA3 and CDNA4 ISA, "Manually Inserted Wait States (NOPs)" and "Required Independent Instructions", and the
-hazard recognizer of LLVM 22 probed pair by pair; where they differ the larger number stands, and each row says which of
-them asks. What LLVM alone asks for is told, but kernels that ship break some of it. An instruction counts one wait
-state, `s_nop N` counts N + 1.
+Sources: AMD CDNA3 and CDNA4 ISA, "Manually Inserted Wait States (NOPs)" and "Required Independent Instructions", and
+the hazard recognizer of LLVM 22 probed pair by pair; where they differ the larger number stands, and each row says
+which of them asks. What LLVM alone asks for is told, but kernels that ship break some of it. An instruction counts one
+wait state, `s_nop N` counts N + 1.
 
 Producers (event kinds): `xdl` D of a matrix instruction of the XDL classes, `sgemm` D of an f32-input one, `dgemm16`
 and `dgemm4` D of the f64 ones, `xdl_c` SrcC that an XDL instruction reads, `valu` vector registers a VALU instruction
@@ -44,30 +44,29 @@ ISA4 = Source("CDNA4 ISA 4.5, Table 11")
 ISA4_MATRIX = Source("CDNA4 ISA 7.6, Table 38")
 CDNA2 = Source("LLVM GCNHazardRecognizer for gfx90a; CDNA3 ISA 4.5 has the same row")
 CDNA2_MATRIX = Source("LLVM GCNHazardRecognizer for gfx90a; CDNA3 ISA 7.5 has such a row, with its own numbers")
-LLVM = Source("LLVM GCNHazardRecognizer alone", required=False)
+LLVM = Source("LLVM alone (GCNHazardRecognizer)", required=False)
 #: An accumulator of as many passes, but of another mnemonic: the manuals ask for nothing then.
 LLVM_LIKE = Source("LLVM pull request 218363 alone", required=False)
 #: LLVM counts from the VALU's write. MIOpen's kernels for gfx942, which ship, set EXEC behind v_cmpx and multiply.
-STALE = Source("LLVM GCNHazardRecognizer alone: the last writer is scalar", required=False)
+STALE = Source("LLVM alone (GCNHazardRecognizer): the last writer is scalar", required=False)
 
 
 @attrs.frozen
 class Row:
     """Wait states that a pair needs, and what asks for them.
 
-    `shipped` is what a kernel that ships leaves, by passes, where that is less: so many do, whatever the source says.
+    `shipped` is what kernels that ship leave, where that is less, by the mnemonic of the consumer and the passes of the
+    producer, with the evidence: so many do, whatever the source says.
     """
 
     states: Waits
     source: Source
-    shipped: Waits = attrs.field(factory=dict)
-    evidence: str = ""
+    shipped: Mapping[tuple[str, int], tuple[int, str]] = attrs.field(factory=dict)
 
-    def source_of(self, passes: int, have: int) -> Source:
-        """What asks for more than `have` states."""
-        if have < self.shipped.get(passes, have + 1):
-            return self.source
-        return Source(f"{self.source.text}; but {self.evidence}", required=False)
+    def source_of(self, consumer: str, passes: int, have: int) -> Source:
+        """What asks for more than `have` states before an instruction."""
+        enough, evidence = self.shipped.get((consumer, passes), (have + 1, ""))
+        return self.source if have < enough else Source(f"{self.source.text}; but {evidence}", required=False)
 
 
 @attrs.frozen
@@ -203,6 +202,13 @@ TABLES: Mapping[str, Table] = {
         **_rows("xdl", "c_overlap c64_overlap", _plus(1), ISA3_MATRIX),
         **_rows("xdl", "c_like c64_like", _plus(1), LLVM_LIKE),
         **_rows("xdl", _TOUCH, _plus(3), ISA3_MATRIX),
+        **_rows(
+            "xdl",
+            "valu_read",
+            _plus(3),
+            ISA3_MATRIX,
+            shipped={("v_pk_fma_f32", 4): (2, "AITER's fp8 GEMM for gfx942, which ships, leaves 2")},
+        ),
         **_rows("xdl", "mem_write", _plus(3), LLVM),
         **_rows("wide_store_soffset", "valu_write", _always(1), _SOFFSET),
     },
@@ -250,12 +256,12 @@ class HazardRules:
         return self.table.get((event.kind, role))
 
     def check(self, group: WaveGroup, step: Step) -> None:
-        """Report the uses of `step` that come too early after what the group did before."""
+        """Report the uses of `step` that come too early after what the group did before, the latest first."""
         now = group.now
         horizon = self.horizon
         group.events = events = [event for event in group.events if now - event.time <= horizon[event.kind]]
         for use in step.consumes:
-            for event in events:
+            for event in reversed(events):
                 if event.mask & use.mask:
                     self._check_pair(group, step, event, use)
 
@@ -270,7 +276,7 @@ class HazardRules:
         row, have = self.row(event, use, step), group.now - event.time - 1
         if row is None or have >= row.states[event.passes]:
             return
-        source = row.source_of(event.passes, have)
+        source = row.source_of(step.instruction.name, event.passes, have)
         if event.stale and source.required:
             source = STALE
         group.env.reporter.add(

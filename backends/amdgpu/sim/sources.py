@@ -21,7 +21,9 @@ SOURCES: Mapping[str, Source] = {
     "lds-bounds": Source("CDNA3 ISA 11.1: an access beyond LDS_SIZE reads 0 and writes nothing"),
     "lds-race": Source("AMDGPUUsage, Memory Model, Local: s_barrier alone orders waves; CDNA3 ISA 4.3"),
     "lds-size": Source("CDNA3 ISA 11.1: the size of LDS"),
-    "matrix-overlap": Source("LLVM VOP3PInstructions.td, earlyclobber, which its comment calls stricter", required=False),
+    "matrix-overlap": Source(
+        "LLVM VOP3PInstructions.td, earlyclobber, which its comment calls stricter", required=False
+    ),
     "misaligned": Source("CDNA3 ISA 11.1 and 9.1.6, alignment"),
     "out-of-bounds": Source("the launch: no buffer of it is there"),
     "poison": _STATE,

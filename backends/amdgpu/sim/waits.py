@@ -2,7 +2,8 @@
 
 vmcnt counts loads, stores and LDS DMA, which complete in order. lgkmcnt counts LDS operations, in order among
 themselves, and scalar loads, which return in any order; flat operations count in both. An operation lands at the latest
-moment the waits allow. A counter at its maximum stalls the next issue until the oldest operation is done.
+moment the waits allow. More may be outstanding than a counter's field names: nothing documents that a full counter
+holds back the next operation until the oldest is done, so that orders nothing here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 
-VM_MAX, LGKM_MAX = 63, 15
+VM_MAX, LGKM_MAX = 63, 15  #: largest values of the fields, which wait for nothing
 
 
 def _land(g: WaveGroup, pending: Pending) -> None:
@@ -75,10 +76,8 @@ def issue(g: WaveGroup, pending: Pending) -> None:
         _land(g, pending)
         return
     if pending.kind in ("vm", "flat"):
-        wait_vm(g, VM_MAX - 1)
         g.vm.append(pending)
     if pending.kind != "vm":
-        wait_lgkm(g, LGKM_MAX - 1)
         g.lgkm.append(pending)
     g.inflight |= pending.writes
 
@@ -97,4 +96,4 @@ def compile_waitcnt(instruction: Instruction, context: Context) -> Step | None:
         if lgkm < LGKM_MAX:
             wait_lgkm(g, lgkm)
 
-    return Step(instruction, "waitcnt", run, waits=True)
+    return Step(instruction, "waitcnt", run, control="wait")

@@ -111,8 +111,8 @@ def check_tuple(operand: Operand, count: int, context: Context) -> None:
     """Note what is wrong with a register tuple: alignment, or registers that the kernel has not allocated.
 
     Vector tuples start at even registers on gfx90a and later; scalar pairs are even, longer scalar tuples start at
-    multiples of four. v[n] counts from the start of the wave's whole allocation, a[n] from accum_offset: a v at and above
-    accum_offset is an accumulator (AMDGPUUsage, accum_offset; MIOpen's kernels for gfx942, which ship, use it so).
+    multiples of four. v[n] counts from the start of the wave's whole allocation, a[n] from accum_offset: a v at and
+    above accum_offset is an accumulator (AMDGPUUsage, accum_offset; MIOpen's kernels for gfx942, which ship, use that).
     """
     limits = context.descriptor
     if operand.is_vector:

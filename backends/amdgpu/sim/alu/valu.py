@@ -24,6 +24,7 @@ from convgen.backends.amdgpu.sim.alu.operands import (
 )
 from convgen.backends.amdgpu.sim.alu.rows import VectorRow
 from convgen.backends.amdgpu.sim.alu.salu import refuse_poisoned_exec
+from convgen.backends.amdgpu.sim.alu.saturate import saturating
 from convgen.backends.amdgpu.sim.alu.valu_table import KEEPS_HIGH, VECTOR_ROWS
 from convgen.backends.amdgpu.sim.decode import EXEC, VCC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
@@ -79,12 +80,12 @@ def vector_hazards(
 
 
 def output_modifier(instruction: Instruction, kind: str) -> Callable[[Array], Array] | None:
-    """The function of `mul:`, `div:` and `clamp` on a float result."""
+    """The function of `mul:`, `div:` and `clamp` on a float result; None where there is nothing to do."""
     factor = 1.0
     factor *= instruction.number("mul", 1)
     factor /= instruction.number("div", 1)
     clamp = "clamp" in instruction.modifiers
-    if factor == 1.0 and not clamp:
+    if factor == 1.0 and (not clamp or kind not in FLOATS):
         return None
     if kind not in FLOATS:
         raise unsupported(instruction, f"output modifier on {kind}")
@@ -212,7 +213,13 @@ def _first_two(instruction: Instruction, context: Context, skip: int) -> int:
 def _computation(row: VectorRow, instruction: Instruction, fetches: list[Fetch]) -> Callable[[WaveGroup], Array]:
     """The row's function over its fetched sources, output modifiers applied."""
     function = row.function
-    after = output_modifier(instruction, row.results[0])
+    kind = row.results[0]
+    if "clamp" in instruction.modifiers and kind not in FLOATS:
+        saturated = saturating(instruction.name, kind, function)
+        if saturated is None:
+            raise unsupported(instruction, f"clamp on {kind}")
+        function = saturated
+    after = output_modifier(instruction, kind)
     if after is not None:
         inner, modify = function, after
         function = lambda *values: modify(inner(*values))  # noqa: E731
