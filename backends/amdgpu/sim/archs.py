@@ -74,6 +74,7 @@ class Arch:
     name: str
     lds_bytes: int
     kernarg_preload: bool
+    flat_scratch_set: bool  #: hardware sets FLAT_SCRATCH (AMDGPUUsage, "Architected Flat Scratch")
     transposed_reads: bool  #: ds_read_b64_tr_*
     permutes_single_blocks: bool  #: blgp also works on matrix instructions of one block
     #: Input types whose matrix instructions take denormals, of C too, as 0, and give 0 with the sign of such a result
@@ -87,6 +88,7 @@ ARCHS: Mapping[int, Arch] = {
         "gfx90a",
         64 << 10,
         kernarg_preload=True,
+        flat_scratch_set=False,
         transposed_reads=False,
         permutes_single_blocks=True,
         flushes_matrices=_FLUSHED_BY_CDNA2,
@@ -97,6 +99,7 @@ ARCHS: Mapping[int, Arch] = {
         "gfx942",
         64 << 10,
         kernarg_preload=True,
+        flat_scratch_set=True,
         transposed_reads=False,
         permutes_single_blocks=False,
         flushes_matrices=frozenset(),
@@ -107,6 +110,7 @@ ARCHS: Mapping[int, Arch] = {
         "gfx950",
         160 << 10,
         kernarg_preload=True,
+        flat_scratch_set=True,
         transposed_reads=True,
         permutes_single_blocks=False,
         flushes_matrices=frozenset(),

@@ -42,14 +42,16 @@ class Conflicts:
         return bank_conflicts(self.phases, address >> 2, self.width, g.exec)
 
 
-def locate(g: WaveGroup, step: Step, address: Array, size: int, alignment: int = 0) -> tuple[Array, Bools | None]:
+def locate(
+    g: WaveGroup, step: Step, address: Array, size: int, alignment: int = 0, lanes: Bools | None = None
+) -> tuple[Array, Bools | None]:
     """Flat LDS places of byte addresses, and the lanes that take part (None: all).
 
     Reports accesses beyond the workgroup's allocation or not aligned (by default to what their size needs); the former
-    take no part.
+    take no part. `lanes` are those that are meant, by default the active ones.
     """
     alignment = alignment or ALIGNMENT[size]
-    lds, lanes = g.env.lds, active(g)
+    lds, lanes = g.env.lds, active(g) if lanes is None else lanes
     used = address if lanes is None else np.where(lanes, address, 0)
     if int(used.max()) + size > lds.size:
         bad = used + size > lds.size if lanes is None else (used + size > lds.size) & lanes

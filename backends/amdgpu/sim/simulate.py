@@ -12,6 +12,7 @@ from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.engine import WaveEngine
 from convgen.backends.amdgpu.sim.environment import Environment
 from convgen.backends.amdgpu.sim.launch import place_arguments, place_dispatch_packet, place_image, start_group
+from convgen.backends.amdgpu.sim.scratch import place_scratch
 from convgen.backends.amdgpu.sim.sources import SOURCES
 from convgen.backends.amdgpu.sim.step import KINDS
 from convgen.backends.sim.arrays import Array
@@ -84,8 +85,17 @@ class _Run(Run):
         count = len(groups)
         lds = Lds(count, lds_bytes, program.context.lds_grain)
         env = Environment(
-            self.code.arch, self.memory, lds, self.reporter, self.counters, count, waves, strict=self.strict
+            self.code.arch,
+            self.memory,
+            lds,
+            self.reporter,
+            self.counters,
+            count,
+            waves,
+            strict=self.strict,
+            scratch_bytes=program.kernel.descriptor.private_segment,
         )
+        place_scratch(self.memory, count * waves, env.scratch_bytes)
         first = start_group(env, program.kernel.descriptor, launch, np.arange(count), groups)
         first.pc = program.kernel.entry
         if self.backwards:

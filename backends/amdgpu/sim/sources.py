@@ -31,5 +31,6 @@ SOURCES: Mapping[str, Source] = {
     "register-alignment": Source("CDNA3 ISA 3.6: tuples start at even registers; scalar ones 5.2"),
     "register-range": Source("CDNA3 ISA 3.6 and 5.2: the registers that the kernel descriptor allocates"),
     "runaway": Source("the simulator's limit of instructions"),
+    "scratch-bounds": Source("AMDGPUUsage, Private Segment: the bytes that the kernel descriptor gives a lane"),
     "wait-count": _WAITS,
 }

@@ -1,9 +1,10 @@
 """Outstanding memory operations: when they land and what they hold in flight (AMDGPUUsage, "Memory Model", s_waitcnt).
 
 vmcnt counts loads, stores and LDS DMA, which complete in order. lgkmcnt counts LDS operations, in order among
-themselves, and scalar loads, which return in any order; flat operations count in both. An operation lands at the latest
-moment the waits allow. More may be outstanding than a counter's field names: nothing documents that a full counter
-holds back the next operation until the oldest is done, so that orders nothing here.
+themselves, and scalar loads, which return in any order; flat operations count in both, and those of which no lane
+reaches LDS are done with vmcnt (so LLVM waits for what it knows to be global or private). An operation lands at the
+latest moment the waits allow. More may be outstanding than a counter's field names: nothing documents that a full
+counter holds back the next operation until the oldest is done, so that orders nothing here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ VM_MAX, LGKM_MAX = 63, 15  #: largest values of the fields, which wait for nothi
 
 def _land(g: WaveGroup, pending: Pending) -> None:
     pending.land(g, pending)
+
+
+def _nothing(g: WaveGroup, pending: Pending) -> None:
+    """A flat operation has left lgkmcnt, which says nothing about its data."""
 
 
 def _refresh(g: WaveGroup) -> None:
@@ -75,9 +80,11 @@ def issue(g: WaveGroup, pending: Pending) -> None:
     if not g.env.strict:
         _land(g, pending)
         return
-    if pending.kind in ("vm", "flat"):
+    if pending.kind in ("vm", "flat", "flat_memory"):
         g.vm.append(pending)
-    if pending.kind != "vm":
+    if pending.kind == "flat_memory":
+        g.lgkm.append(Pending(pending.step, "flat_memory", 0, (), _nothing))
+    elif pending.kind != "vm":
         g.lgkm.append(pending)
     g.inflight |= pending.writes
 

@@ -51,6 +51,8 @@ def constant_bits(operand: Operand, kind: str, instruction: Instruction) -> int:
         if kind == "i64" and operand.value <= 0xFFFFFFFF and low & 0x80000000:
             return low | 0xFFFFFFFF00000000
         return operand.value if wide else low
+    if operand.kind == "aperture" and wide:
+        return operand.value
     raise unsupported(instruction, f"operand {operand.text}")
 
 
