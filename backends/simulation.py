@@ -122,6 +122,20 @@ class LaunchRequest:
 
 
 @attrs.frozen
+class Source:
+    """What asks for a rule: a section of a manual, or a compiler.
+
+    `required` is False where only a compiler asks, or where kernels that ship break the rule and run all the same.
+    """
+
+    text: str
+    required: bool = True
+
+
+UNSTATED = Source("the simulator")  #: for rules whose simulator names no source
+
+
+@attrs.frozen
 class Finding:
     """Something the hardware does not promise to do right, or that is plainly wrong."""
 
@@ -133,11 +147,13 @@ class Finding:
     workgroup: int = -1
     wave: int = -1
     lane: int = -1
+    source: Source = UNSTATED
 
     def __str__(self) -> str:
         where = f"{self.kernel}+{self.pc:#06x}"
         who = f" workgroup {self.workgroup} wave {self.wave}" + (f" lane {self.lane}" if self.lane >= 0 else "")
-        return f"{self.kind}: {self.message} [{where}: {self.instruction}]{who}"
+        asks = "" if self.source is UNSTATED else f" ({self.source.text})"
+        return f"{self.kind}: {self.message}{asks} [{where}: {self.instruction}]{who}"
 
 
 @attrs.frozen

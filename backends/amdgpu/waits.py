@@ -16,8 +16,9 @@ from convgen.backends.amdgpu.physical import Physical, Word
 from convgen.backends.dataflow import solve
 from convgen.backends.machine import Access, Function, Instruction, Unit
 
-#: Greatest count each field holds (CDNA3 ISA 4.4): a wait for more is clamped, which only waits longer.
-FIELD_MAX = {"vmcnt": 63, "lgkmcnt": 15}
+#: Greatest count that a wait can name: one below the field's largest, with which the counter is never above it and so
+#: nothing is waited for (CDNA3 ISA 4.4). A wait for more is clamped, which only waits longer.
+LARGEST = {"vmcnt": 62, "lgkmcnt": 14}
 
 _COUNTER_OF = {Unit.GLOBAL: "vmcnt", Unit.SHARED: "lgkmcnt", Unit.SCALAR_MEMORY: "lgkmcnt"}
 
@@ -71,7 +72,7 @@ def insert_waits(function: Function, physical: Physical) -> None:
             _step(counters, i, physical, ahead)
         return {name: counter.ages() for name, counter in counters.items()}
 
-    nothing: State = {name: {} for name in FIELD_MAX}
+    nothing: State = {name: {} for name in LARGEST}
     entry = solve(function, nothing, transfer, _merge)
     for index, block in enumerate(function.blocks):
         block.instructions = list(
@@ -140,8 +141,8 @@ def _with_waits(
     for i in body:
         required = _step(counters, i, physical, ahead)
         if required:
-            fields = tuple(f"{name}({min(n, FIELD_MAX[name])})" for name, n in required.items())
-            clamped = [name for name, n in required.items() if n > FIELD_MAX[name]]
+            fields = tuple(f"{name}({min(n, LARGEST[name])})" for name, n in required.items())
+            clamped = [name for name, n in required.items() if n > LARGEST[name]]
             yield Instruction(
                 OPCODES["s_waitcnt"], modifiers=fields, comment=f"{', '.join(clamped)} clamped" if clamped else ""
             )
@@ -156,7 +157,7 @@ def _step(counters: dict[str, _Counter], i: Instruction, physical: Physical, ahe
         count = counter.required(_published(counter, ahead[id(i)]) if i.barrier else registers)
         if count is not None:
             required[name] = count
-            counter.wait(min(count, FIELD_MAX[name]))
+            counter.wait(min(count, LARGEST[name]))
     if i.op.unit in _COUNTER_OF:
         counters[_COUNTER_OF[i.op.unit]].issue((*physical.written(i), *_order_words(i)))
     return required

@@ -18,7 +18,7 @@ FATAL = frozenset({"register-range"})
 
 
 class Step(Stepped, Protocol):
-    """An instruction that a whole group executes; `control` is "", "barrier", "end" or says that it may jump."""
+    """An instruction that a whole group executes; `control` is "", "barrier", "end", "wait" or that it may jump."""
 
     @property
     def run(self) -> Callable[[Any], None]: ...
@@ -110,8 +110,13 @@ class Engine(ABC, Generic[G, S]):
         groups.append(group)
 
     def _advance(self, g: G, meet: frozenset[int]) -> list[G]:
-        """Run a group until it blocks, ends, splits, meets another or has used up its turn."""
+        """Run a group until it blocks, ends, splits, meets another or has used up its turn.
+
+        Where another stands at the same place, which differs in what is outstanding, it stops at each wait, too: a wave
+        that waits lets others go on, and what they read behind a barrier is read before it overwrites it.
+        """
         program, prepare = self.program, self._prepare
+        shared = g.pc in meet
         steps, executed = program.steps, program.executed
         quantum = QUANTUM
         while True:
@@ -132,7 +137,10 @@ class Engine(ABC, Generic[G, S]):
                     return []
                 if control == "barrier":
                     return [g]
-                if g.targets is not None:
+                if control == "wait":
+                    if shared:
+                        return [g]
+                elif g.targets is not None:
                     return self._split(g, g.targets)
             if g.pc in meet:
                 return [g]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from convgen.backends.sim.threads import Located, Threads
-from convgen.backends.simulation import Finding
+from convgen.backends.simulation import UNSTATED, Finding, Source
 
 
 class LaunchStopped(Exception):
@@ -16,14 +17,19 @@ class LaunchStopped(Exception):
 
 
 class Reporter:
-    """Keeps the first finding of each (kind, instruction) of a launch, at most `limit` in all, which stop the run."""
+    """Keeps the first finding of each (kind, instruction) of a launch; `limit` of those that a manual asks for stop it.
 
-    def __init__(self, limit: int) -> None:
+    `sources` says what asks for the rule behind each kind, unless whoever reports it knows better.
+    """
+
+    def __init__(self, limit: int, sources: Mapping[str, Source]) -> None:
         self.limit = limit
+        self.sources = sources
         self.findings: list[Finding] = []
+        self._required = 0  #: findings that count towards the limit
         self.kernel = ""
         self.base = 0  #: address of the kernel's symbol
-        self._seen: set[tuple[str, str, int]] = set()
+        self._seen: set[tuple[str, str, int, bool]] = set()
 
     def start(self, kernel: str, base: int) -> None:
         """Name the kernel that later findings belong to."""
@@ -37,10 +43,12 @@ class Reporter:
         group: Threads | None = None,
         row: int = 0,
         lane: int = -1,
+        source: Source | None = None,
     ) -> None:
         """Record a finding of `group`'s wave number `row`, at `lane` where one is to blame."""
         address = self.base - 1 if instruction is None else instruction.address
-        key = (kind, self.kernel, address)
+        asks = self.sources.get(kind, UNSTATED) if source is None else source
+        key = (kind, self.kernel, address, asks.required)
         if key in self._seen:
             return
         self._seen.add(key)
@@ -54,9 +62,11 @@ class Reporter:
                 workgroup=-1 if group is None else int(group.group_id[row]),
                 wave=-1 if group is None else int(group.wave[row]),
                 lane=lane,
+                source=asks,
             )
         )
-        if len(self.findings) >= self.limit:
+        self._required += asks.required
+        if self._required >= self.limit:
             raise LaunchStopped
 
     def at_first(self, kind: str, message: str, instruction: Located, group: Threads, bad: npt.NDArray[Any]) -> None:

@@ -4,7 +4,8 @@ A stamp covers `grain` bytes (the narrowest LDS access of the kernel) and packs 
 barrier epoch and wave of the last write (or read), and whether the data is defined. Two accesses of different waves in
 one epoch, at least one of them a write, race: nothing orders them. An access whose wait has not come by the time its
 wave reaches a barrier is stamped again with the next epoch, because the barrier does not order it either. Atomic
-operations race with other waves' plain accesses, not with each other.
+operations race with other waves' plain accesses, not with each other. Waves that store the same bytes do not race with
+each other either: nobody can see which came last, and compilers let several waves store one tile.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.sim.arrays import U32, Array, Bools
+from convgen.backends.sim.arrays import U32, Array, Bools, any_along
 from convgen.backends.sim.threads import Stepped, Threads
 
 SEVERAL = np.uint32(0x1FE)  #: the wave field of a unit that more than one wave has read or updated
@@ -91,6 +92,42 @@ class Lds:
         undefined = (stamps & np.uint32(1)) == 0
         return undefined if undefined.any() else None
 
+    def write(
+        self,
+        group: Threads,
+        step: Stepped,
+        place: Array,
+        size: int,
+        values: Array,
+        units: Array,
+        mine: U32,
+        clean: Array | int = 1,
+        where: Array | None = None,
+    ) -> None:
+        """Store words [size/4, ...] (or single values) at each address and stamp them; `clean` is 0 where they are
+        undefined. Reports a race where that changes what another wave wrote, or has just written.
+        """
+        race = _others(self.written.take(units), mine)
+        if race.any():
+            race &= self._differ(place, size, values, len(units))
+            self._report(group, step, race, "overwrites what another wave wrote since the last barrier", where)
+        self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read", where)
+        if self.updated is not None:
+            self._race(group, step, self.updated.take(units), mine, "overwrites what another wave updated", where)
+        self.store(place, size, values)
+        self.stamp_write(units, mine, clean)
+        meeting = _others(self.written.take(units), mine)
+        if meeting.any():
+            lost = meeting & self._differ(place, size, values, len(units))
+            self._report(group, step, lost, "writes where another wave writes with the same instruction", where)
+
+    def _differ(self, place: Array, size: int, values: Array, units: int) -> Bools:
+        """Which of the stamps of each address cover bytes that differ from values: [units, ...]."""
+        there = self.data.take(place[..., None] + np.arange(size))
+        words = np.ascontiguousarray(np.moveaxis(values, 0, -1))
+        given = words.view(np.uint8) if size >= 4 else words.view(np.uint8)[..., :size]
+        return np.moveaxis(any_along((there != given).reshape(*place.shape, units, -1), -1), -1, 0)
+
     def note_write(
         self,
         group: Threads,
@@ -100,15 +137,14 @@ class Lds:
         clean: Array | int = 1,
         where: Array | None = None,
     ) -> None:
-        """Stamp a write; `clean` is 0 where the data is undefined or still on its way."""
+        """Stamp a write whose data is not known yet; `clean` is 0 where it is undefined or still on its way."""
         self._race(group, step, self.written.take(units), mine, "overwrites what another wave wrote", where)
         self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read", where)
         if self.updated is not None:
             self._race(group, step, self.updated.take(units), mine, "overwrites what another wave updated", where)
         self.stamp_write(units, mine, clean)
         race = _others(self.written.take(units), mine)
-        if race.any():
-            self._report(group, step, race, "writes where another wave writes with the same instruction", where)
+        self._report(group, step, race, "writes where another wave writes with the same instruction", where)
 
     def note_update(
         self, group: Threads, step: Stepped, units: Array, mine: U32, where: Array | None = None
@@ -133,9 +169,7 @@ class Lds:
             stamps[units[clash]] = np.broadcast_to(mine, units.shape)[clash] | SEVERAL
 
     def _race(self, group: Threads, step: Stepped, stamps: U32, mine: U32, what: str, where: Array | None) -> None:
-        race = _others(stamps, mine)
-        if race.any():
-            self._report(group, step, race, f"{what} since the last barrier", where)
+        self._report(group, step, _others(stamps, mine), f"{what} since the last barrier", where)
 
     def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> None:
         """Set the write stamps of some units."""
@@ -152,6 +186,8 @@ class Lds:
 
     def _report(self, group: Threads, step: Stepped, race: Bools, what: str, where: Array | None) -> None:
         lanes = race.any(axis=0)
+        if not lanes.any():
+            return
         if lanes.ndim == 2:
             row, lane = (int(i) for i in np.argwhere(lanes)[0])
         else:

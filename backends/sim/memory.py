@@ -53,6 +53,7 @@ class Allocation:
     updates: list[Update] = attrs.field(factory=list)
     grain: int = 4
     pages: Pages | None = None  #: where `data` is not all there
+    private: bool = False  #: whether each lane has its part to itself, so that nothing need be ordered
 
     def __attrs_post_init__(self) -> None:
         self.words = self.data[: len(self.data) // 4 * 4].view(np.uint32)
@@ -119,12 +120,16 @@ class Allocation:
 
     def mark(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
         """Stamp a store: which one it was and whose."""
+        if self.private:
+            return
         if self.stamps is None:
             self.stamps = reserve(len(self.data) // self.grain + 1, np.int64)
         self.stamps[self.units(offset, size)] = (ticket << _WAVE_BITS) | wave
 
     def mark_update(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
         """Note an atomic operation: which one it was and whose."""
+        if self.private:
+            return
         if self.updated is None:
             self.updated = reserve(len(self.data) // self.grain + 1, np.bool_)
         units = self.units(offset, size)
@@ -164,15 +169,17 @@ class Memory:
                 allocation.written = np.zeros(len(data), np.bool_)
         self._bases = [allocation.base for allocation in self.allocations]
 
-    def add(self, name: str, data: Bytes, *, writable: bool = True, base: int | None = None) -> Allocation:
+    def add(
+        self, name: str, data: Bytes, *, writable: bool = True, base: int | None = None, private: bool = False
+    ) -> Allocation:
         """Place an array in the address space, at `base` if given, or replace the one of that name."""
         old = self.by_name.get(name)
         if old is not None:
-            fresh = Allocation(name, old.base, data, writable)
+            fresh = Allocation(name, old.base, data, writable, private=private)
             self.allocations[self.allocations.index(old)] = fresh
         else:
             place = FIRST_ADDRESS + SPACING * len(self.allocations) if base is None else base
-            fresh = Allocation(name, place, data, writable)
+            fresh = Allocation(name, place, data, writable, private=private)
             self.allocations.append(fresh)
             self.allocations.sort(key=lambda allocation: allocation.base)
         self.by_name[name] = fresh

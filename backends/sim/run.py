@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.findings import LaunchStopped, Reporter
 from convgen.backends.sim.memory import Memory
-from convgen.backends.simulation import LaunchRequest, Pages, SimReport
+from convgen.backends.simulation import LaunchRequest, Pages, SimReport, Source
 
 Buffers = Mapping[str, npt.NDArray[np.uint8] | Pages]
 Progress = Callable[[int, int], None]  #: is told the workgroups done, and all
@@ -23,7 +23,7 @@ MAX_INSTRUCTIONS = 20_000_000  #: a thread that executes more has run away
 
 
 class Counted(Protocol):
-    """A program that counts what it executes."""
+    """A program that counts what it executes; both lists may grow."""
 
     @property
     def steps(self) -> Sequence[Any]: ...  # with their `kind`; None where nothing ever executed
@@ -34,6 +34,8 @@ class Counted(Protocol):
 class Run(ABC):
     """The launches of one call, one after the other, on buffers that are changed in place."""
 
+    sources: ClassVar[Mapping[str, Source]] = {}  #: what asks for the rule behind each kind of finding
+
     def __init__(
         self, buffers: Buffers, uninitialised: Collection[str], max_findings: int, wave_order: str, limit: int
     ) -> None:
@@ -41,7 +43,7 @@ class Run(ABC):
         if wave_order not in ("forward", "reverse"):
             raise SimulatorError(f"wave_order: 'forward' or 'reverse' is wanted, got {wave_order!r}")
         self._started = time.perf_counter()
-        self.memory, self.reporter = Memory(buffers, uninitialised), Reporter(max_findings)
+        self.memory, self.reporter = Memory(buffers, uninitialised), Reporter(max_findings, self.sources)
         self.backwards, self.limit = wave_order == "reverse", limit
         self.kinds: Counter[str] = Counter()
         self.counters: Counter[str] = Counter()
@@ -80,6 +82,7 @@ class Run(ABC):
                 if self._progress is not None:
                     self._progress(self._done, self._total)
         finally:
+            before += [0] * (len(program.executed) - len(before))
             for step, count, old in zip(program.steps, program.executed, before, strict=True):
                 if step is not None:
                     self.kinds[step.kind] += count - old

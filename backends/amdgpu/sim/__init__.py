@@ -2,12 +2,14 @@
 
 `simulate` runs launches: `launch` sets up arguments and registers, `engine` executes groups of waves (`state`) whose
 control flow agrees, each instruction compiled once (`compile`) into a `step`. What instructions do: `alu/`, `mfma`,
-`ds`, `vmem`, `smem`, `control`. What hardware does not promise: `waits` (when loads land), `hazards` (wait states),
-`lds` and `global_access` (races, visibility), poison (in `state`, beside the values).
+`ds`, `vmem`, `scratch`, `smem`, `control`, `relative`. What hardware does not promise: `waits` (when loads land),
+`hazards` (wait states), `local` and `global_access` (races, visibility), poison (in `state`, beside the values). What
+asks for each of these rules is in `sources` and the hazards' rows.
 
-Not simulated: flushing of f32 denormals, rounding modes other than to nearest even, scratch memory, swizzled buffers,
-sparse matrix instructions, the exact error of transcendentals (they are rounded correctly), the order in which atomic
-operations of several waves meet (it is that of the waves; sums that round come out otherwise in another order).
+Not simulated: flushing of f32 denormals but by matrix and dot products, rounding modes other than to nearest even,
+swizzled buffers other than scratch, sparse matrix instructions, the exact error of transcendentals (they are rounded
+correctly), the order in which atomic operations of several waves meet (that of the waves; sums that round come out
+otherwise in another order).
 
 May import: convgen.ir.error, convgen.backends.simulation; nothing from selection or emission (two rooms, no shared
 mistakes)."""

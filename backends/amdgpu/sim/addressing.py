@@ -16,19 +16,11 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
 from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
+from convgen.backends.amdgpu.sim.scratch import FLAT_SCRATCH, Where, flat_where, is_scratch, scratch_where
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.sim.arrays import U64, Array, Bools
 from convgen.backends.sim.errors import Unsupported
-
-
-@attrs.frozen
-class Where:
-    """Resolved lanes: addresses, the lanes that reach memory (None: all), or per word where words differ."""
-
-    address: U64
-    lanes: Bools | None
-    words: list[Bools] | None = None
 
 
 @attrs.frozen
@@ -77,7 +69,15 @@ def buffer_address(instruction: Instruction, context: Context, operands: list[Op
     def resolve(g: WaveGroup, step: Step, size: int, active: Bools | None) -> Where:
         word1, word3 = g.s[row + 1], g.s[row + 3]
         if (word1 >> np.uint32(31)).any() or (word3 >> np.uint32(23) & np.uint32(1)).any():
-            raise Unsupported(f"`{instruction.text}`: swizzled buffers and thread-id addressing are not simulated")
+            given = [g.s[row + n] for n in range(4)]
+            own: U64 = np.full((g.count, 64), immediate, np.uint64)
+            if offen:
+                own += g.v[offset_register]
+            if idxen or not is_scratch(given):
+                raise Unsupported(f"`{instruction.text}`: of swizzled buffers only the scratch buffer is simulated")
+            scalar = np.broadcast_to(scalar_of(g), (g.count,)).astype(np.uint64)
+            base = join_words(given[0], given[1] & np.uint32(0xFFFF)) + scalar
+            return scratch_where(g, step, base, own, size, active)
         base = g.s[row].astype(np.uint64) | ((word1 & np.uint32(0xFFFF)).astype(np.uint64) << np.uint64(32))
         records = g.s[row + 2].astype(np.uint64)[:, None]
         offset: Array = np.full((g.count, 64), immediate, np.uint64)
@@ -148,12 +148,38 @@ def global_address(instruction: Instruction, context: Context, operands: list[Op
     if scalar is not None:
         check_tuple(scalar, 2, context)
     row = 0 if scalar is None else scalar.index
+    flat = instruction.name.startswith("flat_")
 
     def resolve(g: WaveGroup, step: Step, size: int, active: Bools | None) -> Where:
         if scalar is None:
             address = join_words(g.v[first], g.v[first + 1])
         else:
             address = join_words(g.s[row], g.s[row + 1])[:, None] + g.v[first]
+        if flat:
+            return flat_where(g, step, address + immediate, size, active)
         return Where(address + immediate, active)
 
     return Address(*_register_sets(context, [vaddr], [] if scalar is None else [scalar]), False, resolve)
+
+
+def scratch_address(instruction: Instruction, context: Context, operands: list[Operand]) -> Address:
+    """The address of a scratch instruction: from FLAT_SCRATCH on, each lane at VGPR + SGPR + instruction offset."""
+    vaddr, saddr = operands
+    for operand in operands:
+        if operand.is_register:
+            check_tuple(operand, 1, context)
+    immediate = np.uint64(instruction.number("offset") & 0xFFFFFFFFFFFFFFFF)
+    first = context.vector(vaddr) if vaddr.kind == "v" else -1
+    row = saddr.index if saddr.kind == "s" else -1
+
+    def resolve(g: WaveGroup, step: Step, size: int, active: Bools | None) -> Where:
+        offset: Array = np.full((g.count, 64), immediate, np.uint64)
+        if first >= 0:
+            offset += g.v[first]
+        if row >= 0:
+            offset += g.s[row][:, None]
+        base = join_words(g.s[FLAT_SCRATCH.index], g.s[FLAT_SCRATCH.index + 1])
+        return scratch_where(g, step, base, offset, size, active)
+
+    scalars = [FLAT_SCRATCH] + ([saddr] if row >= 0 else [])
+    return Address(*_register_sets(context, [vaddr] if first >= 0 else [], scalars), row >= 0, resolve)

@@ -45,6 +45,10 @@ _READ_128_64 = _spread(
     )
 )
 
+#: ROCm, MIOpen, "MI200 matrix fused multiply-add (MFMA) behavior specifics": MFMA_F16, MFMA_BF16 and MFMA_BF16_1K flush
+#: subnormal input and output data to zero. Which sign that has was measured by MMA-Sim (arXiv 2511.10909).
+_FLUSHED_BY_CDNA2 = frozenset(("f16", "bf16"))
+
 _BANKS_32: Mapping[tuple[str, int], BankPhases] = {
     ("read", 4): BankPhases(32, _consecutive(32)),
     ("read", 8): BankPhases(32, _consecutive(16)),
@@ -70,8 +74,11 @@ class Arch:
     name: str
     lds_bytes: int
     kernarg_preload: bool
+    flat_scratch_set: bool  #: hardware sets FLAT_SCRATCH (AMDGPUUsage, "Architected Flat Scratch")
     transposed_reads: bool  #: ds_read_b64_tr_*
     permutes_single_blocks: bool  #: blgp also works on matrix instructions of one block
+    #: Input types whose matrix instructions take denormals, of C too, as 0, and give 0 with the sign of such a result
+    flushes_matrices: frozenset[str]
     fp8_finite_nuz: bool  #: fp8 is E4M3FNUZ/E5M2FNUZ (CDNA3), not OCP E4M3FN/E5M2
     banks: Mapping[tuple[str, int], BankPhases]
 
@@ -81,8 +88,10 @@ ARCHS: Mapping[int, Arch] = {
         "gfx90a",
         64 << 10,
         kernarg_preload=True,
+        flat_scratch_set=False,
         transposed_reads=False,
         permutes_single_blocks=True,
+        flushes_matrices=_FLUSHED_BY_CDNA2,
         fp8_finite_nuz=True,
         banks=_BANKS_32,
     ),
@@ -90,8 +99,10 @@ ARCHS: Mapping[int, Arch] = {
         "gfx942",
         64 << 10,
         kernarg_preload=True,
+        flat_scratch_set=True,
         transposed_reads=False,
         permutes_single_blocks=False,
+        flushes_matrices=frozenset(),
         fp8_finite_nuz=True,
         banks=_BANKS_32,
     ),
@@ -99,8 +110,10 @@ ARCHS: Mapping[int, Arch] = {
         "gfx950",
         160 << 10,
         kernarg_preload=True,
+        flat_scratch_set=True,
         transposed_reads=True,
         permutes_single_blocks=False,
+        flushes_matrices=frozenset(),
         fp8_finite_nuz=False,
         banks=_BANKS_64,
     ),

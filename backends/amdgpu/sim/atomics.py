@@ -115,6 +115,8 @@ class _Atomic:
         """Update memory; gives what the lanes found there, 0 for those that are out of a descriptor's range."""
         size = self.size
         where = self.address.resolve(g, self.step, size, active(g))
+        if where.local is not None:
+            raise unsupported(self.step.instruction, "a flat atomic operation on LDS")
         values = self._numbers(g, self.registers[0])
         expected = self._numbers(g, self.registers[0] + size // 4) if self.compare else None
         old = np.zeros(values.shape, values.dtype)

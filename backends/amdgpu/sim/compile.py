@@ -11,13 +11,15 @@ from convgen.backends.amdgpu.sim.alu.valu import compile_valu
 from convgen.backends.amdgpu.sim.archs import Arch
 from convgen.backends.amdgpu.sim.code_object import KernelInfo
 from convgen.backends.amdgpu.sim.control import compile_control
-from convgen.backends.amdgpu.sim.decode import Instruction
+from convgen.backends.amdgpu.sim.decode import M0, Instruction
 from convgen.backends.amdgpu.sim.ds import compile_ds
 from convgen.backends.amdgpu.sim.ds_lanes import compile_ds_lanes
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
 from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.mfma import compile_mfma
+from convgen.backends.amdgpu.sim.relative import Copies, compile_index, displaced, following, outside
 from convgen.backends.amdgpu.sim.smem import compile_smem
+from convgen.backends.amdgpu.sim.state import scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import STORES
 from convgen.backends.amdgpu.sim.vmem import compile_vmem
@@ -84,19 +86,33 @@ class Program:
         )
         self.steps: list[Step | None] = [None] * len(kernel.instructions)
         self.executed = [0] * len(kernel.instructions)  #: wave-instructions, by instruction
+        self.copies = Copies(len(kernel.instructions), self.steps, self.executed)
 
     def compile(self, index: int) -> Step:
-        """The step at an index, compiled now."""
-        instruction = self.instructions[index]
-        self.context.faults = []
-        for compiler in _COMPILERS:
-            step = compiler(instruction, self.context)
-            if step is not None:
-                break
-        else:
-            raise unsupported(instruction)
+        """The step at an index, compiled now; an index may lie in a copy of the text under relative addressing."""
+        copy, index_in_text = self.copies.locate(index)
+        if index_in_text == len(self.instructions):
+            return self._set(index, outside(self.instructions[-1]))
+        instruction = self.instructions[index_in_text]
+        if copy.roles:
+            instruction = displaced(instruction, copy)
+        self.context.faults, self.context.base = [], index - index_in_text
+        step = compile_index(instruction, self.context, self.copies) or self._compiled(instruction)
+        if copy.roles and step.writes & scalar_bits(M0) and not step.control:
+            following(step, self.copies)
+        step.overwrites = step.writes if step.kind == "salu" else 0
         step.faults = tuple(self.context.faults)
         step.produces = self.rules.relevant(step.produces)
         step.consumes = tuple(use for use in step.consumes if use.mask)
+        return self._set(index, step)
+
+    def _set(self, index: int, step: Step) -> Step:
         self.steps[index] = step
         return step
+
+    def _compiled(self, instruction: Instruction) -> Step:
+        for compiler in _COMPILERS:
+            step = compiler(instruction, self.context)
+            if step is not None:
+                return step
+        raise unsupported(instruction)

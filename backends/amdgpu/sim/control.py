@@ -11,6 +11,7 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
 from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, VCC, Instruction
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
+from convgen.backends.amdgpu.sim.relative import GPR_INDEX
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
@@ -19,8 +20,7 @@ from convgen.backends.sim.errors import Unsupported
 
 _NO_OPS: Mapping[str, str] = {
     **dict.fromkeys(
-        "s_setprio s_sleep s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt "
-        "s_set_gpr_idx_off".split(),
+        "s_setprio s_sleep s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt".split(),
         "other",
     ),
 }
@@ -103,8 +103,8 @@ def _arrive(g: WaveGroup) -> None:
 
 
 def _branch(instruction: Instruction, context: Context) -> Step:
-    target = context.index_of.get(instruction.address + 4 + 4 * instruction.simm16, -1)
-    following = context.index_of.get(instruction.address + instruction.size, -1)
+    target = context.place(instruction.address + 4 + 4 * instruction.simm16)
+    following = context.place(instruction.address + instruction.size)
     if instruction.name == "s_branch":
 
         def jump(g: WaveGroup) -> None:
@@ -147,6 +147,7 @@ def _program_counter(instruction: Instruction, context: Context) -> Step:
     reads = 0 if source is None else context.bits(source)
     writes = 0 if target is None else context.bits(target)
     control = "" if source is None else "branch"
+    base_index = context.base
     step = Step(instruction, "salu" if source is None else "branch", lambda g: None, reads, writes, control=control)
 
     def run(g: WaveGroup) -> None:
@@ -161,7 +162,8 @@ def _program_counter(instruction: Instruction, context: Context) -> Step:
             g.poison_scalar(target.index, None)
             g.poison_scalar(target.index + 1, None)
         if goal is not None:
-            targets = [context.index_of.get(int(address), -1) for address in goal]
+            found = [context.index_of.get(int(address)) for address in goal]
+            targets = [-1 if index is None else base_index + index for index in found]
             g.targets = None
             if len(set(targets)) == 1:
                 g.pc = targets[0]
@@ -200,6 +202,8 @@ def _hardware_register(instruction: Instruction, context: Context) -> Step:
         if len(values) != 1:
             raise Unsupported(f"`{instruction.text}`: waves of one group set different modes")
         mask = ((1 << size) - 1) << offset
+        if mask & GPR_INDEX:
+            raise Unsupported(f"`{instruction.text}`: MODE.GPR_IDX_EN is simulated where s_set_gpr_idx_* sets it")
         g.mode = (g.mode & ~mask) | (values.pop() << offset & mask)
         if g.mode & 0xF:
             raise Unsupported(f"`{instruction.text}`: only round to nearest even is simulated")

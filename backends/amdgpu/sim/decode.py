@@ -48,6 +48,9 @@ INLINE_FLOATS: Mapping[str, float] = {
     "0.1591": 0.15915494309189532,
     "0.15915494309189532": 0.15915494309189532,
 }
+#: Where LDS and scratch appear among flat addresses, as 64-bit operands give it (AMDGPUUsage, "Flat": apertures of 2^32
+#: bytes). The places are the simulator's; nothing else lies there.
+APERTURES: Mapping[str, int] = {"src_shared_base": 1 << 48, "src_private_base": 2 << 48}
 ENCODING_SUFFIXES = ("_e32", "_e64", "_sdwa", "_dpp")
 
 _LINE = re.compile(r"^\t(?P<text>.*?)\s*//\s*(?P<address>[0-9A-F]{12}):(?P<words>(?: [0-9A-F]{8})+)")
@@ -60,7 +63,7 @@ _TOKEN = re.compile(r"(?:[^\s,\[\(|]+|\[[^\]]*\]|\((?:[^()]|\([^()]*\))*\)|\|[^|
 class Operand:
     """One source or destination as written: a register tuple, a constant or a keyword such as `off`."""
 
-    kind: str  #: "v", "a", "s", "int" (inline integer), "float" (inline constant), "literal" or "word"
+    kind: str  #: "v", "a", "s", "int" (inline integer), "float" (inline constant), "literal", "aperture" or "word"
     text: str
     index: int = 0
     count: int = 1
@@ -139,6 +142,8 @@ def parse_operand(text: str) -> Operand:
     if inner in NAMED_SCALARS:
         index, count = NAMED_SCALARS[inner]
         return Operand("s", text, index, count, **flags)
+    if inner in APERTURES:
+        return Operand("aperture", text, value=APERTURES[inner], **flags)
     if inner in INLINE_FLOATS:
         return Operand("float", text, number=INLINE_FLOATS[inner], **flags)
     if re.fullmatch(r"-?\d+", inner):

@@ -42,14 +42,16 @@ class Conflicts:
         return bank_conflicts(self.phases, address >> 2, self.width, g.exec)
 
 
-def locate(g: WaveGroup, step: Step, address: Array, size: int, alignment: int = 0) -> tuple[Array, Bools | None]:
+def locate(
+    g: WaveGroup, step: Step, address: Array, size: int, alignment: int = 0, lanes: Bools | None = None
+) -> tuple[Array, Bools | None]:
     """Flat LDS places of byte addresses, and the lanes that take part (None: all).
 
     Reports accesses beyond the workgroup's allocation or not aligned (by default to what their size needs); the former
-    take no part.
+    take no part. `lanes` are those that are meant, by default the active ones.
     """
     alignment = alignment or ALIGNMENT[size]
-    lds, lanes = g.env.lds, active(g)
+    lds, lanes = g.env.lds, active(g) if lanes is None else lanes
     used = address if lanes is None else np.where(lanes, address, 0)
     if int(used.max()) + size > lds.size:
         bad = used + size > lds.size if lanes is None else (used + size > lds.size) & lanes
@@ -105,12 +107,12 @@ def write_places(
 ) -> Array | None:
     """Write data, stamp it and give the stamp units (None without strictness)."""
     lds = g.env.lds
-    if lanes is None:
-        lds.store(place, size, values)
-    else:
-        some = lanes & np.ones(place.shape, np.bool_)
-        lds.store(place[some], size, values[:, some])
+    some = None if lanes is None else lanes & np.ones(place.shape, np.bool_)
     if not g.env.strict:
+        if some is None:
+            lds.store(place, size, values)
+        else:
+            lds.store(place[some], size, values[:, some])
         return None
     units = lds.units(place, size)
     clean: Array | int = 1
@@ -118,12 +120,12 @@ def write_places(
         per = max(len(units) // len(poison), 1)
         merged = poison if len(units) >= len(poison) else any_along(poison.reshape(len(units), -1, *place.shape), 1)
         clean = (~np.repeat(merged, per, axis=0)).astype(np.uint32)
-    if lanes is None:
-        lds.note_write(g, step, units, g.stamp, clean)
+    if some is None:
+        lds.write(g, step, place, size, values, units, g.stamp, clean)
     else:
-        where = np.broadcast_to(lanes, units.shape)
-        mine = np.broadcast_to(g.stamp, units.shape)[where]
-        lds.note_write(g, step, units[where], mine, clean if isinstance(clean, int) else clean[where])
+        mine = np.broadcast_to(g.stamp, place.shape)[some]
+        kept = clean if isinstance(clean, int) else clean[:, some]
+        lds.write(g, step, place[some], size, values[:, some], units[:, some], mine, kept, np.argwhere(some))
     return units
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.environment import Environment
-from convgen.backends.amdgpu.sim.hazards import Event
+from convgen.backends.amdgpu.sim.hazards import Event, overwritten
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Step
 from convgen.backends.sim.engine import Engine
@@ -48,6 +48,8 @@ class WaveEngine(Engine[WaveGroup, Step]):
                 self._report_inflight(g, step, step.writes, "overwrites")
         if g.events and step.consumes:
             self.rules.check(g, step)
+        if g.events and step.overwrites:
+            g.events = overwritten(g.events, step.overwrites)
         for item in step.produces:
             g.events.append(Event(item.kind, item.mask, g.now, item.passes, step))
 

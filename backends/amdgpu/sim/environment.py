@@ -35,6 +35,7 @@ class Environment:
         waves: int,
         *,
         strict: bool,
+        scratch_bytes: int = 0,
     ) -> None:
         self.arch = arch
         self.memory = memory
@@ -44,6 +45,7 @@ class Environment:
         self.strict = strict
         self.image_base = memory.by_name[IMAGE].base if IMAGE in memory.by_name else 0
         self.waves = waves  #: waves in a workgroup
+        self.scratch_bytes = scratch_bytes  #: private memory of a lane
         self.rules = HazardRules(arch.name)
         self.epoch: npt.NDArray[np.uint32] = np.ones(slots, np.uint32)  #: barriers passed, plus one, by workgroup
         self.tickets = 0  #: global stores issued so far

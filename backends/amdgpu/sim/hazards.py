@@ -1,7 +1,9 @@
 """Software-managed hazards: which pairs of instructions need wait states between them, as tables by architecture.
 
-Sources: AMD CDNA2/CDNA3/CDNA4 ISA, "Manually Inserted Wait States (NOPs)", and the hazard recognizer of LLVM 22 probed
-pair by pair; where they differ the larger number stands. An instruction counts one wait state, `s_nop N` counts N + 1.
+Sources: AMD CDNA3 and CDNA4 ISA, "Manually Inserted Wait States (NOPs)" and "Required Independent Instructions", and
+the hazard recognizer of LLVM 22 probed pair by pair; where they differ the larger number stands, and each row says
+which of them asks. What LLVM alone asks for is told, but kernels that ship break some of it. An instruction counts one
+wait state, `s_nop N` counts N + 1.
 
 Producers (event kinds): `xdl` D of a matrix instruction of the XDL classes, `sgemm` D of an f32-input one, `dgemm16`
 and `dgemm4` D of the f64 ones, `xdl_c` SrcC that an XDL instruction reads, `valu` vector registers a VALU instruction
@@ -10,19 +12,23 @@ scalar registers a VALU instruction writes, `valu_exec` EXEC written by v_cmpx, 
 `wide_store` data of a 96/128-bit store (`wide_store_soffset` with an SGPR offset), `setreg` a hardware register.
 
 Consumers (roles): `c_same` SrcC that is exactly the producer's tuple, of the same mnemonic (an accumulator is forwarded
-only from an instruction to its like: LLVM pull request 218363), `c_overlap` any other SrcC that overlaps it, `c64_*`
-the same for f64 matrix instructions, `ab` SrcA/SrcB, `valu_read`, `valu_write`, `plain_read` (a VALU instruction not
-transcendental), `other_read`/`other_write` (a VALU instruction that is not the same dot product), `dot_ab` (sources of
-the same dot product), `mem_read`, `mem_write` (vector memory and LDS), `vmem_sgpr`, `valu_sgpr`, `lane_select`,
-`div_fmas`, `dpp`, `lane_read`, `permlane`, `exec_mfma`, `exec_dpp`, `exec_lane`, `exec_permlane`, `m0_use`, `hwreg`.
+only from an instruction to its like: LLVM pull request 218363), `c_like` the same of another mnemonic with as many
+passes, `c_overlap` any other SrcC that overlaps it, `c64_*` the same for f64 matrix instructions, `ab` SrcA/SrcB,
+`valu_read`, `valu_write`, `plain_read` (a VALU instruction not transcendental), `other_read`/`other_write` (a VALU
+instruction that is not the same dot product), `dot_ab` (sources of the same dot product), `mem_read`, `mem_write`
+(vector memory and LDS), `vmem_sgpr`, `valu_sgpr` (as a constant), `valu_mask` (as a carry-in or lane mask),
+`lane_select`, `div_fmas`, `dpp`, `lane_read`, `first_lane_read`, `permlane`, `exec_mfma`, `exec_dpp`, `exec_lane`,
+`exec_permlane`, `m0_use`, `m0_buffer` (LDS DMA of a buffer), `hwreg`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
+
+from convgen.backends.simulation import Source
 
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.state import WaveGroup
@@ -31,16 +37,51 @@ if TYPE_CHECKING:
 Waits = Mapping[int, int]  #: wait states by passes of the producer
 PASSES = (2, 4, 8, 16)
 
+#: What asks for a row. The texts of CDNA3 and CDNA4 were read; rows of gfx90a that they have too count as CDNA2's.
+ISA3 = Source("CDNA3 ISA 4.5, Table 11")
+ISA3_MATRIX = Source("CDNA3 ISA 7.5, Table 37")
+ISA4 = Source("CDNA4 ISA 4.5, Table 11")
+ISA4_MATRIX = Source("CDNA4 ISA 7.6, Table 38")
+CDNA2 = Source("LLVM GCNHazardRecognizer for gfx90a; CDNA3 ISA 4.5 has the same row")
+CDNA2_MATRIX = Source("LLVM GCNHazardRecognizer for gfx90a; CDNA3 ISA 7.5 has such a row, with its own numbers")
+LLVM = Source("LLVM alone (GCNHazardRecognizer)", required=False)
+#: An accumulator of as many passes, but of another mnemonic: the manuals ask for nothing then.
+LLVM_LIKE = Source("LLVM pull request 218363 alone", required=False)
+#: LLVM counts from the VALU's write. MIOpen's kernels for gfx942, which ship, set EXEC behind v_cmpx and multiply.
+STALE = Source("LLVM alone (GCNHazardRecognizer): the last writer is scalar", required=False)
+
+
+@attrs.frozen
+class Row:
+    """Wait states that a pair needs, and what asks for them.
+
+    `shipped` is what kernels that ship leave, where that is less, by the mnemonic of the consumer and the passes of the
+    producer, with the evidence: so many do, whatever the source says.
+    """
+
+    states: Waits
+    source: Source
+    shipped: Mapping[tuple[str, int], tuple[int, str]] = attrs.field(factory=dict)
+
+    def source_of(self, consumer: str, passes: int, have: int) -> Source:
+        """What asks for more than `have` states before an instruction."""
+        enough, evidence = self.shipped.get((consumer, passes), (have + 1, ""))
+        return self.source if have < enough else Source(f"{self.source.text}; but {evidence}", required=False)
+
 
 @attrs.frozen
 class Event:
-    """Something a recent instruction did that later ones must keep away from."""
+    """Something a recent instruction did that later ones must keep away from.
+
+    `stale` tells that a scalar instruction has overwritten the registers since: no manual speaks of that case.
+    """
 
     kind: str
     mask: int
     time: int  #: value of the wait-state counter when it was issued
     passes: int
     step: Step
+    stale: bool = False
 
 
 @attrs.frozen
@@ -54,10 +95,11 @@ class Produces:
 
 @attrs.frozen
 class Consumes:
-    """What an instruction touches, in one role."""
+    """What an instruction touches, in one role; `passes` are those of a matrix instruction that reads SrcC."""
 
     role: str
     mask: int
+    passes: int = 0
 
 
 def _plus(extra: int, **override: int) -> Waits:
@@ -69,75 +111,122 @@ def _always(count: int) -> Waits:
     return dict.fromkeys((0, *PASSES), count)
 
 
-def _rows(kind: str, roles: str, waits: Waits) -> dict[tuple[str, str], Waits]:
-    return {(kind, role): waits for role in roles.split()}
+def _rows(kind: str, roles: str, waits: Waits, source: Source, **shipped: Any) -> dict[tuple[str, str], Row]:
+    return {(kind, role): Row(waits, source, **shipped) for role in roles.split()}
 
 
-_TOUCH = "ab valu_read valu_write mem_read mem_write"
+_TOUCH = "ab valu_read valu_write mem_read"
 _TWO_PASS_SAME: Waits = {2: 2, 4: 0, 8: 0, 16: 0}
-Table = Mapping[tuple[str, str], Waits]
+Table = Mapping[tuple[str, str], Row]
 
-_COMMON: Table = {
-    **_rows("valu", "ab c_same c_overlap c64_same c64_overlap dpp", _always(2)),
-    **_rows("dot", "other_read other_write dot_ab mem_read mem_write", _always(3)),
-    **_rows("valu_sgpr", "vmem_sgpr", _always(5)),
-    **_rows("valu_sgpr", "lane_select div_fmas", _always(4)),
-    **_rows("valu_exec", "exec_mfma", _always(4)),
-    **_rows("valu_exec", "exec_dpp", _always(5)),
-    **_rows("m0", "m0_use", _always(1)),
-    **_rows("setreg", "hwreg", _always(2)),
-    **_rows("dgemm4", "c_same c_overlap c64_same c64_overlap", _always(4)),
-    **_rows("dgemm4", "ab valu_read valu_write mem_write", _always(6)),
-    **_rows("dgemm4", "mem_read", _always(9)),
-}
-_DGEMM16_8_PASSES: Table = {
-    **_rows("dgemm16", "c_overlap c64_overlap", _always(9)),
-    **_rows("dgemm16", "ab valu_read valu_write mem_write", _always(11)),
-    **_rows("dgemm16", "mem_read", _always(18)),
-}
-_CDNA3: Table = {
-    **_COMMON,
-    **_rows("xdl", "c_same c64_same", _TWO_PASS_SAME),
-    **_rows("sgemm", "c_same c64_same", _TWO_PASS_SAME),
-    **_rows("sgemm", "c_overlap c64_overlap", _plus(0)),
-    **_rows("sgemm", _TOUCH, _plus(2)),
-    **_rows("xdl_c", "valu_write mem_write", _plus(-1)),
-    **_rows("valu", "lane_read", _always(1)),
-    **_rows("dot", "ab", _always(1)),
-    **_rows("trans", "plain_read", _always(1)),
-    **_rows("partial", "valu_read", _always(1)),
-    **_rows("valu_sgpr", "valu_sgpr", _always(2)),
-    **_rows("valu_exec", "exec_lane exec_permlane", _always(4)),
-    **_rows("wide_store", "valu_write", _always(2)),
-    **_rows("wide_store_soffset", "valu_write", _always(1)),
-}
+
+def _common(general: Source, matrix: Source) -> Table:
+    """The rows of all generations, from an architecture's sections on instructions in general and on matrices."""
+    return {
+        **_rows("valu", "ab c_same c_overlap c64_same c64_overlap", _always(2), matrix),
+        **_rows("valu", "dpp", _always(2), general),
+        **_rows("dot", "other_read other_write dot_ab mem_read mem_write", _always(3), matrix),
+        **_rows("dot", "ab c_same c_overlap c64_same c64_overlap", _always(3), matrix),
+        **_rows("valu_sgpr", "vmem_sgpr", _always(5), general),
+        **_rows("valu_sgpr", "lane_select div_fmas", _always(4), general),
+        **_rows("valu_exec", "exec_mfma", _always(4), matrix),
+        **_rows("valu_exec", "exec_dpp", _always(5), general),
+        **_rows("m0", "m0_use", _always(1), general),
+        # Table 11 names "buffer_store_LDS_dword, scratch or global with LDS = 1" and not buffer_load ... lds, before
+        # which AITER's gfx950 GEMMs, which ship, write M0.
+        **_rows("m0", "m0_buffer", _always(1), LLVM),
+        **_rows("setreg", "hwreg", _always(2), general),
+        **_rows("dgemm4", "c_same c_like c_overlap", _always(4), LLVM),
+        **_rows("dgemm4", "c64_same c64_like c64_overlap", _always(4), matrix),
+        **_rows("dgemm4", "ab valu_read valu_write", _always(6), matrix),
+        **_rows("dgemm4", "mem_write", _always(6), LLVM),
+        **_rows("dgemm4", "mem_read", _always(9), matrix),
+        **_rows("xdl_c", "valu_write", _plus(-1), matrix),
+        **_rows("xdl_c", "mem_write", _plus(-1), LLVM),
+    }
+
+
+def _dgemm16_8_passes(matrix: Source) -> Table:
+    return {
+        **_rows("dgemm16", "c_like c_overlap", _always(9), LLVM),
+        **_rows("dgemm16", "c64_like c64_overlap", _always(9), matrix),
+        **_rows("dgemm16", "ab valu_read valu_write", _always(11), matrix),
+        **_rows("dgemm16", "mem_write", _always(11), LLVM),
+        **_rows("dgemm16", "mem_read", _always(18), matrix),
+    }
+
+
+def _since_cdna3(general: Source, matrix: Source) -> Table:
+    """What CDNA3 brought, and CDNA4 kept."""
+    return {
+        **_common(general, matrix),
+        **_rows("xdl", "c_same c64_same", _TWO_PASS_SAME, matrix),
+        **_rows("sgemm", "c_same c64_same", _TWO_PASS_SAME, ISA4_MATRIX),
+        **_rows("sgemm", "c_overlap c64_overlap", _plus(0), matrix),
+        **_rows("sgemm", "c_like c64_like", _plus(0), LLVM_LIKE),
+        **_rows("sgemm", _TOUCH, _plus(2), matrix),
+        **_rows("sgemm", "mem_write", _plus(2), LLVM),
+        **_rows("valu", "lane_read", _always(1), general),
+        **_rows("valu", "first_lane_read", _always(1), LLVM),
+        **_rows("trans", "plain_read", _always(1), general),
+        **_rows("partial", "valu_read", _always(1), general),
+        **_rows("valu_sgpr", "valu_sgpr", _always(2), general),
+        # Table 11 asks for nothing before a carry-in, and MIOpen's kernels for gfx942, which ship, leave nothing.
+        **_rows("valu_sgpr", "valu_mask", _always(2), LLVM),
+        **_rows("valu_exec", "exec_lane", _always(4), general),
+        **_rows("valu_exec", "exec_permlane", _always(4), ISA4),
+        **_rows("wide_store", "valu_write", _always(2), general),
+    }
+
+
+#: Table 11 asks for nothing with an SGPR offset; the pull request measured on gfx950 that one state is needed.
+_SOFFSET_950 = Source("LLVM pull request 197267, measured on gfx950")
+_SOFFSET = Source("LLVM pull request 197267, for all after gfx940", required=False)
+
 TABLES: Mapping[str, Table] = {
     "gfx90a": {
-        **_COMMON,
-        **_DGEMM16_8_PASSES,
-        **_rows("xdl", "c_overlap", _plus(0)),
-        **_rows("xdl", "c64_overlap", _plus(1)),
-        **_rows("xdl", _TOUCH, _plus(3)),
-        **_rows("xdl_c", "valu_write mem_write", _plus(-1)),
-        **_rows("wide_store", "valu_write", _always(1)),
-        **_rows("valu", "mem_read_behind_dgemm", _always(2)),
+        **_common(CDNA2, CDNA2_MATRIX),
+        **_dgemm16_8_passes(CDNA2_MATRIX),
+        **_rows("xdl", "c_overlap", _plus(0), CDNA2_MATRIX),
+        **_rows("xdl", "c64_overlap", _plus(1), CDNA2_MATRIX),
+        **_rows("xdl", "c_like", _plus(0), LLVM_LIKE),
+        **_rows("xdl", "c64_like", _plus(1), LLVM_LIKE),
+        **_rows("xdl", _TOUCH, _plus(3), CDNA2_MATRIX),
+        **_rows("xdl", "mem_write", _plus(3), LLVM),
+        **_rows("wide_store", "valu_write", _always(1), CDNA2),
+        **_rows("valu", "mem_read_behind_dgemm", _always(2), LLVM),
     },
     "gfx942": {
-        **_CDNA3,
-        **_DGEMM16_8_PASSES,
-        **_rows("xdl", "c_overlap c64_overlap", _plus(1)),
-        **_rows("xdl", _TOUCH, _plus(3)),
+        **_since_cdna3(ISA3, ISA3_MATRIX),
+        **_dgemm16_8_passes(ISA3_MATRIX),
+        **_rows("xdl", "c_overlap c64_overlap", _plus(1), ISA3_MATRIX),
+        **_rows("xdl", "c_like c64_like", _plus(1), LLVM_LIKE),
+        **_rows("xdl", _TOUCH, _plus(3), ISA3_MATRIX),
+        **_rows(
+            "xdl",
+            "valu_read",
+            _plus(3),
+            ISA3_MATRIX,
+            shipped={("v_pk_fma_f32", 4): (2, "AITER's fp8 GEMM for gfx942, which ships, leaves 2")},
+        ),
+        **_rows("xdl", "mem_write", _plus(3), LLVM),
+        **_rows("wide_store_soffset", "valu_write", _always(1), _SOFFSET),
     },
     "gfx950": {
-        **_CDNA3,
-        **_rows("dgemm16", "c_overlap c64_overlap", _always(17)),
-        **_rows("dgemm16", "ab valu_read", _always(19)),
-        **_rows("dgemm16", "valu_write mem_write", _always(11)),
-        **_rows("dgemm16", "mem_read", _always(18)),
-        **_rows("xdl", "c_overlap", _plus(2)),
-        **_rows("xdl", "c64_overlap", _plus(2, p2=3)),
-        **_rows("xdl", _TOUCH, _plus(4, p2=5)),
-        **_rows("valu", "permlane", _always(2)),
+        **_since_cdna3(ISA4, ISA4_MATRIX),
+        **_rows("dgemm16", "c_like c_overlap", _always(17), LLVM),
+        **_rows("dgemm16", "c64_like c64_overlap", _always(17), ISA4_MATRIX),
+        **_rows("dgemm16", "ab valu_read valu_write", _always(19), ISA4_MATRIX),
+        **_rows("dgemm16", "mem_write", _always(11), LLVM),
+        **_rows("dgemm16", "mem_read", _always(18), ISA4_MATRIX),
+        **_rows("xdl", "c_overlap", _plus(2), ISA4_MATRIX),
+        **_rows("xdl", "c64_overlap", _plus(2, p2=3), ISA4_MATRIX),
+        **_rows("xdl", "c_like", _plus(2), LLVM_LIKE),
+        **_rows("xdl", "c64_like", _plus(2, p2=3), LLVM_LIKE),
+        **_rows("xdl", _TOUCH, _plus(4, p2=5), ISA4_MATRIX),
+        **_rows("xdl", "mem_write", _plus(4, p2=5), LLVM),
+        **_rows("valu", "permlane", _always(2), ISA4),
+        **_rows("wide_store_soffset", "valu_write", _always(1), _SOFFSET_950),
     },
 }
 #: The two f32-input classes behave alike on CDNA2.
@@ -150,30 +239,29 @@ class HazardRules:
     def __init__(self, arch: str) -> None:
         self.table = TABLES[arch]
         self.horizon: dict[str, int] = {}
-        for (kind, _), waits in self.table.items():
-            self.horizon[kind] = max(self.horizon.get(kind, 0), *waits.values())
+        for (kind, _), row in self.table.items():
+            self.horizon[kind] = max(self.horizon.get(kind, 0), *row.states.values())
 
     def relevant(self, produced: Iterable[Produces]) -> tuple[Produces, ...]:
         """The events that some row of the table asks about."""
         return tuple(item for item in produced if item.mask and item.kind in self.horizon)
 
-    def required(self, event: Event, use: Consumes, *, same_opcode: bool) -> int:
-        """Wait states that must lie between `event` and a use; 0 when they do not meet."""
+    def row(self, event: Event, use: Consumes, by: Step) -> Row | None:
+        """The row that speaks of `event` and a use by an instruction; None when they do not meet or nothing does."""
         if not event.mask & use.mask:
-            return 0
+            return None
         role = use.role
         if role in ("c", "c64"):
-            role += "_same" if same_opcode and event.mask == use.mask else "_overlap"
-        waits = self.table.get((event.kind, role))
-        return 0 if waits is None else waits[event.passes]
+            role += "_" + _forwarding(event, use, by)
+        return self.table.get((event.kind, role))
 
     def check(self, group: WaveGroup, step: Step) -> None:
-        """Report the uses of `step` that come too early after what the group did before."""
+        """Report the uses of `step` that come too early after what the group did before, the latest first."""
         now = group.now
         horizon = self.horizon
         group.events = events = [event for event in group.events if now - event.time <= horizon[event.kind]]
         for use in step.consumes:
-            for event in events:
+            for event in reversed(events):
                 if event.mask & use.mask:
                     self._check_pair(group, step, event, use)
 
@@ -185,12 +273,35 @@ class HazardRules:
             other.kind.startswith("dgemm") and other.time > event.time for other in group.events
         ):
             return
-        need, have = self.required(event, use, same_opcode=same_opcode), group.now - event.time - 1
-        if have < need:
-            group.env.reporter.add(
-                "wait-states",
-                f"{need} wait states are needed after `{event.step.instruction.text}` "
-                f"({event.kind} -> {use.role}), {have} are there",
-                step.instruction,
-                group,
-            )
+        row, have = self.row(event, use, step), group.now - event.time - 1
+        if row is None or have >= row.states[event.passes]:
+            return
+        source = row.source_of(step.instruction.name, event.passes, have)
+        if event.stale and source.required:
+            source = STALE
+        group.env.reporter.add(
+            "wait-states",
+            f"{row.states[event.passes]} wait states are needed after `{event.step.instruction.text}` "
+            f"({event.kind} -> {use.role}), {have} are there",
+            step.instruction,
+            group,
+            source=source,
+        )
+
+
+def _forwarding(event: Event, use: Consumes, by: Step) -> str:
+    """How a matrix instruction's SrcC meets an earlier result: the very registers of its like, those of one that takes
+    as many passes, or any other overlap."""
+    if event.mask != use.mask:
+        return "overlap"
+    if event.step.instruction.name == by.instruction.name:
+        return "same"
+    return "like" if event.passes == use.passes else "overlap"
+
+
+def overwritten(events: Iterable[Event], registers: int) -> list[Event]:
+    """The events, a VALU instruction's on scalar registers that the scalar ALU has written since marked as stale."""
+    return [
+        attrs.evolve(event, stale=True) if event.mask & registers and event.kind.startswith("valu_") else event
+        for event in events
+    ]

@@ -3,9 +3,9 @@
 Products are exact in f64 and one instruction's sum is one f64 sum, rounded once to the accumulator type; f64 is plain
 f64 arithmetic. EXEC is ignored. Poison spreads along rows of A, columns of B and elements of C.
 
-Hardware sums in groups with roundings in between, and CDNA2 flushes denormals of f16 and bf16 operands and results
-(measured by MMA-Sim, arXiv 2511.10909); here denormals are kept, so that results are those of hardware only where every
-partial sum is exact.
+Hardware sums in groups with roundings in between (measured by MMA-Sim, arXiv 2511.10909), and CDNA2, which flushes
+denormals of f16 and bf16 operands and results (`archs`), does so to each product and partial sum, too. Results are
+those of hardware only where every partial sum is exact, and none of them denormal.
 """
 
 from __future__ import annotations
@@ -35,6 +35,22 @@ BLGP_LANES = {
 with np.errstate(invalid="ignore"):  # signalling NaNs
     _HALF64 = HALF.astype(np.float64)
     _BF16_64 = (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+#: The numbers of the 16-bit types by bits, and the same with denormals as 0.
+_NARROW_64 = {"f16": _HALF64, "bf16": _BF16_64}
+_FLUSHED_64 = {
+    "f16": np.where(np.abs(_HALF64) < 2.0**-14, 0.0, _HALF64),
+    "bf16": np.where(np.abs(_BF16_64) < 2.0**-126, 0.0, _BF16_64),
+}
+_TINY = np.finfo(np.float32).tiny
+
+
+def flushed(values: Array, *, signed: bool) -> Array:
+    """f32 numbers with denormals as 0, or as 0 of the same sign."""
+    small = (np.abs(values) < _TINY) & (values != 0)
+    if not small.any():
+        return values
+    result: Array = np.where(small, np.copysign(np.float32(0), values) if signed else np.float32(0), values)
+    return result
 
 
 def _decode_xf32(words: Array) -> Array:
@@ -46,12 +62,10 @@ def _decode_xf32(words: Array) -> Array:
     return np.where(nan, words, words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
-def _numbers(words: Array, kind: str, fp8: str) -> Array:
+def _numbers(words: Array, kind: str, fp8: str, *, flush: bool) -> Array:
     """The numbers in the consecutive words of the last axis, low bits first, as f64."""
-    if kind == "f16":
-        return _HALF64.take(words.view(np.uint16))
-    if kind == "bf16":
-        return _BF16_64.take(words.view(np.uint16))
+    if kind in _NARROW_64:
+        return (_FLUSHED_64 if flush else _NARROW_64)[kind].take(words.view(np.uint16))
     if kind == "f32":
         return words.view(np.float32).astype(np.float64)
     if kind == "xf32":
@@ -154,6 +168,7 @@ class _Matrix:
         self.cbsz, self.abid, self.blgp = (instruction.number(key) for key in ("cbsz", "abid", "blgp"))
         self.a_type, self.b_type = row.a_type, row.b_type
         self.passes = row.passes
+        self.flush = row.a_type in context.arch.flushes_matrices
         self.fp8 = "fnuz" if context.arch.fp8_finite_nuz else "ocp"
         if row.a_type == "f8f6f4":
             self.a_type, a_bits = F8F6F4_FORMATS[self.cbsz]
@@ -184,10 +199,12 @@ class _Matrix:
         faults, bits = self.context.faults, self.context.bits
         if self.c.is_vector and self.c.kind != self.d.kind:
             faults.append(("encoding", "C and D must be in the same half of the register file"))
-        # LLVM, VOP3PInstructions.td, NoDstOverlap: results of more than 128 bits are written while sources are read
+        # LLVM, VOP3PInstructions.td, NoDstOverlap: results of more than 128 bits are written while sources are read.
+        # For C the assembler refuses it; for A and B, which are read first, LLVM's comment says that the constraint is
+        # stricter than the hardware.
         if self.d.count > 4:
             if bits(self.d) & (bits(self.a) | bits(self.b)):
-                faults.append(("encoding", "D overlaps A or B"))
+                faults.append(("matrix-overlap", "D overlaps A or B"))
             if bits(self.d) != bits(self.c) and bits(self.d) & bits(self.c):
                 faults.append(("encoding", "D overlaps C without being C"))
 
@@ -196,7 +213,7 @@ class _Matrix:
     def _gather(self, operand: Operand, kind: str, side: int, lanes: Array | None) -> Callable[[WaveGroup], Array]:
         """An operand as [waves, blocks, side, K] numbers, kept with the group until its registers are written."""
         first, count, bits = self.context.vector(operand), operand.count, self.context.bits(operand)
-        blocks, fp8, transposed = self.row.blocks, self.fp8, operand is self.b
+        blocks, fp8, flush, transposed = self.row.blocks, self.fp8, self.flush, operand is self.b
         split = self.row.a_type == "f8f6f4" and BITS.get(kind.partition("_")[0]) == 8
         key = (first, count, kind, side, blocks, transposed, split, self.blgp if transposed else 0)
 
@@ -206,7 +223,7 @@ class _Matrix:
                 return kept[1]
             words = g.v[first : first + count]
             rows = operand_rows(words if lanes is None else words[:, :, lanes], side, blocks, split=split)
-            matrix = _numbers(rows, kind, fp8)
+            matrix = _numbers(rows, kind, fp8, flush=flush)
             if transposed:
                 matrix = np.ascontiguousarray(matrix.swapaxes(-1, -2))
             g.matrices[key] = (bits, matrix)
@@ -275,6 +292,12 @@ class _Matrix:
             def run(g: WaveGroup) -> None:
                 total = layout.to_registers(product(g)).astype(np.int64) + accumulator(g).astype(np.int64)
                 g.v[target : target + count] = total.astype(np.uint32)
+
+        elif self.flush:
+
+            def run(g: WaveGroup) -> None:
+                total = layout.to_registers(product(g)) + flushed(np.asarray(accumulator(g), np.float32), signed=False)
+                g.v[target : target + count] = flushed(total.astype(np.float32), signed=True).view(np.uint32)
 
         else:
 
@@ -364,5 +387,5 @@ class _Matrix:
         c_role = "c64" if self.row.result == "f64" else "c"
         consumes = [Consumes("ab", inputs), Consumes("exec_mfma", scalar_bits(EXEC, 2))]
         if self.c.is_vector:
-            consumes.append(Consumes(c_role, bits(self.c)))
+            consumes.append(Consumes(c_role, bits(self.c), self.passes))
         return tuple(produces), tuple(consumes)

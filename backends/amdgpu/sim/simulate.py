@@ -12,6 +12,8 @@ from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.engine import WaveEngine
 from convgen.backends.amdgpu.sim.environment import Environment
 from convgen.backends.amdgpu.sim.launch import place_arguments, place_dispatch_packet, place_image, start_group
+from convgen.backends.amdgpu.sim.scratch import place_scratch
+from convgen.backends.amdgpu.sim.sources import SOURCES
 from convgen.backends.amdgpu.sim.step import KINDS
 from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import SimulatorError
@@ -40,7 +42,8 @@ def simulate(
 
     `uninitialised` names buffers whose bytes are undefined until stored. With `strict` off, loads land at once and
     only what cannot be executed sensibly is a finding. `wave_order` "reverse" runs workgroups and waves the other way
-    round, for kernels whose result should not depend on it. The run stops after `max_findings` findings.
+    round, for kernels whose result should not depend on it. The run stops after `max_findings` findings that a manual
+    asks for; what only LLVM asks for (`Finding.source`) does not stop it.
     `progress` is called with workgroups done and in all.
     """
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
@@ -49,6 +52,8 @@ def simulate(
 
 
 class _Run(Run):
+    sources = SOURCES
+
     def load(self, code_object: bytes, *, strict: bool) -> None:
         """Take a code object, its image in memory."""
         self.code, self.strict = CodeObject.load(code_object), strict
@@ -80,8 +85,17 @@ class _Run(Run):
         count = len(groups)
         lds = Lds(count, lds_bytes, program.context.lds_grain)
         env = Environment(
-            self.code.arch, self.memory, lds, self.reporter, self.counters, count, waves, strict=self.strict
+            self.code.arch,
+            self.memory,
+            lds,
+            self.reporter,
+            self.counters,
+            count,
+            waves,
+            strict=self.strict,
+            scratch_bytes=program.kernel.descriptor.private_segment,
         )
+        place_scratch(self.memory, count * waves, env.scratch_bytes)
         first = start_group(env, program.kernel.descriptor, launch, np.arange(count), groups)
         first.pc = program.kernel.entry
         if self.backwards:

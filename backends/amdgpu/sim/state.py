@@ -69,7 +69,7 @@ class Pending:
     """
 
     step: Step
-    kind: str  #: "vm", "ds", "smem" or "flat"
+    kind: str  #: "vm", "ds", "smem", "flat" or "flat_memory", a flat operation no lane of which reaches LDS
     writes: int  #: register bits in flight
     payload: tuple[Array | None, ...]
     land: Callable[[WaveGroup, Pending], None]

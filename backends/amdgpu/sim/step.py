@@ -24,7 +24,7 @@ KINDS = (
 class Step:
     """One instruction compiled for one kernel.
 
-    `run` does the work for a whole group. `control` is "", "branch" (run has set `pc`), "split", "barrier" or "end".
+    `run` does the work for a whole group. `control` is "", "branch" (run has set `pc`), "wait", "barrier" or "end".
     """
 
     instruction: Instruction
@@ -36,7 +36,7 @@ class Step:
     consumes: tuple[Consumes, ...] = ()
     wait_states: int = 1
     control: str = ""
-    waits: bool = False  #: lands operations itself, so that operands in flight are looked at afterwards
+    overwrites: int = 0  #: scalar registers that the scalar ALU writes: older events on them are stale
     faults: tuple[tuple[str, str], ...] = ()  #: (kind, message) of findings that the encoding alone shows
 
 
@@ -50,6 +50,12 @@ class Context:
     lds_grain: int = 4  #: bytes an LDS race stamp covers
     global_grain: int = 4
     faults: list[tuple[str, str]] = attrs.field(factory=list)  #: of the instruction being compiled
+    base: int = 0  #: index of the copy of the text that is being compiled (`relative`)
+
+    def place(self, address: int) -> int:
+        """Index of the instruction at an address, in the same copy of the text; -1 where there is none."""
+        index = self.index_of.get(address)
+        return -1 if index is None else self.base + index
 
     def vector(self, operand: Operand) -> int:
         """Unified index of the first register of a vector operand."""

@@ -8,12 +8,13 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
-from convgen.backends.amdgpu.sim.addressing import Address, buffer_address, global_address
+from convgen.backends.amdgpu.sim.addressing import Address, buffer_address, global_address, scratch_address
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.atomics import atomic_step
 from convgen.backends.amdgpu.sim.decode import M0, Instruction, Operand, require_plain
-from convgen.backends.amdgpu.sim.ds_access import locate
+from convgen.backends.amdgpu.sim.ds_access import locate, read_places, write_places
 from convgen.backends.amdgpu.sim.hazards import Consumes
+from convgen.backends.amdgpu.sim.scratch import Where
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import (
@@ -33,7 +34,13 @@ from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.global_access import load_lanes, store_lanes
 
-_NAME = re.compile(r"(buffer|global|flat)_(load|store|atomic)_(.+)$")
+_NAME = re.compile(r"(buffer|global|flat|scratch)_(load|store|atomic)_(.+)$")
+_ADDRESSES = {
+    "buffer": buffer_address,
+    "global": global_address,
+    "flat": global_address,
+    "scratch": scratch_address,
+}
 _MODIFIERS = frozenset("offen idxen offset glc slc scc sc0 sc1 nt lds".split())
 _NO_OPS = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 buffer_inv".split())
 
@@ -51,7 +58,9 @@ def compile_vmem(instruction: Instruction, context: Context) -> Step | None:
     if what.startswith("lds_"):
         dma, what = True, what.removeprefix("lds_")
     operands = list(instruction.operands)
-    make = buffer_address if space == "buffer" else global_address
+    make = _ADDRESSES[space]
+    if space == "scratch" and (dma or action == "atomic"):
+        raise unsupported(instruction)
     if action == "atomic":
         return atomic_step(instruction, context, space, what, operands, make)
     widths = LOADS if action == "load" else STORES
@@ -67,17 +76,48 @@ def compile_vmem(instruction: Instruction, context: Context) -> Step | None:
     return _load(instruction, context, width, target, make(instruction, context, operands), space)
 
 
-def load_words(g: WaveGroup, step: Step, address: Address, size: int) -> tuple[Array, Bools | None]:
+def load_words(g: WaveGroup, step: Step, where: Where, size: int) -> tuple[Array, Bools | None]:
     """Load `size` bytes a lane; words out of a descriptor's range read 0."""
-    where = address.resolve(g, step, size, active(g))
+    if where.local is not None:
+        return load_flat(g, step, where, size)
     if where.words is None:
         return load_lanes(g, step, where.address, size, where.lanes)
     data, poison = [], []
     for word, lanes in enumerate(where.words):
-        got, bad = load_lanes(g, step, where.address + np.uint64(4 * word), 4, lanes)
+        got, bad = load_lanes(g, step, where.address + np.uint64(where.stride * word), 4, lanes)
         data.append(got[0])
         poison.append(np.zeros(got[0].shape, np.bool_) if bad is None else bad[0])
     return np.stack(data), np.stack(poison)
+
+
+def _queue(space: str) -> Callable[[Where], str]:
+    """How an access counts, from where its lanes lead (`waits`)."""
+    if space != "flat":
+        return lambda where: "vm"
+    return lambda where: "flat_memory" if where.local is None else "flat"
+
+
+def load_flat(g: WaveGroup, step: Step, where: Where, size: int) -> tuple[Array, Bools | None]:
+    """Load of a flat instruction some of whose lanes reach LDS."""
+    assert where.local is not None
+    rest = ~where.local if where.lanes is None else where.lanes & ~where.local
+    data, poison = load_lanes(g, step, where.address, size, rest)
+    offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    place, lanes = locate(g, step, offset, size, lanes=where.local)
+    got, bad, _ = read_places(g, step, place, size, lanes)
+    both = np.where(where.local, got, data)
+    spoilt = [part for part in (poison, None if bad is None else bad & where.local) if part is not None]
+    return both, np.logical_or.reduce(spoilt) if spoilt else None
+
+
+def store_flat(g: WaveGroup, step: Step, where: Where, size: int, values: Array, ticket: int) -> None:
+    """Store of a flat instruction some of whose lanes reach LDS."""
+    assert where.local is not None
+    rest = ~where.local if where.lanes is None else where.lanes & ~where.local
+    store_lanes(g, step, where.address, size, values, rest, ticket)
+    offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    place, lanes = locate(g, step, offset, size, lanes=where.local)
+    write_places(g, step, place, size, values, None, lanes)
 
 
 def _load(
@@ -85,15 +125,16 @@ def _load(
 ) -> Step:
     check_tuple(target, width.registers, context)
     step = memory_step(instruction, context, "vmem_load", address, target)
-    kind = "flat" if space == "flat" else "vm"
+    queue = _queue(space)
     writes, land = step.writes, landing(width)
 
     def run(g: WaveGroup) -> None:
         check_address(g, step, address)
-        data, poison = load_words(g, step, address, width.size)
+        where = address.resolve(g, step, width.size, active(g))
+        data, poison = load_words(g, step, where, width.size)
         g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
         kept = None if g.exec_full else g.exec.copy()
-        issue(g, Pending(step, kind, writes, (expand(data, width), poison, kept), land))
+        issue(g, Pending(step, queue(where), writes, (expand(data, width), poison, kept), land))
 
     step.run = run
     return step
@@ -106,7 +147,7 @@ def _store(
     bits = context.bits(data)
     step = memory_step(instruction, context, "vmem_store", address, None, bits)
     fetch, registers = store_words(data, width, context), context.registers(data)[: width.registers]
-    queue = "flat" if space == "flat" else "vm"
+    queue = _queue(space)
 
     def run(g: WaveGroup) -> None:
         check_address(g, step, address)
@@ -116,14 +157,16 @@ def _store(
         ticket = g.env.tickets
         if g.poison & bits and g.env.strict:
             _refuse_poisoned_data(g, step, registers, where.words, where.lanes)
-        if where.words is None:
+        if where.local is not None:
+            store_flat(g, step, where, width.size, values, ticket)
+        elif where.words is None:
             store_lanes(g, step, where.address, width.size, values, where.lanes, ticket)
         else:
             for word, lanes in enumerate(where.words):
-                at = where.address + np.uint64(4 * word)
+                at = where.address + np.uint64(where.stride * word)
                 store_lanes(g, step, at, 4, values[word : word + 1], lanes, ticket)
         g.env.counters["global_write_bytes"] += g.active_lanes() * width.size
-        issue(g, Pending(step, queue, 0, (), land_stores, (ticket,)))
+        issue(g, Pending(step, queue(where), 0, (), land_stores, (ticket,)))
 
     step.run = run
     return step
@@ -155,7 +198,7 @@ def _dma(instruction: Instruction, context: Context, width: Width, address: Addr
     step = memory_step(instruction, context, "lds_dma", address, None)
     m0 = scalar_bits(M0)
     step.reads |= m0
-    step.consumes += (Consumes("m0_use", m0),)
+    step.consumes += (Consumes("m0_buffer" if instruction.name.startswith("buffer_") else "m0_use", m0),)
     sizes = _DmaWidth(width, max(width.size, 4))
     offset = instruction.number("offset")
     lane_offset = np.arange(64, dtype=np.int64) * sizes.lds + offset
@@ -163,7 +206,7 @@ def _dma(instruction: Instruction, context: Context, width: Width, address: Addr
     def run(g: WaveGroup) -> None:
         check_address(g, step, address)
         refuse_scalar_poison(g, step, m0, (M0,), "M0")
-        data, poison = load_words(g, step, address, width.size)
+        data, poison = load_words(g, step, address.resolve(g, step, width.size, active(g)), width.size)
         data = expand(data, width)
         if poison is not None and (poison & g.exec).any():
             g.env.reporter.at_first(

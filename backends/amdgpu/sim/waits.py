@@ -1,8 +1,10 @@
 """Outstanding memory operations: when they land and what they hold in flight (AMDGPUUsage, "Memory Model", s_waitcnt).
 
 vmcnt counts loads, stores and LDS DMA, which complete in order. lgkmcnt counts LDS operations, in order among
-themselves, and scalar loads, which return in any order; flat operations count in both. An operation lands at the latest
-moment the waits allow. A counter at its maximum stalls the next issue until the oldest operation is done.
+themselves, and scalar loads, which return in any order; flat operations count in both, and those of which no lane
+reaches LDS are done with vmcnt (so LLVM waits for what it knows to be global or private). An operation lands at the
+latest moment the waits allow. More may be outstanding than a counter's field names: nothing documents that a full
+counter holds back the next operation until the oldest is done, so that orders nothing here.
 """
 
 from __future__ import annotations
@@ -11,11 +13,15 @@ from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 
-VM_MAX, LGKM_MAX = 63, 15
+VM_MAX, LGKM_MAX = 63, 15  #: largest values of the fields, which wait for nothing
 
 
 def _land(g: WaveGroup, pending: Pending) -> None:
     pending.land(g, pending)
+
+
+def _nothing(g: WaveGroup, pending: Pending) -> None:
+    """A flat operation has left lgkmcnt, which says nothing about its data."""
 
 
 def _refresh(g: WaveGroup) -> None:
@@ -74,11 +80,11 @@ def issue(g: WaveGroup, pending: Pending) -> None:
     if not g.env.strict:
         _land(g, pending)
         return
-    if pending.kind in ("vm", "flat"):
-        wait_vm(g, VM_MAX - 1)
+    if pending.kind in ("vm", "flat", "flat_memory"):
         g.vm.append(pending)
-    if pending.kind != "vm":
-        wait_lgkm(g, LGKM_MAX - 1)
+    if pending.kind == "flat_memory":
+        g.lgkm.append(Pending(pending.step, "flat_memory", 0, (), _nothing))
+    elif pending.kind != "vm":
         g.lgkm.append(pending)
     g.inflight |= pending.writes
 
@@ -97,4 +103,4 @@ def compile_waitcnt(instruction: Instruction, context: Context) -> Step | None:
         if lgkm < LGKM_MAX:
             wait_lgkm(g, lgkm)
 
-    return Step(instruction, "waitcnt", run, waits=True)
+    return Step(instruction, "waitcnt", run, control="wait")

@@ -90,15 +90,13 @@ def store_local(
     if bad is not None:
         clean = (~np.repeat(bad, len(units) // len(bad), axis=0)).astype(np.uint32)
     if lanes is None:
-        slm.store(place, size, values)
-        slm.note_write(g, step, units, g.stamp, clean)
+        slm.write(g, step, place, size, values, units, g.stamp, clean)
         note_local(g, step, "write", np.arange(g.count)[:, None], units)
     else:
         where = np.argwhere(lanes)
-        slm.store(place[lanes], size, values[:, lanes])
         mine = np.broadcast_to(g.stamp, lanes.shape)[lanes]
         kept = clean if isinstance(clean, int) else np.broadcast_to(clean, units.shape)[:, lanes]
-        slm.note_write(g, step, units[:, lanes], mine, kept, where)
+        slm.write(g, step, place[lanes], size, values[:, lanes], units[:, lanes], mine, kept, where)
         note_local(g, step, "write", where[:, 0], units[:, lanes])
     count_conflicts(g, place, size, lanes)
 

@@ -254,9 +254,10 @@ def test_rows_agree_with_the_simulator(target: str) -> None:
     names = event_names(target)
     for row in ROWS:
         pair = (names[row.event], _NAMES[row.use])
-        theirs = TABLES[target].get(_BETWEEN.get((row.event, row.use), pair), {})
+        theirs = TABLES[target].get(_BETWEEN.get((row.event, row.use), pair))
         for p in passes_of(target, row.event):
-            assert max(0, row.states(target, p)) == theirs.get(p, 0), (row.event, row.use, p)
+            wanted = 0 if theirs is None else theirs.states.get(p, 0)
+            assert max(0, row.states(target, p)) == wanted, (row.event, row.use, p)
 
 
 @pytest.mark.parametrize("target", FACTS)
@@ -280,8 +281,8 @@ def test_the_simulator_asks_nothing_of_equal_accumulators(target: str) -> None:
     names = event_names(target)
     for event in (Event.MFMA_RESULT, Event.MFMA_F32_RESULT, Event.MFMA_F64_RESULT):
         for role in ("c_same", "c64_same"):
-            theirs = TABLES[target].get((names[event], role), {})
-            assert not any(theirs.get(p, 0) for p in passes_of(target, event))
+            theirs = TABLES[target].get((names[event], role))
+            assert theirs is None or not any(theirs.states.get(p, 0) for p in passes_of(target, event))
 
 
 #: What LLVM's hazard recognizer was probed for (tests/data/amdgpu_hazards.json), as our uses of a matrix result.
@@ -296,8 +297,16 @@ _PROBES = {
     "gload_waw": Use.MEMORY_WRITE,
     "dsread_waw": Use.MEMORY_WRITE,
 }
+#: What the manual asks for beyond LLVM: CDNA4 ISA 7.6, V_MFMA_16x16x4_F64 and a VALU instruction that writes.
+_BEYOND = {("gfx950", Event.MFMA_F64_RESULT, Use.VALU_WRITE): 19}
 #: The same for what a matrix instruction reads as srcC.
 _ADDEND_PROBES = {"war_C_valu": Use.VALU_WRITE, "war_C_dsread": Use.MEMORY_WRITE}
+
+
+def test_every_row_says_what_asks_for_it() -> None:
+    assert all(row.source for row in ROWS)
+
+
 _MEASURED = json.loads((Path(__file__).parents[2] / "data" / "amdgpu_hazards.json").read_text())["rows"]
 
 
@@ -328,7 +337,7 @@ def test_matrix_rows_are_those_of_llvm(target: str, atom: MmaAtom) -> None:
     theirs = measured(target, atom)
     made, taken = _matrix_events(atom.name)
     for probe, use in _PROBES.items():
-        assert required(target, made, use, atom.passes) == theirs[probe], probe
+        assert required(target, made, use, atom.passes) == _BEYOND.get((target, made, use), theirs[probe]), probe
     for probe, use in _ADDEND_PROBES.items():
         assert max(0, required(target, taken, use, atom.passes)) == theirs[probe], probe
     assert theirs["C_same"] == 0

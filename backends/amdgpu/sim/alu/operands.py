@@ -51,6 +51,8 @@ def constant_bits(operand: Operand, kind: str, instruction: Instruction) -> int:
         if kind == "i64" and operand.value <= 0xFFFFFFFF and low & 0x80000000:
             return low | 0xFFFFFFFF00000000
         return operand.value if wide else low
+    if operand.kind == "aperture" and wide:
+        return operand.value
     raise unsupported(instruction, f"operand {operand.text}")
 
 
@@ -111,13 +113,14 @@ def check_tuple(operand: Operand, count: int, context: Context) -> None:
     """Note what is wrong with a register tuple: alignment, or registers that the kernel has not allocated.
 
     Vector tuples start at even registers on gfx90a and later; scalar pairs are even, longer scalar tuples start at
-    multiples of four.
+    multiples of four. v[n] counts from the start of the wave's whole allocation, a[n] from accum_offset: a v at and
+    above accum_offset is an accumulator (AMDGPUUsage, accum_offset; MIOpen's kernels for gfx942, which ship, use that).
     """
     limits = context.descriptor
     if operand.is_vector:
         if count > 1 and operand.index % 2:
             context.faults.append(("register-alignment", f"{operand.text} does not start at an even register"))
-        room = min(limits.accum_offset, limits.vgprs) if operand.kind == "v" else limits.vgprs - limits.accum_offset
+        room = limits.vgprs - (limits.accum_offset if operand.kind == "a" else 0)
         if operand.index + operand.count > room:
             context.faults.append(
                 ("register-range", f"{operand.text}: the kernel has {max(room, 0)} of these registers")

@@ -10,6 +10,7 @@ from convgen.backends.amdgpu.sim.alu.lanes import sdwa_select
 from convgen.backends.amdgpu.sim.alu.operands import (
     DOMAIN,
     ENCODE,
+    FLOATS,
     Fetch,
     PoisonSource,
     any_poison,
@@ -18,6 +19,7 @@ from convgen.backends.amdgpu.sim.alu.operands import (
     raw_fetch,
     write_vector,
 )
+from convgen.backends.amdgpu.sim.alu.saturate import saturating
 from convgen.backends.amdgpu.sim.alu.valu import vector_hazards, with_poison
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.state import WaveGroup
@@ -26,7 +28,7 @@ from convgen.backends.sim import numbers as num
 from convgen.backends.sim.arrays import Array
 
 Function = Callable[..., Array]
-_PK_MODIFIERS = frozenset("op_sel op_sel_hi neg_lo neg_hi".split())
+_PK_MODIFIERS = frozenset("op_sel op_sel_hi neg_lo neg_hi clamp".split())
 _MIX_MODIFIERS = frozenset("op_sel op_sel_hi clamp".split())
 _LOW = np.uint32(0xFFFF)
 
@@ -82,6 +84,18 @@ def compile_packed(instruction: Instruction, context: Context) -> Step | None:
     return None
 
 
+def _clamped(instruction: Instruction, kind: str, function: Function) -> Function:
+    """A packed function with its output modifier."""
+    if "clamp" not in instruction.modifiers:
+        return function
+    if kind in FLOATS:
+        return lambda *values: np.clip(np.nan_to_num(function(*values), nan=0.0), 0.0, 1.0)
+    saturated = saturating(instruction.name, kind, function)
+    if saturated is None:
+        raise unsupported(instruction, f"clamp on {kind}")
+    return saturated
+
+
 def _finish(
     instruction: Instruction,
     context: Context,
@@ -121,6 +135,7 @@ def _halves(instruction: Instruction, context: Context, kind: str, function: Fun
     selects = (instruction.bits("op_sel", count), instruction.bits("op_sel_hi", count, 1))
     negates = (instruction.bits("neg_lo", count), instruction.bits("neg_hi", count))
     domain, encode, register = DOMAIN[kind], ENCODE[kind], context.vector(target)
+    function = _clamped(instruction, kind, function)
 
     def half(raw: Sequence[Array], part: int) -> Array:
         values = []
@@ -153,7 +168,7 @@ def _words(instruction: Instruction, context: Context) -> Step:
         function: Function = lambda a: a  # noqa: E731
     else:
         chosen = [list(zip(sources, low, strict=True)), list(zip(sources, high, strict=True))]
-        function = WORDS[instruction.name]
+        function = _clamped(instruction, "f32", WORDS[instruction.name])
     negates = (instruction.bits("neg_lo", count), instruction.bits("neg_hi", count))
     fetches = [[_word_fetch(operand, upper, instruction, context) for operand, upper in word] for word in chosen]
     poisons = [

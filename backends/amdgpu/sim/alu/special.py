@@ -29,7 +29,7 @@ def _lane_step(
     """A readlane, readfirstlane or writelane step: its lane select and EXEC have hazards of their own."""
     produces, consumes = vector_hazards(reads & ~select, writes)
     extra = (
-        Consumes("lane_read", reads & VECTOR_MASK),
+        Consumes("first_lane_read" if "first" in instruction.name else "lane_read", reads & VECTOR_MASK),
         Consumes("lane_select", select),
         Consumes("exec_lane", scalar_bits(EXEC, 2)),
     )

@@ -24,6 +24,7 @@ from convgen.backends.amdgpu.sim.alu.operands import (
 )
 from convgen.backends.amdgpu.sim.alu.rows import VectorRow
 from convgen.backends.amdgpu.sim.alu.salu import refuse_poisoned_exec
+from convgen.backends.amdgpu.sim.alu.saturate import saturating
 from convgen.backends.amdgpu.sim.alu.valu_table import KEEPS_HIGH, VECTOR_ROWS
 from convgen.backends.amdgpu.sim.decode import EXEC, VCC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
@@ -43,9 +44,19 @@ _DPP_MODIFIERS = frozenset(
 
 
 def vector_hazards(
-    reads: int, writes: int, *, trans: bool = False, dot: bool = False, partial: bool = False, cmpx: bool = False
+    reads: int,
+    writes: int,
+    *,
+    masks: int = 0,
+    trans: bool = False,
+    dot: bool = False,
+    partial: bool = False,
+    cmpx: bool = False,
 ) -> tuple[tuple[Produces, ...], tuple[Consumes, ...]]:
-    """What a VALU instruction produces and consumes, from the registers it reads and writes."""
+    """What a VALU instruction produces and consumes, from the registers it reads and writes.
+
+    `masks` are the scalar registers among those read that hold a carry-in or lane mask, not a constant.
+    """
     vector_in, vector_out = reads & VECTOR_MASK, writes & VECTOR_MASK
     scalar_in, scalar_out = reads & ~VECTOR_MASK, writes & ~VECTOR_MASK
     produces = [Produces("dot" if dot else "valu", vector_out), Produces("valu_sgpr", scalar_out)]
@@ -60,7 +71,8 @@ def vector_hazards(
         Consumes("valu_write", vector_out),
         Consumes("other_read", vector_in),
         Consumes("other_write", vector_out),
-        Consumes("valu_sgpr", scalar_in),
+        Consumes("valu_sgpr", scalar_in & ~masks),
+        Consumes("valu_mask", masks),
     ]
     if not trans:
         consumes.append(Consumes("plain_read", vector_in))
@@ -68,12 +80,12 @@ def vector_hazards(
 
 
 def output_modifier(instruction: Instruction, kind: str) -> Callable[[Array], Array] | None:
-    """The function of `mul:`, `div:` and `clamp` on a float result."""
+    """The function of `mul:`, `div:` and `clamp` on a float result; None where there is nothing to do."""
     factor = 1.0
     factor *= instruction.number("mul", 1)
     factor /= instruction.number("div", 1)
     clamp = "clamp" in instruction.modifiers
-    if factor == 1.0 and not clamp:
+    if factor == 1.0 and (not clamp or kind not in FLOATS):
         return None
     if kind not in FLOATS:
         raise unsupported(instruction, f"output modifier on {kind}")
@@ -87,13 +99,13 @@ def output_modifier(instruction: Instruction, kind: str) -> Callable[[Array], Ar
 
 def _sources(
     row: VectorRow, instruction: Instruction, operands: list[Operand], context: Context, target: Operand
-) -> tuple[list[Fetch], list[PoisonSource], int, Dpp | None]:
-    """Fetchers, poison sources and register set of all sources; the DPP control if there is one."""
+) -> tuple[list[Fetch], list[PoisonSource], int, int, Dpp | None]:
+    """Fetchers, poison sources and register sets of all sources and of the masks; the DPP control if there is one."""
     dpp = Dpp(instruction) if instruction.encoding == "dpp" else None
     op_sel = instruction.bits("op_sel", 5)
     fetches: list[Fetch] = []
     poisons: list[PoisonSource] = []
-    reads = 0
+    reads = masks = 0
     for number, kind in enumerate(row.sources):
         if kind == "acc":
             operand, kind = target, row.results[0]
@@ -116,7 +128,9 @@ def _sources(
         if source is not None:
             poisons.append(source)
         reads |= context.bits(operand)
-    return fetches, poisons, reads, dpp
+        if kind == "mask":
+            masks |= context.bits(operand)
+    return fetches, poisons, reads, masks, dpp
 
 
 def compile_valu(instruction: Instruction, context: Context) -> Step | None:
@@ -132,7 +146,7 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
         if target.kind != ("s" if kind == "mask" else "v"):
             raise unsupported(instruction, f"destination {target.text}")
         check_tuple(target, words_of(kind), context)
-    fetches, poisons, reads, dpp = _sources(row, instruction, operands, context, targets[0])
+    fetches, poisons, reads, masks, dpp = _sources(row, instruction, operands, context, targets[0])
     high = instruction.bits("op_sel", 5)[len(row.sources)] and row.results[0] in _NARROW
     cmpx = instruction.name.startswith("v_cmpx")
     writers = [
@@ -161,7 +175,7 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
     )
     partial = high or instruction.modifiers.get("dst_sel", "DWORD") != "DWORD"
     produces, consumes = vector_hazards(
-        reads, writes, trans=row.transcendental, dot=row.dot, partial=bool(partial), cmpx=cmpx
+        reads, writes, masks=masks, trans=row.transcendental, dot=row.dot, partial=bool(partial), cmpx=cmpx
     )
     step = Step(instruction, "valu", final, reads, writes, produces, consumes)
     if dpp is not None:
@@ -199,7 +213,13 @@ def _first_two(instruction: Instruction, context: Context, skip: int) -> int:
 def _computation(row: VectorRow, instruction: Instruction, fetches: list[Fetch]) -> Callable[[WaveGroup], Array]:
     """The row's function over its fetched sources, output modifiers applied."""
     function = row.function
-    after = output_modifier(instruction, row.results[0])
+    kind = row.results[0]
+    if "clamp" in instruction.modifiers and kind not in FLOATS:
+        saturated = saturating(instruction.name, kind, function)
+        if saturated is None:
+            raise unsupported(instruction, f"clamp on {kind}")
+        function = saturated
+    after = output_modifier(instruction, kind)
     if after is not None:
         inner, modify = function, after
         function = lambda *values: modify(inner(*values))  # noqa: E731

@@ -147,16 +147,28 @@ def _dot(bits: int, *, signed: bool) -> Function:
     return function
 
 
-def _dot2_half(a: Array, b: Array, c: Array) -> Array:
-    low = num.half_to_f32(a).astype(np.float64) * num.half_to_f32(b)
-    high = num.half_to_f32(a >> U32(16)).astype(np.float64) * num.half_to_f32(b >> U32(16))
-    return low + high + c
+def _dot2(decode: Function, tiny: float) -> Function:
+    """Two products and an addend, one rounding. Denormals of inputs and results, those below `tiny` and the tiniest
+    f32, are 0, whatever the mode (CDNA3 ISA 6.4: V_DOT2 has no denormal mode and flushes)."""
+
+    def number(word: Array) -> Array:
+        value = decode(word).astype(np.float64)
+        return np.where(np.abs(value) < tiny, 0.0, value)
+
+    def function(a: Array, b: Array, c: Array) -> Array:
+        low, high = number(a) * number(b), number(a >> U32(16)) * number(b >> U32(16))
+        return _flushed(np.asarray(low + high + _flushed(c)).astype(np.float32))
+
+    return function
 
 
-def _dot2_bf16(a: Array, b: Array, c: Array) -> Array:
-    low = num.bf16_to_f32(a).astype(np.float64) * num.bf16_to_f32(b)
-    high = num.bf16_to_f32(a >> U32(16)).astype(np.float64) * num.bf16_to_f32(b >> U32(16))
-    return low + high + c
+def _flushed(value: Array) -> Array:
+    """f32 numbers, denormals as 0 of the same sign."""
+    return np.where(np.abs(value) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), value), value)
+
+
+_dot2_half = _dot2(num.half_to_f32, 2.0**-14)
+_dot2_bf16 = _dot2(num.bf16_to_f32, 2.0**-126)
 
 
 def _mbcnt_bits(a: Array, b: Array, high: bool) -> Array:

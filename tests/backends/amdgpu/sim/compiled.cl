@@ -37,3 +37,17 @@ kernel void reduce(global float *out, global const float *a, global int *count) 
     __opencl_atomic_fetch_add((global atomic_int *)count, 1, __ATOMIC_RELAXED, __OPENCL_MEMORY_SCOPE_DEVICE);
   }
 }
+
+// An array in scratch, by number and by a generic address that may lead to scratch or to LDS; additions that saturate.
+kernel void own(global int *out, global const int *b, int n) {
+  int t = __builtin_amdgcn_workitem_id_x(), i = __builtin_amdgcn_workgroup_id_x() * 256 + t;
+  volatile int mine[17];
+  local int ours[256];
+  ours[t] = 3 * i;
+  for (int k = 0; k < 17; k++) mine[k] = b[i] + k;
+  int sum = 0;
+  for (int k = 0; k < 17; k++) sum += mine[(5 * k + i) % 17] * k;
+  volatile int *where = (i + n) & 1 ? &mine[i & 15] : (volatile int *)&ours[t];
+  *where += 100;
+  out[i] = sum + mine[i & 15] + ours[t] + __builtin_elementwise_add_sat(b[i], 0x7fffff00) % 1000;
+}

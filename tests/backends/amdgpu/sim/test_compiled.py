@@ -1,4 +1,4 @@
-"""OpenCL C compiled by clang: divisions, 64-bit and half arithmetic, divergence, a reduction, bit for bit."""
+"""OpenCL C compiled by clang: divisions, 64-bit and half arithmetic, divergence, scratch, a reduction, bit for bit."""
 
 from __future__ import annotations
 
@@ -70,3 +70,21 @@ def test_reduction(code: bytes, order: str) -> None:
     assert not report.findings, str(report.findings[0])
     np.testing.assert_array_equal(out, A.reshape(-1, 256).sum(axis=1))
     assert count[0] == SIZE // 256
+
+
+def own(i: int, n: int) -> int:
+    mine, ours = [int(B[i]) + k for k in range(17)], 3 * i
+    total = sum(mine[(5 * k + i) % 17] * k for k in range(17))
+    if (i + n) & 1:
+        mine[i & 15] += 100
+    else:
+        ours += 100
+    return total + mine[i & 15] + ours + min(int(B[i]) + 0x7FFFFF00, 0x7FFFFFFF) % 1000
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_scratch(code: bytes, order: str) -> None:
+    out = np.zeros(SIZE, np.int32)
+    report = run(code, "own", {"out": out, "b": B.copy()}, order, 5)
+    assert not report.findings, str(report.findings[0])
+    np.testing.assert_array_equal(out, np.array([own(i, 5) for i in range(SIZE)], np.int64).astype(np.int32))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 import pytest
+
+from convgen.backends.amdgpu.sim import sources
+from convgen.backends.amdgpu.sim.hazards import TABLES
 
 #: Loads `in` and `out` pointers, makes descriptors s[8:11] and s[12:15] of 256 bytes, v1 = 4 * thread.
 PROLOGUE = """
@@ -124,6 +131,30 @@ CASES = {
         "s_waitcnt lgkmcnt(0)\n  s_barrier\n ds_write",
         "s_barrier\n s_waitcnt lgkmcnt(0)\n ds_write",
         workgroup=128,
+    ),
+    "several waves store the same bytes": Case(
+        "lds-race",
+        "v_and_b32_e32 v4, 0xff, v1\n v_and_b32_e32 v5, 63, v0\n ds_write_b32 v4, v5\n v_mov_b32_e32 v2, 0\n"
+        " v_and_b32_e32 v1, 0xff, v1",
+        "63, v0",
+        "127, v0",
+        workgroup=128,
+    ),
+    "waves store the same bytes one after the other": Case(
+        "lds-race",
+        "v_and_b32_e32 v4, 0xff, v1\n v_and_b32_e32 v5, 63, v0\n v_readfirstlane_b32 s20, v0\n"
+        " s_cmp_eq_u32 s20, 0\n s_cbranch_scc1 2\n s_nop 0\n s_nop 0\n ds_write_b8 v4, v5\n v_mov_b32_e32 v2, 0\n"
+        " v_and_b32_e32 v1, 0xff, v1",
+        "63, v0",
+        "127, v0",
+        workgroup=128,
+    ),
+    "more in flight than lgkmcnt counts": Case(
+        "wait-count",
+        "ds_write_b32 v1, v0\n s_waitcnt lgkmcnt(0)\n"
+        + "".join(f" ds_read_b32 v{16 + n}, v1\n" for n in range(17))
+        + " s_waitcnt lgkmcnt(14)\n v_mov_b32_e32 v2, v18\n s_waitcnt lgkmcnt(0)",
+        "s_waitcnt lgkmcnt(14)",
     ),
     "dma lands with vmcnt": Case("poison", _DMA, "s_waitcnt vmcnt(0)"),
     "m0 before dma": Case("wait-states", _DMA, "s_nop 0"),
@@ -273,3 +304,112 @@ def test_wrong_form_is_noticed(sim: Any, name: str) -> None:
     wrong = case.body.replace(case.line, case.replacement, 1)
     for order in ("forward", "reverse"):
         assert case.kind in sim.kinds(execute(sim, case, wrong, wave_order=order))
+
+
+def test_more_in_flight_than_vmcnt_counts(sim: Any) -> None:
+    """64 loads fill the counter; only a wait lands the first."""
+    loads = "".join(f"buffer_load_dword v{16 + n}, v1, s[8:11], 0 offen\n" for n in range(64))
+    buffers = {"in": np.arange(64, dtype=np.uint32), "out": np.zeros(64, np.uint32)}
+    for wait in ("s_waitcnt vmcnt(62)", ""):
+        body = f"{PROLOGUE}{loads}{wait}\n v_mov_b32_e32 v2, v17\n{STORE_V2}"
+        kinds = sim.kinds(sim.run("gfx942", sim.Source(body, vgprs=96), buffers))
+        assert ("wait-count" in kinds) is not bool(wait)
+
+
+def test_v_registers_reach_the_whole_allocation(sim: Any) -> None:
+    """v[n] at accum_offset is a0, and beyond the allocation there is nothing."""
+    body = PROLOGUE + "v_accvgpr_write_b32 a1, v0\n v_mov_b32_e32 v2, v{}\n" + STORE_V2
+    buffers = {"in": np.arange(64, dtype=np.uint32), "out": np.zeros(64, np.uint32)}
+    report = sim.run("gfx942", sim.Source(body.format(33), vgprs=32, agprs=8), buffers)
+    assert not report.findings, str(report.findings[0])
+    np.testing.assert_array_equal(buffers["out"], np.arange(64))
+    beyond = sim.run("gfx942", sim.Source(body.format(40), vgprs=32, agprs=8), buffers)
+    assert sim.kinds(beyond) == ["register-range"]
+
+
+#: What only LLVM asks for: (a body, whether a manual asks, too).
+ASKED: dict[str, tuple[str, bool]] = {
+    "a carry-in": ("v_cmp_gt_u32_e32 vcc, 3, v0\n v_cndmask_b32_e32 v2, v0, v1, vcc", False),
+    "a constant": ("v_readfirstlane_b32 s20, v0\n v_add_u32_e32 v2, s20, v0", True),
+    "readlane": ("v_mov_b32_e32 v3, v0\n v_readlane_b32 s20, v3, 0\n v_mov_b32_e32 v2, v0", True),
+    "readfirstlane": ("v_mov_b32_e32 v3, v0\n v_readfirstlane_b32 s20, v3\n v_mov_b32_e32 v2, v0", False),
+    "M0 before a buffer's LDS DMA": (_DMA.replace("s_nop 0", ""), False),
+    "M0 before a global load's LDS DMA": (
+        _DMA.replace("s_nop 0", "").replace(
+            "buffer_load_dword v1, s[8:11], 0 offen lds", "global_load_lds_dword v1, s[4:5]"
+        ),
+        True,
+    ),
+    "EXEC of v_cmpx": ("v_cmpx_le_u32_e64 s[20:21], 0, v0\n" + _MFMA.split("s_nop 1")[1] + " s_nop 7\n", True),
+    "EXEC of v_cmpx, set since": (
+        "v_cmpx_le_u32_e64 s[20:21], 0, v0\n s_mov_b64 exec, -1\n" + _MFMA.split("s_nop 1")[1] + " s_nop 7\n",
+        False,
+    ),
+    "a scalar of the VALU, set since": (
+        "v_readfirstlane_b32 s20, v0\n s_mov_b32 s20, 0\n buffer_load_dword v2, v1, s[8:11], s20 offen\n"
+        " s_waitcnt vmcnt(0)",
+        False,
+    ),
+    "a load over a matrix result": (_MFMA + " buffer_load_dwordx4 v[8:11], v1, s[4:7], 0 offen", False),
+    "an accumulator of another mnemonic": (
+        _MFMA + " v_mfma_f32_16x16x16_bf16 v[8:11], v[4:5], v[4:5], v[8:11]\n s_nop 7\n",
+        False,
+    ),
+    "a packed fma behind a matrix instruction of 4 passes": (
+        _MFMA + " s_nop 1\n v_pk_fma_f32 v[12:13], v[8:9], v[4:5], v[4:5]",
+        False,
+    ),
+    "a packed fma sooner": (_MFMA + " s_nop 0\n v_pk_fma_f32 v[12:13], v[8:9], v[4:5], v[4:5]", True),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_asks_for_wait_states(sim: Any, name: str) -> None:
+    """Each finding says what asks for it; what LLVM alone asks for is told apart from what a manual does."""
+    body, required = ASKED[name]
+    setup = "v_mov_b32_e32 v2, 0\n v_mov_b32_e32 v4, 0\n v_mov_b32_e32 v5, 0\n s_nop 15\n"
+    case = Case("wait-states", setup + body, "")
+    found = [f for f in execute(sim, case, case.body).findings if f.kind == "wait-states"]
+    assert found
+    assert any(f.source.required for f in found) is required, [str(f) for f in found]
+    assert all(("LLVM" in f.source.text or "AITER" in f.source.text) is not f.source.required for f in found)
+
+
+def test_what_llvm_alone_asks_for_does_not_stop_a_run(sim: Any) -> None:
+    body, _ = ASKED["a carry-in"]
+    case = Case("wait-states", "\n".join([body] * 5) + "\n ds_write_b32 v1, v0 offset:2000", "")
+    kinds = [f.kind for f in execute(sim, case, case.body, max_findings=1).findings]
+    assert kinds == ["wait-states"] * 5 + ["lds-bounds"]
+
+
+def test_every_finding_names_its_source() -> None:
+    """Each kind that the simulator's files report is in the table, and the table holds no other."""
+    root = Path(sources.__file__).parents[2]
+    files = [*(root / "amdgpu" / "sim").rglob("*.py"), *(root / "sim").glob("*.py")]
+    kinds = {kind for file in files for kind in _reported(ast.parse(file.read_text()))}
+    assert kinds - {"wait-states"} == set(sources.SOURCES)
+    assert all(row.source.text for table in TABLES.values() for row in table.values())
+
+
+def _reported(tree: ast.AST) -> Iterator[str]:
+    """The kinds in calls of `add` and `at_first`, in (kind, message) pairs of faults, and those that `kind` names."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="add" | "at_first"), args=[first, *_]):
+                yield from _kinds(first)
+            case ast.Call(func=ast.Attribute(attr="append"), args=[ast.Tuple(elts=[first, *_])]):
+                yield from _kinds(first)
+            case ast.Assign(targets=[ast.Name(id="kind")], value=value):
+                yield from (kind for kind in _kinds(value) if "-" in kind)
+            case ast.FunctionDef(args=ast.arguments(defaults=defaults)):
+                yield from (kind for value in defaults for kind in _kinds(value) if "-" in kind)
+
+
+def _kinds(node: ast.AST) -> Iterator[str]:
+    """Strings, also of a conditional expression, that look like kinds of findings."""
+    match node:
+        case ast.IfExp(body=one, orelse=other):
+            yield from _kinds(one)
+            yield from _kinds(other)
+        case ast.Constant(value=str(text)) if re.fullmatch(r"[a-z]+(-[a-z]+)*", text):
+            yield text

@@ -29,8 +29,8 @@ def needed(arch: str, row: MatrixRow, use: str) -> int:
         if row.m == 4:
             return {"c_same": 4, "c_overlap": 4, "store": 9, "ds_write": 9}.get(use, 6)
         late = arch == "gfx950"
-        special = {"c_same": 0, "c_overlap": 17 if late else 9, "store": 18, "ds_write": 18, "valu_write": 11}
-        return special.get(use, 19 if late and use in ("valu_read", "a", "b") else 11)
+        special = {"c_same": 0, "c_overlap": 17 if late else 9, "store": 18, "ds_write": 18}
+        return special.get(use, 19 if late and use in ("valu_read", "valu_write", "a", "b") else 11)
     f32 = row.a_type == "f32"
     if use == "c_same":
         return 2 if passes == 2 and arch != "gfx90a" else 0

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from convgen.backends.amdgpu.sim import Unsupported
+
 Array = npt.NDArray[Any]
 MASK = 0xFFFFFFFF
 RNG = np.random.default_rng(1)
@@ -49,6 +51,73 @@ def perm(a: int, b: int, s: int) -> int:
 def bfe_i(a: int, b: int, c: int) -> int:
     width = c & 31
     return signed(a >> (b & 31), width) if width else 0
+
+
+def clamped(x: int, bits: int = 32, *, sign: bool) -> int:
+    low = -(1 << (bits - 1)) if sign else 0
+    return min(max(x, low), low + (1 << bits) - 1) & ((1 << bits) - 1)
+
+
+def halves(function: Callable[[int, int, int], int], *, sign: bool) -> Callable[[int, int, int], int]:
+    """A packed function of 16 bits, saturated, from that of one half."""
+
+    def both(*words: int) -> int:
+        result = 0
+        for shift in (0, 16):
+            parts = [w >> shift & 0xFFFF for w in words]
+            x, y, z = (signed(p, 16) if sign else p for p in parts)
+            result |= clamped(function(x, y, z), 16, sign=sign) << shift
+        return result
+
+    return both
+
+
+def bytes_dot(a: int, b: int, c: int) -> int:
+    return sum(signed(a >> s, 8) * signed(b >> s, 8) for s in range(0, 32, 8)) + signed(c)
+
+
+#: Integer instructions with `clamp`: the meaning on Python integers.
+SATURATING: dict[str, Callable[[int, int, int], int]] = {
+    "v_add_u32_e64 {d}, {a}, {b} clamp": lambda a, b, c: clamped(a + b, sign=False),
+    "v_sub_u32_e64 {d}, {a}, {b} clamp": lambda a, b, c: clamped(a - b, sign=False),
+    "v_subrev_u32_e64 {d}, {a}, {b} clamp": lambda a, b, c: clamped(b - a, sign=False),
+    "v_add_i32 {d}, {a}, {b} clamp": lambda a, b, c: clamped(signed(a) + signed(b), sign=True),
+    "v_sub_i32 {d}, {a}, {b} clamp": lambda a, b, c: clamped(signed(a) - signed(b), sign=True),
+    "v_add_u16_e64 {d}, {a}, {b} clamp": lambda a, b, c: clamped((a & 0xFFFF) + (b & 0xFFFF), 16, sign=False),
+    "v_sub_u16_e64 {d}, {a}, {b} clamp": lambda a, b, c: clamped((a & 0xFFFF) - (b & 0xFFFF), 16, sign=False),
+    "v_subrev_u16_e64 {d}, {a}, {b} clamp": lambda a, b, c: clamped((b & 0xFFFF) - (a & 0xFFFF), 16, sign=False),
+    "v_mad_u32_u24 {d}, {a}, {b}, {c} clamp": lambda a, b, c: clamped((a & 0xFFFFFF) * (b & 0xFFFFFF) + c, sign=False),
+    "v_mad_i32_i24 {d}, {a}, {b}, {c} clamp": lambda a, b, c: clamped(
+        signed(a, 24) * signed(b, 24) + signed(c), sign=True
+    ),
+    "v_mad_u32_u16 {d}, {a}, {b}, {c} clamp": lambda a, b, c: clamped((a & 0xFFFF) * (b & 0xFFFF) + c, sign=False),
+    "v_mad_i32_i16 {d}, {a}, {b}, {c} clamp": lambda a, b, c: clamped(
+        signed(a, 16) * signed(b, 16) + signed(c), sign=True
+    ),
+    "v_sad_u32 {d}, {a}, {b}, {c} clamp": lambda a, b, c: clamped(abs(a - b) + c, sign=False),
+    "v_sad_u8 {d}, {a}, {b}, {c} clamp": lambda a, b, c: clamped(
+        sum(abs((a >> s & 0xFF) - (b >> s & 0xFF)) for s in range(0, 32, 8)) + c, sign=False
+    ),
+    "v_add_co_u32_e64 {d}, vcc, {a}, {b} clamp": lambda a, b, c: clamped(a + b, sign=False),
+    "v_sub_co_u32_e64 {d}, vcc, {a}, {b} clamp": lambda a, b, c: clamped(a - b, sign=False),
+    "v_pk_add_u16 {d}, {a}, {b} clamp": halves(lambda x, y, z: x + y, sign=False),
+    "v_pk_add_i16 {d}, {a}, {b} clamp": halves(lambda x, y, z: x + y, sign=True),
+    "v_pk_sub_u16 {d}, {a}, {b} clamp": halves(lambda x, y, z: x - y, sign=False),
+    "v_pk_sub_i16 {d}, {a}, {b} clamp": halves(lambda x, y, z: x - y, sign=True),
+    "v_pk_mad_u16 {d}, {a}, {b}, {c} clamp": halves(lambda x, y, z: x * y + z, sign=False),
+    "v_pk_mad_i16 {d}, {a}, {b}, {c} clamp": halves(lambda x, y, z: x * y + z, sign=True),
+    "v_dot4_i32_i8 {d}, {a}, {b}, {c} clamp": lambda a, b, c: clamped(bytes_dot(a, b, c), sign=True),
+    "v_dot4_u32_u8 {d}, {a}, {b}, {c} clamp": lambda a, b, c: clamped(
+        sum((a >> s & 0xFF) * (b >> s & 0xFF) for s in range(0, 32, 8)) + c, sign=False
+    ),
+    "v_dot2_i32_i16 {d}, {a}, {b}, {c} clamp": lambda a, b, c: clamped(
+        sum(signed(a >> s, 16) * signed(b >> s, 16) for s in (0, 16)) + signed(c), sign=True
+    ),
+    "v_dot8_i32_i4 {d}, {a}, {b}, {c} clamp": lambda a, b, c: clamped(
+        sum(signed(a >> s, 4) * signed(b >> s, 4) for s in range(0, 32, 4)) + signed(c), sign=True
+    ),
+    "v_med3_u16 {d}, 7, 5, 6 clamp": lambda a, b, c: 6,
+}
 
 
 #: One-word integer instructions: text with {d}, {a}, {b}, {c} and the meaning on Python integers.
@@ -169,15 +238,22 @@ def results(sim: Any, arch: str, lines: list[str], inputs: Array, *, wide: bool 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950"])
 def test_integers(sim: Any, arch: str) -> None:
-    lines = list(INTEGER)
+    meanings = INTEGER | SATURATING
+    lines = list(meanings)
     got = results(sim, arch, lines, np.stack([A, A, B, B, C, C]))
     for number, line in enumerate(lines):
         for lane in range(64):
             a, b, c = int(A[lane]), int(B[lane]), int(C[lane])
-            want = INTEGER[line](a, b, c)
+            want = meanings[line](a, b, c)
             if "mbcnt" in line:
                 want = min(lane, 32) + a
             assert got[number, 0, lane] == want & MASK, (line, hex(a), hex(b), hex(c))
+
+
+@pytest.mark.parametrize("line", ["v_mul_u32_u24_e64 v2, v0, v0 clamp", "v_pk_lshlrev_b16 v2, v0, v0 clamp"])
+def test_clamp_that_no_manual_explains_is_refused(sim: Any, line: str) -> None:
+    with pytest.raises(Unsupported, match="clamp"):
+        sim.run("gfx942", line, {})
 
 
 #: Two-word results on 64-bit operands a, b, c.
@@ -187,6 +263,10 @@ WIDE: dict[str, Callable[[int, int, int], int]] = {
     "v_ashrrev_i64 {d}, v4, {b}": lambda a, b, c: signed(b, 64) >> (a & 63),
     "v_mad_u64_u32 {d}, vcc, v4, v6, {c}": lambda a, b, c: (a & MASK) * (b & MASK) + c,
     "v_mad_i64_i32 {d}, vcc, v4, v6, {c}": lambda a, b, c: signed(a) * signed(b) + c,
+    "v_mad_u64_u32 {d}, vcc, v4, v6, {c} clamp": lambda a, b, c: clamped((a & MASK) * (b & MASK) + c, 64, sign=False),
+    "v_mad_i64_i32 {d}, vcc, v4, v6, {c} clamp": lambda a, b, c: clamped(
+        signed(a) * signed(b) + signed(c, 64), 64, sign=True
+    ),
     "v_lshl_add_u64 {d}, {a}, 2, {b}": lambda a, b, c: (a << 2) + b,
     "v_mov_b64_e32 {d}, {b}": lambda a, b, c: b,
     "v_pk_mov_b32 {d}, {a}, {b} op_sel:[1,0]": lambda a, b, c: a >> 32 | (b & MASK) << 32,
@@ -268,6 +348,12 @@ FLOATING: dict[str, Callable[[Array, Array, Array], Array]] = {
     ),
     "v_add_f16_e32 {d}, 1.0, {a}": lambda a, b, c: half_bits(low_half(a) + 1),
     "v_pk_mul_f16 {d}, {a}, {b} op_sel_hi:[0,0]": lambda a, b, c: half_bits(low_half(a) * low_half(b)) * 0x10001,
+    "v_pk_mul_f32 v[10:11], v[4:5], v[4:5] clamp\n v_mov_b32_e32 {d}, v10": lambda a, b, c: np.clip(
+        np.nan_to_num(a * a, nan=0.0), 0, 1
+    ),
+    "v_pk_add_f16 {d}, {a}, {a} op_sel_hi:[0,0] clamp": lambda a, b, c: (
+        half_bits(np.clip(np.nan_to_num(low_half(a) + low_half(a), nan=0.0), 0, 1)) * np.uint32(0x10001)
+    ),
     "v_pk_add_f16 {d}, {a}, 2.0 op_sel_hi:[0,0] neg_lo:[1,0]": lambda a, b, c: (
         half_bits(2 - low_half(a)) | half_bits(low_half(a) + 2) << 16
     ),

@@ -1,0 +1,152 @@
+"""Relative addressing of vector registers: s_set_gpr_idx_on, _off, _mode and _idx (CDNA3 ISA 6.6, "VGPR Indexing").
+
+While MODE.GPR_IDX_EN is set, M0[7:0] is added to the numbers of those vector registers of VALU instructions whose roles
+M0[15:12] names. Register numbers are fixed when an instruction is compiled, so each (index, roles) in force has a copy
+of the program's text, compiled with the sums; setting the index jumps to the same instruction of another copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import numpy as np
+
+from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
+from convgen.backends.amdgpu.sim.alu.valu_table import VECTOR_ROWS
+from convgen.backends.amdgpu.sim.decode import M0, Instruction, Operand
+from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
+from convgen.backends.sim.findings import LaunchStopped
+
+if TYPE_CHECKING:
+    from convgen.backends.sim.arrays import Array
+
+GPR_INDEX = 1 << 27  #: MODE.GPR_IDX_EN
+_DESTINATION = 8  #: the role bit of the destination; 1, 2 and 4 are those of source 0, 1 and 2
+
+
+@attrs.frozen
+class Copy:
+    """What is added to register numbers, and to which: role bits as in M0[15:12], 0 for the text as it stands."""
+
+    index: int = 0
+    roles: int = 0
+
+
+class Copies:
+    """The copies of a program's text, one behind the other in its lists; a step that leaves the code ends each."""
+
+    def __init__(self, size: int, steps: list[Step | None], executed: list[int]) -> None:
+        self.size, self.steps, self.executed = size, steps, executed
+        self.known: list[Copy] = [Copy()]
+
+    def locate(self, index: int) -> tuple[Copy, int]:
+        """The copy that an index lies in, and the instruction's number in the text."""
+        number, place = divmod(index, self.size + 1)
+        return self.known[number], place
+
+    def place(self, copy: Copy, index: int) -> int:
+        """The index of the same instruction in another copy, which is made if it is new."""
+        if copy not in self.known:
+            room = (len(self.known) + 1) * (self.size + 1) - 1 - len(self.steps)
+            self.steps.extend([None] * room)
+            self.executed.extend([0] * room)
+            self.known.append(copy)
+        return self.known.index(copy) * (self.size + 1) + index % (self.size + 1)
+
+
+def outside(last: Instruction) -> Step:
+    """The step behind the last instruction of a copy."""
+
+    def run(g: WaveGroup) -> None:
+        g.env.reporter.add("control", "execution leaves the code", None, g)
+        raise LaunchStopped
+
+    return Step(last, "other", run)
+
+
+def displaced(instruction: Instruction, copy: Copy) -> Instruction:
+    """An instruction with the index added to its vector registers. Raises Unsupported where roles are not plain."""
+    if not instruction.name.startswith("v_"):
+        return instruction
+    row = VECTOR_ROWS.get(instruction.name)
+    plain = row is not None and "acc" not in row.sources and "rev_" not in instruction.name
+    if not (plain or instruction.name.startswith("v_pk_")) or instruction.encoding in ("sdwa", "dpp"):
+        raise unsupported(instruction, "under relative addressing")
+    results = 1 if row is None else len(row.results)
+    operands = list(instruction.operands)
+    for number, operand in enumerate(operands):
+        role = _DESTINATION if number < results else 1 << (number - results)
+        if operand.kind == "v" and copy.roles & role:
+            operands[number] = _moved(operand, copy.index)
+    return attrs.evolve(instruction, operands=tuple(operands))
+
+
+def _moved(operand: Operand, by: int) -> Operand:
+    return attrs.evolve(operand, index=operand.index + by, text=f"{operand.text} + {by}")
+
+
+def _enter(g: WaveGroup, copies: Copies) -> None:
+    """Go on in the copy that M0 and MODE name, wave by wave."""
+    g.targets = None
+    if not g.mode & GPR_INDEX:
+        g.pc = copies.place(Copy(), g.pc)
+        return
+    words: Array = g.s[M0] & np.uint32(0xF0FF)
+    targets = [copies.place(Copy(int(word) & 0xFF, int(word) >> 12), g.pc) for word in words]
+    if len(set(targets)) == 1:
+        g.pc = targets[0]
+    else:
+        g.targets = np.array(targets)
+
+
+def following(step: Step, copies: Copies) -> None:
+    """Make a step that writes M0 under relative addressing go on in the copy for its new index."""
+    inner = step.run
+
+    def run(g: WaveGroup) -> None:
+        inner(g)
+        refuse_scalar_poison(g, step, scalar_bits(M0), (M0,), "the index of registers", always=True)
+        _enter(g, copies)
+
+    step.run, step.control = run, "branch"
+
+
+def compile_index(instruction: Instruction, context: Context, copies: Copies) -> Step | None:
+    """A step for s_set_gpr_idx_*, None when the mnemonic is none."""
+    if not instruction.name.startswith("s_set_gpr_idx_"):
+        return None
+    name = instruction.name.removeprefix("s_set_gpr_idx_")
+    m0 = scalar_bits(M0)
+    if name == "off":
+
+        def leave(g: WaveGroup) -> None:
+            g.mode &= ~GPR_INDEX
+            _enter(g, copies)
+
+        return Step(instruction, "salu", leave, control="branch")
+    # SOPC has the roles in its second source, SOPP in its immediate; both leave the other bits of M0 alone.
+    roles = np.uint32((instruction.words[0] >> (8 if name == "on" else 0)) & 0xF)
+    takes_index = name in ("on", "idx")
+    kept = np.uint32({"on": 0xFFFF0F00, "idx": 0xFFFFFF00, "mode": 0xFFFF0FFF}[name])
+    fetch = scalar_fetch(instruction.operands[0], "u32", context, instruction) if takes_index else None
+    reads = m0 | (context.bits(instruction.operands[0]) if takes_index else 0)
+    rows = (instruction.operands[0].index,) if reads & ~m0 else ()
+
+    def run(g: WaveGroup) -> None:
+        refuse_scalar_poison(g, step, reads, rows, "the index of registers", always=True)
+        word = g.s[M0] & kept
+        if fetch is not None:
+            word = word | (fetch(g) & np.uint32(0xFF))
+        if name != "idx":
+            word = word | roles << np.uint32(12)
+        g.s[M0] = word
+        g.poison_scalar(M0, None)
+        if name == "on":
+            g.mode |= GPR_INDEX
+        _enter(g, copies)
+
+    step = Step(instruction, "salu", run, reads if rows else 0, m0, control="branch")
+    return step

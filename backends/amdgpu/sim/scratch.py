@@ -1,0 +1,106 @@
+"""Scratch: each lane's private memory, in one stretch a wave, the dwords of the lanes interleaved.
+
+AMDGPUUsage, "Private Segment", "Flat Scratch" and "Private Segment Buffer": byte i of lane l lies at the wave's base +
+i // 4 * 256 + l * 4 + i % 4. Waves learn their base from FLAT_SCRATCH, which hardware sets on CDNA3 and later; on CDNA2
+from user SGPRs, a descriptor with the same swizzle for buffer instructions and a base for FLAT_SCRATCH, to which the
+kernel adds its wave's offset. Flat addresses reach scratch, and LDS, through apertures.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import numpy as np
+
+from convgen.backends.amdgpu.sim.decode import APERTURES, Operand
+from convgen.backends.amdgpu.sim.step import unsupported
+from convgen.backends.sim.arrays import U64, Array, Bools
+
+if TYPE_CHECKING:
+    from convgen.backends.amdgpu.sim.state import WaveGroup
+    from convgen.backends.amdgpu.sim.step import Step
+    from convgen.backends.sim.memory import Memory
+
+SCRATCH = "<scratch>"  #: the allocation that holds the private memory of a batch's waves
+FLAT_SCRATCH = Operand("s", "flat_scratch", 102, 2)
+_LANE = np.arange(64, dtype=np.uint64)
+_INTERLEAVE = 256  #: bytes from one dword of a lane to its next
+#: Word 3 of the private segment's descriptor: ADD_TID_ENABLE, INDEX_STRIDE 64, ELEMENT_SIZE 4 (AMDGPUUsage).
+WORD3 = 1 << 23 | 3 << 21 | 1 << 19
+_LAYOUT = 0x1F << 19
+SWIZZLE = 1 << 31  #: SWIZZLE_ENABLE, in word 1
+_HIGH = np.uint64(0xFFFFFFFF00000000)
+
+
+@attrs.frozen
+class Where:
+    """Resolved lanes: addresses, the lanes that reach memory (None: all), or per word where words differ."""
+
+    address: U64
+    lanes: Bools | None
+    words: list[Bools] | None = None
+    stride: int = 4  #: bytes from word to word of a lane
+    local: Bools | None = None  #: lanes of a flat instruction that reach LDS, at the low half of `address`
+
+
+def place_scratch(memory: Memory, waves: int, size: int) -> None:
+    """Private memory of `size` bytes a lane for some waves; nothing of it is defined."""
+    data = np.zeros(max(waves * wave_bytes(size), 256), np.uint8)
+    allocation = memory.add(SCRATCH, data, private=True)
+    allocation.written = np.zeros(len(data), np.bool_)
+
+
+def wave_bytes(size: int) -> int:
+    """Bytes of a wave's stretch, of `size` bytes a lane."""
+    return -(-size // 4) * _INTERLEAVE
+
+
+def is_scratch(words: list[Array]) -> bool:
+    """Whether a descriptor, word by word, has the layout of the private segment's."""
+    return bool(((words[3] & np.uint32(_LAYOUT)) == WORD3).all() and (words[1] >> np.uint32(31)).all())
+
+
+def scratch_where(g: WaveGroup, step: Step, base: Array, offset: U64, size: int, active: Bools | None) -> Where:
+    """Where accesses of `size` bytes at byte offsets of each lane's memory lie, for waves with these bases.
+
+    Reports lanes that leave their memory, which take no part.
+    """
+    inside = offset + np.uint64(size) <= np.uint64(g.env.scratch_bytes)
+    lanes = active
+    if not (inside.all() if active is None else inside[active].all()):
+        beyond = ~inside if active is None else ~inside & active
+        room = g.env.scratch_bytes
+        what = f"{size} bytes beyond the {room} bytes of scratch that a lane has"
+        g.env.reporter.at_first("scratch-bounds", what, step.instruction, g, beyond)
+        lanes = inside if active is None else inside & active
+    dword, byte = offset >> np.uint64(2), offset & np.uint64(3)
+    if size >= 4 and byte.any():
+        wrong = (byte != 0) & (inside if lanes is None else lanes)
+        what = f"scratch access of {size} bytes not aligned to 4"
+        g.env.reporter.at_first("misaligned", what, step.instruction, g, wrong)
+        byte = np.zeros_like(byte)
+    address = base.astype(np.uint64)[:, None] + dword * np.uint64(_INTERLEAVE) + _LANE * np.uint64(4) + byte
+    some = np.ones(offset.shape, np.bool_) if lanes is None else lanes
+    return Where(address, lanes, [some] * (size // 4) if size > 4 else None, _INTERLEAVE)
+
+
+def flat_where(g: WaveGroup, step: Step, address: U64, size: int, active: Bools | None) -> Where:
+    """Flat addresses: those in the private aperture lead to scratch, those in the shared one to LDS, others stay."""
+    top = address & _HIGH
+    private = top == np.uint64(APERTURES["src_private_base"])
+    local = top == np.uint64(APERTURES["src_shared_base"])
+    if active is not None:
+        private, local = private & active, local & active
+    if not private.any():
+        return Where(address, active, local=local if local.any() else None)
+    base = g.s[FLAT_SCRATCH.index].astype(np.uint64) | g.s[FLAT_SCRATCH.index + 1].astype(np.uint64) << np.uint64(32)
+    scratch = scratch_where(g, step, base, address & np.uint64(0xFFFFFFFF), size, private)
+    rest = ~private if active is None else active & ~private
+    if not rest.any():
+        return scratch
+    if size > 4:
+        raise unsupported(step.instruction, "lanes of one access in scratch and elsewhere")
+    lanes = rest if scratch.lanes is None else rest | scratch.lanes
+    mixed: U64 = np.where(private, scratch.address, address)
+    return Where(mixed, lanes, local=local if local.any() else None)
