@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,18 @@ from convgen.verify import SENTINEL
 from tests.strategies import FIXED
 
 BYTES = 1024
-TYPES = (u8, f16, s32, vector(f16, 2), vector(f32, 2), vector(f16, 8), vector(f32, 4), vector(u32, 8), vector(f64, 4))
+PATTERN: npt.NDArray[np.uint8] = (np.arange(BYTES) ^ 0x5A).astype(np.uint8)
+TYPES: tuple[AnyType, ...] = (
+    u8,
+    f16,
+    s32,
+    vector(f16, 2),
+    vector(f32, 2),
+    vector(f16, 8),
+    vector(f32, 4),
+    vector(u32, 8),
+    vector(f64, 4),
+)
 
 
 def mover(target: str, type: AnyType, at: int, step: int, extent: int, shift: int, uniform: int = 0) -> Kernel:
@@ -36,8 +48,8 @@ def mover(target: str, type: AnyType, at: int, step: int, extent: int, shift: in
     return k.done()
 
 
-def moved(k: Kernel) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    memory = {"x": np.arange(BYTES, dtype=np.int64).astype(np.uint8) ^ 0x5A, "y": np.full(BYTES, SENTINEL, np.uint8)}
+def moved(k: Kernel) -> npt.NDArray[np.uint8]:
+    memory = {"x": PATTERN.copy(), "y": np.full(BYTES, SENTINEL, np.uint8)}
     interpret(verify(k), memory)
     return memory["y"]
 
@@ -99,6 +111,5 @@ def test_on_the_simulator(target: str) -> None:
     width = get(target).facts.subgroup_size
     k = mover(target, vector(f32, 8), 32 * (32 - width) + 16, 32, BYTES, 0) if width <= 16 else None
     k = k or mover(target, vector(f32, 8), 16, 16, BYTES - 16, 16)
-    x = np.arange(BYTES, dtype=np.int64).astype(np.uint8) ^ 0x5A
-    out = cg.simulate(cg.compile(k, target=target), x=x)
+    out = cg.simulate(cg.compile(k, target=target), x=PATTERN)
     assert np.array_equal(out, moved(k))

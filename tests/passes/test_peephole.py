@@ -66,7 +66,8 @@ def test_the_meaning_stays(data: st.DataObject) -> None:
         if depth == 0:
             return data.draw(st.sampled_from((lane, n, Const(u32, data.draw(st.integers(0, 40))))))
         operation = data.draw(st.sampled_from(OPERATIONS))
-        return operation(random(lane, n, depth - 1), random(lane, n, depth - 1))
+        result: Expr = operation(random(lane, n, depth - 1), random(lane, n, depth - 1))
+        return result
 
     k = storing(random)
     results = []
@@ -74,7 +75,7 @@ def test_the_meaning_stays(data: st.DataObject) -> None:
         memory = {"out": np.zeros(256, np.uint8)}
         interpret(kernel, memory, {"n": 0x12345})
         results.append(memory["out"])
-    assert np.array_equal(*results)
+    assert np.array_equal(results[0], results[1])
 
 
 def test_conversions_of_constants_are_constants() -> None:
