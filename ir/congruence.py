@@ -48,15 +48,13 @@ def either(a: Congruence, b: Congruence) -> Congruence:
 
 
 def both(a: Congruence, b: Congruence) -> Congruence:
-    """What is kept of knowing both: all of it where one modulus divides the other, else the stronger one."""
-    strong, weak = (a, b) if not a[0] or (b[0] and a[0] >= b[0]) else (b, a)
-    step = gcd(strong[0], weak[0])
-    if not strong[0] or step == weak[0]:
-        return strong
-    rest = next(
-        (r for r in range(strong[1], strong[0] * weak[0] // step, strong[0]) if (r - weak[1]) % weak[0] == 0), 0
-    )
-    return normal(strong[0] * weak[0] // step, rest) if (rest - strong[1]) % strong[0] == 0 else strong
+    """What holds of a value of which both are known (the Chinese remainder theorem); `a` where no value has both."""
+    (m, r), (n, t) = (a, b) if b[0] else (b, a)  # a constant first
+    step = gcd(m, n)
+    if not m or (t - r) % step:
+        return m, r
+    steps = (t - r) // step * pow(m // step, -1, n // step)
+    return normal(m // step * n, r + m * steps)
 
 
 class Congruences:

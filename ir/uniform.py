@@ -82,7 +82,6 @@ def _mark(s: Stmt, loop: For | None, uniform: Uniformity, found: set[Var]) -> No
         case Let(var, value):
             take(var, value)
         case For():
-            take(s.var, s.begin, s.end)
             for var, init, value in zip(s.carried, s.inits, s.yields):
                 take(var, init, value)
             _mark(s.body, s, uniform, found)

@@ -172,12 +172,16 @@ class Tests:
         return cls(data, seconds)
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The tests that execute the lines, quickest first, as many as a minute holds."""
+        """The tests that execute the lines, quickest first, as many as a minute holds.
+
+        Lines that only an import executes are tables: any test of the folder may notice, those of their name first.
+        """
         by_line = self.lines.contexts_by_lineno(str(ROOT / mutant.file))
-        found = {c.partition("|")[0] for n in range(mutant.first, mutant.last + 1) for c in by_line.get(n, ())}
+        found = {c.partition("|")[0] for n in range(mutant.first, mutant.last + 1) for c in by_line.get(n, ())} - {""}
+        stem = f"/test_{Path(mutant.file).stem}"
         out: list[str] = []
         left = float(SECONDS)
-        for test in sorted(found - {""}, key=lambda t: (self.seconds.get(t, SECONDS), t)):
+        for test in sorted(found or self.seconds, key=lambda t: (stem not in t, self.seconds.get(t, SECONDS), t)):
             left -= self.seconds.get(test, SECONDS)
             if left < 0 and out:
                 break
@@ -259,12 +263,9 @@ def main() -> int:
     def run(mutant: Mutant) -> bool:
         if mutant.key in results:
             return results[mutant.key]
-        which = tests[_folder(mutant)].of(mutant)
-        if not which:
-            return True
         tree = trees.get()
         try:
-            return survives(mutant, which, tree)
+            return survives(mutant, tests[_folder(mutant)].of(mutant), tree)
         finally:
             trees.put(tree)
 

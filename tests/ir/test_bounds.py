@@ -67,6 +67,9 @@ ENV = {X: (0, 100), Y: (-7, 9), U: (200, 250)}
         (eq(X, -1), (0, 0)),
         (MulHi(var("m", u32), const(1 << 20, u32)), (0, (1 << 20) - 1)),
         (MulHi(X, const(-1)), (s32.min, s32.max)),
+        (MulHi(U.to(u32) * (1 << 24), const(1 << 31, u32)), (200 << 23, 250 << 23)),
+        (X << Y, (0, 100 << 9)),
+        (U.to(u32) >> var("any", u32), (0, 250)),
     ],
 )
 def test_ranges_are_tight(e: Any, expected: tuple[int, int]) -> None:
