@@ -6,8 +6,8 @@ sets the pace; tiles go to compute units in rounds. It ranks, it does not predic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from itertools import product
 
 import attrs
@@ -55,11 +55,38 @@ _DIRECT = (_Way(0, prefetch=3),)  #: as oneDNN's convolutions for XeHPC have it
 
 
 @attrs.frozen
+class Clocks:
+    """What the clocks of a launch consist of.
+
+    Workgroups run in `rounds`, `together` on a unit; each has a fixed part and its blocks of K. A block takes what the
+    slowest of matrix, shared, moved and issue takes, a tenth of all of them, and `serial`, in which nothing else runs.
+    """
+
+    matrix: float  #: clocks; matrix pipe, of one block
+    shared: float  #: clocks; shared memory
+    moved: float  #: clocks; from global memory
+    issue: float  #: clocks; of loads and what finds their places
+    serial: float  #: clocks; barriers and what waits at them
+    blocks: int  #: of K, of one workgroup
+    pace: float  #: clocks; from one block to the next, of all that run together: loads must have returned
+    rounds: int
+    together: int  #: workgroups
+    tail: float  #: clocks; spread over all units, so that fewer and fuller tiles win ties
+    besides: float  #: clocks; slices that meet, further launches
+
+    @property
+    def launch(self) -> float:
+        """Of the product's launch."""
+        return self.rounds * (_FIXED_CLOCKS + self.blocks * self.pace) + self.tail
+
+
+@attrs.frozen
 class Candidate:
-    """A config with its score (clocks of the launch, less is better)."""
+    """A config with its score (clocks of all launches, less is better), and what that consists of, when asked."""
 
     score: float
     config: Config
+    clocks: Callable[[], Clocks] | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen
@@ -206,7 +233,8 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                     config = Config(
                         (m, n, k), (wm, wn), mma, way.slots, taps, bank, slices, moved, subtiles, way.prefetch
                     )
-                    yield Candidate(_score(shape, config, work, -(-blocks // slices), atom, facts), config)
+                    clocks = partial(_clocks, shape, config, work, -(-blocks // slices), atom, facts)
+                    yield Candidate(shape.parts * _sum(clocks()), config, clocks)
 
 
 def _blocks(shape: _Shape, taps: str, tile_k: int, elem_bytes: int, facts: TargetFacts) -> int:
@@ -273,9 +301,16 @@ def _work(
     )
 
 
-def _score(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaAtom, facts: TargetFacts) -> float:
-    """Clocks of the launch: rounds of as many workgroups as a unit holds, each a fixed part and its K blocks."""
-    block = _block_clocks(shape, config, work, atom, facts)
+def _sum(clocks: Clocks) -> float:
+    return clocks.launch + clocks.besides
+
+
+def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaAtom, facts: TargetFacts) -> Clocks:
+    """Clocks of one product: rounds of as many workgroups as a unit holds."""
+    whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
+    decode = 1.0 if config.taps == "split" else _CHUNK_DECODE if whole else _ELEMENT_DECODE
+    serial = float(_BARRIER_CLOCKS if config.slots else 0)
+    serial += 0.5 * work.shared + 128 if config.slots == 1 else 0
     tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1]) * config.slices
     a_unit = -(-tiles // facts.compute_units)
     granule = facts.core.register_granule
@@ -284,22 +319,17 @@ def _score(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaA
     )
     by_shared = facts.shared_bytes // (work.slot_bytes * config.slots) if config.slots else by_registers
     together = max(1, min(a_unit, by_shared, by_registers))
+    besides = 0.0
+    if config.slices > 1:
+        traffic = 2 * config.slices * shape.m * shape.n * atom.acc.bytes
+        besides = _LAUNCH_CLOCKS + traffic / (facts.compute_units * _STREAM_BYTES_PER_CLOCK)
+    issue = work.messages * decode
+    every = work.matrix, work.shared, work.moved, issue
+    block = max(every) + serial + 0.1 * sum(every)  # of one workgroup that has a unit to itself
     # Blocks follow one another no faster than loads return: as many as there are slots, or prefetches, are in flight.
     pace = max(block * together, _LATENCY_CLOCKS / (config.slots or config.prefetch))
-    # Fewer, fuller tiles win ties.
-    launch = -(-a_unit // together) * (_FIXED_CLOCKS + k_blocks * pace) + tiles * k_blocks * block / facts.compute_units
-    if config.slices == 1:
-        return shape.parts * launch
-    traffic = 2 * config.slices * shape.m * shape.n * atom.acc.bytes
-    return shape.parts * (launch + _LAUNCH_CLOCKS + traffic / (facts.compute_units * _STREAM_BYTES_PER_CLOCK))
-
-
-def _block_clocks(shape: _Shape, config: Config, work: _Work, atom: MmaAtom, facts: TargetFacts) -> float:
-    """One K block of one workgroup that has a compute unit to itself, its loads in time."""
-    whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
-    decode = 1.0 if config.taps == "split" else _CHUNK_DECODE if whole else _ELEMENT_DECODE
-    issue = work.messages * decode
-    serial = float(_BARRIER_CLOCKS if config.slots else 0)
-    serial += 0.5 * work.shared + 128 if config.slots == 1 else 0
-    every = work.matrix, work.shared, work.moved, issue
-    return max(every) + serial + 0.1 * sum(every)
+    return Clocks(
+        work.matrix, work.shared, work.moved, issue, serial, k_blocks, pace,
+        rounds=-(-a_unit // together), together=together,
+        tail=tiles * k_blocks * block / facts.compute_units, besides=besides,
+    )  # fmt: skip

@@ -11,6 +11,7 @@ from convgen.ir.error import visible
 from convgen.verify import Outcome
 
 if TYPE_CHECKING:
+    from convgen.choose import Candidate
     from convgen.driver import Attempt
     from convgen.schema import Entry
 
@@ -128,6 +129,35 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 Row = tuple[str, ...]
+
+
+def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
+    """What the chooser thinks of each config, best first: all clocks, and what those of one product consist of."""
+    header = (
+        *("rank", "config", "clocks", "matrix", "shared", "global", "issue", "barriers"),
+        *("K blocks", "apart", "rounds", "besides"),
+    )
+    rows: list[Row] = []
+    for rank, candidate in enumerate(ranked, 1):
+        if candidate.clocks is None:  # the last resort
+            continue
+        c = candidate.clocks()
+        block = (f"{part:.0f}" for part in (c.matrix, c.shared, c.moved, c.issue, c.serial))
+        rounds = f"{c.rounds} of {c.together}"
+        total = f"{candidate.score:.0f}"
+        rows.append(
+            (
+                str(rank),
+                str(candidate.config),
+                total,
+                *block,
+                str(c.blocks),
+                f"{c.pace:.0f}",
+                rounds,
+                f"{c.besides:.0f}",
+            )
+        )
+    return header, rows
 
 
 def attempts_table(attempts: Iterable[Attempt]) -> tuple[Row, list[Row]]:

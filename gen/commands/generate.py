@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -151,6 +152,8 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
     with session.watching(options) as watch:
         from convgen import driver
 
+        if options.verbose and options.config is None:
+            _show_ranking(problem, options.target)
         program = driver.build(
             problem,
             target=options.target,
@@ -161,6 +164,17 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
             debug=options.debug,
         )
         return driver.compile(watch.begin(program))
+
+
+def _show_ranking(problem: Problem, target: str) -> None:
+    """The configs that the chooser thinks most of, whether they will be tried or not."""
+    from convgen import report
+    from convgen.backends import target as targets
+    from convgen.choose import candidates
+
+    best = candidates(problem, targets.get(target).facts)[:10]
+    report.show_table(*report.ranking_table(best), sys.stderr)
+    print(file=sys.stderr)
 
 
 def _empty(problem: Problem, target: str) -> Code:

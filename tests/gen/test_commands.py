@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from convgen import cli, report
+from convgen.backends.target import get
+from convgen.choose import candidates
 from convgen.config import Config
 from convgen.driver import Attempt
 from convgen.passes.pipeline import PASSES
+from convgen.problem import Conv
 
 CONV = ["conv", "mb1ic16oc16ih6kh3ph1", "--dir", "FWD_D", "--dt", "f16"]
 
@@ -81,8 +85,8 @@ def test_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_chooser_tells(capsys: pytest.CaptureFixture[str]) -> None:
-    err = output(capsys, *CONV, "-v")[1]
-    header, *rows = err.splitlines()
+    _, tried = output(capsys, *CONV, "-v")[1].split("\n\n")
+    header, *rows = tried.splitlines()
     assert header.split() == ["config", "clocks", "registers", "allocated", "LDS", "verdict"]
     assert rows[-1].startswith("tile=")
     assert rows[-1].endswith("taken")
@@ -159,3 +163,24 @@ def test_zsh_reads_the_same_script(capsys: pytest.CaptureFixture[str]) -> None:
     assert zsh.endswith(bash)
     if shutil.which("zsh"):
         subprocess.run(["zsh", "-n"], input=zsh, text=True, check=True)
+
+
+def test_the_ranking_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """-v tells of the best configs what their clocks consist of, and which was tried."""
+    assert (
+        cli.main(["conv", "mb1ic64ih14oc64oh14kh3ph1", "--dir", "FWD_D", "--dt", "f16", "-v", "-o", f"{tmp_path}/k"])
+        == 0
+    )
+    ranking, tried = capsys.readouterr().err.split("\n\n")
+    rows = [re.split(r" {2,}", line) for line in ranking.splitlines()]
+    assert rows[0][:3] == ["rank", "config", "clocks"]
+    assert [row[0] for row in rows[1:]] == [str(n) for n in range(1, 11)]
+    clocks = [int(row[2]) for row in rows[1:]]
+    assert clocks == sorted(clocks)
+    assert rows[1][1] in tried
+    problem = Conv.parse("mb1ic64ih14oc64oh14kh3ph1", dir="FWD_D", dt="f16")
+    for candidate in candidates(problem, get("gfx942").facts)[:50]:
+        assert candidate.clocks is not None
+        parts = candidate.clocks()
+        assert candidate.score == pytest.approx(parts.launch + parts.besides)
+        assert parts.pace >= max(parts.matrix, parts.shared, parts.moved, parts.issue) + parts.serial
