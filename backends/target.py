@@ -76,6 +76,9 @@ class Target(Protocol):
     def assemble(self, text: str) -> bytes | None:
         """The code object of an assembly file; None if no assembler is installed."""
 
+    def assembled_by(self) -> str:
+        """Tells the assembler that `assemble` takes from others; empty if there is none."""
+
     def simulate(
         self,
         code_object: bytes,

@@ -63,6 +63,14 @@ class Tool:
         return str(Path(path).absolute())
 
 
+def identity(path: str | None) -> str:
+    """Tells one program, and one version of it, from another; empty for none."""
+    if path is None:
+        return ""
+    found = os.stat(shutil.which(path) or path)
+    return f"{path} {found.st_size} {found.st_mtime_ns}"
+
+
 #: What the system says where there is no room, no permission or no such place (C library, strerror).
 _LACKS = tuple(
     os.strerror(number)

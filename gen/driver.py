@@ -152,6 +152,14 @@ def wrap(
     return Program(targets.get(target), given, options or Options(), {}, scalars=scalars or {})
 
 
+def with_tiles(code: Code) -> Code:
+    """Code that was compiled before, with its tiles again: its config says how the problem was cut."""
+    assert code.problem is not None
+    target = targets.get(code.target)
+    plan, _ = _given_plan(code.problem, target, code.config, Options())
+    return attrs.evolve(code, tiles=build_launches(plan)[1])
+
+
 def _given_plan(problem: Problem, target: Target, config: str | Config, options: Options) -> tuple[Plan, Attempt]:
     given = Config.parse(config) if isinstance(config, str) else config
     try:

@@ -1,5 +1,6 @@
 """What all tests share: helpers importable as `tests.*`, no deadlines on a busy machine, a table of what was run."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 from hypothesis import settings
 
 sys.path.append(str(Path(__file__).parents[1]))  # pytest's importlib mode adds no path
+
+os.environ["CONVGEN_CACHE"] = "off"  # tests want to see code being made
 
 settings.register_profile("convgen", deadline=None)
 settings.load_profile("convgen")

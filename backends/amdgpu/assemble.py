@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from convgen.backends.toolchain import CLANG, LLD, LLVM_MC, produced, run
+from convgen.backends.toolchain import CLANG, LLD, LLVM_MC, identity, produced, run
 from convgen.ir.error import AssemblerError, UserError
 
 _PLACE = re.compile(r"\bkernel\.s:\d+:\d+: ")  #: in our text
@@ -61,6 +61,12 @@ def available() -> Mapping[str, Steps]:
     for name, steps in _installed():
         found.setdefault(name, steps)
     return found
+
+
+def assembled_by() -> str:
+    """Tells the assembler that `assemble` takes, and its version, from others; empty if there is none."""
+    steps = next(iter(available().values()), None)
+    return "" if steps is None else identity(steps("", "", "", "")[0][0])
 
 
 def assemble(text: str, target: str, assembler: str | None = None) -> bytes | None:

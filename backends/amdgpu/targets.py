@@ -7,7 +7,7 @@ from functools import partial
 
 from convgen.backends.allocate import Bank, allocate
 from convgen.backends.amdgpu import printer
-from convgen.backends.amdgpu.assemble import WANTED, assemble
+from convgen.backends.amdgpu.assemble import WANTED, assemble, assembled_by
 from convgen.backends.amdgpu.hazards import insert_nops
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.amdgpu.select import select
@@ -100,6 +100,10 @@ class AmdTarget:
     def assemble(self, text: str) -> bytes | None:
         """The code object; None without an assembler."""
         return assemble(text, self.name)
+
+    def assembled_by(self) -> str:
+        """Name, size and time of the assembler."""
+        return assembled_by()
 
     def simulate(
         self,

@@ -21,6 +21,7 @@ from convgen.backends.maps import maps
 from convgen.backends.selection import kernel_arguments
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
 from convgen.backends.target import Emission, Emitted, Progress
+from convgen.backends.toolchain import IGA64, identity
 from convgen.ir.error import DoesNotFit
 from convgen.ir.memory import Global
 from convgen.ir.program import Kernel
@@ -115,6 +116,10 @@ class XeTarget:
     def assemble(self, text: str) -> bytes | None:
         """The zebin; None without an assembler that knows the platform."""
         return assemble(text)
+
+    def assembled_by(self) -> str:
+        """Name, size and time of the assembler."""
+        return identity(IGA64.find())
 
     def simulate(
         self,

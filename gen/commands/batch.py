@@ -32,7 +32,10 @@ _SEVERITY = (session.FINE, session.REFUSED, session.WRONG, session.INTERNAL)  #:
 _PRELOAD = ("convgen.driver", "convgen.report", "convgen.verify", "convgen.watch")  #: what a worker is born with
 
 #: no part of a problem's work
-_ASIDE = ("check", "file", "ignored", "jobs", "json", "match", "resume", "start", "time_passes", "timeout", "verbose")
+_ASIDE = (
+    *("cache", "check", "file", "ignored", "jobs", "json"),
+    *("match", "resume", "start", "time_passes", "timeout", "verbose"),
+)
 
 #: What became of a problem: `exit` code, what it `said` on stderr, the JSON object `data`, whether a journal `kept` it.
 Row = dict[str, Any]

@@ -63,6 +63,7 @@ def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """A parser with the options that every generating command has."""
     parser.add_argument("--target", default="gfx942", help="see `convgen targets` (default gfx942)")
     parser.add_argument("--config", metavar="LINE", help="use this config instead of choosing one")
+    parser.add_argument("--no-cache", dest="cache", action="store_false", help="compile what was compiled before, too")
     add_result_options(parser)
     add_pass_options(parser)
     return parser
@@ -144,11 +145,38 @@ def check(problem: Problem, target: str) -> None:
 def make(options: argparse.Namespace, problem: Problem) -> Code:
     """The code of a problem."""
     from convgen.backends import target as targets
-    from convgen.commands import session
 
     targets.get(options.target)
     if problem.is_empty:
         return _empty(problem, options.target)
+    if not options.cache or _watched(options):
+        return _built(options, problem)
+    from convgen.cache import Cache, key_of
+
+    tool = targets.get(options.target).assembled_by()
+    key = key_of(problem, options.target, options.config, options.disable, options.debug, tool)
+    cache = Cache()
+    code = cache.get(key, problem)
+    if code is None:
+        code = _built(options, problem)
+        cache.add(key, code)
+    elif options.run_groups is not None:
+        from convgen import driver
+
+        code = driver.with_tiles(code)
+    return code
+
+
+def _watched(options: argparse.Namespace) -> bool:
+    """Whether somebody wants to see how code is made."""
+    folder = options.dump_dir is not None
+    return bool(options.verbose or options.dump or folder or options.check_passes or options.time_passes)
+
+
+def _built(options: argparse.Namespace, problem: Problem) -> Code:
+    """Code that is made now."""
+    from convgen.commands import session
+
     with session.watching(options) as watch:
         from convgen import driver
 

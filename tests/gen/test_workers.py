@@ -87,23 +87,8 @@ def test_a_journal_remembers(tmp_path: Path) -> None:
         assert journal.get("a") is None
         journal.add("a", {"exit": 0})
         journal.add("b", {"text": "ü\n"})
-        assert path.read_text().count("\n") == 2
     with closing(Journal(path)) as journal:
         assert (journal.get("a"), journal.get("b"), journal.get("c")) == ({"exit": 0}, {"text": "ü\n"}, None)
-
-
-@pytest.mark.parametrize("torn", ["{", '{"key": "b", "entr', '{"key": "b", "entry": {}}'])
-def test_a_torn_entry_is_dropped(tmp_path: Path, torn: str) -> None:
-    path = tmp_path / "journal"
-    with closing(Journal(path)) as journal:
-        journal.add("a", {})
-    whole = path.read_text()
-    path.write_text(whole + torn)
-    with closing(Journal(path)) as journal:
-        assert (journal.get("a"), journal.get("b")) == ({}, None)
-        assert path.read_text() == whole
-        journal.add("b", {})
-    assert path.read_text() == whole + whole.replace('"a"', '"b"')
 
 
 @pytest.mark.parametrize(
@@ -112,7 +97,7 @@ def test_a_torn_entry_is_dropped(tmp_path: Path, torn: str) -> None:
 def test_what_is_no_journal_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes"
     path.write_text(text)
-    with pytest.raises(UserError, match="whose line 1 is no entry of a journal"):
+    with pytest.raises(UserError, match="that convgen has not written, wanted a file of its own, at --resume"):
         Journal(path)
     assert path.read_text() == text
 

@@ -79,7 +79,8 @@ OPERATIONS: dict[str, Expr] = {
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operations(name: str, a: Congruence, b: Congruence) -> None:
     """What is said of a result holds of all results."""
-    e, known = OPERATIONS[name], {A: normal(*a), B: normal(*b)}
+    e = OPERATIONS[name]
+    known: dict[Expr, Congruence] = {A: normal(*a), B: normal(*b)}
     ranges = {A: (0, 40), B: (1 if "variable" in name else 0, 20), U: (0, 3)}
     said = Congruences(Bounds(ranges), known)(e)
     case = Case(e, ranges)
@@ -103,7 +104,7 @@ def test_operations(name: str, a: Congruence, b: Congruence) -> None:
 )
 def test_what_is_known_of_results(name: str, expected: Congruence) -> None:
     """Of a = 0 modulo 4 and b = 1 modulo 2; multiplied, b may be anything odd."""
-    known = {A: (4, 0), B: (2, 1)}
+    known: dict[Expr, Congruence] = {A: (4, 0), B: (2, 1)}
     assert Congruences(Bounds({A: (0, 40), B: (0, 20)}), known)(OPERATIONS[name]) == expected
 
 

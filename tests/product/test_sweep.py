@@ -84,7 +84,7 @@ def sources() -> str:
 def test_all(target: str, directions: str, dt: str, tag: str, step: int, tmp_path: Path) -> None:
     kept = _ROOT / ".sweep"
     kept.mkdir(exist_ok=True)
-    journal = kept / f"{sources()}-{target}-{directions.replace(' ', '+')}-{dt}-{tag}.jsonl"
+    journal = kept / f"{sources()}-{target}-{directions.replace(' ', '+')}-{dt}-{tag}.sqlite"
     batch = tmp_path / "problems"
     batch.write_text("".join(f"--reset {p}\n" for p in cases(directions, dt, tag, step)))
     # pytest-xdist has a worker on each core already; alone, the batch takes them all.

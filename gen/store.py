@@ -1,0 +1,87 @@
+"""What convgen keeps between runs, in a sqlite file: results of a batch by problem, compiled code by what made it.
+
+An entry is there as soon as it is added, or not at all, whatever ends the process. Several processes may share a file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from convgen.ir.error import UserError
+
+_APPLICATION = 0x63766E67  #: by which sqlite files of convgen are known (PRAGMA application_id)
+_SECONDS = 30.0  #: for which one process waits until another has written
+_TABLE = "CREATE TABLE IF NOT EXISTS entries (kind TEXT, key TEXT, value BLOB, PRIMARY KEY (kind, key)) WITHOUT ROWID"
+
+
+class Store:
+    """Values by kind and key. `knob` is what named the file, for errors, which are UserErrors."""
+
+    def __init__(self, path: Path, knob: str) -> None:
+        self.path, self.knob = path, knob
+        with self._errors():
+            self._db = sqlite3.connect(path, timeout=_SECONDS, isolation_level=None)
+        try:
+            with self._errors():
+                self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        if not application:
+            (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if tables:
+                raise self._foreign()
+            self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
+        elif application != _APPLICATION:
+            raise self._foreign()
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute(_TABLE)
+
+    def _foreign(self) -> UserError:
+        return UserError(f"given {self.path} that convgen has not written, wanted a file of its own, at {self.knob}")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What sqlite says as what the user gave."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+                raise self._foreign() from None
+            raise UserError(f"cannot use {self.path}: {error}, at {self.knob}") from None
+        except ValueError as error:  # a NUL in the name
+            raise UserError(f"cannot use {str(self.path)!r}: {error}, at {self.knob}") from None
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        """The value of a key."""
+        with self._errors():
+            found = self._db.execute("SELECT value FROM entries WHERE kind = ? AND key = ?", (kind, key)).fetchone()
+        return None if found is None else bytes(found[0])
+
+    def add(self, kind: str, key: str, value: bytes) -> None:
+        """Keep a value."""
+        with self._errors():
+            self._db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (kind, key, value))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        with self._errors():
+            (pages,), (each,) = (self._db.execute(f"PRAGMA {what}").fetchone() for what in ("page_count", "page_size"))
+        return int(pages) * int(each)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._errors():
+            self._db.execute("DELETE FROM entries")
+            self._db.execute("VACUUM")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
