@@ -27,8 +27,6 @@ _HARD = (x.Mul, x.Div, x.Mod)
 _NARROW, _WIDE = 5, 32  #: bits of the operands
 _SECONDS = 30
 
-_COMPARE = {x.Eq: "==", x.Ne: "!=", x.Lt: "<", x.Le: "<="}
-
 
 @attrs.define
 class Meaning:
