@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from convgen.backends.intel.devices import DEVICES
-from convgen.backends.intel.zebin import build, parse
+from convgen.backends.intel.zebin import build, debug_unit, parse
 from convgen.backends.toolchain import IGA64, produced, run
 from convgen.ir.error import AssemblerError, UserError
 
@@ -44,7 +44,10 @@ def assemble(text: str) -> bytes | None:
     if tool is None or not available(device.platform):
         return None
     with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
-        return build(device, [(info, _encode(tool, body, device.platform, Path(folder))) for info, body in kernels])
+        codes = [_encode(tool, body, device.platform, Path(folder)) for _, body in kernels]
+    units = [debug_unit(info, body, len(code)) for (info, body), code in zip(kernels, codes, strict=True)]
+    made = [(info, code) for (info, _), code in zip(kernels, codes, strict=True)]
+    return build(device, made, [unit for unit in units if unit is not None])
 
 
 def _encode(tool: str, body: str, platform: str, folder: Path) -> bytes:

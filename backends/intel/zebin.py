@@ -31,6 +31,8 @@ import attrs
 from elftools.construct import Container
 from elftools.elf.structs import ELFStructs
 
+from convgen.backends import dwarf
+from convgen.backends.dwarf import Unit
 from convgen.backends.intel.devices import DEVICES, Device
 from convgen.ir.error import AssemblerError
 
@@ -46,7 +48,24 @@ _PREFETCH_BYTES = 128  # instructions are fetched ahead of the last one: zeros m
 _NOTE_OWNER = b"IntelGT\0"
 _FAMILY_NOTE, _CORE_NOTE, _VERSION_NOTE = 1, 2, 4
 
-_Section = tuple[str, str | int, int, int, bytes]  # name, type, flags, alignment, content
+_ADDRESS_RELOCATION = 1  # R_ZE_SYM_ADDR: 64 bits, the address of a symbol
+_LISTED = re.compile(r"//\s*(\S+\.ir):(\d+)")  # the comment that leads to a line of a listing
+_INSTRUCTION_BYTES = 16
+
+
+@attrs.frozen
+class _Section:
+    """A section of the file. `link` and `info` name others (or say a number)."""
+
+    name: str
+    kind: str | int
+    content: bytes
+    flags: int = 0
+    alignment: int = 1
+    link: str = ""
+    info: str | int = 0
+    entry_bytes: int = 0
+
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _DIRECTIVE = re.compile(r"//\.(\w+)\s*(.*?)\s*")
@@ -183,15 +202,81 @@ def _argument(text: str) -> Argument:
     return Argument(name, int(offset), int(size), kind)
 
 
-def build(device: Device, kernels: Sequence[tuple[KernelInfo, bytes]]) -> bytes:
-    """The zebin of kernels with their instructions. The same input gives the same bytes."""
-    sections: list[_Section] = [
-        (f".text.{info.name}", "SHT_PROGBITS", _ALLOCATED_CODE, _CODE_ALIGNMENT, _padded(code))
+def debug_unit(info: KernelInfo, body: str, size: int) -> Unit | None:
+    """What leads from a kernel's `size` bytes of instructions into its listing, as comments of its text say.
+
+    None without such comments, or where instructions are compacted, so that lines do not tell addresses.
+    """
+    listing, rows, at = "", [], 0
+    for line in body.splitlines():
+        if (found := _LISTED.fullmatch(line.strip())) is not None:
+            listing, number = found[1], int(found[2])
+            rows.append((at, number))
+        elif (text := line.partition("//")[0].strip()) and not text.endswith(":"):
+            at += _INSTRUCTION_BYTES
+    return Unit(info.name, listing, size, rows) if rows and at == size else None
+
+
+def build(device: Device, kernels: Sequence[tuple[KernelInfo, bytes]], units: Sequence[Unit] = ()) -> bytes:
+    """The zebin of kernels with their instructions; `units` are those that have debug information.
+
+    The same input gives the same bytes.
+    """
+    sections = [
+        _Section(_text(info.name), "SHT_PROGBITS", _padded(code), _ALLOCATED_CODE, _CODE_ALIGNMENT)
         for info, code in kernels
     ]
-    sections.append((".ze_info", _ZE_INFO, 0, 1, _ze_info([info for info, _ in kernels]).encode()))
-    sections.append((".note.intelgt.compat", "SHT_NOTE", 0, 4, b"".join(_notes(device))))
+    sections += _debug_sections(units, [info.name for info, _ in kernels])
+    sections.append(_Section(".ze_info", _ZE_INFO, _ze_info([info for info, _ in kernels]).encode()))
+    sections.append(_Section(".note.intelgt.compat", "SHT_NOTE", b"".join(_notes(device)), alignment=4))
     return _elf(sections)
+
+
+def _text(kernel: str) -> str:
+    return f".text.{kernel}"
+
+
+def _debug_sections(units: Sequence[Unit], kernels: Sequence[str]) -> list[_Section]:
+    """As the graphics compiler's -g: DWARF whose addresses are relocated by the places of the kernels' sections."""
+    if not units:
+        return []
+    made, structs = dwarf.sections(units), _structs()
+    numbers = [1 + kernels.index(unit.name) for unit in units]  # of sections and, by their order, of symbols
+
+    def symbol(section: int) -> bytes:
+        info = Container(bind="STB_LOCAL", type="STT_SECTION" if section else "STT_NOTYPE")
+        other = Container(local=0, visibility="STV_DEFAULT")
+        built: bytes = structs.Elf_Sym.build(
+            Container(st_name=0, st_value=0, st_size=0, st_info=info, st_other=other, st_shndx=section or "SHN_UNDEF")
+        )
+        return built
+
+    def relocations(places: Sequence[tuple[int, int]]) -> bytes:
+        def one(at: int, unit: int) -> bytes:
+            fields = {"r_info_sym": numbers[unit], "r_info_type": _ADDRESS_RELOCATION}
+            fields["r_info"] = fields["r_info_sym"] << 32 | _ADDRESS_RELOCATION
+            built: bytes = structs.Elf_Rela.build(Container(r_offset=at, r_addend=0, **fields))
+            return built
+
+        return b"".join(one(*place) for place in places)
+
+    symbols = [symbol(section) for section in range(len(kernels) + 1)]
+    size, entry = len(symbols), structs.Elf_Rela.sizeof()
+    rela = {"link": ".symtab", "entry_bytes": entry, "alignment": 8}
+    return [
+        _Section(".debug_abbrev", "SHT_PROGBITS", made.abbrev),
+        _Section(".debug_info", "SHT_PROGBITS", made.info),
+        _Section(".debug_line", "SHT_PROGBITS", made.line),
+        _Section(".rela.debug_info", "SHT_RELA", relocations(made.info_places), info=".debug_info", **rela),
+        _Section(".rela.debug_line", "SHT_RELA", relocations(made.line_places), info=".debug_line", **rela),
+        _Section(
+            *(".symtab", "SHT_SYMTAB", b"".join(symbols)),
+            alignment=8,
+            link=".strtab",
+            info=size,
+            entry_bytes=len(symbols[0]),
+        ),
+    ]
 
 
 def _padded(code: bytes) -> bytes:
@@ -265,20 +350,23 @@ def _note(kind: int, content: bytes) -> bytes:
 def _elf(sections: Sequence[_Section]) -> bytes:
     """An object file of sections."""
     structs = _structs()
-    names = b"\0".join([b"", *(name.encode() for name, *_ in sections), b".strtab", b""])
-    every: list[_Section] = [("", "SHT_NULL", 0, 0, b""), *sections, (".strtab", "SHT_STRTAB", 0, 1, names)]
+    names = b"\0".join([b"", *(section.name.encode() for section in sections), b".strtab", b""])
+    every = [_Section("", "SHT_NULL", b"", alignment=0), *sections, _Section(".strtab", "SHT_STRTAB", names)]
+    numbers = {section.name: number for number, section in enumerate(every)}
     header_bytes, entry_bytes = structs.Elf_Ehdr.sizeof(), structs.Elf_Shdr.sizeof()
     content = bytearray(header_bytes)
     headers = []
     name_at = 0
-    for name, kind, flags, alignment, data in every:
-        content += bytes(-len(content) % max(1, alignment))
-        header = dict.fromkeys(("sh_addr", "sh_link", "sh_info", "sh_entsize"), 0)
-        header |= {"sh_name": name_at, "sh_flags": flags, "sh_addralign": alignment, "sh_size": len(data)}
-        header["sh_offset"] = len(content) if data else 0
-        headers.append(structs.Elf_Shdr.build(Container(sh_type=kind, **header)))
-        content += data
-        name_at += len(name) + 1
+    for section in every:
+        content += bytes(-len(content) % max(1, section.alignment))
+        header = {"sh_addr": 0, "sh_name": name_at, "sh_flags": section.flags, "sh_addralign": section.alignment}
+        header |= {"sh_size": len(section.content), "sh_entsize": section.entry_bytes}
+        header["sh_link"] = numbers[section.link]
+        header["sh_info"] = section.info if isinstance(section.info, int) else numbers[section.info]
+        header["sh_offset"] = len(content) if section.content else 0
+        headers.append(structs.Elf_Shdr.build(Container(sh_type=section.kind, **header)))
+        content += section.content
+        name_at += len(section.name) + 1
     content += bytes(-len(content) % _POINTER_BYTES)
     ident = {
         "EI_MAG": b"\x7fELF",

@@ -38,6 +38,7 @@ BITS: Mapping[str, int] = {
     "u2": 2,
 }
 FLOATING = frozenset(("tf32", "hf", "bf"))
+SIGNED = frozenset(("b", "s8", "s4", "s2", "d"))
 ACCUMULATOR_BYTES = {"f": 4, "d": 4, "ud": 4, "hf": 2, "bf": 2}
 ROW_BYTES = 32  #: of src2
 
@@ -137,7 +138,7 @@ def _accumulator_bytes(shape: Shape, type_: str) -> int:
 
 
 def _check(shape: Shape, context: Context, *, fused: bool) -> None:
-    """The rules of DPAS.md that an assembler does not enforce."""
+    """The rules of DPAS.md, and of Mesa's instruction_restrictions, that an assembler does not enforce."""
     platform, grf = context.platform, context.layout.grf
     floats = {kind in FLOATING for kind in (shape.a_type, shape.b_type)}
     narrow = shape.d_type in ("hf", "bf") or shape.c_type in ("hf", "bf")
@@ -150,6 +151,8 @@ def _check(shape: Shape, context: Context, *, fused: bool) -> None:
         f"{shape.b_type} and {shape.a_type} cannot mix": floats == {True} and shape.a_type != shape.b_type,
         f"{shape.d_type} cannot be accumulated": shape.d_type not in ACCUMULATOR_BYTES,
         f"{platform.name} has no bf or hf accumulators": narrow and not platform.narrow_accumulators,
+        "a signed operand has an unsigned destination": shape.d_type == "ud"
+        and bool({shape.a_type, shape.b_type, shape.c_type} & SIGNED),
         f"{platform.name} has no tf32": "tf32" in (shape.a_type, shape.b_type) and not platform.tf32,
         f"{platform.name} has no dpasw": fused and not platform.dpasw,
         "the destination does not start at a register": shape.d % grf != 0,

@@ -56,6 +56,7 @@ class Gather:
     memory: int
     channels: tuple[int, ...]
     width: int
+    vector: int = 1  #: elements at an address
 
 
 def _bytes(op: int) -> Callable[[Fields, int], Gather]:
@@ -75,8 +76,12 @@ def _surface(op: int, address: int) -> Callable[[Fields, int], Gather]:
 
 
 def _scattered(op: int) -> Callable[[Fields, int], Gather]:
+    """Bits 1:0 say byte, dword or quadword, bits 3:2 how many: bytes make one element of so many (MDC_A64_DS)."""
+
     def make(fields: Fields, grf: int) -> Gather:
-        return Gather(op, 8, 1 << (fields.control & 3), (), 16 if fields.control >> 4 & 1 else 8)
+        size, count = (1, 4, 8, 0)[fields.control & 3], 1 << (fields.control >> 2 & 3)
+        width = 16 if fields.control >> 4 & 1 else 8
+        return Gather(op, 8, count, (), width) if size == 1 else Gather(op, 8, size, (), width, count)
 
     return make
 
@@ -127,6 +132,8 @@ def compile_hdc(instruction: Instruction, context: Context) -> Step | None:
     gather = make(fields, context.layout.grf)
     if gather.op < 0:
         raise unsupported(instruction, "atomic operation")
+    if not gather.memory:
+        raise unsupported(instruction, "data size")
     if gather.address == 8:
         binding = msg.STATELESS
     lsc = Lsc(
@@ -134,7 +141,7 @@ def compile_hdc(instruction: Instruction, context: Context) -> Step | None:
         gather.address,
         gather.memory,
         max(gather.memory, 4),
-        1,
+        gather.vector,
         gather.channels,
         False,
         False,

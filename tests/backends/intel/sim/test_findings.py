@@ -250,6 +250,17 @@ again:
     "matrix operation over its source": Case("dpas", MATRIX, "r40:f r40:f", "r50:f r40:f"),
     "matrix operation half over its sum": Case("dpas", MATRIX, "r40:f r40:f", "r41:f r40:f"),
     "depth": Case("dpas", MATRIX, "dpas.8x4", "dpas.4x4"),
+    "signed into unsigned": Case(
+        "dpas", MATRIX.replace("r40:f r40:f r50:hf r60.0:hf", "r40:ud r40:ud r50:ub r60.0:ub"), "r60.0:ub", "r60.0:b"
+    ),
+    "response over its payload": Case("message", LOAD + "(W) sync.nop null {$1.dst}\n", "r10:1 [r5:1]", "r5:1 [r5:1]"),
+    "last message from below": Case(
+        "message",
+        "(W) mov (16|M0) r127.0<1>:f r0.0<1;1,0>:f\n"
+        "(W) send.gtwy (8|M0) null r127 null:0 0x0 0x02000010 {EOT,F@1,$15}\n",
+        "r127",
+        "r111",
+    ),
     "undefined address": Case("poison", LOAD, "[r5:1]", "[r70:1]"),
     "undefined data": Case("poison", "", "", "(W) mov (16|M0) r20.0<1>:d r70.0<1;1,0>:d"),
     "undefined lanes stored": Case("poison", "", "", "(W) mov (16|M0) r20.0<1>:ud r70.0<1;1,0>:ud"),

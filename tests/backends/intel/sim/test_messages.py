@@ -261,3 +261,36 @@ def test_block_store(sim: Any, x: int, y: int) -> None:
             if 0 <= y + row < height and 0 <= x + column < width // 4:
                 want[y + row, x + column] = 16 * row + column
     np.testing.assert_array_equal(given.reshape(height, pitch).view(np.uint32), want)
+
+
+#: Type 0x10 of dc1 with 8 addresses of 64 bits: (bits 13:8, bytes of an element, elements, registers returned).
+SCATTERED = {
+    "byte": (0x0, 1, 1, 1),
+    "two bytes": (0x4, 2, 1, 1),
+    "dword": (0x1, 4, 1, 1),
+    "two dwords": (0x5, 4, 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERED)
+def test_scattered_reads_of_the_old_data_port(sim: Any, name: str) -> None:
+    control, size, count, registers = SCATTERED[name]
+    descriptor = 2 << 25 | registers << 20 | 0x10 << 14 | control << 8 | 0xFF
+    body = f"""
+(W) mov (8|M0) r20.0<1>:ud 0x0:ud
+(W) mov (8|M0) r21.0<1>:ud 0x0:ud
+(W) sync.nop null {{A@1}}
+send.dc1 (8|M0) r20 r10 null:0 0x0 0x{descriptor:08X} {{$5}}
+(W) sync.nop null {{$5.dst}}
+(W) store.ugm.d32x16t.a64 (1|M0) [r6:1] r20:2 {{A@1,$6}}
+"""
+    given = numbers(256)
+    report, out = execute(sim, "xehpg", body, given)
+    assert not report.findings, [str(finding) for finding in report.findings]
+    wanted = np.zeros(64, np.uint8)
+    step = max(size, 4)  # bytes of a lane's element in registers
+    for element in range(count):
+        for lane in range(8):
+            at, to = 4 * lane + element * size, 32 * element + step * lane
+            wanted[to : to + size] = given[at : at + size]
+    assert np.array_equal(out[:64], wanted)
