@@ -46,7 +46,10 @@ class Mismatch:
 
 @attrs.frozen
 class Outcome:
-    """What a run showed. `checked` and `mismatches` count elements of outputs; `first` holds the first few wrong."""
+    """What a run showed. `checked` and `mismatches` count elements of outputs; `first` holds the first few wrong.
+
+    `advice` tells whether findings count for which no manual asks (`Finding.source`): they do for our own kernels.
+    """
 
     checked: int
     mismatches: int
@@ -54,10 +57,11 @@ class Outcome:
     findings: tuple[Finding, ...]
     seconds: float
     instructions: Mapping[str, int]
+    advice: bool = True
 
     @property
     def passed(self) -> bool:
-        return not self.mismatches and not self.findings
+        return not self.mismatches and not any(self.advice or finding.source.required for finding in self.findings)
 
     @property
     def status(self) -> str:
@@ -146,8 +150,10 @@ def run_record(
     out: Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    advice: bool = False,
 ) -> Outcome:
-    """Execute a launch record and the code object beside it.
+    """Execute a launch record and the code object beside it, which may be anybody's: without `advice`, findings for
+    which no manual asks do not fail it.
 
     `data` is a directory of NAME.npy for the buffers that are read; without it the record's problem is filled by
     `seed` and its outputs are checked. `out` receives NAME.npy of each buffer that is written. Raises UserError.
@@ -167,9 +173,10 @@ def run_record(
     memory, report = execute(record, code_object, inputs, progress=progress)
     if out is not None:
         _save(out, record, memory)
-    if problem is None or data is not None:
-        return _outcome(report, _NOTHING)
-    return _outcome(report, _compare(problem, inputs, record, memory, _everything(problem)))
+    comparison = _NOTHING
+    if problem is not None and data is None:
+        comparison = _compare(problem, inputs, record, memory, _everything(problem))
+    return attrs.evolve(_outcome(report, comparison), advice=advice)
 
 
 def _check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:

@@ -28,6 +28,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--out", metavar="DIR", help="write NAME.npy of each buffer that is written")
     add("--seed", type=number(0), default=0, metavar="N", help="of fills (default 0)")
+    add(
+        "--strict",
+        choices=("manual", "llvm"),
+        default="manual",
+        help="whose rules fail a run: the ISA manuals' (default), or also what LLVM alone asks for",
+    )
     add("--json", action="store_true", help="print one JSON object on stdout")
     return parser
 
@@ -45,6 +51,7 @@ def run(arguments: Sequence[str]) -> int:
             out=None if options.out is None else Path(options.out),
             seed=options.seed,
             progress=progress,
+            advice=options.strict == "llvm",
         )
     if options.json:
         print(json.dumps(report.outcome_json(outcome)))

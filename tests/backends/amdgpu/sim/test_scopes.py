@@ -1,4 +1,4 @@
-"""Workgroups that wait for each other: locks, semaphores, counters at agent scope, and what lacks one of their parts."""
+"""Workgroups that wait for each other: locks, semaphores, counters at agent scope, and what lacks one of the parts."""
 
 from __future__ import annotations
 
