@@ -10,7 +10,7 @@ import numpy as np
 
 from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.findings import LaunchStopped
-from convgen.backends.sim.threads import Stepped, Surroundings, Threads
+from convgen.backends.sim.threads import Located, Stepped, Surroundings, Threads
 
 QUANTUM = 4_000  #: instructions a group may run before all others get their turn
 FATAL = frozenset({"register-range"})
@@ -110,6 +110,10 @@ class Engine(ABC, Generic[G, S]):
                 rested = []
             group = min(runnable, key=lambda g: g.pc)
             runnable.remove(group)
+            if group.issued > self.limit:
+                what = f"more than {self.limit} instructions"
+                self.reporter.add("runaway", what, self._next_instruction(group), group)
+                raise LaunchStopped
             meet = frozenset(other.pc for other in runnable)
             self._tired = False
             for part in self._advance(group, meet):
@@ -138,12 +142,17 @@ class Engine(ABC, Generic[G, S]):
         """Workgroups that have not begun, for groups that wait for what none of them does; stops the run without."""
         fresh = self._reinforce()
         if fresh is None:
-            step = self.program.steps[group.pc]
             what = "waits for ever for memory to change: all other workgroups have ended or wait, too"
-            self.reporter.add("no-progress", what, None if step is None else step.instruction, group)
+            self.reporter.add("no-progress", what, self._next_instruction(group), group)
             raise LaunchStopped
         self._states.clear()
         return fresh
+
+    def _next_instruction(self, group: G) -> Located | None:
+        """The instruction that a group stands at."""
+        steps = self.program.steps
+        step = steps[group.pc] if 0 <= group.pc < len(steps) else None
+        return None if step is None else step.instruction
 
     @staticmethod
     def _join(groups: list[G], group: G) -> None:
@@ -196,9 +205,6 @@ class Engine(ABC, Generic[G, S]):
                 return [g]
             quantum -= 1
             if not quantum:
-                if g.issued > self.limit:
-                    self.reporter.add("runaway", f"more than {self.limit} instructions", step.instruction, g)
-                    raise LaunchStopped
                 self._tired = True
                 return [g]
 

@@ -59,14 +59,14 @@ def load_lanes(
 ) -> tuple[Array, Bools | None]:
     """Data [words, waves, lanes] and its poison; lanes that take no part read 0.
 
-    An `atomic` load may meet others' atomic operations; one that "any" store may be, others' stores as well.
+    An `atomic` load may meet others' atomic "operations", or, where those are not marked, all their "stores".
     """
     data: Array | None = None
     poison: Bools | None = None
     for allocation, offset, taken in parts_of(g, step, address, size, lanes, alignment):
         got = allocation.load(offset, size)
         if g.env.strict:
-            if atomic != "any":
+            if atomic != "stores":
                 check_stores(g, step, allocation, offset, size, taken, "loads")
             if not atomic:
                 check_updates(g, step, allocation, offset, size, taken, "loads")

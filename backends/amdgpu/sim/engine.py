@@ -56,8 +56,10 @@ class WaveEngine(Engine[WaveGroup, Step]):
         return polled
 
     def _state(self, groups: Sequence[WaveGroup]) -> object:
-        """Places, registers and masks of all waves."""
-        return tuple((g.pc, g.mode, g.wave_ids().tobytes(), g.s.tobytes(), hash(g.v.tobytes())) for g in groups)
+        """Places and registers of all waves, and the LDS of their workgroups."""
+        local = {id(g.env): hash(g.env.lds.data.tobytes()) for g in groups}
+        waves = [(g.pc, g.mode, g.wave_ids().tobytes(), g.s.tobytes(), hash(g.v.tobytes())) for g in groups]
+        return tuple(waves), tuple(local.values())
 
     def _reinforce(self) -> WaveGroup | None:
         return self._more()

@@ -88,10 +88,10 @@ def load_words(g: WaveGroup, step: Step, where: Where, size: int, atomic: str = 
     return np.stack(data), np.stack(poison)
 
 
-def scope_allows(instruction: Instruction, context: Context) -> bool:
-    """Whether a store may be an atomic one."""
+def _may_be_atomic(instruction: Instruction, context: Context, width: Width) -> bool:
+    """Whether a store may be what other workgroups wait for."""
     modifier = context.arch.scope.store
-    return not modifier or modifier in instruction.modifiers
+    return context.tracked and width.size >= 4 and (not modifier or modifier in instruction.modifiers)
 
 
 def _met(g: WaveGroup, where: Where, size: int, ticket: int, kind: str) -> Array | None:
@@ -145,7 +145,7 @@ def _load(
     writes, land = step.writes, landing(width)
     scope = context.arch.scope
     atomic = context.tracked and width.size >= 4 and scope.load in instruction.modifiers
-    meets = ("" if scope.store else "any") or "stores marked so" if atomic else ""
+    meets = ("operations" if scope.store else "stores") if atomic else ""
     if atomic:
         plain = land
 
@@ -176,7 +176,7 @@ def _store(
     step = memory_step(instruction, context, "vmem_store", address, None, bits)
     fetch, registers = store_words(data, width, context), context.registers(data)[: width.registers]
     queue = _queue(space)
-    publishes = context.tracked and width.size >= 4 and scope_allows(instruction, context)
+    publishes = _may_be_atomic(instruction, context, width)
     atomic = publishes and bool(context.arch.scope.store)
 
     def run(g: WaveGroup) -> None:

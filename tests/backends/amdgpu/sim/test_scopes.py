@@ -262,6 +262,41 @@ def test_what_never_comes_is_one_finding(sim: Any, sleep: str) -> None:
     assert "waits for ever" in found.message
 
 
+def test_one_that_counts_while_it_waits_runs_away(sim: Any) -> None:
+    """Each state is new, so nothing proves that it waits for ever; the limit ends it."""
+    body = (
+        START
+        + ".Lwait:\n s_add_u32 s9, s9, 1\n s_sleep 1\n global_load_dword v3, v1, s[6:7] sc1\n"
+        + (" s_waitcnt vmcnt(0)\n v_cmp_eq_u32_e32 vcc, 0, v3\n s_cbranch_vccnz .Lwait\n buffer_inv sc1")
+    )
+    report, _ = run(
+        sim, "gfx942", body.replace("v_mov_b32_e32 v1", "s_mov_b32 s9, 0\n v_mov_b32_e32 v1"), 2, max_instructions=500
+    )
+    assert [f.kind for f in report.findings] == ["runaway"]
+
+
+def test_a_count_in_local_memory_is_progress(sim: Any) -> None:
+    """Wave 1 counts in LDS between sleeps, its registers as before each time."""
+    body = """
+  v_mov_b32_e32 v1, 0
+  v_mov_b32_e32 v2, 1
+  v_mov_b32_e32 v3, 0
+  ds_write_b32 v1, v1
+  s_waitcnt lgkmcnt(0)
+.Lnext:
+  s_sleep 1
+  ds_read_b32 v3, v1
+  s_waitcnt lgkmcnt(0)
+  v_add_u32_e32 v3, 1, v3
+  ds_write_b32 v1, v3
+  v_cmp_gt_u32_e32 vcc, 9, v3
+  v_mov_b32_e32 v3, 0
+  s_waitcnt lgkmcnt(0)
+  s_cbranch_vccnz .Lnext
+"""
+    assert not sim.run("gfx942", sim.Source(body, lds=64), {"a": np.zeros(1, np.uint32)}).findings
+
+
 def test_a_long_loop_is_no_deadlock(sim: Any) -> None:
     """Two parts of a wave's workgroup that run long beside each other, with nothing of memory changing."""
     body = """
