@@ -65,6 +65,7 @@ KNOWN: Mapping[tuple[str, str], str] = {
 }
 _ONE = 127  #: 1.0 as e8m0
 _FP4 = {0: 0x0, 1: 0x2, 2: 0x4, -1: 0xA, -2: 0xC}  #: e2m1 by value
+_OWN = Path(__file__).parents[1] / "tests" / "data" / "foreign"
 _WIDTH = 140  #: columns of the table, where the terminal does not say that it has more
 _SENTINEL = 0xA5  #: fills what the kernel must write
 
@@ -350,7 +351,9 @@ def _row(result: Result, *, llvm: bool) -> tuple[str, ...]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", nargs="?", default=_OWN, help="by default the tests' own"
+    )
     parser.add_argument("--match", default="", metavar="TEXT", help="only files whose name holds TEXT")
     parser.add_argument("--strict", choices=("manual", "llvm"), default="manual", help="whose rules make a run fail")
     parser.add_argument("--json", action="store_true", help="print one JSON object a kernel")

@@ -11,14 +11,17 @@ import numpy as np
 from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import STUMBLES, Unsupported
 from convgen.backends.sim.findings import LaunchStopped
-from convgen.backends.sim.threads import Stepped, Surroundings, Threads
+from convgen.backends.sim.threads import Located, Stepped, Surroundings, Threads
 
-QUANTUM = 50_000  #: instructions a group may run before others at other places get their turn
+QUANTUM = 4_000  #: instructions a group may run before all others get their turn
 FATAL = frozenset({"register-range"})
 
 
 class Step(Stepped, Protocol):
-    """An instruction that a whole group executes; `control` is "", "barrier", "end", "wait" or that it may jump."""
+    """An instruction that a whole group executes.
+
+    `control` is "", "barrier", "end", "wait" (for memory), "sleep" or says that it may jump.
+    """
 
     @property
     def run(self) -> Callable[[Any], None]: ...
@@ -60,21 +63,41 @@ class Engine(ABC, Generic[G, S]):
     """Executes one batch of workgroups to their end."""
 
     def __init__(self, env: Surroundings, program: Program[S], limit: int) -> None:
-        self.reporter = env.reporter
+        self.reporter, self.memory = env.reporter, env.memory
         self.program = program
         self.limit = limit  #: instructions a thread may execute
         self._at = 0  # the instruction in work
+        self._tired = False  #: whether the group that stopped last has had its turn
+        self._states: set[object] = set()  #: in which all rested, since memory changed last
+        self._changes = -1
 
     @abstractmethod
     def _release(self, waiting: list[G]) -> tuple[list[G], list[G]]:
         """All that lives waits at a barrier: the groups that pass it, and those that still wait."""
+
+    def _release_some(self, waiting: list[G], live: Sequence[G]) -> tuple[list[G], list[G]]:
+        """The same while others live: those that pass a barrier without them, and those that still wait."""
+        return [], waiting
+
+    def _looks_out(self, g: G) -> bool:
+        """Whether a group has just waited for what it may have to wait for again, so that others should go on."""
+        return False
+
+    def _state(self, groups: Sequence[G]) -> object | None:
+        """What groups of threads will do next depends on this and on memory alone; None if that is not known."""
+        return None
+
+    def _reinforce(self) -> G | None:
+        """A group of threads of workgroups that have not begun, if there are any; for groups that wait for them."""
+        return None
 
     @abstractmethod
     def _prepare(self, g: G, step: S) -> None:
         """What is checked and noted before a group executes an instruction."""
 
     def run(self, first: G) -> None:
-        """Run until every thread has ended. Groups at the lowest instruction go first, so that paths meet again.
+        """Run until every thread has ended. Groups at the lowest instruction go first, so that paths meet again;
+        one that sleeps or has used up its turn rests until all others rest or wait.
 
         Raises Unsupported at an instruction that is not simulated, also where only its operands were not foreseen.
         """
@@ -87,18 +110,63 @@ class Engine(ABC, Generic[G, S]):
 
     def _run(self, first: G) -> None:
         runnable = [first]
+        rested: list[G] = []
         waiting: list[G] = []
-        while runnable or waiting:
-            if not runnable:
+        while runnable or rested or waiting:
+            if not runnable and not rested:
                 runnable, waiting = self._release(waiting)
+            elif not runnable:
+                runnable, waiting = self._release_some(waiting, rested)
+                if not runnable and self._stuck(rested):
+                    runnable.append(self._come_to_aid(rested[0]))
+                for part in rested:
+                    self._join(runnable, part)
+                rested = []
             group = min(runnable, key=lambda g: g.pc)
             runnable.remove(group)
+            if group.issued > self.limit:
+                what = f"more than {self.limit} instructions"
+                self.reporter.add("runaway", what, self._next_instruction(group), group)
+                raise LaunchStopped
             meet = frozenset(other.pc for other in runnable)
+            self._tired = False
             for part in self._advance(group, meet):
                 if part.blocked:
                     waiting.append(part)
+                elif self._tired:
+                    rested.append(part)
                 else:
                     self._join(runnable, part)
+
+    def _stuck(self, groups: Sequence[G]) -> bool:
+        """Whether groups that rest have come back to where they were, and memory is what it was then."""
+        changes = self.memory.changes
+        if changes != self._changes:
+            self._changes = changes
+            self._states.clear()
+            return False
+        state = self._state(groups)
+        if state is None:
+            return False
+        known = state in self._states
+        self._states.add(state)
+        return known
+
+    def _come_to_aid(self, group: G) -> G:
+        """Workgroups that have not begun, for groups that wait for what none of them does; stops the run without."""
+        fresh = self._reinforce()
+        if fresh is None:
+            what = "waits for ever for memory to change: all other workgroups have ended or wait, too"
+            self.reporter.add("no-progress", what, self._next_instruction(group), group)
+            raise LaunchStopped
+        self._states.clear()
+        return fresh
+
+    def _next_instruction(self, group: G) -> Located | None:
+        """The instruction that a group stands at."""
+        steps = self.program.steps
+        step = steps[group.pc] if 0 <= group.pc < len(steps) else None
+        return None if step is None else step.instruction
 
     @staticmethod
     def _join(groups: list[G], group: G) -> None:
@@ -138,20 +206,22 @@ class Engine(ABC, Generic[G, S]):
                 if control == "barrier":
                     return [g]
                 if control == "wait":
+                    if self._looks_out(g):
+                        self._tired = True
+                        return [g]
                     if shared:
                         return [g]
+                elif control == "sleep":
+                    self._tired = True
+                    return [g]
                 elif g.targets is not None:
                     return self._split(g, g.targets)
             if g.pc in meet:
                 return [g]
             quantum -= 1
             if not quantum:
-                if g.issued > self.limit:
-                    self.reporter.add("runaway", f"more than {self.limit} instructions", step.instruction, g)
-                    raise LaunchStopped
-                if meet:
-                    return [g]
-                quantum = QUANTUM
+                self._tired = True
+                return [g]
 
     @staticmethod
     def _split(g: G, targets: Array) -> list[G]:

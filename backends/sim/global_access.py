@@ -7,8 +7,11 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 
 from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.causality import Who
 from convgen.backends.sim.memory import Allocation
 from convgen.backends.sim.threads import Stepped, Threads
+
+_FEW = 8  #: lanes that are looked at one by one
 
 
 def parts_of(
@@ -52,16 +55,21 @@ def parts_of(
 
 
 def load_lanes(
-    g: Threads, step: Stepped, address: U64, size: int, lanes: Bools | None, alignment: int = 4
+    g: Threads, step: Stepped, address: U64, size: int, lanes: Bools | None, alignment: int = 4, atomic: str = ""
 ) -> tuple[Array, Bools | None]:
-    """Data [words, waves, lanes] and its poison; lanes that take no part read 0."""
+    """Data [words, waves, lanes] and its poison; lanes that take no part read 0.
+
+    An `atomic` load may meet others' atomic "operations", or, where those are not marked, all their "stores".
+    """
     data: Array | None = None
     poison: Bools | None = None
     for allocation, offset, taken in parts_of(g, step, address, size, lanes, alignment):
         got = allocation.load(offset, size)
         if g.env.strict:
-            check_stores(g, step, allocation, offset, size, taken, "loads")
-            check_updates(g, step, allocation, offset, size, taken, "loads")
+            if atomic != "stores":
+                check_stores(g, step, allocation, offset, size, taken, "loads")
+            if not atomic:
+                check_updates(g, step, allocation, offset, size, taken, "loads")
             undefined = allocation.load_poison(offset, size)
             if undefined is not None:
                 undefined = undefined if taken is None else undefined & taken
@@ -130,12 +138,14 @@ def store_lanes(
     lanes: Bools | None,
     ticket: int,
     alignment: int = 4,
+    *,
+    atomic: bool = False,
 ) -> None:
-    """Write values [words, waves, lanes] of the lanes that take part."""
+    """Write values [words, waves, lanes] of the lanes that take part; an `atomic` store may meet others' operations."""
     for allocation, offset, taken in parts_of(g, step, address, size, lanes, alignment):
         if not is_writable(g, step, allocation, taken):
             continue
-        if g.env.strict:
+        if g.env.strict and not atomic:
             check_updates(g, step, allocation, offset, size, taken, "overwrites")
         waves = np.broadcast_to(g.wave_ids()[:, None], address.shape)
         if taken is None:
@@ -143,8 +153,10 @@ def store_lanes(
         else:
             flat, data, owners = offset[taken], values[:, taken], waves[taken]
         allocation.store(flat, size, data)
+        g.env.memory.changes += 1
         if g.env.strict:
-            allocation.mark(flat, size, ticket, owners)
+            mark = allocation.mark_update if atomic else allocation.mark
+            mark(flat, size, ticket, owners)
 
 
 def _unordered(g: Threads, row: int, ticket: int, wave: int, outstanding: Collection[int]) -> str:
@@ -152,6 +164,9 @@ def _unordered(g: Threads, row: int, ticket: int, wave: int, outstanding: Collec
     if wave == int(g.wave_ids()[row]):
         return "its own store wrote, without a wait between" if ticket in outstanding else ""
     if wave // g.env.waves != g.group_id[row]:
+        who = Who(int(g.wave_ids()[row]), int(g.group_id[row]), int(g.env.epoch[g.slot[row]]))
+        if g.env.causality.covers(who, ticket, wave, wave // g.env.waves):
+            return ""
         return f"workgroup {wave // g.env.waves} wrote in the same launch"
     done = g.env.store_done.get((ticket, wave))
     if done is not None and done < g.env.epoch[g.slot[row]]:
@@ -171,7 +186,10 @@ def check_stores(
     if not suspect.any():
         return
     outstanding = g.outstanding_stores()
-    for row, lane in np.argwhere(suspect):
+    rows, lanes_ = np.nonzero(suspect)
+    who = np.stack((rows, ticket[suspect], writer[suspect]))
+    for at in np.unique(who, axis=1, return_index=True)[1] if len(rows) > _FEW else range(len(rows)):
+        row, lane = rows[at], lanes_[at]
         what = _unordered(g, row, int(ticket[row, lane]), int(writer[row, lane]), outstanding)
         if what:
             kind = "global-visibility" if access == "loads" else "global-race"

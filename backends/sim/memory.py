@@ -51,6 +51,9 @@ class Allocation:
     stamps: npt.NDArray[np.int64] | None = None  #: last plain store of this launch, by `grain` bytes
     updated: Bools | None = None  #: whether an atomic operation of this launch came by, by `grain` bytes
     updates: list[Update] = attrs.field(factory=list)
+    published: npt.NDArray[np.int32] | None = (
+        None  #: what atomic operations have published (`causality`), by `grain` bytes
+    )
     grain: int = 4
     pages: Pages | None = None  #: where `data` is not all there
     private: bool = False  #: whether each lane has its part to itself, so that nothing need be ordered
@@ -64,7 +67,7 @@ class Allocation:
 
     def start_launch(self, grain: int) -> None:
         """Forget the stores of earlier launches."""
-        self.stamps, self.updated, self.updates, self.grain = None, None, [], grain
+        self.stamps, self.updated, self.updates, self.published, self.grain = None, None, [], None, grain
 
     def touch(self, offset: Array, size: int) -> None:
         """Have the bytes of an access."""
@@ -145,9 +148,10 @@ class Allocation:
 
 
 class Memory:
-    """All allocations of a simulation."""
+    """All allocations of a simulation. `changes` counts what has changed of them: a thread that waits looks for it."""
 
     def __init__(self, buffers: Mapping[str, Bytes | Pages], uninitialised: Collection[str]) -> None:
+        self.changes = 0
         self.allocations: list[Allocation] = []
         self.by_name: dict[str, Allocation] = {}
         self._copied: list[tuple[Bytes, Allocation]] = []

@@ -48,6 +48,8 @@ class Run(ABC):
         self.kinds: Counter[str] = Counter()
         self.counters: Counter[str] = Counter()
         self._done = self._total = 0
+        self._order: Sequence[int] = ()  #: workgroups still to run
+        self._size = 1  #: of these, how many at once
         self._progress: Progress | None = None
 
     @abstractmethod
@@ -68,6 +70,12 @@ class Run(ABC):
         seconds = time.perf_counter() - self._started
         return SimReport(tuple(self.reporter.findings), instructions, dict(self.counters), seconds)
 
+    def _next(self) -> Array | None:
+        """The workgroups of the next batch, which then counts as done; None when there are no more."""
+        groups, self._order = self._order[: self._size], self._order[self._size :]
+        self._done += len(groups)
+        return np.array(groups, np.int64) if groups else None
+
     def _batches(self, launch: LaunchRequest, size: int, program: Counted, execute: Callable[[Array], None]) -> None:
         """Execute the workgroups of a launch, so many together; count the program's instructions."""
         order = _groups_of(launch)
@@ -75,10 +83,9 @@ class Run(ABC):
             order = order[::-1]
         before = list(program.executed)
         try:
-            for start in range(0, len(order), size):
-                groups = np.array(order[start : start + size], np.int64)
+            self._order, self._size = order, size
+            while (groups := self._next()) is not None:
                 execute(groups)
-                self._done += len(groups)
                 if self._progress is not None:
                     self._progress(self._done, self._total)
         finally:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from convgen.backends.sim.arrays import Array
 
 if TYPE_CHECKING:
+    from convgen.backends.sim.causality import Causality
     from convgen.backends.sim.findings import Reporter
     from convgen.backends.sim.memory import Memory
 
@@ -47,6 +48,8 @@ class Surroundings(Protocol):
     def waves(self) -> int: ...  # threads in a workgroup
     @property
     def epoch(self) -> npt.NDArray[np.uint32]: ...  # barriers passed, plus one, by slot
+    @property
+    def causality(self) -> Causality: ...
     @property
     def store_done(self) -> dict[tuple[int, int], int]: ...  # epoch in which (store, thread) was waited for
 

@@ -28,6 +28,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--out", metavar="DIR", help="write NAME.npy of each buffer that is written")
     add("--seed", type=number(0), default=0, metavar="N", help="of fills (default 0)")
+    add(
+        "--strict",
+        choices=("manual", "llvm"),
+        default="manual",
+        help="whose rules fail a run: the ISA manuals' (default), or also what LLVM alone asks for",
+    )
     add("--json", action="store_true", help="print one JSON object on stdout")
     return parser
 
@@ -46,6 +52,7 @@ def run(arguments: Sequence[str]) -> int:
             seed=options.seed,
             progress=progress,
             taking=session.tell_memory,
+            advice=options.strict == "llvm",
         )
     if options.json:
         print(json.dumps(report.outcome_json(outcome)))

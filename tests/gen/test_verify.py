@@ -14,7 +14,9 @@ import pytest
 
 from convgen import driver, reference, verify
 from convgen.backends import target as targets
+from convgen.backends.simulation import Source
 from convgen.code import Code
+from convgen.commands import execute
 from convgen.ir.error import Unsupported, UserError
 from convgen.problem import Conv, Direction
 from convgen.record import Buffer, Tensor
@@ -264,6 +266,24 @@ def test_records_run_on_given_data(machine: Target, record: Path, tmp_path: Path
     assert (outcome.status, outcome.passed, outcome.checked) == ("executed", True, 0)
     expected = reference.whole(PROBLEM, arrays, "dst")
     assert np.array_equal(np.load(tmp_path / "out" / "dst.npy"), expected.view(np.uint16))
+
+
+def test_what_no_manual_asks_for_fails_our_own_kernels_only(
+    machine: Target, record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A record may be anybody's: what LLVM alone asks for is told, and fails its run with --strict llvm."""
+    advice = attrs.evolve(finding(), source=Source("LLVM alone", required=False))
+    machine.findings = (advice,)
+    assert not verify.run(code_of(PROBLEM)).passed
+    assert verify.run_record(record).passed
+    assert not verify.run_record(record, advice=True).passed
+    for options, status in (([], 0), (["--strict", "manual"], 0), (["--strict", "llvm"], 1)):
+        assert execute.run([str(record), "--json", *options]) == status
+        run = json.loads(capsys.readouterr().out)
+        assert run["status"] == ("failed" if status else "passed")
+        assert "(LLVM alone)" in run["findings"][0]
+    machine.findings = (advice, finding())
+    assert not verify.run_record(record).passed
 
 
 @pytest.mark.parametrize("direction", Direction)

@@ -68,6 +68,23 @@ _BANKS_64: Mapping[tuple[str, int], BankPhases] = {
 
 
 @attrs.frozen
+class AgentScope:
+    """How waves of different workgroups are ordered (AMDGPUUsage, "Memory Model"; LLVM 22 emits just this).
+
+    `release` writes caches back and counts in vmcnt, "" where stores that were waited for need nothing more; `acquire`
+    invalidates. Loads with the modifier `load`, stores with `store` ("" for any) are atomic.
+    """
+
+    release: str
+    acquire: str
+    load: str
+    store: str
+
+
+_SINCE_CDNA3 = AgentScope("buffer_wbl2 sc1", "buffer_inv sc1", "sc1", "sc1")
+
+
+@attrs.frozen
 class Arch:
     """One architecture's numbers and capabilities."""
 
@@ -80,6 +97,7 @@ class Arch:
     #: Input types whose matrix instructions take denormals, of C too, as 0, and give 0 with the sign of such a result
     flushes_matrices: frozenset[str]
     fp8_finite_nuz: bool  #: fp8 is E4M3FNUZ/E5M2FNUZ (CDNA3), not OCP E4M3FN/E5M2
+    scope: AgentScope
     banks: Mapping[tuple[str, int], BankPhases]
 
 
@@ -93,6 +111,7 @@ ARCHS: Mapping[int, Arch] = {
         permutes_single_blocks=True,
         flushes_matrices=_FLUSHED_BY_CDNA2,
         fp8_finite_nuz=True,
+        scope=AgentScope("", "buffer_wbinvl1_vol", "glc", ""),
         banks=_BANKS_32,
     ),
     0x4C: Arch(
@@ -104,6 +123,7 @@ ARCHS: Mapping[int, Arch] = {
         permutes_single_blocks=False,
         flushes_matrices=frozenset(),
         fp8_finite_nuz=True,
+        scope=_SINCE_CDNA3,
         banks=_BANKS_32,
     ),
     0x4F: Arch(
@@ -115,6 +135,7 @@ ARCHS: Mapping[int, Arch] = {
         permutes_single_blocks=False,
         flushes_matrices=frozenset(),
         fp8_finite_nuz=False,
+        scope=_SINCE_CDNA3,
         banks=_BANKS_64,
     ),
 }

@@ -13,6 +13,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.addressing import Address
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
+from convgen.backends.amdgpu.sim.scopes import land_met, meet
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import (
@@ -74,14 +75,14 @@ def atomic_step(
     def run(g: WaveGroup) -> None:
         check_address(g, step, address)
         refuse_poison(g, step, step.reads, atomic.registers, "the data of an atomic operation")
-        g.env.tickets += 1
-        tickets = (g.env.tickets,)
-        old = atomic.apply(g)
+        ticket = g.env.ticket()
+        tickets = (ticket,)
+        old, met = atomic.apply(g, ticket)
         g.env.counters["atomic_bytes"] += g.active_lanes() * size
         if writes:
             back = np.moveaxis(old[..., None].view(np.uint32), -1, 0)
             kept = None if g.exec_full else g.exec.copy()
-            issue(g, Pending(step, queue, writes, (back, None, kept), _land_both, tickets))
+            issue(g, Pending(step, queue, writes, (back, None, kept, None, met), _land_both, tickets))
         else:
             issue(g, Pending(step, queue, 0, (), land_stores, tickets))
 
@@ -92,6 +93,7 @@ def atomic_step(
 def _land_both(g: WaveGroup, pending: Pending) -> None:
     land_registers(g, pending)
     land_stores(g, pending)
+    land_met(g, pending)
 
 
 @attrs.frozen(eq=False)
@@ -111,8 +113,10 @@ class _Atomic:
         raw = np.ascontiguousarray(np.moveaxis(g.v[first : first + words], 0, -1))
         return raw.view(np.uint64 if self.size == 8 else np.uint32)[..., 0]
 
-    def apply(self, g: WaveGroup) -> Array:
-        """Update memory; gives what the lanes found there, 0 for those that are out of a descriptor's range."""
+    def apply(self, g: WaveGroup, ticket: int) -> tuple[Array, Array | None]:
+        """Update memory; gives what the lanes found there, 0 for those that are out of a descriptor's range, and what
+        of other workgroups each wave met there (`causality`).
+        """
         size = self.size
         where = self.address.resolve(g, self.step, size, active(g))
         if where.local is not None:
@@ -120,20 +124,23 @@ class _Atomic:
         values = self._numbers(g, self.registers[0])
         expected = self._numbers(g, self.registers[0] + size // 4) if self.compare else None
         old = np.zeros(values.shape, values.dtype)
+        met: Array | None = None
         for allocation, offset, taken in parts_of(g, self.step, where.address, size, where.lanes, alignment=size):
             if not is_writable(g, self.step, allocation, taken):
                 continue
             lanes = np.ones(values.shape, np.bool_) if taken is None else taken
             if g.env.strict:
-                self._check(g, allocation, offset, lanes)
+                self._check(g, allocation, offset, lanes, ticket)
+                met = meet(g, allocation, offset, size, lanes, ticket, "update")
             allocation.touch(offset[lanes], size)
             memory = allocation.data[: len(allocation.data) // size * size].view(values.dtype)
             found = combine_lanes(memory, offset // size, values, lanes, self.function, expected)
             old = np.where(lanes, found, old)
+            g.env.memory.changes += bool((memory[offset[lanes] // size] != found[lanes]).any())
             allocation.define(offset[lanes], size)
-        return old
+        return old, met
 
-    def _check(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools) -> None:
+    def _check(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools, ticket: int) -> None:
         """Report undefined memory and unordered plain stores; note the operation."""
         check_stores(g, self.step, allocation, offset, self.size, lanes, "atomically updates")
         undefined = allocation.load_poison(offset, self.size)
@@ -146,4 +153,4 @@ class _Atomic:
                 any_along(undefined & lanes, 0),
             )
         waves = np.broadcast_to(g.wave_ids()[:, None], lanes.shape)[lanes]
-        allocation.mark_update(offset[lanes], self.size, g.env.tickets, waves)
+        allocation.mark_update(offset[lanes], self.size, ticket, waves)

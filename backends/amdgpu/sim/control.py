@@ -20,7 +20,7 @@ from convgen.backends.sim.errors import Unsupported
 
 _NO_OPS: Mapping[str, str] = {
     **dict.fromkeys(
-        "s_setprio s_sleep s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt".split(),
+        "s_setprio s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt".split(),
         "other",
     ),
 }
@@ -59,6 +59,8 @@ def compile_control(instruction: Instruction, context: Context) -> Step | None:
     if name == "s_nop":
         count = (instruction.words[0] & 0xF) + 1
         return Step(instruction, "nop", lambda g: None, wait_states=count)
+    if name == "s_sleep":
+        return Step(instruction, "other", lambda g: None, control="sleep")
     if name in _NO_OPS:
         return Step(instruction, _NO_OPS[name], lambda g: None)
     if name in ("s_sendmsg", "s_sendmsghalt"):

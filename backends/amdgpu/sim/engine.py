@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from convgen.backends.amdgpu.sim.compile import Program
@@ -15,20 +17,52 @@ from convgen.backends.sim.engine import Engine
 class WaveEngine(Engine[WaveGroup, Step]):
     """Executes one batch of workgroups to their end."""
 
-    def __init__(self, env: Environment, program: Program, limit: int) -> None:
+    def __init__(
+        self, env: Environment, program: Program, limit: int, reinforce: Callable[[], WaveGroup | None]
+    ) -> None:
         super().__init__(env, program, limit)
-        self.env, self.rules, self.strict = env, env.rules, env.strict
+        self.rules, self.strict, self._more = env.rules, env.strict, reinforce
 
     def _release(self, waiting: list[WaveGroup]) -> tuple[list[WaveGroup], list[WaveGroup]]:
         """Each workgroup passes the barrier; waves that ended do not count."""
-        slots = np.unique(np.concatenate([group.slot for group in waiting]))
-        self.env.epoch[slots] += np.uint32(1)
+        return self._release_some(waiting, ())
+
+    def _release_some(
+        self, waiting: list[WaveGroup], live: Sequence[WaveGroup]
+    ) -> tuple[list[WaveGroup], list[WaveGroup]]:
+        """Each workgroup passes the barrier none of whose waves is still on its way."""
+        busy = {(id(group.env), int(slot)) for group in live for slot in group.slot}
+        parts = [(group, group.env, [(id(group.env), int(slot)) in busy for slot in group.slot]) for group in waiting]
+        passing = {(id(env), int(slot)): env for group, env, held in parts for slot in group.slot[~np.array(held)]}
+        for (_, slot), env in passing.items():
+            env.epoch[slot] += np.uint32(1)
         released: list[WaveGroup] = []
-        for group in waiting:
+        still: list[WaveGroup] = []
+        for group, env, held in parts:
+            if all(held):
+                still.append(group)
+                continue
+            if any(held):
+                still.append(group.select(np.flatnonzero(held)))
+                group = group.select(np.flatnonzero(~np.array(held)))
             group.blocked = False
-            group.stamp = self.env.stamps(group)
+            group.stamp = env.stamps(group)
             self._join(released, group)
-        return released, []
+        return released, still
+
+    def _looks_out(self, g: WaveGroup) -> bool:
+        """An atomic operation has come back, as in loops that wait for other workgroups."""
+        polled, g.polled = g.polled, False
+        return polled
+
+    def _state(self, groups: Sequence[WaveGroup]) -> object:
+        """Places and registers of all waves, and the LDS of their workgroups."""
+        local = {id(g.env): hash(g.env.lds.data.tobytes()) for g in groups}
+        waves = [(g.pc, g.mode, g.wave_ids().tobytes(), g.s.tobytes(), hash(g.v.tobytes())) for g in groups]
+        return tuple(waves), tuple(local.values())
+
+    def _reinforce(self) -> WaveGroup | None:
+        return self._more()
 
     def _prepare(self, g: WaveGroup, step: Step) -> None:
         if self.strict:

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from convgen.backends.amdgpu.sim.archs import Arch
 from convgen.backends.amdgpu.sim.hazards import HazardRules
+from convgen.backends.amdgpu.sim.scratch import Scratch
+from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.findings import Reporter
 from convgen.backends.sim.local import Lds, stamps_of
 from convgen.backends.sim.memory import Memory
@@ -35,7 +37,8 @@ class Environment:
         waves: int,
         *,
         strict: bool,
-        scratch_bytes: int = 0,
+        scratch: Scratch,
+        causality: Causality,
     ) -> None:
         self.arch = arch
         self.memory = memory
@@ -45,11 +48,17 @@ class Environment:
         self.strict = strict
         self.image_base = memory.by_name[IMAGE].base if IMAGE in memory.by_name else 0
         self.waves = waves  #: waves in a workgroup
-        self.scratch_bytes = scratch_bytes  #: private memory of a lane
+        self.scratch = scratch
         self.rules = HazardRules(arch.name)
         self.epoch: npt.NDArray[np.uint32] = np.ones(slots, np.uint32)  #: barriers passed, plus one, by workgroup
-        self.tickets = 0  #: global stores issued so far
-        self.store_done: dict[tuple[int, int], int] = {}  #: epoch in which a store was waited for, by (ticket, wave)
+        self.causality = causality
+        #: Epoch in which a store was waited for, by (ticket, wave). Later batches ask for it where they may acquire.
+        self.store_done = causality.store_done if causality.tracked else {}
+
+    def ticket(self) -> int:
+        """The number of a new store or atomic operation."""
+        self.causality.tickets += 1
+        return self.causality.tickets
 
     def stamps(self, group: WaveGroup, ahead: int = 0) -> U32:
         """The LDS stamp of a clean access by each wave, [waves, 1], `ahead` epochs from now."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.code_object import Descriptor, KernelInfo
 from convgen.backends.amdgpu.sim.environment import IMAGE, Environment
-from convgen.backends.amdgpu.sim.scratch import FLAT_SCRATCH, SCRATCH, SWIZZLE, WORD3, wave_bytes
+from convgen.backends.amdgpu.sim.scratch import FLAT_SCRATCH, SWIZZLE, WORD3, wave_bytes
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.sim.arrays import Array, any_along
 from convgen.backends.sim.errors import SimulatorError
@@ -95,11 +95,11 @@ def start_group(
             _set(g, row, value)
             row += 1
     row += descriptor.workgroup_info
-    stretch = (g.slot * env.waves + g.wave) * wave_bytes(env.scratch_bytes)
+    stretch = (g.slot * env.waves + g.wave) * wave_bytes(env.scratch.lane_bytes)
     if descriptor.private_wave_offset:
         _set(g, row, stretch)
     if env.arch.flat_scratch_set:
-        base = env.memory.by_name[SCRATCH].base + stretch
+        base = env.scratch.allocation.base + stretch
         _set(g, FLAT_SCRATCH.index, base & 0xFFFFFFFF)
         _set(g, FLAT_SCRATCH.index + 1, base >> 32)
     for number, (known, word) in enumerate(values):
@@ -141,7 +141,7 @@ def _user_values(env: Environment, descriptor: Descriptor) -> list[tuple[bool, i
         return [(True, address & 0xFFFFFFFF), (True, address >> 32)]
 
     unknown = [(False, 0), (False, 0)]
-    scratch = by_name[SCRATCH]
+    scratch = env.scratch.allocation
     buffer = [scratch.base & 0xFFFFFFFF, scratch.base >> 32 | SWIZZLE, len(scratch.data), WORD3]
     parts: list[tuple[bool, list[tuple[bool, int]]]] = [
         (descriptor.private_buffer, [(True, word) for word in buffer]),

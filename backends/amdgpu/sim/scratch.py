@@ -20,9 +20,8 @@ from convgen.backends.sim.arrays import U64, Array, Bools
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.state import WaveGroup
     from convgen.backends.amdgpu.sim.step import Step
-    from convgen.backends.sim.memory import Memory
+    from convgen.backends.sim.memory import Allocation, Memory
 
-SCRATCH = "<scratch>"  #: the allocation that holds the private memory of a batch's waves
 FLAT_SCRATCH = Operand("s", "flat_scratch", 102, 2)
 _LANE = np.arange(64, dtype=np.uint64)
 _INTERLEAVE = 256  #: bytes from one dword of a lane to its next
@@ -44,11 +43,20 @@ class Where:
     local: Bools | None = None  #: lanes of a flat instruction that reach LDS, at the low half of `address`
 
 
-def place_scratch(memory: Memory, waves: int, size: int) -> None:
-    """Private memory of `size` bytes a lane for some waves; nothing of it is defined."""
-    data = np.zeros(max(waves * wave_bytes(size), 256), np.uint8)
-    allocation = memory.add(SCRATCH, data, private=True)
+@attrs.frozen
+class Scratch:
+    """The private memory of a batch's waves, of so many bytes a lane."""
+
+    allocation: Allocation
+    lane_bytes: int
+
+
+def place_scratch(memory: Memory, number: int, waves: int, size: int) -> Scratch:
+    """Private memory of `size` bytes a lane for some waves; nothing of it is defined. Replaces that of equal number."""
+    data = np.zeros(max(waves * wave_bytes(size), _INTERLEAVE), np.uint8)
+    allocation = memory.add(f"<scratch {number}>", data, private=True)
     allocation.written = np.zeros(len(data), np.bool_)
+    return Scratch(allocation, size)
 
 
 def wave_bytes(size: int) -> int:
@@ -66,11 +74,11 @@ def scratch_where(g: WaveGroup, step: Step, base: Array, offset: U64, size: int,
 
     Reports lanes that leave their memory, which take no part.
     """
-    inside = offset + np.uint64(size) <= np.uint64(g.env.scratch_bytes)
+    room = g.env.scratch.lane_bytes
+    inside = offset + np.uint64(size) <= np.uint64(room)
     lanes = active
     if not (inside.all() if active is None else inside[active].all()):
         beyond = ~inside if active is None else ~inside & active
-        room = g.env.scratch_bytes
         what = f"{size} bytes beyond the {room} bytes of scratch that a lane has"
         g.env.reporter.at_first("scratch-bounds", what, step.instruction, g, beyond)
         lanes = inside if active is None else inside & active

@@ -14,8 +14,10 @@ from convgen.backends.amdgpu.sim.environment import Environment
 from convgen.backends.amdgpu.sim.launch import place_arguments, place_dispatch_packet, place_image, start_group
 from convgen.backends.amdgpu.sim.scratch import place_scratch
 from convgen.backends.amdgpu.sim.sources import SOURCES
+from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import KINDS
 from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.local import Lds
@@ -67,6 +69,7 @@ class _Run(Run):
         self.reporter.start(kernel.name, descriptor.entry)
         place_arguments(self.memory, kernel, launch)
         place_dispatch_packet(self.memory, kernel, launch)
+        self.causality = Causality(tracked=self.strict and program.context.tracked)
         for allocation in self.memory.allocations:
             allocation.start_launch(program.context.global_grain)
         lds_bytes = max(descriptor.group_segment, launch.lds_bytes)
@@ -82,6 +85,19 @@ class _Run(Run):
         self._batches(launch, batch_groups(kernel, waves), program, execute)
 
     def _batch(self, program: Program, launch: LaunchRequest, waves: int, lds_bytes: int, groups: Array) -> None:
+        """Run some workgroups, and others with them if they wait for what others do."""
+        begin = partial(self._begin, program, launch, waves, lds_bytes)
+        self._living = 0
+
+        def reinforce() -> WaveGroup | None:
+            more = self._next()
+            return None if more is None else begin(more)
+
+        first = begin(groups)
+        WaveEngine(first.env, program, self.limit, reinforce).run(first)
+
+    def _begin(self, program: Program, launch: LaunchRequest, waves: int, lds_bytes: int, groups: Array) -> WaveGroup:
+        """The waves of some workgroups at the kernel's entry, with surroundings of their own."""
         count = len(groups)
         lds = Lds(count, lds_bytes, program.context.lds_grain)
         env = Environment(
@@ -93,16 +109,17 @@ class _Run(Run):
             count,
             waves,
             strict=self.strict,
-            scratch_bytes=program.kernel.descriptor.private_segment,
+            scratch=place_scratch(self.memory, self._living, count * waves, program.kernel.descriptor.private_segment),
+            causality=self.causality,
         )
-        place_scratch(self.memory, count * waves, env.scratch_bytes)
+        self._living += 1
         first = start_group(env, program.kernel.descriptor, launch, np.arange(count), groups)
         first.pc = program.kernel.entry
         if self.backwards:
             first = first.select(np.arange(first.count)[::-1])
         if not self.strict:
             first.poison = 0
-        WaveEngine(env, program, self.limit).run(first)
+        return first
 
 
 def batch_groups(kernel: KernelInfo, waves: int) -> int:

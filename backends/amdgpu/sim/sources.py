@@ -25,6 +25,7 @@ SOURCES: Mapping[str, Source] = {
         "LLVM VOP3PInstructions.td, earlyclobber, which its comment calls stricter", required=False
     ),
     "misaligned": Source("CDNA3 ISA 11.1 and 9.1.6, alignment"),
+    "no-progress": Source("the launch: what is waited for never comes"),
     "out-of-bounds": Source("the launch: no buffer of it is there"),
     "poison": _STATE,
     "read-only": Source("the launch: the buffer is read-only"),

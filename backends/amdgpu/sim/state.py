@@ -100,6 +100,7 @@ class WaveGroup:
         self.inflight = 0
         self.events: list[Event] = []
         self.blocked = False  #: waits at a barrier
+        self.polled = False  #: an atomic operation has come back that other workgroups may be waited for with
         self.mode = 0
         self.matrices: dict[tuple[object, ...], tuple[int, Array]] = {}  #: decoded matrix operands: registers, numbers
         self.matrix_bits = 0  #: registers that `matrices` depends on
@@ -214,7 +215,7 @@ class WaveGroup:
             tuple((id(p.step), tuple(part is None for part in p.payload)) for p in queue)
             for queue in (self.vm, self.lgkm)
         )
-        return (self.pc, self.blocked, self.mode, queues)
+        return (self.pc, self.blocked, self.mode, queues, id(self.env))
 
     def merge(self, other: WaveGroup) -> WaveGroup:
         """Both groups as one; their signatures are equal. Hazard histories are united by age."""

@@ -24,7 +24,8 @@ KINDS = (
 class Step:
     """One instruction compiled for one kernel.
 
-    `run` does the work for a whole group. `control` is "", "branch" (run has set `pc`), "wait", "barrier" or "end".
+    `run` does the work for a whole group. `control` is "", "branch" (run has set `pc`), "wait", "sleep", "barrier" or
+    "end".
     """
 
     instruction: Instruction
@@ -50,6 +51,7 @@ class Context:
     lds_grain: int = 4  #: bytes an LDS race stamp covers
     global_grain: int = 4
     faults: list[tuple[str, str]] = attrs.field(factory=list)  #: of the instruction being compiled
+    tracked: bool = False  #: whether anything in the text acquires other workgroups' stores
     base: int = 0  #: index of the copy of the text that is being compiled (`relative`)
 
     def place(self, address: int) -> int:

@@ -14,6 +14,7 @@ from convgen.backends.amdgpu.sim.atomics import atomic_step
 from convgen.backends.amdgpu.sim.decode import M0, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.ds_access import locate, read_places, write_places
 from convgen.backends.amdgpu.sim.hazards import Consumes
+from convgen.backends.amdgpu.sim.scopes import land_met, meet
 from convgen.backends.amdgpu.sim.scratch import Where
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
@@ -42,13 +43,10 @@ _ADDRESSES = {
     "scratch": scratch_address,
 }
 _MODIFIERS = frozenset("offen idxen offset glc slc scc sc0 sc1 nt lds".split())
-_NO_OPS = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 buffer_inv".split())
 
 
 def compile_vmem(instruction: Instruction, context: Context) -> Step | None:
     """A step for a vector memory instruction, None when the mnemonic is none."""
-    if instruction.name in _NO_OPS:
-        return Step(instruction, "other", lambda g: None)
     match = _NAME.match(instruction.name)
     if match is None:
         return None
@@ -76,18 +74,36 @@ def compile_vmem(instruction: Instruction, context: Context) -> Step | None:
     return _load(instruction, context, width, target, make(instruction, context, operands), space)
 
 
-def load_words(g: WaveGroup, step: Step, where: Where, size: int) -> tuple[Array, Bools | None]:
+def load_words(g: WaveGroup, step: Step, where: Where, size: int, atomic: str = "") -> tuple[Array, Bools | None]:
     """Load `size` bytes a lane; words out of a descriptor's range read 0."""
     if where.local is not None:
         return load_flat(g, step, where, size)
     if where.words is None:
-        return load_lanes(g, step, where.address, size, where.lanes)
+        return load_lanes(g, step, where.address, size, where.lanes, atomic=atomic)
     data, poison = [], []
     for word, lanes in enumerate(where.words):
         got, bad = load_lanes(g, step, where.address + np.uint64(where.stride * word), 4, lanes)
         data.append(got[0])
         poison.append(np.zeros(got[0].shape, np.bool_) if bad is None else bad[0])
     return np.stack(data), np.stack(poison)
+
+
+def _may_be_atomic(instruction: Instruction, context: Context, width: Width) -> bool:
+    """Whether a store may be what other workgroups wait for."""
+    modifier = context.arch.scope.store
+    return context.tracked and width.size >= 4 and (not modifier or modifier in instruction.modifiers)
+
+
+def _met(g: WaveGroup, where: Where, size: int, ticket: int, kind: str) -> Array | None:
+    """What the waves of an atomic load or store meet in memory (`scopes.meet`)."""
+    met: Array | None = None
+    for allocation, some in g.env.memory.resolve(where.address, size, where.lanes)[0]:
+        taken = some if some is not None else where.lanes
+        offset = (where.address - np.uint64(allocation.base)).astype(np.int64)
+        if taken is not None:
+            offset = np.where(taken, offset, 0)
+        met = meet(g, allocation, offset, size, taken, ticket, kind)
+    return met
 
 
 def _queue(space: str) -> Callable[[Where], str]:
@@ -127,14 +143,26 @@ def _load(
     step = memory_step(instruction, context, "vmem_load", address, target)
     queue = _queue(space)
     writes, land = step.writes, landing(width)
+    scope = context.arch.scope
+    atomic = context.tracked and width.size >= 4 and scope.load in instruction.modifiers
+    meets = ("operations" if scope.store else "stores") if atomic else ""
+    if atomic:
+        plain = land
+
+        def land(g: WaveGroup, pending: Pending) -> None:
+            plain(g, pending)
+            land_met(g, pending)
 
     def run(g: WaveGroup) -> None:
         check_address(g, step, address)
         where = address.resolve(g, step, width.size, active(g))
-        data, poison = load_words(g, step, where, width.size)
+        data, poison = load_words(g, step, where, width.size, meets)
         g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
         kept = None if g.exec_full else g.exec.copy()
-        issue(g, Pending(step, queue(where), writes, (expand(data, width), poison, kept), land))
+        payload: tuple[Array | None, ...] = (expand(data, width), poison, kept)
+        if atomic:
+            payload += (None, _met(g, where, width.size, 0, "load"))
+        issue(g, Pending(step, queue(where), writes, payload, land))
 
     step.run = run
     return step
@@ -148,19 +176,22 @@ def _store(
     step = memory_step(instruction, context, "vmem_store", address, None, bits)
     fetch, registers = store_words(data, width, context), context.registers(data)[: width.registers]
     queue = _queue(space)
+    publishes = _may_be_atomic(instruction, context, width)
+    atomic = publishes and bool(context.arch.scope.store)
 
     def run(g: WaveGroup) -> None:
         check_address(g, step, address)
         where = address.resolve(g, step, width.size, active(g))
         values = fetch(g)
-        g.env.tickets += 1
-        ticket = g.env.tickets
+        ticket = g.env.ticket()
         if g.poison & bits and g.env.strict:
             _refuse_poisoned_data(g, step, registers, where.words, where.lanes)
         if where.local is not None:
             store_flat(g, step, where, width.size, values, ticket)
         elif where.words is None:
-            store_lanes(g, step, where.address, width.size, values, where.lanes, ticket)
+            store_lanes(g, step, where.address, width.size, values, where.lanes, ticket, atomic=atomic)
+            if publishes and g.env.strict:
+                _met(g, where, width.size, ticket, "store")
         else:
             for word, lanes in enumerate(where.words):
                 at = where.address + np.uint64(where.stride * word)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.backends.intel.sim.platforms import Platform
+from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.findings import Reporter
 from convgen.backends.sim.local import Lds, stamps_of
 from convgen.backends.sim.memory import Allocation, Memory
@@ -45,6 +46,7 @@ class Environment:
         self.barriers = barriers  #: that the kernel declares
         self.epoch: npt.NDArray[np.uint32] = np.ones(slots, np.uint32)  #: barriers passed, plus one, by workgroup
         self.arrived: npt.NDArray[np.int64] = np.zeros(slots, np.int64)  #: signals of the barrier under way
+        self.causality = Causality()  #: of which nothing is tracked: nothing orders workgroups
         self.tickets = 0  #: global stores issued so far
         self.store_done: dict[tuple[int, int], int] = {}  #: epoch in which a store was fenced, by (ticket, thread)
 

@@ -1,0 +1,89 @@
+"""Agent scope: what orders waves of different workgroups, by the architecture's own instructions (`archs`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.decode import Instruction
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
+from convgen.backends.amdgpu.sim.step import Context, Step
+from convgen.backends.amdgpu.sim.waits import issue
+from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.causality import Who
+from convgen.backends.sim.memory import Allocation
+
+_CACHES = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 buffer_inv".split())
+
+
+def names(instruction: Instruction, operation: str) -> bool:
+    """Whether an instruction is an operation, given as mnemonic and modifiers; it may have more."""
+    return set(operation.split()) <= set(instruction.text.split()) if operation else False
+
+
+def compile_cache(instruction: Instruction, context: Context) -> Step | None:
+    """A step for an instruction on caches, None when the mnemonic is none. Data is right whatever they do."""
+    if instruction.name not in _CACHES:
+        return None
+    scope = context.arch.scope
+    if instruction.name == "buffer_wbl2":
+        step = Step(instruction, "other", lambda g: None)
+        releases = names(instruction, scope.release)
+
+        def write_back(g: WaveGroup) -> None:
+            upto = np.full((g.count, 1), g.env.causality.tickets, np.int64)
+            epochs = g.env.epoch[g.slot][:, None].astype(np.int64)
+            issue(g, Pending(step, "vm", 0, (upto, epochs), _land_release if releases else _land_nothing))
+
+        step.run = write_back
+        return step
+    if names(instruction, scope.acquire):
+        return Step(instruction, "other", _acquire)
+    return Step(instruction, "other", lambda g: None)
+
+
+def everyone(g: WaveGroup) -> list[Who]:
+    """The waves of a group, now."""
+    epochs = g.env.epoch[g.slot]
+    return [Who(int(t), int(i), int(e)) for t, i, e in zip(g.wave_ids(), g.group_id, epochs, strict=True)]
+
+
+def _land_nothing(g: WaveGroup, pending: Pending) -> None:
+    """A writeback to a scope that orders nothing here."""
+
+
+def _land_release(g: WaveGroup, pending: Pending) -> None:
+    """A writeback has been waited for; it covers what was issued before it. Payload: tickets, epochs [waves, 1]."""
+    upto, epochs = pending.payload
+    assert upto is not None
+    assert epochs is not None
+    for who, ticket, epoch in zip(everyone(g), upto[:, 0], epochs[:, 0], strict=True):
+        g.env.causality.release(Who(who.thread, who.group, int(epoch)), int(ticket))
+
+
+def _acquire(g: WaveGroup) -> None:
+    for who in everyone(g):
+        g.env.causality.acquire(who)
+
+
+def meet(
+    g: WaveGroup, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, ticket: int, kind: str
+) -> Array | None:
+    """An atomic operation at byte offsets [waves, lanes] of a buffer: publishes, and gives what the waves met there."""
+    causality = g.env.causality
+    if not causality.tracked:
+        return None
+    if kind != "load" and not g.env.arch.scope.release:
+        upto = min(g.outstanding_stores(), default=ticket) - 1
+        for who in everyone(g):
+            causality.release(who, upto)
+    some = np.ones(offset.shape, np.bool_) if lanes is None else lanes
+    return causality.meet(allocation, allocation.units(offset, size), some, map(int, g.wave_ids()), kind)
+
+
+def land_met(g: WaveGroup, pending: Pending) -> None:
+    """An atomic operation has come back: its waves have observed what they met. Payload 4: numbers [waves, 1]."""
+    met = pending.payload[4]
+    if met is not None:
+        g.polled = True
+        for thread, number in zip(g.wave_ids(), met[:, 0], strict=True):
+            g.env.causality.observe(int(thread), int(number))
