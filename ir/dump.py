@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -191,7 +192,12 @@ def _parameters(name: str) -> tuple[tuple[str, str, Fits], ...]:
     names = getattr(maker, "fields", None) or [
         p for p in inspect.signature(getattr(maker, "__wrapped__", maker)).parameters if p in hints
     ]
-    return tuple((n, getattr(hints[n], "__name__", str(hints[n])), _fits(hints[n])) for n in names)
+    return tuple((n, _text(hints[n]), _fits(hints[n])) for n in names)
+
+
+def _text(wanted: Any) -> str:
+    """A type without the modules that it and its parts are from."""
+    return wanted.__name__ if isinstance(wanted, type) else re.sub(r"\w+\.", "", str(wanted))
 
 
 class _Reader:
