@@ -48,9 +48,8 @@ _CONSTANTS: dict[str, Any] = {**SCALARS, **{s.name: s for s in (*Space, *Address
 _NAMES: dict[type[Any], str] = {c: name for name, c in (*_NODES.items(), *RECORDS.items())}
 _ATOMS = (str, int, type(None), Type, VectorType, Space, Order)
 _DEEPEST = 12  #: calls inside one another on a line
-_DEEPEST_NODE = 250  #: nodes inside one another that are read; passes recurse a few frames a node
-_MOST_STATEMENTS = 1 << 16  #: that are read, one that stands at several places counted so often
-_MOST_TERMS = 1 << 20  #: the same for the nodes of an expression
+_DEEPEST_NODE = 120  #: nodes inside one another that are read; passes recurse a few frames a node
+_MOST_NODES = 1 << 20  #: that are read, one that stands at several places counted so often
 
 
 def dump(root: Node | Program) -> str:
@@ -250,9 +249,9 @@ class _Reader:
         children = [self.size.get(child, (1, 1)) for child in value.children()]
         deep = 1 + max((depth for depth, _ in children), default=0)
         count = 1 + sum(count for _, count in children)
-        most = _MOST_STATEMENTS if isinstance(value, Stmt) else _MOST_TERMS
-        if deep > _DEEPEST_NODE or count > most:
-            raise self.error(at, f"{deep} nodes inside one another, {count} in all; at most {_DEEPEST_NODE} and {most}")
+        if deep > _DEEPEST_NODE or count > _MOST_NODES:
+            wanted = f"at most {_DEEPEST_NODE} and {_MOST_NODES}"
+            raise self.error(at, f"given {deep} nodes inside one another, {count} in all, wanted {wanted}")
         return deep, count
 
 
