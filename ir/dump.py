@@ -2,8 +2,7 @@
 
 One binding a line, operands before their users; the last line is the node itself. What is used once and is not deep is
 written where it is used. `parse` evaluates the names below, literals, tuples and calls, and nothing else. A dump may
-come from anywhere: arguments must be of the types that the classes are annotated with, and no more may hang together
-than passes can walk.
+come from anywhere: arguments must be of the types that the classes are annotated with.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ _CONSTANTS: dict[str, Any] = {**SCALARS, **{s.name: s for s in (*Space, *Address
 _NAMES: dict[type[Any], str] = {c: name for name, c in (*_NODES.items(), *RECORDS.items())}
 _ATOMS = (str, int, type(None), Type, VectorType, Space, Order)
 _DEEPEST = 12  #: calls inside one another on a line
-_DEEPEST_NODE = 120  #: nodes inside one another that are read; passes recurse a few frames a node
-_MOST_NODES = 1 << 20  #: that are read, one that stands at several places counted so often
 
 
 def dump(root: Node | Program) -> str:
@@ -150,7 +147,7 @@ def parse(text: str) -> Any:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 reader.names[name] = reader.value(call)
             case _:
-                raise reader.error(line, "a line that binds no name to a node")
+                raise reader.error(line, "a line that binds no name")
     match tree.body[-1:]:
         case [ast.Expr(value=value)]:
             root = reader.value(value)
@@ -240,19 +237,7 @@ class _Reader:
             raise self.error(at, f"{name}: {e}") from None
         if isinstance(value, Var):
             self.greatest_id = max(self.greatest_id, value.id)
-        if isinstance(value, Node):
-            self.size[value] = self.measured(at, value)
         return value
-
-    def measured(self, at: ast.expr, value: Node) -> tuple[int, int]:
-        """How deep a node is and how many there are if what is shared is counted at each place."""
-        children = [self.size.get(child, (1, 1)) for child in value.children()]
-        deep = 1 + max((depth for depth, _ in children), default=0)
-        count = 1 + sum(count for _, count in children)
-        if deep > _DEEPEST_NODE or count > _MOST_NODES:
-            wanted = f"at most {_DEEPEST_NODE} and {_MOST_NODES}"
-            raise self.error(at, f"given {deep} nodes inside one another, {count} in all, wanted {wanted}")
-        return deep, count
 
 
 def _shown(value: Any) -> str:

@@ -127,12 +127,6 @@ def test_what_is_shown_is_visible() -> None:
 # Sizes
 
 
-def chain(line: str, count: int, last: str) -> str:
-    """`count` bindings, each made of the one before it."""
-    return "\n".join([*(line.format(n, n - 1) for n in range(1, count + 1)), last.format(count)])
-
-
-BIND = "x0 = Var('x', 1, s32)\n"
 WITHOUT_END = {
     "a stride that is text": "Digit('k', 4, REGISTER, 'a')",
     "a stride that is nothing": "Fragment(('k',), (Digit('k', 4, REGISTER, None),))",
@@ -140,11 +134,9 @@ WITHOUT_END = {
     "a digit of 10^30": f"Digit('k', {10**30}, REGISTER, 1)",
     "a digit of 2^40": f"Fragment(('k',), (Digit('k', {1 << 40}, REGISTER, 1),))",
     "a vector of 10^12": "vector(f16, 1000000000000)",
-    "tuples of tuples": "a0 = (1, 1)\n" + chain("a{0} = (a{1}, a{1})", 40, "Block(a{0})"),
-    "statements that share": "s0 = Block(())\n" + chain("s{0} = Block((s{1}, s{1}))", 40, "s{0}"),
-    "branches that share": f"{BIND}s0 = Block(())\n" + chain("s{0} = If(Eq(x0, x0), s{1}, s{1})", 40, "s{0}"),
-    "expressions that share": BIND + chain("x{0} = Add(x{1}, x{1})", 60, "x{0}"),
-    "an expression that is deep": BIND + chain("x{0} = Not(x{1})", 5000, "x{0}"),
+    "tuples of tuples": "a0 = (1, 1)\n"
+    + "\n".join(f"a{n} = (a{n - 1}, a{n - 1})" for n in range(1, 40))
+    + "\nBlock(a39)",
     "parentheses": "(" * 5000 + ")" * 5000,
     "an atom of 2^63 passes": f"MmaAtom('m', 4, 4, 4, f16, f16, f32, {', '.join(['Fragment((), ())'] * 3)}, {1 << 63})",
     "a tile of 2^62": f"Shared('s', f16, {1 << 31}, {1 << 31}, (MemoryDigit(1, {1 << 31}, 1),), 1, Swizzle(), 16)",
@@ -157,6 +149,36 @@ WITHOUT_END = {
 def test_what_has_no_end_is_refused(text: str) -> None:
     with bounded(), pytest.raises(UserError):
         parse(text)
+
+
+#: nodes made each of the one before, how many, and whether they can be compiled
+CHAINS = {
+    "statements that share": ("Block(({0}, {0}))", 40, 2),
+    "branches that share": ("If(Eq(gx_1, gy_2), {0}, {0})", 40, 2),
+    "blocks that are deep": ("Block(({0},))", 3000, 2),
+    "branches that are deep": ("If(Eq(gx_1, gy_2), {0}, Block(()))", 3000, 2),
+    "blocks": ("Block(({0},))", 100, 0),
+    "expressions that share": ("Add({0}, {0})", 60, 2),
+    "an expression that is deep": ("Not({0})", 3000, 2),
+    "an expression": ("Not({0})", 100, 0),
+    "squares": ("Mul({0}, {0})", 12, 0),
+}
+
+
+@pytest.mark.parametrize(("made", "count", "code"), CHAINS.values(), ids=CHAINS)
+def test_what_passes_cannot_walk_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made: str, count: int, code: int
+) -> None:
+    lines = kernel().splitlines()
+    is_statement = made.startswith(("Block", "If"))
+    at = len(lines) - 1 if is_statement else next(n for n, line in enumerate(lines) if line.startswith("stmt1"))
+    first = "c0 = Block((stmt1, stmt2, stmt3))" if is_statement else "c0 = Lane()"
+    chain = [first, *(f"c{n} = {made.format(f'c{n - 1}')}" for n in range(1, count + 1))]
+    lines[at] = lines[at].replace("Block((stmt1, stmt2, stmt3))", f"c{count}").replace("Lane()", f"c{count}")
+    assert replay(tmp_path, "\n".join([*lines[:at], *chain, *lines[at:]]) + "\n") == code
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == (code == 2)
+    assert ("nodes inside one another" in err) == (code == 2)
 
 
 def test_the_order_of_digits_is_no_longer_searched_for() -> None:
