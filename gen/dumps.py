@@ -25,12 +25,16 @@ from convgen.backends import target as targets
 from convgen.driver import Options, Program, build, wrap
 from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError, VerifyError, visible
+from convgen.ir.mutate import postorder
+from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.verify import verify
 from convgen.matmul import parse_problem
 from convgen.passes import pipeline
 
 _MAGIC = "# convgen dump"
+_DEEPEST = 120  #: nodes inside one another; passes recurse a few frames a node
+_MOST_NODES = 1 << 20  #: of a kernel, one that stands at several places counted so often
 _KEYS = ("target", "after", "problem", "config", "disable", "scalars")
 
 
@@ -101,10 +105,27 @@ def _kernel(text: str, where: str) -> Kernel:
     kernel = parse(text)
     if not isinstance(kernel, Kernel):
         raise UserError(f"given a dump of a {type(kernel).__name__}, wanted one of a kernel, in {where}")
+    _check_size(kernel, where)
     try:
         return verify(kernel)
     except VerifyError as error:
         raise UserError(f"given a kernel that breaks a rule of the IR, {error}, in {where}") from error
+
+
+def _check_size(kernel: Kernel, where: str) -> None:
+    """Refuse what passes could not walk, or not in time."""
+    sizes: dict[Node, tuple[int, int]] = {}
+    try:
+        nodes = postorder(kernel.body)
+    except RecursionError:
+        raise UserError(f"given too many nodes inside one another, wanted at most {_DEEPEST}, in {where}") from None
+    for node in nodes:
+        inner = [sizes[child] for child in node.children()]
+        deep, count = 1 + max((d for d, _ in inner), default=0), 1 + sum(c for _, c in inner)
+        if deep > _DEEPEST or count > _MOST_NODES:
+            given = f"{deep} nodes inside one another, {count} where shared ones count at each place"
+            raise UserError(f"given {given}, wanted at most {_DEEPEST} and {_MOST_NODES}, in {where}")
+        sizes[node] = deep, count
 
 
 def _scalars(text: str, where: str) -> Scalars:

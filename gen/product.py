@@ -26,7 +26,7 @@ K_LOOP = "k_loop"
 def kernel_name(plan: Plan, role: str) -> str:
     """Stable across runs and machines: problem and config decide it."""
     text = f"{plan.problem.knobs} {plan.problem.descriptor} {plan.config} {plan.facts.name}"
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
     what = f"conv_{plan.problem.direction.value.lower()}" if isinstance(plan.problem, Conv) else "gemm"
     return f"{what}_{digest}_{role}"
 

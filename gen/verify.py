@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from tokenize import TokenError
 from typing import BinaryIO
 
 import attrs
@@ -364,7 +365,7 @@ def _load(path: Path, buffer: Buffer) -> Array:
             array: Array = np.load(file, allow_pickle=False)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, EOFError, SyntaxError, TypeError, RecursionError) as error:
+    except (ValueError, EOFError, SyntaxError, TokenError, TypeError, RecursionError) as error:
         raise UserError(f"given {path} that is not an .npy file: {error}") from None
     return array.view(wanted) if array.dtype == _stored(wanted) else array
 

@@ -2,14 +2,14 @@
 
 One binding a line, operands before their users; the last line is the node itself. What is used once and is not deep is
 written where it is used. `parse` evaluates the names below, literals, tuples and calls, and nothing else. A dump may
-come from anywhere: arguments must be of the types that the classes are annotated with, and no more may hang together
-than passes can walk.
+come from anywhere: arguments must be of the types that the classes are annotated with.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -47,9 +47,6 @@ _CONSTANTS: dict[str, Any] = {**SCALARS, **{s.name: s for s in (*Space, *Address
 _NAMES: dict[type[Any], str] = {c: name for name, c in (*_NODES.items(), *RECORDS.items())}
 _ATOMS = (str, int, type(None), Type, VectorType, Space, Order)
 _DEEPEST = 12  #: calls inside one another on a line
-_DEEPEST_NODE = 250  #: nodes inside one another that are read; passes recurse a few frames a node
-_MOST_STATEMENTS = 1 << 16  #: that are read, one that stands at several places counted so often
-_MOST_TERMS = 1 << 20  #: the same for the nodes of an expression
 
 
 def dump(root: Node | Program) -> str:
@@ -150,7 +147,7 @@ def parse(text: str) -> Any:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 reader.names[name] = reader.value(call)
             case _:
-                raise reader.error(line, "a line that binds no name to a node")
+                raise reader.error(line, "a line that binds no name")
     match tree.body[-1:]:
         case [ast.Expr(value=value)]:
             root = reader.value(value)
@@ -191,7 +188,12 @@ def _parameters(name: str) -> tuple[tuple[str, str, Fits], ...]:
     names = getattr(maker, "fields", None) or [
         p for p in inspect.signature(getattr(maker, "__wrapped__", maker)).parameters if p in hints
     ]
-    return tuple((n, getattr(hints[n], "__name__", str(hints[n])), _fits(hints[n])) for n in names)
+    return tuple((n, _text(hints[n]), _fits(hints[n])) for n in names)
+
+
+def _text(wanted: Any) -> str:
+    """A type without the modules that it and its parts are from."""
+    return wanted.__name__ if isinstance(wanted, type) else re.sub(r"\w+\.", "", str(wanted))
 
 
 class _Reader:
@@ -235,19 +237,7 @@ class _Reader:
             raise self.error(at, f"{name}: {e}") from None
         if isinstance(value, Var):
             self.greatest_id = max(self.greatest_id, value.id)
-        if isinstance(value, Node):
-            self.size[value] = self.measured(at, value)
         return value
-
-    def measured(self, at: ast.expr, value: Node) -> tuple[int, int]:
-        """How deep a node is and how many there are if what is shared is counted at each place."""
-        children = [self.size.get(child, (1, 1)) for child in value.children()]
-        deep = 1 + max((depth for depth, _ in children), default=0)
-        count = 1 + sum(count for _, count in children)
-        most = _MOST_STATEMENTS if isinstance(value, Stmt) else _MOST_TERMS
-        if deep > _DEEPEST_NODE or count > most:
-            raise self.error(at, f"{deep} nodes inside one another, {count} in all; at most {_DEEPEST_NODE} and {most}")
-        return deep, count
 
 
 def _shown(value: Any) -> str:

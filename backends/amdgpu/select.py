@@ -16,7 +16,7 @@ from convgen.backends.machine import Access, Function, Imm, Operand, Reg
 from convgen.backends.selection import Selector, comment, kernel_arguments
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
-from convgen.ir.error import Unsupported, VerifyError
+from convgen.ir.error import Unsupported
 from convgen.ir.expr import Add, Cast, Const, Expr, Mul, Surface, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Global
@@ -142,7 +142,9 @@ class _Selector(Selector):
         if isinstance(offset, Imm) and not is_inline(offset.value):
             offset = self.out.constant(offset.value)
         if not 0 <= s.imm <= _BUFFER_OFFSET_MAX:
-            raise VerifyError(f"selection: immediate offset {s.imm} of a buffer access")
+            raise Unsupported(
+                f"given an immediate offset of {s.imm}, wanted at most {_BUFFER_OFFSET_MAX} in a buffer access"
+            )
         varying_offset = self.out.move_to_vector(self.scalars.value(s.varying))
         return (varying_offset, surface, offset), ("offen", *((f"offset:{s.imm}",) if s.imm else ()))
 

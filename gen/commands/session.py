@@ -40,7 +40,7 @@ def guarded(work: Callable[[], int], verbose: bool = False) -> int:
     except Exception as error:
         code, text = failure(error, verbose)
         if isinstance(error, PointedError) and on_terminal():
-            text = f"{error}\n{error.excerpt}"
+            text = f"{visible(str(error))}\n{error.excerpt}"
         complain(text)
         return code
 
@@ -51,7 +51,7 @@ def failure(error: Exception, verbose: bool = False) -> tuple[int, str]:
     What the machine lacks (a file, room on a disk, memory) is no defect of convgen.
     """
     if isinstance(error, PointedError):
-        return REFUSED, error.one_line
+        return REFUSED, visible(error.one_line)
     if isinstance(error, UserError):
         return REFUSED, _flat(str(error))
     if isinstance(error, Unsupported):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 import numpy as np
@@ -33,3 +34,55 @@ def _damage(data: bytearray, random: np.random.Generator) -> None:
             data[at : at + size] = bytes([int(random.choice([0, 0x7F, 0x80, 0xFF]))]) * len(data[at : at + size])
         case _:
             data[at : at + size] = random.bytes(len(data[at : at + size]))
+
+
+#: What may stand in a dump where an integer, a text or a name stood.
+_NUMBERS = (0, 1, -1, 2, 3, 7, 31, 64, 255, 4096, 1 << 20, (1 << 31) - 1, 1 << 31, 1 << 63, 10**30)
+_TEXTS = (
+    *("at\n.section .rodata\n.incbin \"SECRET\"\n.text", "../../pwned", "\x1b[31m", "", "k", "i", "a b", "\udcff"),
+    *("x" * 5000, "v_mfma_f32_32x32x8_f16\n.incbin", "a", "main", "s_endpgm"),
+)  # fmt: skip
+_WORDS = tuple("f16 f32 f64 s32 u32 u64 s8 bool REGISTER LANE SUBGROUP FIXED ROWS ROW_A_LANE Lane()".split())
+_CALLS = tuple("Add Sub Mul Div Mod Shl Shr And Or Xor Min Max Lt Le Eq MulHi Block If GlobalLoad Barrier".split())
+
+
+def dumps(text: str, count: int, seed: int) -> Iterator[str]:
+    """`count` dump files with one to three arguments, names or calls changed, given twice or left out."""
+    lines = text.splitlines()
+    body = next(n for n, line in enumerate(lines) if not line.startswith("#"))
+    for number in range(count):
+        random = np.random.default_rng((seed, number))
+        tree = ast.parse("\n".join(lines[body:]))
+        for _ in range(int(random.choice([1, 1, 1, 2, 3]))):
+            _change(tree, random)
+        alone = random.integers(2)  # without its problem a kernel goes on as one written by hand
+        header = [h for h in lines[:body] if not (alone and h.startswith(("# problem", "# config")))]
+        yield "\n".join([*header, *map(ast.unparse, tree.body)]) + "\n"
+
+
+def _change(tree: ast.Module, random: np.random.Generator) -> None:
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Constant | ast.Call | ast.Tuple)]
+    names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name)]
+    node = nodes[int(random.integers(len(nodes)))]
+    match node:
+        case ast.Constant(value=bool()):
+            node.value = not node.value
+        case ast.Constant(value=int()):
+            node.value = _NUMBERS[int(random.integers(len(_NUMBERS)))]
+        case ast.Constant(value=str()):
+            node.value = _TEXTS[int(random.integers(len(_TEXTS)))]
+        case ast.Call(func=ast.Name() as function) if random.integers(2):
+            function.id = _CALLS[int(random.integers(len(_CALLS)))]
+        case ast.Call(args=arguments) | ast.Tuple(elts=arguments) if arguments:
+            at = int(random.integers(len(arguments)))
+            match int(random.integers(4)):
+                case 0:
+                    del arguments[at]
+                case 1:
+                    arguments.insert(at, arguments[int(random.integers(len(arguments)))])
+                case 2:
+                    arguments[at] = ast.parse(_WORDS[int(random.integers(len(_WORDS)))], mode="eval").body
+                case _:
+                    arguments[at] = ast.Name(names[int(random.integers(len(names)))])
+        case _:
+            pass
