@@ -28,9 +28,10 @@ from convgen.ir.program import Kernel
 from convgen.ir.program import Program as IrProgram
 from convgen.launches import Tiles
 from convgen.launches import build as build_launches
-from convgen.matmul import Problem
+from convgen.matmul import Matmul, Problem
 from convgen.passes import pipeline
 from convgen.plan import Plan, check_supported, make_plan
+from convgen.problem import Conv
 from convgen.record import Buffer
 from convgen.reference import numpy_type
 from convgen.verify import execute, unpacked
@@ -121,6 +122,7 @@ def build(
     options = Options(disable, observe, tried, debug)
     start = perf_counter()
     chosen = targets.get(target)
+    _expect("problem", problem, Conv, Matmul)
     if problem.is_empty:
         raise UserError(f"given the empty problem {problem.descriptor}, wanted outputs to compute")
     check_supported(problem, chosen.facts)
@@ -197,6 +199,7 @@ def compile(program: Program | Kernel | KernelBuilder, target: str = "gfx942", s
 
     A hand-written kernel is compiled for `target`; `scalars` gives its scalar arguments their values.
     """
+    _expect("program", program, Program, Kernel, KernelBuilder)
     if not isinstance(program, Program):
         program = wrap(program, target, scalars)
     while True:
@@ -277,6 +280,7 @@ def simulate(code: Code, **given: npt.ArrayLike) -> Any:
 
     Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
     """
+    _expect("code", code, Code)
     buffers = code.record.buffers
     arrays = {name: _array(name, array, buffers.get(name)) for name, array in given.items()}
     if code.problem is None:
@@ -294,6 +298,13 @@ def simulate(code: Code, **given: npt.ArrayLike) -> Any:
     tensors = {name: buffers[name].tensor for name in outputs}
     results = {name: unpacked(tensor, memory[name]) for name, tensor in tensors.items()}
     return results if len(results) != 1 else results[outputs[0]]
+
+
+def _expect(argument: str, given: object, *kinds: type) -> None:
+    """Raises UserError for an argument of another kind."""
+    if not isinstance(given, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise UserError(f"given {argument} of type {type(given).__name__}, wanted {wanted}")
 
 
 def _array(name: str, given: npt.ArrayLike, buffer: Buffer | None) -> npt.NDArray[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 
 import attrs
 
@@ -137,7 +137,7 @@ def parse_type(part: str, text: str, column: int) -> str:
     return name
 
 
-@cache
+@lru_cache(maxsize=2**10)
 def tag_ranks(tag: str) -> tuple[int, ...]:
     """The numbers of dimensions that a tag suits; none if it breaks the grammar."""
     return tuple(rank for rank in range(1, len(LETTERS) + 1) if _suits(tag, rank))

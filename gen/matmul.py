@@ -87,6 +87,10 @@ class Matmul(TensorProblem):
         return ("src", "wei"), ("dst",)
 
     @property
+    def is_empty(self) -> bool:
+        return 0 in self.dst_dims
+
+    @property
     def macs(self) -> int:
         """Multiply-accumulates."""
         return prod(self.dst_dims) * self.k

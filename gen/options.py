@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import attrs
@@ -92,7 +92,7 @@ class OptionError(PointedError):
         return OptionError(self.bare, option, self.text, self.column, rule=self.rule, argument=True)
 
 
-@cache
+@lru_cache(maxsize=2**12)
 def _value(option: Option, text: str) -> Any:
     try:
         return option.read(text or option.default)

@@ -6,7 +6,7 @@ The roles are src, wei and dst. A tensor has its role's type and layout; `diff_`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, TypeVar
 
 import attrs
@@ -208,7 +208,7 @@ def parsed(problem: ProblemT) -> ProblemT:
     return problem
 
 
-@cache
+@lru_cache(maxsize=2**12)
 def _layout(role: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
     """The layout of a tag, where `any` means `default`, or of a stride list."""
     listed = grammar.is_strides(tag)

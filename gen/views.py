@@ -76,10 +76,11 @@ def products(problem: Problem, block: int, moved: Collection[str] = ()) -> tuple
 
 def operand_types(problem: Problem) -> tuple[Type, Type]:
     """The element types of `of_n` and `of_m`, which all products of a problem have on the same sides."""
-    for contraction in _contractions(problem):
-        made = contraction.product(1)
-        return made.of_n.memory.elem, made.of_m.memory.elem
     first, second = (scalar(t.dtype) for t in problem.inputs if t.name != "bia")
+    if first is not second:
+        for contraction in _contractions(problem):
+            made = contraction.product(1)
+            return made.of_n.memory.elem, made.of_m.memory.elem
     return first, second
 
 

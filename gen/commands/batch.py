@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from convgen.commands import generate, session
 from convgen.commands.arguments import Parser, number
-from convgen.ir.error import Unsupported, UserError
+from convgen.ir.error import Unsupported, UserError, visible
 
 BOTH = ("conv", "matmul")  #: the drivers of benchdnn whose problems are taken
 
@@ -120,7 +120,9 @@ def _check_all(options: argparse.Namespace, reader: Reader) -> int:
             row = {"problem": request.text, "where": request.where, "target": options.target}
             print(json.dumps({**row, "status": status, "rule": rule, "error": error}))
         else:
-            print(f"{status:<12}{rule or '':<24}{request.text}" + ("" if error is None else f"\n    {error}"))
+            print(visible(f"{status:<12}{rule or '':<24}{request.text}"))
+            if error is not None:
+                print(f"    {visible(error)}")
     _tell_of_reading(options, reader, counts.total())
     stream = sys.stderr if options.json else sys.stdout
     texts = ", ".join(f"{counts[status]} {status}" for status in (SUPPORTED, UNSUPPORTED, MALFORMED) if counts[status])

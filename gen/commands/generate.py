@@ -55,6 +55,8 @@ def add_knobs(parser: argparse.ArgumentParser, *drivers: str) -> None:
     for option in rows.values():
         spelled = [f"--{name}" for name in (option.name, *option.aliases)]
         add(*spelled, dest=option.keyword, metavar="VALUE", help=option.help)
+    for word in ("reset", *drivers):  # as a whole line of benchdnn may have them
+        parser.add_argument(f"--{word}", dest="ignored", action="store_true", help=argparse.SUPPRESS)
     for option in options.RUN_OPTIONS:
         parser.add_argument(f"--{option.name}", dest="ignored", type=option.value, help=argparse.SUPPRESS)
 

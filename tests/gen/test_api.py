@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -33,6 +33,9 @@ ERRORS: list[tuple[Callable[[], object], type[cg.ConvgenError], str]] = [
         "given target 'gfx9420' (did you mean gfx942",
     ),
     (lambda: cg.build(cg.Conv.parse(DESC), config="tile"), cg.UserError, "given 'tile', wanted one of tile=, "),
+    (lambda: cg.build(cast(Any, DESC)), cg.UserError, "given problem of type str, wanted Conv or Matmul"),
+    (lambda: cg.compile(cast(Any, None)), cg.UserError, "given program of type NoneType, wanted Program or Kernel or"),
+    (lambda: cg.simulate(cast(Any, 1)), cg.UserError, "given code of type int, wanted Code"),
     (
         lambda: cg.build(cg.Conv.parse(DESC), config="tile=3x3x3 waves=1x1 mma=16x16x16"),
         cg.UserError,

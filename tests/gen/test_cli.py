@@ -193,6 +193,13 @@ def test_the_driver_is_told(driver: Driver, machine: Target) -> None:
     assert asked == {"target": "gfx90a", "config": "m16 n4", "disable": ("cse", "hoist"), "debug": True}
 
 
+def test_a_line_of_benchdnn_is_taken_whole(driver: Driver, machine: Target, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--conv", "--reset", "--engine=gpu:0", "--mode=C", "--attr-scales=", "--skip-impl=ref", DESC, *FWD]
+    assert conv(*words, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["problem"] == "--dir=FWD_D --dt=f16 mb1_ic8oc4_ih4oh4kh3ph1"
+    assert cli.main(["gemm", "--matmul", "--runtime_dims_masks=", "--bia_mask=2", "4x4:4x4", "--dt=f16", "--json"]) == 0
+
+
 def test_run_groups_samples(driver: Driver, machine: Target, capsys: pytest.CaptureFixture[str]) -> None:
     assert conv("mb1ic8oc16ih12kh3ph1", *FWD, "--run-groups", "5", "--json") == 0
     assert len(machine.executed[0].groups or ()) == 5

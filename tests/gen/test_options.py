@@ -117,6 +117,12 @@ def test_values_that_permit_what_is_done_are_taken(driver: str, words: list[str]
     assert rule(driver, *words) is None
 
 
+def test_the_result_of_grouped_products_has_another_rank() -> None:
+    with pytest.raises(cg.Unsupported) as refused:
+        cg.build(cg.Matmul.parse("--wtag=abc --dtag=abc --grouped=1:2:8+8 4x16:16x32"))
+    assert refused.value.rule == "grouped-gemm"
+
+
 @pytest.mark.parametrize(("given", "wanted"), [("FWD_D", "FWD_B"), ("FWD_I", "FWD_B"), ("BWD_W", "BWD_WB")])
 def test_a_bias_type_makes_a_bias(given: str, wanted: str) -> None:
     """Of the type of the sums it is the bias that there is; where the direction has one, benchdnn ignores the type."""
