@@ -1,7 +1,8 @@
-"""What all tests share: helpers importable as `tests.*`, no deadlines on a busy machine, a table of what was run."""
+"""What all tests share: helpers importable as `tests.*`, no deadlines on a busy machine, golden files, a table of runs."""
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,24 @@ os.environ["CONVGEN_CACHE"] = "off"  # tests want to see code being made
 
 settings.register_profile("convgen", deadline=None)
 settings.load_profile("convgen")
+
+FOLDER = Path(__file__).parent / "golden"
+LINES = 150  #: more than that nobody reads
+
+
+@pytest.fixture
+def golden() -> Callable[[str, str], None]:
+    """Compare a text with the golden file of that name, or write it where CONVGEN_BLESS is set."""
+
+    def compare(name: str, text: str) -> None:
+        assert text.count("\n") < LINES
+        path = FOLDER / name
+        if os.environ.get("CONVGEN_BLESS"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert text == path.read_text(), f"{path.name} differs: look at the change, then ./dev bless"
+
+    return compare
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

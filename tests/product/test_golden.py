@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from convgen import driver
 from convgen.problem import Conv
 
-FOLDER = Path(__file__).parents[1] / "golden"
-LINES = 150  #: more than that nobody reads
-
 Golden = Callable[[str, str], None]
-
-
-@pytest.fixture
-def golden() -> Golden:
-    """Compare a text with the golden file of that name, or write it where CONVGEN_BLESS is set."""
-
-    def compare(name: str, text: str) -> None:
-        assert text.count("\n") < LINES
-        path = FOLDER / name
-        if os.environ.get("CONVGEN_BLESS"):
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-        assert text == path.read_text(), f"{path.name} differs: look at the change, then ./dev bless"
-
-    return compare
 
 
 def assembly(descriptor: str, dt: str, config: str, target: str = "gfx942") -> str:
