@@ -152,7 +152,7 @@ def test_broken_assemblers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scri
     with pytest.raises(UserError, match=message):
         amd.assemble("s_endpgm\n", "gfx942", "clang-22")
     with pytest.raises(UserError, match=message):
-        intel._encode("nop\n", "12p72", tmp_path)
+        intel._encode("iga64", "nop\n", "12p72", tmp_path)
 
 
 def test_what_is_no_machine_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,9 @@ Golden = Callable[[str, str], None]
 
 def described(plan: Plan) -> str:
     """What a plan decided, on one line."""
-    parts = [f"{p.grid[0]}x{p.grid[1]} tiles x {p.k_blocks} blocks {held(p.of_n)} {held(p.of_m)}" for p in plan.parts[:1]]
+    parts = [
+        f"{p.grid[0]}x{p.grid[1]} tiles x {p.k_blocks} blocks {held(p.of_n)} {held(p.of_m)}" for p in plan.parts[:1]
+    ]
     return f"{plan.meeting.name} {plan.registers} registers, {len(plan.parts)} parts: {', '.join(parts)}"
 
 
