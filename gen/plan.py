@@ -77,15 +77,14 @@ def _check_sizes(problem: Problem) -> None:
 
 def _check_phases(problem: Conv) -> None:
     """Refuse more kernels of a backward convolution than one would wait for: one for each phase of the strides."""
-    phases, strides = prod(min(a.s, a.k) for a in problem.axes), prod(a.s for a in problem.axes)
-    if problem.direction is Direction.BWD_D and (phases > _MOST_PHASES or strides > _LARGEST_STRIDES):
+    if problem.direction is Direction.BWD_D and views.phases(problem) > _MOST_PHASES:
         given = "".join(f"s{axis}{a.s}" for axis, a in zip("dhw", problem.axes) if a.s > 1)
-        wanted = f"a product of at most {_LARGEST_STRIDES}, and {_MOST_PHASES} phases with taps"
-        raise Unsupported(f"given {given} in BWD_D, wanted {wanted}: each is a kernel", rule="stride-phases")
+        given = f"given {given} in BWD_D, which makes {views.phases(problem)} stride phases with taps"
+        raise Unsupported(f"{given}, wanted at most {_MOST_PHASES}: each is a kernel", rule="stride-phases")
 
 
 _LARGEST_TILE = 2**12  #: along M, N or K: by as much at most are they padded
-_MOST_PHASES, _LARGEST_STRIDES = 2**8, 2**16  #: of backward data: the kernels, and what is searched for them
+_MOST_PHASES = 2**8  #: of backward data: as many as strides of 16 x 16 have
 
 
 def _flat(problem: Problem) -> tuple[int, int, int]:

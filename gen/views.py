@@ -19,7 +19,6 @@ from math import gcd, prod
 
 import attrs
 
-from convgen.ir.error import Unsupported
 from convgen.ir.memory import Dim, Global, TensorDim, View
 from convgen.ir.types import Type, scalar
 from convgen.matmul import Matmul, Problem
@@ -28,7 +27,6 @@ from convgen.problem import Direction as Dir
 from convgen.tensors import TensorSpec
 
 _NAMES = "dhw"
-_MOST_PHASES = 256  #: kernels of one problem: the strides of patches of 16 x 16
 
 Index = tuple[TensorDim, ...]
 
@@ -363,29 +361,28 @@ class _Phase:
         return taps, diff_src, wei, diff_dst
 
 
+def phases(problem: Conv) -> int:
+    """How many products backward data takes at most: one for each combination of residues that have taps."""
+    return prod(_Phase.count(axis) for _, axis in _axes(problem))
+
+
 def _backward_data(problem: Conv) -> Iterator[_Contraction]:
     """A product for each combination of stride phases that has something to sum."""
     axes = _axes(problem)
     images = _same("mb", problem.mb)
-    counts = {f"s{name}": _Phase.count(axis) for name, axis in axes}
-    if prod(counts.values()) > _MOST_PHASES:
-        given = " x ".join(map(str, counts.values()))
-        raise Unsupported(
-            f"given {given} stride phases, each a kernel, wanted at most {_MOST_PHASES} in all, at {', '.join(counts)}"
-        )
     of_axes = [
-        sorted((_Phase(axis, name, tap) for tap in range(counts[f"s{name}"])), key=lambda p: p.residue)
+        sorted((_Phase(axis, name, tap) for tap in range(_Phase.count(axis))), key=lambda p: p.residue)
         for name, axis in axes
     ]
-    for phases in combinations(*of_axes):
-        if any(p.is_empty for p in phases):
+    for chosen in combinations(*of_axes):
+        if any(p.is_empty for p in chosen):
             continue
-        taps, diff_src, wei, diff_dst = zip(*(p.coordinates() for p in phases))
-        role = "".join(f"{p.name}{p.residue}" for p in phases if p.axis.s > 1)
+        taps, diff_src, wei, diff_dst = zip(*(p.coordinates() for p in chosen))
+        role = "".join(f"{p.name}{p.residue}" for p in chosen if p.axis.s > 1)
         yield _Contraction(
-            (_dim("mb", problem.mb), *(_dim(f"i{p.name}", p.positions) for p in phases)),
+            (_dim("mb", problem.mb), *(_dim(f"i{p.name}", p.positions) for p in chosen)),
             (_dim("ic", problem.ic),),
-            (*(_dim(f"k{p.name}", count) for p, count in zip(phases, taps)), _dim("oc", problem.oc)),
+            (*(_dim(f"k{p.name}", count) for p, count in zip(chosen, taps)), _dim("oc", problem.oc)),
             _Tensor(_tensor(problem, "diff_dst"), (images, _same("oc", problem.oc), *diff_dst)),
             _Tensor(_tensor(problem, "wei"), _weight_index(problem, wei)),
             _Tensor(_tensor(problem, "diff_src"), (images, _same("ic", problem.ic), *diff_src)),
