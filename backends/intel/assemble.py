@@ -61,6 +61,7 @@ def _encode(tool: str, body: str, platform: str, folder: Path) -> bytes:
 
 def _iga64(tool: str, body: str, platform: str, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "kernel.asm").write_text(body)
+    (folder / "kernel.bin").unlink(missing_ok=True)  # of the kernel before
     command = [tool, "-a", f"-p={platform}", "--color=never", "-Wall", "kernel.asm", "-o", "kernel.bin"]
     return run(command, folder)
 
