@@ -73,6 +73,6 @@ def _first(done: subprocess.CompletedProcess[str]) -> str:
 def _complaint(said: str, lines: list[str]) -> str:
     found = _COMPLAINT.search(said)
     if found is None or int(found[1]) > len(lines):
-        raise UserError(f"iga64 crashed: it says of our text: {(said.splitlines() or ['nothing'])[0]}")
+        raise UserError(f"iga64 crashed: it cannot do its work: {(said.splitlines() or ['it says nothing'])[0]}")
     line, column, reason = found.groups()
     return f"line {line}, column {column}: {reason}: {' '.join(lines[int(line) - 1].split())}"

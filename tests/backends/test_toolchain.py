@@ -87,7 +87,7 @@ CRASHES = {
     ),
     "foolish": (
         'case "$(cat kernel.asm)" in nop) echo x >kernel.bin;; *) echo what; exit 1;; esac',
-        "crashed: it says of our text: what",
+        "crashed: it cannot do its work: what",
     ),
 }
 

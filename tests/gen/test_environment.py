@@ -135,7 +135,7 @@ def test_a_crash_is_told_even_if_no_dump_can_be_kept(capsys: pytest.CaptureFixtu
 # Tools
 
 BROKEN = {
-    "kill -SEGV $$": "is killed by SIGSEGV",
+    "kill -SEGV $$": "killed by SIGSEGV",
     "exit 0": "given nothing from",
     "printf '\\377\\376' >&2; exit 1": "cannot do its work: ��",
     "exit 3": "cannot do its work: it says nothing",
@@ -145,23 +145,23 @@ BROKEN = {
 
 @pytest.mark.parametrize(("script", "message"), BROKEN.items())
 def test_broken_assemblers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str) -> None:
-    for name in ("clang-22", "iga64"):
+    for name, variable in (("clang-22", "CONVGEN_CLANG"), ("iga64", "CONVGEN_IGA64")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        monkeypatch.setenv(variable, str(tmp_path / name))
     with pytest.raises(UserError, match=message):
-        amd.assemble("s_endpgm\n", "gfx942", "clang-22")
+        amd.assemble("s_endpgm\n", "gfx942")
     with pytest.raises(UserError, match=message):
-        intel._encode("iga64", "nop\n", "12p72", tmp_path)
+        intel._encode(str(tmp_path / "iga64"), "nop\n", "12p72", tmp_path)
 
 
 def test_what_is_no_machine_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "clang-22"
     path.write_text('#!/bin/bash\nhead -c 300 /dev/zero >"${@: -1}"\n')
     path.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("CONVGEN_CLANG", str(path))
     with pytest.raises(UserError, match="given 300 bytes that are none from clang-22, wanted machine code"):
-        amd.assemble("s_endpgm\n", "gfx942", "clang-22")
+        amd.assemble("s_endpgm\n", "gfx942")
 
 
 UNKNOWN = """\
