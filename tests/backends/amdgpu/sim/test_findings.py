@@ -142,9 +142,9 @@ CASES = {
     ),
     "waves store the same bytes one after the other": Case(
         "lds-race",
-        "v_and_b32_e32 v4, 0xff, v1\n v_and_b32_e32 v5, 63, v0\n v_readfirstlane_b32 s20, v0\n"
-        " s_cmp_eq_u32 s20, 0\n s_cbranch_scc1 2\n s_nop 0\n s_nop 0\n ds_write_b8 v4, v5\n v_mov_b32_e32 v2, 0\n"
-        " v_and_b32_e32 v1, 0xff, v1",
+        "v_and_b32_e32 v4, 0xff, v1\n v_and_b32_e32 v5, 63, v0\n v_readfirstlane_b32 s20, v0\n s_cmp_eq_u32 s20, 0\n"
+        " s_cbranch_scc0 .Lone\n ds_write_b8 v4, v5\n.Lone:\n s_cbranch_scc1 .Lend\n ds_write_b8 v4, v5\n.Lend:\n"
+        " v_mov_b32_e32 v2, 0\n v_and_b32_e32 v1, 0xff, v1",
         "63, v0",
         "127, v0",
         workgroup=128,
@@ -153,7 +153,7 @@ CASES = {
         "wait-count",
         "ds_write_b32 v1, v0\n s_waitcnt lgkmcnt(0)\n"
         + "".join(f" ds_read_b32 v{16 + n}, v1\n" for n in range(17))
-        + " s_waitcnt lgkmcnt(14)\n v_mov_b32_e32 v2, v18\n s_waitcnt lgkmcnt(0)",
+        + " s_waitcnt lgkmcnt(14)\n v_mov_b32_e32 v2, v17\n s_waitcnt lgkmcnt(0)",
         "s_waitcnt lgkmcnt(14)",
     ),
     "dma lands with vmcnt": Case("poison", _DMA, "s_waitcnt vmcnt(0)"),
@@ -311,7 +311,7 @@ def test_more_in_flight_than_vmcnt_counts(sim: Any) -> None:
     loads = "".join(f"buffer_load_dword v{16 + n}, v1, s[8:11], 0 offen\n" for n in range(64))
     buffers = {"in": np.arange(64, dtype=np.uint32), "out": np.zeros(64, np.uint32)}
     for wait in ("s_waitcnt vmcnt(62)", ""):
-        body = f"{PROLOGUE}{loads}{wait}\n v_mov_b32_e32 v2, v17\n{STORE_V2}"
+        body = f"{PROLOGUE}{loads}{wait}\n v_mov_b32_e32 v2, v16\n{STORE_V2}"
         kinds = sim.kinds(sim.run("gfx942", sim.Source(body, vgprs=96), buffers))
         assert ("wait-count" in kinds) is not bool(wait)
 

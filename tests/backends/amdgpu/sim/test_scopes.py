@@ -186,13 +186,21 @@ def test_a_release_covers_what_came_before_it(sim: Any) -> None:
     assert {f.kind for f in report.findings} == {"global-visibility"}
 
 
-def test_an_atomic_operation_elsewhere_orders_nothing(sim: Any) -> None:
-    """Each workgroup counts at a place of its own, so none learns of another's release."""
-    apart = LAST.replace("global_atomic_add v3, v1,", "global_atomic_add v3, v7,").replace(
-        "v_mov_b32_e32 v8, {groups}", "v_mov_b32_e32 v8, 1"
-    )
-    report, _ = run(sim, "gfx942", spelled(apart, "gfx942", groups=5), 5)
+def test_an_acquire_covers_what_was_observed_before_it(sim: Any) -> None:
+    """One that comes before the lock is taken knows of nothing."""
+    early = LOCK.replace("  {acquire}\n", "").replace(".Ltry:\n", ".Ltry:\n  {acquire}\n")
+    report, _ = run(sim, "gfx942", spelled(early, "gfx942"), 5)
     assert "global-visibility" in {f.kind for f in report.findings}
+
+
+def test_an_atomic_operation_elsewhere_orders_nothing(sim: Any) -> None:
+    """Each workgroup counts at a place of its own, so the last, which reads, learns of no other's release."""
+    apart = LAST.replace("global_atomic_add v3, v1,", "global_atomic_add v3, v7,")
+    apart = apart.replace("v_mov_b32_e32 v8, {groups}", "v_mov_b32_e32 v8, {groups} - 1")
+    apart = apart.replace("v_add_u32_e32 v3, 1, v3\n", "").replace("vcc, v8, v3", "vcc, v8, v6")
+    report, data = run(sim, "gfx942", spelled(apart, "gfx942", groups=5), 5)
+    assert "global-visibility" in {f.kind for f in report.findings}
+    assert data[0] == sum(10 + group for group in range(5))
 
 
 WORKGROUP = """
@@ -244,6 +252,10 @@ def test_one_wave_releases_and_acquires_for_its_workgroup(sim: Any, order: str) 
         return set(sim.kinds(report))
 
     assert not kinds(WORKGROUP)
+    delay = "  s_movk_i32 s9, 99\n.Lslow:\n  s_sleep 1\n  s_sub_u32 s9, s9, 1\n  s_cmp_lg_u32 s9, 0\n"
+    delay = f"  s_cbranch_scc1 .Lwait\n{delay}  s_cbranch_scc1 .Lslow\n  s_branch .Lready\n"
+    late = WORKGROUP.replace(".Lready:\n  s_barrier\n", ".Lready:\n").replace("  s_cbranch_scc0 .Lready\n", delay)
+    assert kinds(late) == {"global-visibility"}
     for part in ("  s_waitcnt vmcnt(0) ; stored\n", ".Lready:\n  s_barrier\n"):
         without = WORKGROUP.replace(part, part.replace("  s_barrier\n", "") if "barrier" in part else "")
         assert "global-visibility" in kinds(without)
