@@ -10,7 +10,6 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
@@ -76,7 +75,7 @@ class _Results(io.FileIO):
 
     def write(self, data: Any) -> int:
         try:
-            return super().write(data) or 0
+            return super().write(data)
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -93,9 +92,10 @@ class _Remarks(io.FileIO):
     """stderr: where it cannot be written, work goes on without."""
 
     def write(self, data: Any) -> int:
-        with suppress(OSError):
-            super().write(data)
-        return len(data)
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
 
 
 def _stream(number: int, given: TextIO | None, kind: type[io.FileIO]) -> TextIO:
