@@ -40,7 +40,7 @@ _MATCHING = 10.0  #: seconds that a pattern may take, over all problems
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _JOINED = re.compile(r"\s*\\\s+")
 _WORD = re.compile(r"\S+")
-_VERBOSITY = re.compile(r"-v[0-9]+")
+_VERBOSITY = re.compile(r"-v[0-9]*")
 
 
 @attrs.frozen

@@ -70,16 +70,11 @@ class Option:
 
 
 class OptionError(PointedError):
-    """A wrong character in the value of an option, which is an argument if it was given as one.
+    """A wrong character in the value of an option, which is an argument if it was given as one."""
 
-    With a `rule`, the value is sound, but does not suit the problem.
-    """
-
-    def __init__(
-        self, message: str, option: str, text: str, column: int, *, rule: str | None = None, argument: bool = False
-    ) -> None:
+    def __init__(self, message: str, option: str, text: str, column: int, *, argument: bool = False) -> None:
         super().__init__(f"{message} in {option if argument else f'--{option}'}", text, column)
-        self.bare, self.option, self.rule = message, option, rule
+        self.bare, self.option = message, option
 
     @property
     def flag(self) -> str:
@@ -88,8 +83,18 @@ class OptionError(PointedError):
 
     def of_argument(self) -> OptionError:
         """The same of an argument."""
-        option = self.option.replace("-", "_")
-        return OptionError(self.bare, option, self.text, self.column, rule=self.rule, argument=True)
+        return OptionError(self.bare, self.option.replace("-", "_"), self.text, self.column, argument=True)
+
+
+class Misfit(OptionError, Unsupported):
+    """The value of an option is sound, but does not suit the problem."""
+
+    def __init__(self, message: str, option: str, text: str, column: int, *, rule: str, argument: bool = False) -> None:
+        super().__init__(message, option, text, column, argument=argument)
+        self.rule = rule
+
+    def of_argument(self) -> Misfit:
+        return Misfit(self.bare, self.option, self.text, self.column, rule=self.rule, argument=True)
 
 
 @lru_cache(maxsize=2**12)

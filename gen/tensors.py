@@ -182,9 +182,8 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
     for knob, role, listed in zip(("stag", "wtag", "dtag"), ("src", "wei", "dst"), knobs["strides"]):
         tag = knobs[knob]
         if listed and tag != "any":
-            error = UserError(f"given {knob} {tag} and strides of {role}, wanted one of them")
-            error.rule = "tag-and-strides"
-            raise error
+            message = f"given {tag} and strides of {role}, wanted one of them"
+            raise options.Misfit(message, knob, tag, 0, rule="tag-and-strides")
         tags[knob] = listed or (grammar.plain_strides(tag) if grammar.is_strides(tag) else tag)
     return {
         "src_type": src,
@@ -218,10 +217,11 @@ def _layout(role: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
     try:
         layout = Layout.from_tag(default if tag == "any" else tag, dims)
     except PointedError as error:
-        rule = "tag-rank" if grammar.tag_ranks(tag) else None
-        raise options.OptionError(error.message, knob, error.text, error.column, rule=rule) from None
+        if grammar.tag_ranks(tag):
+            raise options.Misfit(error.message, knob, error.text, error.column, rule="tag-rank") from None
+        raise options.OptionError(error.message, knob, error.text, error.column) from None
     except UserError as error:
-        raise options.OptionError(str(error), f"strides of {role}", tag, len(tag), rule="strides-rank") from None
+        raise options.Misfit(str(error), f"strides of {role}", tag, len(tag), rule="strides-rank") from None
     if listed:
         _check_apart(layout, tag, f"strides of {role}")
     return layout
@@ -235,5 +235,5 @@ def _check_apart(layout: Layout, strides: str, where: str) -> None:
             column = sum(len(stride) + 1 for stride in strides.split("x")[: block.dim])
             wanted = f"at least {reach}, past what the smaller strides reach,"
             message = f"given the stride {block.stride}, wanted {wanted}"
-            raise options.OptionError(message, where, strides, column, rule="strides-overlap")
+            raise options.Misfit(message, where, strides, column, rule="strides-overlap")
         reach += (block.size - 1) * block.stride

@@ -11,12 +11,7 @@ def visible(text: str) -> str:
 
 
 class ConvgenError(Exception):
-    """Base of all errors that convgen raises on purpose.
-
-    `rule` names the limit that a request of sound grammar has met, the same for every such request.
-    """
-
-    rule: str | None = None
+    """Base of all errors that convgen raises on purpose."""
 
 
 class UserError(ConvgenError):
@@ -24,10 +19,13 @@ class UserError(ConvgenError):
 
 
 class Unsupported(ConvgenError):
-    """The request is sound, but convgen or the target cannot do it; one line says what (exit code 2)."""
+    """The request is sound, but convgen or the target cannot do it; one line says what (exit code 2).
 
-    def __init__(self, message: str, *, rule: str = "generator") -> None:
-        super().__init__(message)
+    `rule` names the limit that was met, the same for every request that meets it.
+    """
+
+    def __init__(self, message: str, *details: object, rule: str = "generator") -> None:
+        super().__init__(message, *details)
         self.rule = rule
 
 

@@ -146,8 +146,7 @@ def _verdict(target: str, request: Request) -> tuple[str, str | None, str | None
     code, text = session.failure(error)
     if code == session.INTERNAL:
         raise error
-    rule: str | None = getattr(error, "rule", None)
-    return MALFORMED if rule is None else UNSUPPORTED, rule, text
+    return (UNSUPPORTED, error.rule, text) if isinstance(error, Unsupported) else (MALFORMED, None, text)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -260,7 +259,9 @@ def _refused(options: argparse.Namespace, line: str, error: Exception) -> Row:
     """The row of a problem that led to an exception."""
     code, text = session.failure(error, options.verbose)
     status = UNSUPPORTED if isinstance(error, Unsupported) else ERROR
-    return _row(code, status, _nothing(options, line), text, rule=getattr(error, "rule", None))
+    return _row(
+        code, status, _nothing(options, line), text, rule=error.rule if isinstance(error, Unsupported) else None
+    )
 
 
 def _nothing(options: argparse.Namespace, line: str) -> dict[str, Any]:

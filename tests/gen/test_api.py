@@ -24,7 +24,11 @@ ERRORS: list[tuple[Callable[[], object], type[cg.ConvgenError], str]] = [
     (lambda: cg.Conv.parse(DESC, dt="f15"), cg.UserError, "given the type 'f15' (did you mean f16?)"),
     (lambda: cg.Matmul.parse("4x4:4x4", stag="abd"), cg.UserError, "given dimension 'd'"),
     (lambda: cg.Matmul.parse("4x4:4x4", mb=1), cg.UserError, "given the argument 'mb', wanted one of dt, stag, "),
-    (lambda: cg.Conv.parse(DESC, stag="axb", strides="8x1x4x2::"), cg.UserError, "given stag axb and strides of src"),
+    (
+        lambda: cg.Conv.parse(DESC, stag="axb", strides="8x1x4x2::"),
+        cg.UserError,
+        "given axb and strides of src, wanted one of them in stag",
+    ),
     (lambda: cg.build(cg.Conv.parse(f"g2{DESC}")), cg.Unsupported, "given g2, wanted g1"),
     (lambda: cg.build(cg.Conv.parse(DESC, attr_post_ops="relu")), cg.Unsupported, "given attr-post-ops relu, wanted"),
     (

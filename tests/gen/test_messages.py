@@ -116,7 +116,10 @@ MESSAGES = [
         "given the stride 0, wanted at least 1, past what the smaller strides reach, in --strides of dst, "
         "at column 7: 576x1x^0x16",
     ),
-    ("conv DESC --wtag oihw --strides :144x9x3x1:", "given wtag oihw and strides of wei, wanted one of them"),
+    (
+        "conv DESC --wtag oihw --strides :144x9x3x1:",
+        "given oihw and strides of wei, wanted one of them in --wtag, at column 1: ^oihw",
+    ),
     (
         "conv DESC --attr-deterministic yes",
         "given 'yes', wanted one of true false 1 0 in --attr-deterministic, at column 1: ^yes",
