@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from functools import cache
 
 import attrs
@@ -10,6 +11,9 @@ import attrs
 from convgen import driver
 from convgen.backends import target as targets
 from convgen.config import Config
+from convgen.ir.expr import Var, reserve_ids, reset_ids
+from convgen.ir.facts import TargetFacts
+from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.matmul import parse_problem
 from convgen.passes import pipeline
@@ -97,7 +101,16 @@ def program(target: str, name: str) -> driver.Program:
 def lowered(target: str, name: str) -> tuple[Kernel, ...]:
     """The kernels of a sample behind the last pass."""
     built = program(target, name)
-    return tuple(pipeline.run(kernel, built.target.facts) for kernel in built.ir.kernels)
+    return tuple(run(kernel, built.target.facts) for kernel in built.ir.kernels)
+
+
+def run(
+    kernel: Kernel, facts: TargetFacts, disable: Collection[str] = (), observe: pipeline.Observer | None = None
+) -> Kernel:
+    """The passes, whose variables get the same numbers whatever was built before."""
+    reset_ids()
+    reserve_ids(max((n.id for n in postorder(kernel.body) if isinstance(n, Var)), default=0))
+    return pipeline.run(kernel, facts, disable, observe)
 
 
 def digest(text: str) -> str:
