@@ -1,4 +1,4 @@
-"""What all tests share: helpers importable as `tests.*`, no deadlines, golden files, a table of what was run."""
+"""What all tests share: helpers importable as `tests.*`, no deadlines on a busy machine, golden files, what was run."""
 
 import os
 import sys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from functools import cache
 
 import attrs
@@ -10,6 +11,9 @@ import attrs
 from convgen import driver
 from convgen.backends import target as targets
 from convgen.config import Config
+from convgen.ir.expr import Var, reserve_ids, reset_ids
+from convgen.ir.facts import TargetFacts
+from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.matmul import parse_problem
 from convgen.passes import pipeline
@@ -56,6 +60,11 @@ _SAMPLES = {
     "bytes": Sample("--dir=FWD_B --dt=s8:s8:s8 mb1ic64ih5oc32kh3ph1", "tile=32x32x64 slots=2"),
     "bytes_to_words": Sample("--dt=s8:s8:s32 33x64:64x32", "tile=32x32x64 slots=1"),
     "one_subgroup": Sample("--dir=FWD_D --dt=f16 mb1ic16ih4oc16kh1", "tile=16x16x32 slots=1", waves="1x1"),
+    # tensors beyond what a surface or an offset of 32 bits reaches
+    "far_images": Sample("--dir=FWD_D --dt=f16 mb8192ic64ih56oc64kh3ph1", "tile=32x32x32 slots=1"),
+    "far_rows": Sample("--dt=f32 90044944x16:16x32", "tile=32x32x16 slots=1"),
+    "far_taps": Sample("--dir=BWD_D --dt=f16 --stag=abx --dtag=abx mb300ic32ih512oc32kh3ph1", "tile=32x32x32 slots=1"),
+    "far_sums": Sample("--dir=BWD_W --dt=bf16 mb8192ic64ih56oc32kh1", "tile=32x32x32 slots=1 taps=fused slices=4"),
 }
 _AMD = {
     "accumulators": Sample(f"--dir=FWD_D --dt=f16:f16:f32 {_HALO}", "tile=64x64x32 slots=2 acc=a", -1),
@@ -97,7 +106,16 @@ def program(target: str, name: str) -> driver.Program:
 def lowered(target: str, name: str) -> tuple[Kernel, ...]:
     """The kernels of a sample behind the last pass."""
     built = program(target, name)
-    return tuple(pipeline.run(kernel, built.target.facts) for kernel in built.ir.kernels)
+    return tuple(run(kernel, built.target.facts) for kernel in built.ir.kernels)
+
+
+def run(
+    kernel: Kernel, facts: TargetFacts, disable: Collection[str] = (), observe: pipeline.Observer | None = None
+) -> Kernel:
+    """The passes, whose variables get the same numbers whatever was built before."""
+    reset_ids()
+    reserve_ids(max((n.id for n in postorder(kernel.body) if isinstance(n, Var)), default=0))
+    return pipeline.run(kernel, facts, disable, observe)
 
 
 def digest(text: str) -> str:

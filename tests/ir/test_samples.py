@@ -11,7 +11,6 @@ import pytest
 
 from convgen.ir.simplify import simplify
 from convgen.ir.verify import verify
-from convgen.passes import pipeline
 from tests import samples
 
 _BEHIND = ("simplify", "reduce_strength", "expand_division", "place_lets", "peephole", "split_barriers")
@@ -23,6 +22,6 @@ def test_simplified(target: str, golden: Callable[[str, str], None]) -> None:
     for name in samples.names(target):
         built = samples.program(target, name)
         for number, kernel in enumerate(built.ir.kernels):
-            lowered = pipeline.run(verify(kernel, "tile"), built.target.facts, _BEHIND)
+            lowered = samples.run(verify(kernel, "tile"), built.target.facts, _BEHIND)
             rows.append(f"{name} {number}: {samples.digest(str(lowered))}, {samples.digest(str(simplify(lowered)))}")
     golden(f"simplified/{target}.txt", "\n".join(rows) + "\n")

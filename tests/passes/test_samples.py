@@ -27,6 +27,6 @@ def test_each_pass(target: str, golden: Callable[[str, str], None]) -> None:
                 if after is not before:
                     to.append(f"{p.name} {samples.digest(str(after))}")
 
-            pipeline.run(kernel, built.target.facts, observe=observe)
+            samples.run(kernel, built.target.facts, observe=observe)
             rows.append(" ".join(steps))
     golden(f"passes/{target}.txt", "\n".join(rows) + "\n")

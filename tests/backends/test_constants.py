@@ -1,0 +1,29 @@
+"""The tables, limits and facts of the targets are what they were; `./dev bless` accepts others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from convgen.backends import target as targets
+from tests.constants import constants
+
+
+@pytest.mark.parametrize("package", ["convgen.backends", "convgen.backends.amdgpu", "convgen.backends.intel"])
+def test_constants(package: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"constants/{package}.txt", constants(package))
+
+
+@pytest.mark.parametrize("target", targets.names())
+def test_facts(target: str, golden: Callable[[str, str], None]) -> None:
+    """Every number that plans and passes may ask for, the matrix instructions one a line."""
+    facts = targets.get(target).facts
+    rows = [f"{name}: {value}" for name, value in attrs.asdict(facts, recurse=False).items() if name != "atoms"]
+    rows = [f"fused: {sorted(facts.fused)}" if row.startswith("fused:") else row for row in rows]
+    for a in facts.atoms:
+        types = f"{a.a_elem} {a.b_elem} {a.acc}"
+        rest = f"{a.passes} passes over {a.spans}, rounds to {a.rounds_to}: {a.a} | {a.b} | {a.d}"
+        rows.append(f"{a.name} {a.rows}x{a.cols}x{a.k} {types} {rest}")
+    golden(f"facts/{target}.txt", "\n".join(rows) + "\n")

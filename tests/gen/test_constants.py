@@ -1,0 +1,14 @@
+"""The limits, costs and defaults of `gen` are what they were; `./dev bless` accepts others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.constants import constants
+
+
+@pytest.mark.parametrize("package", ["convgen", "convgen.commands"])
+def test_constants(package: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"constants/{package}.txt", constants(package))

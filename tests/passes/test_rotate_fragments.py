@@ -1,0 +1,88 @@
+"""Reads at a loop's head go to the end of the iteration before: what moves, what is carried, and what stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from convgen.ir.build import KernelBuilder
+from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.program import Kernel
+from convgen.ir.types import f32
+from convgen.passes.rotate_fragments import rotate_fragments
+from tests.passes.texts import statements
+
+ALL = Fragment(("row", "col"), (Digit("col", 16, Space.LANE, 1), Digit("row", 2, Space.REGISTER, 1)))
+TURNED = Fragment(("row", "col"), (Digit("row", 2, Space.LANE, 1), Digit("col", 16, Space.REGISTER, 1)))
+
+
+def kernel(head: str, follower: str, leaves: bool = False) -> Kernel:
+    """A loop with that head, and behind it another: b a barrier, a and c reads of slot 0 and 1, t of another layout."""
+    k = KernelBuilder("k", subgroups=2, width=16)
+    tile = k.shared("tile", f32, 2, 16, slots=2)
+    n = k.scalar("n")
+
+    def reads(letters: str) -> list[object]:
+        found: list[object] = []
+        for c in letters:
+            if c == "b":
+                k.barrier()
+            else:
+                found.append(k.load_shared(c, tile, TURNED if c == "t" else ALL, int(c == "c")))
+        return found
+
+    with k.loop("i", 0, n, total=n) as loop:
+        values = reads(head)
+        k.let("used", loop["total"] + 1)
+        for v in values:
+            k.let("more", v + v)  # type: ignore[operator]
+        if leaves:
+            k.exit_if(n < 3, n)
+        loop.yields(loop["total"] + loop.var)
+    for v in reads(follower):
+        k.let("last", v + v)  # type: ignore[operator]
+    k.let("end", loop.result("total"))
+    return k.done()
+
+
+def test_a_barrier_and_two_reads() -> None:
+    assert statements(rotate_fragments(kernel("bac", "bac"))) == [
+        "barrier",
+        "a.1: f32x2 = load tile[0] as col16l1 row2r1",
+        "c.1: f32x2 = load tile[1] as col16l1 row2r1",
+        "for i in [0, n) i carrying (total.1: s32 = n, a.2: f32x2 = a.1, c.2: f32x2 = c.1) -> total.2, a.3, c.3:",
+        "  used: s32 = total.1 + 1",
+        "  more.1: f32x2 = a.2 + a.2",
+        "  more.2: f32x2 = c.2 + c.2",
+        "  barrier",
+        "  a.4: f32x2 = load tile[0] as col16l1 row2r1",
+        "  c.4: f32x2 = load tile[1] as col16l1 row2r1",
+        "  yield total.1 + i, a.4, c.4",
+        "last.1: f32x2 = a.3 + a.3",
+        "last.2: f32x2 = c.3 + c.3",
+        "end: s32 = total.2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("head", "follower", "rotates"),
+    [
+        ("a", "a", True),
+        ("ba", "ba", True),
+        ("ba", "a", False),
+        ("a", "ba", False),
+        ("a", "c", False),
+        ("a", "t", False),
+        ("ac", "a", False),
+        ("b", "b", False),
+        ("", "", False),
+        ("aba", "aba", True),
+    ],
+)
+def test_heads_that_are_alike(head: str, follower: str, rotates: bool) -> None:
+    given = kernel(head, follower)
+    assert (str(rotate_fragments(given)) != str(given)) is rotates
+
+
+def test_an_exit_keeps_the_loop_as_it_is() -> None:
+    given = kernel("ba", "ba", leaves=True)
+    assert str(rotate_fragments(given)) == str(given)
