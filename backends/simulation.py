@@ -13,9 +13,11 @@ import numpy.typing as npt
 from convgen.ir.error import UserError
 
 Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]  #: byte offsets
 
-_PAGE_BITS = 16
+_PAGE_BITS = 12
 PAGE = 1 << _PAGE_BITS  #: bytes that come into being together
+_TOGETHER = 64  #: pages made at a time: what is in work stays in a core's caches
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  #: Linux's value, which Python names from 3.13 on
 
 
@@ -47,27 +49,24 @@ class Budget:
 class Pages:
     """The bytes of a buffer, a page of which comes into being when it is first touched.
 
-    `make(start, stop)` gives the bytes from one offset to another. What is kept beside a byte (whether it is written,
-    by whom) takes `beside` times as much again.
+    `make(places)` gives the bytes at some offsets, row by row. What is kept beside a byte (whether it is written, by
+    whom) takes `beside` times as much again.
     """
 
-    def __init__(self, size: int, make: Callable[[int, int], Bytes], budget: Budget, beside: int = 0) -> None:
-        self.data: Bytes = reserve(size, np.uint8)
+    def __init__(self, size: int, make: Callable[[Places], Bytes], budget: Budget, beside: int = 0) -> None:
+        pages = -(-size // PAGE)
+        self._rows: Bytes = reserve(pages * PAGE, np.uint8).reshape(pages, PAGE)
+        self.data: Bytes = self._rows.reshape(-1)[:size]
         self.make, self.budget, self.cost = make, budget, PAGE * (1 + beside)
-        self._there = np.zeros(-(-size // PAGE), np.bool_)
-        self._missing = len(self._there)
+        self._there = np.zeros(pages, np.bool_)
+        self._missing = pages
 
     @classmethod
     def of(cls, data: Bytes) -> Pages:
         """Bytes that are all there."""
-        pages = cls(0, lambda start, stop: data[start:stop], Budget(0))
+        pages = cls(0, lambda places: data[places], Budget(0))
         pages.data = data
         return pages
-
-    @property
-    def resident(self) -> int:
-        """Bytes of the pages that are there."""
-        return min(len(self.data), PAGE * (len(self._there) - self._missing))
 
     def touch(self, offset: npt.NDArray[Any], size: int) -> None:
         """Have the pages of `size` bytes, a page at most, at each offset."""
@@ -84,12 +83,12 @@ class Pages:
     def _bring(self, numbers: npt.NDArray[Any]) -> None:
         """Have the pages of these numbers, each given once."""
         missing = numbers[~self._there[numbers]] if self._missing else numbers[:0]
-        for number in map(int, missing):
-            self.budget.spend(self.cost)
-            start, stop = number * PAGE, min((number + 1) * PAGE, len(self.data))
-            self.data[start:stop] = self.make(start, stop)
-            self._there[number] = True
-            self._missing -= 1
+        for start in range(0, len(missing), _TOGETHER):
+            some = missing[start : start + _TOGETHER].astype(np.int64)
+            self.budget.spend(self.cost * len(some))
+            self._rows[some] = self.make(some[:, None] * PAGE + np.arange(PAGE))
+            self._there[some] = True
+            self._missing -= len(some)
 
 
 @attrs.frozen

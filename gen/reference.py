@@ -180,30 +180,28 @@ def pack(layout: Layout, logical: Array, gaps: int = 0) -> npt.NDArray[np.uint8]
     return memory
 
 
-def stretch(layout: Layout, logical: Fill, start: int, stop: int, gaps: int = 0) -> npt.NDArray[np.uint8]:
-    """The bytes [start, stop) of what `pack` gives, of whole elements, where no two elements meet in memory."""
-    place = np.arange(start // logical.dtype.itemsize, stop // logical.dtype.itemsize)
-    exists, number = np.ones(place.shape, np.bool_), np.zeros(place.shape, np.int64)
-    digits: dict[tuple[int, int], Indices] = {}
+def packed(layout: Layout, logical: Fill, places: Indices, gaps: int = 0) -> Array:
+    """The elements that `pack` leaves at some places, counted in elements, where no two elements meet in memory."""
+    memory = np.zeros((*places.shape, logical.dtype.itemsize), np.uint8)
+    rest, exists = places, places < layout.size_elems
+    digits: dict[int, Indices] = {}
     for stride, at in sorted(((b.stride, at) for at, b in enumerate(layout.blocks) if b.size > 1), reverse=True):
-        block = layout.blocks[at]
-        digit, place = np.divmod(place, stride)
-        exists &= digit < block.size
-        digits[block.dim, at] = digit
-    exists &= place == 0
-    inside = exists.copy()
+        digits[at], rest = np.divmod(rest, stride) if stride > 1 else (rest, np.zeros(1, np.int64))
+        exists &= digits[at] < layout.blocks[at].size
+    exists &= rest == 0
+    memory[~exists] = gaps
+    number, inside = np.zeros(1, np.int64), exists
     for dim, (size, step) in enumerate(zip(logical.shape, logical.strides)):
         index, scale = np.zeros(1, np.int64), 1
         for at, block in enumerate(layout.blocks):
-            if block.dim == dim and block.size > 1:
-                index = index + digits[dim, at] * scale
+            if block.dim == dim and at in digits:
+                index = index + digits[at] * scale
                 scale *= block.size
-        inside &= index < size
-        number += index * step
-    memory = np.zeros((len(exists), logical.dtype.itemsize), np.uint8)
-    memory[~exists] = gaps
+        inside = inside & (index < size)
+        number = number + index * step
+    number = np.broadcast_to(number, places.shape)
     memory[inside] = logical.numbered(number[inside]).view(np.uint8).reshape(-1, logical.dtype.itemsize)
-    return memory.reshape(-1)
+    return memory.view(logical.dtype)[..., 0]
 
 
 def unpack(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8]) -> Array:

@@ -288,11 +288,12 @@ def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
         memory[:size] = reference.pack(layout, logical, FOREIGN)
         return Pages.of(memory)
 
-    def make(start: int, stop: int) -> npt.NDArray[np.uint8]:
-        memory = np.full(stop - start, SENTINEL, np.uint8)
-        end = min(stop, size)
-        if logical is not None and start < end:
-            memory[: end - start] = reference.stretch(layout, logical, start, end, FOREIGN)
+    def make(places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        memory = np.full(places.shape, SENTINEL, np.uint8)
+        if logical is not None:
+            element = logical.dtype.itemsize
+            drawn = reference.packed(layout, logical, places[:, ::element] // element, FOREIGN)
+            np.copyto(memory, drawn.view(np.uint8), where=places < size)
         return memory
 
     return Pages(buffer.tensor.bytes, make, budget, _BESIDE if buffer.is_written else 0)

@@ -35,7 +35,7 @@ PROBLEMS = [
 
 @pytest.mark.sweep
 def test_tensors_beyond_two_gigabytes() -> None:
-    """Sampled: workgroups that read or write behind the mark are among them. One test, for each takes 7 GB."""
+    """Sampled: workgroups that read or write behind the mark are among them."""
     for direction, descriptor, large in PROBLEMS:
         problem = Conv.parse(descriptor, dir=direction, dt="f16")
         tensor = problem.tensor(large)
