@@ -82,6 +82,9 @@ class Target:
     findings: tuple[Finding, ...] = ()
     executed: list[LaunchRequest] = attrs.Factory(list)
 
+    def assembled_by(self) -> str:
+        return self.assembler
+
     def simulate(
         self,
         code_object: bytes,

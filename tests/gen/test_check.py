@@ -143,11 +143,11 @@ SIZES = [
     ("mb65536ic16ih256oc16kh1", "given M of 4294967296, wanted"),
     (
         "--dir=BWD_D mb1ic8ih64oc8kh32sh31ph3",
-        "given sh31sw31 in BWD_D, wanted a product of at most 65536, and 256 phases",
+        "given sh31sw31 in BWD_D, which makes 961 stride phases with taps, wanted at most 256",
     ),
     (
         "--dir=BWD_D mb1ic8ih64oc8kh1sh2147480000",
-        "given sh2147480000sw2147480000 in BWD_D, wanted a product of at most",
+        "given sh of 2147480000, wanted less than 2^31 - 4096",
     ),
     ("2147483647x16:16x16", "given M of 2147483647, wanted"),
 ]

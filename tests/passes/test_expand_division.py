@@ -29,7 +29,7 @@ def kernel(low: int, high: int, divisors: Sequence[int], dtype: Type = s32) -> t
         for d in divisors:
             n = loop.var.to(dtype)
             k.let(f"q{d}".replace("-", "_"), n // const(d, dtype))
-            k.let(f"r{d}", n % const(d, dtype))
+            k.let(f"r{d}".replace("-", "_"), n % const(d, dtype))
         loop.yields()
     return k.done(), loop.var
 
