@@ -4,8 +4,8 @@
 tests of that folder which execute the line, the quickest first. What no test objects to is a survivor: a test is
 missing, or the change means nothing; the latter are listed, with a reason, in tests/data/equivalent_mutants.txt.
 
-Which test executes which line is measured once (`--map` anew) and kept with all results in .mutate/, so that a run that
-was stopped goes on. The seed is the date unless given.
+Which test executes which line is measured once for each file of tests (`--map` all anew) and kept with all results in
+.mutate/, so that a run that was stopped goes on. The seed is the date unless given.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from rich.progress import Progress
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / ".mutate"
 EQUIVALENT = ROOT / "tests/data/equivalent_mutants.txt"
-SECONDS = 60  #: for a mutant; one that runs longer is noticed by whoever waits for it
+SECONDS = 60  #: of the processor, for a mutant; one that takes longer is noticed by whoever waits for it
+_PATIENCE = 10  #: times as long by the clock, for the machine may be busy
 
 #: Folder of the product -> the folder of its own tests. Simulators are held by what they object to elsewhere.
 FOLDERS = {"ir": "tests/ir", "passes": "tests/passes", "gen": "tests/gen", "backends": "tests/backends"}
@@ -136,18 +137,38 @@ def _is_text(e: ast.expr) -> bool:
 # ---------------------------------------------------------------- which tests
 
 
-def measure(folder: str) -> None:
-    """Run all fast tests of a folder once: lines by test, and what each test takes."""
+def _digest(*files: Path) -> str:
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:16]
+
+
+def _test_files(folder: str) -> list[Path]:
+    return sorted((ROOT / FOLDERS[folder]).rglob("*.py"))
+
+
+def measure(folder: str) -> dict[str, float]:
+    """Run the fast tests of files that are new or changed: adds their lines to the map, gives what each test takes."""
     where = STATE / folder
-    shutil.rmtree(where, ignore_errors=True)
-    where.mkdir(parents=True)
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-m", "not sweep", FOLDERS[folder]]
-    command += [f"--cov={folder}", "--cov-context=test", "--cov-report=", f"--junitxml={where / 'times.xml'}"]
-    environment = {**os.environ, "COVERAGE_FILE": str(where / "coverage")}
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
-    if done.returncode:
-        shutil.rmtree(where)
-        raise SystemExit("the tests fail without any mutant")
+    where.mkdir(parents=True, exist_ok=True)
+    kept = where / "times.json"
+    known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"files": {}, "seconds": {}}
+    files = {str(f.relative_to(ROOT)): _digest(f) for f in _test_files(folder) if f.name.startswith("test_")}
+    fresh = [name for name, digest in files.items() if known["files"].get(name) != digest]
+    seconds = {
+        t: n for t, n in known["seconds"].items() if (file := t.partition("::")[0]) in files and file not in fresh
+    }
+    if fresh:
+        command = [sys.executable, "-m", "pytest", "-n", "2", "-m", "not sweep", *fresh]
+        command += [f"--cov={folder}", "--cov-append", "--cov-context=test", "--cov-report="]
+        command += [f"--junitxml={where / 'times.xml'}"]
+        environment = {**os.environ, "COVERAGE_FILE": str(where / "coverage")}
+        done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+        if done.returncode:
+            raise SystemExit("the tests fail without any mutant")
+        for case in ElementTree.parse(where / "times.xml").iter("testcase"):
+            file = case.attrib["classname"].replace(".", "/") + ".py"
+            seconds[f"{file}::{case.attrib['name']}"] = float(case.attrib["time"])
+        kept.write_text(json.dumps({"files": files, "seconds": seconds}))
+    return seconds
 
 
 @attrs.define
@@ -159,16 +180,10 @@ class Tests:
 
     @classmethod
     def load(cls, folder: str) -> Tests:
-        """From .mutate/, measured if it is not there."""
-        where = STATE / folder
-        if not (where / "times.xml").exists():
-            measure(folder)
-        data = coverage.CoverageData(str(where / "coverage"))
+        """From .mutate/, with what is not there yet."""
+        seconds = measure(folder)
+        data = coverage.CoverageData(str(STATE / folder / "coverage"))
         data.read()
-        seconds: dict[str, float] = {}
-        for case in ElementTree.parse(where / "times.xml").iter("testcase"):
-            file = case.attrib["classname"].replace(".", "/") + ".py"
-            seconds[f"{file}::{case.attrib['name']}"] = float(case.attrib["time"])
         return cls(data, seconds)
 
     def of(self, mutant: Mutant) -> list[str]:
@@ -177,7 +192,8 @@ class Tests:
         Lines that only an import executes are tables: any test of the folder may notice, those of their name first.
         """
         by_line = self.lines.contexts_by_lineno(str(ROOT / mutant.file))
-        found = {c.partition("|")[0] for n in range(mutant.first, mutant.last + 1) for c in by_line.get(n, ())} - {""}
+        lines = range(mutant.first, mutant.last + 1)
+        found = {c.partition("|")[0] for n in lines for c in by_line.get(n, ())} & self.seconds.keys()
         stem = f"/test_{Path(mutant.file).stem}"
         out: list[str] = []
         left = float(SECONDS)
@@ -216,9 +232,11 @@ def survives(mutant: Mutant, tests: list[str], tree: Path) -> bool:
     lines[mutant.first - 1 : mutant.last] = mutant.after.split("\n")
     file.write_text("\n".join(lines))
     environment = {**os.environ, "PYTHONPATH": str(tree / ".path"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    limited = ["sh", "-c", f'ulimit -t {SECONDS}; exec "$@"', "sh"]
+    command = [*limited, sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    most = _PATIENCE * SECONDS
     try:
-        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=SECONDS, check=False)
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=most, check=False)
     except subprocess.TimeoutExpired:
         return False
     finally:
@@ -255,14 +273,17 @@ def main() -> int:
     chosen = random.Random(options.seed).sample(every, min(options.count, len(every)))
     tests = {folder: Tests.load(folder) for folder in FOLDERS if any(_folder(m) == folder for m in chosen)}
     known = STATE / "results.json"
-    results: dict[str, bool] = json.loads(known.read_text()) if known.exists() else {}
+    results: dict[str, str] = json.loads(known.read_text()) if known.exists() else {}
+    shared = [f for pattern in ("golden/**/*.*", "*.py") for f in sorted((ROOT / "tests").glob(pattern))]
+    now = {folder: _digest(*_test_files(folder), *shared) for folder in tests}
     trees: SimpleQueue[Path] = SimpleQueue()
     for number in range(2):
         trees.put(copy_tree(number))
 
     def run(mutant: Mutant) -> bool:
-        if mutant.key in results:
-            return results[mutant.key]
+        survived = results.get(mutant.key)  # which tests; none of any if it was noticed
+        if survived in ("", now[_folder(mutant)]):
+            return bool(survived)
         tree = trees.get()
         try:
             return survives(mutant, tests[_folder(mutant)].of(mutant), tree)
@@ -275,7 +296,7 @@ def main() -> int:
         jobs = {pool.submit(run, m): m for m in chosen}
         for job in as_completed(jobs):
             mutant = jobs[job]
-            results[mutant.key] = job.result()
+            results[mutant.key] = now[_folder(mutant)] if job.result() else ""
             known.write_text(json.dumps(results))
             if job.result():
                 survivors.append(mutant)

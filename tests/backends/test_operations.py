@@ -76,6 +76,22 @@ _FLOATS: dict[str, Binary] = {
 }
 
 
+#: Around the ends of what instructions take as immediates.
+_EDGES = (-32769, -32768, -17, -16, 64, 65, 32767, 32768, 65535, 65536, (1 << 31) - 1)
+_INTEGERS |= {f"a + {n}": lambda a, b, n=n: a + n for n in _EDGES}  # type: ignore[misc]
+#: Of sixteen bytes.
+_ORDERS = {
+    "a matrix turned round": tuple(4 * (i % 4) + i // 4 for i in range(16)),
+    "halves of words": (2, 3, 6, 7, 0, 1, 4, 5),
+    "one word and parts of it": (4, 5, 6, 7, 5, 6, 4, 7),
+    "of three words": (0, 1, 4, 12, 2, 2, 9, 13),
+    "of four words": (0, 4, 8, 12, 1, 5, 9, 13),
+    "pairs of three words": (0, 1, 4, 5, 8, 9, 12, 13),
+    "fewer than a word": (9, 3),
+    "a single one": (6,),
+}
+
+
 def code(target: str, make: Callable[[KernelBuilder], object]) -> str:
     """The digest of a kernel's text, or why there is none."""
     to = targets.get(target)
@@ -137,7 +153,7 @@ def test_integers(target: str, golden: Callable[[str, str], None]) -> None:
     table = {
         f"{name} of {uniform or 'no'} uniform": binary(operation, s32, 1, uniform, flat)
         for name, operation in _INTEGERS.items()
-        for uniform in ("", "b", "ab")
+        for uniform in (("", "a") if name.startswith("a + ") and "b" not in name else ("", "b", "ab"))
     }
     golden(f"operations/integers_{target}.txt", rows(target, table))
 
@@ -181,6 +197,8 @@ def test_movement(target: str, golden: Callable[[str, str], None]) -> None:
                     lanes,
                     flat,
                 )
+    for name, order in _ORDERS.items():
+        table[f"bytes {name}"] = unary(lambda a, o=order: Shuffle(a, o), u8, 16, flat)  # type: ignore[misc]
     table["f16 packed"] = unary(lambda a: Pack(vector(f16, 4), (a,)), u32, 2, flat)
     table["u8 out of words"] = unary(lambda a: Pack(vector(u8, 8), (Slice(a, 1, 1), Slice(a, 0, 1))), u32, 2, flat)
     table["splat"] = unary(lambda a: Splat(vector(f32, 4), a), f32, 1, flat)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from convgen import cli
+from convgen.cli import main
 from tests import samples
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
@@ -53,7 +53,7 @@ def test_output(
     monkeypatch.chdir(tmp_path)
     Path("problems.txt").write_text(BATCH)
     try:
-        code = cli.main(COMMANDS[name])
+        code = main(COMMANDS[name])
     except SystemExit as end:
         code = int(end.code or 0)
     out, err = capsys.readouterr()

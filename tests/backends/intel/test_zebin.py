@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from elftools.elf.elffile import ELFFile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from convgen.backends.dwarf import Unit
 from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.zebin import Argument, KernelInfo, build, directives, parse, target_directive
 from convgen.ir.error import AssemblerError
@@ -189,6 +192,19 @@ def test_a_kernel_is_described() -> None:
     assert "inline_data" not in text, "all arguments are in memory"
     for key in ("payload_arguments", "has_dpas", "disable_mid_thread_preemption"):
         assert key not in plain
+
+
+@pytest.mark.parametrize("target", DEVICES)
+def test_every_byte(target: str, golden: Callable[[str, str], None]) -> None:
+    """Headers, sections, notes and descriptions of two kernels, with and without debug information."""
+    kernels = [(GEMM, bytes(range(80))), (PLAIN, bytes(16))]
+    units = [Unit("gemm", "gemm.ir", 80, [(0, 3), (16, 9)]), Unit("plain", "plain.ir", 16, [(0, 2)])]
+    rows = []
+    for content in (build(DEVICES[target], kernels), build(DEVICES[target], kernels, units)):
+        elf = ELFFile(io.BytesIO(content))
+        rows += [f"{len(content)} bytes {hashlib.sha256(content).hexdigest()[:10]}, {dict(elf.header)}"]
+        rows += [f"  {s.name} {list(s.header.values())} {s.data()[:48].hex()}" for s in elf.iter_sections()]
+    golden(f"zebin/{target}.txt", "\n".join(rows) + "\n")
 
 
 def test_the_same_kernels_give_the_same_bytes() -> None:
