@@ -14,6 +14,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, MulHi, const
 from convgen.ir.mutate import Mutator
 from convgen.ir.program import Kernel
+from convgen.ir.rules import make
 from convgen.ir.types import u32
 
 
@@ -50,7 +51,7 @@ class _Expander(Mutator):
             raise Unsupported(f"given the division {original} // {d}, wanted a dividend below 2^31")
         shift = (d - 1).bit_length()
         magic = (1 << (31 + shift)) // d + 1
-        moved = a + up * d if up else a
+        moved = a + make(up * d, a.type) if up else a  # the sum is below 2^31, whether its constant wraps or not
         q = (MulHi(moved.to(u32), const(magic, u32)) >> (shift - 1)).to(a.type)
         return q - up if up else q
 

@@ -61,7 +61,9 @@ def check(low: int, high: int, divisors: Sequence[int], dtype: Type = s32) -> No
         assert np.array_equal(evaluate(remainder).data, dividends % d), f"% {d} in [{low}, {high}]"
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, TOP - 1), (0, 1000), (5, 70000), (-1000, 1000), (-70000, -3)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, TOP - 1), (0, 1000), (5, 70000), (-1000, 1000), (-70000, -3), (-TOP, -TOP + 9)]
+)
 def test_every_divisor_at_its_edges(low: int, high: int) -> None:
     check(low, high, DIVISORS)
 

@@ -13,6 +13,7 @@ from convgen.backends.intel.sim.engine import ThreadEngine
 from convgen.backends.intel.sim.environment import Environment
 from convgen.backends.intel.sim.launch import Payload, place_payload, start_group, surfaces_of, threads_of
 from convgen.backends.intel.sim.scoreboard import Rules
+from convgen.backends.intel.sim.sources import SOURCES
 from convgen.backends.intel.sim.step import KINDS
 from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import SimulatorError
@@ -52,6 +53,8 @@ def simulate(
 
 
 class _Run(Run):
+    sources = SOURCES
+
     def load(self, code_object: bytes, rules: Rules, *, hardware_ids: bool) -> None:
         """Take a code object, and by which rules it runs."""
         self.code, self.rules, self.hardware_ids = CodeObject.load(code_object), rules, hardware_ids

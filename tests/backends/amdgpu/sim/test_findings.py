@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 import pytest
-
-from convgen.backends.amdgpu.sim import sources
-from convgen.backends.amdgpu.sim.hazards import TABLES
 
 #: Loads `in` and `out` pointers, makes descriptors s[8:11] and s[12:15] of 256 bytes, v1 = 4 * thread.
 PROLOGUE = """
@@ -380,36 +373,3 @@ def test_what_llvm_alone_asks_for_does_not_stop_a_run(sim: Any) -> None:
     case = Case("wait-states", "\n".join([body] * 5) + "\n ds_write_b32 v1, v0 offset:2000", "")
     kinds = [f.kind for f in execute(sim, case, case.body, max_findings=1).findings]
     assert kinds == ["wait-states"] * 5 + ["lds-bounds"]
-
-
-def test_every_finding_names_its_source() -> None:
-    """Each kind that the simulator's files report is in the table, and the table holds no other."""
-    root = Path(sources.__file__).parents[2]
-    files = [*(root / "amdgpu" / "sim").rglob("*.py"), *(root / "sim").glob("*.py")]
-    kinds = {kind for file in files for kind in _reported(ast.parse(file.read_text()))}
-    assert kinds - {"wait-states"} == set(sources.SOURCES)
-    assert all(row.source.text for table in TABLES.values() for row in table.values())
-
-
-def _reported(tree: ast.AST) -> Iterator[str]:
-    """The kinds in calls of `add` and `at_first`, in (kind, message) pairs of faults, and those that `kind` names."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Attribute(attr="add" | "at_first"), args=[first, *_]):
-                yield from _kinds(first)
-            case ast.Call(func=ast.Attribute(attr="append"), args=[ast.Tuple(elts=[first, *_])]):
-                yield from _kinds(first)
-            case ast.Assign(targets=[ast.Name(id="kind")], value=value):
-                yield from (kind for kind in _kinds(value) if "-" in kind)
-            case ast.FunctionDef(args=ast.arguments(defaults=defaults)):
-                yield from (kind for value in defaults for kind in _kinds(value) if "-" in kind)
-
-
-def _kinds(node: ast.AST) -> Iterator[str]:
-    """Strings, also of a conditional expression, that look like kinds of findings."""
-    match node:
-        case ast.IfExp(body=one, orelse=other):
-            yield from _kinds(one)
-            yield from _kinds(other)
-        case ast.Constant(value=str(text)) if re.fullmatch(r"[a-z]+(-[a-z]+)*", text):
-            yield text

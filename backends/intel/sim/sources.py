@@ -1,0 +1,43 @@
+"""What asks for the rule behind each kind of finding. Messages of the encoding's own rules name theirs besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from convgen.backends.simulation import Source
+
+_SCOREBOARD = Source("PRM of Alchemist and Ponte Vecchio, Software Scoreboard; IGA documentation, SWSB")
+_MESSAGES = Source("PRM, Load/Store Cache data port messages; nGEN, message descriptors")
+_BARRIER = Source("PRM, Message Gateway: barrier messages; IGC, generateBarrier")
+_DPAS = Source("IGC documentation/visa DPAS.md and DPASW.md; Mesa, brw_eu_validate.c")
+_ORDER = Source("OpenCL memory model; PRM, LSC fences: what orders threads and workgroups")
+
+SOURCES: Mapping[str, Source] = {
+    "acc-wr-en": Source("PRM, AccWrEn: addc, subb and mach write the accumulator only with it"),
+    "barrier": _BARRIER,
+    "control": Source("the zebin: nothing is there to execute"),
+    "distance": _SCOREBOARD,
+    "dpas": _DPAS,
+    "dpasw": _DPAS,
+    "dst-src-overlap": Source("IGC, avoidInstDstSrcOverlap; Mesa, has_source_and_destination_hazard"),
+    "end-of-thread": Source("PRM, End of Thread: its payload and what may still be under way"),
+    "global-race": _ORDER,
+    "global-visibility": _ORDER,
+    "lds-race": _ORDER,
+    "message": _MESSAGES,
+    "message-length": _MESSAGES,
+    "misaligned": _MESSAGES,
+    "no-progress": Source("the launch: what is waited for never comes"),
+    "out-of-bounds": Source("the launch: no buffer of it is there"),
+    "poison": Source("PRM, Thread Payload: everything else starts undefined"),
+    "read-only": Source("the launch: the buffer is read-only"),
+    "region": Source("PRM, Register Region Restrictions; Mesa, brw_eu_validate.c"),
+    "register-range": Source("the zebin: the registers that grf_count gives a thread"),
+    "runaway": Source("the simulator's limit of instructions"),
+    "send-war": Source("nGEN, ONEAPI_PVC_SEND_WAR_WA; IGC, Wa for Ponte Vecchio"),
+    "slm-size": Source("the zebin: slm_size"),
+    "swsb": Source("IGA, checks of SWSB annotations by platform"),
+    "token": _SCOREBOARD,
+    "token-wait": _SCOREBOARD,
+    "unsupported-message": _MESSAGES,
+}
