@@ -21,7 +21,8 @@ import pytest
 
 from convgen import cli, report
 from convgen.ir.error import UserError
-from convgen.journal import Journal
+from convgen.journal import KIND, KNOB, Journal
+from convgen.store import Store
 from tests.gen import mutants
 
 Good = Callable[[str], Path]
@@ -209,14 +210,20 @@ def read(path: Path, key: str) -> Any:
 
 @pytest.mark.parametrize(("count", "seed"), [pytest.param(200, 1), pytest.param(5000, 2, marks=pytest.mark.sweep)])
 def test_hostile_journals(tmp_path: Path, count: int, seed: int) -> None:
+    """Entries that no batch has written are refused when they are asked for."""
     path, refused = tmp_path / "journal", 0
-    for data in [{"key": "a", "entry": ROW}, *hostile({"key": "a", "entry": ROW}, count, seed)]:
-        path.write_text(json.dumps(data) + "\n")
-        row = read(path, data["key"]) if isinstance(data.get("key"), str) else read(path, "a")
-        refused += isinstance(row, UserError)
-        if isinstance(row, UserError):
-            assert "whose line 1 is no entry of a journal" in str(row)
-        else:
+    with closing(Store(path, KNOB)) as store:
+        for number, entry in enumerate(hostile({"entry": ROW}, count, seed)):
+            store.add(KIND, str(number), json.dumps(entry.get("entry")).encode())
+    with closing(Journal(path, report.check_row)) as journal:
+        for number in range(count):
+            try:
+                row = journal.get(str(number))
+            except UserError as error:
+                refused += 1
+                assert f"entry {number} of {path}" in str(error)
+                continue
+            assert row is not None
             assert row["exit"] in range(4)
             assert all(line.isprintable() for line in row["said"].splitlines())
     assert count / 3 < refused < count
