@@ -33,7 +33,7 @@ def atom(**changes: Any) -> MmaAtom:
     return attrs.evolve(MmaAtom("mma", 4, 4, 4, f16, f16, f32, _NONE, _NONE, _NONE, 4), **changes)
 
 
-def tile(**changes: int) -> MmaTile:
+def tile(**changes: Any) -> MmaTile:
     return attrs.evolve(MmaTile(atom(), 1, 1, 1), **changes)
 
 
@@ -54,7 +54,7 @@ DOORS: list[tuple[str, Callable[[int], object], int, int]] = [
     ("rectangles side by side", lambda n: Rectangle(1, 1, Order.ROWS, n), 1, 1 << 12),
     ("padded size", lambda n: Dim("d", 0, n), 0, 1 << 48),
     ("size", lambda n: Dim("d", n, 12), 0, 12),
-    *((name, lambda n, name=name: atom(**{name: n}), 1, 1 << 10) for name in ("rows", "cols", "k", "passes")),  # type: ignore[misc]
+    *((name, lambda n, name=name: atom(**{name: n}), 1, 1 << 10) for name in ("rows", "cols", "k", "passes")),
     ("tiles", lambda n: tile(tiles_i=n), 1, 1 << 12),
     ("steps", lambda n: tile(steps=n), 1, 1 << 12),
     ("part", lambda n: tile(parts=3, part=n), 0, 2),
