@@ -133,7 +133,7 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: typed(k, vector(bool_, 32)), "a rectangle of boolx32"),
     (lambda k: typed(k, vector(u32, 4)), "a rectangle of 8 x 2, a row a lane, for u32x4; wanted the elements of 8"),
     (lambda k: typed(k, vector(u32, 2), 4, 4), "a rectangle of 4 x 4, a row a lane, for u32x2"),  # as many, elsewhere
-    (lambda k: typed(k, vector(u32, 2), 16, 2), "a rectangle of 16 x 2, a row a lane, for u32x2"),  # more rows than lanes
+    (lambda k: typed(k, vector(u32, 2), 16, 2), "a rectangle of 16 x 2, a row a lane, for u32x2"),  # too many rows
 ]  # fmt: skip
 
 
