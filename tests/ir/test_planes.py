@@ -116,8 +116,8 @@ def test_orders_of_loads_and_stores(elem: Type, shape: Rectangle, x: int, y: int
     assert np.array_equal(memory["sink"].view(data.dtype), wanted)
 
 
-def typed(k: Room, type: object) -> None:
-    shape = Rectangle(WIDTH, 2, Order.ROW_A_LANE)
+def typed(k: Room, type: object, rows: int = WIDTH, cols: int = 2) -> None:
+    shape = Rectangle(rows, cols, Order.ROW_A_LANE)
     k.add(s.PlaneLoad(k.var("v", type), k.plane(), shape, const(0), const(0), k.site()))  # type: ignore[arg-type]
 
 
@@ -132,6 +132,8 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: typed(k, vector(f16, 3)), "a rectangle of f16x3, 48 bits a lane; wanted whole dwords"),
     (lambda k: typed(k, vector(bool_, 32)), "a rectangle of boolx32"),
     (lambda k: typed(k, vector(u32, 4)), "a rectangle of 8 x 2, a row a lane, for u32x4; wanted the elements of 8"),
+    (lambda k: typed(k, vector(u32, 2), 4, 4), "a rectangle of 4 x 4, a row a lane, for u32x2"),  # as many, elsewhere
+    (lambda k: typed(k, vector(u32, 2), 16, 2), "a rectangle of 16 x 2, a row a lane, for u32x2"),  # too many rows
 ]  # fmt: skip
 
 

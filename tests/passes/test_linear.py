@@ -17,7 +17,7 @@ from convgen.ir.expr import const, minimum, var
 from convgen.ir.layout import Layout
 from convgen.ir.memory import Dim, Global, TensorDim, View
 from convgen.ir.types import f16
-from convgen.passes.linear import LinearView, divisor, linearize
+from convgen.passes.linear import Halo, LinearDim, LinearView, divisor, linearize
 from convgen.problem import Conv
 from tests.strategies import problems
 
@@ -160,3 +160,62 @@ def test_divisors_of_expressions() -> None:
     assert divisor(m0 + 16, values) == 16
     assert divisor(minimum(m0 * 3, const(0)), values) == 192
     assert divisor(m0 - kb, values) == 1
+
+
+COL = LinearDim("col", 8, 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("halo", "dim", "run", "constant"),
+    [
+        (Halo(8, (("row", 1), ("tap", 1)), -1), "col", 4, True),  # says nothing of columns
+        (Halo(8, (("col", 1),), 0), "col", 4, True),
+        (Halo(8, (("col", 1), ("tap", 4)), -4), "col", 4, True),
+        (Halo(8, (("col", 1), ("tap", 4)), -4), "col", 8, False),
+        (Halo(8, (("col", 1), ("tap", 1)), -4), "col", 4, False),  # begins anywhere
+        (Halo(8, (("col", 1), ("tap", 4)), -1), "col", 4, False),
+        (Halo(6, (("col", 1), ("tap", 4)), -4), "col", 4, False),  # ends within a run
+        (Halo(6, (("col", 1), ("tap", 4)), -4), "col", 2, True),
+        (Halo(8, (("col", 2),), 0), "col", 4, False),
+    ],
+)
+def test_runs_that_are_inside_or_outside_as_a_whole(halo: Halo, dim: str, run: int, constant: bool) -> None:
+    assert halo.is_constant_over(dim, run) is constant
+
+
+@pytest.mark.parametrize(
+    ("halo", "inner", "merged"),
+    [
+        (Halo(6, (("row", 1), ("tap", 1)), -1), LinearDim("col", 4, 4, 2), Halo(24, (("row", 1), ("tap", 4)), -4)),
+        (Halo(6, (("tap", 1),), -1), LinearDim("col", 4, 4, 2), Halo(6, (("tap", 1),), -1)),
+        (Halo(6, (("row", 1), ("col", 1)), -1), LinearDim("col", 4, 4, 2), None),
+        (Halo(6, (("row", 2), ("tap", 1)), -1), LinearDim("col", 4, 4, 2), None),
+        (Halo(6, (("row", 1),), -1), LinearDim("col", 8, 8, 2), None),  # a whole message by itself
+        (Halo(6, (("row", 1),), -1), LinearDim("col", 16, 16, 2), None),
+        (Halo(6, (("row", 1),), -1), LinearDim("col", 7, 7, 2), Halo(42, (("row", 1),), -7)),
+    ],
+)
+def test_conditions_on_merged_dims(halo: Halo, inner: LinearDim, merged: Halo | None) -> None:
+    assert halo.merged("row", inner, 2) == merged
+
+
+@pytest.mark.parametrize(
+    ("col", "row_stride", "base", "run", "whole"),
+    [
+        (COL, 16, 0, 8, True),
+        (COL, 16, 0, 4, True),
+        (COL, 16, 0, 3, False),
+        (COL, 18, 0, 2, False),  # every other row is not aligned
+        (COL, 18, 0, 1, True),
+        (COL, 20, 0, 8, True),  # dwords suffice
+        (COL, 16, -2, 2, False),
+        (COL, 16, -4, 8, True),
+        (LinearDim("col", 6, 8, 2), 16, 0, 4, False),
+        (LinearDim("col", 4, 6, 2), 16, 0, 4, False),
+        (LinearDim("col", 8, 8, 4), 16, 0, 2, False),
+        (LinearDim("col", 8, 8, 4), 16, 0, 1, True),  # nothing lies side by side
+    ],
+)
+def test_what_makes_messages(col: LinearDim, row_stride: int, base: int, run: int, whole: bool) -> None:
+    view = LinearView(Global("x", f16, 4096), ((LinearDim("row", 4, 4, row_stride),), (col,)), base, ())
+    assert view.makes_messages(run) is whole

@@ -12,13 +12,14 @@ from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.expr import Cast, const
 from convgen.ir.fragment import Digit, Fragment, Space
 from convgen.ir.interp import interpret
-from convgen.ir.memory import Order, Rectangle
+from convgen.ir.memory import Global, Order, Plane, Rectangle
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, f16, f32, vector
 from convgen.ir.verify import verify
+from convgen.passes.linear import Halo, LinearDim, LinearView
 from convgen.passes.lower_tiles import lower_tiles
-from convgen.passes.planes import whole_rectangles
+from convgen.passes.planes import plane_of, whole_rectangles
 
 XEHPC = FACTS["xehpc"]
 LANES = 16
@@ -112,3 +113,51 @@ def test_what_they_move_is_what_views_say(layout: Fragment, elem: Type, to: Type
 def test_planes_have_limits(rows: int, cols: int, at: tuple[int, int]) -> None:
     kernel = copied(f16, rows, cols, ROWS, at, f16)
     assert kinds(lower_tiles(kernel, XEHPC)) == {s.FlatLoad, s.FlatStore}
+
+
+LIMITS = XEHPC.planes
+assert LIMITS is not None
+_BUFFER = Global("x", f16, 1 << 40)
+_FITTING = LinearView(_BUFFER, ((LinearDim("row", 40, 40, 128),), (LinearDim("col", 60, 64, 2),)), 0, ())
+
+
+def sized(*, stride: int = 128, cols: int = 60, rows: int = 40, base: int = 0, reversed: bool = False) -> LinearView:
+    axes = (LinearDim("row", rows, rows, stride, reversed),), (LinearDim("col", cols, cols, 2),)
+    return LinearView(_BUFFER, axes, base, ())
+
+
+@pytest.mark.parametrize(
+    ("view", "fits"),
+    [
+        (_FITTING, True),
+        (sized(base=LIMITS.align), True),
+        (sized(base=LIMITS.align // 2), False),
+        (sized(base=-LIMITS.align), False),
+        (sized(reversed=True), False),
+        (sized(cols=61), False),  # no whole dwords
+        (sized(stride=LIMITS.pitch * 17), True),
+        (sized(stride=LIMITS.pitch * 17 + 4), False),
+        (sized(cols=LIMITS.least // 2), True),
+        (sized(cols=LIMITS.least // 2 - 2), False),
+        (sized(cols=64), True),  # rows without gaps
+        (sized(cols=66), False),
+        (sized(stride=LIMITS.most - LIMITS.pitch), True),
+        (sized(stride=LIMITS.most), False),
+        (sized(rows=LIMITS.most - 1), True),
+        (sized(rows=LIMITS.most), False),
+        (attrs.evolve(_FITTING, halos=(Halo(40, (("row", 1),), 0),)), False),
+        (attrs.evolve(_FITTING, axes=(*_FITTING.axes, (LinearDim("more", 2, 2, 8192),))), False),
+        (attrs.evolve(_FITTING, axes=((LinearDim("n", 2, 2, 8192), *_FITTING.axes[0]), _FITTING.axes[1])), False),
+        (attrs.evolve(_FITTING, axes=(_FITTING.axes[0], (LinearDim("col", 60, 64, 4),))), False),
+    ],
+)
+def test_which_views_are_planes(view: LinearView, fits: bool) -> None:
+    (rows,), (cols,) = view.axes[0][-1:], view.axes[1]
+    wanted = Plane(_BUFFER, view.base, cols.size * 2, rows.size, rows.stride)
+    assert plane_of(view, LIMITS) == (wanted if fits else None)
+    assert plane_of(view, None) is None
+
+
+def test_a_plane_may_lie_on_its_side() -> None:
+    turned = attrs.evolve(_FITTING, axes=_FITTING.axes[::-1])
+    assert plane_of(turned, LIMITS) == plane_of(_FITTING, LIMITS)

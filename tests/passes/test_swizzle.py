@@ -10,6 +10,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import SharedPhases
 from convgen.ir.fragment import Fragment
 from convgen.ir.memory import Shared
+from convgen.passes.swizzle import conflict_cycles
 from convgen.plan import Plan, make_plan
 from convgen.problem import Conv
 
@@ -74,3 +75,19 @@ def test_without_a_swizzle_there_would_be_conflicts() -> None:
         tile.name, tile.elem, tile.rows, tile.cols, tile.digits, tile.slots, type(tile.swizzle)(), tile.chunk
     )
     assert conflicts(plain, plan.mma.a, plan.facts.shared_read) > 0
+
+
+@pytest.mark.parametrize(
+    ("chunks", "extra"),
+    [
+        ((0, 1, 2, 3, 4, 5, 6, 7), 0),
+        ((0, 8, 2, 3, 4, 5, 6, 7), 1),
+        ((0, 8, 16, 3, 3, 3, 3, 11), 2 + 1),  # the second phase: one chunk that three lanes share, and another
+        ((5, 5, 5, 5, 5, 5, 5, 5), 0),
+        ((0, 8, 16, 24, 1, 9, 17, 25), 3 + 3),
+    ],
+)
+def test_conflicts_are_counted_by_phase(chunks: tuple[int, ...], extra: int) -> None:
+    """Of 32 banks eight groups of a chunk's width; lanes go four by four."""
+    phases = SharedPhases(32, ((0, 1, 2, 3), (4, 5, 6, 7)))
+    assert conflict_cycles(chunks, phases, 16) == extra
