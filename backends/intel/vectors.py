@@ -104,8 +104,9 @@ class XeVectors(Vectors):
     ) -> None:
         """Element `place` of each dword of `into` from element `part` of each of `held`; a dword is begun at its first.
 
-        From 12.5 on a half float keeps to the lowest bits of the dword that it is converted from or to, so moves of
-        integers bring it elsewhere; a bf16 may be the upper half, too (IGC, HWConformity.cpp, `fixUnalignedRegions`).
+        From 12.5 on a half float keeps to the lowest bits of the dword that it is converted from or to, and whatever is
+        narrower than what it is made of begins where that does (PRM, General Restrictions Based on Operand Types):
+        moves of bits bring it elsewhere. A bf16 may be the upper half (IGC, HWConformity.cpp, `fixUnalignedRegions`).
         """
         out, apart = self.out, 32 // to.bits
         if of is bf16:  # the upper half of the float, and no source of a conversion
@@ -116,8 +117,8 @@ class XeVectors(Vectors):
             held, part = self._bits(held, of.bits, of.bits), 0
         written = region(into, _TYPES[to], place, apart, saturated=saturates)
         read = region(held, _TYPES[of], part, 32 // of.bits)
-        if to is f16 and place:
-            low = region(out.new("v"), _TYPES[to], 0, apart)
+        if place and to is not bf16:
+            low = region(out.new("v"), _TYPES[to], 0, apart, saturated=saturates)
             out.emit("mov", (low,), (read,), lanes=out.lanes)
             written, read = (region(r, UNSIGNED[to.bytes], r.sub, apart) for r in (written, low))
         out.emit("mov", (written,), (read,), lanes=out.lanes, partial=place > 0)

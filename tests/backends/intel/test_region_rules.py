@@ -24,6 +24,7 @@ PROBLEMS = (
     ("mb2ic17ih9oc23kh3ph1", "FWD_B", "f32"),
     ("mb2ic17ih9oc23kh3ph1", "BWD_D", "f16"),
     ("mb2ic33ih9oc40kh3ph1", "BWD_WB", "bf16"),
+    ("mb1ic8ih7oc8kh2sh3", "BWD_D", "s8:s8:u8"),
 )
 
 
@@ -73,6 +74,8 @@ def test_text(target: str, descriptor: str, direction: str, types: str) -> None:
         if any(o.spans(grf) for o in (to, *sources)):
             for of in sources:
                 assert not to.bytes(0, half) & of.bytes(half, None), line
+        if to.type in ("b", "ub") and any(TYPE_BYTES[o.type] == 4 for o in sources):
+            assert to.lanes[0][0] % 4 == 0, line  # what is narrower begins where a dword does
         if {"hf", "f"} <= {o.type for o in (to, *sources)}:
             packed = [
                 o for o in (to, *sources) if o.type == "hf" and not o.scalar and o.lanes[1][0] - o.lanes[0][0] == 2
