@@ -35,7 +35,7 @@ def constants(package: str) -> str:
 def _named(module: ModuleType) -> Iterator[tuple[str, Any]]:
     assigned = _assigned(module)
     for name, value in vars(module).items():
-        if name in assigned:
+        if name in assigned and not hasattr(value, "__missing__"):  # such a table fills as it is used
             yield name, value
         elif getattr(value, "__module__", None) != module.__name__:
             continue

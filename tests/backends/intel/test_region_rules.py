@@ -24,7 +24,7 @@ PROBLEMS = (
     ("mb2ic17ih9oc23kh3ph1", "FWD_B", "f32"),
     ("mb2ic17ih9oc23kh3ph1", "BWD_D", "f16"),
     ("mb2ic33ih9oc40kh3ph1", "BWD_WB", "bf16"),
-    ("mb1ic8ih7oc8kh2sh3", "BWD_D", "s8:s8:u8"),
+    ("--dtag=dcba mb1_ic8oc24_ih1oh1kh5sh2ph5_iw3ow7kw3sw2pw4", "BWD_D", "s8:s8:u8"),
 )
 
 
@@ -83,7 +83,7 @@ def test_text(target: str, descriptor: str, direction: str, types: str) -> None:
             for o in (to, *sources):
                 assert o.scalar or o in packed or o.lanes[0][0] % 4 == 0, line
             assert all(o.lanes[0][0] % (grf // 2) == 0 for o in packed), line
-    assert seen > 20
+    assert seen > 10
 
 
 def test_operands_that_span_registers_clobber_early() -> None:
