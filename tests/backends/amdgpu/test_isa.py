@@ -47,8 +47,8 @@ FORMS = {
     "v_lshrrev_b32 v_ashrrev_i32 v_and_b32 v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32 v_pack_b32_f16",
     "v1, 0x12345, v3": "v_add_u32 v_sub_u32 v_subrev_u32 v_mul_u32_u24 v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32 "
     "v_and_b32 v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32",
-    "v1, v2, v3": "v_cvt_pk_bf16_f32 v_cvt_pk_f16_f32 v_add_f32",
-    "v[2:3], v[4:5], v[6:7]": "v_add_f64",
+    "v1, v2, v3": "v_cvt_pk_bf16_f32 v_cvt_pk_f16_f32 v_add_f32 v_sub_f32 v_mul_f32 v_pk_add_f16 v_pk_mul_f16",
+    "v[2:3], v[4:5], v[6:7]": "v_add_f64 v_mul_f64",
     "v1, v2, s3, 64": "v_mad_u32_u24 v_lshl_add_u32 v_add_lshl_u32 v_add3_u32 v_lshl_or_b32 v_and_or_b32 v_or3_b32 "
     "v_bfe_u32 v_bfe_i32 v_perm_b32",
     "v1, v2, -16, s[4:5]": "v_cndmask_b32",
