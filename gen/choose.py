@@ -6,8 +6,8 @@ sets the pace; tiles go to compute units in rounds. It ranks, it does not predic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Iterator
+from functools import cache
 from itertools import product
 
 import attrs
@@ -79,14 +79,19 @@ class Clocks:
         """Of the product's launch."""
         return self.rounds * (_FIXED_CLOCKS + self.blocks * self.pace) + self.tail
 
+    @property
+    def total(self) -> float:
+        """Of the product."""
+        return self.launch + self.besides
+
 
 @attrs.frozen
 class Candidate:
-    """A config with its score (clocks of all launches, less is better), and what that consists of, when asked."""
+    """A config with its score (clocks of all launches, less is better), and what those of one product consist of."""
 
     score: float
     config: Config
-    clocks: Callable[[], Clocks] | None = attrs.field(default=None, eq=False, repr=False)
+    clocks: Clocks | None = attrs.field(default=None, eq=False, repr=False)  #: None for the last resort
 
 
 @attrs.frozen
@@ -233,8 +238,8 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                     config = Config(
                         (m, n, k), (wm, wn), mma, way.slots, taps, bank, slices, moved, subtiles, way.prefetch
                     )
-                    clocks = partial(_clocks, shape, config, work, -(-blocks // slices), atom, facts)
-                    yield Candidate(shape.parts * _sum(clocks()), config, clocks)
+                    clocks = _clocks(shape, config, work, -(-blocks // slices), atom, facts)
+                    yield Candidate(shape.parts * clocks.total, config, clocks)
 
 
 def _blocks(shape: _Shape, taps: str, tile_k: int, elem_bytes: int, facts: TargetFacts) -> int:
@@ -299,10 +304,6 @@ def _work(
         registers=accumulators + fragments + held + _OTHER_REGISTERS,
         waves=count,
     )
-
-
-def _sum(clocks: Clocks) -> float:
-    return clocks.launch + clocks.besides
 
 
 def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaAtom, facts: TargetFacts) -> Clocks:

@@ -139,9 +139,9 @@ def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
     )
     rows: list[Row] = []
     for rank, candidate in enumerate(ranked, 1):
-        if candidate.clocks is None:  # the last resort
+        c = candidate.clocks
+        if c is None:
             continue
-        c = candidate.clocks()
         block = (f"{part:.0f}" for part in (c.matrix, c.shared, c.moved, c.issue, c.serial))
         rounds = f"{c.rounds} of {c.together}"
         total = f"{candidate.score:.0f}"

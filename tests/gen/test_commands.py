@@ -180,7 +180,7 @@ def test_the_ranking_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert rows[1][1] in tried
     problem = Conv.parse("mb1ic64ih14oc64oh14kh3ph1", dir="FWD_D", dt="f16")
     for candidate in candidates(problem, get("gfx942").facts)[:50]:
-        assert candidate.clocks is not None
-        parts = candidate.clocks()
+        parts = candidate.clocks
+        assert parts is not None
         assert candidate.score == pytest.approx(parts.launch + parts.besides)
         assert parts.pace >= max(parts.matrix, parts.shared, parts.moved, parts.issue) + parts.serial
