@@ -19,14 +19,19 @@ FOLDER = Path(__file__).parent / "golden"
 LINES = 150  #: more than that nobody reads
 
 
+def blessing() -> bool:
+    """Whether golden files are to be rewritten: `./dev bless`."""
+    return bool(os.environ.get("CONVGEN_BLESS"))
+
+
 @pytest.fixture
 def golden() -> Callable[[str, str], None]:
-    """Compare a text with the golden file of that name, or write it where CONVGEN_BLESS is set."""
+    """Compare a text with the golden file of that name, or write it when blessing."""
 
     def compare(name: str, text: str) -> None:
         assert text.count("\n") < LINES
         path = FOLDER / name
-        if os.environ.get("CONVGEN_BLESS"):
+        if blessing():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         assert text == path.read_text(), f"{path.name} differs: look at the change, then ./dev bless"
