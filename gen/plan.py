@@ -15,10 +15,11 @@ from convgen import views
 from convgen.config import Config
 from convgen.copies import Split, divide, split_copy
 from convgen.grammar import LIMIT
+from convgen.ir.digits import Digits
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Fragment
-from convgen.ir.memory import COL, ROW, MemoryDigit, Shared, Swizzle, View, row_major
+from convgen.ir.memory import COL, ROW, Shared, Swizzle, View, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.types import Type, scalar
 from convgen.matmul import Matmul, Problem
@@ -265,11 +266,10 @@ def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: T
     return Operand(view, tile, copy)
 
 
-def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> tuple[MemoryDigit, ...]:
+def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:
     """The shared tile in the order of the registers that hold it: blocks of memory then are runs of registers."""
-    row, _ = fragment.dims
     image = fragment.image(facts.subgroup_size, elem.bytes)
-    return tuple(MemoryDigit(ROW if dim == row else COL, size, stride) for dim, size, stride in image)
+    return image.renamed(dict(zip(image.dims, (ROW, COL))))
 
 
 def accumulator_registers(plan: Plan) -> int:

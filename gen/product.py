@@ -11,8 +11,9 @@ import itertools
 import attrs
 
 from convgen.ir import stmt as st
+from convgen.ir.digits import Digit, Space
 from convgen.ir.expr import Expr, Mma, Shuffle, Var, const, reset_ids, var, zeros
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.memory import Global, View
 from convgen.ir.mma import MmaTile
 from convgen.ir.program import Kernel

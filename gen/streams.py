@@ -15,9 +15,10 @@ import attrs
 
 from convgen.copies import power_of_two, split_copy
 from convgen.ir.build import KernelBuilder
+from convgen.ir.digits import Digit, Space
 from convgen.ir.expr import Expr, Slice, zeros
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.layout import Layout
 from convgen.ir.memory import Dim, Global, TensorDim, View, row_major
 from convgen.ir.program import Kernel

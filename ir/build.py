@@ -4,7 +4,8 @@ A workgroup of one subgroup multiplies A[i, k] by B[j, k], both 32 x 64, into C[
 
 >>> from convgen.ir import types as t
 >>> from convgen.ir.build import KernelBuilder, matrix
->>> from convgen.ir.fragment import Digit, Fragment, Space
+>>> from convgen.ir.digits import Digit, Space
+>>> from convgen.ir.fragment import Fragment
 >>> from convgen.ir.mma import MmaAtom, MmaTile
 >>> def operand(row):
 ...     digits = Digit(row, 16, Space.LANE, 1), Digit("k", 4, Space.REGISTER, 1), Digit("k", 4, Space.LANE, 16)

@@ -10,8 +10,11 @@ from hypothesis import HealthCheck, Phase, assume, reject, settings
 from hypothesis import strategies as st
 
 from convgen.config import Config
+from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
+from convgen.ir.fragment import Fragment
+from convgen.ir.memory import COL, ROW
 from convgen.ir.mma import MmaAtom
 from convgen.plan import input_atoms, make_plan
 from convgen.problem import Conv, Direction
@@ -188,3 +191,13 @@ def cases(
     problem = draw(problems(most=most, channels=channels, types=input_types(facts), unusual=unusual))
     assume(not problem.is_empty)
     return problem, draw(configs(problem, facts, work))
+
+
+def in_memory(*digits: tuple[str, int, int]) -> Digits:
+    """The digits of a shared tile from (dim, size, stride in elements), innermost first."""
+    return Digits((ROW, COL), tuple(Digit(dim, size, Space.MEMORY, stride) for dim, size, stride in digits))
+
+
+def image_of(fragment: Fragment, lanes: int, elem_bytes: int) -> Digits:
+    """The digits of a shared tile in which the fragment's registers stand as they are."""
+    return fragment.image(lanes, elem_bytes).renamed(dict(zip(fragment.dims, (ROW, COL))))
