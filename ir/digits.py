@@ -106,7 +106,7 @@ class Digits:
 
         With `overrun` the outermost digit of each space is not reduced: numbers past the end show in its dimension.
         """
-        top = {d.space: d for d in sorted(self.digits, key=lambda d: d.stride)} if overrun else {}
+        top = {d.space: d for d in sorted(self.digits, key=lambda d: d.stride * d.size)} if overrun else {}
         out: dict[str, Index] = dict.fromkeys(self.dims, 0)
         for step, d in self.stepped():
             if d.space in numbers:

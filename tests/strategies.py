@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import permutations, product
+from math import prod
 
 import attrs
 from hypothesis import HealthCheck, Phase, assume, reject, settings
@@ -169,7 +170,7 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
             plan = make_plan(problem, config, facts)
         except DoesNotFit:
             continue
-        turns = sum(p.grid[0] * p.grid[1] * p.k_blocks for p in plan.parts) * config.slices * plan.subgroups
+        turns = sum(prod(p.mapping.grid) * p.k_blocks for p in plan.parts) * plan.subgroups
         assume(turns <= work)
         break
     else:
