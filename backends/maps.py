@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from convgen.backends.allocate import Allocation
-from convgen.ir.memory import ROW, Shared, row_major
+from convgen.ir.memory import Shared
 from convgen.ir.program import Kernel
 
 
@@ -51,7 +51,7 @@ def shared_map(kernel: Kernel) -> Iterator[str]:
 
 def _order(t: Shared) -> str:
     """How the elements of a tile follow one another."""
-    if t.digits[:-1] == row_major(t.rows, t.cols)[:-1]:
-        return f"row pitch {t.digits[-1].stride * t.elem.bytes}"
-    by_stride = sorted(t.digits, key=lambda d: d.stride)
-    return "elements along " + " ".join(f"{'row' if d.dim == ROW else 'col'}:{d.size}" for d in by_stride)
+    if t.pitch is not None:
+        return f"row pitch {t.pitch}"
+    by_stride = sorted(t.digits.digits, key=lambda d: d.stride)
+    return "elements along " + " ".join(f"{d.dim}:{d.size}" for d in by_stride)

@@ -8,20 +8,17 @@ brings them as they are.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
 from math import gcd, prod
 
 import attrs
 
+from convgen.ir.digits import Digit, Digits, Space, Straddles
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Digit, Fragment, Space
-from convgen.ir.memory import ROW, MemoryDigit, View
+from convgen.ir.fragment import Fragment
+from convgen.ir.memory import COL, View
 from convgen.passes.linear import LinearView, linearize
 from convgen.passes.planes import plane_of, rectangle_of
-
-Memory = tuple[MemoryDigit, ...]  #: of a shared tile: the digits of (row, K), innermost first
 
 _WORD_BYTES = 4
 
@@ -37,7 +34,7 @@ class Split:
     message: int
 
 
-def split_copy(view: View, memory: Memory, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
+def split_copy(view: View, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
     """The split of the copy of a rows x cols tile whose digits are `memory`; DoesNotFit where it is not even."""
     linear = linearize(view)
     if whole := _split_as_stored(linear, memory, facts, subgroups):
@@ -79,9 +76,9 @@ def divide(what: str, total: int, part: int) -> int:
     return count
 
 
-def _split_as_stored(view: LinearView, memory: Memory, facts: TargetFacts, subgroups: int) -> Split | None:
+def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgroups: int) -> Split | None:
     """Runs of the shared tile, the longest blocks that come out even, where each is a rectangle of memory."""
-    elem, total = view.memory.elem.bytes, prod(d.size for d in memory)
+    elem, total = view.memory.elem.bytes, prod(memory.shape)
     if plane_of(view, facts.planes) is None:
         return None
     block = facts.block_bytes // elem
@@ -94,46 +91,24 @@ def _split_as_stored(view: LinearView, memory: Memory, facts: TargetFacts, subgr
     return None
 
 
-def _blocks(memory: Memory, block: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> Fragment | None:
+def _blocks(memory: Digits, block: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> Fragment | None:
     """Consecutive blocks of `block` elements, dealt to the subgroups in turn; None where digits straddle."""
     lanes, each = facts.subgroup_size, _WORD_BYTES // elem_bytes
-    rounds = prod(d.size for d in memory) // (block * subgroups)
-    places = deque(
-        (size, space, stride)
-        for size, space, stride in (
-            (each, Space.REGISTER, 1),
-            (lanes, Space.LANE, 1),
-            (block // (each * lanes), Space.REGISTER, each),
-            (subgroups, Space.SUBGROUP, 1),
-            (rounds, Space.REGISTER, block // lanes),
-        )
-        if size > 1
+    total = prod(memory.shape)
+    dealt = (
+        Digit(Space.MEMORY, each, Space.REGISTER, 1),
+        Digit(Space.MEMORY, lanes, Space.LANE, 1),
+        Digit(Space.MEMORY, block // (each * lanes), Space.REGISTER, each),
+        Digit(Space.MEMORY, subgroups, Space.SUBGROUP, 1),
+        Digit(Space.MEMORY, total // (block * subgroups), Space.REGISTER, block // lanes),
     )
-    found: list[tuple[int, Digit]] = []  # with the positions along its dim that a step counts
-    for dim, scale, size in _by_stride(memory):
-        while size > 1:
-            room, space, stride = places.popleft()
-            part = gcd(size, room)
-            if part < min(size, room):
-                return None
-            found.append((scale, Digit("row" if dim == ROW else "k", part, space, stride)))
-            scale, size = scale * part, size // part
-            if room > part:
-                places.appendleft((room // part, space, stride * part))
-    return _share(*(digit for _, digit in sorted(found, key=lambda item: item[0])))
+    try:
+        return _share(*memory.then(Digits((Space.MEMORY,), dealt)).renamed({COL: "k"}).digits)
+    except Straddles:
+        return None
 
 
-def _by_stride(memory: Memory) -> Iterator[tuple[int, int, int]]:
-    """(dim, positions that a step counts, size) of a shared tile's digits, nearest neighbours first."""
-    scale = {d.dim: 1 for d in memory}
-    found = []
-    for d in memory:
-        found.append((d.stride, d.dim, scale[d.dim], d.size))
-        scale[d.dim] *= d.size
-    return ((dim, at, size) for _, dim, at, size in sorted(found))
-
-
-def _split_along_k(view: LinearView, memory: Memory, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
+def _split_along_k(view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
     """A lane takes whole chunks along K; neighbouring lanes go along the row, down the rows for block messages."""
     lanes = facts.subgroup_size
     chunk, across = _chunks(rows, cols, view.memory.elem.bytes, facts, subgroups)
@@ -181,64 +156,16 @@ def comes_out_even(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, su
     return rows * cols % (chunk * facts.subgroup_size * subgroups) == 0 and rows % (facts.subgroup_size // across) == 0
 
 
-def in_memory_order(loaded: Fragment, memory: Memory) -> Fragment:
+def in_memory_order(loaded: Fragment, memory: Digits) -> Fragment:
     """The same elements with the registers of a lane in the order of the shared tile's memory."""
-    factors = [
-        (_memory_stride(memory, ROWS if d.dim == "row" else K, scale), n, size)
-        for n, d, at in _placed(loaded)
-        if d.space is Space.REGISTER
-        for scale, size in _factors(at, d.size)
-    ]
-    strides: dict[int, list[tuple[int, int]]] = {}  # digit -> its factors with their new strides
-    stride = 1
-    for _, n, size in sorted(factors):
-        strides.setdefault(n, []).append((size, stride))
-        stride *= size
-    digits: list[Digit] = []
-    for n, d, _ in _placed(loaded):
-        own = d.space is Space.REGISTER
-        digits += [Digit(d.dim, size, d.space, at) for size, at in strides.get(n, ())] if own else [d]
-    return _share(*digits)
+    tile = memory.renamed({COL: "k"})
+    by_place = loaded.factored(Space.REGISTER).renumbered(Space.REGISTER, lambda step, d: tile.distance(d.dim, step))
+    return _share(*by_place.digits)
 
 
 def _share(*digits: Digit) -> Fragment:
     """What each lane holds of a tile, without digits of one position, register digits that run on as one."""
-    out: list[Digit] = []
-    for d in (d for d in digits if d.size > 1):
-        last = out[-1] if out else None
-        runs_on = last and d.space is Space.REGISTER and (last.dim, last.space) == (d.dim, d.space)
-        if last and runs_on and last.stride * last.size == d.stride:
-            out[-1] = attrs.evolve(last, size=last.size * d.size)
-        else:
-            out.append(d)
-    return Fragment(("row", "k"), tuple(out))
-
-
-def _placed(layout: Fragment) -> Iterator[tuple[int, Digit, int]]:
-    """Each digit with its number and the positions along its dim that one step of it counts."""
-    scale = dict.fromkeys(layout.dims, 1)
-    for n, d in enumerate(layout.digits):
-        yield n, d, scale[d.dim]
-        scale[d.dim] *= d.size
-
-
-def _factors(scale: int, size: int) -> Iterator[tuple[int, int]]:
-    """A digit as digits of prime size, innermost first, with the positions that one step of each counts."""
-    prime = 2
-    while size > 1:
-        while size % prime:
-            prime += 1
-        yield scale, prime
-        scale, size = scale * prime, size // prime
-
-
-def _memory_stride(memory: Memory, dim: int, scale: int) -> int:
-    """Elements from one position along a dim to the one `scale` further on."""
-    for b in (b for b in memory if b.dim == dim):
-        if scale < b.size:
-            return scale * b.stride
-        scale //= b.size
-    return 0
+    return Fragment(("row", "k"), digits).merged(Space.REGISTER)
 
 
 def rows_at_once(widest: int, share: int, elem_bytes: int, chunk_bytes: int) -> int:
@@ -247,7 +174,7 @@ def rows_at_once(widest: int, share: int, elem_bytes: int, chunk_bytes: int) -> 
 
 
 def _split_along_rows(
-    view: LinearView, memory: Memory, rows: int, cols: int, facts: TargetFacts, subgroups: int
+    view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int
 ) -> Split:
     """A lane takes blocks of `run` rows by `chunk` of K, neighbouring lanes go down the rows."""
     lanes = facts.subgroup_size

@@ -22,7 +22,9 @@ from convgen.code import Code, KernelCost
 from convgen.config import Config
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import ConvgenError, DoesNotFit, UserError, visible
+from convgen.ir.expr import restart_ids
 from convgen.ir.memory import Global
+from convgen.ir.mutate import greatest_id
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel
 from convgen.ir.program import Program as IrProgram
@@ -215,6 +217,7 @@ def compile(program: Program | Kernel | KernelBuilder, target: str = "gfx942", s
 def _compile(program: Program) -> Code:
     stages = dict(program.stages)
     target = program.target
+    restart_ids(max(map(greatest_id, program.ir.kernels), default=0))
     with compiling():
         emitted = [_emit(program, number, stages) for number in range(len(program.ir.kernels))]
     if program.attempt is not None:

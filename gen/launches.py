@@ -14,11 +14,13 @@ import numpy.typing as npt
 
 from convgen import streams, views
 from convgen.code import Region
+from convgen.epilogue import Convert, Epilogue
 from convgen.ir.layout import Layout
+from convgen.ir.mapping import WorkgroupMapping
 from convgen.ir.memory import Dim, Global, TensorDim, View
 from convgen.ir.program import Kernel, Program
 from convgen.matmul import Matmul, Problem
-from convgen.plan import Meeting, Part, Plan
+from convgen.plan import Part, Plan, Reduction
 from convgen.product import kernel_name, product_kernel
 from convgen.streams import Stream
 
@@ -30,26 +32,30 @@ _FILL_TILE = (64, 64)
 
 @attrs.frozen
 class Launch:
-    """One kernel and how its workgroups lie: tile number m * (N tiles) + n along x, slices along y."""
+    """One kernel, and which of its workgroups makes which tile of `tile` rows (M) and columns (N).
+
+    Without a tile it does not make the output: whatever is wanted of that needs all workgroups.
+    """
 
     kernel: Kernel
-    tile: tuple[int, int]  #: M, N
-    grid: tuple[int, int]  #: tiles along M and N
-    slices: int
+    tile: tuple[int, int] | None
+    mapping: WorkgroupMapping
 
     def groups(self, positions: Positions) -> tuple[int, ...]:
-        """The workgroups that have one of the positions."""
+        """The workgroups that have one of the positions, of all slices and batches."""
+        if self.tile is None:
+            return self.mapping.groups({})
+        counts = self.mapping.counts[1:3]
         down, across = (
             range(p.start // size, min(-(-p.stop // size), count))
-            for p, size, count in zip(positions, self.tile, self.grid)
+            for p, size, count in zip(positions, self.tile, counts)
         )
-        tiles = self.grid[0] * self.grid[1]
-        return tuple(s * tiles + m * self.grid[1] + n for s in range(self.slices) for m in down for n in across)
+        return self.mapping.groups({"m": down, "n": across})
 
 
 @attrs.frozen
 class Section:
-    """Tiles of `result` (N, M, …), an output, that the launches of these numbers make."""
+    """Tiles of `result` (N, M, …), an output, that the launches of these numbers make, numbered row by row."""
 
     output: str
     result: View
@@ -159,38 +165,49 @@ class _Builder:
         self.sections: list[Section] = []
         self.shared: list[int] = []  # launches that every product needs
 
+    def _launch(self, kernel: Kernel, tile: tuple[int, int] | None, mapping: WorkgroupMapping) -> int:
+        self.launches.append(Launch(kernel, tile, mapping))
+        return len(self.launches) - 1
+
     def _stream(self, stream: Stream) -> int:
         kernel = stream.kernel(kernel_name(self.plan, stream.role), self.plan.facts)
-        self.launches.append(Launch(kernel, stream.tile, stream.grid, stream.slices))
-        return len(self.launches) - 1
+        return self._launch(kernel, stream.tile, stream.mapping)
+
+    def _section(self, output: str, of: Stream | Part, used: Sequence[int], but: tuple[View, ...] = ()) -> None:
+        tile = self.plan.config.tile[:2] if isinstance(of, Part) else of.tile
+        result = of.product.result if isinstance(of, Part) else of.result
+        self.sections.append(Section(output, result, tile, of.mapping.counts[1:3], tuple(used), but))
 
     def reorders(self) -> None:
         """The kernels that bring inputs into another layout; every tile needs all of their workgroups."""
         for name in self.plan.config.reorder if self.plan.parts else ():
             kernel = kernel_name(self.plan, f"reorder_{name}")
-            made, groups = streams.turn(kernel, *views.reordering(self.problem, name), self.plan.facts)
-            self.shared.append(len(self.launches))
-            self.launches.append(Launch(made, (1, 1), (1, 1), groups))
+            made, mapping = streams.transpose(kernel, *views.reordering(self.problem, name), self.plan.facts)
+            self.shared.append(self._launch(made, None, mapping))
 
     def product(self, part: Part) -> None:
         """The launches of one matrix product."""
         plan, tile = self.plan, self.plan.config.tile[:2]
-        result, role = part.product.result, part.product.role
-        tail = f"_{role}" if role else ""
-        bias = views.bias(self.problem, part.product)
+        result, acc, facts = part.product.result, plan.acc_type, plan.facts
+        tail = f"_{part.product.role}" if part.product.role else ""
         used = list(self.shared)
-        if plan.meeting is Meeting.ATOMIC:
-            used.append(self._stream(streams.fill(result, bias, plan.acc_type, tile, plan.facts, f"begin{tail}")))
-        workspace = _Workspace(plan, part) if plan.meeting is Meeting.WORKSPACE else None
-        fused = bias if plan.meeting is Meeting.ALONE else None
-        kernel = product_kernel(plan, part, workspace.slices if workspace else result, fused, f"main{tail}")
-        used.append(len(self.launches))
-        self.launches.append(Launch(kernel, tile, part.grid, plan.config.slices))
-        if workspace:
-            total = streams.sum_slices(workspace.terms, result, bias, plan.acc_type, tile, plan.facts, f"sum{tail}")
-            used.append(self._stream(total))
-        output = self.problem.outputs[0].name
-        self.sections.append(Section(output, result, tile, part.grid, tuple(used)))
+
+        def multiply(target: View, epilogue: Epilogue) -> None:
+            kernel = product_kernel(plan, part, target, epilogue, f"main{tail}")
+            used.append(self._launch(kernel, tile, part.mapping))
+
+        match plan.reduction:
+            case Reduction.ALONE:
+                multiply(result, part.epilogue)
+            case Reduction.ATOMIC:
+                used.append(self._stream(streams.fill(result, part.epilogue, acc, tile, facts, f"begin{tail}")))
+                multiply(result, _NOTHING)
+            case Reduction.WORKSPACE:
+                workspace = _Workspace(plan, part)
+                multiply(workspace.slices, _NOTHING)
+                total = streams.sum_slices(workspace.terms, result, part.epilogue, acc, tile, facts, f"sum{tail}")
+                used.append(self._stream(total))
+        self._section(self.problem.outputs[0].name, part, used)
 
     def uncovered(self) -> None:
         """Zero where no window reaches: everywhere, for the products write over the rest."""
@@ -198,10 +215,10 @@ class _Builder:
         if views.covers_result(self.problem, products):
             return
         whole = views.whole_result(self.problem)
-        stream = streams.fill(whole, None, self.plan.acc_type, _FILL_TILE, self.plan.facts, "zero")
+        zero = Epilogue((Convert(whole.memory.elem),))
+        stream = streams.fill(whole, zero, self.plan.acc_type, _FILL_TILE, self.plan.facts, "zero")
         reached = tuple(p.result for p in products)
-        used = (self._stream(stream),)
-        self.sections.append(Section(self.problem.outputs[0].name, whole, stream.tile, stream.grid, used, reached))
+        self._section(self.problem.outputs[0].name, stream, [self._stream(stream)], reached)
 
     def bias_gradient(self) -> None:
         """The sums of diff_dst over all positions, where the problem wants them."""
@@ -210,9 +227,11 @@ class _Builder:
             return
         target = self.problem.tensor("diff_bia")
         chain = streams.sums_of_channels(gradient, target, self.plan.facts, "bias")
-        used = tuple(self._stream(s) for s in chain)
-        last = chain[-1]
-        self.sections.append(Section(target.name, last.result, last.tile, last.grid, used))
+        used = [self._stream(s) for s in chain]
+        self._section(target.name, chain[-1], used)
+
+
+_NOTHING = Epilogue(())  #: the sums as they are
 
 
 class _Workspace:
@@ -226,7 +245,7 @@ class _Workspace:
         layout = Layout.dense((count, m, n), (0, 1, 2))
         index = (TensorDim(count, (("slice", 1),)), TensorDim(m, (("m", 1),)), TensorDim(n, (("n", 1),)))
         columns, slices = (Dim("n", n, n),), Dim("slice", count, count)
-        rows = Dim("m", m, part.grid[0] * tile_m)
+        rows = Dim("m", m, part.mapping.counts[1] * tile_m)
         #: axes N and (slice, M), M padded to whole tiles
         self.slices = View(memory, layout, (columns, (slices, rows)), index)
         #: axes N, M and slice

@@ -14,11 +14,14 @@ import attrs
 from convgen import views
 from convgen.config import Config
 from convgen.copies import Split, divide, split_copy
+from convgen.epilogue import Bias, Convert, Epilogue, Step
 from convgen.grammar import LIMIT
+from convgen.ir.digits import Digits
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Fragment
-from convgen.ir.memory import COL, ROW, MemoryDigit, Shared, Swizzle, View, row_major
+from convgen.ir.mapping import WorkgroupMapping
+from convgen.ir.memory import COL, ROW, Shared, Swizzle, View, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.types import Type, scalar
 from convgen.matmul import Matmul, Problem
@@ -112,7 +115,7 @@ def _factors(facts: TargetFacts) -> str:
     return ", ".join([a for a, b in sorted(pairs) if a == b] + mixed)
 
 
-class Meeting(Enum):
+class Reduction(Enum):
     """How the slices of K become one result."""
 
     ALONE = "there is one slice"
@@ -136,7 +139,8 @@ class Part:
     product: Product
     of_n: Operand
     of_m: Operand
-    grid: tuple[int, int]  #: tiles along M and N
+    epilogue: Epilogue
+    mapping: WorkgroupMapping
     k_blocks: int  #: that one slice sums
 
     @property
@@ -154,7 +158,7 @@ class Plan:
     facts: TargetFacts
     mma: MmaTile
     parts: tuple[Part, ...]
-    meeting: Meeting
+    reduction: Reduction
     registers: int  #: estimate, vector registers a lane (accumulators included)
 
     @property
@@ -206,9 +210,8 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     missing = [name for name in config.reorder if name not in [t.name for t in problem.inputs]]
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
-    parts = tuple(_part(p, mma, config, facts) for p in views.products(problem, block, config.reorder))
-    meeting = _meeting(problem, config)
-    plan = Plan(problem, config, facts, mma, parts, meeting, 0)
+    parts = tuple(_part(problem, p, mma, config, facts) for p in views.products(problem, block, config.reorder))
+    plan = Plan(problem, config, facts, mma, parts, _reduction(problem, config, parts), 0)
     if plan.lds_bytes > facts.shared_bytes:
         raise DoesNotFit(f"{plan.lds_bytes} bytes of shared memory, at most {facts.shared_bytes}")
     plan = attrs.evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
@@ -235,21 +238,25 @@ def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
     )
 
 
-def _meeting(problem: Problem, config: Config) -> Meeting:
+def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...]) -> Reduction:
     if config.slices == 1:
-        return Meeting.ALONE
-    adds = problem.outputs[0].dtype == problem.acc_type
-    any_order = scalar(problem.acc_type).is_int or not problem.deterministic  # sums of integers are the same in all
-    return Meeting.ATOMIC if adds and any_order else Meeting.WORKSPACE
+        return Reduction.ALONE
+    acc = scalar(problem.acc_type)
+    adds = all(part.epilogue.may_precede_sums(acc) for part in parts)
+    any_order = acc.is_int or not problem.deterministic  # sums of integers are the same in all
+    return Reduction.ATOMIC if adds and any_order else Reduction.WORKSPACE
 
 
-def _part(product: Product, mma: MmaTile, config: Config, facts: TargetFacts) -> Part:
+def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, facts: TargetFacts) -> Part:
     tile_m, tile_n, tile_k = config.tile
     of_n = _operand(product.of_n, tile_n, mma.a, config, facts)
     of_m = _operand(product.of_m, tile_m, mma.b, config, facts)
-    grid = (-(-product.m // tile_m), -(-product.n // tile_n))
+    bias = views.bias(problem, product)
+    convert = Convert(product.result.memory.elem)
+    steps: tuple[Step, ...] = (Bias(bias), convert) if bias else (convert,)
+    mapping = WorkgroupMapping.rows(-(-product.m // tile_m), -(-product.n // tile_n), k=config.slices)
     blocks = -(-product.k // tile_k)
-    return Part(product, of_n, of_m, grid, -(-blocks // config.slices))
+    return Part(product, of_n, of_m, Epilogue(steps), mapping, -(-blocks // config.slices))
 
 
 def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
@@ -265,11 +272,10 @@ def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: T
     return Operand(view, tile, copy)
 
 
-def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> tuple[MemoryDigit, ...]:
+def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:
     """The shared tile in the order of the registers that hold it: blocks of memory then are runs of registers."""
-    row, _ = fragment.dims
     image = fragment.image(facts.subgroup_size, elem.bytes)
-    return tuple(MemoryDigit(ROW if dim == row else COL, size, stride) for dim, size, stride in image)
+    return image.renamed(dict(zip(image.dims, (ROW, COL))))
 
 
 def accumulator_registers(plan: Plan) -> int:

@@ -6,19 +6,21 @@ The loop is the naive one (copy, barrier, multiply); `buffer_shared` overlaps it
 from __future__ import annotations
 
 import hashlib
-import itertools
+from collections.abc import Sequence
 
 import attrs
 
-from convgen.ir import stmt as st
-from convgen.ir.expr import Expr, Mma, Shuffle, Var, const, reset_ids, var, zeros
-from convgen.ir.fragment import Digit, Fragment, Space
-from convgen.ir.memory import Global, View
-from convgen.ir.mma import MmaTile
+from convgen.epilogue import Epilogue
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Expr, Mma, Var, const, lift, zeros
+from convgen.ir.fragment import Fragment
+from convgen.ir.memory import View
 from convgen.ir.program import Kernel
-from convgen.ir.types import vector
-from convgen.plan import Meeting, Operand, Part, Plan
+from convgen.ir.stmt import For, Let, block
+from convgen.plan import Operand, Part, Plan, Reduction
 from convgen.problem import Conv
+
+ZERO = const(0)
 
 K_LOOP = "k_loop"
 
@@ -31,138 +33,99 @@ def kernel_name(plan: Plan, role: str) -> str:
     return f"{what}_{digest}_{role}"
 
 
-def product_kernel(plan: Plan, part: Part, result: View, bias: View | None, role: str) -> Kernel:
+def product_kernel(plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str) -> Kernel:
     """One output tile and one slice of K a workgroup.
 
-    `result` has axes N and M, or N and (slice, M) in a workspace; `bias` is added where the product is whole.
+    `result` has axes N and M, or N and (slice, M) in a workspace.
     """
-    reset_ids()
-    return _ProductKernel(plan, part).build(result, bias, kernel_name(plan, role))
+    return _ProductKernel(plan, part, kernel_name(plan, role)).build(result, epilogue)
 
 
 class _ProductKernel:
-    def __init__(self, plan: Plan, part: Part) -> None:
+    def __init__(self, plan: Plan, part: Part, name: str) -> None:
         self.plan, self.part = plan, part
         self.mmas = tuple(attrs.evolve(plan.mma, part=n) for n in range(plan.mma.parts))
-        self.numbers = itertools.count(1)
-        self.group = tuple(var(f"group_{axis}") for axis in "xyz")
-        self.m0, self.n0 = var("m0"), var("n0")
+        size = part.mapping.grid, plan.subgroups, plan.facts.subgroup_size
+        self.k = KernelBuilder(name, *size, subgroup=None)
+        self.k.tiles += part.tiles
 
-    def site(self, stage: str, comment: str = "") -> st.Site:
-        return st.Site(next(self.numbers), stage, comment)
-
-    def build(self, result: View, bias: View | None, name: str) -> Kernel:
-        plan, part = self.plan, self.part
+    def build(self, result: View, epilogue: Epilogue) -> Kernel:
+        plan, part, k = self.plan, self.part, self.k
         tile_m, tile_n, _ = plan.config.tile
-        tiles_m, tiles_n = part.grid
-        totals = tuple(var("acc_total", mma.acc_type) for mma in self.mmas)
-        buffers = (part.of_m.view, part.of_n.view, *([bias] if bias else []), result)
-        params: dict[Global, None] = dict.fromkeys(v.memory for v in buffers)
-        return Kernel(
-            name,
-            tuple(params),
-            (tiles_m * tiles_n, plan.config.slices, 1),
-            plan.subgroups,
-            plan.facts.subgroup_size,
-            self.group,
-            var("wave"),
-            part.tiles,
-            st.block(
-                st.Let(self.m0, self.group[0] // tiles_n * tile_m),
-                st.Let(self.n0, self.group[0] % tiles_n * tile_n),
-                *self._prefetched_at_first(),
-                self._loop(totals),
-                *(s for mma, total in zip(self.mmas, totals) for s in self._store(mma, total, result, bias)),
-            ),
-        )
+        buffers = part.of_m.view.memory, part.of_n.view.memory, *epilogue.reads, result.memory
+        k.params += dict.fromkeys(buffers)
+        with k.tile_of(part.mapping) as tile:
+            self.slice = tile["k"]
+            self.m0 = k.let("m0", lift(tile["m"] * tile_m, ZERO))
+            self.n0 = k.let("n0", lift(tile["n"] * tile_n, ZERO))
+            in_workspace = self.m0 + self.slice * (part.mapping.counts[1] * tile_m)
+            row = in_workspace if plan.reduction is Reduction.WORKSPACE else self.m0
+            self._prefetch_at_first()
+            for mma, total in zip(self.mmas, self._sums()):
+                stored = epilogue.apply(k, total, (self.n0, self.m0), mma.d)
+                store = k.add_view if plan.reduction is Reduction.ATOMIC else k.store_view
+                store(result, (self.n0, row), stored, mma.d, "store", result.memory.name)
+        return k.done()
 
-    def _loop(self, totals: tuple[Var, ...]) -> st.For:
-        """The sum over the K blocks of this slice; parts of the tile one after the other."""
-        part, config = self.part, self.plan.config
-        kb = var("kb")
-        of_n, of_m = (part.of_n, self.n0), (part.of_m, self.m0)
-        acc, products = (tuple(var(name, v.type) for v in totals) for name in ("acc", "acc_next"))
-        a = var(f"{part.of_n.view.memory.name}_frag", self.plan.mma.a_type)
-        body: list[st.Stmt] = []
+    def _sums(self) -> list[Var]:
+        """The sums over the K blocks of this slice, of each part of the tile."""
+        k, part, types = self.k, self.part, [mma.acc_type for mma in self.mmas]
+        totals = [k.var("acc_total", t) for t in types]
+        k.name_subgroup("wave")
+        kb, *acc = k.var("kb"), *(k.var("acc", t) for t in types)
+        products = tuple(k.var("acc_next", t) for t in types)
+        with k.suite() as body:
+            self._block(kb, acc, products)
+        state = tuple(acc), tuple(map(zeros, types)), block(*body), products, tuple(totals)
+        k.add(For(kb, const(0), const(part.k_blocks), *state, K_LOOP))
+        return totals
+
+    def _block(self, kb: Var, acc: Sequence[Var], products: Sequence[Var]) -> None:
+        """One K block: copy it, multiply it. The parts of the tile come one after the other."""
+        k, part, config = self.k, self.part, self.plan.config
+        operands = (part.of_n, self.n0), (part.of_m, self.m0)
         if part.tiles:
-            body.append(st.Barrier(self.site("release")))
-            body += [self._copy(*operand, kb) for operand in (of_n, of_m)]
-            body.append(st.Barrier(self.site("publish")))
-        body.append(self._fragment(a, *of_n, kb, self.plan.mma.a))
-        b = [var(f"{part.of_m.view.memory.name}_frag", mma.b_type) for mma in self.mmas]
-        reads = [self._fragment(v, *of_m, kb, mma.b) for v, mma in zip(b, self.mmas)]
-        body += reads[:1]
+            k.barrier("release")
+            for operand in operands:
+                self._copy(*operand, kb)
+            k.barrier("publish")
+        a = self._fragment(*operands[0], kb, self.plan.mma.a)
+        b = self._fragment(*operands[1], kb, self.mmas[0].b)
         if config.prefetch:
-            body += [self._prefetch(*operand, kb + (config.slots + config.prefetch)) for operand in (of_n, of_m)]
-        for n, (mma, product) in enumerate(
-            zip(self.mmas, products)
-        ):  # each part is read while the one before multiplies
-            body += [*reads[n + 1 : n + 2], st.Let(product, Mma(mma, acc[n], a, b[n]))]
-        starts = tuple(zeros(mma.acc_type) for mma in self.mmas)
-        return st.For(kb, const(0), const(part.k_blocks), acc, starts, st.block(*body), products, totals, K_LOOP)
+            for operand in operands:
+                self._prefetch(*operand, kb + (config.slots + config.prefetch))
+        for n, mma in enumerate(self.mmas):
+            # The next part is read while this one multiplies.
+            after = [self._fragment(*operands[1], kb, later.b) for later in self.mmas[n + 1 : n + 2]]
+            k.add(Let(products[n], Mma(mma, acc[n], a, b)))
+            b = after[0] if after else b
 
-    def _prefetched_at_first(self) -> list[st.Prefetch]:
+    def _prefetch_at_first(self) -> None:
         """The blocks that the loop's own prefetches come too late for; the first one is loaded at once."""
         config, part = self.plan.config, self.part
-        blocks = range(max(1, config.slots), min(config.slots + config.prefetch, part.k_blocks))
-        operands = (part.of_n, self.n0), (part.of_m, self.m0)
-        return [self._prefetch(*operand, const(n)) for n in blocks for operand in operands]
+        for n in range(max(1, config.slots), min(config.slots + config.prefetch, part.k_blocks)):
+            for operand in ((part.of_n, self.n0), (part.of_m, self.m0)):
+                self._prefetch(*operand, const(n))
 
-    def _k(self, kb: Expr) -> Expr:
-        """Where a K block of this slice begins."""
-        block = kb + self.group[1] * self.part.k_blocks if self.plan.config.slices > 1 else kb
-        return block * self.plan.config.tile[2]
+    def _at(self, start: Expr, kb: Expr) -> tuple[Expr, Expr]:
+        """The coordinates of a K block of this slice."""
+        block = kb + self.slice * self.part.k_blocks if self.plan.config.slices > 1 else kb
+        return start, block * self.plan.config.tile[2]
 
-    def _copy(self, operand: Operand, start: Expr, kb: Expr) -> st.Copy:
+    def _copy(self, operand: Operand, start: Expr, kb: Expr) -> None:
         assert operand.tile is not None
         assert operand.copy is not None
-        copy, site = operand.copy, self.site("copy", operand.view.memory.name)
-        return st.Copy(operand.tile, const(0), operand.view, (start, self._k(kb)), copy.loaded, copy.stored, site)
+        copy, name = operand.copy, operand.view.memory.name
+        self.k.copy(operand.tile, operand.view, self._at(start, kb), copy.stored, 0, "copy", copy.loaded, name)
 
-    def _prefetch(self, operand: Operand, start: Expr, kb: Expr) -> st.Prefetch:
+    def _prefetch(self, operand: Operand, start: Expr, kb: Expr) -> None:
         """The workgroup's tile, shared out as if it were copied."""
         assert operand.copy is not None
-        site = self.site("prefetch", operand.view.memory.name)
-        return st.Prefetch(operand.view, (start, self._k(kb)), operand.copy.loaded, site)
+        name = operand.view.memory.name
+        self.k.prefetch(operand.view, self._at(start, kb), operand.copy.loaded, "prefetch", name)
 
-    def _fragment(self, v: Var, operand: Operand, start: Expr, kb: Expr, layout: Fragment) -> st.Stmt:
-        site = self.site("fragment", operand.view.memory.name)
+    def _fragment(self, operand: Operand, start: Expr, kb: Expr, layout: Fragment) -> Var:
+        name = operand.view.memory.name
         if operand.tile is None:
-            return st.LoadView(v, operand.view, (start, self._k(kb)), layout, site)
-        return st.LoadShared(v, operand.tile, const(0), layout, site)
-
-    def _store(self, mma: MmaTile, total: Var, result: View, bias: View | None) -> list[st.Stmt]:
-        """What becomes of the sums of a tile, or of a part of it."""
-        name, layout = result.memory.name, mma.d
-        out: list[st.Stmt] = []
-        value: Expr = total
-        row: Expr = self.m0
-        if bias is not None:
-            few, order = _along(mma, "i" if bias.axes[0] == result.axes[0] else "j")
-            held = var("bias", vector(bias.memory.elem, few.registers))
-            out.append(st.LoadView(held, bias, (self.n0, self.m0), few, self.site("load", bias.memory.name)))
-            value = total + Shuffle(held, order)
-        if self.plan.meeting is Meeting.WORKSPACE:
-            row = self.m0 + self.group[1] * (self.part.grid[0] * self.plan.config.tile[0])
-        how = st.AddView if self.plan.meeting is Meeting.ATOMIC else st.StoreView
-        elem = result.memory.elem
-        stored = value.to(vector(elem, layout.registers), saturate=elem.is_int)
-        return [*out, how(result, (self.n0, row), stored, layout, self.site("store", name))]
-
-
-def _along(mma: MmaTile, side: str) -> tuple[Fragment, tuple[int, ...]]:
-    """The layout of what is the same all along the other side: the accumulator's without that side's registers.
-
-    With it, for each register of the accumulator the one that belongs to it.
-    """
-    digits: list[Digit] = []
-    registers = 1
-    for d in mma.d.digits:
-        if d.space is not Space.REGISTER:
-            digits.append(d)
-        elif d.dim == side:
-            digits.append(attrs.evolve(d, stride=registers))
-            registers *= d.size
-    few = Fragment(mma.d.dims, tuple(digits))
-    place = {few.coords(0, 0, r)[side]: r for r in range(registers)}
-    return few, tuple(place[mma.d.coords(0, 0, r)[side]] for r in range(mma.d.registers))
+            return self.k.load_view(f"{name}_frag", operand.view, self._at(start, kb), layout, "fragment", name)
+        return self.k.load_shared(f"{name}_frag", operand.tile, layout, 0, "fragment", name)

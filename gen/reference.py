@@ -194,7 +194,7 @@ def packed(layout: Layout, logical: Fill, places: Indices, gaps: int = 0) -> Arr
     for dim, (size, step) in enumerate(zip(logical.shape, logical.strides)):
         index, scale = np.zeros(1, np.int64), 1
         for at, block in enumerate(layout.blocks):
-            if block.dim == dim and at in digits:
+            if block.dim == layout.digits.dims[dim] and at in digits:
                 index = index + digits[at] * scale
                 scale *= block.size
         inside = inside & (index < size)
@@ -223,6 +223,6 @@ def _elements(memory: npt.NDArray[np.uint8], dtype: str) -> Array:
 
 def _digits(layout: Layout, flat: Array) -> Array:
     """`flat` seen with one axis a block: dimension by dimension, each dimension's blocks outermost first."""
-    blocks = [block for dim in range(len(layout.dims)) for block in reversed(layout.blocks_of(dim))]
+    blocks = [block for dim in layout.digits.dims for block in reversed(layout.digits.of(dim))]
     shape = [block.size for block in blocks]
     return np.lib.stride_tricks.as_strided(flat, shape, [block.stride * flat.itemsize for block in blocks])

@@ -1,6 +1,6 @@
 """Kernels that only stream: sums along one axis, and with nothing to sum, fills.
 
-    result[n, m, p] = bias[n] + sum over the r of part p of source[n, m, r]
+    result[n, m, p] = epilogue(sum over the r of part p of source[n, m, r])
 
 A workgroup has one tile of N x M and one slice of R; its lanes are spread along N, then M, then R. What different lanes
 and slices hold of one sum are the parts p; a sum of many terms takes several such kernels, one behind the other. The
@@ -14,11 +14,14 @@ from math import isqrt
 import attrs
 
 from convgen.copies import power_of_two, split_copy
-from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Slice, zeros
+from convgen.epilogue import Convert, Epilogue
+from convgen.ir.build import Index, KernelBuilder
+from convgen.ir.digits import Digit, Space
+from convgen.ir.expr import Expr, Slice, const, lift, zeros
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.layout import Layout
+from convgen.ir.mapping import WorkgroupMapping
 from convgen.ir.memory import Dim, Global, TensorDim, View, row_major
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, VectorType, vector
@@ -34,6 +37,7 @@ _MOST_TERMS = 256  #: that one lane sums
 _TURN_SHARE = 64  #: elements that a lane reorders
 
 ONE = Dim("one", 1, 1)  #: an axis with one position
+ZERO = const(0)
 
 
 @attrs.frozen
@@ -43,7 +47,7 @@ class Stream:
     role: str
     source: View | None  #: axes N, M, R
     result: View  #: axes N, M, P
-    bias: View | None  #: axes N, M, one
+    epilogue: Epilogue
     acc: Type
     layout: Fragment
     rounds: int  #: tiles along R of one slice
@@ -55,36 +59,29 @@ class Stream:
         return self.layout.extent("m"), self.layout.extent("n")
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """Tiles along M and N."""
+    def mapping(self) -> WorkgroupMapping:
         m, n = self.tile
-        return -(-self.result.extent(1) // m), -(-self.result.extent(0) // n)
+        return WorkgroupMapping.rows(-(-self.result.extent(1) // m), -(-self.result.extent(0) // n), k=self.slices)
 
     def kernel(self, name: str, facts: TargetFacts) -> Kernel:
-        tiles_m, tiles_n = self.grid
-        k = KernelBuilder(name, (tiles_m * tiles_n, self.slices, 1), self.layout.subgroups, facts.subgroup_size)
-        k.params += [v.memory for v in (self.source, self.bias, self.result) if v is not None]
+        k = KernelBuilder(name, self.mapping.grid, self.layout.subgroups, facts.subgroup_size)
+        k.params += [*([self.source.memory] if self.source else []), *self.epilogue.reads, self.result.memory]
         tile_m, tile_n = self.tile
-        m0 = k.let("m0", k.group[0] // tiles_n * tile_m)
-        n0 = k.let("n0", k.group[0] % tiles_n * tile_n)
-        out = _without_terms(self.layout)
-        total = self._sum(k, m0, n0, vector(self.acc, out.registers))
-        if self.bias is not None:
-            total = total + k.load_view("bias", self.bias, (n0, m0, 0), out, "bias").to(total.type)
-        p0 = k.group[1] * out.extent("p")
-        elem = self.result.memory.elem
-        stored = total.to(vector(elem, out.registers), saturate=elem.is_int)
-        k.store_view(self.result, (n0, m0, p0), stored, out, "store")
+        with k.tile_of(self.mapping) as tile:
+            m0, n0 = k.let("m0", lift(tile["m"] * tile_m, ZERO)), k.let("n0", lift(tile["n"] * tile_n, ZERO))
+            out = _without_terms(self.layout)
+            total = self._sum(k, (n0, m0), tile["k"], vector(self.acc, out.registers))
+            stored = self.epilogue.apply(k, total, (n0, m0), out)
+            k.store_view(self.result, (n0, m0, tile["k"] * out.extent("p")), stored, out, "store")
         return k.done()
 
-    def _sum(self, k: KernelBuilder, m0: Expr, n0: Expr, total: VectorType) -> Expr:
+    def _sum(self, k: KernelBuilder, at: tuple[Expr, Expr], part: Index, total: VectorType) -> Expr:
         if self.source is None:
             return zeros(total)
         held = vector(self.acc, self.layout.registers)
-        first = k.group[1] * self.rounds
         with k.loop("r_loop", 0, self.rounds, sum=zeros(held)) as loop:
-            r0 = (loop.var + first) * self.layout.extent("r")
-            term = k.load_view("term", self.source, (n0, m0, r0), self.layout, "load")
+            r0 = (loop.var + part * self.rounds) * self.layout.extent("r")
+            term = k.load_view("term", self.source, (*at, r0), self.layout, "load")
             loop.yields(k.let("sum_next", loop["sum"] + term.to(held)))
         parts: list[Expr] = [Slice(loop.result("sum"), i, total.lanes) for i in range(0, held.lanes, total.lanes)]
         while len(parts) > 1:
@@ -115,36 +112,37 @@ def _layout(n: int, m: int, lanes: int, waves: int, ahead: int, lanes_r: int = 1
     return Fragment(("n", "m", "r"), tuple(d for d in digits if d.size > 1))
 
 
-def turn(name: str, source: View, target: View, facts: TargetFacts) -> tuple[Kernel, int]:
-    """Bring a tensor from one layout to another, both as (rows, K); with the kernel the number of its workgroups.
+def transpose(name: str, source: View, target: View, facts: TargetFacts) -> tuple[Kernel, WorkgroupMapping]:
+    """Bring a tensor from one layout to another, both as (rows, K).
 
     Each lane turns a little matrix in its registers, so that loads and stores both run along memory.
     """
     side = power_of_two(isqrt(_TURN_SHARE * facts.subgroup_size))
     split = split_copy(source, row_major(side, side), side, side, facts, 1)
     down, across = (-(-target.extent(axis) // side) for axis in (0, 1))
-    k = KernelBuilder(name, (down * across, 1, 1), 1, facts.subgroup_size)
+    mapping = WorkgroupMapping.rows(down, across)
+    k = KernelBuilder(name, mapping.grid, 1, facts.subgroup_size)
     k.params += [source.memory, target.memory]
-    at = k.let("row0", k.group[0] // across * side), k.let("k0", k.group[0] % across * side)
-    held = k.load_view("held", source, at, split.loaded, "load")
-    k.store_view(target, at, reordered(held, split.loaded, split.stored), split.stored, "store")
-    return k.done(), down * across
+    with k.tile_of(mapping) as tile:
+        at = k.let("row0", lift(tile["m"] * side, ZERO)), k.let("k0", lift(tile["n"] * side, ZERO))
+        held = k.load_view("held", source, at, split.loaded, "load")
+        k.store_view(target, at, reordered(held, split.loaded, split.stored), split.stored, "store")
+    return k.done(), mapping
 
 
-def fill(result: View, bias: View | None, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str) -> Stream:
-    """Zero, or the bias, everywhere in `result` (N, M); tiles lie within those of `tile` (M, N)."""
-    layout = _nested(tile, facts, 1)
-    return Stream(role, None, _with_parts(result), bias and _with_parts(bias), acc, layout, 0, 1)
+def fill(result: View, epilogue: Epilogue, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str) -> Stream:
+    """What the epilogue makes of zero, everywhere in `result` (N, M); tiles lie within those of `tile` (M, N)."""
+    return Stream(role, None, _with_parts(result), epilogue, acc, _nested(tile, facts, 1), 0, 1)
 
 
 def sum_slices(
-    source: View, result: View, bias: View | None, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str
+    source: View, result: View, epilogue: Epilogue, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str
 ) -> Stream:
-    """The sum over R of `source` (N, M, R) plus the bias; tiles lie within those of `tile` (M, N)."""
+    """The sum over R of `source` (N, M, R); tiles lie within those of `tile` (M, N)."""
     terms = source.extent(2)
     layout = _nested(tile, facts, min(_AHEAD, power_of_two(terms)))
     rounds = -(-terms // layout.extent("r"))
-    return Stream(role, source, _with_parts(result), bias and _with_parts(bias), acc, layout, rounds, 1)
+    return Stream(role, source, _with_parts(result), epilogue, acc, layout, rounds, 1)
 
 
 def _nested(tile: tuple[int, int], facts: TargetFacts, ahead: int) -> Fragment:
@@ -168,7 +166,7 @@ def sums_of_channels(gradient: View, result: TensorSpec, facts: TargetFacts, rol
     source = View(gradient.memory, gradient.layout, (channels, (ONE,), terms_axis), gradient.index)
     if not terms:
         whole = View(target, result.layout, (channels, (Dim("m", 1, 1),)), (TensorDim(n, ((channels[0].name, 1),)),))
-        return (fill(whole, None, target.elem, (1, n), facts, f"{role}_0"),)
+        return (fill(whole, Epilogue((Convert(target.elem),)), target.elem, (1, n), facts, f"{role}_0"),)
     while True:
         last = terms <= _MOST_TERMS
         lanes_n = min(facts.subgroup_size, -(-power_of_two(2 * n - 1) // _VECTOR))
@@ -179,7 +177,8 @@ def sums_of_channels(gradient: View, result: TensorSpec, facts: TargetFacts, rol
         parts = slices * layout.extent("r") // _AHEAD
         memory = target if last else Global(f"{role}_{len(out)}", target.elem, n * parts * target.elem.bytes)
         view = _rows(memory, n, parts)
-        out.append(Stream(f"{role}_{len(out)}", source, view, None, target.elem, layout, rounds, slices))
+        same = Epilogue((Convert(target.elem),))
+        out.append(Stream(f"{role}_{len(out)}", source, view, same, target.elem, layout, rounds, slices))
         if last:
             return tuple(out)
         source, terms = view, parts  # the parts of one kernel are the terms of the next

@@ -232,7 +232,7 @@ def _check_apart(layout: Layout, strides: str, where: str) -> None:
     reach = 1
     for block in (block for block in layout.blocks if block.size > 1 and layout.size_elems):
         if block.stride < reach:
-            column = sum(len(stride) + 1 for stride in strides.split("x")[: block.dim])
+            column = sum(len(stride) + 1 for stride in strides.split("x")[: layout.digits.dims.index(block.dim)])
             wanted = f"at least {reach}, past what the smaller strides reach,"
             message = f"given the stride {block.stride}, wanted {wanted}"
             raise options.Misfit(message, where, strides, column, rule="strides-overlap")

@@ -4,7 +4,8 @@ A workgroup of one subgroup multiplies A[i, k] by B[j, k], both 32 x 64, into C[
 
 >>> from convgen.ir import types as t
 >>> from convgen.ir.build import KernelBuilder, matrix
->>> from convgen.ir.fragment import Digit, Fragment, Space
+>>> from convgen.ir.digits import Digit, Space
+>>> from convgen.ir.fragment import Fragment
 >>> from convgen.ir.mma import MmaAtom, MmaTile
 >>> def operand(row):
 ...     digits = Digit(row, 16, Space.LANE, 1), Digit("k", 4, Space.REGISTER, 1), Digit("k", 4, Space.LANE, 16)
@@ -43,7 +44,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from convgen.ir import expr as x
@@ -52,6 +53,7 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fragment import Fragment
 from convgen.ir.layout import Layout
+from convgen.ir.mapping import WorkgroupMapping
 from convgen.ir.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
 from convgen.ir.mma import MmaTile
 from convgen.ir.program import Kernel
@@ -91,11 +93,19 @@ class Loop:
 class KernelBuilder:
     """Collects the statements of one kernel; methods that bind return the variable."""
 
-    def __init__(self, name: str, grid: tuple[int, int, int] = (1, 1, 1), subgroups: int = 1, width: int = 64) -> None:
+    def __init__(
+        self,
+        name: str,
+        grid: tuple[int, int, int] = (1, 1, 1),
+        subgroups: int = 1,
+        width: int = 64,
+        subgroup: str | None = "subgroup",
+    ) -> None:
         self.name, self.grid, self.subgroups, self.width = name, grid, subgroups, width
         self._ids = 0  # of its own, so that what a builder makes depends on nothing else
         self.group = tuple(self.var(f"group_{axis}") for axis in "xyz")
-        self.subgroup = self.var("subgroup")
+        if subgroup is not None:
+            self.name_subgroup(subgroup)
         self.params: list[Global | Var] = []
         self.tiles: list[Shared] = []
         self._suites: list[list[Stmt]] = [[]]
@@ -107,6 +117,11 @@ class KernelBuilder:
         return Var(name, self._ids, type)
 
     # ------------------------------------------------------------ declarations
+
+    def name_subgroup(self, name: str) -> Var:
+        """The number of the subgroup within its workgroup, where it was not named at first."""
+        self.subgroup = self.var(name)
+        return self.subgroup
 
     def buffer(self, name: str, elem: Type, elements: int) -> Global:
         """A buffer argument of that many elements."""
@@ -141,6 +156,15 @@ class KernelBuilder:
         """Append a statement that was made elsewhere."""
         self._suites[-1].append(stmt)
 
+    @contextmanager
+    def tile_of(self, mapping: WorkgroupMapping) -> Iterator[dict[str, Index]]:
+        """The suite runs in each workgroup with the tile that is its own; in workgroups without one it does not."""
+        tile = mapping.tile(self.group)
+        with ExitStack() as guards:
+            for cond in mapping.exists(tile):
+                guards.enter_context(self.when(cond))
+            yield tile
+
     def site(self, stage: str = "", comment: str = "") -> Site:
         """The next site of this kernel."""
         return Site(next(self._numbers), stage, comment)
@@ -165,7 +189,7 @@ class KernelBuilder:
         """
         index = self.var(name)
         loop = Loop(index, *({n: self.var(n, e.type) for n, e in carried.items()} for _ in range(2)))
-        with self._suite() as body:
+        with self.suite() as body:
             yield loop
         if loop.values is None:
             raise UserError(f"loop {name} carries {', '.join(carried)} and yields nothing")
@@ -176,12 +200,13 @@ class KernelBuilder:
     @contextmanager
     def when(self, cond: Expr) -> Iterator[None]:
         """The suite runs where the uniform `cond` holds."""
-        with self._suite() as body:
+        with self.suite() as body:
             yield
         self.add(s.If(cond, s.block(*body), s.empty))
 
     @contextmanager
-    def _suite(self) -> Iterator[list[Stmt]]:
+    def suite(self) -> Iterator[list[Stmt]]:
+        """Statements of the suite go to the list, for a statement given to `add`."""
         self._suites.append([])
         yield self._suites[-1]
         self._suites.pop()
@@ -192,13 +217,23 @@ class KernelBuilder:
     def barrier(self, stage: str = "") -> None:
         self.add(s.Barrier(self.site(stage)))
 
-    def load_view(self, name: str, view: View, coords: Sequence[Index], layout: Fragment, stage: str = "") -> Var:
+    def load_view(
+        self, name: str, view: View, coords: Sequence[Index], layout: Fragment, stage: str = "", comment: str = ""
+    ) -> Var:
         v = self.var(name, vector(view.memory.elem, layout.registers))
-        self.add(s.LoadView(v, view, _indices(coords), layout, self.site(stage)))
+        self.add(s.LoadView(v, view, _indices(coords), layout, self.site(stage, comment)))
         return v
 
-    def store_view(self, view: View, coords: Sequence[Index], value: Expr, layout: Fragment, stage: str = "") -> None:
-        self.add(s.StoreView(view, _indices(coords), value, layout, self.site(stage)))
+    def store_view(
+        self, view: View, coords: Sequence[Index], value: Expr, layout: Fragment, stage: str = "", comment: str = ""
+    ) -> None:
+        self.add(s.StoreView(view, _indices(coords), value, layout, self.site(stage, comment)))
+
+    def prefetch(
+        self, view: View, coords: Sequence[Index], layout: Fragment, stage: str = "prefetch", comment: str = ""
+    ) -> None:
+        """Bring a tile nearer; lanes share it out as `layout`."""
+        self.add(s.Prefetch(view, _indices(coords), layout, self.site(stage, comment)))
 
     def copy(
         self,
@@ -209,20 +244,28 @@ class KernelBuilder:
         slot: Index = 0,
         stage: str = "",
         loaded: Fragment | None = None,
+        comment: str = "",
     ) -> None:
         """A copy whose registers stand as `loaded` on the way; as `layout` unless said otherwise."""
-        self.add(s.Copy(tile, _index(slot), view, _indices(coords), loaded or layout, layout, self.site(stage)))
+        site = self.site(stage, comment)
+        self.add(s.Copy(tile, _index(slot), view, _indices(coords), loaded or layout, layout, site))
 
-    def add_view(self, view: View, coords: Sequence[Index], value: Expr, layout: Fragment, stage: str = "") -> None:
-        self.add(s.AddView(view, _indices(coords), value, layout, self.site(stage)))
+    def add_view(
+        self, view: View, coords: Sequence[Index], value: Expr, layout: Fragment, stage: str = "", comment: str = ""
+    ) -> None:
+        self.add(s.AddView(view, _indices(coords), value, layout, self.site(stage, comment)))
 
-    def load_shared(self, name: str, tile: Shared, layout: Fragment, slot: Index = 0, stage: str = "") -> Var:
+    def load_shared(
+        self, name: str, tile: Shared, layout: Fragment, slot: Index = 0, stage: str = "", comment: str = ""
+    ) -> Var:
         v = self.var(name, vector(tile.elem, layout.registers))
-        self.add(s.LoadShared(v, tile, _index(slot), layout, self.site(stage)))
+        self.add(s.LoadShared(v, tile, _index(slot), layout, self.site(stage, comment)))
         return v
 
-    def store_shared(self, tile: Shared, value: Expr, layout: Fragment, slot: Index = 0, stage: str = "") -> None:
-        self.add(s.StoreShared(tile, _index(slot), value, layout, self.site(stage)))
+    def store_shared(
+        self, tile: Shared, value: Expr, layout: Fragment, slot: Index = 0, stage: str = "", comment: str = ""
+    ) -> None:
+        self.add(s.StoreShared(tile, _index(slot), value, layout, self.site(stage, comment)))
 
     def surface(self, buffer: Global, shift: Index = 0, extent: Index | None = None) -> Expr:
         """A window of a buffer; all of it if nothing is said."""

@@ -19,13 +19,14 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import attrs
 
-from convgen.ir import expr, fused, layout, program, stmt
+from convgen.ir import expr, fused, program, stmt
 from convgen.ir.caret import PointedError
+from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.error import UserError
 from convgen.ir.expr import Const, Lane, Var
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, MemoryDigit, Order, Plane, Rectangle, Swizzle, TensorDim
+from convgen.ir.memory import Dim, Order, Plane, Rectangle, Swizzle, TensorDim
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.node import CLASSES, Node
 from convgen.ir.program import Program
@@ -36,10 +37,10 @@ from convgen.ir.types import SCALARS, AddressSpace, PointerType, Type, VectorTyp
 RECORDS: dict[str, type[Any]] = {
     c.__name__: c
     for c in (
-        *(Site, Fragment, Digit, Layout, MemoryDigit, Plane, Rectangle),
+        *(Site, Fragment, Digit, Digits, Layout, Plane, Rectangle),
         *(Swizzle, Dim, TensorDim, MmaTile, MmaAtom, Program),
     )
-} | {"LayoutBlock": layout.Block}
+}
 
 _NODES: dict[str, Any] = {name: c for name, c in CLASSES.items() if c.__module__.startswith("convgen.ir.")}
 _MAKERS: dict[str, Any] = {**_NODES, **RECORDS, "vector": vector, "pointer": pointer}

@@ -452,10 +452,10 @@ def var(name: str, type: AnyType = s32) -> Var:
     return Var(name, next(_ids), type)
 
 
-def reset_ids() -> None:
-    """Number variables from 1 again, so that a build does not depend on what was built before it."""
+def restart_ids(used: int) -> None:
+    """Number variables from behind `used` again, so that what is made does not depend on what was made before it."""
     global _ids
-    _ids = itertools.count(1)
+    _ids = itertools.count(used + 1)
 
 
 def reserve_ids(used: int) -> None:

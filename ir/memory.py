@@ -10,8 +10,9 @@ from typing import Any
 import attrs
 
 from convgen.ir.checks import check_name, check_range
+from convgen.ir.digits import Digit, Digits, Space, stacked
 from convgen.ir.error import UserError
-from convgen.ir.fragment import DWORD, Digit, Fragment, Space
+from convgen.ir.fragment import DWORD, Fragment
 from convgen.ir.layout import Layout
 from convgen.ir.node import Node, node
 from convgen.ir.types import Type
@@ -33,7 +34,7 @@ class Global(Node):
         check_range(self.bytes, 0, MOST_BYTES, f"bytes of buffer {self.name}:")
 
 
-ROW, COL = 0, 1  #: dims of a shared tile
+ROW, COL = "row", "col"  #: dims of a shared tile
 
 
 @attrs.frozen(cache_hash=True)
@@ -53,33 +54,25 @@ class Swizzle:
         return chunk ^ ((row >> self.shift if self.shift else row) & self.mask)
 
 
-@attrs.frozen(cache_hash=True)
-class MemoryDigit:
-    """One digit of a tile's row or column: `size` positions, `stride` elements apart in memory."""
-
-    dim: int
-    size: int
-    stride: int
-
-
-def row_major(rows: int, cols: int, pitch: int | None = None) -> tuple[MemoryDigit, ...]:
+def row_major(rows: int, cols: int, pitch: int | None = None) -> Digits:
     """The digits of a tile whose rows stand `pitch` elements apart, side by side if None."""
-    return MemoryDigit(COL, cols, 1), MemoryDigit(ROW, rows, cols if pitch is None else pitch)
+    each = cols if pitch is None else pitch
+    return Digits((ROW, COL), (Digit(COL, cols, Space.MEMORY, 1), Digit(ROW, rows, Space.MEMORY, each)))
 
 
 @node
 class Shared(Node):
     """`slots` copies of a rows x cols tile in shared memory.
 
-    `digits` are those of (row, col), innermost first. In a row-major tile, chunks
-    of a row may be swizzled; `chunk` is the unit of that in bytes (16: one ds_read_b128).
+    `digits` split (row, col) in memory, in elements. In a row-major tile, chunks of a row may be swizzled; `chunk` is
+    the unit of that in bytes (16: one ds_read_b128).
     """
 
     name: str
     elem: Type
     rows: int
     cols: int
-    digits: tuple[MemoryDigit, ...]
+    digits: Digits
     slots: int
     swizzle: Swizzle
     chunk: int
@@ -87,20 +80,26 @@ class Shared(Node):
     def infer(self) -> None:
         check_name(self.name, "shared tile")
         check_range(self.slots, 1, 64, f"slots of shared tile {self.name}:")
-        for value in (self.rows, self.cols, self.chunk, *(n for b in self.digits for n in (b.size, b.stride))):
+        digits = self.digits.digits
+        for value in (self.rows, self.cols, self.chunk, *(n for d in digits for n in (d.size, d.stride))):
             check_range(value, 1, _MOST_SHARED, f"in shared tile {self.name}")
-        shape = tuple(math.prod(b.size for b in self.digits if b.dim == dim) for dim in (ROW, COL))
         chunks, rest = divmod(self.cols * self.elem.bytes, self.chunk)
-        swizzled = self.swizzle.mask and (rest or self.swizzle.mask >= chunks or len(self.digits) > 2)
-        inner = [(b.stride, b.size * b.stride) for b in sorted(self.digits, key=lambda b: b.stride) if b.size > 1]
-        overlap = any(end > start for (_, end), (start, _) in pairwise(inner))
-        if shape != (self.rows, self.cols) or swizzled or overlap:
-            what = ", ".join(f"{'row' if b.dim == ROW else 'col'} {b.size} at {b.stride}" for b in self.digits)
+        swizzled = self.swizzle.mask and (rest or self.swizzle.mask >= chunks or len(digits) > 2)
+        inside = all(d.dim in (ROW, COL) and d.space == Space.MEMORY for d in digits)
+        shape = self.digits.dims == (ROW, COL) and inside and self.digits.shape == (self.rows, self.cols)
+        if not shape or swizzled or not _steps_over(digits):
+            what = ", ".join(f"{d.dim} {d.size} at {d.stride}" for d in digits)
             raise UserError(f"shared tile {self.name} of {self.rows} x {self.cols}: digits {what}, {self.swizzle}")
 
     @property
+    def pitch(self) -> int | None:
+        """Bytes from a row to the next where they stand one after the other, None for any other order."""
+        row = self.digits.digits[-1]
+        return row.stride * self.elem.bytes if self.digits == row_major(self.rows, self.cols, row.stride) else None
+
+    @property
     def slot_bytes(self) -> int:
-        return max((b.size * b.stride for b in self.digits), default=1) * self.elem.bytes
+        return max((d.size * d.stride for d in self.digits.digits), default=1) * self.elem.bytes
 
     @property
     def bytes(self) -> int:
@@ -111,16 +110,14 @@ class Shared(Node):
         if self.swizzle.mask:
             per_chunk = self.chunk // self.elem.bytes
             col = self.swizzle(col // per_chunk, row) * per_chunk + col % per_chunk
-        place: Any = 0
-        left = {ROW: row, COL: col}
-        scale = {ROW: 1, COL: 1}
-        for b in self.digits:
-            scaled = left[b.dim] if scale[b.dim] == 1 else left[b.dim] // scale[b.dim]
-            scale[b.dim] *= b.size
-            outermost = scale[b.dim] == (self.rows, self.cols)[b.dim]
-            digit = scaled if outermost else scaled % b.size
-            place = digit * (b.stride * self.elem.bytes) + place
-        return slot * self.slot_bytes + place
+        place = self.digits.place({ROW: row, COL: col}, self.elem.bytes)
+        return slot * self.slot_bytes + place.get(Space.MEMORY, 0)
+
+
+def _steps_over(digits: tuple[Digit, ...]) -> bool:
+    """Whether each stride is past all that a digit of a smaller stride could reach with one position more."""
+    spans = [(d.stride, d.size * d.stride) for d in sorted(digits, key=lambda d: d.stride) if d.size > 1]
+    return all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 @attrs.frozen(cache_hash=True)
@@ -242,13 +239,7 @@ class View(Node):
 
     def decode(self, axis: int, position: Any) -> dict[str, Any]:
         """The view dims of a fused position; the outermost dim is not reduced, so over-run shows as `>= size`."""
-        out: dict[str, Any] = {}
         dims = self.axes[axis]
-        for i in range(len(dims) - 1, 0, -1):
-            if dims[i].padded == 1:
-                out[dims[i].name] = 0
-                continue
-            out[dims[i].name] = position % dims[i].padded
-            position = position // dims[i].padded
-        out[dims[0].name] = position
-        return out
+        inner_first = [(d.name, d.padded) for d in reversed(dims)]
+        fused = Digits(tuple(d.name for d in dims), stacked(Space.AXIS, inner_first))
+        return fused.coordinates({Space.AXIS: position}, overrun=True)

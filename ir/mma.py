@@ -5,8 +5,9 @@ from __future__ import annotations
 import attrs
 
 from convgen.ir.checks import check_name, check_range
+from convgen.ir.digits import Digit, Space
 from convgen.ir.error import UserError
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.types import Type, VectorType, vector
 
 

@@ -104,6 +104,11 @@ def postorder(root: Node) -> list[Node]:
     return out
 
 
+def greatest_id(root: Node) -> int:
+    """The greatest number of a variable under `root`; 0 if there is none."""
+    return max((n.id for n in postorder(root) if isinstance(n, Var)), default=0)
+
+
 def free_vars(root: Expr) -> tuple[Var, ...]:
     """The variables of an expression in order of first appearance."""
     return tuple(n for n in postorder(root) if isinstance(n, Var))

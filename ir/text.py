@@ -17,7 +17,7 @@ from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fused import Fused
-from convgen.ir.memory import ROW, Dim, Global, Plane, Shared, TensorDim, View, row_major
+from convgen.ir.memory import Dim, Global, Plane, Shared, TensorDim, View
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
@@ -333,9 +333,9 @@ def _tile(t: Shared) -> str:
 
 def _order(t: Shared) -> str:
     """How a tile's elements follow one another, innermost digit first."""
-    if t.digits[:-1] == row_major(t.rows, t.cols)[:-1]:
-        return f"pitch {t.digits[-1].stride * t.elem.bytes}"
-    return "order " + " ".join(f"{'row' if b.dim == ROW else 'col'}{b.size}@{b.stride}" for b in t.digits)
+    if t.pitch is not None:
+        return f"pitch {t.pitch}"
+    return "order " + " ".join(f"{d.dim}{d.size}@{d.stride}" for d in t.digits.digits)
 
 
 def _view(v: View) -> str:

@@ -13,9 +13,10 @@ from typing import Any, Final, Literal
 
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
+from convgen.ir.digits import Space
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Expr, Var
-from convgen.ir.fragment import Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.memory import Global, Rectangle, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt

@@ -15,10 +15,11 @@ from typing import Any
 import attrs
 
 from convgen.ir.bounds import Bounds
+from convgen.ir.digits import Space
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Lane, Surface, Var, const, maximum, minimum, select
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.mutate import free_vars
 from convgen.ir.types import bool_, s32, s64, u32, u64
 from convgen.passes.linear import ZERO, Halo, LinearDim, LinearView, divisor, plus

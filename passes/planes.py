@@ -14,9 +14,10 @@ from typing import Any
 import attrs
 import numpy as np
 
+from convgen.ir.digits import Space
 from convgen.ir.expr import Expr, Var, lift
 from convgen.ir.facts import Planes, TargetFacts
-from convgen.ir.fragment import DWORD, Fragment, Space
+from convgen.ir.fragment import DWORD, Fragment
 from convgen.ir.memory import Order, Plane, Rectangle
 from convgen.passes.linear import ZERO, LinearView, divisor, plus
 

@@ -11,9 +11,9 @@ import attrs
 from convgen import driver
 from convgen.backends import target as targets
 from convgen.config import Config
-from convgen.ir.expr import Var, reserve_ids, reset_ids
+from convgen.ir.expr import restart_ids
 from convgen.ir.facts import TargetFacts
-from convgen.ir.mutate import postorder
+from convgen.ir.mutate import greatest_id
 from convgen.ir.program import Kernel
 from convgen.matmul import parse_problem
 from convgen.passes import pipeline
@@ -113,8 +113,7 @@ def run(
     kernel: Kernel, facts: TargetFacts, disable: Collection[str] = (), observe: pipeline.Observer | None = None
 ) -> Kernel:
     """The passes, whose variables get the same numbers whatever was built before."""
-    reset_ids()
-    reserve_ids(max((n.id for n in postorder(kernel.body) if isinstance(n, Var)), default=0))
+    restart_ids(greatest_id(kernel))
     return pipeline.run(kernel, facts, disable, observe)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import permutations, product
+from math import prod
 
 import attrs
 from hypothesis import HealthCheck, Phase, assume, reject, settings
 from hypothesis import strategies as st
 
 from convgen.config import Config
+from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
+from convgen.ir.fragment import Fragment
+from convgen.ir.memory import COL, ROW
 from convgen.ir.mma import MmaAtom
 from convgen.plan import input_atoms, make_plan
 from convgen.problem import Conv, Direction
@@ -166,7 +170,7 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
             plan = make_plan(problem, config, facts)
         except DoesNotFit:
             continue
-        turns = sum(p.grid[0] * p.grid[1] * p.k_blocks for p in plan.parts) * config.slices * plan.subgroups
+        turns = sum(prod(p.mapping.grid) * p.k_blocks for p in plan.parts) * plan.subgroups
         assume(turns <= work)
         break
     else:
@@ -188,3 +192,13 @@ def cases(
     problem = draw(problems(most=most, channels=channels, types=input_types(facts), unusual=unusual))
     assume(not problem.is_empty)
     return problem, draw(configs(problem, facts, work))
+
+
+def in_memory(*digits: tuple[str, int, int]) -> Digits:
+    """The digits of a shared tile from (dim, size, stride in elements), innermost first."""
+    return Digits((ROW, COL), tuple(Digit(dim, size, Space.MEMORY, stride) for dim, size, stride in digits))
+
+
+def image_of(fragment: Fragment, lanes: int, elem_bytes: int) -> Digits:
+    """The digits of a shared tile in which the fragment's registers stand as they are."""
+    return fragment.image(lanes, elem_bytes).renamed(dict(zip(fragment.dims, (ROW, COL))))

@@ -13,7 +13,7 @@ from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.stmt import AddView, Copy
 from convgen.passes.linear import linearize
-from convgen.plan import Meeting, make_plan
+from convgen.plan import Reduction, make_plan
 from tests.strategies import FIXED, Case, cases
 
 FACTS = get("gfx942").facts
@@ -24,7 +24,7 @@ def features(case: Case) -> Iterator[str]:
     problem, config = case
     plan = make_plan(problem, config, FACTS)
     program, _ = launches.build(plan)
-    yield from (problem.direction.value, f"{problem.ndims}-D", plan.meeting.name, plan.mma.atom.a_elem.name)
+    yield from (problem.direction.value, f"{problem.ndims}-D", plan.reduction.name, plan.mma.atom.a_elem.name)
     if plan.mma.atom.rounds_to:
         yield plan.mma.atom.rounds_to
     for kernel in program.kernels:
@@ -66,5 +66,5 @@ def test_cases_reach_everything() -> None:
         "f64",
         "s8",
     }
-    wanted |= {m.name for m in Meeting} | {"AddView", "Shuffle", "a copy that turns", "a reversed dim", "xf32"}
+    wanted |= {m.name for m in Reduction} | {"AddView", "Shuffle", "a copy that turns", "a reversed dim", "xf32"}
     assert found == wanted

@@ -11,8 +11,9 @@ from itertools import product
 
 import attrs
 
+from convgen.ir.digits import Digit, Space
 from convgen.ir.facts import Core, Planes, SharedPhases, TargetFacts
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.mma import MmaAtom
 from convgen.ir.types import Type, bf16, f16, f32, s8, s32, u8
 

@@ -11,32 +11,31 @@ from hypothesis import strategies as st
 
 from convgen.backends import target
 from convgen.copies import comes_out_even, in_memory_order, split_copy
+from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.error import DoesNotFit
 from convgen.ir.expr import const
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Digit, Fragment, Space
-from convgen.ir.memory import MemoryDigit, Order, Shared, Swizzle, row_major
+from convgen.ir.fragment import Fragment
+from convgen.ir.memory import COL, ROW, Order, Shared, Swizzle, row_major
 from convgen.ir.mma import MmaTile
 from convgen.ir.types import f16
 from convgen.passes.planes import whole_rectangles
 from convgen.passes.shared_messages import shared_messages
 from tests.gen.test_copies import TILES, owned, view
-from tests.strategies import FIXED
+from tests.strategies import FIXED, image_of, in_memory
 
-Memory = tuple[MemoryDigit, ...]
 XE = {name: target.get(name).facts for name in ("xehpc", "xehpg")}
 ORDERS = list(permutations(range(3)))
 
 
-def images(facts: TargetFacts, rows: int, cols: int, part_of_b: bool) -> Memory | None:
+def images(facts: TargetFacts, rows: int, cols: int, part_of_b: bool) -> Digits | None:
     """The tile as the fragments of a product stand, if it comes out even; as `plan` chooses it."""
     atom = next(a for a in facts.atoms if a.a_elem is f16 and a.spans == 1)
     count, step = rows // (atom.cols if part_of_b else atom.rows), cols // atom.k
     if not count or not step or rows % (atom.cols if part_of_b else atom.rows) or cols % atom.k:
         return None
     tile = MmaTile(atom, 1 if part_of_b else count, count if part_of_b else 1, step)
-    found = (tile.b if part_of_b else tile.a).image(facts.subgroup_size, 2)
-    return tuple(MemoryDigit(int(dim == "k"), size, stride) for dim, size, stride in found)
+    return image_of(tile.b if part_of_b else tile.a, facts.subgroup_size, 2)
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
@@ -134,7 +133,7 @@ def shares(draw: st.DrawFn, sizes: tuple[int, ...]) -> Fragment:
 
 
 @st.composite
-def memories(draw: st.DrawFn, rows: int, cols: int) -> Memory:
+def memories(draw: st.DrawFn, rows: int, cols: int) -> Digits:
     """Places without gaps, rows and columns mixed by prime factors."""
     left, found, stride = [rows, cols], [], 1
     while left != [1, 1]:
@@ -142,11 +141,12 @@ def memories(draw: st.DrawFn, rows: int, cols: int) -> Memory:
         size = draw(st.sampled_from([n for n in range(2, left[dim] + 1) if left[dim] % n == 0]))
         left[dim] //= size
         found.append((dim, size))
-    digits: list[list[MemoryDigit]] = [[], []]
-    for dim, size in draw(st.permutations(found)):
-        digits[dim].append(MemoryDigit(dim, size, stride))
+    digits: dict[str, list[tuple[str, int, int]]] = {ROW: [], COL: []}
+    for n, size in draw(st.permutations(found)):
+        name = (ROW, COL)[n]
+        digits[name].append((name, size, stride))
         stride *= size
-    return (*digits[0], *digits[1])
+    return in_memory(*digits[ROW], *digits[COL])
 
 
 @settings(FIXED, max_examples=150)

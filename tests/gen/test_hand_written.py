@@ -16,9 +16,10 @@ from convgen.backends.target import get
 from convgen.files import write_code
 from convgen.ir import types as t
 from convgen.ir.build import matrix
+from convgen.ir.digits import Digit, Space
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.expr import Lane, const
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.record import Buffer, LaunchRecord
 
 

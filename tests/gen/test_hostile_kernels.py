@@ -12,10 +12,11 @@ from convgen import cli, dumps, record
 from convgen.code import Code
 from convgen.ir import types as t
 from convgen.ir.build import KernelBuilder
+from convgen.ir.digits import Digit, Space
 from convgen.ir.dump import parse
 from convgen.ir.error import UserError, visible
 from convgen.ir.expr import Lane, var
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.memory import Global
 from convgen.ir.stmt import Site
 from tests.gen.test_damaged import bounded
@@ -127,6 +128,8 @@ def test_what_is_shown_is_visible() -> None:
 # Sizes
 
 
+_PLACES = "Digits(('row', 'col'), (Digit('col', {}, MEMORY, 1), Digit('row', {}, MEMORY, 4)))"
+
 WITHOUT_END = {
     "a stride that is text": "Digit('k', 4, REGISTER, 'a')",
     "a stride that is nothing": "Fragment(('k',), (Digit('k', 4, REGISTER, None),))",
@@ -139,8 +142,8 @@ WITHOUT_END = {
     + "\nBlock(a39)",
     "parentheses": "(" * 5000 + ")" * 5000,
     "an atom of 2^63 passes": f"MmaAtom('m', 4, 4, 4, f16, f16, f32, {', '.join(['Fragment((), ())'] * 3)}, {1 << 63})",
-    "a tile of 2^62": f"Shared('s', f16, {1 << 31}, {1 << 31}, (MemoryDigit(1, {1 << 31}, 1),), 1, Swizzle(), 16)",
-    "chunks of nothing": "Shared('s', f16, 4, 4, (MemoryDigit(1, 4, 1), MemoryDigit(0, 4, 4)), 1, Swizzle(), 0)",
+    "a tile of 2^62": f"Shared('s', f16, {1 << 31}, {1 << 31}, {_PLACES.format(1 << 31, 1)}, 1, Swizzle(), 16)",
+    "chunks of nothing": f"Shared('s', f16, 4, 4, {_PLACES.format(4, 4)}, 1, Swizzle(), 0)",
     "a shift of 2^62": f"Swizzle({1 << 62}, 1)",
 }
 

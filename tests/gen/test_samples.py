@@ -22,9 +22,10 @@ Golden = Callable[[str, str], None]
 def described(plan: Plan) -> str:
     """What a plan decided, on one line."""
     parts = [
-        f"{p.grid[0]}x{p.grid[1]} tiles x {p.k_blocks} blocks {held(p.of_n)} {held(p.of_m)}" for p in plan.parts[:1]
+        f"{p.mapping.counts[1]}x{p.mapping.counts[2]} tiles x {p.k_blocks} blocks {held(p.of_n)} {held(p.of_m)}"
+        for p in plan.parts[:1]
     ]
-    return f"{plan.meeting.name} {plan.registers} registers, {len(plan.parts)} parts: {', '.join(parts)}"
+    return f"{plan.reduction.name} {plan.registers} registers, {len(plan.parts)} parts: {', '.join(parts)}"
 
 
 def held(operand: Operand) -> str:

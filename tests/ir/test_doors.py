@@ -8,15 +8,15 @@ from typing import Any
 import attrs
 import pytest
 
+from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.error import UserError
 from convgen.ir.expr import Const
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.memory import (
     COL,
     ROW,
     Dim,
     Global,
-    MemoryDigit,
     Order,
     Rectangle,
     Shared,
@@ -25,6 +25,7 @@ from convgen.ir.memory import (
 )
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.types import f16, f32, s32, u8, vector
+from tests.strategies import in_memory
 
 _NONE = Fragment(("i", "k"), ())
 
@@ -83,23 +84,23 @@ def test_numbers_are_integers() -> None:
 @pytest.mark.parametrize(
     ("digits", "swizzle"),
     [
-        ((MemoryDigit(COL, 16, 1), MemoryDigit(ROW, 2, 8)), Swizzle()),  # rows overlap
-        ((MemoryDigit(COL, 8, 1), MemoryDigit(ROW, 2, 16)), Swizzle()),  # another shape
-        ((MemoryDigit(COL, 16, 1), MemoryDigit(ROW, 2, 16)), Swizzle(0, 2)),  # beyond the two chunks of a row
-        ((MemoryDigit(COL, 8, 1), MemoryDigit(ROW, 2, 8), MemoryDigit(COL, 2, 16)), Swizzle(0, 1)),
+        (in_memory((COL, 16, 1), (ROW, 2, 8)), Swizzle()),  # rows overlap
+        (in_memory((COL, 8, 1), (ROW, 2, 16)), Swizzle()),  # another shape
+        (in_memory((COL, 16, 1), (ROW, 2, 16)), Swizzle(0, 2)),  # beyond the two chunks of a row
+        (in_memory((COL, 8, 1), (ROW, 2, 8), (COL, 2, 16)), Swizzle(0, 1)),
     ],
 )
-def test_tiles_that_do_not_fit_together(digits: tuple[MemoryDigit, ...], swizzle: Swizzle) -> None:
+def test_tiles_that_do_not_fit_together(digits: Digits, swizzle: Swizzle) -> None:
     with pytest.raises(UserError, match="shared tile t of 2 x 16: digits "):
         Shared("t", f16, 2, 16, digits, 1, swizzle, 16)
 
 
 def test_tiles_that_do() -> None:
     for digits, swizzle in (
-        ((MemoryDigit(COL, 16, 1), MemoryDigit(ROW, 2, 16)), Swizzle(0, 1)),
-        ((MemoryDigit(COL, 16, 1), MemoryDigit(ROW, 2, 24)), Swizzle()),
-        ((MemoryDigit(COL, 8, 1), MemoryDigit(ROW, 2, 8), MemoryDigit(COL, 2, 16)), Swizzle()),
-        ((MemoryDigit(ROW, 2, 1), MemoryDigit(COL, 16, 2)), Swizzle()),
+        (in_memory((COL, 16, 1), (ROW, 2, 16)), Swizzle(0, 1)),
+        (in_memory((COL, 16, 1), (ROW, 2, 24)), Swizzle()),
+        (in_memory((COL, 8, 1), (ROW, 2, 8), (COL, 2, 16)), Swizzle()),
+        (in_memory((ROW, 2, 1), (COL, 16, 2)), Swizzle()),
     ):
         Shared("t", f16, 2, 16, digits, 1, swizzle, 16)
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from convgen.ir.digits import Digit, Space
 from convgen.ir.error import UserError
 from convgen.ir.expr import Lane, const, var
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.memory import Shared, Swizzle, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.types import f16, f32
@@ -213,70 +214,3 @@ def test_shared_addresses_are_a_bijection(shift: int, mask: int, padding: int) -
     chunk = at.reshape(-1, 8)
     assert (chunk - chunk[:, :1] == np.arange(8) * 2).all()  # a chunk of a row stays together
     assert (at // tile.slot_bytes == slot).all()
-
-
-# ---------------------------------------------------------------- reinterpretation
-
-#: from and to, in bits; 4-bit elements have no numpy view and go by the same rule
-WIDTHS = [(8, 16), (8, 32), (16, 32), (16, 64), (32, 16), (32, 8), (64, 8), (16, 16)]
-
-
-def neighbours(f: Fragment, dim: str, count: int) -> bool:
-    """Whether every `count` registers of every lane hold consecutive positions of `dim` from a multiple of `count`."""
-    where = all_owners(f)
-    if f.registers % count:
-        return False
-    at = {d: (c + np.zeros_like(where[0])).reshape(*where[0].shape[:2], -1, count) for d, c in f.coords(*where).items()}
-    return all((c - c[..., :1] == (np.arange(count) if d == dim else 0)).all() for d, c in at.items()) and bool(
-        (at[dim][..., 0] % count == 0).all()
-    )
-
-
-def numbered(f: Fragment, dim: str, bits: int) -> Any:
-    """A tile of random elements, with `dim` the last axis, as it lies in memory."""
-    other = next(d for d in f.dims if d != dim)
-    rng = np.random.default_rng(0)
-    return rng.integers(0, 256, (f.extent(other), f.extent(dim) * bits // 8), np.uint8).view(f"u{bits // 8}")
-
-
-def held(f: Fragment, dim: str, tile: Any) -> Any:
-    """The registers of each lane, `[subgroup, lane, register]`."""
-    at = f.coords(*all_owners(f))
-    other = next(d for d in f.dims if d != dim)
-    return np.ascontiguousarray(np.broadcast_to(tile[at[other], at[dim]], all_owners(f)[0].shape))
-
-
-@settings(max_examples=300, deadline=None)
-@given(fragments(), st.sampled_from("ij"), st.sampled_from(WIDTHS))
-def test_reinterpretation_is_a_view(f: Fragment, dim: str, widths: tuple[int, int]) -> None:
-    """The registers, viewed as numpy views memory, are those of the viewed tile in the new layout; or it is refused."""
-    before, after = widths
-    if not neighbours(f, dim, max(1, after // before)):
-        with pytest.raises(UserError, match="side by side; a reorder is needed"):
-            f.reinterpreted(dim, before, after)
-        return
-    g = f.reinterpreted(dim, before, after)
-    tile = numbered(f, dim, before)
-    assert g.registers * after == f.registers * before
-    np.testing.assert_array_equal(held(f, dim, tile).view(f"u{after // 8}"), held(g, dim, tile.view(f"u{after // 8}")))
-    back, where = g.reinterpreted(dim, after, before), all_owners(f)
-    for d, at in f.coords(*where).items():
-        assert np.array_equal(back.coords(*where)[d] + np.zeros_like(where[0]), at + np.zeros_like(where[0]))
-
-
-def test_reinterpretation_of_an_operand() -> None:
-    """Four packed fp8 along k are one word; the same along i, which lies in lanes, would take a reorder."""
-    f = Fragment(("i", "k"), (Digit("i", 16, L, 1), Digit("k", 8, R, 1), Digit("k", 4, L, 16)))
-    assert str(f.reinterpreted("k", 8, 32)) == "k2r1 i16l1 k4l16"
-    assert f.reinterpreted("k", 4, 8).extent("k") == 16
-    assert f.reinterpreted("k", 32, 4).shape == (16, 256)
-    with pytest.raises(UserError, match="16 bits take 2 neighbours along i from one lane's registers, which hold 1"):
-        f.reinterpreted("i", 8, 16)
-    with pytest.raises(UserError, match=r"take 16 neighbours along k .* hold 8"):
-        f.reinterpreted("k", 8, 128)
-    overlapping = Fragment(("i", "k"), (Digit("i", 2, R, 2), Digit("k", 4, R, 1)))  # the parts differ in i, too
-    with pytest.raises(UserError, match="a reorder is needed"):
-        overlapping.reinterpreted("k", 8, 32)
-    for dim, bits in (("j", 16), ("k", 12)):
-        with pytest.raises(UserError, match="seen as"):
-            f.reinterpreted(dim, 8, bits)

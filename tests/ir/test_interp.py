@@ -12,6 +12,7 @@ import pytest
 
 from convgen.ir import stmt
 from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.digits import Digit, Space
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Evaluator, Value
 from convgen.ir.expr import (
@@ -27,7 +28,7 @@ from convgen.ir.expr import (
     var,
     zeros,
 )
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.interp import InterpError, interpret
 from convgen.ir.layout import Layout
 from convgen.ir.memory import Dim, Global, Swizzle, TensorDim, View

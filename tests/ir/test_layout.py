@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
-from convgen.ir.layout import Block, Layout
+from convgen.ir.layout import Layout
 
 
 def offsets(layout: Layout) -> np.ndarray:
@@ -58,21 +58,11 @@ def test_offsets_equal_numpy(case: tuple[str, tuple[int, ...], tuple[int, ...], 
     layout = Layout.from_tag(tag, dims)
     expected = by_numpy(dims, order, inner)
     assert np.array_equal(offsets(layout), expected)
-    assert np.array_equal(offsets(layout.normalized()), expected)
     assert len(np.unique(expected)) == prod(dims)
     assert layout.size_elems == prod(layout.padded_dims) > expected.max()
-    assert layout.is_dense
+    assert layout.is_apart
     assert layout.tag == tag
     assert all(layout.offset(index) == expected[index] for index in itertools.islice(np.ndindex(*dims), 20))
-
-
-@given(tagged())
-def test_normalized_is_minimal(case: tuple[str, tuple[int, ...], tuple[int, ...], list[tuple[int, int]]]) -> None:
-    normal = Layout.from_tag(*case[:2]).normalized()
-    assert normal.normalized() == normal
-    assert all(block.size > 1 for block in normal.blocks)
-    for low, high in itertools.pairwise(normal.blocks):
-        assert low.dim != high.dim
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 100)), min_size=1, max_size=4))
@@ -168,18 +158,11 @@ def test_strides_must_match_the_dimensions() -> None:
 
 
 def test_gaps_overlaps_and_emptiness() -> None:
-    assert not Layout.strided((4, 4), (5, 1)).is_dense
-    assert not Layout.strided((4, 4), (1, 1)).is_dense
-    assert Layout.strided((4, 4), (1, 4)).is_dense
+    assert Layout.strided((4, 4), (5, 1)).is_apart
+    assert not Layout.strided((4, 4), (1, 1)).is_apart
     assert Layout.strided((4, 4), (5, 1)).size_elems == 19
     assert Layout.from_tag("acdb", (0, 8, 4, 4)).size_elems == 0
     assert Layout.from_tag("aBcd16b", (1, 17, 2, 2)).size_elems == 128
-
-
-def test_unit_dimensions_do_not_change_a_normalized_layout() -> None:
-    first, second = (Layout.from_tag(tag, (1, 64, 1, 1)) for tag in ("nchw", "nhwc"))
-    assert first != second
-    assert first.normalized() == second.normalized() == Layout((1, 64, 1, 1), (Block(1, 64, 1),))
 
 
 def test_blocked_layouts_have_no_strides() -> None:
@@ -209,11 +192,11 @@ class Symbol:
 @pytest.mark.parametrize(
     ("tag", "dims", "text"),
     [
-        ("acdb", (2, 64, 3, 5), "(((n*960 + h*320) + w*64) + c)"),
+        ("acdb", (2, 64, 3, 5), "(n*960 + (h*320 + (w*64 + c)))"),
         ("acdb", (1, 64, 1, 1), "c"),
-        ("aBcd16b", (1, 16, 3, 5), "((h*80 + w*16) + c)"),
-        ("aBcd16b", (1, 32, 3, 5), "(((c//16*240 + h*80) + w*16) + c%16)"),
-        ("aBcd4b2b", (1, 16, 1, 1), "((c//8*8 + c//2%4*2) + c%2)"),
+        ("aBcd16b", (1, 16, 3, 5), "(h*80 + (w*16 + c))"),
+        ("aBcd16b", (1, 32, 3, 5), "(c//16*240 + (h*80 + (w*16 + c%16)))"),
+        ("aBcd4b2b", (1, 16, 1, 1), "(c//8*8 + (c//2%4*2 + c%2))"),
     ],
 )
 def test_offset_of_expressions_is_lean(tag: str, dims: tuple[int, ...], text: str) -> None:

@@ -14,16 +14,18 @@ from hypothesis import strategies as st
 from convgen.backends import target
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError, VerifyError
 from convgen.ir.expr import Expr, Mma, Var
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.interp import InterpError, interpret
-from convgen.ir.memory import COL, ROW, MemoryDigit, Shared, Swizzle, row_major
+from convgen.ir.memory import COL, ROW, Shared, Swizzle, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
 from convgen.ir.text import show
 from convgen.ir.types import f16, f32
 from convgen.ir.verify import verify
+from tests.strategies import image_of, in_memory
 
 L, R, S, FIXED = Space.LANE, Space.REGISTER, Space.SUBGROUP, Space.FIXED
 Draw = st.DrawFn
@@ -108,13 +110,13 @@ def test_a_fixed_digit_has_a_value_below_its_size(stride: int) -> None:
         Fragment(("i",), (Digit("i", 4, FIXED, stride),))
 
 
-def placed(digits: tuple[tuple[str, int, int], ...], coords: dict[str, Any]) -> Any:
+def placed(digits: Digits, coords: dict[str, Any]) -> Any:
     """Where digits put an element."""
     scale = dict.fromkeys(coords, 1)
     place = 0
-    for dim, size, stride in digits:
-        place = place + coords[dim] // scale[dim] % size * stride
-        scale[dim] *= size
+    for d in digits.digits:
+        place = place + coords[d.dim] // scale[d.dim] % d.size * d.stride
+        scale[d.dim] *= d.size
     return place
 
 
@@ -144,7 +146,7 @@ def test_an_image_is_the_registers_as_they_stand(f: Fragment, elem_bytes: int) -
 def test_a_tile_may_be_the_image_of_a_fragment(f: Fragment) -> None:
     """Every element has a place of its own, and the slots follow one another without gaps."""
     lanes = owners(f)[1].shape[1]
-    digits = tuple(MemoryDigit("ij".index(dim), size, stride) for dim, size, stride in f.image(lanes, 4))
+    digits = image_of(f, lanes, 4)
     rows, cols = f.shape
     tile = Shared("t", f32, rows, cols, digits, 2, Swizzle(), 16)
     slot, row, col = np.indices((2, rows, cols))
@@ -154,21 +156,21 @@ def test_a_tile_may_be_the_image_of_a_fragment(f: Fragment) -> None:
 @pytest.mark.parametrize(
     ("digits", "swizzle"),
     [
-        ((MemoryDigit(COL, 8, 1), MemoryDigit(ROW, 2, 8)), Swizzle()),  # too few rows
-        ((MemoryDigit(COL, 8, 1), MemoryDigit(ROW, 4, 7)), Swizzle()),  # rows overlap
-        ((MemoryDigit(COL, 2, 1), MemoryDigit(COL, 4, 1), MemoryDigit(ROW, 4, 8)), Swizzle()),
-        ((MemoryDigit(COL, 2, 1), MemoryDigit(ROW, 4, 2), MemoryDigit(COL, 4, 8)), Swizzle(0, 1)),  # not by rows
+        (in_memory((COL, 8, 1), (ROW, 2, 8)), Swizzle()),  # too few rows
+        (in_memory((COL, 8, 1), (ROW, 4, 7)), Swizzle()),  # rows overlap
+        (in_memory((COL, 2, 1), (COL, 4, 1), (ROW, 4, 8)), Swizzle()),
+        (in_memory((COL, 2, 1), (ROW, 4, 2), (COL, 4, 8)), Swizzle(0, 1)),  # not by rows
         (row_major(4, 8), Swizzle(0, 2)),  # more chunks than there are
     ],
 )
-def test_places_that_are_none_are_refused(digits: tuple[MemoryDigit, ...], swizzle: Swizzle) -> None:
+def test_places_that_are_none_are_refused(digits: Digits, swizzle: Swizzle) -> None:
     with pytest.raises(UserError, match="shared tile t of 4 x 8: digits"):
         Shared("t", f32, 4, 8, digits, 1, swizzle, 16)
     Shared("t", f32, 4, 8, row_major(4, 8, 9), 1, Swizzle(), 16)
 
 
 def test_how_a_tile_of_digits_prints() -> None:
-    digits = (MemoryDigit(COL, 2, 1), MemoryDigit(ROW, 4, 2), MemoryDigit(COL, 4, 8))
+    digits = in_memory((COL, 2, 1), (ROW, 4, 2), (COL, 4, 8))
     one, other = (Shared("t", f32, 4, 8, d, 1, Swizzle(), 16) for d in (digits, row_major(4, 8, 9)))
     assert show(one) == "shared t: 1 of f32 4 x 8, order col2@1 row4@2 col4@8"
     assert show(other) == "shared t: 1 of f32 4 x 8, pitch 36"

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 
 from convgen.ir import stmt
 from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.digits import Digit, Space
 from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError
 from convgen.ir.expr import (
@@ -26,7 +27,7 @@ from convgen.ir.expr import (
     select,
     var,
 )
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.layout import Layout
 from convgen.ir.memory import Dim, Swizzle, TensorDim, View
 from convgen.ir.mma import MmaAtom, MmaTile

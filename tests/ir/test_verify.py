@@ -8,6 +8,7 @@ import pytest
 
 from convgen.ir import stmt
 from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.digits import Digit, Space
 from convgen.ir.error import UserError, VerifyError
 from convgen.ir.expr import (
     Cast,
@@ -25,7 +26,7 @@ from convgen.ir.expr import (
     const,
     var,
 )
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.layout import Layout
 from convgen.ir.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
 from convgen.ir.mma import MmaAtom, MmaTile

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from convgen.backends.target import get
 from convgen.config import Config
 from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.digits import Digit, Space
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Lane
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.interp import interpret
-from convgen.ir.memory import Global, MemoryDigit, Shared, Swizzle, row_major
+from convgen.ir.memory import Global, Shared, Swizzle, row_major
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import BlockRead, BlockWrite, FlatAdd, FlatLoad, FlatStore, PlaneLoad, SharedRead, SharedWrite
@@ -27,7 +28,7 @@ from convgen.passes.lower_tiles import lower_tiles
 from convgen.problem import Conv
 from tests.passes.running import tile_kernel
 from tests.passes.test_differential import check_every_pass, check_without
-from tests.strategies import FIXED, cases
+from tests.strategies import FIXED, cases, image_of
 
 GFX942, XEHPC = get("gfx942").facts, get("xehpc").facts
 
@@ -120,7 +121,7 @@ LANES = XEHPC.subgroup_size
 
 def image_tile(f: Fragment, slots: int = 1) -> Shared:
     """A tile in which the fragment's registers stand as they are."""
-    digits = tuple(MemoryDigit(f.dims.index(d), size, stride) for d, size, stride in f.image(LANES, f16.bytes))
+    digits = image_of(f, LANES, f16.bytes)
     rows, cols = f.shape
     return Shared("t", f16, rows, cols, digits, slots, Swizzle(), 16)
 

@@ -11,9 +11,10 @@ from convgen.backends.target import get
 from convgen.config import Config
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.digits import Digit, Space
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.interp import interpret
 from convgen.ir.memory import Global
 from convgen.ir.mutate import postorder

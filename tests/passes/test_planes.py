@@ -9,8 +9,9 @@ import pytest
 from convgen.backends.intel.tables import FACTS
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.digits import Digit, Space
 from convgen.ir.expr import Cast, const
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.interp import interpret
 from convgen.ir.memory import Global, Order, Plane, Rectangle
 from convgen.ir.mutate import postorder

@@ -11,8 +11,9 @@ import pytest
 
 from convgen.backends.target import get
 from convgen.ir.build import KernelBuilder
+from convgen.ir.digits import Digit, Space
 from convgen.ir.expr import Shuffle
-from convgen.ir.fragment import Digit, Fragment, Space
+from convgen.ir.fragment import Fragment
 from convgen.ir.interp import interpret
 from convgen.ir.layout import Layout
 from convgen.ir.memory import Dim, Swizzle, TensorDim, View

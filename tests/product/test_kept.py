@@ -14,6 +14,8 @@ import pytest
 
 from convgen import driver
 from convgen.backends import target as targets
+from convgen.ir.expr import restart_ids
+from convgen.ir.mutate import greatest_id
 from convgen.matmul import parse_problem
 from convgen.passes import pipeline
 from tests import samples
@@ -37,6 +39,7 @@ def digest(target: str, problem: str, config: str) -> str:
     """Of the module's instructions."""
     program = driver.build(parse_problem(problem), target, config)
     to = targets.get(target)
+    restart_ids(max(map(greatest_id, program.ir.kernels), default=0))
     emitted = [to.emit(pipeline.run(kernel, to.facts)) for kernel in program.ir.kernels]
     text = instructions(to.module(emitted), [e.name for e in emitted])
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -179,7 +179,7 @@ class KernelGrower:
                 self.loop(depth)
 
     def arm(self, depth: int) -> s.Stmt:
-        with self.k._suite() as body:
+        with self.k.suite() as body:
             self.suite(depth + 1)
         return s.block(*body)
 

@@ -8,13 +8,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.digits import Digit, Space
 from convgen.ir.expr import Expr
-from convgen.ir.fragment import Digit, Fragment, Space
-from convgen.ir.memory import Global, MemoryDigit, Shared, Swizzle, row_major
+from convgen.ir.fragment import Fragment
+from convgen.ir.memory import Global, Shared, Swizzle, row_major
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, f16, f32, s8
 from convgen.ir.verify import verify
 from tests.backends.intel.random_kernels import simulates_through_the_passes
+from tests.strategies import image_of
 
 LANES = {"xehpg": 8, "xehpc": 16}
 SUBGROUPS = 2
@@ -53,7 +55,7 @@ def tile_of(draw: Draw, f: Fragment, elem: Type, lanes: int) -> Shared:
     rows, cols = f.shape
     digits = row_major(rows, cols, cols + draw(st.sampled_from((0, 4))))
     if draw(st.booleans()):
-        digits = tuple(MemoryDigit(f.dims.index(d), size, at) for d, size, at in f.image(lanes, elem.bytes))
+        digits = image_of(f, lanes, elem.bytes)
     return Shared("tile", elem, rows, cols, digits, draw(st.integers(1, 2)), Swizzle(), 4)
 
 

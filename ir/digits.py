@@ -1,0 +1,263 @@
+"""Digits: the one algebra of layouts.
+
+A coordinate along a dimension is written in digits, as a number is in mixed radix, and each digit lives in a space: an
+address in memory, a register's number, the number of a lane, a subgroup or a workgroup. Digits of one dimension stand
+innermost first, so one step of a digit counts as many positions as the digits inside it have together. In its space a
+step counts `stride`; the numbers that a space's digits make add up.
+
+Memory layouts and their tags, MMA operands, the share of a lane in a copy, shared tiles, fused axes of views and the
+mapping of workgroups to tiles are instances. Indices may be integers, numpy arrays and IR expressions alike: only
+`+ * // %` by integer constants are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from itertools import accumulate
+from math import isqrt, prod
+from operator import mul
+from typing import Any, Self
+
+import attrs
+
+from convgen.ir.error import UserError
+
+Index = Any  #: an integer, a numpy array or an IR expression
+
+
+class Space(StrEnum):
+    """Where a digit lives."""
+
+    MEMORY = "memory"  #: elements from a buffer's or a tile's start
+    REGISTER = "register"  #: element number within one lane
+    LANE = "lane"
+    SUBGROUP = "subgroup"
+    GROUP_X = "group x"
+    GROUP_Y = "group y"
+    GROUP_Z = "group z"
+    AXIS = "axis"  #: position along the fused axis of a view
+    FIXED = "fixed"  #: nowhere: the digit's stride is its value, the same everywhere
+
+
+_LETTERS: dict[str, str] = dict(zip(Space, "mrlsxyza="))
+
+
+@attrs.frozen
+class Digit:
+    """`size` consecutive positions of `dim`, found at `number // stride % size` of the space's number."""
+
+    dim: str
+    size: int
+    space: str
+    stride: int
+
+    def __str__(self) -> str:
+        return f"{self.dim}{self.size}{_LETTERS.get(self.space, self.space)}{self.stride}"
+
+
+class Straddles(UserError):
+    """Two splits of one number of which neither refines the other."""
+
+
+@attrs.frozen(cache_hash=True)
+class Digits:
+    """A split of the dimensions `dims` into digits, those of one dimension innermost first.
+
+    A step in a space that no digit counts means replicas: all those places hold the same coordinates.
+    """
+
+    dims: tuple[str, ...]
+    digits: tuple[Digit, ...]
+
+    # ------------------------------------------------------------ sizes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Positions along each of `dims`."""
+        return tuple(prod(d.size for d in self.digits if d.dim == dim) for dim in self.dims)
+
+    def extent(self, dim: str) -> int:
+        return self.shape[self.dims.index(dim)]
+
+    def count(self, space: str) -> int:
+        """How many different places of a space the digits have."""
+        return prod(d.size for d in self.digits if d.space == space)
+
+    def span(self, space: str) -> int:
+        """One more than the highest number in a space."""
+        return 1 + sum((d.size - 1) * d.stride for d in self.digits if d.space == space)
+
+    def of(self, dim: str) -> tuple[Digit, ...]:
+        """The digits of one dimension, innermost first."""
+        return tuple(d for d in self.digits if d.dim == dim)
+
+    def stepped(self) -> Iterator[tuple[int, Digit]]:
+        """Each digit with the positions along its dimension that one step of it counts."""
+        step = dict.fromkeys(self.dims, 1)
+        for d in self.digits:
+            yield step[d.dim], d
+            step[d.dim] *= d.size
+
+    # ------------------------------------------------------------ from one side to the other
+
+    def coordinates(self, numbers: Mapping[str, Index], *, overrun: bool = False) -> dict[str, Index]:
+        """The coordinates at these numbers of the spaces; a space that is not given counts as 0.
+
+        With `overrun` the outermost digit of each space is not reduced: numbers past the end show in its dimension.
+        """
+        top = {d.space: d for d in sorted(self.digits, key=lambda d: d.stride * d.size)} if overrun else {}
+        out: dict[str, Index] = dict.fromkeys(self.dims, 0)
+        for step, d in self.stepped():
+            if d.space in numbers:
+                out[d.dim] = _plus(out[d.dim], _digit(numbers[d.space], d, reduced=top.get(d.space) is not d), step)
+        return out
+
+    def place(self, coords: Mapping[str, Index], unit: int = 1) -> dict[str, Index]:
+        """The number in each space of the first place that has these coordinates: the inverse of `coordinates`.
+
+        Coordinates are in range. Strides count `unit` each: the bytes of an element, for instance.
+        """
+        last = {d.dim: d for d in self.digits if d.size != 1}
+        out: dict[str, Index] = {d.space: 0 for d in self.digits if d.space != Space.FIXED}
+        for step, d in self.stepped():
+            if d.size != 1 and d.space in out:
+                scaled = coords[d.dim] if step == 1 else coords[d.dim] // step
+                digit = scaled if last[d.dim] is d else scaled % d.size
+                stride = d.stride * unit
+                out[d.space] = _sum(digit if stride == 1 else digit * stride, out[d.space])
+        return out
+
+    # ------------------------------------------------------------ algebra
+
+    def then(self, inner: Digits) -> Self:
+        """The composition: the numbers of those of my spaces that are dimensions of `inner` are split as it does.
+
+        Raises Straddles where a digit here ends within one there and no whole number of times.
+        """
+        parts = (inner.part(d) if d.space in inner.dims else (d,) for d in self.digits)
+        return attrs.evolve(self, digits=tuple(p for part in parts for p in part))
+
+    def part(self, d: Digit) -> tuple[Digit, ...]:
+        """What a digit is made of whose space is one of my dimensions; Straddles if it is no whole digits.
+
+        Of one position nothing is left.
+        """
+        low, high, found = d.stride, d.stride * d.size, []
+        for step, inner in self.stepped():
+            end = min(high, step * inner.size)
+            if inner.dim == d.space and d.size > 1 and step <= low < end:
+                if low % step or end % low:
+                    break
+                found.append(Digit(d.dim, end // low, inner.space, inner.stride * (low // step)))
+                low = end
+        if low != high and d.size > 1:
+            raise Straddles(f"given the digit {d}, wanted one that {self} splits into whole digits")
+        return tuple(found)
+
+    def inverse(self) -> Digits:
+        """The split of the spaces' numbers into the dimensions; Straddles where numbers are left out or meet."""
+        digits: list[Digit] = []
+        spaces = tuple(dict.fromkeys(d.space for d in self.digits))
+        for space in spaces:
+            end = 1
+            for step, d in sorted(self.stepped(), key=lambda item: item[1].stride):
+                if d.space == space and d.size > 1:
+                    if d.stride != end:
+                        raise Straddles(f"given {self}, wanted one digit after the other in {space}")
+                    digits.append(Digit(space, d.size, d.dim, step))
+                    end *= d.size
+        return Digits(spaces, tuple(digits))
+
+    def factored(self, space: str) -> Self:
+        """The same split with the digits of a space cut into such of prime sizes."""
+        out: list[Digit] = []
+        for d in self.digits:
+            sizes = _primes(d.size) if d.space == space else (d.size,)
+            for below, size in zip(accumulate(sizes, mul, initial=1), sizes):
+                out.append(attrs.evolve(d, size=size, stride=d.stride * below))
+        return attrs.evolve(self, digits=tuple(out))
+
+    def renumbered(self, space: str, key: Callable[[int, Digit], Any] | None = None) -> Self:
+        """The digits of a space numbered anew without gaps, in the order of `key` of (step, digit) or of strides."""
+        digits, stride = list(self.digits), 1
+        own = [(n, step, d) for n, (step, d) in enumerate(self.stepped()) if d.space == space]
+        for n, _, d in sorted(own, key=lambda item: key(*item[1:]) if key else item[2].stride):
+            digits[n] = attrs.evolve(d, stride=stride)
+            stride *= d.size
+        return attrs.evolve(self, digits=tuple(digits))
+
+    def merged(self, *spaces: str) -> Self:
+        """The same split with the fewest digits: none of one position, such that run on in these spaces as one."""
+        out: list[Digit] = []
+        for d in self.digits:
+            at = next((n for n in reversed(range(len(out))) if out[n].dim == d.dim), None)
+            if d.size == 1:
+                continue
+            last = None if at is None else out[at]
+            if at is not None and last and last.space == d.space in spaces and last.stride * last.size == d.stride:
+                out[at] = attrs.evolve(last, size=last.size * d.size)
+            else:
+                out.append(d)
+        return attrs.evolve(self, digits=tuple(out))
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The same split of dimensions of other names; what is not named keeps its own."""
+        digits = tuple(attrs.evolve(d, dim=names.get(d.dim, d.dim)) for d in self.digits)
+        return attrs.evolve(self, dims=tuple(names.get(dim, dim) for dim in self.dims), digits=digits)
+
+    def distance(self, dim: str, step: int) -> int:
+        """From a position to the one `step` further on, in the space of the digit there; 0 past the end."""
+        return next((d.stride * (step // at) for at, d in self.stepped() if d.dim == dim and step < at * d.size), 0)
+
+    def is_apart(self, space: str) -> bool:
+        """Whether each stride is past what the smaller ones reach, so that no two coordinates share a number."""
+        reach = 1
+        for d in sorted((d for d in self.digits if d.space == space and d.size > 1), key=lambda d: d.stride):
+            if d.stride < reach:
+                return False
+            reach += (d.size - 1) * d.stride
+        return True
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.digits))
+
+
+def stacked(space: str, sizes: Iterable[tuple[str, int]]) -> tuple[Digit, ...]:
+    """(dim, size) pairs, innermost first, one after the other in a space without gaps.
+
+    An empty dimension takes no room of its own.
+    """
+    out, stride = [], 1
+    for dim, size in sizes:
+        out.append(Digit(dim, size, space, stride))
+        stride *= max(size, 1)
+    return tuple(out)
+
+
+def _primes(number: int) -> tuple[int, ...]:
+    """The prime factors of a number, ascending."""
+    prime = next((n for n in range(2, isqrt(number) + 1) if number % n == 0), number)
+    return () if number == 1 else (prime, *_primes(number // prime))
+
+
+def _digit(number: Index, d: Digit, *, reduced: bool) -> Index:
+    if d.size == 1 and reduced:
+        return 0
+    if d.space == Space.FIXED:
+        return d.stride
+    scaled = number if d.stride == 1 else number // d.stride
+    return scaled % d.size if reduced else scaled
+
+
+def _plus(total: Index, digit: Index, step: int) -> Index:
+    if isinstance(digit, int) and digit == 0:
+        return total
+    return _sum(total, digit if step == 1 else digit * step)
+
+
+def _sum(a: Index, b: Index) -> Index:
+    """The sum without zeros."""
+    if isinstance(a, int) and a == 0:
+        return b
+    return a if isinstance(b, int) and b == 0 else a + b
