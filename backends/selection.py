@@ -7,7 +7,8 @@ only through variables; nothing is remembered between statements.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from convgen.backends.emitter import Emitter
@@ -15,13 +16,14 @@ from convgen.backends.machine import Function, Operand, Reg
 from convgen.backends.scalars import Scalars
 from convgen.backends.vectors import Parts, Vectors, held_as_vector
 from convgen.ir import stmt as st
-from convgen.ir.error import Unsupported, VerifyError
+from convgen.ir.error import VerifyError
 from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Splat, Surface, Var
 from convgen.ir.memory import Global
 from convgen.ir.mutate import free_vars, postorder
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type
-from convgen.passes.place_lets import ANONYMOUS
+
+Handlers = Mapping[type[st.Stmt], Callable[[Any, Any], None]]  #: statement class -> method of a selector
 
 
 class Selector(ABC):
@@ -31,11 +33,14 @@ class Selector(ABC):
     scalars: Scalars
     vectors: Vectors
 
-    def __init__(self, kernel: Kernel, lines: Mapping[st.Stmt, int]) -> None:
-        """`lines` says where each statement stands in the kernel's listing, for debug information."""
+    def __init__(self, kernel: Kernel, lines: Mapping[st.Stmt, int], messages: Handlers) -> None:
+        """`lines` says where each statement stands in the kernel's listing, for debug information.
+
+        `messages` has the family's methods for barriers and memory operations.
+        """
+        self.handlers: Handlers = {**_STATEMENTS, **messages}
         self.kernel, self.lines = kernel, lines
         self.uses = use_counts(kernel)
-        self.surface_of: dict[Var, Surface] = {}
         self.into: dict[Var, Reg] = {}  # loads that write straight into a loop's carried registers
         self.labels = 0
         self.exits: list[tuple[Sequence[Var], str]] = []  # carried variables and end label of the loops around
@@ -77,10 +82,7 @@ class Selector(ABC):
 
     def _stmt(self, s: st.Stmt) -> None:
         self.out.line = self.lines.get(s, self.out.line)
-        handler = getattr(self, "_" + type(s).__name__.lower(), None)
-        if handler is None:
-            raise Unsupported(f"given {type(s).__name__}, wanted a message that the target has: {s}")
-        handler(s)
+        self.handlers[type(s)](self, s)
 
     def _block(self, s: st.Block) -> None:
         for x in s.stmts:
@@ -90,14 +92,13 @@ class Selector(ABC):
         before = len(self.out.block.instructions)
         if isinstance(s.value, Surface):
             self.vectors.env[s.var] = (self._surface(s.value),)
-            self.surface_of[s.var] = s.value
         elif held_as_vector(s.var.type):
             self.vectors.env[s.var] = self.vectors.value(s.value)
             self.vectors.owned[s.var] = isinstance(s.value, Mma) or self.vectors.may_overwrite(s.value)
         else:
             self.scalars.env[s.var] = self.scalars.value(s.value)
         made = self.out.block.instructions[before:]
-        if made and not made[-1].comment and s.var.name != ANONYMOUS and not isinstance(s.value, Mma):
+        if made and not made[-1].comment and not s.var.is_temporary and not isinstance(s.value, Mma):
             made[-1].comment = s.var.name
 
     def _surface(self, e: Surface) -> Reg:
@@ -142,7 +143,7 @@ class Selector(ABC):
             else:
                 self.scalars.env[r] = self.scalars.env[c]
 
-    def _exitif(self, s: st.ExitIf) -> None:
+    def _exit_if(self, s: st.ExitIf) -> None:
         """Leave the innermost loop: its carried registers, which its results share, take the values."""
         carried, end = self.exits[-1]
         self.labels += 1
@@ -191,7 +192,7 @@ class Selector(ABC):
     def _write_into_carried(self, s: st.For) -> None:
         """A load that yields the next value of a carried variable may overwrite it, once its last use has passed."""
         stmts = s.body.stmts if isinstance(s.body, st.Block) else (s.body,)
-        loads = {x.var: i for i, x in enumerate(stmts) if isinstance(x, st.MESSAGE_LOADS)}
+        loads = {x.var: i for i, x in enumerate(stmts) if isinstance(x, st.Load)}
         last_use = _last_uses(stmts)
         for c, y in zip(s.carried, s.yields):
             if not isinstance(y, Var) or not held_as_vector(c.type):
@@ -227,6 +228,15 @@ class Selector(ABC):
             self.out.copy(to, at)
 
 
+_STATEMENTS: Handlers = {
+    st.Block: Selector._block,
+    st.Let: Selector._let,
+    st.For: Selector._for,
+    st.If: Selector._if,
+    st.ExitIf: Selector._exit_if,
+}
+
+
 def _unequal(old: Parts, new: Parts) -> list[tuple[Reg, Reg]]:
     """(to, from) word by word, where the two differ."""
     words = [[p.words(i, 1) for p in parts for i in range(p.count)] for parts in (old, new)]
@@ -254,22 +264,12 @@ def comment(s: Any) -> str:
 
 def use_counts(kernel: Kernel) -> dict[Var, int]:
     """How often each variable is used as an operand."""
-    binders = {"var", "carried", "results", "group_ids", "subgroup"}
-    counts: dict[Var, int] = {}
-    for node in postorder(kernel):
-        for field in node.child_fields:
-            if field in binders:
-                continue
-            value = getattr(node, field)
-            for x in value if isinstance(value, tuple) else (value,):
-                if isinstance(x, Var):
-                    counts[x] = counts.get(x, 0) + 1
-    return counts
+    return Counter(e for node in postorder(kernel) for e in node.of_kind("Expr") if isinstance(e, Var))
 
 
-def kernel_arguments(kernel: Kernel) -> list[tuple[Any, int, int]]:
+def kernel_arguments(kernel: Kernel) -> list[tuple[Global | Var, int, int]]:
     """(parameter, byte offset, byte size) of each kernel argument: in order, naturally aligned."""
-    out: list[tuple[Any, int, int]] = []
+    out: list[tuple[Global | Var, int, int]] = []
     at = 0
     for p in kernel.params:
         size = 8 if isinstance(p, Global) else p.type.bits // 8

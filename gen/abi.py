@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from convgen.backends.target import Emitted
-from convgen.ir import expr as x
-from convgen.ir import stmt as s
 from convgen.ir.error import UserError
+from convgen.ir.expr import Var
 from convgen.ir.layout import Layout
 from convgen.ir.memory import Global
-from convgen.ir.mutate import postorder
+from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.matmul import Problem
 from convgen.record import Access, Buffer, Launch, LaunchRecord, Scalar, Tensor
@@ -46,7 +45,7 @@ def _flat(buffer: Global) -> Tensor:
     return Tensor.of(Layout.dense((buffer.bytes // buffer.elem.bytes,), (0,)), buffer.elem.name)
 
 
-def _scalar(kernel: Kernel, parameter: x.Var, offset: int, scalars: Scalars) -> Scalar:
+def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Scalar:
     if parameter.name not in scalars:
         raise UserError(f"given no value for scalar {parameter.name} of kernel {kernel.name}, wanted one in scalars=")
     return Scalar(parameter.name, offset, parameter.type.name, scalars[parameter.name])
@@ -54,49 +53,10 @@ def _scalar(kernel: Kernel, parameter: x.Var, offset: int, scalars: Scalars) -> 
 
 def buffer_accesses(kernel: Kernel) -> dict[str, Access]:
     """How a kernel of either level uses each of its buffers; one that it never touches counts as read."""
-    nodes = list(postorder(kernel.body))
-    lets = {n.var: n.value for n in nodes if isinstance(n, s.Let)}
-    read, written = set[str](), set[str]()
-
-    def buffer_of(place: x.Expr) -> str:
-        """The buffer of a surface or of a flat address."""
-        found = (n for n in postorder(place) if isinstance(n, (x.Var, x.Surface, x.AddressOf)))
-        for n in found:
-            if not isinstance(n, x.Var):
-                return str(n.buffer.name)
-            if n in lets and (name := buffer_of(lets[n])):
-                return name
-        return ""
-
-    for n in nodes:
-        match n:
-            case s.LoadView() | s.Copy():
-                read.add(n.view.memory.name)
-            case s.AddView():
-                read.add(n.view.memory.name)
-                written.add(n.view.memory.name)
-            case s.StoreView():
-                written.add(n.view.memory.name)
-            case s.GlobalLoad():
-                read.add(buffer_of(n.surface))
-            case s.GlobalAdd():
-                read.add(buffer_of(n.surface))
-                written.add(buffer_of(n.surface))
-            case s.GlobalStore():
-                written.add(buffer_of(n.surface))
-            case s.FlatLoad():
-                read.add(buffer_of(n.address))
-            case s.PlaneLoad():
-                read.add(n.plane.memory.name)
-            case s.PlaneStore():
-                written.add(n.plane.memory.name)
-            case s.FlatAdd():
-                read.add(buffer_of(n.address))
-                written.add(buffer_of(n.address))
-            case s.FlatStore():
-                written.add(buffer_of(n.address))
-    buffers = [p.name for p in kernel.params if isinstance(p, Global)]
+    stmts = list(statements(kernel.body))
+    read, written = {m for s in stmts for m in s.reads}, {m for s in stmts for m in s.writes}
     return {
-        name: "readwrite" if name in read and name in written else "write" if name in written else "read"
-        for name in buffers
+        p.name: "readwrite" if p in read and p in written else "write" if p in written else "read"
+        for p in kernel.params
+        if isinstance(p, Global)
     }

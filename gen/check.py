@@ -72,16 +72,10 @@ class PassChecker:
 
 def _steps(stmt: Stmt) -> int:
     """Statements that one subgroup executes; loops of unknown length count once."""
-    match stmt:
-        case s.Block(stmts):
-            return sum(map(_steps, stmts))
-        case s.For():
-            known = isinstance(stmt.begin, Const) and isinstance(stmt.end, Const)
-            trips = stmt.end.bits - stmt.begin.bits if known else 1  # type: ignore[attr-defined]
-            return 1 + max(0, trips) * _steps(stmt.body)
-        case s.If():
-            return 1 + _steps(stmt.then) + _steps(stmt.other)
-    return 1
+    inside = sum(map(_steps, stmt.bodies))
+    if isinstance(stmt, s.For) and isinstance(stmt.begin, Const) and isinstance(stmt.end, Const):
+        inside *= max(0, stmt.end.bits - stmt.begin.bits)
+    return inside + (not isinstance(stmt, s.Block))
 
 
 def _fill(buffer: Global, seed: int) -> npt.NDArray[np.uint8]:

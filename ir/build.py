@@ -45,7 +45,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
@@ -108,6 +107,7 @@ class KernelBuilder:
             self.name_subgroup(subgroup)
         self.params: list[Global | Var] = []
         self.tiles: list[Shared] = []
+        self._surfaces: dict[Expr, x.Surface] = {}  # by the lets that bind them
         self._suites: list[list[Stmt]] = [[]]
         self._numbers = itertools.count(1)
 
@@ -172,6 +172,8 @@ class KernelBuilder:
     def let(self, name: str, value: Expr) -> Var:
         v = self.var(name, value.type)
         self.add(s.Let(v, value))
+        if isinstance(value, x.Surface):
+            self._surfaces[v] = value
         return v
 
     def mma(self, name: str, tile: MmaTile, acc: Expr, a: Expr, b: Expr) -> Var:
@@ -267,22 +269,29 @@ class KernelBuilder:
     ) -> None:
         self.add(s.StoreShared(tile, _index(slot), value, layout, self.site(stage, comment)))
 
-    def surface(self, buffer: Global, shift: Index = 0, extent: Index | None = None) -> Expr:
+    def surface(self, buffer: Global, shift: Index = 0, extent: Index | None = None) -> x.Surface:
         """A window of a buffer; all of it if nothing is said."""
         return x.Surface(buffer, _index(shift), _index(buffer.bytes if extent is None else extent))
+
+    def _window(self, surface: Expr, varying: Index, uniform: Index) -> tuple[Global, Expr, Expr, Expr]:
+        """The buffer of a surface, which a let may have bound, and where in it."""
+        found = self._surfaces.get(surface, surface)
+        if not isinstance(found, x.Surface):
+            raise UserError(f"given {surface}, wanted a surface, or a variable that a let binds to one")
+        return found.buffer, surface, _index(varying), _index(uniform)
 
     def global_load(
         self, name: str, type: AnyType, surface: Expr, varying: Index, uniform: Index = 0, imm: int = 0
     ) -> Var:
         v = self.var(name, type)
-        self.add(s.GlobalLoad(v, surface, _index(varying), _index(uniform), imm, self.site()))
+        self.add(s.GlobalLoad(v, *self._window(surface, varying, uniform), imm, self.site()))
         return v
 
     def global_store(self, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0) -> None:
-        self.add(s.GlobalStore(surface, _index(varying), _index(uniform), imm, value, self.site()))
+        self.add(s.GlobalStore(*self._window(surface, varying, uniform), imm, value, self.site()))
 
     def global_add(self, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0) -> None:
-        self.add(s.GlobalAdd(surface, _index(varying), _index(uniform), imm, value, self.site()))
+        self.add(s.GlobalAdd(*self._window(surface, varying, uniform), imm, value, self.site()))
 
     def shared_read(self, name: str, type: AnyType, tile: Shared, address: Index, imm: int = 0) -> Var:
         v = self.var(name, type)
@@ -295,10 +304,9 @@ class KernelBuilder:
     def done(self) -> Kernel:
         """The kernel, not yet verified; variables that passes make get further ids."""
         x.reserve_ids(self._ids)
-        params: tuple[Any, ...] = tuple(self.params)
         body = s.block(*self._suites[0])
         size = self.grid, self.subgroups, self.width
-        return Kernel(self.name, params, *size, self.group, self.subgroup, tuple(self.tiles), body)
+        return Kernel(self.name, tuple(self.params), *size, self.group, self.subgroup, tuple(self.tiles), body)
 
 
 def _index(i: Index) -> Expr:

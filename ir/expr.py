@@ -7,7 +7,6 @@ lifted to the type of the other operand. Integer `//` and `%` are floor division
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from convgen.ir.mma import MmaTile
 
 Number = int | float
+
+_TEMPORARY = "t"  #: the name of variables that have none worth telling
 
 
 class Expr(Node):
@@ -96,14 +97,6 @@ class Expr(Node):
             return self
         return Saturate(type, self) if saturate else Cast(type, self)
 
-    def __str__(self) -> str:
-        from convgen.ir.text import show
-
-        return show(self)
-
-    def __repr__(self) -> str:
-        return str(self)
-
 
 # ---------------------------------------------------------------- leaves
 
@@ -141,6 +134,11 @@ class Var(Expr):
         check_name(self.name, "variable")
         set_derived(self, "type", self.dtype)
 
+    @property
+    def is_temporary(self) -> bool:
+        """Whether it stands for a part of a larger expression, and its name tells nothing."""
+        return self.name == _TEMPORARY
+
 
 @node
 class Lane(Expr):
@@ -159,6 +157,9 @@ class Lane(Expr):
 class Unary(Expr):
     a: Expr
     type: AnyType = derived()
+
+    def infer(self) -> None:
+        set_derived(self, "type", self.a.type)
 
 
 @family
@@ -285,9 +286,6 @@ class Ne(Comparison):
 class Not(Unary):
     """Bitwise complement; logical negation of a bool."""
 
-    def infer(self) -> None:
-        set_derived(self, "type", self.a.type)
-
 
 @node
 class Select(Expr):
@@ -331,9 +329,6 @@ class Saturate(Conversion):
 @node
 class Uniform(Unary):
     """The value all active lanes agree on, now subgroup-uniform by contract (the interpreter checks it)."""
-
-    def infer(self) -> None:
-        set_derived(self, "type", self.a.type)
 
 
 # ---------------------------------------------------------------- vectors and matrices
@@ -452,6 +447,11 @@ def var(name: str, type: AnyType = s32) -> Var:
     return Var(name, next(_ids), type)
 
 
+def temporary(type: AnyType) -> Var:
+    """A fresh variable for a part of a larger expression, of which nothing is to be said."""
+    return var(_TEMPORARY, type)
+
+
 def restart_ids(used: int) -> None:
     """Number variables from behind `used` again, so that what is made does not depend on what was made before it."""
     global _ids
@@ -506,6 +506,3 @@ def select(cond: Expr, a: Expr, b: Expr | Number) -> Expr:
 def zeros(type: VectorType) -> Expr:
     """A vector of zeros."""
     return Splat(type, const(0, type.elem))
-
-
-lane: Callable[[], Lane] = Lane

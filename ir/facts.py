@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from convgen.ir.mma import MmaAtom
+from convgen.ir.rows import Stmt
 
 
 @attrs.frozen(cache_hash=True)
@@ -78,3 +79,12 @@ class TargetFacts:
     block_bytes: int = 0
     #: What a lane brings into shared memory in one write, and reads as one part of a fragment.
     chunk_bytes: int = 16
+
+    @property
+    def surfaces(self) -> bool:
+        """Global messages take offsets into a surface with bounds."""
+        return not self.flat
+
+    def takes(self, kind: type[Stmt]) -> bool:
+        """Whether the target has such statements: the field that they need says so."""
+        return not kind.needs or bool(getattr(self, kind.needs))

@@ -358,23 +358,23 @@ class _Subgroup:
         return self.flat(node, size) if isinstance(node, (s.FlatLoad, s.FlatStore)) else self.window(node, size)
 
     def flat(self, node: s.FlatLoad | s.FlatStore | s.FlatPrefetch, size: int) -> tuple[Array, Array, Mask]:
-        """Where the lanes whose mask holds access the flat address space: in one buffer, all of them."""
+        """Where the lanes whose mask holds access the flat address space: in the message's buffer, all of them."""
+        buffer = node.buffer
         mask = self.ev(node.mask).decided("a mask")
-        address = self.integers(node.address, "an address")
-        touched = np.unique(address[mask] >> _BUFFER_SPACING)
-        found = [(b, base) for b, base in self.bases.items() if base >> _BUFFER_SPACING in touched]
-        if len(found) != len(touched) or len(found) > 1:
-            raise InterpError(f"addresses in no buffer, or in several: from {address[mask].min():#x} on")
-        buffer, base = found[0] if found else next(iter(self.bases.items()))
-        at = np.where(mask, address - base, 0)[:, None] + np.arange(size)
-        if (bad := at[mask & (at[:, -1] >= buffer.bytes)]).size:
-            raise InterpError(f"byte {bad[0, -1]} of buffer {buffer.name}, which has {buffer.bytes}")
+        start = self.integers(node.address, "an address") - self.bases[buffer]
+        if (bad := start[mask & ((start < 0) | (start + size > buffer.bytes))]).size:
+            raise InterpError(
+                f"bytes {bad[0]} to {bad[0] + size - 1} of buffer {buffer.name}, which has {buffer.bytes}"
+            )
+        at = start[:, None] + np.arange(size)
         inside = np.broadcast_to(mask[:, None], at.shape)
         return self.memory[buffer], np.where(inside, at, 0), inside
 
     def window(self, node: s.GlobalLoad | s.GlobalStore, size: int) -> tuple[Array, Array, Mask]:
         """Where the lanes access a surface; outside its extent they do not."""
         surface = self.ev.window(node.surface)
+        if surface.buffer is not node.buffer:
+            raise InterpError(f"a surface of {surface.buffer.name}, of a message that accesses {node.buffer.name}")
         uniform = self.ev(node.uniform).uniform("a uniform offset")
         start = self.integers(node.varying, "an offset") + uniform + node.imm
         at = start[:, None] + np.arange(size)

@@ -1,6 +1,7 @@
-"""Walking and rewriting: a mutator dispatched by a type table, its one-shot form, and post-order.
+"""Walking and rewriting: a mutator dispatched by a type table, its one-shot forms, and post-order.
 
-Two tools only (docs/ir.md): rules for local equalities, mutators for whatever has scope or state.
+Rules are for local equalities, mutators for whatever has scope or state. `rewrite` and `statements` look at statements
+only, each at its place; the others at every node once, expressions included.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from convgen.ir import stmt as st
 from convgen.ir.expr import Expr, Var
 from convgen.ir.node import CLASSES, Node
+from convgen.ir.stmt import Stmt
 
 N = TypeVar("N", bound=Node)
 Handler = Callable[[Any], Node]
@@ -21,7 +24,7 @@ class Mutator:
 
     A handler calls `self.mutate(child)` for the children it wants rewritten, or `self.descend(node)` for the default.
     Each unique node is visited once per scope; `with self.scope()` starts a fresh memo, for mutators whose result
-    depends on where a node stands (constraints, definitions).
+    depends on where a node stands (constraints, definitions). Blocks within blocks become one.
     """
 
     mutate: Callable[[Any], Any]
@@ -40,6 +43,10 @@ class Mutator:
         """`node` with its children mutated."""
         go, get = self._go
         return node.map(go, get)
+
+    def Block(self, b: st.Block) -> Stmt:
+        new = self.descend(b)
+        return b if new is b else st.block(*new.stmts)
 
     def _closures(self) -> tuple[Any, Callable[[Any], Any]]:
         memo: dict[Node, Node] = {}
@@ -83,9 +90,45 @@ def mutate(root: N, handlers: Mapping[type[Node], Callable[[Any], Node]]) -> N:
     return go(root)  # type: ignore[return-value]
 
 
-def substitute(root: N, values: Mapping[Var, Expr]) -> N:
-    """`root` with variables replaced; binders are not renamed, so the values must not be captured."""
-    return mutate(root, {Var: lambda v: values.get(v, v)})
+def substitute(root: N, values: Mapping[Any, Node]) -> N:
+    """`root` with variables, or whole expressions, replaced, outermost first.
+
+    Binders are not renamed, so the values must not be captured.
+    """
+    memo: dict[Node, Node] = {**values}
+    get = memo.get
+
+    def go(node: Node) -> Node:
+        out = memo[node] = node.map(go, get)
+        return out
+
+    found = get(root)
+    return go(root) if found is None else found  # type: ignore[return-value]
+
+
+def rewrite(root: Stmt, handlers: Mapping[type[Stmt], Callable[[Any], Stmt]]) -> Stmt:
+    """As `mutate`, of statements only: expressions stay. Blocks within blocks become one."""
+
+    def go(node: Node) -> Node:
+        if not isinstance(node, Stmt):
+            return node
+        new = node.map(go, _unknown)
+        if handler := handlers.get(type(node)):
+            new = handler(new)
+        return st.block(*new.stmts) if isinstance(new, st.Block) and new is not node else new
+
+    return go(root)  # type: ignore[return-value]
+
+
+def _unknown(node: Node) -> None:
+    """That nothing is known of a node yet."""
+
+
+def statements(root: Stmt) -> Iterator[Stmt]:
+    """Every statement under `root` at each of its places, in order; what is in a block or loop before it."""
+    for inner in root.bodies:
+        yield from statements(inner)
+    yield root
 
 
 def postorder(root: Node) -> list[Node]:

@@ -8,10 +8,11 @@ reverse pass (`sweep`) frees all that nothing else refers to.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from sys import getrefcount
-from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import attrs
 
@@ -22,8 +23,9 @@ Get = Callable[["Node"], "Node | None"]
 _TABLE: dict[tuple[Any, ...], Node] = {}
 CLASSES: dict[str, type[Node]] = {}  #: every concrete node class by name, in order of declaration
 
-#: Annotations that mark a field as a child (or a tuple of children); all other fields are plain hashable data.
-_CHILD = frozenset({"Expr", "Var", "Stmt"})
+#: Annotations that mark a field as a child (or a tuple of children): what a node evaluates, binds and runs. All other
+#: fields are plain hashable data.
+_CHILD = ("Expr", "Var", "Stmt")
 
 
 class Node:
@@ -31,7 +33,8 @@ class Node:
 
     __slots__ = ()
     fields: ClassVar[tuple[str, ...]] = ()
-    child_fields: ClassVar[tuple[str, ...]] = ()
+    child_fields: ClassVar[Mapping[str, str]] = {}  #: the annotated kind of each: "Expr", "Var" or "Stmt"
+    roles: ClassVar[Mapping[str, Any]] = {}  #: of the fields that were declared with one
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")
@@ -56,6 +59,28 @@ class Node:
         """The child nodes in field order."""
         return ()
 
+    def of_kind(self, kind: str) -> tuple[Any, ...]:
+        """The children in fields annotated as "Expr", as "Var" or as "Stmt", in field order."""
+        found = (getattr(self, f) for f, k in self.child_fields.items() if k == kind)
+        return tuple(n for value in found for n in (value if isinstance(value, tuple) else (value,)))
+
+    def __str__(self) -> str:
+        from convgen.ir.text import show
+
+        return show(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+if TYPE_CHECKING:
+    from dataclasses import replace as replace  # its type is known of all that `dataclass_transform` makes
+else:
+
+    def replace(self: Node, **changes: Any) -> Node:
+        """A node with some fields changed."""
+        return type(self)(**{f: getattr(self, f) for f in self.fields} | changes)
+
 
 def derived(*, init: Literal[False] = False) -> Any:
     """A slot that `infer` sets: neither a constructor argument nor part of the identity.
@@ -63,6 +88,11 @@ def derived(*, init: Literal[False] = False) -> Any:
     `init` is there for type checkers, which read its default.
     """
     return attrs.field(init=init)
+
+
+def role(what: Any) -> Any:
+    """A constructor argument like any other, of which the class's `roles` say what part it plays."""
+    return attrs.field(metadata={"role": what})
 
 
 def _new_source(fields: tuple[str, ...]) -> str:
@@ -74,22 +104,22 @@ def _new_source(fields: tuple[str, ...]) -> str:
     return "\n".join(lines)
 
 
-def _map_source(fields: tuple[str, ...], kinds: dict[str, str]) -> str:
+def _map_source(fields: tuple[str, ...], annotations: Mapping[str, str]) -> str:
     lines = ["def map(self, go, get):"]
     for i, f in enumerate(fields):
         lines.append(f"    o{i} = n{i} = self.{f}")
-        if kinds[f] == "child":
+        if annotations[f] in _CHILD:
             lines += [f"    n{i} = get(o{i})", f"    if n{i} is None: n{i} = go(o{i})"]
-        elif kinds[f] == "children":
+        elif _kind(annotations[f]):
             lines += [f"    n{i} = mapped(o{i}, go, get)"]
-    same = " and ".join(f"n{i} is o{i}" for i, f in enumerate(fields) if kinds[f] != "data")
+    same = " and ".join(f"n{i} is o{i}" for i, f in enumerate(fields) if _kind(annotations[f]))
     news = ", ".join(f"n{i}" for i in range(len(fields)))
     lines.append(f"    return self if {same} else type(self)({news})")
     return "\n".join(lines)
 
 
-def _children_source(fields: tuple[str, ...], kinds: dict[str, str]) -> str:
-    parts = ["*self." + f if kinds[f] == "children" else "self." + f for f in fields if kinds[f] != "data"]
+def _children_source(annotations: Mapping[str, str]) -> str:
+    parts = [f"self.{f}" if a in _CHILD else f"*self.{f}" for f, a in annotations.items() if _kind(a)]
     return f"def children(self): return ({', '.join(parts)},)"
 
 
@@ -106,35 +136,38 @@ def _mapped(old: tuple[Node, ...], go: Go, get: Get) -> tuple[Node, ...]:
 
 
 def _kind(annotation: str) -> str:
-    if annotation in _CHILD:
-        return "child"
+    """Which of `_CHILD` a field, or each of its elements, is; nothing for data."""
     inner = annotation.removeprefix("tuple[").removesuffix(", ...]")
-    return "children" if inner != annotation and inner in _CHILD else "data"
+    if inner in _CHILD:
+        return inner
+    assert not re.search(r"\b(Expr|Stmt)\b", annotation), f"children in a field of data: {annotation}"
+    return ""
 
 
-@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived,))
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived, role))
 def node(cls: type[T]) -> type[T]:
     """Make `cls` an interned node class; its annotated fields, in order, are constructor arguments and identity."""
     made: Any = attrs.define(init=False, eq=False, repr=False, weakref_slot=False)(cls)
     attributes = attrs.fields(made)
     fields = tuple(a.name for a in attributes if a.init)
-    kinds = {a.name: _kind(a.type if isinstance(a.type, str) else "") for a in attributes if a.init}
+    annotations = {a.name: a.type if isinstance(a.type, str) else "" for a in attributes if a.init}
     made.fields = fields
-    made.child_fields = tuple(f for f in fields if kinds[f] != "data")
+    made.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
+    made.roles = {a.name: a.metadata["role"] for a in attributes if "role" in a.metadata}
     made.__match_args__ = fields  # type: ignore[misc]
     scope: dict[str, Any] = {f"set_{f}": getattr(made, f).__set__ for f in fields}
     scope.update(table=_TABLE, allocate=object.__new__, mapped=_mapped)
     exec(_new_source(fields), scope)
     made.__new__ = staticmethod(scope["__new__"])
     if made.child_fields:
-        exec(_map_source(fields, kinds), scope)
-        exec(_children_source(fields, kinds), scope)
+        exec(_map_source(fields, annotations), scope)
+        exec(_children_source(annotations), scope)
         made.map, made.children = scope["map"], scope["children"]
     CLASSES[cls.__name__] = made
     return made  # type: ignore[no-any-return]
 
 
-@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived,))
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived, role))
 def family(cls: type[T]) -> type[T]:
     """A base that lends its fields to node classes; it has no instances of its own."""
     return attrs.define(init=False, eq=False, repr=False, weakref_slot=False)(cls)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from convgen.ir.checks import check_name
@@ -34,10 +32,6 @@ class Kernel(Node):
     def infer(self) -> None:
         check_name(self.name, "kernel")
 
-    def replace(self, **changes: Any) -> Kernel:
-        """This kernel with some fields changed."""
-        return Kernel(*(changes.get(f, getattr(self, f)) for f in self.fields))
-
     def shared_base(self, tile: Shared) -> int:
         """Byte offset of a shared tile in the workgroup's allocation; tiles stand in order of declaration."""
         base = 0
@@ -50,11 +44,6 @@ class Kernel(Node):
     @property
     def shared_bytes(self) -> int:
         return sum(t.bytes for t in self.shared)
-
-    def __str__(self) -> str:
-        from convgen.ir.text import show
-
-        return show(self)
 
 
 @attrs.frozen

@@ -16,13 +16,12 @@ from convgen.ir.algebra import Algebra, Notes
 from convgen.ir.bounds import WIDTH, Range, exits_of
 from convgen.ir.expr import Add, Const, Expr, Splat, Sub, Var
 from convgen.ir.mutate import Mutator
-from convgen.ir.node import CLASSES, Node
+from convgen.ir.node import CLASSES, Node, replace
 from convgen.ir.program import Kernel
 from convgen.ir.proof import Facts
 from convgen.ir.rules import number
 from convgen.ir.stmt import Stmt
 from convgen.ir.sums import Grouping, Home, Homes
-from convgen.ir.uniform import LOADS
 
 N = TypeVar("N", bound=Node)
 
@@ -64,7 +63,8 @@ class _Simplifier(Mutator):
         for cls in CLASSES.values():
             if issubclass(cls, Expr):
                 self._table.setdefault(cls, self.expression)
-        self._table.update(dict.fromkeys(LOADS, self.load))
+            elif issubclass(cls, s.Load):
+                self._table[cls] = self.load
 
     # ------------------------------------------------------------ expressions
 
@@ -98,7 +98,7 @@ class _Simplifier(Mutator):
     def Kernel(self, k: Kernel) -> Kernel:
         self.facts.kernel(k)
         body = self.mutate(k.body)
-        return k if body is k.body else k.replace(body=body)
+        return replace(k, body=body)
 
     def Block(self, b: s.Block) -> Stmt:
         """What follows an exit runs only where its condition does not hold."""
@@ -119,7 +119,7 @@ class _Simplifier(Mutator):
             then: Stmt = self.mutate(n.then)
         with self.assuming(cond, False):
             other: Stmt = self.mutate(n.other)
-        return s.empty if then is other is s.empty else s.If(cond, then, other)
+        return s.empty if then is other is s.empty else replace(n, cond=cond, then=then, other=other)
 
     def For(self, n: s.For) -> Stmt:
         begin, end, inits = self.mutate(n.begin), self.mutate(n.end), tuple(map(self.mutate, n.inits))
@@ -129,7 +129,7 @@ class _Simplifier(Mutator):
         if least == most == 1 and not any(exits_of(n.body)):
             once = s.block(s.Let(n.var, begin), _lets(n.carried, inits), n.body, _lets(n.results, n.yields))
             return self.mutate(once)  # type: ignore[no-any-return]
-        self.facts.loop(s.For(n.var, begin, end, n.carried, inits, n.body, n.yields, n.results, n.label))
+        self.facts.loop(replace(n, begin=begin, end=end, inits=inits))
         self.depth += 1
         self.home_of[n.var] = Home(self.depth)
         for var, init in zip(n.carried, inits):
@@ -138,7 +138,7 @@ class _Simplifier(Mutator):
             body = self.mutate(n.body)
             yields = tuple(map(self.mutate, n.yields))
         self.depth -= 1
-        new = s.For(n.var, begin, end, n.carried, inits, body, yields, n.results, n.label)
+        new = replace(n, begin=begin, end=end, inits=inits, body=body, yields=yields)
         self.facts.results(new)
         return new
 
@@ -152,11 +152,11 @@ class _Simplifier(Mutator):
         if isinstance(value, (Const, Var)) or (isinstance(value, Splat) and isinstance(value.a, Const)):
             self.values[n.var] = value
             return s.empty
-        return n if value is n.value else s.Let(n.var, value)
+        return replace(n, value=value)
 
-    def load(self, n: Any) -> Stmt:
+    def load(self, n: s.Load) -> Stmt:
         self.home_of[n.var] = Home(self.depth, True)
-        return self.descend(n)  # type: ignore[no-any-return]
+        return self.descend(n)
 
     def ExitIf(self, n: s.ExitIf) -> Stmt:
         new = self.descend(n)

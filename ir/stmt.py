@@ -3,51 +3,24 @@
 Tile level: whole fragments move between views, shared tiles and registers. Message level: one statement is one
 instruction's movement, its address split into (surface, varying offset, uniform offset, immediate), or one flat 64-bit
 address a lane with a mask. The pass `lower_tiles` goes from the first to the second; all else belongs to both.
+
+Each class says what its statements bind, access and look like; `ir.rows` tells how to read it.
 """
 
 from __future__ import annotations
-
-import attrs
 
 from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Plane, Rectangle, Shared, View
-from convgen.ir.node import Node, node
+from convgen.ir.memory import Global, Plane, Rectangle, Shared, View
+from convgen.ir.node import node, role
+from convgen.ir.rows import Access as Access
+from convgen.ir.rows import Load as Load
+from convgen.ir.rows import Site as Site
+from convgen.ir.rows import Stmt as Stmt
+from convgen.ir.rows import Store as Store
 from convgen.ir.types import bool_
-
-
-@attrs.frozen(cache_hash=True)
-class Site:
-    """What tells two equal statements apart, and what people and later passes want to know of one.
-
-    `number` is unique in a kernel (renewed by unrolling); `stage` names the phase for the reader and the pipeliner.
-    """
-
-    number: int
-    stage: str = ""
-    comment: str = ""
-    slot: int = -1  #: which slot of a shared tile is touched; -1 if not known
-    private: bool = False  #: no other subgroup touches what this touches in shared memory
-
-    def __attrs_post_init__(self) -> None:
-        if self.stage:
-            check_name(self.stage, "stage")
-        if not self.comment.isprintable():
-            raise UserError(f"given the comment {ascii(self.comment)[:60]}, wanted one line that can be printed")
-
-
-class Stmt(Node):
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        from convgen.ir.text import show
-
-        return show(self)
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 @node
@@ -61,6 +34,7 @@ class Block(Stmt):
 class Let(Stmt):
     """Bind `var` to `value` for the rest of the block."""
 
+    form = "{var} = {value}"
     var: Var
     value: Expr
 
@@ -93,6 +67,18 @@ class For(Stmt):
             if [e.type for e in group] != [e.type for e in self.carried]:
                 raise UserError(f"loop {self.label}: carried types {[e.type for e in group]} do not match")
 
+    @property
+    def binds(self) -> tuple[Var, ...]:
+        return self.results
+
+    @property
+    def binds_within(self) -> tuple[Var, ...]:
+        return (self.var, *self.carried)
+
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return (self.begin, self.end, *self.inits)
+
 
 @node
 class If(Stmt):
@@ -111,6 +97,7 @@ class If(Stmt):
 class ExitIf(Stmt):
     """Leave the innermost loop where the uniform `cond` holds; its results become `values`."""
 
+    form = "exit_if {cond}{values: with }"
     cond: Expr
     values: tuple[Expr, ...]
 
@@ -119,6 +106,7 @@ class ExitIf(Stmt):
 class Barrier(Stmt):
     """All subgroups of the workgroup arrive; shared memory written before is visible after."""
 
+    form = "barrier"
     site: Site
 
 
@@ -129,6 +117,7 @@ class Arrive(Stmt):
     The next statement of its block that concerns shared memory is its `Wait`.
     """
 
+    form, level, needs = "arrive", "message", "split_barriers"
     site: Site
 
 
@@ -136,19 +125,21 @@ class Arrive(Stmt):
 class Wait(Barrier):
     """The second half of a barrier: all subgroups have arrived."""
 
+    form, level, needs = "wait", "message", "split_barriers"
+
 
 # ---------------------------------------------------------------- tile level
 
 
 @node
-class LoadView(Stmt):
+class LoadView(Load):
     """Bind `var` to the tile of `view` at `coords` (one start per axis), distributed as `layout`.
 
     The dims of `layout` stand for the axes of the view in order. Elements outside the view are zero.
     """
 
-    var: Var
-    view: View
+    form, level = "{var} = load {view}[{coords}] as {layout}", "tile"
+    view: View = role(Access.READS)
     coords: tuple[Expr, ...]
     layout: Fragment
     site: Site
@@ -158,17 +149,19 @@ class LoadView(Stmt):
 class Prefetch(Stmt):
     """Bring the tile of `view` at `coords` nearer, as what will soon be loaded; it changes no value."""
 
-    view: View
+    form, level = "prefetch {view}[{coords}] as {layout}", "tile"
+    view: View = role(Access.NEARS)
     coords: tuple[Expr, ...]
     layout: Fragment
     site: Site
 
 
 @node
-class StoreView(Stmt):
+class StoreView(Store):
     """Store the fragment `value` to the tile of `view` at `coords`; elements outside the view are dropped."""
 
-    view: View
+    form, level = "store {view}[{coords}] = {value} as {layout}", "tile"
+    view: View = role(Access.WRITES)
     coords: tuple[Expr, ...]
     value: Expr
     layout: Fragment
@@ -179,6 +172,8 @@ class StoreView(Stmt):
 class AddView(StoreView):
     """Add the fragment `value` to the tile of `view`, element by element, each addition atomic in the whole grid."""
 
+    form, adds = "add {view}[{coords}] += {value} as {layout}", True
+
 
 @node
 class Copy(Stmt):
@@ -188,9 +183,10 @@ class Copy(Stmt):
     each lane's registers stand as `loaded`, which may order them in another way: as memory does.
     """
 
-    tile: Shared
+    form, level = "copy {tile}[{slot}] = {view}[{coords}] as {layout}{loaded:, loaded as }", "tile"
+    tile: Shared = role(Access.WRITES)
     slot: Expr
-    view: View
+    view: View = role(Access.READS)
     coords: tuple[Expr, ...]
     loaded: Fragment
     layout: Fragment
@@ -201,21 +197,22 @@ class Copy(Stmt):
 
 
 @node
-class LoadShared(Stmt):
+class LoadShared(Load):
     """Bind `var` to slot `slot` of a shared tile, distributed as `layout` (its dims are row and column)."""
 
-    var: Var
-    tile: Shared
+    form, level = "{var} = load {tile}[{slot}] as {layout}", "tile"
+    tile: Shared = role(Access.READS)
     slot: Expr
     layout: Fragment
     site: Site
 
 
 @node
-class StoreShared(Stmt):
+class StoreShared(Store):
     """Store the fragment `value` to slot `slot` of a shared tile."""
 
-    tile: Shared
+    form, level = "store {tile}[{slot}] = {value} as {layout}", "tile"
+    tile: Shared = role(Access.WRITES)
     slot: Expr
     value: Expr
     layout: Fragment
@@ -226,24 +223,29 @@ class StoreShared(Stmt):
 
 
 @node
-class GlobalLoad(Stmt):
+class GlobalLoad(Load):
     """Bind `var` to its type's bytes at `varying + uniform + imm` of `surface`; outside its extent they are zero."""
 
-    var: Var
-    surface: Expr
-    varying: Expr
-    uniform: Expr
+    form = "{var} = global {surface}[{varying}, {uniform}, {imm}]"
+    level, needs = "message", "surfaces"
+    buffer: Global = role(Access.READS)
+    surface: Expr = role("surface")
+    varying: Expr = role("offset")
+    uniform: Expr = role("step")
     imm: int
     site: Site
 
 
 @node
-class GlobalStore(Stmt):
+class GlobalStore(Store):
     """Store `value` at `varying + uniform + imm` of `surface`; outside its extent it is dropped."""
 
-    surface: Expr
-    varying: Expr
-    uniform: Expr
+    form = "global {surface}[{varying}, {uniform}, {imm}] = {value}"
+    level, needs = "message", "surfaces"
+    buffer: Global = role(Access.WRITES)
+    surface: Expr = role("surface")
+    varying: Expr = role("offset")
+    uniform: Expr = role("step")
     imm: int
     value: Expr
     site: Site
@@ -253,23 +255,28 @@ class GlobalStore(Stmt):
 class GlobalAdd(GlobalStore):
     """Add `value` to what stands there, each element atomically; outside the surface it is dropped."""
 
+    form, adds = "global {surface}[{varying}, {uniform}, {imm}] += {value}", True
+
 
 @node
-class FlatLoad(Stmt):
+class FlatLoad(Load):
     """Bind `var` to its type's bytes at each lane's 64-bit `address` where `mask` holds; elsewhere they are zero."""
 
-    var: Var
-    address: Expr
-    mask: Expr
+    form, level, needs = "{var} = flat {buffer}[{address}]{mask: if }", "message", "flat"
+    buffer: Global = role(Access.READS)
+    address: Expr = role("address")
+    mask: Expr = role("exists")
     site: Site
 
 
 @node
-class FlatStore(Stmt):
+class FlatStore(Store):
     """Store `value` at each lane's 64-bit `address` where `mask` holds."""
 
-    address: Expr
-    mask: Expr
+    form, level, needs = "flat {buffer}[{address}]{mask: if } = {value}", "message", "flat"
+    buffer: Global = role(Access.WRITES)
+    address: Expr = role("address")
+    mask: Expr = role("exists")
     value: Expr
     site: Site
 
@@ -278,28 +285,32 @@ class FlatStore(Stmt):
 class FlatAdd(FlatStore):
     """Add `value` to what stands there, each element atomically, where `mask` holds."""
 
+    form, adds = "flat {buffer}[{address}]{mask: if } += {value}", True
+
 
 @node
 class FlatPrefetch(Stmt):
     """Bring nearer the memory around `address`, where `mask` holds."""
 
-    address: Expr
-    mask: Expr
+    form, level, needs = "prefetch flat {buffer}[{address}]{mask: if }", "message", "prefetch"
+    buffer: Global = role(Access.NEARS)
+    address: Expr = role("address")
+    mask: Expr = role("exists")
     site: Site
 
 
 @node
-class PlaneLoad(Stmt):
+class PlaneLoad(Load):
     """Bind `var` to the rectangle `shape` of a plane that begins at row `y` and at `x` of its grains.
 
     Both are uniform. What lies outside the plane is zero.
     """
 
-    var: Var
-    plane: Plane
+    form, level, needs = "{var} = plane {plane}[{x}, {y}] as {shape}", "message", "planes"
+    plane: Plane = role(Access.READS)
     shape: Rectangle
-    x: Expr
-    y: Expr
+    x: Expr = role("x")
+    y: Expr = role("y")
     site: Site
 
 
@@ -307,42 +318,45 @@ class PlaneLoad(Stmt):
 class PlanePrefetch(Stmt):
     """Bring nearer what `PlaneLoad` would load."""
 
-    plane: Plane
+    form, level, needs = "prefetch plane {plane}[{x}, {y}] as {shape}", "message", "planes"
+    plane: Plane = role(Access.NEARS)
     shape: Rectangle
-    x: Expr
-    y: Expr
+    x: Expr = role("x")
+    y: Expr = role("y")
     site: Site
 
 
 @node
-class PlaneStore(Stmt):
+class PlaneStore(Store):
     """Store `value` to the rectangle that `PlaneLoad` would load; what lies outside the plane is dropped."""
 
-    plane: Plane
+    form, level, needs = "plane {plane}[{x}, {y}] as {shape} = {value}", "message", "planes"
+    plane: Plane = role(Access.WRITES)
     shape: Rectangle
-    x: Expr
-    y: Expr
+    x: Expr = role("x")
+    y: Expr = role("y")
     value: Expr
     site: Site
 
 
 @node
-class SharedRead(Stmt):
+class SharedRead(Load):
     """Bind `var` to its type's bytes at `address + imm` bytes from the start of `tile`."""
 
-    var: Var
-    tile: Shared
-    address: Expr
+    form, level = "{var} = shared {tile}[{address}, {imm}]", "message"
+    tile: Shared = role(Access.READS)
+    address: Expr = role("read_address")
     imm: int
     site: Site
 
 
 @node
-class SharedWrite(Stmt):
+class SharedWrite(Store):
     """Store `value` at `address + imm` bytes from the start of `tile`."""
 
-    tile: Shared
-    address: Expr
+    form, level = "shared {tile}[{address}, {imm}] = {value}", "message"
+    tile: Shared = role(Access.WRITES)
+    address: Expr = role("write_address")
     imm: int
     value: Expr
     site: Site
@@ -355,14 +369,14 @@ class BlockRead(SharedRead):
     Dword w of lane l is at `address + imm + 4 * (w * width + l)`.
     """
 
+    form, needs = "{var} = block {tile}[{address}, {imm}]", "block_bytes"
+
 
 @node
 class BlockWrite(SharedWrite):
     """Store `value` with its dwords side by side across the lanes, as `BlockRead` reads them."""
 
-
-#: The statements of the message level that bind what memory holds.
-MESSAGE_LOADS = (GlobalLoad, FlatLoad, PlaneLoad, SharedRead)
+    form, needs = "block {tile}[{address}, {imm}] = {value}", "block_bytes"
 
 
 def block(*stmts: Stmt) -> Stmt:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from string import Formatter
 from typing import Any
 
 import attrs
@@ -17,12 +18,14 @@ from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fused import Fused
-from convgen.ir.memory import Dim, Global, Plane, Shared, TensorDim, View
+from convgen.ir.memory import Dim, Global, Plane, Rectangle, Shared, TensorDim, View
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Site, Stmt
+from convgen.ir.types import bool_
 
+TRUE = x.const(True, bool_)
 SMALL = 3  #: operators; a repeated subtree of fewer is written out again
 
 # Binding strength, as in Python.
@@ -152,8 +155,7 @@ class _Printer:
                 with self.suite():
                     self.stmt(node.other)
         else:
-            text = _STATEMENTS[type(node)](self, node)
-            self.line(text + _remark(getattr(node, "site", None)), node)
+            self.line(self.statement(node) + _remark(node.site), node)
 
     def loop(self, node: s.For) -> None:
         inits = [f"{self.binder(v)} = {self.expr(init)}" for v, init in zip(node.carried, node.inits)]
@@ -168,24 +170,32 @@ class _Printer:
     def names(self, vs: tuple[Var, ...]) -> str:
         return ", ".join(self.vars[v] for v in vs)
 
-    def at(self, node: Any) -> str:
-        """The view tile of a tile-level statement."""
-        return f"{self.views[node.view]}[{self.exprs(node.coords)}]"
+    def statement(self, node: Stmt) -> str:
+        """As the class says that its statements look."""
+        parts = Formatter().parse(node.form)
+        return "".join(text + (self.field(node, name, prefix or "") if name else "") for text, name, prefix, _ in parts)
 
-    def slot(self, node: Any) -> str:
-        return f"{node.tile.name}[{self.expr(node.slot)}]"
-
-    def window(self, node: Any) -> str:
-        """The address of a global message, its parts apart as the message has them."""
-        return f"{self.expr(node.surface)}[{self.expr(node.varying)}, {self.expr(node.uniform)}, {node.imm}]"
-
-    def flat(self, node: Any) -> str:
-        """The address of a flat message, and its mask if that is not always true."""
-        masked = "" if isinstance(node.mask, x.Const) and node.mask.bits else f" if {self.expr(node.mask)}"
-        return f"[{self.expr(node.address)}]{masked}"
-
-    def place(self, node: Any) -> str:
-        return f"{node.tile.name}[{self.expr(node.address)}, {node.imm}]"
+    def field(self, node: Stmt, name: str, prefix: str) -> str:
+        """A field behind its prefix; one that has a prefix and says nothing is left out."""
+        value: Any = getattr(node, name)
+        if prefix and (value in ((), TRUE) or value == getattr(node, "layout", None)):
+            return ""
+        if node.child_fields.get(name) == "Var":
+            return prefix + self.binder(value)
+        match value:
+            case Expr():
+                return prefix + self.expr(value)
+            case tuple():
+                return prefix + self.exprs(value)
+            case View():
+                return self.views[value]
+            case Shared() | Global():
+                return value.name
+            case Plane():
+                return _show_plane(value)
+            case Rectangle():
+                return _rectangle(value)
+        return f"{prefix}{value}"
 
     # ------------------------------------------------------------ kernels
 
@@ -276,48 +286,14 @@ _EXPRESSIONS: dict[type[Expr], Callable[[_Printer, Any], str]] = {
     x.Surface: lambda p, e: f"surface({e.buffer.name}, {_args(p, e.shift, e.extent)})",
 }
 
-_STATEMENTS: dict[type[Stmt], Callable[[_Printer, Any], str]] = {
-    s.Let: lambda p, n: f"{p.binder(n.var)} = {p.expr(n.value)}",
-    s.ExitIf: lambda p, n: f"exit_if {p.expr(n.cond)}" + (f" with {p.exprs(n.values)}" if n.values else ""),
-    s.Barrier: lambda p, n: "barrier",
-    s.Arrive: lambda p, n: "arrive",
-    s.Wait: lambda p, n: "wait",
-    s.LoadView: lambda p, n: f"{p.binder(n.var)} = load {p.at(n)} as {n.layout}",
-    s.Prefetch: lambda p, n: f"prefetch {p.at(n)} as {n.layout}",
-    s.StoreView: lambda p, n: f"store {p.at(n)} = {p.expr(n.value)} as {n.layout}",
-    s.AddView: lambda p, n: f"add {p.at(n)} += {p.expr(n.value)} as {n.layout}",
-    s.Copy: lambda p, n: f"copy {p.slot(n)} = {p.at(n)} as {n.layout}{_reordered(n)}",
-    s.LoadShared: lambda p, n: f"{p.binder(n.var)} = load {p.slot(n)} as {n.layout}",
-    s.StoreShared: lambda p, n: f"store {p.slot(n)} = {p.expr(n.value)} as {n.layout}",
-    s.GlobalLoad: lambda p, n: f"{p.binder(n.var)} = global {p.window(n)}",
-    s.GlobalStore: lambda p, n: f"global {p.window(n)} = {p.expr(n.value)}",
-    s.GlobalAdd: lambda p, n: f"global {p.window(n)} += {p.expr(n.value)}",
-    s.FlatLoad: lambda p, n: f"{p.binder(n.var)} = flat {p.flat(n)}",
-    s.FlatStore: lambda p, n: f"flat {p.flat(n)} = {p.expr(n.value)}",
-    s.FlatPrefetch: lambda p, n: f"prefetch flat {p.flat(n)}",
-    s.FlatAdd: lambda p, n: f"flat {p.flat(n)} += {p.expr(n.value)}",
-    s.PlaneLoad: lambda p, n: f"{p.binder(n.var)} = {_rectangle(p, n)}",
-    s.PlaneStore: lambda p, n: f"{_rectangle(p, n)} = {p.expr(n.value)}",
-    s.PlanePrefetch: lambda p, n: f"prefetch {_rectangle(p, n)}",
-    s.SharedRead: lambda p, n: f"{p.binder(n.var)} = shared {p.place(n)}",
-    s.SharedWrite: lambda p, n: f"shared {p.place(n)} = {p.expr(n.value)}",
-    s.BlockRead: lambda p, n: f"{p.binder(n.var)} = block {p.place(n)}",
-    s.BlockWrite: lambda p, n: f"block {p.place(n)} = {p.expr(n.value)}",
-}
 
-
-def _rectangle(p: _Printer, n: s.PlaneLoad | s.PlaneStore | s.PlanePrefetch) -> str:
-    count = f"{n.shape.count} times " if n.shape.count > 1 else ""
-    shape = f"{count}{n.shape.rows} x {n.shape.cols} {n.shape.order.value}"
-    return f"plane {_show_plane(n.plane)}[{p.exprs((n.x, n.y))}] as {shape}"
+def _rectangle(r: Rectangle) -> str:
+    count = f"{r.count} times " if r.count > 1 else ""
+    return f"{count}{r.rows} x {r.cols} {r.order.value}"
 
 
 def _show_plane(p: Plane) -> str:
     return f"{p.memory.name}({p.height} x {p.width} bytes, pitch {p.pitch}" + (f", from {p.base})" if p.base else ")")
-
-
-def _reordered(n: s.Copy) -> str:
-    return "" if n.loaded == n.layout else f", loaded as {n.loaded}"
 
 
 def _remark(site: Site | None) -> str:

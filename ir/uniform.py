@@ -11,19 +11,7 @@ from collections.abc import Container
 from convgen.ir.expr import Expr, Lane, Mma, Uniform, Var
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import (
-    MESSAGE_LOADS,
-    Block,
-    ExitIf,
-    For,
-    If,
-    Let,
-    LoadShared,
-    LoadView,
-    Stmt,
-)
-
-LOADS = (LoadView, LoadShared, *MESSAGE_LOADS)  #: the statements that bind what memory holds
+from convgen.ir.stmt import ExitIf, For, Let, Load, Stmt
 
 
 class Uniformity:
@@ -76,23 +64,19 @@ def _mark(s: Stmt, loop: For | None, uniform: Uniformity, found: set[Var]) -> No
             found.add(var)
 
     match s:
-        case Block(stmts):
-            for inner in stmts:
-                _mark(inner, loop, uniform, found)
-        case Let(var, value):
-            take(var, value)
+        case Let():
+            take(s.var, s.value)
+        case Load():
+            found.add(s.var)
         case For():
             for var, init, value in zip(s.carried, s.inits, s.yields):
                 take(var, init, value)
-            _mark(s.body, s, uniform, found)
-            for var, init, value in zip(s.results, s.inits, s.yields):
-                take(var, init, value)
-        case If(_, then, other):
-            _mark(then, loop, uniform, found)
-            _mark(other, loop, uniform, found)
-        case ExitIf(_, values) if loop:
-            for carried, result, value in zip(loop.carried, loop.results, values):  # one register holds both
+        case ExitIf() if loop:
+            for carried, result, value in zip(loop.carried, loop.results, s.values):  # one register holds both
                 take(carried, value)
                 take(result, value)
-        case _ if isinstance(s, LOADS):
-            found.add(s.var)
+    for inner in s.bodies:
+        _mark(inner, s if isinstance(s, For) else loop, uniform, found)
+    if isinstance(s, For):
+        for var, init, value in zip(s.results, s.inits, s.yields):
+            take(var, init, value)

@@ -17,7 +17,7 @@ from convgen.ir.digits import Space
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Global, Rectangle, Shared, View
+from convgen.ir.memory import Global, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt, show
@@ -25,29 +25,9 @@ from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, s
 from convgen.ir.uniform import Uniformity, varying
 
 Level = Literal["tile", "message"]
-_SHARED = (s.Copy, s.LoadShared, s.StoreShared, s.SharedRead, s.SharedWrite)
 _MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid: ids are s32
 _MOST_LANES = 1024  #: of a workgroup, on every target
 MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: what one message may move for a lane
-
-TILE_STATEMENTS = (s.LoadView, s.Prefetch, s.StoreView, s.Copy, s.LoadShared, s.StoreShared)
-MESSAGE_STATEMENTS = (
-    s.GlobalLoad,
-    s.GlobalStore,
-    s.FlatLoad,
-    s.FlatStore,
-    s.FlatPrefetch,
-    s.PlaneLoad,
-    s.PlanePrefetch,
-    s.PlaneStore,
-    s.SharedRead,
-    s.SharedWrite,
-)
-_FOREIGN: dict[Level | None, tuple[type[Stmt], ...]] = {
-    "tile": MESSAGE_STATEMENTS,
-    "message": TILE_STATEMENTS,
-    None: (),
-}
 
 
 def verify(kernel: Kernel, level: Level | None = None) -> Kernel:
@@ -141,8 +121,8 @@ class Checker:
             with self.suite():
                 return self.sequence(node)
         self.met[node] += 1
-        self.expressions(node, _operands(node))
-        for rule in (_belongs, _site, _halves, *_STATEMENTS.get(type(node), ())):
+        self.expressions(node, node.operands)
+        for rule in (_belongs, _declared, _site, _halves, *_STATEMENTS.get(type(node), ())):
             self.require(node, rule(self, node))
         match node:
             case s.For():
@@ -151,10 +131,8 @@ class Checker:
                 self.branches(node)
             case s.Let():
                 self.bind(node, node.var, self.distribution(node.value))
-            case s.LoadView() | s.LoadShared():
-                self.bind(node, node.var, node.layout)
-            case _ if isinstance(node, s.MESSAGE_LOADS):
-                self.bind(node, node.var, None)
+            case s.Load():
+                self.bind(node, node.var, getattr(node, "layout", None))
         return None
 
     def loop(self, node: s.For) -> None:
@@ -210,30 +188,27 @@ class Checker:
         return None
 
 
-def _operands(node: Stmt) -> tuple[Expr, ...]:
-    """The expressions that a statement evaluates where it begins."""
-    match node:
-        case s.For():
-            return (node.begin, node.end, *node.inits)
-        case s.Let():
-            return (node.value,)
-        case _ if isinstance(node, (s.LoadView, s.LoadShared, *s.MESSAGE_LOADS)):
-            return tuple(c for c in node.children() if isinstance(c, Expr) and c is not node.var)
-    return tuple(c for c in node.children() if isinstance(c, Expr))
-
-
 # ---------------------------------------------------------------- rules
 
 Rule = Callable[[Checker, Any], "str | None"]
 
 
 def _belongs(c: Checker, n: Stmt) -> str | None:
-    foreign = isinstance(n, _FOREIGN[c.level])
+    foreign = c.level and n.level and n.level != c.level
     return f"{type(n).__name__} does not belong to the {c.level} level" if foreign else None
 
 
-def _site(c: Checker, n: Any) -> str | None:
-    if not isinstance(getattr(n, "site", None), s.Site):
+def _declared(c: Checker, n: Stmt) -> str | None:
+    for m in n.memory():
+        if isinstance(m, Shared) and m not in c.kernel.shared:
+            return f"shared tile {m.name} is not one of the kernel's"
+        if isinstance(m, Global) and m not in c.kernel.params:
+            return f"buffer {m.name} is not an argument of the kernel"
+    return None
+
+
+def _site(c: Checker, n: Stmt) -> str | None:
+    if n.site is None:
         return None
     number = n.site.number
     if number in c.sites:
@@ -247,7 +222,9 @@ def _halves(c: Checker, n: Stmt) -> str | None:
     begun, c.arrived = c.arrived, isinstance(n, s.Arrive) or (c.arrived and not isinstance(n, s.Wait))
     if isinstance(n, s.Wait):
         return None if begun else "a wait at a barrier without an arrival"
-    concerned = isinstance(n, (*_SHARED, s.Barrier, s.Arrive, s.For, s.If, s.ExitIf))
+    concerned = isinstance(n, (s.Barrier, s.Arrive, s.For, s.If, s.ExitIf)) or any(
+        isinstance(m, Shared) for m in n.memory()
+    )
     return f"{type(n).__name__} between arrival and wait at a barrier" if begun and concerned else None
 
 
@@ -293,16 +270,9 @@ def _exit(c: Checker, n: s.ExitIf) -> str | None:
     return f"exit_if: given values of types {given}, wanted {wanted}" if given != wanted else None
 
 
-def _declared(c: Checker, n: Any) -> str | None:
-    tile: Shared = n.tile
-    return None if tile in c.kernel.shared else f"shared tile {tile.name} is not one of the kernel's"
-
-
 def _view(c: Checker, n: Any) -> str | None:
     view: View = n.view
     names = [d.name for axis in view.axes for d in axis]
-    if view.memory not in c.kernel.params:
-        return f"buffer {view.memory.name} is not an argument of the kernel"
     if len(set(names)) < len(names):
         return f"the view of {view.memory.name} has two dims of one name: {', '.join(names)}"
     unknown = [name for t in view.index for name, _ in t.terms if name not in names]
@@ -318,7 +288,7 @@ def _view(c: Checker, n: Any) -> str | None:
 def _fragment(c: Checker, n: Any) -> str | None:
     """The layout fits the workgroup and, where there is one, the shared tile."""
     layout: Fragment = n.layout
-    elem = (n.view.memory if hasattr(n, "view") else n.tile).elem
+    elem = n.memory()[0].elem
     if elem.bits == 4:
         return f"a fragment of {elem}, which has no address of its own; wanted messages"
     for space, have in ((Space.LANE, c.kernel.width), (Space.SUBGROUP, c.kernel.subgroups)):
@@ -333,22 +303,12 @@ def _fragment(c: Checker, n: Any) -> str | None:
     return None
 
 
-def _elements(given: AnyType, elem: Type, layout: Fragment) -> str | None:
-    wanted = vector(elem, layout.registers)
-    return None if given is wanted else f"a fragment of type {given}, wanted {wanted}"
-
-
-def _loaded(c: Checker, n: Any) -> str | None:
-    source = n.view.memory if isinstance(n, s.LoadView) else n.tile
-    return _elements(n.var.type, source.elem, n.layout)
-
-
-def _stored(c: Checker, n: Any) -> str | None:
-    target = n.view.memory if isinstance(n, s.StoreView) else n.tile
-    given = c.distribution(n.value)
+def _moved(c: Checker, n: Any) -> str | None:
+    given = c.distribution(n.value) if isinstance(n, s.Store) else n.layout
     if isinstance(given, Fragment) and given != n.layout:
         return f"a value distributed as {given} is stored as {n.layout}"
-    return _elements(n.value.type, target.elem, n.layout)
+    wanted = vector(n.memory()[0].elem, n.layout.registers)
+    return None if n.moved is wanted else f"a fragment of type {n.moved}, wanted {wanted}"
 
 
 def _adds(c: Checker, n: Any) -> str | None:
@@ -365,25 +325,25 @@ def _copied(c: Checker, n: s.Copy) -> str | None:
 def _surface(c: Checker, n: Any) -> str | None:
     if n.surface.type is not surface or not c.uniform(n.surface):
         return f"{show(n.surface)} is not a surface that all lanes share"
+    if isinstance(n.surface, x.Surface) and n.surface.buffer is not n.buffer:
+        return f"a surface of {n.surface.buffer.name}, of a message that accesses {n.buffer.name}"
     return None
 
 
 def _message(c: Checker, n: Any) -> str | None:
-    type: AnyType = (n.var if isinstance(n, s.MESSAGE_LOADS) else n.value).type
+    type: AnyType = n.moved
     if type.elem.is_bool or type.bits not in [8 * width for width in MESSAGE_BYTES]:
         return f"a message of {type}, {type.bits} bits a lane; wanted {', '.join(map(str, MESSAGE_BYTES))} bytes"
     return f"a negative immediate {n.imm}" if getattr(n, "imm", 0) < 0 else None
 
 
 def _block(c: Checker, n: Any) -> str | None:
-    type: AnyType = (n.var if isinstance(n, s.BlockRead) else n.value).type
+    type: AnyType = n.moved
     whole = not type.elem.is_bool and type.bits % 32 == 0
     return None if whole else f"a block of {type}, {type.bits} bits a lane; wanted whole dwords"
 
 
 def _plane(c: Checker, n: Any) -> str | None:
-    if n.plane.memory not in c.kernel.params:
-        return f"a plane of {n.plane.memory.name}, which is no buffer argument of the kernel"
     inside = (
         n.plane.base >= 0
         and n.plane.base + (n.plane.height - 1) * n.plane.pitch + n.plane.width <= n.plane.memory.bytes
@@ -394,8 +354,7 @@ def _plane(c: Checker, n: Any) -> str | None:
 
 
 def _rectangle(c: Checker, n: s.PlaneLoad | s.PlaneStore) -> str | None:
-    shape: Rectangle = n.shape
-    type: AnyType = n.var.type if isinstance(n, s.PlaneLoad) else n.value.type
+    shape, type = n.shape, n.moved
     width, elem = c.kernel.width, type.elem.bytes
     if type.elem.is_bool or type.bits % 32:
         return f"a rectangle of {type}, {type.bits} bits a lane; wanted whole dwords"
@@ -415,13 +374,13 @@ _STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.For: (_uniform("begin", "end"), _loop_types),
     s.If: (_uniform("cond"),),
     s.ExitIf: (_uniform("cond"), _exit),
-    s.LoadView: (_view, _uniform("coords"), _fragment, _loaded),
+    s.LoadView: (_view, _uniform("coords"), _fragment, _moved),
     s.Prefetch: (_view, _uniform("coords"), _fragment),
-    s.StoreView: (_view, _uniform("coords"), _fragment, _stored),
-    s.AddView: (_view, _uniform("coords"), _fragment, _stored, _adds),
-    s.Copy: (_view, _declared, _uniform("coords", "slot"), _fragment, _copied),
-    s.LoadShared: (_declared, _uniform("slot"), _fragment, _loaded),
-    s.StoreShared: (_declared, _uniform("slot"), _fragment, _stored),
+    s.StoreView: (_view, _uniform("coords"), _fragment, _moved),
+    s.AddView: (_view, _uniform("coords"), _fragment, _moved, _adds),
+    s.Copy: (_view, _uniform("coords", "slot"), _fragment, _copied),
+    s.LoadShared: (_uniform("slot"), _fragment, _moved),
+    s.StoreShared: (_uniform("slot"), _fragment, _moved),
     s.GlobalLoad: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalAdd: (_surface, _offset("varying"), _uniform("uniform"), _message, _adds),
@@ -432,10 +391,10 @@ _STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.PlaneLoad: (_plane, _uniform("x", "y"), _rectangle),
     s.PlaneStore: (_plane, _uniform("x", "y"), _rectangle),
     s.PlanePrefetch: (_plane, _uniform("x", "y")),
-    s.SharedRead: (_declared, _offset("address"), _message),
-    s.SharedWrite: (_declared, _offset("address"), _message),
-    s.BlockRead: (_declared, _uniform("address"), _block),
-    s.BlockWrite: (_declared, _uniform("address"), _block),
+    s.SharedRead: (_offset("address"), _message),
+    s.SharedWrite: (_offset("address"), _message),
+    s.BlockRead: (_uniform("address"), _block),
+    s.BlockWrite: (_uniform("address"), _block),
 }
 
 

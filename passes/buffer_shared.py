@@ -18,7 +18,8 @@ import attrs
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Const, Expr, Shuffle, Var, const, var
 from convgen.ir.fragment import Fragment
-from convgen.ir.mutate import postorder, substitute
+from convgen.ir.mutate import postorder, rewrite, substitute
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Block, Copy, For, Let, LoadShared, LoadView, Site, Stmt, StoreShared, block
 from convgen.ir.types import vector
@@ -39,13 +40,11 @@ def buffer_shared(kernel: Kernel) -> Kernel:
     """Pipeline every loop whose body begins with barrier, copies, barrier; requires constant trip counts."""
     cloner = Cloner(kernel)
 
-    def rewrite(s: Stmt) -> Stmt:
-        if isinstance(s, Block):
-            return block(*(rewrite(x) for x in s.stmts))
-        stages = _stages(s) if isinstance(s, For) else None
-        return _Pipeline(s, stages, cloner).build() if isinstance(s, For) and stages else s
+    def pipelined(loop: For) -> Stmt:
+        stages = _stages(loop)
+        return _Pipeline(loop, stages, cloner).build() if stages else loop
 
-    return kernel.replace(body=rewrite(kernel.body))
+    return replace(kernel, body=rewrite(kernel.body, {For: pipelined}))
 
 
 def _stages(loop: For) -> _Stages | None:
@@ -61,7 +60,7 @@ def _stages(loop: For) -> _Stages | None:
 
 
 def _on_slot(s: Stmt, slot: int) -> Stmt:
-    return LoadShared(s.var, s.tile, const(slot), s.layout, s.site) if isinstance(s, LoadShared) else s
+    return replace(s, slot=const(slot)) if isinstance(s, LoadShared) else s
 
 
 def reordered(value: Expr, held: Fragment, wanted: Fragment) -> Expr:
@@ -115,8 +114,17 @@ class _Pipeline:
             index = counter * self.slots + (self.first + j) if self.slots > 1 else counter + self.first
             stmts, now, regs = self._iteration(index, j, now, regs, 0)
             body += stmts
-        begin, end = const(0), const(rounds)
-        loop = For(counter, begin, end, carried, (*state, *held), block(*body), (*now, *regs), results, self.loop.label)
+        loop = replace(
+            self.loop,
+            var=counter,
+            begin=const(0),
+            end=const(rounds),
+            carried=carried,
+            inits=(*state, *held),
+            body=block(*body),
+            yields=(*now, *regs),
+            results=results,
+        )
         return loop, results[:split], results[split:]
 
     def _iteration(

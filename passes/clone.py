@@ -8,33 +8,30 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from convgen.ir.expr import Expr, Var, var
-from convgen.ir.mutate import postorder, substitute
-from convgen.ir.node import Node
+from convgen.ir.mutate import rewrite, statements, substitute
+from convgen.ir.node import CLASSES, replace
+from convgen.ir.program import Kernel
 from convgen.ir.stmt import Site, Stmt
 
 
-def sites(root: Node) -> Iterator[Site]:
+def sites(root: Stmt) -> Iterator[Site]:
     """The sites of all statements under `root`."""
-    for node in postorder(root):
-        site = getattr(node, "site", None)
-        if isinstance(site, Site):
-            yield site
+    return (s.site for s in statements(root) if s.site)
 
 
-def bound_vars(root: Node) -> Iterator[Var]:
+def bound_vars(root: Stmt) -> Iterator[Var]:
     """The variables that statements under `root` bind."""
-    for node in postorder(root):
-        if isinstance(node, Stmt):
-            for field in ("var", "carried", "results"):
-                found = getattr(node, field, ())
-                yield from (found,) if isinstance(found, Var) else found
+    for s in statements(root):
+        yield from s.of_kind("Var")
 
 
 class Cloner:
     """Makes copies; one per pass, so that site numbers stay unique in the kernel."""
 
-    def __init__(self, root: Node) -> None:
-        self._numbers = itertools.count(1 + max((s.number for s in sites(root)), default=0))
+    def __init__(self, kernel: Kernel) -> None:
+        self._numbers = itertools.count(1 + max((s.number for s in sites(kernel.body)), default=0))
+        sited = [c for c in CLASSES.values() if issubclass(c, Stmt) and "site" in c.fields]
+        self._renewing = dict.fromkeys(sited, lambda s: replace(s, site=self.site(s.site)))
 
     def site(self, like: Site) -> Site:
         """A site with a number of its own."""
@@ -47,20 +44,5 @@ class Cloner:
         for s in stmts:
             for bound in bound_vars(s):
                 names.setdefault(bound, var(bound.name, bound.type))
-            out.append(self._renumber(substitute(s, names)))
+            out.append(rewrite(substitute(s, names), self._renewing))
         return out, names
-
-    def _renumber(self, s: Stmt) -> Stmt:
-        fields = [getattr(s, f) for f in s.fields]
-        if not any(isinstance(f, (Site, Stmt)) for f in fields):
-            return s
-        renewed = []
-        for f in fields:
-            if isinstance(f, Site):
-                f = self.site(f)
-            elif isinstance(f, Stmt):
-                f = self._renumber(f)
-            elif isinstance(f, tuple) and f and isinstance(f[0], Stmt):
-                f = tuple(self._renumber(x) for x in f)
-            renewed.append(f)
-        return type(s)(*renewed)

@@ -11,24 +11,12 @@ from collections.abc import Callable, Container, Iterable
 
 import attrs
 
-from convgen.ir.expr import Const, Expr
+from convgen.ir.expr import Const
 from convgen.ir.memory import Shared
-from convgen.ir.mutate import postorder
+from convgen.ir.mutate import rewrite, statements
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import (
-    Barrier,
-    Block,
-    Copy,
-    ExitIf,
-    For,
-    If,
-    LoadShared,
-    SharedRead,
-    SharedWrite,
-    Stmt,
-    StoreShared,
-    block,
-)
+from convgen.ir.stmt import Barrier, Block, Copy, ExitIf, For, If, LoadShared, Stmt, StoreShared, empty
 from convgen.passes.ownership import private_tiles
 
 
@@ -45,34 +33,34 @@ class _Access:
         return same and (self.slot is None or other.slot is None or self.slot == other.slot)
 
 
-def _access(s: Stmt, private: Container[Shared]) -> frozenset[_Access]:
+def _accesses(s: Stmt, private: Container[Shared]) -> frozenset[_Access]:
     """What a statement touches that other subgroups may touch as well."""
-    match s:
-        case Copy() | StoreShared() | LoadShared() if s.tile not in private:
-            return frozenset([_Access(s.tile, _constant(s.slot), not isinstance(s, LoadShared))])
-        case SharedRead() | SharedWrite() if not s.site.private:
-            slot = s.site.slot if s.site.slot >= 0 else None
-            return frozenset([_Access(s.tile, slot, isinstance(s, SharedWrite))])
-    return frozenset()
-
-
-def _constant(slot: Expr) -> int | None:
-    return slot.bits if isinstance(slot, Const) else None
+    if s.site is None or s.site.private:
+        return frozenset()
+    slot = s.site.slot if s.site.slot >= 0 else None
+    if isinstance(s, (Copy, LoadShared, StoreShared)):
+        slot = s.slot.bits if isinstance(s.slot, Const) else None
+    tiles = (m for m in s.memory() if isinstance(m, Shared) and m not in private)
+    return frozenset(_Access(tile, slot, tile in s.writes) for tile in tiles)
 
 
 def drop_barriers(kernel: Kernel) -> Kernel:
     """The kernel without barriers that order nothing; either level."""
     body, private = kernel.body, private_tiles(kernel)
     while True:
-        barriers = [s for s in postorder(body) if isinstance(s, Barrier)]
+        barriers = [s for s in statements(body) if isinstance(s, Barrier)]
         before, after = _Reach(True, private), _Reach(False, private)
         before.walk(body, frozenset())
         after.walk(body, frozenset())
         alone = kernel.subgroups == 1
         useless = next((b for b in barriers if alone or not _meet(before.met[b], after.met[b])), None)
         if useless is None:
-            return kernel if body is kernel.body else kernel.replace(body=body)
+            return replace(kernel, body=body)
         body = _without(body, useless)
+
+
+def _without(body: Stmt, useless: Barrier) -> Stmt:
+    return rewrite(body, {type(useless): lambda b: empty if b is useless else b})
 
 
 def _meet(before: Iterable[_Access], after: Iterable[_Access]) -> bool:
@@ -104,20 +92,8 @@ class _Reach:
                 once = self.walk(s.body, seen)
                 again = self.walk(s.body, seen | once)
                 # The loop may not run at all, or be left in its middle.
-                inside = [n for n in postorder(s.body) if isinstance(n, Stmt)]
+                inside = list(statements(s.body))
                 if any(isinstance(n, ExitIf) for n in inside):
-                    again = again.union(*(_access(n, self.private) for n in inside))
+                    again = again.union(*(_accesses(n, self.private) for n in inside))
                 return seen | once | again
-        return seen | _access(s, self.private)
-
-
-def _without(s: Stmt, useless: Barrier) -> Stmt:
-    match s:
-        case Block(stmts):
-            return block(*(_without(x, useless) for x in stmts if x is not useless))
-        case If(cond, then, other):
-            return If(cond, _without(then, useless), _without(other, useless))
-        case For():
-            body = _without(s.body, useless)
-            return For(s.var, s.begin, s.end, s.carried, s.inits, body, s.yields, s.results, s.label)
-    return block() if s is useless else s
+        return seen | _accesses(s, self.private)

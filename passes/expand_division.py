@@ -13,6 +13,7 @@ from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, MulHi, const
 from convgen.ir.mutate import Mutator
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.rules import make
 from convgen.ir.types import u32
@@ -20,7 +21,7 @@ from convgen.ir.types import u32
 
 def expand_division(kernel: Kernel) -> Kernel:
     """No Div or Mod is left; raises Unsupported for divisors that are not constant or dividends not proved 31-bit."""
-    return kernel.replace(body=_Expander(kernel)(kernel.body))
+    return replace(kernel, body=_Expander(kernel)(kernel.body))
 
 
 class _Expander(Mutator):

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Pack, Slice, Surface, Var, const, var
 from convgen.ir.facts import TargetFacts
-from convgen.ir.mutate import Mutator, postorder
+from convgen.ir.mutate import Mutator, statements
+from convgen.ir.node import CLASSES, replace
 from convgen.ir.program import Kernel
 from convgen.ir.types import AnyType, Type, bool_, u8, u16, u32, u64, vector
 from convgen.passes.clone import Cloner
@@ -22,13 +24,27 @@ _WORD = 4  #: bytes: what surfaces check their bounds by (docs/ir.md, "Global me
 _ELEMENTS: dict[int, Type] = {1: u8, 2: u16, 4: u32}  #: bytes -> what a part of a message consists of
 _LEAST, _MOST = -(1 << 31), (1 << 31) - 1  #: of an offset
 
+OnSurface = TypeVar("OnSurface", st.GlobalLoad, st.GlobalStore)
+
 #: Makes the message for the bytes [first, first + size): one that binds the variable, or stores the value.
 Part = Callable[[int, int, Expr], st.Stmt]
 
 
 def legalize_messages(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Messages wider than the target's in parts, and surfaces as masked addresses where it has only such."""
-    return kernel.replace(body=_Legalizer(kernel, facts)(kernel.body))
+    """Messages wider than the target's in parts, and surfaces as masked addresses where it has only such.
+
+    Raises Unsupported for a message that the target lacks.
+    """
+    body = _Legalizer(kernel, facts)(kernel.body)
+    lacking = next((s for s in statements(body) if not facts.takes(type(s))), None)
+    if lacking is not None:
+        messages = (c for c in CLASSES.values() if issubclass(c, st.Stmt) and c.level == "message" and c.roles)
+        has = [c.__name__ for c in messages if facts.takes(c)]
+        raise Unsupported(
+            f"given {type(lacking).__name__}, wanted a message that {facts.name} has: {', '.join(has)}, "
+            f"in kernel {kernel.name} at {lacking}"
+        )
+    return replace(kernel, body=body)
 
 
 class _Legalizer(Mutator):
@@ -37,10 +53,7 @@ class _Legalizer(Mutator):
         self.facts = facts
         self.bounds = Bounds(var_ranges(kernel), kernel.width)
         self.cloner = Cloner(kernel)
-        self.values = {s.var: s.value for s in postorder(kernel.body) if isinstance(s, st.Let)}
-
-    def Block(self, s: st.Block) -> st.Stmt:
-        return st.block(*(self.mutate(x) for x in s.stmts))
+        self.values = {s.var: s.value for s in statements(kernel.body) if isinstance(s, st.Let)}
 
     def Let(self, s: st.Let) -> st.Stmt:
         return st.empty if self.facts.flat and isinstance(s.value, Surface) else s
@@ -52,12 +65,12 @@ class _Legalizer(Mutator):
             window = _Window(s, self)
 
             def masked(first: int, size: int, v: Expr) -> st.Stmt:
-                return st.FlatLoad(_variable(v), *window.at(first, size), self.cloner.site(s.site))
+                return st.FlatLoad(_variable(v), s.buffer, *window.at(first, size), self.cloner.site(s.site))
 
             return self._load(s, window.widths(s.var.type), masked)
 
         def part(first: int, size: int, v: Expr) -> st.Stmt:
-            return st.GlobalLoad(_variable(v), s.surface, *self._further(s, first), self.cloner.site(s.site))
+            return replace(self._further(s, first), var=_variable(v))
 
         return self._load(s, self.facts.global_widths, part)
 
@@ -72,43 +85,43 @@ class _Legalizer(Mutator):
             window = _Window(s, self)
 
             def masked(first: int, size: int, value: Expr) -> st.Stmt:
-                return flat(*window.at(first, size), value, self.cloner.site(s.site))
+                return flat(s.buffer, *window.at(first, size), value, self.cloner.site(s.site))
 
             return self._store(s, [w for w in widths if w in window.widths(s.value.type)] or widths, masked)
 
         def part(first: int, size: int, value: Expr) -> st.Stmt:
-            return type(s)(s.surface, *self._further(s, first), value, self.cloner.site(s.site))
+            return replace(self._further(s, first), value=value)
 
         return self._store(s, widths, part)
 
-    def _further(self, s: st.GlobalLoad | st.GlobalStore, first: int) -> tuple[Expr, Expr, int]:
-        """Where the bytes from `first` on are."""
-        imm = s.imm + first
+    def _further(self, s: OnSurface, first: int) -> OnSurface:
+        """The message for the bytes from `first` on."""
+        imm, site = s.imm + first, self.cloner.site(s.site)
         if imm <= self.facts.global_imm_max:
-            return s.varying, s.uniform, imm
-        return plus(s.varying, const(imm)), s.uniform, 0
+            return replace(s, imm=imm, site=site)
+        return replace(s, varying=plus(s.varying, const(imm)), imm=0, site=site)
 
     def FlatLoad(self, s: st.FlatLoad) -> st.Stmt:
         def part(first: int, size: int, v: Expr) -> st.Stmt:
-            return st.FlatLoad(_variable(v), s.address + const(first, u64), s.mask, self.cloner.site(s.site))
+            return replace(s, var=_variable(v), address=s.address + const(first, u64), site=self.cloner.site(s.site))
 
         return self._load(s, self.facts.global_widths, part)
 
     def FlatStore(self, s: st.FlatStore) -> st.Stmt:
         def part(first: int, size: int, value: Expr) -> st.Stmt:
-            return st.FlatStore(s.address + const(first, u64), s.mask, value, self.cloner.site(s.site))
+            return replace(s, address=s.address + const(first, u64), value=value, site=self.cloner.site(s.site))
 
         return self._store(s, self.facts.global_widths, part)
 
     def SharedRead(self, s: st.SharedRead) -> st.Stmt:
         def part(first: int, size: int, v: Expr) -> st.Stmt:
-            return st.SharedRead(_variable(v), s.tile, s.address, s.imm + first, self.cloner.site(s.site))
+            return replace(s, var=_variable(v), imm=s.imm + first, site=self.cloner.site(s.site))
 
         return self._load(s, self.facts.shared_widths, part)
 
     def SharedWrite(self, s: st.SharedWrite) -> st.Stmt:
         def part(first: int, size: int, value: Expr) -> st.Stmt:
-            return st.SharedWrite(s.tile, s.address, s.imm + first, value, self.cloner.site(s.site))
+            return replace(s, imm=s.imm + first, value=value, site=self.cloner.site(s.site))
 
         return self._store(s, self.facts.shared_widths, part)
 

@@ -17,6 +17,7 @@ from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Binary, Cast, Const, Expr, Pack, Saturate, Shuffle, Slice, Splat, Var, var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType, vector
 from convgen.passes.clone import Cloner
@@ -29,7 +30,7 @@ from convgen.passes.shared_messages import shared_messages
 
 def lower_tiles(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Every tile access of `kernel` as messages; raises Unsupported where offsets cannot fit."""
-    return kernel.replace(body=_Lowering(kernel, facts)(kernel.body))
+    return replace(kernel, body=_Lowering(kernel, facts)(kernel.body))
 
 
 class _Lowering(Mutator):
@@ -45,9 +46,6 @@ class _Lowering(Mutator):
 
     # ------------------------------------------------------------ structure
 
-    def Block(self, s: st.Block) -> st.Stmt:
-        return st.block(*(self.mutate(x) for x in s.stmts))
-
     def Let(self, s: st.Let) -> st.Stmt:
         self.values[s.var] = s.value
         if not self.depth and not isinstance(s.var.type, VectorType):
@@ -58,7 +56,7 @@ class _Lowering(Mutator):
         self.depth += 1
         body = self.mutate(s.body)
         self.depth -= 1
-        return st.For(s.var, s.begin, s.end, s.carried, s.inits, body, s.yields, s.results, s.label)
+        return replace(s, body=body)
 
     def Copy(self, s: st.Copy) -> st.Stmt:
         raise VerifyError(f"lower_tiles: copy into {s.tile.name} was not split into load and store")
@@ -89,7 +87,7 @@ class _Lowering(Mutator):
             return st.PlanePrefetch(m.plane, m.shape, m.x, m.y, site)
         if not self.facts.flat:
             raise Unsupported(f"given a prefetch of {m.surface.buffer.name}, wanted a target that has any")
-        return st.FlatPrefetch(m.address, m.mask, site)
+        return st.FlatPrefetch(m.surface.buffer, m.address, m.mask, site)
 
     def _loading(self, s: st.LoadView | st.Prefetch) -> Iterable[GlobalMessage | PlaneMessage]:
         """The messages that bring a tile: rectangles if it is all such."""
@@ -103,8 +101,8 @@ class _Lowering(Mutator):
         if isinstance(m, PlaneMessage):
             return st.PlaneLoad(v, m.plane, m.shape, m.x, m.y, site)
         if self.facts.flat:
-            return st.FlatLoad(v, m.address, m.mask, site)
-        return st.GlobalLoad(v, m.surface, m.varying, m.uniform, m.imm, site)
+            return st.FlatLoad(v, m.surface.buffer, m.address, m.mask, site)
+        return st.GlobalLoad(v, m.surface.buffer, m.surface, m.varying, m.uniform, m.imm, site)
 
     def StoreView(self, s: st.StoreView) -> st.Stmt:
         rectangles = self._rectangles(s, stores=True)
@@ -130,9 +128,9 @@ class _Lowering(Mutator):
         for m in messages:
             value, site = self._slice(s.value, m.start, m.count), self.cloner.site(s.site)
             if self.facts.flat:
-                out.append(on_address(m.address, m.mask, value, site))
+                out.append(on_address(m.surface.buffer, m.address, m.mask, value, site))
             else:
-                out.append(on_surface(m.surface, m.varying, m.uniform, m.imm, value, site))
+                out.append(on_surface(m.surface.buffer, m.surface, m.varying, m.uniform, m.imm, value, site))
         return st.block(*out)
 
     def _slice(self, e: Expr, start: int, count: int) -> Expr:

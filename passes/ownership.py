@@ -8,7 +8,7 @@ import numpy as np
 
 from convgen.ir.fragment import Fragment
 from convgen.ir.memory import Shared
-from convgen.ir.mutate import postorder
+from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Copy, LoadShared, StoreShared
 
@@ -16,7 +16,7 @@ from convgen.ir.stmt import Copy, LoadShared, StoreShared
 def private_tiles(kernel: Kernel) -> frozenset[Shared]:
     """The tiles of a tile-level kernel that need no barrier and no wait before one."""
     layouts: dict[Shared, dict[Fragment, None]] = {}
-    for s in postorder(kernel.body):
+    for s in statements(kernel.body):
         if isinstance(s, (StoreShared, LoadShared, Copy)):
             layouts.setdefault(s.tile, {}).setdefault(s.layout)
     return frozenset(tile for tile, used in layouts.items() if _is_private(tile, used, kernel))

@@ -12,6 +12,7 @@ from convgen.ir.expr import Add, And, Cast, Const, Expr, Mul, Or, Shl, Sub, Xor,
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fused import Fused
 from convgen.ir.mutate import Mutator
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.rules import make, number
 from convgen.ir.types import AnyType, Type
@@ -31,7 +32,7 @@ _U24 = (1 << 24) - 1
 
 def peephole(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Fused forms of the target for varying arithmetic, and shifts for multiplications by powers of two."""
-    return kernel.replace(body=_Peephole(kernel, facts)(kernel.body))
+    return replace(kernel, body=_Peephole(kernel, facts)(kernel.body))
 
 
 class _Peephole(Mutator):

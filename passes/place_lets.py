@@ -10,63 +10,21 @@ leave, those that one operation brings back from other variables are computed in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import TypeVar
 
-from convgen.ir.expr import Cast, Comparison, Const, Expr, Lane, Mma, Not, Surface, Var, var
+from convgen.ir.expr import Cast, Comparison, Const, Expr, Lane, Mma, Not, Surface, Var, temporary, var
 from convgen.ir.facts import TargetFacts
-from convgen.ir.mutate import postorder
-from convgen.ir.node import Node
+from convgen.ir.memory import Shared
+from convgen.ir.mutate import postorder, statements, substitute
+from convgen.ir.node import Node, replace
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import (
-    MESSAGE_LOADS,
-    Block,
-    BlockRead,
-    BlockWrite,
-    FlatAdd,
-    FlatLoad,
-    FlatPrefetch,
-    FlatStore,
-    For,
-    GlobalAdd,
-    GlobalLoad,
-    GlobalStore,
-    If,
-    Let,
-    PlaneLoad,
-    PlanePrefetch,
-    PlaneStore,
-    SharedRead,
-    SharedWrite,
-    Stmt,
-    block,
-)
+from convgen.ir.stmt import Block, For, If, Let, Load, Stmt, block
 from convgen.ir.types import Type, VectorType
 from convgen.ir.uniform import Uniformity, varying
 
-#: What a variable is called after the operand it first serves as: statement class -> field -> suffix.
-_ROLES: dict[type[Stmt], dict[str, str]] = {
-    GlobalLoad: {"surface": "surface", "varying": "offset", "uniform": "step"},
-    GlobalAdd: {"surface": "surface", "varying": "offset", "uniform": "step"},
-    GlobalStore: {"surface": "surface", "varying": "offset", "uniform": "step"},
-    PlaneLoad: {"x": "x", "y": "y"},
-    PlaneStore: {"x": "x", "y": "y"},
-    PlanePrefetch: {"x": "x", "y": "y"},
-    FlatLoad: {"address": "address", "mask": "exists"},
-    FlatStore: {"address": "address", "mask": "exists"},
-    FlatAdd: {"address": "address", "mask": "exists"},
-    FlatPrefetch: {"address": "address", "mask": "exists"},
-    SharedRead: {"address": "read_address"},
-    SharedWrite: {"address": "write_address"},
-    BlockRead: {"address": "read_address"},
-    BlockWrite: {"address": "write_address"},
-}
-
-_GLOBAL = (GlobalLoad, GlobalStore, FlatLoad, FlatPrefetch, FlatStore, PlaneLoad, PlanePrefetch, PlaneStore)
+N = TypeVar("N", bound=Node)
 _LEAVES = (Const, Var, Lane)
-
-#: The name of a part of a larger expression; the text does not comment on these.
-ANONYMOUS = "t"
-
 
 #: Vector registers left to temporaries, of those that the loops' values do not take.
 _TEMPORARIES = 24
@@ -75,18 +33,18 @@ _TEMPORARIES = 24
 def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Bind common subexpressions and loop invariants, as many as registers allow; requires message level."""
     budget = max(0, facts.registers - _loop_words(kernel.body) - _TEMPORARIES)
-    return kernel.replace(body=_Placer(kernel, budget, facts.flat).place(kernel.body, 0))
+    return replace(kernel, body=_Placer(kernel, budget, facts.flat).place(kernel.body, 0))
 
 
 def _loop_words(body: Stmt) -> int:
     """Vector registers that the values of the fullest loop take: carried or loaded in it, accumulators elsewhere."""
     most = 0
-    for loop in postorder(body):
+    for loop in statements(body):
         if isinstance(loop, For):
             inside = postorder(loop.body)
             elsewhere = {n.acc for n in inside if isinstance(n, Mma) and n.op.acc_bank != "v"}
             held = [v for v in loop.carried if v not in elsewhere]
-            loaded = [n.var for n in inside if isinstance(n, MESSAGE_LOADS) and n.var not in loop.yields]
+            loaded = [n.var for n in inside if isinstance(n, Load) and n.var not in loop.yields]
             most = max(most, sum(v.type.bits // 32 for v in (*held, *loaded) if isinstance(v.type, VectorType)))
     return most
 
@@ -106,19 +64,10 @@ class _Placer:
     # ------------------------------------------------------------ what to bind
 
     def _note_binders(self, s: Stmt, depth: int) -> None:
-        match s:
-            case Block(stmts):
-                for x in stmts:
-                    self._note_binders(x, depth)
-            case For():
-                self.depth_of.update(dict.fromkeys(s.results, depth))
-                self.depth_of.update(dict.fromkeys((s.var, *s.carried), depth + 1))
-                self._note_binders(s.body, depth + 1)
-            case If(_, then, other):
-                self._note_binders(then, depth + 1)
-                self._note_binders(other, depth + 1)
-            case _ if isinstance(bound := getattr(s, "var", None), Var):
-                self.depth_of[bound] = depth
+        self.depth_of.update(dict.fromkeys(s.binds, depth))
+        self.depth_of.update(dict.fromkeys(s.binds_within, depth + 1))
+        for inner in s.bodies:
+            self._note_binders(inner, _inside(s, depth))
 
     def home(self, e: Expr) -> int:
         """The depth of the innermost block that binds a variable of `e`."""
@@ -170,7 +119,7 @@ class _Placer:
             if isinstance(x, Let) and x.value in self.wanted and x.value not in self.names:
                 out += self._bind_parts(x.value.children(), x, depth)
                 if self.home(x.value) == depth:  # a let that is there already serves
-                    out.append(Let(x.var, self._operands(x.value)))
+                    out.append(replace(x, value=self._named(x.value)))
                     self.names[x.value] = x.var
                     continue
             out += self._bind_parts((x,), x, depth)
@@ -183,74 +132,51 @@ class _Placer:
         for root in roots:
             for e in postorder(root):
                 if isinstance(e, Expr) and e in self.wanted and e not in self.names and self.home(e) == depth:
-                    value = self._operands(e)
-                    self.names[e] = name = var(_name(e, user), e.type)
+                    value = self._named(e)
+                    self.names[e] = name = _variable(e, user)
                     out.append(Let(name, value))
         return out
 
     def _rewrite(self, s: Stmt, depth: int) -> Stmt:
         match s:
             case For():
-                begin, end = self._expr(s.begin), self._expr(s.end)
-                inits = tuple(map(self._expr, s.inits))
-                body = block(self.place(s.body, depth + 1), *self._bind_parts(s.yields, s, depth + 1))
-                yields = tuple(map(self._expr, s.yields))
-                return For(s.var, begin, end, s.carried, inits, body, yields, s.results, s.label)
+                return replace(
+                    s,
+                    begin=self._named(s.begin),
+                    end=self._named(s.end),
+                    inits=tuple(map(self._named, s.inits)),
+                    body=block(self.place(s.body, depth + 1), *self._bind_parts(s.yields, s, depth + 1)),
+                    yields=tuple(map(self._named, s.yields)),
+                )
             case If(cond, then, other):
-                return If(self._expr(cond), self.place(then, depth + 1), self.place(other, depth + 1))
-        go, get = self._rewriter()
-        return s.map(go, get)
+                return If(self._named(cond), self.place(then, depth + 1), self.place(other, depth + 1))
+        return self._named(s)
 
-    def _expr(self, e: Expr) -> Expr:
-        out = self._rewriter()[0](e)
-        assert isinstance(out, Expr)
-        return out
+    def _named(self, n: N) -> N:
+        """What is bound by now, replaced by its name."""
+        return substitute(n, self.names)
 
-    def _operands(self, e: Expr) -> Expr:
-        """`e` itself kept, its operands replaced by their names."""
-        go, get = self._rewriter()
-        return e.map(go, get)
 
-    def _rewriter(self) -> tuple[Callable[[Node], Node], Callable[[Node], Node | None]]:
-        memo: dict[Node, Node] = {**self.names}
-
-        def go(n: Node) -> Node:
-            known = memo.get(n)
-            if known is None:
-                known = memo[n] = n.map(go, memo.get)
-            return known
-
-        return go, memo.get
+def _inside(s: Stmt, depth: int) -> int:
+    """How deep the blocks within a statement of a block of that depth are nested."""
+    return depth if isinstance(s, Block) else depth + 1
 
 
 def _uses(s: Stmt, depth: int) -> Iterator[tuple[Expr, int]]:
     """The operands of all statements, each with the depth of the block it stands in."""
-    match s:
-        case Block(stmts):
-            for x in stmts:
-                yield from _uses(x, depth)
-        case For():
-            yield from ((e, depth) for e in (s.begin, s.end, *s.inits))
-            yield from _uses(s.body, depth + 1)
-            yield from ((e, depth + 1) for e in s.yields)
-        case If(cond, then, other):
-            yield cond, depth
-            yield from _uses(then, depth + 1)
-            yield from _uses(other, depth + 1)
-        case _:
-            yield from ((c, depth) for c in s.children() if isinstance(c, Expr))
+    yield from ((e, depth) for e in s.operands)
+    for inner in s.bodies:
+        yield from _uses(inner, _inside(s, depth))
+    yield from ((e, depth + 1) for e in s.yields)
 
 
-def _name(e: Expr, user: Stmt) -> str:
-    """A name that says what the value is for."""
+def _variable(e: Expr, user: Stmt) -> Var:
+    """A variable for an expression, with a name that says what the value is for."""
     if isinstance(e, Surface):
-        return f"{e.buffer.name}_surface"
-    for field, suffix in _ROLES.get(type(user), {}).items():
+        return var(f"{e.buffer.name}_surface", e.type)
+    for field, role in user.roles.items():
         if getattr(user, field) is e:
-            subject = user.tile.name if isinstance(user, (SharedRead, SharedWrite)) else _comment(user)
-            return f"{subject}_{suffix}"
-    return ANONYMOUS
-
-
-def _comment(user: Stmt) -> str:
-    return user.site.comment if isinstance(user, _GLOBAL) else ""
+            comment = user.site.comment if user.site else ""
+            subject = next((m.name for m in user.memory() if isinstance(m, Shared)), comment)
+            return var(f"{subject}_{role}", e.type)
+    return temporary(e.type)

@@ -17,35 +17,21 @@ import attrs
 
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.expr import Add, Const, Div, Expr, Mod, Mul, Sub, Var, const, select, var
-from convgen.ir.mutate import free_vars, postorder
-from convgen.ir.node import Node
+from convgen.ir.mutate import free_vars, postorder, rewrite, substitute
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import MESSAGE_LOADS, Block, ExitIf, For, If, Let, Stmt, block
+from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
 from convgen.ir.types import s32
+from convgen.passes.clone import bound_vars
 from convgen.passes.linear import ZERO, plus
 
 N = TypeVar("N", int, Expr)
-NodeT = TypeVar("NodeT", bound=Node)
 
 
 def reduce_strength(kernel: Kernel) -> Kernel:
     """No division of a loop counter by constants is left, where its digits can be carried; message level."""
-    body = _in_loops(kernel.body, Bounds(var_ranges(kernel), kernel.width))
-    return kernel if body is kernel.body else kernel.replace(body=body)
-
-
-def _in_loops(s: Stmt, bounds: Bounds) -> Stmt:
-    match s:
-        case Block(stmts):
-            new = [_in_loops(x, bounds) for x in stmts]
-            return s if all(a is b for a, b in zip(new, stmts)) else block(*new)
-        case If(cond, then, other):
-            return If(cond, _in_loops(then, bounds), _in_loops(other, bounds))
-        case For():
-            inner = _in_loops(s.body, bounds)
-            loop = For(s.var, s.begin, s.end, s.carried, s.inits, inner, s.yields, s.results, s.label)
-            return _reduce(loop, bounds)
-    return s
+    bounds = Bounds(var_ranges(kernel), kernel.width)
+    return replace(kernel, body=rewrite(kernel.body, {For: lambda loop: _reduce(loop, bounds)}))
 
 
 @attrs.frozen
@@ -86,9 +72,7 @@ class _Loop:
 
     def __init__(self, loop: For, bounds: Bounds) -> None:
         self.counter, self.bounds = loop.var, bounds
-        lets = (s.var for s in postorder(loop.body) if isinstance(s, (Let, *MESSAGE_LOADS)))
-        inner = (v for s in postorder(loop.body) if isinstance(s, For) for v in (s.var, *s.carried, *s.results))
-        self.changing = frozenset((loop.var, *loop.carried, *lets, *inner))
+        self.changing = frozenset((*loop.binds_within, *bound_vars(loop.body)))
 
     def quotient(self, e: Expr) -> _Quotient | None:
         """What a division or remainder by constants is; None for all else."""
@@ -211,7 +195,7 @@ def _reduce(loop: For, bounds: Bounds) -> Stmt:
         q = inside.quotient(e) if isinstance(e, Expr) else None
         if q is not None and isinstance(e, Expr):
             found[e] = q
-    replaced: dict[Node, Expr] = {}
+    replaced: dict[Expr, Expr] = {}
     carried: list[Var] = []
     inits: list[Expr] = []
     yields: list[Expr] = []
@@ -239,19 +223,16 @@ def _reduce(loop: For, bounds: Bounds) -> Stmt:
             replaced.update({e: system.value(current, q) for e, q in family.items() if q.b - start == ahead})
     if not replaced:
         return loop
-    body = _replace(block(*lets, _leaving_with(loop.body, tuple(carried))), replaced)
-    old_yields = tuple(_replace(y, replaced) for y in loop.yields)
+    body = substitute(block(*lets, _leaving_with(loop.body, tuple(carried))), replaced)
+    old_yields = tuple(substitute(y, replaced) for y in loop.yields)
     results = tuple(var(c.name) for c in carried)
-    return For(
-        loop.var,
-        loop.begin,
-        loop.end,
-        (*loop.carried, *carried),
-        (*loop.inits, *inits),
-        body,
-        (*old_yields, *yields),
-        (*loop.results, *results),
-        loop.label,
+    return replace(
+        loop,
+        carried=(*loop.carried, *carried),
+        inits=(*loop.inits, *inits),
+        body=body,
+        yields=(*old_yields, *yields),
+        results=(*loop.results, *results),
     )
 
 
@@ -265,16 +246,3 @@ def _leaving_with(s: Stmt, more: tuple[Expr, ...]) -> Stmt:
         case If(cond, then, other):
             return If(cond, _leaving_with(then, more), _leaving_with(other, more))
     return s
-
-
-def _replace(root: NodeT, values: dict[Node, Expr]) -> NodeT:
-    """`root` with whole expressions replaced, outermost first."""
-    memo: dict[Node, Node] = {**values}
-
-    def go(n: Node) -> Node:
-        known = memo.get(n)
-        if known is None:
-            known = memo[n] = n.map(go, memo.get)
-        return known
-
-    return go(root)  # type: ignore[return-value]

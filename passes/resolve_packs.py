@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from convgen.ir.bounds import exits_of
 from convgen.ir.expr import Expr, Pack, Slice, Var, var
-from convgen.ir.mutate import Mutator, mutate, postorder
+from convgen.ir.mutate import Mutator, mutate, postorder, rewrite, statements
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, For, Let, Stmt, block
 from convgen.ir.types import Type
@@ -21,11 +22,11 @@ def resolve_packs(kernel: Kernel) -> Kernel:
     body = _CarryParts(kernel.body)(kernel.body)
     packs = _packs(body)
     body = mutate(body, {Slice: lambda s: _part(s, packs)})
-    return kernel.replace(body=_drop_unused(body))
+    return replace(kernel, body=_drop_unused(body))
 
 
 def _packs(body: Stmt) -> dict[Var, Pack]:
-    return {s.var: s.value for s in postorder(body) if isinstance(s, Let) and isinstance(s.value, Pack)}
+    return {s.var: s.value for s in statements(body) if isinstance(s, Let) and isinstance(s.value, Pack)}
 
 
 class _CarryParts(Mutator):
@@ -34,9 +35,6 @@ class _CarryParts(Mutator):
     def __init__(self, body: Stmt) -> None:
         super().__init__()
         self.packs = _packs(body)
-
-    def Block(self, s: Block) -> Stmt:
-        return block(*(self.mutate(x) for x in s.stmts))
 
     def For(self, s: For) -> Stmt:
         leaves_early = any(True for _ in exits_of(s.body))  # with whole values
@@ -62,8 +60,9 @@ class _CarryParts(Mutator):
             yields.extend(last)
             results.extend(ends)
         body = block(*before, self.mutate(s.body))
-        state = tuple(carried), tuple(inits)
-        loop = For(s.var, s.begin, s.end, *state, body, tuple(yields), tuple(results), s.label)
+        loop = replace(
+            s, carried=tuple(carried), inits=tuple(inits), body=body, yields=tuple(yields), results=tuple(results)
+        )
         return block(loop, *after)
 
     def _parts(self, e: Expr) -> Sequence[Expr]:
@@ -92,15 +91,10 @@ def _part(s: Slice, packs: dict[Var, Pack]) -> Expr:
 
 
 def _drop_unused(body: Stmt) -> Stmt:
-    used: dict[Var, int] = {}
-    for node in postorder(body):
-        bound = node.var if isinstance(node, Let) else None
-        for child in node.children():
-            if isinstance(child, Var) and child is not bound:
-                used[child] = used.get(child, 0) + 1
+    used = {v for node in postorder(body) for v in node.of_kind("Expr") if isinstance(v, Var)}
 
     def keep(b: Block) -> Stmt:
         return block(*(s for s in b.stmts if not (isinstance(s, Let) and s.var not in used)))
 
-    smaller = mutate(body, {Block: keep})
+    smaller = rewrite(body, {Block: keep})
     return smaller if smaller is body else _drop_unused(smaller)

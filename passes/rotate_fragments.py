@@ -10,6 +10,7 @@ from __future__ import annotations
 from convgen.ir.bounds import exits_of
 from convgen.ir.expr import Expr, Var, var
 from convgen.ir.mutate import substitute
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Block, For, LoadShared, Stmt, block
 from convgen.passes.clone import Cloner
@@ -27,8 +28,7 @@ def rotate_fragments(kernel: Kernel) -> Kernel:
         rotated = _rotate(s, after, cloner) if isinstance(s, For) else None
         done, rest = rotated or ([s], after)
         out += done
-    body = block(*out)
-    return kernel if body is kernel.body else kernel.replace(body=body)
+    return replace(kernel, body=block(*out))
 
 
 def _head(stmts: list[Stmt]) -> list[Stmt]:
@@ -62,16 +62,13 @@ def _rotate(loop: For, after: list[Stmt], cloner: Cloner) -> tuple[list[Stmt], l
     results = tuple(var(v.name, v.type) for v in reads)
     current: dict[Var, Expr] = dict(zip(reads, carried))
     rest = [substitute(s, current) for s in body[len(head) :]]
-    rotated = For(
-        loop.var,
-        loop.begin,
-        loop.end,
-        (*loop.carried, *carried),
-        (*loop.inits, *(first[v] for v in reads)),
-        block(*rest, *again),
-        (*(substitute(y, current) for y in loop.yields), *(following[v] for v in reads)),
-        (*loop.results, *results),
-        loop.label,
+    rotated = replace(
+        loop,
+        carried=(*loop.carried, *carried),
+        inits=(*loop.inits, *(first[v] for v in reads)),
+        body=block(*rest, *again),
+        yields=(*(substitute(y, current) for y in loop.yields), *(following[v] for v in reads)),
+        results=(*loop.results, *results),
     )
     final: dict[Var, Expr] = dict(zip((s.var for s in follower if isinstance(s, LoadShared)), results))
     return [*before, rotated], [substitute(s, final) for s in after[len(follower) :]]

@@ -6,12 +6,18 @@ What stands between arrival and wait, matrix instructions and global memory, the
 from __future__ import annotations
 
 from convgen.ir.facts import TargetFacts
-from convgen.ir.mutate import mutate
+from convgen.ir.memory import Shared
+from convgen.ir.mutate import rewrite
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Arrive, Barrier, Block, ExitIf, For, If, SharedRead, SharedWrite, Stmt, Wait, block
+from convgen.ir.stmt import Arrive, Barrier, Block, ExitIf, For, If, Stmt, Wait, block
 from convgen.passes.clone import Cloner
 
-_STOPS = (Barrier, Arrive, For, If, ExitIf, SharedRead, SharedWrite)
+
+def _stops(s: Stmt) -> bool:
+    """Whether no arrival goes up past a statement."""
+    shared = any(isinstance(m, Shared) for m in s.memory())
+    return shared or isinstance(s, (Barrier, Arrive, For, If, ExitIf))
 
 
 def split_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -24,7 +30,7 @@ def split_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
         out: list[Stmt] = []
         for s in b.stmts:
             at = len(out)
-            while type(s) is Barrier and at and not isinstance(out[at - 1], _STOPS):
+            while type(s) is Barrier and at and not _stops(out[at - 1]):
                 at -= 1
             if type(s) is Barrier and at < len(out):
                 out.insert(at, Arrive(s.site))
@@ -32,4 +38,4 @@ def split_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
             out.append(s)
         return block(*out) if len(out) > len(b.stmts) else b
 
-    return kernel.replace(body=mutate(kernel.body, {Block: split}))
+    return replace(kernel, body=rewrite(kernel.body, {Block: split}))

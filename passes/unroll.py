@@ -6,9 +6,10 @@ Copies of matrix work are the business of `buffer_shared`, which knows what may 
 from __future__ import annotations
 
 from convgen.ir.expr import Const, Expr, Mma, Var, const
-from convgen.ir.mutate import postorder, substitute
+from convgen.ir.mutate import postorder, rewrite, statements, substitute
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
+from convgen.ir.stmt import Block, ExitIf, For, Let, Stmt, block
 from convgen.passes.clone import Cloner
 
 _MOST_TRIPS = 4
@@ -17,31 +18,17 @@ _MOST_STATEMENTS = 64  #: of the unrolled loop
 
 def unroll(kernel: Kernel) -> Kernel:
     """Loops of up to four trips as straight-line code; either level."""
-    body = _unrolled(kernel.body, Cloner(kernel))
-    return kernel if body is kernel.body else kernel.replace(body=body)
-
-
-def _unrolled(s: Stmt, cloner: Cloner) -> Stmt:
-    match s:
-        case Block(stmts):
-            new = [_unrolled(x, cloner) for x in stmts]
-            return s if all(a is b for a, b in zip(new, stmts)) else block(*new)
-        case If(cond, then, other):
-            return If(cond, _unrolled(then, cloner), _unrolled(other, cloner))
-        case For():
-            inner = _unrolled(s.body, cloner)
-            loop = For(s.var, s.begin, s.end, s.carried, s.inits, inner, s.yields, s.results, s.label)
-            return _copies(loop, cloner) if _is_short(loop) else loop
-    return s
+    cloner = Cloner(kernel)
+    body = rewrite(kernel.body, {For: lambda loop: _copies(loop, cloner) if _is_short(loop) else loop})
+    return replace(kernel, body=body)
 
 
 def _is_short(loop: For) -> bool:
     if not isinstance(loop.begin, Const) or not isinstance(loop.end, Const):
         return False
-    inside = postorder(loop.body)
     trips = loop.end.bits - loop.begin.bits
-    size = sum(isinstance(n, Stmt) and not isinstance(n, Block) for n in inside)
-    plain = not any(isinstance(n, (ExitIf, Mma)) for n in inside)
+    size = sum(not isinstance(s, Block) for s in statements(loop.body))
+    plain = not any(isinstance(n, (ExitIf, Mma)) for n in postorder(loop.body))
     return plain and 0 < trips <= _MOST_TRIPS and trips * size <= _MOST_STATEMENTS
 
 

@@ -13,11 +13,11 @@ from convgen.backends.amdgpu.isa import DS_READ_WIDTH, DS_WRITE_WIDTH, GLOBAL_AD
 from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.amdgpu.vectors import AmdVectors
 from convgen.backends.machine import Access, Function, Imm, Operand, Reg
-from convgen.backends.selection import Selector, comment, kernel_arguments
+from convgen.backends.selection import Handlers, Selector, comment, kernel_arguments
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Cast, Const, Expr, Mul, Surface, Var
+from convgen.ir.expr import Add, Cast, Const, Expr, Mul, Surface
 from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Global
 from convgen.ir.program import Kernel
@@ -43,7 +43,7 @@ class _Selector(Selector):
     vectors: AmdVectors
 
     def __init__(self, kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int]) -> None:
-        super().__init__(kernel, lines)
+        super().__init__(kernel, lines, MESSAGES)
         self.out = AmdEmitter(kernel.name)
         bounds = Bounds(var_ranges(kernel), kernel.width)
         self.scalars = AmdScalars(self.out, Uniformity(varying(kernel)), bounds)
@@ -148,23 +148,19 @@ class _Selector(Selector):
         varying_offset = self.out.move_to_vector(self.scalars.value(s.varying))
         return (varying_offset, surface, offset), ("offen", *((f"offset:{s.imm}",) if s.imm else ()))
 
-    def _buffer_name(self, surface: Expr) -> str:
-        found = self.surface_of.get(surface) if isinstance(surface, Var) else surface
-        return str(found.buffer.name) if isinstance(found, Surface) else ""
-
-    def _globalload(self, s: st.GlobalLoad) -> None:
+    def _global_load(self, s: st.GlobalLoad) -> None:
         source, modifiers = self._address(s)
         width = s.var.type.bits // 8
         dst = self.into.get(s.var) or self.out.new("v", max(1, width // 4), s.var.name)
-        access = Access("global", self._buffer_name(s.surface), -1, False)
+        access = Access("global", s.buffer.name, -1, False)
         name = f"buffer_load_{LOAD_WIDTH[width]}"
         self.out.emit(name, (dst,), source, modifiers=modifiers, access=access, comment=comment(s))
         self._loaded(s.var, dst)
 
-    def _globalstore(self, s: st.GlobalStore) -> None:
+    def _global_store(self, s: st.GlobalStore) -> None:
         self._write_global(s, f"buffer_store_{STORE_WIDTH[s.value.type.bits // 8]}")
 
-    def _globaladd(self, s: st.GlobalAdd) -> None:
+    def _global_add(self, s: st.GlobalAdd) -> None:
         if s.value.type.lanes != 1:
             raise Unsupported(f"given an atomic addition of {s.value.type}, wanted one element a message")
         self._write_global(s, GLOBAL_ADD[s.value.type.elem][0])
@@ -172,7 +168,7 @@ class _Selector(Selector):
     def _write_global(self, s: st.GlobalStore, name: str) -> None:
         value = self._stored(s.value)
         source, modifiers = self._address(s)
-        access = Access("global", self._buffer_name(s.surface), -1, True)
+        access = Access("global", s.buffer.name, -1, True)
         self.out.emit(name, (), (value, *source), modifiers=modifiers, access=access, comment=comment(s))
 
     def _shared_address(self, s: st.SharedRead | st.SharedWrite) -> tuple[Reg, tuple[str, ...]]:
@@ -182,7 +178,7 @@ class _Selector(Selector):
             address, imm = self.out.valu("v_add_u32", Imm(imm), self.out.move_to_vector(address)), 0
         return self.out.move_to_vector(address), ((f"offset:{imm}",) if imm else ())
 
-    def _sharedread(self, s: st.SharedRead) -> None:
+    def _shared_read(self, s: st.SharedRead) -> None:
         address, modifiers = self._shared_address(s)
         width = s.var.type.bits // 8
         dst = self.into.get(s.var) or self.out.new("v", max(1, width // 4), s.var.name)
@@ -191,9 +187,19 @@ class _Selector(Selector):
         self.out.emit(name, (dst,), (address,), modifiers=modifiers, access=access, comment=comment(s))
         self._loaded(s.var, dst)
 
-    def _sharedwrite(self, s: st.SharedWrite) -> None:
+    def _shared_write(self, s: st.SharedWrite) -> None:
         value = self._stored(s.value)
         address, modifiers = self._shared_address(s)
         access = Access("shared", s.tile.name, s.site.slot, True, s.site.private)
         name = f"ds_write_{DS_WRITE_WIDTH[s.value.type.bits // 8]}"
         self.out.emit(name, (), (address, value), modifiers=modifiers, access=access, comment=comment(s))
+
+
+MESSAGES: Handlers = {
+    st.Barrier: _Selector._barrier,
+    st.GlobalLoad: _Selector._global_load,
+    st.GlobalStore: _Selector._global_store,
+    st.GlobalAdd: _Selector._global_add,
+    st.SharedRead: _Selector._shared_read,
+    st.SharedWrite: _Selector._shared_write,
+}

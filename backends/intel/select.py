@@ -28,11 +28,11 @@ from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.backends.intel.vectors import XeVectors
 from convgen.backends.machine import Access, Function, Imm, Operand, Reg
-from convgen.backends.selection import Selector, comment, kernel_arguments
+from convgen.backends.selection import Handlers, Selector, comment, kernel_arguments
 from convgen.ir import stmt as st
 from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import AddressOf, Const, Expr, Var
+from convgen.ir.expr import Const, Expr, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Global, Order
 from convgen.ir.mutate import postorder
@@ -59,7 +59,7 @@ class _Selector(Selector):
     vectors: XeVectors
 
     def __init__(self, kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int]) -> None:
-        super().__init__(kernel, lines)
+        super().__init__(kernel, lines, MESSAGES)
         self.out = XeEmitter(kernel.name, GENERATIONS[facts.name])
         bounds = Bounds(var_ranges(kernel), kernel.width)
         self.scalars = XeScalars(self.out, Uniformity(varying(kernel)), bounds)
@@ -67,7 +67,6 @@ class _Selector(Selector):
         self.payload = self.out.new("v", 1, "payload", fixed=0)
         self.barrier: Reg | None = None  # the header of barrier messages
         self.payloads = Payloads(self.out, self.scalars)
-        self.lets: dict[Var, Expr] = {n.var: n.value for n in postorder(kernel.body) if isinstance(n, st.Let)}
 
     # ------------------------------------------------------------ entry
 
@@ -121,13 +120,12 @@ class _Selector(Selector):
             access = Access("kernarg", "arguments", -1, False)
             out.emit(row, (loaded[-1],), (address,), access=access, comment="arguments")
         for p, offset, _ in placed:
-            wide = isinstance(p, Global)
-            dst = out.new("s", 2 if wide else 1, p.name)
+            dst = out.new("s", 2 if isinstance(p, Global) else 1, p.name)
             for word in range(dst.count):
                 to = region(dst.words(word, 1), "ud")
                 source = region(loaded[offset // grf], "ud", offset % grf // 4 + word, 0)
                 out.emit("mov", (to,), (source,), comment=f"argument {p.name}" if not word else "")
-            if wide:
+            if isinstance(p, Global):
                 self.scalars.pointers[p.name] = dst
             else:
                 self.scalars.env[p] = dst
@@ -208,19 +206,19 @@ class _Selector(Selector):
         """The flags of the lanes that access; None for all."""
         return None if isinstance(e, Const) and e.bits else self.scalars.mask(e)
 
-    def _flatload(self, s: st.FlatLoad) -> None:
+    def _flat_load(self, s: st.FlatLoad) -> None:
         out = self.out
         address, mask = self._address(s.address), self._mask(s.mask)
         lane_bytes = s.var.type.bits // 8
         dst = self.into.get(s.var) or out.new("v", max(1, lane_bytes // 4), s.var.name)
         if mask is not None:
             out.fill(dst, Literal(0, "ud"))
-        access = Access("global", self._buffer(s.address), -1, False)
+        access = Access("global", s.buffer.name, -1, False)
         row = message("load", "ugm", lane_bytes)
         out.emit(row, (dst,), (address,), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
         self._loaded(s.var, dst)
 
-    def _planeload(self, s: st.PlaneLoad) -> None:
+    def _plane_load(self, s: st.PlaneLoad) -> None:
         elem = s.var.type.elem.bytes
         payload = self.payloads.for_load(s.plane, s.shape, elem, s.x, s.y)
         dst = self._tuple(s.var)
@@ -229,19 +227,19 @@ class _Selector(Selector):
         self.out.emit(row, (dst,), (payload,), access=access, comment=comment(s))
         self._loaded(s.var, dst)
 
-    def _planeprefetch(self, s: st.PlanePrefetch) -> None:
+    def _plane_prefetch(self, s: st.PlanePrefetch) -> None:
         elem = s.plane.memory.elem.bytes
         payload = self.payloads.for_prefetch(s.plane, s.shape, elem, s.x, s.y)
         row = plane_message("load", s.shape.grain(elem), s.shape.order)
         self.out.emit(row, (), (payload,), comment=comment(s))
 
-    def _flatprefetch(self, s: st.FlatPrefetch) -> None:
+    def _flat_prefetch(self, s: st.FlatPrefetch) -> None:
         """A load of one byte to nowhere: its cache line is what is wanted."""
         address, mask = self._address(s.address), self._mask(s.mask)
         row = message("load", "ugm", 1)
         self.out.emit(row, (), (address,), lanes=self.out.lanes, predicate=mask, comment=comment(s))
 
-    def _planestore(self, s: st.PlaneStore) -> None:
+    def _plane_store(self, s: st.PlaneStore) -> None:
         elem, across = s.value.type.elem.bytes, s.shape.order is Order.COLUMN_A_LANE
         value = self.vectors.across(s.value) if across else self._stored(s.value)
         payload = self.payloads.for_store(s.plane, s.shape, elem, s.x, s.y)
@@ -249,10 +247,10 @@ class _Selector(Selector):
         row = plane_message("store", s.shape.grain(elem), s.shape.order)
         self.out.emit(row, (), (payload, value), access=access, comment=comment(s))
 
-    def _flatstore(self, s: st.FlatStore) -> None:
+    def _flat_store(self, s: st.FlatStore) -> None:
         self._write_global(s, "store")
 
-    def _flatadd(self, s: st.FlatAdd) -> None:
+    def _flat_add(self, s: st.FlatAdd) -> None:
         if s.value.type.lanes != 1 or s.value.type.elem not in GLOBAL_ADD:
             raise Unsupported(f"given an atomic addition of {s.value.type}, wanted one f32 or s32 a message")
         self._write_global(s, GLOBAL_ADD[s.value.type.elem])
@@ -261,7 +259,7 @@ class _Selector(Selector):
         out = self.out
         value = self._stored(s.value)
         address, mask = self._address(s.address), self._mask(s.mask)
-        access = Access("global", self._buffer(s.address), -1, True)
+        access = Access("global", s.buffer.name, -1, True)
         row = message(kind, "ugm", s.value.type.bits // 8)
         out.emit(row, (), (address, value), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
@@ -272,14 +270,6 @@ class _Selector(Selector):
         dst = self.out.new("v", 2)
         self.out.move(dst, value)
         return dst
-
-    def _buffer(self, e: Expr) -> str:
-        for n in postorder(e):
-            if isinstance(n, AddressOf):
-                return str(n.buffer.name)
-            if isinstance(n, Var) and n in self.lets and (name := self._buffer(self.lets[n])):
-                return name
-        return ""
 
     # ------------------------------------------------------------ shared memory
 
@@ -305,7 +295,7 @@ class _Selector(Selector):
         residue = INPUTS_AT if words >= BANK_PERIOD else None
         return self.into.get(v) or self.out.new("v", words, v.name, residue=residue)
 
-    def _sharedread(self, s: st.SharedRead, *, block: bool = False) -> None:
+    def _shared_read(self, s: st.SharedRead, *, block: bool = False) -> None:
         lane_bytes = s.var.type.bits // 8
         address = self._place(s, block=block)
         dst = self._tuple(s.var)
@@ -314,20 +304,38 @@ class _Selector(Selector):
         self.out.emit(row, (dst,), (address,), lanes=self._lanes(block), access=access, comment=comment(s))
         self._loaded(s.var, dst)
 
-    def _sharedwrite(self, s: st.SharedWrite, *, block: bool = False) -> None:
+    def _shared_write(self, s: st.SharedWrite, *, block: bool = False) -> None:
         value, address = self._stored(s.value), self._place(s, block=block)
         access = Access("shared", s.tile.name, s.site.slot, True, s.site.private)
         row = self._row("store", s.value.type.bits // 8, block)
         self.out.emit(row, (), (address, value), lanes=self._lanes(block), access=access, comment=comment(s))
 
-    def _blockread(self, s: st.BlockRead) -> None:
-        self._sharedread(s, block=True)
+    def _block_read(self, s: st.BlockRead) -> None:
+        self._shared_read(s, block=True)
 
-    def _blockwrite(self, s: st.BlockWrite) -> None:
-        self._sharedwrite(s, block=True)
+    def _block_write(self, s: st.BlockWrite) -> None:
+        self._shared_write(s, block=True)
 
     def _row(self, kind: str, lane_bytes: int, block: bool) -> Message:
         return block_message(kind, lane_bytes * self.out.lanes) if block else message(kind, "slm", lane_bytes)
 
     def _lanes(self, block: bool) -> int:
         return 1 if block else self.out.lanes
+
+
+MESSAGES: Handlers = {
+    st.Barrier: _Selector._barrier,
+    st.Arrive: _Selector._arrive,
+    st.Wait: _Selector._wait,
+    st.FlatLoad: _Selector._flat_load,
+    st.FlatStore: _Selector._flat_store,
+    st.FlatAdd: _Selector._flat_add,
+    st.FlatPrefetch: _Selector._flat_prefetch,
+    st.PlaneLoad: _Selector._plane_load,
+    st.PlaneStore: _Selector._plane_store,
+    st.PlanePrefetch: _Selector._plane_prefetch,
+    st.SharedRead: _Selector._shared_read,
+    st.SharedWrite: _Selector._shared_write,
+    st.BlockRead: _Selector._block_read,
+    st.BlockWrite: _Selector._block_write,
+}

@@ -32,6 +32,7 @@ from convgen.ir.expr import (
     ne,
     select,
 )
+from convgen.ir.memory import Global
 from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s32, u8, u16, u32, u64, vector
 from tests import samples
 
@@ -103,27 +104,27 @@ def code(target: str, make: Callable[[KernelBuilder], object]) -> str:
         return str(error)
 
 
-def place(k: KernelBuilder, memory: str, elem: Type, lanes: int, flat: bool) -> tuple[Expr, Expr]:
-    """A surface and the offset into it of each lane, or a flat address and a mask."""
+def place(k: KernelBuilder, memory: str, elem: Type, lanes: int, flat: bool) -> tuple[Global, Expr, Expr]:
+    """A buffer; a surface and the offset into it of each lane, or a flat address and a mask."""
     buffer = k.buffer(memory, elem, 4096)
     at = (k.subgroup * k.width + Lane()) * (lanes * elem.bytes)
-    return (AddressOf(buffer) + at.to(u64), Lane() < 60) if flat else (k.surface(buffer), at)
+    return (buffer, AddressOf(buffer) + at.to(u64), Lane() < 60) if flat else (buffer, k.surface(buffer), at)
 
 
 def load(k: KernelBuilder, name: str, elem: Type, lanes: int, flat: bool) -> Expr:
     type = vector(elem, lanes) if lanes > 1 else elem
-    where, what = place(k, name, elem, lanes, flat)
+    buffer, where, what = place(k, name, elem, lanes, flat)
     if not flat:
         return k.global_load(name, type, where, what)
     v = k.var(name, type)
-    k.add(s.FlatLoad(v, where, what, k.site()))
+    k.add(s.FlatLoad(v, buffer, where, what, k.site()))
     return v
 
 
 def store(k: KernelBuilder, value: Expr, flat: bool) -> None:
-    where, what = place(k, "out", value.type.elem, value.type.lanes, flat)
+    buffer, where, what = place(k, "out", value.type.elem, value.type.lanes, flat)
     if flat:
-        k.add(s.FlatStore(where, what, value, k.site()))
+        k.add(s.FlatStore(buffer, where, what, value, k.site()))
     else:
         k.global_store(where, value, what)
 
@@ -221,8 +222,11 @@ def test_movement(target: str, golden: Callable[[str, str], None]) -> None:
     def adding(elem: Type) -> Callable[[KernelBuilder], None]:
         def make(k: KernelBuilder) -> None:
             value = load(k, "a", elem, 1, flat)
-            where, what = place(k, "out", elem, 1, flat)
-            k.add(s.FlatAdd(where, what, value, k.site())) if flat else k.global_add(where, value, what)
+            buffer, where, what = place(k, "out", elem, 1, flat)
+            if flat:
+                k.add(s.FlatAdd(buffer, where, what, value, k.site()))
+            else:
+                k.global_add(where, value, what)
 
         return make
 

@@ -12,6 +12,7 @@ from convgen import check, cli, driver, dumps, watch
 from convgen.ir.error import VerifyError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import mutate
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, GlobalLoad, empty
 from convgen.passes import pipeline
@@ -125,11 +126,11 @@ def broken(name: str, change: object) -> tuple[Pass, ...]:
 
 
 def forget_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    return kernel.replace(body=mutate(kernel.body, {Barrier: lambda node: empty}))
+    return replace(kernel, body=mutate(kernel.body, {Barrier: lambda node: empty}))
 
 
 def forget_loads(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    return kernel.replace(body=mutate(kernel.body, {GlobalLoad: lambda node: empty}))
+    return replace(kernel, body=mutate(kernel.body, {GlobalLoad: lambda node: empty}))
 
 
 def raise_error(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -207,7 +208,7 @@ def test_a_changed_value_is_found() -> None:
     from convgen.ir.expr import Add, Sub
 
     kernel = saxpy().done()
-    wrong = kernel.replace(body=mutate(kernel.body, {Add: lambda e: Sub(e.a, e.b)}))
+    wrong = replace(kernel, body=mutate(kernel.body, {Add: lambda e: Sub(e.a, e.b)}))
     checker = PassChecker({"n": 3})
     checker.observe(PASSES[0], kernel, kernel, 0.0)
     with pytest.raises(VerifyError, match=rf"saxpy: {PASSES[0].name} changes what is computed: \d+ bytes of buffer y"):
@@ -216,6 +217,6 @@ def test_a_changed_value_is_found() -> None:
 
 def test_a_broken_rule_is_found_after_the_pass() -> None:
     kernel = saxpy().done()
-    wrong = kernel.replace(params=(*kernel.params, kernel.params[-1]))
+    wrong = replace(kernel, params=(*kernel.params, kernel.params[-1]))
     with pytest.raises(VerifyError, match="two arguments or shared tiles are called y"):
         check.PassChecker({"n": 3}).observe(PASSES[0], kernel, wrong, 0.0)

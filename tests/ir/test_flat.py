@@ -15,6 +15,7 @@ from convgen.ir.error import VerifyError
 from convgen.ir.expr import AddressOf, Expr, Lane, Slice, Var, const, eq, select, zeros
 from convgen.ir.interp import InterpError, interpret
 from convgen.ir.memory import Global
+from convgen.ir.mutate import postorder
 from convgen.ir.types import bool_, f16, f32, u32, u64, vector
 from convgen.ir.uniform import varying
 from convgen.ir.verify import verify
@@ -33,13 +34,17 @@ class Room(KernelBuilder):
         self.sums = self.buffer("sums", f32, 4)
         self.tile = self.shared("tile", u32, 4, 8)
 
+    def buffer_of(self, address: Expr) -> Global:
+        """The buffer whose address is the first to occur in `address`; `x` if none does."""
+        return next((n.buffer for n in postorder(address) if isinstance(n, AddressOf)), self.x)
+
     def load(self, address: Expr, mask: Expr = TRUE, type: Any = u32) -> Var:
         v = self.var("v", type)
-        self.add(s.FlatLoad(v, address, mask, self.site()))
+        self.add(s.FlatLoad(v, self.buffer_of(address), address, mask, self.site()))
         return v
 
     def store(self, value: Expr, address: Expr, mask: Expr = TRUE) -> None:
-        self.add(s.FlatStore(address, mask, value, self.site()))
+        self.add(s.FlatStore(self.buffer_of(address), address, mask, value, self.site()))
 
     def read(self, address: Expr, imm: int = 0, type: Any = u32) -> Var:
         v = self.var("b", type)
@@ -93,7 +98,7 @@ def test_wide_messages_move_elements_in_order() -> None:
 
 def test_additions_take_effect_one_by_one() -> None:
     k = Room()
-    k.add(s.FlatAdd(at(k.sums, LANE % 2 * 4), LANE < 7, (LANE + 1).to(f32), k.site()))
+    k.add(s.FlatAdd(k.sums, at(k.sums, LANE % 2 * 4), LANE < 7, (LANE + 1).to(f32), k.site()))
     assert run(k)["sums"].tolist() == [1 + 3 + 5 + 7, 2 + 4 + 6, 0, 0]
 
 
@@ -106,11 +111,11 @@ def test_addresses_are_those_of_the_buffers() -> None:
 
 
 FLAT_ERRORS: list[tuple[Callable[[Room], object], str]] = [
-    (lambda k: k.load(at(k.x, LANE * 4 + 232)), "byte 259 of buffer x, which has 256"),
-    (lambda k: k.load(at(k.x, LANE * 32 + 4), type=vector(u32, 8)), "byte 259 of buffer x, which has 256"),
-    (lambda k: k.load(at(k.x, LANE * 4 - 4)), "addresses in no buffer, or in several"),
-    (lambda k: k.load(LANE.to(u64)), "addresses in no buffer, or in several: from 0x0 on"),
-    (lambda k: k.load(select(LANE < 3, AddressOf(k.x), AddressOf(k.y))), "in no buffer, or in several"),
+    (lambda k: k.load(at(k.x, LANE * 4 + 232)), "to 259 of buffer x, which has 256"),
+    (lambda k: k.load(at(k.x, LANE * 32 + 4), type=vector(u32, 8)), "to 259 of buffer x, which has 256"),
+    (lambda k: k.load(at(k.x, LANE * 4 - 4)), "bytes -4 to -1 of buffer x, which has 256"),
+    (lambda k: k.load(LANE.to(u64)), "bytes -1099511627776 to .* of buffer x"),
+    (lambda k: k.load(select(LANE < 3, AddressOf(k.x), AddressOf(k.y))), "bytes 1099511627776 to .* of buffer x"),
     (lambda k: k.store(LANE, at(k.y, LANE // 2 * 4)), "two lanes store"),
 ]
 
@@ -281,7 +286,7 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.load(AddressOf(k.x), type=vector(u32, 5)), "a message of u32x5"),
     (lambda k: k.load(AddressOf(Global("z", u32, 4))), "no buffer argument of the kernel"),
     (
-        lambda k: k.add(s.FlatAdd(AddressOf(k.x), TRUE, LANE.to(u32), k.site())),
+        lambda k: k.add(s.FlatAdd(k.x, AddressOf(k.x), TRUE, LANE.to(u32), k.site())),
         "atomic additions of u32, wanted f32, f64 or s32",
     ),
     # blocks
@@ -321,9 +326,9 @@ def test_both_belong_to_the_message_level() -> None:
 # ---------------------------------------------------------------- text
 
 TEXT = """\
-  v: u32 = flat [address_of(x) + u64(lane * 4)]  # 1
-  flat [address_of(y) + u64(lane)] if lane < 3 = v  # 2
-  flat [address_of(sums)] if lane == 0 += 1.0  # 3
+  v: u32 = flat x[address_of(x) + u64(lane * 4)]  # 1
+  flat y[address_of(y) + u64(lane)] if lane < 3 = v  # 2
+  flat sums[address_of(sums)] if lane == 0 += 1.0  # 3
   arrive  # 4
   wait  # 5
   block tile[subgroup * 32, 16] = v  # 6
@@ -334,7 +339,7 @@ def test_text_and_dump() -> None:
     k = Room()
     loaded = k.load(at(k.x, LANE * 4))
     k.store(loaded, at(k.y, LANE), LANE < 3)
-    k.add(s.FlatAdd(AddressOf(k.sums), eq(LANE, 0), const(1.0, f32), k.site()))
+    k.add(s.FlatAdd(k.sums, AddressOf(k.sums), eq(LANE, 0), const(1.0, f32), k.site()))
     k.arrive()
     k.wait()
     k.write(loaded, k.subgroup * 32, 16)

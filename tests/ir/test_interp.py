@@ -293,6 +293,11 @@ def buffer(k: KernelBuilder) -> Global:
     return found
 
 
+def on_surface(k: KernelBuilder, surface: Expr) -> stmt.Stmt:
+    """A load of a word of the buffer, on whatever is given as its surface."""
+    return stmt.GlobalLoad(k.var("v", u32), buffer(k), surface, const(0), const(0), 0, k.site())
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -302,7 +307,8 @@ def buffer(k: KernelBuilder) -> Global:
         (lambda k: k.global_load("v", u32, k.surface(buffer(k)), 0, LANE), "a uniform offset differs"),
         (lambda k: k.global_load("v", u32, k.surface(buffer(k), LANE), 0), "a surface's shift differs"),
         (lambda k: k.global_store(k.surface(buffer(k)), LANE, 0), "two lanes store different values"),
-        (lambda k: k.global_load("v", u32, var("s", vector(u32, 4)), 0), "is no surface"),
+        (lambda k: k.add(on_surface(k, var("s", vector(u32, 4)))), "is no surface"),
+        (lambda k: k.add(on_surface(k, k.surface(Global("z", u32, 4)))), "a surface of z, of a message that accesses"),
     ],
 )
 def test_message_errors(make: Callable[[KernelBuilder], None], message: str) -> None:

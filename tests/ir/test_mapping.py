@@ -13,7 +13,7 @@ from convgen.ir.build import KernelBuilder
 from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Evaluator
-from convgen.ir.expr import Expr, const
+from convgen.ir.expr import Expr, const, lift
 from convgen.ir.mapping import GROUPS, TILE, WorkgroupMapping
 from convgen.ir.stmt import If, Let
 from tests.strategies import FIXED
@@ -109,11 +109,11 @@ def test_workgroups_without_a_tile_do_nothing() -> None:
     padded = WorkgroupMapping((1, 3, 1, 1), Digits(TILE, (Digit("m", 2, X, 1), Digit("m", 2, Y, 1))))
     k = KernelBuilder("k", padded.grid)
     with k.tile_of(padded) as tile:
-        k.let("here", tile["m"] + 0)
+        k.let("here", lift(tile["m"], const(0)))
     body = k.done().body
     assert isinstance(body, If)
     assert isinstance(body.then, Let)
     k = KernelBuilder("k")
     with k.tile_of(WorkgroupMapping.rows(3, 1)) as tile:
-        k.let("here", tile["m"] + 0)
+        k.let("here", lift(tile["m"], const(0)))
     assert isinstance(k.done().body, Let)

@@ -267,9 +267,9 @@ def test_branches_with_known_conditions_fold() -> None:
 def test_arms_that_bind_the_same_variable_differently() -> None:
     k = KernelBuilder("k", grid=(5, 1, 1))
     x = k.surface(k.buffer("x", s32, 64))
-    v = k.var("v")
+    v, zero = k.var("v"), const(0)
     values = const(1), const(2), k.group[0] * 2
-    arms = [stmt.block(stmt.Let(v, e), stmt.GlobalStore(x, v * 4, const(0), 0, v + 1, k.site())) for e in values]
+    arms = [stmt.block(stmt.Let(v, e), stmt.GlobalStore(x.buffer, x, v * 4, zero, 0, v + 1, k.site())) for e in values]
     k.add(stmt.If(k.group[0] < 2, arms[0], stmt.If(k.group[0] < 3, arms[1], arms[2])))
     assert [line.strip() for line in body(k).splitlines() if "global" in line] == [
         "global surface(x, 0, 256)[4, 0, 0] = 2  # 1",

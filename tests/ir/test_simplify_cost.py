@@ -13,10 +13,10 @@ from convgen.ir.expr import Const, Div, Expr, Lane, Mma, Mod, Pack, Slice, Splat
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import For, Stmt
+from convgen.ir.stmt import For, Load, Stmt
 from convgen.ir.sums import Home, Homes
 from convgen.ir.types import VectorType
-from convgen.ir.uniform import LOADS, Uniformity, varying
+from convgen.ir.uniform import Uniformity, varying
 from convgen.passes import pipeline
 from convgen.problem import Conv
 from tests.product.problems import listed
@@ -59,7 +59,7 @@ def loop_homes(kernel: Kernel) -> Homes:
             note(s.body, depth + 1)
             return
         if isinstance(bound := getattr(s, "var", None), Var):
-            in_loop = isinstance(s, LOADS) or any(homes.get(v, Home()).depth == depth for v in used(s))
+            in_loop = isinstance(s, Load) or any(homes.get(v, Home()).depth == depth for v in used(s))
             homes[bound] = Home(depth if in_loop else 0, bound in moving)
         for inner in s.children():
             if isinstance(inner, Stmt):

@@ -22,6 +22,7 @@ from convgen.ir.fragment import Fragment
 from convgen.ir.interp import InterpError, interpret
 from convgen.ir.memory import COL, ROW, Shared, Swizzle, row_major
 from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.ir.node import replace
 from convgen.ir.text import show
 from convgen.ir.types import f16, f32
 from convgen.ir.verify import verify
@@ -302,7 +303,7 @@ def test_half_a_team_is_an_error() -> None:
     k = Product(MmaTile(PAIR, 1, 1, 1))
     k.multiply(k.op)
     with pytest.raises(VerifyError, match="needs 2 subgroups, the kernel has 1"):
-        verify(k.done().replace(subgroups=1))
+        verify(replace(k.done(), subgroups=1))
 
 
 def test_poison_of_a_partner_spreads() -> None:

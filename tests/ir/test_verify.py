@@ -12,6 +12,7 @@ from convgen.ir.digits import Digit, Space
 from convgen.ir.error import UserError, VerifyError
 from convgen.ir.expr import (
     Cast,
+    Expr,
     Lane,
     Mma,
     MulHi,
@@ -66,6 +67,11 @@ D = Fragment(
 TILE = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f16, f32, operand("i"), operand("j"), D, 4), 1, 1, 1)
 FLOATS = vector(f32, 8)
 OTHER_TILE = Shared("other", f32, 64, 8, row_major(64, 8), 1, Swizzle(), 16)
+
+
+def on_surface(k: Room, surface: Expr) -> stmt.Stmt:
+    """A load of a word of `x`, on whatever is given as its surface."""
+    return stmt.GlobalLoad(k.var("v", u32), k.x, surface, const(0), const(0), 0, k.site())
 
 
 class Room(KernelBuilder):
@@ -234,14 +240,14 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.global_add(k.all, const(1, u32), 0), "atomic additions of u32, wanted f32, f64 or s32"),
     (lambda k: k.global_add(k.all, k.zeros(vector(f32, 16)), 0), "a message of f32x16, 512 bits"),
     (lambda k: k.global_add(k.all, const(1.0, f32), 0, LANE), "uniform lane differs"),
-    (lambda k: k.global_add(k.n, const(1.0, f32), 0), "n is not a surface"),
+    (lambda k: k.add(on_surface(k, k.n)), "n is not a surface"),
+    (lambda k: k.add(on_surface(k, k.surface(k.half.memory))), "a surface of h, of a message that accesses x"),
     (lambda k: k.global_load("v", vector(u8, 3), k.all, 0), "a message of u8x3, 24 bits a lane"),
     (lambda k: k.global_load("v", vector(bool_, 8), k.all, 0), "a message of boolx8"),
     (lambda k: k.global_store(k.all, k.zeros(vector(f32, 16)), 0), "a message of f32x16, 512 bits"),
     (lambda k: k.shared_read("v", vector(f32, 5), k.tile, 0), "a message of f32x5"),
     (lambda k: k.global_load("v", u32, k.all, 0, 0, imm=-4), "a negative immediate -4"),
     (lambda k: k.global_load("v", u32, k.all, 0, LANE), "uniform lane differs"),
-    (lambda k: k.global_load("v", u32, k.n, 0), "n is not a surface"),
     (lambda k: k.global_load("v", u32, Surface(k.x, LANE, const(4)), 0), "shift lane differs"),
     (lambda k: k.global_load("v", u32, Surface(Global("y", f32, 4), const(0), const(4)), 0), "no buffer argument"),
     (lambda k: k.global_load("v", u32, k.all, const(0.0, f32)), "varying 0.0 is f32"),

@@ -14,6 +14,7 @@ from convgen.ir.error import VerifyError
 from convgen.ir.expr import Const, Expr, Mma, Var, const, var
 from convgen.ir.interp import InterpError
 from convgen.ir.mutate import mutate, postorder, substitute
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify import simplify
 from convgen.ir.stmt import Barrier, Block, For, Let, LoadShared, LoadView, Stmt, StoreShared, block
@@ -189,7 +190,7 @@ def test_a_loop_followed_by_reads_of_another_slot_stays() -> None:
         LoadShared(s.var, s.tile, const(1), s.layout, s.site) if isinstance(s, LoadShared) else s
         for s in buffered.body.stmts[after:]
     ]
-    changed = buffered.replace(body=block(*buffered.body.stmts[:after], *other))
+    changed = replace(buffered, body=block(*buffered.body.stmts[:after], *other))
     assert rotate_fragments(changed) is changed
     assert rotate_fragments(buffered) is not buffered
 
@@ -202,7 +203,7 @@ def test_a_long_loop_stays_a_loop(slots: int) -> None:
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
 def test_sites_stay_distinct(slots: int) -> None:
-    numbers = [s.number for s in sites(buffer_shared(kernel(6, slots, 2)))]
+    numbers = [s.number for s in sites(buffer_shared(kernel(6, slots, 2)).body)]
     assert len(numbers) == len(set(numbers))
 
 
@@ -214,7 +215,7 @@ def test_other_loops_stay_as_they_are() -> None:
 def test_a_loop_of_unknown_length_is_refused() -> None:
     naive = kernel(6, 2, 2)
     length = var("length")
-    runtime = mutate(naive, {For: lambda s: For(s.var, s.begin, length, *(getattr(s, f) for f in s.fields[3:]))})
+    runtime = mutate(naive, {For: lambda s: replace(s, end=length)})
     with pytest.raises(VerifyError, match="no constant bounds"):
         buffer_shared(runtime)
 
@@ -223,7 +224,7 @@ def test_a_statement_among_the_copies_is_refused() -> None:
     def shuffled(s: For) -> Stmt:
         stmts = list(s.body.stmts) if isinstance(s.body, Block) else []
         stmts.insert(2, Let(var("odd"), const(1)))
-        return For(s.var, s.begin, s.end, s.carried, s.inits, block(*stmts), s.yields, s.results, s.label)
+        return replace(s, body=block(*stmts))
 
     with pytest.raises(VerifyError, match="not barrier, copies, barrier, compute"):
         buffer_shared(mutate(kernel(3, 1, 2), {For: shuffled}))

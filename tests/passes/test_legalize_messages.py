@@ -13,11 +13,11 @@ from convgen.backends.target import get
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Lane
+from convgen.ir.expr import AddressOf, Lane, const
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
-from convgen.ir.types import AnyType, f16, f32, f64, s32, u8, u32, vector
+from convgen.ir.types import AnyType, bool_, f16, f32, f64, s32, u8, u32, vector
 from convgen.ir.verify import verify
 from convgen.passes.legalize_messages import legalize_messages
 from convgen.passes.resolve_packs import resolve_packs
@@ -75,7 +75,7 @@ def test_the_meaning_stays(target: str, data: st.DataObject) -> None:
 def messages(k: Kernel) -> list[tuple[str, int]]:
     """(class, bytes) of the messages in order."""
     return [
-        (type(n).__name__, (n.var if isinstance(n, s.MESSAGE_LOADS) else n.value).type.bits // 8)
+        (type(n).__name__, n.moved.bits // 8)
         for n in postorder(k)
         if isinstance(n, (s.GlobalLoad, s.GlobalStore, s.FlatLoad, s.FlatStore))
     ]
@@ -103,6 +103,20 @@ def test_offsets_that_pass_32_bits_are_refused() -> None:
         Unsupported, match="given offsets into x from -2147483648 to 2147483707, wanted some of 32 bits"
     ):
         legalize_messages(k.done(), get("xehpc").facts)
+
+
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942"])
+def test_a_message_that_the_target_lacks_is_refused(target: str) -> None:
+    k = KernelBuilder("flat")
+    x = k.buffer("x", s32, 64)
+    k.add(s.FlatStore(x, AddressOf(x), const(True, bool_), Lane(), k.site()))
+    wanted = (
+        f"given FlatStore, wanted a message that {target} has: GlobalLoad, GlobalStore, GlobalAdd, SharedRead, "
+        f"SharedWrite, in kernel flat at flat x[address_of(x)] = lane  # 1"
+    )
+    with pytest.raises(Unsupported) as error:
+        cg.compile(k, target=target)
+    assert str(error.value) == wanted
 
 
 @pytest.mark.parametrize("target", ["gfx942", "xehpg", "xehpc"])

@@ -153,7 +153,7 @@ def test_nothing_of_the_tile_level_is_left(name: str) -> None:
     kernel = lowered(descriptor, LARGE, **knobs)
     tile_level = (Copy, LoadView, StoreView, LoadShared, StoreShared)
     assert not any(isinstance(s, tile_level) for s in postorder(kernel))
-    numbers = [s.number for s in sites(kernel)]
+    numbers = [s.number for s in sites(kernel.body)]
     assert len(numbers) == len(set(numbers))
 
 

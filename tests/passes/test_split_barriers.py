@@ -18,6 +18,7 @@ from convgen.ir.error import VerifyError
 from convgen.ir.expr import AddressOf, Lane, Var, const
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import mutate
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.types import bool_, u32, u64
 from convgen.ir.verify import verify
@@ -52,10 +53,10 @@ class Body(KernelBuilder):
                 self.value = self.let("v", self.value * 3 + 1)
             case "g":
                 v = self.var("loaded", u32)
-                self.add(s.FlatLoad(v, address, masked, self.site()))
+                self.add(s.FlatLoad(v, self.out, address, masked, self.site()))
             case "o":
                 self.stores += 1
-                self.add(s.FlatStore(address, masked, self.value, self.site()))
+                self.add(s.FlatStore(self.out, address, masked, self.value, self.site()))
             case "r":
                 self.value = self.shared_read("read", u32, self.tile, mine + Lane() * 4)
             case "w":
@@ -139,9 +140,9 @@ def test_sites_stay_unique_and_keep_their_stage() -> None:
     k.letter("l")
     k.barrier("release")
     new = split_barriers(k.done(), FACTS)
-    numbers = [site.number for site in sites(new)]
+    numbers = [site.number for site in sites(new.body)]
     assert len(numbers) == len(set(numbers)) == 4  # the first goes up before what is bound at the start
-    assert [site.stage for site in sites(new)] == ["publish", "publish", "release", "release"]
+    assert [site.stage for site in sites(new.body)] == ["publish", "publish", "release", "release"]
 
 
 def memory_of(kernel: Kernel) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -165,7 +166,7 @@ def test_the_same_memory_before_and_after(words: list[str]) -> None:
 
 
 def without(kind: type[s.Stmt]) -> Callable[[Kernel], Kernel]:
-    return lambda k: k.replace(body=mutate(k.body, {kind: lambda n: s.empty if type(n) is kind else n}))
+    return lambda k: replace(k, body=mutate(k.body, {kind: lambda n: s.empty if type(n) is kind else n}))
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ class KernelGrower:
         where = self.grower().value(u32, 1) & 1023
         mask = const(True, bool_) if self.number(1) else self.grower().truth(1)
         v = self.k.var("v", u32)
-        self.k.add(s.FlatLoad(v, AddressOf(self.given) + (where * 4).to(u64), mask, self.k.site()))
+        self.k.add(s.FlatLoad(v, self.given, AddressOf(self.given) + (where * 4).to(u64), mask, self.k.site()))
         self.names.append(v)
 
     def store(self) -> None:
@@ -144,7 +144,7 @@ class KernelGrower:
             )
             address = address + Cast(u64, steps) * const(stride, u64) + const(-stride * times % (1 << 64), u64)
         mask = const(True, bool_) if self.number(1) else self.grower().truth(2)
-        self.k.add(s.FlatStore(address, mask, self.grower().value(u32, 3), self.k.site()))
+        self.k.add(s.FlatStore(self.out, address, mask, self.grower().value(u32, 3), self.k.site()))
 
     @contextmanager
     def scope(self) -> Iterator[None]:

@@ -33,10 +33,10 @@ def holding(target: str, count: int) -> Kernel:
     for n in range(count):
         held.append(k.var("v", vector(u32, 8)))
         address = AddressOf(buffer) + (Lane() * 32 + n * 512).to(u64)
-        k.add(s.FlatLoad(held[-1], address, always, k.site()))
+        k.add(s.FlatLoad(held[-1], buffer, address, always, k.site()))
     for n, v in enumerate(held):
         address = AddressOf(buffer) + (Lane() * 32 + n * 512).to(u64)
-        k.add(s.FlatStore(address, always, v, k.site()))
+        k.add(s.FlatStore(buffer, address, always, v, k.site()))
     return k.done()
 
 

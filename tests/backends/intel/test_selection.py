@@ -67,11 +67,12 @@ class Room(KernelBuilder):
 
     def load(self, address: Expr) -> Expr:
         v = self.var("v", u32)
-        self.add(s.FlatLoad(v, address, ALWAYS, self.site()))
+        self.add(s.FlatLoad(v, self.given, address, ALWAYS, self.site()))
         return v
 
     def store(self, value: Expr, far: Expr = NOWHERE, mask: Expr = ALWAYS) -> None:
-        self.add(s.FlatStore(AddressOf(self.out) + (Lane() * 4).to(u64) + far, mask, value.to(u32), self.site()))
+        address = AddressOf(self.out) + (Lane() * 4).to(u64) + far
+        self.add(s.FlatStore(self.out, address, mask, value.to(u32), self.site()))
 
 
 def exit_diverges(k: Room) -> None:
