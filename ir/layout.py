@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import lru_cache
 from math import prod
 from typing import Protocol, Self, TypeVar
 
@@ -203,7 +203,7 @@ def _stack(blocks: Iterable[tuple[int, int]]) -> tuple[Block, ...]:
     return tuple(stacked)
 
 
-@cache
+@lru_cache(maxsize=2**10)
 def _parse(tag: str, ndims: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
     """A tag as (dimensions outermost first, inner (dim, size) blocks outermost first)."""
     letters = _letters(tag, ndims)

@@ -18,6 +18,7 @@ import attrs
 import pytest
 
 from convgen import config
+from tests.conftest import blessing
 
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(
