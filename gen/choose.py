@@ -7,7 +7,7 @@ sets the pace; tiles go to compute units in rounds. It ranks, it does not predic
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from itertools import product
 
 import attrs
@@ -156,12 +156,12 @@ def _fills_rows(row_bytes: int, facts: TargetFacts) -> bool:
     return facts.planes is not None and row_bytes >= facts.planes.row
 
 
-@cache
+@lru_cache(maxsize=2**10)
 def _is_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
     return rectangle_of(linearize(view), fragment, facts) is not None
 
 
-@cache
+@lru_cache(maxsize=2**10)
 def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Load:
     """How an operand of an instruction is loaded: whole chunks if it comes as rectangles."""
     if _is_rectangles(view, fragment, facts):

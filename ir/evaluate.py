@@ -8,7 +8,7 @@ it decides something; `Value.decided` is that point.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -328,7 +328,7 @@ def _pack(ev: Evaluator, e: x.Pack) -> Value:
 # ---------------------------------------------------------------- matrices
 
 
-@cache
+@lru_cache(maxsize=2**8)
 def _owners(op: MmaTile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """(subgroup, lane, register) of each element of one instruction's A[row, k] and B[col, k]."""
     atom = op.atom

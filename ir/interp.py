@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -171,7 +171,7 @@ def _agree(at: Array, data: Array, where: str) -> None:
         raise InterpError(f"two lanes store different values to place {at[1:][clash][0]} of {where}")
 
 
-@cache
+@lru_cache(maxsize=2**8)
 def _tile_coords(layout: Fragment, subgroup: int, width: int) -> tuple[Array, ...]:
     """The coordinates along each dim of `layout` that each (lane, register) of a subgroup holds."""
     lanes, registers = np.arange(width)[:, None], np.arange(layout.registers)[None, :]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import lru_cache
 from math import prod
 
 import attrs
@@ -134,7 +134,7 @@ def _in_memory(sizes: Iterable[tuple[int, int]]) -> tuple[Digit, ...]:
     return stacked(Space.MEMORY, ((LETTERS[dim], size) for dim, size in sizes))
 
 
-@cache
+@lru_cache(maxsize=2**10)
 def _parse(tag: str, ndims: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
     """A tag as (dimensions outermost first, inner (dim, size) blocks outermost first)."""
     letters = _letters(tag, ndims)

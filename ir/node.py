@@ -2,7 +2,8 @@
 
 `@node` turns an annotated class into an interned, immutable record. Equality is identity, so nodes are safe and fast
 dictionary keys and "unchanged" is `new is old`. The table is strong; children always precede parents in it, so one
-reverse pass (`sweep`) frees all that nothing else refers to.
+reverse pass (`sweep`) frees all that nothing else refers to. `compiling` sweeps, so a process that compiles many
+kernels keeps no more nodes than those in use and as many again.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ def _dead_count() -> int:
 
 
 def sweep() -> int:
-    """Forget all nodes that nothing outside the table refers to; returns how many. Call between kernels."""
+    """Forget all nodes that nothing outside the table refers to; returns how many."""
     dead = _dead_count()
     keys = list(_TABLE)
     before = len(keys)
@@ -201,13 +202,31 @@ def sweep() -> int:
     return before - len(_TABLE)
 
 
+_LEAST_SWEPT = 1 << 13  #: nodes; sweeping a smaller table, which takes milliseconds, is not worth it
+
+
+class _Compiling:
+    """How many `compiling` are entered, and the number of nodes from which on the last one left sweeps."""
+
+    depth = 0
+    limit = _LEAST_SWEPT
+
+
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Suspend the cyclic collector: nodes form no cycles, and scanning them doubles the cost of construction."""
+    """Suspend the cyclic collector: nodes form no cycles, and scanning them doubles the cost of construction.
+
+    On leaving the outermost, the table is swept if it has doubled since: each node made pays for a constant share.
+    """
     was = gc.isenabled()
     gc.disable()
+    _Compiling.depth += 1
     try:
         yield
     finally:
+        _Compiling.depth -= 1
+        if not _Compiling.depth and table_size() > _Compiling.limit:
+            sweep()
+            _Compiling.limit = max(_LEAST_SWEPT, 2 * table_size())
         if was:
             gc.enable()

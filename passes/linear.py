@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 
 import attrs
 
@@ -98,7 +98,7 @@ class LinearView:
         return whole and together and not any(s % align for s in (*others, self.base))
 
 
-@cache
+@lru_cache(maxsize=2**10)
 def linearize(view: View) -> LinearView:
     """The linear form of a view of a plain layout; Unsupported for blocked layouts."""
     if not view.layout.is_plain:

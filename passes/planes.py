@@ -8,7 +8,7 @@ on every lane, so any fragment will do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -88,7 +88,7 @@ def plane_messages(
     return out
 
 
-@cache
+@lru_cache(maxsize=2**10)
 def whole_rectangles(
     layout: Fragment, unit: int, elem_bytes: int, facts: TargetFacts, *, stores: bool = False
 ) -> Rectangle | None:

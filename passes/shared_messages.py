@@ -6,7 +6,7 @@ What holds of addresses is checked on every subgroup, lane and register, so any 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -58,7 +58,7 @@ def shared_messages(
         yield SharedMessage(piece.start, piece.count, piece.block, address, imm - extra)
 
 
-@cache
+@lru_cache(maxsize=2**10)
 def _plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts) -> tuple[_Piece, ...]:
     """The messages of an access, in register order."""
     waves, lanes, registers = np.meshgrid(

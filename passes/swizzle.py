@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 
 from convgen.ir.facts import SharedPhases, TargetFacts
 from convgen.ir.fragment import Fragment
@@ -37,7 +37,7 @@ def access_places(layout: Fragment, register: int, lanes: int, per_chunk: int) -
     return [(at[row], at[col] // per_chunk) for at in (layout.coords(0, lane, register) for lane in range(lanes))]
 
 
-@cache
+@lru_cache(maxsize=2**10)
 def find_swizzle(cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment, facts: TargetFacts) -> Swizzle:
     """The first swizzle, simplest first, with the least conflicts over fragment reads and copy writes.
 

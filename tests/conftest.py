@@ -1,8 +1,8 @@
-"""What all tests share: helpers importable as `tests.*`, no deadlines on a busy machine, golden files, what was run."""
+"""What all tests share: helpers importable as `tests.*`, how examples are drawn, golden files, skips."""
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # pytest's importlib mode adds 
 
 os.environ["CONVGEN_CACHE"] = "off"  # tests want to see code being made
 
-settings.register_profile("convgen", deadline=None)
+settings.register_profile("convgen", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("convgen")
 
 FOLDER = Path(__file__).parent / "golden"
@@ -37,6 +37,25 @@ def golden() -> Callable[[str, str], None]:
         assert text == path.read_text(), f"{path.name} differs: look at the change, then ./dev bless"
 
     return compare
+
+
+#: Why a test may be skipped where --no-skips is given: beginnings of reasons.
+ALLOWED_SKIPS = ("this iga64 does not know xe2", "no assembler: Debian newer than 12: libigc-tools")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skips", action="store_true", help="fail where tests are skipped, but for known reasons")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With --no-skips, a test that did not run has failed: in CI everything is installed."""
+    report = yield
+    if report.skipped and item.config.getoption("no_skips") and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if not reason.startswith(ALLOWED_SKIPS):
+            report.outcome, report.longrepr = "failed", f"given a skip ({reason}), wanted none, as --no-skips says"
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import permutations, product
 from math import prod
+from typing import Any, TypeVar
 
 import attrs
+import pytest
 from hypothesis import HealthCheck, Phase, assume, reject, settings
 from hypothesis import strategies as st
 
@@ -21,14 +24,19 @@ from convgen.plan import input_atoms, make_plan
 from convgen.problem import Conv, Direction
 
 Case = tuple[Conv, Config]
+Row = TypeVar("Row", bound=tuple[Any, ...])
 
-#: Fixed examples, no database: a test run is the same everywhere. Shrinking interprets too much to be worth its time.
-FIXED = settings(
-    derandomize=True,
-    database=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-)
+#: What every run tries, always the same. Shrinking interprets and assembles too much to be worth its time.
+FIXED = settings(phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck))
+
+#: What a sweep tries: other examples each day, by the seed that `./dev test-all` prints.
+SWEEP = settings(FIXED, derandomize=False, max_examples=200)
+
+
+def always(cases: Iterable[Row], keep: Callable[[int, Row], bool]) -> list[Any]:
+    """Parameters of a test: the cases kept (by number and value) run always, the others in sweeps only."""
+    return [pytest.param(*c, marks=() if keep(n, c) else pytest.mark.sweep) for n, c in enumerate(cases)]
+
 
 _DIRECTIONS = tuple(d.value for d in Direction)
 _INTEGERS = ("s8", "u8:s8", "s8:u8", "u8")

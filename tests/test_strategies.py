@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 
 from convgen import launches
@@ -68,3 +69,12 @@ def test_cases_reach_everything() -> None:
     }
     wanted |= {m.name for m in Reduction} | {"AddView", "Shuffle", "a copy that turns", "a reversed dim", "xf32"}
     assert found == wanted
+
+
+def test_fast_tests_are_the_same_everywhere_and_sweeps_are_not(request: pytest.FixtureRequest) -> None:
+    """Of all tests that take examples and were collected beside this one."""
+    drawn = [item for item in request.session.items if hasattr(getattr(item, "obj", None), "hypothesis")]
+    for item in drawn:
+        used = item.obj._hypothesis_internal_use_settings  # type: ignore[attr-defined]
+        assert used.derandomize == (item.get_closest_marker("sweep") is None), item.nodeid
+        assert used.database is None, item.nodeid

@@ -44,13 +44,17 @@ def _linker(tool: str) -> str | None:
 
 
 def _installed() -> Iterator[tuple[str, Steps]]:
-    """Assemblers by name, best first. The one that a variable names finds its linker by itself, or complains."""
-    for path in CLANG.all():
-        if CLANG.is_given or _linker(path) is not None:
-            yield Path(path).name, _clang([path])
+    """Assemblers by name, best first. The one that a variable names finds its linker by itself, or complains.
+
+    A clang that nobody asked for comes behind the two programs that it would start: they make the same bytes sooner.
+    """
+    clangs = [(Path(path).name, _clang([path])) for path in CLANG.all() if CLANG.is_given or _linker(path) is not None]
+    if CLANG.is_given:
+        yield from clangs
     for path in LLVM_MC.all():
         if (lld := _linker(path)) is not None:
             yield Path(path).name, _mc_and_lld(path, lld)
+    yield from clangs
     if find_spec("ziglang") is not None:
         yield "ziglang", _clang([sys.executable, "-m", "ziglang", "clang"])
 

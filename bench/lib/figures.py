@@ -40,12 +40,14 @@ def _once(run: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def main(title: str, measure: Callable[[], Iterable[Figure]]) -> None:
-    """Measure and print: a table, or JSON with --json."""
+def main(title: str, measure: Callable[..., Iterable[Figure]], count: int | None = None) -> None:
+    """Measure and print: a table, or JSON with --json; with `count`, `--count` gives another number of problems."""
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    if count is not None:
+        parser.add_argument("--count", type=int, default=count, help=f"problems to measure (default {count})")
     arguments = parser.parse_args()
-    figures = list(measure())
+    figures = list(measure() if count is None else measure(arguments.count))
     if arguments.json:
         print(json.dumps({"title": title, "figures": [attrs.asdict(f) for f in figures]}, indent=2))
         return

@@ -6,16 +6,17 @@ from collections.abc import Hashable
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from convgen.backends.allocate import Allocation, Bank, Liveness, allocate
 from convgen.backends.machine import BasicBlock, Function, Imm, Instruction, Opcode, Reg, Unit, VirtualRegister
 from convgen.ir.error import DoesNotFit
 from tests.backends.machines import BRANCH, END, MATRIX, VALU, functions
 from tests.backends.symbolic import Machine, path_of, physical, run, virtual
+from tests.strategies import FIXED
 
 BANKS = {"v": Bank(64, {1: 1, 2: 2}), "s": Bank(40, {1: 1, 2: 2, 4: 4})}
-EXAMPLES = settings(max_examples=200, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(FIXED, max_examples=80)
 
 
 def check(function: Function, allocation: Allocation) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from convgen.backends.machine import (
     Access,
@@ -20,8 +20,9 @@ from convgen.backends.machine import (
 from convgen.backends.schedule import schedule
 from tests.backends.machines import BARRIER, BRANCH, COMPARE, END, GLOBAL, MATRIX, SALU, SHARED, VALU, functions
 from tests.backends.symbolic import Machine, run, virtual
+from tests.strategies import FIXED
 
-EXAMPLES = settings(max_examples=100, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(FIXED, max_examples=60)
 
 
 def reads(body: list[Instruction], keys: dict[int, Hashable], terms: dict[Hashable, int]) -> object:

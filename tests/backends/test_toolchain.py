@@ -55,7 +55,7 @@ def test_clang_wants_the_linker_of_its_installation(bare: Path, monkeypatch: pyt
     assert list(amdgpu.available()) == []
     program(bare / "ld.lld-19")
     program(bare / "llvm-mc-19")
-    assert list(amdgpu.available()) == ["clang-19", "llvm-mc-19"]
+    assert list(amdgpu.available()) == ["llvm-mc-19", "clang-19"]
     monkeypatch.setenv("CONVGEN_CLANG", "clang-23")
     assert next(iter(amdgpu.available())) == "clang-23"
 

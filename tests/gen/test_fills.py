@@ -81,7 +81,7 @@ def layouts(draw: st.DrawFn) -> Layout:
 
 
 @given(layouts(), st.sampled_from([0, 0xFF]))
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150)
 def test_each_place_has_what_packing_leaves_there(layout: Layout, gaps: int) -> None:
     tensor = fill(*layout.dims)
     wanted = reference.pack(layout, np.asarray(tensor), gaps).view(np.uint16)

@@ -115,7 +115,7 @@ def axes(draw: st.DrawFn) -> str:
 
 
 @given(axes(), st.sampled_from(["", "g1", "g2", "g3"]), st.integers(1, 2), st.integers(1, 2), st.integers(0, 3))
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150)
 def test_backward_is_adjoint_to_forward(text: str, groups: str, icg: int, ocg: int, mb: int) -> None:
     """<dst, fwd(src, wei)> = <diff_src(dst, wei), src> = <wei, diff_wei(src, dst)>, for whatever src, wei and dst."""
     count = int(groups[1:] or 1)

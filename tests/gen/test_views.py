@@ -20,7 +20,7 @@ from convgen.views import Product
 from tests.strategies import problems
 
 Ids = npt.NDArray[np.int64]
-FIXED = settings(max_examples=60, derandomize=True, database=None)
+FIXED = settings(max_examples=60)
 
 
 def ids(view: View) -> Ids:

@@ -13,7 +13,7 @@ from convgen.ir.types import bool_, f32, s32, u8, u32, vector
 from tests.ir.expressions import CASES, Case
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(CASES)
 def test_every_value_lies_in_the_range(case: Case) -> None:
     lo, hi = bounds(case.expr, case.domains)

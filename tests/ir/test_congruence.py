@@ -27,7 +27,7 @@ def values(c: Congruence) -> set[int]:
     return {v for v in NUMBERS if holds(c, v)}
 
 
-@pytest.mark.parametrize(("m", "n"), itertools.product(range(7), repeat=2))
+@pytest.mark.parametrize(("m", "n"), [*itertools.product(range(7), repeat=2)])
 def test_knowing_both(m: int, n: int) -> None:
     """Exactly the values that have both, if any."""
     for r, t in itertools.product(range(m or 5), range(n or 5)):
@@ -41,7 +41,7 @@ def test_knowing_both(m: int, n: int) -> None:
             assert found in (a, b)
 
 
-@pytest.mark.parametrize(("m", "n"), itertools.product(range(7), repeat=2))
+@pytest.mark.parametrize(("m", "n"), [*itertools.product(range(7), repeat=2)])
 def test_knowing_either(m: int, n: int) -> None:
     """The narrowest congruence with all values of both."""
     for r, t in itertools.product(range(m or 5), range(n or 5)):

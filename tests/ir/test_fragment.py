@@ -38,7 +38,7 @@ def all_owners(f: Fragment) -> tuple[Any, Any, Any]:
     return np.indices((f.subgroups, lanes, f.registers))  # type: ignore[return-value]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(fragments())
 def test_owner_inverts_coords(f: Fragment) -> None:
     where = all_owners(f)
@@ -47,7 +47,7 @@ def test_owner_inverts_coords(f: Fragment) -> None:
         assert np.array_equal(np.broadcast_to(found, given_.shape), given_)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(fragments())
 def test_every_element_has_one_owner(f: Fragment) -> None:
     where = all_owners(f)
@@ -56,7 +56,7 @@ def test_every_element_has_one_owner(f: Fragment) -> None:
     assert sorted(flat.ravel().tolist()) == list(range(f.shape[0] * f.shape[1]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(fragments())
 def test_partial_coordinates_add_up(f: Fragment) -> None:
     sub, lane, reg = all_owners(f)
@@ -66,7 +66,7 @@ def test_partial_coordinates_add_up(f: Fragment) -> None:
         assert np.array_equal(sum(p[dim] for p in parts), whole[dim])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(fragments(), st.integers(0, 400))
 def test_contiguous_registers_are_consecutive_positions(f: Fragment, lane: int) -> None:
     for dim in f.dims:
@@ -88,7 +88,7 @@ def reordered(draw: Any) -> tuple[Fragment, Fragment]:
     return f, Fragment(f.dims, tuple(next(turned) if d.space is R else d for d in f.digits))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(reordered())
 def test_the_order_of_another_layout(pair: tuple[Fragment, Fragment]) -> None:
     """Register r of the second layout holds what register order[r] of the first does, in every lane."""
@@ -101,7 +101,7 @@ def test_the_order_of_another_layout(pair: tuple[Fragment, Fragment]) -> None:
         assert np.array_equal(wanted[dim] + np.zeros_like(reg), found[dim] + np.zeros_like(reg))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(fragments(), fragments())
 def test_only_lanes_that_hold_the_same_can_reorder(f: Fragment, g: Fragment) -> None:
     """Where an order is given, every lane of both layouts holds the same elements."""
@@ -202,7 +202,7 @@ def test_the_accumulators_registers_follow_the_tiles() -> None:
             assert at["j"][start : start + 4].tolist() == [16 * tj + 1] * 4
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 3), st.sampled_from((0, 1, 3, 7)), st.sampled_from((0, 16)))
 def test_shared_addresses_are_a_bijection(shift: int, mask: int, padding: int) -> None:
     tile = Shared("t", f16, 32, 64, row_major(32, 64, 64 + padding // 2), 2, Swizzle(shift, mask), 16)

@@ -39,7 +39,7 @@ class Room(KernelBuilder):
         return v
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(
     st.integers(0, 40), st.integers(1, 16), st.integers(1, 12), st.integers(0, 6),
     st.integers(-6, 20), st.integers(-12, 16), st.sampled_from((1, 2, 4)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from convgen.ir import stmt
 from convgen.ir.bounds import bounds
@@ -17,6 +17,7 @@ from convgen.ir.simplify import simplify
 from convgen.ir.types import f32, s8, s16, s32, s64, u8, u32, vector
 from convgen.ir.verify import verify
 from tests.ir.expressions import CASES, Case
+from tests.strategies import FIXED, SWEEP
 
 
 def operations(e: Expr) -> int:
@@ -40,17 +41,14 @@ def check(case: Case) -> None:
     assert table_size() == before, "made nodes though nothing changed"
 
 
-COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-@settings(COMMON, max_examples=1500)
+@settings(FIXED, max_examples=500)
 @given(CASES)
 def test_value_idempotence_identity(case: Case) -> None:
     check(case)
 
 
 @pytest.mark.sweep
-@settings(COMMON, max_examples=10_000)
+@settings(SWEEP, max_examples=10_000)
 @given(CASES)
 def test_value_idempotence_identity_of_many(case: Case) -> None:
     check(case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.ir.build import KernelBuilder
@@ -16,6 +16,7 @@ from convgen.ir.simplify import simplify
 from convgen.ir.types import s32
 from convgen.ir.verify import verify
 from tests.ir.expressions import Draw, Grower
+from tests.strategies import FIXED, SWEEP
 
 WIDTH = 8
 STATEMENTS = 12
@@ -127,17 +128,14 @@ def check(kernel: Kernel) -> None:
         assert np.array_equal(results(new, n), results(kernel, n))
 
 
-COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-
-
-@settings(COMMON, max_examples=60)
+@settings(FIXED, max_examples=30)
 @given(kernels())
 def test_kernels_compute_the_same(kernel: Kernel) -> None:
     check(kernel)
 
 
 @pytest.mark.sweep
-@settings(COMMON, max_examples=1000)
+@settings(SWEEP, max_examples=1000)
 @given(kernels())
 def test_many_kernels_compute_the_same(kernel: Kernel) -> None:
     check(kernel)

@@ -69,7 +69,7 @@ def values_of(f: Fragment) -> list[Fragment]:
     return out
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(1, 2).flatmap(fragments))
 def test_the_values_of_fixed_digits_share_the_tile_out(f: Fragment) -> None:
     parts = values_of(f)
@@ -78,7 +78,7 @@ def test_the_values_of_fixed_digits_share_the_tile_out(f: Fragment) -> None:
     assert np.array_equal(np.sort(held), np.arange(f.shape[0] * f.shape[1]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(1, 2).flatmap(fragments))
 def test_a_fixed_digit_is_a_subgroup_that_is_always_the_same(f: Fragment) -> None:
     where, count = owners(f), f.subgroups
@@ -93,7 +93,7 @@ def test_a_fixed_digit_is_a_subgroup_that_is_always_the_same(f: Fragment) -> Non
         assert np.array_equal(at + np.zeros_like(where[0]), f.coords(*where)[dim] + np.zeros_like(where[0]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(fragments(1))
 def test_owners_and_partial_coordinates_of_a_part(f: Fragment) -> None:
     where = owners(f)
@@ -121,7 +121,7 @@ def placed(digits: Digits, coords: dict[str, Any]) -> Any:
     return place
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 1).flatmap(fragments), st.sampled_from((1, 2, 4)))
 def test_an_image_is_the_registers_as_they_stand(f: Fragment, elem_bytes: int) -> None:
     """Seen as a block of dwords: [part, subgroup, dword, lane, element within the dword]."""
@@ -142,7 +142,7 @@ def test_an_image_is_the_registers_as_they_stand(f: Fragment, elem_bytes: int) -
 # ---------------------------------------------------------------- shared tiles of digits
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 1).flatmap(fragments))
 def test_a_tile_may_be_the_image_of_a_fragment(f: Fragment) -> None:
     """Every element has a place of its own, and the slots follow one another without gaps."""

@@ -203,7 +203,7 @@ def test_declarations_show_on_their_own() -> None:
 # ---------------------------------------------------------------- dump and parse
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(CASES)
 def test_expressions_survive_dump_and_parse(case: Case) -> None:
     assert parse(dump(case.expr)) is case.expr

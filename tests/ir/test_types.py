@@ -155,7 +155,7 @@ def test_floats_round_once_to_nearest_even(type_: Type, saturate: bool) -> None:
         np.testing.assert_array_equal(convert(single, type_).view(raw), theirs.view(raw))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(-(1 << 63), (1 << 64) - 1), st.integers(0, 63), st.sampled_from(NARROW), st.booleans())
 def test_integers_round_once(number: int, shift: int, type_: Type, saturate: bool) -> None:
     number >>= shift

@@ -13,15 +13,14 @@ from convgen.ir.verify import Level, verify
 from convgen.passes import pipeline
 from convgen.passes.pipeline import OPTIMISING, PASSES, Pass
 from tests.passes.running import assert_right, tile_kernels
-from tests.strategies import FIXED, Case, cases
+from tests.strategies import FIXED, SWEEP, Case, cases
 
 GFX942 = get("gfx942").facts
 XE = ("xehpc", "xehpg")
 
 OPTIONAL = tuple(p.name for p in PASSES if p.kind == OPTIMISING)
 
-FEW = settings(FIXED, max_examples=18)
-MANY = settings(FEW, max_examples=200)
+FEW = settings(FIXED, max_examples=10)
 
 
 def check_every_pass(case: Case, facts: TargetFacts = GFX942) -> None:
@@ -62,14 +61,14 @@ def test_each_pass_keeps_the_meaning(case: Case) -> None:
 
 
 @pytest.mark.parametrize("disabled", DISABLED, ids="+".join)
-@settings(FEW, max_examples=8)
+@settings(FEW, max_examples=5)
 @given(case=cases(GFX942))
 def test_optimising_passes_may_be_left_out(disabled: tuple[str, ...], case: Case) -> None:
     check_without(case, disabled)
 
 
 @pytest.mark.parametrize("target", XE)
-@settings(FEW, max_examples=8)
+@settings(FEW, max_examples=5)
 @given(data=st.data())
 def test_each_pass_keeps_the_meaning_on_xe(target: str, data: st.DataObject) -> None:
     """Flat addresses, blocks, halves of barriers; on xehpg, instructions of two subgroups."""
@@ -86,7 +85,7 @@ def test_optimising_passes_may_be_left_out_on_xe(target: str, data: st.DataObjec
 
 
 @pytest.mark.parametrize("target", ["gfx90a", "gfx950"])
-@settings(FEW, max_examples=6)
+@settings(FEW, max_examples=4)
 @given(data=st.data())
 def test_facts_of_other_targets(target: str, data: st.DataObject) -> None:
     facts = get(target).facts
@@ -97,7 +96,7 @@ def test_facts_of_other_targets(target: str, data: st.DataObject) -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("target", XE)
-@settings(MANY, max_examples=100)
+@settings(SWEEP, max_examples=100)
 @given(data=st.data())
 def test_each_pass_keeps_the_meaning_of_many_on_xe(target: str, data: st.DataObject) -> None:
     facts = get(target).facts
@@ -107,7 +106,7 @@ def test_each_pass_keeps_the_meaning_of_many_on_xe(target: str, data: st.DataObj
 
 
 @pytest.mark.sweep
-@MANY
+@SWEEP
 @given(cases(GFX942))
 def test_each_pass_keeps_the_meaning_of_many(case: Case) -> None:
     check_every_pass(case)
@@ -115,7 +114,7 @@ def test_each_pass_keeps_the_meaning_of_many(case: Case) -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("disabled", DISABLED, ids="+".join)
-@settings(MANY, max_examples=60)
+@settings(SWEEP, max_examples=60)
 @given(case=cases(GFX942))
 def test_optimising_passes_may_be_left_out_of_many(disabled: tuple[str, ...], case: Case) -> None:
     check_without(case, disabled)

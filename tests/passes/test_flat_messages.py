@@ -46,7 +46,7 @@ VARIANTS: dict[str, TargetFacts] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@settings(FIXED, max_examples=5)
+@settings(FIXED, max_examples=4)
 @given(data=st.data())
 def test_features_do_not_depend_on_one_another(variant: str, data: st.DataObject) -> None:
     facts = VARIANTS[variant]

@@ -11,7 +11,8 @@ from convgen.ir.error import Unsupported
 from convgen.ir.program import Kernel
 from convgen.ir.verify import verify
 from convgen.passes.pipeline import PASSES, Pass
-from tests.ir.test_simplify_scopes import COMMON, kernels, results
+from tests.ir.test_simplify_scopes import kernels, results
+from tests.strategies import FIXED, SWEEP
 
 FACTS = {name: targets.get(name).facts for name in ("gfx942", "xehpc")}
 MESSAGE = [p for p in PASSES if p.name != "lower_tiles"]  # tile passes leave a message-level kernel as it is
@@ -46,21 +47,21 @@ def check_in_order(kernel: Kernel, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", FACTS)
-@settings(COMMON, max_examples=30)
+@settings(FIXED, max_examples=15)
 @given(kernel=kernels())
 def test_each_pass_alone(target: str, kernel: Kernel) -> None:
     check_each(kernel, target)
 
 
 @pytest.mark.parametrize("target", FACTS)
-@settings(COMMON, max_examples=30)
+@settings(FIXED, max_examples=15)
 @given(kernel=kernels())
 def test_all_passes_in_order(target: str, kernel: Kernel) -> None:
     check_in_order(kernel, target)
 
 
 @pytest.mark.sweep
-@settings(COMMON, max_examples=600)
+@settings(SWEEP, max_examples=600)
 @given(kernels())
 def test_many_kernels(kernel: Kernel) -> None:
     for target in FACTS:

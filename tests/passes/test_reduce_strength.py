@@ -74,7 +74,7 @@ QUOTIENTS = st.builds(
 )
 
 
-@settings(max_examples=120, derandomize=True, database=None)
+@settings(max_examples=120)
 @given(st.lists(QUOTIENTS, min_size=1, max_size=4), st.integers(0, 9))
 def test_the_values_stay(quotients: list[Quotient], begin: int) -> None:
     assert stored(reduce_strength(kernel(quotients, begin)), quotients) == expected(quotients, begin)

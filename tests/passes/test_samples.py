@@ -1,17 +1,24 @@
-"""Each pass makes of the sample kernels what it always made: digests, to be looked into with `convgen ... --dump`.
+"""Each pass makes of the sample kernels what it always made: a small one to read, the others as digests.
 
-Where a change is meant, `./dev bless` accepts it.
+Digests are to be looked into with `convgen ... --dump`. Where a change is meant, `./dev bless` accepts it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import unified_diff
+from pathlib import Path
 
 import pytest
 
+from convgen.backends import target as targets
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Lane
 from convgen.ir.program import Kernel
+from convgen.ir.types import f32, vector
 from convgen.passes import pipeline
 from tests import samples
+from tests.passes.texts import statements
 
 
 @pytest.mark.parametrize("target", ["gfx942", "xehpg", "xehpc"])
@@ -30,3 +37,53 @@ def test_each_pass(target: str, golden: Callable[[str, str], None]) -> None:
             samples.run(kernel, built.target.facts, observe=observe)
             rows.append(" ".join(steps))
     golden(f"passes/{target}.txt", "\n".join(rows) + "\n")
+
+
+#: pass -> target, sample and number of a kernel in which little but the pass's own work changes
+SMALL = {
+    "buffer_shared": ("gfx942", "one_subgroup", 0),
+    "rotate_fragments": ("gfx942", "depth", 0),
+    "drop_barriers": ("gfx942", "few_channels", 0),
+    "unroll": ("gfx942", "sums_of_slices", 1),
+    "lower_tiles": ("gfx942", "atomics", 0),
+    "resolve_packs": ("gfx942", "weights", 1),
+    "simplify": ("gfx942", "reordered", 1),
+    "reduce_strength": ("gfx942", "halo_unbuffered", 0),
+    "expand_division": ("gfx942", "reordered", 1),
+    "place_lets": ("gfx942", "one_subgroup", 0),
+    "peephole": ("gfx942", "reordered", 1),
+    "split_barriers": ("xehpc", "gemm_turned", 0),
+}
+
+
+def wide() -> Kernel:
+    """What no plan makes: a message of two that a target has."""
+    k = KernelBuilder("wide")
+    source, result = (k.surface(k.buffer(name, f32, 512)) for name in ("source", "result"))
+    k.global_store(result, k.global_load("v", vector(f32, 8), source, Lane() * 32), Lane() * 32)
+    return k.done()
+
+
+@pytest.mark.parametrize("name", [p.name for p in pipeline.PASSES])
+def test_before_and_after(name: str, golden: Callable[[str, str], None]) -> None:
+    """The statements that a pass takes from a small kernel, and those it puts there."""
+    seen: dict[str, tuple[list[str], list[str]]] = {}
+
+    def observe(p: pipeline.Pass, before: Kernel, after: Kernel, seconds: float) -> None:
+        seen[p.name] = statements(before), statements(after)
+
+    if name in SMALL:
+        target, sample, number = SMALL[name]
+        kernel = samples.program(target, sample).ir.kernels[number]
+    else:
+        target, kernel = "gfx942", wide()
+    samples.run(kernel, targets.get(target).facts, observe=observe)
+    lines = list(unified_diff(*seen[name], "before", "after", lineterm=""))
+    assert lines
+    golden(f"passes/{name}.diff", "\n".join(lines) + "\n")
+
+
+def test_each_pass_has_a_file_of_tests() -> None:
+    tests = Path(__file__).parents[1]
+    for p in pipeline.PASSES:
+        assert list(tests.glob(f"*/test_{p.name}.py")), p.name

@@ -13,6 +13,7 @@ from convgen.config import Config
 from convgen.ir.error import Unsupported
 from convgen.matmul import Problem, parse_problem
 from convgen.reference import Array
+from tests.strategies import always
 
 SIGNED_ONLY = ("gfx90a", "gfx942", "gfx950")
 MIXING = ("xehpg", "xehpc")
@@ -51,8 +52,14 @@ def run(problem: Problem, target: str, config: str = "", arrays: Mapping[str, Ar
     return code.asm
 
 
-@pytest.mark.parametrize("target", [*SIGNED_ONLY, *MIXING])
-@pytest.mark.parametrize(("types", "text"), PROBLEMS)
+#: Each problem on one target of each family in every run, in turn.
+CASES = always(
+    [(*problem, target) for problem in PROBLEMS for target in (*SIGNED_ONLY, *MIXING)],
+    lambda n, case: case[2] in (SIGNED_ONLY[n // 5 % len(SIGNED_ONLY)], MIXING[n // 5 % len(MIXING)]),
+)
+
+
+@pytest.mark.parametrize(("types", "text", "target"), CASES)
 def test_problems(types: str, text: str, target: str) -> None:
     run(parse(types, text, signed=target in SIGNED_ONLY), target)
 

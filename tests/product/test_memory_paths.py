@@ -41,7 +41,7 @@ def test_fragments_straight_from_memory(name: str, problem: str) -> None:
     assert verify.run(code).passed
 
 
-@pytest.mark.parametrize("slots", [0, 1, 2, 3])
+@pytest.mark.parametrize("slots", [0, 2, *(pytest.param(n, marks=pytest.mark.sweep) for n in (1, 3))])
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("name", [n for n in SHAPES if target.get(n).facts.prefetch])
 def test_blocks_are_brought_nearer(name: str, problem: str, slots: int) -> None:

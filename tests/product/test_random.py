@@ -13,12 +13,9 @@ from convgen.backends.target import get
 from convgen.config import Config
 from convgen.ir.error import UserError
 from convgen.problem import Conv
-from tests.strategies import FIXED, Case, cases, input_types, problems
+from tests.strategies import FIXED, SWEEP, Case, cases, input_types, problems
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
-
-FEW = settings(FIXED, max_examples=12)
-MANY = settings(FEW, max_examples=200)
 
 
 def check(problem: Conv, target: str, config: Config | None) -> None:
@@ -48,7 +45,7 @@ def targeted(draw: st.DrawFn, most: int, channels: int) -> tuple[Conv, str]:
     return draw(problems(most=most, channels=channels, types=types, unusual=True)), target
 
 
-@settings(FEW, max_examples=20)
+@settings(FIXED, max_examples=10)
 @given(targeted(12, 64))
 def test_problems(case: tuple[Conv, str]) -> None:
     check(*case, None)
@@ -56,7 +53,7 @@ def test_problems(case: tuple[Conv, str]) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_problems_with_configs(target: str) -> None:
-    @settings(FEW, max_examples=6)
+    @settings(FIXED, max_examples=4)
     @given(cases(get(target).facts, work=1000, unusual=True))
     def run(case: Case) -> None:
         check(case[0], target, case[1])
@@ -65,7 +62,7 @@ def test_problems_with_configs(target: str) -> None:
 
 
 @pytest.mark.sweep
-@MANY
+@SWEEP
 @given(targeted(16, 96))
 def test_many_problems(case: tuple[Conv, str]) -> None:
     check(*case, None)
@@ -74,7 +71,7 @@ def test_many_problems(case: tuple[Conv, str]) -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 def test_many_problems_with_configs(target: str) -> None:
-    @settings(MANY, max_examples=100)
+    @settings(SWEEP, max_examples=100)
     @given(cases(get(target).facts, most=12, work=2000, unusual=True))
     def run(case: Case) -> None:
         check(case[0], target, case[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from convgen.backends.intel.sim.alu import compile_alu
 from convgen.backends.intel.sim.code_object import KernelInfo
@@ -66,17 +67,36 @@ class Program:
 
     def compile(self, index: int) -> Step:
         """The step at an index, compiled now."""
-        instruction = self.instructions[index]
-        self.context.faults = []
-        for compiler in _COMPILERS:
-            step = compiler(instruction, self.context)
-            if step is not None:
-                break
-        else:
-            raise unsupported(instruction)
-        check(instruction, step, self.context)
-        step.index = index
-        step.unit = instruction.op if instruction.message is None else instruction.message.unit
-        step.faults = tuple(self.context.faults)
+        instruction, context = self.instructions[index], self.context
+        targets = tuple((o.value, context.index_of.get(o.value, -1)) for o in instruction.sources if o.kind == "label")
+        step = _compiled(index, instruction, context.platform, context.layout, context.simd, context.errata, targets)
         self.steps[index] = step
         return step
+
+
+@lru_cache(maxsize=1 << 12)
+def _compiled(
+    index: int,
+    instruction: Instruction,
+    platform: Platform,
+    layout: Layout,
+    simd: int,
+    errata: bool,
+    targets: tuple[tuple[int, int], ...],
+) -> Step:
+    """The step of an instruction; `targets` has (address, index) of its labels.
+
+    Kept beyond a kernel: what is simulated next is often the same kernel again, or one that differs in a few lines.
+    """
+    context = Context(platform, layout, simd, dict(targets), errata=errata)
+    for compiler in _COMPILERS:
+        step = compiler(instruction, context)
+        if step is not None:
+            break
+    else:
+        raise unsupported(instruction)
+    check(instruction, step, context)
+    step.index = index
+    step.unit = instruction.op if instruction.message is None else instruction.message.unit
+    step.faults = tuple(context.faults)
+    return step

@@ -83,7 +83,7 @@ class Message:
     extended_register: int = 0  #: element of a0
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(cache_hash=True)
 class Instruction:
     """One decoded instruction."""
 
@@ -159,24 +159,19 @@ def _lines(text: str) -> dict[int, str]:
 
 
 def _items(listing: str) -> list[dict[str, Any]]:
-    """The instructions of a listing in the second form."""
+    """The instructions of a listing, in the second form."""
     repaired = re.sub(r'^(\s*)("kind":"RD".*"defs":\[\])(,?)$', r"\1{\2}\3", listing, flags=re.M)
-    document = json.loads(repaired)
-    elements = document["elems"] if "elems" in document else [_renewed(item) for item in document["insts"]]
-    return [item for item in elements if item["kind"] == "I"]
+    document = json.loads(repaired, object_hook=None if '"elems"' in repaired else _renewed)
+    return [item for item in document.get("elems") or document["insts"] if item["kind"] == "I"]
 
 
 #: Fields of the first form whose name the second changes.
 _NAMES = {"Vt": "v", "Wi": "w", "Hz": "h"}
 
 
-def _renewed(value: Any) -> Any:
-    """A part of the first form as the second has it."""
-    if isinstance(value, list):
-        return [_renewed(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    fields = {_NAMES.get(key, key): _renewed(item) for key, item in value.items() if item is not None}
+def _renewed(old: dict[str, Any]) -> dict[str, Any]:
+    """An object of the first form, with objects of the second in it, as the second has it."""
+    fields = {_NAMES.get(key, key): item for key, item in old.items() if item is not None}
     if isinstance(fields.get("sbid"), str):
         number, _, event = fields["sbid"].lstrip("$").partition(".")
         fields["sbid"] = {"id": int(number), "func": event and f".{event}"}

@@ -12,9 +12,9 @@ import attrs
 from convgen.backends.sim.errors import SimulatorError, Unsupported
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Platform:
-    """One platform's numbers and capabilities."""
+    """One platform's numbers and capabilities; there is one object of each."""
 
     name: str
     iga: str  #: iga64 -p=

@@ -62,21 +62,20 @@ SHUFFLES = {
 }
 
 
-def run_both(kernel: Kernel, buffers: dict[str, np.ndarray], target: Target = TARGET) -> None:
-    """Interpret the kernel as built; lower, emit, assemble and simulate it; memory must agree, without findings."""
-    expected = {n: b.copy() for n, b in buffers.items()}
-    interpret(kernel, expected, {})
-    lowered = pipeline.run(kernel, target.facts)
-    emitted = target.emit(lowered)
-    code = target.assemble(target.module([emitted]))
+def run_both(*kernels: Kernel, buffers: dict[str, np.ndarray], target: Target = TARGET) -> None:
+    """Interpret kernels as built; lower, emit, assemble and simulate them; memory must agree, without findings."""
+    emitted = [target.emit(pipeline.run(kernel, target.facts)) for kernel in kernels]
+    code = target.assemble(target.module(emitted))
     assert code is not None
-    args = tuple(KernelArg(offset, size, name) for name, offset, size in emitted.arguments)
-    launch = LaunchRequest(kernel.name, kernel.grid, (kernel.subgroups * kernel.width, 1, 1), args)
-    actual = {n: b.copy() for n, b in buffers.items()}
-    report = target.simulate(code, [launch], actual)
-    assert not report.findings, report.findings[0]
-    for name, wanted in expected.items():
-        np.testing.assert_array_equal(actual[name].view(np.int32), wanted.view(np.int32), err_msg=emitted.text)
+    for kernel, made in zip(kernels, emitted):
+        expected, actual = ({n: b.copy() for n, b in buffers.items()} for _ in range(2))
+        interpret(kernel, expected, {})
+        args = tuple(KernelArg(offset, size, name) for name, offset, size in made.arguments)
+        launch = LaunchRequest(kernel.name, kernel.grid, (kernel.subgroups * kernel.width, 1, 1), args)
+        report = target.simulate(code, [launch], actual)
+        assert not report.findings, report.findings[0]
+        for name, wanted in expected.items():
+            np.testing.assert_array_equal(actual[name].view(np.int32), wanted.view(np.int32), err_msg=made.text)
 
 
 def start(name: str) -> tuple[KernelBuilder, Global, Global, Expr]:
@@ -98,17 +97,20 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
-@given(steps, st.integers(0, 1 << 16))
-def test_expressions(program: list[tuple[Builder, int, int]], seed: int) -> None:
-    k, source, out, thread = start("expressions")
-    del source
+@settings(max_examples=8)
+@given(st.lists(steps, min_size=5, max_size=5), st.integers(0, 1 << 16))
+def test_expressions(programs: list[list[tuple[Builder, int, int]]], seed: int) -> None:
+    run_both(*(expressions(f"expressions{n}", program) for n, program in enumerate(programs)), buffers=memory(seed))
+
+
+def expressions(name: str, program: list[tuple[Builder, int, int]]) -> Kernel:
+    k, _, out, thread = start(name)
     pool: list[Expr] = [Lane(), k.subgroup, k.group[0], thread, const(-7), const(123456)]
     for operation, a, b in program:
         pool.append(operation(pool[a % len(pool)], pool[b % len(pool)]))
     value = k.let("value", pool[-1] ^ pool[-2])
     store(k, out, thread, value)
-    run_both(k.done(), memory(seed))
+    return k.done()
 
 
 def store(k: KernelBuilder, out: Global, thread: Expr, value: Expr) -> None:
@@ -122,7 +124,7 @@ def test_a_loop_carries_scalars_at_once(trips: int) -> None:
         loop.yields(loop["b"], loop["a"] + loop.var)
     a, b = loop.result("a"), loop.result("b")
     store(k, out, thread, a * 1000 + b)
-    run_both(k.done(), memory(0))
+    run_both(k.done(), buffers=memory(0))
 
 
 def test_a_loop_of_unknown_length_may_not_run() -> None:
@@ -130,7 +132,7 @@ def test_a_loop_of_unknown_length_may_not_run() -> None:
     with k.loop("i", 0, k.group[0] * 3, total=Lane() + 0) as loop:
         loop.yields(loop["total"] + loop.var * 5 + 1)
     store(k, out, thread, loop.result("total"))
-    run_both(k.done(), memory(0))
+    run_both(k.done(), buffers=memory(0))
 
 
 def test_a_loop_is_left_early() -> None:
@@ -139,14 +141,14 @@ def test_a_loop_is_left_early() -> None:
         k.exit_if(eq(loop.var, k.group[0] + 3), loop["total"] + 100)
         loop.yields(loop["total"] + loop.var)
     store(k, out, thread, loop.result("total"))
-    run_both(k.done(), memory(0))
+    run_both(k.done(), buffers=memory(0))
 
 
 def test_a_uniform_branch() -> None:
     k, _, out, thread = start("branch")
     with k.when(eq(k.subgroup, 1)):
         store(k, out, thread, Uniform(thread & -64) + 5)
-    run_both(k.done(), memory(0))
+    run_both(k.done(), buffers=memory(0))
 
 
 @pytest.mark.parametrize("to", [f16, bf16])
@@ -159,7 +161,7 @@ def test_conversions_round_to_nearest_even(to: object) -> None:
     rng = np.random.default_rng(3)
     values = (rng.standard_normal(256) * 10.0 ** rng.integers(-6, 5, 256)).astype(np.float32)
     values[:4] = [0.0, -0.0, 65504.0, 1e-7]
-    run_both(k.done(), {"source": values.view(np.uint8).copy(), "out": np.zeros(512, np.uint8)})
+    run_both(k.done(), buffers={"source": values.view(np.uint8).copy(), "out": np.zeros(512, np.uint8)})
 
 
 def words(seed: int, count: int) -> np.ndarray:
@@ -185,7 +187,7 @@ def test_shuffles(elem: Type, name: str) -> None:
         part = Slice(moved, m, size)
         k.global_store(out, part, (Lane() * len(order) + m) * elem.bytes)
     count = LANES * 8 * elem.bytes // 4
-    run_both(k.done(), {"source": words(1, count), "out": np.zeros(count * 4, np.uint8)})
+    run_both(k.done(), buffers={"source": words(1, count), "out": np.zeros(count * 4, np.uint8)})
 
 
 @pytest.mark.parametrize("elem", [f32, f64, s32], ids=str)
@@ -201,6 +203,6 @@ def test_vector_and_atomic_additions(elem: Type, target: str) -> None:
     values = np.random.default_rng(2).integers(-99, 100, LANES * 2).astype(elem.numpy)
     run_both(
         k.done(),
-        {"source": values.view(np.uint8).copy(), "out": np.ones(LANES * 2, elem.numpy).view(np.uint8)},
-        targets.get(target),
+        buffers={"source": values.view(np.uint8).copy(), "out": np.ones(LANES * 2, elem.numpy).view(np.uint8)},
+        target=targets.get(target),
     )

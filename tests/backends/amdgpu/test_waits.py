@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from convgen.backends.allocate import Bank, allocate
 from convgen.backends.amdgpu.physical import Physical
@@ -14,6 +14,7 @@ from convgen.backends.machine import Access, Function, Instruction, Unit
 from tests.backends.amdgpu.listing import function, listing, physical, tidy
 from tests.backends.machines import functions
 from tests.backends.symbolic import path_of
+from tests.strategies import FIXED
 
 EXPECTED = {
     "a load is waited for where it is used": """
@@ -240,7 +241,7 @@ def fields(f: Function) -> Iterator[tuple[Instruction, str]]:
             yield from ((i, name) for name in counts(i) if "clamped" not in i.comment)
 
 
-@settings(max_examples=150, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(FIXED, max_examples=60)
 @given(functions(most=24))
 def test_waits_suffice_and_are_minimal(f: Function) -> None:
     view = Physical(allocate(f, BANKS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.ir.build import KernelBuilder, matrix
@@ -16,18 +16,11 @@ from convgen.ir.program import Kernel
 from convgen.ir.types import Type, f16, f32, s8
 from convgen.ir.verify import verify
 from tests.backends.intel.random_kernels import simulates_through_the_passes
-from tests.strategies import image_of
+from tests.strategies import FIXED, SWEEP, image_of
 
 LANES = {"xehpg": 8, "xehpc": 16}
 SUBGROUPS = 2
 Draw = st.DrawFn
-COMMON = settings(
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=list(HealthCheck),
-)
 
 
 @st.composite
@@ -90,7 +83,7 @@ def check(target: str, kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("target", LANES)
-@settings(COMMON, max_examples=25)
+@settings(FIXED, max_examples=10)
 @given(data=st.data())
 def test_tiles_come_out_as_they_went_in(target: str, data: st.DataObject) -> None:
     check(target, data.draw(movements(target)))
@@ -98,7 +91,7 @@ def test_tiles_come_out_as_they_went_in(target: str, data: st.DataObject) -> Non
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("target", LANES)
-@settings(COMMON, max_examples=400)
+@settings(SWEEP, max_examples=400)
 @given(data=st.data())
 def test_many_tiles_come_out_as_they_went_in(target: str, data: st.DataObject) -> None:
     check(target, data.draw(movements(target)))

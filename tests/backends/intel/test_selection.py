@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.backends import target as targets
@@ -16,27 +16,20 @@ from convgen.ir.expr import AddressOf, Expr, Lane, Uniform, const
 from convgen.ir.types import bool_, u32, u64
 from convgen.ir.verify import verify
 from tests.backends.intel.random_kernels import TIMES, assert_simulates, kernels, simulates_through_the_passes
+from tests.strategies import FIXED, SWEEP
 
 LANES = {"xehpg": 8, "xehpc": 16}
-#: No shrinking: it assembles for minutes.
-COMMON = settings(
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=list(HealthCheck),
-)
 
 
 @pytest.mark.parametrize("target", LANES)
-@settings(COMMON, max_examples=30)
+@settings(FIXED, max_examples=12)
 @given(data=st.data())
 def test_random_kernels(target: str, data: st.DataObject) -> None:
     assert_simulates(target, verify(data.draw(kernels(LANES[target])), "message"))
 
 
 @pytest.mark.parametrize("target", LANES)
-@settings(COMMON, max_examples=20)
+@settings(FIXED, max_examples=8)
 @given(data=st.data())
 def test_random_kernels_through_the_passes(target: str, data: st.DataObject) -> None:
     simulates_through_the_passes(target, data.draw(kernels(LANES[target])))
@@ -44,7 +37,7 @@ def test_random_kernels_through_the_passes(target: str, data: st.DataObject) -> 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("target", LANES)
-@settings(COMMON, max_examples=400)
+@settings(SWEEP, max_examples=400)
 @given(data=st.data())
 def test_many_random_kernels(target: str, data: st.DataObject) -> None:
     kernel = data.draw(kernels(LANES[target]))

@@ -7,7 +7,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,16 @@ def assemble(arch: str, kernels: Mapping[str, Source]) -> bytes:
     return _ASSEMBLED[key]
 
 
+_PREPARED: dict[tuple[str, Source], tuple[bytes, str]] = {}
+
+
+def prepare(arch: str, sources: Iterable[Source]) -> None:
+    """Assemble kernels for `run` into one code object: assembling and decoding takes as long for one as for all."""
+    kernels = {f"k{n}": source for n, source in enumerate(sources)}
+    code = assemble(arch, kernels)
+    _PREPARED.update({(arch, source): (code, name) for name, source in kernels.items()})
+
+
 def launch(
     kernel: str, arguments: Sequence[str | int], grid: int = 1, workgroup: int = 64, lds: int = 0
 ) -> LaunchRequest:
@@ -113,9 +123,9 @@ def run(
 ) -> SimReport:
     """Assemble one kernel and run it; its arguments are the buffers in order, which are changed in place."""
     made = source if isinstance(source, Source) else Source(source)
-    code = assemble(arch, {"k": made})
-    raw = {name: data.view(np.uint8).reshape(-1) for name, data in buffers.items()}
-    return simulate(code, [launch("k", list(buffers), grid, workgroup)], raw, **options)
+    code, name = _PREPARED.get((arch, made)) or (assemble(arch, {"k": made}), "k")
+    raw = {buffer: data.view(np.uint8).reshape(-1) for buffer, data in buffers.items()}
+    return simulate(code, [launch(name, list(buffers), grid, workgroup)], raw, **options)
 
 
 class Harness:
@@ -123,6 +133,7 @@ class Harness:
 
     Source = Source
     assemble = staticmethod(assemble)
+    prepare = staticmethod(prepare)
     launch = staticmethod(launch)
     run = staticmethod(run)
     foreign = FOREIGN

@@ -14,6 +14,7 @@ from elftools.elf.elffile import ELFFile
 
 from convgen.backends.amdgpu.sim import CodeObject, simulate
 from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
+from tests.strategies import always
 
 Array = npt.NDArray[Any]
 S_NOP_0 = 0xBF800000
@@ -151,7 +152,7 @@ def weakened(word: int) -> list[int]:
 REDUNDANT = {"triton gfx950": {0x2360}, "iree gfx942": {0x1EA4}}
 
 
-@pytest.mark.parametrize("name", GEMMS)
+@pytest.mark.parametrize("name", always(((name,) for name in GEMMS), lambda n, case: case[0] == "iree gfx942"))
 def test_mutations_are_noticed(sim: Any, name: str) -> None:
     """Delete each barrier and wait, weaken each field of a wait and each s_nop by one: all needed ones are noticed.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import attrs
@@ -120,6 +121,14 @@ def operands(arch: str, row: MatrixRow, seed: int) -> tuple[Array, Array, Array]
     return a, b, random_matrix(rng, (row.blocks, row.m, row.n), number_type(row))
 
 
+def source(sim: Any, arch: str, name: str, modifiers: str = "", place: Place = Place()) -> Any:
+    """The kernel of one instruction."""
+    row, dtypes = MATRIX_ROWS[arch][name], DTYPES[arch]
+    shapes = (row.m * row.k, dtypes[row.a_type]), (row.n * row.k, dtypes[row.b_type]), (row.m * row.n, number_type(row))
+    a, b, d = (-(-elements * row.blocks // 64 * np.dtype(dtype).itemsize // 4) for elements, dtype in shapes)
+    return sim.Source(body(name, a, b, d, modifiers, place), vgprs=64, agprs=64)
+
+
 def launch(
     sim: Any, arch: str, name: str, matrices: tuple[Array, Array, Array], modifiers: str = "", place: Place = Place()
 ) -> tuple[Any, Array]:
@@ -132,8 +141,8 @@ def launch(
         c_lanes[result_place(row, block, i, j)] = c[block, i, j]
     c_words = words(c_lanes)
     out = np.zeros_like(c_words)
-    text = body(name, len(a_words), len(b_words), len(c_words), modifiers, place)
-    report = sim.run(arch, sim.Source(text, vgprs=64, agprs=64), {"a": a_words, "b": b_words, "c": c_words, "d": out})
+    kernel = source(sim, arch, name, modifiers, place)
+    report = sim.run(arch, kernel, {"a": a_words, "b": b_words, "c": c_words, "d": out})
     lanes = np.ascontiguousarray(out.T).view(number_type(row))
     d = np.zeros_like(c)
     for block, i, j in np.ndindex(c.shape):
@@ -155,8 +164,14 @@ def plain(a: Array, b: Array, c: Array) -> Array:
     return total
 
 
+@cache
+def prepare_all(sim: Any, arch: str) -> None:
+    sim.prepare(arch, [source(sim, arch, name) for of, name in CASES if of == arch])
+
+
 @pytest.mark.parametrize(("arch", "name"), CASES)
 def test_layout(sim: Any, arch: str, name: str) -> None:
+    prepare_all(sim, arch)
     matrices = operands(arch, MATRIX_ROWS[arch][name], len(name))
     np.testing.assert_array_equal(multiply(sim, arch, name, matrices), plain(*matrices))
 
@@ -195,13 +210,14 @@ SOME = [
 def test_accumulation_registers_and_constants(sim: Any, arch: str, name: str) -> None:
     """A, B and D in either half of the file; C an inline constant, also an integer, which is taken as its bits."""
     matrices = operands(arch, MATRIX_ROWS[arch][name], 3)
-    for place in (Place(d="a"), Place(a="a"), Place(b="a"), Place(d="a", a="a", b="a")):
-        np.testing.assert_array_equal(multiply(sim, arch, name, matrices, place=place), plain(*matrices))
     a, b, c = matrices
+    places = Place(d="a"), Place(a="a"), Place(b="a"), Place(d="a", a="a", b="a")
+    wanted = dict.fromkeys(places, plain(*matrices))
     for text, value in (("0", 0.0), ("1.0", 1.0), ("-4.0", -4.0)):
-        for kind in "va":
-            got = multiply(sim, arch, name, matrices, place=Place(d=kind, constant=text))
-            np.testing.assert_array_equal(got, plain(a, b, np.full_like(c, value)))
+        wanted |= {Place(d=kind, constant=text): plain(a, b, np.full_like(c, value)) for kind in "va"}
+    sim.prepare(arch, [source(sim, arch, name, place=place) for place in wanted])
+    for place, want in wanted.items():
+        np.testing.assert_array_equal(multiply(sim, arch, name, matrices, place=place), want)
 
 
 def broadcast_a(a: Array, cbsz: int, abid: int) -> Array:
@@ -236,13 +252,15 @@ def test_broadcasts(sim: Any, arch: str, name: str, blocks: int) -> None:
     """cbsz and abid choose the block of A, blgp the lanes of B."""
     row = MATRIX_ROWS[arch][name]
     a, b, c = operands(arch, row, 4)
+    wanted = {}
     for cbsz in range(1, blocks.bit_length()):
         abid = (1 << cbsz) - 1
-        got = multiply(sim, arch, name, (a, b, c), f"cbsz:{cbsz} abid:{abid}")
-        np.testing.assert_array_equal(got, plain(broadcast_a(a, cbsz, abid), b, c))
+        wanted[f"cbsz:{cbsz} abid:{abid}"] = plain(broadcast_a(a, cbsz, abid), b, c)
     for blgp in range(1, 8):
-        got = multiply(sim, arch, name, (a, b, c), f"blgp:{blgp}")
-        np.testing.assert_array_equal(got, plain(a, permuted_b(b, row, blgp), c))
+        wanted[f"blgp:{blgp}"] = plain(a, permuted_b(b, row, blgp), c)
+    sim.prepare(arch, [source(sim, arch, name, modifiers) for modifiers in wanted])
+    for modifiers, want in wanted.items():
+        np.testing.assert_array_equal(multiply(sim, arch, name, (a, b, c), modifiers), want)
 
 
 def test_permuted_single_block(sim: Any) -> None:

@@ -161,13 +161,23 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize("arch", TARGETS)
-@pytest.mark.parametrize(("body", "part"), PARTS, ids=[f"{n} {part}" for n, (_, part) in enumerate(PARTS)])
-def test_each_part_is_needed(sim: Any, arch: str, body: str, part: str) -> None:
+def without(arch: str, body: str, part: str) -> str | None:
+    """The kernel without a part of it; None on a target that has no such part."""
     assert part in body
     whole, less = (spelled(text, arch, groups=5, sleep="") for text in (body, body.replace(part, "")))
-    if whole == less:
-        pytest.skip(f"{arch} has no such part")
+    return less if less != whole else None
+
+
+SHORTENED = [
+    pytest.param(arch, less, id=f"{arch} {n} {part}")
+    for arch in TARGETS
+    for n, (body, part) in enumerate(PARTS)
+    if (less := without(arch, body, part)) is not None
+]
+
+
+@pytest.mark.parametrize(("arch", "less"), SHORTENED)
+def test_each_part_is_needed(sim: Any, arch: str, less: str) -> None:
     report, _ = run(sim, arch, less, 5, max_findings=1)
     assert report.findings
     assert {f.kind for f in report.findings} <= {

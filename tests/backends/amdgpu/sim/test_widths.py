@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,12 @@ def execute(sim: Any, arch: str, body: str, *, lds: int = 4096, clean: bool = Tr
     return report, out
 
 
+def outputs(sim: Any, arch: str, bodies: Mapping[str, str]) -> dict[str, Array]:
+    """What each of some kernels leaves."""
+    sim.prepare(arch, [sim.Source(PROLOGUE + body, lds=4096) for body in bodies.values()])
+    return {name: execute(sim, arch, body)[1] for name, body in bodies.items()}
+
+
 def extended(cells: Array, size: int, *, signed: bool) -> Array:
     dtype = {(1, False): np.uint8, (1, True): np.int8, (2, False): np.uint16, (2, True): np.int16}[size, signed]
     return np.ascontiguousarray(cells[:, :size]).view(dtype)[:, 0].astype(np.int32).view(np.uint32)
@@ -77,32 +84,40 @@ def extended(cells: Array, size: int, *, signed: bool) -> Array:
 @pytest.mark.parametrize("arch", TARGETS)
 def test_loads(sim: Any, arch: str, space: str) -> None:
     zero = "\n".join(f"v_mov_b32_e32 v{r}, 0" for r in range(4, 8)) + "\n"
-    for words, what in enumerate(("dword", "dwordx2", "dwordx3", "dwordx4"), 1):
-        at = 16 - 4 * words
-        _, out = execute(sim, arch, zero + LOAD[space].format(what=what, reg=registers(words), at=at) + SAVE)
-        np.testing.assert_array_equal(out[:, : 4 * words], CELLS[:, at:], what)
-        assert not out[:, 4 * words :].any()
+    wide = {what: 4 * words for words, what in enumerate(("dword", "dwordx2", "dwordx3", "dwordx4"), 1)}
     narrow = {"ubyte": (1, False), "sbyte": (1, True), "ushort": (2, False), "sshort": (2, True)}
+    loads = {
+        **{what: LOAD[space].format(what=what, reg=registers(size // 4), at=16 - size) for what, size in wide.items()},
+        **{what: LOAD[space].format(what=what, reg="v4", at=6) for what in narrow},
+    }
+    found = outputs(sim, arch, {what: zero + load + SAVE for what, load in loads.items()})
+    for what, size in wide.items():
+        out = found[what]
+        np.testing.assert_array_equal(out[:, :size], CELLS[:, 16 - size :], what)
+        assert not out[:, size:].any()
     for what, (size, signed) in narrow.items():
-        _, out = execute(sim, arch, zero + LOAD[space].format(what=what, reg="v4", at=6) + SAVE)
-        np.testing.assert_array_equal(out.view(np.uint32)[:, 0], extended(CELLS[:, 6:], size, signed=signed), what)
+        np.testing.assert_array_equal(
+            found[what].view(np.uint32)[:, 0], extended(CELLS[:, 6:], size, signed=signed), what
+        )
 
 
 @pytest.mark.parametrize("space", STORE)
 @pytest.mark.parametrize("arch", TARGETS)
 def test_stores(sim: Any, arch: str, space: str) -> None:
     sizes = {"byte": 1, "short": 2, "dword": 4, "dwordx2": 8, "dwordx3": 12, "dwordx4": 16}
-    for what, size in sizes.items():
-        at = 16 - max(size, 4) + (2 if size < 4 else 0)
-        body = READ_ALL + STORE[space].format(what=what, reg=registers(max(size // 4, 1)), at=at)
+    upper = {"byte_d16_hi": 1, "short_d16_hi": 2}
+    #: what -> (place in the cell, first byte stored, bytes)
+    stored = {what: (16 - max(size, 4) + (2 if size < 4 else 0), 0, size) for what, size in sizes.items()}
+    stored |= {what: (10, 2, size) for what, size in upper.items()}
+    bodies = {
+        what: READ_ALL + STORE[space].format(what=what, reg=registers(max(size // 4, 1)), at=at)
+        for what, (at, _, size) in stored.items()
+    }
+    found = outputs(sim, arch, bodies)
+    for what, (at, first, size) in stored.items():
         want = np.full((64, 16), FILL, np.uint8)
-        want[:, at : at + size] = CELLS[:, :size]
-        np.testing.assert_array_equal(execute(sim, arch, body)[1], want, what)
-    for what, size in {"byte_d16_hi": 1, "short_d16_hi": 2}.items():
-        want = np.full((64, 16), FILL, np.uint8)
-        want[:, 10 : 10 + size] = CELLS[:, 2 : 2 + size]
-        body = READ_ALL + STORE[space].format(what=what, reg="v4", at=10)
-        np.testing.assert_array_equal(execute(sim, arch, body)[1], want, what)
+        want[:, at : at + size] = CELLS[:, first : first + size]
+        np.testing.assert_array_equal(found[what], want, what)
 
 
 @pytest.mark.parametrize("space", [*LOAD, "lds"])
@@ -110,19 +125,28 @@ def test_stores(sim: Any, arch: str, space: str) -> None:
 def test_half_register_loads(sim: Any, arch: str, space: str) -> None:
     """One half is the memory's; the other is neither what it was nor zero, because targets do not agree on it."""
     kinds = {"ubyte_d16": (1, False), "sbyte_d16": (1, True), "short_d16": (2, False)}
+    olds = (0, 0x12345678)
+
+    def load(what: str, half: str) -> str:
+        if space != "lds":
+            return "v_mov_b32_e32 v4, {old}\n" + LOAD[space].format(what=what + half, reg="v4", at=6)
+        text = "ds_write_b128 v3, v[4:7]\n s_waitcnt lgkmcnt(0)\n v_mov_b32_e32 v4, {old}\n"
+        return text + f"ds_read_{LDS_LOAD[what]}{half} v4, v3 offset:6"
+
+    bodies = {
+        f"{what}{half}_{old}": READ_ALL + load(what, half).replace("{old}", hex(old)) + SAVE
+        for what in kinds
+        for half in ("", "_hi")
+        for old in olds
+    }
+    found = outputs(sim, arch, bodies)
     for what, (size, signed) in kinds.items():
+        want = extended(CELLS[:, 6:], size, signed=signed).astype(np.uint16)
         for half in ("", "_hi"):
-            if space == "lds":
-                load = "ds_write_b128 v3, v[4:7]\n s_waitcnt lgkmcnt(0)\n v_mov_b32_e32 v4, {old}\n"
-                load += f"ds_read_{LDS_LOAD[what]}{half} v4, v3 offset:6"
-            else:
-                load = "v_mov_b32_e32 v4, {old}\n" + LOAD[space].format(what=what + half, reg="v4", at=6)
             halves = []
-            for old in (0, 0x12345678):
-                _, out = execute(sim, arch, READ_ALL + load.replace("{old}", hex(old)) + SAVE)
-                both = np.ascontiguousarray(out[:, :4]).view(np.uint16)
+            for old in olds:
+                both = np.ascontiguousarray(found[f"{what}{half}_{old}"][:, :4]).view(np.uint16)
                 mine, other = (both[:, 1], both[:, 0]) if half else (both[:, 0], both[:, 1])
-                want = extended(CELLS[:, 6:], size, signed=signed).astype(np.uint16)
                 np.testing.assert_array_equal(mine, want, what)
                 halves.append(other)
                 assert (other != (old & 0xFFFF if half else old >> 16)).all()
