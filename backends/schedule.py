@@ -18,12 +18,15 @@ from convgen.backends.machine import BasicBlock, Function, Instruction, Unit, Vi
 _GLOBAL_LATENCY = 150
 
 
-def schedule(function: Function) -> None:
-    """Reorder the instructions of every block that holds matrix instructions."""
-    for index, block in enumerate(function.blocks):
-        if any(i.op.unit is Unit.MATRIX for i in block.instructions):
-            loop = index in function.successors(index)
-            block.instructions = _Scheduler(block, loop).run()
+def schedule(function: Function) -> Function:
+    """The function with the instructions of every block that holds matrix instructions in another order."""
+
+    def body(index: int, block: BasicBlock) -> list[Instruction]:
+        if not any(i.op.unit is Unit.MATRIX for i in block.instructions):
+            return block.instructions
+        return _Scheduler(block, loop=index in function.successors(index)).run()
+
+    return function.rewritten(body)
 
 
 @attrs.define(eq=False)

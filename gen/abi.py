@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from convgen.backends.target import Emitted
+from convgen.backends.stages import Emitted
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.error import UserError

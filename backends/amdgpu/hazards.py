@@ -175,8 +175,8 @@ class _Clock:
         return out
 
 
-def insert_nops(function: Function, physical: Physical, target: str) -> None:
-    """Add the no-ops that `function`, waits in place, needs on `target`."""
+def insert_nops(function: Function, physical: Physical, target: str) -> Function:
+    """The function, waits in place, with the no-ops that it needs on `target`."""
 
     def transfer(index: int, history: History) -> History:
         clock = _Clock(physical, target, history)
@@ -186,9 +186,9 @@ def insert_nops(function: Function, physical: Physical, target: str) -> None:
 
     nothing: History = {}
     entry = solve(function, nothing, transfer, _latest)
-    for index, block in enumerate(function.blocks):
-        clock = _Clock(physical, target, entry.get(index, nothing))
-        block.instructions = list(_with_nops(block.instructions, clock))
+    return function.rewritten(
+        lambda index, block: _with_nops(block.instructions, _Clock(physical, target, entry.get(index, nothing)))
+    )
 
 
 def _latest(a: History, b: History) -> History:

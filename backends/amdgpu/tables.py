@@ -137,7 +137,7 @@ _CDNA4_CONVERSIONS = ("f16x2", "bf16x2", "f8_e4m3", "f8_e5m2")
 
 
 #: 512 registers of a SIMD's lane are shared by its waves; LDS moves 128 bytes a clock (CDNA3 ISA 11), L1 64.
-_CORE = Core(4, 512, 1, 128, 64, ((4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1)))
+_CORE = Core(4, 512, 8, 128, 64, ((4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1)))
 
 
 def _facts(

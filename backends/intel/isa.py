@@ -13,7 +13,7 @@ from functools import cache
 
 import attrs
 
-from convgen.backends.machine import Flag, Inert, Instruction, Opcode, Reg, Unit
+from convgen.backends.machine import Flag, Inert, Instruction, Opcode, Place, Reg, Unit
 from convgen.ir.memory import Order
 from convgen.ir.types import Type, f32, s32
 
@@ -43,6 +43,10 @@ class Region(Reg):
     def uniform(self) -> bool:
         return self.stride == 0
 
+    def shown(self, place: Place) -> str:
+        sub = f".{self.sub}" if self.sub else ""
+        return f"{'-' if self.negated else ''}{place(self)}{sub}<{self.stride}>:{self.type}"
+
     def spans(self, lanes: int, register_bytes: int) -> bool:
         """Whether `lanes` elements lie in more than one register of `register_bytes`."""
         size = TYPE_BYTES[self.type]
@@ -64,6 +68,9 @@ class Literal(Inert):
     value: int | float
     type: str
 
+    def __str__(self) -> str:
+        return f"{self.value}:{self.type}"
+
 
 @attrs.frozen
 class Null(Inert):
@@ -71,12 +78,18 @@ class Null(Inert):
 
     type: str
 
+    def __str__(self) -> str:
+        return f"null:{self.type}"
+
 
 @attrs.frozen
 class Special(Flag):
     """An architecture register, with its region's type: the accumulator, the control register."""
 
     type: str
+
+    def shown(self, place: Place) -> str:
+        return f"{self.name}:{self.type}"
 
 
 @attrs.frozen
@@ -101,17 +114,29 @@ class XeInstruction(Instruction):
     apart: bool = False  #: the destination must not overlap the sources, of which some are read when it is written
     annotations: tuple[str, ...] = ()  #: scoreboard: what it waits for, and the token it sets
 
+    def head(self, place: Place) -> str:
+        predicate = "" if self.predicate is None else f"({self.predicate.shown(place)}) "
+        condition = f" ({self.condition})" + (place(self.flag) if self.flag is not None else "")
+        return f"{predicate}{self.op.name} ({self.lanes})" + (condition if self.condition else "")
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return (*self.modifiers, *self.annotations)
+
     def defs(self) -> Iterator[Reg]:
         yield from super().defs()
         if self.flag is not None and self.op.name != "sel":  # sel keeps the flag that it names
             yield self.flag
 
     def uses(self) -> Iterator[Reg]:
+        yield from self.touched()
+        if self.partial or (self.predicate is not None and self.op.name != "sel"):
+            yield from (r for r in self.dst if isinstance(r, Reg))
+
+    def touched(self) -> Iterator[Reg]:
         yield from super().uses()
         if self.predicate is not None:
             yield self.predicate
-        if self.partial or (self.predicate is not None and self.op.name != "sel"):
-            yield from (r for r in self.dst if isinstance(r, Reg))
 
     @property
     def early_clobber(self) -> bool:

@@ -200,8 +200,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("case", EXPECTED, ids=" ".join)
 def test_expected_nops(case: tuple[str, str]) -> None:
-    f = function(EXPECTED[case], case[0])
-    insert_nops(f, physical(), case[0])
+    f = insert_nops(function(EXPECTED[case], case[0]), physical(), case[0])
     assert listing(f) == tidy(EXPECTED[case])
 
 
