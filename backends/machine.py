@@ -51,7 +51,9 @@ class Opcode:
     merges: bool = False  #: keeps part of the destination, which is therefore the last source too, and printed once
     results: tuple[Role, ...] = ()  #: roles of the destination operands; empty where nobody asks for them
     sources: tuple[Role, ...] = ()  #: roles of the source operands, likewise
+    banks: str = ""  #: letters of the banks that registers without a role may be in; any if empty
     hazard: str = ""  #: the class by which the rows of the family's hazards know it
+    port: str = ""  #: what executes it out of order, if something does
 
 
 @attrs.define(eq=False)

@@ -80,6 +80,8 @@ class _Checker:
                 yield f"words {r.first} to {r.first + r.count - 1} of {r.vreg}"
             if r.bank not in self.banks:
                 yield f"{r.vreg} in no bank of {', '.join(self.banks)}"
+            elif i.op.banks and r.bank not in i.op.banks:
+                yield f"{r.vreg} is an operand, wanted one in bank {' or '.join(i.op.banks)}"
             if self.numbers.setdefault(r.vreg.number, r.vreg) is not r.vreg:
                 yield f"two registers with the number of {r.vreg}"
 

@@ -32,6 +32,10 @@ class Physical:
         bank = r.vreg.bank
         return tuple([Word(bank, n) for n in range(first, first + r.count)])
 
+    def operand(self, o: Operand) -> Words:
+        """The registers of an operand that may be an immediate, which has none."""
+        return self.words(o) if isinstance(o, Reg) else ()
+
     def read(self, i: Instruction) -> Words:
         """The registers of all source operands."""
         known = self._read.get(i)

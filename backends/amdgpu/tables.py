@@ -16,12 +16,14 @@ from convgen.ir.mma import MmaAtom
 from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s32
 
 WAVE = 64
+#: Hazard classes of matrix instructions: narrow inputs (xf32 counts among them), f32, f64.
+XDL, SGEMM, DGEMM = "xdl", "sgemm", "dgemm"
 WORD_GROUP = 4  #: consecutive rows of a 32-bit result in one lane
 
 
 @attrs.frozen
 class MfmaRow:
-    """One dense, single-block MFMA: `rows x cols x k`, issue interval in passes (4 clocks each).
+    """One dense, single-block MFMA, `rows x cols x k`.
 
     Integers are signed, both of them (CDNA3 ISA 7, "Matrix Arithmetic Instructions": there is no unsigned form).
     """
@@ -30,10 +32,11 @@ class MfmaRow:
     rows: int
     cols: int
     k: int
-    ab: Type
-    acc: Type
-    passes: int
-    rounds_to: str = ""
+    ab: Type  #: of both inputs
+    acc: Type  #: of sums
+    passes: int  #: until the next may issue; of 4 clocks
+    hazard: str  #: the class by which the manuals' tables of dependences know it
+    rounds_to: str = ""  #: what inputs are rounded to, if that is not their type
 
     def atom(self) -> MmaAtom:
         """The instruction with the layouts of its operands.
@@ -66,39 +69,39 @@ class MfmaRow:
 
 
 _CDNA2_MFMA = (
-    MfmaRow("v_mfma_f32_32x32x8f16", 32, 32, 8, f16, f32, 16),
-    MfmaRow("v_mfma_f32_16x16x16f16", 16, 16, 16, f16, f32, 8),
-    MfmaRow("v_mfma_f32_32x32x8bf16_1k", 32, 32, 8, bf16, f32, 16),
-    MfmaRow("v_mfma_f32_16x16x16bf16_1k", 16, 16, 16, bf16, f32, 8),
-    MfmaRow("v_mfma_f32_32x32x2f32", 32, 32, 2, f32, f32, 16),
-    MfmaRow("v_mfma_f32_16x16x4f32", 16, 16, 4, f32, f32, 8),
-    MfmaRow("v_mfma_f64_16x16x4f64", 16, 16, 4, f64, f64, 8),
-    MfmaRow("v_mfma_i32_32x32x8i8", 32, 32, 8, s8, s32, 16),
-    MfmaRow("v_mfma_i32_16x16x16i8", 16, 16, 16, s8, s32, 8),
+    MfmaRow("v_mfma_f32_32x32x8f16", 32, 32, 8, f16, f32, 16, XDL),
+    MfmaRow("v_mfma_f32_16x16x16f16", 16, 16, 16, f16, f32, 8, XDL),
+    MfmaRow("v_mfma_f32_32x32x8bf16_1k", 32, 32, 8, bf16, f32, 16, XDL),
+    MfmaRow("v_mfma_f32_16x16x16bf16_1k", 16, 16, 16, bf16, f32, 8, XDL),
+    MfmaRow("v_mfma_f32_32x32x2f32", 32, 32, 2, f32, f32, 16, SGEMM),
+    MfmaRow("v_mfma_f32_16x16x4f32", 16, 16, 4, f32, f32, 8, SGEMM),
+    MfmaRow("v_mfma_f64_16x16x4f64", 16, 16, 4, f64, f64, 8, DGEMM),
+    MfmaRow("v_mfma_i32_32x32x8i8", 32, 32, 8, s8, s32, 16, XDL),
+    MfmaRow("v_mfma_i32_16x16x16i8", 16, 16, 16, s8, s32, 8, XDL),
 )
 _CDNA3_MFMA = (
-    MfmaRow("v_mfma_f32_32x32x8_f16", 32, 32, 8, f16, f32, 8),
-    MfmaRow("v_mfma_f32_16x16x16_f16", 16, 16, 16, f16, f32, 4),
-    MfmaRow("v_mfma_f32_32x32x8_bf16", 32, 32, 8, bf16, f32, 8),
-    MfmaRow("v_mfma_f32_16x16x16_bf16", 16, 16, 16, bf16, f32, 4),
-    MfmaRow("v_mfma_f32_32x32x2_f32", 32, 32, 2, f32, f32, 16),
-    MfmaRow("v_mfma_f32_16x16x4_f32", 16, 16, 4, f32, f32, 8),
-    MfmaRow("v_mfma_i32_32x32x16_i8", 32, 32, 16, s8, s32, 8),
-    MfmaRow("v_mfma_i32_16x16x32_i8", 16, 16, 32, s8, s32, 4),
+    MfmaRow("v_mfma_f32_32x32x8_f16", 32, 32, 8, f16, f32, 8, XDL),
+    MfmaRow("v_mfma_f32_16x16x16_f16", 16, 16, 16, f16, f32, 4, XDL),
+    MfmaRow("v_mfma_f32_32x32x8_bf16", 32, 32, 8, bf16, f32, 8, XDL),
+    MfmaRow("v_mfma_f32_16x16x16_bf16", 16, 16, 16, bf16, f32, 4, XDL),
+    MfmaRow("v_mfma_f32_32x32x2_f32", 32, 32, 2, f32, f32, 16, SGEMM),
+    MfmaRow("v_mfma_f32_16x16x4_f32", 16, 16, 4, f32, f32, 8, SGEMM),
+    MfmaRow("v_mfma_i32_32x32x16_i8", 32, 32, 16, s8, s32, 8, XDL),
+    MfmaRow("v_mfma_i32_16x16x32_i8", 16, 16, 32, s8, s32, 4, XDL),
 )
 _CDNA3_ONLY = (
-    MfmaRow("v_mfma_f32_32x32x4_xf32", 32, 32, 4, f32, f32, 8, "xf32"),
-    MfmaRow("v_mfma_f32_16x16x8_xf32", 16, 16, 8, f32, f32, 4, "xf32"),
-    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 8),
+    MfmaRow("v_mfma_f32_32x32x4_xf32", 32, 32, 4, f32, f32, 8, XDL, "xf32"),
+    MfmaRow("v_mfma_f32_16x16x8_xf32", 16, 16, 8, f32, f32, 4, XDL, "xf32"),
+    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 8, DGEMM),
 )
 _CDNA4_MFMA = (
-    MfmaRow("v_mfma_f32_32x32x16_f16", 32, 32, 16, f16, f32, 8),
-    MfmaRow("v_mfma_f32_16x16x32_f16", 16, 16, 32, f16, f32, 4),
-    MfmaRow("v_mfma_f32_32x32x16_bf16", 32, 32, 16, bf16, f32, 8),
-    MfmaRow("v_mfma_f32_16x16x32_bf16", 16, 16, 32, bf16, f32, 4),
-    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 16),
-    MfmaRow("v_mfma_i32_32x32x32_i8", 32, 32, 32, s8, s32, 8),
-    MfmaRow("v_mfma_i32_16x16x64_i8", 16, 16, 64, s8, s32, 4),
+    MfmaRow("v_mfma_f32_32x32x16_f16", 32, 32, 16, f16, f32, 8, XDL),
+    MfmaRow("v_mfma_f32_16x16x32_f16", 16, 16, 32, f16, f32, 4, XDL),
+    MfmaRow("v_mfma_f32_32x32x16_bf16", 32, 32, 16, bf16, f32, 8, XDL),
+    MfmaRow("v_mfma_f32_16x16x32_bf16", 16, 16, 32, bf16, f32, 4, XDL),
+    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 16, DGEMM),
+    MfmaRow("v_mfma_i32_32x32x32_i8", 32, 32, 32, s8, s32, 8, XDL),
+    MfmaRow("v_mfma_i32_16x16x64_i8", 16, 16, 64, s8, s32, 4, XDL),
 )
 
 
@@ -171,6 +174,12 @@ def _facts(
         conversions=conversions,
     )
 
+
+MFMA: dict[str, tuple[MfmaRow, ...]] = {
+    "gfx90a": _CDNA2_MFMA,
+    "gfx942": _CDNA3_ONLY + _CDNA3_MFMA,
+    "gfx950": _CDNA4_MFMA + _CDNA3_MFMA,
+}
 
 FACTS: dict[str, TargetFacts] = {
     "gfx90a": _facts("gfx90a", 65536, 110, _READ_B128_32, _CDNA2_MFMA),

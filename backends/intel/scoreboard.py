@@ -23,7 +23,7 @@ import attrs
 
 from convgen.backends.dataflow import solve
 from convgen.backends.intel.barriers import behind_signals, conflict, touches_local, unfenced_signals
-from convgen.backends.intel.isa import OPCODES, Literal, Message, XeInstruction
+from convgen.backends.intel.isa import OPCODES, Literal, XeInstruction
 from convgen.backends.intel.physical import Cell, Physical
 from convgen.backends.intel.tables import Generation
 from convgen.backends.loops import natural_loops
@@ -37,7 +37,7 @@ _SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 12}
 _INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
 _MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
 _PIPES = "FIL"
-_MATRIX = "dpas"  #: the unit of matrix instructions; those of messages are named as in their text
+_MATRIX = "dpas"  #: the port of matrix instructions; those of messages are named as in their text
 _LOCAL_LOADS = "local loads"  #: cells, one for each instruction, of what is in flight
 
 Source = str | int  #: an in-order pipe by its letter, or a token
@@ -81,18 +81,11 @@ def pipe_of(i: XeInstruction, generation: Generation) -> str:
     return "F" if i.floats else "I"
 
 
-def _unit(i: Instruction) -> str:
-    """The unit that executes an instruction out of order; "" where a pipe does."""
-    if i.op.unit is Unit.MATRIX:
-        return _MATRIX
-    return i.op.name.split(".")[1] if isinstance(i.op, Message) or i.op.name.startswith("send") else ""
-
-
 def _shares(function: Function, tokens: int) -> dict[str, int]:
     """How many tokens each unit has for its messages: one at least, the others by how many there are in loops."""
     graph = [function.successors(n) for n in range(len(function.blocks))]
     looped = {n for body in natural_loops(graph).values() for n in body} or range(len(graph))
-    units = [(n, _unit(i)) for n, block in enumerate(function.blocks) for i in block.instructions]
+    units = [(n, i.op.port) for n, block in enumerate(function.blocks) for i in block.instructions]
     share = {unit: 1 for _, unit in units if unit not in ("", _MATRIX)}
     wanted = Counter(unit for n, unit in units if n in looped)
     for _ in range(tokens - len(share) if share else 0):
@@ -124,7 +117,7 @@ class Scoreboard:
         turns = {unit: cycle(numbers) for unit, numbers in own.items()}
         accumulators: dict[VirtualRegister, int] = {}
         for i in self.function.instructions():
-            unit = _unit(i)
+            unit = i.op.port
             if unit == _MATRIX:
                 (result,) = (r.vreg for r in i.defs())
                 self.tokens[i] = accumulators.setdefault(result, len(accumulators)) % _MATRIX_TOKENS

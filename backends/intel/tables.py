@@ -86,6 +86,18 @@ def _suffix(a: Type, b: Type) -> str:
     return a.name if a is b else f"{a.name}_{b.name}"
 
 
+@attrs.frozen
+class MatrixRow:
+    """How the instructions of an atom are written."""
+
+    mnemonic: str
+    systolic: bool = True  #: one instruction of the matrix engine; else of the vector engine, one for each row of D
+
+
+_DPAS, _DPASW = MatrixRow(f"dpas.8x{DPAS_ROWS}"), MatrixRow(f"dpasw.8x{DPAS_ROWS}")
+_MAD, _DP4A = MatrixRow("mad", systolic=False), MatrixRow("dp4a", systolic=False)
+
+
 def _dpas_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
     """An 8x8 on types of `a`, `b` and sums: columns N of the matrix lie across the lanes and are the atom's rows i.
 
@@ -105,7 +117,7 @@ def _dpas_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
         ),
     )
     d = Fragment(("i", "j"), (Digit("i", lanes, Space.LANE, 1), Digit("j", DPAS_ROWS, Space.REGISTER, 1)))
-    name = f"dpas.8x{DPAS_ROWS}.{_suffix(*types[:2])}"
+    name = f"{_DPAS.mnemonic}.{_suffix(*types[:2])}"
     return MmaAtom(name, lanes, DPAS_ROWS, _DEPTH * each, *types, a, b, d, passes)
 
 
@@ -121,11 +133,11 @@ def _dpasw_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
     rows = (Digit("j", half, Space.REGISTER, each), Digit("j", 2, Space.SUBGROUP, 1))
     b = Fragment(("j", "k"), (*rows, *(d for d in alone.b.digits if d.dim == "k")))
     d = Fragment(("i", "j"), (*alone.d.digits, pair))
-    name = f"dpasw.8x{DPAS_ROWS}.{_suffix(*types[:2])}"
+    name = f"{_DPASW.mnemonic}.{_suffix(*types[:2])}"
     return MmaAtom(name, 2 * lanes, DPAS_ROWS, alone.k, *types, a, b, d, passes)
 
 
-def _vector_atom(mnemonic: str, lanes: int, types: Types) -> MmaAtom:
+def _vector_atom(row: MatrixRow, lanes: int, types: Types) -> MmaAtom:
     """A product on the vector engine: `lanes` instructions, each of one dword of b with all of a.
 
     `mad` multiplies and adds, `dp4a` adds the products of the four bytes of two dwords (IGC, MAD.md, DP4A.md).
@@ -134,21 +146,25 @@ def _vector_atom(mnemonic: str, lanes: int, types: Types) -> MmaAtom:
     inner = (Digit("k", k, Space.REGISTER, 1),) if k > 1 else ()
     a, b = (Fragment((row, "k"), (Digit(row, lanes, Space.LANE, 1), *inner)) for row in "ij")
     d = Fragment(("i", "j"), (Digit("i", lanes, Space.LANE, 1), Digit("j", lanes, Space.REGISTER, 1)))
-    return MmaAtom(f"{mnemonic}.{_suffix(*types[:2])}", lanes, lanes, k, *types, a, b, d, lanes // 4)
+    return MmaAtom(f"{row.mnemonic}.{_suffix(*types[:2])}", lanes, lanes, k, *types, a, b, d, lanes // 4)
 
 
-def _atoms(g: Generation) -> Iterator[MmaAtom]:
+def _atoms(g: Generation) -> Iterator[tuple[MatrixRow, MmaAtom]]:
     for types in (*_FLOATS, *_INTEGERS):
-        yield _dpas_atom(g.lanes, types, g.dpas_passes)
+        yield _DPAS, _dpas_atom(g.lanes, types, g.dpas_passes)
         if g.pairs:
-            yield _dpasw_atom(g.lanes, types, g.dpas_passes)
+            yield _DPASW, _dpasw_atom(g.lanes, types, g.dpas_passes)
     single = f32, f32, f32
     if g.tf32:
         tf32 = _dpas_atom(g.lanes, single, g.dpas_passes)
-        yield attrs.evolve(tf32, name=f"dpas.8x{DPAS_ROWS}.tf32", rounds_to="xf32")
-    yield _vector_atom("mad", g.lanes, single)
+        yield _DPAS, attrs.evolve(tf32, name=f"{_DPAS.mnemonic}.tf32", rounds_to="xf32")
+    yield _MAD, _vector_atom(_MAD, g.lanes, single)
     for types in _INTEGERS:
-        yield _vector_atom("dp4a", g.lanes, types)
+        yield _DP4A, _vector_atom(_DP4A, g.lanes, types)
+
+
+#: Name of an atom -> its row, whatever the generation.
+MATRIX = {atom.name: row for g in GENERATIONS.values() for row, atom in _atoms(g)}
 
 
 def _one_lane_a_dword(lanes: int) -> SharedPhases:
@@ -190,7 +206,7 @@ def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> Tar
         shared_read=phases,
         shared_write=phases,
         fused=frozenset(),
-        atoms=tuple(_atoms(g)),
+        atoms=tuple(atom for _, atom in _atoms(g)),
         core=Core(engines, 1024, 128, 128, 64, _GRIDS, (1, 2, 4), (2, 16), 1),
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,

@@ -61,6 +61,7 @@ def straight(*body: Instruction) -> Function:
 
 
 A, B, PAIR, ITEM = reg(1), reg(2), reg(3, 2), reg(4, fixed=0)
+SCALAR = Opcode("s_op", Unit.SALU, banks="s")
 LOAD = Opcode("load", Unit.GLOBAL, results=(Role("data", "v", 2),), sources=(Role("address", "v", 1),))
 
 
@@ -83,6 +84,7 @@ BROKEN: dict[str, Function] = {
     "label entry stands twice": Function("f", [BasicBlock("entry"), *straight().blocks]),
     "words 1 to 2 of %v3:2": straight(op(A), op(PAIR.words(1, 2))),
     "in no bank of v, s": straight(op(reg(1, bank="a"))),
+    "%v1:1 is an operand, wanted one in bank s": straight(op(A), Instruction(SCALAR, (reg(5, bank="s"),), (A,))),
     "two registers with the number of %v1:1": straight(op(A), op(reg(1))),
     "2 sources, wanted address": straight(op(A), Instruction(LOAD, (PAIR,), (A, A))),
     "data in bank s, wanted v": straight(op(A), Instruction(LOAD, (reg(5, 2, "s"),), (A,))),
