@@ -18,7 +18,6 @@ from convgen.ir.program import Kernel
 
 _COMMENT_COLUMN = 64
 _SGPR_GRANULE = 8
-_VGPR_GRANULE = 8
 _KEEP_DENORMALS = 3  # neither sources nor results are flushed; the default for f32 would flush both
 
 
@@ -100,8 +99,8 @@ def kernel_text(kernel: Kernel, header: Sequence[str], body: Iterator[str], maps
     return "\n".join(lines) + "\n"
 
 
-def metadata(kernel: Kernel, r: Resources, arguments: Sequence[tuple[str, int, int]]) -> str:
-    """What the metadata note of a module says of one kernel."""
+def metadata(kernel: Kernel, r: Resources, arguments: Sequence[tuple[str, int, int]], granule: int) -> str:
+    """What the metadata note of a module says of one kernel, whose vector registers come by the `granule`."""
     fields = {
         ".name": kernel.name,
         ".symbol": f"{kernel.name}.kd",
@@ -111,7 +110,7 @@ def metadata(kernel: Kernel, r: Resources, arguments: Sequence[tuple[str, int, i
         ".private_segment_fixed_size": 0,
         ".wavefront_size": kernel.width,
         ".sgpr_count": -(-r.sgpr // _SGPR_GRANULE) * _SGPR_GRANULE,
-        ".vgpr_count": -(-r.total_vgpr // _VGPR_GRANULE) * _VGPR_GRANULE,
+        ".vgpr_count": -(-r.total_vgpr // granule) * granule,
         ".agpr_count": r.agpr,
         ".max_flat_workgroup_size": kernel.subgroups * kernel.width,
     }

@@ -74,7 +74,7 @@ def _print(made: MachineKernel) -> MachineKernel:
         arguments=placed,
         kernarg_size=r.kernarg_size,
         listing=made.listing,
-        note=printer.metadata(kernel, r, placed),
+        note=printer.metadata(kernel, r, placed, made.facts.core.register_granule),
     )
     return attrs.evolve(made, emitted=emitted)
 

@@ -139,37 +139,44 @@ _CDNA3_CONVERSIONS = ("f8_e4m3fnuz", "f8_e5m2fnuz")
 _CDNA4_CONVERSIONS = ("f16x2", "bf16x2", "f8_e4m3", "f8_e5m2")
 
 
-#: 512 registers of a SIMD's lane are shared by its waves; LDS moves 128 bytes a clock (CDNA3 ISA 11), L1 64.
-_CORE = Core(4, 512, 8, 128, 64, ((4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1)))
+_GRIDS = ((4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1))  #: workgroups of up to four waves: one a SIMD
+_CORE = Core(
+    simds=4,  # LLVM, getEUsPerCU
+    simd_registers=512,  # VGPRs and AGPRs together: LLVM, getTotalNumVGPRs of gfx90a and later
+    register_granule=8,  # LLVM, getVGPRAllocGranule of gfx90a and later
+    shared_rate=128,  # CDNA3 ISA 11
+    global_rate=64,  # of the L1 cache; assumed
+    grids=_GRIDS,
+)
 
 
 def _facts(
     name: str,
+    *,
     lds: int,
     units: int,
     read: SharedPhases,
-    mfma: tuple[MfmaRow, ...],
-    wider: tuple[MfmaRow, ...] = (),
     conversions: tuple[str, ...] = (),
 ) -> TargetFacts:
+    """`lds` bytes of local memory a unit, `units` of them."""
     return TargetFacts(
         name=name,
         subgroup_size=WAVE,
-        max_subgroups=16,
+        max_subgroups=16,  # 1024 work-items: LLVM, getMaxFlatWorkGroupSize
         shared_bytes=lds,
         registers=256,
         accumulators=256,
         compute_units=units,
         global_widths=(16, 12, 8, 4, 2, 1),
         shared_widths=(16, 8, 4, 2, 1),
-        global_imm_max=4095,
-        shared_imm_max=65535,
+        global_imm_max=4095,  # CDNA3 ISA, MUBUF: 12 bits
+        shared_imm_max=65535,  # CDNA3 ISA, DS: 16 bits
         # A masked lane's offset is 0x80000000, which must lie outside every surface.
         surface_max=0x7FFFFFFE,
         shared_read=read,
         shared_write=_WRITE_B128_32,
         fused=frozenset(MEANING),
-        atoms=tuple(row.atom() for row in wider + mfma),
+        atoms=tuple(row.atom() for row in MFMA[name]),
         core=_CORE,
         conversions=conversions,
     )
@@ -181,8 +188,12 @@ MFMA: dict[str, tuple[MfmaRow, ...]] = {
     "gfx950": _CDNA4_MFMA + _CDNA3_MFMA,
 }
 
+#: Units: of one die of an MI250X, of an MI300X and of an MI355X (AMD's data sheets). Local memory: the ISA documents.
 FACTS: dict[str, TargetFacts] = {
-    "gfx90a": _facts("gfx90a", 65536, 110, _READ_B128_32, _CDNA2_MFMA),
-    "gfx942": _facts("gfx942", 65536, 304, _READ_B128_32, _CDNA3_MFMA, _CDNA3_ONLY, _CDNA3_CONVERSIONS),
-    "gfx950": _facts("gfx950", 163840, 256, _READ_B128_64, _CDNA3_MFMA, _CDNA4_MFMA, _CDNA4_CONVERSIONS),
+    facts.name: facts
+    for facts in (
+        _facts("gfx90a", lds=65536, units=110, read=_READ_B128_32),
+        _facts("gfx942", lds=65536, units=304, read=_READ_B128_32, conversions=_CDNA3_CONVERSIONS),
+        _facts("gfx950", lds=163840, units=256, read=_READ_B128_64, conversions=_CDNA4_CONVERSIONS),
+    )
 }

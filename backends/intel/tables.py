@@ -23,9 +23,9 @@ _DEPTH = 8  #: systolic depth: dwords of K
 
 @attrs.frozen
 class Generation:
-    """One generation of the vector engine; `lanes` dwords make a general register."""
+    """One generation of the vector engine."""
 
-    lanes: int
+    lanes: int  #: dwords of a general register
     long_alu: bool  #: 64-bit integer additions in one instruction
     low_product: str  #: what completes a 32 x 32-bit product to its lower half
     carry_option: tuple[str, ...]  #: what an instruction says to write the accumulator besides its result
@@ -187,7 +187,8 @@ def _planes(pitch: int) -> Planes:
 _GRIDS = tuple((m, n) for m in (16, 8, 4, 2, 1) for n in (16, 8, 4, 2, 1) if m * n <= 64)
 
 
-def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> TargetFacts:
+def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int) -> TargetFacts:
+    """`units` of `engines` vector engines each, `slm` bytes and `subgroups` threads a workgroup."""
     g = GENERATIONS[name]
     phases = _one_lane_a_dword(g.lanes)
     return TargetFacts(
@@ -207,7 +208,17 @@ def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> Tar
         shared_write=phases,
         fused=frozenset(),
         atoms=tuple(atom for _, atom in _atoms(g)),
-        core=Core(engines, 1024, 128, 128, 64, _GRIDS, (1, 2, 4), (2, 16), 1),
+        core=Core(
+            simds=engines,
+            simd_registers=1024,  # 8 threads of 128 or 4 of 256: Programmer's Reference Manuals
+            register_granule=128,  # the smaller register file of a thread
+            shared_rate=128,  # assumed
+            global_rate=64,  # assumed
+            grids=_GRIDS,
+            subtiles=(1, 2, 4),
+            reserve=(2, 16),  # assumed
+            fragment_sets=1,  # nothing moves loads among products
+        ),
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,
@@ -217,8 +228,13 @@ def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> Tar
     )
 
 
+#: Xe cores and their vector engines: those of an Arc A770, a Data Center GPU Max 1550 and an Arc B580 (Intel's product
+#: pages). Local memory and threads of a workgroup: what the driver takes.
 FACTS: dict[str, TargetFacts] = {
-    "xehpg": _facts("xehpg", 32, 16, 65536, 64),
-    "xehpc": _facts("xehpc", 128, 8, 131072, 32),
-    "xe2": _facts("xe2", 20, 8, 131072, 32),
+    facts.name: facts
+    for facts in (
+        _facts("xehpg", units=32, engines=16, slm=65536, subgroups=64),
+        _facts("xehpc", units=128, engines=8, slm=131072, subgroups=32),
+        _facts("xe2", units=20, engines=8, slm=131072, subgroups=32),
+    )
 }
