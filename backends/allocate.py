@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from convgen.backends.machine import Function, VirtualRegister
+from convgen.backends.machine import Function, Instruction, VirtualRegister
 from convgen.ir.error import DoesNotFit
 
 
@@ -94,6 +94,7 @@ class Liveness:
         self.function = function
         self._kills = _kills(function)
         self._live_out = self._solve()
+        self._ranges: dict[int, dict[VirtualRegister, int]] = {}  # by how long sources are held
 
     def _solve(self) -> list[set[VirtualRegister]]:
         """What is needed behind each block: a fixed point over loops."""
@@ -106,25 +107,30 @@ class Liveness:
             for index in reversed(range(len(blocks))):
                 now = set().union(*(live_in[s] for s in successors[index]))
                 for i in reversed(blocks[index].instructions):
-                    now -= self._kills[id(i)]
+                    now -= self._kills[i]
                     now |= {r.vreg for r in i.uses()}
-                    now |= {r.vreg for r in i.defs()} - self._kills[id(i)]
+                    now |= {r.vreg for r in i.defs()} - self._kills[i]
                 if now != live_in[index]:
                     live_in[index], changed = now, True
         return [set().union(*(live_in[s] for s in then)) for then in successors]
 
-    def ranges(self, *, hold: int = 0) -> dict[VirtualRegister, int]:
+    def ranges(self, *, hold: int = 0) -> Mapping[VirtualRegister, int]:
         """The positions at which each register is needed, as bits.
 
         Sources also count as needed for up to `hold` instructions as long as theirs holds them, within its block.
         """
+        if hold not in self._ranges:
+            self._ranges[hold] = self._find(hold)
+        return self._ranges[hold]
+
+    def _find(self, hold: int) -> dict[VirtualRegister, int]:
         ranges: dict[VirtualRegister, int] = {}
         start = 0
         for b, live_out in zip(self.function.blocks, self._live_out):
             end = start + 2 * len(b.instructions)
             opened = dict.fromkeys(live_out, end)
             for at, i in zip(reversed(range(start, end, 2)), reversed(b.instructions)):
-                killed = self._kills[id(i)]
+                killed = self._kills[i]
                 for r in i.defs():
                     opened.setdefault(r.vreg, at + 2)
                 for v in dict.fromkeys(r.vreg for r in i.defs()):
@@ -144,16 +150,13 @@ def _span(begin: int, end: int) -> int:
     return ((1 << (end - begin)) - 1) << begin
 
 
-def _kills(function: Function) -> dict[int, frozenset[VirtualRegister]]:
-    """Which definitions start a value anew: those of the whole tuple, and the first of a tuple built in parts.
-
-    Keyed by the identity of the instruction; only looked up, never iterated.
-    """
+def _kills(function: Function) -> dict[Instruction, frozenset[VirtualRegister]]:
+    """Which definitions start a value anew: those of the whole tuple, and the first of a tuple built in parts."""
     seen: set[VirtualRegister] = set()
-    out: dict[int, frozenset[VirtualRegister]] = {}
+    out: dict[Instruction, frozenset[VirtualRegister]] = {}
     for i in function.instructions():
         read = {r.vreg for r in i.uses()}
         begun = [r.vreg for r in i.defs() if (r.whole and r.vreg not in read) or r.vreg not in seen]
-        out[id(i)] = frozenset(v for v in begun if v not in read)
+        out[i] = frozenset(v for v in begun if v not in read)
         seen.update(r.vreg for r in i.defs())
     return out

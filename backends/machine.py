@@ -6,7 +6,7 @@ bank; operands view a run of words of a tuple. Flags are single physical registe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 
 import attrs
@@ -25,6 +25,15 @@ class Unit(Enum):
 
 
 @attrs.frozen
+class Role:
+    """What an operand is to an instruction."""
+
+    name: str
+    banks: str = ""  #: letters of the banks that its register may be in; any if empty
+    words: int = 0  #: 32-bit words of its register; any number if 0
+
+
+@attrs.frozen
 class Opcode:
     """One row of an instruction table. Latencies count issue slots (AMD: 4 clocks)."""
 
@@ -40,6 +49,11 @@ class Opcode:
     jumps: bool = False  #: always leaves for its target
     ends: bool = False  #: ends the program
     merges: bool = False  #: keeps part of the destination, which is therefore the last source too, and printed once
+    results: tuple[Role, ...] = ()  #: roles of the destination operands; empty where nobody asks for them
+    sources: tuple[Role, ...] = ()  #: roles of the source operands, likewise
+    banks: str = ""  #: letters of the banks that registers without a role may be in; any if empty
+    hazard: str = ""  #: the class by which the rows of the family's hazards know it
+    port: str = ""  #: what executes it out of order, if something does
 
 
 @attrs.define(eq=False)
@@ -55,6 +69,10 @@ class VirtualRegister:
 
     def __repr__(self) -> str:
         return f"%{self.bank}{self.number}:{self.size}"
+
+
+#: The text of a register operand: its place, virtual or physical.
+Place = Callable[["Reg"], str]
 
 
 @attrs.frozen(eq=False)
@@ -80,10 +98,17 @@ class Reg:
     def whole(self) -> bool:
         return self.first == 0 and self.count == self.vreg.size
 
+    def shown(self, place: Place) -> str:
+        """The operand as listings have it."""
+        return place(self)
+
 
 @attrs.frozen
 class Inert:
     """An operand that nothing depends on: immediates, and what a family adds of the kind."""
+
+    def shown(self, place: Place) -> str:
+        return str(self)
 
 
 @attrs.frozen
@@ -92,12 +117,18 @@ class Imm(Inert):
 
     value: int
 
+    def __str__(self) -> str:
+        return str(self.value)
+
 
 @attrs.frozen
 class Flag:
     """A physical register outside allocation, by name."""
 
     name: str
+
+    def shown(self, place: Place) -> str:
+        return self.name
 
 
 Operand = Reg | Inert | Flag
@@ -123,7 +154,10 @@ class Access:
 
 @attrs.define(eq=False)
 class Instruction:
-    """An opcode with operands; `modifiers` are printed after them, `target` is a branch's label."""
+    """An opcode with operands; `modifiers` are printed after them, `target` is a branch's label.
+
+    Two instructions are equal if they are one: an instruction serves as a key.
+    """
 
     op: Opcode
     dst: tuple[Operand, ...] = ()
@@ -143,11 +177,28 @@ class Instruction:
         """Whether the destination must not overlap the sources, tied accumulators aside."""
         return self.op.early_clobber
 
+    def source(self, role: str) -> Operand:
+        """The source operand of that role, which the opcode's row names."""
+        return self.src[[r.name for r in self.op.sources].index(role)]
+
+    def head(self, place: Place) -> str:
+        """What stands before the operands in listings: the mnemonic, and what a family adds."""
+        return self.op.name
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What stands behind the operands in listings."""
+        return self.modifiers
+
     def defs(self) -> Iterator[Reg]:
         return (r for r in self.dst if isinstance(r, Reg))
 
     def uses(self) -> Iterator[Reg]:
         return (r for r in self.src if isinstance(r, Reg))
+
+    def touched(self) -> Iterator[Reg]:
+        """The registers whose words are read; of a destination that is kept in part nothing is."""
+        return self.uses()
 
     def flag_defs(self) -> Iterator[str]:
         yield from self.op.writes
@@ -169,10 +220,15 @@ class BasicBlock:
 
 @attrs.define(eq=False)
 class Function:
-    """Blocks in layout order; the first is the entry."""
+    """Blocks in layout order; the first is the entry. Whoever changes one that is done makes another."""
 
     name: str
     blocks: list[BasicBlock] = attrs.field(factory=list)
+
+    def rewritten(self, body: Callable[[int, BasicBlock], Iterable[Instruction]]) -> Function:
+        """The function with what `body` makes of each block, given with its index, as its instructions."""
+        blocks = [BasicBlock(b.label, list(body(n, b)), b.comment) for n, b in enumerate(self.blocks)]
+        return Function(self.name, blocks)
 
     def successors(self, index: int) -> list[int]:
         """Indices of the blocks that may run after block `index`."""

@@ -14,16 +14,16 @@ import attrs
 
 from convgen.backends.machine import BasicBlock, Function, Instruction, Unit, VirtualRegister
 
-#: Slots from a global load to its data in the steady state of a loop (about 600 clocks).
-_GLOBAL_LATENCY = 150
 
+def schedule(function: Function) -> Function:
+    """The function with the instructions of every block that holds matrix instructions in another order."""
 
-def schedule(function: Function) -> None:
-    """Reorder the instructions of every block that holds matrix instructions."""
-    for index, block in enumerate(function.blocks):
-        if any(i.op.unit is Unit.MATRIX for i in block.instructions):
-            loop = index in function.successors(index)
-            block.instructions = _Scheduler(block, loop).run()
+    def body(index: int, block: BasicBlock) -> list[Instruction]:
+        if not any(i.op.unit is Unit.MATRIX for i in block.instructions):
+            return block.instructions
+        return _Scheduler(block, loop=index in function.successors(index)).run()
+
+    return function.rewritten(body)
 
 
 @attrs.define(eq=False)
@@ -85,18 +85,18 @@ class _Scheduler:
 
         A load stands where its program order puts it among the matrix instructions.
         """
-        issued: dict[VirtualRegister, int] = {}
+        arrival: dict[VirtualRegister, int] = {}  # slot; in the steady state of the loop
         slot = 0
         for node in self.nodes:
             op = node.instruction.op
             slot += op.busy if op.unit is Unit.MATRIX else 0
             if op.unit is Unit.GLOBAL:
-                issued.update((r.vreg, slot) for r in node.instruction.defs())
+                arrival.update((r.vreg, slot + op.latency) for r in node.instruction.defs())
         defined: set[VirtualRegister] = set()
         for node in self.nodes:
             for r in node.instruction.uses():
-                if r.vreg in issued and r.vreg not in defined:
-                    node.ready = max(node.ready, issued[r.vreg] + _GLOBAL_LATENCY - self.matrix_slots)
+                if r.vreg in arrival and r.vreg not in defined:
+                    node.ready = max(node.ready, arrival[r.vreg] - self.matrix_slots)
             defined.update(r.vreg for r in node.instruction.defs())
 
     # ------------------------------------------------------------ issue

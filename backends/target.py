@@ -5,55 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from time import perf_counter
-from typing import ParamSpec, Protocol, TypeVar
-
-import attrs
+from typing import Protocol
 
 from convgen.backends.analysis import Analysis
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
+from convgen.backends.stages import Emitted, Observer, Stage
 from convgen.ir.error import UserError, named
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
-from convgen.ir.text import listing
 
 Progress = Callable[[int, int], None]
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-@attrs.frozen
-class Emitted:
-    """A kernel as text, with what it takes to launch it."""
-
-    name: str
-    text: str  #: body and descriptor of this kernel
-    registers: Mapping[str, int]  #: by class, e.g. vgpr, agpr, sgpr
-    lds_bytes: int
-    arguments: tuple[tuple[str, int, int], ...]  #: (name, byte offset, byte size) of each kernel argument
-    kernarg_size: int
-    stages: Mapping[str, float]  #: seconds by stage: select, schedule, allocate, ...
-    listing: str | None = None  #: the IR that the text's `.loc` lines lead to, as the file `NAME.ir`
-
-
-class Emission:
-    """A kernel on its way to text: the seconds of each stage and, for debug information, the listing of its IR."""
-
-    def __init__(self, kernel: Kernel, *, debug: int) -> None:
-        shown = listing(kernel) if debug else []
-        self.listing = "\n".join(line.text for line in shown) + "\n" if debug else None
-        self.lines = {line.stmt: n for n, line in enumerate(shown, 1) if line.stmt is not None}
-        self.stages: dict[str, float] = {}
-
-    def run(self, stage: str, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The result of a step, whose time counts towards a stage."""
-        start = perf_counter()
-        result = step(*args, **kwargs)
-        self.stages[stage] = self.stages.get(stage, 0.0) + perf_counter() - start
-        return result
 
 
 class Target(Protocol):
@@ -64,8 +28,20 @@ class Target(Protocol):
     object_suffix: str
     assembler: str  #: where one gets the assembler that `assemble` wants, for notes to people
 
-    def emit(self, kernel: Kernel, header: Sequence[str] = (), *, debug: int = 0) -> Emitted:
-        """Select, schedule, allocate, place waits and print a message-level kernel. Raises DoesNotFit.
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """What `emit` does, in order."""
+
+    def emit(
+        self,
+        kernel: Kernel,
+        header: Sequence[str] = (),
+        *,
+        debug: int = 0,
+        disable: Collection[str] = (),
+        observe: Observer | None = None,
+    ) -> Emitted:
+        """A message-level kernel as text, by all stages but those of `disable`. Raises DoesNotFit.
 
         `debug` numbers the kernel within its module, from 1: the text then carries line information into its IR.
         """

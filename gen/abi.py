@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from convgen.backends.target import Emitted
+from convgen.backends.stages import Emitted
 from convgen.ir.error import UserError
 from convgen.ir.expr import Var
 from convgen.ir.layout import Layout

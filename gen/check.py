@@ -1,4 +1,7 @@
-"""`--check-passes`: after each pass the kernel is verified, and interpreted on the same data as before."""
+"""`--check-passes`: after each pass the kernel is verified, and interpreted on the same data as before.
+
+Behind the stages of the back end the machine function is verified.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.abi import Scalars
+from convgen.backends.stages import MachineKernel
 from convgen.ir import stmt as s
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Const, Var
@@ -16,7 +20,7 @@ from convgen.ir.memory import Global
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.verify import verify
-from convgen.passes.pipeline import Pass
+from convgen.steps import Step
 
 Memory = dict[str, npt.NDArray[np.uint8]]
 
@@ -25,7 +29,7 @@ _MOST = 4 * _BUDGET  #: in one workgroup; a longer one is only verified
 
 
 class PassChecker:
-    """An observer of passes. Raises VerifyError where one breaks a rule of the IR or changes what is computed.
+    """An observer of steps. Raises VerifyError where one breaks a rule or changes what is computed.
 
     `notes` tells what was not interpreted in full.
     """
@@ -36,8 +40,17 @@ class PassChecker:
         self._groups: dict[str, list[int]] = {}
         self._expected: dict[str, Memory] = {}
 
-    def observe(self, p: Pass, before: Kernel, after: Kernel, seconds: float) -> None:
-        """Check one pass."""
+    def observe(
+        self, step: Step, before: Kernel | MachineKernel, after: Kernel | MachineKernel, seconds: float
+    ) -> None:
+        """Check one step."""
+        if isinstance(after, MachineKernel):
+            after.verify()
+        else:
+            assert isinstance(before, Kernel)
+            self._check(step, before, after)
+
+    def _check(self, step: Step, before: Kernel, after: Kernel) -> None:
         verify(after)
         if before.name not in self._expected:
             self._groups[before.name] = self._choose_groups(before)
@@ -48,7 +61,7 @@ class PassChecker:
             wrong = np.flatnonzero(got != self._expected[before.name][name])
             if wrong.size:
                 raise VerifyError(
-                    f"{after.name}: {p.name} changes what is computed: {wrong.size} bytes of buffer {name}, "
+                    f"{after.name}: {step.name} changes what is computed: {wrong.size} bytes of buffer {name}, "
                     f"the first at {wrong[0]}"
                 )
 

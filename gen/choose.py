@@ -30,16 +30,10 @@ _TILE_N = (16, 32, 64, 128, 256)
 _TILE_K = (16, 32, 64)  #: of 8-bit elements twice as many, so that rows are as long as those of 16-bit ones
 _SIDES = (8, 16, 32, 64)  #: of the last resort
 
-_FIXED_CLOCKS = 4000  #: prologue, first loads and epilogue of one tile
-_MESSAGE_CLOCKS = 16  #: issue of one load with its mask and its share of the LDS write
-_CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times that, where chunks or elements find their own place along K
-_BARRIER_CLOCKS = 40  #: what a barrier costs beyond the instructions around it
-_LATENCY_CLOCKS = 800  #: from a global load to its data
-_MOST_IN_VECTORS = 64  #: accumulators of a lane that leave enough vector registers to the rest
-_OTHER_REGISTERS = 40  #: addresses, masks and temporaries of a lane
+_CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or elements find their own place along K
+_MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
+_OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
-_STREAM_BYTES_PER_CLOCK = 8  #: of one unit, from and to memory
-_LAUNCH_CLOCKS = 10000  #: of one launch more
 
 
 @attrs.frozen
@@ -71,13 +65,14 @@ class Clocks:
     pace: float  #: clocks; from one block to the next, of all that run together: loads must have returned
     rounds: int
     together: int  #: workgroups
+    tile: float  #: clocks; of a workgroup beside its blocks
     tail: float  #: clocks; spread over all units, so that fewer and fuller tiles win ties
     besides: float  #: clocks; slices that meet, further launches
 
     @property
     def launch(self) -> float:
         """Of the product's launch."""
-        return self.rounds * (_FIXED_CLOCKS + self.blocks * self.pace) + self.tail
+        return self.rounds * (self.tile + self.blocks * self.pace) + self.tail
 
     @property
     def total(self) -> float:
@@ -184,7 +179,7 @@ def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str,
     elsewhere = [t for t in problem.inputs if t.name != "bia" and reordered(problem, t.name).layout != t.layout]
     if elsewhere:
         traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in elsewhere)
-        clocks = len(elsewhere) * _LAUNCH_CLOCKS + traffic / (facts.compute_units * _STREAM_BYTES_PER_CLOCK)
+        clocks = len(elsewhere) * facts.costs.launch + traffic / (facts.compute_units * facts.costs.stream_rate)
         yield tuple(t.name for t in elsewhere), clocks
 
 
@@ -298,7 +293,7 @@ def _work(
         matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 * spans / simds,
         shared=(read + (copied if shared else 0)) / facts.core.shared_rate,
         moved=copied / facts.core.global_rate,
-        messages=loads * _MESSAGE_CLOCKS * count / simds,
+        messages=loads * facts.costs.message * count / simds,
         slot_bytes=copied,
         accumulators=accumulators,
         registers=accumulators + fragments + held + _OTHER_REGISTERS,
@@ -310,8 +305,9 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     """Clocks of one product: rounds of as many workgroups as a unit holds."""
     whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
     decode = 1.0 if config.taps == "split" else _CHUNK_DECODE if whole else _ELEMENT_DECODE
-    serial = float(_BARRIER_CLOCKS if config.slots else 0)
-    serial += 0.5 * work.shared + 128 if config.slots == 1 else 0
+    costs = facts.costs
+    serial = float(costs.barrier if config.slots else 0)
+    serial += costs.shared_exposed * work.shared + costs.shared_latency if config.slots == 1 else 0
     tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1]) * config.slices
     a_unit = -(-tiles // facts.compute_units)
     granule = facts.core.register_granule
@@ -323,14 +319,14 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     besides = 0.0
     if config.slices > 1:
         traffic = 2 * config.slices * shape.m * shape.n * atom.acc.bytes
-        besides = _LAUNCH_CLOCKS + traffic / (facts.compute_units * _STREAM_BYTES_PER_CLOCK)
+        besides = costs.launch + traffic / (facts.compute_units * costs.stream_rate)
     issue = work.messages * decode
     every = work.matrix, work.shared, work.moved, issue
-    block = max(every) + serial + 0.1 * sum(every)  # of one workgroup that has a unit to itself
+    block = max(every) + serial + costs.exposed * sum(every)  # of one workgroup that has a unit to itself
     # Blocks follow one another no faster than loads return: as many as there are slots, or prefetches, are in flight.
-    pace = max(block * together, _LATENCY_CLOCKS / (config.slots or config.prefetch))
+    pace = max(block * together, costs.load_latency / (config.slots or config.prefetch))
     return Clocks(
         work.matrix, work.shared, work.moved, issue, serial, k_blocks, pace,
-        rounds=-(-a_unit // together), together=together,
+        rounds=-(-a_unit // together), together=together, tile=costs.tile,
         tail=tiles * k_blocks * block / facts.compute_units, besides=besides,
     )  # fmt: skip

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from convgen.abi import Scalars, launch_record
 from convgen.backends import target as targets
 from convgen.backends.simulation import Finding
-from convgen.backends.target import Emitted, Target
+from convgen.backends.stages import Emitted, MachineKernel
+from convgen.backends.target import Target
 from convgen.choose import Candidate, candidates
 from convgen.code import Code, KernelCost
 from convgen.config import Config
@@ -36,6 +37,7 @@ from convgen.plan import Plan, check_supported, make_plan
 from convgen.problem import Conv
 from convgen.record import Buffer
 from convgen.reference import numpy_type
+from convgen.steps import Observer, Step, check_names, steps
 from convgen.verify import execute, unpacked
 
 
@@ -53,13 +55,13 @@ class Attempt:
 
 @attrs.frozen
 class Options:
-    """Passes that are off, and who watches: `observe` each pass, `tried` each config (again once it is compiled).
+    """Steps that are off, and who watches: `observe` each step, `tried` each config (again once it is compiled).
 
     With `debug`, code carries line information into the IR it came from.
     """
 
     disable: tuple[str, ...] = ()
-    observe: pipeline.Observer | None = None
+    observe: Observer | None = None
     tried: Callable[[Attempt], None] | None = None
     debug: bool = False
 
@@ -112,7 +114,7 @@ def build(
     config: str | Config | None = None,
     *,
     disable: tuple[str, ...] = (),
-    observe: pipeline.Observer | None = None,
+    observe: Observer | None = None,
     tried: Callable[[Attempt], None] | None = None,
     debug: bool = False,
 ) -> Program:
@@ -120,10 +122,10 @@ def build(
 
     Raises UserError for wrong options or a given config that does not fit, Unsupported for the problem.
     """
-    pipeline.check_names(disable, optimising_only=True)
     options = Options(disable, observe, tried, debug)
     start = perf_counter()
     chosen = targets.get(target)
+    check_names(disable, steps(target), optional=True)
     _expect("problem", problem, Conv, Matmul)
     if problem.is_empty:
         raise UserError(f"given the empty problem {problem.descriptor}, wanted outputs to compute")
@@ -249,21 +251,20 @@ def _most_registers(emitted: Sequence[Emitted]) -> dict[str, int]:
 def _emit(program: Program, number: int, stages: dict[str, float]) -> Emitted:
     options, kernel = program.options, program.ir.kernels[number]
 
-    def observe(p: pipeline.Pass, before: Kernel, after: Kernel, seconds: float) -> None:
-        stages[p.name] = stages.get(p.name, 0.0) + seconds
-        program.trail.append((after, p.name))
+    def observe(step: Step, before: Kernel | MachineKernel, after: Kernel | MachineKernel, seconds: float) -> None:
+        stages[step.name] = stages.get(step.name, 0.0) + seconds
+        if isinstance(after, Kernel):
+            program.trail.append((after, step.name))
         if options.observe is not None:
-            options.observe(p, before, after, seconds)
+            options.observe(step, before, after, seconds)
 
     passed = program.passed.get(kernel.name)
     program.trail = [(kernel, passed)]
     lowered = pipeline.run(kernel, program.target.facts, options.disable, observe, passed)
     header = [f"{kernel.name}: convgen for {program.target.facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
-    made = program.target.emit(lowered, list(map(visible, header)), debug=number + 1 if options.debug else 0)
-    for stage, seconds in made.stages.items():
-        stages[stage] = stages.get(stage, 0.0) + seconds
-    return made
+    shown, debug = list(map(visible, header)), number + 1 if options.debug else 0
+    return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe)
 
 
 class SimulationError(ConvgenError):

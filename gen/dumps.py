@@ -30,7 +30,8 @@ from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.verify import verify
 from convgen.matmul import parse_problem
-from convgen.passes import pipeline
+from convgen.passes.pipeline import PASSES
+from convgen.steps import check_names, steps
 
 _MAGIC = "# convgen dump"
 _DEEPEST = 120  #: nodes inside one another; passes recurse a few frames a node
@@ -61,10 +62,10 @@ def read(path: Path, options: Options | None = None) -> Program:
     values = _header(text, path.name)
     after = values["after"] or None
     if after is not None:
-        pipeline.check_names([after])
+        check_names([after], PASSES)
     asked = options or Options()
     disable = tuple(dict.fromkeys([*filter(None, values["disable"].split(",")), *asked.disable]))
-    pipeline.check_names(disable, optimising_only=True)
+    check_names(disable, steps(values["target"]), optional=True)
     if values["problem"]:
         program = build(parse_problem(values["problem"]), values["target"], values["config"] or None, disable=disable)
         kernel = _kernel(text, path.name)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import difflib
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from convgen import dumps
+from convgen.backends.stages import MachineKernel
 from convgen.driver import Attempt, Options, Program
 from convgen.files import write_all
 from convgen.ir.error import UserError
 from convgen.ir.program import Kernel
-from convgen.passes import pipeline
+from convgen.steps import Step, check_names, steps
 
 if TYPE_CHECKING:
     from convgen.check import PassChecker
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 ALL, CHANGED, AFTER = "all", "changed", "after:"
 
 
-def check_dump(what: str) -> None:
-    """UserError unless `what` is one that --dump takes."""
+def check_dump(what: str, target: str) -> None:
+    """UserError unless `what` is one that --dump takes for a target."""
     if what in (ALL, CHANGED):
         return
     if not what.startswith(AFTER):
         raise UserError(f"given --dump={what}, wanted all, changed or after:PASS")
-    pipeline.check_names([what.removeprefix(AFTER)])
+    check_names([what.removeprefix(AFTER)], steps(target))
 
 
 class Watch:
@@ -37,8 +37,6 @@ class Watch:
     def __init__(
         self, stream: TextIO, dump: str | None = None, folder: Path | None = None, check: bool = False
     ) -> None:
-        if dump is not None:
-            check_dump(dump)
         self.stream, self.folder = stream, folder
         self.dump = dump or (ALL if folder is not None else None)
         self.checker = _checker() if check else None
@@ -52,8 +50,10 @@ class Watch:
         return [] if self.checker is None else list(self.checker.notes.values())
 
     def begin(self, program: Program) -> Program:
-        """From now on it is this program that is watched."""
+        """From now on it is this program that is watched. UserError if its target has no step to dump behind."""
         self.program = program
+        if self.dump is not None:
+            check_dump(self.dump, program.target.facts.name)
         if self.checker is not None:
             self.checker.scalars = program.scalars
         return program
@@ -66,27 +66,34 @@ class Watch:
         """A config was tried, or what was known of it has changed."""
         self.attempts[str(attempt.config)] = attempt
 
-    def observe(self, p: pipeline.Pass, before: Kernel, after: Kernel, seconds: float) -> None:
-        """A pass has run."""
+    def observe(
+        self, step: Step, before: Kernel | MachineKernel, after: Kernel | MachineKernel, seconds: float
+    ) -> None:
+        """A pass or stage has run."""
         if self.checker is not None:
-            self.checker.observe(p, before, after, seconds)
+            self.checker.observe(step, before, after, seconds)
         if self.dump in (ALL, CHANGED) and after.name not in self._begun:
             self._begun.add(after.name)
             self._write(None, before, str(before))
-        if self.dump == ALL or self.dump == AFTER + p.name:
-            self._write(p, after, str(after))
-        elif self.dump == CHANGED and after is not before:
-            self._write(p, after, "\n".join(_diff(before, after)))
+        if self.dump == ALL or self.dump == AFTER + step.name:
+            self._write(step, after, str(after))
+        elif self.dump == CHANGED and str(after) != str(before):
+            self._write(step, after, _changes(before, after))
 
-    def _write(self, p: pipeline.Pass | None, kernel: Kernel, shown: str) -> None:
+    def _write(self, step: Step | None, made: Kernel | MachineKernel, shown: str) -> None:
+        """As text, or into a file; only those of passes are replayable."""
         if self.folder is None:
-            title = f"// {kernel.name} {'as built' if p is None else f'after {p.name}'}"
+            title = f"// {made.name} {'as built' if step is None else f'after {step.name}'}"
             _print(f"{title}\n{shown}\n", self.stream)
             return
         assert self.program is not None
-        number = 0 if p is None else 1 + pipeline.PASSES.index(p)
-        path = self.folder / f"{kernel.name}.{number:02}.{'built' if p is None else p.name}.dump"
-        text = dumps.to_text(self.program, kernel, None if p is None else p.name)
+        after = None if step is None else step.name
+        number = 0 if step is None else 1 + steps(self.program.target.facts.name).index(step)
+        path, text = self.folder / f"{made.name}.{number:02}.{after or 'built'}", f"{made}\n"
+        if isinstance(made, Kernel):
+            path, text = path.with_name(f"{path.name}.dump"), dumps.to_text(self.program, made, after)
+        else:
+            path = path.with_name(f"{path.name}.txt")
         write_all({path: text.encode()}, "--dump-dir")
 
     def keep(self, error: BaseException) -> Path | None:
@@ -112,10 +119,12 @@ def _checker() -> PassChecker:
     return PassChecker()
 
 
-def _diff(before: Kernel, after: Kernel) -> Iterator[str]:
-    """A unified diff of two kernels as printed, without its file names."""
+def _changes(before: Kernel | MachineKernel, after: Kernel | MachineKernel) -> str:
+    """A unified diff of two steps as printed, without its file names; the latter whole if no line can be the same."""
+    if isinstance(before, MachineKernel) and isinstance(after, MachineKernel) and before.form != after.form:
+        return str(after)
     lines = difflib.unified_diff(str(before).splitlines(), str(after).splitlines(), lineterm="", n=2)
-    return (line for number, line in enumerate(lines) if number >= 2)
+    return "\n".join(line for number, line in enumerate(lines) if number >= 2)
 
 
 def _print(text: str, stream: TextIO) -> None:

@@ -13,38 +13,59 @@ class SharedPhases:
     """How a shared-memory access of one width is served: lane groups, one a cycle, over `banks` 4-byte banks."""
 
     banks: int
-    phases: tuple[tuple[int, ...], ...]
+    phases: tuple[tuple[int, ...], ...]  #: lanes
 
 
-@attrs.frozen(cache_hash=True)
+@attrs.frozen(cache_hash=True, kw_only=True)
 class Core:
     """A compute unit, as whoever ranks configs counts its clocks."""
 
     simds: int
-    simd_registers: int  #: vector registers of a lane for all subgroups that are resident on a SIMD
-    register_granule: int  #: in which a subgroup takes them
+    simd_registers: int  #: registers; vector registers of a lane for all subgroups that are resident on a SIMD
+    register_granule: int  #: registers; allocation unit of a subgroup
     shared_rate: int  #: bytes a clock
     global_rate: int  #: bytes a clock
-    grids: tuple[tuple[int, int], ...]  #: how many subgroups along M and N are worth a try
-    subtiles: tuple[int, ...] = (1,)  #: into how many parts of M a subgroup's tile is worth being cut
-    reserve: tuple[int, int] = (0, 0)  #: registers that copying an operand takes besides, without a halo and with one
+    grids: tuple[tuple[int, int], ...]  #: subgroups along M and N that are worth a try
+    subtiles: tuple[int, ...] = (1,)  #: parts along M into which a subgroup's tile is worth being cut
+    reserve: tuple[int, int] = (
+        0,
+        0,
+    )  #: registers; taken besides by the copy of an operand, without a halo and with one
     fragment_sets: int = 2  #: live at once where the next fragments are read ahead: two if loads move among products
+
+
+@attrs.frozen(cache_hash=True, kw_only=True)
+class Costs:
+    """What the chooser's model of a launch reckons with beside the rates of `Core`.
+
+    All values are assumed: chosen so that rankings come out well, measured nowhere. A target may have others.
+    """
+
+    tile: int = 4000  #: clocks; prologue, first loads and epilogue of a tile
+    message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
+    barrier: int = 40  #: clocks; of a barrier beyond the instructions around it
+    load_latency: int = 800  #: clocks; from a global load to its data
+    shared_latency: int = 128  #: clocks; from a write to shared memory to what is read, where only one buffer is
+    shared_exposed: float = 0.5  #: share of the clocks of shared memory that nothing hides, where only one buffer is
+    exposed: float = 0.1  #: share of the clocks of all units that overlap does not hide
+    launch: int = 10000  #: clocks; of one launch more
+    stream_rate: int = 8  #: bytes a clock; of one unit, from and to memory
 
 
 @attrs.frozen(cache_hash=True)
 class Planes:
-    """What messages that move rectangles of planes keep to; in bytes but for the rows of a rectangle."""
+    """What messages that move rectangles of planes keep to."""
 
-    pitch: int  #: what the pitch is a multiple of
-    align: int  #: of the base
-    least: int  #: width
-    most: int  #: width; pitch and height are less
-    row: int  #: the longest row of a rectangle
-    turned: int  #: the same where each lane gets a row
-    loaded_rows: int
-    stored_rows: int
+    pitch: int  #: bytes; the pitch is a multiple of it
+    align: int  #: bytes; of the base
+    least: int  #: bytes; least width of a plane
+    most: int  #: bytes; greatest width of a plane, above its pitch and height
+    row: int  #: bytes; longest row of a rectangle
+    turned: int  #: bytes; longest row of a rectangle of which each lane gets a row
+    loaded_rows: int  #: rows; of a rectangle that is loaded
+    stored_rows: int  #: rows; of one that is stored
     count: int  #: rectangles side by side that one message loads
-    registers: int  #: that it fills
+    registers: int  #: registers; filled by one message
 
 
 @attrs.frozen(cache_hash=True)
@@ -68,6 +89,7 @@ class TargetFacts:
     fused: frozenset[str]  #: names of `ir.fused.MEANING` that the vector unit has
     atoms: tuple[MmaAtom, ...]
     core: Core
+    costs: Costs = attrs.Factory(Costs)
     #: Types to which (and for 8 bits also from which) one instruction converts f32; f16 and bf16 by their pairs.
     conversions: tuple[str, ...] = ()
     #: Global messages take one 64-bit address a lane and a mask, instead of offsets into a surface with bounds.

@@ -77,14 +77,6 @@ PASSES: tuple[Pass, ...] = (
 Observer = Callable[[Pass, Kernel, Kernel, float], None]
 
 
-def check_names(names: Collection[str], optimising_only: bool = False) -> None:
-    """UserError unless all are names of passes (that may be switched off)."""
-    known = [p.name for p in PASSES if not optimising_only or p.kind == OPTIMISING]
-    for name in names:
-        if name not in known:
-            raise UserError(f"given pass {name!r}, wanted one of {', '.join(known)}")
-
-
 def run(
     kernel: Kernel,
     facts: TargetFacts,
@@ -107,7 +99,7 @@ def run(
         if p.name in disable:
             continue
         before, start = kernel, perf_counter()
-        with _noted(p):
+        with noted("pass", p.name):
             kernel = p.run(kernel, facts)
             if observe is not None:
                 observe(p, before, kernel, perf_counter() - start)
@@ -116,18 +108,18 @@ def run(
         return verify(kernel, "message")
     except VerifyError:
         for p, step in made:  # the first pass whose result is ill-formed is to blame
-            with _noted(p):
+            with noted("pass", p.name):
                 verify(step)
         raise
 
 
 @contextmanager
-def _noted(p: Pass) -> Iterator[None]:
-    """Errors from within carry the pass's name."""
+def noted(kind: str, name: str) -> Iterator[None]:
+    """Errors from within carry the name of the step; `kind` says what it is."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        error.add_note(f"pass: {p.name}")
+        error.add_note(f"{kind}: {name}")
         raise

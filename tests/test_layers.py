@@ -23,8 +23,8 @@ ALLOWED = {
     "backends": ("ir", "passes", "backends"),
 }
 
-#: What `gen` may know of `backends`: the way to a target, and the plain records that cross that joint.
-GATES = ("convgen.backends.target", "convgen.backends.simulation", "convgen.backends.analysis")
+#: What `gen` may know of `backends`: the way to a target, its stages, and the plain records that cross that joint.
+GATES = tuple(f"convgen.backends.{name}" for name in ("target", "stages", "simulation", "analysis"))
 
 #: What a simulator may know of `ir`: how one fails.
 LEAF = "convgen.ir.error"

@@ -20,9 +20,7 @@ from convgen.ir.error import AssemblerError, Unsupported, UserError
 
 #: Costs count issue slots of 4 clocks of one wave while all SIMDs of a unit run the same code.
 _TERMS = Terms(slot_clocks=4, matrix="mfma", thread="wave", occupancy="waves a SIMD", issue="waits of s_nop")
-_SIMDS = 4
 _MOST_WAVES = 8  #: a SIMD holds (CDNA3 ISA, "Wavefront occupancy")
-_REGISTERS = 512  #: of both kinds a lane and SIMD, given out in eights
 _LDS_GRANULE = {"gfx950": 1280}  #: bytes; 512 elsewhere (LLVM, getLdsDwGranularity)
 _TARGET = re.compile(r'^\s*\.amdgcn_target\s+"[^"]*?(gfx\w+)[^"]*"', re.MULTILINE)
 
@@ -92,12 +90,13 @@ def _registers(kernel: KernelInfo) -> dict[str, int]:
 
 def _waves(vgprs: int, lds: int, group_waves: int, arch: str) -> dict[str, int]:
     """Waves that a SIMD holds as each resource allows; whole workgroups share a unit's local memory."""
-    granule = _LDS_GRANULE.get(arch, 512)
+    core, granule = FACTS[arch].core, _LDS_GRANULE.get(arch, 512)
     taken = -(-lds // granule) * granule
     by_lds = _MOST_WAVES
     if taken:
-        by_lds = min(_MOST_WAVES, FACTS[arch].shared_bytes // taken * group_waves // _SIMDS)
-    return {"registers": min(_MOST_WAVES, _REGISTERS // (-(-vgprs // 8) * 8)), "lds": by_lds}
+        by_lds = min(_MOST_WAVES, FACTS[arch].shared_bytes // taken * group_waves // core.simds)
+    each = -(-vgprs // core.register_granule) * core.register_granule
+    return {"registers": min(_MOST_WAVES, core.simd_registers // each), "lds": by_lds}
 
 
 # ---------------------------------------------------------------- control flow

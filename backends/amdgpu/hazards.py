@@ -1,21 +1,20 @@
 """Place `s_nop`: the wait states that gfx9 leaves to software, from rows, over the whole control-flow graph.
 
-Each row names its source: a section of the manuals, or LLVM's hazard recognizer where it alone asks. The numbers are
-those that the recognizer enforces for each target; both are obeyed. Any instruction counts one state, `s_nop n` counts
-n + 1.
+A generation's table is that of the one before with the rows that differ. Each row names its source: a section of the
+manuals, or LLVM's hazard recognizer where it alone asks. The numbers are those that the recognizer enforces; both are
+obeyed. Any instruction counts one state, `s_nop n` counts n + 1.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from functools import cache
 
 import attrs
 
-from convgen.backends.amdgpu.isa import OPCODES
+from convgen.backends.amdgpu.isa import OPCODES, READS_LANE, WIDE_STORE
 from convgen.backends.amdgpu.physical import Physical, Word, Words
+from convgen.backends.amdgpu.tables import DGEMM, SGEMM, XDL
 from convgen.backends.dataflow import solve
 from convgen.backends.machine import Function, Instruction, Reg, Unit
 
@@ -52,64 +51,84 @@ class Use(Enum):
 
 @attrs.frozen
 class Row:
-    """`use` needs `base + per_pass * passes` states after `event`, by target (passes: those of the matrix producer)."""
+    """`base + per_pass * passes` states must lie between an event and a use (passes: those of the matrix producer)."""
 
-    event: Event
-    use: Use
-    base: tuple[int, int, int]  #: gfx90a, gfx942, gfx950
-    per_pass: int
-    source: str
+    base: int  #: states
+    per_pass: int = 0  #: states
+    source: str = attrs.field(kw_only=True)  #: what asks for it
 
-    def states(self, target: str, passes: int) -> int:
-        return self.base[_TARGETS.index(target)] + self.per_pass * passes
+    def states(self, passes: int) -> int:
+        return self.base + self.per_pass * passes
 
 
-_TARGETS = ("gfx90a", "gfx942", "gfx950")
-
-_NONE = -64  #: a base that no number of passes lifts above zero
-
-#: The inputs of a matrix instruction, by the end of its mnemonic: what it leaves as result and as addend.
-_MATRIX_EVENTS = (
-    (re.compile(r"_?f64$"), Event.MFMA_F64_RESULT, None),
-    (re.compile(r"x\d_?f32$"), Event.MFMA_F32_RESULT, Event.MFMA_F32_ADDEND),
-    (re.compile(""), Event.MFMA_RESULT, Event.MFMA_ADDEND),
-)
+#: By what a matrix instruction's row has as its hazard class: what it leaves as result and as addend.
+_MATRIX_EVENTS: dict[str, tuple[Event, Event | None]] = {
+    XDL: (Event.MFMA_RESULT, Event.MFMA_ADDEND),
+    SGEMM: (Event.MFMA_F32_RESULT, Event.MFMA_F32_ADDEND),
+    DGEMM: (Event.MFMA_F64_RESULT, None),
+}
 
 #: Sources: the rows on instructions in general, those on matrix instructions, and what only the recognizer asks for.
 _ISA = "CDNA3 and CDNA4 ISA 4.5, Table 11"
 _MATRIX = "CDNA3 ISA 7.5, Table 37; CDNA4 ISA 7.6, Table 38"
 _LLVM = "LLVM GCNHazardRecognizer"
 
-#: What D of a matrix instruction must be kept from beside a load that overwrites it, of which the manuals do not speak.
-_TAKEN = (Use.MFMA_AB, Use.VALU_READ, Use.VALU_WRITE, Use.MEMORY_READ)
+Rows = Mapping[tuple[Event, Use], Row]
 
-ROWS = (
-    *(Row(Event.MFMA_RESULT, use, (3, 3, 4), 1, _MATRIX) for use in _TAKEN),
-    Row(Event.MFMA_RESULT, Use.MEMORY_WRITE, (3, 3, 4), 1, _LLVM),
-    Row(Event.MFMA_RESULT, Use.MFMA_C, (0, 1, 2), 1, _MATRIX),
-    Row(Event.MFMA_ADDEND, Use.VALU_WRITE, (-1, -1, -1), 1, _MATRIX),
-    Row(Event.MFMA_ADDEND, Use.MEMORY_WRITE, (-1, -1, -1), 1, _LLVM),
-    *(Row(Event.MFMA_F32_RESULT, use, (3, 2, 2), 1, _MATRIX) for use in _TAKEN),
-    Row(Event.MFMA_F32_RESULT, Use.MEMORY_WRITE, (3, 2, 2), 1, _LLVM),
-    Row(Event.MFMA_F32_RESULT, Use.MFMA_C, (0, 0, 0), 1, _MATRIX),
-    Row(Event.MFMA_F32_ADDEND, Use.VALU_WRITE, (-1, _NONE, _NONE), 1, _LLVM),
-    Row(Event.MFMA_F32_ADDEND, Use.MEMORY_WRITE, (-1, _NONE, _NONE), 1, _LLVM),
-    Row(Event.MFMA_F64_RESULT, Use.MFMA_AB, (3, 3, 3), 1, _MATRIX),
-    Row(Event.MFMA_F64_RESULT, Use.MFMA_C, (1, 1, 1), 1, _MATRIX),
-    Row(Event.MFMA_F64_RESULT, Use.VALU_READ, (3, 3, 3), 1, _MATRIX),
-    Row(Event.MFMA_F64_RESULT, Use.VALU_WRITE, (11, 11, 19), 0, _MATRIX),
-    Row(Event.MFMA_F64_RESULT, Use.MEMORY_READ, (18, 18, 18), 0, _MATRIX),
-    Row(Event.MFMA_F64_RESULT, Use.MEMORY_WRITE, (11, 11, 11), 0, _LLVM),
-    Row(Event.VALU_VECTOR, Use.MFMA_AB, (2, 2, 2), 0, _MATRIX),
-    Row(Event.VALU_VECTOR, Use.MFMA_C, (2, 2, 2), 0, _MATRIX),
-    Row(Event.VALU_VECTOR, Use.LANE_READ, (0, 1, 1), 0, f"{_ISA}, of v_readlane; {_LLVM}, of v_readfirstlane"),
-    Row(Event.VALU_BEFORE_F64, Use.MEMORY_READ, (2, 0, 0), 0, _LLVM),
-    Row(Event.VALU_PART, Use.VALU_READ, (0, 1, 1), 0, _ISA),
-    Row(Event.VALU_SCALAR, Use.SCALAR_TO_VALU, (0, 2, 2), 0, f"{_ISA}, of constants; {_LLVM}, of masks"),
-    Row(Event.VALU_SCALAR, Use.SCALAR_TO_MEMORY, (5, 5, 5), 0, _ISA),
-    Row(Event.WIDE_STORE, Use.VALU_WRITE, (1, 2, 2), 0, _ISA),
-    Row(Event.WIDE_STORE_SOFFSET, Use.VALU_WRITE, (0, 1, 1), 0, "LLVM pull request 197267, measured on gfx950"),
-)
+
+def _result(event: Event, base: int) -> Rows:
+    """What keeps the result of a matrix instruction on narrow or f32 inputs from being read or overwritten too early.
+
+    Of a load that overwrites it the manuals do not speak.
+    """
+    taken = (Use.MFMA_AB, Use.VALU_READ, Use.VALU_WRITE, Use.MEMORY_READ)
+    rows = {(event, use): Row(base, 1, source=_MATRIX) for use in taken}
+    return {**rows, (event, Use.MEMORY_WRITE): Row(base, 1, source=_LLVM)}
+
+
+#: The numbers are the recognizer's; the sections are where the manuals of later generations ask for the like.
+CDNA2: Rows = {
+    **_result(Event.MFMA_RESULT, 3),
+    (Event.MFMA_RESULT, Use.MFMA_C): Row(0, 1, source=_MATRIX),
+    (Event.MFMA_ADDEND, Use.VALU_WRITE): Row(-1, 1, source=_MATRIX),
+    (Event.MFMA_ADDEND, Use.MEMORY_WRITE): Row(-1, 1, source=_LLVM),
+    **_result(Event.MFMA_F32_RESULT, 3),
+    (Event.MFMA_F32_RESULT, Use.MFMA_C): Row(0, 1, source=_MATRIX),
+    (Event.MFMA_F32_ADDEND, Use.VALU_WRITE): Row(-1, 1, source=_LLVM),
+    (Event.MFMA_F32_ADDEND, Use.MEMORY_WRITE): Row(-1, 1, source=_LLVM),
+    (Event.MFMA_F64_RESULT, Use.MFMA_AB): Row(3, 1, source=_MATRIX),
+    (Event.MFMA_F64_RESULT, Use.MFMA_C): Row(1, 1, source=_MATRIX),
+    (Event.MFMA_F64_RESULT, Use.VALU_READ): Row(3, 1, source=_MATRIX),
+    (Event.MFMA_F64_RESULT, Use.VALU_WRITE): Row(11, source=_MATRIX),
+    (Event.MFMA_F64_RESULT, Use.MEMORY_READ): Row(18, source=_MATRIX),
+    (Event.MFMA_F64_RESULT, Use.MEMORY_WRITE): Row(11, source=_LLVM),
+    (Event.VALU_VECTOR, Use.MFMA_AB): Row(2, source=_MATRIX),
+    (Event.VALU_VECTOR, Use.MFMA_C): Row(2, source=_MATRIX),
+    (Event.VALU_BEFORE_F64, Use.MEMORY_READ): Row(2, source=_LLVM),
+    (Event.VALU_SCALAR, Use.SCALAR_TO_MEMORY): Row(5, source=_ISA),
+    (Event.WIDE_STORE, Use.VALU_WRITE): Row(1, source=_ISA),
+}
+_NOT_ANY_MORE = Row(0, source=_LLVM)
+CDNA3: Rows = {
+    **CDNA2,
+    (Event.MFMA_RESULT, Use.MFMA_C): Row(1, 1, source=_MATRIX),
+    **_result(Event.MFMA_F32_RESULT, 2),
+    (Event.MFMA_F32_ADDEND, Use.VALU_WRITE): _NOT_ANY_MORE,
+    (Event.MFMA_F32_ADDEND, Use.MEMORY_WRITE): _NOT_ANY_MORE,
+    (Event.VALU_BEFORE_F64, Use.MEMORY_READ): _NOT_ANY_MORE,
+    (Event.VALU_VECTOR, Use.LANE_READ): Row(1, source=f"{_ISA}, of v_readlane; {_LLVM}, of v_readfirstlane"),
+    (Event.VALU_PART, Use.VALU_READ): Row(1, source=_ISA),
+    (Event.VALU_SCALAR, Use.SCALAR_TO_VALU): Row(2, source=f"{_ISA}, of constants; {_LLVM}, of masks"),
+    (Event.WIDE_STORE, Use.VALU_WRITE): Row(2, source=_ISA),
+    (Event.WIDE_STORE_SOFFSET, Use.VALU_WRITE): Row(1, source="LLVM pull request 197267, measured on gfx950"),
+}
+CDNA4: Rows = {
+    **CDNA3,
+    **_result(Event.MFMA_RESULT, 4),
+    (Event.MFMA_RESULT, Use.MFMA_C): Row(2, 1, source=_MATRIX),
+    (Event.MFMA_F64_RESULT, Use.VALU_WRITE): Row(19, source=_MATRIX),
+}
+HAZARDS: dict[str, Rows] = {"gfx90a": CDNA2, "gfx942": CDNA3, "gfx950": CDNA4}
 
 _LONGEST = 20  #: states after which no row applies
 
@@ -123,11 +142,6 @@ class _Mark:
     whole: Words = ()
 
 
-@cache
-def _needs(event: Event, target: str) -> tuple[tuple[Use, Row], ...]:
-    return tuple((r.use, r) for r in ROWS if r.event is event and r.states(target, 64) > 0)
-
-
 #: register -> mark -> state in which it was made
 History = dict[Word, dict[_Mark, int]]
 
@@ -136,7 +150,7 @@ class _Clock:
     """Walks a block: counts states, remembers marks."""
 
     def __init__(self, physical: Physical, target: str, history: History) -> None:
-        self.physical, self.target = physical, target
+        self.physical, self.rows = physical, HAZARDS[target]
         self.now = 0
         self.history = {w: dict(marks) for w, marks in history.items()}
 
@@ -144,7 +158,7 @@ class _Clock:
         """Pass one instruction; returns the states of padding it needs before it."""
         missing = max(0, self._missing(i))
         self.now += missing + 1
-        if i.op.unit is Unit.MATRIX and _matrix_events(i.op.name)[0] is Event.MFMA_F64_RESULT:
+        if i.op.hazard == DGEMM:
             for marks in self.history.values():
                 if (made := marks.get(_Mark(Event.VALU_VECTOR))) is not None:
                     marks[_Mark(Event.VALU_BEFORE_F64)] = made
@@ -160,9 +174,8 @@ class _Clock:
                     passed = self.now - made
                     if passed >= _LONGEST or (use is Use.MFMA_C and words == mark.whole):
                         continue
-                    for wanted, row in _needs(mark.event, self.target):
-                        if wanted is use:
-                            need = max(need, row.states(self.target, mark.passes) - passed)
+                    if row := self.rows.get((mark.event, use)):
+                        need = max(need, row.states(mark.passes) - passed)
         return need
 
     def leave(self) -> History:
@@ -175,8 +188,8 @@ class _Clock:
         return out
 
 
-def insert_nops(function: Function, physical: Physical, target: str) -> None:
-    """Add the no-ops that `function`, waits in place, needs on `target`."""
+def insert_nops(function: Function, physical: Physical, target: str) -> Function:
+    """The function, waits in place, with the no-ops that it needs on `target`."""
 
     def transfer(index: int, history: History) -> History:
         clock = _Clock(physical, target, history)
@@ -186,9 +199,9 @@ def insert_nops(function: Function, physical: Physical, target: str) -> None:
 
     nothing: History = {}
     entry = solve(function, nothing, transfer, _latest)
-    for index, block in enumerate(function.blocks):
-        clock = _Clock(physical, target, entry.get(index, nothing))
-        block.instructions = list(_with_nops(block.instructions, clock))
+    return function.rewritten(
+        lambda index, block: _with_nops(block.instructions, _Clock(physical, target, entry.get(index, nothing)))
+    )
 
 
 def _latest(a: History, b: History) -> History:
@@ -216,14 +229,12 @@ def _uses(i: Instruction, physical: Physical) -> Iterator[tuple[Use, Words]]:
     unit = i.op.unit
     if unit is Unit.MATRIX:
         # Overwriting a register that an earlier matrix or vector instruction wrote needs no states.
-        a, b, *addend = (physical.words(r) for r in i.uses())
-        yield Use.MFMA_AB, a + b
-        yield from ((Use.MFMA_C, words) for words in addend)
+        yield Use.MFMA_AB, tuple(w for role in "ab" for w in physical.operand(i.source(role)))
+        yield Use.MFMA_C, physical.operand(i.source("c"))
     elif unit is Unit.VALU:
-        lane = i.op.name == "v_readfirstlane_b32"
         for r in i.uses():
             yield (Use.SCALAR_TO_VALU if r.bank == "s" else Use.VALU_READ), physical.words(r)
-            if lane:
+            if i.op.hazard == READS_LANE:
                 yield Use.LANE_READ, physical.words(r)
         yield Use.VALU_WRITE, physical.written(i)
     elif unit in (Unit.GLOBAL, Unit.SHARED):
@@ -232,28 +243,26 @@ def _uses(i: Instruction, physical: Physical) -> Iterator[tuple[Use, Words]]:
         yield Use.MEMORY_WRITE, physical.written(i)
 
 
-@cache
-def _matrix_events(name: str) -> tuple[Event, Event | None]:
-    return next((made, taken) for end, made, taken in _MATRIX_EVENTS if end.search(name))
-
-
 def _marks(i: Instruction, physical: Physical) -> Iterator[tuple[Word, _Mark]]:
     """What an instruction leaves for later ones to respect."""
     unit = i.op.unit
     if unit is Unit.MATRIX:
-        written, (made, taken) = physical.written(i), _matrix_events(i.op.name)
+        written, addend, (made, taken) = (
+            physical.written(i),
+            physical.operand(i.source("c")),
+            _MATRIX_EVENTS[i.op.hazard],
+        )
         result = _Mark(made, i.op.busy, written)
         yield from ((w, result) for w in written)
-        addend = i.src[2]
-        if taken and isinstance(addend, Reg) and physical.words(addend) != written:
+        if taken and addend != written:
             read = _Mark(taken, i.op.busy)
-            yield from ((w, read) for w in physical.words(addend))
+            yield from ((w, read) for w in addend)
     elif unit is Unit.VALU:
         scalar, vector = _Mark(Event.VALU_SCALAR), _Mark(Event.VALU_VECTOR)
         yield from ((w, scalar if w.bank == "s" else vector) for w in physical.written(i))
         if i.op.merges and i.modifiers:  # op_sel: the upper half
             part = _Mark(Event.VALU_PART)
             yield from ((w, part) for w in physical.written(i))
-    elif unit is Unit.GLOBAL and not i.dst and isinstance(i.src[0], Reg) and i.src[0].count >= 3:
-        stored = _Mark(Event.WIDE_STORE_SOFFSET if isinstance(i.src[3], Reg) else Event.WIDE_STORE)
-        yield from ((w, stored) for w in physical.words(i.src[0]))
+    elif i.op.hazard == WIDE_STORE:
+        stored = _Mark(Event.WIDE_STORE_SOFFSET if isinstance(i.source("soffset"), Reg) else Event.WIDE_STORE)
+        yield from ((w, stored) for w in physical.operand(i.source("data")))

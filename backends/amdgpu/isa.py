@@ -5,10 +5,8 @@ Latencies (issue slots of 4 clocks) steer the scheduler only; correctness rests 
 
 from __future__ import annotations
 
-from functools import cache
-
-from convgen.backends.amdgpu.tables import WAVE
-from convgen.backends.machine import Opcode, Unit
+from convgen.backends.amdgpu.tables import MFMA, WAVE, MfmaRow
+from convgen.backends.machine import Opcode, Role, Unit
 from convgen.ir.types import f32, f64, s32
 
 _SCC = ("scc",)
@@ -17,8 +15,8 @@ _VALU = (
     "v_mov_b32 v_add_u32 v_sub_u32 v_subrev_u32 v_mul_lo_u32 v_mul_hi_u32 v_mul_u32_u24 v_mad_u32_u24 "
     "v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32 v_and_b32 v_or_b32 v_xor_b32 v_not_b32 v_min_i32 "
     "v_min_u32 v_max_i32 v_max_u32 v_lshl_add_u32 v_add_lshl_u32 v_add3_u32 v_lshl_or_b32 v_and_or_b32 "
-    "v_or3_b32 v_bfe_u32 v_perm_b32 v_cndmask_b32 v_readfirstlane_b32 v_accvgpr_read_b32 "
-    "v_accvgpr_write_b32 v_cvt_f16_f32_e64 v_pack_b32_f16 v_cvt_pk_bf16_f32 v_cmp_lt_i32 v_cmp_le_i32 "
+    "v_or3_b32 v_bfe_u32 v_perm_b32 v_cndmask_b32 "
+    "v_cvt_f16_f32_e64 v_pack_b32_f16 v_cvt_pk_bf16_f32 v_cmp_lt_i32 v_cmp_le_i32 "
     "v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32 "
     "v_add_f32 v_add_f64 v_pk_add_f16 v_sub_f32 v_mul_f32 v_mul_f64 v_pk_mul_f16 "
     "v_bfe_i32 v_med3_i32 v_med3_f32 v_rndne_f32 v_rndne_f64 v_cvt_f32_i32 v_cvt_f32_u32 v_cvt_i32_f32 "
@@ -51,26 +49,56 @@ _LATENCY = {Unit.SHARED: 20, Unit.GLOBAL: 150, Unit.SCALAR_MEMORY: 50}
 SLOT_BYTES = {Unit.SHARED: 128, Unit.GLOBAL: 64}
 
 
+#: Hazard classes beside those of matrix instructions.
+READS_LANE, WIDE_STORE = "reads lane", "wide store"
+
+_PLACE = (Role("offset", "v", 1), Role("surface", "s", 4), Role("soffset", "s", 1))  #: of a buffer access
+_ADDRESS = Role("address", "v", 1)
+
+
+def _memory(name: str, unit: Unit, lane_bytes: int, *sources: Role, loads: bool = False) -> Opcode:
+    """An access of `lane_bytes` a lane."""
+    return Opcode(
+        name,
+        unit,
+        _LATENCY[unit],
+        busy=-(-lane_bytes * WAVE // SLOT_BYTES[unit]),
+        results=(_data(lane_bytes, "v"),) if loads else (),
+        sources=sources,
+        hazard=WIDE_STORE if unit is Unit.GLOBAL and not loads and lane_bytes > 8 else "",
+    )
+
+
+def _data(lane_bytes: int, banks: str = "va") -> Role:
+    return Role("data", banks, -(-lane_bytes // 4))
+
+
+def _scalar_load(name: str, words: int) -> Opcode:
+    results, sources = (Role("data", "s", words),), (Role("base", "s", 2), Role("offset", "s", 1))
+    return Opcode(name, Unit.SCALAR_MEMORY, _LATENCY[Unit.SCALAR_MEMORY], results=results, sources=sources)
+
+
 def _rows() -> dict[str, Opcode]:
-    rows = [Opcode(n, Unit.VALU) for n in _VALU]
-    rows += [Opcode(n, Unit.VALU, merges=True) for n in _VALU_MERGES]
-    rows += [Opcode(n, Unit.SALU, writes=_SCC) for n in _SALU_SCC]
-    rows += [Opcode(n, Unit.SALU) for n in _SALU]
-    rows += [Opcode(n, Unit.SALU, reads=_SCC) for n in _SALU_READS_SCC]
-    rows.append(Opcode("s_addc_u32", Unit.SALU, reads=_SCC, writes=_SCC))
-    rows += [Opcode(f"s_load_dwordx{n}", Unit.SCALAR_MEMORY, _LATENCY[Unit.SCALAR_MEMORY]) for n in (2, 4, 8)]
-    rows.append(Opcode("s_load_dword", Unit.SCALAR_MEMORY, _LATENCY[Unit.SCALAR_MEMORY]))
-    for name, unit, widths in (
-        ("ds_read", Unit.SHARED, DS_READ_WIDTH),
-        ("ds_write", Unit.SHARED, DS_WRITE_WIDTH),
-        ("buffer_load", Unit.GLOBAL, LOAD_WIDTH),
-        ("buffer_store", Unit.GLOBAL, STORE_WIDTH),
+    rows = [Opcode(n, Unit.VALU, banks="vs") for n in _VALU]
+    for name, to, of, hazard in (
+        ("v_readfirstlane_b32", "s", "v", READS_LANE),
+        ("v_accvgpr_read_b32", "v", "a", ""),
+        ("v_accvgpr_write_b32", "a", "v", ""),
     ):
-        for lane_bytes, suffix in widths.items():
-            busy = -(-lane_bytes * WAVE // SLOT_BYTES[unit])
-            rows.append(Opcode(f"{name}_{suffix}", unit, _LATENCY[unit], busy))
-    for name, lane_bytes in GLOBAL_ADD.values():
-        rows.append(Opcode(name, Unit.GLOBAL, _LATENCY[Unit.GLOBAL], -(-lane_bytes * WAVE // SLOT_BYTES[Unit.GLOBAL])))
+        results, sources = (Role("to", to, 1),), (Role("of", of, 1),)
+        rows.append(Opcode(name, Unit.VALU, results=results, sources=sources, hazard=hazard))
+    rows += [Opcode(n, Unit.VALU, merges=True, banks="vs") for n in _VALU_MERGES]
+    rows += [Opcode(n, Unit.SALU, writes=_SCC, banks="s") for n in _SALU_SCC]
+    rows += [Opcode(n, Unit.SALU, banks="s") for n in _SALU]
+    rows += [Opcode(n, Unit.SALU, reads=_SCC, banks="s") for n in _SALU_READS_SCC]
+    rows.append(Opcode("s_addc_u32", Unit.SALU, reads=_SCC, writes=_SCC, banks="s"))
+    rows += [_scalar_load(f"s_load_dwordx{n}", n) for n in (2, 4, 8)]
+    rows.append(_scalar_load("s_load_dword", 1))
+    rows += [_memory(f"ds_read_{n}", Unit.SHARED, b, _ADDRESS, loads=True) for b, n in DS_READ_WIDTH.items()]
+    rows += [_memory(f"ds_write_{n}", Unit.SHARED, b, _ADDRESS, _data(b)) for b, n in DS_WRITE_WIDTH.items()]
+    rows += [_memory(f"buffer_load_{n}", Unit.GLOBAL, b, *_PLACE, loads=True) for b, n in LOAD_WIDTH.items()]
+    rows += [_memory(f"buffer_store_{n}", Unit.GLOBAL, b, _data(b), *_PLACE) for b, n in STORE_WIDTH.items()]
+    rows += [_memory(name, Unit.GLOBAL, b, _data(b), *_PLACE) for name, b in GLOBAL_ADD.values()]
     rows += [Opcode(n, Unit.CONTROL) for n in ("s_waitcnt", "s_nop")]
     rows.append(Opcode("s_barrier", Unit.CONTROL, barrier=True))
     rows.append(Opcode("s_branch", Unit.CONTROL, jumps=True))
@@ -82,10 +110,24 @@ def _rows() -> dict[str, Opcode]:
 OPCODES: dict[str, Opcode] = _rows()
 
 
-@cache
-def mfma(name: str, passes: int) -> Opcode:
-    """The row of a matrix instruction: it blocks its pipe for its passes; its result is readable some passes later."""
-    return Opcode(name, Unit.MATRIX, latency=passes + 3, busy=passes, early_clobber=True)
+def _mfma(row: MfmaRow) -> Opcode:
+    """A matrix instruction blocks its pipe for its passes; its result is readable some passes later."""
+    sums = row.rows * row.cols * row.acc.bytes // (4 * WAVE)
+    a, b = (side * row.k * row.ab.bytes // (4 * WAVE) for side in (row.rows, row.cols))
+    return Opcode(
+        row.mnemonic,
+        Unit.MATRIX,
+        latency=row.passes + 3,
+        busy=row.passes,
+        early_clobber=True,
+        results=(Role("d", "va", sums),),
+        sources=(Role("a", "va", a), Role("b", "va", b), Role("c", "va", sums)),
+        hazard=row.hazard,
+    )
+
+
+#: Target -> mnemonic -> row.
+MATRIX: dict[str, dict[str, Opcode]] = {t: {row.mnemonic: _mfma(row) for row in rows} for t, rows in MFMA.items()}
 
 
 def is_inline(value: int) -> bool:

@@ -23,8 +23,8 @@ class Physical:
 
     def __init__(self, allocation: Allocation) -> None:
         self.base = allocation.base
-        self._read: dict[int, Words] = {}
-        self._written: dict[int, Words] = {}
+        self._read: dict[Instruction, Words] = {}
+        self._written: dict[Instruction, Words] = {}
 
     def words(self, r: Reg) -> Words:
         """The registers of an operand, lowest first."""
@@ -32,18 +32,22 @@ class Physical:
         bank = r.vreg.bank
         return tuple([Word(bank, n) for n in range(first, first + r.count)])
 
+    def operand(self, o: Operand) -> Words:
+        """The registers of an operand that may be an immediate, which has none."""
+        return self.words(o) if isinstance(o, Reg) else ()
+
     def read(self, i: Instruction) -> Words:
         """The registers of all source operands."""
-        known = self._read.get(id(i))
+        known = self._read.get(i)
         if known is None:
-            known = self._read[id(i)] = tuple([w for r in i.uses() for w in self.words(r)])
+            known = self._read[i] = tuple([w for r in i.uses() for w in self.words(r)])
         return known
 
     def written(self, i: Instruction) -> Words:
         """The registers of all results."""
-        known = self._written.get(id(i))
+        known = self._written.get(i)
         if known is None:
-            known = self._written[id(i)] = tuple([w for r in i.defs() for w in self.words(r)])
+            known = self._written[i] = tuple([w for r in i.defs() for w in self.words(r)])
         return known
 
     def text(self, o: Operand) -> str:

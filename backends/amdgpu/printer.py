@@ -12,13 +12,12 @@ import attrs
 from convgen.backends.amdgpu.debug import file_directives, sections
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.machine import Function, Instruction
-from convgen.backends.target import Emitted
+from convgen.backends.stages import Emitted
 from convgen.ir.memory import Global
 from convgen.ir.program import Kernel
 
 _COMMENT_COLUMN = 64
 _SGPR_GRANULE = 8
-_VGPR_GRANULE = 8
 _KEEP_DENORMALS = 3  # neither sources nor results are flushed; the default for f32 would flush both
 
 
@@ -100,40 +99,39 @@ def kernel_text(kernel: Kernel, header: Sequence[str], body: Iterator[str], maps
     return "\n".join(lines) + "\n"
 
 
-def metadata(kernels: Sequence[tuple[Kernel, Resources, Sequence[tuple[str, int, int]]]], target: str) -> str:
-    """The metadata note of a module (code object v5 is version 1.2)."""
-    lines = ["    .amdgpu_metadata", "---", "amdhsa.version: [ 1, 2 ]", f"amdhsa.target: {_triple(target)}"]
-    lines.append("amdhsa.kernels:")
-    for kernel, r, arguments in kernels:
-        fields = {
-            ".name": kernel.name,
-            ".symbol": f"{kernel.name}.kd",
-            ".kernarg_segment_size": r.kernarg_size,
-            ".kernarg_segment_align": 8,
-            ".group_segment_fixed_size": r.lds_bytes,
-            ".private_segment_fixed_size": 0,
-            ".wavefront_size": kernel.width,
-            ".sgpr_count": -(-r.sgpr // _SGPR_GRANULE) * _SGPR_GRANULE,
-            ".vgpr_count": -(-r.total_vgpr // _VGPR_GRANULE) * _VGPR_GRANULE,
-            ".agpr_count": r.agpr,
-            ".max_flat_workgroup_size": kernel.subgroups * kernel.width,
-        }
-        first, *rest = (f"{key}: {value}" for key, value in fields.items())
-        lines += [f"  - {first}", *(f"    {line}" for line in rest), "    .args:"]
-        for p, (name, offset, size) in zip(kernel.params, arguments):
-            kind = "global_buffer, .address_space: global" if isinstance(p, Global) else "by_value"
-            lines.append(f"      - {{ .name: {name}, .offset: {offset}, .size: {size}, .value_kind: {kind} }}")
-    return "\n".join([*lines, "...", "    .end_amdgpu_metadata", ""])
+def metadata(kernel: Kernel, r: Resources, arguments: Sequence[tuple[str, int, int]], granule: int) -> str:
+    """What the metadata note of a module says of one kernel, whose vector registers come by the `granule`."""
+    fields = {
+        ".name": kernel.name,
+        ".symbol": f"{kernel.name}.kd",
+        ".kernarg_segment_size": r.kernarg_size,
+        ".kernarg_segment_align": 8,
+        ".group_segment_fixed_size": r.lds_bytes,
+        ".private_segment_fixed_size": 0,
+        ".wavefront_size": kernel.width,
+        ".sgpr_count": -(-r.sgpr // _SGPR_GRANULE) * _SGPR_GRANULE,
+        ".vgpr_count": -(-r.total_vgpr // granule) * granule,
+        ".agpr_count": r.agpr,
+        ".max_flat_workgroup_size": kernel.subgroups * kernel.width,
+    }
+    first, *rest = (f"{key}: {value}" for key, value in fields.items())
+    lines = [f"  - {first}", *(f"    {line}" for line in rest), "    .args:"]
+    for p, (name, offset, size) in zip(kernel.params, arguments):
+        kind = "global_buffer, .address_space: global" if isinstance(p, Global) else "by_value"
+        lines.append(f"      - {{ .name: {name}, .offset: {offset}, .size: {size}, .value_kind: {kind} }}")
+    return "\n".join(lines)
 
 
 def _triple(target: str) -> str:
     return f"amdgcn-amd-amdhsa--{target}"
 
 
-def module_text(target: str, kernels: Sequence[Emitted], note: str) -> str:
-    """The assembly file."""
+def module_text(target: str, kernels: Sequence[Emitted]) -> str:
+    """The assembly file; its metadata note is that of code object v5, version 1.2."""
     debugged = [k.name for k in kernels if k.listing is not None]
-    head = [f'    .amdgcn_target "{_triple(target)}"', "    .amdhsa_code_object_version 5"]
-    head += file_directives(debugged) if debugged else []
-    tail = sections(debugged) if debugged else []
-    return "\n".join([*head, "", *(k.text for k in kernels), *tail, note])
+    lines = [f'    .amdgcn_target "{_triple(target)}"', "    .amdhsa_code_object_version 5"]
+    lines += file_directives(debugged) if debugged else []
+    lines += ["", *(k.text for k in kernels), *(sections(debugged) if debugged else [])]
+    lines += ["    .amdgpu_metadata", "---", "amdhsa.version: [ 1, 2 ]", f"amdhsa.target: {_triple(target)}"]
+    lines += ["amdhsa.kernels:", *(k.note for k in kernels), "...", "    .end_amdgpu_metadata", ""]
+    return "\n".join(lines)

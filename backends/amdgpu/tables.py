@@ -16,12 +16,14 @@ from convgen.ir.mma import MmaAtom
 from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s32
 
 WAVE = 64
+#: Hazard classes of matrix instructions: narrow inputs (xf32 counts among them), f32, f64.
+XDL, SGEMM, DGEMM = "xdl", "sgemm", "dgemm"
 WORD_GROUP = 4  #: consecutive rows of a 32-bit result in one lane
 
 
 @attrs.frozen
 class MfmaRow:
-    """One dense, single-block MFMA: `rows x cols x k`, issue interval in passes (4 clocks each).
+    """One dense, single-block MFMA, `rows x cols x k`.
 
     Integers are signed, both of them (CDNA3 ISA 7, "Matrix Arithmetic Instructions": there is no unsigned form).
     """
@@ -30,10 +32,11 @@ class MfmaRow:
     rows: int
     cols: int
     k: int
-    ab: Type
-    acc: Type
-    passes: int
-    rounds_to: str = ""
+    ab: Type  #: of both inputs
+    acc: Type  #: of sums
+    passes: int  #: until the next may issue; of 4 clocks
+    hazard: str  #: the class by which the manuals' tables of dependences know it
+    rounds_to: str = ""  #: what inputs are rounded to, if that is not their type
 
     def atom(self) -> MmaAtom:
         """The instruction with the layouts of its operands.
@@ -66,39 +69,39 @@ class MfmaRow:
 
 
 _CDNA2_MFMA = (
-    MfmaRow("v_mfma_f32_32x32x8f16", 32, 32, 8, f16, f32, 16),
-    MfmaRow("v_mfma_f32_16x16x16f16", 16, 16, 16, f16, f32, 8),
-    MfmaRow("v_mfma_f32_32x32x8bf16_1k", 32, 32, 8, bf16, f32, 16),
-    MfmaRow("v_mfma_f32_16x16x16bf16_1k", 16, 16, 16, bf16, f32, 8),
-    MfmaRow("v_mfma_f32_32x32x2f32", 32, 32, 2, f32, f32, 16),
-    MfmaRow("v_mfma_f32_16x16x4f32", 16, 16, 4, f32, f32, 8),
-    MfmaRow("v_mfma_f64_16x16x4f64", 16, 16, 4, f64, f64, 8),
-    MfmaRow("v_mfma_i32_32x32x8i8", 32, 32, 8, s8, s32, 16),
-    MfmaRow("v_mfma_i32_16x16x16i8", 16, 16, 16, s8, s32, 8),
+    MfmaRow("v_mfma_f32_32x32x8f16", 32, 32, 8, f16, f32, 16, XDL),
+    MfmaRow("v_mfma_f32_16x16x16f16", 16, 16, 16, f16, f32, 8, XDL),
+    MfmaRow("v_mfma_f32_32x32x8bf16_1k", 32, 32, 8, bf16, f32, 16, XDL),
+    MfmaRow("v_mfma_f32_16x16x16bf16_1k", 16, 16, 16, bf16, f32, 8, XDL),
+    MfmaRow("v_mfma_f32_32x32x2f32", 32, 32, 2, f32, f32, 16, SGEMM),
+    MfmaRow("v_mfma_f32_16x16x4f32", 16, 16, 4, f32, f32, 8, SGEMM),
+    MfmaRow("v_mfma_f64_16x16x4f64", 16, 16, 4, f64, f64, 8, DGEMM),
+    MfmaRow("v_mfma_i32_32x32x8i8", 32, 32, 8, s8, s32, 16, XDL),
+    MfmaRow("v_mfma_i32_16x16x16i8", 16, 16, 16, s8, s32, 8, XDL),
 )
 _CDNA3_MFMA = (
-    MfmaRow("v_mfma_f32_32x32x8_f16", 32, 32, 8, f16, f32, 8),
-    MfmaRow("v_mfma_f32_16x16x16_f16", 16, 16, 16, f16, f32, 4),
-    MfmaRow("v_mfma_f32_32x32x8_bf16", 32, 32, 8, bf16, f32, 8),
-    MfmaRow("v_mfma_f32_16x16x16_bf16", 16, 16, 16, bf16, f32, 4),
-    MfmaRow("v_mfma_f32_32x32x2_f32", 32, 32, 2, f32, f32, 16),
-    MfmaRow("v_mfma_f32_16x16x4_f32", 16, 16, 4, f32, f32, 8),
-    MfmaRow("v_mfma_i32_32x32x16_i8", 32, 32, 16, s8, s32, 8),
-    MfmaRow("v_mfma_i32_16x16x32_i8", 16, 16, 32, s8, s32, 4),
+    MfmaRow("v_mfma_f32_32x32x8_f16", 32, 32, 8, f16, f32, 8, XDL),
+    MfmaRow("v_mfma_f32_16x16x16_f16", 16, 16, 16, f16, f32, 4, XDL),
+    MfmaRow("v_mfma_f32_32x32x8_bf16", 32, 32, 8, bf16, f32, 8, XDL),
+    MfmaRow("v_mfma_f32_16x16x16_bf16", 16, 16, 16, bf16, f32, 4, XDL),
+    MfmaRow("v_mfma_f32_32x32x2_f32", 32, 32, 2, f32, f32, 16, SGEMM),
+    MfmaRow("v_mfma_f32_16x16x4_f32", 16, 16, 4, f32, f32, 8, SGEMM),
+    MfmaRow("v_mfma_i32_32x32x16_i8", 32, 32, 16, s8, s32, 8, XDL),
+    MfmaRow("v_mfma_i32_16x16x32_i8", 16, 16, 32, s8, s32, 4, XDL),
 )
 _CDNA3_ONLY = (
-    MfmaRow("v_mfma_f32_32x32x4_xf32", 32, 32, 4, f32, f32, 8, "xf32"),
-    MfmaRow("v_mfma_f32_16x16x8_xf32", 16, 16, 8, f32, f32, 4, "xf32"),
-    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 8),
+    MfmaRow("v_mfma_f32_32x32x4_xf32", 32, 32, 4, f32, f32, 8, XDL, "xf32"),
+    MfmaRow("v_mfma_f32_16x16x8_xf32", 16, 16, 8, f32, f32, 4, XDL, "xf32"),
+    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 8, DGEMM),
 )
 _CDNA4_MFMA = (
-    MfmaRow("v_mfma_f32_32x32x16_f16", 32, 32, 16, f16, f32, 8),
-    MfmaRow("v_mfma_f32_16x16x32_f16", 16, 16, 32, f16, f32, 4),
-    MfmaRow("v_mfma_f32_32x32x16_bf16", 32, 32, 16, bf16, f32, 8),
-    MfmaRow("v_mfma_f32_16x16x32_bf16", 16, 16, 32, bf16, f32, 4),
-    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 16),
-    MfmaRow("v_mfma_i32_32x32x32_i8", 32, 32, 32, s8, s32, 8),
-    MfmaRow("v_mfma_i32_16x16x64_i8", 16, 16, 64, s8, s32, 4),
+    MfmaRow("v_mfma_f32_32x32x16_f16", 32, 32, 16, f16, f32, 8, XDL),
+    MfmaRow("v_mfma_f32_16x16x32_f16", 16, 16, 32, f16, f32, 4, XDL),
+    MfmaRow("v_mfma_f32_32x32x16_bf16", 32, 32, 16, bf16, f32, 8, XDL),
+    MfmaRow("v_mfma_f32_16x16x32_bf16", 16, 16, 32, bf16, f32, 4, XDL),
+    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 16, DGEMM),
+    MfmaRow("v_mfma_i32_32x32x32_i8", 32, 32, 32, s8, s32, 8, XDL),
+    MfmaRow("v_mfma_i32_16x16x64_i8", 16, 16, 64, s8, s32, 4, XDL),
 )
 
 
@@ -136,44 +139,61 @@ _CDNA3_CONVERSIONS = ("f8_e4m3fnuz", "f8_e5m2fnuz")
 _CDNA4_CONVERSIONS = ("f16x2", "bf16x2", "f8_e4m3", "f8_e5m2")
 
 
-#: 512 registers of a SIMD's lane are shared by its waves; LDS moves 128 bytes a clock (CDNA3 ISA 11), L1 64.
-_CORE = Core(4, 512, 1, 128, 64, ((4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1)))
+_GRIDS = ((4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1))  #: workgroups of up to four waves: one a SIMD
+_CORE = Core(
+    simds=4,  # LLVM, getEUsPerCU
+    simd_registers=512,  # VGPRs and AGPRs together: LLVM, getTotalNumVGPRs of gfx90a and later
+    register_granule=8,  # LLVM, getVGPRAllocGranule of gfx90a and later
+    shared_rate=128,  # CDNA3 ISA 11
+    global_rate=64,  # of the L1 cache; assumed
+    grids=_GRIDS,
+)
 
 
 def _facts(
     name: str,
+    *,
     lds: int,
     units: int,
     read: SharedPhases,
-    mfma: tuple[MfmaRow, ...],
-    wider: tuple[MfmaRow, ...] = (),
     conversions: tuple[str, ...] = (),
 ) -> TargetFacts:
+    """`lds` bytes of local memory a unit, `units` of them."""
     return TargetFacts(
         name=name,
         subgroup_size=WAVE,
-        max_subgroups=16,
+        max_subgroups=16,  # 1024 work-items: LLVM, getMaxFlatWorkGroupSize
         shared_bytes=lds,
         registers=256,
         accumulators=256,
         compute_units=units,
         global_widths=(16, 12, 8, 4, 2, 1),
         shared_widths=(16, 8, 4, 2, 1),
-        global_imm_max=4095,
-        shared_imm_max=65535,
+        global_imm_max=4095,  # CDNA3 ISA, MUBUF: 12 bits
+        shared_imm_max=65535,  # CDNA3 ISA, DS: 16 bits
         # A masked lane's offset is 0x80000000, which must lie outside every surface.
         surface_max=0x7FFFFFFE,
         shared_read=read,
         shared_write=_WRITE_B128_32,
         fused=frozenset(MEANING),
-        atoms=tuple(row.atom() for row in wider + mfma),
+        atoms=tuple(row.atom() for row in MFMA[name]),
         core=_CORE,
         conversions=conversions,
     )
 
 
+MFMA: dict[str, tuple[MfmaRow, ...]] = {
+    "gfx90a": _CDNA2_MFMA,
+    "gfx942": _CDNA3_ONLY + _CDNA3_MFMA,
+    "gfx950": _CDNA4_MFMA + _CDNA3_MFMA,
+}
+
+#: Units: of one die of an MI250X, of an MI300X and of an MI355X (AMD's data sheets). Local memory: the ISA documents.
 FACTS: dict[str, TargetFacts] = {
-    "gfx90a": _facts("gfx90a", 65536, 110, _READ_B128_32, _CDNA2_MFMA),
-    "gfx942": _facts("gfx942", 65536, 304, _READ_B128_32, _CDNA3_MFMA, _CDNA3_ONLY, _CDNA3_CONVERSIONS),
-    "gfx950": _facts("gfx950", 163840, 256, _READ_B128_64, _CDNA3_MFMA, _CDNA4_MFMA, _CDNA4_CONVERSIONS),
+    facts.name: facts
+    for facts in (
+        _facts("gfx90a", lds=65536, units=110, read=_READ_B128_32),
+        _facts("gfx942", lds=65536, units=304, read=_READ_B128_32, conversions=_CDNA3_CONVERSIONS),
+        _facts("gfx950", lds=163840, units=256, read=_READ_B128_64, conversions=_CDNA4_CONVERSIONS),
+    )
 }

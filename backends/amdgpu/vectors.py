@@ -11,7 +11,7 @@ from typing import ClassVar
 from convgen.backends.amdgpu.bytes import gather_words
 from convgen.backends.amdgpu.conversions import convert, plan
 from convgen.backends.amdgpu.emitter import AmdEmitter, signed
-from convgen.backends.amdgpu.isa import mfma
+from convgen.backends.amdgpu.isa import MATRIX
 from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.machine import Imm, Operand, Reg
 from convgen.backends.vectors import Bytes, Parts, Vectors, view
@@ -108,4 +108,4 @@ class AmdVectors(Vectors):
 
     def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
         addend: Operand = Imm(0) if start is None else start
-        self.out.emit(mfma(atom.name, atom.passes), (dst,), (a, b, addend), comment=comment)
+        self.out.emit(MATRIX[self.facts.name][atom.name], (dst,), (a, b, addend), comment=comment)

@@ -62,8 +62,8 @@ class _Counter:
 State = Mapping[str, Ages]
 
 
-def insert_waits(function: Function, physical: Physical) -> None:
-    """Add the waits that `function`, its registers placed, needs."""
+def insert_waits(function: Function, physical: Physical) -> Function:
+    """The function, its registers placed, with the waits that it needs."""
     ahead = _accesses_ahead(function)
 
     def transfer(index: int, state: State) -> State:
@@ -74,10 +74,9 @@ def insert_waits(function: Function, physical: Physical) -> None:
 
     nothing: State = {name: {} for name in LARGEST}
     entry = solve(function, nothing, transfer, _merge)
-    for index, block in enumerate(function.blocks):
-        block.instructions = list(
-            _with_waits(block.instructions, _counters(entry.get(index, nothing)), physical, ahead)
-        )
+    return function.rewritten(
+        lambda index, block: _with_waits(block.instructions, _counters(entry.get(index, nothing)), physical, ahead)
+    )
 
 
 def _counters(state: State) -> dict[str, _Counter]:
@@ -91,15 +90,15 @@ def _merge(a: State, b: State) -> State:
 
 # ---------------------------------------------------------------- barriers
 
-#: barrier (by identity) -> the shared-memory accesses that may follow it before the next barrier
-Ahead = Mapping[int, Mapping[Access, None]]
+#: barrier -> the shared-memory accesses that may follow it before the next barrier
+Ahead = Mapping[Instruction, Mapping[Access, None]]
 
 
 def _accesses_ahead(function: Function) -> Ahead:
     """A barrier publishes what other waves touch next: later accesses are the business of later barriers."""
     blocks = function.blocks
     upcoming: list[dict[Access, None]] = [{} for _ in blocks]
-    ahead: dict[int, dict[Access, None]] = {}
+    ahead: dict[Instruction, dict[Access, None]] = {}
     changed = True
     while changed:
         changed = False
@@ -107,7 +106,7 @@ def _accesses_ahead(function: Function) -> Ahead:
             now = {a: None for s in function.successors(index) for a in upcoming[s]}
             for i in reversed(blocks[index].instructions):
                 if i.barrier:
-                    ahead[id(i)], now = now, {}
+                    ahead[i], now = now, {}
                 elif i.access is not None and i.access.space == "shared" and not i.access.private:
                     now = {i.access: None, **now}
             if now.keys() != upcoming[index].keys():
@@ -154,7 +153,7 @@ def _step(counters: dict[str, _Counter], i: Instruction, physical: Physical, ahe
     required: dict[str, int] = {}
     for name, counter in counters.items():
         registers = (*physical.read(i), *physical.written(i))
-        count = counter.required(_published(counter, ahead[id(i)]) if i.barrier else registers)
+        count = counter.required(_published(counter, ahead[i]) if i.barrier else registers)
         if count is not None:
             required[name] = count
             counter.wait(min(count, LARGEST[name]))

@@ -10,7 +10,7 @@ from itertools import takewhile
 
 from convgen.backends.dataflow import solve
 from convgen.backends.intel.isa import OPCODES, Message
-from convgen.backends.machine import Access, Function, Instruction, Unit
+from convgen.backends.machine import Access, BasicBlock, Function, Instruction, Unit
 
 _Pending = frozenset[Access | None]  #: stores that no fence has published
 
@@ -57,20 +57,18 @@ def _until_signal(function: Function, index: int, first: int, stores: bool) -> I
         seen += further
 
 
-def drop_fences(function: Function) -> None:
-    """Remove the fences, with the reads that wait for them, behind which nobody loads what was stored before.
+def drop_fences(function: Function) -> Function:
+    """The function without the fences, and the reads that wait for them, behind which nobody loads what was stored.
 
     What such a fence would have published, the next one does.
     """
-    loads = {id(signal): found for signal, found in behind_signals(function, stores=False)}
+    loads = dict(behind_signals(function, stores=False))
     following = {
-        id(fence): loads[id(signal)]
-        for block in function.blocks
-        for fence, signal in _fenced_signals(block.instructions)
+        fence: loads[signal] for block in function.blocks for fence, signal in _fenced_signals(block.instructions)
     }
 
     def needed(fence: Instruction, pending: _Pending) -> bool:
-        return any(conflict(store, load.access) for store in pending for load in following[id(fence)])
+        return any(conflict(store, load.access) for store in pending for load in following[fence])
 
     def after(i: Instruction, pending: _Pending) -> _Pending:
         if i.op is OPCODES["fence"]:
@@ -83,17 +81,18 @@ def drop_fences(function: Function) -> None:
         return pending
 
     entry = solve(function, _Pending(), through, lambda a, b: a | b)
-    for index, block in enumerate(function.blocks):
+
+    def kept(index: int, block: BasicBlock) -> Iterator[Instruction]:
         pending = entry.get(index, _Pending())
-        kept: list[Instruction] = []
         dropped: list[object] = []
         for i in block.instructions:
             if i.op is OPCODES["fence"] and not needed(i, pending):
                 dropped += [r.vreg for r in i.defs()]
             elif not any(r.vreg in dropped for r in i.uses()):
-                kept.append(i)
+                yield i
             pending = after(i, pending)
-        block.instructions = kept
+
+    return function.rewritten(kept)
 
 
 def _fenced_signals(instructions: list[Instruction]) -> Iterator[tuple[Instruction, Instruction]]:

@@ -1,4 +1,4 @@
-"""What the container must know of each target: how Intel's tools call it, and what its threads are made of.
+"""What the container must know of each target: how Intel's tools call it.
 
 Platforms are those of `iga64 -h=p`; families and cores are the enumerations PRODUCT_FAMILY and GFXCORE_FAMILY of the
 graphics compiler's igfxfmid.h. The driver compares those of a zebin's notes with the device's (compute-runtime,
@@ -9,6 +9,8 @@ none is written.
 from __future__ import annotations
 
 import attrs
+
+from convgen.backends.intel.tables import FACTS, GENERATIONS
 
 
 @attrs.frozen
@@ -21,9 +23,21 @@ class Device:
     product: str  #: a product of it, as the driver and ocloc name it
     product_family: int | None  #: None where several families share the core and run the same code
     gfx_core: int
-    grf_bytes: int  #: of one general register
-    simd_size: int  #: lanes of its matrix instruction and the subgroup of our kernels
-    max_slm_bytes: int  #: of a workgroup; the driver refuses a kernel with more
+
+    @property
+    def grf_bytes(self) -> int:
+        """Bytes of one general register."""
+        return 4 * self.simd_size
+
+    @property
+    def simd_size(self) -> int:
+        """Lanes of its matrix instruction, and the subgroup of our kernels."""
+        return GENERATIONS[self.name].lanes
+
+    @property
+    def max_slm_bytes(self) -> int:
+        """Bytes of local memory that a workgroup may have; the driver refuses a kernel with more."""
+        return FACTS[self.name].shared_bytes
 
 
 _ANY, _NEWER = "Debian: libigc-tools", "Debian newer than 12: libigc-tools"
@@ -32,9 +46,9 @@ DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
         # Meteor Lake has the core of DG2 but no matrix engine, hence the family as well.
-        Device("xehpg", "12p71", _ANY, "dg2", 0x4F6, 0xC07, grf_bytes=32, simd_size=8, max_slm_bytes=65536),
-        Device("xehpc", "12p72", _ANY, "pvc", 0x4F7, 0xC08, grf_bytes=64, simd_size=16, max_slm_bytes=131072),
+        Device("xehpg", platform="12p71", assembler=_ANY, product="dg2", product_family=0x4F6, gfx_core=0xC07),
+        Device("xehpc", platform="12p72", assembler=_ANY, product="pvc", product_family=0x4F7, gfx_core=0xC08),
         # Battlemage (0x4fa) and Lunar Lake (0x4fb).
-        Device("xe2", "xe2", _NEWER, "bmg", None, 0xC09, grf_bytes=64, simd_size=16, max_slm_bytes=131072),
+        Device("xe2", platform="xe2", assembler=_NEWER, product="bmg", product_family=None, gfx_core=0xC09),
     )
 }

@@ -13,7 +13,7 @@ from functools import cache
 
 import attrs
 
-from convgen.backends.machine import Flag, Inert, Instruction, Opcode, Reg, Unit
+from convgen.backends.machine import Flag, Inert, Instruction, Opcode, Place, Reg, Role, Unit
 from convgen.ir.memory import Order
 from convgen.ir.types import Type, f32, s32
 
@@ -43,6 +43,10 @@ class Region(Reg):
     def uniform(self) -> bool:
         return self.stride == 0
 
+    def shown(self, place: Place) -> str:
+        sub = f".{self.sub}" if self.sub else ""
+        return f"{'-' if self.negated else ''}{place(self)}{sub}<{self.stride}>:{self.type}"
+
     def spans(self, lanes: int, register_bytes: int) -> bool:
         """Whether `lanes` elements lie in more than one register of `register_bytes`."""
         size = TYPE_BYTES[self.type]
@@ -64,6 +68,9 @@ class Literal(Inert):
     value: int | float
     type: str
 
+    def __str__(self) -> str:
+        return f"{self.value}:{self.type}"
+
 
 @attrs.frozen
 class Null(Inert):
@@ -71,12 +78,30 @@ class Null(Inert):
 
     type: str
 
+    def __str__(self) -> str:
+        return f"null:{self.type}"
+
 
 @attrs.frozen
 class Special(Flag):
     """An architecture register, with its region's type: the accumulator, the control register."""
 
     type: str
+
+    def shown(self, place: Place) -> str:
+        return f"{self.name}:{self.type}"
+
+
+@attrs.frozen
+class Select(Opcode):
+    """Writes each lane from the source that its flag says, and keeps the flag."""
+
+
+@attrs.frozen
+class Send(Opcode):
+    """A send whose descriptor has no load and store text."""
+
+    descriptor: str = ""
 
 
 @attrs.frozen
@@ -86,6 +111,7 @@ class Message(Opcode):
     block: bool = False  #: one address, the dwords of the lanes side by side in memory
     address_bits: int = 64
     stores: bool = False  #: the last source is data
+    returns: bool = False  #: could give back what it changes: the text says that nobody wants it
     window: str = ""  #: what IGA writes before the address: a binding table entry
 
 
@@ -101,17 +127,29 @@ class XeInstruction(Instruction):
     apart: bool = False  #: the destination must not overlap the sources, of which some are read when it is written
     annotations: tuple[str, ...] = ()  #: scoreboard: what it waits for, and the token it sets
 
+    def head(self, place: Place) -> str:
+        predicate = "" if self.predicate is None else f"({self.predicate.shown(place)}) "
+        condition = f" ({self.condition})" + (place(self.flag) if self.flag is not None else "")
+        return f"{predicate}{self.op.name} ({self.lanes})" + (condition if self.condition else "")
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return (*self.modifiers, *self.annotations)
+
     def defs(self) -> Iterator[Reg]:
         yield from super().defs()
-        if self.flag is not None and self.op.name != "sel":  # sel keeps the flag that it names
+        if self.flag is not None and not isinstance(self.op, Select):
             yield self.flag
 
     def uses(self) -> Iterator[Reg]:
+        yield from self.touched()
+        if self.partial or (self.predicate is not None and not isinstance(self.op, Select)):
+            yield from (r for r in self.dst if isinstance(r, Reg))
+
+    def touched(self) -> Iterator[Reg]:
         yield from super().uses()
         if self.predicate is not None:
             yield self.predicate
-        if self.partial or (self.predicate is not None and self.op.name != "sel"):
-            yield from (r for r in self.dst if isinstance(r, Reg))
 
     @property
     def early_clobber(self) -> bool:
@@ -133,10 +171,26 @@ _ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  
 #: Instructions behind a message that had better not overwrite what it reads: as long as it may be under way.
 _HOLDS = {"slm": 12, "ugm": 96}
 
-_ALU = "mov add addc add3 mul mach macl mad dp4a shl shr asr and or xor not cmp sel bfn".split()
+_ALU = "mov add addc add3 mul mach macl mad dp4a shl shr asr and or xor not cmp bfn".split()
+
+
+def _send(port: str, descriptor: str, unit: Unit, *, barrier: bool = False, ends: bool = False) -> Send:
+    latency = 1 if ends else _TOKEN_LATENCY[port]
+    return Send(
+        f"send.{port}",
+        unit,
+        latency,
+        barrier=barrier,
+        ends=ends,
+        sources=(Role("header", "v", 1),),
+        port=port,
+        descriptor=descriptor,
+    )
+
 
 OPCODES: dict[str, Opcode] = {
     **{name: Opcode(name, Unit.VALU, _ALU_LATENCY) for name in _ALU},
+    "sel": Select("sel", Unit.VALU, _ALU_LATENCY),
     "addc": Opcode("addc", Unit.VALU, _ALU_LATENCY, writes=("acc0",)),
     **{n: Opcode(n, Unit.VALU, _ALU_LATENCY, reads=("acc0",), writes=("acc0",)) for n in ("mach", "macl")},
     "jmpi": Opcode("jmpi", Unit.CONTROL),
@@ -144,19 +198,37 @@ OPCODES: dict[str, Opcode] = {
     "sync.nop": Opcode("sync.nop", Unit.CONTROL),
     "sync.allwr": Opcode("sync.allwr", Unit.CONTROL),
     "sync.allrd": Opcode("sync.allrd", Unit.CONTROL),
-    "fence": Opcode("send.slm", Unit.SHARED, _TOKEN_LATENCY["slm"], barrier=True),
-    "signal": Opcode("send.gtwy", Unit.SHARED, _TOKEN_LATENCY["gtwy"], barrier=True),
+    "fence": _send("slm", "0x0210011F", Unit.SHARED, barrier=True),
+    "signal": _send("gtwy", "0x02000004", Unit.SHARED, barrier=True),
     "wait": Opcode("sync.bar", Unit.CONTROL, barrier=True),
-    "eot": Opcode("send.gtwy", Unit.CONTROL, ends=True),
+    "eot": _send("gtwy", "0x02000010", Unit.CONTROL, ends=True),
 }
-
-#: Sends whose descriptor has no load and store text: (data of the source, descriptor).
-RAW_SENDS = {"fence": "0x0210011F", "signal": "0x02000004", "eot": "0x02000010"}
 
 _VECTORS = {4: "d32", 8: "d32x2", 12: "d32x3", 16: "d32x4", 32: "d32x8", 2: "d16u32", 1: "d8u32"}
 
 #: type -> atomic addition without a result
 GLOBAL_ADD: dict[Type, str] = {f32: "atomic_fadd", s32: "atomic_iadd"}
+
+
+def _message(
+    kind: str, port: str, what: str, busy: int, *, address_bits: int = 32, block: bool = True, window: str = ""
+) -> Message:
+    """The row of a load, store or atomic operation; `what` is the text behind the port."""
+    stores = kind not in ("load", "load_block2d")
+    return Message(
+        f"{kind}.{port}.{what}",
+        Unit.SHARED if port == "slm" else Unit.GLOBAL,
+        _TOKEN_LATENCY[port],
+        busy,
+        holds=0 if window else _HOLDS[port],
+        sources=(Role("address", "v"), Role("data", "v")) if stores else (Role("address", "v"),),
+        port=port,
+        block=block,
+        address_bits=address_bits,
+        stores=stores,
+        returns=kind in GLOBAL_ADD.values(),
+        window=window,
+    )
 
 
 @cache
@@ -167,19 +239,15 @@ def message(kind: str, sfid: str, lane_bytes: int) -> Message:
     """
     bits = 64 if sfid == "ugm" else 32
     caches = "" if sfid == "slm" else {"load": ".ca.ca", "store": ".wb.wb"}.get(kind, ".uc.wb")
-    name = f"{kind}.{sfid}.{_VECTORS[lane_bytes]}.a{bits}{caches}"
-    unit = Unit.SHARED if sfid == "slm" else Unit.GLOBAL
-    latency, busy, stores = _TOKEN_LATENCY[sfid], max(1, lane_bytes // 4), kind != "load"
-    return Message(name, unit, latency, busy, address_bits=bits, stores=stores, holds=_HOLDS[sfid])
+    what, busy = f"{_VECTORS[lane_bytes]}.a{bits}{caches}", max(1, lane_bytes // 4)
+    return _message(kind, sfid, what, busy, address_bits=bits, block=False)
 
 
 @cache
 def block_message(kind: str, size: int) -> Message:
     """The row of a load or store in local memory of `size` bytes side by side, up to 512."""
     elements, width = (size // 8, 64) if size > 256 else (size // 4, 32)
-    name = f"{kind}.slm.d{width}x{elements}t.a32"
-    latency, busy, stores = _TOKEN_LATENCY["slm"], max(1, size // 128), kind != "load"
-    return Message(name, Unit.SHARED, latency, busy, block=True, address_bits=32, stores=stores, holds=_HOLDS["slm"])
+    return _message(kind, "slm", f"d{width}x{elements}t.a32", max(1, size // 128))
 
 
 _ORDERS = {Order.ROWS: "", Order.ROW_A_LANE: "t", Order.COLUMN_A_LANE: "v"}
@@ -193,19 +261,25 @@ def plane_message(kind: str, grain: int, order: Order) -> Message:
     """
     stores = kind == "store"
     how = "" if stores or (grain == 4 and order is Order.COLUMN_A_LANE) else _ORDERS[order]
-    name = f"{kind}_block2d.ugm.d{8 * grain}{how}.a64.{'wb.wb' if stores else 'ca.ca'}"
-    latency = _TOKEN_LATENCY["ugm"]
-    return Message(name, Unit.GLOBAL, latency, 8, block=True, address_bits=32, holds=_HOLDS["ugm"], stores=stores)
+    return _message(f"{kind}_block2d", "ugm", f"d{8 * grain}{how}.a64.{'wb.wb' if stores else 'ca.ca'}", 8)
 
 
 @cache
 def load_arguments(dwords: int) -> Message:
     """The row of a load from the cross-thread data: 32-bit addresses in the window of binding table entry 255."""
-    name = f"load.ugm.d32x{dwords}t.a32.ca.ca"
-    return Message(name, Unit.GLOBAL, _TOKEN_LATENCY["ugm"], 1, block=True, address_bits=32, window="bti[255]")
+    return _message("load", "ugm", f"d32x{dwords}t.a32.ca.ca", 1, window="bti[255]")
 
 
 @cache
 def dpas(name: str, passes: int) -> Opcode:
     """The row of a matrix instruction of systolic depth 8 that takes `passes` slots of four clocks."""
-    return Opcode(name, Unit.MATRIX, _TOKEN_LATENCY["dpas"], passes, early_clobber=True)
+    return Opcode(
+        name,
+        Unit.MATRIX,
+        _TOKEN_LATENCY["dpas"],
+        passes,
+        early_clobber=True,
+        port="dpas",
+        results=(Role("d", "v"),),
+        sources=(Role("c", "v"), Role("a", "v"), Role("b", "v")),
+    )

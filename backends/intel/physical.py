@@ -37,8 +37,7 @@ class Physical:
 
     def read(self, i: XeInstruction) -> list[Cell]:
         """What an instruction reads; what it keeps of its destination, it does not touch."""
-        used = [r for r in i.src if isinstance(r, Reg)] + ([i.predicate] if i.predicate else [])
-        return [c for r in used for c in self.cells(r)] + [Cell(name, 0) for name in i.flag_uses()]
+        return [c for r in i.touched() for c in self.cells(r)] + [Cell(name, 0) for name in i.flag_uses()]
 
     def written(self, i: XeInstruction) -> list[Cell]:
         """What an instruction writes."""

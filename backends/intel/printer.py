@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from convgen.backends.intel.isa import OPCODES, RAW_SENDS, Literal, Message, XeInstruction
+from convgen.backends.intel.isa import Literal, Message, Send, XeInstruction
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.tables import Generation
 from convgen.backends.machine import Function, Reg, Unit
 
 _MNEMONIC_COLUMN, _COMMENT_COLUMN = 8, 100
-_RAW = {id(OPCODES[name]): descriptor for name, descriptor in RAW_SENDS.items()}
 
 
 def function_text(function: Function, physical: Physical, generation: Generation, listing: str = "") -> Iterator[str]:
@@ -48,7 +47,7 @@ def _body(i: XeInstruction, physical: Physical, generation: Generation) -> str:
     name = i.op.name
     if i.target:
         return f"{name:<25}{i.target}"
-    if name.startswith("sync"):
+    if i.op.unit is Unit.CONTROL and not i.op.ends:
         operand = f"{i.src[0].value:#x}" if i.src and isinstance(i.src[0], Literal) else "null"
         return f"{name:<25}{operand}"
     head = f"{name} ({i.lanes}|M0)"
@@ -57,9 +56,9 @@ def _body(i: XeInstruction, physical: Physical, generation: Generation) -> str:
         head += f" ({i.condition}){physical.flag(i.flag) if i.flag is not None else 'f0.0'}"
     if isinstance(i.op, Message):
         return f"{head:<45} {_message(i, i.op, physical, generation)}"
-    if id(i.op) in _RAW:
+    if isinstance(i.op, Send):
         dst = physical.grf(_register(i.dst[0])) if i.dst else "null"
-        return f"{head:<25}{dst:<8} {physical.grf(_register(i.src[0])):<7} null:0  0x0  {_RAW[id(i.op)]}"
+        return f"{head:<25}{dst:<8} {physical.grf(_register(i.src[0])):<7} null:0  0x0  {i.op.descriptor}"
     matrix = i.op.unit is Unit.MATRIX
     operands = [physical.destination(i.dst[0], matrix)]
     for n, o in enumerate(i.src):
@@ -80,7 +79,7 @@ def _message(i: XeInstruction, op: Message, physical: Physical, generation: Gene
     registers = max(1, lanes * op.address_bits // 32 // generation.lanes)
     place = f"{op.window}[{physical.grf(address)}:{registers}]"
     if op.stores:
-        null = "null  " if op.name.startswith("atomic") else ""
+        null = "null  " if op.returns else ""
         return f"{null}{place}  {physical.grf(data[0])}:{data[0].count}"
     loaded = f"{physical.grf(_register(i.dst[0]))}:{_register(i.dst[0]).count}" if i.dst else "null:0"
     return f"{loaded}  {place}"

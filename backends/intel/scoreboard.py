@@ -23,11 +23,11 @@ import attrs
 
 from convgen.backends.dataflow import solve
 from convgen.backends.intel.barriers import behind_signals, conflict, touches_local, unfenced_signals
-from convgen.backends.intel.isa import OPCODES, Literal, Message, XeInstruction
+from convgen.backends.intel.isa import OPCODES, Literal, XeInstruction
 from convgen.backends.intel.physical import Cell, Physical
 from convgen.backends.intel.tables import Generation
 from convgen.backends.loops import natural_loops
-from convgen.backends.machine import Function, Instruction, Unit, VirtualRegister
+from convgen.backends.machine import BasicBlock, Function, Instruction, Unit, VirtualRegister
 
 #: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
 _MATRIX_TOKENS = 4
@@ -37,7 +37,7 @@ _SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 12}
 _INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
 _MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
 _PIPES = "FIL"
-_MATRIX = "dpas"  #: the unit of matrix instructions; those of messages are named as in their text
+_MATRIX = "dpas"  #: the port of matrix instructions; those of messages are named as in their text
 _LOCAL_LOADS = "local loads"  #: cells, one for each instruction, of what is in flight
 
 Source = str | int  #: an in-order pipe by its letter, or a token
@@ -81,18 +81,11 @@ def pipe_of(i: XeInstruction, generation: Generation) -> str:
     return "F" if i.floats else "I"
 
 
-def _unit(i: Instruction) -> str:
-    """The unit that executes an instruction out of order; "" where a pipe does."""
-    if i.op.unit is Unit.MATRIX:
-        return _MATRIX
-    return i.op.name.split(".")[1] if isinstance(i.op, Message) or i.op.name.startswith("send") else ""
-
-
 def _shares(function: Function, tokens: int) -> dict[str, int]:
     """How many tokens each unit has for its messages: one at least, the others by how many there are in loops."""
     graph = [function.successors(n) for n in range(len(function.blocks))]
     looped = {n for body in natural_loops(graph).values() for n in body} or range(len(graph))
-    units = [(n, _unit(i)) for n, block in enumerate(function.blocks) for i in block.instructions]
+    units = [(n, i.op.port) for n, block in enumerate(function.blocks) for i in block.instructions]
     share = {unit: 1 for _, unit in units if unit not in ("", _MATRIX)}
     wanted = Counter(unit for n, unit in units if n in looped)
     for _ in range(tokens - len(share) if share else 0):
@@ -105,10 +98,12 @@ class Scoreboard:
 
     def __init__(self, function: Function, physical: Physical, generation: Generation, tokens: int) -> None:
         self.function, self.physical, self.generation = function, physical, generation
-        self.tokens: dict[int, int] = {}  # by the identity of the instruction
+        self.tokens: dict[Instruction, int] = {}
         self.units: dict[Source, str] = dict.fromkeys(range(_MATRIX_TOKENS), _MATRIX)  # by token
         self._assign_tokens(tokens)
-        self.deeds = {id(i): self._deeds(i) for i in function.instructions() if isinstance(i, XeInstruction)}
+        self.deeds: dict[Instruction, _Deeds] = {
+            i: self._deeds(i) for i in function.instructions() if isinstance(i, XeInstruction)
+        }
         self._note_local_loads()
 
     def _assign_tokens(self, tokens: int) -> None:
@@ -122,16 +117,16 @@ class Scoreboard:
         turns = {unit: cycle(numbers) for unit, numbers in own.items()}
         accumulators: dict[VirtualRegister, int] = {}
         for i in self.function.instructions():
-            unit = _unit(i)
+            unit = i.op.port
             if unit == _MATRIX:
                 (result,) = (r.vreg for r in i.defs())
-                self.tokens[id(i)] = accumulators.setdefault(result, len(accumulators)) % _MATRIX_TOKENS
+                self.tokens[i] = accumulators.setdefault(result, len(accumulators)) % _MATRIX_TOKENS
             elif unit:
-                self.tokens[id(i)] = next(turns[unit])
+                self.tokens[i] = next(turns[unit])
 
     def _deeds(self, i: XeInstruction) -> _Deeds:
         """What an instruction reads and writes, and what says when it is done."""
-        source = self.tokens.get(id(i), pipe_of(i, self.generation))
+        source = self.tokens.get(i, pipe_of(i, self.generation))
         return _Deeds(source, self.physical.read(i), self.physical.written(i))
 
     def _note_local_loads(self) -> None:
@@ -139,28 +134,29 @@ class Scoreboard:
 
         A fence ahead of the signal sees to that.
         """
-        unfenced = [id(i) for i in unfenced_signals(self.function)]
+        unfenced = set(unfenced_signals(self.function))
         loads = [i for i in self.function.instructions() if touches_local(i, stores=False)]
         for n, load in enumerate(loads):
-            self.deeds[id(load)].written.append(Cell(_LOCAL_LOADS, n))
+            self.deeds[load].written.append(Cell(_LOCAL_LOADS, n))
         for signal, stores in behind_signals(self.function, stores=True):
-            if id(signal) not in unfenced:
+            if signal not in unfenced:
                 continue
             endangered = (n for n, i in enumerate(loads) if any(conflict(i.access, s.access) for s in stores))
-            self.deeds[id(signal)].read.extend(Cell(_LOCAL_LOADS, n) for n in endangered)
+            self.deeds[signal].read.extend(Cell(_LOCAL_LOADS, n) for n in endangered)
 
-    def run(self) -> None:
-        """Annotate all instructions; instructions that only wait are put in where needed."""
+    def run(self) -> Function:
+        """The function, all instructions annotated; instructions that only wait are put in where needed."""
         entry = solve(self.function, Facts({}, {}), self._transfer, _merged)
-        for index, block in enumerate(self.function.blocks):
-            out: list[XeInstruction] = []
+
+        def body(index: int, block: BasicBlock) -> Iterator[XeInstruction]:
             facts = _Now(entry.get(index, Facts({}, {})))
             for i in block.instructions:
                 assert isinstance(i, XeInstruction)
                 waits = self._waits(facts, i)
-                out += self._annotated(i, waits)
+                yield from self._annotated(i, waits)
                 self._step(facts, i, waits)
-            block.instructions = [*out]
+
+        return self.function.rewritten(body)
 
     # ------------------------------------------------------------ data flow
 
@@ -172,7 +168,7 @@ class Scoreboard:
         return facts.frozen()
 
     def _waits(self, facts: _Now, i: XeInstruction) -> Waits:
-        deeds = self.deeds[id(i)]
+        deeds = self.deeds[i]
         me = deeds.source
         distances: dict[str, int] = {}
         done: dict[int, None] = {}
@@ -217,7 +213,7 @@ class Scoreboard:
             facts.finish_token(token)
         for token in waits.read:
             facts.finish_reads(token, flags_only=self.generation.waits_for_writes and token >= _MATRIX_TOKENS)
-        deeds = self.deeds[id(i)]
+        deeds = self.deeds[i]
         if isinstance(deeds.source, int):
             facts.finish_token(deeds.source)
         if deeds.source != "":
@@ -229,7 +225,7 @@ class Scoreboard:
         """The instruction with as many of its waits as it can carry, syncs with the others before it."""
         distance = _joined(waits.distances)
         tokens = [(t, "dst") for t in waits.done] + [(t, "src") for t in waits.read]
-        own = f"${self.tokens[id(i)]}" if id(i) in self.tokens else ""
+        own = f"${self.tokens[i]}" if i in self.tokens else ""
         carried: list[str] = []
         if i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
             pass
@@ -250,8 +246,7 @@ class Scoreboard:
                 yield _sync(f"${alike[0]}.{what}")
             elif alike:
                 yield XeInstruction(OPCODES[name], src=(Literal(sum(1 << token for token in alike), "ud"),))
-        i.annotations = (*carried, *((own,) if own else ()))
-        yield i
+        yield attrs.evolve(i, annotations=(*carried, *((own,) if own else ())))
 
 
 def _joined(distances: Mapping[str, int]) -> str:

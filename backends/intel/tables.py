@@ -23,9 +23,9 @@ _DEPTH = 8  #: systolic depth: dwords of K
 
 @attrs.frozen
 class Generation:
-    """One generation of the vector engine; `lanes` dwords make a general register."""
+    """One generation of the vector engine."""
 
-    lanes: int
+    lanes: int  #: dwords of a general register
     long_alu: bool  #: 64-bit integer additions in one instruction
     low_product: str  #: what completes a 32 x 32-bit product to its lower half
     carry_option: tuple[str, ...]  #: what an instruction says to write the accumulator besides its result
@@ -86,6 +86,18 @@ def _suffix(a: Type, b: Type) -> str:
     return a.name if a is b else f"{a.name}_{b.name}"
 
 
+@attrs.frozen
+class MatrixRow:
+    """How the instructions of an atom are written."""
+
+    mnemonic: str
+    systolic: bool = True  #: one instruction of the matrix engine; else of the vector engine, one for each row of D
+
+
+_DPAS, _DPASW = MatrixRow(f"dpas.8x{DPAS_ROWS}"), MatrixRow(f"dpasw.8x{DPAS_ROWS}")
+_MAD, _DP4A = MatrixRow("mad", systolic=False), MatrixRow("dp4a", systolic=False)
+
+
 def _dpas_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
     """An 8x8 on types of `a`, `b` and sums: columns N of the matrix lie across the lanes and are the atom's rows i.
 
@@ -105,7 +117,7 @@ def _dpas_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
         ),
     )
     d = Fragment(("i", "j"), (Digit("i", lanes, Space.LANE, 1), Digit("j", DPAS_ROWS, Space.REGISTER, 1)))
-    name = f"dpas.8x{DPAS_ROWS}.{_suffix(*types[:2])}"
+    name = f"{_DPAS.mnemonic}.{_suffix(*types[:2])}"
     return MmaAtom(name, lanes, DPAS_ROWS, _DEPTH * each, *types, a, b, d, passes)
 
 
@@ -121,11 +133,11 @@ def _dpasw_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
     rows = (Digit("j", half, Space.REGISTER, each), Digit("j", 2, Space.SUBGROUP, 1))
     b = Fragment(("j", "k"), (*rows, *(d for d in alone.b.digits if d.dim == "k")))
     d = Fragment(("i", "j"), (*alone.d.digits, pair))
-    name = f"dpasw.8x{DPAS_ROWS}.{_suffix(*types[:2])}"
+    name = f"{_DPASW.mnemonic}.{_suffix(*types[:2])}"
     return MmaAtom(name, 2 * lanes, DPAS_ROWS, alone.k, *types, a, b, d, passes)
 
 
-def _vector_atom(mnemonic: str, lanes: int, types: Types) -> MmaAtom:
+def _vector_atom(row: MatrixRow, lanes: int, types: Types) -> MmaAtom:
     """A product on the vector engine: `lanes` instructions, each of one dword of b with all of a.
 
     `mad` multiplies and adds, `dp4a` adds the products of the four bytes of two dwords (IGC, MAD.md, DP4A.md).
@@ -134,21 +146,25 @@ def _vector_atom(mnemonic: str, lanes: int, types: Types) -> MmaAtom:
     inner = (Digit("k", k, Space.REGISTER, 1),) if k > 1 else ()
     a, b = (Fragment((row, "k"), (Digit(row, lanes, Space.LANE, 1), *inner)) for row in "ij")
     d = Fragment(("i", "j"), (Digit("i", lanes, Space.LANE, 1), Digit("j", lanes, Space.REGISTER, 1)))
-    return MmaAtom(f"{mnemonic}.{_suffix(*types[:2])}", lanes, lanes, k, *types, a, b, d, lanes // 4)
+    return MmaAtom(f"{row.mnemonic}.{_suffix(*types[:2])}", lanes, lanes, k, *types, a, b, d, lanes // 4)
 
 
-def _atoms(g: Generation) -> Iterator[MmaAtom]:
+def _atoms(g: Generation) -> Iterator[tuple[MatrixRow, MmaAtom]]:
     for types in (*_FLOATS, *_INTEGERS):
-        yield _dpas_atom(g.lanes, types, g.dpas_passes)
+        yield _DPAS, _dpas_atom(g.lanes, types, g.dpas_passes)
         if g.pairs:
-            yield _dpasw_atom(g.lanes, types, g.dpas_passes)
+            yield _DPASW, _dpasw_atom(g.lanes, types, g.dpas_passes)
     single = f32, f32, f32
     if g.tf32:
         tf32 = _dpas_atom(g.lanes, single, g.dpas_passes)
-        yield attrs.evolve(tf32, name=f"dpas.8x{DPAS_ROWS}.tf32", rounds_to="xf32")
-    yield _vector_atom("mad", g.lanes, single)
+        yield _DPAS, attrs.evolve(tf32, name=f"{_DPAS.mnemonic}.tf32", rounds_to="xf32")
+    yield _MAD, _vector_atom(_MAD, g.lanes, single)
     for types in _INTEGERS:
-        yield _vector_atom("dp4a", g.lanes, types)
+        yield _DP4A, _vector_atom(_DP4A, g.lanes, types)
+
+
+#: Name of an atom -> its row, whatever the generation.
+MATRIX = {atom.name: row for g in GENERATIONS.values() for row, atom in _atoms(g)}
 
 
 def _one_lane_a_dword(lanes: int) -> SharedPhases:
@@ -171,7 +187,8 @@ def _planes(pitch: int) -> Planes:
 _GRIDS = tuple((m, n) for m in (16, 8, 4, 2, 1) for n in (16, 8, 4, 2, 1) if m * n <= 64)
 
 
-def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> TargetFacts:
+def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int) -> TargetFacts:
+    """`units` of `engines` vector engines each, `slm` bytes and `subgroups` threads a workgroup."""
     g = GENERATIONS[name]
     phases = _one_lane_a_dword(g.lanes)
     return TargetFacts(
@@ -190,8 +207,18 @@ def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> Tar
         shared_read=phases,
         shared_write=phases,
         fused=frozenset(),
-        atoms=tuple(_atoms(g)),
-        core=Core(engines, 1024, 128, 128, 64, _GRIDS, (1, 2, 4), (2, 16), 1),
+        atoms=tuple(atom for _, atom in _atoms(g)),
+        core=Core(
+            simds=engines,
+            simd_registers=1024,  # 8 threads of 128 or 4 of 256: Programmer's Reference Manuals
+            register_granule=128,  # the smaller register file of a thread
+            shared_rate=128,  # assumed
+            global_rate=64,  # assumed
+            grids=_GRIDS,
+            subtiles=(1, 2, 4),
+            reserve=(2, 16),  # assumed
+            fragment_sets=1,  # nothing moves loads among products
+        ),
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,
@@ -201,8 +228,13 @@ def _facts(name: str, units: int, engines: int, slm: int, subgroups: int) -> Tar
     )
 
 
+#: Xe cores and their vector engines: those of an Arc A770, a Data Center GPU Max 1550 and an Arc B580 (Intel's product
+#: pages). Local memory and threads of a workgroup: what the driver takes.
 FACTS: dict[str, TargetFacts] = {
-    "xehpg": _facts("xehpg", 32, 16, 65536, 64),
-    "xehpc": _facts("xehpc", 128, 8, 131072, 32),
-    "xe2": _facts("xe2", 20, 8, 131072, 32),
+    facts.name: facts
+    for facts in (
+        _facts("xehpg", units=32, engines=16, slm=65536, subgroups=64),
+        _facts("xehpc", units=128, engines=8, slm=131072, subgroups=32),
+        _facts("xe2", units=20, engines=8, slm=131072, subgroups=32),
+    )
 }

@@ -14,6 +14,7 @@ from convgen.backends.intel.bytes import UNSIGNED, gather_words
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import ACCUMULATORS_AT, Literal, Null, dpas, region
 from convgen.backends.intel.scalars import XeScalars
+from convgen.backends.intel.tables import MATRIX
 from convgen.backends.machine import Operand, Reg
 from convgen.backends.vectors import WORD_BYTES, Bytes, Parts, Vectors, view
 from convgen.ir.error import Unsupported
@@ -153,7 +154,7 @@ class XeVectors(Vectors):
         return product(range(tiles_i), range(tiles_j))
 
     def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
-        multiply = self._multiply_adds if atom.name.partition(".")[0] in _BEGINNINGS else self._dpas
+        multiply = self._dpas if MATRIX[atom.name].systolic else self._multiply_adds
         multiply(atom, dst, start, a, b, comment)
 
     def _dpas(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
@@ -161,12 +162,12 @@ class XeVectors(Vectors):
         sums = _TYPES[atom.acc]
         before: Operand = Null(sums) if start is None else region(start, sums)
         operands = (before, region(a, first), region(b, second))
-        code = dpas(atom.name.rpartition(".")[0], atom.passes)
+        code = dpas(MATRIX[atom.name].mnemonic, atom.passes)
         self.out.emit(code, (region(dst, sums),), operands, lanes=self.out.lanes, comment=comment)
 
     def _multiply_adds(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
         """Row by row of the result, one lane of b at a time."""
-        name, _, _ = atom.name.partition(".")
+        name = MATRIX[atom.name].mnemonic
         first, second, sums = _DWORDS[atom.a_elem], _DWORDS[atom.b_elem], _TYPES[atom.acc]
         for j in range(atom.cols):
             row, factors = dst.words(j, 1), (region(a, first), region(b, second, j, 0))

@@ -84,9 +84,9 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
 def add_pass_options(parser: argparse.ArgumentParser) -> None:
     """How passes run, and what is told of them."""
     add = parser.add_argument_group("watching").add_argument
-    add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising pass off (repeatable)")
-    add("--dump", metavar="WHAT", help="print the IR to stderr: all, changed (as diffs) or after:PASS")
+    add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising step off (repeatable)")
+    add("--dump", metavar="WHAT", help="print each step to stderr: all, changed (as diffs) or after:PASS")
     add("--dump-dir", metavar="DIR", help="write these dumps (default: all) as files for `convgen replay` instead")
-    add("--check-passes", action="store_true", help="verify and interpret the IR after each pass (slow)")
+    add("--check-passes", action="store_true", help="verify each step, interpret the IR after each pass (slow)")
     add("--time-passes", action="store_true", help="tell on stderr what each stage took")
     add("-v", dest="verbose", action="store_true", help="tell of each config that is tried and what it costs")

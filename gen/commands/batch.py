@@ -152,18 +152,16 @@ def _verdict(target: str, request: Request) -> tuple[str, str | None, str | None
 def _check(options: argparse.Namespace) -> None:
     """Refuse at once what would be refused of every problem."""
     from convgen import watch
-    from convgen.backends import target as targets
     from convgen.config import Config
-    from convgen.passes import pipeline
+    from convgen.steps import check_names, steps
 
     if options.output is not None and not options.output.endswith("/"):
         raise UserError(f"given -o {options.output}, wanted a directory DIR/ for the files of several problems")
-    targets.get(options.target)
-    pipeline.check_names(options.disable, optimising_only=True)
+    check_names(options.disable, steps(options.target), optional=True)
     if options.config is not None:
         Config.parse(options.config)
     if options.dump is not None:
-        watch.check_dump(options.dump)
+        watch.check_dump(options.dump, options.target)
 
 
 def _run(options: argparse.Namespace, requests: Sequence[Request], journal: Journal | None) -> list[Row]:

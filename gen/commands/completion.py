@@ -73,16 +73,17 @@ def _values() -> dict[str, list[str]]:
     """What the value of an option may be."""
     from convgen.backends import target
     from convgen.grammar import DATA_TYPES, FPMATH_MODES
-    from convgen.passes import pipeline
+    from convgen.passes.pipeline import OPTIMISING
     from convgen.problem import Direction
+    from convgen.steps import steps
 
-    names = [p.name for p in pipeline.PASSES]
+    known = steps(None)
     return {
         "--dir": [direction.value for direction in Direction],
         "--dt": list(DATA_TYPES),
         "--attr-deterministic": ["true", "false"],
         "--attr-fpmath": list(FPMATH_MODES),
         "--target": list(target.names()),
-        "--dump": ["all", "changed", *(f"after:{name}" for name in names)],
-        "--disable": [p.name for p in pipeline.PASSES if p.kind == pipeline.OPTIMISING],
+        "--dump": ["all", "changed", *dict.fromkeys(f"after:{step.name}" for step in known)],
+        "--disable": list(dict.fromkeys(step.name for step in known if step.kind == OPTIMISING)),
     }

@@ -33,10 +33,12 @@ def targets(arguments: Sequence[str]) -> int:
 def passes_parser() -> argparse.ArgumentParser:
     parser = Parser(
         "passes",
-        "List the passes in the order in which they run. An optimising one can be switched off with --disable.",
-        "convgen passes",
+        "List the passes in the order in which they run, and the stages of a target's back end behind them. An"
+        " optimising one can be switched off with --disable.",
+        "convgen passes --target xehpc",
         "convgen passes --json",
     )
+    parser.add_argument("--target", default="gfx942", help="whose stages (default gfx942)")
     parser.add_argument("--json", action="store_true", help="print one JSON array")
     return parser
 
@@ -46,9 +48,9 @@ def passes(arguments: Sequence[str]) -> int:
     options = passes_parser().parse_args(arguments)
 
     from convgen import report
-    from convgen.passes.pipeline import PASSES
+    from convgen.steps import steps
 
-    rows = [{"name": p.name, "level": p.level, "kind": p.kind, "contract": p.contract} for p in PASSES]
+    rows = [{"name": s.name, "level": s.level, "kind": s.kind, "contract": s.contract} for s in steps(options.target)]
     if options.json:
         print(json.dumps(rows))
     else:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from convgen.backends.target import Emitted
+from convgen.backends.stages import Emitted
 from tests import samples
 
 

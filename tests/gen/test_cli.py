@@ -40,7 +40,7 @@ class Driver:
         self.asked.append(options)
         if self.error is not None:
             raise self.error
-        return SimpleNamespace(problem=problem, scalars={}, trail=[])
+        return SimpleNamespace(problem=problem, scalars={}, trail=[], target=targets.get("gfx90a"))
 
     def compile(self, program: Any) -> Code:
         return code_of(program.problem, **self.changes)

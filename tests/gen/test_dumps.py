@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from convgen import check, cli, driver, dumps, watch
+from convgen.backends import target as targets
 from convgen.ir.error import VerifyError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import mutate
@@ -17,7 +18,11 @@ from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, GlobalLoad, empty
 from convgen.passes import pipeline
 from convgen.passes.pipeline import PASSES, Pass
+from convgen.steps import steps
 from tests.gen.test_hand_written import saxpy
+
+STAGES = targets.get("gfx942").stages
+_TITLE = r"^// \w+ (as built|after \w+)$"
 
 LINE = ["conv", "mb1ic16oc16ih6kh3ph1", "--dir", "FWD_D", "--dt", "f16"]
 
@@ -36,9 +41,11 @@ def output(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
 def test_every_dump_replays_to_the_same_code(capsys: pytest.CaptureFixture[str]) -> None:
     asm, err = output(capsys, *LINE, "--dump-dir", "d")
     assert err == ""
-    files = sorted(Path("d").iterdir())
-    names = [re.sub(r"^conv_fwd_d_[0-9a-f]{8}_main", "k", path.name) for path in files]
-    assert names == ["k.00.built.dump", *(f"k.{n:02}.{p.name}.dump" for n, p in enumerate(PASSES, 1))]
+    written = sorted(Path("d").iterdir())
+    names = [re.sub(r"^conv_fwd_d_[0-9a-f]{8}_main", "k", path.name) for path in written]
+    files, listings = written[: 1 + len(PASSES)], enumerate(STAGES, 1 + len(PASSES))
+    assert names[: len(files)] == ["k.00.built.dump", *(f"k.{n:02}.{p.name}.dump" for n, p in enumerate(PASSES, 1))]
+    assert names[len(files) :] == [f"k.{n:02}.{stage.name}.txt" for n, stage in listings]
     for path in files:
         assert output(capsys, "replay", str(path)) == (asm, "")
     assert output(capsys, "replay", str(files[3]), "--run")[0].endswith("PASSED\n")
@@ -81,12 +88,13 @@ def test_another_problems_kernel_is_refused(capsys: pytest.CaptureFixture[str]) 
 
 def test_changed_prints_diffs(capsys: pytest.CaptureFixture[str]) -> None:
     _, err = output(capsys, *LINE, "--dump", "changed")
-    titles = re.findall(r"^// \w+ (.*)$", err, re.MULTILINE)
+    titles = re.findall(_TITLE, err, re.MULTILINE)
     assert titles[0] == "as built"
-    assert set(titles[1:]) <= {f"after {p.name}" for p in PASSES}
-    assert "after lower_tiles" in titles
-    sections = re.split(r"^// .*\n", err, flags=re.MULTILINE)[2:]
-    assert all("\n@@ " in f"\n{section}" for section in sections)  # a pass that changed nothing is not shown
+    assert set(titles[1:]) <= {f"after {step.name}" for step in steps("gfx942")}
+    assert {"after lower_tiles", "after schedule"} < set(titles)
+    sections = dict(zip(titles, re.split(_TITLE, err, flags=re.MULTILINE)[2::2]))
+    whole = {"as built", "after select", "after allocate", "after print"}  # of another form than what was before
+    assert {title for title, section in sections.items() if "\n@@ " not in section} == whole
     first = err.index("// ", 3)
     assert "\n+" not in err[:first]
     assert re.search(r"^@@ .* @@$", err[first:], re.MULTILINE)
@@ -96,9 +104,26 @@ def test_changed_prints_diffs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_all_prints_each_step_whole(capsys: pytest.CaptureFixture[str]) -> None:
     _, err = output(capsys, *LINE, "--dump", "all")
-    assert err.count("// conv_fwd_d_") == err.count("\nkernel conv_fwd_d_") == 1 + len(PASSES)
-    _, err = output(capsys, *LINE, "--dump", "after:lower_tiles")
-    assert err.count("// conv_fwd_d_") == 1
+    assert err.count("\nkernel conv_fwd_d_") == 1 + len(PASSES)
+    assert err.count("\nfunction conv_fwd_d_") == len(STAGES) - 1  # the last one's is the assembly
+    assert len(re.findall(_TITLE, err, re.MULTILINE)) == 1 + len(PASSES) + len(STAGES)
+    for name in ("lower_tiles", "schedule"):
+        _, err = output(capsys, *LINE, "--dump", f"after:{name}")
+        assert re.findall(_TITLE, err, re.MULTILINE) == [f"after {name}"]
+
+
+def test_stages_may_be_off(capsys: pytest.CaptureFixture[str]) -> None:
+    asm, _ = output(capsys, *LINE)
+    other, err = output(capsys, *LINE, "--disable", "schedule", "--dump", "changed", "--check-passes")
+    assert sorted(_instructions(asm)) != _instructions(asm) != _instructions(other)
+    assert "after select" in err
+    assert "after schedule" not in err
+    err = output(capsys, *LINE, "--target", "xehpc", "--disable", "schedule", code=2)[1]
+    assert err.endswith("split_barriers, fences\n")
+
+
+def _instructions(asm: str) -> list[str]:
+    return [line.split("//")[0].strip() for line in asm.splitlines() if line.startswith("    v_mfma")]
 
 
 class Terminal(io.StringIO):

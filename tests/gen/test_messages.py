@@ -12,13 +12,15 @@ from convgen.ir.build import KernelBuilder
 from convgen.ir.dump import dump
 from convgen.options import KNOBS_OF
 from convgen.passes import pipeline
+from convgen.steps import steps
 
 NO_TARGET = "given target 'gfx000' (did you mean gfx950?), wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2"
 SHORT = {"DESC": "mb1ic16oc16ih6kh3ph1", "GEMM": "32x16:16x32", "F16": "--dir FWD_D --dt f16"}
 NAMES = {
     "<passes>": ", ".join(p.name for p in pipeline.PASSES),
+    "<steps>": ", ".join(step.name for step in steps("gfx942")),
     **{f"<{driver} knobs>": " ".join(f"--{o.name}" for o in options) for driver, options in KNOBS_OF.items()},
-    "<optimising>": ", ".join(p.name for p in pipeline.PASSES if p.kind == pipeline.OPTIMISING),
+    "<optimising>": ", ".join(step.name for step in steps("gfx942") if step.kind == pipeline.OPTIMISING),
 }
 
 #: command line -> the line on stderr, without "convgen: "
@@ -198,7 +200,9 @@ MESSAGES = [
     ("conv DESC F16 --disable fast", "given pass 'fast', wanted one of <optimising>"),
     ("conv DESC F16 --disable lower_tiles", "given pass 'lower_tiles', wanted one of <optimising>"),
     ("conv DESC F16 --dump some", "given --dump=some, wanted all, changed or after:PASS"),
-    ("conv DESC F16 --dump after:fast", "given pass 'fast', wanted one of <passes>"),
+    ("conv DESC F16 --dump after:fast", "given pass 'fast', wanted one of <steps>"),
+    ("conv DESC F16 --dump after:shedule", "given pass 'shedule' (did you mean schedule?), wanted one of <steps>"),
+    ("conv DESC F16 --disable scoreboard", "given pass 'scoreboard', wanted one of <optimising>"),
     (
         "conv DESC F16 --dump-dir /dev/null/d --dump after:simplify",
         "cannot write /dev/null/d: Not a directory, at --dump-dir",

@@ -9,9 +9,8 @@ import re
 from collections.abc import Iterator
 
 from convgen.backends.allocate import Allocation
-from convgen.backends.amdgpu.isa import OPCODES, mfma
+from convgen.backends.amdgpu.isa import MATRIX, OPCODES
 from convgen.backends.amdgpu.physical import Physical
-from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.machine import (
     Access,
     BasicBlock,
@@ -62,9 +61,7 @@ def _instruction(line: str, target: str) -> Instruction:
 
 
 def _opcode(name: str, target: str) -> Opcode:
-    if not name.startswith("v_mfma"):
-        return OPCODES[name]
-    return mfma(name, next(a.passes for a in FACTS[target].atoms if a.name == name))
+    return OPCODES.get(name) or MATRIX[target][name]
 
 
 def _operand(word: str) -> Operand:

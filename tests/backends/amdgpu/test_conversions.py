@@ -15,7 +15,7 @@ from convgen.backends import target as targets
 from convgen.backends.amdgpu.conversions import plan
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.simulation import KernelArg, LaunchRequest
-from convgen.backends.target import Emitted
+from convgen.backends.stages import Emitted
 from convgen.ir import types as t
 from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.error import Unsupported

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from convgen.backends.amdgpu.hazards import ROWS, Event, Use, _matrix_events, insert_nops
+from convgen.backends.amdgpu.hazards import _MATRIX_EVENTS, HAZARDS, Event, Use, insert_nops
+from convgen.backends.amdgpu.isa import MATRIX
 from convgen.backends.amdgpu.sim.hazards import SGEMM_KIND, TABLES
 from convgen.backends.amdgpu.sim.mfma_table import MATRIX_ROWS
 from convgen.backends.amdgpu.tables import FACTS
@@ -200,8 +201,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("case", EXPECTED, ids=" ".join)
 def test_expected_nops(case: tuple[str, str]) -> None:
-    f = function(EXPECTED[case], case[0])
-    insert_nops(f, physical(), case[0])
+    f = insert_nops(function(EXPECTED[case], case[0]), physical(), case[0])
     assert listing(f) == tidy(EXPECTED[case])
 
 
@@ -252,19 +252,17 @@ def passes_of(target: str, event: Event) -> list[int]:
 @pytest.mark.parametrize("target", FACTS)
 def test_rows_agree_with_the_simulator(target: str) -> None:
     names = event_names(target)
-    for row in ROWS:
-        pair = (names[row.event], _NAMES[row.use])
-        theirs = TABLES[target].get(_BETWEEN.get((row.event, row.use), pair))
-        for p in passes_of(target, row.event):
+    for (event, use), row in HAZARDS[target].items():
+        theirs = TABLES[target].get(_BETWEEN.get((event, use), (names[event], _NAMES[use])))
+        for p in passes_of(target, event):
             wanted = 0 if theirs is None else theirs.states.get(p, 0)
-            assert max(0, row.states(target, p)) == wanted, (row.event, row.use, p)
+            assert max(0, row.states(p)) == wanted, (event, use, p)
 
 
 @pytest.mark.parametrize("target", FACTS)
 def test_no_row_of_the_simulator_is_missing(target: str) -> None:
     """What our instructions do, and the simulator has a row for, has a row here."""
     uses = {_NAMES[u]: u for u in Use if u is not Use.SCALAR_TO_VALU} | {"valu_sgpr": Use.SCALAR_TO_VALU}
-    ours = {(row.event, row.use) for row in ROWS}
     theirs: set[tuple[Event, Use]] = {
         (event, uses[u])
         for event, name in event_names(target).items()
@@ -272,7 +270,7 @@ def test_no_row_of_the_simulator_is_missing(target: str) -> None:
         if e == name and u in uses and event is not Event.VALU_BEFORE_F64
     }
     theirs |= {ours_ for ours_, pair in _BETWEEN.items() if pair in TABLES[target]}
-    assert theirs <= ours
+    assert theirs <= HAZARDS[target].keys()
 
 
 @pytest.mark.parametrize("target", FACTS)
@@ -304,7 +302,7 @@ _ADDEND_PROBES = {"war_C_valu": Use.VALU_WRITE, "war_C_dsread": Use.MEMORY_WRITE
 
 
 def test_every_row_says_what_asks_for_it() -> None:
-    assert all(row.source for row in ROWS)
+    assert all(row.source for rows in HAZARDS.values() for row in rows.values())
 
 
 _MEASURED = json.loads((Path(__file__).parents[2] / "data" / "amdgpu_hazards.json").read_text())["rows"]
@@ -325,7 +323,8 @@ def measured(target: str, atom: MmaAtom) -> dict[str, int]:
 
 
 def required(target: str, event: Event | None, use: Use, passes: int) -> int:
-    return max((row.states(target, passes) for row in ROWS if (row.event, row.use) == (event, use)), default=0)
+    row = None if event is None else HAZARDS[target].get((event, use))
+    return 0 if row is None else row.states(passes)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +334,7 @@ def required(target: str, event: Event | None, use: Use, passes: int) -> int:
 def test_matrix_rows_are_those_of_llvm(target: str, atom: MmaAtom) -> None:
     """The recognizer's numbers, instruction by instruction, and from the listing what each instruction leaves."""
     theirs = measured(target, atom)
-    made, taken = _matrix_events(atom.name)
+    made, taken = _MATRIX_EVENTS[MATRIX[target][atom.name].hazard]
     for probe, use in _PROBES.items():
         assert required(target, made, use, atom.passes) == _BEYOND.get((target, made, use), theirs[probe]), probe
     for probe, use in _ADDEND_PROBES.items():

@@ -158,23 +158,20 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_expected_waits(name: str) -> None:
-    f = function(EXPECTED[name])
-    insert_waits(f, physical())
+    f = insert_waits(function(EXPECTED[name]), physical())
     assert listing(f) == tidy(EXPECTED[name])
 
 
 def test_a_count_beyond_the_field_is_clamped_and_says_so() -> None:
     reads = "\n".join(f"ds_read_b32 v{n}, v99" for n in range(18))
-    f = function(f"{reads}\nv_mov_b32 v98, v0\nv_mov_b32 v98, v2\nv_mov_b32 v98, v3")
-    insert_waits(f, physical())
+    f = insert_waits(function(f"{reads}\nv_mov_b32 v98, v0\nv_mov_b32 v98, v2\nv_mov_b32 v98, v3"), physical())
     waits = [(i.modifiers, i.comment) for i in f.instructions() if i.op.name == "s_waitcnt"]
     assert waits == [(("lgkmcnt(14)",), "lgkmcnt clamped")]
 
 
 def test_more_loads_than_the_counter_holds() -> None:
     loads = "\n".join(f"buffer_load_dword v{n}, v99, s[0:3], 0" for n in range(70))
-    f = function(f"{loads}\nv_mov_b32 v98, v0\nv_mov_b32 v98, v7")
-    insert_waits(f, physical())
+    f = insert_waits(function(f"{loads}\nv_mov_b32 v98, v0\nv_mov_b32 v98, v7"), physical())
     waits = [(i.modifiers, i.comment) for i in f.instructions() if i.op.name == "s_waitcnt"]
     assert waits == [(("vmcnt(62)",), "vmcnt clamped")]
 
@@ -245,7 +242,7 @@ def fields(f: Function) -> Iterator[tuple[Instruction, str]]:
 @given(functions(most=24))
 def test_waits_suffice_and_are_minimal(f: Function) -> None:
     view = Physical(allocate(f, BANKS))
-    insert_waits(f, view)
+    f = insert_waits(f, view)
     paths = paths_of(f)
     assert all(holds(path, view) for path in paths)
     for i, name in fields(f):
@@ -257,5 +254,5 @@ def test_the_model_knows_what_it_is_told() -> None:
     f = function(EXPECTED["loads return in order"])
     view = physical()
     assert not holds(path_of(f), view)
-    insert_waits(f, view)
+    f = insert_waits(f, view)
     assert holds(path_of(f), view)

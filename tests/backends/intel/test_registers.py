@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 import pytest
 
 from convgen.backends.intel.isa import ACCUMULATORS_AT, BANK_PERIOD, INPUTS_AT, XeInstruction
-from convgen.backends.intel.physical import Physical
-from convgen.backends.intel.select import select
 from convgen.backends.intel.targets import TARGETS
-from convgen.backends.machine import Function, Unit
+from convgen.backends.machine import Function, Unit, VirtualRegister
+from convgen.backends.stages import MachineKernel, begin, run
 from convgen.config import Config
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
@@ -40,6 +40,13 @@ def holding(target: str, count: int) -> Kernel:
     return k.done()
 
 
+def placed(target: str, kernel: Kernel) -> MachineKernel:
+    """The kernel behind allocation."""
+    xe = TARGETS[target]()
+    names = [stage.name for stage in xe.stages]
+    return run(xe.stages[: 1 + names.index("allocate")], begin(kernel, xe.facts, xe.banks))
+
+
 @XE
 def test_the_smaller_register_file_that_holds_it(target: str) -> None:
     for count, grf in ((8, 128), (12, 128), (20, 256), (27, 256)):
@@ -50,45 +57,44 @@ def test_the_smaller_register_file_that_holds_it(target: str) -> None:
 
 @XE
 def test_tuples_stand_behind_the_scalars(target: str) -> None:
-    xe = TARGETS[target]()
-    function = select(holding(target, 3), xe.facts)
-    _, physical, used = xe._allocate(function)
-    scalars = [physical.base[v] for v in physical.base if v.bank == "s"]
-    first = 1 + max(scalars) // xe.facts.subgroup_size
-    tuples = [physical.base[v] for v in physical.base if v.bank == "v" and v.fixed is None]
+    made = placed(target, holding(target, 3))
+    base = made.allocation.base
+    first = 1 + max(at for v, at in base.items() if v.bank == "s") // made.facts.subgroup_size
+    tuples = [at for v, at in base.items() if v.bank == "v" and v.fixed is None]
     assert min(tuples) > first
-    assert used <= 128
-    (payload,) = (v for v in physical.base if v.fixed == 0)
-    assert physical.base[payload] == 0
+    assert made.banks["v"].limit == 128
+    (payload,) = (v for v in base if v.fixed == 0)
+    assert base[payload] == 0
 
 
 @cache
-def product(target: str) -> tuple[Function, Physical]:
+def product(target: str) -> tuple[Function, Mapping[VirtualRegister, int]]:
+    """A product, and where its registers are."""
     xe = TARGETS[target]()
     problem = Conv.parse("mb1ic64ih8oc32kh1", dir="FWD_D", dt="f16")
     kernel = tile_kernel(problem, Config((16, 16, 32), (1, 1), (xe.facts.subgroup_size, 8, 16), 2), xe.facts)
-    function = select(pipeline.run(kernel, xe.facts), xe.facts)
-    return function, xe._allocate(function)[1]
+    made = placed(target, pipeline.run(kernel, xe.facts))
+    return made.code, made.allocation.base
 
 
 @XE
 def test_accumulators_and_inputs_stand_apart(target: str) -> None:
-    function, physical = product(target)
+    function, base = product(target)
     products = [i for i in function.instructions() if i.op.unit is Unit.MATRIX]
     assert products
     for i in products:
         assert isinstance(i, XeInstruction)
         (result,) = i.defs()
-        assert physical.base[result.vreg] % BANK_PERIOD == ACCUMULATORS_AT
+        assert base[result.vreg] % BANK_PERIOD == ACCUMULATORS_AT
         inputs = [r for r in i.uses() if r.vreg is not result.vreg and r.vreg.residue is not None]
         assert inputs
-        assert all(physical.base[r.vreg] % BANK_PERIOD == INPUTS_AT for r in inputs)
+        assert all(base[r.vreg] % BANK_PERIOD == INPUTS_AT for r in inputs)
 
 
 @XE
 def test_the_end_of_thread_passes_one_of_the_last_registers(target: str) -> None:
-    function, physical = product(target)
+    function, base = product(target)
     last = function.blocks[-1].instructions[-1]
     assert last.op.ends
     (payload,) = last.uses()
-    assert physical.base[payload.vreg] in (127, 255)
+    assert base[payload.vreg] in (127, 255)

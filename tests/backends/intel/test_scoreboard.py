@@ -93,7 +93,7 @@ class Code:
         """Each instruction's waits, behind those of the syncs before it."""
         g = GENERATIONS[target]
         function = Function("f", self.blocks)
-        Scoreboard(function, Physical(Allocation(self.r.base, {}), g.lanes, 1), g, tokens).run()
+        function = Scoreboard(function, Physical(Allocation(self.r.base, {}), g.lanes, 1), g, tokens).run()
         return [line for b in function.blocks for line in lines(b)]
 
 

@@ -1,0 +1,101 @@
+"""The stages of the CDNA targets: from a message-level kernel to assembly text."""
+
+from __future__ import annotations
+
+import attrs
+
+from convgen.backends.allocate import Bank, allocate
+from convgen.backends.amdgpu import printer
+from convgen.backends.amdgpu.hazards import insert_nops
+from convgen.backends.amdgpu.physical import Physical
+from convgen.backends.amdgpu.select import select
+from convgen.backends.amdgpu.waits import insert_waits
+from convgen.backends.maps import maps
+from convgen.backends.schedule import schedule
+from convgen.backends.selection import kernel_arguments
+from convgen.backends.stages import Attempt, Emitted, MachineKernel, Stage
+from convgen.ir.error import DoesNotFit
+
+#: gfx90a and later: vector tuples start even; scalar pairs even, wider ones at multiples of 4 (ISA, "SGPR alignment").
+BANKS = {
+    "v": Bank(limit=256, alignment={1: 1, 2: 2}),
+    "a": Bank(limit=256, alignment={1: 1, 2: 2}),
+    "s": Bank(limit=102, alignment={1: 1, 2: 2, 4: 4}),
+}
+
+_KERNARG_ALIGN = 8  #: bytes; the size of the arguments is a multiple of it
+
+
+def _select(made: MachineKernel) -> MachineKernel:
+    """Statements become instructions on virtual registers, in their order."""
+    return attrs.evolve(made, function=select(made.kernel, made.facts, made.lines))
+
+
+def _schedule(made: MachineKernel) -> MachineKernel:
+    """Blocks with matrix instructions are reordered to hide latencies, without regard to registers."""
+    return attrs.evolve(made, function=schedule(made.code))
+
+
+def _allocate(made: MachineKernel) -> MachineKernel:
+    """Every virtual register gets a place, for good: nothing is spilled."""
+    return attrs.evolve(made, allocation=allocate(made.code, made.banks))
+
+
+def _wait(made: MachineKernel) -> MachineKernel:
+    """`s_waitcnt` stands before whatever needs the result of a memory operation, no wider than data flow demands."""
+    return attrs.evolve(made, function=insert_waits(made.code, Physical(made.allocation)))
+
+
+def _pad(made: MachineKernel) -> MachineKernel:
+    """`s_nop` gives instructions the wait states that the hardware leaves to software."""
+    return attrs.evolve(made, function=insert_nops(made.code, Physical(made.allocation), made.facts.name))
+
+
+def _print(made: MachineKernel) -> MachineKernel:
+    """Assembly text with the kernel descriptor; a workgroup whose waves cannot all be resident does not fit."""
+    kernel, used = made.kernel, made.allocation.used
+    placed = tuple((p.name, offset, size) for p, offset, size in kernel_arguments(kernel))
+    arguments = max((offset + size for _, offset, size in placed), default=0)
+    r = printer.Resources(
+        vgpr=used["v"],
+        agpr=used["a"],
+        sgpr=used["s"],
+        lds_bytes=kernel.shared_bytes,
+        kernarg_size=-(-arguments // _KERNARG_ALIGN) * _KERNARG_ALIGN,
+    )
+    _check_occupancy(made, r)
+    body = printer.function_text(made.code, Physical(made.allocation), made.debug)
+    shown = maps(kernel, made.allocation, {bank: bank for bank in made.banks})
+    emitted = Emitted(
+        name=kernel.name,
+        text=printer.kernel_text(kernel, made.header, body, shown, r),
+        registers={"vgpr": r.vgpr, "agpr": r.agpr, "sgpr": r.sgpr},
+        lds_bytes=r.lds_bytes,
+        arguments=placed,
+        kernarg_size=r.kernarg_size,
+        listing=made.listing,
+        note=printer.metadata(kernel, r, placed, made.facts.core.register_granule),
+    )
+    return attrs.evolve(made, emitted=emitted)
+
+
+def _check_occupancy(made: MachineKernel, r: printer.Resources) -> None:
+    """All waves of a workgroup must be resident at once."""
+    core = made.facts.core
+    waves = -(-made.kernel.subgroups // core.simds)
+    each = -(-r.total_vgpr // core.register_granule) * core.register_granule
+    if waves * each > core.simd_registers:
+        raise DoesNotFit(f"{waves} waves a SIMD of {each} registers, at most {core.simd_registers} in all")
+
+
+#: The scheduler hides latency, not registers: program order keeps values short-lived, and the text says so.
+_AS_WRITTEN = Attempt(without="schedule", remark="order:   as written; scheduled, it would not fit the registers")
+
+STAGES = (
+    Stage("select", _select),
+    Stage("schedule", _schedule, optional=True),
+    Stage("allocate", _allocate, ladders=((Attempt(),), (_AS_WRITTEN,))),
+    Stage("waits", _wait),
+    Stage("hazards", _pad),
+    Stage("print", _print),
+)

@@ -1,0 +1,149 @@
+"""The stages of the Xe targets: from a message-level kernel to assembly text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from convgen.backends.allocate import Allocation, Bank, Liveness, allocate
+from convgen.backends.intel import printer
+from convgen.backends.intel.barriers import drop_fences
+from convgen.backends.intel.isa import BANK_PERIOD
+from convgen.backends.intel.physical import Physical
+from convgen.backends.intel.scoreboard import Scoreboard
+from convgen.backends.intel.select import select
+from convgen.backends.intel.tables import GENERATIONS, Generation
+from convgen.backends.intel.zebin import Argument, KernelInfo, directives
+from convgen.backends.machine import Unit
+from convgen.backends.maps import maps
+from convgen.backends.selection import kernel_arguments
+from convgen.backends.stages import Attempt, Emitted, Ladders, MachineKernel, Stage
+from convgen.ir.memory import Global
+
+_GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
+_HOLD_STEPS = (12, 48, 96)  #: instructions for which the sources of messages are kept, if there is room
+_SCALAR_REGISTERS = 12  #: the most GRFs that hold scalars
+_SCALARS_AT = 1  #: the first of them: the payload stands before
+
+
+def banks(g: Generation) -> Mapping[str, Bank]:
+    """The register files: tuples of GRFs, scalars of a dword each, flags."""
+    return {
+        "v": Bank(limit=_GRF_COUNTS[-1], alignment={1: 1}),
+        "s": Bank(limit=_SCALAR_REGISTERS * g.lanes, alignment={1: 1, 2: 2}),
+        "f": Bank(limit=g.flags, alignment={}),
+    }
+
+
+def _generation(made: MachineKernel) -> Generation:
+    return GENERATIONS[made.facts.name]
+
+
+def _physical(made: MachineKernel) -> Physical:
+    return Physical(made.allocation, _generation(made).lanes, _SCALARS_AT)
+
+
+def _select(made: MachineKernel) -> MachineKernel:
+    """Statements become instructions on virtual registers, in their order."""
+    return attrs.evolve(made, function=select(made.kernel, made.facts, made.lines))
+
+
+def _drop_fences(made: MachineKernel) -> MachineKernel:
+    """Fences that publish nothing go: behind them nobody loads what was stored before."""
+    return attrs.evolve(made, function=drop_fences(made.code))
+
+
+def _allocate_scalars(made: MachineKernel) -> MachineKernel:
+    """Scalars and flags get a place; tuples will stand behind them."""
+    liveness = Liveness(made.code)
+    allocation = allocate(made.code, {bank: made.banks[bank] for bank in "sf"}, liveness.ranges())
+    return attrs.evolve(made, allocation=allocation, liveness=liveness)
+
+
+def _allocate(made: MachineKernel, *, grf: int, hold: int, period: int = BANK_PERIOD) -> MachineKernel:
+    """Every tuple gets a place, for good: nothing is spilled.
+
+    Of `grf` registers; what messages read is left alone for `hold` instructions, and tuples stand where their residue
+    by `period` says.
+    """
+    assert made.liveness is not None
+    bank = Bank(grf, {1: 1}, _tuples_at(made), period)
+    tuples = allocate(made.code, {"v": bank}, made.liveness.ranges(hold=hold))
+    scalars = made.allocation
+    allocation = Allocation({**scalars.base, **tuples.base}, {**scalars.used, **tuples.used})
+    return attrs.evolve(made, allocation=allocation, banks={**made.banks, "v": bank})
+
+
+def _tuples_at(made: MachineKernel) -> int:
+    return _SCALARS_AT - -made.allocation.used["s"] // _generation(made).lanes
+
+
+def _score(made: MachineKernel) -> MachineKernel:
+    """Each instruction says which distance or token it waits for, by data flow; the hardware checks nothing."""
+    g = _generation(made)
+    return attrs.evolve(made, function=Scoreboard(made.code, _physical(made), g, g.tokens[made.banks["v"].limit]).run())
+
+
+def _print(made: MachineKernel) -> MachineKernel:
+    """Assembly text with the directives that the container is made from."""
+    kernel, g, info = made.kernel, _generation(made), _info(made)
+    body = printer.function_text(made.code, _physical(made), g, f"{kernel.name}.ir" if made.debug else "")
+    notes = [*made.header, *maps(kernel, made.allocation, {"v": "r"})]
+    placed = ((v, base) for v, base in made.allocation.base.items() if v.bank == "v" and v.fixed is None)
+    emitted = Emitted(
+        name=kernel.name,
+        text=printer.kernel_text(notes, directives(info), body),
+        registers={
+            "grf": max((base + v.size for v, base in placed), default=_tuples_at(made)),
+            "grf_count": info.grf_count,
+        },
+        lds_bytes=kernel.shared_bytes,
+        arguments=tuple((a.name, a.offset, a.size) for a in info.arguments),
+        kernarg_size=max((a.offset + a.size for a in info.arguments), default=0),
+        listing=made.listing,
+    )
+    return attrs.evolve(made, emitted=emitted)
+
+
+def _info(made: MachineKernel) -> KernelInfo:
+    kernel, instructions = made.kernel, list(made.code.instructions())
+    return KernelInfo(
+        name=kernel.name,
+        simd_size=kernel.width,
+        grf_count=made.banks["v"].limit,
+        slm_bytes=kernel.shared_bytes,
+        barrier_count=int(any(i.barrier for i in instructions)),
+        workgroup=(kernel.subgroups * kernel.width, 1, 1),
+        has_dpas=any(i.op.unit is Unit.MATRIX for i in instructions),
+        arguments=tuple(
+            Argument(p.name, offset, size, "buffer" if isinstance(p, Global) else "scalar")
+            for p, offset, size in kernel_arguments(kernel)
+        ),
+    )
+
+
+def _ladders(g: Generation) -> Ladders:
+    """The smaller register file that holds a kernel, and there as long a hold as there is room for.
+
+    Where overwriting sources of a message means to wait for all of it, the larger file is better than not to hold them.
+    """
+    holds = _HOLD_STEPS if g.waits_for_writes else (0, *_HOLD_STEPS)
+    largest = _GRF_COUNTS[-1]
+    return (
+        *(tuple(Attempt({"grf": grf, "hold": hold}) for hold in holds) for grf in _GRF_COUNTS),
+        (Attempt({"grf": largest, "hold": 0}),),
+        (Attempt({"grf": largest, "hold": 0, "period": 0}),),
+    )
+
+
+def stages(g: Generation) -> tuple[Stage, ...]:
+    """In order."""
+    return (
+        Stage("select", _select),
+        Stage("fences", _drop_fences, optional=True),
+        Stage("scalars", _allocate_scalars),
+        Stage("allocate", _allocate, ladders=_ladders(g)),
+        Stage("scoreboard", _score),
+        Stage("print", _print),
+    )
