@@ -35,7 +35,8 @@ def loop_of(k: Kernel) -> For:
 
 
 def test_loops_carry_what_messages_bring() -> None:
-    before, after = lowered(), resolve_packs(lowered())
+    before = lowered()
+    after = resolve_packs(before)
     loads = [s.var for s in postorder(loop_of(before)) if isinstance(s, GlobalLoad)]
     assert len(loop_of(before).carried) == 3  # accumulators and two packs
     loop = loop_of(after)
