@@ -24,7 +24,7 @@ if __name__ != "convgen":  # a second copy of a module would mean a second inter
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from convgen.driver import SimulationError, build, compile, simulate
+    from convgen.driver import SimulationError, build, compile, facts, simulate
     from convgen.ir.build import KernelBuilder as Kernel
     from convgen.ir.error import ConvgenError, Unsupported, UserError
     from convgen.matmul import Matmul
@@ -40,6 +40,7 @@ __all__ = [
     "UserError",
     "build",
     "compile",
+    "facts",
     "simulate",
 ]
 
@@ -54,6 +55,7 @@ _HOMES = {
     "UserError": ("ir.error", "UserError"),
     "build": ("driver", "build"),
     "compile": ("driver", "compile"),
+    "facts": ("driver", "facts"),
     "simulate": ("driver", "simulate"),
 }
 

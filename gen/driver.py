@@ -24,6 +24,7 @@ from convgen.config import Config
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import ConvgenError, DoesNotFit, UserError, visible
 from convgen.ir.expr import restart_ids
+from convgen.ir.facts import TargetFacts
 from convgen.ir.memory import Global
 from convgen.ir.mutate import greatest_id
 from convgen.ir.node import compiling
@@ -106,6 +107,11 @@ class Program:
         self.plan, self.attempt = found
         self.ir, self.tiles = build_launches(self.plan)
         return True
+
+
+def facts(target: str) -> TargetFacts:
+    """What kernels may build on: lanes of a subgroup, matrix instructions, local memory. UserError for other names."""
+    return targets.get(target).facts
 
 
 def build(

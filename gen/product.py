@@ -12,15 +12,13 @@ import attrs
 
 from convgen.epilogue import Epilogue
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Mma, Var, const, lift, zeros
+from convgen.ir.expr import Expr, Mma, Var, const, zeros
 from convgen.ir.fragment import Fragment
 from convgen.ir.memory import View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, Let, block
 from convgen.plan import Operand, Part, Plan, Reduction
 from convgen.problem import Conv
-
-ZERO = const(0)
 
 K_LOOP = "k_loop"
 
@@ -56,8 +54,8 @@ class _ProductKernel:
         k.params += dict.fromkeys(buffers)
         with k.tile_of(part.mapping) as tile:
             self.slice = tile["k"]
-            self.m0 = k.let("m0", lift(tile["m"] * tile_m, ZERO))
-            self.n0 = k.let("n0", lift(tile["n"] * tile_n, ZERO))
+            self.m0 = k.let("m0", tile["m"] * tile_m)
+            self.n0 = k.let("n0", tile["n"] * tile_n)
             in_workspace = self.m0 + self.slice * (part.mapping.counts[1] * tile_m)
             row = in_workspace if plan.reduction is Reduction.WORKSPACE else self.m0
             self._prefetch_at_first()
@@ -70,6 +68,7 @@ class _ProductKernel:
     def _sums(self) -> list[Var]:
         """The sums over the K blocks of this slice, of each part of the tile."""
         k, part, types = self.k, self.part, [mma.acc_type for mma in self.mmas]
+        # Variables in this order: the order of operands in a sum follows from their numbers.
         totals = [k.var("acc_total", t) for t in types]
         k.name_subgroup("wave")
         kb, *acc = k.var("kb"), *(k.var("acc", t) for t in types)

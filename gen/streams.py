@@ -17,7 +17,7 @@ from convgen.copies import power_of_two, split_copy
 from convgen.epilogue import Convert, Epilogue
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.digits import Digit, Space
-from convgen.ir.expr import Expr, Slice, const, lift, zeros
+from convgen.ir.expr import Expr, Slice, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fragment import Fragment
 from convgen.ir.layout import Layout
@@ -37,7 +37,6 @@ _MOST_TERMS = 256  #: that one lane sums
 _TURN_SHARE = 64  #: elements that a lane reorders
 
 ONE = Dim("one", 1, 1)  #: an axis with one position
-ZERO = const(0)
 
 
 @attrs.frozen
@@ -68,7 +67,7 @@ class Stream:
         k.params += [*([self.source.memory] if self.source else []), *self.epilogue.reads, self.result.memory]
         tile_m, tile_n = self.tile
         with k.tile_of(self.mapping) as tile:
-            m0, n0 = k.let("m0", lift(tile["m"] * tile_m, ZERO)), k.let("n0", lift(tile["n"] * tile_n, ZERO))
+            m0, n0 = k.let("m0", tile["m"] * tile_m), k.let("n0", tile["n"] * tile_n)
             out = _without_terms(self.layout)
             total = self._sum(k, (n0, m0), tile["k"], vector(self.acc, out.registers))
             stored = self.epilogue.apply(k, total, (n0, m0), out)
@@ -124,7 +123,7 @@ def transpose(name: str, source: View, target: View, facts: TargetFacts) -> tupl
     k = KernelBuilder(name, mapping.grid, 1, facts.subgroup_size)
     k.params += [source.memory, target.memory]
     with k.tile_of(mapping) as tile:
-        at = k.let("row0", lift(tile["m"] * side, ZERO)), k.let("k0", lift(tile["n"] * side, ZERO))
+        at = k.let("row0", tile["m"] * side), k.let("k0", tile["n"] * side)
         held = k.load_view("held", source, at, split.loaded, "load")
         k.store_view(target, at, reordered(held, split.loaded, split.stored), split.stored, "store")
     return k.done(), mapping

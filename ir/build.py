@@ -169,11 +169,13 @@ class KernelBuilder:
         """The next site of this kernel."""
         return Site(next(self._numbers), stage, comment)
 
-    def let(self, name: str, value: Expr) -> Var:
-        v = self.var(name, value.type)
-        self.add(s.Let(v, value))
-        if isinstance(value, x.Surface):
-            self._surfaces[v] = value
+    def let(self, name: str, value: Index) -> Var:
+        """Bind a value; a number is one of 32 bits."""
+        bound = _index(value)
+        v = self.var(name, bound.type)
+        self.add(s.Let(v, bound))
+        if isinstance(bound, x.Surface):
+            self._surfaces[v] = bound
         return v
 
     def mma(self, name: str, tile: MmaTile, acc: Expr, a: Expr, b: Expr) -> Var:
