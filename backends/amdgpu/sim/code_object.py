@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import struct
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
@@ -19,7 +18,7 @@ from elftools.elf.sections import SymbolTableSection
 from convgen.backends.amdgpu.sim.archs import Arch, arch_of_flags
 from convgen.backends.amdgpu.sim.decode import Instruction, parse_disassembly
 from convgen.backends.sim.errors import SimulatorError, reading, within
-from convgen.backends.toolchain import LLVM_OBJDUMP
+from convgen.backends.toolchain import LLVM_OBJDUMP, run
 
 MOST_IMAGE = 1 << 28  #: bytes of loadable segments; shipped libraries of many kernels have some ten million
 MOST_ARGUMENTS = 1 << 16  #: bytes of an argument block; runtimes allow fewer
@@ -216,13 +215,10 @@ def _disassemble(raw: bytes) -> str:
     tool = LLVM_OBJDUMP.find()
     if tool is None:
         raise SimulatorError(f"no llvm-objdump found ({LLVM_OBJDUMP.wanted}), which decodes code objects")
-    with tempfile.NamedTemporaryFile(suffix=".hsaco") as file:
-        file.write(raw)
-        file.flush()
-        done = subprocess.run([tool, "-d", file.name], capture_output=True, check=False)
+    with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
+        (Path(folder) / "kernels.hsaco").write_bytes(raw)
+        done = run((tool, "-d", "kernels.hsaco"), Path(folder))
     if done.returncode != 0:
-        reason = " ".join(done.stderr.decode(errors="replace").split())
-        raise SimulatorError(
-            f"{Path(tool).name} cannot read the code object: {reason or f'exit code {done.returncode}'}"
-        )
-    return done.stdout.decode(errors="replace")
+        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise SimulatorError(f"{Path(tool).name} cannot read the code object: {reason}")
+    return done.stdout
