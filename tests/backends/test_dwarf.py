@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from convgen.backends.dwarf import ABBREVIATIONS, Sections, Unit, abbreviation_codes, sections, signed, unsigned
+from tests import samples
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,13 @@ def test_two_units(golden: Callable[[str, str], None]) -> None:
     """One with rows far apart, up and down the listing, and one without any."""
     rows = [(0, 7), (16, 8), (0x1230, 200), (0x1240, 3)]
     golden("dwarf.txt", shown(sections([Unit("first", "first.ir", 0x2000, rows), Unit("other", "other.ir", 48, [])])))
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+def test_only_who_debugs_gets_a_listing(target: str) -> None:
+    to, kernel = samples.program(target, "one_subgroup").target, samples.lowered(target, "one_subgroup")[0]
+    plain, debug = to.emit(kernel), to.emit(kernel, debug=1)
+    assert plain.listing is None
+    assert debug.listing is not None
+    assert kernel.name in debug.listing
+    assert ".loc" not in plain.text

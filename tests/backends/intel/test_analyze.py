@@ -141,6 +141,8 @@ def test_costs(text: str, kind: str, unit: str, slots: int, moved: dict[str, int
         ((10, 12, 14), {"xehpc": 1, "xehpg": 0}),
         ((10, 10, 13), {"xehpc": 0, "xehpg": 0}),  # the same register is read once
         ((10, 74, 13), {"xehpc": 1, "xehpg": 1}),
+        ((12, 14, 13), {"xehpc": 1, "xehpg": 1}),  # two of a bundle suffice
+        ((12, 16, 13), {"xehpc": 0, "xehpg": 1}),
     ],
 )
 def test_bank_conflicts(sources: tuple[int, int, int], expected: dict[str, int]) -> None:
