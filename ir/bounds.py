@@ -44,7 +44,7 @@ from convgen.ir.expr import (
 )
 from convgen.ir.fused import Fused
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt
+from convgen.ir.stmt import ExitIf, For, Let, Stmt
 from convgen.ir.types import AnyType, Type
 
 Range = tuple[int, int]
@@ -349,19 +349,14 @@ class Scope:
 
     def visit(self, s: Stmt) -> None:
         """Bind all variables that a statement and its parts bind."""
-        match s:
-            case Block(stmts):
-                for inner in stmts:
-                    self.visit(inner)
-            case Let(var, value):
-                self.let(var, value)
-            case For(body=body):
-                self.loop(s)
-                self.visit(body)
-                self.results(s)
-            case If(_, then, other):
-                self.visit(then)
-                self.visit(other)
+        if isinstance(s, Let):
+            self.let(s.var, s.value)
+        if isinstance(s, For):
+            self.loop(s)
+        for inner in s.bodies:
+            self.visit(inner)
+        if isinstance(s, For):
+            self.results(s)
 
 
 def loop_range(ranges: Bounds, s: For) -> Range:
@@ -372,15 +367,10 @@ def loop_range(ranges: Bounds, s: For) -> Range:
 
 def exits_of(body: Stmt) -> Iterator[ExitIf]:
     """The statements that leave the loop whose body this is."""
-    match body:
-        case ExitIf():
-            yield body
-        case Block(stmts):
-            for s in stmts:
-                yield from exits_of(s)
-        case If(_, then, other):
-            yield from exits_of(then)
-            yield from exits_of(other)
+    if isinstance(body, ExitIf):
+        yield body
+    for s in () if isinstance(body, For) else body.bodies:
+        yield from exits_of(s)
 
 
 def var_ranges(k: Kernel) -> dict[Var, Range]:

@@ -35,6 +35,7 @@ class Node:
     __slots__ = ()
     fields: ClassVar[tuple[str, ...]] = ()
     child_fields: ClassVar[Mapping[str, str]] = {}  #: the annotated kind of each: "Expr", "Var" or "Stmt"
+    kinds: ClassVar[Mapping[str, Callable[[Any], tuple[Any, ...]]]] = {}  #: gets the children of a kind
     roles: ClassVar[Mapping[str, Any]] = {}  #: of the fields that were declared with one
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -62,8 +63,7 @@ class Node:
 
     def of_kind(self, kind: str) -> tuple[Any, ...]:
         """The children in fields annotated as "Expr", as "Var" or as "Stmt", in field order."""
-        found = (getattr(self, f) for f, k in self.child_fields.items() if k == kind)
-        return tuple(n for value in found for n in (value if isinstance(value, tuple) else (value,)))
+        return self.kinds[kind](self)
 
     def __str__(self) -> str:
         from convgen.ir.text import show
@@ -119,9 +119,10 @@ def _map_source(fields: tuple[str, ...], annotations: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _children_source(annotations: Mapping[str, str]) -> str:
-    parts = [f"self.{f}" if a in _CHILD else f"*self.{f}" for f, a in annotations.items() if _kind(a)]
-    return f"def children(self): return ({', '.join(parts)},)"
+def _children_source(annotations: Mapping[str, str], *kinds: str) -> str:
+    """A function that gets the children of these kinds."""
+    parts = [f"self.{f}" if a in _CHILD else f"*self.{f}" for f, a in annotations.items() if _kind(a) in kinds]
+    return f"lambda self: ({', '.join([*parts, ''])})"
 
 
 def _mapped(old: tuple[Node, ...], go: Go, get: Get) -> tuple[Node, ...]:
@@ -154,6 +155,7 @@ def node(cls: type[T]) -> type[T]:
     annotations = {a.name: a.type if isinstance(a.type, str) else "" for a in attributes if a.init}
     made.fields = fields
     made.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
+    made.kinds = {kind: eval(_children_source(annotations, kind)) for kind in _CHILD}
     made.roles = {a.name: a.metadata["role"] for a in attributes if "role" in a.metadata}
     made.__match_args__ = fields  # type: ignore[misc]
     scope: dict[str, Any] = {f"set_{f}": getattr(made, f).__set__ for f in fields}
@@ -162,8 +164,7 @@ def node(cls: type[T]) -> type[T]:
     made.__new__ = staticmethod(scope["__new__"])
     if made.child_fields:
         exec(_map_source(fields, annotations), scope)
-        exec(_children_source(annotations), scope)
-        made.map, made.children = scope["map"], scope["children"]
+        made.map, made.children = scope["map"], eval(_children_source(annotations, *_CHILD))
     CLASSES[cls.__name__] = made
     return made  # type: ignore[no-any-return]
 

@@ -388,3 +388,8 @@ def block(*stmts: Stmt) -> Stmt:
 
 
 empty = Block(())
+
+
+def ordered_by_barriers(s: Stmt) -> bool:
+    """Whether it accesses shared memory or ends a run of statements: none such stands between a barrier's halves."""
+    return isinstance(s, (Barrier, Arrive, For, If, ExitIf)) or any(isinstance(m, Shared) for m in s.memory())

@@ -222,10 +222,8 @@ def _halves(c: Checker, n: Stmt) -> str | None:
     begun, c.arrived = c.arrived, isinstance(n, s.Arrive) or (c.arrived and not isinstance(n, s.Wait))
     if isinstance(n, s.Wait):
         return None if begun else "a wait at a barrier without an arrival"
-    concerned = isinstance(n, (s.Barrier, s.Arrive, s.For, s.If, s.ExitIf)) or any(
-        isinstance(m, Shared) for m in n.memory()
-    )
-    return f"{type(n).__name__} between arrival and wait at a barrier" if begun and concerned else None
+    concerned = begun and s.ordered_by_barriers(n)
+    return f"{type(n).__name__} between arrival and wait at a barrier" if concerned else None
 
 
 def _uniform(*fields: str) -> Rule:

@@ -95,7 +95,7 @@ class _Pipeline:
             out.append(main)
             done = rounds * self.slots
         for i in range(done, self.trips):
-            stmts, state, held = self._iteration(const(self.first + i), i % self.slots, state, held, i)
+            stmts, state, held = self._iteration(const(self.first + i), i % self.slots, state, held, self.trips - 1 - i)
             out += stmts
         results = [Let(r, value) for r, value in zip(self.loop.results, state)]
         return block(*out, *results)
@@ -112,7 +112,7 @@ class _Pipeline:
         body: list[Stmt] = []
         for j in range(self.slots):
             index = counter * self.slots + (self.first + j) if self.slots > 1 else counter + self.first
-            stmts, now, regs = self._iteration(index, j, now, regs, 0)
+            stmts, now, regs = self._iteration(index, j, now, regs, self.slots)
             body += stmts
         loop = replace(
             self.loop,
@@ -128,25 +128,23 @@ class _Pipeline:
         return loop, results[:split], results[split:]
 
     def _iteration(
-        self, index: Expr, slot: int, state: tuple[Expr, ...], held: tuple[Expr, ...], number: int
+        self, index: Expr, slot: int, state: tuple[Expr, ...], held: tuple[Expr, ...], after: int
     ) -> tuple[list[Stmt], tuple[Expr, ...], tuple[Expr, ...]]:
-        """One iteration; `number` (0 within the loop) decides which stages still have work."""
+        """One iteration, behind which at least `after` others run: that decides which stages still have work."""
         ahead = self.slots - 1
-        stores = number + ahead < self.trips
-        loads = number + self.slots < self.trips
         fetch: list[Stmt] = []
         kept = held
-        if stores:
+        if after >= ahead:
             fetch += self._store((slot + ahead) % self.slots, held)
-        if loads:
+        if after >= self.slots:
             more, kept = self._load(index + self.slots)
             fetch += more
-        compute, state = self._compute(index, slot, state)
+        reads, rest, state = self._compute(index, slot, state)
         publish = Barrier(self.cloner.site(self.stages.publish.site))
         if ahead:
-            return [publish, *compute[0], *fetch, *compute[1]], state, kept
+            return [publish, *reads, *fetch, *rest], state, kept
         release = Barrier(self.cloner.site(self.stages.release.site))
-        return [release, *fetch, publish, *compute[0], *compute[1]], state, kept
+        return [release, *fetch, publish, *reads, *rest], state, kept
 
     def _held_vars(self) -> tuple[Var, ...]:
         return tuple(
@@ -174,14 +172,13 @@ class _Pipeline:
 
     def _compute(
         self, index: Expr, slot: int, state: tuple[Expr, ...]
-    ) -> tuple[tuple[list[Stmt], list[Stmt]], tuple[Expr, ...]]:
-        """The compute stage on one slot: the shared-memory reads that its first operation needs, and the rest."""
+    ) -> tuple[list[Stmt], list[Stmt], tuple[Expr, ...]]:
+        """The compute stage on one slot: the reads that its first operation needs, the rest, and what it yields."""
         values: dict[Var, Expr] = {self.loop.var: index, **dict(zip(self.loop.carried, state))}
         stmts, names = self.cloner.copy(self.stages.compute, values)
         placed = [_on_slot(s, slot) for s in stmts]
         first = next((s for s in placed if not isinstance(s, LoadShared)), None)
         needed = dict.fromkeys(n for n in postorder(first) if isinstance(n, Var)) if first else {}
         reads: list[Stmt] = [s for s in placed if isinstance(s, LoadShared) and (s.var in needed or not first)]
-        return (reads, [s for s in placed if s not in reads]), tuple(
-            names[y] if isinstance(y, Var) else y for y in self.loop.yields
-        )
+        yields = tuple(names[y] if isinstance(y, Var) else y for y in self.loop.yields)
+        return reads, [s for s in placed if s not in reads], yields

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from convgen.ir.bounds import exits_of
 from convgen.ir.expr import Expr, Var, var
-from convgen.ir.mutate import substitute
+from convgen.ir.mutate import rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Block, For, LoadShared, Stmt, block
@@ -18,17 +18,19 @@ from convgen.passes.clone import Cloner
 
 def rotate_fragments(kernel: Kernel) -> Kernel:
     """Rotate every loop that begins, and is followed, by the same barrier and shared-memory reads."""
-    if not isinstance(kernel.body, Block):
-        return kernel
     cloner = Cloner(kernel)
+    return replace(kernel, body=rewrite(kernel.body, {Block: lambda b: _rotated(b, cloner)}))
+
+
+def _rotated(b: Block, cloner: Cloner) -> Stmt:
     out: list[Stmt] = []
-    rest = list(kernel.body.stmts)
+    rest = list(b.stmts)
     while rest:
         s, *after = rest
         rotated = _rotate(s, after, cloner) if isinstance(s, For) else None
         done, rest = rotated or ([s], after)
         out += done
-    return replace(kernel, body=block(*out))
+    return block(*out)
 
 
 def _head(stmts: list[Stmt]) -> list[Stmt]:

@@ -6,18 +6,11 @@ What stands between arrival and wait, matrix instructions and global memory, the
 from __future__ import annotations
 
 from convgen.ir.facts import TargetFacts
-from convgen.ir.memory import Shared
 from convgen.ir.mutate import rewrite
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Arrive, Barrier, Block, ExitIf, For, If, Stmt, Wait, block
+from convgen.ir.stmt import Arrive, Barrier, Block, Stmt, Wait, block, ordered_by_barriers
 from convgen.passes.clone import Cloner
-
-
-def _stops(s: Stmt) -> bool:
-    """Whether no arrival goes up past a statement."""
-    shared = any(isinstance(m, Shared) for m in s.memory())
-    return shared or isinstance(s, (Barrier, Arrive, For, If, ExitIf))
 
 
 def split_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -30,7 +23,7 @@ def split_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
         out: list[Stmt] = []
         for s in b.stmts:
             at = len(out)
-            while type(s) is Barrier and at and not _stops(out[at - 1]):
+            while type(s) is Barrier and at and not ordered_by_barriers(out[at - 1]):
                 at -= 1
             if type(s) is Barrier and at < len(out):
                 out.insert(at, Arrive(s.site))
