@@ -179,7 +179,7 @@ class Instruction:
 
     def source(self, role: str) -> Operand:
         """The source operand of that role, which the opcode's row names."""
-        return self.src[[r.name for r in self.op.sources].index(role)]
+        return next(o for r, o in zip(self.op.sources, self.src) if r.name == role)
 
     def head(self, place: Place) -> str:
         """What stands before the operands in listings: the mnemonic, and what a family adds."""

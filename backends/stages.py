@@ -174,7 +174,7 @@ def _fitted(stage: Stage, before: MachineKernel, behind: _Behind) -> MachineKern
             if attempt.without and all(ran.name != attempt.without for ran, _ in behind):
                 continue  # as the attempts before it
             try:
-                found = stage.run(_undone(attempt, before, behind), **attempt.arguments)
+                found = stage.run(_prepared(attempt, before, behind), **attempt.arguments)
             except DoesNotFit as error:
                 failure = error
                 break
@@ -184,12 +184,12 @@ def _fitted(stage: Stage, before: MachineKernel, behind: _Behind) -> MachineKern
     raise failure
 
 
-def _undone(attempt: Attempt, before: MachineKernel, behind: _Behind) -> MachineKernel:
-    """The machine kernel as it would be if the stage that an attempt goes without had not run."""
-    if not attempt.without:
-        return before
-    (at,) = (n for n, (ran, _) in enumerate(behind) if ran.name == attempt.without)
-    again = behind[at][1]
-    for ran, _ in behind[at + 1 :]:
-        again = ran.run(again)
-    return attrs.evolve(again, header=(*again.header, attempt.remark))
+def _prepared(attempt: Attempt, before: MachineKernel, behind: _Behind) -> MachineKernel:
+    """What an attempt begins with: as if the stage that it goes without had not run, its remark in the header."""
+    made = before
+    if attempt.without:
+        (at,) = (n for n, (ran, _) in enumerate(behind) if ran.name == attempt.without)
+        made = behind[at][1]
+        for ran, _ in behind[at + 1 :]:
+            made = ran.run(made)
+    return attrs.evolve(made, header=(*made.header, attempt.remark)) if attempt.remark else made

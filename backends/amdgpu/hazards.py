@@ -229,7 +229,7 @@ def _uses(i: Instruction, physical: Physical) -> Iterator[tuple[Use, Words]]:
     unit = i.op.unit
     if unit is Unit.MATRIX:
         # Overwriting a register that an earlier matrix or vector instruction wrote needs no states.
-        yield Use.MFMA_AB, tuple(w for role in "ab" for w in physical.operand(i.source(role)))
+        yield Use.MFMA_AB, physical.operand(i.source("a")) + physical.operand(i.source("b"))
         yield Use.MFMA_C, physical.operand(i.source("c"))
     elif unit is Unit.VALU:
         for r in i.uses():

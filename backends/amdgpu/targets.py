@@ -10,7 +10,7 @@ from convgen.backends.amdgpu.assemble import WANTED, assemble, assembled_by
 from convgen.backends.amdgpu.stages import BANKS, STAGES
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
-from convgen.backends.stages import Emitted, Observer, begin, emit
+from convgen.backends.stages import Emitted, Observer, Stage, begin, emit
 from convgen.backends.target import Progress
 from convgen.ir.program import Kernel
 
@@ -21,7 +21,7 @@ class AmdTarget:
     text_suffix = ".s"
     object_suffix = ".hsaco"
     assembler = WANTED
-    stages = STAGES
+    stages: Sequence[Stage] = STAGES
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class AmdTarget:
         observe: Observer | None = None,
     ) -> Emitted:
         """A message-level kernel as text; DoesNotFit if registers do not suffice."""
-        return emit(STAGES, begin(kernel, self.facts, BANKS, header, debug), disable, observe)
+        return emit(self.stages, begin(kernel, self.facts, BANKS, header, debug), disable, observe)
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The assembly file of several kernels."""

@@ -151,6 +151,13 @@ class XeInstruction(Instruction):
         if self.predicate is not None:
             yield self.predicate
 
+    def annotated(self, *annotations: str) -> XeInstruction:
+        """The same with what the scoreboard says."""
+        return XeInstruction(
+            self.op, self.dst, self.src, self.modifiers, self.access, self.target, self.comment, self.line,
+            self.lanes, self.predicate, self.condition, self.flag, self.partial, self.apart, annotations,
+        )  # fmt: skip
+
     @property
     def early_clobber(self) -> bool:
         return self.apart or self.op.early_clobber

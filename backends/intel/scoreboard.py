@@ -246,7 +246,7 @@ class Scoreboard:
                 yield _sync(f"${alike[0]}.{what}")
             elif alike:
                 yield XeInstruction(OPCODES[name], src=(Literal(sum(1 << token for token in alike), "ud"),))
-        yield attrs.evolve(i, annotations=(*carried, *((own,) if own else ())))
+        yield i.annotated(*carried, *((own,) if own else ()))
 
 
 def _joined(distances: Mapping[str, int]) -> str:

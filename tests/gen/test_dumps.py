@@ -6,10 +6,13 @@ import io
 import re
 from pathlib import Path
 
+import attrs
 import pytest
 
 from convgen import check, cli, driver, dumps, watch
 from convgen.backends import target as targets
+from convgen.backends.amdgpu.targets import AmdTarget
+from convgen.backends.stages import MachineKernel, Stage
 from convgen.ir.error import VerifyError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import mutate
@@ -225,6 +228,23 @@ def test_a_crash_leaves_a_dump_that_replays(
     before = PASSES[[p.name for p in PASSES].index("expand_division") - 1]
     assert f"# after: {before.name}\n" in path.read_text()
     assert output(capsys, "replay", str(path))[0] == asm
+
+
+def test_check_passes_finds_what_a_stage_breaks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A stage whose function breaks a rule is named; the dump is that of the last pass."""
+
+    def turn_round(made: MachineKernel) -> MachineKernel:
+        return attrs.evolve(made, function=made.code.rewritten(lambda index, block: reversed(block.instructions)))
+
+    stages = [Stage("waits", turn_round) if stage.name == "waits" else stage for stage in STAGES]
+    monkeypatch.setattr(AmdTarget, "stages", stages)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    _, err = output(capsys, *LINE, "--check-passes", code=3)
+    (path,) = tmp_path.glob("*.dump")
+    assert re.fullmatch(rf"convgen: internal error: VerifyError: .* \(stage: waits\) \(dump: {path}\)\n", err)
+    assert f"# after: {PASSES[-1].name}\n" in path.read_text()
 
 
 def test_a_changed_value_is_found() -> None:
