@@ -216,7 +216,8 @@ def _disassemble(raw: bytes) -> str:
     if tool is None:
         raise SimulatorError(f"no llvm-objdump found ({LLVM_OBJDUMP.wanted}), which decodes code objects")
     with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
-        (Path(folder) / "kernels.hsaco").write_bytes(raw)
+        with open(Path(folder) / "kernels.hsaco", "wb") as file:
+            file.write(raw)
         done = run((tool, "-d", "kernels.hsaco"), Path(folder))
     if done.returncode != 0:
         reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
