@@ -47,7 +47,7 @@ def rounded(values: Array, dtype: str) -> Array:
 
 @pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950"])
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
-@pytest.mark.parametrize("slices", [1, 2])
+@pytest.mark.parametrize("slices", [1, pytest.param(2, marks=pytest.mark.sweep)])
 def test_sums_are_rounded_once_to_nearest_even(dtype: str, target: str, slices: int) -> None:
     """In the product's kernel, and in the one that sums slices."""
     problem = Conv.parse(
