@@ -386,7 +386,8 @@ class _Party:
         inside = (at >= 0) & (at < surface.extent[:, None])
         words = inside.reshape(len(at), -1, min(size, 4))
         if (words.any(axis=2) != words.all(axis=2)).any():
-            raise InterpError(f"the extent {surface.extent} of a surface of {surface.buffer.name} cuts a word in two")
+            extent = surface.extent[0]  # of the only subgroup, where this is told
+            raise InterpError(f"the extent {extent} of a surface of {surface.buffer.name} cuts a word in two")
         at = at + surface.shift[:, None]
         if (bad := at[inside & ((at < 0) | (at >= surface.buffer.bytes))]).size:
             raise InterpError(f"byte {bad[0]} of buffer {surface.buffer.name}, which has {surface.buffer.bytes}")
