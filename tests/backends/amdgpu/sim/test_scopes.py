@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import attrs
@@ -177,14 +176,8 @@ SHORTENED = [
 ]
 
 
-@cache
-def prepare_all(sim: Any, arch: str) -> None:
-    sim.prepare(arch, {sim.Source(p.values[1], vgprs=16) for p in SHORTENED if p.values[0] == arch})
-
-
 @pytest.mark.parametrize(("arch", "less"), SHORTENED)
 def test_each_part_is_needed(sim: Any, arch: str, less: str) -> None:
-    prepare_all(sim, arch)
     report, _ = run(sim, arch, less, 5, max_findings=1)
     assert report.findings
     assert {f.kind for f in report.findings} <= {
