@@ -1,4 +1,4 @@
-"""What expressions mean: numpy over the lanes of one subgroup, with poison.
+"""What expressions mean: numpy over the lanes of one subgroup, or of several that go the same way, with poison.
 
 A value holds one element a lane (`[width]`) or a vector a lane (`[width, n]`) in the numpy type of its elements.
 `poison` marks elements that came from memory nobody wrote. It spreads with every operation and is an error only where
@@ -45,21 +45,14 @@ class Value:
             raise InterpError(f"{what} depends on memory that nobody wrote, in lanes {_few(lanes)}")
         return self.data
 
-    def uniform(self, what: str) -> int:
-        """The integer that all lanes agree on."""
-        data = self.decided(what)
-        if (data != data[0]).any():
-            raise InterpError(f"{what} differs between lanes: {_few(np.unique(data))}")
-        return int(data[0])
-
 
 @attrs.frozen(eq=False)
 class Window:
-    """The value of a surface: `extent` bytes of a buffer from byte `shift` on."""
+    """The value of a surface: `extent` bytes of a buffer from byte `shift` on, each for every lane."""
 
     buffer: Global
-    shift: int
-    extent: int
+    shift: Array
+    extent: Array
 
 
 def _few(values: Array) -> str:
@@ -67,14 +60,14 @@ def _few(values: Array) -> str:
 
 
 class Evaluator:
-    """Evaluates expressions of one subgroup; `env` holds its variables.
+    """Evaluates expressions of subgroups, whose lanes stand one behind the other; `env` holds their variables.
 
     What was computed is kept until `forget`, which whoever binds a variable anew must call.
     """
 
-    def __init__(self, width: int, bases: Mapping[Global, int] | None = None, number: int = 0) -> None:
-        """`bases` are the addresses of the buffers, `number` is the subgroup's."""
-        self.width, self.number = width, number
+    def __init__(self, width: int, bases: Mapping[Global, int] | None = None, numbers: Sequence[int] = (0,)) -> None:
+        """`width` is that of a subgroup; `bases` are the addresses of the buffers, `numbers` the subgroups'."""
+        self.width, self.numbers, self.lanes = width, numbers, width * len(numbers)
         #: The operands of a product in all subgroups that share its instructions, in order.
         self.team: Callable[[x.Mma], Sequence[tuple[Value, Value]]] = lambda e: [(self(e.a), self(e.b))]
         self.env: dict[Var, Value | Window] = {}
@@ -94,12 +87,25 @@ class Evaluator:
     def window(self, e: Expr) -> Window:
         """The value of a surface."""
         if isinstance(e, x.Surface):
-            shift, extent = self(e.shift).uniform("a surface's shift"), self(e.extent).uniform("a surface's extent")
-            return Window(e.buffer, shift, extent)
+            return Window(
+                e.buffer, self.uniform(e.shift, "a surface's shift"), self.uniform(e.extent, "a surface's extent")
+            )
         found = self.env.get(e) if isinstance(e, Var) else None
         if not isinstance(found, Window):
             raise InterpError(f"{e} is no surface")
         return found
+
+    def uniform(self, e: Expr, what: str) -> Array:
+        """For each lane, the integer that all lanes of its subgroup agree on."""
+        data = self(e).decided(what)
+        if self.differs(data):
+            raise InterpError(f"{what} differs between lanes: {_few(np.unique(data))}")
+        return data.astype(np.int64)
+
+    def differs(self, data: Array) -> bool:
+        """Whether lanes of one subgroup have different elements."""
+        of_subgroups = data.reshape(-1, self.width, *data.shape[1:])
+        return bool((of_subgroups != of_subgroups[:, :1]).any())
 
     def bound(self, e: Expr) -> Value | Window:
         """What a variable bound to `e` holds: a window for a surface, else a value."""
@@ -108,7 +114,7 @@ class Evaluator:
 
     def full(self, type: AnyType, value: int | float) -> Value:
         """That number in every element of every lane."""
-        shape = (self.width, type.lanes) if isinstance(type, VectorType) else (self.width,)
+        shape = (self.lanes, type.lanes) if isinstance(type, VectorType) else (self.lanes,)
         return Value(np.full(shape, value, type.elem.numpy))
 
 
@@ -272,7 +278,7 @@ def _conversion(ev: Evaluator, e: x.Conversion) -> Value:
 def _uniform(ev: Evaluator, e: x.Uniform) -> Value:
     a = ev(e.a)
     data = a.decided("a uniform value")
-    if (data != data[:1]).any():
+    if ev.differs(data):
         raise InterpError(f"uniform() of a value that differs between lanes: {_few(np.unique(data))}")
     return a
 
@@ -352,46 +358,61 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
     op: MmaTile = e.op
     atom = op.atom
     a_place, b_place = _owners(op)
-    member = ev.number % atom.spans
-    at = atom.d.coords(member, np.arange(ev.width)[:, None], np.arange(atom.d.registers)[None, :])
-    i, j = (np.broadcast_to(at[dim], (ev.width, atom.d.registers)) for dim in "ij")
+    members = ev.numbers[: atom.spans]  # of a team that multiplies together, as far as they are here
+    i, j = _results(op, tuple(n % atom.spans for n in members), ev.width)
     wide = np.dtype(np.float64 if atom.acc.is_float else np.int64)
 
-    def operand(members: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
-        """[tiles, steps, row, k]"""
-        held = np.stack(members).reshape(atom.spans, ev.width, tiles, op.steps, -1)
+    def operand(held: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
+        """[team, tile, step, row, k]"""
+        shaped = np.concatenate(held).reshape(
+            -1, atom.spans, ev.width, tiles, op.steps, held[0].shape[1] // (tiles * op.steps)
+        )
         subgroup, lane, register = place
-        found: Array = held.transpose(2, 3, 0, 1, 4)[:, :, subgroup, lane, register]
+        found: Array = shaped.transpose(0, 3, 4, 1, 2, 5)[:, :, :, subgroup, lane, register]
         return found
+
+    def of_lanes(rows: Array) -> Array:
+        """[team, tile of j, tile of i, lane, register] as the value is held."""
+        return rows.transpose(0, 3, 1, 2, 4).reshape(acc.data.shape)
 
     acc, (a, b) = ev(e.acc), zip(*ev.team(e))
     cut = _INPUTS[atom.rounds_to]
     left = operand([cut(v.data) for v in a], op.tiles_i, a_place).astype(wide)
     right = operand([cut(v.data) for v in b], op.tiles_j, b_place).astype(wide)
-    total = acc.data.reshape(ev.width, op.tiles_j, op.tiles_i, -1).transpose(1, 2, 0, 3)  # [tj, ti, lane, register]
+    shape = (-1, len(members) * ev.width, op.tiles_j, op.tiles_i, atom.d.registers)
+    total = acc.data.reshape(shape).transpose(0, 2, 3, 1, 4)
     with np.errstate(all="ignore"):
         for step in range(op.steps):
-            products = left[:, step][None, :, i] * right[:, step][:, None, j]  # [tj, ti, lane, register, k]
+            products = left[:, None, :, step, i] * right[:, :, None, step, j]  # [team, tj, ti, lane, register, k]
             total = convert(total.astype(wide) + products.sum(axis=-1), atom.acc)
-    data = total.transpose(2, 0, 1, 3).reshape(acc.data.shape)
+    data = of_lanes(total)
     if all(v.poison is None for v in (acc, *a, *b)):
         return Value(data)
-    rows = _any(operand([_mask(v) for v in a], op.tiles_i, a_place))[None, :, i]
-    cols = _any(operand([_mask(v) for v in b], op.tiles_j, b_place))[:, None, j]
-    return Value(data, _mask(acc) | (rows | cols).transpose(2, 0, 1, 3).reshape(acc.data.shape))
+    rows = _any(operand([_mask(v) for v in a], op.tiles_i, a_place))[:, None, :, i]
+    cols = _any(operand([_mask(v) for v in b], op.tiles_j, b_place))[:, :, None, j]
+    return Value(data, _mask(acc) | of_lanes(rows | cols))
 
 
 def _any(operand: Mask) -> Mask:
-    """Which [tile, row] have poison in some step or k."""
-    found: Mask = np.logical_or.reduce(operand, axis=(1, 3))
+    """Which [team, tile, row] have poison in some step or k."""
+    found: Mask = np.logical_or.reduce(operand, axis=(2, 4))
     return found
+
+
+@lru_cache(maxsize=2**8)
+def _results(op: MmaTile, members: tuple[int, ...], width: int) -> tuple[Array, Array]:
+    """(row, column) of the result of one instruction that each (lane of the members, register) holds."""
+    d = op.atom.d
+    at = [d.coords(n, np.arange(width)[:, None], np.arange(d.registers)[None, :]) for n in members]
+    i, j = (np.concatenate([np.broadcast_to(one[dim], (width, d.registers)) for one in at]) for dim in "ij")
+    return i, j
 
 
 _RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     **dict.fromkeys(_OPERATORS, _binary),
     x.Const: _const,
     x.Var: _var,
-    x.Lane: lambda ev, e: Value(np.arange(ev.width, dtype=np.int32)),
+    x.Lane: lambda ev, e: Value(np.tile(np.arange(ev.width, dtype=np.int32), len(ev.numbers))),
     x.Not: _not,
     x.Select: _select,
     Fused: lambda ev, e: ev(e.meaning),

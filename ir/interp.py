@@ -1,8 +1,11 @@
 """The meaning of the IR: runs a kernel of either level on numpy buffers, written for obviousness.
 
-Each subgroup runs on its own between barriers, as a generator that yields where it waits. Shared memory knows who read
+A subgroup runs on its own between barriers, as a generator that yields where it waits. Shared memory knows who read
 and wrote each byte since the last barrier, so that a missing barrier is found in whatever order the subgroups run.
 docs/ir.md is the text to which this is the code.
+
+Subgroups that go the same way may as well go together, many lanes at a time (`_Party`). That is tried first, with all
+subgroups of many workgroups; where they part or something is wrong, each runs alone, and that says what it means.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from convgen.ir.error import UserError
 from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, Value, Window, from_bytes, to_bytes
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fragment import Fragment
+from convgen.ir.interp_shared import Accessors, SharedTile, agree
 from convgen.ir.memory import Global, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
@@ -29,10 +33,10 @@ from convgen.ir.types import AnyType
 
 __all__ = ["InterpError", "interpret"]
 
-_NOBODY, _SEVERAL = -1, -2  # besides subgroup numbers, who accessed a byte of shared memory in this epoch
-
 _BUFFER_SPACING = 40  #: log2 of the bytes between the addresses of two buffers: no buffer is as long
+_MOST_LANES = 1 << 12  #: that go together: enough to hide what a call of numpy costs
 
+Group = tuple[int, int, int]  # a workgroup's place in the grid
 Left = tuple[Value | Window, ...] | None  # the values with which a statement left its loop, if it did
 
 
@@ -44,6 +48,10 @@ class Stop(Enum):
 
 
 Run = Generator[Stop, None, Left]
+
+
+class _Parted(Exception):
+    """Subgroups that went together want to go different ways."""
 
 
 def interpret(
@@ -60,8 +68,13 @@ def interpret(
     memory = {p: _buffer(p, buffers) for p in kernel.params if isinstance(p, Global)}
     values = {p: _scalar(p, scalars or {}) for p in kernel.params if isinstance(p, Var)}
     x, y, z = kernel.grid
-    for number in range(x * y * z) if groups is None else groups:
-        _run_group(kernel, memory, values, (number % x, number // x % y, number // x // y))
+    numbers = list(range(x * y * z) if groups is None else groups)
+    together = max(1, _MOST_LANES // (kernel.width * kernel.subgroups))
+    for first in range(0, len(numbers), together):
+        places = [(n % x, n // x % y, n // x // y) for n in numbers[first : first + together]]
+        if not _run_together(kernel, memory, values, places):
+            for place in places:
+                _run_group(kernel, memory, values, place)
 
 
 def _buffer(p: Global, buffers: Mapping[str, Array]) -> Array:
@@ -78,17 +91,28 @@ def _scalar(p: Var, scalars: Mapping[str, int]) -> int:
     return scalars[p.name]
 
 
-def _run_group(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], group: tuple[int, ...]) -> None:
+def _run_together(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], groups: Sequence[Group]) -> bool:
+    """Run all subgroups of workgroups in step, barrier by barrier; False, and nothing is changed, if they cannot."""
+    shared = {tile: SharedTile(tile, len(groups)) for tile in k.shared}
+    party = _Party(k, [(group, n) for group in groups for n in range(k.subgroups)], values, memory, shared)
+    try:
+        for _ in party.run(k.body):
+            for tile in shared.values():
+                tile.next_epoch()
+    except (InterpError, _Parted):
+        for changed, at, old in reversed(party.overwritten):
+            changed[at] = old
+        return False
+    return True
+
+
+def _run_group(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], group: Group) -> None:
     """Run all subgroups from barrier to barrier; the n-th arrivals of all match."""
-    shared = {tile: _SharedTile(tile) for tile in k.shared}
-    runs = []
-    subgroups = []
-    for number in range(k.subgroups):
-        entry = {**values, **dict(zip(k.group_ids, group)), k.subgroup: number}
-        subgroups.append(_Subgroup(number, k.width, entry, memory, shared))
+    shared = {tile: SharedTile(tile) for tile in k.shared}
+    subgroups = [_Party(k, [(group, number)], values, memory, shared) for number in range(k.subgroups)]
     for subgroup in subgroups:
         subgroup.peers = subgroups
-        runs.append(subgroup.run(k.body))
+    runs = [subgroup.run(k.body) for subgroup in subgroups]
     waiting = list(range(k.subgroups))
     while waiting:
         waiting = _to_barrier(runs, waiting, group)
@@ -119,94 +143,61 @@ def _advance(run: Run, number: int, group: tuple[int, ...]) -> Stop | None:
         raise
 
 
-class _SharedTile:
-    """The bytes of one shared tile, which of them nobody wrote, and who accessed them in this epoch."""
-
-    def __init__(self, tile: Shared) -> None:
-        self.tile = tile
-        self.data = np.zeros(tile.bytes, np.uint8)
-        self.poison = np.ones(tile.bytes, np.bool_)
-        self.reader, self.writer = (np.full(tile.bytes, _NOBODY, np.int16) for _ in range(2))
-
-    def next_epoch(self) -> None:
-        self.reader.fill(_NOBODY)
-        self.writer.fill(_NOBODY)
-
-    def _check(self, at: Array, me: int, others: Array, deed: str) -> None:
-        bad = (others[at] != _NOBODY) & (others[at] != me)
-        if bad.any():
-            byte = int(at[bad][0])
-            who = "several subgroups" if others[byte] == _SEVERAL else f"subgroup {others[byte]}"
-            raise InterpError(
-                f"race in shared tile {self.tile.name}: byte {byte} was {deed} by {who} since the barrier"
-            )
-
-    def _inside(self, at: Array) -> Array:
-        if (bad := at[(at < 0) | (at >= self.tile.bytes)]).size:
-            raise InterpError(f"byte {bad[0]} of shared tile {self.tile.name}, which has {self.tile.bytes}")
-        return at
-
-    def read(self, at: Array, me: int) -> tuple[Array, Mask]:
-        """The bytes at `at`, of any shape, and which are poison."""
-        self._check(self._inside(at), me, self.writer, "written")
-        before = self.reader[at]
-        self.reader[at] = np.where((before == _NOBODY) | (before == me), me, _SEVERAL)
-        return self.data[at], self.poison[at]
-
-    def write(self, at: Array, me: int, data: Array, poison: Mask | None) -> None:
-        self._check(self._inside(at), me, self.writer, "written")
-        self._check(at, me, self.reader, "read")
-        _agree(at.ravel(), data.ravel(), f"shared tile {self.tile.name}")
-        self.writer[at] = me
-        self.data[at] = data
-        self.poison[at] = False if poison is None else poison
-
-
-def _agree(at: Array, data: Array, where: str) -> None:
-    """InterpError if one statement stores different `data` to one place; floats compare by their bits."""
-    order = np.argsort(at, kind="stable")
-    at, data = at[order], data[order]
-    clash = (at[1:] == at[:-1]) & (data[1:] != data[:-1])
-    if clash.any():
-        raise InterpError(f"two lanes store different values to place {at[1:][clash][0]} of {where}")
-
-
 @lru_cache(maxsize=2**8)
-def _tile_coords(layout: Fragment, subgroup: int, width: int) -> tuple[Array, ...]:
-    """The coordinates along each dim of `layout` that each (lane, register) of a subgroup holds."""
+def _tile_coords(layout: Fragment, subgroups: tuple[int, ...], width: int) -> tuple[Array, ...]:
+    """The coordinates along each dim of `layout` that each (lane, register) of some subgroups holds."""
     lanes, registers = np.arange(width)[:, None], np.arange(layout.registers)[None, :]
-    at = layout.coords(subgroup, lanes, registers)
-    return tuple(np.broadcast_to(at[dim], (width, layout.registers)).astype(np.int64) for dim in layout.dims)
+    at = [layout.coords(subgroup, lanes, registers) for subgroup in subgroups]
+    shape = (width, layout.registers)
+    return tuple(
+        np.concatenate([np.broadcast_to(one[dim], shape) for one in at]).astype(np.int64) for dim in layout.dims
+    )
 
 
-class _Subgroup:
-    """One subgroup's variables and its way through the statements."""
+class _Party:
+    """Subgroups that go the same way through the statements: their variables, lane behind lane.
+
+    Either one, whose peers are the others of its workgroup, or all of some workgroups.
+    """
 
     def __init__(
         self,
-        number: int,
-        width: int,
-        entry: Mapping[Var, int],
+        k: Kernel,
+        members: Sequence[tuple[Group, int]],
+        values: Mapping[Var, int],
         memory: Mapping[Global, Array],
-        shared: Mapping[Shared, _SharedTile],
+        shared: Mapping[Shared, SharedTile],
     ) -> None:
-        self.number, self.memory, self.shared = number, memory, shared
+        self.numbers = tuple(number for _, number in members)
+        self.is_alone = len(members) == 1
+        self.memory, self.shared = memory, shared
         self.bases = {buffer: n << _BUFFER_SPACING for n, buffer in enumerate(memory, 1)}
-        self.ev = Evaluator(width, self.bases, number)
+        self.ev = Evaluator(k.width, self.bases, self.numbers)
         self.ev.team = self._team
-        self.peers: Sequence[_Subgroup] = (self,)  # all subgroups of the workgroup
+        self.peers: Sequence[_Party] = (self,)  # all subgroups of the workgroup, if each goes alone
         self.offered: dict[x.Mma, tuple[Value, Value]] = {}  # operands that others read, too
-        for var, value in entry.items():
+        self.overwritten: list[tuple[Array, Array, Array]] = []  # (memory, places, what was there), oldest first
+        number = np.repeat(self.numbers, k.width)
+        group = np.arange(len(number)) // k.width // k.subgroups
+        self.accessors = Accessors(group, [(n, np.flatnonzero(number == n)) for n in sorted({*self.numbers})])
+        for var, value in values.items():
             self.bind(var, self.ev.full(var.type, value))
+        for var, of in zip((*k.group_ids, k.subgroup), (*zip(*(place for place, _ in members)), self.numbers)):
+            self.bind(var, Value(np.repeat(np.array(of, var.type.elem.numpy), k.width)))
 
     def _team(self, product: x.Mma) -> Sequence[tuple[Value, Value]]:
         spans = product.op.atom.spans
         if spans == 1:
             return [(self.ev(product.a), self.ev(product.b))]
-        first = self.number - self.number % spans
+        if not self.is_alone:
+            if product not in self.offered or len({*self.numbers}) % spans:
+                raise _Parted
+            return [self.offered[product]]
+        (number,) = self.numbers
+        first = number - number % spans
         team = [peer.offered.get(product) for peer in self.peers[first : first + spans]]
         if len(team) < spans or None in team:
-            raise InterpError(f"a product of {spans} subgroups that subgroup {self.number} executes without the others")
+            raise InterpError(f"a product of {spans} subgroups that subgroup {number} executes without the others")
         return [operands for operands in team if operands is not None]
 
     def bind(self, var: Var, value: Value | Window) -> None:
@@ -215,6 +206,18 @@ class _Subgroup:
     def integers(self, e: Expr, what: str) -> Array:
         """The exact integers of all lanes, for an address."""
         return self.ev(e).decided(what).astype(np.int64)
+
+    def changing(self, memory: Array, at: Array) -> Array:
+        """The memory, of which places are about to change."""
+        self.overwritten.append((memory, at, memory[at]))
+        return memory
+
+    def decision(self, e: Expr, what: str) -> int:
+        """The integer on which the way depends."""
+        found = self.ev.uniform(e, what)
+        if (found != found[0]).any():
+            raise _Parted
+        return int(found[0])
 
     # ------------------------------------------------------------ control
 
@@ -230,11 +233,11 @@ class _Subgroup:
                 yield from self.loop(node)
             case s.If(cond, then, other):
                 with _located(node, f"if {show(cond)}"):
-                    holds = self.ev(cond).uniform("a branch")
+                    holds = self.decision(cond, "a branch")
                 return (yield from self.run(then if holds else other))
             case s.ExitIf(cond, values):
                 with _located(node):
-                    if self.ev(cond).uniform("a loop's exit"):
+                    if self.decision(cond, "a loop's exit"):
                         return tuple(map(self.ev.bound, values))
             case s.Arrive():
                 pass  # the verifier holds shared memory untouched until the wait
@@ -243,10 +246,12 @@ class _Subgroup:
             case s.Let(_, x.Mma(op=op) as product) if op.atom.spans > 1:
                 with _located(node):
                     self.offered[product] = self.ev(product.a), self.ev(product.b)
-                yield Stop.PRODUCT
+                if self.is_alone:
+                    yield Stop.PRODUCT
                 with _located(node):
                     self.let(node)
-                yield Stop.PRODUCT  # until all have taken what was offered
+                if self.is_alone:
+                    yield Stop.PRODUCT  # until all have taken what was offered
                 del self.offered[product]
             case _:
                 with _located(node):
@@ -255,7 +260,7 @@ class _Subgroup:
 
     def loop(self, node: s.For) -> Run:
         with _located(node, f"loop {node.label}"):
-            begin, end = (self.ev(e).uniform("a loop's bound") for e in (node.begin, node.end))
+            begin, end = (self.decision(e, "a loop's bound") for e in (node.begin, node.end))
             values: tuple[Value | Window, ...] = tuple(map(self.ev.bound, node.inits))
         for i in range(begin, end):
             self.ev.forget()
@@ -278,8 +283,8 @@ class _Subgroup:
     def places(self, view: View, coords: tuple[Expr, ...], layout: Fragment) -> tuple[Array, Mask]:
         """The element of memory that each (lane, register) of a view's tile stands for, and whether there is one."""
         dims: dict[str, Array] = {}
-        exists = np.ones((self.ev.width, layout.registers), np.bool_)
-        for axis, (start, inner) in enumerate(zip(coords, _tile_coords(layout, self.number, self.ev.width))):
+        exists = np.ones((self.ev.lanes, layout.registers), np.bool_)
+        for axis, (start, inner) in enumerate(zip(coords, _tile_coords(layout, self.numbers, self.ev.width))):
             position = self.integers(start, "a view's coordinate")[:, None] + inner
             dims.update((d, np.broadcast_to(p, exists.shape)) for d, p in view.decode(axis, position).items())
             for dim in view.axes[axis]:
@@ -318,38 +323,38 @@ class _Subgroup:
         value = self.ev(node.value)
         Value(value.data, None if value.poison is None else value.poison & exists).decided("a stored value")
         memory = self.elements(node.view.memory)
-        _agree(at[exists], value.data[exists].view(f"u{memory.itemsize}"), f"buffer {node.view.memory.name}")
-        memory[at[exists]] = value.data[exists]
+        agree(at[exists], value.data[exists].view(f"u{memory.itemsize}"), f"buffer {node.view.memory.name}")
+        self.changing(memory, at[exists])[at[exists]] = value.data[exists]
 
     def add_view(self, node: s.AddView) -> None:
         at, exists = self.places(node.view, node.coords, node.layout)
         value = self.ev(node.value)
         Value(value.data, None if value.poison is None else value.poison & exists).decided("an added value")
-        np.add.at(self.elements(node.view.memory), at[exists], value.data[exists])
+        np.add.at(self.changing(self.elements(node.view.memory), at[exists]), at[exists], value.data[exists])
 
     def copy(self, node: s.Copy) -> None:
         self.put(node.tile, node.slot, node.layout, self.view_tile(node.view, node.coords, node.layout))
 
     def load_shared(self, node: s.LoadShared) -> None:
         at = self.addresses(node.tile, node.slot, node.layout)
-        self.bind(node.var, from_bytes(*self.shared[node.tile].read(at, self.number), node.var.type))
+        self.bind(node.var, from_bytes(*self.shared[node.tile].read(at, self.accessors), node.var.type))
 
     def store_shared(self, node: s.StoreShared) -> None:
         self.put(node.tile, node.slot, node.layout, self.ev(node.value))
 
     def put(self, tile: Shared, slot: Expr, layout: Fragment, value: Value) -> None:
-        self.shared[tile].write(self.addresses(tile, slot, layout), self.number, *to_bytes(value))
+        self.shared[tile].write(self.addresses(tile, slot, layout), self.accessors, *to_bytes(value))
 
     def addresses(self, tile: Shared, slot: Expr, layout: Fragment) -> Array:
         """The bytes of a shared tile that each lane holds, `[width, bytes]`."""
-        row, col = _tile_coords(layout, self.number, self.ev.width)
+        row, col = _tile_coords(layout, self.numbers, self.ev.width)
         chosen = self.integers(slot, "a slot number")
         if (bad := chosen[(chosen < 0) | (chosen >= tile.slots)]).size:
             raise InterpError(f"slot {bad[0]} of shared tile {tile.name}, which has {tile.slots}")
         if (row >= tile.rows).any() or (col >= tile.cols).any():
             raise InterpError(f"a {layout.shape} fragment in shared tile {tile.name} of {tile.rows} x {tile.cols}")
         at = tile.address(chosen[:, None], row, col)
-        return np.reshape(at[:, :, None] + np.arange(tile.elem.bytes), (self.ev.width, -1))
+        return np.reshape(at[:, :, None] + np.arange(tile.elem.bytes), (self.ev.lanes, -1))
 
     # ------------------------------------------------------------ messages
 
@@ -375,14 +380,15 @@ class _Subgroup:
         surface = self.ev.window(node.surface)
         if surface.buffer is not node.buffer:
             raise InterpError(f"a surface of {surface.buffer.name}, of a message that accesses {node.buffer.name}")
-        uniform = self.ev(node.uniform).uniform("a uniform offset")
+        uniform = self.ev.uniform(node.uniform, "a uniform offset")
         start = self.integers(node.varying, "an offset") + uniform + node.imm
         at = start[:, None] + np.arange(size)
-        inside = (at >= 0) & (at < surface.extent)
+        inside = (at >= 0) & (at < surface.extent[:, None])
         words = inside.reshape(len(at), -1, min(size, 4))
         if (words.any(axis=2) != words.all(axis=2)).any():
-            raise InterpError(f"the extent {surface.extent} of a surface of {surface.buffer.name} cuts a word in two")
-        at = at + surface.shift
+            extent = surface.extent[0]  # of the only subgroup, where this is told
+            raise InterpError(f"the extent {extent} of a surface of {surface.buffer.name} cuts a word in two")
+        at = at + surface.shift[:, None]
         if (bad := at[inside & ((at < 0) | (at >= surface.buffer.bytes))]).size:
             raise InterpError(f"byte {bad[0]} of buffer {surface.buffer.name}, which has {surface.buffer.bytes}")
         return self.memory[surface.buffer], np.where(inside, at, 0), inside
@@ -398,28 +404,28 @@ class _Subgroup:
         """Each lane's bytes where they are inside; what two lanes store in one place must be the same."""
         raw, poison = to_bytes(self.ev(value))
         Value(raw, None if poison is None else poison & inside).decided("a stored value")
-        _agree(at[inside], raw[inside], "a buffer")
-        buffer[at[inside]] = raw[inside]
+        agree(at[inside], raw[inside], "a buffer")
+        self.changing(buffer, at[inside])[at[inside]] = raw[inside]
 
     def global_add(self, node: s.GlobalAdd | s.FlatAdd) -> None:
         value = self.ev(node.value)
         elem = node.value.type.elem
-        data = value.data.reshape(self.ev.width, -1)
+        data = value.data.reshape(self.ev.lanes, -1)
         buffer, at, inside = self.place(node, data.shape[1] * elem.bytes)
         first, there = at[:, :: elem.bytes] // elem.bytes, inside[:, :: elem.bytes]
         poison = None if value.poison is None else value.poison.reshape(data.shape)
         Value(data, None if poison is None else poison & there).decided("an added value")
         whole = len(buffer) // elem.bytes * elem.bytes
-        np.add.at(buffer[:whole].view(elem.numpy), first[there], data[there])
+        elements = buffer[:whole].view(elem.numpy)
+        np.add.at(self.changing(elements, first[there]), first[there], data[there])
 
     def rectangle(self, node: s.PlaneLoad | s.PlaneStore, type: AnyType) -> tuple[Array, Array, Mask]:
         """(buffer, the byte of it for each byte of a lane's elements, whether that is in the plane)."""
         plane, elem = node.plane, type.elem.bytes
-        x, y = self.ev(node.x).uniform("a rectangle's x"), self.ev(node.y).uniform("a rectangle's y")
-        layout = node.shape.layout(self.ev.width, elem)
-        row, col = layout.coords(0, np.arange(self.ev.width)[:, None], np.arange(type.lanes)).values()
-        start = np.broadcast_to(x * node.shape.grain(elem) + col * elem, (self.ev.width, type.lanes))
-        byte = (start[:, :, None] + np.arange(elem)).reshape(self.ev.width, -1)
+        x, y = self.ev.uniform(node.x, "a rectangle's x")[:, None], self.ev.uniform(node.y, "a rectangle's y")[:, None]
+        row, col = _tile_coords(node.shape.layout(self.ev.width, elem), (0,) * len(self.numbers), self.ev.width)
+        start = np.broadcast_to(x * node.shape.grain(elem) + col * elem, (self.ev.lanes, type.lanes))
+        byte = (start[:, :, None] + np.arange(elem)).reshape(self.ev.lanes, -1)
         row = np.repeat(np.broadcast_to(y + row, start.shape), elem, axis=1)
         inside = (row >= 0) & (row < plane.height) & (byte >= 0) & (byte < plane.width)
         return self.memory[plane.memory], np.where(inside, plane.base + row * plane.pitch + byte, 0), inside
@@ -441,44 +447,45 @@ class _Subgroup:
         start = (self.integers(node.address, "a shared address") + node.imm)[:, None]
         if isinstance(node, (s.BlockRead, s.BlockWrite)):
             dword, byte = np.divmod(np.arange(size), 4)
-            return start + 4 * (dword * self.ev.width + np.arange(self.ev.width)[:, None]) + byte
+            lane = np.tile(np.arange(self.ev.width), len(self.numbers))[:, None]
+            return start + 4 * (dword * self.ev.width + lane) + byte
         return start + np.arange(size)
 
     def shared_read(self, node: s.SharedRead) -> None:
         at = self.shared_bytes(node, node.var.type.bits // 8)
-        self.bind(node.var, from_bytes(*self.shared[node.tile].read(at, self.number), node.var.type))
+        self.bind(node.var, from_bytes(*self.shared[node.tile].read(at, self.accessors), node.var.type))
 
     def shared_write(self, node: s.SharedWrite) -> None:
         raw, poison = to_bytes(self.ev(node.value))
-        self.shared[node.tile].write(self.shared_bytes(node, raw.shape[1]), self.number, raw, poison)
+        self.shared[node.tile].write(self.shared_bytes(node, raw.shape[1]), self.accessors, raw, poison)
 
     def let(self, node: s.Let) -> None:
         self.bind(node.var, self.ev.bound(node.value))
 
 
-_STATEMENTS: dict[type[Stmt], Callable[[_Subgroup, Any], None]] = {
-    s.Let: _Subgroup.let,
-    s.LoadView: _Subgroup.load_view,
-    s.StoreView: _Subgroup.store_view,
-    s.AddView: _Subgroup.add_view,
-    s.Copy: _Subgroup.copy,
-    s.LoadShared: _Subgroup.load_shared,
-    s.StoreShared: _Subgroup.store_shared,
-    s.GlobalLoad: _Subgroup.global_load,
-    s.GlobalStore: _Subgroup.global_store,
-    s.GlobalAdd: _Subgroup.global_add,
-    s.FlatLoad: _Subgroup.global_load,
-    s.PlaneLoad: _Subgroup.plane_load,
-    s.PlaneStore: _Subgroup.plane_store,
-    s.Prefetch: _Subgroup.prefetch,
-    s.FlatPrefetch: _Subgroup.prefetch,
-    s.PlanePrefetch: _Subgroup.prefetch,
-    s.FlatStore: _Subgroup.global_store,
-    s.FlatAdd: _Subgroup.global_add,
-    s.SharedRead: _Subgroup.shared_read,
-    s.SharedWrite: _Subgroup.shared_write,
-    s.BlockRead: _Subgroup.shared_read,
-    s.BlockWrite: _Subgroup.shared_write,
+_STATEMENTS: dict[type[Stmt], Callable[[_Party, Any], None]] = {
+    s.Let: _Party.let,
+    s.LoadView: _Party.load_view,
+    s.StoreView: _Party.store_view,
+    s.AddView: _Party.add_view,
+    s.Copy: _Party.copy,
+    s.LoadShared: _Party.load_shared,
+    s.StoreShared: _Party.store_shared,
+    s.GlobalLoad: _Party.global_load,
+    s.GlobalStore: _Party.global_store,
+    s.GlobalAdd: _Party.global_add,
+    s.FlatLoad: _Party.global_load,
+    s.PlaneLoad: _Party.plane_load,
+    s.PlaneStore: _Party.plane_store,
+    s.Prefetch: _Party.prefetch,
+    s.FlatPrefetch: _Party.prefetch,
+    s.PlanePrefetch: _Party.prefetch,
+    s.FlatStore: _Party.global_store,
+    s.FlatAdd: _Party.global_add,
+    s.SharedRead: _Party.shared_read,
+    s.SharedWrite: _Party.shared_write,
+    s.BlockRead: _Party.shared_read,
+    s.BlockWrite: _Party.shared_write,
 }
 
 

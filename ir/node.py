@@ -186,24 +186,27 @@ def table_size() -> int:
 
 
 def _dead_count() -> int:
-    """References to a node that only the table holds, as `sweep` sees it; measured, since it depends on CPython."""
+    """References to a node that only the table held, as `sweep` sees it; measured, since it depends on CPython."""
     probe: dict[tuple[Any, ...], object] = {("probe",): object()}
-    return getrefcount(probe[("probe",)])
+    _, node = probe.popitem()
+    return getrefcount(node)
 
 
 def sweep() -> int:
     """Forget all nodes that nothing outside the table refers to; returns how many."""
-    dead = _dead_count()
-    keys = list(_TABLE)
-    before = len(keys)
-    while keys:
-        key = keys.pop()  # popped, for a key held here would keep its operands alive
-        if getrefcount(_TABLE[key]) == dead:
-            del _TABLE[key]
+    dead, before = _dead_count(), len(_TABLE)
+    kept: list[tuple[tuple[Any, ...], Node]] = []
+    try:
+        while _TABLE:
+            key, node = _TABLE.popitem()  # the youngest; those that it alone refers to are dead once it is dropped
+            if getrefcount(node) > dead:
+                kept.append((key, node))
+    finally:
+        _TABLE.update(reversed(kept))
     return before - len(_TABLE)
 
 
-_LEAST_SWEPT = 1 << 13  #: nodes; sweeping a smaller table, which takes milliseconds, is not worth it
+_LEAST_SWEPT = 1 << 14  #: nodes; sweeping a smaller table, which takes a millisecond or two, is not worth it
 
 
 class _Compiling:

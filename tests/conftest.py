@@ -1,5 +1,6 @@
 """What all tests share: helpers importable as `tests.*`, how examples are drawn, golden files, skips."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Generator
@@ -37,6 +38,12 @@ def golden() -> Callable[[str, str], None]:
         assert text == path.read_text(), f"{path.name} differs: look at the change, then ./dev bless"
 
     return compare
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and modules stay until the end: the collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 #: Why a test may be skipped where --no-skips is given: beginnings of reasons.

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from convgen.ir import stmt
+from convgen.ir import interp, stmt
 from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.digits import Digit, Space
 from convgen.ir.error import UserError
@@ -382,6 +382,43 @@ def test_arrivals_count_wherever_the_barrier_stands() -> None:
         with k.when(eq(k.subgroup, who)):
             k.barrier()
     interpret(k.done(), {})
+
+
+def test_subgroups_that_part_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they did together before is undone, so that each addition counts once."""
+    alone: list[tuple[int, ...]] = []
+    run_group = interp._run_group
+
+    def told(*arguments: Any) -> None:
+        alone.append(arguments[-1])
+        run_group(*arguments)
+
+    monkeypatch.setattr(interp, "_run_group", told)
+    run(exchange(), out=np.zeros(128, np.uint32))
+    assert alone == []
+    k = KernelBuilder("part", grid=(3, 1, 1), subgroups=2)
+    y = k.surface(k.buffer("y", f32, 64))
+    k.global_add(y, const(1.0, f32), LANE * 4)
+    with k.when(eq(k.subgroup, 1)):
+        k.global_add(y, const(10.0, f32), LANE * 4)
+    sums = np.zeros(64, np.float32)
+    run(k, y=sums)
+    assert (sums == 3 * (2 * 1 + 10)).all()
+    assert alone == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
+
+
+def test_workgroups_that_go_together_have_shared_memory_of_their_own() -> None:
+    """Each writes its number, and finds it again."""
+    k = KernelBuilder("numbers", grid=(5, 1, 1), subgroups=2)
+    out = k.surface(k.buffer("out", s32, 5 * 128))
+    tile = k.shared("tile", s32, 128, 1, chunk=4)
+    thread = k.subgroup * 64 + LANE
+    k.shared_write(tile, k.group[0] * 1000 + thread, thread * 4)
+    k.barrier()
+    k.global_store(out, k.shared_read("got", s32, tile, 508 - thread * 4), (k.group[0] * 128 + thread) * 4)
+    found = np.zeros((5, 128), np.int32)
+    run(k, out=found)
+    assert np.array_equal(found, np.arange(5)[:, None] * 1000 + np.arange(127, -1, -1))
 
 
 def unwritten(k: KernelBuilder, type: Any = s32) -> Expr:

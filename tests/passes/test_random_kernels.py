@@ -47,7 +47,7 @@ def check_in_order(kernel: Kernel, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", FACTS)
-@settings(FIXED, max_examples=15)
+@settings(FIXED, max_examples=10)
 @given(kernel=kernels())
 def test_each_pass_alone(target: str, kernel: Kernel) -> None:
     check_each(kernel, target)

@@ -38,7 +38,7 @@ KERNELS: dict[str, tuple[str, str]] = {
 }
 CASES = [(target, name) for target in _MMA for name in KERNELS]
 
-SAMPLE = 6  #: waits of each kernel, by seed, in the short run
+SAMPLE = 4  #: waits of each kernel, by seed, in the short run
 _FARTHEST = 7  #: the greatest distance that encodes
 
 _OPTIONS = re.compile(r"\{([^}]*)\}")

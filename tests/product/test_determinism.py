@@ -55,10 +55,11 @@ def test_the_hash_seed_does_not_matter() -> None:
     assert digests(problems, 1) == digests(problems, 2)
 
 
-@pytest.mark.parametrize("first", ["convgen.ir.memory", "convgen.ir.stmt", "convgen.backends.intel.select"])
-def test_the_order_of_imports_does_not_matter(first: str) -> None:
+def test_the_order_of_imports_does_not_matter() -> None:
     problems = [*SMALL, *HALOS]
-    assert digests(problems, 1, first) == digests(problems, 1)
+    usual = digests(problems, 1)
+    for first in ("convgen.ir.memory", "convgen.ir.stmt", "convgen.backends.intel.select"):
+        assert digests(problems, 1, first) == usual, first
 
 
 def test_what_was_built_before_does_not_matter() -> None:

@@ -99,7 +99,7 @@ def test_tiles_beyond_two_gigabytes_are_refused_for_their_size(line: str, target
     assert refused.value.rule == "size"
 
 
-@pytest.mark.parametrize("direction", ["FWD_D", "BWD_D", "BWD_W"])
+@pytest.mark.parametrize("direction", ["FWD_D", "BWD_D", pytest.param("BWD_W", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize(("descriptor", "tag"), SHAPES)
 @pytest.mark.parametrize("taps", ["split", pytest.param("fused", marks=pytest.mark.sweep)])
 def test_small_surfaces(descriptor: str, tag: str, direction: str, taps: str, surfaces: Callable[[int], None]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from convgen import driver, verify
@@ -10,6 +12,7 @@ from convgen.choose import candidates
 from convgen.code import Code
 from convgen.ir.error import UserError
 from convgen.matmul import parse_problem
+from tests.strategies import always
 
 #: Matrix instruction and tile.
 SHAPES = {
@@ -31,8 +34,7 @@ def compiled(name: str, problem: str, config: str) -> Code:
     return driver.compile(driver.build(parse_problem(PROBLEMS[problem]), name, line))
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("name", "problem"), always(product(SHAPES, PROBLEMS), lambda n, case: n // 3 % 3 != n % 3))
 def test_fragments_straight_from_memory(name: str, problem: str) -> None:
     """No shared memory, no barrier."""
     code = compiled(name, problem, "slots=0")
@@ -41,9 +43,13 @@ def test_fragments_straight_from_memory(name: str, problem: str) -> None:
     assert verify.run(code).passed
 
 
-@pytest.mark.parametrize("slots", [0, 2, *(pytest.param(n, marks=pytest.mark.sweep) for n in (1, 3))])
-@pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("name", [n for n in SHAPES if target.get(n).facts.prefetch])
+@pytest.mark.parametrize(
+    ("name", "problem", "slots"),
+    always(
+        product([n for n in SHAPES if target.get(n).facts.prefetch], PROBLEMS, range(4)),
+        lambda n, case: case[2] == 2 * ((n // 4 + n // 12) % 2),
+    ),
+)
 def test_blocks_are_brought_nearer(name: str, problem: str, slots: int) -> None:
     """Loads that nobody waits for, of planes and of pixels, past the last block too."""
     plain, ahead = (compiled(name, problem, f"slots={slots}{more}") for more in ("", " prefetch=3"))

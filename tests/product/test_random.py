@@ -45,7 +45,7 @@ def targeted(draw: st.DrawFn, most: int, channels: int) -> tuple[Conv, str]:
     return draw(problems(most=most, channels=channels, types=types, unusual=True)), target
 
 
-@settings(FIXED, max_examples=10)
+@settings(FIXED, max_examples=8)
 @given(targeted(12, 64))
 def test_problems(case: tuple[Conv, str]) -> None:
     check(*case, None)
@@ -117,7 +117,7 @@ def traits(problem: Conv, config: Config) -> set[str]:
 def test_every_trait_is_drawn() -> None:
     found: set[str] = set()
 
-    @settings(FIXED, max_examples=400)
+    @settings(FIXED, max_examples=250)
     @given(problems(most=12, channels=64, unusual=True), cases(get("gfx942").facts, most=12, work=2000, unusual=True))
     def draw(problem: Conv, case: Case) -> None:
         found.update(traits(*case), traits(problem, case[1]))

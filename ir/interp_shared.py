@@ -1,0 +1,80 @@
+"""Shared memory as the interpreter has it: who read and wrote each byte since the last barrier, and what is poison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from convgen.ir.evaluate import Array, InterpError, Mask
+from convgen.ir.memory import Shared
+
+_NOBODY, _SEVERAL = -1, -2  # besides subgroup numbers, who accessed a byte of shared memory in this epoch
+
+
+@attrs.frozen
+class Accessors:
+    """Lanes that access shared memory: the workgroup of each, counted from 0, and those of each subgroup."""
+
+    group: Array
+    subgroups: Sequence[tuple[int, Array]]
+
+
+class SharedTile:
+    """The bytes that workgroups have of a shared tile, which of them nobody wrote, who accessed them in this epoch."""
+
+    def __init__(self, tile: Shared, groups: int = 1) -> None:
+        self.tile = tile
+        size = tile.bytes * groups
+        self.data = np.zeros(size, np.uint8)
+        self.poison = np.ones(size, np.bool_)
+        self.reader, self.writer = (np.full(size, _NOBODY, np.int16) for _ in range(2))
+
+    def next_epoch(self) -> None:
+        self.reader.fill(_NOBODY)
+        self.writer.fill(_NOBODY)
+
+    def _check(self, at: Array, me: int, others: Array, deed: str) -> None:
+        bad = (others[at] != _NOBODY) & (others[at] != me)
+        if bad.any():
+            byte = int(at[bad][0])  # of the only workgroup, where this is told
+            who = "several subgroups" if others[byte] == _SEVERAL else f"subgroup {others[byte]}"
+            raise InterpError(
+                f"race in shared tile {self.tile.name}: byte {byte} was {deed} by {who} since the barrier"
+            )
+
+    def _inside(self, at: Array, who: Accessors) -> Array:
+        """The bytes of all workgroups' tiles that `at` are of each lane's own."""
+        if (bad := at[(at < 0) | (at >= self.tile.bytes)]).size:
+            raise InterpError(f"byte {bad[0]} of shared tile {self.tile.name}, which has {self.tile.bytes}")
+        moved: Array = at + who.group[:, None] * self.tile.bytes
+        return moved
+
+    def read(self, at: Array, who: Accessors) -> tuple[Array, Mask]:
+        """The bytes that lanes read, `[lanes, bytes]`, and which are poison."""
+        at = self._inside(at, who)
+        for me, lanes in who.subgroups:
+            self._check(at[lanes], me, self.writer, "written")
+            before = self.reader[at[lanes]]
+            self.reader[at[lanes]] = np.where((before == _NOBODY) | (before == me), me, _SEVERAL)
+        return self.data[at], self.poison[at]
+
+    def write(self, at: Array, who: Accessors, data: Array, poison: Mask | None) -> None:
+        at = self._inside(at, who)
+        for me, lanes in who.subgroups:
+            self._check(at[lanes], me, self.writer, "written")
+            self._check(at[lanes], me, self.reader, "read")
+            self.writer[at[lanes]] = me
+        agree(at.ravel(), data.ravel(), f"shared tile {self.tile.name}")
+        self.data[at] = data
+        self.poison[at] = False if poison is None else poison
+
+
+def agree(at: Array, data: Array, where: str) -> None:
+    """InterpError if one statement stores different `data` to one place; floats compare by their bits."""
+    order = np.argsort(at, kind="stable")
+    at, data = at[order], data[order]
+    clash = (at[1:] == at[:-1]) & (data[1:] != data[:-1])
+    if clash.any():
+        raise InterpError(f"two lanes store different values to place {at[1:][clash][0]} of {where}")
