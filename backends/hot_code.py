@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from convgen.backends.analysis import Line, Stretch
-from convgen.backends.loops import innermost, natural_loops
+from convgen.backends.machine.loops import innermost, natural_loops
 
 
 class Coded(Protocol):

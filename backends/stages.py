@@ -12,10 +12,10 @@ from typing import ClassVar
 
 import attrs
 
-from convgen.backends.allocate import Allocation, Bank, Liveness
-from convgen.backends.machine import Function
-from convgen.backends.text import show
-from convgen.backends.verify import verify
+from convgen.backends.machine.allocate import Allocation, Bank, Liveness
+from convgen.backends.machine.instruction import Function
+from convgen.backends.machine.text import show
+from convgen.backends.machine.verify import verify
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel

@@ -37,11 +37,11 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-from convgen import reference
 from convgen.backends.amdgpu.sim import CodeObject, SimulatorError, simulate
 from convgen.backends.simulation import Finding, KernelArg, LaunchRequest
 from convgen.ir.error import UserError
-from convgen.matmul import Problem, parse_problem
+from convgen.problem.matmul import Problem, parse_problem
+from convgen.run import reference
 
 Array = npt.NDArray[Any]
 Entry = Mapping[str, Any]

@@ -11,7 +11,7 @@ from pathlib import Path
 from lib.figures import Figure, best, main
 
 from convgen import driver
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
 
 LAYERS = {
     "conv1 7x7": "mb1ic3ih224oc64oh112kh7sh2ph3",

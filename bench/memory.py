@@ -11,7 +11,7 @@ from lib.figures import Figure, main
 
 from convgen import driver
 from convgen.ir.node import table_size
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
 
 COUNT = 500
 WARM = 25  #: problems after which modules, tables and small caches are there: the peer of all later figures

@@ -11,18 +11,18 @@ from functools import partial
 from time import process_time
 
 from convgen import driver
-from convgen.ir.algebra import Algebra, Notes
 from convgen.ir.expr import Add, Expr, Mul, Var, var
 from convgen.ir.facts import TargetFacts
-from convgen.ir.identities import TABLES
 from convgen.ir.mutate import Mutator, postorder, substitute
 from convgen.ir.node import compiling, sweep
 from convgen.ir.program import Kernel
-from convgen.ir.proof import Facts
-from convgen.ir.rules import Rewrites
-from convgen.ir.simplify import simplify
+from convgen.ir.simplify.algebra import Algebra, Notes
+from convgen.ir.simplify.identities import TABLES
+from convgen.ir.simplify.proof import Facts
+from convgen.ir.simplify.rules import Rewrites
+from convgen.ir.simplify.simplify import simplify
 from convgen.passes import pipeline
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
 
 LAYERS, WIDTH = 300, 100  #: of the graph
 ROUNDS = 5

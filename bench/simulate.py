@@ -8,9 +8,10 @@ from math import prod
 import numpy as np
 from lib.figures import Figure, best, main
 
-from convgen import driver, verify
-from convgen.code import Code
-from convgen.problem import Conv
+from convgen import driver
+from convgen.problem.conv import Conv
+from convgen.run import verify
+from convgen.run.code import Code
 
 PEER = "a numpy addition of 64 words"
 BUDGET_US = 4.0  #: a wave-instruction, with 64 and more waves

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from convgen.driver import SimulationError, build, compile, facts, simulate
     from convgen.ir.build import KernelBuilder as Kernel
     from convgen.ir.error import ConvgenError, Unsupported, UserError
-    from convgen.matmul import Matmul
-    from convgen.problem import Conv
+    from convgen.problem.conv import Conv
+    from convgen.problem.matmul import Matmul
 
 __all__ = [
     "Conv",
@@ -46,10 +46,10 @@ __all__ = [
 
 #: public name -> its module and its name there
 _HOMES = {
-    "Conv": ("problem", "Conv"),
+    "Conv": ("problem.conv", "Conv"),
     "ConvgenError": ("ir.error", "ConvgenError"),
     "Kernel": ("ir.build", "KernelBuilder"),
-    "Matmul": ("matmul", "Matmul"),
+    "Matmul": ("problem.matmul", "Matmul"),
     "SimulationError": ("driver", "SimulationError"),
     "Unsupported": ("ir.error", "Unsupported"),
     "UserError": ("ir.error", "UserError"),

@@ -1,5 +1,5 @@
 """`python -m convgen` is the `convgen` program."""
 
-from convgen.cli import entry
+from convgen.commands.cli import entry
 
 entry()

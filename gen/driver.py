@@ -13,33 +13,33 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from convgen.abi import Scalars, launch_record
 from convgen.backends import target as targets
 from convgen.backends.simulation import Finding
 from convgen.backends.stages import Emitted, MachineKernel
 from convgen.backends.target import Target
-from convgen.choose import Candidate, candidates
-from convgen.code import Code, KernelCost
-from convgen.config import Config
+from convgen.commands.steps import Observer, Step, check_names, steps
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import ConvgenError, DoesNotFit, UserError, visible
 from convgen.ir.expr import restart_ids
 from convgen.ir.facts import TargetFacts
-from convgen.ir.memory import Global
+from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import greatest_id
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel
 from convgen.ir.program import Program as IrProgram
-from convgen.launches import Tiles
-from convgen.launches import build as build_launches
-from convgen.matmul import Matmul, Problem
+from convgen.kernels.launches import Tiles
+from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
-from convgen.plan import Plan, check_supported, make_plan
-from convgen.problem import Conv
-from convgen.record import Buffer
-from convgen.reference import numpy_type
-from convgen.steps import Observer, Step, check_names, steps
-from convgen.verify import execute, unpacked
+from convgen.plan.choose import Candidate, candidates
+from convgen.plan.config import Config
+from convgen.plan.plan import Plan, check_supported, make_plan
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul, Problem
+from convgen.run.abi import Scalars, launch_record
+from convgen.run.code import Code, KernelCost
+from convgen.run.record import Buffer
+from convgen.run.reference import numpy_type
+from convgen.run.verify import execute, unpacked
 
 
 @attrs.frozen

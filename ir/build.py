@@ -4,9 +4,9 @@ A workgroup of one subgroup multiplies A[i, k] by B[j, k], both 32 x 64, into C[
 
 >>> from convgen.ir import types as t
 >>> from convgen.ir.build import KernelBuilder, matrix
->>> from convgen.ir.digits import Digit, Space
->>> from convgen.ir.fragment import Fragment
->>> from convgen.ir.mma import MmaAtom, MmaTile
+>>> from convgen.ir.layout.digits import Digit, Space
+>>> from convgen.ir.layout.fragment import Fragment
+>>> from convgen.ir.layout.mma import MmaAtom, MmaTile
 >>> def operand(row):
 ...     digits = Digit(row, 16, Space.LANE, 1), Digit("k", 4, Space.REGISTER, 1), Digit("k", 4, Space.LANE, 16)
 ...     return Fragment((row, "k"), digits)
@@ -50,11 +50,11 @@ from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
-from convgen.ir.fragment import Fragment
-from convgen.ir.layout import Layout
-from convgen.ir.mapping import WorkgroupMapping
-from convgen.ir.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
-from convgen.ir.mma import MmaTile
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.mapping import WorkgroupMapping
+from convgen.ir.layout.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
+from convgen.ir.layout.mma import MmaTile
+from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Site, Stmt
 from convgen.ir.types import AnyType, Type, VectorType, s32, vector

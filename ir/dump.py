@@ -21,13 +21,13 @@ import attrs
 
 from convgen.ir import expr, fused, program, stmt
 from convgen.ir.caret import PointedError
-from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.error import UserError
 from convgen.ir.expr import Const, Lane, Var
-from convgen.ir.fragment import Fragment
-from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, Order, Plane, Rectangle, Swizzle, TensorDim
-from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.ir.layout.digits import Digit, Digits, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Dim, Order, Plane, Rectangle, Swizzle, TensorDim
+from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.layout.tags import Layout
 from convgen.ir.node import CLASSES, Node
 from convgen.ir.program import Program
 from convgen.ir.stmt import Site, Stmt

@@ -19,8 +19,8 @@ from convgen.ir import expr as x
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fused import Fused
-from convgen.ir.memory import Global
-from convgen.ir.mma import MmaTile
+from convgen.ir.layout.memory import Global
+from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import AnyType, Type, VectorType, s4, u4
 
 Array = npt.NDArray[Any]

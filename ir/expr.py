@@ -17,8 +17,8 @@ from convgen.ir.node import Node, derived, family, node, set_derived
 from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, surface, u64, vector
 
 if TYPE_CHECKING:
-    from convgen.ir.memory import Global
-    from convgen.ir.mma import MmaTile
+    from convgen.ir.layout.memory import Global
+    from convgen.ir.layout.mma import MmaTile
 
 Number = int | float
 

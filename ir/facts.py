@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from convgen.ir.mma import MmaAtom
+from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.rows import Stmt
 
 

@@ -23,9 +23,9 @@ from convgen.ir import stmt as s
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, Value, Window, from_bytes, to_bytes
 from convgen.ir.expr import Expr, Var
-from convgen.ir.fragment import Fragment
 from convgen.ir.interp_shared import Accessors, SharedTile, agree
-from convgen.ir.memory import Global, Shared, View
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from convgen.ir.evaluate import Array, InterpError, Mask
-from convgen.ir.memory import Shared
+from convgen.ir.layout.memory import Shared
 
 _NOBODY, _SEVERAL = -1, -2  # besides subgroup numbers, who accessed a byte of shared memory in this epoch
 

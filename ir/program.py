@@ -6,7 +6,7 @@ import attrs
 
 from convgen.ir.checks import check_name
 from convgen.ir.expr import Var
-from convgen.ir.memory import Global, Shared
+from convgen.ir.layout.memory import Global, Shared
 from convgen.ir.node import Node, node
 from convgen.ir.stmt import Stmt
 

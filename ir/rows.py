@@ -14,7 +14,7 @@ import attrs
 from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
-from convgen.ir.memory import Global, Plane, Shared, View
+from convgen.ir.layout.memory import Global, Plane, Shared, View
 from convgen.ir.node import Node, family
 from convgen.ir.types import AnyType
 

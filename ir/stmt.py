@@ -12,8 +12,8 @@ from __future__ import annotations
 from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
-from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Global, Plane, Rectangle, Shared, View
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global, Plane, Rectangle, Shared, View
 from convgen.ir.node import node, role
 from convgen.ir.rows import Access as Access
 from convgen.ir.rows import Load as Load

@@ -18,7 +18,7 @@ from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Expr, Var
 from convgen.ir.fused import Fused
-from convgen.ir.memory import Dim, Global, Plane, Rectangle, Shared, TensorDim, View
+from convgen.ir.layout.memory import Dim, Global, Plane, Rectangle, Shared, TensorDim, View
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel

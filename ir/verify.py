@@ -13,11 +13,11 @@ from typing import Any, Final, Literal
 
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
-from convgen.ir.digits import Space
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Expr, Var
-from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Global, Shared, View
+from convgen.ir.layout.digits import Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt, show

@@ -17,7 +17,7 @@ import attrs
 
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Const, Expr, Shuffle, Var, const, var
-from convgen.ir.fragment import Fragment
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.mutate import postorder, rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel

@@ -12,12 +12,12 @@ from collections.abc import Callable, Container, Iterable
 import attrs
 
 from convgen.ir.expr import Const
-from convgen.ir.memory import Shared
+from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import rewrite, statements
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Block, Copy, ExitIf, For, If, LoadShared, Stmt, StoreShared, empty
-from convgen.passes.ownership import private_tiles
+from convgen.passes.messages.ownership import private_tiles
 
 
 @attrs.frozen(cache_hash=True)

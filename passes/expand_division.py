@@ -9,13 +9,13 @@ multiple of d.
 from __future__ import annotations
 
 from convgen.ir import expr as x
-from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, MulHi, const
 from convgen.ir.mutate import Mutator
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.rules import make
+from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.simplify.rules import make
 from convgen.ir.types import u32
 
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from convgen.ir import stmt as st
-from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Pack, Slice, Surface, Var, const, var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator, statements
 from convgen.ir.node import CLASSES, replace
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.types import AnyType, Type, bool_, u8, u16, u32, u64, vector
 from convgen.passes.clone import Cloner
-from convgen.passes.linear import ZERO, divisor, plus
+from convgen.passes.messages.linear import ZERO, divisor, plus
 
 _WORD = 4  #: bytes: what surfaces check their bounds by (docs/ir.md, "Global memory")
 _ELEMENTS: dict[int, Type] = {1: u8, 2: u16, 4: u32}  #: bytes -> what a part of a message consists of

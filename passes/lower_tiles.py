@@ -12,20 +12,20 @@ from typing import Any
 import attrs
 
 from convgen.ir import stmt as st
-from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Binary, Cast, Const, Expr, Pack, Saturate, Shuffle, Slice, Splat, Var, var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.types import VectorType, vector
 from convgen.passes.clone import Cloner
-from convgen.passes.linear import linearize
-from convgen.passes.messages import GlobalMessage, GlobalPlanner
-from convgen.passes.ownership import private_tiles
-from convgen.passes.planes import PlaneMessage, plane_messages
-from convgen.passes.shared_messages import shared_messages
+from convgen.passes.messages.linear import linearize
+from convgen.passes.messages.ownership import private_tiles
+from convgen.passes.messages.planes import PlaneMessage, plane_messages
+from convgen.passes.messages.planner import GlobalMessage, GlobalPlanner
+from convgen.passes.messages.shared import shared_messages
 
 
 def lower_tiles(kernel: Kernel, facts: TargetFacts) -> Kernel:

@@ -7,14 +7,14 @@ uniform expressions stay as they are.
 from __future__ import annotations
 
 from convgen.ir import expr as x
-from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.expr import Add, And, Cast, Const, Expr, Mul, Or, Shl, Sub, Xor, const
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fused import Fused
 from convgen.ir.mutate import Mutator
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.rules import make, number
+from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.simplify.rules import make, number
 from convgen.ir.types import AnyType, Type
 from convgen.ir.uniform import Uniformity, varying
 

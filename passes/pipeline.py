@@ -15,7 +15,7 @@ import attrs
 from convgen.ir.error import Unsupported, UserError, VerifyError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
-from convgen.ir.simplify import simplify
+from convgen.ir.simplify.simplify import simplify
 from convgen.ir.verify import verify
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.drop_barriers import drop_barriers

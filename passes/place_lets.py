@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from convgen.ir.expr import Cast, Comparison, Const, Expr, Lane, Mma, Not, Surface, Var, temporary, var
 from convgen.ir.facts import TargetFacts
-from convgen.ir.memory import Shared
+from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import postorder, statements, substitute
 from convgen.ir.node import Node, replace
 from convgen.ir.program import Kernel

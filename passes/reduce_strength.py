@@ -15,15 +15,15 @@ from typing import TypeVar
 
 import attrs
 
-from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.expr import Add, Const, Div, Expr, Mod, Mul, Sub, Var, const, select, var
 from convgen.ir.mutate import free_vars, postorder, rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
 from convgen.ir.types import s32
 from convgen.passes.clone import bound_vars
-from convgen.passes.linear import ZERO, plus
+from convgen.passes.messages.linear import ZERO, plus
 
 N = TypeVar("N", int, Expr)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from convgen.ir.bounds import exits_of
 from convgen.ir.expr import Expr, Pack, Slice, Var, var
 from convgen.ir.mutate import Mutator, mutate, postorder, rewrite, statements
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.bounds import exits_of
 from convgen.ir.stmt import Block, For, Let, Stmt, block
 from convgen.ir.types import Type
 

@@ -7,11 +7,11 @@ start of an iteration waits for no read of its own; it costs a second set of fra
 
 from __future__ import annotations
 
-from convgen.ir.bounds import exits_of
 from convgen.ir.expr import Expr, Var, var
 from convgen.ir.mutate import rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.bounds import exits_of
 from convgen.ir.stmt import Barrier, Block, For, LoadShared, Stmt, block
 from convgen.passes.clone import Cloner
 

@@ -10,14 +10,14 @@ import attrs
 
 from convgen import driver
 from convgen.backends import target as targets
-from convgen.config import Config
 from convgen.ir.expr import restart_ids
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import greatest_id
 from convgen.ir.program import Kernel
-from convgen.matmul import parse_problem
 from convgen.passes import pipeline
-from convgen.plan import input_atoms
+from convgen.plan.config import Config
+from convgen.plan.plan import input_atoms
+from convgen.problem.matmul import parse_problem
 
 
 @attrs.frozen

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, reject, settings
 from hypothesis import strategies as st
 
-from convgen.config import Config
-from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Fragment
-from convgen.ir.memory import COL, ROW
-from convgen.ir.mma import MmaAtom
-from convgen.plan import input_atoms, make_plan
-from convgen.problem import Conv, Direction
+from convgen.ir.layout.digits import Digit, Digits, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import COL, ROW
+from convgen.ir.layout.mma import MmaAtom
+from convgen.plan.config import Config
+from convgen.plan.plan import input_atoms, make_plan
+from convgen.problem.conv import Conv, Direction
 
 Case = tuple[Conv, Config]
 Row = TypeVar("Row", bound=tuple[Any, ...])

@@ -17,7 +17,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from convgen import config
+from convgen.plan import config
 from tests.conftest import blessing
 
 ROOT = Path(__file__).parents[1]

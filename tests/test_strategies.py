@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 
-from convgen import launches
 from convgen.backends.target import get
 from convgen.ir.expr import Shuffle
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.stmt import AddView, Copy
-from convgen.passes.linear import linearize
-from convgen.plan import Reduction, make_plan
+from convgen.kernels import launches
+from convgen.passes.messages.linear import linearize
+from convgen.plan.plan import Reduction, make_plan
 from tests.strategies import FIXED, Case, cases
 
 FACTS = get("gfx942").facts

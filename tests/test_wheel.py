@@ -81,7 +81,7 @@ def test_it_works_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
 
     where = run("-c", "import convgen, convgen.ir, convgen.backends; print(convgen.__file__, convgen.ir.__file__)")
     assert all(path.startswith(str(site)) for path in where.split())
-    entry = "import sys; from convgen.cli import entry; sys.argv[0] = 'convgen'; entry()"
+    entry = "import sys; from convgen.commands.cli import entry; sys.argv[0] = 'convgen'; entry()"
     line = "conv mb1ic16ih6oc16kh3ph1 --dir FWD_D --dt f16 --run --json -o k".split()
     data = json.loads(run("-c", entry, *line))
     assert data["run"]["status"] == "passed"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgen.backends.amdgpu.emitter import AmdEmitter
-from convgen.backends.machine import Reg
-from convgen.backends.vectors import WORD_BYTES, Bytes
+from convgen.backends.machine.instruction import Reg
+from convgen.backends.machine.vectors import WORD_BYTES, Bytes
 
 _ZERO_BYTE = 0x0C  #: in a selector
 

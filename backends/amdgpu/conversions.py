@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.emitter import AmdEmitter
-from convgen.backends.machine import Imm, Operand, Reg
+from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.ir.facts import TargetFacts
 from convgen.ir.types import (
     Kind,

@@ -12,7 +12,7 @@ from convgen.backends.amdgpu.isa import SLOT_BYTES
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.tables import FACTS, WAVE
 from convgen.backends.analysis import Line
-from convgen.backends.machine import Unit
+from convgen.backends.machine.instruction import Unit
 
 #: Passes of the other matrix instructions (AMD matrix instruction calculator, "Execution statistics", and llvm-mca's
 #: reciprocal throughput; a pass is 4 clocks): architectures, pattern of the mnemonic, passes. The first match counts.

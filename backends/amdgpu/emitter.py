@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgen.backends.amdgpu.isa import OPCODES, is_inline
-from convgen.backends.emitter import Emitter
-from convgen.backends.machine import (
+from convgen.backends.machine.emitter import Emitter
+from convgen.backends.machine.instruction import (
     Access,
     BasicBlock,
     Flag,

@@ -15,8 +15,8 @@ import attrs
 from convgen.backends.amdgpu.isa import OPCODES, READS_LANE, WIDE_STORE
 from convgen.backends.amdgpu.physical import Physical, Word, Words
 from convgen.backends.amdgpu.tables import DGEMM, SGEMM, XDL
-from convgen.backends.dataflow import solve
-from convgen.backends.machine import Function, Instruction, Reg, Unit
+from convgen.backends.machine.dataflow import solve
+from convgen.backends.machine.instruction import Function, Instruction, Reg, Unit
 
 
 class Event(Enum):

@@ -6,7 +6,7 @@ Latencies (issue slots of 4 clocks) steer the scheduler only; correctness rests 
 from __future__ import annotations
 
 from convgen.backends.amdgpu.tables import MFMA, WAVE, MfmaRow
-from convgen.backends.machine import Opcode, Role, Unit
+from convgen.backends.machine.instruction import Opcode, Role, Unit
 from convgen.ir.types import f32, f64, s32
 
 _SCC = ("scc",)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from convgen.backends.allocate import Allocation
-from convgen.backends.machine import Flag, Imm, Instruction, Operand, Reg
+from convgen.backends.machine.allocate import Allocation
+from convgen.backends.machine.instruction import Flag, Imm, Instruction, Operand, Reg
 
 
 class Word(NamedTuple):

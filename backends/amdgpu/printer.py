@@ -11,9 +11,9 @@ import attrs
 
 from convgen.backends.amdgpu.debug import file_directives, sections
 from convgen.backends.amdgpu.physical import Physical
-from convgen.backends.machine import Function, Instruction
+from convgen.backends.machine.instruction import Function, Instruction
 from convgen.backends.stages import Emitted
-from convgen.ir.memory import Global
+from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
 
 _COMMENT_COLUMN = 64

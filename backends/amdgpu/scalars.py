@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from convgen.backends.amdgpu.emitter import AmdEmitter
-from convgen.backends.machine import Imm, Operand, Reg
-from convgen.backends.scalars import Scalars, strip
+from convgen.backends.machine.instruction import Imm, Operand, Reg
+from convgen.backends.machine.scalars import Scalars, strip
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import (
     Add,

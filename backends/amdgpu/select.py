@@ -12,15 +12,15 @@ from convgen.backends.amdgpu.emitter import AmdEmitter, signed
 from convgen.backends.amdgpu.isa import DS_READ_WIDTH, DS_WRITE_WIDTH, GLOBAL_ADD, LOAD_WIDTH, STORE_WIDTH, is_inline
 from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.amdgpu.vectors import AmdVectors
-from convgen.backends.machine import Access, Function, Imm, Operand, Reg
-from convgen.backends.selection import Handlers, Selector, comment, kernel_arguments
+from convgen.backends.machine.instruction import Access, Function, Imm, Operand, Reg
+from convgen.backends.machine.selection import Handlers, Selector, comment, kernel_arguments
 from convgen.ir import stmt as st
-from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Add, Cast, Const, Expr, Mul, Surface
 from convgen.ir.facts import TargetFacts
-from convgen.ir.memory import Global
+from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.uniform import Uniformity, varying
 
 #: Word 3 of a raw buffer descriptor: DATA_FORMAT = 32 (CDNA3 ISA 8.1.5, used by CK and rocRoller alike).

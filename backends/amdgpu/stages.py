@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import attrs
 
-from convgen.backends.allocate import Bank, allocate
 from convgen.backends.amdgpu import printer
 from convgen.backends.amdgpu.hazards import insert_nops
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.amdgpu.select import select
 from convgen.backends.amdgpu.waits import insert_waits
-from convgen.backends.maps import maps
-from convgen.backends.schedule import schedule
-from convgen.backends.selection import kernel_arguments
+from convgen.backends.machine.allocate import Bank, allocate
+from convgen.backends.machine.maps import maps
+from convgen.backends.machine.schedule import schedule
+from convgen.backends.machine.selection import kernel_arguments
 from convgen.backends.stages import Attempt, Emitted, MachineKernel, Stage
 from convgen.ir.error import DoesNotFit
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import attrs
 
-from convgen.ir.digits import Digit, Space
 from convgen.ir.facts import Core, SharedPhases, TargetFacts
-from convgen.ir.fragment import Fragment
 from convgen.ir.fused import MEANING
-from convgen.ir.mma import MmaAtom
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s32
 
 WAVE = 64

@@ -13,12 +13,12 @@ from convgen.backends.amdgpu.conversions import convert, plan
 from convgen.backends.amdgpu.emitter import AmdEmitter, signed
 from convgen.backends.amdgpu.isa import MATRIX
 from convgen.backends.amdgpu.scalars import AmdScalars
-from convgen.backends.machine import Imm, Operand, Reg
-from convgen.backends.vectors import Bytes, Parts, Vectors, view
+from convgen.backends.machine.instruction import Imm, Operand, Reg
+from convgen.backends.machine.vectors import Bytes, Parts, Vectors, view
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Add, Cast, Expr, Mul, Saturate, Sub, Var
 from convgen.ir.facts import TargetFacts
-from convgen.ir.mma import MmaAtom
+from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.types import Type, VectorType, f16, f32, f64, s32, u32
 
 

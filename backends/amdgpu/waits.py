@@ -13,8 +13,8 @@ import attrs
 
 from convgen.backends.amdgpu.isa import OPCODES
 from convgen.backends.amdgpu.physical import Physical, Word
-from convgen.backends.dataflow import solve
-from convgen.backends.machine import Access, Function, Instruction, Unit
+from convgen.backends.machine.dataflow import solve
+from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
 
 #: Greatest count that a wait can name: one below the field's largest, with which the counter is never above it and so
 #: nothing is waited for (CDNA3 ISA 4.4). A wait for more is clamped, which only waits longer.

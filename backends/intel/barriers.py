@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 
-from convgen.backends.dataflow import solve
 from convgen.backends.intel.isa import OPCODES, Message
-from convgen.backends.machine import Access, BasicBlock, Function, Instruction, Unit
+from convgen.backends.machine.dataflow import solve
+from convgen.backends.machine.instruction import Access, BasicBlock, Function, Instruction, Unit
 
 _Pending = frozenset[Access | None]  #: stores that no fence has published
 

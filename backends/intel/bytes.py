@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import region
-from convgen.backends.machine import Reg
-from convgen.backends.vectors import WORD_BYTES, Bytes
+from convgen.backends.machine.instruction import Reg
+from convgen.backends.machine.vectors import WORD_BYTES, Bytes
 
 UNSIGNED = {1: "ub", 2: "uw", 4: "ud"}  #: bytes -> the type of so many
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from convgen.backends.emitter import Emitter
 from convgen.backends.intel.isa import (
     OPCODES,
     TYPE_BYTES,
@@ -17,8 +16,9 @@ from convgen.backends.intel.isa import (
     region,
 )
 from convgen.backends.intel.tables import Generation
-from convgen.backends.machine import Access, Imm, Instruction, Opcode, Operand, Reg, Unit
-from convgen.backends.vectors import WORD_BYTES
+from convgen.backends.machine.emitter import Emitter
+from convgen.backends.machine.instruction import Access, Imm, Instruction, Opcode, Operand, Reg, Unit
+from convgen.backends.machine.vectors import WORD_BYTES
 
 _COMMUTATIVE = frozenset("add mul and or xor".split())
 

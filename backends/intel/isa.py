@@ -13,8 +13,8 @@ from functools import cache
 
 import attrs
 
-from convgen.backends.machine import Flag, Inert, Instruction, Opcode, Place, Reg, Role, Unit
-from convgen.ir.memory import Order
+from convgen.backends.machine.instruction import Flag, Inert, Instruction, Opcode, Place, Reg, Role, Unit
+from convgen.ir.layout.memory import Order
 from convgen.ir.types import Type, f32, s32
 
 #: Registers stand in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).

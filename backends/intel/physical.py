@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from convgen.backends.allocate import Allocation
 from convgen.backends.intel.isa import TYPE_BYTES, Literal, Null, Region, Special, XeInstruction
-from convgen.backends.machine import Operand, Reg
+from convgen.backends.machine.allocate import Allocation
+from convgen.backends.machine.instruction import Operand, Reg
 
 _DWORD = 4
 

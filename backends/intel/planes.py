@@ -12,9 +12,9 @@ from collections.abc import Callable
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, region
 from convgen.backends.intel.scalars import XeScalars
-from convgen.backends.machine import Operand, Reg
+from convgen.backends.machine.instruction import Operand, Reg
 from convgen.ir.expr import Expr
-from convgen.ir.memory import Plane, Rectangle
+from convgen.ir.layout.memory import Plane, Rectangle
 
 _X, _Y = 5, 6  #: dwords
 _MOST = 8  #: payloads of a kind that loads take in turn

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from convgen.backends.intel.isa import Literal, Message, Send, XeInstruction
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.tables import Generation
-from convgen.backends.machine import Function, Reg, Unit
+from convgen.backends.machine.instruction import Function, Reg, Unit
 
 _MNEMONIC_COLUMN, _COMMENT_COLUMN = 8, 100
 

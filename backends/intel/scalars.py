@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, Null, Region, region
-from convgen.backends.machine import Imm, Operand, Reg
-from convgen.backends.scalars import Scalars, strip
-from convgen.ir.bounds import Bounds
+from convgen.backends.machine.instruction import Imm, Operand, Reg
+from convgen.backends.machine.scalars import Scalars, strip
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import (
     Add,
@@ -39,6 +38,7 @@ from convgen.ir.expr import (
     Xor,
     const,
 )
+from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.types import Kind, Type
 from convgen.ir.uniform import Uniformity
 

@@ -21,13 +21,13 @@ from itertools import cycle, takewhile
 
 import attrs
 
-from convgen.backends.dataflow import solve
 from convgen.backends.intel.barriers import behind_signals, conflict, touches_local, unfenced_signals
 from convgen.backends.intel.isa import OPCODES, Literal, XeInstruction
 from convgen.backends.intel.physical import Cell, Physical
 from convgen.backends.intel.tables import Generation
-from convgen.backends.loops import natural_loops
-from convgen.backends.machine import BasicBlock, Function, Instruction, Unit, VirtualRegister
+from convgen.backends.machine.dataflow import solve
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit, VirtualRegister
+from convgen.backends.machine.loops import natural_loops
 
 #: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
 _MATRIX_TOKENS = 4

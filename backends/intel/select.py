@@ -27,16 +27,16 @@ from convgen.backends.intel.planes import Payloads
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.backends.intel.vectors import XeVectors
-from convgen.backends.machine import Access, Function, Imm, Operand, Reg
-from convgen.backends.selection import Handlers, Selector, comment, kernel_arguments
+from convgen.backends.machine.instruction import Access, Function, Imm, Operand, Reg
+from convgen.backends.machine.selection import Handlers, Selector, comment, kernel_arguments
 from convgen.ir import stmt as st
-from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, Var
 from convgen.ir.facts import TargetFacts
-from convgen.ir.memory import Global, Order
+from convgen.ir.layout.memory import Global, Order
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.uniform import Uniformity, varying
 
 _ARGUMENTS_MASK = 0xFFFFFFC0  #: of r0.0: where the arguments are

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import attrs
 
-from convgen.backends.allocate import Allocation, Bank, Liveness, allocate
 from convgen.backends.intel import printer
 from convgen.backends.intel.barriers import drop_fences
 from convgen.backends.intel.isa import BANK_PERIOD
@@ -15,11 +14,12 @@ from convgen.backends.intel.scoreboard import Scoreboard
 from convgen.backends.intel.select import select
 from convgen.backends.intel.tables import GENERATIONS, Generation
 from convgen.backends.intel.zebin import Argument, KernelInfo, directives
-from convgen.backends.machine import Unit
-from convgen.backends.maps import maps
-from convgen.backends.selection import kernel_arguments
+from convgen.backends.machine.allocate import Allocation, Bank, Liveness, allocate
+from convgen.backends.machine.instruction import Unit
+from convgen.backends.machine.maps import maps
+from convgen.backends.machine.selection import kernel_arguments
 from convgen.backends.stages import Attempt, Emitted, Ladders, MachineKernel, Stage
-from convgen.ir.memory import Global
+from convgen.ir.layout.memory import Global
 
 _GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
 _HOLD_STEPS = (12, 48, 96)  #: instructions for which the sources of messages are kept, if there is room

@@ -11,10 +11,10 @@ from itertools import product
 
 import attrs
 
-from convgen.ir.digits import Digit, Space
 from convgen.ir.facts import Core, Planes, SharedPhases, TargetFacts
-from convgen.ir.fragment import Fragment
-from convgen.ir.mma import MmaAtom
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.types import Type, bf16, f16, f32, s8, s32, u8
 
 DPAS_ROWS = 8  #: rows of the result: the repeat count that convgen uses

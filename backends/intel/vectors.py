@@ -15,11 +15,11 @@ from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import ACCUMULATORS_AT, Literal, Null, dpas, region
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import MATRIX
-from convgen.backends.machine import Operand, Reg
-from convgen.backends.vectors import WORD_BYTES, Bytes, Parts, Vectors, view
+from convgen.backends.machine.instruction import Operand, Reg
+from convgen.backends.machine.vectors import WORD_BYTES, Bytes, Parts, Vectors, view
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Add, Cast, Expr, Mul, Saturate, Sub
-from convgen.ir.mma import MmaAtom
+from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.types import Type, VectorType, bf16, f16, f32, s8, s32, u8, u32
 
 #: element type -> IGA's name

@@ -36,8 +36,8 @@ def analyze(arguments: Sequence[str]) -> int:
     """`convgen analyze`."""
     options = parser().parse_intermixed_args(arguments)
 
-    from convgen import report
     from convgen.backends import target
+    from convgen.commands import report
 
     found = target.analyze(Path(options.file))
     if options.json:

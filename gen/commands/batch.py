@@ -22,14 +22,15 @@ from convgen.ir.error import Unsupported, UserError, visible
 BOTH = ("conv", "matmul")  #: the drivers of benchdnn whose problems are taken
 
 if TYPE_CHECKING:
-    from convgen.batch import Reader, Request
-    from convgen.journal import Journal
+    from convgen.commands.journal import Journal
+    from convgen.problem.requests import Reader, Request
 
 PASSED, GENERATED, FAILED, UNSUPPORTED, ERROR = STATUSES = ("passed", "generated", "failed", "unsupported", "error")
 SUPPORTED, MALFORMED = "supported", "malformed"  #: what --check says besides unsupported
 
 _SEVERITY = (session.FINE, session.REFUSED, session.WRONG, session.INTERNAL)  #: exit codes, the worst last
-_PRELOAD = ("convgen.driver", "convgen.report", "convgen.verify", "convgen.watch")  #: what a worker is born with
+#: What a worker is born with.
+_PRELOAD = ("convgen.driver", "convgen.commands.report", "convgen.run.verify", "convgen.commands.watch")
 
 #: no part of a problem's work
 _ASIDE = (
@@ -75,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 def batch(arguments: Sequence[str]) -> int:
     """`convgen batch`."""
-    from convgen.batch import Reader
+    from convgen.problem.requests import Reader
 
     options, knobs = generate.parse_knobs(parser(), arguments, *BOTH)
     _check(options)
@@ -92,8 +93,8 @@ def batch(arguments: Sequence[str]) -> int:
 
 
 def _journal(options: argparse.Namespace) -> Journal:
-    from convgen import report
-    from convgen.journal import Journal
+    from convgen.commands import report
+    from convgen.commands.journal import Journal
 
     return Journal(Path(options.resume), report.check_row)
 
@@ -151,9 +152,9 @@ def _verdict(target: str, request: Request) -> tuple[str, str | None, str | None
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse at once what would be refused of every problem."""
-    from convgen import watch
-    from convgen.config import Config
-    from convgen.steps import check_names, steps
+    from convgen.commands import watch
+    from convgen.commands.steps import check_names, steps
+    from convgen.plan.config import Config
 
     if options.output is not None and not options.output.endswith("/"):
         raise UserError(f"given -o {options.output}, wanted a directory DIR/ for the files of several problems")
@@ -188,7 +189,7 @@ def _rows(
     options: argparse.Namespace, requests: Sequence[Request], journal: Journal | None
 ) -> Generator[tuple[int, Row], None, None]:
     """The number of each request and its row, as they come. The journal keeps all but internal errors."""
-    from convgen import workers
+    from convgen.commands import workers
 
     keys = _keys(options, requests)
     waiting: list[int] = []
@@ -220,8 +221,8 @@ def _rows(
 
 def _keys(options: argparse.Namespace, requests: Sequence[Request]) -> list[str]:
     """The journal's key of each request: its line, which says all knobs, and what is done with it."""
-    from convgen.journal import key_of
-    from convgen.options import KNOBS
+    from convgen.commands.journal import key_of
+    from convgen.problem.options import KNOBS
 
     knobs = [option.keyword for option in KNOBS]
     settings = {name: value for name, value in vars(options).items() if name not in (*_ASIDE, *knobs)}
@@ -230,8 +231,8 @@ def _keys(options: argparse.Namespace, requests: Sequence[Request]) -> list[str]
 
 def perform(options: argparse.Namespace, line: str) -> Row:
     """Generate one problem, write what was asked, run it if asked. Raises nothing."""
-    from convgen import report
-    from convgen.matmul import parse_problem
+    from convgen.commands import report
+    from convgen.problem.matmul import parse_problem
 
     start = perf_counter()
     with redirect_stderr(StringIO()) as said:
@@ -264,7 +265,7 @@ def _refused(options: argparse.Namespace, line: str, error: Exception) -> Row:
 
 def _nothing(options: argparse.Namespace, line: str) -> dict[str, Any]:
     """What `--json` says of a problem of which there is no code."""
-    from convgen import report
+    from convgen.commands import report
 
     return report.without_code(line, options.target, options.config or "")
 
@@ -286,7 +287,7 @@ def _tell(options: argparse.Namespace, request: Request, row: Row) -> None:
 
 def _summarise(options: argparse.Namespace, rows: Sequence[Row], seconds: float) -> None:
     """The table of all problems, and how many came to what; only the latter, on stderr, beside JSON."""
-    from convgen import report
+    from convgen.commands import report
 
     if not options.json:
         header = ("status", "problem", "config", "checked", "mismatches", "seconds")

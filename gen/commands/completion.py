@@ -54,7 +54,7 @@ def completion(arguments: Sequence[str]) -> int:
 
 
 def _bash() -> str:
-    from convgen.cli import COMMANDS, make_parser
+    from convgen.commands.cli import COMMANDS, make_parser
 
     parsers = {command: make_parser(command) for command in COMMANDS}
     options = [f'                {name}) words="{" ".join(_words(p))}" ;;' for name, p in parsers.items()]
@@ -72,10 +72,10 @@ def _words(parser: argparse.ArgumentParser) -> list[str]:
 def _values() -> dict[str, list[str]]:
     """What the value of an option may be."""
     from convgen.backends import target
-    from convgen.grammar import DATA_TYPES, FPMATH_MODES
+    from convgen.commands.steps import steps
     from convgen.passes.pipeline import OPTIMISING
-    from convgen.problem import Direction
-    from convgen.steps import steps
+    from convgen.problem.conv import Direction
+    from convgen.problem.grammar import DATA_TYPES, FPMATH_MODES
 
     known = steps(None)
     return {

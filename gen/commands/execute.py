@@ -42,7 +42,8 @@ def run(arguments: Sequence[str]) -> int:
     """`convgen run`."""
     options = parser().parse_intermixed_args(arguments)
 
-    from convgen import report, verify
+    from convgen.commands import report
+    from convgen.run import verify
 
     with session.progress_bar(options.record) as progress:
         outcome = verify.run_record(

@@ -13,9 +13,9 @@ from convgen.commands.session import worst
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
-    from convgen.batch import Request
-    from convgen.code import Code
-    from convgen.matmul import Problem
+    from convgen.problem.matmul import Problem
+    from convgen.problem.requests import Request
+    from convgen.run.code import Code
 
 
 def conv_parser() -> argparse.ArgumentParser:
@@ -48,7 +48,7 @@ def gemm_parser() -> argparse.ArgumentParser:
 
 def add_knobs(parser: argparse.ArgumentParser, *drivers: str) -> None:
     """benchdnn's knobs of these drivers; its options of how it runs are taken, and mean nothing."""
-    from convgen import options
+    from convgen.problem import options
 
     add = parser.add_argument_group("knobs of benchdnn").add_argument
     rows = {option.name: option for driver in drivers for option in options.KNOBS_OF[driver]}
@@ -73,7 +73,8 @@ def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def conv(arguments: Sequence[str]) -> int:
     """`convgen conv`: each problem on its own; the exit code is the worst."""
-    from convgen import batch, miopen
+    from convgen.problem import miopen
+    from convgen.problem import requests as batch
 
     first = next((number for number, word in enumerate(arguments) if miopen.is_program(word)), len(arguments))
     line = " ".join(arguments[first:])  # what stands behind the name of the driver belongs to it
@@ -84,7 +85,7 @@ def conv(arguments: Sequence[str]) -> int:
 
 def gemm(arguments: Sequence[str]) -> int:
     """`convgen gemm`, in the same way."""
-    from convgen import batch
+    from convgen.problem import requests as batch
 
     options, knobs = parse_knobs(gemm_parser(), arguments, "matmul")
     return _generate(options, partial(batch.matmuls, knobs=knobs), "128x64:64x128")
@@ -94,7 +95,7 @@ def parse_knobs(
     parser: argparse.ArgumentParser, arguments: Sequence[str], *drivers: str
 ) -> tuple[argparse.Namespace, dict[str, str]]:
     """The options, and the knobs of these drivers that were given."""
-    from convgen.options import KNOBS_OF
+    from convgen.problem.options import KNOBS_OF
 
     options = parser.parse_intermixed_args(arguments)
     knobs = {option.name: getattr(options, option.keyword) for driver in drivers for option in KNOBS_OF[driver]}
@@ -102,7 +103,7 @@ def parse_knobs(
 
 
 def _generate(options: argparse.Namespace, parse: Callable[[str], Iterable[Problem]], example: str) -> int:
-    from convgen import batch
+    from convgen.problem import requests as batch
 
     if not options.descriptors:
         raise UserError(f"given no descriptor, wanted at least one such as {example}")
@@ -132,7 +133,7 @@ def check(problem: Problem, target: str) -> None:
     """
     from convgen.backends import target as targets
     from convgen.ir.types import scalar
-    from convgen.plan import check_supported
+    from convgen.plan.plan import check_supported
 
     facts = targets.get(target).facts
     if problem.is_empty:
@@ -153,7 +154,7 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
         return _empty(problem, options.target)
     if not options.cache or _watched(options):
         return _built(options, problem)
-    from convgen.cache import Cache, key_of
+    from convgen.run.cache import Cache, key_of
 
     tool = targets.get(options.target).assembled_by()
     key = key_of(problem, options.target, options.config, options.disable, options.debug, tool)
@@ -198,9 +199,9 @@ def _built(options: argparse.Namespace, problem: Problem) -> Code:
 
 def _show_ranking(problem: Problem, target: str) -> None:
     """The configs that the chooser thinks most of, whether they will be tried or not."""
-    from convgen import report
     from convgen.backends import target as targets
-    from convgen.choose import candidates
+    from convgen.commands import report
+    from convgen.plan.choose import candidates
 
     best = candidates(problem, targets.get(target).facts)[:10]
     report.show_table(*report.ranking_table(best), sys.stderr)
@@ -209,7 +210,7 @@ def _show_ranking(problem: Problem, target: str) -> None:
 
 def _empty(problem: Problem, target: str) -> Code:
     """Code that launches nothing."""
-    from convgen.code import Code
-    from convgen.record import LaunchRecord
+    from convgen.run.code import Code
+    from convgen.run.record import LaunchRecord
 
     return Code(problem, target, "", "", None, LaunchRecord(target, None, (), str(problem)), {}, {})

@@ -47,8 +47,8 @@ def passes(arguments: Sequence[str]) -> int:
     """`convgen passes`: name, level, kind and contract of each."""
     options = passes_parser().parse_args(arguments)
 
-    from convgen import report
-    from convgen.steps import steps
+    from convgen.commands import report
+    from convgen.commands.steps import steps
 
     rows = [{"name": s.name, "level": s.level, "kind": s.kind, "contract": s.contract} for s in steps(options.target)]
     if options.json:

@@ -13,10 +13,10 @@ from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError, visible
 
 if TYPE_CHECKING:
-    from convgen.code import Code
-    from convgen.files import Files
-    from convgen.verify import Outcome, Progress
-    from convgen.watch import Watch
+    from convgen.commands.watch import Watch
+    from convgen.run.code import Code
+    from convgen.run.files import Files
+    from convgen.run.verify import Outcome, Progress
 
 FINE, WRONG, REFUSED, INTERNAL = range(4)
 
@@ -91,7 +91,7 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
     """
     from pathlib import Path
 
-    from convgen.watch import Watch
+    from convgen.commands.watch import Watch
 
     if options.dump_dir == "":
         raise UserError("given an empty name, wanted a directory, at --dump-dir")
@@ -110,7 +110,7 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
         raise
     finally:
         if options.verbose and watch.attempts:
-            from convgen import report
+            from convgen.commands import report
 
             report.show_table(*report.attempts_table(watch.attempts.values()), sys.stderr)
 
@@ -118,7 +118,7 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
 def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outcome | None]:
     """Write and run code as asked."""
     if options.time_passes:
-        from convgen import report
+        from convgen.commands import report
 
         report.show_table(*report.stages_table(code.stages), sys.stderr)
     from convgen.backends import target as targets
@@ -126,11 +126,11 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
     files, outcome = None, None
     target = targets.get(code.target)
     if options.output is not None:
-        from convgen.files import write_code
+        from convgen.run.files import write_code
 
         files = write_code(code, options.output, target.text_suffix, target.object_suffix)
     if options.run or options.run_groups is not None:
-        from convgen import verify
+        from convgen.run import verify
 
         with progress_bar(str(code.problem or code.name)) as progress:
             outcome = verify.run(
@@ -144,14 +144,14 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
 def tell_memory(size: int) -> None:
     """Say what a run will take of memory, if that is much."""
     if size >= _MUCH:
-        from convgen import footprint
+        from convgen.run import footprint
 
         complain(f"note: the run takes about {footprint.text(size)} of memory")
 
 
 def deliver(options: argparse.Namespace, code: Code) -> int:
     """Write, run and report code as asked; the exit code."""
-    from convgen import report
+    from convgen.commands import report
 
     files, outcome = finish(options, code)
     title = str(code.problem or code.name)

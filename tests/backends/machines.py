@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 from hypothesis import strategies as st
 
-from convgen.backends.machine import (
+from convgen.backends.machine.instruction import (
     Access,
     BasicBlock,
     Flag,

@@ -8,8 +8,17 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from convgen.backends.allocate import Allocation, Bank, Liveness, allocate
-from convgen.backends.machine import BasicBlock, Function, Imm, Instruction, Opcode, Reg, Unit, VirtualRegister
+from convgen.backends.machine.allocate import Allocation, Bank, Liveness, allocate
+from convgen.backends.machine.instruction import (
+    BasicBlock,
+    Function,
+    Imm,
+    Instruction,
+    Opcode,
+    Reg,
+    Unit,
+    VirtualRegister,
+)
 from convgen.ir.error import DoesNotFit
 from tests.backends.machines import BRANCH, END, MATRIX, VALU, functions
 from tests.backends.symbolic import Machine, path_of, physical, run, virtual

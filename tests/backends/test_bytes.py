@@ -7,9 +7,9 @@ import pytest
 
 from convgen.backends import target as targets
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.digits import Digit, Space
 from convgen.ir.expr import Expr, Shuffle
-from convgen.ir.fragment import Fragment
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.types import Type, f32, s8, s32, u8, vector
 from convgen.passes import pipeline
 from tests.backends.intel.random_kernels import assert_simulates

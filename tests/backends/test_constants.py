@@ -11,7 +11,9 @@ from convgen.backends import target as targets
 from tests.constants import constants
 
 
-@pytest.mark.parametrize("package", ["convgen.backends", "convgen.backends.amdgpu", "convgen.backends.intel"])
+@pytest.mark.parametrize(
+    "package", ["convgen.backends", "convgen.backends.machine", "convgen.backends.amdgpu", "convgen.backends.intel"]
+)
 def test_constants(package: str, golden: Callable[[str, str], None]) -> None:
     golden(f"constants/{package}.txt", constants(package))
 

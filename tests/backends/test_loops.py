@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convgen.backends.loops import dominators, innermost, natural_loops
+from convgen.backends.machine.loops import dominators, innermost, natural_loops
 
 GRAPHS = st.integers(1, 8).flatmap(
     lambda n: st.lists(st.lists(st.integers(0, n - 1), max_size=2), min_size=n, max_size=n)

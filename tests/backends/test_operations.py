@@ -32,7 +32,7 @@ from convgen.ir.expr import (
     ne,
     select,
 )
-from convgen.ir.memory import Global
+from convgen.ir.layout.memory import Global
 from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s32, u8, u16, u32, u64, vector
 from tests import samples
 

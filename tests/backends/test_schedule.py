@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 from hypothesis import given, settings
 
-from convgen.backends.machine import (
+from convgen.backends.machine.instruction import (
     Access,
     BasicBlock,
     Function,
@@ -17,7 +17,7 @@ from convgen.backends.machine import (
     Unit,
     VirtualRegister,
 )
-from convgen.backends.schedule import schedule
+from convgen.backends.machine.schedule import schedule
 from tests.backends.machines import BARRIER, BRANCH, COMPARE, END, GLOBAL, MATRIX, SALU, SHARED, VALU, functions
 from tests.backends.symbolic import Machine, run, virtual
 from tests.strategies import FIXED

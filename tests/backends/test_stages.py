@@ -9,11 +9,21 @@ import attrs
 import pytest
 
 from convgen.backends import target as targets
-from convgen.backends.allocate import Allocation, Bank
-from convgen.backends.machine import BasicBlock, Function, Imm, Instruction, Opcode, Reg, Role, Unit, VirtualRegister
+from convgen.backends.machine.allocate import Allocation, Bank
+from convgen.backends.machine.instruction import (
+    BasicBlock,
+    Function,
+    Imm,
+    Instruction,
+    Opcode,
+    Reg,
+    Role,
+    Unit,
+    VirtualRegister,
+)
+from convgen.backends.machine.text import show
+from convgen.backends.machine.verify import verify
 from convgen.backends.stages import Attempt, Emitted, MachineKernel, Stage, begin, run
-from convgen.backends.text import show
-from convgen.backends.verify import verify
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, VerifyError
 from tests import samples

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from convgen import cli
 from convgen.backends import toolchain
 from convgen.backends.amdgpu import assemble as amdgpu
 from convgen.backends.toolchain import CLANG, IGA64, LLVM_OBJDUMP, Tool
+from convgen.commands import cli
 
 GEMM = ["gemm", "32x32:32x32", "--dt", "f16"]
 

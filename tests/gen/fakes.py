@@ -9,11 +9,11 @@ from typing import Any
 import attrs
 import numpy as np
 
-from convgen import reference
 from convgen.backends.simulation import Finding, LaunchRequest, Pages, SimReport
-from convgen.code import Code, KernelCost, Region
-from convgen.problem import Conv
-from convgen.record import Buffer, Launch, LaunchRecord, Tensor
+from convgen.problem.conv import Conv
+from convgen.run import reference
+from convgen.run.code import Code, KernelCost, Region
+from convgen.run.record import Buffer, Launch, LaunchRecord, Tensor
 
 ROWS, COLUMNS = 16, 4  #: of one output tile
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import convgen as cg
-from convgen.code import Code
+from convgen.run.code import Code
 
 DESC = "mb1ic2oc2ih2kh1"
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from convgen import cli
-from convgen.commands import batch
+from convgen.commands import batch, cli
 from tests.gen import perilous
 
 KNOBS = "--dir=FWD_D --dt=f16\n"
@@ -171,7 +170,7 @@ REFUSED = [
 def test_refused_as_a_whole(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
 ) -> None:
-    monkeypatch.setattr("convgen.batch._MATCHING", 0.1)
+    monkeypatch.setattr("convgen.problem.requests._MATCHING", 0.1)
     Path("file").write_text(GOOD)
     assert cli.main(["batch", *options]) == 2
     assert capsys.readouterr() == ("", f"convgen: {message}\n")

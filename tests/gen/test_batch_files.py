@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from convgen import batch, grammar, miopen, options
 from convgen.ir.error import UserError
-from convgen.problem import Conv
+from convgen.problem import grammar, miopen, options
+from convgen.problem import requests as batch
+from convgen.problem.conv import Conv
 
 A, B = "mb1_ic4oc4_ih4oh4kh1ph0", "mb1_ic8oc4_ih4oh4kh1ph0"
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from convgen import cache, cli, driver
+from convgen import driver
+from convgen.commands import cli
+from convgen.commands.journal import Journal
 from convgen.ir.error import UserError
-from convgen.journal import Journal
-from convgen.store import Store
+from convgen.run import cache
+from convgen.run.store import Store
 
 CONV = ["conv", "mb1ic16oc16ih6kh3ph1", "--dir", "FWD_D", "--dt", "f16"]
 

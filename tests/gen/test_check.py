@@ -9,11 +9,11 @@ from time import perf_counter
 import pytest
 
 import convgen as cg
-from convgen import cli, miopen
 from convgen.backends import target as targets
-from convgen.commands import generate
-from convgen.matmul import parse_problem
-from convgen.options import KNOBS
+from convgen.commands import cli, generate
+from convgen.problem import miopen
+from convgen.problem.matmul import parse_problem
+from convgen.problem.options import KNOBS
 
 DATA = Path(__file__).parents[1] / "data" / "problems" / "requests.txt"
 

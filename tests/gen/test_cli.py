@@ -14,14 +14,13 @@ import attrs
 import pytest
 
 import convgen
-from convgen import cli
 from convgen import driver as real
 from convgen.backends import target as targets
-from convgen.code import Code
-from convgen.commands import session
+from convgen.commands import cli, session
 from convgen.ir.error import ConvgenError, DoesNotFit, Unsupported, UserError
-from convgen.problem import Conv
-from convgen.record import LaunchRecord
+from convgen.problem.conv import Conv
+from convgen.run.code import Code
+from convgen.run.record import LaunchRecord
 from tests.gen.fakes import Target, code_of, finding
 
 DESC = "mb1ic8oc4ih4kh3ph1"
@@ -340,8 +339,8 @@ def test_all_files_or_none(driver: Driver, machine: Target, capsys: pytest.Captu
 
 def test_help_is_light() -> None:
     script = (
-        "import sys, convgen.cli\n"
-        "assert convgen.cli.main(['--help']) == 0\n"
+        "import sys, convgen.commands.cli\n"
+        "assert convgen.commands.cli.main(['--help']) == 0\n"
         "heavy = {'numpy', 'attrs', 'attr', 'rich', 'ml_dtypes'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

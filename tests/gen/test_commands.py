@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from convgen import cli, report
 from convgen.backends.target import get
-from convgen.choose import candidates
-from convgen.config import Config
+from convgen.commands import cli, report
+from convgen.commands.steps import steps
 from convgen.driver import Attempt
-from convgen.problem import Conv
-from convgen.steps import steps
+from convgen.plan.choose import candidates
+from convgen.plan.config import Config
+from convgen.problem.conv import Conv
 
 CONV = ["conv", "mb1ic16oc16ih6kh3ph1", "--dir", "FWD_D", "--dt", "f16"]
 

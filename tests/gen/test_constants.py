@@ -9,6 +9,8 @@ import pytest
 from tests.constants import constants
 
 
-@pytest.mark.parametrize("package", ["convgen", "convgen.commands"])
+@pytest.mark.parametrize(
+    "package", [*(f"convgen.{room}" for room in ("problem", "plan", "kernels", "run", "commands")), "convgen"]
+)
 def test_constants(package: str, golden: Callable[[str, str], None]) -> None:
     golden(f"constants/{package}.txt", constants(package))

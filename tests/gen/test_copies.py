@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from convgen.backends import target
-from convgen.copies import Split, divide, message_elems, split_copy
 from convgen.ir.error import DoesNotFit
-from convgen.ir.fragment import Fragment
-from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, Global, TensorDim, View, row_major
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Dim, Global, TensorDim, View, row_major
+from convgen.ir.layout.tags import Layout
 from convgen.ir.types import Type, bf16, f16, f32, f64
-from convgen.passes.linear import linearize
+from convgen.passes.messages.linear import linearize
+from convgen.plan.copies import Split, divide, message_elems, split_copy
 
 FACTS = target.get("gfx942").facts
 LANES, CHUNK_BYTES = FACTS.subgroup_size, FACTS.chunk_bytes

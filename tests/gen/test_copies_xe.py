@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.backends import target
-from convgen.copies import comes_out_even, in_memory_order, split_copy
-from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.error import DoesNotFit
 from convgen.ir.expr import const
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Fragment
-from convgen.ir.memory import COL, ROW, Order, Shared, Swizzle, row_major
-from convgen.ir.mma import MmaTile
+from convgen.ir.layout.digits import Digit, Digits, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import COL, ROW, Order, Shared, Swizzle, row_major
+from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import f16
-from convgen.passes.planes import whole_rectangles
-from convgen.passes.shared_messages import shared_messages
+from convgen.passes.messages.planes import whole_rectangles
+from convgen.passes.messages.shared import shared_messages
+from convgen.plan.copies import comes_out_even, in_memory_order, split_copy
 from tests.gen.test_copies import TILES, owned, view
 from tests.strategies import FIXED, image_of, in_memory
 

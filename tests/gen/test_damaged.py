@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convgen import cli, report
+from convgen.commands import cli, report
+from convgen.commands.journal import KIND, KNOB, Journal
 from convgen.ir.error import UserError
-from convgen.journal import KIND, KNOB, Journal
-from convgen.store import Store
+from convgen.run.store import Store
 from tests.gen import mutants
 
 Good = Callable[[str], Path]

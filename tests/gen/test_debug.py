@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from convgen.backends import target as targets
-from convgen.cli import main
+from convgen.commands.cli import main
 
 OBJDUMP, DWARFDUMP = "llvm-objdump-22", "llvm-dwarfdump-22"
 DESC = ("mb1ic64ih8oc64kh3ph1", "--dir", "FWD_D", "--dt", "f16")

@@ -9,10 +9,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from convgen import check, cli, driver, dumps, watch
+from convgen import driver
 from convgen.backends import target as targets
 from convgen.backends.amdgpu.targets import AmdTarget
 from convgen.backends.stages import MachineKernel, Stage
+from convgen.commands import check, cli, dumps, watch
+from convgen.commands.steps import steps
 from convgen.ir.error import VerifyError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import mutate
@@ -21,7 +23,6 @@ from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, GlobalLoad, empty
 from convgen.passes import pipeline
 from convgen.passes.pipeline import PASSES, Pass
-from convgen.steps import steps
 from tests.gen.test_hand_written import saxpy
 
 STAGES = targets.get("gfx942").stages
@@ -249,7 +250,7 @@ def test_check_passes_finds_what_a_stage_breaks(
 
 def test_a_changed_value_is_found() -> None:
     """A pass that turns every sum into a difference."""
-    from convgen.check import PassChecker
+    from convgen.commands.check import PassChecker
     from convgen.ir.expr import Add, Sub
 
     kernel = saxpy().done()

@@ -12,10 +12,9 @@ from unittest.mock import patch
 
 import pytest
 
-from convgen import cli
 from convgen.backends.amdgpu import assemble as amd
 from convgen.backends.intel import assemble as intel
-from convgen.commands import session
+from convgen.commands import cli, session
 from convgen.ir.error import UserError
 
 CONV = ["conv", "mb1ic16ih4oc16kh1ph0", "--dir", "FWD_D", "--dt", "f16"]

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convgen.epilogue import Bias, Convert, Epilogue, along
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.digits import Digit, Space
 from convgen.ir.expr import Splat, const
-from convgen.ir.fragment import Fragment
 from convgen.ir.interp import interpret
-from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, TensorDim, View
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Dim, TensorDim, View
+from convgen.ir.layout.tags import Layout
 from convgen.ir.types import Type, f16, f32, s8, s32, vector
+from convgen.kernels.epilogue import Bias, Convert, Epilogue, along
 
 N, M = 8, 64
 LAYOUT = Fragment(

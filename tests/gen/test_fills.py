@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convgen as cg
-from convgen import cli, footprint, reference, verify
 from convgen.backends.simulation import PAGE, Budget, Bytes, Pages, Places
-from convgen.fills import Fill
+from convgen.commands import cli
 from convgen.ir.error import UserError
-from convgen.ir.layout import Layout
-from convgen.problem import Conv
+from convgen.ir.layout.tags import Layout
+from convgen.problem.conv import Conv
+from convgen.run import footprint, reference, verify
+from convgen.run.fills import Fill
 
 VALUES = np.array([v for v in range(-8, 9) if v]).astype(np.float16)
 SHAPE = (3, 8, 5, 7)

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import convgen as cg
-from convgen import cli
-from convgen.abi import buffer_accesses
 from convgen.backends.target import get
-from convgen.files import write_code
+from convgen.commands import cli
 from convgen.ir import types as t
 from convgen.ir.build import matrix
-from convgen.ir.digits import Digit, Space
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.expr import Lane, const
-from convgen.ir.fragment import Fragment
-from convgen.record import Buffer, LaunchRecord
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.run.abi import buffer_accesses
+from convgen.run.files import write_code
+from convgen.run.record import Buffer, LaunchRecord
 
 
 def saxpy(lanes: int = 64) -> cg.Kernel:

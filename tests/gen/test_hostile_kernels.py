@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 import convgen as cg
-from convgen import cli, dumps, record
-from convgen.code import Code
+from convgen.commands import cli, dumps
 from convgen.ir import types as t
 from convgen.ir.build import KernelBuilder
-from convgen.ir.digits import Digit, Space
 from convgen.ir.dump import parse
 from convgen.ir.error import UserError, visible
 from convgen.ir.expr import Lane, var
-from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Global
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global
 from convgen.ir.stmt import Site
+from convgen.run import record
+from convgen.run.code import Code
 from tests.gen.test_damaged import bounded
 
 EXPLOIT = 'at\n.section .rodata\n.incbin "SECRET"\n.text'

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convgen as cg
-from convgen import reference, verify
-from convgen.matmul import Matmul, parse_problem
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul, parse_problem
+from convgen.run import reference, verify
 
 TAGS = st.sampled_from(["any", "ab", "ba"])
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from convgen import cli
+from convgen.commands import cli
+from convgen.commands.steps import steps
 from convgen.ir.build import KernelBuilder
 from convgen.ir.dump import dump
-from convgen.options import KNOBS_OF
 from convgen.passes import pipeline
-from convgen.steps import steps
+from convgen.problem.options import KNOBS_OF
 
 NO_TARGET = "given target 'gfx000' (did you mean gfx950?), wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2"
 SHORT = {"DESC": "mb1ic16oc16ih6kh3ph1", "GEMM": "32x16:16x32", "F16": "--dir FWD_D --dt f16"}

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convgen import cli, miopen
-from convgen.grammar import parse_types
+from convgen.commands import cli
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
-from convgen.problem import Conv
+from convgen.problem import miopen
+from convgen.problem.conv import Conv
+from convgen.problem.grammar import parse_types
 
 LINE = "./bin/MIOpenDriver convfp16 -n 128 -c 64 -H 56 -W 56 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -F 2"
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convgen as cg
-from convgen import attributes, options
 from convgen.backends import target as targets
 from convgen.ir.error import UserError
-from convgen.options import CONV, KNOBS, KNOBS_OF, MATMUL, RUN_OPTIONS
-from convgen.plan import check_supported
+from convgen.plan.plan import check_supported
+from convgen.problem import attributes, options
+from convgen.problem.options import CONV, KNOBS, KNOBS_OF, MATMUL, RUN_OPTIONS
 
 DESCRIPTORS = {CONV: "mb1_ic16oc16_ih6oh6kh3ph1", MATMUL: "32x16:16x32"}
 FACTS = targets.get("gfx942").facts

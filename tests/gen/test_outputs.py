@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from convgen.cli import main
+from convgen.commands.cli import main
 from tests import samples
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"

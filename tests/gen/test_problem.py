@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
-from convgen.options import KNOBS_OF
-from convgen.problem import Axis, Conv, Direction
+from convgen.problem.conv import Axis, Conv, Direction
+from convgen.problem.options import KNOBS_OF
 
 PROBLEMS = Path(__file__).parents[1] / "data" / "problems" / "resnet_and_others.txt"
 

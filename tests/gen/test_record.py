@@ -11,8 +11,8 @@ import pytest
 
 from convgen.backends.simulation import KernelArg
 from convgen.ir.error import UserError
-from convgen.ir.layout import Layout
-from convgen.record import Buffer, Launch, LaunchRecord, Scalar, Tensor
+from convgen.ir.layout.tags import Layout
+from convgen.run.record import Buffer, Launch, LaunchRecord, Scalar, Tensor
 
 SRC = Tensor.of(Layout.from_tag("acdb", (1, 64, 7, 7)), "f16")
 DST = Tensor.of(Layout.from_tag("acdb", (1, 32, 7, 7)), "f32")

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convgen import reference, sums
 from convgen.ir.error import Unsupported
-from convgen.ir.layout import Layout
-from convgen.problem import Conv, Direction
+from convgen.ir.layout.tags import Layout
+from convgen.problem.conv import Conv, Direction
+from convgen.run import oracle as sums
+from convgen.run import reference
 
 Arrays = Mapping[str, reference.Array]
 

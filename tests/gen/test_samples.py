@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from convgen.backends import target as targets
-from convgen.choose import candidates
-from convgen.code import OutputTiles
-from convgen.matmul import parse_problem
-from convgen.plan import Operand, Plan
+from convgen.plan.choose import candidates
+from convgen.plan.plan import Operand, Plan
+from convgen.problem.matmul import parse_problem
+from convgen.run.code import OutputTiles
 from tests import samples
 
 Golden = Callable[[str, str], None]

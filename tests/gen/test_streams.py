@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from convgen.backends import target
-from convgen.epilogue import Convert, Epilogue
-from convgen.ir.digits import Space
 from convgen.ir.interp import interpret
-from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, Global, TensorDim, View
+from convgen.ir.layout.digits import Space
+from convgen.ir.layout.memory import Dim, Global, TensorDim, View
+from convgen.ir.layout.tags import Layout
 from convgen.ir.types import f32
-from convgen.streams import Stream, fill, sum_slices, sums_of_channels
-from convgen.tensors import TensorSpec
+from convgen.kernels.epilogue import Convert, Epilogue
+from convgen.kernels.streams import Stream, fill, sum_slices, sums_of_channels
+from convgen.problem.tensors import TensorSpec
 
 FACTS = {name: target.get(name).facts for name in ("gfx942", "xehpg")}
 CONVERT = Epilogue((Convert(f32),))

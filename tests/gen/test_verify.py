@@ -12,14 +12,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from convgen import driver, reference, verify
+from convgen import driver
 from convgen.backends import target as targets
 from convgen.backends.simulation import Source
-from convgen.code import Code
 from convgen.commands import execute
 from convgen.ir.error import Unsupported, UserError
-from convgen.problem import Conv, Direction
-from convgen.record import Buffer, Tensor
+from convgen.problem.conv import Conv, Direction
+from convgen.run import reference, verify
+from convgen.run.code import Code
+from convgen.run.record import Buffer, Tensor
 from tests.gen.fakes import COLUMNS, ROWS, Memory, Target, Tiles, code_of, finding
 
 PROBLEM = Conv.parse("mb2ic5oc10ih9kh3ph1", dir="FWD_D", dt="bf16")

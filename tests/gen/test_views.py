@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convgen import views
 from convgen.backends.target import get
 from convgen.ir.error import Unsupported
-from convgen.ir.memory import View
-from convgen.plan import check_supported
-from convgen.problem import Conv
-from convgen.views import Product
+from convgen.ir.layout.memory import View
+from convgen.plan import views
+from convgen.plan.plan import check_supported
+from convgen.plan.views import Product
+from convgen.problem.conv import Conv
 from tests.strategies import problems
 
 Ids = npt.NDArray[np.int64]

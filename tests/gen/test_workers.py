@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from convgen import workers
+from convgen.commands import workers
+from convgen.commands.journal import Journal, key_of
 from convgen.ir.error import UserError
-from convgen.journal import Journal, key_of
 from tests.gen import perilous
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from convgen.ir import expr as x
-from convgen.ir.bounds import Range
 from convgen.ir.evaluate import Evaluator, Value
 from convgen.ir.expr import Expr, Var, const, var
+from convgen.ir.simplify.bounds import Range
 from convgen.ir.types import Type, s8, s16, s32, u8, u16, u32
 
 Draw = st.DrawFn

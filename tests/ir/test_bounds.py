@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 
 from convgen.ir import stmt
-from convgen.ir.bounds import bounds, var_ranges
 from convgen.ir.expr import Lane, Max, Min, Mod, MulHi, const, eq, select, var, zeros
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.bounds import bounds, var_ranges
 from convgen.ir.types import bool_, f32, s32, u8, u32, vector
 from tests.ir.expressions import CASES, Case
 

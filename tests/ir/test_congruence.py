@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convgen.ir.bounds import Bounds
-from convgen.ir.congruence import ANYTHING, Congruence, Congruences, both, either, normal
 from convgen.ir.expr import Expr, const, maximum, minimum, select, var
+from convgen.ir.simplify.bounds import Bounds
+from convgen.ir.simplify.congruence import ANYTHING, Congruence, Congruences, both, either, normal
 from convgen.ir.types import s32, u32
 from tests.ir.expressions import Case
 from tests.strategies import FIXED

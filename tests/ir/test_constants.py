@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.constants import constants
 
 
-def test_constants(golden: Callable[[str, str], None]) -> None:
-    golden("constants/ir.txt", constants("convgen.ir"))
+@pytest.mark.parametrize("room", ["ir", "ir.layout", "ir.simplify"])
+def test_constants(room: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"constants/{room}.txt", constants(f"convgen.{room}"))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convgen.ir.digits import Digit, Digits, Space, Straddles, stacked
+from convgen.ir.layout.digits import Digit, Digits, Space, Straddles, stacked
 from tests.strategies import FIXED
 
 DIMS = ("i", "j")

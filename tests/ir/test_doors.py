@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 import pytest
 
-from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.error import UserError
 from convgen.ir.expr import Const
-from convgen.ir.fragment import Fragment
-from convgen.ir.memory import (
+from convgen.ir.layout.digits import Digit, Digits, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import (
     COL,
     ROW,
     Dim,
@@ -23,7 +23,7 @@ from convgen.ir.memory import (
     Swizzle,
     row_major,
 )
-from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.types import f16, f32, s32, u8, vector
 from tests.strategies import in_memory
 

@@ -14,7 +14,7 @@ from convgen.ir.dump import dump, parse
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import AddressOf, Expr, Lane, Slice, Var, const, eq, select, zeros
 from convgen.ir.interp import InterpError, interpret
-from convgen.ir.memory import Global
+from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import postorder
 from convgen.ir.types import bool_, f16, f32, u32, u64, vector
 from convgen.ir.uniform import varying

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convgen.ir.digits import Digit, Space
 from convgen.ir.error import UserError
 from convgen.ir.expr import Lane, const, var
-from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Shared, Swizzle, row_major
-from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Shared, Swizzle, row_major
+from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.types import f16, f32
 
 L, R, S = Space.LANE, Space.REGISTER, Space.SUBGROUP

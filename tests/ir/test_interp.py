@@ -12,7 +12,6 @@ import pytest
 
 from convgen.ir import interp, stmt
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.digits import Digit, Space
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Evaluator, Value
 from convgen.ir.expr import (
@@ -28,11 +27,12 @@ from convgen.ir.expr import (
     var,
     zeros,
 )
-from convgen.ir.fragment import Fragment
 from convgen.ir.interp import InterpError, interpret
-from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, Global, Swizzle, TensorDim, View
-from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Dim, Global, Swizzle, TensorDim, View
+from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.layout.tags import Layout
 from convgen.ir.types import bf16, f16, f32, f64, s8, s32, u8, u16, u32, vector
 
 L, R, S = Space.LANE, Space.REGISTER, Space.SUBGROUP

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
-from convgen.ir.layout import Layout
+from convgen.ir.layout.tags import Layout
 
 
 def offsets(layout: Layout) -> np.ndarray:

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Evaluator
 from convgen.ir.expr import Expr, const, lift
-from convgen.ir.mapping import GROUPS, TILE, WorkgroupMapping
+from convgen.ir.layout.digits import Digit, Digits, Space
+from convgen.ir.layout.mapping import GROUPS, TILE, WorkgroupMapping
 from convgen.ir.stmt import If, Let
 from tests.strategies import FIXED
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from convgen.ir.expr import Expr, Lane, Max, Min, const, eq, maximum, minimum, ne, select, var
-from convgen.ir.proof import Facts
-from convgen.ir.simplify import prove, simplify
+from convgen.ir.simplify.proof import Facts
+from convgen.ir.simplify.simplify import prove, simplify
 from convgen.ir.types import s64, u32
 
 # An implicit GEMM: pixels of images of 56 x 56 by 256 output channels, over 9 taps of 64 channels in blocks of 32.

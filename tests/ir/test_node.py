@@ -133,10 +133,10 @@ def test_scopes_of_a_mutator_have_memos_of_their_own() -> None:
 
 PROGRAM = """
 from convgen.ir.build import KernelBuilder
-from convgen.ir.bounds import var_ranges
+from convgen.ir.simplify.bounds import var_ranges
 from convgen.ir.dump import dump
 from convgen.ir.expr import Lane, const, eq
-from convgen.ir.simplify import simplify
+from convgen.ir.simplify.simplify import simplify
 from convgen.ir.types import f32
 
 k = KernelBuilder("k", grid=(4, 4, 1), subgroups=2)

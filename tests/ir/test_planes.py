@@ -17,7 +17,7 @@ from convgen.ir.error import VerifyError
 from convgen.ir.evaluate import InterpError
 from convgen.ir.expr import AddressOf, Expr, Lane, const
 from convgen.ir.interp import interpret
-from convgen.ir.memory import Global, Order, Plane, Rectangle
+from convgen.ir.layout.memory import Global, Order, Plane, Rectangle
 from convgen.ir.types import Type, bool_, f16, u32, u64, vector
 from convgen.ir.uniform import varying
 from convgen.ir.verify import verify

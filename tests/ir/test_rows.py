@@ -13,7 +13,7 @@ from convgen.ir.build import KernelBuilder
 from convgen.ir.error import UserError
 from convgen.ir.expr import AddressOf, Expr, Lane, Var, const, temporary, var
 from convgen.ir.facts import TargetFacts
-from convgen.ir.memory import Global, Plane, Shared, View
+from convgen.ir.layout.memory import Global, Plane, Shared, View
 from convgen.ir.mutate import rewrite, statements, substitute
 from convgen.ir.node import CLASSES, Node, node, replace
 from convgen.ir.stmt import Access, Barrier, For, If, Let, Load, Site, Stmt, Store, block

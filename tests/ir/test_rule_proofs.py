@@ -14,11 +14,11 @@ import pytest
 
 from convgen.ir import expr as x
 from convgen.ir.expr import Const, Expr, Var
-from convgen.ir.identities import TABLES
 from convgen.ir.mutate import postorder
-from convgen.ir.rules import Exact, Fits, Rule, Rules, c0, c1
-from convgen.ir.rules import x as X
-from convgen.ir.rules import y as Y
+from convgen.ir.simplify.identities import TABLES
+from convgen.ir.simplify.rules import Exact, Fits, Rule, Rules, c0, c1
+from convgen.ir.simplify.rules import x as X
+from convgen.ir.simplify.rules import y as Y
 from convgen.ir.types import bool_
 
 z3: Any = importlib.import_module("z3")  # it has no types

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from convgen.ir import expr as x
-from convgen.ir.bounds import Range, type_range
 from convgen.ir.evaluate import Evaluator, InterpError, Value
 from convgen.ir.expr import Add, Const, Expr, Mul, Splat, Sub, Var, const, var
-from convgen.ir.identities import TABLES
 from convgen.ir.mutate import mutate, postorder
 from convgen.ir.node import Node
-from convgen.ir.proof import Facts
-from convgen.ir.rules import INTEGER, VALUE, Rule, Rules, c0, c1, exact, make, number, u, wrapped, y, z
-from convgen.ir.rules import x as w
+from convgen.ir.simplify.bounds import Range, type_range
+from convgen.ir.simplify.identities import TABLES
+from convgen.ir.simplify.proof import Facts
+from convgen.ir.simplify.rules import INTEGER, VALUE, Rule, Rules, c0, c1, exact, make, number, u, wrapped, y, z
+from convgen.ir.simplify.rules import x as w
 from convgen.ir.types import AnyType, Type, VectorType, bool_, f32, s8, s16, s32, s64, u8, u16, u32, u64, vector
 
 RULES = [rule for table in TABLES for rule in table.rules]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from convgen.ir.simplify import simplify
+from convgen.ir.simplify.simplify import simplify
 from convgen.ir.verify import verify
 from tests import samples
 

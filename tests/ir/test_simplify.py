@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 
 from convgen.ir import stmt
-from convgen.ir.bounds import bounds
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Div, Expr, Lane, Max, Min, Shuffle, Splat, Uniform, const, eq, ne, select, var
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder
 from convgen.ir.node import table_size
-from convgen.ir.simplify import simplify
+from convgen.ir.simplify.bounds import bounds
+from convgen.ir.simplify.simplify import simplify
 from convgen.ir.types import f32, s8, s16, s32, s64, u8, u32, vector
 from convgen.ir.verify import verify
 from tests.ir.expressions import CASES, Case

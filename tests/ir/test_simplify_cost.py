@@ -13,12 +13,12 @@ from convgen.ir.expr import Const, Div, Expr, Lane, Mma, Mod, Pack, Slice, Splat
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.sums import Home, Homes
 from convgen.ir.stmt import For, Load, Stmt
-from convgen.ir.sums import Home, Homes
 from convgen.ir.types import VectorType
 from convgen.ir.uniform import Uniformity, varying
 from convgen.passes import pipeline
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
 from tests.product.problems import listed
 
 RESNET = [p for p in listed() if "resnet_50" in p.descriptor]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import doctest
 from pathlib import Path
 
-from convgen.ir.identities import TABLES
+from convgen.ir.simplify.identities import TABLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
 

@@ -12,7 +12,7 @@ from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane, Var, const, eq, minimum, select
 from convgen.ir.interp import interpret
 from convgen.ir.program import Kernel
-from convgen.ir.simplify import simplify
+from convgen.ir.simplify.simplify import simplify
 from convgen.ir.types import s32
 from convgen.ir.verify import verify
 from tests.ir.expressions import Draw, Grower

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from convgen.backends import target
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.digits import Digit, Digits, Space
 from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError, VerifyError
 from convgen.ir.expr import Expr, Mma, Var
-from convgen.ir.fragment import Fragment
 from convgen.ir.interp import InterpError, interpret
-from convgen.ir.memory import COL, ROW, Shared, Swizzle, row_major
-from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.ir.layout.digits import Digit, Digits, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, row_major
+from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.node import replace
 from convgen.ir.text import show
 from convgen.ir.types import f16, f32

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane
-from convgen.ir.simplify import simplify
-from convgen.ir.sums import LinearForms, parts, peel, plus, unit
+from convgen.ir.simplify.simplify import simplify
+from convgen.ir.simplify.sums import LinearForms, parts, peel, plus, unit
 from convgen.ir.types import u32
 
 SUMS: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {

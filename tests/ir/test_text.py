@@ -7,7 +7,6 @@ from hypothesis import given, settings
 
 from convgen.ir import stmt
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.digits import Digit, Space
 from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError
 from convgen.ir.expr import (
@@ -27,10 +26,11 @@ from convgen.ir.expr import (
     select,
     var,
 )
-from convgen.ir.fragment import Fragment
-from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, Swizzle, TensorDim, View
-from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Dim, Swizzle, TensorDim, View
+from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.layout.tags import Layout
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel, Program
 from convgen.ir.text import show

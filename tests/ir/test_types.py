@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.ir import types as t
-from convgen.ir.bounds import bounds
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.digits import Digit, Space
 from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError, VerifyError
 from convgen.ir.evaluate import Evaluator, InterpError, Value, convert, from_bytes, to_bytes
 from convgen.ir.expr import Cast, Expr, Lane, Pack, Saturate, Splat, const, eq, select, var
-from convgen.ir.fragment import Fragment
 from convgen.ir.interp import interpret
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.simplify.bounds import bounds
 from convgen.ir.types import AddressSpace, AnyType, Type, pointer, scalar, vector
 from convgen.ir.uniform import is_uniform
 from convgen.ir.verify import verify

@@ -8,7 +8,6 @@ import pytest
 
 from convgen.ir import stmt
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.digits import Digit, Space
 from convgen.ir.error import UserError, VerifyError
 from convgen.ir.expr import (
     Cast,
@@ -27,10 +26,11 @@ from convgen.ir.expr import (
     const,
     var,
 )
-from convgen.ir.fragment import Fragment
-from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
-from convgen.ir.mma import MmaAtom, MmaTile
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
+from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.layout.tags import Layout
 from convgen.ir.stmt import Site
 from convgen.ir.types import bool_, f16, f32, s64, u8, u32, vector
 from convgen.ir.verify import verify

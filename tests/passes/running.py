@@ -8,16 +8,17 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from convgen import launches, reference
-from convgen.config import Config
 from convgen.ir.facts import TargetFacts
 from convgen.ir.interp import interpret
-from convgen.ir.memory import Global
+from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
-from convgen.plan import make_plan
-from convgen.problem import Conv
-from convgen.reference import Array
-from convgen.verify import FOREIGN, SENTINEL
+from convgen.kernels import launches
+from convgen.plan.config import Config
+from convgen.plan.plan import make_plan
+from convgen.problem.conv import Conv
+from convgen.run import reference
+from convgen.run.reference import Array
+from convgen.run.verify import FOREIGN, SENTINEL
 
 
 def tile_kernels(problem: Conv, config: Config, facts: TargetFacts) -> tuple[Kernel, ...]:

@@ -9,20 +9,20 @@ import attrs
 import pytest
 
 from convgen.backends.target import get
-from convgen.config import Config
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Const, Expr, Mma, Var, const, var
 from convgen.ir.interp import InterpError
 from convgen.ir.mutate import mutate, postorder, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.simplify import simplify
+from convgen.ir.simplify.simplify import simplify
 from convgen.ir.stmt import Barrier, Block, For, Let, LoadShared, LoadView, Stmt, StoreShared, block
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.clone import sites
 from convgen.passes.drop_barriers import drop_barriers
 from convgen.passes.rotate_fragments import rotate_fragments
-from convgen.problem import Conv
+from convgen.plan.config import Config
+from convgen.problem.conv import Conv
 from tests.passes.running import assert_right, tile_kernel
 
 FACTS = get("gfx942").facts

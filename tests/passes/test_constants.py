@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.constants import constants
 
 
-def test_constants(golden: Callable[[str, str], None]) -> None:
-    golden("constants/passes.txt", constants("convgen.passes"))
+@pytest.mark.parametrize("room", ["passes", "passes.messages"])
+def test_constants(room: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"constants/{room}.txt", constants(f"convgen.{room}"))

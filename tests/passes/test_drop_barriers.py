@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.digits import Digit, Space
 from convgen.ir.expr import Lane, const
-from convgen.ir.fragment import Fragment
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.mutate import postorder
 from convgen.ir.stmt import Barrier
 from convgen.ir.types import f32, vector

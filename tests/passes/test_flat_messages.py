@@ -9,15 +9,14 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from convgen.backends.target import get
-from convgen.config import Config
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.digits import Digit, Space
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Lane
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Fragment
 from convgen.ir.interp import interpret
-from convgen.ir.memory import Global, Shared, Swizzle, row_major
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global, Shared, Swizzle, row_major
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import BlockRead, BlockWrite, FlatAdd, FlatLoad, FlatStore, PlaneLoad, SharedRead, SharedWrite
@@ -25,7 +24,8 @@ from convgen.ir.types import f16, f32
 from convgen.ir.verify import verify
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.lower_tiles import lower_tiles
-from convgen.problem import Conv
+from convgen.plan.config import Config
+from convgen.problem.conv import Conv
 from tests.passes.running import tile_kernel
 from tests.passes.test_differential import check_every_pass, check_without
 from tests.strategies import FIXED, cases, image_of

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convgen import views
 from convgen.backends.target import get
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import const, minimum, var
-from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, Global, TensorDim, View
+from convgen.ir.layout.memory import Dim, Global, TensorDim, View
+from convgen.ir.layout.tags import Layout
 from convgen.ir.types import f16
-from convgen.passes.linear import Halo, LinearDim, LinearView, divisor, linearize
-from convgen.problem import Conv
+from convgen.passes.messages.linear import Halo, LinearDim, LinearView, divisor, linearize
+from convgen.plan import views
+from convgen.problem.conv import Conv
 from tests.strategies import problems
 
 

@@ -6,19 +6,17 @@ import attrs
 import numpy as np
 import pytest
 
-from convgen import reference
 from convgen.backends.target import get
-from convgen.config import Config
-from convgen.ir.bounds import Bounds, var_ranges
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.digits import Digit, Space
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.facts import TargetFacts
-from convgen.ir.fragment import Fragment
 from convgen.ir.interp import interpret
-from convgen.ir.memory import Global
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.stmt import (
     Copy,
     For,
@@ -36,7 +34,9 @@ from convgen.passes import pipeline
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.clone import sites
 from convgen.passes.lower_tiles import lower_tiles
-from convgen.problem import Conv
+from convgen.plan.config import Config
+from convgen.problem.conv import Conv
+from convgen.run import reference
 from tests.passes.running import tile_kernel
 
 FACTS = get("gfx942").facts

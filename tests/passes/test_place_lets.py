@@ -9,7 +9,6 @@ import attrs
 import pytest
 
 from convgen.backends.target import get
-from convgen.config import Config
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Binary, Const, Expr, Lane, Not, Select, Var
 from convgen.ir.mutate import postorder
@@ -20,7 +19,8 @@ from convgen.ir.uniform import Uniformity, varying
 from convgen.passes import pipeline
 from convgen.passes.clone import bound_vars
 from convgen.passes.place_lets import place_lets
-from convgen.problem import Conv
+from convgen.plan.config import Config
+from convgen.problem.conv import Conv
 from tests.passes.running import tile_kernel
 
 TARGET = get("gfx942")

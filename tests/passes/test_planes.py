@@ -9,18 +9,18 @@ import pytest
 from convgen.backends.intel.tables import FACTS
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.digits import Digit, Space
 from convgen.ir.expr import Cast, const
-from convgen.ir.fragment import Fragment
 from convgen.ir.interp import interpret
-from convgen.ir.memory import Global, Order, Plane, Rectangle
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global, Order, Plane, Rectangle
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, f16, f32, vector
 from convgen.ir.verify import verify
-from convgen.passes.linear import Halo, LinearDim, LinearView
 from convgen.passes.lower_tiles import lower_tiles
-from convgen.passes.planes import plane_of, whole_rectangles
+from convgen.passes.messages.linear import Halo, LinearDim, LinearView
+from convgen.passes.messages.planes import plane_of, whole_rectangles
 
 XEHPC = FACTS["xehpc"]
 LANES = 16

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from convgen.backends.target import get
-from convgen.config import Config
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Pack, Slice, Var
 from convgen.ir.mutate import postorder
@@ -13,7 +12,8 @@ from convgen.ir.types import f16, vector
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.resolve_packs import resolve_packs
-from convgen.problem import Conv
+from convgen.plan.config import Config
+from convgen.problem.conv import Conv
 from tests.passes.running import assert_right, tile_kernel
 
 FACTS = get("gfx942").facts

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.digits import Digit, Space
-from convgen.ir.fragment import Fragment
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.program import Kernel
 from convgen.ir.types import f32
 from convgen.passes.rotate_fragments import rotate_fragments

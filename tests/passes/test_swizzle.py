@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from convgen.backends.target import get
-from convgen.config import Config
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import SharedPhases
-from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Shared
-from convgen.passes.swizzle import conflict_cycles
-from convgen.plan import Plan, make_plan
-from convgen.problem import Conv
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Shared
+from convgen.passes.messages.swizzle import conflict_cycles
+from convgen.plan.config import Config
+from convgen.plan.plan import Plan, make_plan
+from convgen.problem.conv import Conv
 
 PROBLEMS = {dt: Conv.parse("mb1ic64ih16oc64kh3ph1", dir="FWD_D", dt=dt) for dt in ("f16", "s8")}
 CHUNK = 16

@@ -11,12 +11,12 @@ import pytest
 
 from convgen.backends.target import get
 from convgen.ir.build import KernelBuilder
-from convgen.ir.digits import Digit, Space
 from convgen.ir.expr import Shuffle
-from convgen.ir.fragment import Fragment
 from convgen.ir.interp import interpret
-from convgen.ir.layout import Layout
-from convgen.ir.memory import Dim, Swizzle, TensorDim, View
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Dim, Swizzle, TensorDim, View
+from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import mutate, postorder
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Copy, GlobalAdd, GlobalLoad, SharedWrite, Stmt, StoreShared

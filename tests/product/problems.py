@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
 
 _LIST = Path(__file__).parents[1] / "data" / "problems" / "resnet_and_others.txt"
 

@@ -10,9 +10,9 @@ import pytest
 
 import convgen as cg
 from convgen.backends.target import get
-from convgen.code import Code
 from convgen.driver import SimulationError
 from convgen.ir.error import UserError
+from convgen.run.code import Code
 
 DESCRIPTOR = "mb2ic5ih7oc6oh7kh3ph1"
 

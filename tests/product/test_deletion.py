@@ -13,10 +13,11 @@ from math import prod
 import attrs
 import pytest
 
-from convgen import driver, verify
+from convgen import driver
 from convgen.backends.amdgpu.assemble import assemble
-from convgen.code import Code
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
+from convgen.run import verify
+from convgen.run.code import Code
 from tests.product.changes import Change, described
 
 #: name -> descriptor, knobs, config: at least 4 K iterations and 2 workgroups a product

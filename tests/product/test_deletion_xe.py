@@ -17,11 +17,12 @@ from math import prod
 import attrs
 import pytest
 
-from convgen import driver, verify
+from convgen import driver
 from convgen.backends.intel.assemble import assemble, available
-from convgen.code import Code
 from convgen.ir.error import AssemblerError
-from convgen.matmul import parse_problem
+from convgen.problem.matmul import parse_problem
+from convgen.run import verify
+from convgen.run.code import Code
 from tests.product.changes import Change, described
 
 pytestmark = pytest.mark.skipif(not available("12p72"), reason="iga64 is not installed")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from convgen import driver
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
 from tests.product.problems import chosen, generated
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ SCRIPT = """
 import importlib, json, sys
 importlib.import_module(sys.argv[1])
 from tests.product.test_determinism import digest
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
 print(json.dumps([digest(Conv.parse(line)) for line in json.load(sys.stdin)]))
 """
 
@@ -58,7 +58,7 @@ def test_the_hash_seed_does_not_matter() -> None:
 def test_the_order_of_imports_does_not_matter() -> None:
     problems = [*SMALL, *HALOS]
     usual = digests(problems, 1)
-    for first in ("convgen.ir.memory", "convgen.ir.stmt", "convgen.backends.intel.select"):
+    for first in ("convgen.ir.layout.memory", "convgen.ir.stmt", "convgen.backends.intel.select"):
         assert digests(problems, 1, first) == usual, first
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from convgen import driver, verify
+from convgen import driver
+from convgen.commands.steps import steps
 from convgen.passes.pipeline import OPTIMISING
-from convgen.problem import Conv
-from convgen.steps import steps
+from convgen.problem.conv import Conv
+from convgen.run import verify
 
 PROBLEMS = (
     Conv.parse("mb1ic64ih8oc64kh3ph1", dir="FWD_D", dt="f16"),

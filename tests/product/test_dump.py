@@ -9,7 +9,7 @@ from convgen.ir.dump import dump, parse
 from convgen.ir.node import sweep
 from convgen.ir.program import Kernel
 from convgen.passes import pipeline
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
 from tests.product.problems import chosen, generated
 
 

@@ -14,11 +14,12 @@ import numpy.typing as npt
 import pytest
 
 import convgen as cg
-from convgen import driver, reference, verify
+from convgen import driver
 from convgen.backends import target as targets
 from convgen.ir.error import UserError
-from convgen.problem import Axis, Conv
-from convgen.tensors import TensorSpec
+from convgen.problem.conv import Axis, Conv
+from convgen.problem.tensors import TensorSpec
+from convgen.run import reference, verify
 from tests.strategies import always
 
 Fact = Callable[[Axis], bool]

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pytest
 
 import convgen as cg
-from convgen import driver, reference
-from convgen.problem import Conv
+from convgen import driver
+from convgen.problem.conv import Conv
+from convgen.run import reference
 from tests.strategies import always
 
 Array = npt.NDArray[Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from convgen import driver
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
 
 Golden = Callable[[str, str], None]
 

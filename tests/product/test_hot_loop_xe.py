@@ -17,7 +17,7 @@ from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject
 from convgen.backends.intel.sim.decode import Instruction
-from convgen.matmul import parse_problem
+from convgen.problem.matmul import parse_problem
 from tests.backends.intel.listings import small_kernel
 
 MOST = 0.6  #: clocks of all other instructions for each of the matrix instructions

@@ -8,11 +8,12 @@ from math import prod
 import numpy as np
 import pytest
 
-from convgen import driver, verify
-from convgen.config import Config
+from convgen import driver
 from convgen.ir.error import Unsupported
-from convgen.matmul import Problem, parse_problem
-from convgen.reference import Array
+from convgen.plan.config import Config
+from convgen.problem.matmul import Problem, parse_problem
+from convgen.run import verify
+from convgen.run.reference import Array
 from tests.strategies import always
 
 SIGNED_ONLY = ("gfx90a", "gfx942", "gfx950")

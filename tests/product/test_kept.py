@@ -16,8 +16,8 @@ from convgen import driver
 from convgen.backends import target as targets
 from convgen.ir.expr import restart_ids
 from convgen.ir.mutate import greatest_id
-from convgen.matmul import parse_problem
 from convgen.passes import pipeline
+from convgen.problem.matmul import parse_problem
 from tests import samples
 from tests.conftest import FOLDER, blessing
 

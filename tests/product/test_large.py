@@ -11,14 +11,15 @@ from math import prod
 import attrs
 import pytest
 
-from convgen import driver, verify
+from convgen import driver
 from convgen.backends import target as targets
 from convgen.backends.amdgpu.targets import TARGETS
 from convgen.backends.intel.targets import TARGETS as XE_TARGETS
 from convgen.ir.error import Unsupported
 from convgen.ir.types import scalar
-from convgen.matmul import parse_problem
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import parse_problem
+from convgen.run import verify
 
 LIMIT = 2**31
 

@@ -6,9 +6,11 @@ from itertools import product
 
 import pytest
 
-from convgen import choose, driver, verify
+from convgen import driver
 from convgen.backends import target
-from convgen.problem import Conv
+from convgen.plan import choose
+from convgen.problem.conv import Conv
+from convgen.run import verify
 from tests.strategies import always
 
 TARGETS = [name for name in target.names() if name != "xe2"]

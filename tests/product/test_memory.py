@@ -13,7 +13,7 @@ import convgen.ir
 import convgen.passes
 from convgen import driver
 from convgen.ir import node
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
 
 PROBLEMS = [
     Conv.parse(f"mb1ic16ih{size}oc16kh1", dir=direction, dt="f16")

@@ -6,12 +6,13 @@ from itertools import product
 
 import pytest
 
-from convgen import driver, verify
+from convgen import driver
 from convgen.backends import target
-from convgen.choose import candidates
-from convgen.code import Code
 from convgen.ir.error import UserError
-from convgen.matmul import parse_problem
+from convgen.plan.choose import candidates
+from convgen.problem.matmul import parse_problem
+from convgen.run import verify
+from convgen.run.code import Code
 from tests.strategies import always
 
 #: Matrix instruction and tile.

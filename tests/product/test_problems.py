@@ -8,9 +8,10 @@ from time import perf_counter
 
 import pytest
 
-from convgen import driver, verify
+from convgen import driver
 from convgen.ir.error import Unsupported
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
+from convgen.run import verify
 from tests.product.problems import chosen, generated, listed
 
 F16, BF16 = generated(), generated("bf16")

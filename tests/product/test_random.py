@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, note, reject, settings
 from hypothesis import strategies as st
 
-from convgen import driver, verify
+from convgen import driver
 from convgen.backends.target import get
-from convgen.config import Config
 from convgen.ir.error import UserError
-from convgen.problem import Conv
+from convgen.plan.config import Config
+from convgen.problem.conv import Conv
+from convgen.run import verify
 from tests.strategies import FIXED, SWEEP, Case, cases, input_types, problems
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")

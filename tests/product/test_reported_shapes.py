@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import convgen as cg
-from convgen import driver, verify
-from convgen.problem import Conv
+from convgen import driver
+from convgen.problem.conv import Conv
+from convgen.run import verify
 
 
 def assert_right(problem: Conv) -> None:

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from convgen import driver, reference, verify
-from convgen.code import Code
-from convgen.problem import Conv
+from convgen import driver
+from convgen.problem.conv import Conv
+from convgen.run import reference, verify
+from convgen.run.code import Code
 
 Inputs = dict[str, npt.NDArray[np.generic]]
 

@@ -13,8 +13,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from convgen import cli, driver, verify
-from convgen.problem import Conv, Direction
+from convgen import driver
+from convgen.commands import cli
+from convgen.problem.conv import Conv, Direction
+from convgen.run import verify
 from tests.product.problems import generated
 
 _ROOT = Path(__file__).parents[2]

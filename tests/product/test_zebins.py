@@ -12,9 +12,9 @@ import pytest
 
 from convgen import driver
 from convgen.backends.intel.devices import DEVICES
-from convgen.code import Code
-from convgen.matmul import parse_problem
-from convgen.record import Buffer
+from convgen.problem.matmul import parse_problem
+from convgen.run.code import Code
+from convgen.run.record import Buffer
 from tests.backends.intel.aub import Trace
 from tests.backends.intel.capture import Launch, available, capture
 from tests.backends.intel.listings import section

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from convgen.backends.allocate import Allocation
 from convgen.backends.amdgpu.isa import MATRIX, OPCODES
 from convgen.backends.amdgpu.physical import Physical
-from convgen.backends.machine import (
+from convgen.backends.machine.allocate import Allocation
+from convgen.backends.machine.instruction import (
     Access,
     BasicBlock,
     Function,

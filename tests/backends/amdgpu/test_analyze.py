@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import convgen as cg
-from convgen import cli
 from convgen.backends import target as targets
 from convgen.backends.amdgpu import costs
 from convgen.backends.amdgpu.sim.decode import parse_instruction
 from convgen.backends.amdgpu.sim.mfma_table import MATRIX_ROWS
 from convgen.backends.analysis import KernelAnalysis, Line
+from convgen.commands import cli
 
 FOREIGN = Path(__file__).parents[2] / "data" / "foreign"
 

@@ -15,9 +15,9 @@ from convgen import driver
 from convgen.backends.amdgpu import assemble as module
 from convgen.backends.amdgpu.assemble import assemble, available
 from convgen.backends.target import get
-from convgen.code import Code
 from convgen.ir.error import AssemblerError
-from convgen.problem import Conv
+from convgen.problem.conv import Conv
+from convgen.run.code import Code
 
 KERNELS = {
     "3x3": ("mb1ic32ih6oc32kh3ph1", "f16", "tile=32x32x32 waves=2x1 mma=16x16x16 slots=2"),

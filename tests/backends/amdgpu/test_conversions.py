@@ -22,7 +22,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.evaluate import convert
 from convgen.ir.expr import Conversion, Lane, Pack, Splat, const
 from convgen.ir.interp import interpret
-from convgen.ir.mma import MmaTile
+from convgen.ir.layout.mma import MmaTile
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, vector
 from convgen.passes import pipeline

@@ -12,7 +12,7 @@ from convgen.backends.amdgpu.isa import MATRIX
 from convgen.backends.amdgpu.sim.hazards import SGEMM_KIND, TABLES
 from convgen.backends.amdgpu.sim.mfma_table import MATRIX_ROWS
 from convgen.backends.amdgpu.tables import FACTS
-from convgen.ir.mma import MmaAtom
+from convgen.ir.layout.mma import MmaAtom
 from tests.backends.amdgpu.listing import function, listing, physical, tidy
 
 #: (target, what) -> a listing with its no-ops. `_f16` instructions of gfx942: 16x16x16 has 4 passes, 32x32x8 has 8.

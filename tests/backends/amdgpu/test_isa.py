@@ -22,7 +22,7 @@ from convgen.backends.amdgpu.sim.archs import ARCHS
 from convgen.backends.amdgpu.sim.mfma import ResultLayout, operand_rows
 from convgen.backends.amdgpu.sim.mfma_table import BITS, MATRIX_ROWS
 from convgen.backends.amdgpu.tables import FACTS
-from convgen.ir.mma import MmaAtom
+from convgen.ir.layout.mma import MmaAtom
 
 _TRIPLE = "-triple=amdgcn-amd-amdhsa"
 _THEIRS = {"s8": "i8", "s32": "i32"}  #: what the simulator calls a type otherwise

@@ -15,7 +15,7 @@ from convgen.backends.target import Target
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Uniform, const, eq, maximum, minimum, ne, select
 from convgen.ir.interp import interpret
-from convgen.ir.memory import Global
+from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s16, s32, u32, vector
 from convgen.passes import pipeline

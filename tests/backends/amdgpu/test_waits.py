@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 
-from convgen.backends.allocate import Bank, allocate
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.amdgpu.waits import LARGEST, insert_waits
-from convgen.backends.machine import Access, Function, Instruction, Unit
+from convgen.backends.machine.allocate import Bank, allocate
+from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
 from tests.backends.amdgpu.listing import function, listing, physical, tidy
 from tests.backends.machines import functions
 from tests.backends.symbolic import path_of

@@ -21,7 +21,7 @@ from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit
 from convgen.ir.expr import AddressOf, Cast, Expr, Lane, MulHi, Select, Uniform, Var, const
 from convgen.ir.interp import interpret
-from convgen.ir.memory import Global
+from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, bool_, s32, u32, u64
 from convgen.passes import pipeline

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import convgen as cg
-from convgen import cli
 from convgen.backends import target as targets
 from convgen.backends.analysis import KernelAnalysis, Line
 from convgen.backends.intel import costs
@@ -16,6 +15,7 @@ from convgen.backends.intel.assemble import assemble, available
 from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject
 from convgen.backends.intel.sim.decode import Instruction
+from convgen.commands import cli
 from convgen.ir.error import UserError
 from tests.backends.intel.listings import AXPY, small_kernel
 

@@ -18,9 +18,9 @@ from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject
 from convgen.backends.intel.zebin import debug_unit, parse
-from convgen.code import Code
-from convgen.matmul import parse_problem
-from convgen.record import Buffer
+from convgen.problem.matmul import parse_problem
+from convgen.run.code import Code
+from convgen.run.record import Buffer
 from tests.backends.intel.capture import Launch, available, capture
 from tests.backends.intel.listings import AXPY, renamed, section
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.digits import Digit, Space
 from convgen.ir.expr import Expr
-from convgen.ir.fragment import Fragment
-from convgen.ir.memory import Global, Shared, Swizzle, row_major
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global, Shared, Swizzle, row_major
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, f16, f32, s8
 from convgen.ir.verify import verify

@@ -9,9 +9,8 @@ import pytest
 
 from convgen.backends.intel.isa import ACCUMULATORS_AT, BANK_PERIOD, INPUTS_AT, XeInstruction
 from convgen.backends.intel.targets import TARGETS
-from convgen.backends.machine import Function, Unit, VirtualRegister
+from convgen.backends.machine.instruction import Function, Unit, VirtualRegister
 from convgen.backends.stages import MachineKernel, begin, run
-from convgen.config import Config
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit
@@ -19,7 +18,8 @@ from convgen.ir.expr import AddressOf, Lane, Var, const
 from convgen.ir.program import Kernel
 from convgen.ir.types import bool_, u32, u64, vector
 from convgen.passes import pipeline
-from convgen.problem import Conv
+from convgen.plan.config import Config
+from convgen.problem.conv import Conv
 from tests.passes.running import tile_kernel
 
 XE = pytest.mark.parametrize("target", ["xehpc", "xehpg"])

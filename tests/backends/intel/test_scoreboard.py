@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from convgen.backends.allocate import Allocation
 from convgen.backends.intel.isa import (
     OPCODES,
     Literal,
@@ -21,7 +20,8 @@ from convgen.backends.intel.isa import (
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard
 from convgen.backends.intel.tables import GENERATIONS
-from convgen.backends.machine import Access, BasicBlock, Function, Operand, Reg, VirtualRegister
+from convgen.backends.machine.allocate import Allocation
+from convgen.backends.machine.instruction import Access, BasicBlock, Function, Operand, Reg, VirtualRegister
 
 BOTH = pytest.mark.parametrize("target", ["xehpc", "xehpg"])
 DPAS = dpas("dpas.8x8", 2)

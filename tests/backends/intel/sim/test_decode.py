@@ -11,10 +11,10 @@ from typing import Any
 import attrs
 import pytest
 
-from convgen import cli
 from convgen.backends.intel.sim import CodeObject, SimulatorError
 from convgen.backends.intel.sim.decode import EACH_ROW, Operand, Payload, Region, disassemble
 from convgen.backends.intel.sim.platforms import XEHPC
+from convgen.commands import cli
 
 NEWER = Path(__file__).parents[1] / "newer_iga64.py"
 

@@ -1,0 +1,42 @@
+"""Forward data flow over a machine function's blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import TypeVar
+
+from convgen.backends.machine.instruction import Function
+
+S = TypeVar("S")
+
+#: Rounds after which facts are only added. Facts that make a pass insert something can take other facts away, so plain
+#: rounds need not settle; in code with reducible loops they do after a round or two a nesting level.
+_FREE_ROUNDS = 16
+
+
+def solve(function: Function, start: S, transfer: Callable[[int, S], S], merge: Callable[[S, S], S]) -> dict[int, S]:
+    """The facts on entry to each block that can be reached: a solution of `entry = merge of predecessors' exits`.
+
+    `transfer(block, facts)` gives the facts at the end of a block. Each round starts from the exits of the last one,
+    not from its entries, so that nothing lingers that no path brings any more.
+    """
+    blocks = range(len(function.blocks))
+    successors = [function.successors(index) for index in blocks]
+    predecessors = [[p for p in blocks if index in successors[p]] for index in blocks]
+    entry: dict[int, S] = {}
+    leaving: dict[int, S] = {}
+    rounds, changed = 0, True
+    while changed:
+        rounds, changed = rounds + 1, False
+        for index in blocks:
+            facts = [leaving[p] for p in predecessors[index] if p in leaving]
+            facts += [start] if index == 0 else []
+            facts += [entry[index]] if rounds > _FREE_ROUNDS and index in entry else []
+            if not facts:
+                continue
+            now = reduce(merge, facts)
+            if index not in entry or now != entry[index]:
+                entry[index], changed = now, True
+                leaving[index] = transfer(index, now)
+    return entry

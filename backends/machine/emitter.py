@@ -1,0 +1,50 @@
+"""What selection writes with, as far as all targets share it: blocks in order and virtual registers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from convgen.backends.machine.instruction import BasicBlock, Function, Operand, Reg, VirtualRegister
+
+
+class Emitter(ABC):
+    """Appends to the current block; a family adds its instructions and keeps their operands legal."""
+
+    def __init__(self, name: str) -> None:
+        self.function = Function(name)
+        self.line = 0  # of the IR listing, noted on each instruction
+        self._count = 0
+        self.block = self.start_block("entry")
+
+    def start_block(self, label: str, comment: str = "") -> BasicBlock:
+        """Begin a new basic block; code falls through into it."""
+        self.block = BasicBlock(label, comment=comment)
+        self.function.blocks.append(self.block)
+        return self.block
+
+    def finish(self) -> Function:
+        """The function, once all is written."""
+        return self.function
+
+    def new(
+        self, bank: str, size: int = 1, name: str = "", *, fixed: int | None = None, residue: int | None = None
+    ) -> Reg:
+        """A fresh tuple of `size` words."""
+        self._count += 1
+        return Reg(VirtualRegister(self._count, bank, size, name, fixed, residue), 0, size)
+
+    @abstractmethod
+    def move(self, dst: Reg, src: Operand, comment: str = "") -> None:
+        """One value, from where it is."""
+
+    @abstractmethod
+    def copy(self, dst: Reg, src: Reg) -> None:
+        """All words of a tuple."""
+
+    @abstractmethod
+    def move_to_vector(self, o: Operand) -> Reg:
+        """The operand in a vector register: itself, if it is in one."""
+
+    @abstractmethod
+    def retarget(self, made: Operand, to: Reg) -> bool:
+        """Let the last instruction write `to` instead of the fresh register `made`; False if it is not its result."""

@@ -1,0 +1,50 @@
+"""Selection of scalar-typed expressions, as far as all targets share it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from convgen.backends.machine.emitter import Emitter
+from convgen.backends.machine.instruction import Operand, Reg
+from convgen.ir.error import VerifyError
+from convgen.ir.expr import Cast, Expr, Lane, Var
+from convgen.ir.simplify.bounds import Bounds
+from convgen.ir.types import Type
+from convgen.ir.uniform import Uniformity
+
+
+class Scalars(ABC):
+    """Evaluates values of one element a lane. Nothing is remembered between calls: sharing is IR's business."""
+
+    out: Emitter
+
+    def __init__(self, out: Emitter, uniform: Uniformity, bounds: Bounds) -> None:
+        self.out, self.uniform, self.bounds = out, uniform, bounds
+        self.env: dict[Var, Operand] = {}
+        self.lane: Reg | None = None
+
+    def value(self, e: Expr) -> Operand:
+        """The value as an operand: scalar register or immediate if uniform, vector register otherwise."""
+        e = strip(e)
+        match e:
+            case Var():
+                if e not in self.env:
+                    raise VerifyError(f"selection: {e.name} is not bound")
+                return self.env[e]
+            case Lane():
+                assert self.lane is not None
+                return self.lane
+        return self._computed(e)
+
+    @abstractmethod
+    def _computed(self, e: Expr) -> Operand:
+        """The value of what is neither a variable nor the lane's number."""
+
+
+def strip(e: Expr) -> Expr:
+    """Without conversions between integers of the same width, which change no bit."""
+    while isinstance(e, Cast) and isinstance(e.dtype, Type) and e.dtype.is_int and e.a.type.elem.is_int:
+        if e.a.type.bits != e.dtype.bits:
+            break
+        e = e.a
+    return e

@@ -1,0 +1,194 @@
+"""List scheduling of one basic block on virtual registers, loop-carried latencies included.
+
+In order to hide latency, not registers: only blocks with matrix instructions are rescheduled; all others are address
+arithmetic in program order. Memory accesses move only past accesses they cannot conflict with; a barrier keeps shared-
+memory accesses on their side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+import attrs
+
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit, VirtualRegister
+
+
+def schedule(function: Function) -> Function:
+    """The function with the instructions of every block that holds matrix instructions in another order."""
+
+    def body(index: int, block: BasicBlock) -> list[Instruction]:
+        if not any(i.op.unit is Unit.MATRIX for i in block.instructions):
+            return block.instructions
+        return _Scheduler(block, loop=index in function.successors(index)).run()
+
+    return function.rewritten(body)
+
+
+@attrs.define(eq=False)
+class _Node:
+    instruction: Instruction
+    order: int
+    successors: dict[int, int] = attrs.field(factory=dict)  # node -> latency
+    waiting: int = 0
+    ready: int = 0  # first slot in which all operands are there
+    height: int = 0  # slots from issue to the end of the block along the longest path
+
+
+class _Scheduler:
+    def __init__(self, block: BasicBlock, loop: bool) -> None:
+        body = list(block.instructions)
+        self.tail = list(_terminators(body))
+        self.nodes = [_Node(i, n) for n, i in enumerate(body[: len(body) - len(self.tail)])]
+        self.matrix_slots = sum(n.instruction.op.busy for n in self.nodes if n.instruction.op.unit is Unit.MATRIX)
+        self._edges()
+        self._heights()
+        if loop:
+            self._late_inputs()
+
+    # ------------------------------------------------------------ dependences
+
+    def _edges(self) -> None:
+        registers = _RegisterHistory()
+        flags: dict[str, list[int]] = {}
+        accesses: list[int] = []
+        for n, node in enumerate(self.nodes):
+            i = node.instruction
+            for before, kind in registers.dependences(n, i):
+                latency = self.nodes[before].instruction.op.latency if kind == "raw" else 1
+                self._edge(before, n, latency if kind == "raw" else 0 if kind == "war" else 1)
+            for flag in dict.fromkeys((*i.flag_uses(), *i.flag_defs())):
+                for before in flags.get(flag, ())[-1:]:
+                    self._edge(before, n, 1)
+                flags.setdefault(flag, []).append(n)
+            if i.access or i.barrier:
+                for before in accesses:
+                    earlier = self.nodes[before].instruction
+                    if _ordered(earlier, i):
+                        self._edge(before, n, earlier.op.latency if i.barrier else 1)
+                accesses.append(n)
+
+    def _edge(self, before: int, after: int, latency: int) -> None:
+        known = self.nodes[before].successors.get(after)
+        if known is None:
+            self.nodes[after].waiting += 1
+        self.nodes[before].successors[after] = max(latency, known or 0)
+
+    def _heights(self) -> None:
+        for node in reversed(self.nodes):
+            rest = (latency + self.nodes[s].height for s, latency in node.successors.items())
+            node.height = max(rest, default=0) or node.instruction.op.busy
+
+    def _late_inputs(self) -> None:
+        """What an iteration takes from loads of the previous one is there only that much later.
+
+        A load stands where its program order puts it among the matrix instructions.
+        """
+        arrival: dict[VirtualRegister, int] = {}  # slot; in the steady state of the loop
+        slot = 0
+        for node in self.nodes:
+            op = node.instruction.op
+            slot += op.busy if op.unit is Unit.MATRIX else 0
+            if op.unit is Unit.GLOBAL:
+                arrival.update((r.vreg, slot + op.latency) for r in node.instruction.defs())
+        defined: set[VirtualRegister] = set()
+        for node in self.nodes:
+            for r in node.instruction.uses():
+                if r.vreg in arrival and r.vreg not in defined:
+                    node.ready = max(node.ready, arrival[r.vreg] - self.matrix_slots)
+            defined.update(r.vreg for r in node.instruction.defs())
+
+    # ------------------------------------------------------------ issue
+
+    def run(self) -> list[Instruction]:
+        """The block in its new order. A slot takes, of what can start, matrix work first, then the most urgent."""
+        out: list[Instruction] = []
+        free = dict.fromkeys(Unit, 0)
+        ready: dict[Unit, list[tuple[int, int]]] = {unit: [] for unit in Unit}  # (urgency, node), most urgent first
+        waiting = [(node.ready, n) for n, node in enumerate(self.nodes) if not node.waiting]  # by time
+        heapify(waiting)
+        slot = 0
+        while len(out) < len(self.nodes):
+            while waiting and waiting[0][0] <= slot:
+                n = heappop(waiting)[1]
+                heappush(ready[self.nodes[n].instruction.op.unit], (self._urgency(n), n))
+            able = [
+                (unit is not Unit.MATRIX, queue[0], unit)
+                for unit, queue in ready.items()
+                if queue and free[unit] <= slot
+            ]
+            if not able:
+                later = [free[unit] for unit, queue in ready.items() if queue] + [at for at, _ in waiting[:1]]
+                slot = min(later)
+                continue
+            _, (_, n), unit = min(able, key=lambda choice: choice[:2])
+            heappop(ready[unit])
+            node = self.nodes[n]
+            out.append(node.instruction)
+            free[unit] = slot + node.instruction.op.busy
+            for s, latency in node.successors.items():
+                after = self.nodes[s]
+                after.ready = max(after.ready, slot + latency)
+                after.waiting -= 1
+                if not after.waiting:
+                    heappush(waiting, (after.ready, s))
+            slot += 1
+        return out + self.tail
+
+    def _urgency(self, n: int) -> int:
+        """The longest path behind a node, negated; loads from global memory go ahead of all else of their time."""
+        node = self.nodes[n]
+        return -node.height - (self.matrix_slots if node.instruction.op.unit is Unit.GLOBAL else 0)
+
+
+def _terminators(body: list[Instruction]) -> list[Instruction]:
+    """The branch at the end with what sets its condition, or the end of the program."""
+    last = body[-1] if body else None
+    if last is None or not (last.target or last.op.ends):
+        return []
+    flags, registers = set(last.flag_uses()), {r.vreg for r in last.uses()}
+    setters = [
+        n for n, i in enumerate(body[:-1]) if flags & set(i.flag_defs()) or registers & {r.vreg for r in i.defs()}
+    ]
+    if last.op.ends or not setters:
+        return body[-1:]
+    first = setters[-1]
+    counter = {r.vreg for r in body[first].uses()}
+    while first and counter & {r.vreg for r in body[first - 1].defs()}:
+        first -= 1
+    return body[first:]
+
+
+def _ordered(before: Instruction, after: Instruction) -> bool:
+    """Whether two memory operations (or barriers) must keep their order."""
+    if before.barrier or after.barrier:
+        other = after if before.barrier else before
+        return other.barrier or (other.access is not None and other.access.space == "shared")
+    return before.access is not None and after.access is not None and before.access.conflicts(after.access)
+
+
+class _RegisterHistory:
+    """Last writers and readers of each register tuple, by overlapping words."""
+
+    def __init__(self) -> None:
+        self._writes: dict[VirtualRegister, list[tuple[int, int, int]]] = {}
+        self._reads: dict[VirtualRegister, list[tuple[int, int, int]]] = {}
+
+    def dependences(self, n: int, i: Instruction) -> Iterator[tuple[int, str]]:
+        """Earlier instructions that `i` (number n) must follow; then `i` becomes part of the history."""
+        for r in i.uses():
+            yield from (
+                (w, "raw") for w, lo, hi in self._writes.get(r.vreg, ()) if lo < r.first + r.count and r.first < hi
+            )
+        for r in i.defs():
+            lo, hi = r.first, r.first + r.count
+            yield from ((w, "waw") for w, a, b in self._writes.get(r.vreg, ()) if a < hi and lo < b and w != n)
+            yield from ((u, "war") for u, a, b in self._reads.get(r.vreg, ()) if a < hi and lo < b and u != n)
+        for r in i.defs():
+            lo, hi = r.first, r.first + r.count
+            for table in (self._writes, self._reads):
+                table[r.vreg] = [(m, a, b) for m, a, b in table.get(r.vreg, ()) if not (lo <= a and b <= hi)]
+            self._writes[r.vreg].append((n, lo, hi))
+        for r in i.uses():
+            self._reads.setdefault(r.vreg, []).append((n, r.first, r.first + r.count))

@@ -1,0 +1,279 @@
+"""Selection, as far as all targets share it: statements in order, loops with what they carry, branches.
+
+A family subclasses `Selector` with its entry, its memory operations and its few control instructions. Values are shared
+only through variables; nothing is remembered between statements.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from convgen.backends.machine.emitter import Emitter
+from convgen.backends.machine.instruction import Function, Operand, Reg
+from convgen.backends.machine.scalars import Scalars
+from convgen.backends.machine.vectors import Parts, Vectors, held_as_vector
+from convgen.ir import stmt as st
+from convgen.ir.error import VerifyError
+from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Splat, Surface, Var
+from convgen.ir.layout.memory import Global
+from convgen.ir.mutate import free_vars, postorder
+from convgen.ir.program import Kernel
+from convgen.ir.types import Type
+
+Handlers = Mapping[type[st.Stmt], Callable[[Any, Any], None]]  #: statement class -> method of a selector
+
+
+class Selector(ABC):
+    """The walk over a kernel's statements."""
+
+    out: Emitter
+    scalars: Scalars
+    vectors: Vectors
+
+    def __init__(self, kernel: Kernel, lines: Mapping[st.Stmt, int], messages: Handlers) -> None:
+        """`lines` says where each statement stands in the kernel's listing, for debug information.
+
+        `messages` has the family's methods for barriers and memory operations.
+        """
+        self.handlers: Handlers = {**_STATEMENTS, **messages}
+        self.kernel, self.lines = kernel, lines
+        self.uses = use_counts(kernel)
+        self.into: dict[Var, Reg] = {}  # loads that write straight into a loop's carried registers
+        self.labels = 0
+        self.exits: list[tuple[Sequence[Var], str]] = []  # carried variables and end label of the loops around
+
+    def run(self) -> Function:
+        """The whole kernel."""
+        self.enter()
+        self._stmt(self.kernel.body)
+        self.leave()
+        return self.out.finish()
+
+    # ------------------------------------------------------------ what a family adds
+
+    @abstractmethod
+    def enter(self) -> None:
+        """Bind group ids, subgroup, lane and arguments to registers."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """End the program."""
+
+    @abstractmethod
+    def branch_unless(self, condition: Expr, target: str) -> None:
+        """Branch to `target` where a uniform bool does not hold."""
+
+    @abstractmethod
+    def branch_if_less(self, a: Operand, b: Operand, here: str, target: str) -> None:
+        """Go on in a new block `here` if a < b, signed, else to `target`."""
+
+    @abstractmethod
+    def next_iteration(self, counter: Reg, end: Operand, label: str, comment: str) -> None:
+        """Count up, and branch back to `label` while the counter is less than `end`."""
+
+    @abstractmethod
+    def jump(self, target: str) -> None:
+        """Branch always."""
+
+    # ------------------------------------------------------------ statements
+
+    def _stmt(self, s: st.Stmt) -> None:
+        self.out.line = self.lines.get(s, self.out.line)
+        self.handlers[type(s)](self, s)
+
+    def _block(self, s: st.Block) -> None:
+        for x in s.stmts:
+            self._stmt(x)
+
+    def _let(self, s: st.Let) -> None:
+        before = len(self.out.block.instructions)
+        if isinstance(s.value, Surface):
+            self.vectors.env[s.var] = (self._surface(s.value),)
+        elif held_as_vector(s.var.type):
+            self.vectors.env[s.var] = self.vectors.value(s.value)
+            self.vectors.owned[s.var] = isinstance(s.value, Mma) or self.vectors.may_overwrite(s.value)
+        else:
+            self.scalars.env[s.var] = self.scalars.value(s.value)
+        made = self.out.block.instructions[before:]
+        if made and not made[-1].comment and not s.var.is_temporary and not isinstance(s.value, Mma):
+            made[-1].comment = s.var.name
+
+    def _surface(self, e: Surface) -> Reg:
+        raise VerifyError(f"selection: {e} on a target without surfaces")
+
+    def _loaded(self, v: Var, dst: Reg) -> None:
+        """Bind what was loaded, also for 32-bit arithmetic where it is one element of a lane."""
+        self.vectors.env[v] = (dst,)
+        self.vectors.owned[v] = True
+        if isinstance(v.type, Type):
+            self.scalars.env[v] = dst
+
+    def _stored(self, e: Expr) -> Reg:
+        """The value of a store in vector registers."""
+        return self.vectors.tuple_of(self.vectors.held(e))
+
+    # ------------------------------------------------------------ loops
+
+    def _for(self, s: st.For) -> None:
+        out = self.out
+        for c, init in zip(s.carried, s.inits):
+            self._carry_in(c, init, s.body)
+        begin, end = self.scalars.value(s.begin), self.scalars.value(s.end)
+        self.labels += 1
+        label = f"{s.label}_{self.labels}" if self.labels > 1 else s.label
+        if self.scalars.bounds(s.begin)[1] >= self.scalars.bounds(s.end)[0]:  # perhaps no iteration at all
+            self.branch_if_less(begin, end, f"{label}_enter", f"{label}_end")
+        counter = out.new("s", 1, s.var.name)
+        out.move(counter, begin, comment=f"{s.var.name} = {s.begin}")
+        self.scalars.env[s.var] = counter
+        self._write_into_carried(s)
+        out.start_block(label, f"for {s.var.name} in [{s.begin}, {s.end})")
+        self.exits.append((s.carried, f"{label}_end"))
+        self._stmt(s.body)
+        self.exits.pop()
+        self._carry(s.carried, s.yields)
+        self.next_iteration(counter, end, label, f"next {s.var.name}")
+        out.start_block(f"{label}_end")
+        for c, r in zip(s.carried, s.results):
+            if held_as_vector(c.type):
+                self.vectors.env[r], self.vectors.owned[r] = self.vectors.env[c], True
+            else:
+                self.scalars.env[r] = self.scalars.env[c]
+
+    def _exit_if(self, s: st.ExitIf) -> None:
+        """Leave the innermost loop: its carried registers, which its results share, take the values."""
+        carried, end = self.exits[-1]
+        self.labels += 1
+        stay = f"stay_{self.labels}"
+        self.branch_unless(s.cond, stay)
+        self.out.start_block(f"leave_{self.labels}")
+        self._carry(carried, s.values)
+        self.jump(end)
+        self.out.start_block(stay)
+
+    def _if(self, s: st.If) -> None:
+        self.labels += 1
+        other, end = f"else_{self.labels}", f"endif_{self.labels}"
+        self.branch_unless(s.cond, other)
+        self.out.start_block(f"then_{self.labels}")
+        self._stmt(s.then)
+        self.jump(end)
+        self.out.start_block(other)
+        self._stmt(s.other)
+        self.out.start_block(end)
+
+    def _carry_in(self, c: Var, init: Expr, body: st.Stmt) -> None:
+        """Registers for a carried value: the initial value's own if nothing else needs them, else a copy."""
+        if not held_as_vector(c.type):
+            value = self.scalars.value(init)
+            bank = "s" if self.scalars.uniform(c) else "v"
+            dst = self.scalars.env[c] = self.out.new(bank, max(1, c.type.bits // 32), c.name)
+            self.out.move(dst, value)
+            return
+        self.vectors.owned[c] = True
+        if isinstance(init, Splat):
+            user = next((n for n in postorder(body) if isinstance(n, Mma) and n.acc is c), None)
+            if user is None:
+                self.vectors.env[c] = (self.vectors.filled(init.dtype, init.a),)
+            else:
+                self.vectors.env[c] = self.vectors.accumulators(user, init, c)
+            return
+        parts = self.vectors.value(init)
+        if not self.vectors.may_overwrite(init) or not all(p.whole for p in parts):
+            fresh = tuple(self.out.new(p.bank, p.count, c.name) for p in parts)
+            for to, at in zip(fresh, parts):
+                self.out.copy(to, at)
+            parts = fresh
+        self.vectors.env[c] = parts
+
+    def _write_into_carried(self, s: st.For) -> None:
+        """A load that yields the next value of a carried variable may overwrite it, once its last use has passed."""
+        stmts = s.body.stmts if isinstance(s.body, st.Block) else (s.body,)
+        loads = {x.var: i for i, x in enumerate(stmts) if isinstance(x, st.Load)}
+        last_use = _last_uses(stmts)
+        for c, y in zip(s.carried, s.yields):
+            if not isinstance(y, Var) or not held_as_vector(c.type):
+                continue
+            parts = self.vectors.env[c]
+            if y in loads and len(parts) == 1 and last_use.get(c, -1) < loads[y]:
+                self.into[y] = parts[0]
+
+    def _carry(self, carried: Sequence[Var], values: Sequence[Expr]) -> None:
+        """Move values into carried registers, all at once: a source that is itself overwritten is saved first."""
+        moves: list[tuple[Reg, Reg]] = []
+        for n, (c, value) in enumerate(zip(carried, values)):
+            if held_as_vector(c.type):
+                moves += _unequal(self.vectors.env[c], self.vectors.value(value))
+                continue
+            to, at = self.scalars.env[c], self.scalars.value(value)
+            assert isinstance(to, Reg)
+            needed = any(c in free_vars(later) for later in values[n + 1 :]) or any(s.vreg is to.vreg for _, s in moves)
+            if not needed and self.out.retarget(at, to):
+                continue
+            if not isinstance(at, Reg):
+                held = self.out.new(to.bank, to.count)
+                self.out.move(held, at)
+                at = held
+            moves += _unequal((to,), (at,))
+        targets = {to.vreg for to, _ in moves}
+        for n, (to, at) in enumerate(moves):
+            if at.vreg in targets:
+                saved = self.out.new("s" if at.bank == "s" else "v", at.count)
+                self.out.copy(saved, at)
+                moves[n] = (to, saved)
+        for to, at in moves:
+            self.out.copy(to, at)
+
+
+_STATEMENTS: Handlers = {
+    st.Block: Selector._block,
+    st.Let: Selector._let,
+    st.For: Selector._for,
+    st.If: Selector._if,
+    st.ExitIf: Selector._exit_if,
+}
+
+
+def _unequal(old: Parts, new: Parts) -> list[tuple[Reg, Reg]]:
+    """(to, from) word by word, where the two differ."""
+    words = [[p.words(i, 1) for p in parts for i in range(p.count)] for parts in (old, new)]
+    return [(to, at) for to, at in zip(*words) if not to.same(at)]
+
+
+def _last_uses(stmts: Sequence[st.Stmt]) -> dict[Var, int]:
+    """The last statement that needs each variable's registers, be it through a pack or slice that shares them."""
+    last: dict[Var, int] = {}
+    sharers: dict[Var, list[Var]] = {}  # variable -> those whose registers it stands for
+    for i, s in enumerate(stmts):
+        used = [n for n in postorder(s) if isinstance(n, Var)]
+        for v in used:
+            for shared in (v, *sharers.get(v, ())):
+                last[shared] = i
+        if isinstance(s, st.Let) and isinstance(s.value, (Pack, Shuffle, Slice, Var)):
+            sharers[s.var] = [x for v in used if v is not s.var for x in (v, *sharers.get(v, ()))]
+    return last
+
+
+def comment(s: Any) -> str:
+    """What a memory operation says of itself in the text."""
+    return f"{s.site.comment} {s.site.stage}".strip()
+
+
+def use_counts(kernel: Kernel) -> dict[Var, int]:
+    """How often each variable is used as an operand."""
+    return Counter(e for node in postorder(kernel) for e in node.of_kind("Expr") if isinstance(e, Var))
+
+
+def kernel_arguments(kernel: Kernel) -> list[tuple[Global | Var, int, int]]:
+    """(parameter, byte offset, byte size) of each kernel argument: in order, naturally aligned."""
+    out: list[tuple[Global | Var, int, int]] = []
+    at = 0
+    for p in kernel.params:
+        size = 8 if isinstance(p, Global) else p.type.bits // 8
+        at = -(-at // size) * size
+        out.append((p, at, size))
+        at += size
+    return out

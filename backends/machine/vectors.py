@@ -1,0 +1,243 @@
+"""Selection of vector-typed values, as far as all targets share it: how values are taken apart, and matrix products.
+
+A vector value is a tuple of register views in element order, low bits first. A family says what its instructions do
+with words: join and split them, convert, fill and multiply.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+from convgen.backends.machine.emitter import Emitter
+from convgen.backends.machine.instruction import Reg
+from convgen.backends.machine.scalars import Scalars
+from convgen.ir.error import Unsupported, VerifyError
+from convgen.ir.expr import Binary, Cast, Const, Expr, Mma, Pack, Saturate, Shuffle, Slice, Splat, Var
+from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.types import AnyType, Type, VectorType
+
+Parts = tuple[Reg, ...]  #: a vector value: register views in element order, low bits first
+Bytes = tuple[int, ...]  #: bytes of a vector value, numbered in order
+
+WORD_BYTES = 4
+
+
+class Vectors(ABC):
+    """Evaluates vector expressions on top of `Scalars`."""
+
+    out: Emitter
+    elementwise: ClassVar[Mapping[tuple[type[Expr], Type], str]]  #: operation, element type -> mnemonic
+    accumulators_at: ClassVar[int | None] = None  #: residue of accumulators, see `VirtualRegister`
+
+    def __init__(self, scalars: Scalars, uses: Mapping[Var, int]) -> None:
+        """`uses` says how often each variable is an operand."""
+        self.scalars, self.out, self.uses = scalars, scalars.out, uses
+        self.env: dict[Var, Parts] = {}
+        self.owned: dict[Var, bool] = {}  # whether a variable's registers are its alone
+
+    def value(self, e: Expr) -> Parts:
+        """The registers that hold a vector."""
+        match e:
+            case Var():
+                if e not in self.env:
+                    raise VerifyError(f"selection: {e.name} is not bound")
+                return self.env[e]
+            case Pack(_, parts):
+                return self._pack(parts)
+            case Slice(a, start, count):
+                return self._slice(self.value(a), a.type.elem, start, count)
+            case Shuffle(a, order):
+                return self._shuffle(self.value(a), a.type.elem, order)
+            case Binary(a, b) if (type(e), e.type.elem) in self.elementwise:
+                name = self.elementwise[type(e), e.type.elem]
+                return (self._element_by_element(name, self.value(a), self.value(b), e.type.elem),)
+            case Cast(VectorType() as to, a) if a.type.elem is to.elem:
+                return (self.tuple_of(self.value(a)),)
+            case Cast(VectorType() as to) | Saturate(VectorType() as to):
+                return (self._convert(to, e),)
+            case Splat(dtype, a):
+                return (self.filled(dtype, a),)
+            case Mma():
+                return self._mma(e)
+        raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a vector operation: {e}")
+
+    def held(self, e: Expr) -> Parts:
+        """The vector registers that hold a vector, or one element a lane."""
+        return self.value(e) if held_as_vector(e.type) else (self.out.move_to_vector(self.scalars.value(e)),)
+
+    def may_overwrite(self, e: Expr) -> bool:
+        """Whether nothing else will need the registers of a value."""
+        return isinstance(e, Var) and self.owned.get(e, False) and self.uses.get(e, 0) == 1
+
+    # ------------------------------------------------------------ what a family adds
+
+    @abstractmethod
+    def _pack(self, parts: tuple[Expr, ...]) -> Parts:
+        """Values side by side; narrow ones share words."""
+
+    @abstractmethod
+    def _bits(self, word: Reg, offset: int, bits: int) -> Reg:
+        """Some bits of a word, as the lowest ones of another."""
+
+    @abstractmethod
+    def _gather(self, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
+        """A tuple of words, each of the bytes `wanted` of the words `held`, numbered through from the first."""
+
+    @abstractmethod
+    def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
+        """An operation of `elementwise` on one element a lane."""
+
+    @abstractmethod
+    def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
+        """A conversion to another element type."""
+
+    @abstractmethod
+    def _fill(self, dst: Reg, words: Sequence[int]) -> None:
+        """The words of a constant, over and over."""
+
+    @abstractmethod
+    def _order(self, tiles_i: int, tiles_j: int) -> Iterable[tuple[int, int]]:
+        """The order in which the tiles (i, j) of a product take their turns."""
+
+    @abstractmethod
+    def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
+        """One matrix instruction: dst = start + a * b; no start means zero."""
+
+    # ------------------------------------------------------------ registers
+
+    def filled(self, dtype: VectorType, a: Expr, into: Reg | None = None) -> Reg:
+        """A tuple with every element equal to a constant."""
+        if not isinstance(a, Const):
+            raise Unsupported(f"given a splat of {a}, wanted a constant")
+        bits, wide = a.bits & (1 << a.dtype.bits) - 1, max(32, a.dtype.bits)
+        repeated = sum(bits << i for i in range(0, wide, a.dtype.bits))
+        dst = into or self.out.new("v", max(1, dtype.bits // 32))
+        self._fill(dst, [repeated >> i & 0xFFFFFFFF for i in range(0, wide, 32)])
+        return dst
+
+    def tuple_of(self, parts: Parts) -> Reg:
+        """The value in one tuple, copied only if it is not in one already."""
+        together = _adjacent(parts)
+        if together is not None:
+            return together
+        dst = self.out.new("v", sum(p.count for p in parts))
+        at = 0
+        for p in parts:
+            self.out.copy(dst.words(at, p.count), p)
+            at += p.count
+        return dst
+
+    def _duplicate(self, source: Reg, bank: str) -> Reg:
+        dst = self.out.new(bank, source.count)
+        self.out.copy(dst, source)
+        return dst
+
+    # ------------------------------------------------------------ structure
+
+    def _slice(self, parts: Parts, elem: Type, start: int, count: int) -> Parts:
+        first, offset = divmod(start * elem.bits, 32)
+        bits = count * elem.bits
+        if not offset:
+            return view(parts, first, max(1, bits // 32))
+        (word,) = view(parts, first, 1)
+        return (self._bits(word, offset, bits),)
+
+    def _shuffle(self, parts: Parts, elem: Type, order: tuple[int, ...]) -> Parts:
+        """Whole words are renamed, smaller elements brought together byte by byte."""
+        if elem.bits >= 32:
+            words = elem.bits // 32
+            return tuple(w for i in order for w in view(parts, i * words, words))
+        if elem.bits % 8:
+            raise Unsupported(f"given a shuffle of {elem}, wanted elements of whole bytes")
+        held = [p.words(i, 1) for p in parts for i in range(p.count)]
+        order_of_bytes = [elem.bytes * i + n for i in order for n in range(elem.bytes)]
+        fours = range(0, len(order_of_bytes), WORD_BYTES)
+        return (self._gather(held, [tuple(order_of_bytes[i : i + WORD_BYTES]) for i in fours]),)
+
+    def _element_by_element(self, name: str, a: Parts, b: Parts, elem: Type) -> Reg:
+        words = max(1, elem.bits // 32)
+        dst = self.out.new("v", sum(p.count for p in a))
+        for at in range(0, dst.count, words):
+            left, right = (self.tuple_of(view(parts, at, words)) for parts in (a, b))
+            self._operate(name, elem, left, right, dst.words(at, words))
+        return dst
+
+    # ------------------------------------------------------------ matrix products
+
+    def accumulators(self, e: Mma, start: Expr, like: Var | None = None) -> Parts:
+        """The accumulator tuples of a product, one an instruction, holding the constant `start`."""
+        if not isinstance(start, Splat):
+            raise VerifyError("selection: accumulators start from a constant")
+        op, name = e.op, "acc" if like is None else like.name
+        tile = VectorType(op.atom.acc, op.atom.d.registers)
+        places = (self._accumulator(op, f"{name}_{n}") for n in range(op.tiles_i * op.tiles_j))
+        return tuple(self.filled(tile, start.a, place) for place in places)
+
+    def _accumulator(self, op: MmaTile, name: str) -> Reg:
+        return self.out.new(op.acc_bank, _words(op.atom.acc, op.atom.d.registers), name, residue=self.accumulators_at)
+
+    def _mma(self, e: Mma) -> Parts:
+        op, atom = e.op, e.op.atom
+        a, b = self.value(e.a), self.value(e.b)
+        acc = self._addends(e)
+        comment = f"{op.steps} steps of {op.tiles_i} x {op.tiles_j} tiles"
+        for step in range(op.steps):
+            rows = [self._operand(a, atom.a_elem, op.a_start(i, step), atom.a.registers) for i in range(op.tiles_i)]
+            cols = [self._operand(b, atom.b_elem, op.b_start(j, step), atom.b.registers) for j in range(op.tiles_j)]
+            for i, j in self._order(op.tiles_i, op.tiles_j):
+                at = op.d_start(i, j) // atom.d.registers
+                before = acc[at]
+                after = acc[at] = before or self._accumulator(op, f"acc_{at}")
+                self._multiply(atom, after, before, rows[i], cols[j], comment)
+                comment = ""
+        return tuple(r for r in acc if r is not None)
+
+    def _operand(self, parts: Parts, elem: Type, start: int, registers: int) -> Reg:
+        return self.tuple_of(view(parts, _words(elem, start), _words(elem, registers)))
+
+    def _addends(self, e: Mma) -> list[Reg | None]:
+        """What each tile of a product adds to, and may overwrite; None for zero."""
+        op = e.op
+        count, words = op.tiles_i * op.tiles_j, _words(op.atom.acc, op.atom.d.registers)
+        if isinstance(e.acc, Splat):
+            zero = isinstance(e.acc.a, Const) and e.acc.a.bits == 0
+            return [None] * count if zero else list(self.accumulators(e, e.acc))
+        parts = self.value(e.acc)
+        tiles = [self.tuple_of(view(parts, n * words, words)) for n in range(count)]
+        return [tile if self.may_overwrite(e.acc) else self._duplicate(tile, op.acc_bank) for tile in tiles]
+
+
+def held_as_vector(type: AnyType) -> bool:
+    """Whether values of a type are register tuples; integers that addresses are made of, and bools, are operands."""
+    return isinstance(type, VectorType) or not (type.is_bool or (type.is_int and type.bits >= 32))
+
+
+def _words(elem: Type, count: int) -> int:
+    return count * elem.bits // 32
+
+
+def view(parts: Parts, first: int, count: int) -> Parts:
+    """Words [first, first + count) of a value."""
+    out: list[Reg] = []
+    for p in parts:
+        if count > 0 and first < p.count:
+            take = min(count, p.count - first)
+            out.append(p.words(first, take))
+            count -= take
+            first = 0
+        else:
+            first -= p.count
+    return tuple(out)
+
+
+def _adjacent(parts: Parts) -> Reg | None:
+    """The value as one run of words, if its parts follow one another in one tuple."""
+    first = parts[0]
+    at = first.first
+    for p in parts:
+        if p.vreg is not first.vreg or p.first != at:
+            return None
+        at += p.count
+    return Reg(first.vreg, first.first, at - first.first)

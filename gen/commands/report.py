@@ -1,0 +1,216 @@
+"""What a run tells: the JSON object of a problem, and the report people read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from convgen.ir.error import visible
+from convgen.run.code import Code
+from convgen.run.files import Files
+from convgen.run.verify import Outcome
+
+if TYPE_CHECKING:
+    from convgen.driver import Attempt
+    from convgen.plan.choose import Candidate
+    from convgen.run.schema import Entry
+
+
+def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | None) -> dict[str, Any]:
+    """One problem for `--json`; seconds are wall time."""
+    assemble = code.stages.get("assemble", 0.0)
+    return {
+        "problem": problem,
+        "target": code.target,
+        "config": code.config,
+        "launches": [
+            {
+                "kernel": launch.kernel,
+                "grid": list(launch.grid),
+                "workgroup": list(launch.workgroup),
+                "registers": dict(code.kernels[launch.kernel].registers),
+                "lds_bytes": launch.lds_bytes,
+            }
+            for launch in code.record.launches
+        ],
+        "files": {name: _path(files, name) for name in ("asm", "object", "launch")},
+        "generate_s": round(sum(code.stages.values()) - assemble, 6),
+        "assemble_s": round(assemble, 6),
+        "run": None if outcome is None else outcome_json(outcome),
+    }
+
+
+def without_code(problem: str, target: str, config: str) -> dict[str, Any]:
+    """The same keys for a problem that was refused."""
+    return {
+        "problem": problem,
+        "target": target,
+        "config": config,
+        "launches": [],
+        "files": dict.fromkeys(("asm", "object", "launch")),
+        "generate_s": 0.0,
+        "assemble_s": 0.0,
+        "run": None,
+    }
+
+
+def check_row(row: Entry) -> None:
+    """UserError unless this is what a batch keeps of a problem: `exit`, what it `said`, and the JSON object `data`."""
+    row["exit"].integer(0, 3)
+    row["kept"].flag()
+    if not all(line.isprintable() for line in row["said"].text(empty=True).split("\n")):
+        raise row["said"].error("lines that can be printed")
+    data = row["data"]
+    for key in ("problem", "target", "status"):
+        data[key].text()
+    data["config"].text(empty=True)
+    data["seconds"].number()
+    data.optional_text("error")
+    if data["run"].value is not None:
+        for key in ("checked", "mismatches"):
+            data["run"][key].integer(0, 1 << 62)
+
+
+def trouble(outcome: Outcome) -> str:
+    """A run that failed, in one line: the first of what was wrong."""
+    texts = []
+    if outcome.mismatches:
+        texts.append(f"{outcome.mismatches} of {outcome.checked} outputs are wrong: {outcome.first[0]}")
+    if outcome.findings:
+        texts.append(f"{len(outcome.findings)} findings: {outcome.findings[0]}")
+    return "; ".join(texts)
+
+
+def _path(files: Files | None, name: str) -> str | None:
+    path = getattr(files, name, None)
+    return None if path is None else str(path)
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """The `run` entry of `--json`."""
+    return {
+        "status": outcome.status,
+        "checked": outcome.checked,
+        "mismatches": outcome.mismatches,
+        "first_mismatches": [str(mismatch) for mismatch in outcome.first],
+        "findings": [str(finding) for finding in outcome.findings],
+        "seconds": round(outcome.seconds, 6),
+        "instructions": dict(outcome.instructions),
+    }
+
+
+def code_rows(problem: str, code: Code) -> list[tuple[str, str]]:
+    """The lines of a report that are known before running."""
+    rows = [("problem", problem), ("target", code.target), ("config", code.config)]
+    for launch in code.record.launches:
+        grid, workgroup = ("x".join(map(str, extents)) for extents in (launch.grid, launch.workgroup))
+        rows.append(("kernel", launch.kernel))
+        rows.append(("", f"grid {grid}, workgroup {workgroup}"))
+        rows.append(("", str(code.kernels[launch.kernel])))
+    seconds = ", ".join(f"{stage} {1e3 * spent:.0f}" for stage, spent in code.stages.items())
+    return [*rows, ("stages", f"{seconds} (ms)")] if seconds else rows
+
+
+def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """The lines of a report that a run adds; the last is the verdict."""
+    executed = sum(outcome.instructions.values())
+    mix = ", ".join(f"{kind} {count}" for kind, count in outcome.instructions.items())
+    rows = [
+        ("simulated", f"{executed} wave-instructions in {outcome.seconds:.2f} s"),
+        ("instructions", mix or "none"),
+        ("checked", f"{outcome.checked} outputs"),
+        ("mismatches", str(outcome.mismatches)),
+        *(("", str(mismatch)) for mismatch in outcome.first),
+        ("findings", str(len(outcome.findings))),
+        *(("", str(finding)) for finding in outcome.findings),
+    ]
+    verdict = outcome.status.upper()
+    return [*rows, ("result", f"{verdict}, nothing to compare" if outcome.status == "executed" else verdict)]
+
+
+Row = tuple[str, ...]
+
+
+def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
+    """What the chooser thinks of each config, best first: all clocks, and what those of one product consist of."""
+    header = (
+        *("rank", "config", "clocks", "matrix", "shared", "global", "issue", "barriers"),
+        *("K blocks", "apart", "rounds", "besides"),
+    )
+    rows: list[Row] = []
+    for rank, candidate in enumerate(ranked, 1):
+        c = candidate.clocks
+        if c is None:
+            continue
+        block = (f"{part:.0f}" for part in (c.matrix, c.shared, c.moved, c.issue, c.serial))
+        rounds = f"{c.rounds} of {c.together}"
+        total = f"{candidate.score:.0f}"
+        rows.append(
+            (
+                str(rank),
+                str(candidate.config),
+                total,
+                *block,
+                str(c.blocks),
+                f"{c.pace:.0f}",
+                rounds,
+                f"{c.besides:.0f}",
+            )
+        )
+    return header, rows
+
+
+def attempts_table(attempts: Iterable[Attempt]) -> tuple[Row, list[Row]]:
+    """The chooser's table: what each config scored, takes, and why it was refused."""
+    header = ("config", "clocks", "registers", "allocated", "LDS", "verdict")
+    rows: list[Row] = []
+    for a in attempts:
+        actual = "" if a.actual is None else " ".join(f"{name} {count}" for name, count in a.actual.items())
+        score = "given" if a.score is None else f"{a.score:.0f}"
+        estimate, lds = ("" if value is None else str(value) for value in (a.registers, a.lds_bytes))
+        verdict = "taken" if a.refused is None else f"refused: {a.refused}"
+        rows.append((str(a.config), score, estimate, actual, lds, verdict))
+    return header, rows
+
+
+def stages_table(stages: Mapping[str, float]) -> tuple[Row, list[Row]]:
+    """What each stage took, and its share."""
+    total = sum(stages.values())
+    rows = [(name, f"{1e3 * s:.1f}", f"{100 * s / (total or 1):.0f}%") for name, s in stages.items()]
+    return ("stage", "ms", "share"), [*rows, ("all", f"{1e3 * total:.1f}", "100%")]
+
+
+def show_table(header: Row, rows: Sequence[Row], stream: TextIO) -> None:
+    """Print a table with a header: ruled on a terminal, else aligned plain text."""
+    rows = [tuple(map(visible, row)) for row in rows]
+    if not stream.isatty():
+        widths = [max(map(len, column)) for column in zip(header, *rows)]
+        for row in (header, *rows):
+            print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths)).rstrip(), file=stream)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*header, box=None, header_style="bold cyan", pad_edge=False)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(file=stream).print(table)
+
+
+def show(rows: list[tuple[str, str]], stream: TextIO) -> None:
+    """Print a report: a table on a terminal, else aligned plain text."""
+    rows = [(label, visible(text)) for label, text in rows]
+    if not stream.isatty():
+        for label, text in rows:
+            print(f"{label:<14}{text}".rstrip(), file=stream)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colors = {"PASSED": "bold green", "FAILED": "bold red"}
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for label, text in rows:
+        table.add_row(Text(label, style="cyan"), Text(text, style=colors.get(text, "")))
+    Console(file=stream).print(table)

@@ -1,0 +1,106 @@
+"""What becomes of a sum of products before it is stored.
+
+An epilogue is a list of steps. It is applied once to each element of the result, by whoever holds the whole sum: the
+product's kernel where K is in one slice, else the kernel that sums the slices. Where slices add to the result one by
+one, the kernel that fills it beforehand applies it to zero, which only sums allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Expr, Shuffle
+from convgen.ir.layout.digits import Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global, View
+from convgen.ir.types import Type, vector
+
+
+class Step(Protocol):
+    """One step; `total` is distributed as `layout`, whose first two dims are N and M and begin at the coordinates."""
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        """The buffers that it needs."""
+
+    def is_sum(self, acc: Type) -> bool:
+        """Whether it is the addition of something to sums of this type, so that sums may be added behind it."""
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        """The sums behind this step."""
+
+
+@attrs.frozen
+class Bias:
+    """Adds a vector, a view with the axes N and M that is the same all along one of them."""
+
+    view: View
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return (self.view.memory,)
+
+    def is_sum(self, acc: Type) -> bool:
+        return True
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        """Loads each element once a lane: what the registers hold of the other axis shares them."""
+        used = {name for t in self.view.index for name, _ in t.terms}
+        axis = next(n for n, dims in enumerate(self.view.axes) if used.intersection(d.name for d in dims))
+        few, order = along(layout, layout.dims[axis])
+        held = k.load_view("bias", self.view, at[:2], few, "load", self.view.memory.name)
+        return total + Shuffle(held, order).to(total.type)
+
+
+@attrs.frozen
+class Convert:
+    """Rounds to the result's type; integers saturate."""
+
+    elem: Type
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return ()
+
+    def is_sum(self, acc: Type) -> bool:
+        return self.elem is acc
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        return total.to(vector(self.elem, layout.registers), saturate=self.elem.is_int)
+
+
+@attrs.frozen
+class Epilogue:
+    """The steps from the accumulator to the store, in order."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return tuple(buffer for step in self.steps for buffer in step.reads)
+
+    def may_precede_sums(self, acc: Type) -> bool:
+        """Whether slices may add their sums of this type to what it made of zero."""
+        return all(step.is_sum(acc) for step in self.steps)
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        """What is to be stored in place of the sums `total`, distributed as `layout` from the coordinates (N, M)."""
+        for step in self.steps:
+            total = step.apply(k, total, at, layout)
+        return total
+
+
+def along(layout: Fragment, dim: str) -> tuple[Fragment, tuple[int, ...]]:
+    """The layout, over its first two dims, of what is the same all along all others: without those's registers.
+
+    With it, for each register of `layout` the one that belongs to it.
+    """
+    own = tuple(d for d in layout.digits if d.space != Space.REGISTER or d.dim == dim)
+    few = Fragment(layout.dims, own).renumbered(Space.REGISTER)
+    place = {few.coords(0, 0, r)[dim]: r for r in range(few.registers)}
+    order = tuple(place[layout.coords(0, 0, r)[dim]] for r in range(layout.registers))
+    return attrs.evolve(few, dims=layout.dims[:2]), order

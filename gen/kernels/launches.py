@@ -1,0 +1,253 @@
+"""The launches of a plan, in order, and which workgroups of each an output tile needs.
+
+Sections are the parts of the output that are made independently: one for each matrix product (a stride phase of
+backward data), one for what no window reaches, one for the gradient of a bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.ir.layout.mapping import WorkgroupMapping
+from convgen.ir.layout.memory import Dim, Global, TensorDim, View
+from convgen.ir.layout.tags import Layout
+from convgen.ir.program import Kernel, Program
+from convgen.kernels import streams
+from convgen.kernels.epilogue import Convert, Epilogue
+from convgen.kernels.product import kernel_name, product_kernel
+from convgen.kernels.streams import Stream
+from convgen.plan import views
+from convgen.plan.plan import Part, Plan, Reduction
+from convgen.problem.matmul import Matmul, Problem
+from convgen.run.code import Region
+
+Indices = npt.NDArray[np.int64]
+Positions = tuple[range, range]  #: along M and N
+
+_FILL_TILE = (64, 64)
+
+
+@attrs.frozen
+class Launch:
+    """One kernel, and which of its workgroups makes which tile of `tile` rows (M) and columns (N).
+
+    Without a tile it does not make the output: whatever is wanted of that needs all workgroups.
+    """
+
+    kernel: Kernel
+    tile: tuple[int, int] | None
+    mapping: WorkgroupMapping
+
+    def groups(self, positions: Positions) -> tuple[int, ...]:
+        """The workgroups that have one of the positions, of all slices and batches."""
+        if self.tile is None:
+            return self.mapping.groups({})
+        counts = self.mapping.counts[1:3]
+        down, across = (
+            range(p.start // size, min(-(-p.stop // size), count))
+            for p, size, count in zip(positions, self.tile, counts)
+        )
+        return self.mapping.groups({"m": down, "n": across})
+
+
+@attrs.frozen
+class Section:
+    """Tiles of `result` (N, M, …), an output, that the launches of these numbers make, numbered row by row."""
+
+    output: str
+    result: View
+    tile: tuple[int, int]
+    grid: tuple[int, int]
+    launches: tuple[int, ...]
+    but: tuple[View, ...] = ()  #: views of what others write over
+
+    def positions(self, tile: int) -> Positions:
+        at = divmod(tile, self.grid[1])
+        extents = self.result.extent(1), self.result.extent(0)
+        down, across = (range(i * s, min((i + 1) * s, e)) for i, s, e in zip(at, self.tile, extents))
+        return down, across
+
+
+@attrs.frozen
+class Tiles:
+    """The output tiles of a program (see `code.OutputTiles`): the sections are its parts."""
+
+    problem: Problem
+    launches: tuple[Launch, ...]
+    sections: tuple[Section, ...]
+
+    @property
+    def grids(self) -> tuple[tuple[int, int], ...]:
+        """M tiles, N tiles of each section."""
+        return tuple(s.grid for s in self.sections)
+
+    def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
+        """For each launch the workgroups that the tile needs."""
+        section = self.sections[part]
+        at = section.positions(tile)
+        return tuple(launch.groups(at) if n in section.launches else () for n, launch in enumerate(self.launches))
+
+    def regions(self, part: int, tile: int) -> tuple[Region, ...]:
+        """What the tile holds of its output."""
+        section = self.sections[part]
+        down, across = section.positions(tile)
+        coordinates = {**_coordinates(section.result, 1, down), **_coordinates(section.result, 0, across)}
+        rows, columns = (
+            _flat(coordinates, dims, self.problem.tensor(section.output).dims)
+            for dims in _matrix_dims(self.problem, section.output)
+        )
+        if section.but:
+            dims = _matrix_dims(self.problem, section.output)[0]
+            rows = rows[~np.logical_or.reduce([_reached(view, coordinates, dims) for view in section.but])]
+        return (Region(section.output, rows, columns),)
+
+
+def _coordinates(view: View, axis: int, positions: range) -> dict[int, Indices]:
+    """The tensor coordinates that depend on one axis, at positions along it."""
+    dims = view.decode(axis, np.asarray(positions, np.int64))
+    own = {d.name for d in view.axes[axis]}
+    return {n: t.at(dims) for n, t in enumerate(view.index) if t.terms and all(name in own for name, _ in t.terms)}
+
+
+def _matrix_dims(problem: Problem, output: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tensor dims that make the rows and the columns of an output as a matrix (see `reference.output_shape`)."""
+    count = len(problem.tensor(output).dims)
+    if isinstance(problem, Matmul):
+        return (0,), (1,)
+    if output == "diff_bia":
+        return (), (0,)
+    if output == "diff_wei":
+        g = int(problem.has_groups)
+        return (*range(2 + g, count), 1 + g), (*range(g), g)
+    return (0, *range(2, count)), (1,)
+
+
+def _flat(coordinates: dict[int, Indices], dims: Sequence[int], sizes: Sequence[int]) -> Indices:
+    """Row or column numbers from coordinates along some dims, outermost first."""
+    number = np.zeros(1, np.int64)
+    for d in dims:
+        number = number * sizes[d] + coordinates.get(d, 0)
+    return number
+
+
+def _reached(other: View, coordinates: dict[int, Indices], dims: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Which coordinates lie on the grid that another view of the same tensor writes."""
+    found = np.ones(1, np.bool_)
+    for d in dims:
+        (_, step), *_ = other.index[d].terms
+        found = found & ((coordinates[d] - other.index[d].const) % step == 0)
+    return found
+
+
+# ---------------------------------------------------------------- the launches
+
+
+def build(plan: Plan) -> tuple[Program, Tiles]:
+    """The program of a plan, and where its output tiles are made."""
+    made = _Builder(plan)
+    made.uncovered()
+    made.reorders()
+    for part in plan.parts:
+        made.product(part)
+    made.bias_gradient()
+    kernels = tuple(launch.kernel for launch in made.launches)
+    buffers = dict.fromkeys(p for k in kernels for p in k.params if isinstance(p, Global))
+    return Program(kernels, tuple(buffers)), Tiles(plan.problem, tuple(made.launches), tuple(made.sections))
+
+
+class _Builder:
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.problem = plan, plan.problem
+        self.launches: list[Launch] = []
+        self.sections: list[Section] = []
+        self.shared: list[int] = []  # launches that every product needs
+
+    def _launch(self, kernel: Kernel, tile: tuple[int, int] | None, mapping: WorkgroupMapping) -> int:
+        self.launches.append(Launch(kernel, tile, mapping))
+        return len(self.launches) - 1
+
+    def _stream(self, stream: Stream) -> int:
+        kernel = stream.kernel(kernel_name(self.plan, stream.role), self.plan.facts)
+        return self._launch(kernel, stream.tile, stream.mapping)
+
+    def _section(self, output: str, of: Stream | Part, used: Sequence[int], but: tuple[View, ...] = ()) -> None:
+        tile = self.plan.config.tile[:2] if isinstance(of, Part) else of.tile
+        result = of.product.result if isinstance(of, Part) else of.result
+        self.sections.append(Section(output, result, tile, of.mapping.counts[1:3], tuple(used), but))
+
+    def reorders(self) -> None:
+        """The kernels that bring inputs into another layout; every tile needs all of their workgroups."""
+        for name in self.plan.config.reorder if self.plan.parts else ():
+            kernel = kernel_name(self.plan, f"reorder_{name}")
+            made, mapping = streams.transpose(kernel, *views.reordering(self.problem, name), self.plan.facts)
+            self.shared.append(self._launch(made, None, mapping))
+
+    def product(self, part: Part) -> None:
+        """The launches of one matrix product."""
+        plan, tile = self.plan, self.plan.config.tile[:2]
+        result, acc, facts = part.product.result, plan.acc_type, plan.facts
+        tail = f"_{part.product.role}" if part.product.role else ""
+        used = list(self.shared)
+
+        def multiply(target: View, epilogue: Epilogue) -> None:
+            kernel = product_kernel(plan, part, target, epilogue, f"main{tail}")
+            used.append(self._launch(kernel, tile, part.mapping))
+
+        match plan.reduction:
+            case Reduction.ALONE:
+                multiply(result, part.epilogue)
+            case Reduction.ATOMIC:
+                used.append(self._stream(streams.fill(result, part.epilogue, acc, tile, facts, f"begin{tail}")))
+                multiply(result, _NOTHING)
+            case Reduction.WORKSPACE:
+                workspace = _Workspace(plan, part)
+                multiply(workspace.slices, _NOTHING)
+                total = streams.sum_slices(workspace.terms, result, part.epilogue, acc, tile, facts, f"sum{tail}")
+                used.append(self._stream(total))
+        self._section(self.problem.outputs[0].name, part, used)
+
+    def uncovered(self) -> None:
+        """Zero where no window reaches: everywhere, for the products write over the rest."""
+        products = tuple(part.product for part in self.plan.parts)
+        if views.covers_result(self.problem, products):
+            return
+        whole = views.whole_result(self.problem)
+        zero = Epilogue((Convert(whole.memory.elem),))
+        stream = streams.fill(whole, zero, self.plan.acc_type, _FILL_TILE, self.plan.facts, "zero")
+        reached = tuple(p.result for p in products)
+        self._section(self.problem.outputs[0].name, stream, [self._stream(stream)], reached)
+
+    def bias_gradient(self) -> None:
+        """The sums of diff_dst over all positions, where the problem wants them."""
+        gradient = views.bias_gradient(self.problem)
+        if gradient is None:
+            return
+        target = self.problem.tensor("diff_bia")
+        chain = streams.sums_of_channels(gradient, target, self.plan.facts, "bias")
+        used = [self._stream(s) for s in chain]
+        self._section(target.name, chain[-1], used)
+
+
+_NOTHING = Epilogue(())  #: the sums as they are
+
+
+class _Workspace:
+    """Where the slices of one product leave their parts: slices x M x N of the accumulator's type."""
+
+    def __init__(self, plan: Plan, part: Part) -> None:
+        count, tile_m = plan.config.slices, plan.config.tile[0]
+        n, m = part.product.n, part.product.m
+        most = max(p.product.m * p.product.n for p in plan.parts)
+        memory = Global("workspace", plan.acc_type, count * most * plan.acc_type.bytes)
+        layout = Layout.dense((count, m, n), (0, 1, 2))
+        index = (TensorDim(count, (("slice", 1),)), TensorDim(m, (("m", 1),)), TensorDim(n, (("n", 1),)))
+        columns, slices = (Dim("n", n, n),), Dim("slice", count, count)
+        rows = Dim("m", m, part.mapping.counts[1] * tile_m)
+        #: axes N and (slice, M), M padded to whole tiles
+        self.slices = View(memory, layout, (columns, (slices, rows)), index)
+        #: axes N, M and slice
+        self.terms = View(memory, layout, (columns, (Dim("m", m, m),), (slices,)), index)

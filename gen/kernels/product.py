@@ -1,0 +1,130 @@
+"""Build the tile-level IR of one matrix product from its plan: one loop over K blocks, then the store.
+
+The loop is the naive one (copy, barrier, multiply); `buffer_shared` overlaps it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import attrs
+
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Expr, Mma, Var, const, zeros
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import View
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import For, Let, block
+from convgen.kernels.epilogue import Epilogue
+from convgen.plan.plan import Operand, Part, Plan, Reduction
+from convgen.problem.conv import Conv
+
+K_LOOP = "k_loop"
+
+
+def kernel_name(plan: Plan, role: str) -> str:
+    """Stable across runs and machines: problem and config decide it."""
+    text = f"{plan.problem.knobs} {plan.problem.descriptor} {plan.config} {plan.facts.name}"
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
+    what = f"conv_{plan.problem.direction.value.lower()}" if isinstance(plan.problem, Conv) else "gemm"
+    return f"{what}_{digest}_{role}"
+
+
+def product_kernel(plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str) -> Kernel:
+    """One output tile and one slice of K a workgroup.
+
+    `result` has axes N and M, or N and (slice, M) in a workspace.
+    """
+    return _ProductKernel(plan, part, kernel_name(plan, role)).build(result, epilogue)
+
+
+class _ProductKernel:
+    def __init__(self, plan: Plan, part: Part, name: str) -> None:
+        self.plan, self.part = plan, part
+        self.mmas = tuple(attrs.evolve(plan.mma, part=n) for n in range(plan.mma.parts))
+        size = part.mapping.grid, plan.subgroups, plan.facts.subgroup_size
+        self.k = KernelBuilder(name, *size, subgroup=None)
+        self.k.tiles += part.tiles
+
+    def build(self, result: View, epilogue: Epilogue) -> Kernel:
+        plan, part, k = self.plan, self.part, self.k
+        tile_m, tile_n, _ = plan.config.tile
+        buffers = part.of_m.view.memory, part.of_n.view.memory, *epilogue.reads, result.memory
+        k.params += dict.fromkeys(buffers)
+        with k.tile_of(part.mapping) as tile:
+            self.slice = tile["k"]
+            self.m0 = k.let("m0", tile["m"] * tile_m)
+            self.n0 = k.let("n0", tile["n"] * tile_n)
+            in_workspace = self.m0 + self.slice * (part.mapping.counts[1] * tile_m)
+            row = in_workspace if plan.reduction is Reduction.WORKSPACE else self.m0
+            self._prefetch_at_first()
+            for mma, total in zip(self.mmas, self._sums()):
+                stored = epilogue.apply(k, total, (self.n0, self.m0), mma.d)
+                store = k.add_view if plan.reduction is Reduction.ATOMIC else k.store_view
+                store(result, (self.n0, row), stored, mma.d, "store", result.memory.name)
+        return k.done()
+
+    def _sums(self) -> list[Var]:
+        """The sums over the K blocks of this slice, of each part of the tile."""
+        k, part, types = self.k, self.part, [mma.acc_type for mma in self.mmas]
+        # Variables in this order: the order of operands in a sum follows from their numbers.
+        totals = [k.var("acc_total", t) for t in types]
+        k.name_subgroup("wave")
+        kb, *acc = k.var("kb"), *(k.var("acc", t) for t in types)
+        products = tuple(k.var("acc_next", t) for t in types)
+        with k.suite() as body:
+            self._block(kb, acc, products)
+        state = tuple(acc), tuple(map(zeros, types)), block(*body), products, tuple(totals)
+        k.add(For(kb, const(0), const(part.k_blocks), *state, K_LOOP))
+        return totals
+
+    def _block(self, kb: Var, acc: Sequence[Var], products: Sequence[Var]) -> None:
+        """One K block: copy it, multiply it. The parts of the tile come one after the other."""
+        k, part, config = self.k, self.part, self.plan.config
+        operands = (part.of_n, self.n0), (part.of_m, self.m0)
+        if part.tiles:
+            k.barrier("release")
+            for operand in operands:
+                self._copy(*operand, kb)
+            k.barrier("publish")
+        a = self._fragment(*operands[0], kb, self.plan.mma.a)
+        b = self._fragment(*operands[1], kb, self.mmas[0].b)
+        if config.prefetch:
+            for operand in operands:
+                self._prefetch(*operand, kb + (config.slots + config.prefetch))
+        for n, mma in enumerate(self.mmas):
+            # The next part is read while this one multiplies.
+            after = [self._fragment(*operands[1], kb, later.b) for later in self.mmas[n + 1 : n + 2]]
+            k.add(Let(products[n], Mma(mma, acc[n], a, b)))
+            b = after[0] if after else b
+
+    def _prefetch_at_first(self) -> None:
+        """The blocks that the loop's own prefetches come too late for; the first one is loaded at once."""
+        config, part = self.plan.config, self.part
+        for n in range(max(1, config.slots), min(config.slots + config.prefetch, part.k_blocks)):
+            for operand in ((part.of_n, self.n0), (part.of_m, self.m0)):
+                self._prefetch(*operand, const(n))
+
+    def _at(self, start: Expr, kb: Expr) -> tuple[Expr, Expr]:
+        """The coordinates of a K block of this slice."""
+        block = kb + self.slice * self.part.k_blocks if self.plan.config.slices > 1 else kb
+        return start, block * self.plan.config.tile[2]
+
+    def _copy(self, operand: Operand, start: Expr, kb: Expr) -> None:
+        assert operand.tile is not None
+        assert operand.copy is not None
+        copy, name = operand.copy, operand.view.memory.name
+        self.k.copy(operand.tile, operand.view, self._at(start, kb), copy.stored, 0, "copy", copy.loaded, name)
+
+    def _prefetch(self, operand: Operand, start: Expr, kb: Expr) -> None:
+        """The workgroup's tile, shared out as if it were copied."""
+        assert operand.copy is not None
+        name = operand.view.memory.name
+        self.k.prefetch(operand.view, self._at(start, kb), operand.copy.loaded, "prefetch", name)
+
+    def _fragment(self, operand: Operand, start: Expr, kb: Expr, layout: Fragment) -> Var:
+        name = operand.view.memory.name
+        if operand.tile is None:
+            return self.k.load_view(f"{name}_frag", operand.view, self._at(start, kb), layout, "fragment", name)
+        return self.k.load_shared(f"{name}_frag", operand.tile, layout, 0, "fragment", name)

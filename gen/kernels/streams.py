@@ -1,0 +1,190 @@
+"""Kernels that only stream: sums along one axis, and with nothing to sum, fills.
+
+    result[n, m, p] = epilogue(sum over the r of part p of source[n, m, r])
+
+A workgroup has one tile of N x M and one slice of R; its lanes are spread along N, then M, then R. What different lanes
+and slices hold of one sum are the parts p; a sum of many terms takes several such kernels, one behind the other. The
+order of all additions is fixed.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import attrs
+
+from convgen.ir.build import Index, KernelBuilder
+from convgen.ir.expr import Expr, Slice, zeros
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.mapping import WorkgroupMapping
+from convgen.ir.layout.memory import Dim, Global, TensorDim, View, row_major
+from convgen.ir.layout.tags import Layout
+from convgen.ir.program import Kernel
+from convgen.ir.types import Type, VectorType, vector
+from convgen.kernels.epilogue import Convert, Epilogue
+from convgen.passes.buffer_shared import reordered
+from convgen.plan.copies import power_of_two, split_copy
+from convgen.plan.views import buffer
+from convgen.problem.tensors import TensorSpec
+
+_VECTOR = 4  #: neighbours along N in the registers of a lane: one wide access
+_AHEAD = 4  #: terms that a lane loads together, so that their latencies overlap
+_WAVES = 4
+_MOST_TERMS = 256  #: that one lane sums
+
+_TURN_SHARE = 64  #: elements that a lane reorders
+
+ONE = Dim("one", 1, 1)  #: an axis with one position
+
+
+@attrs.frozen
+class Stream:
+    """One streaming kernel. `layout` distributes a tile over dims n, m and r."""
+
+    role: str
+    source: View | None  #: axes N, M, R
+    result: View  #: axes N, M, P
+    epilogue: Epilogue
+    acc: Type
+    layout: Fragment
+    rounds: int  #: tiles along R of one slice
+    slices: int
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Extents along M and N."""
+        return self.layout.extent("m"), self.layout.extent("n")
+
+    @property
+    def mapping(self) -> WorkgroupMapping:
+        m, n = self.tile
+        return WorkgroupMapping.rows(-(-self.result.extent(1) // m), -(-self.result.extent(0) // n), k=self.slices)
+
+    def kernel(self, name: str, facts: TargetFacts) -> Kernel:
+        k = KernelBuilder(name, self.mapping.grid, self.layout.subgroups, facts.subgroup_size)
+        k.params += [*([self.source.memory] if self.source else []), *self.epilogue.reads, self.result.memory]
+        tile_m, tile_n = self.tile
+        with k.tile_of(self.mapping) as tile:
+            m0, n0 = k.let("m0", tile["m"] * tile_m), k.let("n0", tile["n"] * tile_n)
+            out = _without_terms(self.layout)
+            total = self._sum(k, (n0, m0), tile["k"], vector(self.acc, out.registers))
+            stored = self.epilogue.apply(k, total, (n0, m0), out)
+            k.store_view(self.result, (n0, m0, tile["k"] * out.extent("p")), stored, out, "store")
+        return k.done()
+
+    def _sum(self, k: KernelBuilder, at: tuple[Expr, Expr], part: Index, total: VectorType) -> Expr:
+        if self.source is None:
+            return zeros(total)
+        held = vector(self.acc, self.layout.registers)
+        with k.loop("r_loop", 0, self.rounds, sum=zeros(held)) as loop:
+            r0 = (loop.var + part * self.rounds) * self.layout.extent("r")
+            term = k.load_view("term", self.source, (*at, r0), self.layout, "load")
+            loop.yields(k.let("sum_next", loop["sum"] + term.to(held)))
+        parts: list[Expr] = [Slice(loop.result("sum"), i, total.lanes) for i in range(0, held.lanes, total.lanes)]
+        while len(parts) > 1:
+            parts = [parts[i] + parts[i + 1] for i in range(0, len(parts), 2)]
+        return k.let("total", parts[0])
+
+
+def _without_terms(layout: Fragment) -> Fragment:
+    """The distribution of the sums: terms in one lane are one sum, those in other lanes and waves are parts."""
+    kept = (d for d in layout.digits if d.dim != "r" or d.space is not Space.REGISTER)
+    return Fragment(("n", "m", "p"), tuple(attrs.evolve(d, dim="p") if d.dim == "r" else d for d in kept))
+
+
+def _layout(n: int, m: int, lanes: int, waves: int, ahead: int, lanes_r: int = 1, waves_r: int = 1) -> Fragment:
+    """A tile of at most n x m: registers along N, lanes along N and M, `ahead` terms in the registers of a lane."""
+    registers = min(_VECTOR, power_of_two(n))
+    lanes_n = min(lanes // lanes_r, power_of_two(n) // registers)
+    lanes_m = lanes // lanes_r // lanes_n
+    digits = (
+        Digit("n", registers, Space.REGISTER, 1),
+        Digit("n", lanes_n, Space.LANE, 1),
+        Digit("m", lanes_m, Space.LANE, lanes_n),
+        Digit("m", waves // waves_r, Space.SUBGROUP, 1),
+        Digit("r", ahead, Space.REGISTER, registers),
+        Digit("r", lanes_r, Space.LANE, lanes_n * lanes_m),
+        Digit("r", waves_r, Space.SUBGROUP, waves // waves_r),
+    )
+    return Fragment(("n", "m", "r"), tuple(d for d in digits if d.size > 1))
+
+
+def transpose(name: str, source: View, target: View, facts: TargetFacts) -> tuple[Kernel, WorkgroupMapping]:
+    """Bring a tensor from one layout to another, both as (rows, K).
+
+    Each lane turns a little matrix in its registers, so that loads and stores both run along memory.
+    """
+    side = power_of_two(isqrt(_TURN_SHARE * facts.subgroup_size))
+    split = split_copy(source, row_major(side, side), side, side, facts, 1)
+    down, across = (-(-target.extent(axis) // side) for axis in (0, 1))
+    mapping = WorkgroupMapping.rows(down, across)
+    k = KernelBuilder(name, mapping.grid, 1, facts.subgroup_size)
+    k.params += [source.memory, target.memory]
+    with k.tile_of(mapping) as tile:
+        at = k.let("row0", tile["m"] * side), k.let("k0", tile["n"] * side)
+        held = k.load_view("held", source, at, split.loaded, "load")
+        k.store_view(target, at, reordered(held, split.loaded, split.stored), split.stored, "store")
+    return k.done(), mapping
+
+
+def fill(result: View, epilogue: Epilogue, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str) -> Stream:
+    """What the epilogue makes of zero, everywhere in `result` (N, M); tiles lie within those of `tile` (M, N)."""
+    return Stream(role, None, _with_parts(result), epilogue, acc, _nested(tile, facts, 1), 0, 1)
+
+
+def sum_slices(
+    source: View, result: View, epilogue: Epilogue, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str
+) -> Stream:
+    """The sum over R of `source` (N, M, R); tiles lie within those of `tile` (M, N)."""
+    terms = source.extent(2)
+    layout = _nested(tile, facts, min(_AHEAD, power_of_two(terms)))
+    rounds = -(-terms // layout.extent("r"))
+    return Stream(role, source, _with_parts(result), epilogue, acc, layout, rounds, 1)
+
+
+def _nested(tile: tuple[int, int], facts: TargetFacts, ahead: int) -> Fragment:
+    tile_m, tile_n = (size & -size for size in tile)
+    lanes = facts.subgroup_size
+    n = min(tile_n, _VECTOR * lanes)
+    lanes_m = lanes // max(1, n // _VECTOR)
+    waves = min(_WAVES, max(1, tile_m // lanes_m))
+    return _layout(n, tile_m, lanes, waves, ahead)
+
+
+def _with_parts(view: View) -> View:
+    return View(view.memory, view.layout, (*view.axes, (ONE,)), view.index)
+
+
+def sums_of_channels(gradient: View, result: TensorSpec, facts: TargetFacts, role: str) -> tuple[Stream, ...]:
+    """The sum of `gradient` (N, R) along R into a vector of N elements, in as many kernels as it takes."""
+    out: list[Stream] = []
+    target, (channels, terms_axis) = buffer(result), gradient.axes
+    n, terms = gradient.extent(0), gradient.extent(1)
+    source = View(gradient.memory, gradient.layout, (channels, (ONE,), terms_axis), gradient.index)
+    if not terms:
+        whole = View(target, result.layout, (channels, (Dim("m", 1, 1),)), (TensorDim(n, ((channels[0].name, 1),)),))
+        return (fill(whole, Epilogue((Convert(target.elem),)), target.elem, (1, n), facts, f"{role}_0"),)
+    while True:
+        last = terms <= _MOST_TERMS
+        lanes_n = min(facts.subgroup_size, -(-power_of_two(2 * n - 1) // _VECTOR))
+        lanes_r, waves = (1, 1) if last else (facts.subgroup_size // lanes_n, _WAVES)
+        layout = _layout(lanes_n * _VECTOR, 1, facts.subgroup_size, waves, _AHEAD, lanes_r, waves)
+        rounds = -(-min(terms, _MOST_TERMS) // _AHEAD)
+        slices = -(-terms // (rounds * layout.extent("r")))
+        parts = slices * layout.extent("r") // _AHEAD
+        memory = target if last else Global(f"{role}_{len(out)}", target.elem, n * parts * target.elem.bytes)
+        view = _rows(memory, n, parts)
+        same = Epilogue((Convert(target.elem),))
+        out.append(Stream(f"{role}_{len(out)}", source, view, same, target.elem, layout, rounds, slices))
+        if last:
+            return tuple(out)
+        source, terms = view, parts  # the parts of one kernel are the terms of the next
+
+
+def _rows(memory: Global, n: int, parts: int) -> View:
+    """`parts` rows of n elements, as (N, one, P)."""
+    axes = ((Dim("n", n, n),), (ONE,), (Dim("p", parts, parts),))
+    index = (TensorDim(parts, (("p", 1),)), TensorDim(n, (("n", 1),)))
+    return View(memory, Layout.dense((parts, n), (0, 1)), axes, index)

@@ -1,0 +1,332 @@
+"""Candidate configs, best first by a model of one launch; the last one always fits.
+
+The model counts clocks: per K block the matrix pipe, the LDS and the global path each take their time and the slowest
+sets the pace; tiles go to compute units in rounds. It ranks, it does not predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+
+import attrs
+
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import View
+from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.types import scalar
+from convgen.passes.messages.linear import linearize
+from convgen.passes.messages.planes import rectangle_of
+from convgen.plan.config import Config
+from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, power_of_two, rows_at_once
+from convgen.plan.plan import input_atoms, k_block
+from convgen.plan.views import products, reordered
+from convgen.problem.matmul import Problem
+
+_TILE_M = (32, 64, 128, 256)
+_TILE_N = (16, 32, 64, 128, 256)
+_TILE_K = (16, 32, 64)  #: of 8-bit elements twice as many, so that rows are as long as those of 16-bit ones
+_SIDES = (8, 16, 32, 64)  #: of the last resort
+
+_CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or elements find their own place along K
+_MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
+_OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
+_SLICE_BLOCKS = 16  #: K blocks that a slice has at least
+
+
+@attrs.frozen
+class _Way:
+    """How operands come: through so many slots of shared memory, or straight, brought nearer so many blocks before."""
+
+    slots: int
+    prefetch: int = 0
+
+
+_SHARED = (_Way(2), _Way(3), _Way(1))
+_DIRECT = (_Way(0, prefetch=3),)  #: as oneDNN's convolutions for XeHPC have it
+
+
+@attrs.frozen
+class Clocks:
+    """What the clocks of a launch consist of.
+
+    Workgroups run in `rounds`, `together` on a unit; each has a fixed part and its blocks of K. A block takes what the
+    slowest of matrix, shared, moved and issue takes, a tenth of all of them, and `serial`, in which nothing else runs.
+    """
+
+    matrix: float  #: clocks; matrix pipe, of one block
+    shared: float  #: clocks; shared memory
+    moved: float  #: clocks; from global memory
+    issue: float  #: clocks; of loads and what finds their places
+    serial: float  #: clocks; barriers and what waits at them
+    blocks: int  #: of K, of one workgroup
+    pace: float  #: clocks; from one block to the next, of all that run together: loads must have returned
+    rounds: int
+    together: int  #: workgroups
+    tile: float  #: clocks; of a workgroup beside its blocks
+    tail: float  #: clocks; spread over all units, so that fewer and fuller tiles win ties
+    besides: float  #: clocks; slices that meet, further launches
+
+    @property
+    def launch(self) -> float:
+        """Of the product's launch."""
+        return self.rounds * (self.tile + self.blocks * self.pace) + self.tail
+
+    @property
+    def total(self) -> float:
+        """Of the product."""
+        return self.launch + self.besides
+
+
+@attrs.frozen
+class Candidate:
+    """A config with its score (clocks of all launches, less is better), and what those of one product consist of."""
+
+    score: float
+    config: Config
+    clocks: Clocks | None = attrs.field(default=None, eq=False, repr=False)  #: None for the last resort
+
+
+@attrs.frozen
+class Load:
+    """Elements that one load of an operand brings at most, and whether it runs along K."""
+
+    widest: int
+    along_k: bool
+    chunk_bytes: int
+
+    def messages(self, rows: int, k: int, lanes: int, elem_bytes: int) -> float:
+        """Loads of each lane for a tile of rows x k."""
+        share = rows * k / lanes
+        return share / (
+            self.widest if self.along_k else rows_at_once(self.widest, int(share), elem_bytes, self.chunk_bytes)
+        )
+
+
+@attrs.frozen
+class _Shape:
+    """The problem as a product: M x N outputs; K is `outer` runs of `inner` elements."""
+
+    m: int
+    n: int
+    outer: int
+    inner: int
+    parts: int  #: products of that shape
+    of_m: View
+    of_n: View
+
+
+def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
+    """All configs worth trying, best first, ending in the always-valid one."""
+    atoms = input_atoms(problem, facts)
+    found = [
+        attrs.evolve(c, score=c.score + clocks) if clocks else c
+        for moved, clocks in _reorders(problem, facts)
+        for shape in _shapes(problem, facts, moved)
+        for atom in atoms
+        for c in _scored(shape, atom, facts, moved)
+    ]
+    return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(atoms, facts))]
+
+
+def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[_Shape]:
+    """The largest product of the problem, if it has one."""
+    parts = products(problem, 1, moved)
+    if parts:
+        largest = max(parts, key=lambda p: p.m * p.n * p.k)
+        inner = largest.k_inner.size
+        yield _Shape(largest.m, largest.n, largest.k // inner, inner, len(parts), largest.of_m, largest.of_n)
+
+
+def _comes_as_fragments(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> bool:
+    """Whether both operands come as the instruction reads them, in rectangles, and can be brought nearer before."""
+    operands = (shape.of_m, atom.b), (shape.of_n, atom.a)
+    return facts.prefetch and all(_is_rectangles(view, fragment, facts) for view, fragment in operands)
+
+
+def _fills_rows(row_bytes: int, facts: TargetFacts) -> bool:
+    """Whether rectangles are as wide as they may be: as a line of the cache."""
+    return facts.planes is not None and row_bytes >= facts.planes.row
+
+
+@lru_cache(maxsize=2**10)
+def _is_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
+    return rectangle_of(linearize(view), fragment, facts) is not None
+
+
+@lru_cache(maxsize=2**10)
+def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Load:
+    """How an operand of an instruction is loaded: whole chunks if it comes as rectangles."""
+    if _is_rectangles(view, fragment, facts):
+        return Load(facts.chunk_bytes // view.memory.elem.bytes, True, facts.chunk_bytes)
+    return _load(view, facts)
+
+
+def _load(view: View, facts: TargetFacts) -> Load:
+    along_k, along_rows = (message_elems(view, facts.chunk_bytes, axis) for axis in (K, ROWS))
+    return Load(max(along_k, along_rows), along_k >= along_rows, facts.chunk_bytes)
+
+
+def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Sets of inputs worth reordering, with the clocks that takes: none; where one is read element by element, all that
+    are not in their default layout, for the order of K follows memory.
+    """
+    yield (), 0.0
+    if all(_load(view, facts).widest > 1 for part in products(problem, 1)[:1] for view in (part.of_m, part.of_n)):
+        return
+    elsewhere = [t for t in problem.inputs if t.name != "bia" and reordered(problem, t.name).layout != t.layout]
+    if elsewhere:
+        traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in elsewhere)
+        clocks = len(elsewhere) * facts.costs.launch + traffic / (facts.compute_units * facts.costs.stream_rate)
+        yield tuple(t.name for t in elsewhere), clocks
+
+
+def last_resort(atoms: list[MmaAtom], facts: TargetFacts) -> Config:
+    """One wave, the smallest square tile that its lanes share out evenly: fits every problem."""
+    atom = min(atoms, key=lambda a: (a.spans, a.rows, a.k))
+    k = max(_TILE_K[0], atom.k)
+    side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
+    return Config((side, side, k), (1, 1), (atom.rows, atom.cols, atom.k), 1, "split", "v")
+
+
+def _tiles_k(atom: MmaAtom) -> tuple[int, ...]:
+    return tuple(k * max(1, 2 // atom.elem_bytes) for k in _TILE_K)
+
+
+def _is_whole(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
+    even = comes_out_even(side, k, atom.elem_bytes, facts, 1)
+    return even and side % atom.rows == 0 and side % atom.cols == 0
+
+
+def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Candidate]:
+    """The configs that come out even and whose tiles fit shared memory, with their scores."""
+    elem, mma = atom.elem_bytes, (atom.rows, atom.cols, atom.k)
+    chunk, tiles_k = facts.chunk_bytes // elem, _tiles_k(atom)
+    modes = ["split"] if shape.inner % tiles_k[-1] == 0 else ["split", "fused"]
+    if shape.inner % chunk:
+        modes.append("chunk")
+    straight = _comes_as_fragments(shape, atom, facts)
+    spans = atom.spans
+    for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
+        if m % (wm * atom.cols) or wn % spans or n % (wn // spans * atom.rows) or k % atom.k:
+            continue
+        if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
+            continue
+        ways = _SHARED + (_DIRECT if straight and _fills_rows(k * elem, facts) else ())
+        for subtiles in facts.core.subtiles:
+            if m % (wm * atom.cols * subtiles):
+                continue
+            works = {
+                shared: _work(shape, (m, n, k), (wm, wn), subtiles, atom, facts, shared=shared)
+                for shared in dict.fromkeys(way.slots > 0 for way in ways)
+            }
+            few = works[True].accumulators <= _MOST_IN_VECTORS
+            bank = "v" if few or not facts.accumulators else "a"
+            for taps, way in product(modes, ways):
+                work = works[way.slots > 0]
+                fits = bank == "a" or work.registers <= facts.registers
+                if fits and work.slot_bytes * way.slots <= facts.shared_bytes:
+                    blocks = _blocks(shape, taps, k, elem, facts)
+                    slices = _slices(shape, (m, n), blocks, facts)
+                    config = Config(
+                        (m, n, k), (wm, wn), mma, way.slots, taps, bank, slices, moved, subtiles, way.prefetch
+                    )
+                    clocks = _clocks(shape, config, work, -(-blocks // slices), atom, facts)
+                    yield Candidate(shape.parts * clocks.total, config, clocks)
+
+
+def _blocks(shape: _Shape, taps: str, tile_k: int, elem_bytes: int, facts: TargetFacts) -> int:
+    """K blocks, padding included."""
+    block = k_block(taps, tile_k, elem_bytes, facts.chunk_bytes)
+    return -(-shape.outer * (-(-shape.inner // block) * block) // tile_k)
+
+
+def _slices(shape: _Shape, tile: tuple[int, int], blocks: int, facts: TargetFacts) -> int:
+    """As many slices of K as it takes to give every unit work, each long enough to be worth its own result."""
+    tiles = -(-shape.m // tile[0]) * -(-shape.n // tile[1])
+    wanted = min(facts.compute_units // tiles, blocks // _SLICE_BLOCKS)
+    return power_of_two(max(1, wanted))
+
+
+@attrs.frozen
+class _Work:
+    """What one K block of one workgroup takes of each unit that it has to itself, in clocks, and of the rest."""
+
+    matrix: float
+    shared: float
+    moved: float
+    messages: float  #: issue of the loads, before what finding their places costs
+    slot_bytes: int  #: shared memory of one slot
+    accumulators: int  #: registers of a lane
+    registers: int  #: of a lane, accumulators included, roughly
+    waves: int
+
+
+def _work(
+    shape: _Shape,
+    tile: tuple[int, int, int],
+    waves: tuple[int, int],
+    subtiles: int,
+    atom: MmaAtom,
+    facts: TargetFacts,
+    *,
+    shared: bool,
+) -> _Work:
+    """`shared` says whether operands come through shared memory, or straight as fragments."""
+    (m, n, k), (waves_m, waves_n), elem, spans = tile, waves, atom.elem_bytes, atom.spans
+    count, lanes = waves_m * waves_n, facts.subgroup_size
+    simds = min(count, facts.core.simds)
+    copied = (m + n) * k * elem
+    operands = (shape.of_m, atom.b, m), (shape.of_n, atom.a, n)
+    loads = sum(_fragment_load(v, f, facts).messages(rows, k, lanes * count, elem) for v, f, rows in operands)
+    accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
+    rows = m // (waves_m * subtiles * spans) + n // waves_n
+    fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
+    read = (n * waves_m + m * waves_n // spans) * k * elem  # by all waves, from shared memory or the nearest cache
+    held = copied // (4 * lanes * count)
+    if not shared:
+        loads += read / (facts.chunk_bytes * lanes * count)  # those of `loads` only bring nearer
+        held = 0
+    return _Work(
+        matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 * spans / simds,
+        shared=(read + (copied if shared else 0)) / facts.core.shared_rate,
+        moved=copied / facts.core.global_rate,
+        messages=loads * facts.costs.message * count / simds,
+        slot_bytes=copied,
+        accumulators=accumulators,
+        registers=accumulators + fragments + held + _OTHER_REGISTERS,
+        waves=count,
+    )
+
+
+def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaAtom, facts: TargetFacts) -> Clocks:
+    """Clocks of one product: rounds of as many workgroups as a unit holds."""
+    whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
+    decode = 1.0 if config.taps == "split" else _CHUNK_DECODE if whole else _ELEMENT_DECODE
+    costs = facts.costs
+    serial = float(costs.barrier if config.slots else 0)
+    serial += costs.shared_exposed * work.shared + costs.shared_latency if config.slots == 1 else 0
+    tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1]) * config.slices
+    a_unit = -(-tiles // facts.compute_units)
+    granule = facts.core.register_granule
+    by_registers = (
+        facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.waves
+    )
+    by_shared = facts.shared_bytes // (work.slot_bytes * config.slots) if config.slots else by_registers
+    together = max(1, min(a_unit, by_shared, by_registers))
+    besides = 0.0
+    if config.slices > 1:
+        traffic = 2 * config.slices * shape.m * shape.n * atom.acc.bytes
+        besides = costs.launch + traffic / (facts.compute_units * costs.stream_rate)
+    issue = work.messages * decode
+    every = work.matrix, work.shared, work.moved, issue
+    block = max(every) + serial + costs.exposed * sum(every)  # of one workgroup that has a unit to itself
+    # Blocks follow one another no faster than loads return: as many as there are slots, or prefetches, are in flight.
+    pace = max(block * together, costs.load_latency / (config.slots or config.prefetch))
+    return Clocks(
+        work.matrix, work.shared, work.moved, issue, serial, k_blocks, pace,
+        rounds=-(-a_unit // together), together=together, tile=costs.tile,
+        tail=tiles * k_blocks * block / facts.compute_units, besides=besides,
+    )  # fmt: skip

@@ -1,0 +1,205 @@
+"""How a workgroup brings a tile into shared memory: which lane loads what, and in which order its registers stand.
+
+A lane writes chunks: runs along K, for that is how fragments are read. Where memory runs along K too, it loads the same
+chunks. Where memory runs along the rows, a lane loads runs of rows at several K and turns that little matrix round on
+the way (`ir.stmt.Copy.loaded`). Where rectangles of memory come in the order in which blocks are stored, a subgroup
+brings them as they are.
+"""
+
+from __future__ import annotations
+
+from math import gcd, prod
+
+import attrs
+
+from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.digits import Digit, Digits, Space, Straddles
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import COL, View
+from convgen.passes.messages.linear import LinearView, linearize
+from convgen.passes.messages.planes import plane_of, rectangle_of
+
+_WORD_BYTES = 4
+
+K, ROWS = 1, 0  #: axes of an operand's view
+
+
+@attrs.frozen
+class Split:
+    """The share of each lane, as it stands when loaded and when stored; `message` elements come with one load."""
+
+    loaded: Fragment
+    stored: Fragment
+    message: int
+
+
+def split_copy(view: View, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
+    """The split of the copy of a rows x cols tile whose digits are `memory`; DoesNotFit where it is not even."""
+    linear = linearize(view)
+    if whole := _split_as_stored(linear, memory, facts, subgroups):
+        return whole
+    split = _split_along_k if _runs_along(linear) == K else _split_along_rows
+    return split(linear, memory, rows, cols, facts, subgroups)
+
+
+def message_elems(view: View, chunk_bytes: int, along: int = K) -> int:
+    """Elements along an axis that one load can bring, at most a chunk."""
+    linear = linearize(view)
+    return _message(linear, chunk_bytes // linear.memory.elem.bytes) if linear.unit_axis == along else 1
+
+
+def _runs_along(view: LinearView) -> int:
+    """The axis along which neighbours are nearest in memory: neighbouring lanes go along it."""
+    if view.unit_axis is not None:
+        return view.unit_axis
+    return min((K, ROWS), key=lambda axis: view.axes[axis][-1].stride or view.memory.bytes)
+
+
+def _message(view: LinearView, most: int) -> int:
+    run = most
+    while run > 1 and not view.makes_messages(run):
+        run //= 2
+    return run
+
+
+def power_of_two(most: int) -> int:
+    """The greatest power of two up to a number from 1."""
+    return 1 << most.bit_length() - 1
+
+
+def divide(what: str, total: int, part: int) -> int:
+    """The quotient; DoesNotFit unless it is whole and positive."""
+    count, rest = divmod(total, part)
+    if rest or not count:
+        raise DoesNotFit(f"{what}: {total} is not a multiple of {part}")
+    return count
+
+
+def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgroups: int) -> Split | None:
+    """Runs of the shared tile, the longest blocks that come out even, where each is a rectangle of memory."""
+    elem, total = view.memory.elem.bytes, prod(memory.shape)
+    if plane_of(view, facts.planes) is None:
+        return None
+    block = facts.block_bytes // elem
+    while block * elem >= facts.subgroup_size * _WORD_BYTES:
+        if total % (block * subgroups) == 0 and (layout := _blocks(memory, block, elem, facts, subgroups)):
+            shape = rectangle_of(view, layout, facts)
+            if shape is not None and shape.size >= block:
+                return Split(layout, layout, block // facts.subgroup_size)
+        block //= 2
+    return None
+
+
+def _blocks(memory: Digits, block: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> Fragment | None:
+    """Consecutive blocks of `block` elements, dealt to the subgroups in turn; None where digits straddle."""
+    lanes, each = facts.subgroup_size, _WORD_BYTES // elem_bytes
+    total = prod(memory.shape)
+    dealt = (
+        Digit(Space.MEMORY, each, Space.REGISTER, 1),
+        Digit(Space.MEMORY, lanes, Space.LANE, 1),
+        Digit(Space.MEMORY, block // (each * lanes), Space.REGISTER, each),
+        Digit(Space.MEMORY, subgroups, Space.SUBGROUP, 1),
+        Digit(Space.MEMORY, total // (block * subgroups), Space.REGISTER, block // lanes),
+    )
+    try:
+        return _share(*memory.then(Digits((Space.MEMORY,), dealt)).renamed({COL: "k"}).digits)
+    except Straddles:
+        return None
+
+
+def _split_along_k(view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
+    """A lane takes whole chunks along K; neighbouring lanes go along the row, down the rows for block messages."""
+    lanes = facts.subgroup_size
+    chunk, across = _chunks(rows, cols, view.memory.elem.bytes, facts, subgroups)
+    down = lanes // across
+    chunks = cols // (chunk * across)
+    waves_down = gcd(subgroups, rows // down)
+    waves_across = subgroups // waves_down
+    rounds_across = divide("chunks copied a round", chunks, waves_across)
+    rounds_down = divide("rows copied a round", rows, down * waves_down)
+    loaded = _share(
+        Digit("k", chunk, Space.REGISTER, 1),
+        Digit("k", across, Space.LANE, 1),
+        Digit("k", waves_across, Space.SUBGROUP, waves_down),
+        Digit("k", rounds_across, Space.REGISTER, chunk),
+        Digit("row", down, Space.LANE, across),
+        Digit("row", waves_down, Space.SUBGROUP, 1),
+        Digit("row", rounds_down, Space.REGISTER, chunk * rounds_across),
+    )
+    return Split(loaded, in_memory_order(loaded, memory), _message(view, chunk))
+
+
+def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> tuple[int, int]:
+    """The elements of a chunk, and how many lanes stand side by side along a row; DoesNotFit if it is not even.
+
+    Blocks are written of what neighbouring lanes hold of neighbouring rows; chunks are halved until none is idle.
+    """
+    lanes, chunk = facts.subgroup_size, min(cols, facts.chunk_bytes // elem_bytes)
+    if not facts.block_bytes:
+        across = divide("chunks of a row", cols, chunk)
+        if across > lanes:
+            raise DoesNotFit(f"a row of {across} chunks is longer than {lanes} lanes")
+        return chunk, across
+    strips = divide("rows over lanes", rows, lanes)
+    while strips * cols < subgroups * chunk and chunk * elem_bytes > _WORD_BYTES:
+        chunk //= 2
+    return chunk, 1
+
+
+def comes_out_even(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> bool:
+    """Whether the lanes of a workgroup share a tile out in whole chunks."""
+    try:
+        chunk, across = _chunks(rows, cols, elem_bytes, facts, subgroups)
+    except DoesNotFit:
+        return False
+    return rows * cols % (chunk * facts.subgroup_size * subgroups) == 0 and rows % (facts.subgroup_size // across) == 0
+
+
+def in_memory_order(loaded: Fragment, memory: Digits) -> Fragment:
+    """The same elements with the registers of a lane in the order of the shared tile's memory."""
+    tile = memory.renamed({COL: "k"})
+    by_place = loaded.factored(Space.REGISTER).renumbered(Space.REGISTER, lambda step, d: tile.distance(d.dim, step))
+    return _share(*by_place.digits)
+
+
+def _share(*digits: Digit) -> Fragment:
+    """What each lane holds of a tile, without digits of one position, register digits that run on as one."""
+    return Fragment(("row", "k"), digits).merged(Space.REGISTER)
+
+
+def rows_at_once(widest: int, share: int, elem_bytes: int, chunk_bytes: int) -> int:
+    """Rows that a lane loads with one message, given its share: a word at least, and whole chunks along K first."""
+    return max(1, min(widest, max(_WORD_BYTES // elem_bytes, share * elem_bytes // chunk_bytes), share))
+
+
+def _split_along_rows(
+    view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int
+) -> Split:
+    """A lane takes blocks of `run` rows by `chunk` of K, neighbouring lanes go down the rows."""
+    lanes = facts.subgroup_size
+    elem = view.memory.elem.bytes
+    share = divide("elements of a lane", rows * cols, lanes * subgroups)
+    most = facts.chunk_bytes // elem
+    widest = _message(view, most) if view.unit_axis == ROWS else 1
+    run = rows_at_once(widest, share, elem, facts.chunk_bytes)
+    chunk = min(most, share // run, cols)
+    down = min(lanes, rows // run)
+    across = lanes // down
+    chunks = divide("chunks copied a round", cols, chunk * across)
+    waves_across = gcd(subgroups, chunks)
+    waves_down = subgroups // waves_across
+    rounds_across = chunks // waves_across
+    rounds_down = divide("rows copied a round", rows, run * down * waves_down)
+
+    loaded = _share(
+        Digit("k", chunk, Space.REGISTER, run),
+        Digit("k", across, Space.LANE, down),
+        Digit("k", waves_across, Space.SUBGROUP, 1),
+        Digit("k", rounds_across, Space.REGISTER, run * chunk),
+        Digit("row", run, Space.REGISTER, 1),
+        Digit("row", down, Space.LANE, 1),
+        Digit("row", waves_down, Space.SUBGROUP, waves_across),
+        Digit("row", rounds_down, Space.REGISTER, run * chunk * rounds_across),
+    )
+    return Split(loaded, in_memory_order(loaded, memory), run)

@@ -1,0 +1,305 @@
+"""From problem and config to everything the builder needs; what does not fit is said here.
+
+A plan fixes views, fragments, shared tiles and grids, and estimates registers. `Unsupported` concerns the problem,
+`DoesNotFit` the config.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import prod
+
+import attrs
+
+from convgen.ir.error import DoesNotFit, Unsupported
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.digits import Digits
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.mapping import WorkgroupMapping
+from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, row_major
+from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.types import Type, scalar
+from convgen.kernels.epilogue import Bias, Convert, Epilogue, Step
+from convgen.passes.messages.linear import linearize
+from convgen.passes.messages.swizzle import find_swizzle
+from convgen.plan import views
+from convgen.plan.config import Config
+from convgen.plan.copies import Split, divide, split_copy
+from convgen.plan.views import Product
+from convgen.problem.conv import Conv, Direction
+from convgen.problem.grammar import LIMIT
+from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.tensors import refuse_others
+
+
+def check_supported(problem: Problem, facts: TargetFacts) -> None:
+    """Raise Unsupported, in one line and by the name of a rule, for problems outside what convgen generates so far."""
+    refuse_others(problem)
+    if isinstance(problem, Conv) and problem.groups != 1:
+        given = f"given g{problem.groups}, wanted g1"
+        raise Unsupported(f"{given}: grouped convolution is not generated yet", rule="groups")
+    if isinstance(problem, Matmul) and len(problem.dst_dims) > 2:
+        given = f"a {len(problem.src_dims)}-D by a {len(problem.wei_dims)}-D tensor in {problem.descriptor}"
+        raise Unsupported(f"given {given}, wanted MxK:KxN: batches are not generated yet", rule="batch")
+    if isinstance(problem, Matmul) and not problem.k:
+        raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
+    _check_sizes(problem)
+    for tensor in problem.tensors:
+        if not tensor.layout.is_plain:
+            raise Unsupported(
+                f"given {tensor.name} of layout {tensor.layout.tag}, "
+                "wanted a plain one: blocked layouts are not generated yet",
+                rule="blocked-layout",
+            )
+    inputs, (output, *_) = [t.dtype for t in problem.inputs if t.name != "bia"], problem.outputs
+    outputs = _OUTPUTS.get(inputs[0], _FLOATS)
+    known = {elem.name for atom in facts.atoms for elem in (atom.a_elem, atom.b_elem)}
+    if not known.issuperset(inputs) or not input_atoms(problem, facts) or output.dtype not in outputs:
+        given = " and ".join(dict.fromkeys(inputs))
+        raise Unsupported(
+            f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
+            f"{_factors(facts)} and {output.name} one of {', '.join(outputs)} on {facts.name}",
+            rule="types",
+        )
+
+
+def _check_sizes(problem: Problem) -> None:
+    """Refuse what 32-bit indices do not hold, and more kernels than one would wait for."""
+    sizes = {}
+    if isinstance(problem, Conv):
+        sizes = {"mb": problem.mb, "ic": problem.ic, "oc": problem.oc}
+        axes = list(zip("dhw", problem.axes))
+        sizes |= {f"{name}{axis}": getattr(a, name) for axis, a in axes for name in "iokspd"}
+        _check_phases(problem)
+    sizes |= dict(zip(("M", "N", "K"), _flat(problem)))
+    for what, size in sizes.items():
+        if size >= LIMIT - _LARGEST_TILE:
+            given = f"given {what} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
+            raise Unsupported(f"{given}: larger sizes are not generated", rule="size")
+
+
+def _check_phases(problem: Conv) -> None:
+    """Refuse more kernels of a backward convolution than one would wait for: one for each phase of the strides."""
+    if problem.direction is Direction.BWD_D and views.phases(problem) > _MOST_PHASES:
+        given = "".join(f"s{axis}{a.s}" for axis, a in zip("dhw", problem.axes) if a.s > 1)
+        given = f"given {given} in BWD_D, which makes {views.phases(problem)} stride phases with taps"
+        raise Unsupported(f"{given}, wanted at most {_MOST_PHASES}: each is a kernel", rule="stride-phases")
+
+
+_LARGEST_TILE = 2**12  #: along M, N or K: by as much at most are they padded
+_MOST_PHASES = 2**8  #: of backward data: as many as strides of 16 x 16 have
+
+
+def _flat(problem: Problem) -> tuple[int, int, int]:
+    """The rows, columns and depth of the product, that of all phases for backward data."""
+    if isinstance(problem, Matmul):
+        return problem.m, problem.n, problem.k
+    outputs, inputs = (problem.mb * prod(getattr(a, name) for a in problem.axes) for name in "oi")
+    taps = prod(a.k for a in problem.axes)
+    if problem.direction.is_forward:
+        return outputs, problem.oc, taps * problem.ic
+    if problem.direction is Direction.BWD_D:
+        return inputs, problem.ic, taps * problem.oc
+    return problem.oc, taps * problem.ic, outputs
+
+
+#: What sums of products may become, by the type of the factors: rounded once, or saturated.
+_FLOATS, _INTEGERS = ("f16", "bf16", "f32"), ("s32", "f32", "s8", "u8")
+_OUTPUTS = {"f64": ("f64",), "s8": _INTEGERS, "u8": _INTEGERS}
+
+
+def _factors(facts: TargetFacts) -> str:
+    """The types that the target multiplies: with themselves, and pairs that it mixes."""
+    pairs = {tuple(sorted((atom.a_elem.name, atom.b_elem.name))) for atom in facts.atoms}
+    mixed = [f"{a} with {b}" for a, b in sorted(pairs) if a != b]
+    return ", ".join([a for a, b in sorted(pairs) if a == b] + mixed)
+
+
+class Reduction(Enum):
+    """How the slices of K become one result."""
+
+    ALONE = "there is one slice"
+    ATOMIC = "each adds to the result, which begins as zero or the bias"
+    WORKSPACE = "each has a part of a workspace; a second kernel sums them in order"
+
+
+@attrs.frozen
+class Operand:
+    """One input of a product on its way: from a view through a shared tile, if there is one, into fragments."""
+
+    view: View
+    tile: Shared | None
+    copy: Split | None  #: the share of each lane of what is copied, or brought nearer
+
+
+@attrs.frozen
+class Part:
+    """One matrix product of the problem."""
+
+    product: Product
+    of_n: Operand
+    of_m: Operand
+    epilogue: Epilogue
+    mapping: WorkgroupMapping
+    k_blocks: int  #: that one slice sums
+
+    @property
+    def tiles(self) -> tuple[Shared, ...]:
+        """In shared memory."""
+        return tuple(operand.tile for operand in (self.of_n, self.of_m) if operand.tile)
+
+
+@attrs.frozen
+class Plan:
+    """All decisions about the kernels of one problem."""
+
+    problem: Problem
+    config: Config
+    facts: TargetFacts
+    mma: MmaTile
+    parts: tuple[Part, ...]
+    reduction: Reduction
+    registers: int  #: estimate, vector registers a lane (accumulators included)
+
+    @property
+    def subgroups(self) -> int:
+        return self.config.waves[0] * self.config.waves[1]
+
+    @property
+    def lds_bytes(self) -> int:
+        """The most shared memory that a workgroup takes."""
+        return max((sum(t.bytes for t in p.tiles) for p in self.parts), default=0)
+
+    @property
+    def acc_type(self) -> Type:
+        return scalar(self.problem.acc_type)
+
+
+def k_block(taps: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
+    """To a multiple of what the innermost run of K is padded."""
+    return {"split": tile_k, "chunk": chunk_bytes // elem_bytes, "fused": 1}[taps]
+
+
+def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
+    """The matrix instructions for a problem's inputs and accumulator, in the target's order of preference."""
+    rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
+    types = views.operand_types(problem)
+    fitting = [a for a in facts.atoms if (a.a_elem, a.b_elem) == types]
+    return [a for a in fitting if not a.rounds_to or a.rounds_to == rounded]
+
+
+def _atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
+    for atom in input_atoms(problem, facts):
+        if (atom.rows, atom.cols, atom.k) == config.mma:
+            return atom
+    shape = "x".join(map(str, config.mma))
+    raise DoesNotFit(f"{facts.name} has no {shape} matrix instruction for {problem.inputs[0].dtype}")
+
+
+def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
+    """The plan; raises DoesNotFit where the config does not suit problem or target."""
+    subgroups = config.waves[0] * config.waves[1]
+    if subgroups > facts.max_subgroups:
+        raise DoesNotFit(f"{subgroups} waves, at most {facts.max_subgroups} make a workgroup")
+    if config.acc == "a" and not facts.accumulators:
+        raise DoesNotFit(f"{facts.name} has no accumulator registers")
+    if config.prefetch and not facts.prefetch:
+        raise DoesNotFit(f"{facts.name} has no prefetch")
+    mma = _mma(_atom(problem, config, facts), config, facts.chunk_bytes)
+    block = k_block(config.taps, config.tile[2], mma.atom.elem_bytes, facts.chunk_bytes)
+    missing = [name for name in config.reorder if name not in [t.name for t in problem.inputs]]
+    if missing:
+        raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
+    parts = tuple(_part(problem, p, mma, config, facts) for p in views.products(problem, block, config.reorder))
+    plan = Plan(problem, config, facts, mma, parts, _reduction(problem, config, parts), 0)
+    if plan.lds_bytes > facts.shared_bytes:
+        raise DoesNotFit(f"{plan.lds_bytes} bytes of shared memory, at most {facts.shared_bytes}")
+    plan = attrs.evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
+    _check_registers(plan)
+    return plan
+
+
+def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
+    tile_m, tile_n, tile_k = config.tile
+    waves_m, waves_n = config.waves
+    waves_along_n = divide("waves along N over what one instruction spans", waves_n, atom.spans)
+    steps = divide("tile K over the instruction's K", tile_k, atom.k)
+    pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.elem_bytes)))
+    return MmaTile(
+        atom,
+        divide("tile N over waves x rows", tile_n, waves_along_n * atom.rows),
+        divide("tile M over waves x cols x subtiles", tile_m, waves_m * atom.cols * config.subtiles),
+        steps,
+        pack if steps % pack == 0 else 1,
+        waves_along_n,
+        waves_m,
+        config.acc,
+        config.subtiles,
+    )
+
+
+def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...]) -> Reduction:
+    if config.slices == 1:
+        return Reduction.ALONE
+    acc = scalar(problem.acc_type)
+    adds = all(part.epilogue.may_precede_sums(acc) for part in parts)
+    any_order = acc.is_int or not problem.deterministic  # sums of integers are the same in all
+    return Reduction.ATOMIC if adds and any_order else Reduction.WORKSPACE
+
+
+def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, facts: TargetFacts) -> Part:
+    tile_m, tile_n, tile_k = config.tile
+    of_n = _operand(product.of_n, tile_n, mma.a, config, facts)
+    of_m = _operand(product.of_m, tile_m, mma.b, config, facts)
+    bias = views.bias(problem, product)
+    convert = Convert(product.result.memory.elem)
+    steps: tuple[Step, ...] = (Bias(bias), convert) if bias else (convert,)
+    mapping = WorkgroupMapping.rows(-(-product.m // tile_m), -(-product.n // tile_n), k=config.slices)
+    blocks = -(-product.k // tile_k)
+    return Part(product, of_n, of_m, Epilogue(steps), mapping, -(-blocks // config.slices))
+
+
+def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
+    elem, cols = view.memory.elem, config.tile[2]
+    digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
+    copied = config.slots or config.prefetch
+    copy = split_copy(view, digits, rows, cols, facts, config.waves[0] * config.waves[1]) if copied else None
+    chunk = facts.chunk_bytes
+    if not config.slots or copy is None:
+        return Operand(view, None, copy)
+    swizzle = Swizzle() if facts.block_bytes else find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
+    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
+    return Operand(view, tile, copy)
+
+
+def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:
+    """The shared tile in the order of the registers that hold it: blocks of memory then are runs of registers."""
+    image = fragment.image(facts.subgroup_size, elem.bytes)
+    return image.renamed(dict(zip(image.dims, (ROW, COL))))
+
+
+def accumulator_registers(plan: Plan) -> int:
+    return plan.mma.parts * plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
+
+
+def _estimate_registers(plan: Plan, part: Part) -> int:
+    """Vector registers a lane: accumulators, fragments of a K block, copies in flight, addresses, a margin."""
+    mma, elem = plan.mma, plan.mma.atom.elem_bytes
+    sets = plan.facts.core.fragment_sets if plan.config.slots > 1 else 1  # one is read while the other multiplies
+    fragments = sets * (mma.a.registers + mma.b.registers) * elem // 4
+    copies = 0
+    for operand in (part.of_n, part.of_m):
+        copy, masked = operand.copy, bool(linearize(operand.view).halos)
+        if operand.tile is None or copy is None:
+            continue
+        messages = copy.loaded.registers // copy.message
+        copies += messages * (max(1, copy.message * elem // 4) + 3)
+        copies += plan.facts.core.reserve[masked]
+    return accumulator_registers(plan) + fragments + copies + 2 * mma.steps + 16
+
+
+def _check_registers(plan: Plan) -> None:
+    acc = accumulator_registers(plan)
+    alu = plan.registers - (acc if plan.config.acc == "a" else 0)
+    if alu > plan.facts.registers or (plan.config.acc == "a" and acc > plan.facts.accumulators):
+        raise DoesNotFit(f"about {alu} registers and {acc} accumulators, at most {plan.facts.registers}")

@@ -1,0 +1,390 @@
+"""Problems as matrix products: views of the three tensors of each product with M, N and K axes.
+
+| direction | M | N | K | product |
+|---|---|---|---|---|
+| forward | mb, o… | oc | k…, ic | dst = src * wei |
+| backward data | mb, i… of one stride phase | ic | taps of that phase, oc | diff_src = diff_dst * wei |
+| backward weights | oc | k…, ic | mb, o… | diff_wei = diff_dst * src |
+
+N is the side along which the result lies contiguous in memory: the matrix unit holds neighbours along N in one lane.
+Where the result's layout runs along the other side, the two change places. The order of the dims within an axis is that
+of memory, so that what is contiguous stays together. Nothing after this module knows more of convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import product as combinations
+from math import gcd, prod
+
+import attrs
+
+from convgen.ir.layout.memory import Dim, Global, TensorDim, View
+from convgen.ir.types import Type, scalar
+from convgen.problem.conv import Axis, Conv
+from convgen.problem.conv import Direction as Dir
+from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.tensors import TensorSpec
+
+_NAMES = "dhw"
+
+Index = tuple[TensorDim, ...]
+
+
+@attrs.frozen
+class Product:
+    """One matrix product: `of_n` (N, K) times `of_m` (M, K) makes `result` (N, M)."""
+
+    of_n: View
+    of_m: View
+    result: View
+    role: str = ""  #: tells the products of one problem apart
+
+    @property
+    def m(self) -> int:
+        """Rows of the result."""
+        return self.of_m.extent(0)
+
+    @property
+    def n(self) -> int:
+        return self.of_n.extent(0)
+
+    @property
+    def k(self) -> int:
+        """Length of the fused K axis, padding included."""
+        return self.of_m.extent(1)
+
+    @property
+    def k_inner(self) -> Dim:
+        """The innermost dimension of K: what a block of K may run along."""
+        return self.of_m.axes[1][-1]
+
+
+def products(problem: Problem, block: int, moved: Collection[str] = ()) -> tuple[Product, ...]:
+    """The products of a problem; the innermost dimension of K is padded to a multiple of `block` (1: not at all).
+
+    The inputs `moved` are read where a kernel before has put them (see `reordered`).
+
+    They write disjoint parts of the result. What is a sum of nothing is left out: what no window reaches in backward
+    data, all of it in backward weights without images (see `covers_result`).
+    """
+    made = (c.reading(problem, moved).product(block) for c in _contractions(problem))
+    return tuple(p for p in made if p.m and p.n and p.k)
+
+
+def operand_types(problem: Problem) -> tuple[Type, Type]:
+    """The element types of `of_n` and `of_m`, which all products of a problem have on the same sides."""
+    first, second = (scalar(t.dtype) for t in problem.inputs if t.name != "bia")
+    if first is not second:
+        for contraction in _contractions(problem):
+            made = contraction.product(1)
+            return made.of_n.memory.elem, made.of_m.memory.elem
+    return first, second
+
+
+def _contractions(problem: Problem) -> Iterable[_Contraction]:
+    if isinstance(problem, Matmul):
+        return (_matmul(problem),)
+    if problem.direction.is_forward:
+        return (_forward(problem),)
+    return _backward_data(problem) if problem.direction is Dir.BWD_D else (_backward_weights(problem),)
+
+
+def covers_result(problem: Problem, parts: Sequence[Product]) -> bool:
+    """Whether the products write every element of the result."""
+    return sum(p.m * p.n for p in parts) == prod(problem.outputs[0].dims)
+
+
+def whole_result(problem: Problem) -> View:
+    """All of the result as (N, M)."""
+    if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_D:
+        (contraction,) = _contractions(problem)
+        return contraction.product(1).result
+    axes = _axes(problem)
+    index = (_same("mb", problem.mb), _same("ic", problem.ic), *(_same(f"i{n}", a.i) for n, a in axes))
+    tensor = _Tensor(_tensor(problem, "diff_src"), index)
+    channels = (_dim("ic", problem.ic),)
+    positions = (_dim("mb", problem.mb), *(_dim(f"i{n}", a.i) for n, a in axes))
+    sides = (channels, positions) if tensor.runs_along(channels) else (positions, channels)
+    return tensor.view(*(_order(side, tensor, tensor) for side in sides))
+
+
+def bias(problem: Problem, part: Product) -> View | None:
+    """The bias as (N, M), the same all along the side that is not oc; None if the problem has none."""
+    if "bia" not in [t.name for t in problem.inputs]:
+        return None
+    spec = problem.tensor("bia")
+    sides = (part.result.axes[0], part.result.axes[1])
+    axes = tuple(
+        side if "oc" in [d.name for d in side] else (_dim("any", part.result.extent(n)),)
+        for n, side in enumerate(sides)
+    )
+    return _Tensor(spec, (_same("oc", spec.dims[0]),)).view(*axes)
+
+
+def bias_gradient(problem: Problem) -> View | None:
+    """diff_dst as (N, K), of which the sums along K are the gradient of the bias; None if that is not wanted."""
+    if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_WB:
+        return None
+    tensor, positions = _backward_weights(problem).of_m, _forward_dims(problem)[0]
+    return tensor.view((_dim("oc", problem.oc),), _order(positions, tensor, tensor))
+
+
+def reordered(problem: Problem, name: str) -> TensorSpec:
+    """An input in the layout that its tag `any` means, in a buffer of its own."""
+    spec = attrs.evolve(problem, stag="any", wtag="any", dtag="any").tensor(name)
+    return attrs.evolve(spec, name=f"{name}_reordered")
+
+
+def reordering(problem: Problem, name: str) -> tuple[View, View]:
+    """An input where it is and where it goes, both as (rows, what is contiguous where it goes)."""
+    specs = problem.tensor(name), reordered(problem, name)
+    index = tuple(_same(f"dim{n}", size) for n, size in enumerate(specs[0].dims))
+    source, target = (_Tensor(spec, index) for spec in specs)
+    dims = _order(tuple(_dim(f"dim{n}", size) for n, size in enumerate(specs[0].dims)), target, source)
+    rows = _order(dims[:-1], source, target)
+    return source.view(rows, dims[-1:]), target.view(rows, dims[-1:])
+
+
+# ---------------------------------------------------------------- making views
+
+
+@attrs.frozen
+class _Tensor:
+    """A tensor and its coordinates as linear functions of the product's dims."""
+
+    spec: TensorSpec
+    index: Index
+
+    def stride(self, dim: str) -> int:
+        """Distance in memory, in elements, between neighbours along a dim."""
+        strides = self.spec.layout.strides()
+        return sum(coef * s for t, s in zip(self.index, strides) for name, coef in t.terms if name == dim)
+
+    def runs_along(self, dims: tuple[Dim, ...]) -> bool:
+        """Whether neighbours along one of the dims are neighbours in memory."""
+        return any(d.size > 1 and self.stride(d.name) == 1 for d in dims)
+
+    def view(self, *axes: tuple[Dim, ...]) -> View:
+        return View(buffer(self.spec), self.spec.layout, axes, self.index)
+
+
+def buffer(spec: TensorSpec) -> Global:
+    """The kernel argument that holds a tensor."""
+    elem = scalar(spec.dtype)
+    return Global(spec.name, elem, spec.layout.size_elems * elem.bytes)
+
+
+@attrs.frozen
+class _Contraction:
+    """A product before M and N, and the order of the dims, are settled."""
+
+    m: tuple[Dim, ...]
+    n: tuple[Dim, ...]
+    k: tuple[Dim, ...]
+    of_m: _Tensor
+    of_n: _Tensor
+    result: _Tensor
+    role: str = ""
+
+    def reading(self, problem: Problem, moved: Collection[str]) -> _Contraction:
+        """The same with some inputs read where they were moved to."""
+        of_m, of_n = (
+            attrs.evolve(t, spec=reordered(problem, t.spec.name)) if t.spec.name in moved else t
+            for t in (self.of_m, self.of_n)
+        )
+        return attrs.evolve(self, of_m=of_m, of_n=of_n)
+
+    def product(self, block: int) -> Product:
+        """The views; M and N are exchanged where the result is contiguous along M."""
+        if not self.result.runs_along(self.n) and self.result.runs_along(self.m):
+            return attrs.evolve(self, m=self.n, n=self.m, of_m=self.of_n, of_n=self.of_m)._ordered(block)
+        return self._ordered(block)
+
+    def _ordered(self, block: int) -> Product:
+        m, n, k = _order(self.m, self.result, self.of_m), _order(self.n, self.result, self.of_n), self.k
+        # K follows the tensor that lies contiguous along it, the larger one if that does not decide.
+        k = _order(k, *sorted((self.of_m, self.of_n), key=lambda t: (not t.runs_along(k), -prod(t.spec.dims))))
+        inner = k[-1]
+        k = (*k[:-1], attrs.evolve(inner, padded=-(-inner.size // block) * block))
+        return Product(self.of_n.view(n, k), self.of_m.view(m, k), self.result.view(n, m), self.role)
+
+
+def _order(dims: tuple[Dim, ...], first: _Tensor, second: _Tensor) -> tuple[Dim, ...]:
+    """The dims as they lie in memory, outermost first; dims of one position go outermost.
+
+    Where a dim does not occur in the first tensor (or both run alike) the second decides.
+    """
+
+    def place(d: Dim) -> tuple[bool, int, int]:
+        return d.size > 1, -abs(first.stride(d.name)), -abs(second.stride(d.name))
+
+    return tuple(sorted(dims, key=place))
+
+
+def _dim(name: str, size: int) -> Dim:
+    return Dim(name, size, size)
+
+
+def _same(name: str, size: int) -> TensorDim:
+    return TensorDim(size, ((name, 1),))
+
+
+# ---------------------------------------------------------------- the problems
+
+
+def _matmul(problem: Matmul) -> _Contraction:
+    """dst[m, n] = sum over k of src[m, k] * wei[k, n]."""
+    src, wei = problem.inputs
+    (dst,) = problem.outputs
+    m, n, k = (_same(name, size) for name, size in zip("mnk", (problem.m, problem.n, problem.k)))
+    return _Contraction(
+        (_dim("m", problem.m),),
+        (_dim("n", problem.n),),
+        (_dim("k", problem.k),),
+        _Tensor(src, (m, k)),
+        _Tensor(wei, (k, n)),
+        _Tensor(dst, (m, n)),
+    )
+
+
+def _axes(problem: Conv) -> list[tuple[str, Axis]]:
+    return list(zip(_NAMES[5 - problem.ndims :], problem.spatial))
+
+
+def _tensor(problem: Conv, name: str) -> TensorSpec:
+    return next(t for t in problem.tensors if t.name == name)
+
+
+def _input_coordinate(name: str, axis: Axis) -> TensorDim:
+    """i = o * s + k * (d + 1) - p; masked only where a window reaches outside."""
+    reach = (axis.o - 1) * axis.s + (axis.k - 1) * (axis.d + 1) - axis.p
+    outside = axis.p > 0 or reach >= axis.i
+    return TensorDim(axis.i, ((f"o{name}", axis.s), (f"k{name}", axis.d + 1)), -axis.p, outside)
+
+
+def _weight_index(problem: Conv, taps: Index) -> Index:
+    group = (TensorDim(1, ()),) if problem.has_groups else ()
+    return (*group, _same("oc", problem.oc), _same("ic", problem.ic), *taps)
+
+
+def _forward_dims(problem: Conv) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Index, Index, Index]:
+    """Output positions, taps, and the coordinates of src, of weights and of dst."""
+    axes = _axes(problem)
+    positions = (_dim("mb", problem.mb), *(_dim(f"o{n}", a.o) for n, a in axes))
+    taps = tuple(_dim(f"k{n}", a.k) for n, a in axes)
+    images = _same("mb", problem.mb)
+    src = (images, _same("ic", problem.ic), *(_input_coordinate(n, a) for n, a in axes))
+    wei = _weight_index(problem, tuple(_same(f"k{n}", a.k) for n, a in axes))
+    dst = (images, _same("oc", problem.oc), *(_same(f"o{n}", a.o) for n, a in axes))
+    return positions, taps, src, wei, dst
+
+
+def _forward(problem: Conv) -> _Contraction:
+    positions, taps, src, wei, dst = _forward_dims(problem)
+    return _Contraction(
+        positions,
+        (_dim("oc", problem.oc),),
+        (*taps, _dim("ic", problem.ic)),
+        _Tensor(_tensor(problem, "src"), src),
+        _Tensor(_tensor(problem, "wei"), wei),
+        _Tensor(_tensor(problem, "dst"), dst),
+    )
+
+
+def _backward_weights(problem: Conv) -> _Contraction:
+    positions, taps, src, wei, dst = _forward_dims(problem)
+    return _Contraction(
+        (_dim("oc", problem.oc),),
+        (*taps, _dim("ic", problem.ic)),
+        positions,
+        _Tensor(_tensor(problem, "diff_dst"), dst),
+        _Tensor(_tensor(problem, "src"), src),
+        _Tensor(_tensor(problem, "diff_wei"), wei),
+    )
+
+
+@attrs.frozen
+class _Phase:
+    """One residue of (i + p) modulo the stride along an axis: there backward data is a convolution of stride 1.
+
+    With i + p = s*q + r, a tap k contributes where k*(d + 1) = r modulo s. With g = gcd(d + 1, s) these are the taps
+    first + (s/g)*j, and o = q + (r - first*(d + 1))/s - j*(d + 1)/g. Taps are counted downwards, so that o grows with
+    the tap as in the forward convolution; q is counted from the first that is an input position.
+    """
+
+    axis: Axis
+    name: str
+    first_tap: int  #: the least tap that contributes
+
+    @staticmethod
+    def count(axis: Axis) -> int:
+        """How many residues have taps: each of the first taps has one of its own."""
+        return min(axis.k, axis.s // gcd(axis.d + 1, axis.s))
+
+    @property
+    def residue(self) -> int:
+        return self.first_tap * (self.axis.d + 1) % self.axis.s
+
+    @property
+    def _first_q(self) -> int:
+        return -((self.residue - self.axis.p) // self.axis.s)
+
+    @property
+    def positions(self) -> int:
+        """Input positions of this residue."""
+        first = self._first_q * self.axis.s + self.residue - self.axis.p
+        return max(0, -(-(self.axis.i - first) // self.axis.s))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether its sums are of nothing: it has no positions, or all taps lead outside diff_dst."""
+        if not self.positions:
+            return True
+        taps, _, _, diff_dst = self.coordinates()
+        (_, growth), start = diff_dst.terms[1], diff_dst.const
+        return start >= self.axis.o or start + self.positions - 1 + (taps - 1) * growth < 0
+
+    def coordinates(self) -> tuple[int, TensorDim, TensorDim, TensorDim]:
+        """Taps, and the coordinates along this axis of diff_src, of the weights and of diff_dst."""
+        a, first, g = self.axis, self.first_tap, gcd(self.axis.d + 1, self.axis.s)
+        step = a.s // g
+        taps = -(-(a.k - first) // step)
+        last = first + (taps - 1) * step
+        start = self._first_q + (self.residue - last * (a.d + 1)) // a.s
+        growth = (a.d + 1) // g
+        reach = start + self.positions - 1 + (taps - 1) * growth
+        q, k = f"i{self.name}", f"k{self.name}"
+        diff_src = TensorDim(a.i, ((q, a.s),), self._first_q * a.s + self.residue - a.p)
+        wei = TensorDim(a.k, ((k, -step),), last)
+        diff_dst = TensorDim(a.o, ((q, 1), (k, growth)), start, start < 0 or reach >= a.o)
+        return taps, diff_src, wei, diff_dst
+
+
+def phases(problem: Conv) -> int:
+    """How many products backward data takes at most: one for each combination of residues that have taps."""
+    return prod(_Phase.count(axis) for _, axis in _axes(problem))
+
+
+def _backward_data(problem: Conv) -> Iterator[_Contraction]:
+    """A product for each combination of stride phases that has something to sum."""
+    axes = _axes(problem)
+    images = _same("mb", problem.mb)
+    of_axes = [
+        sorted((_Phase(axis, name, tap) for tap in range(_Phase.count(axis))), key=lambda p: p.residue)
+        for name, axis in axes
+    ]
+    for chosen in combinations(*of_axes):
+        if any(p.is_empty for p in chosen):
+            continue
+        taps, diff_src, wei, diff_dst = zip(*(p.coordinates() for p in chosen))
+        role = "".join(f"{p.name}{p.residue}" for p in chosen if p.axis.s > 1)
+        yield _Contraction(
+            (_dim("mb", problem.mb), *(_dim(f"i{p.name}", p.positions) for p in chosen)),
+            (_dim("ic", problem.ic),),
+            (*(_dim(f"k{p.name}", count) for p, count in zip(chosen, taps)), _dim("oc", problem.oc)),
+            _Tensor(_tensor(problem, "diff_dst"), (images, _same("oc", problem.oc), *diff_dst)),
+            _Tensor(_tensor(problem, "wei"), _weight_index(problem, wei)),
+            _Tensor(_tensor(problem, "diff_src"), (images, _same("ic", problem.ic), *diff_src)),
+            role,
+        )

@@ -1,0 +1,324 @@
+"""The grammar of benchdnn's attributes: post-ops, scales, zero points and the like.
+
+Each function takes a value and gives it back, or nothing where it asks for nothing beyond the default. Raises
+PointedError at the character that the grammar does not allow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+
+from convgen.ir.caret import PointedError
+from convgen.ir.error import named
+from convgen.ir.layout.tags import STRIDES
+from convgen.problem import grammar
+
+_ARGUMENTS = ("src", "src0", "src1", "wei", "dst", "attr_post_op_dw_dst", "attr_post_op_dw_wei")
+_SINGLE = ("common", "host_scalar")  #: policies of one value for the whole tensor
+_POLICIES = (
+    *_SINGLE,
+    *("mx", "dynamic_fp", "per_oc", "per_ocic", "per_dim_0", "per_dim_1", "per_dim_01", "per_dim_2", "per_dim_3"),
+    "per_tensor",
+)
+_ELTWISE = (
+    *("abs", "clip", "clip_v2", "elu", "exp", "gelu_erf", "gelu_tanh", "hardsigmoid", "hardswish", "linear", "log"),
+    *("logistic", "mish", "pow", "relu", "round", "sqrt", "square", "soft_relu", "swish", "tanh"),
+)
+_OF_DST = ("clip_v2", "elu", "exp", "logistic", "relu", "sqrt", "tanh")  #: those that have a form on the destination
+_BINARY = ("add", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "select", "sub")
+
+#: every spelling of a post-op, in lower case -> its kind
+KINDS = {
+    "sum": "sum",
+    "dw": "dw",
+    "prelu": "prelu",
+    "srelu": "eltwise",
+    **{spelled: "eltwise" for name in _ELTWISE for spelled in (name, f"eltwise_{name}")},
+    **{spelled: "eltwise" for name in _OF_DST for spelled in (f"{name}_dst", f"eltwise_{name}_use_dst_for_bwd")},
+    **{spelled: "binary" for name in _BINARY for spelled in (name, f"binary_{name}")},
+}
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?f?|[+-]?(inf|nan)")
+_DEPTHWISE = re.compile(r"k[1-9][0-9]{0,8}s[1-9][0-9]{0,8}p[0-9]{1,9}")
+_SOURCE = re.compile(r"msrc[0-9]{1,4}")
+_PAIR = re.compile(r"[0-9]{1,18}x[0-9]{1,18}")
+_MASKS = re.compile(r"[0-9]{0,9}(:[0-9]{0,9})*")
+
+
+@attrs.define
+class _Field:
+    """A part of a value, and where it begins."""
+
+    whole: str
+    text: str
+    column: int
+
+    def split(self, delimiter: str) -> list[_Field]:
+        """The parts between delimiters; none may dangle at the end."""
+        parts, column = list[_Field](), self.column
+        for part in self.text.split(delimiter):
+            parts.append(_Field(self.whole, part, column))
+            column += len(part) + len(delimiter)
+        if len(parts) > 1 and not parts[-1].text:
+            raise parts[-1].error(f"given nothing after {delimiter!r}, wanted something")
+        return parts
+
+    def error(self, message: str) -> PointedError:
+        return PointedError(message, self.whole, self.column)
+
+    def matches(self, pattern: re.Pattern[str], wanted: str) -> None:
+        if not pattern.fullmatch(self.text):
+            raise self.error(f"given {self.text!r}, wanted {wanted}")
+
+    def real(self) -> float:
+        self.matches(_REAL, "a number")
+        return float(self.text.rstrip("f") if self.text[-1:] == "f" and "inf" not in self.text else self.text)
+
+    def integer(self) -> int:
+        self.matches(_INTEGER, "an integer")
+        return int(self.text)
+
+    def choose(self, what: str, *names: str) -> str:
+        """The one of `names` that this spells, upper and lower case alike."""
+        text = self.text.lower()
+        if text not in names:
+            raise self.error(f"given the {what} {named(self.text, names)}, wanted one of {' '.join(names)}")
+        return text
+
+    def dtype(self) -> None:
+        if self.text.removeprefix("dnnl_") not in grammar.DATA_TYPES:
+            wanted = " ".join(grammar.DATA_TYPES)
+            raise self.error(f"given the type {named(self.text, grammar.DATA_TYPES)}, wanted one of {wanted}")
+
+    def tag(self) -> None:
+        if self.text not in ("any", "undef", "grouped") and not grammar.tag_ranks(self.text):
+            raise self.error(f"given the tag {self.text!r}, wanted any, undef or letters of dimensions such as acdb")
+
+    def mask(self) -> bool:
+        """A mask or a policy; whether it means one value for the whole tensor."""
+        if self.text.isascii() and self.text.isdigit():
+            return int(self.text) == 0
+        return self.choose("policy", *_POLICIES) in _SINGLE
+
+    def flag(self) -> bool:
+        return grammar.FLAGS[self.choose("flag", *grammar.FLAGS)]
+
+    def groups(self) -> None:
+        self.matches(_PAIR, "groups such as 1x32")
+
+    def strides(self) -> None:
+        self.matches(STRIDES, "strides such as 64x8x1")
+
+    def argument(self) -> None:
+        if not (_SOURCE.fullmatch(self.text) or self.text in _ARGUMENTS):
+            raise self.error(f"given {named(self.text, _ARGUMENTS)}, wanted one of {' '.join(_ARGUMENTS)}")
+
+
+def _each(fields: list[_Field], checks: Sequence[Callable[[_Field], object]]) -> None:
+    """Checks fields that all may be missing from some on; there are no more than checks."""
+    for field, check in zip(fields, checks):
+        check(field)
+    for field in fields[len(checks) :]:
+        raise field.error(f"given {field.text!r}, wanted the end")
+
+
+def scales(text: str) -> str:
+    """`ARG:MASK[:SCALE][:TYPE[:GROUPS]][+...]`; a scale stands where the mask means one value."""
+    for fields in _quantities(text):
+        if fields and fields[0].real() < 0:
+            raise fields[0].error(f"given the scale {fields[0].text}, wanted one from 0")
+    return text
+
+
+def zero_points(text: str) -> str:
+    """`ARG:MASK[:VALUE][:TYPE[:GROUPS]][+...]`; a value stands where the mask means one."""
+    for fields in _quantities(text):
+        if fields and not fields[0].real().is_integer():
+            raise fields[0].error(f"given the zero point {fields[0].text}, wanted an integer")
+    return text
+
+
+def _quantities(text: str) -> Iterator[list[_Field]]:
+    """Checks the entries; gives the one value of each that has one."""
+    for entry in _entries(text):
+        argument, *rest = entry.split(":")
+        argument.argument()
+        if not rest:
+            raise entry.error(f"given {entry.text!r} without a mask or a policy, wanted one")
+        single = rest.pop(0).mask()
+        yield [rest.pop(0)] if single and rest else []
+        _type_and_groups(rest)
+
+
+def _type_and_groups(fields: list[_Field]) -> None:
+    """`[TYPE[:GROUPS]]`"""
+    _each(fields, (_Field.dtype, _Field.groups))
+
+
+def _entries(text: str) -> Iterator[_Field]:
+    """The entries between plus signs; that of an exponent (`1e+10`) separates none."""
+    if not text:
+        return
+    waiting: _Field | None = None
+    for part in _Field(text, text, 0).split("+"):
+        joined = part if waiting is None else _Field(text, f"{waiting.text}+{part.text}", waiting.column)
+        waiting = joined if re.search(r"[0-9.]e$", joined.text) else None
+        if waiting is None:
+            yield joined
+    if waiting is not None:
+        yield waiting
+
+
+def precomputed_reductions(text: str) -> str:
+    """`ARG:MASK:TYPE:GROUPS[+...]`"""
+    for entry in _entries(text):
+        argument, *rest = entry.split(":")
+        argument.argument()
+        if not rest:
+            raise entry.error(f"given {entry.text!r} without a mask or a policy, wanted one")
+        rest.pop(0).mask()
+        _type_and_groups(rest)
+    return text
+
+
+def rounding_mode(text: str) -> str:
+    """`ARG:MODE[:SEED][+...]`; `environment` is the default."""
+    stochastic = False
+    for entry in _entries(text):
+        argument, *rest = entry.split(":")
+        argument.argument()
+        if rest:
+            stochastic |= rest[0].choose("mode", "environment", "stochastic") == "stochastic"
+        for seed in rest[1:2]:
+            seed.integer()
+    return text if stochastic else ""
+
+
+def dropout(text: str) -> str:
+    """`PROBABILITY[:SEED[:TAG[:OFFSET[:HOST_SCALARS]]]]`"""
+    if not text:
+        return ""
+    probability, *rest = _Field(text, text, 0).split(":")
+    if not 0 <= probability.real() <= 1:
+        raise probability.error(f"given the probability {probability.text}, wanted 0 to 1")
+    _each(rest, (_Field.integer, _Field.tag, _Field.integer, _Field.flag))
+    return text
+
+
+def post_ops(text: str) -> str:
+    """`OP[:...][+...]`: sum, element-wise, binary, prelu or depthwise convolution."""
+    for entry in _entries(text):
+        fields = entry.split(":")
+        name = fields.pop(0)
+        kind = KINDS.get(name.text.lower())
+        if kind is None:
+            raise name.error(f"given the post-op {named(name.text, KINDS)}, wanted one such as relu, sum or add")
+        if name.text.lower().endswith("select"):
+            _select(name, fields)
+        else:
+            _OPERANDS[kind](name, fields)
+    return text
+
+
+def first_kind(text: str) -> str:
+    """The kind of the first post-op."""
+    return KINDS[re.split(r"[:+]", text, maxsplit=1)[0].lower()]
+
+
+def _sum(name: _Field, fields: list[_Field]) -> None:
+    """`sum[:SCALE[:ZERO_POINT[:TYPE]]]`"""
+    _each(fields, (_Field.real, _Field.integer, _Field.dtype))
+
+
+def _eltwise(name: _Field, fields: list[_Field]) -> None:
+    """`NAME[:ALPHA[:BETA[:SCALE]]]`"""
+    _each(fields, (_Field.real, _Field.real, _Field.real))
+
+
+def _depthwise(name: _Field, fields: list[_Field]) -> None:
+    """`dw:kKsSpP[:TYPE]`"""
+    if not fields:
+        raise name.error("given dw alone, wanted dw:kKsSpP")
+    fields.pop(0).matches(_DEPTHWISE, "kernel, stride and padding such as k3s1p1")
+    _each(fields, (_Field.dtype,))
+
+
+def _binary(name: _Field, fields: list[_Field]) -> None:
+    """`NAME:TYPE[:MASK[:TAG[:STRIDES]]]`"""
+    if not fields:
+        raise name.error(f"given {name.text} without a type, wanted {name.text}:TYPE")
+    _each(fields, (_Field.dtype, _Field.mask, _Field.tag, _Field.strides))
+
+
+def _select(name: _Field, fields: list[_Field]) -> None:
+    """`select:TYPE[.MASK[.TAG]][:MASK[.TAG]]`: the second tensor, then the condition."""
+    if not fields:
+        raise name.error("given select without a type, wanted select:TYPE")
+    tensor, condition = (_Field.dtype, _Field.mask, _Field.tag), (_Field.mask, _Field.tag)
+    _each(fields, [lambda field: _each(field.split("."), tensor), lambda field: _each(field.split("."), condition)])
+
+
+def _prelu(name: _Field, fields: list[_Field]) -> None:
+    """`prelu[:MASK]`"""
+    _each(fields, (_Field.mask,))
+
+
+_OPERANDS: dict[str, Callable[[_Field, list[_Field]], None]] = {
+    "sum": _sum,
+    "eltwise": _eltwise,
+    "dw": _depthwise,
+    "binary": _binary,
+    "prelu": _prelu,
+}
+
+
+def fpmath(text: str) -> tuple[str, bool]:
+    """`MODE[:APPLY_TO_INT]`"""
+    mode, *rest = _Field(text, text, 0).split(":")
+    chosen = mode.choose("mode", *grammar.FPMATH_MODES)
+    _each(rest, (_Field.flag,))
+    return chosen, bool(rest) and rest[0].flag()
+
+
+def masks(text: str) -> str:
+    """Bit masks of runtime dimensions, one a tensor; zeros ask for nothing."""
+    _Field(text, text, 0).matches(_MASKS, "masks such as 1:2")
+    return text if text.strip("0:") else ""
+
+
+def encoding(text: str) -> str:
+    """`[ENCODING[+SPARSITY]]` of src, wei and dst."""
+    if not text:
+        return ""
+    parts, column = list[_Field](), 0
+    for part in text.split(":"):
+        parts.append(_Field(text, part, column))
+        column += len(part) + 1
+    if len(parts) != 3:
+        raise PointedError(f"given {len(parts)} encodings, wanted src:wei:dst", text, len(text))
+    for each in filter(lambda part: part.text, parts):
+        name, *sparsity = each.split("+")
+        name.choose("encoding", "csr", "coo", "packed", "grouped", "undef")
+        _each(sparsity, (_Field.real,))
+    return text if text.strip(":") else ""
+
+
+def grouped(text: str) -> str:
+    """`DIM:COUNT:SIZE+SIZE...[:LARGEST]`: a product for each group, of sizes that differ along M (0) or K (1)."""
+    if not text:
+        return ""
+    fields = _Field(text, text, 0).split(":")
+    if len(fields) not in (3, 4):
+        raise PointedError(f"given {len(fields)} parts, wanted DIM:COUNT:SIZES[:LARGEST]", text, len(text))
+    fields[0].choose("dimension", "0", "1")
+    sizes = fields[2].split("+")
+    if fields[1].integer() != len(sizes):
+        raise fields[2].error(f"given {len(sizes)} sizes, wanted {fields[1].text}")
+    for size in (*sizes, *fields[3:]):
+        if size.integer() < 0:
+            raise size.error(f"given the size {size.text}, wanted one from 0")
+    return text

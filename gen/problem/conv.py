@@ -1,0 +1,259 @@
+"""Convolution problems: what is to be computed, in benchdnn's terms, with every default resolved.
+
+Index law of each spatial axis: `i = o*s - p + k*(d + 1)`; what falls outside `0 <= i < I` contributes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from math import prod
+from typing import ClassVar
+
+import attrs
+
+from convgen.problem import grammar, options
+from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed
+
+#: what `any` means: activations channels-last, weights K-contiguous, without and with a group dimension
+_ANY, _ANY_GROUPED = "axb", "abxc"
+
+
+class Direction(Enum):
+    """What is computed; benchdnn's names. `_B` directions carry a bias, or compute its gradient."""
+
+    FWD_B = "FWD_B"
+    FWD_D = "FWD_D"
+    FWD_I = "FWD_I"
+    BWD_D = "BWD_D"
+    BWD_W = "BWD_W"
+    BWD_WB = "BWD_WB"
+
+    @property
+    def is_forward(self) -> bool:
+        return self.name.startswith("FWD")
+
+    @property
+    def with_bias(self) -> Direction:
+        """The same, with a bias or its gradient where there can be one."""
+        return _WITH_BIAS.get(self, self)
+
+
+_WITH_BIAS = {
+    Direction.FWD_D: Direction.FWD_B,
+    Direction.FWD_I: Direction.FWD_B,
+    Direction.BWD_W: Direction.BWD_WB,
+}
+
+
+#: the tensors that each direction reads, and those that it writes
+_TENSORS: dict[Direction, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    Direction.FWD_B: (("src", "wei", "bia"), ("dst",)),
+    Direction.FWD_D: (("src", "wei"), ("dst",)),
+    Direction.FWD_I: (("src", "wei"), ("dst",)),
+    Direction.BWD_D: (("wei", "diff_dst"), ("diff_src",)),
+    Direction.BWD_W: (("src", "diff_dst"), ("diff_wei",)),
+    Direction.BWD_WB: (("src", "diff_dst"), ("diff_wei", "diff_bia")),
+}
+
+
+@attrs.frozen
+class Axis:
+    """One spatial axis: input, output and kernel size, stride, left padding and dilation (0 is dense)."""
+
+    i: int = 1
+    o: int = 1
+    k: int = 1
+    s: int = 1
+    p: int = 0
+    d: int = 0
+
+    @property
+    def extent(self) -> int:
+        """The input positions that a dilated kernel spans."""
+        return (self.k - 1) * (self.d + 1) + 1
+
+    @property
+    def pad_r(self) -> int:
+        """Right padding: what the last window needs beyond the input; negative where an input tail is unused."""
+        return (self.o - 1) * self.s - self.i + self.extent - self.p
+
+
+@attrs.frozen(slots=False)
+class Conv(TensorProblem):
+    """A convolution. `ic` and `oc` count the channels of all groups; `axes` are d, h, w, absent ones trivial.
+
+    `ndims` counts tensor dimensions without groups (3, 4 or 5). `has_groups` says whether the weights have a group
+    dimension.
+    """
+
+    driver: ClassVar[str] = options.CONV
+
+    mb: int
+    ic: int
+    oc: int
+    axes: tuple[Axis, Axis, Axis]
+    ndims: int
+    groups: int = 1
+    has_groups: bool = False
+    direction: Direction = Direction.FWD_B
+
+    @classmethod
+    def parse(cls, desc: str, **arguments: str | int | bool) -> Conv:
+        """The problem of a benchdnn descriptor. Every knob of benchdnn's is an argument: `dir="FWD_D"`, `dt="f16"`,
+        `mb=1`, `attr_fpmath="tf32"`; those inside `desc` (`--dir=FWD_D mb1ic64...`) win.
+
+        `mb` other than 0 overrides the descriptor's. Raises UserError: given, wanted, where; Unsupported for a tag that
+        suits another number of dimensions. What is not generated is refused when the problem is built.
+        """
+        try:
+            return cls.of(desc, options.of_arguments(options.CONV, arguments))
+        except options.OptionError as error:
+            raise (error if error.flag in desc else error.of_argument()) from None
+
+    @classmethod
+    def of(cls, line: str, knobs: Mapping[str, str]) -> Conv:
+        """The problem of a driver line, whose knobs win over `knobs`; else as `parse`, in the words of driver lines."""
+        given, text = options.split_line(line, options.CONV)
+        values = options.read(options.CONV, {**knobs, **given})
+        scanned = grammar.scan(text)
+        sizes = {"g": 1, "mb": 2, "ic": 0, "oc": 0, **scanned.values}
+        axes, ndims = _axes(scanned)
+        problem = cls(
+            mb=values["mb"] or sizes["mb"],
+            ic=sizes["ic"],
+            oc=sizes["oc"],
+            axes=axes,
+            ndims=ndims,
+            groups=sizes["g"],
+            has_groups="g" in scanned.values,
+            direction=Direction(values["dir"]),
+            name=scanned.name,
+            **fields_of(values),
+        )
+        _check_channels(problem, scanned)
+        return parsed(_with_bias(problem, values["bia-dt"]))
+
+    @property
+    def spatial(self) -> tuple[Axis, ...]:
+        """The axes that are there, outermost first."""
+        return self.axes[5 - self.ndims :]
+
+    @property
+    def src_dims(self) -> tuple[int, ...]:
+        """[mb, ic, spatial...]"""
+        return (self.mb, self.ic, *(axis.i for axis in self.spatial))
+
+    @property
+    def wei_dims(self) -> tuple[int, ...]:
+        """[groups,] oc and ic of one group, spatial..."""
+        groups = (self.groups,) if self.has_groups else ()
+        return (*groups, self.oc // self.groups, self.ic // self.groups, *(axis.k for axis in self.spatial))
+
+    @property
+    def dst_dims(self) -> tuple[int, ...]:
+        """[mb, oc, spatial...]"""
+        return (self.mb, self.oc, *(axis.o for axis in self.spatial))
+
+    @property
+    def any_tags(self) -> Triple:
+        return _ANY, _ANY_GROUPED if self.has_groups else _ANY, _ANY
+
+    @property
+    def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return _TENSORS[self.direction]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, those with padding included."""
+        return prod(self.dst_dims) * (self.ic // self.groups) * prod(axis.k for axis in self.axes)
+
+    @property
+    def knob_texts(self) -> dict[str, str]:
+        return {"dir": self.direction.value, **super().knob_texts}
+
+    @property
+    def descriptor(self) -> str:
+        """The canonical descriptor without knobs: outputs explicit, square axes once."""
+        groups = f"g{self.groups}" if self.has_groups else ""
+        shown = self.spatial[:1] if len(set(self.spatial)) == 1 else self.spatial
+        shapes = "_".join(_axis_text(axis, name) for axis, name in zip(shown, "dhw"[5 - self.ndims :]))
+        name = f'_n"{self.name}"' if self.name else ""
+        return f"{groups}mb{self.mb}_ic{self.ic}oc{self.oc}_{shapes}{name}"
+
+
+def _with_bias(problem: Conv, dtype: str) -> Conv:
+    """The problem with a bias of a type, if its direction has none and can have one."""
+    direction = problem.direction.with_bias
+    if dtype == "undef" or direction is problem.direction:
+        return problem
+    if dtype == problem.acc_type:
+        return attrs.evolve(problem, direction=direction)
+    return attrs.evolve(problem, others=(("bia-dt", dtype), *problem.others))
+
+
+def _axes(scanned: grammar.Descriptor) -> tuple[tuple[Axis, Axis, Axis], int]:
+    """The d, h, w axes with benchdnn's defaults, and the tensor dimensions they make (3, 4 or 5)."""
+    d, h, w = (_axis(scanned, name) for name in "dhw")
+    if d is not None and (h is None) != (w is None):
+        there, missing = ("w", "h") if h is None else ("h", "w")
+        raise scanned.error(f"given axes d and {there} but not {missing}, wanted all three or d alone", "id", "kd")
+    if d is not None:
+        return (d, h or d, w or d), 5
+    if h is not None:
+        return (Axis(), h, w or h), 4
+    if w is not None:
+        return (Axis(), Axis(), w), 3
+    raise scanned.error("given no spatial axis, wanted at least iw and kw")
+
+
+def _axis(scanned: grammar.Descriptor, axis: str) -> Axis | None:
+    """One axis by benchdnn's rules; None if the descriptor does not have it."""
+    i, o, k, d = (scanned.values.get(key + axis, 0) for key in "iokd")
+    s, p = scanned.values.get("s" + axis, 1), scanned.values.get("p" + axis)
+    if s < 1:
+        raise scanned.error(f"given s{axis} of 0, wanted at least 1", "s" + axis)
+    if not any((i, o, k, d)) and s == 1 and not p:
+        return None
+    for key, value in (("i", i), ("k", k)):
+        if value < 1:
+            present = [name + axis for name in "iokspd"]
+            raise scanned.error(f"given axis {axis} without {key}{axis}, wanted at least 1", key + axis, *present)
+    extent = Axis(k=k, d=d).extent
+    if not o:
+        p = p or 0
+        o = _truncate(i - extent + 2 * p, s) + 1
+        if o < 1:
+            raise scanned.error(f"given sizes that make o{axis} {o}, wanted at least 1", "i" + axis)
+    elif p is None:
+        p = _deduced_padding(Axis(i, o, k, s, 0, d))
+    return Axis(i, o, k, s, p, d)
+
+
+def _deduced_padding(axis: Axis) -> int:
+    """The left padding of an axis whose output size is given and whose padding is not."""
+    return _truncate((axis.o - 1) * axis.s - axis.i + axis.extent, 2)
+
+
+def _truncate(numerator: int, divisor: int) -> int:
+    """C's integer division, towards zero, for a positive divisor."""
+    return numerator // divisor if numerator >= 0 else -(-numerator // divisor)
+
+
+def _axis_text(axis: Axis, name: str) -> str:
+    """Canonical text of an axis; a negative padding can only be deduced, so it is left out."""
+    fields = [("i", axis.i), ("o", axis.o), ("k", axis.k)]
+    fields += [("s", axis.s)] if axis.s != 1 else []
+    fields += [("d", axis.d)] if axis.d else []
+    fields += [("p", axis.p)] if axis.p >= 0 else []
+    return "".join(f"{field}{name}{value}" for field, value in fields)
+
+
+def _check_channels(problem: Conv, scanned: grammar.Descriptor) -> None:
+    for key, size in (("g", problem.groups), ("ic", problem.ic), ("oc", problem.oc)):
+        if size < 1:
+            given = f"{key} of 0" if key in scanned.values else f"no {key}"
+            raise scanned.error(f"given {given}, wanted at least 1", key)
+    for key, size in (("ic", problem.ic), ("oc", problem.oc)):
+        if size % problem.groups:
+            raise scanned.error(f"given {key}{size} and g{problem.groups}, wanted a multiple of the groups", key)

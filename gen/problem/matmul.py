@@ -1,0 +1,121 @@
+"""Matrix multiplication problems, in benchdnn's terms: dst[m, n] = sum over k of src[m, k] * wei[k, n]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import ClassVar
+
+import attrs
+
+from convgen.ir.caret import PointedError
+from convgen.ir.layout.tags import LETTERS
+from convgen.problem import grammar, options
+from convgen.problem.conv import Conv
+from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed
+
+
+@attrs.frozen(slots=False)
+class Matmul(TensorProblem):
+    """A product of two matrices, or of several: the batch dimensions of src and wei stand before theirs."""
+
+    driver: ClassVar[str] = options.MATMUL
+
+    m: int
+    k: int
+    n: int
+    src_batch: tuple[int, ...] = ()
+    wei_batch: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, desc: str, **arguments: str | int | bool) -> Matmul:
+        """The problem of `MxK:KxN[nNAME]`. Every knob of benchdnn's is an argument: `dt="f16"`, `wtag="ab"`,
+        `attr_deterministic=True`; those inside `desc` (`--dt=f16 128x64:64x32`) win.
+
+        Raises UserError: given, wanted, where; Unsupported for a tag that suits another number of dimensions. What is
+        not generated is refused when the problem is built.
+        """
+        try:
+            return cls.of(desc, options.of_arguments(options.MATMUL, arguments))
+        except options.OptionError as error:
+            raise (error if error.flag in desc else error.of_argument()) from None
+
+    @classmethod
+    def of(cls, line: str, knobs: Mapping[str, str]) -> Matmul:
+        """The problem of a driver line, whose knobs win over `knobs`; else as `parse`, in the words of driver lines."""
+        given, text = options.split_line(line, options.MATMUL)
+        values = options.read(options.MATMUL, {**knobs, **given})
+        (src, wei, *dst), name = grammar.scan_matmul(text)
+        is_grouped = "grouped" in dict(values.others)
+        if not is_grouped:
+            _check_batch(src, wei, text)
+        (*src_batch, m, k), (*wei_batch, inner, n) = ([size for size, _ in sizes] for sizes in (src, wei))
+        if inner != k:
+            raise PointedError(f"given K of {inner}, wanted {k} as in the first matrix", text, wei[-2][1])
+        problem = cls(m, k, n, tuple(src_batch), tuple(wei_batch), name=name, **fields_of(values))
+        for sizes in dst:
+            if not is_grouped and tuple(size for size, _ in sizes) != problem.dst_dims:
+                wanted = "x".join(map(str, problem.dst_dims))
+                raise PointedError(f"given another size of the result, wanted {wanted}", text, sizes[0][1])
+        return problem if is_grouped else parsed(problem)
+
+    @property
+    def src_dims(self) -> tuple[int, ...]:
+        """[batch...,] m, k"""
+        return *self.src_batch, self.m, self.k
+
+    @property
+    def wei_dims(self) -> tuple[int, ...]:
+        """[batch...,] k, n"""
+        return *self.wei_batch, self.k, self.n
+
+    @property
+    def dst_dims(self) -> tuple[int, ...]:
+        """[batch...,] m, n"""
+        batch = tuple(0 if 0 in pair else max(pair) for pair in zip(self.src_batch, self.wei_batch))
+        return *batch, self.m, self.n
+
+    @property
+    def any_tags(self) -> Triple:
+        """Rows of src and dst lie side by side, wei is K-contiguous."""
+        letters = LETTERS[: len(self.src_dims)]
+        turned = LETTERS[: len(self.wei_dims) - 2] + LETTERS[len(self.wei_dims) - 2 : len(self.wei_dims)][::-1]
+        return letters, turned, letters
+
+    @property
+    def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return ("src", "wei"), ("dst",)
+
+    @property
+    def is_empty(self) -> bool:
+        return 0 in self.dst_dims
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return prod(self.dst_dims) * self.k
+
+    @property
+    def descriptor(self) -> str:
+        """The canonical descriptor without knobs."""
+        name = f'_n"{self.name}"' if self.name else ""
+        return ":".join("x".join(map(str, dims)) for dims in (self.src_dims, self.wei_dims)) + name
+
+
+def _check_batch(src: list[tuple[int, int]], wei: list[tuple[int, int]], text: str) -> None:
+    """The batch dimensions are as many, and each is the same or 1 in one of them."""
+    if len(src) != len(wei):
+        given = f"a {len(src)}-D by a {len(wei)}-D tensor"
+        raise PointedError(f"given {given}, wanted as many dimensions of both", text, wei[0][1])
+    for (left, _), (right, column) in zip(src[:-2], wei[:-2]):
+        if left != right and 1 not in (left, right):
+            raise PointedError(f"given a batch dimension of {right}, wanted {left} or 1", text, column)
+
+
+Problem = Conv | Matmul
+
+
+def parse_problem(line: str) -> Problem:
+    """The problem that `str` wrote: a matmul's descriptor begins with a digit, a convolution's never does."""
+    descriptor = next((word for word in reversed(line.split()) if not word.startswith("--")), "")
+    return Matmul.of(line, {}) if descriptor[:1].isdigit() else Conv.of(line, {})

@@ -1,0 +1,311 @@
+"""MIOpenDriver lines: `./bin/MIOpenDriver convfp16 -n 128 -c 64 ... -F 1` as the convolutions that they measure.
+
+Every flag takes a value, `-x V`, `--name V` or `--name=V`; the last of repeated flags wins, and a flag that the problem
+does not use may have any. Layouts and types become knobs of a convolution, so that each problem prints as a benchdnn
+line. What a shell would do with the output ends the line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import attrs
+
+from convgen.ir.caret import PointedError
+from convgen.ir.error import Unsupported, named
+from convgen.problem import grammar
+from convgen.problem.conv import Conv
+
+
+@attrs.frozen
+class Flag:
+    """One flag: a number from `least` to `most`, or one of `words`; one that is neither is ignored.
+
+    Values outside `only` (if that is given) are sound, but not generated; `rule` names that limit.
+    """
+
+    short: str
+    name: str
+    default: str
+    least: int | None = None
+    most: int = grammar.LIMIT - 1
+    words: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    rule: str = ""
+
+
+#: layout -> the letters of its dimensions, outermost first, by spatial dimensions
+_LAYOUTS = {2: {"NCHW": "nchw", "NHWC": "nhwc", "CHWN": "chwn"}, 3: {"NCDHW": "ncdhw", "NDHWC": "ndhwc"}}
+_LAYOUT_NAMES = tuple(name for names in _LAYOUTS.values() for name in names)
+
+_TENSORS = ("in", "out", "wei")
+
+FLAGS = (
+    Flag("F", "forw", "0", least=0, most=7),
+    Flag("n", "batchsize", "100", least=0),
+    Flag("c", "in_channels", "3", least=1),
+    Flag("!", "in_d", "32", least=1),
+    Flag("H", "in_h", "32", least=1),
+    Flag("W", "in_w", "32", least=1),
+    Flag("k", "out_channels", "32", least=1),
+    Flag("@", "fil_d", "3", least=1),
+    Flag("y", "fil_h", "3", least=1),
+    Flag("x", "fil_w", "3", least=1),
+    Flag("#", "conv_stride_d", "1", least=1),
+    Flag("u", "conv_stride_h", "1", least=1),
+    Flag("v", "conv_stride_w", "1", least=1),
+    Flag("$", "pad_d", "0", least=0),
+    Flag("p", "pad_h", "0", least=0),
+    Flag("q", "pad_w", "0", least=0),
+    Flag("^", "dilation_d", "1", least=1),
+    Flag("l", "dilation_h", "1", least=1),
+    Flag("j", "dilation_w", "1", least=1),
+    Flag("g", "group_count", "1", least=1),
+    Flag("_", "spatial_dim", "2", words=("2", "3")),
+    Flag("m", "mode", "conv", words=("conv", "trans"), only=("conv",), rule="transposed"),
+    Flag("z", "pad_mode", "default", words=("same", "valid", "default")),
+    Flag("r", "pad_val", "0", least=0, only=("0",), rule="pad-value"),
+    Flag("I", "in_layout", "", words=_LAYOUT_NAMES),
+    Flag("O", "out_layout", "", words=_LAYOUT_NAMES),
+    Flag("f", "fil_layout", "", words=_LAYOUT_NAMES),
+    Flag("Z", "tensor_vect", "0", words=("0", "1", "2"), only=("0",), rule="vectorised-layout"),
+    Flag("L", "vector_length", "1", words=("1", "4", "8"), only=("1",), rule="vectorised-layout"),
+    *(Flag(short, f"{name}_cast_type", "-1", only=("-1",), rule="cast") for short, name in zip("UTR", _TENSORS)),
+    Flag("b", "bias", "0", words=("0", "1")),
+    # of transposed convolutions only
+    Flag("%", "trans_output_pad_d", "0"),
+    Flag("Y", "trans_output_pad_h", "0"),
+    Flag("X", "trans_output_pad_w", "0"),
+    # how MIOpen runs it, and on what data
+    Flag("i", "iter", "10"),
+    Flag("V", "verify", "1"),
+    Flag("t", "time", "0"),
+    Flag("w", "wall", "0"),
+    Flag("s", "search", "0"),
+    Flag("S", "solution", "-1"),
+    Flag("P", "printconv", "1"),
+    Flag("o", "dump_output", "0"),
+    Flag("d", "in_data", ""),
+    Flag("e", "weights", ""),
+    Flag("a", "in_bias", ""),
+    Flag("D", "dout_data", ""),
+    Flag("C", "verification_cache", ""),
+    Flag("G", "gpualloc", "0"),
+)
+
+#: names of very old versions
+_ALIASES = {"conv_stride_0": "conv_stride_h", "conv_stride_1": "conv_stride_w"}
+_SPELLED = {f"-{flag.short}": flag for flag in FLAGS}
+_SPELLED |= {f"{dashes}{flag.name}": flag for flag in FLAGS for dashes in ("-", "--")}
+_SPELLED |= {f"--{old}": _SPELLED[f"--{new}"] for old, new in _ALIASES.items()}
+
+#: base argument -> types of source, weights and destination
+_BASES = {
+    "conv": "f32",
+    "convfp16": "f16",
+    "convbfp16": "bf16",
+    "convint8": "s8:s8:s32",
+    "convfp8": "f8_e4m3",
+    "convbfp8": "f8_e5m2",
+}
+
+_PROGRAM = re.compile(r"\"?(?:\S*/)?(?:\$?MIOpenDriver|\$\{MIOpenDriver\})(?:\.exe)?\"?")
+_SHELL = re.compile(r"[0-9&]?>.*|<.*|[|;&].*")  #: a word behind which a line is no more MIOpenDriver's
+_VARIABLE = re.compile(r"\"?\$(\w+|\{\w+\})\"?")
+_WORD = re.compile(r"\S+")
+
+
+@attrs.frozen
+class _Value:
+    """The value of a flag, as it was given; `column` is None for a default."""
+
+    flag: Flag
+    text: str
+    spelled: str = ""
+    column: int | None = None
+
+    @property
+    def number(self) -> int:
+        return int(self.text)
+
+
+def is_program(word: str) -> bool:
+    """Whether a word of a command line calls MIOpenDriver."""
+    return _PROGRAM.fullmatch(word) is not None
+
+
+def is_line(text: str) -> bool:
+    """Whether a text is a MIOpenDriver line; the program may stand behind variables or the prefix of a log."""
+    return any(map(is_program, text.split()))
+
+
+def problems(line: str, knobs: Mapping[str, str] | None = None) -> tuple[Conv, ...]:
+    """The convolutions of a line: forward, backward data, backward weights, as `-F` selects.
+
+    `knobs` of `Conv.parse` win over what the line says. Raises UserError, or Unsupported for what is not generated.
+    """
+    words = [(found.start(), found[0]) for found in _WORD.finditer(line)]
+    first = next(number for number, (_, word) in enumerate(words) if is_program(word)) + 1
+    last = next((number for number, (_, word) in enumerate(words) if number >= first and _SHELL.fullmatch(word)), None)
+    for _, word in words[first:last]:
+        if _VARIABLE.fullmatch(word):
+            raise Unsupported(
+                f"given {word}, wanted its value: no shell's variables are expanded", rule="shell-variable"
+            )
+    base, dtype = _base(line, words[first:last][:1])
+    values = _values(line, words[first:last][1:])
+    _check(line, values)
+    said = {"dt": dtype} | _tags(line, values)
+    found = [
+        Conv.of(_descriptor(values), {"dir": name} | said | dict(knobs or {})) for name in _directions(base, values)
+    ]
+    _check_generated(values)
+    return tuple(dict.fromkeys(found))
+
+
+def _base(line: str, words: Sequence[tuple[int, str]]) -> tuple[str, str]:
+    """The base argument, and the types that it names."""
+    wanted = ", ".join(_BASES)
+    if not words:
+        raise PointedError(f"given no base argument, wanted one of {wanted}", line, len(line))
+    ((column, word),) = words
+    if word not in _BASES:
+        raise PointedError(f"given the base argument {named(word, _BASES)}, wanted one of {wanted}", line, column)
+    return word, _BASES[word]
+
+
+def _values(line: str, words: Sequence[tuple[int, str]]) -> dict[str, _Value]:
+    """Every flag's value by name; those that are used are checked on their own."""
+    values = {flag.name: _Value(flag, flag.default) for flag in FLAGS}
+    rest = iter(words)
+    for column, word in rest:
+        spelled, equals, text = word.partition("=")
+        flag = _SPELLED.get(spelled)
+        if flag is None:
+            wanted = "a flag of MIOpenDriver conv such as -n or --in_h"
+            raise PointedError(f"given {named(spelled, _SPELLED)}, wanted {wanted}", line, column)
+        at, text = (column + len(spelled) + 1, text) if equals else next(rest, (len(line), ""))
+        if not text:
+            raise PointedError(f"given {spelled} without a value, wanted one", line, at)
+        if flag.name.endswith("_layout") and len(spelled) > 2:
+            text = text.upper()
+        values[flag.name] = _Value(flag, text, spelled, at)
+    unused = _UNUSED.get(values["spatial_dim"].text, ()) + _UNUSED.get(values["pad_mode"].text, ())
+    return {
+        name: attrs.evolve(value, text="1" if name in unused else _value(line, value)) for name, value in values.items()
+    }
+
+
+_PADS = ("pad_d", "pad_h", "pad_w")
+
+#: a value of spatial_dim or pad_mode -> the flags of which the problem then does not use any
+_UNUSED = {
+    "2": ("in_d", "fil_d", "conv_stride_d", "pad_d", "dilation_d"),
+    "same": _PADS,
+    "valid": _PADS,
+}
+
+
+def _value(line: str, value: _Value) -> str:
+    """The text of a value that is sound."""
+    flag, text, spelled, at = value.flag, value.text, value.spelled, value.column or 0
+    if flag.least is not None:
+        if not (text.isascii() and text.isdigit() and len(text) < 19 and flag.least <= int(text) <= flag.most):
+            wanted = f"a number from {flag.least} to {flag.most if flag.most < 100 else '2^31 - 1'}"
+            raise PointedError(f"given {text[:20]!r} at {spelled}, wanted {wanted}", line, at)
+        return str(int(text))
+    if flag.words and text and text not in flag.words:
+        wanted = f"one of {', '.join(flag.words)}"
+        raise PointedError(f"given {named(text[:20], flag.words)} at {spelled}, wanted {wanted}", line, at)
+    return text
+
+
+def _check_generated(values: Mapping[str, _Value]) -> None:
+    """Refuse what MIOpenDriver would do and convgen does not."""
+    for value in values.values():
+        flag = value.flag
+        if flag.only and value.text not in flag.only:
+            given, wanted = f"{value.spelled} {value.text} ({flag.name})", f"{value.spelled} {flag.only[0]}"
+            raise Unsupported(f"given {given}, wanted {wanted}: others are not generated yet", rule=flag.rule)
+
+
+def _check(line: str, values: Mapping[str, _Value]) -> None:
+    """What must hold between flags."""
+    groups = values["group_count"]
+    for name in ("in_channels", "out_channels"):
+        if values[name].number % groups.number:
+            given = f"{values[name].text} {name} in {groups.text} groups"
+            _refuse(f"given {given}, wanted a multiple of the groups", line, groups, values[name])
+    if values["pad_mode"].text == "default":
+        return
+    axes = _axes(values)
+    dense = all(values[f"dilation_{axis}"].number == 1 for axis in axes)
+    if not dense and any(values[f"fil_{axis}"].number != 1 for axis in axes):
+        mode = values["pad_mode"]
+        _refuse(f"given pad_mode {mode.text} and a dilated filter, wanted dilations of 1", line, mode)
+
+
+def _refuse(message: str, line: str, *values: _Value) -> NoReturn:
+    """An error that points at the first of `values` that was given."""
+    column = next((value.column for value in values if value.column is not None), len(line))
+    raise PointedError(message, line, column)
+
+
+def _axes(values: Mapping[str, _Value]) -> str:
+    return "dhw" if values["spatial_dim"].number == 3 else "hw"
+
+
+def _directions(base: str, values: Mapping[str, _Value]) -> list[str]:
+    """What bits 1, 2 and 4 of `-F` select; none of them selects all. Of 8-bit integers there is forward alone."""
+    mask = values["forw"].number or 7
+    if base == "convint8":
+        if not mask & 1:
+            given = f"given convint8 and {values['forw'].spelled} {mask}, wanted a forward direction"
+            raise Unsupported(f"{given}: MIOpenDriver has no other of 8-bit integers", rule="types")
+        mask = 1
+    names = ("FWD_B", "BWD_D", "BWD_WB") if values["bias"].number else ("FWD_D", "BWD_D", "BWD_W")
+    return [name for bit, name in enumerate(names) if mask >> bit & 1]
+
+
+def _tags(line: str, values: Mapping[str, _Value]) -> dict[str, str]:
+    """The layouts as letter tags of source, weights and destination."""
+    dims = values["spatial_dim"].number
+    grouped = values["group_count"].number > 1
+    tags = {}
+    for knob, name in (("stag", "in_layout"), ("wtag", "fil_layout"), ("dtag", "out_layout")):
+        value = values[name]
+        layout = value.text or next(iter(_LAYOUTS[dims]))
+        if layout not in _LAYOUTS[dims]:
+            wanted = ", ".join(_LAYOUTS[dims])
+            _refuse(f"given {layout} for {dims} spatial dimensions, wanted one of {wanted}", line, value)
+        order = ["n", "c", *_axes(values)]
+        letters = _LAYOUTS[dims][layout]
+        if knob == "wtag" and grouped:  # N counts the output channels of all groups: group, then channel within it
+            order.insert(0, "g")
+            letters = letters.replace("n", "gn")
+        tags[knob] = "".join("abcdef"[order.index(letter)] for letter in letters)
+    return tags
+
+
+def _descriptor(values: Mapping[str, _Value]) -> str:
+    """The descriptor with every size; the output follows from the padding, which is symmetric."""
+    groups = values["group_count"].number
+    text = f"g{groups}" if groups > 1 else ""
+    text += "".join(
+        f"{key}{values[name].number}"
+        for key, name in (("mb", "batchsize"), ("ic", "in_channels"), ("oc", "out_channels"))
+    )
+    for axis in _axes(values):
+        i, k, s, d = (values[f"{name}_{axis}"].number for name in ("in", "fil", "conv_stride", "dilation"))
+        p = _padding(values["pad_mode"].text, i, k, s, values[f"pad_{axis}"].number)
+        text += f"i{axis}{i}k{axis}{k}s{axis}{s}p{axis}{p}d{axis}{d - 1}"
+    return text
+
+
+def _padding(mode: str, i: int, k: int, s: int, given: int) -> int:
+    """The padding on either side of an axis of input `i`, kernel `k` and stride `s`."""
+    if mode == "same":
+        return max(k - (i % s or s), 0) // 2
+    return 0 if mode == "valid" else given

@@ -1,0 +1,401 @@
+"""What is asked for: the problems of command lines and of benchdnn's batch files, and what is wrong with the others.
+
+A batch file is words: `--knob=a,b` sets a list, which holds until `--reset`, in files that are read by `--batch=FILE`
+and behind them, too; a descriptor asks for the product of all lists. `#` begins a comment, and a word that ends in
+`\\` is joined with the next. `--conv` and `--matmul` say whose descriptors follow; without them the first character
+does. A line that calls MIOpenDriver is one request of its own, which no option of the file changes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
+from math import prod
+from pathlib import Path
+from time import perf_counter
+from types import FrameType
+
+import attrs
+
+from convgen.ir.caret import PointedError
+from convgen.ir.error import Unsupported, UserError
+from convgen.problem import miopen, options
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.options import CONV, MATMUL
+
+_SELECTING = ("match", "start")
+_READER = (*_SELECTING, "batch", "reset", *options.BOTH)  #: options that the reader of files heeds itself
+
+_DEEPEST, _FILES, _BYTES = 100, 10_000, 64 * 2**20  #: files within each other, files read, and the size of one
+_PROBLEMS = 2_000_000  #: combinations that are looked at
+_MATCHING = 10.0  #: seconds that a pattern may take, over all problems
+
+_COMMENT = re.compile(r"(?:^|\s)#.*")
+_JOINED = re.compile(r"\s*\\\s+")
+_WORD = re.compile(r"\S+")
+_VERBOSITY = re.compile(r"-v[0-9]*")
+
+
+@attrs.frozen
+class Request:
+    """A problem that was asked for; or a text that is none, and why. `where` is the line of a file."""
+
+    text: str
+    problem: Problem | None = None
+    error: Exception | None = None
+    where: str = ""
+
+
+class TooMuch(UserError):
+    """More than is read: no part of it is worked on."""
+
+
+def requested(text: str, parse: Callable[[], Iterable[Problem]], where: str = "") -> list[Request]:
+    """The requests of a text: the problems that `parse` finds in it, or its error, internal ones too."""
+    try:
+        return [Request(str(problem), problem, where=where) for problem in parse()]
+    except Exception as error:
+        return [Request(text, error=error, where=where)]
+
+
+def convolutions(text: str, knobs: Mapping[str, str]) -> tuple[Conv, ...]:
+    """The convolutions of a descriptor or of a MIOpenDriver line; of the latter, `knobs` replace what it says."""
+    if miopen.is_line(text):
+        return miopen.problems(text, knobs)
+    return (Conv.of(text, knobs),)
+
+
+def matmuls(text: str, knobs: Mapping[str, str]) -> tuple[Matmul, ...]:
+    """The matrix product of a descriptor."""
+    return (Matmul.of(text, knobs),)
+
+
+@attrs.frozen
+class Batch:
+    """What a batch file asks for, in order, and the options that mean nothing here with where each stood first."""
+
+    requests: tuple[Request, ...]
+    ignored: Mapping[str, str]
+
+
+def read(path: Path, knobs: Mapping[str, str], match: str | None = None, start: int | None = None) -> Batch:
+    """Read a batch file. `knobs` (lists, as in a file), `match` and `start` win over what files say.
+
+    Raises UserError if the file cannot be read, asks for too much, or `match` is no pattern; what is wrong within
+    becomes a request.
+    """
+    reader = Reader.of(knobs, match, start)
+    return Batch(tuple(reader.file(path)), reader.ignored)
+
+
+@attrs.define
+class _Settings:
+    """What options have set since the last reset."""
+
+    knobs: dict[str, list[str]] = attrs.Factory(dict)
+    match: _Pattern | None = None
+
+
+@attrs.frozen
+class _Line:
+    """A logical line and where it begins."""
+
+    text: str
+    path: Path
+    number: int
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}:{self.number}"
+
+
+@attrs.define
+class Reader:
+    """Finds the requests of nested files, one after the other. `skipped` problems are left out at the beginning.
+
+    The settings of each driver go from file to file, as benchdnn's do. `driver` is None while descriptors tell.
+    """
+
+    given: Mapping[str, list[str]]
+    match: _Pattern | None
+    start: int | None
+    settings: dict[str, _Settings] = attrs.Factory(lambda: {driver: _Settings() for driver in options.BOTH})
+    driver: str | None = None
+    ignored: dict[str, str] = attrs.Factory(dict)
+    skipped: int = 0
+    seen: int = 0
+    tried: int = 0
+    files: int = 0
+    open: list[Path] = attrs.Factory(list)
+
+    @classmethod
+    def of(cls, knobs: Mapping[str, str], match: str | None, start: int | None) -> Reader:
+        """A reader of files that `knobs` (lists), `match` and `start` win over."""
+        given = {knob: text.split(",") for knob, text in knobs.items()}
+        return cls(given, None if match is None else _Pattern.of(match, match, 0), start)
+
+    def file(self, path: Path) -> Iterator[Request]:
+        """The requests of one file. Raises UserError if it cannot be read or is being read already."""
+        self.files += 1
+        if self.files > _FILES:
+            raise TooMuch(f"given more than {_FILES} files by --batch, wanted fewer")
+        text = _text_of(path)
+        resolved = path.resolve()
+        if resolved in self.open:
+            way = " includes ".join(each.name for each in [*self.open[self.open.index(resolved) :], resolved])
+            raise UserError(f"given --batch={path.name} in a cycle, {way}, wanted none")
+        if len(self.open) == _DEEPEST:
+            raise UserError(f"given --batch={path.name} in {_DEEPEST} files within each other, wanted fewer")
+        self.open.append(resolved)
+        for number, line in _logical_lines(text):
+            yield from self.line(_Line(line, path, number))
+        self.open.pop()
+
+    def line(self, line: _Line) -> Iterator[Request]:
+        """One logical line. An option that is refused takes with it the descriptors behind it on the line."""
+        if miopen.is_line(line.text):
+            yield from self.ask(CONV, line.text, {}, line)
+            return
+        spoilt = False
+        words = iter([(found.start(), found[0]) for found in _WORD.finditer(line.text)])
+        for column, word in words:
+            if word.startswith("-"):
+                try:
+                    yield from self.option(line, column, word, words)
+                except TooMuch:
+                    raise
+                except UserError as error:
+                    yield Request(line.text, error=error, where=line.where)
+                    spoilt = True
+            elif not spoilt:
+                yield from self.descriptor(line, word)
+
+    def option(self, line: _Line, column: int, word: str, words: Iterator[tuple[int, str]]) -> Iterator[Request]:
+        """One option; a value that is not behind `=` is the next of `words`. Raises UserError."""
+        name, equals, value = word.removeprefix("--").partition("=")
+        if word == "--reset":
+            for driver in self._drivers:
+                self.settings[driver] = _Settings()
+        elif word in _SWITCHES:
+            self.driver = name
+        elif _VERBOSITY.fullmatch(word):
+            self.ignored.setdefault(word, line.where)
+        elif self.driver in options.OTHER_DRIVERS and name not in _READER:
+            return  # its options are its own
+        else:
+            found = self._find(line, column, word, name)
+            at, text = (column + len(word) - len(value), value) if equals else next(words, (len(line.text), ""))
+            if not equals and not text:
+                raise PointedError(f"given {word} without a value, wanted one", line.text, at)
+            if found is None:
+                yield from self.select(name, text, line, at)
+            elif found.runs:
+                found.value(text)
+                self.ignored.setdefault(word, line.where)
+            else:
+                for driver in self._drivers:
+                    if (option := options.SPELLED[driver].get(name)) is not None:
+                        self.settings[driver].knobs[option.name] = text.split(",")
+
+    @property
+    def _drivers(self) -> tuple[str, ...]:
+        """Those whose options are set."""
+        if self.driver is None:
+            return options.BOTH
+        return (self.driver,) if self.driver in options.BOTH else ()
+
+    def _find(self, line: _Line, column: int, word: str, name: str) -> options.Option | None:
+        """The option of a word, or None if the reader heeds it itself."""
+        if word.startswith("--") and name in _READER and word.partition("=")[0] not in _SWITCHES | {"--reset"}:
+            return None
+        error: UserError | None = None
+        for driver in self._drivers:
+            try:
+                return options.find(word, driver, _READER)
+            except UserError as refused:
+                error = error or refused
+        raise PointedError(str(error), line.text, column)
+
+    def select(self, name: str, value: str, line: _Line, column: int) -> Iterator[Request]:
+        """Another file, or which problems are chosen."""
+        if name == "batch":
+            if value:
+                yield from self.file(self._located(line.path.parent, value))
+        elif name == "match":
+            pattern = _Pattern.of(value, line.text, column) if value else None
+            for driver in self._drivers:
+                self.settings[driver].match = pattern
+        else:
+            if not re.fullmatch("[0-9]{0,18}", value):
+                raise PointedError(f"given {value!r} at --start, wanted an integer from 0", line.text, column)
+            self.skipped = int(value or 0)
+
+    def _located(self, folder: Path, name: str) -> Path:
+        """A file beside the one that names it, beside one of those around that, or from the working directory."""
+        beside = folder / name
+        places = [beside, *(path.parent / name for path in reversed(self.open)), Path(name)]
+        return next((place for place in places if os.path.exists(place)), beside)
+
+    def descriptor(self, line: _Line, word: str) -> Iterator[Request]:
+        """The problems of a descriptor."""
+        if self.driver in options.OTHER_DRIVERS:
+            given = f"a problem of benchdnn's --{self.driver}"
+            error = Unsupported(
+                f"given {given}, wanted one of --conv or --matmul: others are not generated", rule="driver"
+            )
+            yield from self._chosen(Request(word, error=error, where=line.where), None)
+            return
+        driver = self.driver or (MATMUL if word[:1].isdigit() else CONV)
+        settings = self.settings[driver]
+        yield from self.ask(driver, word, settings.knobs, line, settings.match)
+
+    def ask(
+        self,
+        driver: str,
+        text: str,
+        knobs: Mapping[str, Sequence[str]],
+        line: _Line,
+        match: _Pattern | None = None,
+    ) -> Iterator[Request]:
+        """The problems of a text, for each combination of knobs, that are selected."""
+        known = options.SPELLED[driver]
+        lists = {**knobs, **{knob: values for knob, values in self.given.items() if knob in known}}
+        choices = [(option, lists[option.name]) for option in options.KNOBS_OF[driver] if option.name in lists]
+        self.tried += prod(len(values) for _, values in choices)
+        if self.tried > _PROBLEMS:
+            raise TooMuch(f"given more than {_PROBLEMS} problems with {text[:60]!r} in {line.where}, wanted fewer")
+        parse: Callable[[str, Mapping[str, str]], tuple[Problem, ...]] = convolutions if driver == CONV else matmuls
+        told: set[str] = set()  # what is wrong with every combination is told once
+        for values in _combinations(choices):
+            whole = " ".join([*(f"--{knob}={value}" for knob, value in values.items() if value), text])
+            for request in requested(whole, partial(parse, text, values), line.where):
+                if request.error is None or str(request.error) not in told:
+                    yield from self._chosen(request, match, told)
+
+    def _chosen(self, request: Request, match: _Pattern | None, told: set[str] | None = None) -> Iterator[Request]:
+        """The request, if it is selected."""
+        pattern = self.match or match
+        if pattern is not None and not pattern.finds(request.text):
+            return
+        if told is not None and request.error is not None:
+            told.add(str(request.error))
+        self.seen += 1
+        if self.seen > (self.skipped if self.start is None else self.start):
+            yield request
+
+
+def _combinations(choices: Sequence[tuple[options.Option, Sequence[str]]]) -> Iterator[dict[str, str]]:
+    """The product of all lists, the last one running fastest. An option that has no meaning counts once."""
+    names = [option.name for option, _ in choices]
+    beside = [(option, values) for option, values in choices if option.beside]
+    for chosen in product(*(values for _, values in choices)):
+        combination = dict(zip(names, chosen))
+        if all(
+            combination[option.name] is values[0] or combination.get(option.beside, "") not in ("", "undef")
+            for option, values in beside
+        ):
+            yield combination
+
+
+#: words that say whose descriptors follow
+_SWITCHES = {f"--{driver}" for driver in (*options.BOTH, *options.OTHER_DRIVERS)}
+
+
+@attrs.define
+class _Pattern:
+    """A regular expression, the text it came from with its column, and the seconds it has left."""
+
+    regex: re.Pattern[str]
+    line: str
+    column: int
+    left: float = attrs.Factory(lambda: _MATCHING)
+
+    @classmethod
+    def of(cls, text: str, line: str, column: int) -> _Pattern:
+        """Raises PointedError if the text is none."""
+        try:
+            return cls(re.compile(text), line, column)
+        except (re.error, RecursionError, OverflowError) as error:
+            message, at = getattr(error, "msg", "more than is compiled"), getattr(error, "pos", None) or 0
+            message = f"given a pattern with {message}, wanted a regular expression, in --match"
+            raise PointedError(message, line, column + at) from None
+
+    def finds(self, text: str) -> bool:
+        """Whether it matches within a text. Raises TooMuch once all matching has taken too long."""
+        begun = perf_counter()
+        try:
+            with _interrupted_after(self.left):
+                return self.regex.search(text) is not None
+        except TimeoutError:
+            given = f"--match={self.regex.pattern[:60]} that takes more than {_MATCHING:g} s"
+            raise TooMuch(f"given {given}, wanted one that does not go back so often") from None
+        finally:
+            self.left = max(1e-3, self.left - (perf_counter() - begun))
+
+
+@contextmanager
+def _interrupted_after(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError within the block once so many seconds are over; only the main thread can be interrupted."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    try:
+        before = signal.signal(signal.SIGALRM, stop)
+    except ValueError:  # another thread
+        yield
+        return
+    waiting, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, waiting)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(opened, "rb") as file:
+            status = os.fstat(opened)
+            if stat.S_ISDIR(status.st_mode):
+                raise UserError(f"cannot read {path}: Is a directory")
+            if not stat.S_ISREG(status.st_mode):
+                raise UserError(f"given {str(path)!r} that is a device or a pipe, wanted a batch file")
+            content = file.read(_BYTES + 1)
+        if len(content) > _BYTES:
+            raise UserError(f"given {str(path)!r} of more than {_BYTES >> 20} MiB, wanted a batch file")
+        return content.decode()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:  # not UTF-8, or a name that no file has
+        raise UserError(f"given {str(path)!r} that is not text, wanted a batch file") from None
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that say something, without comments, continued ones joined, each with its number in the file.
+
+    A word that ends in `\\` is joined with the next word, and a `\\` that stands alone joins the words around it; in a
+    line that calls MIOpenDriver it only continues the line, as in a shell.
+    """
+    glued, first, joins = "", 0, False
+    for number, line in enumerate(text.split("\n"), 1):
+        said = _COMMENT.sub("", line).strip()
+        if joins and not said:
+            continue
+        first = first if joins else number
+        glued = glued + said if joins else said
+        joins = glued.endswith("\\")
+        if joins:
+            glued = f"{glued[:-1].rstrip()} " if miopen.is_line(glued) else glued[:-1].rstrip()
+        elif glued:
+            yield first, _JOINED.sub("", glued)
+    if joins and glued:
+        yield first, _JOINED.sub("", glued)

@@ -1,0 +1,239 @@
+"""What convolutions and matrix multiplications have in common: tensors by role, their types, layouts and attributes.
+
+The roles are src, wei and dst. A tensor has its role's type and layout; `diff_` before a role names its gradient.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, TypeVar
+
+import attrs
+
+from convgen.ir.caret import PointedError
+from convgen.ir.error import Unsupported, UserError
+from convgen.ir.layout.tags import Layout
+from convgen.problem import grammar, options
+
+Triple = tuple[str, str, str]
+
+_BIAS = "bia"
+_INTEGERS = ("s8", "u8")
+
+
+@attrs.frozen
+class TensorSpec:
+    """A tensor of a problem: its name, where its elements lie, and their type by benchdnn's name."""
+
+    name: str
+    layout: Layout
+    dtype: str
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The logical size."""
+        return self.layout.dims
+
+
+ProblemT = TypeVar("ProblemT", bound="TensorProblem")
+
+
+@attrs.frozen(slots=False, kw_only=True)
+class TensorProblem(ABC):
+    """The types and layouts of src, wei and dst, and the attributes. Equal problems print and hash alike.
+
+    A tag is as given; a stride list stands in its place as `3200x1x160x16`. `others` are options, by name, at values
+    that are not generated: such a problem prints, and is refused when it is built.
+    """
+
+    driver: ClassVar[str]  #: benchdnn's
+
+    src_type: str = "f32"
+    wei_type: str = "f32"
+    dst_type: str = "f32"
+    stag: str = "any"
+    wtag: str = "any"
+    dtag: str = "any"
+    deterministic: bool = False  #: whether two runs must give the same bits
+    fpmath: str = "strict"  #: to which type f32 inputs may be rounded before they are multiplied
+    name: str = ""
+    others: tuple[tuple[str, str], ...] = ()
+
+    @property
+    @abstractmethod
+    def src_dims(self) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
+    def wei_dims(self) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
+    def dst_dims(self) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
+    def any_tags(self) -> Triple:
+        """What the tag `any` means for src, wei and dst."""
+
+    @property
+    @abstractmethod
+    def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The tensors that are read, and those that are written."""
+
+    @property
+    @abstractmethod
+    def macs(self) -> int:
+        """Multiply-accumulates, those with padding included."""
+
+    @property
+    @abstractmethod
+    def descriptor(self) -> str:
+        """The canonical descriptor without knobs."""
+
+    @cached_property
+    def src_layout(self) -> Layout:
+        return _layout("src", self.stag, self.any_tags[0], self.src_dims)
+
+    @cached_property
+    def wei_layout(self) -> Layout:
+        return _layout("wei", self.wtag, self.any_tags[1], self.wei_dims)
+
+    @cached_property
+    def dst_layout(self) -> Layout:
+        return _layout("dst", self.dtag, self.any_tags[2], self.dst_dims)
+
+    @property
+    def acc_type(self) -> str:
+        """The type of a bias, and in which products are summed: s32 if both factors are 8-bit integers."""
+        types = self._types
+        factors = [types[name.removeprefix("diff_")] for name in self.tensor_names[0] if name != _BIAS]
+        if all(name in _INTEGERS for name in factors):
+            return "s32"
+        return "f64" if "f64" in types.values() else "f32"
+
+    @property
+    def _types(self) -> dict[str, str]:
+        return {"src": self.src_type, "wei": self.wei_type, "dst": self.dst_type}
+
+    def tensor(self, name: str) -> TensorSpec:
+        """The tensor of a name; a bias is dense, one element a channel of dst."""
+        role = name.removeprefix("diff_")
+        if role == _BIAS:
+            return TensorSpec(name, Layout.dense(self.dst_dims[1:2], (0,)), self.acc_type)
+        layouts = {"src": self.src_layout, "wei": self.wei_layout, "dst": self.dst_layout}
+        return TensorSpec(name, layouts[role], self._types[role])
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What is read."""
+        return tuple(map(self.tensor, self.tensor_names[0]))
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What is written."""
+        return tuple(map(self.tensor, self.tensor_names[1]))
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """All tensors, inputs first."""
+        return self.inputs + self.outputs
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write: no output has an element."""
+        return all(0 in output.dims for output in self.outputs)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.macs
+
+    @property
+    def knob_texts(self) -> dict[str, str]:
+        """The value of each knob, as a driver line gives it."""
+        types, tags = (self.src_type, self.wei_type, self.dst_type), (self.stag, self.wtag, self.dtag)
+        strides = [tag if grammar.is_strides(tag) else "" for tag in tags]
+        given = zip(("stag", "wtag", "dtag"), tags, strides)
+        return {
+            "dt": types[0] if len(set(types)) == 1 else ":".join(types),
+            **{knob: "any" if listed else tag for knob, tag, listed in given},
+            "strides": ":".join(strides) if any(strides) else "",
+            "attr-deterministic": str(self.deterministic).lower(),
+            "attr-fpmath": self.fpmath,
+            **dict(self.others),
+        }
+
+    @property
+    def knobs(self) -> str:
+        """The driver's knobs that differ from benchdnn's defaults."""
+        spelled, texts = options.SPELLED[self.driver], self.knob_texts.items()
+        return " ".join(f"--{knob}={text}" for knob, text in texts if text != spelled[knob].default)
+
+    def __str__(self) -> str:
+        """One replayable line: parsed again, it is the same problem."""
+        return f"{self.knobs} {self.descriptor}".lstrip()
+
+
+def fields_of(knobs: options.Knobs) -> dict[str, Any]:
+    """The fields of a TensorProblem, its name excepted, that knobs say. Raises UserError."""
+    src, wei, dst = knobs["dt"]
+    tags = {}
+    for knob, role, listed in zip(("stag", "wtag", "dtag"), ("src", "wei", "dst"), knobs["strides"]):
+        tag = knobs[knob]
+        if listed and tag != "any":
+            message = f"given {tag} and strides of {role}, wanted one of them"
+            raise options.Misfit(message, knob, tag, 0, rule="tag-and-strides")
+        tags[knob] = listed or (grammar.plain_strides(tag) if grammar.is_strides(tag) else tag)
+    return {
+        "src_type": src,
+        "wei_type": wei,
+        "dst_type": dst,
+        **tags,
+        "deterministic": knobs["attr-deterministic"],
+        "fpmath": knobs["attr-fpmath"][0],
+        "others": knobs.others,
+    }
+
+
+def refuse_others(problem: TensorProblem) -> None:
+    """Raise Unsupported for an option at a value that is not generated."""
+    options.refuse_others(problem.driver, problem.others)
+
+
+def parsed(problem: ProblemT) -> ProblemT:
+    """A problem whose layouts are sound. Raises UserError for a wrong tag, Unsupported for one of another rank."""
+    _ = problem.tensors
+    return problem
+
+
+@lru_cache(maxsize=2**12)
+def _layout(role: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
+    """The layout of a tag, where `any` means `default`, or of a stride list."""
+    listed = grammar.is_strides(tag)
+    knob = f"{role[0]}tag"
+    if tag == "undef":
+        raise Unsupported(f"given {knob} undef, wanted a layout or any: it is not deduced", rule="undef-tag")
+    try:
+        layout = Layout.from_tag(default if tag == "any" else tag, dims)
+    except PointedError as error:
+        if grammar.tag_ranks(tag):
+            raise options.Misfit(error.message, knob, error.text, error.column, rule="tag-rank") from None
+        raise options.OptionError(error.message, knob, error.text, error.column) from None
+    except UserError as error:
+        raise options.Misfit(str(error), f"strides of {role}", tag, len(tag), rule="strides-rank") from None
+    if listed:
+        _check_apart(layout, tag, f"strides of {role}")
+    return layout
+
+
+def _check_apart(layout: Layout, strides: str, where: str) -> None:
+    """Refuse a stride with which elements could meet: one within the reach of the smaller strides."""
+    reach = 1
+    for block in (block for block in layout.blocks if block.size > 1 and layout.size_elems):
+        if block.stride < reach:
+            column = sum(len(stride) + 1 for stride in strides.split("x")[: layout.digits.dims.index(block.dim)])
+            wanted = f"at least {reach}, past what the smaller strides reach,"
+            message = f"given the stride {block.stride}, wanted {wanted}"
+            raise options.Misfit(message, where, strides, column, rule="strides-overlap")
+        reach += (block.size - 1) * block.stride

@@ -1,0 +1,62 @@
+"""From kernels as emitted to the launch record: what each argument is, and which tensor a buffer holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from convgen.backends.stages import Emitted
+from convgen.ir.error import UserError
+from convgen.ir.expr import Var
+from convgen.ir.layout.memory import Global
+from convgen.ir.layout.tags import Layout
+from convgen.ir.mutate import statements
+from convgen.ir.program import Kernel
+from convgen.problem.matmul import Problem
+from convgen.run.record import Access, Buffer, Launch, LaunchRecord, Scalar, Tensor
+
+Scalars = Mapping[str, int | float]
+
+
+def launch_record(
+    target: str, kernels: Sequence[Kernel], emitted: Sequence[Emitted], problem: Problem | None, scalars: Scalars
+) -> LaunchRecord:
+    """The launches of `kernels` in order, each with its arguments where `emitted` placed them."""
+    tensors = {} if problem is None else _tensors_of(problem)
+    launches = []
+    for kernel, e in zip(kernels, emitted):
+        accesses = buffer_accesses(kernel)
+        args = tuple(
+            Buffer(p.name, offset, accesses[p.name], tensors.get(p.name) or _flat(p))
+            if isinstance(p, Global)
+            else _scalar(kernel, p, offset, scalars)
+            for p, (_, offset, _) in zip(kernel.params, e.arguments)
+        )
+        workgroup = (kernel.subgroups * kernel.width, 1, 1)
+        launches.append(Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size, e.lds_bytes))
+    return LaunchRecord(target, None, tuple(launches), None if problem is None else str(problem))
+
+
+def _tensors_of(problem: Problem) -> dict[str, Tensor]:
+    return {spec.name: Tensor.of(spec.layout, spec.dtype) for spec in problem.tensors}
+
+
+def _flat(buffer: Global) -> Tensor:
+    """A buffer that is no tensor of the problem: nothing is known but its elements."""
+    return Tensor.of(Layout.dense((buffer.bytes // buffer.elem.bytes,), (0,)), buffer.elem.name)
+
+
+def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Scalar:
+    if parameter.name not in scalars:
+        raise UserError(f"given no value for scalar {parameter.name} of kernel {kernel.name}, wanted one in scalars=")
+    return Scalar(parameter.name, offset, parameter.type.name, scalars[parameter.name])
+
+
+def buffer_accesses(kernel: Kernel) -> dict[str, Access]:
+    """How a kernel of either level uses each of its buffers; one that it never touches counts as read."""
+    stmts = list(statements(kernel.body))
+    read, written = {m for s in stmts for m in s.reads}, {m for s in stmts for m in s.writes}
+    return {
+        p.name: "readwrite" if p in read and p in written else "write" if p in written else "read"
+        for p in kernel.params
+        if isinstance(p, Global)
+    }

@@ -1,0 +1,88 @@
+"""Compiled code: the assembly, the object, how to launch it and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.problem.matmul import Problem
+from convgen.run.record import LaunchRecord
+
+
+@attrs.frozen(eq=False)
+class Region:
+    """Elements rows x columns of an output as a matrix (see `reference`); only such as exist."""
+
+    output: str
+    rows: npt.NDArray[np.int64]
+    columns: npt.NDArray[np.int64]
+
+
+class OutputTiles(Protocol):
+    """Which part of the outputs each tile is and which workgroups make it.
+
+    Tiles come in parts, each a grid: usually one, but a stride phase of backward data, a zero fill or the gradient of
+    a bias is a part of its own. Tiles of a part are numbered row by row: tile = m * (N tiles) + n.
+    """
+
+    @property
+    def grids(self) -> tuple[tuple[int, int], ...]:
+        """M tiles, N tiles of each part."""
+
+    def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
+        """For each launch, the linear workgroup ids (x fastest) that the tile needs: none, some or all."""
+
+    def regions(self, part: int, tile: int) -> tuple[Region, ...]:
+        """What the tile holds of each output."""
+
+
+@attrs.frozen
+class KernelCost:
+    """What one kernel takes of a compute unit: registers by class (vgpr, agpr, sgpr, ...) and static local memory."""
+
+    registers: Mapping[str, int]
+    lds_bytes: int
+
+    def __str__(self) -> str:
+        registers = " ".join(f"{name} {count}" for name, count in self.registers.items())
+        return f"{registers}, {self.lds_bytes} bytes of LDS"
+
+
+@attrs.frozen
+class Code:
+    """A compiled program. `object` is None where no assembler is installed or nothing is to be launched.
+
+    `kernels` holds the cost of each kernel in launch order; `stages` the seconds each stage took; `listings` the IR
+    that debug information leads to, by file name.
+    """
+
+    problem: Problem | None
+    target: str
+    config: str
+    asm: str
+    object: bytes | None
+    record: LaunchRecord
+    kernels: Mapping[str, KernelCost]
+    stages: Mapping[str, float]
+    tiles: OutputTiles | None = None
+    listings: Mapping[str, str] = attrs.field(factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the first kernel, or `empty` if there is none."""
+        return next(iter(self.kernels), "empty")
+
+    def __str__(self) -> str:
+        lines = [f"{self.problem or self.name} on {self.target}"]
+        lines += [f"  config  {self.config}"] if self.config else []
+        for launch in self.record.launches:
+            grid, workgroup = ("x".join(map(str, extents)) for extents in (launch.grid, launch.workgroup))
+            lines.append(f"  kernel  {launch.kernel}: grid {grid}, workgroup {workgroup}")
+            lines.append(f"          {self.kernels[launch.kernel]}")
+        size = "not assembled" if self.object is None else f"object of {len(self.object)} bytes"
+        lines.append(f"  code    {self.asm.count(chr(10))} lines of assembly, {size}")
+        return "\n".join(lines)

@@ -1,0 +1,198 @@
+"""What convolutions add up, by the definition: exact sums in float64, of those rows and columns that are asked for.
+
+The law of each spatial axis is i = o*s - p + k*(d + 1); a tap k outside 0 <= i < I contributes nothing. Tensors are
+logical, with three spatial axes (absent ones of size 1). Work is done in pieces that keep memory small, and looks at no
+more of a tensor than it needs: tensors may be `Fill`s, which compute what is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from math import prod
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.problem.conv import Axis, Conv
+from convgen.run.fills import Fill
+
+Array = npt.NDArray[np.generic]
+Tensor = Array | Fill
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+#: (axis, positions along it, kernel tap) -> the positions on the other side, and which of them exist
+_Law = Callable[[Axis, Indices, int], tuple[Indices, npt.NDArray[np.bool_]]]
+
+_CHUNK_ELEMS = 1 << 22  #: elements gathered at a time: 32 MiB of float64
+
+
+@attrs.frozen(eq=False)
+class _Channels:
+    """Channels as parts of a grid of groups x numbers within a group that holds them all."""
+
+    groups: Indices
+    within: Indices
+    place: tuple[Indices, Indices]  #: where each channel stands in the grid
+
+    @classmethod
+    def of(cls, channels: Indices, size: int) -> _Channels:
+        """`size` channels make a group."""
+        groups, at_group = np.unique(channels // size, return_inverse=True)
+        within, at_within = np.unique(channels % size, return_inverse=True)
+        return cls(groups, within, (at_group, at_within))
+
+
+def forward(problem: Conv, src: Tensor, wei: Tensor, rows: Indices, columns: Indices) -> Floats:
+    """dst[n, oc, o] = sum over k and ic of src[n, ic, i] * wei[oc, ic, k]; rows (n, o...), columns oc."""
+    chosen = _Channels.of(columns, problem.oc // problem.groups)
+    taps = _grouped_weights(problem, wei)[np.ix_(chosen.groups, chosen.within)]  # [g, oc, ic, k...]
+    sizes = tuple(axis.o for axis in problem.axes)
+    source = src.reshape(problem.mb, problem.ic, *(axis.i for axis in problem.axes))
+    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 2, 1), sizes, _input_of, rows, chosen)
+
+
+def by_data(problem: Conv, wei: Tensor, diff_dst: Tensor, rows: Indices, columns: Indices) -> Floats:
+    """diff_src[n, ic, i] = sum over k and oc of diff_dst[n, oc, o] * wei[oc, ic, k]; rows (n, i...), columns ic."""
+    chosen = _Channels.of(columns, problem.ic // problem.groups)
+    outputs = np.arange(problem.oc // problem.groups)
+    taps = _grouped_weights(problem, wei)[np.ix_(chosen.groups, outputs, chosen.within)]  # [g, oc, ic, k...]
+    sizes = tuple(axis.i for axis in problem.axes)
+    source = diff_dst.reshape(problem.mb, problem.oc, *(axis.o for axis in problem.axes))
+    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 1, 2), sizes, _output_of, rows, chosen)
+
+
+def _grouped_weights(problem: Conv, wei: Tensor) -> Tensor:
+    """[groups, oc and ic of one group, kd, kh, kw]"""
+    kernel = (axis.k for axis in problem.axes)
+    return wei.reshape(problem.groups, problem.oc // problem.groups, problem.ic // problem.groups, *kernel)
+
+
+def _input_of(axis: Axis, o: Indices, k: int) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    i = o * axis.s - axis.p + k * (axis.d + 1)
+    return i, (i >= 0) & (i < axis.i)
+
+
+def _output_of(axis: Axis, i: Indices, k: int) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    o, rest = np.divmod(i + axis.p - k * (axis.d + 1), axis.s)
+    return o, (rest == 0) & (o >= 0) & (o < axis.o)
+
+
+def _gathered(
+    problem: Conv, source: Tensor, taps: Array, sizes: tuple[int, ...], law: _Law, rows: Indices, chosen: _Channels
+) -> Floats:
+    """Sums [rows, columns] over taps [k..., group, in, out]; rows are flat (n, positions of `sizes`), and `law` says
+    where `source` [n, channels, positions...] has what a tap multiplies.
+    """
+    shape = (problem.mb, *sizes)
+    if 2 * len(rows) > prod(shape):  # a copy pays when most rows are gathered, once a tap
+        source = np.moveaxis(np.ascontiguousarray(np.moveaxis(np.asarray(source), 1, -1)), -1, 1)
+    weights = taps.astype(np.float64, order="C")
+    result = np.empty((len(rows), len(chosen.place[0])))
+    step = max(1, _CHUNK_ELEMS // max(source.shape[1], weights.shape[3] * weights.shape[5]))
+    for start in range(0, len(rows), step):
+        chunk = slice(start, start + step)
+        n, *places = np.unravel_index(rows[chunk], shape)
+        sums = _over_taps(problem, source, weights, law, n, places, chosen.groups)
+        result[chunk] = sums[chosen.place[0], :, chosen.place[1]].T
+    return result
+
+
+def _over_taps(
+    problem: Conv, source: Tensor, weights: Floats, law: _Law, n: Indices, places: list[Indices], groups: Indices
+) -> Floats:
+    """Sums [group, row, out]: one matrix product a tap, over the rows whose tap is inside the source."""
+    sums = np.zeros((len(groups), len(n), weights.shape[5]))
+    for tap in product(*(range(axis.k) for axis in problem.axes)):
+        at, inside = zip(*map(law, problem.axes, places, tap))
+        where = np.flatnonzero(np.logical_and.reduce(inside))
+        if len(where):
+            found = source[n[where], :, at[0][where], at[1][where], at[2][where]]
+            by_group = found.reshape(len(where), problem.groups, -1)[:, groups].astype(np.float64)
+            sums[:, where] += by_group.transpose(1, 0, 2) @ weights[tap]
+    return sums
+
+
+def by_weights(problem: Conv, src: Tensor, diff_dst: Tensor, rows: Indices, columns: Indices) -> Floats:
+    """diff_wei[oc, ic, k] = sum over n and o of src[n, ic, i] * diff_dst[n, oc, o]; rows (k..., ic), columns oc.
+
+    One matrix product a tap and piece of the output, of the channels that its rows and the columns need.
+    """
+    ic = problem.ic // problem.groups
+    chosen = _Channels.of(columns, problem.oc // problem.groups)
+    outputs = (chosen.groups[:, None] * (problem.oc // problem.groups) + chosen.within).ravel()
+    source = src.reshape(problem.mb, problem.ic, *(axis.i for axis in problem.axes))
+    gradient = diff_dst.reshape(problem.mb, problem.oc, *(axis.o for axis in problem.axes))
+    result = np.empty((len(rows), len(columns)))
+    for tap in np.unique(rows // ic):
+        here = np.flatnonzero(rows // ic == tap)
+        numbers, at_number = np.unique(rows[here] % ic, return_inverse=True)
+        inputs = (chosen.groups[:, None] * ic + numbers).ravel()
+        kernel = np.unravel_index(tap, tuple(axis.k for axis in problem.axes))
+        boxes = [_inside(axis, int(k)) for axis, k in zip(problem.axes, kernel)]
+        x = source[:, :, *(_inputs(axis, int(k), box) for axis, k, box in zip(problem.axes, kernel, boxes))]
+        y = gradient[:, :, *(slice(box.start, box.stop) for box in boxes)]
+        sums = _correlated(x, y, inputs, outputs, len(chosen.groups))
+        result[here] = sums[chosen.place[0], :, chosen.place[1]].T[at_number]
+    return result
+
+
+def _inside(axis: Axis, k: int) -> range:
+    """The outputs whose tap k is inside the input."""
+    offset = k * (axis.d + 1) - axis.p
+    first = max(0, -(offset // axis.s))
+    return range(first, max(first, min(axis.o, (axis.i - 1 - offset) // axis.s + 1)))
+
+
+def _inputs(axis: Axis, k: int, outputs: range) -> slice:
+    """The inputs that tap k of these outputs reads."""
+    if not outputs:
+        return slice(0, 0)
+    first, last = (o * axis.s - axis.p + k * (axis.d + 1) for o in (outputs[0], outputs[-1]))
+    return slice(first, last + 1, axis.s)
+
+
+def _correlated(x: Tensor, y: Tensor, inputs: Indices, outputs: Indices, groups: int) -> Floats:
+    """Sums over n and positions, [group, in, out], of tensors [n, channels, d, h, w] whose positions agree."""
+
+    def taken(tensor: Tensor, channels: Indices) -> Floats:
+        chosen = tensor[:, channels].astype(np.float64)
+        return chosen.reshape(len(tensor), groups, len(channels) // groups, -1)
+
+    sums = np.zeros((groups, len(inputs) // groups, len(outputs) // groups))
+    for piece in _pieces(x.shape, len(inputs) + len(outputs)):
+        a, b = taken(x[piece], inputs), taken(y[piece], outputs)
+        sums += np.matmul(a, b.transpose(0, 1, 3, 2)).sum(axis=0)
+    return sums
+
+
+def _pieces(shape: tuple[int, ...], channels: int) -> Iterator[tuple[slice, ...]]:
+    """Boxes of n, (all channels,) d and h that cover a tensor and hold few elements of so many channels each."""
+    n, _, d, h, w = shape
+    if not n * d * h * w:
+        return
+    lines = max(1, _CHUNK_ELEMS // (channels * w))
+    steps = max(1, lines // (d * h)), max(1, lines // h), min(lines, h)
+    for start in product(*(range(0, size, step) for size, step in zip((n, d, h), steps))):
+        image, *place = (slice(first, first + step) for first, step in zip(start, steps))
+        yield image, slice(None), *place
+
+
+def by_bias(diff_dst: Tensor, columns: Indices) -> Floats:
+    """diff_bia[oc] = sum over n and o of diff_dst[n, oc, o], as one row."""
+    sums = np.zeros((1, len(columns)))
+    for n in range(len(diff_dst)):
+        sums[0] += diff_dst[n, columns].reshape(len(columns), -1).astype(np.float64).sum(axis=1)
+    return sums
+
+
+def by_inner(src: Tensor, wei: Tensor, rows: Indices, columns: Indices) -> Floats:
+    """dst[m, n] = sum over k of src[m, k] * wei[k, n]."""
+    sums = np.zeros((len(rows), len(columns)))
+    step = max(1, _CHUNK_ELEMS // max(1, len(rows), len(columns)))
+    for start in range(0, src.shape[1], step):
+        a, b = src[rows, start : start + step], wei[start : start + step, columns]
+        sums += a.astype(np.float64) @ b.astype(np.float64)
+    return sums

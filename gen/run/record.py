@@ -1,0 +1,304 @@
+"""Launch records: everything a host needs to launch a code object, as JSON beside it.
+
+A record names buffers and scalars with their place in the argument block. Buffers keep their names across launches.
+Reading validates: a malformed file is a UserError of one line that says where.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
+
+import attrs
+import numpy as np
+
+from convgen.backends.simulation import KernelArg, LaunchRequest
+from convgen.ir import types
+from convgen.ir.error import UserError
+from convgen.ir.layout.memory import MOST_BYTES
+from convgen.ir.layout.tags import LETTERS, Layout
+from convgen.run.schema import Entry, Json
+
+Access: TypeAlias = Literal["read", "write", "readwrite"]
+Extents: TypeAlias = tuple[int, int, int]
+
+_POINTER_BYTES = 8
+_MOST_LAUNCHES = 4096
+_MOST_ARGUMENTS = 1024
+_MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid
+_MOST_THREADS = 1024  #: of a workgroup, on every target
+_MOST_BLOCK = 1 << 16  #: bytes of an argument block
+_MOST_LOCAL = 1 << 24  #: bytes of local memory that are worth a finding; devices have up to 160 KiB
+
+
+@attrs.frozen
+class Tensor:
+    """The tensor in a buffer: logical size, layout tag, element type, allocation in bytes."""
+
+    dims: tuple[int, ...]
+    tag: str
+    dtype: str
+    bytes: int
+
+    @classmethod
+    def of(cls, layout: Layout, dtype: str) -> Tensor:
+        return cls(layout.dims, layout.tag, dtype, layout.size_elems * types.scalar(dtype).bytes)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.from_tag(self.tag, self.dims)
+
+
+@attrs.frozen
+class Buffer:
+    """A kernel argument that is a 64-bit device address, at byte `offset` of the argument block."""
+
+    name: str
+    offset: int
+    access: Access
+    tensor: Tensor
+    size: int = _POINTER_BYTES
+
+    @property
+    def is_read(self) -> bool:
+        return self.access != "write"
+
+    @property
+    def is_written(self) -> bool:
+        return self.access != "read"
+
+
+@attrs.frozen
+class Scalar:
+    """A kernel argument passed by value; `expr` says how a host computes it for other sizes."""
+
+    name: str
+    offset: int
+    dtype: str
+    value: int | float
+    expr: str | None = None
+
+    @property
+    def size(self) -> int:
+        return types.scalar(self.dtype).bytes
+
+    @property
+    def encoded(self) -> bytes:
+        """The little-endian bytes of the value."""
+        return np.array(self.value, types.scalar(self.dtype).numpy).tobytes()
+
+
+@attrs.frozen
+class Launch:
+    """One kernel launch. `grid` counts workgroups, `workgroup` threads, both x, y, z; `grid_expr` says how a host
+    computes the grid for other sizes. `lds_bytes` is the local memory of a workgroup, in all.
+    """
+
+    kernel: str
+    grid: Extents
+    workgroup: Extents
+    args: tuple[Buffer | Scalar, ...]
+    kernarg_size: int
+    lds_bytes: int = 0
+    grid_expr: tuple[str | None, str | None, str | None] = (None, None, None)
+
+    def request(self, groups: Sequence[int] | None = None) -> LaunchRequest:
+        """The launch as a simulator wants it; `groups` are the linear workgroup ids to run (all if None)."""
+        args = tuple(
+            KernelArg(arg.offset, arg.size, arg.name if isinstance(arg, Buffer) else arg.encoded) for arg in self.args
+        )
+        chosen = None if groups is None else tuple(groups)
+        return LaunchRequest(
+            self.kernel, self.grid, self.workgroup, args, self.lds_bytes, self.kernarg_size, groups=chosen
+        )
+
+
+@attrs.frozen
+class LaunchRecord:
+    """The launches of one code object, in order. `object` is its file, relative to the record; None without one.
+
+    `problem` is the replayable problem line, where there is a problem.
+    """
+
+    target: str
+    object: str | None
+    launches: tuple[Launch, ...]
+    problem: str | None = None
+
+    @property
+    def buffers(self) -> dict[str, Buffer]:
+        """Each buffer once, in order of appearance, with the access of all launches together."""
+        merged: dict[str, Buffer] = {}
+        for launch in self.launches:
+            for arg in launch.args:
+                if isinstance(arg, Buffer):
+                    before = merged.get(arg.name, arg)
+                    access: Access = before.access if before.access == arg.access else "readwrite"
+                    merged[arg.name] = attrs.evolve(before, access=access)
+        return merged
+
+    def requests(self, groups: Sequence[Sequence[int]] | None = None) -> tuple[LaunchRequest, ...]:
+        """The launches for a simulator: all, or those of which `groups`, one list of linear workgroup ids a launch,
+        names any workgroup.
+        """
+        if groups is None:
+            return tuple(launch.request() for launch in self.launches)
+        return tuple(launch.request(ids) for launch, ids in zip(self.launches, groups, strict=True) if ids)
+
+    def to_json(self) -> str:
+        """The record as indented JSON text, the same bytes for the same record."""
+        problem = {} if self.problem is None else {"problem": self.problem}
+        launches = [_launch_json(launch) for launch in self.launches]
+        return json.dumps({**problem, "target": self.target, "object": self.object, "launches": launches}, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "launch record") -> LaunchRecord:
+        """The record of a JSON text. Raises UserError naming the entry of `where` that is missing or wrong."""
+        root = Entry.parse(text, where)
+        record = cls(
+            target=root["target"].text(),
+            object=root.optional_text("object"),
+            launches=tuple(_read_launch(entry) for entry in root["launches"].items(_MOST_LAUNCHES)),
+            problem=root.optional_text("problem"),
+        )
+        _check_shared_buffers(record, root)
+        return record
+
+
+def _launch_json(launch: Launch) -> dict[str, Json]:
+    grid: list[Json] = [
+        value if expr is None else {"value": value, "expr": expr} for value, expr in zip(launch.grid, launch.grid_expr)
+    ]
+    return {
+        "kernel": launch.kernel,
+        "grid": grid,
+        "workgroup": list(launch.workgroup),
+        "lds_bytes": launch.lds_bytes,
+        "kernarg_size": launch.kernarg_size,
+        "args": [_arg_json(arg) for arg in launch.args],
+    }
+
+
+def _arg_json(arg: Buffer | Scalar) -> dict[str, Json]:
+    place: dict[str, Json] = {"name": arg.name, "kind": "buffer", "offset": arg.offset, "size": arg.size}
+    if isinstance(arg, Buffer):
+        tensor: dict[str, Json] = {
+            "dims": list(arg.tensor.dims),
+            "tag": arg.tensor.tag,
+            "dtype": arg.tensor.dtype,
+            "bytes": arg.tensor.bytes,
+        }
+        return {**place, "access": arg.access, "tensor": tensor}
+    expr: dict[str, Json] = {} if arg.expr is None else {"expr": arg.expr}
+    return {**place, "kind": "scalar", "dtype": arg.dtype, "value": arg.value, **expr}
+
+
+def _read_launch(entry: Entry) -> Launch:
+    grid = [axis["value"] if axis.has("value") else axis for axis in entry["grid"].items(3)]
+    exprs = [axis.optional_text("expr") for axis in entry["grid"].items(3)]
+    workgroup = entry["workgroup"].items(3)
+    for key, axes in (("grid", grid), ("workgroup", workgroup)):
+        if len(axes) != 3:
+            raise entry[key].error("x, y and z")
+    launch = Launch(
+        kernel=entry["kernel"].text(),
+        grid=_extents(grid, _MOST_GROUPS),
+        workgroup=_extents(workgroup, _MOST_THREADS),
+        args=tuple(_read_arg(arg) for arg in entry["args"].items(_MOST_ARGUMENTS)),
+        kernarg_size=entry["kernarg_size"].integer(0, _MOST_BLOCK),
+        lds_bytes=entry["lds_bytes"].integer(0, _MOST_LOCAL),
+        grid_expr=(exprs[0], exprs[1], exprs[2]),
+    )
+    if math.prod(launch.workgroup) > _MOST_THREADS:
+        raise entry["workgroup"].error(f"at most {_MOST_THREADS} threads")
+    _check_argument_block(launch, entry["args"].items(_MOST_ARGUMENTS))
+    return launch
+
+
+def _extents(axes: Sequence[Entry], most: int) -> Extents:
+    x, y, z = (axis.integer(1, most) for axis in axes)
+    return x, y, z
+
+
+def _read_arg(entry: Entry) -> Buffer | Scalar:
+    kind = entry["kind"].one_of("buffer", "scalar")
+    arg = _read_buffer(entry) if kind == "buffer" else _read_scalar(entry)
+    if entry["size"].integer(1, _MOST_BLOCK) != arg.size:
+        raise entry["size"].error(f"the {arg.size} bytes of the {kind}")
+    return arg
+
+
+def _read_buffer(entry: Entry) -> Buffer:
+    access = entry["access"].text()
+    for known in get_args(Access):
+        if access == known:
+            name, offset = entry["name"].name("buffer"), entry["offset"].integer(0, _MOST_BLOCK)
+            return Buffer(name, offset, known, _read_tensor(entry["tensor"]))
+    raise entry["access"].error(" or ".join(get_args(Access)))
+
+
+def _read_scalar(entry: Entry) -> Scalar:
+    dtype = _read_dtype(entry["dtype"])
+    return Scalar(
+        entry["name"].name("scalar"),
+        entry["offset"].integer(0, _MOST_BLOCK),
+        dtype,
+        _read_value(entry["value"], types.scalar(dtype)),
+        entry.optional_text("expr"),
+    )
+
+
+def _read_value(entry: Entry, dtype: types.Type) -> int | float:
+    value = entry.value
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64:
+        if dtype.is_float or dtype.min <= value <= dtype.max:
+            return value
+    elif isinstance(value, float) and dtype.is_float and math.isfinite(value):
+        return value
+    raise entry.error(f"a number of type {dtype.name}")
+
+
+def _read_tensor(entry: Entry) -> Tensor:
+    tensor = Tensor(
+        tuple(size.integer(0, MOST_BYTES) for size in entry["dims"].items(len(LETTERS))),
+        entry["tag"].text(),
+        _read_dtype(entry["dtype"]),
+        entry["bytes"].integer(0, MOST_BYTES),
+    )
+    try:
+        needed = tensor.layout.size_elems * types.scalar(tensor.dtype).bytes
+    except UserError as error:
+        raise UserError(f"{error} ({entry['tag'].place})") from None
+    if tensor.bytes < needed:
+        raise entry["bytes"].error(f"at least the {needed} bytes of the tensor")
+    return tensor
+
+
+def _read_dtype(entry: Entry) -> str:
+    if entry.text() not in types.SCALARS:
+        raise entry.error(f"one of {' '.join(types.SCALARS)}")
+    return entry.text()
+
+
+def _check_argument_block(launch: Launch, entries: Sequence[Entry]) -> None:
+    """Arguments lie inside the block, do not overlap, and have names of their own."""
+    end, names = 0, dict.fromkeys(arg.name for arg in launch.args)
+    if len(names) != len(launch.args):
+        raise UserError(f"given two arguments of one name, wanted distinct names, in kernel {launch.kernel}")
+    for arg, entry in sorted(zip(launch.args, entries), key=lambda pair: pair[0].offset):
+        if arg.offset < end:
+            raise entry["offset"].error(f"at least {end}, where the argument before ends")
+        end = arg.offset + arg.size
+        if end > launch.kernarg_size:
+            raise entry["offset"].error(f"an argument inside the {launch.kernarg_size} bytes of kernarg_size")
+
+
+def _check_shared_buffers(record: LaunchRecord, root: Entry) -> None:
+    """A buffer that several launches take is the same tensor in all."""
+    for name, buffer in record.buffers.items():
+        for launch in record.launches:
+            for arg in launch.args:
+                if isinstance(arg, Buffer) and arg.name == name and arg.tensor != buffer.tensor:
+                    raise UserError(f"given two tensors for buffer {name}, wanted one, at {root.place}")

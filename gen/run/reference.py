@@ -1,0 +1,228 @@
+"""What the right answer is: fills, convolutions and matmuls in plain numpy, and tensors as bytes in memory.
+
+Nothing here knows how kernels are generated. Fills (see `fills`) are small integers, so every partial sum is an integer
+that the accumulator holds exactly, whatever the order of summation; results can then be compared bit for bit. Sums of
+integers that the accumulator does not hold, of data given, wrap.
+
+Outputs are seen as matrices:
+
+    dst       (n, o...) x oc        M x N of a matrix product
+    diff_src  (n, i...) x ic
+    diff_wei  (k..., ic of one group) x oc of all groups
+    diff_bia  1 x oc
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.ir import types
+from convgen.ir.error import Unsupported
+from convgen.ir.layout.tags import Layout
+from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.tensors import TensorSpec, refuse_others
+from convgen.run import oracle as sums
+from convgen.run.fills import Fill
+
+Array = npt.NDArray[np.generic]
+Tensor = Array | Fill
+Indices = npt.NDArray[np.int64]
+
+_EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: an accumulator holds every integer up to this power of two
+_MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "diff_dst": 4}  #: the largest absolute value of a fill, while sums allow it
+
+
+def numpy_type(name: str) -> np.dtype[np.generic]:
+    """The numpy type of one element; Unsupported for types that have no arithmetic here."""
+    if name not in types.SCALARS or types.scalar(name).is_storage:
+        raise Unsupported(f"tensors of type {name}")
+    return types.scalar(name).numpy
+
+
+def fill(problem: Problem, seed: int = 0) -> dict[str, Array]:
+    """The inputs by name, in their own types and logical dimensions, as `fills` has them."""
+    return {name: np.asarray(tensor) for name, tensor in fills(problem, seed).items()}
+
+
+def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
+    """The inputs by name, in their own types and logical dimensions, none of them in memory.
+
+    Values are integers other than zero, drawn evenly: every product counts, so a wrong index shows. Their size is
+    bounded so that the accumulator holds every partial sum, bias included.
+    """
+    magnitudes = {spec.name: _magnitude(problem, spec) for spec in problem.inputs}
+    products, power = depth(problem), _EXACT[problem.acc_type]
+    while _largest_sum(products, magnitudes) > 2**power:
+        if max(magnitudes.values()) == 1:
+            raise Unsupported(f"exact sums of {products} products, more than 2^{power}")
+        magnitudes = {name: max(1, magnitude // 2) for name, magnitude in magnitudes.items()}
+    return {
+        spec.name: _draw((seed, n), spec.dims, spec.dtype, magnitudes[spec.name])
+        for n, spec in enumerate(problem.inputs)
+    }
+
+
+def _magnitude(problem: Problem, spec: TensorSpec) -> int:
+    """The largest absolute value of a fill, while sums allow it.
+
+    8-bit integers take every value, so that their signs show; not if the result has 8 bits, for all would saturate.
+    """
+    element = types.scalar(spec.dtype)
+    whole_range = element.is_int and element.bits == 8 < types.scalar(problem.outputs[0].dtype).bits
+    return max(-element.min, element.max) if whole_range else _MAGNITUDE[spec.name]
+
+
+def _largest_sum(depth: int, magnitudes: Mapping[str, int]) -> int:
+    """A bound of the sum of so many products, bias included."""
+    factors = prod(magnitude for name, magnitude in magnitudes.items() if name != "bia")
+    return depth * factors + magnitudes.get("bia", 0)
+
+
+def depth(problem: Problem) -> int:
+    """Products in the longest sum."""
+    if isinstance(problem, Matmul):
+        return problem.k
+    taps = prod(axis.k for axis in problem.axes)
+    return {
+        "dst": problem.ic // problem.groups * taps,
+        "diff_src": problem.oc // problem.groups * taps,
+        "diff_wei": problem.mb * prod(axis.o for axis in problem.axes),
+    }[problem.outputs[0].name]
+
+
+def _draw(seed: tuple[int, int], dims: tuple[int, ...], dtype: str, magnitude: int) -> Fill:
+    element, least, most = numpy_type(dtype), -magnitude, magnitude
+    if types.scalar(dtype).is_int:
+        least, most = max(least, types.scalar(dtype).min), min(most, types.scalar(dtype).max)
+    values = np.array([value for value in range(least, most + 1) if value])
+    return Fill.of(values.astype(element), seed, dims)
+
+
+def output_shape(problem: Problem, output: str) -> tuple[int, int]:
+    """Rows and columns of an output as a matrix."""
+    refuse_others(problem)
+    dims = problem.tensor(output).dims
+    if isinstance(problem, Matmul):
+        return problem.m, problem.n
+    columns = problem.ic if output == "diff_src" else problem.oc
+    return prod(dims) // columns, columns
+
+
+def output_index(problem: Problem, output: str, rows: Indices, columns: Indices) -> list[Indices]:
+    """The logical index of the elements rows x columns: one array a dimension, broadcasting against each other."""
+    down, across = rows[:, None], columns[None, :]
+    if isinstance(problem, Matmul):
+        return [down, across]
+    dims = problem.tensor(output).dims
+    if output == "diff_bia":
+        return [across + 0 * down]
+    if output == "diff_wei":
+        oc, ic, *kernel = dims[problem.has_groups :]
+        *taps, inner = np.unravel_index(down, (*kernel, ic))
+        return [*([across // oc] if problem.has_groups else []), across % oc, inner, *taps]
+    n, *spatial = np.unravel_index(down, (dims[0], *dims[2:]))
+    return [n, across, *spatial]
+
+
+def outputs(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Array:
+    """The right values rows x columns of an output: exact sums, rounded to the accumulator, a bias added there, and
+    one rounding to the result, to which sums of integers saturate. Raises Unsupported for other results of integers.
+    """
+    acc_type, to = types.scalar(problem.acc_type), types.scalar(problem.tensor(output).dtype)
+    if to.is_int and not acc_type.is_int:
+        raise Unsupported(f"a destination of type {to}")
+    sums_ = _sums(problem, inputs, output, rows, columns)
+    acc = (sums_.astype(np.int64) if acc_type.is_int else sums_).astype(acc_type.numpy)
+    if "bia" in inputs:
+        acc = acc + inputs["bia"][columns]
+    if to.is_int:
+        acc = np.clip(acc, max(to.min, acc_type.min), min(to.max, acc_type.max))
+    return acc.astype(numpy_type(to.name))
+
+
+def whole(problem: Problem, inputs: Mapping[str, Tensor], output: str) -> Array:
+    """A right output as a logical tensor."""
+    rows, columns = map(np.arange, output_shape(problem, output))
+    values = outputs(problem, inputs, output, rows, columns)
+    logical = np.empty(problem.tensor(output).dims, values.dtype)
+    logical[tuple(output_index(problem, output, rows, columns))] = values
+    return logical
+
+
+def _sums(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices
+) -> npt.NDArray[np.float64]:
+    if isinstance(problem, Matmul):
+        return sums.by_inner(inputs["src"], inputs["wei"], rows, columns)
+    match output:
+        case "dst":
+            return sums.forward(problem, inputs["src"], inputs["wei"], rows, columns)
+        case "diff_src":
+            return sums.by_data(problem, inputs["wei"], inputs["diff_dst"], rows, columns)
+        case "diff_wei":
+            return sums.by_weights(problem, inputs["src"], inputs["diff_dst"], rows, columns)
+    return sums.by_bias(inputs["diff_dst"], columns)[rows]
+
+
+def pack(layout: Layout, logical: Array, gaps: int = 0) -> npt.NDArray[np.uint8]:
+    """The bytes of a logical tensor in memory: padding is zero, what strides leave out is filled with `gaps`."""
+    memory = np.full(layout.size_elems * logical.itemsize, gaps, np.uint8)
+    padded = logical
+    if layout.padded_dims != logical.shape:
+        padded = np.zeros(layout.padded_dims, logical.dtype)
+        padded[tuple(map(slice, logical.shape))] = logical
+    digits = _digits(layout, memory.view(logical.dtype))
+    digits[...] = padded.reshape(digits.shape)
+    return memory
+
+
+def packed(layout: Layout, logical: Fill, places: Indices, gaps: int = 0) -> Array:
+    """The elements that `pack` leaves at some places, counted in elements, where no two elements meet in memory."""
+    memory = np.zeros((*places.shape, logical.dtype.itemsize), np.uint8)
+    rest, exists = places, places < layout.size_elems
+    digits: dict[int, Indices] = {}
+    for stride, at in sorted(((b.stride, at) for at, b in enumerate(layout.blocks) if b.size > 1), reverse=True):
+        digits[at], rest = np.divmod(rest, stride) if stride > 1 else (rest, np.zeros(1, np.int64))
+        exists &= digits[at] < layout.blocks[at].size
+    exists &= rest == 0
+    memory[~exists] = gaps
+    number, inside = np.zeros(1, np.int64), exists
+    for dim, (size, step) in enumerate(zip(logical.shape, logical.strides)):
+        index, scale = np.zeros(1, np.int64), 1
+        for at, block in enumerate(layout.blocks):
+            if block.dim == layout.digits.dims[dim] and at in digits:
+                index = index + digits[at] * scale
+                scale *= block.size
+        inside = inside & (index < size)
+        number = number + index * step
+    number = np.broadcast_to(number, places.shape)
+    memory[inside] = logical.numbered(number[inside]).view(np.uint8).reshape(-1, logical.dtype.itemsize)
+    return memory.view(logical.dtype)[..., 0]
+
+
+def unpack(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8]) -> Array:
+    """The logical tensor that bytes in memory hold: the inverse of `pack`."""
+    digits = _digits(layout, _elements(memory, dtype))
+    return digits.reshape(layout.padded_dims)[tuple(map(slice, layout.dims))].copy()
+
+
+def gather(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8], index: Sequence[Indices]) -> Array:
+    """The elements at logical indices (arrays that broadcast, one a dimension), without unpacking the rest."""
+    return _elements(memory, dtype)[layout.offset(index)]
+
+
+def _elements(memory: npt.NDArray[np.uint8], dtype: str) -> Array:
+    """All whole elements of some bytes."""
+    element = numpy_type(dtype)
+    return memory[: len(memory) // element.itemsize * element.itemsize].view(element)
+
+
+def _digits(layout: Layout, flat: Array) -> Array:
+    """`flat` seen with one axis a block: dimension by dimension, each dimension's blocks outermost first."""
+    blocks = [block for dim in layout.digits.dims for block in reversed(layout.digits.of(dim))]
+    shape = [block.size for block in blocks]
+    return np.lib.stride_tricks.as_strided(flat, shape, [block.stride * flat.itemsize for block in blocks])

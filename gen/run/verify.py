@@ -1,0 +1,401 @@
+"""Running compiled code on the target's simulator and comparing it, bit for bit, with the reference."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from tokenize import TokenError
+from typing import BinaryIO
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends import target as targets
+from convgen.backends.simulation import Budget, Finding, Pages, SimReport
+from convgen.ir import types
+from convgen.ir.error import Unsupported, UserError
+from convgen.problem.matmul import Problem, parse_problem
+from convgen.run import footprint, reference
+from convgen.run.code import Code, Region
+from convgen.run.files import write_all
+from convgen.run.fills import Fill
+from convgen.run.record import Buffer, LaunchRecord
+from convgen.run.record import Tensor as Stored
+from convgen.run.reference import Array, Tensor
+
+Memory = dict[str, Pages]
+Progress = Callable[[int, int], None]
+Taking = Callable[[int], None]  #: is told how many bytes of memory a run will take, before it begins
+
+SENTINEL = 0xA5  #: fills what the kernels must write; no small integer wider than a byte looks like it
+FOREIGN = 0xFF  #: fills the gaps of strided inputs, which kernels may not use: NaN in every floating type, no small u8
+
+MOST_GROUPS = 1 << 24  #: workgroups of a launch that may be simulated: days of work
+
+_SHOWN = 8
+_BESIDE = 2  #: bytes that the simulator keeps beside each byte that kernels write: a stamp of 8 for each dword
+_ROWS = 4096  #: rows compared at a time
+
+
+@attrs.frozen
+class Mismatch:
+    """One wrong element of an output, at its logical index: n, oc, [d,] h, w of dst, or m, n."""
+
+    output: str
+    index: tuple[int, ...]
+    expected: float
+    got: float
+    unwritten: bool  #: whether the sentinel still stands there
+
+    def __str__(self) -> str:
+        got = "nothing written" if self.unwritten else f"got {self.got:g}"
+        return f"{self.output}[{', '.join(map(str, self.index))}]: expected {self.expected:g}, {got}"
+
+
+@attrs.frozen
+class Outcome:
+    """What a run showed. `checked` and `mismatches` count elements of outputs; `first` holds the first few wrong.
+
+    `compared` says whether anybody knew what is right.
+    `advice` tells whether findings count for which no manual asks (`Finding.source`): they do for our own kernels.
+    """
+
+    checked: int
+    mismatches: int
+    first: tuple[Mismatch, ...]
+    findings: tuple[Finding, ...]
+    seconds: float
+    instructions: Mapping[str, int]
+    compared: bool = True
+    advice: bool = True
+
+    @property
+    def passed(self) -> bool:
+        return not self.mismatches and not any(self.advice or finding.source.required for finding in self.findings)
+
+    @property
+    def status(self) -> str:
+        return "failed" if not self.passed else "passed" if self.compared else "executed"
+
+
+_Comparison = tuple[int, int, tuple[Mismatch, ...]]  #: elements checked, elements wrong, the first of these
+_NOTHING: _Comparison = (0, 0, ())
+_IDLE = SimReport((), {}, {}, 0.0)
+
+
+def run(
+    code: Code,
+    *,
+    groups: int | None = None,
+    seed: int = 0,
+    arrays: Mapping[str, Array] | None = None,
+    progress: Progress | None = None,
+    taking: Taking | None = None,
+) -> Outcome:
+    """Simulate `code` and compare every output, or those of `groups` sampled tiles, exactly with the reference.
+
+    `arrays` are logical inputs by buffer name; without them inputs are filled by `seed`. Raises Unsupported if there
+    is no object to run, UserError if there is not memory enough.
+    """
+    problem = code.problem
+    if problem is None:
+        raise Unsupported("verification of code that carries no problem")
+    if problem.is_empty:
+        return _outcome(_IDLE, _NOTHING)
+    inputs: Mapping[str, Tensor] = reference.fills(problem, seed) if arrays is None else arrays
+    if groups is None:
+        return _verified(problem, code.record, code.object, inputs, progress, taking)
+    regions, workgroups = _sampled(code, groups, seed)
+    _tell(taking, min(predicted(code.record), _predicted_sample(problem, regions)))
+    memory, report = execute(code.record, code.object, inputs, workgroups, progress)
+    return _outcome(report, _compare(problem, inputs, code.record, memory, regions))
+
+
+def _verified(
+    problem: Problem,
+    record: LaunchRecord,
+    code_object: bytes | None,
+    inputs: Mapping[str, Tensor],
+    progress: Progress | None,
+    taking: Taking | None,
+    save: Callable[[Memory], None] = lambda memory: None,
+) -> Outcome:
+    """Run all workgroups and compare all outputs."""
+    _tell(taking, predicted(record))
+    memory, report = execute(record, code_object, inputs, progress=progress)
+    save(memory)
+    arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
+    return _outcome(report, _compare(problem, arrays, record, memory, _everything(problem)))
+
+
+def _tell(taking: Taking | None, size: int) -> None:
+    if taking is not None:
+        taking(size)
+
+
+def execute(
+    record: LaunchRecord,
+    code_object: bytes | None,
+    inputs: Mapping[str, Tensor],
+    groups: Sequence[Sequence[int]] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Memory, SimReport]:
+    """Run the launches of `record` over buffers that hold `inputs` (logical arrays by name), and sentinels elsewhere.
+
+    `groups` holds the linear workgroup ids of each launch (all if None). Returns the memory of every buffer after the
+    last launch, of which those pages are there that were touched. Raises UserError where they do not fit in memory.
+    """
+    _check_size(record, sampled=groups is not None)
+    budget = Budget(footprint.available())
+    memory = {name: _allocate(buffer, inputs.get(name), budget) for name, buffer in record.buffers.items()}
+    if not record.launches:
+        return memory, _IDLE
+    target = targets.get(record.target)
+    if code_object is None:
+        raise Unsupported(f"running without a code object: no assembler was found ({target.assembler})")
+    return memory, target.simulate(code_object, record.requests(groups), memory, progress=progress)
+
+
+def sample_tiles(grids: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[tuple[int, int], ...]:
+    """`count` distinct tiles (part, number), or all if there are fewer: of each part in turn the corners, one of each
+    edge, then the rest by seed. At least one of every part, even if `count` is less than that.
+    """
+    parts = [_sample_part(grid, count, (seed, 2, part)) for part, grid in enumerate(grids)]
+    turns = itertools.zip_longest(*([(part, tile) for tile in tiles] for part, tiles in enumerate(parts)))
+    sample = [chosen for turn in turns for chosen in turn if chosen is not None]
+    return tuple(sample[: max(count, sum(map(bool, parts)))])
+
+
+def _sample_part(grid: tuple[int, int], count: int, seed: tuple[int, ...]) -> list[int]:
+    """`count` distinct tiles of one part, or all if there are fewer."""
+    rows, columns = grid
+    if not rows * columns:
+        return []
+    random = np.random.default_rng(seed)
+    row, column = int(random.integers(rows)), int(random.integers(columns))
+    corners = [(m, n) for m in (0, rows - 1) for n in (0, columns - 1)]
+    edges = [(row, 0), (row, columns - 1), (0, column), (rows - 1, column)]
+    first = [m * columns + n for m, n in corners + edges]
+    rest = random.choice(rows * columns, min(rows * columns, count + len(first)), replace=False)
+    return list(dict.fromkeys([*first, *map(int, rest)]))[:count]
+
+
+def run_record(
+    path: Path,
+    *,
+    data: Path | None = None,
+    out: Path | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    taking: Taking | None = None,
+    advice: bool = False,
+) -> Outcome:
+    """Execute a launch record and the code object beside it, which may be anybody's: without `advice`, findings for
+    which no manual asks do not fail it.
+
+    `data` is a directory of NAME.npy for the buffers that are read; without it the record's problem is filled by
+    `seed` and its outputs are checked. `out` receives NAME.npy of each buffer that is written. Raises UserError.
+    """
+    record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name)
+    code_object = None if record.object is None else targets.read(path.parent / record.object)
+    if not record.launches:
+        return _outcome(_IDLE, _NOTHING)
+
+    def save(memory: Memory) -> None:
+        if out is not None:
+            _save(out, record, memory)
+
+    if data is None and record.problem is not None:
+        problem = parse_problem(record.problem)
+        _check_buffers(record, problem, path.name)
+        outcome = _verified(problem, record, code_object, reference.fills(problem, seed), progress, taking, save)
+        return attrs.evolve(outcome, advice=advice)
+    if data is None:
+        raise UserError(f"given no --data, wanted a directory of arrays: {path.name} carries no problem to fill")
+    _tell(taking, predicted(record))
+    memory, report = execute(record, code_object, _load_inputs(data, record), progress=progress)
+    save(memory)
+    return attrs.evolve(_outcome(report, _NOTHING), compared=False, advice=advice)
+
+
+def _check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
+    """Refuse a record whose buffers cannot hold the tensors of its problem; how they lie is the record's business."""
+    buffers = record.buffers
+    for spec in problem.outputs:
+        if spec.name not in buffers:
+            raise UserError(f"given no buffer {spec.name}, wanted the outputs of {problem}, in {where}")
+    for spec in problem.tensors:
+        tensor = buffers[spec.name].tensor if spec.name in buffers else spec
+        if (tensor.dims, tensor.dtype) != (spec.dims, spec.dtype):
+            given, wanted = (f"{each.dtype}{list(each.dims)}" for each in (tensor, spec))
+            raise UserError(f"given {spec.name} of {given}, wanted {wanted} of {problem}, in {where}")
+        if spec.name in buffers and not buffers[spec.name].tensor.layout.is_apart:
+            given = f"{spec.name} of tag {buffers[spec.name].tensor.tag}, in which elements meet"
+            raise UserError(f"given {given}, wanted elements apart, in {where}")
+
+
+def _sampled(code: Code, count: int, seed: int) -> tuple[list[Region], list[tuple[int, ...]]]:
+    """The output regions of sampled tiles, and for each launch the workgroups they need, ascending, each once."""
+    tiles = code.tiles
+    if tiles is None:
+        raise Unsupported("sampling workgroups of code that does not say which output tile needs which")
+    sample = sample_tiles(tiles.grids, count, seed)
+    by_launch = zip(*(tiles.groups(*tile) for tile in sample), strict=True)
+    workgroups = [tuple(sorted({group for ids in launch for group in ids})) for launch in by_launch]
+    return [region for tile in sample for region in tiles.regions(*tile)], workgroups
+
+
+def _check_size(record: LaunchRecord, *, sampled: bool) -> None:
+    """Refuse what would take more memory, or more time than anybody has, before anything is done."""
+    for launch in record.launches:
+        if not sampled and math.prod(launch.grid) > MOST_GROUPS:
+            given = f"{math.prod(launch.grid)} workgroups of kernel {launch.kernel}"
+            raise UserError(f"given {given}, wanted at most {MOST_GROUPS}, or --run-groups for a sample of them")
+    needed, there = predicted(record), footprint.available()
+    if not sampled and needed > there:
+        given, wanted = footprint.text(needed), footprint.text(there)
+        raise UserError(f"given a run that takes {given} of memory, wanted at most {wanted}, or --run-groups")
+
+
+def predicted(record: LaunchRecord) -> int:
+    """Bytes that a run of all workgroups takes: buffers, and beside them stamps of stores or the arrays they hold."""
+    return sum(b.tensor.bytes * (1 + (_BESIDE if b.is_written else 1)) for b in record.buffers.values())
+
+
+def _predicted_sample(problem: Problem, regions: Sequence[Region]) -> int:
+    """The same for workgroups that make some regions, about: outputs, and the inputs summed for rows and columns."""
+    depth = reference.depth(problem)
+    widest = max(types.scalar(spec.dtype).bytes for spec in problem.tensors)
+    elements = sum((r.rows.size + r.columns.size) * depth + r.rows.size * r.columns.size for r in regions)
+    return elements * widest * (1 + _BESIDE)
+
+
+def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
+    """The bytes of a buffer: a logical array in its layout, or the sentinel for outputs, workspaces and slack."""
+    layout, size = buffer.tensor.layout, 0
+    if logical is not None:
+        wanted = reference.numpy_type(buffer.tensor.dtype)
+        if logical.shape != buffer.tensor.dims or logical.dtype != wanted:
+            given = f"{logical.dtype}{list(logical.shape)}"
+            raise UserError(f"given {buffer.name} of {given}, wanted {wanted}{list(buffer.tensor.dims)}")
+        size = layout.size_elems * wanted.itemsize
+    if logical is not None and not isinstance(logical, Fill):
+        memory = np.full(buffer.tensor.bytes, SENTINEL, np.uint8)
+        memory[:size] = reference.pack(layout, logical, FOREIGN)
+        return Pages.of(memory)
+
+    def make(places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        memory = np.full(places.shape, SENTINEL, np.uint8)
+        if logical is not None:
+            element = logical.dtype.itemsize
+            drawn = reference.packed(layout, logical, places[:, ::element] // element, FOREIGN)
+            np.copyto(memory, drawn.view(np.uint8), where=places < size)
+        return memory
+
+    return Pages(buffer.tensor.bytes, make, budget, _BESIDE if buffer.is_written else 0)
+
+
+def _everything(problem: Problem) -> Iterator[Region]:
+    """Every element of every output."""
+    for spec in problem.outputs:
+        rows, columns = reference.output_shape(problem, spec.name)
+        for start in range(0, rows, _ROWS):
+            yield Region(spec.name, np.arange(start, min(start + _ROWS, rows)), np.arange(columns))
+
+
+def _compare(
+    problem: Problem, inputs: Mapping[str, Tensor], record: LaunchRecord, memory: Memory, regions: Iterable[Region]
+) -> _Comparison:
+    """Compare the outputs in `regions` as bits."""
+    checked, mismatches, first = 0, 0, list[Mismatch]()
+    for region in regions:
+        indices = reference.output_index(problem, region.output, region.rows, region.columns)
+        tensor = record.buffers[region.output].tensor
+        got = _gathered(memory[region.output], tensor, indices)
+        expected = reference.outputs(problem, inputs, region.output, region.rows, region.columns)
+        wrong = _bits(expected) != _bits(got)
+        checked += wrong.size
+        mismatches += int(np.count_nonzero(wrong))
+        for row, column in np.argwhere(wrong)[: _SHOWN - len(first)]:
+            index = tuple(int(np.broadcast_to(i, wrong.shape)[row, column]) for i in indices)
+            there = got[row, column]
+            unwritten = there.tobytes() == bytes([SENTINEL]) * there.itemsize
+            first.append(Mismatch(region.output, index, float(expected[row, column]), float(there), unwritten))
+    return checked, mismatches, tuple(first)
+
+
+def _gathered(memory: Pages, tensor: Stored, index: Sequence[reference.Indices]) -> Array:
+    """The elements of a tensor at logical indices."""
+    size = types.scalar(tensor.dtype).bytes
+    memory.touch(np.asarray(tensor.layout.offset(index)) * size, size)
+    return reference.gather(tensor.layout, tensor.dtype, memory.data, index)
+
+
+def _outcome(report: SimReport, comparison: _Comparison) -> Outcome:
+    return Outcome(*comparison, report.findings, report.seconds, report.instructions)
+
+
+def _bits(values: Array) -> npt.NDArray[np.unsignedinteger]:
+    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
+
+
+def _load_inputs(data: Path, record: LaunchRecord) -> dict[str, Array]:
+    """An array for each buffer that is only read, and for those also written that have a file."""
+    arrays = {}
+    for name, buffer in record.buffers.items():
+        path = data / f"{name}.npy"
+        if not buffer.is_written or (buffer.is_read and path.exists()):
+            arrays[name] = _load(path, buffer)
+    return arrays
+
+
+def _load(path: Path, buffer: Buffer) -> Array:
+    """A logical array from `.npy`; types that numpy has not are raw bits of the same size."""
+    wanted = reference.numpy_type(buffer.tensor.dtype)
+    try:
+        with path.open("rb") as file:
+            shape, dtype = _npy_header(file)
+            if shape != buffer.tensor.dims or dtype not in (wanted, _stored(wanted)):
+                given = f"{dtype}{list(shape)[:12]} in {path}"
+                raise UserError(f"given {given}, wanted {_stored(wanted)}{list(buffer.tensor.dims)}")
+            file.seek(0)
+            array: Array = np.load(file, allow_pickle=False)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, EOFError, SyntaxError, TokenError, TypeError, RecursionError) as error:
+        raise UserError(f"given {path} that is not an .npy file: {error}") from None
+    return array.view(wanted) if array.dtype == _stored(wanted) else array
+
+
+def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    """Shape and type of the array in a file, which is read no further."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def unpacked(tensor: Stored, memory: Pages) -> Array:
+    """The logical tensor in a buffer."""
+    size = tensor.layout.size_elems * types.scalar(tensor.dtype).bytes
+    return reference.unpack(tensor.layout, tensor.dtype, memory.whole(size))
+
+
+def _save(directory: Path, record: LaunchRecord, memory: Memory) -> None:
+    """NAME.npy of all buffers that are written, or none."""
+    contents = {}
+    for name, buffer in record.buffers.items():
+        if buffer.is_written:
+            array = unpacked(buffer.tensor, memory[name])
+            np.save(file := BytesIO(), array.view(_stored(array.dtype)))
+            contents[directory / f"{name}.npy"] = file.getvalue()
+    write_all(contents, "--out")
+
+
+def _stored(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+    """How `.npy` keeps a type: as itself, or as raw bits if it is none of numpy's own."""
+    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")

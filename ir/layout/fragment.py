@@ -1,0 +1,107 @@
+"""Fragments: which element of a tile each (subgroup, lane, register) holds.
+
+MMA operands, the split of a cooperative copy, IREE's NestedLayout and XeTile's wg_map/sg_map are all instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import attrs
+
+from convgen.ir.error import UserError
+from convgen.ir.layout.digits import Digit, Digits, Space
+
+_MOST_POSITIONS = 1 << 24  #: of a workgroup's tile
+DWORD = 4  #: bytes of a register in one lane
+
+
+@attrs.frozen(cache_hash=True)
+class Fragment(Digits):
+    """A distributed layout of a tile with dimensions `dims`: digits in registers, lanes, subgroups, or fixed.
+
+    A subgroup or lane stride that no digit covers means replication: all those owners hold the same element. Where a
+    digit is fixed, the fragment is that part of a tile.
+    """
+
+    def __attrs_post_init__(self) -> None:
+        for d in self.digits:
+            first, end = (0, d.size) if d.space == Space.FIXED else (1, _MOST_POSITIONS)
+            if d.dim not in self.dims or d.space not in _SPACES or d.size < 1 or not first <= d.stride < end:
+                raise UserError(f"fragment: bad digit {d} for dimensions {self.dims}")
+        if prod(d.size for d in self.digits) > _MOST_POSITIONS:
+            raise UserError(f"given a fragment of {' x '.join(map(str, self.shape))}, wanted at most {_MOST_POSITIONS}")
+
+    @property
+    def registers(self) -> int:
+        """Elements that one lane holds."""
+        return self.count(Space.REGISTER)
+
+    @property
+    def subgroups(self) -> int:
+        """Number of subgroups that hold different parts."""
+        return self.count(Space.SUBGROUP)
+
+    def coords(self, subgroup: Any, lane: Any, register: Any) -> dict[str, Any]:
+        """The tile coordinates that this element holds."""
+        numbers: dict[str, Any] = {Space.REGISTER: register, Space.LANE: lane, Space.SUBGROUP: subgroup, Space.FIXED: 0}
+        return self.coordinates(numbers)
+
+    def partial(self, space: Space, number: Any) -> dict[str, Any]:
+        """The part of the coordinates that one space's number contributes; the parts of all three spaces add up.
+
+        What is fixed comes with the registers.
+        """
+        numbers: dict[str, Any] = {space: number}
+        return self.coordinates({Space.FIXED: 0, **numbers} if space is Space.REGISTER else numbers)
+
+    def owner(self, coords: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """(subgroup, lane, register) of the first owner of an element: the inverse of `coords`."""
+        number = self.place(coords)
+        return number.get(Space.SUBGROUP, 0), number.get(Space.LANE, 0), number.get(Space.REGISTER, 0)
+
+    def order_of(self, other: Fragment) -> tuple[int, ...]:
+        """For each register of `other` the register here that holds the same element.
+
+        UserError unless every lane holds the same elements in both layouts.
+        """
+
+        def owners(f: Fragment) -> list[tuple[str, str, int, int, int]]:
+            shared = (Space.SUBGROUP, Space.LANE)
+            digits = ((d.space, d.dim, step, d.size, d.stride) for step, d in f.stepped() if d.size > 1)
+            return sorted(d for d in digits if d[0] in shared)
+
+        if self.dims != other.dims or self.shape != other.shape or owners(self) != owners(other):
+            raise UserError(f"fragments {self} and {other}: lanes hold different elements")
+        return tuple(self.owner(other.coords(0, 0, register))[2] for register in range(other.registers))
+
+    def image(self, lanes: int, elem_bytes: int) -> Digits:
+        """The tile in memory if registers are stored as they stand, dword by dword over `lanes`.
+
+        Subgroups' parts, and then fixed ones, follow one another. A block of memory is a run of registers.
+        """
+        each = DWORD // elem_bytes
+        parts = (attrs.evolve(d, space=Space.SUBGROUP, stride=_MOST_POSITIONS) for d in self.digits)
+        digits = tuple(part if d.space == Space.FIXED else d for d, part in zip(self.digits, parts))
+        tile = Digits(self.dims, digits).renumbered(Space.SUBGROUP)
+        strides = (
+            Digit(Space.REGISTER, each, Space.MEMORY, 1),
+            Digit(Space.REGISTER, -(-self.registers // each), Space.MEMORY, each * lanes),
+            Digit(Space.LANE, lanes, Space.MEMORY, each),
+            Digit(Space.SUBGROUP, tile.count(Space.SUBGROUP), Space.MEMORY, self.registers * lanes),
+        )
+        return tile.then(Digits((Space.REGISTER, Space.LANE, Space.SUBGROUP), strides))
+
+    def contiguous(self, dim: str) -> int:
+        """How many consecutive registers, from 0, hold consecutive positions of `dim` (its innermost digits)."""
+        run = 1
+        for d in self.of(dim):
+            if d.space != Space.REGISTER or d.stride != run:
+                break
+            run *= d.size
+        return run
+
+
+_SPACES = frozenset((Space.REGISTER, Space.LANE, Space.SUBGROUP, Space.FIXED))

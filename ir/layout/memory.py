@@ -1,0 +1,245 @@
+"""Memory as the IR sees it: global buffers, shared (SLM/LDS) tiles with a swizzle, and views."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from itertools import pairwise
+from typing import Any
+
+import attrs
+
+from convgen.ir.checks import check_name, check_range
+from convgen.ir.error import UserError
+from convgen.ir.layout.digits import Digit, Digits, Space, stacked
+from convgen.ir.layout.fragment import DWORD, Fragment
+from convgen.ir.layout.tags import Layout
+from convgen.ir.node import Node, node
+from convgen.ir.types import Type
+
+MOST_BYTES = 1 << 48  #: of a buffer: what virtual addresses of these devices reach
+_MOST_SHARED = 1 << 24  #: positions along a shared tile's row or column; devices share up to 160 KiB
+
+
+@node
+class Global(Node):
+    """A buffer argument of the kernel: `bytes` long, elements of type `elem`."""
+
+    name: str
+    elem: Type
+    bytes: int
+
+    def infer(self) -> None:
+        check_name(self.name, "buffer")
+        check_range(self.bytes, 0, MOST_BYTES, f"bytes of buffer {self.name}:")
+
+
+ROW, COL = "row", "col"  #: dims of a shared tile
+
+
+@attrs.frozen(cache_hash=True)
+class Swizzle:
+    """Chunk c of row r stands at chunk position `c ^ (r >> shift & mask)`: a bijection on the chunks of a row."""
+
+    shift: int = 0
+    mask: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        check_range(self.shift, 0, 31, "swizzle shift")
+        check_range(self.mask, 0, 0xFFFF, "swizzle mask")
+
+    def __call__(self, chunk: Any, row: Any) -> Any:
+        if self.mask == 0:
+            return chunk
+        return chunk ^ ((row >> self.shift if self.shift else row) & self.mask)
+
+
+def row_major(rows: int, cols: int, pitch: int | None = None) -> Digits:
+    """The digits of a tile whose rows stand `pitch` elements apart, side by side if None."""
+    each = cols if pitch is None else pitch
+    return Digits((ROW, COL), (Digit(COL, cols, Space.MEMORY, 1), Digit(ROW, rows, Space.MEMORY, each)))
+
+
+@node
+class Shared(Node):
+    """`slots` copies of a rows x cols tile in shared memory.
+
+    `digits` split (row, col) in memory, in elements. In a row-major tile, chunks of a row may be swizzled; `chunk` is
+    the unit of that in bytes (16: one ds_read_b128).
+    """
+
+    name: str
+    elem: Type
+    rows: int
+    cols: int
+    digits: Digits
+    slots: int
+    swizzle: Swizzle
+    chunk: int
+
+    def infer(self) -> None:
+        check_name(self.name, "shared tile")
+        check_range(self.slots, 1, 64, f"slots of shared tile {self.name}:")
+        digits = self.digits.digits
+        for value in (self.rows, self.cols, self.chunk, *(n for d in digits for n in (d.size, d.stride))):
+            check_range(value, 1, _MOST_SHARED, f"in shared tile {self.name}")
+        chunks, rest = divmod(self.cols * self.elem.bytes, self.chunk)
+        swizzled = self.swizzle.mask and (rest or self.swizzle.mask >= chunks or len(digits) > 2)
+        inside = all(d.dim in (ROW, COL) and d.space == Space.MEMORY for d in digits)
+        shape = self.digits.dims == (ROW, COL) and inside and self.digits.shape == (self.rows, self.cols)
+        if not shape or swizzled or not _steps_over(digits):
+            what = ", ".join(f"{d.dim} {d.size} at {d.stride}" for d in digits)
+            raise UserError(f"shared tile {self.name} of {self.rows} x {self.cols}: digits {what}, {self.swizzle}")
+
+    @property
+    def pitch(self) -> int | None:
+        """Bytes from a row to the next where they stand one after the other, None for any other order."""
+        row = self.digits.digits[-1]
+        return row.stride * self.elem.bytes if self.digits == row_major(self.rows, self.cols, row.stride) else None
+
+    @property
+    def slot_bytes(self) -> int:
+        return max((d.size * d.stride for d in self.digits.digits), default=1) * self.elem.bytes
+
+    @property
+    def bytes(self) -> int:
+        return self.slots * self.slot_bytes
+
+    def address(self, slot: Any, row: Any, col: Any) -> Any:
+        """Byte offset of an element from the tile's start; numbers, numpy arrays and IR expressions alike."""
+        if self.swizzle.mask:
+            per_chunk = self.chunk // self.elem.bytes
+            col = self.swizzle(col // per_chunk, row) * per_chunk + col % per_chunk
+        place = self.digits.place({ROW: row, COL: col}, self.elem.bytes)
+        return slot * self.slot_bytes + place.get(Space.MEMORY, 0)
+
+
+def _steps_over(digits: tuple[Digit, ...]) -> bool:
+    """Whether each stride is past all that a digit of a smaller stride could reach with one position more."""
+    spans = [(d.stride, d.size * d.stride) for d in sorted(digits, key=lambda d: d.stride) if d.size > 1]
+    return all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+@attrs.frozen(cache_hash=True)
+class Plane:
+    """A rectangle of a buffer whose bounds the hardware knows; elements outside are zero.
+
+    It begins `base` bytes into `memory` and has `height` rows of `width` bytes, `pitch` bytes apart.
+    """
+
+    memory: Global
+    base: int
+    width: int
+    height: int
+    pitch: int
+
+
+class Order(Enum):
+    """How the elements of a rectangle stand in a subgroup's registers."""
+
+    ROWS = "rows"  #: as in memory: dwords of a row side by side over the lanes, rows behind one another
+    ROW_A_LANE = "a row a lane"
+    COLUMN_A_LANE = "a column a lane"
+
+
+@attrs.frozen(cache_hash=True)
+class Rectangle:
+    """What one message moves of a plane: `rows` x `cols` elements, `count` times side by side, one after another."""
+
+    rows: int
+    cols: int
+    order: Order
+    count: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        for value in (self.rows, self.cols, self.count):
+            check_range(value, 1, 1 << 12, "in a rectangle")
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self.rows * self.cols * self.count
+
+    def grain(self, elem_bytes: int) -> int:
+        """The bytes that a step of the rectangle's x counts: a dword where rows are turned, else an element."""
+        return DWORD if self.order is Order.ROW_A_LANE else elem_bytes
+
+    def layout(self, lanes: int, elem_bytes: int) -> Fragment:
+        """Which element of the rectangle each lane and register has, by ("row", "col")."""
+        rows, cols = self.rows, self.cols
+        digits: tuple[Digit, ...]
+        if self.order is Order.ROW_A_LANE:
+            digits = (Digit("row", rows, Space.LANE, 1), Digit("col", cols, Space.REGISTER, 1))
+        elif self.order is Order.COLUMN_A_LANE:
+            digits = (Digit("row", rows, Space.REGISTER, 1), Digit("col", cols, Space.LANE, 1))
+        else:
+            each = DWORD // elem_bytes
+            wide = cols // each
+            within = (Digit("col", each, Space.REGISTER, 1), Digit("col", wide, Space.LANE, 1))
+            down = lanes // wide
+            digits = (
+                *within, Digit("row", down, Space.LANE, wide), Digit("row", rows // down, Space.REGISTER, each)
+            )  # fmt: skip
+        beside = Digit("col", self.count, Space.REGISTER, rows * cols // lanes)
+        return Fragment(("row", "col"), tuple(d for d in (*digits, beside) if d.size > 1))
+
+
+@attrs.frozen(cache_hash=True)
+class Dim:
+    """One dimension of a view: positions [0, size) exist; `padded` >= size is its share of the fused axis."""
+
+    name: str
+    size: int
+    padded: int
+
+    def __attrs_post_init__(self) -> None:
+        check_name(self.name, "dim")
+        check_range(self.padded, 0, MOST_BYTES, f"padded size of {self.name}:")
+        check_range(self.size, 0, self.padded, f"size of {self.name}:")
+
+
+@attrs.frozen(cache_hash=True)
+class TensorDim:
+    """A tensor coordinate as a linear function of view dimensions: `sum(coef * dim) + const`.
+
+    Where `masked`, the coordinate may leave [0, size): the element then has the fill value of the view (zero) and
+    stores to it are dropped.
+    """
+
+    size: int
+    terms: tuple[tuple[str, int], ...]
+    const: int = 0
+    masked: bool = False
+
+    def at(self, dims: dict[str, Any]) -> Any:
+        total: Any = self.const
+        for name, coef in self.terms:
+            total = dims[name] * coef + total
+        return total
+
+
+@node
+class View(Node):
+    """A virtual tensor over a global buffer.
+
+    `axes` are the dimensions the program indexes; each is a fusion of view dims, outermost first, so that index
+    `((d0 * padded1) + d1) * padded2 + d2` decodes to (d0, d1, d2). `index` maps view dims to tensor coordinates,
+    `layout` maps these to elements of `memory`. Elements outside a dim's size, or outside a masked tensor dim, are
+    zero on load and dropped on store. After views, nothing knows the word convolution.
+    """
+
+    memory: Global
+    layout: Layout
+    axes: tuple[tuple[Dim, ...], ...]
+    index: tuple[TensorDim, ...]
+
+    def extent(self, axis: int) -> int:
+        """Length of a fused axis, padding included."""
+        return math.prod(d.padded for d in self.axes[axis])
+
+    def decode(self, axis: int, position: Any) -> dict[str, Any]:
+        """The view dims of a fused position; the outermost dim is not reduced, so over-run shows as `>= size`."""
+        dims = self.axes[axis]
+        inner_first = [(d.name, d.padded) for d in reversed(dims)]
+        fused = Digits(tuple(d.name for d in dims), stacked(Space.AXIS, inner_first))
+        return fused.coordinates({Space.AXIS: position}, overrun=True)

@@ -1,0 +1,151 @@
+"""Matrix multiplication on fragments: D[i, j] += sum over k of A[i, k] * B[j, k]."""
+
+from __future__ import annotations
+
+import attrs
+
+from convgen.ir.checks import check_name, check_range
+from convgen.ir.error import UserError
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.types import Type, VectorType, vector
+
+
+@attrs.frozen(cache_hash=True)
+class MmaAtom:
+    """One matrix instruction: a (rows x k) times (k x cols) product held by one subgroup.
+
+    `a`, `b`, `d` are the fragments of a single instruction over dims (i, k), (j, k) and (i, j); their registers count
+    elements. `passes` is the issue interval in units of 4 clocks. Facts come from the target's table.
+
+    Fragments may span neighbouring subgroups, which then execute the instruction together.
+    """
+
+    name: str
+    rows: int
+    cols: int
+    k: int
+    a_elem: Type
+    b_elem: Type  #: as wide as those of a
+    acc: Type
+    a: Fragment
+    b: Fragment
+    d: Fragment
+    passes: int
+    rounds_to: str = ""  #: the type to which the inputs are cut first, if they are: "xf32" keeps ten mantissa bits
+
+    def __attrs_post_init__(self) -> None:
+        check_name(self.name, "matrix instruction")
+        for value in (self.rows, self.cols, self.k, self.passes):
+            check_range(value, 1, 1 << 10, f"in matrix instruction {self.name}")
+
+    @property
+    def elem_bytes(self) -> int:
+        """Of an element of a or b."""
+        return self.a_elem.bytes
+
+    @property
+    def spans(self) -> int:
+        """How many subgroups execute one instruction together."""
+        return max(f.subgroups for f in (self.a, self.b, self.d))
+
+
+def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
+    """The K digits of `steps` instructions whose registers hold `pack` instructions' elements side by side.
+
+    Any K order serves as long as A and B agree; this one makes a lane's elements of `pack` instructions contiguous.
+    """
+    inner = tuple(d for d in atom.digits if d.dim == "k" and d.space is Space.REGISTER)
+    lanes = tuple(d for d in atom.digits if d.dim == "k" and d.space is Space.LANE)
+    held = atom.registers
+    outer = (Digit("k", pack, Space.REGISTER, held), *lanes, Digit("k", steps // pack, Space.REGISTER, held * pack))
+    return inner + outer
+
+
+def _operand(atom: Fragment, row: str, tiles: int, outer: tuple[Digit, ...], pack: int, steps: int) -> Fragment:
+    rows = tuple(d for d in atom.digits if d.dim == row)
+    per_tile = atom.registers * steps
+    return Fragment(
+        (row, "k"), (*rows, Digit(row, tiles, Space.REGISTER, per_tile), *outer, *_k_digits(atom, pack, steps))
+    )
+
+
+@attrs.frozen(cache_hash=True)
+class MmaTile:
+    """A workgroup's product or a part of it: a grid of waves, each with tiles_i x tiles_j x steps instructions.
+
+    Waves (of as many subgroups as an instruction spans) are numbered i fastest. `pack` instructions share a contiguous
+    run of K per lane (wider LDS reads).
+    """
+
+    atom: MmaAtom
+    tiles_i: int
+    tiles_j: int
+    steps: int
+    pack: int = 1
+    waves_i: int = 1
+    waves_j: int = 1
+    acc_bank: str = "v"  #: register bank of the accumulators, as the target names it
+    parts: int = 1  #: of the rows j of a workgroup's tile
+    part: int = 0  #: the one that is multiplied
+
+    def __attrs_post_init__(self) -> None:
+        check_name(self.acc_bank, "register bank")
+        for value in (self.tiles_i, self.tiles_j, self.steps, self.pack, self.waves_i, self.waves_j, self.parts):
+            check_range(value, 1, 1 << 12, "in an mma tile")
+        check_range(self.part, 0, self.parts - 1, "part of an mma tile:")
+        if self.steps % self.pack:
+            raise UserError(f"mma tile: {self.steps} steps do not split into packs of {self.pack}")
+
+    @property
+    def a(self) -> Fragment:
+        """Layout of the A operand over (i, k), i relative to the workgroup's tile."""
+        waves = Digit("i", self.waves_i, Space.SUBGROUP, self.atom.spans)
+        return _operand(self.atom.a, "i", self.tiles_i, (waves,), self.pack, self.steps)
+
+    @property
+    def b(self) -> Fragment:
+        """Layout of the B operand over (j, k)."""
+        return _operand(self.atom.b, "j", self.tiles_j, self._outer_j, self.pack, self.steps)
+
+    @property
+    def _outer_j(self) -> tuple[Digit, ...]:
+        waves = Digit("j", self.waves_j, Space.SUBGROUP, self.atom.spans * self.waves_i)
+        return (waves, Digit("j", self.parts, Space.FIXED, self.part)) if self.parts > 1 else (waves,)
+
+    @property
+    def d(self) -> Fragment:
+        """Layout of the accumulator over (i, j)."""
+        held = self.atom.d.registers
+        return Fragment(
+            ("i", "j"),
+            (
+                *self.atom.d.digits,
+                Digit("i", self.tiles_i, Space.REGISTER, held),
+                Digit("j", self.tiles_j, Space.REGISTER, held * self.tiles_i),
+                Digit("i", self.waves_i, Space.SUBGROUP, self.atom.spans),
+                *self._outer_j,
+            ),
+        )
+
+    def a_start(self, tile: int, step: int) -> int:
+        """First register element of A for instruction (tile, step)."""
+        return (tile * self.steps + step) * self.atom.a.registers
+
+    def b_start(self, tile: int, step: int) -> int:
+        return (tile * self.steps + step) * self.atom.b.registers
+
+    def d_start(self, tile_i: int, tile_j: int) -> int:
+        return (tile_j * self.tiles_i + tile_i) * self.atom.d.registers
+
+    @property
+    def a_type(self) -> VectorType:
+        return vector(self.atom.a_elem, self.a.registers)
+
+    @property
+    def b_type(self) -> VectorType:
+        return vector(self.atom.b_elem, self.b.registers)
+
+    @property
+    def acc_type(self) -> VectorType:
+        return vector(self.atom.acc, self.d.registers)

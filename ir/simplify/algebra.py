@@ -1,0 +1,271 @@
+"""The equalities of expressions: rules where an equality is one line, functions where it is an algorithm.
+
+Every equality holds under wraparound: sums and products by constants are taken modulo 2^bits, and what needs exact
+integers (division, order) applies only where it is proved that nothing wraps. Floats are left as they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from convgen.ir.expr import (
+    Add,
+    And,
+    Cast,
+    Comparison,
+    Const,
+    Div,
+    Eq,
+    Expr,
+    Lane,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    MulHi,
+    Ne,
+    Or,
+    Pack,
+    Select,
+    Shl,
+    Shr,
+    Shuffle,
+    Slice,
+    Splat,
+    Sub,
+    Uniform,
+    Var,
+    Xor,
+)
+from convgen.ir.simplify.bounds import FULL
+from convgen.ir.simplify.division import quotient, remainder
+from convgen.ir.simplify.identities import TABLES
+from convgen.ir.simplify.order import Order
+from convgen.ir.simplify.proof import Facts
+from convgen.ir.simplify.rules import Rewrites, make, number
+from convgen.ir.simplify.sums import LinearForms, Terms, build, normal_sum, peel
+from convgen.ir.types import VectorType
+
+_WORD = 0xFFFFFFFF
+
+_FOLD: dict[type[Expr], Callable[[int, int], int]] = {
+    Add: int.__add__,
+    Sub: int.__sub__,
+    Mul: int.__mul__,
+    MulHi: lambda a, b: (a & _WORD) * (b & _WORD) >> 32,
+    Div: int.__floordiv__,
+    Mod: int.__mod__,
+    Min: min,
+    Max: max,
+    And: int.__and__,
+    Or: int.__or__,
+    Xor: int.__xor__,
+    Shl: int.__lshift__,
+    Shr: int.__rshift__,
+    Lt: int.__lt__,
+    Le: int.__le__,
+    Eq: int.__eq__,
+    Ne: int.__ne__,
+}
+
+#: Where a range of one value shows what neither rules nor algorithms see.
+_MAY_COLLAPSE = frozenset((Div, Mod, MulHi, Shr, Var, Lane))
+
+
+class Notes:
+    """What depends on no facts and serves all of a run: linear forms, the canonical order, and who uses what."""
+
+    def __init__(self) -> None:
+        self.linear, self.order = LinearForms(), Order()
+        self.uses: dict[Expr, int] = {}
+
+
+class Algebra:
+    """Applies equalities to one node whose operands are simplified already, at a place where `facts` hold."""
+
+    def __init__(self, facts: Facts, notes: Notes) -> None:
+        self.facts, self.notes = facts, notes
+
+    def __call__(self, e: Expr) -> Expr:
+        """An expression equal to `e`, `e` itself if nothing applies."""
+        kind = type(e)
+        if kind is Const:
+            return e
+        if FULL[e.type] is None:
+            return self._float(e)
+        if kind in _MAY_COLLAPSE or e in self.facts.ranges:
+            lo, hi = self.facts.bounds(e)
+            if lo == hi:
+                return make(lo, e.type)
+        if kind in _FOLD:
+            prepared = self._prepared(e)
+            if prepared is not e:
+                return prepared if type(prepared) is Const else self(prepared)
+        rewrite = _REWRITES[kind]
+        new = rewrite(self, e) if rewrite else None
+        if new is None and (algorithm := _ALGORITHMS.get(kind)):
+            new = algorithm(self, e)
+        return e if new is None else new
+
+    def _prepared(self, e: Any) -> Expr:
+        """What all binary operators share: constants are folded, or stand on the right of operators that commute."""
+        a, b = e.a, e.b
+        right = b.bits if type(b) is Const else number(b)
+        left = a.bits if type(a) is Const else number(a)
+        if left is not None and right is not None:
+            return _folded(e, left, right)
+        if e.commutes and (left is not None or (right is None and self.notes.order.before(b, a))):
+            return type(e)(b, a)  # type: ignore[no-any-return]
+        return e  # type: ignore[no-any-return]
+
+    def _float(self, e: Expr) -> Expr:
+        """Of floats, only what moves or chooses them."""
+        kind = type(e)
+        for f in (_REWRITES[kind], _ALGORITHMS.get(kind)) if kind in _MOVES else ():
+            if f and (new := f(self, e)) is not None:
+                return new
+        return e
+
+    # ------------------------------------------------------------ what rules ask
+
+    def proves(self, cond: Expr) -> bool:
+        """Whether a condition always holds here."""
+        return self.facts.decided(cond) is True
+
+    def cannot_wrap(self, e: Expr) -> bool:
+        """Whether the operation at the root gives its exact result."""
+        return self.facts.bounds.cannot_wrap(e)
+
+    # Decisions about sharing rest on what was there when the round began, so that equal expressions meet one fate;
+    # of a node made since then nothing is known until the next round.
+
+    def is_sole_use(self, e: Expr) -> bool:
+        """Whether it is known that nobody else needs `e`, so that it may be taken apart."""
+        return self.notes.uses.get(e) == 1
+
+    def is_known_unused(self, e: Expr, operand: Expr) -> bool:
+        """Whether it is known that nobody computes `e`, which one would of a known `operand`."""
+        return operand in self.notes.uses and e not in self.notes.uses
+
+    def sum(self, terms: Terms, const: int, like: Expr) -> Expr:
+        """The sum as an expression of the type of `like`, modulo 2^bits."""
+        return build(self, terms, const, like)
+
+
+def _folded(e: Any, a: int, b: int) -> Expr:
+    if e.a.type.elem.is_float:
+        return e  # type: ignore[no-any-return]
+    if isinstance(e, (Div, Mod)) and b == 0:
+        return e  # an error, and it stays one
+    if isinstance(e, (Shl, Shr)) and not 0 <= b < e.type.elem.bits:
+        return e
+    return make(int(_FOLD[type(e)](a, b)), e.type)
+
+
+# ---------------------------------------------------------------- algorithms
+
+
+def _sum(s: Algebra, e: Any) -> Expr | None:
+    return normal_sum(s, s.notes.linear, e)
+
+
+def _product(s: Algebra, e: Mul) -> Expr | None:
+    """(x + c0) * c1 == x * c1 + c0 * c1, unless that could wrap only now, or somebody else needs the sum."""
+    c = number(e.b)
+    rest, sign, offset = peel(e.a)
+    if c is None or rest is None or sign != 1 or not offset or not s.is_sole_use(e.a):
+        return None
+    product = s(Mul(rest, e.b))
+    if s.cannot_wrap(product) or not s.cannot_wrap(e):
+        return s(s.sum({product: 1}, offset * c, e))
+    return None
+
+
+def _comparison(s: Algebra, e: Comparison) -> Expr | None:
+    known = s.facts.decided(e)
+    return None if known is None else make(known, e.type)
+
+
+def _extremum(s: Algebra, e: Min | Max) -> Expr | None:
+    """min and max of operands whose order is known."""
+    lo, hi = s.facts.difference(e.a, e.b)
+    if hi <= 0 or lo >= 0:
+        return e.a if (hi <= 0) == isinstance(e, Min) else e.b
+    return None
+
+
+def _select(s: Algebra, e: Select) -> Expr | None:
+    cond = number(e.cond)
+    if cond is not None:
+        return e.a if cond else e.b
+    if e.cond.type is e.type and (number(e.a), number(e.b)) == (1, 0):
+        return e.cond
+    return None
+
+
+def _cast(s: Algebra, e: Cast) -> Expr | None:
+    if e.type is e.a.type:
+        return e.a
+    inner = e.a
+    if e.type.elem.is_float or inner.type.elem.is_float:
+        return None
+    known = number(inner)
+    if known is not None:
+        return make(int(known != 0) if e.type.elem.is_bool else known, e.type)
+    if isinstance(inner, Cast) and not inner.a.type.elem.is_float and not inner.type.elem.is_bool:
+        return _cast_again(s, e, inner)
+    return None
+
+
+def _cast_again(s: Algebra, e: Cast, inner: Cast) -> Expr | None:
+    """The inner of two casts falls away if it keeps the value, or all the bits that the outer one takes."""
+    source, middle, to = (t.elem for t in (inner.a.type, inner.type, e.type))
+    if s.cannot_wrap(inner) or (to.is_int and source.is_int and to.bits <= middle.bits):
+        return s(Cast(e.type, inner.a))
+    return None
+
+
+def _uniform(s: Algebra, e: Uniform) -> Expr | None:
+    return e.a if isinstance(e.a, Const) else None
+
+
+def _slice(s: Algebra, e: Slice) -> Expr | None:
+    if e.type is e.a.type:
+        return e.a
+    match e.a:
+        case Splat(_, a) if isinstance(e.type, VectorType):
+            return Splat(e.type, a)
+        case Slice(a, start, _):
+            return s(Slice(a, start + e.start, e.count))
+    return None
+
+
+def _shuffle(s: Algebra, e: Shuffle) -> Expr | None:
+    return e.a if e.order == tuple(range(e.a.type.lanes)) else None
+
+
+def _pack(s: Algebra, e: Pack) -> Expr | None:
+    return e.parts[0] if len(e.parts) == 1 and e.parts[0].type is e.type else None
+
+
+_REWRITES = Rewrites(*TABLES)
+
+_ALGORITHMS: dict[type[Expr], Callable[[Algebra, Any], Expr | None]] = {
+    **dict.fromkeys((Add, Sub), _sum),
+    Mul: _product,
+    Div: quotient,
+    **dict.fromkeys((Mod, And), remainder),
+    **dict.fromkeys((Lt, Le, Eq, Ne), _comparison),
+    **dict.fromkeys((Min, Max), _extremum),
+    Select: _select,
+    Cast: _cast,
+    Uniform: _uniform,
+    Slice: _slice,
+    Shuffle: _shuffle,
+    Pack: _pack,
+}
+
+_MOVES = frozenset((Select, Cast, Uniform, Slice, Shuffle, Pack))

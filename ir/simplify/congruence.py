@@ -1,0 +1,156 @@
+"""Congruences: which multiples an expression is known to be near, for every lane and every element.
+
+A congruence (m, r) says: the value is r modulo m; (0, r) says: it is r. Where an operation may wrap, only the part of m
+that is a power of two survives, since 2^bits is a multiple of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import gcd
+from typing import Any
+
+from convgen.ir.expr import (
+    Add,
+    And,
+    Cast,
+    Const,
+    Div,
+    Expr,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Select,
+    Shl,
+    Shuffle,
+    Slice,
+    Splat,
+    Sub,
+    Uniform,
+    Var,
+)
+from convgen.ir.simplify.bounds import Bounds
+
+Congruence = tuple[int, int]
+
+ANYTHING: Congruence = (1, 0)
+
+
+def normal(m: int, r: int) -> Congruence:
+    """The congruence with its remainder in [0, m)."""
+    return (m, r % m) if m else (0, r)
+
+
+def either(a: Congruence, b: Congruence) -> Congruence:
+    """What holds of a value that is known by `a` or by `b`."""
+    return normal(gcd(a[0], b[0], a[1] - b[1]), a[1])
+
+
+def both(a: Congruence, b: Congruence) -> Congruence:
+    """What holds of a value of which both are known (the Chinese remainder theorem); `a` where no value has both."""
+    (m, r), (n, t) = (a, b) if b[0] else (b, a)  # a constant first
+    step = gcd(m, n)
+    if not m or (t - r) % step:
+        return m, r
+    steps = (t - r) // step * pow(m // step, -1, n // step)
+    return normal(m // step * n, r + m * steps)
+
+
+class Congruences:
+    """The congruences of expressions; `known` gives those of variables and other leaves, `bounds` what may wrap."""
+
+    def __init__(self, bounds: Bounds, known: Mapping[Expr, Congruence]) -> None:
+        self.bounds, self.known = bounds, known
+        self._memo: dict[Expr, Congruence] = {}
+
+    def __call__(self, e: Expr) -> Congruence:
+        """The congruence of an expression of integer or bool elements."""
+        found = self._memo.get(e)
+        if found is None:
+            rule = _RULES.get(type(e))
+            m, r = rule(self, e) if rule else ANYTHING
+            if rule in _MAY_WRAP and m != 1 and not self.bounds.cannot_wrap(e):
+                m = gcd(m, 1 << e.type.elem.bits)
+            found = normal(m, r)
+            if e in self.known:
+                found = both(found, self.known[e])
+            self._memo[e] = found
+        return found
+
+    def multiple(self, e: Expr) -> int:
+        """A number that divides `e`; 0 if it is zero."""
+        return gcd(*self(e))
+
+
+def _add(s: Congruences, e: Any) -> Congruence:
+    (m, r), (n, t) = s(e.a), s(e.b)
+    return gcd(m, n), r + t
+
+
+def _sub(s: Congruences, e: Any) -> Congruence:
+    (m, r), (n, t) = s(e.a), s(e.b)
+    return gcd(m, n), r - t
+
+
+def _mul(s: Congruences, e: Any) -> Congruence:
+    (m, r), (n, t) = s(e.a), s(e.b)
+    return gcd(m * n, m * t, n * r), r * t
+
+
+def _shl(s: Congruences, e: Any) -> Congruence:
+    (m, r), (n, t) = s(e.a), s(e.b)
+    return (m << t, r << t) if n == 0 and 0 <= t < e.type.elem.bits else ANYTHING
+
+
+def _div(s: Congruences, e: Any) -> Congruence:
+    (m, r), (n, c) = s(e.a), s(e.b)
+    return (m // c, r // c) if n == 0 and c > 0 and m % c == 0 else ANYTHING
+
+
+def _mod(s: Congruences, e: Any) -> Congruence:
+    (m, r), (n, t) = s(e.a), s(e.b)
+    return gcd(m, n, t), r
+
+
+def _and(s: Congruences, e: Any) -> Congruence:
+    """Zeros at the low end of either operand stay, and a mask of low bits keeps what is known below it."""
+    (m, r), (n, c) = s(e.a), s(e.b)
+    if n == 0 and c > 0 and c & (c + 1) == 0:
+        return gcd(m, c + 1), r
+    low = max(_low_bit(gcd(m, r)), _low_bit(gcd(n, c)))
+    return low, 0
+
+
+def _low_bit(n: int) -> int:
+    return n & -n
+
+
+def _select(s: Congruences, e: Any) -> Congruence:
+    return either(s(e.a), s(e.b))
+
+
+def _cast(s: Congruences, e: Cast) -> Congruence:
+    return s(e.a) if e.type.elem.is_int and not e.a.type.elem.is_float else ANYTHING
+
+
+def _same(s: Congruences, e: Any) -> Congruence:
+    return s(e.a)
+
+
+_RULES: dict[type[Expr], Callable[[Congruences, Any], Congruence]] = {
+    Const: lambda s, e: (0, int(e.bits)) if not e.dtype.is_float else ANYTHING,
+    Var: lambda s, e: s.known.get(e, ANYTHING),
+    Add: _add,
+    Sub: _sub,
+    Mul: _mul,
+    Shl: _shl,
+    Div: _div,
+    Mod: _mod,
+    And: _and,
+    **dict.fromkeys((Min, Max, Select), _select),
+    Cast: _cast,
+    **dict.fromkeys((Uniform, Splat, Slice, Shuffle), _same),
+}
+
+_MAY_WRAP = frozenset((_add, _sub, _mul, _shl, _cast))

@@ -1,0 +1,168 @@
+"""Quotients and remainders of sums by positive constants: a dividend `c * whole + rest` is taken apart where exact.
+
+    v1      (c*q + r) // c == q + r // c            (c*q + r) % c == r % c
+    range   of these, r // c and r % c where the range of r lies within [k*c, (k+1)*c)
+    v2      (g*q + d) // (g*c) == q // c            (g*q + d) % (g*c) == q % c * g + d            for 0 <= d < g
+
+A term is a multiple of c by its factor or by what is known of it. Bits under a mask 2^n - 1 are a remainder by 2^n.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import TYPE_CHECKING
+
+from convgen.ir.expr import Add, And, Div, Expr, Mod, Mul
+from convgen.ir.simplify.bounds import type_range, within
+from convgen.ir.simplify.rules import make, number
+from convgen.ir.simplify.sums import Linear
+
+if TYPE_CHECKING:
+    from convgen.ir.simplify.algebra import Algebra
+
+
+def quotient(s: Algebra, e: Div) -> Expr | None:
+    """A simpler `a // c`."""
+    c = number(e.b)
+    if c is None or c <= 1:
+        return None
+    if isinstance(e.a, Div) and (inner := number(e.a.b)) is not None and inner > 0:
+        return _nested_quotient(s, e, inner * c)
+    for rule in (_whole_quotient, _reduced_quotient, _quotient_of_let):
+        if (new := rule(s, e, s.facts.terms(e.a), c)) is not None:
+            return new
+    return None
+
+
+def remainder(s: Algebra, e: Mod | And) -> Expr | None:
+    """A simpler `a % c`, or `a & (c - 1)` with a power of two c."""
+    bits = number(e.b)
+    if isinstance(e, Mod) and bits and (known := _known_remainder(s, e, bits)) is not None:
+        return known
+    c = bits if bits is None or isinstance(e, Mod) else bits + 1
+    if c is None or c <= 1 or (isinstance(e, And) and c & (c - 1)):
+        return None
+    for rule in (_exact_remainder, _low_bits, _reduced_remainder):
+        if (new := rule(s, e, c)) is not None:
+            return new
+    return None
+
+
+def _nested_quotient(s: Algebra, e: Div, c: int) -> Expr | None:
+    """(x // c0) // c1 == x // (c0 * c1), unless the remainder of the same division is wanted too."""
+    if c > e.type.elem.max or not s.is_known_unused(Mod(e.a, e.b), e.a):
+        return None
+    return s(Div(e.a.a, make(c, e.type)))  # type: ignore[attr-defined]
+
+
+def _whole_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
+    terms, const = sum
+    whole = {t: n // c for t, n in terms.items() if n % c == 0}
+    rest = {t: n for t, n in terms.items() if n % c}
+    count, left = divmod(const, c)
+    lo, hi = s.facts.extent((rest, left))
+    if lo // c == hi // c:
+        return s.sum(whole, count + lo // c, e)
+    if not whole or not within((lo, hi), type_range(e.type.elem)):
+        return None
+    return s(Add(s.sum(whole, count, e), s(Div(s.sum(rest, left, e), e.b))))
+
+
+def _reduced_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
+    terms, const = sum
+    for g in _common_factors(s, sum, c):
+        high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
+        low = {t: n for t, n in terms.items() if t not in high}
+        count, left = divmod(const, g)
+        if not within(s.facts.extent((low, left)), (0, g - 1)):
+            continue
+        if all(n % g == 0 for n in high.values()):
+            return s(Div(s.sum({t: n // g for t, n in high.items()}, count, e), make(c // g, e.type)))
+        if low or left:
+            return s(Div(s.sum(high, count * g, e), e.b))
+    return None
+
+
+def _quotient_of_let(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
+    """v // c, where a let says that v is x * c."""
+    terms, const = s.facts.resolved(sum)
+    if const == 0 and list(terms.values()) == [c] and sum[0].keys() != terms.keys():
+        return next(iter(terms))
+    return None
+
+
+def _known_remainder(s: Algebra, e: Mod, c: int) -> Expr | None:
+    """The remainder of what is known modulo c; of either sign, as the divisor."""
+    m, r = s.facts.congruence(e.a)
+    return make(r % c, e.type) if m % c == 0 else None
+
+
+def _exact_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
+    sum = s.facts.terms(e.a)
+    rest, left = _residue(s, sum, c)
+    lo, hi = s.facts.extent((rest, left))
+    if lo // c == hi // c:
+        new = s.sum(rest, left - lo // c * c, e)
+        return e.a if new is e.a or (rest == sum[0] and left - lo // c * c == sum[1]) else new
+    if (rest, left) == sum or not within((lo, hi), type_range(e.type.elem)):
+        return None
+    if rest == sum[0] and left and c & (c - 1) and not s.is_known_unused(Div(e.a, e.b), e.a):
+        return None  # only the constant changes, and the quotient that serves this remainder stays as it is
+    return s(_remainder_like(e, s.sum(rest, left, e), c))
+
+
+def _low_bits(s: Algebra, e: Mod | And, c: int) -> Expr | None:
+    """A power of two divides 2^bits, so that wrapping does not matter."""
+    sum = s.notes.linear(e.a)
+    if c & (c - 1) or (len(sum[0]) + (sum[1] != 0) < 2 and next(iter(sum[0]), None) is e.a):
+        return None
+    rest, left = _residue(s, sum, c)
+    if (rest, left) == sum:
+        return None
+    return s(_remainder_like(e, s.sum(rest, left, e), c))
+
+
+def _reduced_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
+    sum = s.facts.terms(e.a)
+    terms, const = sum
+    for g in _common_factors(s, sum, c):
+        high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
+        low = {t: n for t, n in terms.items() if t not in high}
+        count, left = divmod(const, g)
+        if g == c or not within(s.facts.extent((low, left)), (0, g - 1)):
+            continue
+        if left and not low and count % (c // g):
+            continue  # one constant would become two
+        if all(n % g == 0 for n in high.values()):
+            if g not in high.values() and s.is_known_unused(Div(e.a, e.b), e.a):
+                continue  # a product more, and no quotient to share the dividend with
+            reduced = s.sum({t: n // g for t, n in high.items()}, count, e)
+            scaled = s(Mul(s(_remainder_like(e, reduced, c // g)), make(g, e.type)))
+            return s(Add(scaled, s.sum(low, left, e))) if low or left else scaled
+        if low:
+            return s(Add(s(_remainder_like(e, s.sum(high, count * g, e), c)), s.sum(low, left, e)))
+    return None
+
+
+def _residue(s: Algebra, sum: Linear, c: int) -> Linear:
+    """The sum modulo c: terms that are known modulo c by their constant, the constant in [0, c)."""
+    rest: dict[Expr, int] = {}
+    left = sum[1]
+    for t, n in sum[0].items():
+        m, r = s.facts.congruence(t)
+        if n * m % c == 0:
+            left += n * r
+        else:
+            rest[t] = n
+    return rest, left % c
+
+
+def _remainder_like(e: Mod | And, a: Expr, c: int) -> Expr:
+    """a % c in the operator of `e`."""
+    return type(e)(a, make(c if isinstance(e, Mod) else c - 1, e.type))
+
+
+def _common_factors(s: Algebra, sum: Linear, c: int) -> list[int]:
+    """Numbers over 1 that divide c and some term, the greatest first."""
+    found = {gcd(n * s.facts.congruence.multiple(t), c) for t, n in sum[0].items()}
+    return sorted(found - {1}, reverse=True)

@@ -1,0 +1,245 @@
+"""What is known at one place of a program: ranges, congruences, definitions, and sums that are not negative.
+
+Facts come from binders (lets, loops, the kernel's grid) and from conditions. They are scoped: `child()` knows all that
+its parent knows and may learn more, as an arm of an `if` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from math import gcd
+
+from convgen.ir.expr import And, Cast, Comparison, Div, Eq, Expr, Le, Lt, Mod, Ne, Not, Or, Uniform, Var
+from convgen.ir.simplify.bounds import WIDTH, Range, Scope, meet
+from convgen.ir.simplify.congruence import ANYTHING, Congruence, Congruences, both, either
+from convgen.ir.simplify.rules import number
+from convgen.ir.simplify.sums import NOTHING, Linear, parts, plus
+from convgen.ir.stmt import For
+from convgen.ir.types import bool_
+
+_NARROWINGS = 2  #: how often a new inequality is applied to its own terms, each time with what the last one showed
+
+
+class Facts(Scope):
+    """The facts that hold at one place."""
+
+    def __init__(self, width: int = WIDTH, ranges: Mapping[Var, Range] | None = None) -> None:
+        super().__init__(width, ranges)
+        self.congruences: dict[Expr, Congruence] = {}  #: of variables, and of what conditions say more of
+        self.values: dict[Var, Expr] = {}  #: the lets in scope
+        self.inequalities: list[Linear] = []  #: exact sums known to be at least 0
+        self.congruence = Congruences(self.bounds, self.congruences)
+        self._terms: dict[Expr, Linear] = {}
+
+    def refresh(self) -> None:
+        """Forget what was concluded, after a fact about an expression that was looked at already has changed."""
+        super().refresh()
+        self.congruence = Congruences(self.bounds, self.congruences)
+        self._terms.clear()
+
+    def child(self) -> Facts:
+        """The same facts, to be extended without effect on these."""
+        new = Facts(self.bounds.width, self.ranges)
+        new.congruences.update(self.congruences)
+        new.values.update(self.values)
+        new.inequalities.extend(self.inequalities)
+        return new
+
+    def multiple_of(self, var: Var, factor: int) -> None:
+        """`var` is a multiple of `factor`."""
+        self._learn(var, (factor, 0))
+
+    def let(self, var: Var, *values: Expr) -> None:
+        """`var` has the value of one of `values`."""
+        if var.type.elem.is_float:
+            return
+        rebound = var in self.ranges
+        super().let(var, *values)
+        self.values.pop(var, None)
+        if rebound:
+            self.congruences.pop(var, None)
+            self.refresh()
+            return
+        found = reduce(either, map(self.congruence, values))
+        if found != ANYTHING:
+            self.congruences[var] = found
+        if len(values) == 1:
+            self.values[var] = values[0]
+
+    def loop(self, s: For) -> None:
+        """What holds in the body of a loop that runs at least once."""
+        super().loop(s)
+        for low, high in ((s.begin, s.var), (s.var, s.end)):
+            if number(low) is None and number(high) is None:
+                gap = plus(self.terms(high), self.terms(low), -1)
+                self.inequalities.append(gap if high is s.var else plus(gap, ({}, -1), 1))
+
+    # ------------------------------------------------------------ exact sums
+
+    def terms(self, e: Expr) -> Linear:
+        """`e` as a sum of terms and a constant, as integers: opened only where nothing wraps."""
+        known = self._terms.get(e)
+        if known is None:
+            known = self._terms[e] = self._opened(e)
+        return known
+
+    def _opened(self, e: Expr) -> Linear:
+        if (n := number(e)) is not None:
+            return {}, n
+        operands = parts(e)
+        if not operands or not self.bounds.cannot_wrap(e):
+            return {e: 1}, 0
+        total = NOTHING
+        for part, factor in operands:
+            total = plus(total, self.terms(part), factor)
+        return total
+
+    def resolved(self, sum: Linear) -> Linear:
+        """The sum with variables replaced by the values that lets gave them."""
+        terms, const = sum
+        total: Linear = {}, const
+        for t, n in terms.items():
+            value = self.values.get(t) if isinstance(t, Var) else None
+            total = plus(total, ({t: 1}, 0) if value is None else self.resolved(self.terms(value)), n)
+        return total
+
+    def range(self, sum: Linear) -> Range:
+        """The exact range of a sum by the ranges of its terms alone."""
+        terms, const = sum
+        lo = hi = const
+        for term, factor in terms.items():
+            least, most = self.bounds(term)
+            lo += least * factor if factor > 0 else most * factor
+            hi += most * factor if factor > 0 else least * factor
+        return lo, hi
+
+    def extent(self, sum: Linear) -> Range:
+        """The exact range of a sum by all that is known."""
+        found = self.range(sum)
+        if any(t in self.values for t in sum[0]):
+            found = meet(found, self.range(self.resolved(sum)))
+        for inequality in self.inequalities:
+            if not inequality[0].keys().isdisjoint(sum[0]):
+                least = self.range(plus(sum, inequality, -1))[0]  # sum >= sum - inequality
+                most = -self.range(plus(plus(NOTHING, sum, -1), inequality, -1))[0]
+                found = meet(found, (least, max(most, least)))
+        return found
+
+    def difference(self, a: Expr, b: Expr) -> Range:
+        """The exact range of a - b."""
+        return self.extent(plus(self.terms(a), self.terms(b), -1))
+
+    def multiple(self, sum: Linear) -> Congruence:
+        """The congruence of a sum."""
+        terms, const = sum
+        modulus, remainder = 0, const
+        for t, n in terms.items():
+            m, r = self.congruence(t)
+            modulus, remainder = gcd(modulus, m * n), remainder + r * n
+        return modulus, remainder % modulus if modulus else remainder
+
+    # ------------------------------------------------------------ conditions
+
+    def decided(self, cond: Expr) -> bool | None:
+        """Whether a condition on integers always holds, or never; None if that is not known."""
+        if (n := number(cond)) is not None:
+            return bool(n)
+        if cond in self.ranges and self.ranges[cond][0] == self.ranges[cond][1]:
+            return bool(self.ranges[cond][0])
+        if not isinstance(cond, Comparison) or cond.a.type.elem.is_float:
+            return None
+        gap = plus(self.terms(cond.a), self.terms(cond.b), -1)
+        lo, hi = self.extent(gap)
+        if isinstance(cond, Lt):
+            return True if hi < 0 else False if lo >= 0 else None
+        if isinstance(cond, Le):
+            return True if hi <= 0 else False if lo > 0 else None
+        equal = True if lo == hi == 0 else False if lo > 0 or hi < 0 or self._never_zero(gap) else None
+        return equal if equal is None or isinstance(cond, Eq) else not equal
+
+    def _never_zero(self, sum: Linear) -> bool:
+        return any(self.multiple(form)[1] != 0 for form in (sum, self.resolved(sum)))
+
+    def assume(self, cond: Expr, truth: bool = True) -> None:
+        """From here on `cond` is known to hold (or not to hold)."""
+        if number(cond) is not None or cond.type is not bool_:
+            return
+        self.ranges[cond] = (int(truth), int(truth))
+        self.refresh()
+        match cond:
+            case Not(a):
+                self.assume(a, not truth)
+            case And(a, b):
+                self._both(a, b, True, truth)
+            case Or(a, b):
+                self._both(a, b, False, not truth)
+            case Lt(a, b) | Le(a, b) if a.type.elem.is_int:
+                strict = int(isinstance(cond, Lt) == truth)
+                low, high = (a, b) if truth else (b, a)
+                self._at_least(plus(plus(self.terms(high), self.terms(low), -1), ({}, -1), strict))
+            case Eq(a, b) | Ne(a, b) if a.type.elem.is_int:
+                same = isinstance(cond, Eq) == truth
+                self.ranges[Eq(a, b)], self.ranges[Ne(a, b)] = (int(same),) * 2, (int(not same),) * 2
+                (self._zero if same else self._not_zero)(plus(self.terms(a), self.terms(b), -1))
+
+    def _both(self, a: Expr, b: Expr, each: bool, all: bool) -> None:
+        """Either both of `a` and `b` are `each`, or (not `all`) at least one is not."""
+        if all:
+            self.assume(a, each)
+            self.assume(b, each)
+        elif self.decided(a) is each:
+            self.assume(b, not each)
+        elif self.decided(b) is each:
+            self.assume(a, not each)
+
+    def _at_least(self, sum: Linear) -> None:
+        """The exact sum is not negative."""
+        for form in (sum, self.resolved(sum)):
+            self.inequalities.append(form)
+            for _ in range(_NARROWINGS):
+                for t, n in form[0].items():
+                    _, hi = self.range(plus(form, ({t: n}, 0), -1))
+                    self._narrow(t, (-(hi // n), None) if n > 0 else (None, hi // -n))
+            if form[0].keys() == self.resolved(form)[0].keys():
+                break
+
+    def _zero(self, sum: Linear) -> None:
+        self._at_least(sum)
+        self._at_least(plus(NOTHING, sum, -1))
+        terms, const = sum
+        for t, n in terms.items():
+            if abs(n) == 1:
+                m, r = self.multiple(({k: -n * f for k, f in terms.items() if k is not t}, -n * const))
+                self._learn(t, (m, r))
+
+    def _not_zero(self, sum: Linear) -> None:
+        """A range that ends at zero ends before it."""
+        lo, hi = self.extent(sum)
+        if lo == 0:
+            self._at_least(plus(sum, ({}, -1), 1))
+        if hi == 0:
+            self._at_least(plus(plus(NOTHING, sum, -1), ({}, -1), 1))
+
+    def _narrow(self, e: Expr, limits: tuple[int | None, int | None]) -> None:
+        """`e` lies within the limits; so does, scaled, what it is a quotient or a copy of."""
+        known = self.bounds(e)
+        lo, hi = (known[i] if limit is None else limit for i, limit in enumerate(limits))
+        new = meet(known, (lo, hi)) if lo <= hi else known
+        if new == known:
+            return
+        self.ranges[e] = new
+        self.refresh()
+        if isinstance(e, Div) and (c := number(e.b) or 0) > 0:
+            self._narrow(e.a, (new[0] * c, new[1] * c + c - 1))
+        elif isinstance(e, Uniform) or (isinstance(e, Cast) and e.a.type.elem.is_int and self.bounds.cannot_wrap(e)):
+            self._narrow(e.a, new)
+
+    def _learn(self, e: Expr, congruence: Congruence) -> None:
+        """`e` has that congruence; so has, of a known remainder, the dividend."""
+        if congruence[0] == 1:
+            return
+        self.congruences[e] = both(self.congruence(e), congruence)
+        self.refresh()
+        if isinstance(e, Mod) and (c := number(e.b) or 0) > 0 and (m := gcd(congruence[0], c)) != 1:
+            self._learn(e.a, (m, congruence[1] % m))

@@ -1,0 +1,186 @@
+"""The simplifier: equalities and proofs over expressions and statements.
+
+`simplify` keeps the value of every expression, wraparound included, and returns the same object where nothing changes;
+a second application changes nothing more. It knows what binders and conditions say at each place (`ir.proof`), applies
+the rules of `ir.identities` and the algorithms of `ir.algebra`, and groups sums by where they are computed (`ir.sums`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+from convgen.ir import stmt as s
+from convgen.ir.expr import Add, Const, Expr, Splat, Sub, Var
+from convgen.ir.mutate import Mutator
+from convgen.ir.node import CLASSES, Node, replace
+from convgen.ir.program import Kernel
+from convgen.ir.simplify.algebra import Algebra, Notes
+from convgen.ir.simplify.bounds import WIDTH, Range, exits_of
+from convgen.ir.simplify.proof import Facts
+from convgen.ir.simplify.rules import number
+from convgen.ir.simplify.sums import Grouping, Home, Homes
+from convgen.ir.stmt import Stmt
+
+N = TypeVar("N", bound=Node)
+
+_ROUNDS = 16  #: each round may open chances for the next, in practice for two or three
+
+_SUMS = (Add, Sub)
+
+
+def simplify(node: N, known: Facts | Mapping[Var, Range] | None = None) -> N:
+    """`node` made simpler where `known` holds: facts, or the ranges of free variables. A kernel binds its own."""
+    width = node.width if isinstance(node, Kernel) else WIDTH
+    facts = known if isinstance(known, Facts) else Facts(width, known)
+    notes = Notes()
+    for _ in range(_ROUNDS):
+        before, node = node, _Simplifier(facts.child(), notes, node)(node)
+        if node is before:
+            break
+    return node
+
+
+def prove(cond: Expr, known: Facts | Mapping[Var, Range] | None = None) -> bool:
+    """Whether `cond` holds in every lane wherever `known` holds; False says only that this could not be shown."""
+    return number(simplify(cond, known)) == 1
+
+
+class _Simplifier(Mutator):
+    """One round. Suites have facts and memos of their own."""
+
+    def __init__(self, facts: Facts, notes: Notes, root: Node) -> None:
+        super().__init__()
+        self.facts, self.notes = facts, notes
+        self.algebra = Algebra(facts, notes)
+        self.values: dict[Var, Expr] = {}  # lets of constants and of other variables, put in where they are used
+        self.depth = 0
+        self.home_of: dict[Var, Home] = {}
+        self.homes = Homes(self.home_of)
+        notes.uses, self.addends = _uses(root)
+        self.group = Grouping(self.homes, notes.uses)
+        for cls in CLASSES.values():
+            if issubclass(cls, Expr):
+                self._table.setdefault(cls, self.expression)
+            elif issubclass(cls, s.Load):
+                self._table[cls] = self.load
+
+    # ------------------------------------------------------------ expressions
+
+    def expression(self, e: Expr) -> Expr:
+        new = self.algebra(self.descend(e))
+        if type(new) in _SUMS and e not in self.addends and not new.type.elem.is_float:
+            return self.group(self.algebra, new)
+        return new
+
+    def Const(self, c: Const) -> Expr:
+        return c
+
+    def Var(self, v: Var) -> Expr:
+        return self.values[v] if v in self.values else self.algebra(v)
+
+    # ------------------------------------------------------------ scopes
+
+    @contextmanager
+    def assuming(self, cond: Expr, truth: bool) -> Iterator[None]:
+        """Where `cond` is known to hold (or not)."""
+        saved = self.facts, self.algebra
+        self.facts = self.facts.child()
+        self.facts.assume(cond, truth)
+        self.algebra = Algebra(self.facts, self.notes)
+        try:
+            with self.scope():
+                yield
+        finally:
+            self.facts, self.algebra = saved
+
+    def Kernel(self, k: Kernel) -> Kernel:
+        self.facts.kernel(k)
+        body = self.mutate(k.body)
+        return replace(k, body=body)
+
+    def Block(self, b: s.Block) -> Stmt:
+        """What follows an exit runs only where its condition does not hold."""
+        new: list[Stmt] = []
+        with ExitStack() as stack:
+            for inner in b.stmts:
+                new.append(self.mutate(inner))
+                if isinstance(new[-1], s.ExitIf):
+                    stack.enter_context(self.assuming(new[-1].cond, False))
+        return b if all(n is o for n, o in zip(new, b.stmts)) else s.block(*new)
+
+    def If(self, n: s.If) -> Stmt:
+        cond = self.mutate(n.cond)
+        if (known := number(cond)) is not None:
+            arm: Stmt = self.mutate(n.then if known else n.other)
+            return arm
+        with self.assuming(cond, True):
+            then: Stmt = self.mutate(n.then)
+        with self.assuming(cond, False):
+            other: Stmt = self.mutate(n.other)
+        return s.empty if then is other is s.empty else replace(n, cond=cond, then=then, other=other)
+
+    def For(self, n: s.For) -> Stmt:
+        begin, end, inits = self.mutate(n.begin), self.mutate(n.end), tuple(map(self.mutate, n.inits))
+        least, most = self.facts.difference(end, begin)
+        if most <= 0:
+            return _lets(n.results, inits)
+        if least == most == 1 and not any(exits_of(n.body)):
+            once = s.block(s.Let(n.var, begin), _lets(n.carried, inits), n.body, _lets(n.results, n.yields))
+            return self.mutate(once)  # type: ignore[no-any-return]
+        self.facts.loop(replace(n, begin=begin, end=end, inits=inits))
+        self.depth += 1
+        self.home_of[n.var] = Home(self.depth)
+        for var, init in zip(n.carried, inits):
+            self.home_of[var] = Home(self.depth, self.homes(init).varying)
+        with self.scope():
+            body = self.mutate(n.body)
+            yields = tuple(map(self.mutate, n.yields))
+        self.depth -= 1
+        new = replace(n, begin=begin, end=end, inits=inits, body=body, yields=yields)
+        self.facts.results(new)
+        return new
+
+    # ------------------------------------------------------------ what binds
+
+    def Let(self, n: s.Let) -> Stmt:
+        value = self.mutate(n.value)
+        self.values.pop(n.var, None)
+        self.facts.let(n.var, value)
+        self.home_of[n.var] = self.homes(value)
+        if isinstance(value, (Const, Var)) or (isinstance(value, Splat) and isinstance(value.a, Const)):
+            self.values[n.var] = value
+            return s.empty
+        return replace(n, value=value)
+
+    def load(self, n: s.Load) -> Stmt:
+        self.home_of[n.var] = Home(self.depth, True)
+        return self.descend(n)
+
+    def ExitIf(self, n: s.ExitIf) -> Stmt:
+        new = self.descend(n)
+        return s.empty if number(new.cond) == 0 else new
+
+
+def _lets(names: tuple[Var, ...], values: tuple[Expr, ...]) -> Stmt:
+    return s.Block(tuple(map(s.Let, names, values)))
+
+
+def _uses(root: Node) -> tuple[dict[Expr, int], frozenset[Expr]]:
+    """How many nodes refer to an expression, and the sums that are only an addend of another sum."""
+    uses: dict[Any, int] = {root: 0}
+    addends: list[Expr] = []
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        is_sum = type(node) in _SUMS
+        for c in node.children():
+            if c in uses:
+                uses[c] += 1
+            else:
+                uses[c] = 1
+                stack.append(c)
+            if is_sum and type(c) in _SUMS:
+                addends.append(c)  # type: ignore[arg-type]
+    return uses, frozenset(e for e in addends if uses[e] == 1)

@@ -1,0 +1,327 @@
+"""The linear normal form: sums as terms times integers, merged, ordered and put together again at least cost.
+
+Modulo 2^bits every sum has one such form. It is used to let equal terms meet, to bring constants to the right end, and
+to group addends; a sum keeps its shape where nothing is gained, since others may share its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from convgen.ir.expr import Add, And, Const, Div, Expr, Lane, Mma, Mod, Mul, Shl, Sub, Uniform, Var
+from convgen.ir.simplify.rules import make, number
+
+Terms = Mapping[Expr, int]  #: a sum of expressions times integers, in order of appearance
+Linear = tuple[Terms, int]  #: terms and a constant
+
+NOTHING: Linear = ({}, 0)
+
+Simplify = Callable[[Expr], Expr]
+
+
+def plus(a: Linear, b: Linear, factor: int) -> Linear:
+    """a + b * factor"""
+    terms = dict(a[0])
+    for term, n in b[0].items():
+        terms[term] = terms.get(term, 0) + n * factor
+    return {term: n for term, n in terms.items() if n}, a[1] + b[1] * factor
+
+
+def parts(e: Expr) -> tuple[tuple[Expr, int], ...]:
+    """The operands of a sum, or of a product by a constant, with their factors."""
+    kind = type(e)
+    if kind is Add:
+        return (e.a, 1), (e.b, 1)  # type: ignore[attr-defined]
+    if kind is Sub:
+        return (e.a, 1), (e.b, -1)  # type: ignore[attr-defined]
+    if isinstance(e, Mul) and (factor := number(e.b)) is not None:
+        return ((e.a, factor),)
+    if isinstance(e, Shl) and (amount := number(e.b)) is not None and 0 <= amount < e.type.elem.bits:
+        return ((e.a, 1 << amount),)
+    return ()
+
+
+class LinearForms:
+    """The linear forms of expressions modulo 2^bits; they depend on nothing else, so one memo serves all scopes."""
+
+    def __init__(self) -> None:
+        self._memo: dict[Expr, Linear] = {}
+
+    def __call__(self, e: Expr) -> Linear:
+        known = self._memo.get(e)
+        if known is None:
+            known = self._memo[e] = self._decide(e)
+        return known
+
+    def _decide(self, e: Expr) -> Linear:
+        if (n := number(e)) is not None:
+            return {}, n
+        operands = parts(e)
+        if not operands:
+            return {e: 1}, 0
+        total = NOTHING
+        for part, factor in operands:
+            total = plus(total, self(part), factor)
+        return total
+
+    def opened(self, e: Expr, wanted: Terms) -> Linear:
+        """The form of `e` in parts no smaller than it takes to show the `wanted` terms."""
+        if e in wanted or wanted.keys().isdisjoint(self(e)[0]):
+            return ({e: 1}, 0) if number(e) is None else self(e)
+        total = NOTHING
+        for part, factor in parts(e):
+            total = plus(total, self.opened(part, wanted), factor)
+        return total
+
+
+# ---------------------------------------------------------------- one addition
+
+
+def normal_sum(s: Simplify, linear: LinearForms, e: Add | Sub) -> Expr | None:
+    """Terms that both sides share merge; constants go to the right end of the sum."""
+    (a, sign_a, const_a), (b, sign_b, const_b) = peel(e.a), peel(e.b)
+    sign = -1 if type(e) is Sub else 1
+    if a is None or b is None:
+        sides = [(x, n) for x, n in ((a, sign_a), (b, sign * sign_b)) if x is not None]
+        terms, const = dict(sides), 0
+    else:
+        shared = _meeting(linear(a)[0], linear(b)[0])
+        if not shared and not const_a and not const_b and not _is_negative(b):
+            return None
+        terms, const = _merged(linear, shared, (a, sign_a), (b, sign * sign_b))
+    new = build(s, terms, const + const_a + sign * const_b, e)
+    return None if new is e else new
+
+
+def peel(e: Expr) -> tuple[Expr | None, int, int]:
+    """(x, sign, constant) such that `e` is x * sign + constant; no x for a constant."""
+    if (n := number(e)) is not None:
+        return None, 1, n
+    if isinstance(e, (Add, Sub)):
+        sign = -1 if isinstance(e, Sub) else 1
+        if (n := number(e.b)) is not None:
+            return e.a, 1, sign * n
+        if (n := number(e.a)) is not None:
+            return e.b, sign, n
+    return e, 1, 0
+
+
+def unit(e: Expr) -> tuple[Expr, int]:
+    """(x, n) such that `e` is x * n."""
+    if type(e) is Mul and (n := number(e.b)) is not None:
+        return e.a, n
+    return e, 1
+
+
+def _is_negative(e: Expr) -> bool:
+    return unit(e)[1] < 0
+
+
+def _pairs(terms: Terms) -> list[tuple[Expr, Div, Expr]]:
+    """The terms `x % c` and `x // c` whose factors make them x; for x = y // d the quotient may be `y // (d * c)`."""
+    remainders = [(t, *r) for t in terms if (r := _remainder(t)) is not None]
+    if not remainders:
+        return []
+    quotients = {(t.a, number(t.b)): t for t in terms if type(t) is Div}
+    found = []
+    for t, dividend, c in remainders:
+        div = quotients.get((dividend, c))
+        if div is None and isinstance(dividend, Div) and (d := number(dividend.b) or 0) > 0:
+            div = quotients.get((dividend.a, d * c))
+        if div is not None and terms[div] == terms[t] * c:
+            found.append((t, div, dividend))
+    return found
+
+
+def _remainder(e: Expr) -> tuple[Expr, int] | None:
+    """(x, c) such that `e` is x % c with c > 0, written as such or as a mask of low bits."""
+    if type(e) is Mod and (c := number(e.b) or 0) > 0:
+        return e.a, c
+    if type(e) is And and (mask := number(e.b) or 0) > 0 and mask & (mask + 1) == 0:
+        return e.a, mask + 1
+    return None
+
+
+def _meeting(a: Terms, b: Terms) -> dict[Expr, int]:
+    """The terms of two sums that merge with one another."""
+    met: list[Expr] = [] if a.keys().isdisjoint(b) else [t for t in a if t in b]
+    pairs = _pairs({**a, **b}) if not met else _pairs(plus((a, 0), (b, 0), 1)[0])
+    return dict.fromkeys((*met, *(t for pair in pairs for t in pair[:2])), 1)
+
+
+def _merged(
+    linear: LinearForms, shared: Terms, a: tuple[Expr, int], b: tuple[Expr, int]
+) -> tuple[dict[Expr, int], int]:
+    """a[0] * a[1] + b[0] * b[1], opened only as far as it takes for the shared terms to meet."""
+    (unit_a, n), (unit_b, m) = unit(a[0]), unit(b[0])
+    if unit_a is unit_b:
+        return {unit_a: n * a[1] + m * b[1]}, 0
+    if not shared:
+        return {a[0]: a[1], b[0]: b[1]}, 0
+    opened, const = plus(plus(NOTHING, linear.opened(a[0], shared), a[1]), linear.opened(b[0], shared), b[1])
+    terms = dict(opened)
+    for remainder, quotient, dividend in _pairs(terms):  # x // c * c + x % c == x
+        if remainder in terms and quotient in terms:
+            terms[dividend] = terms.get(dividend, 0) + terms.pop(remainder)
+            del terms[quotient]
+    return terms, const
+
+
+def build(s: Simplify, terms: Terms, const: int, like: Expr) -> Expr:
+    """The sum as an expression, modulo 2^bits: added terms first, the constant last."""
+    half = 1 << (like.type.elem.bits - 1)
+    factors = [(t, (n + half) % (2 * half) - half) for t, n in terms.items()]
+    total: Expr | None = None
+    for t, n in factors:
+        if n > 0:
+            total = _scaled(s, t, n) if total is None else _known(s, Add(total, _scaled(s, t, n)), like)
+    for t, n in factors:
+        if n < 0 and total is None and n != -1 and not const:
+            total = _scaled(s, t, n)
+        elif n < 0:
+            start = make(const, like.type) if total is None else total
+            const = 0 if total is None else const
+            total = _known(s, Sub(start, _scaled(s, t, -n)), like)
+    return make(const, like.type) if total is None else _offset(total, const, like)
+
+
+def _known(s: Simplify, made: Expr, like: Expr) -> Expr:
+    """`made` simplified, unless it is the sum in question."""
+    return made if made is like else s(made)
+
+
+def _offset(e: Expr, n: int, like: Expr) -> Expr:
+    """e + n; with `-` where the type is unsigned and n negative."""
+    type = like.type.elem
+    n = (n + (1 << type.bits - 1)) % (1 << type.bits) - (1 << type.bits - 1)
+    if n < 0 and type.min == 0:
+        return Sub(e, make(-n, e.type))
+    return Add(e, make(n, e.type)) if n else e
+
+
+def _scaled(s: Simplify, e: Expr, factor: int) -> Expr:
+    return e if factor == 1 else s(Mul(e, make(factor, e.type)))
+
+
+# ---------------------------------------------------------------- whole sums, grouped
+
+
+@attrs.frozen(order=True)
+class Home:
+    """Where a value is computed: how many loops run around it, and in vector registers or once a subgroup."""
+
+    depth: int = 0
+    varying: bool = False
+
+    @property
+    def weight(self) -> int:
+        """What one operation there costs, compared with a uniform one outside all loops."""
+        return (4 if self.varying else 1) << (4 * self.depth)
+
+
+class Homes:
+    """The homes of expressions, given those of variables (uniform and outside all loops unless `of_var` says more)."""
+
+    def __init__(self, of_var: Mapping[Var, Home] | None = None) -> None:
+        self.of_var = {} if of_var is None else of_var
+        self._memo: dict[Expr, Home] = {}
+
+    def __call__(self, e: Expr) -> Home:
+        known = self._memo.get(e)
+        if known is None:
+            known = self._memo[e] = self._decide(e)
+        return known
+
+    def _decide(self, e: Expr) -> Home:
+        if isinstance(e, Var):
+            return self.of_var.get(e, Home())
+        inner = [self(c) for c in e.children() if isinstance(c, Expr)]
+        depth = max((h.depth for h in inner), default=0)
+        varying = isinstance(e, (Lane, Mma)) or any(h.varying for h in inner)
+        return Home(depth, varying and not isinstance(e, Uniform))
+
+
+class Grouping:
+    """Sums put together anew, addends of one home first, common factors taken out, where that costs less.
+
+    `uses` counts who refers to a node; what several share is one addend.
+    """
+
+    def __init__(self, homes: Homes, uses: Mapping[Expr, int]) -> None:
+        self.homes, self.uses = homes, uses
+
+    def __call__(self, s: Simplify, e: Expr) -> Expr:
+        """An equal sum that costs less, else `e`."""
+        addends: list[tuple[Expr, int]] = []
+        inner: dict[Expr, None] = {}
+        self._flatten(e, 1, addends, inner)
+        if not self._may_gain(addends):
+            return e
+        const = sum(n * k for t, n in addends if (k := number(t)) is not None)
+        terms: dict[Expr, int] = {}
+        for t, n in addends:
+            if number(t) is None:
+                terms[t] = terms.get(t, 0) + n
+        new = self._grouped(s, terms, const, e)
+        return new if new is not e and self._cost(new, terms) < self._cost(e, terms) else e
+
+    def _may_gain(self, addends: list[tuple[Expr, int]]) -> bool:
+        """Whether two addends share a factor, or three have several homes."""
+        factors = [abs(n) for t, n in addends if abs(n) != 1]
+        return len(factors) > len(set(factors)) or (len(addends) > 2 and len({self.homes(t) for t, _ in addends}) > 1)
+
+    def _flatten(self, e: Expr, factor: int, out: list[tuple[Expr, int]], inner: dict[Expr, None]) -> None:
+        """The addends of `e` times `factor`; sums that others use stay whole."""
+        whole = bool(inner) and self.uses.get(e) != 1
+        operands = () if whole else parts(e)
+        inner[e] = None
+        if len(operands) == 2:
+            for part, n in operands:
+                self._flatten(part, factor * n, out, inner)
+        elif operands and operands[0][1] > 1:
+            out.append((operands[0][0], factor * operands[0][1]))
+        else:
+            out.append((e, factor))
+
+    def _grouped(self, s: Simplify, terms: Terms, const: int, like: Expr) -> Expr:
+        homes: dict[Home, dict[Expr, int]] = {}
+        for t in sorted(terms, key=self.homes):
+            homes.setdefault(self.homes(t), {})[t] = terms[t]
+        addends: dict[Expr, int] = {}
+        for members in homes.values():
+            addends.update(_factored(s, members, like))
+        if len(homes) == len(addends) == 2:  # one product of each home: they may have a factor in common
+            a, b = homes
+            if a.depth == b.depth:
+                addends = _factored(s, addends, like)
+        return build(s, addends, const, like)
+
+    def _cost(self, e: Expr, leaves: Terms) -> int:
+        """What the operations between `e` and the leaves cost."""
+        cost, seen, stack = 0, {e}, [e]
+        while stack:
+            node = stack.pop()
+            if node in leaves or (node is not e and self.uses.get(node, 1) > 1):
+                continue
+            operands = [c for c in node.children() if isinstance(c, Expr) and c not in seen]
+            cost += 0 if isinstance(node, (Const, Var, Lane)) else self.homes(node).weight
+            seen.update(operands)
+            stack.extend(operands)
+        return cost
+
+
+def _factored(s: Simplify, terms: Terms, like: Expr) -> dict[Expr, int]:
+    """The sum of `terms` in fewer addends: those with one factor added first, then the rest, each sum one addend."""
+    by_factor: dict[int, dict[Expr, int]] = {}
+    for t, n in terms.items():
+        by_factor.setdefault(abs(n), {})[t] = 1 if n > 0 else -1
+    sums: dict[Expr, int] = {}
+    for factor, group in by_factor.items():
+        sign = -1 if all(n < 0 for n in group.values()) else 1
+        sums[build(s, {t: n * sign for t, n in group.items()}, 0, like)] = factor * sign
+    if len(sums) == 1:
+        return sums
+    sign = -1 if all(n < 0 for n in sums.values()) else 1
+    return {build(s, {t: n * sign for t, n in sums.items()}, 0, like): sign}
