@@ -6,7 +6,7 @@ fragments remain only as operands of `mma`. Element-wise work on a stored fragme
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -21,10 +21,11 @@ from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.types import VectorType, vector
 from convgen.passes.clone import Cloner
+from convgen.passes.messages.access import Access
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.messages.planes import PlaneMessage, plane_messages
-from convgen.passes.messages.planner import GlobalMessage, GlobalPlanner
+from convgen.passes.messages.planner import GlobalMessage, global_messages
 from convgen.passes.messages.shared import shared_messages
 
 
@@ -63,12 +64,10 @@ class _Lowering(Mutator):
 
     # ------------------------------------------------------------ views
 
-    def _planner(self, s: Any) -> GlobalPlanner:
-        steady = frozenset(self.steady)
-        view = linearize(s.view)
-        return GlobalPlanner(
-            view, s.coords, s.layout, self.kernel.subgroup, self.facts, self.bounds, steady, self.values
-        )
+    def _global(self, s: Any, widest: int | None = None) -> Iterator[GlobalMessage]:
+        """The messages of an access to a view that are no rectangles."""
+        known = self.facts, self.bounds, frozenset(self.steady), self.values
+        return global_messages(Access(linearize(s.view), s.coords, s.layout, self.kernel.subgroup, *known), widest)
 
     def LoadView(self, s: st.LoadView) -> st.Stmt:
         out: list[st.Stmt] = []
@@ -91,7 +90,7 @@ class _Lowering(Mutator):
 
     def _loading(self, s: st.LoadView | st.Prefetch) -> Iterable[GlobalMessage | PlaneMessage]:
         """The messages that bring a tile: rectangles if it is all such."""
-        return self._rectangles(s, stores=False) or self._planner(s).messages()
+        return self._rectangles(s, stores=False) or self._global(s)
 
     def _rectangles(self, s: st.LoadView | st.StoreView | st.Prefetch, *, stores: bool) -> list[PlaneMessage]:
         view, subgroup = linearize(s.view), self.kernel.subgroup
@@ -107,14 +106,14 @@ class _Lowering(Mutator):
     def StoreView(self, s: st.StoreView) -> st.Stmt:
         rectangles = self._rectangles(s, stores=True)
         if not rectangles:
-            return self._stores(s, (st.GlobalStore, st.FlatStore), self._planner(s).messages())
+            return self._stores(s, (st.GlobalStore, st.FlatStore), self._global(s))
         values = ((m, self._slice(s.value, m.start, m.count)) for m in rectangles)
         return st.block(
             *(st.PlaneStore(m.plane, m.shape, m.x, m.y, value, self.cloner.site(s.site)) for m, value in values)
         )
 
     def AddView(self, s: st.AddView) -> st.Stmt:
-        one = self._planner(s).messages(widest=s.view.memory.elem.bytes)
+        one = self._global(s, s.view.memory.elem.bytes)
         return self._stores(s, (st.GlobalAdd, st.FlatAdd), one)
 
     def _stores(

@@ -1,0 +1,59 @@
+"""What the parts of the message planner know of one distributed access to a view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from convgen.ir.expr import Expr, Var
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.mutate import free_vars
+from convgen.ir.simplify.bounds import Bounds
+from convgen.passes.messages.linear import ZERO, LinearView
+
+
+@attrs.frozen(eq=False)
+class Access:
+    """A tile of `view` at `coords` (one start per axis), spread as `layout`.
+
+    `steady` are the variables (outer lets, group ids) whose terms belong into the varying offset. `values` are the lets
+    in scope: what a start is a multiple of shows there.
+    """
+
+    view: LinearView
+    coords: tuple[Expr, ...]
+    layout: Fragment
+    subgroup: Expr
+    facts: TargetFacts
+    bounds: Bounds
+    steady: frozenset[Var]
+    values: Mapping[Var, Expr]
+
+    def is_steady(self, e: Expr) -> bool:
+        """Whether an expression is made of steady variables, and of at least one."""
+        names = free_vars(e)
+        return bool(names) and all(v in self.steady for v in names)
+
+    def is_steady_or_lane(self, e: Expr) -> bool:
+        """Whether no variable of a loop is in it."""
+        return all(v in self.steady for v in free_vars(e))
+
+
+@attrs.frozen
+class Position:
+    """A position along one dimension: uniform + varying + constant part."""
+
+    uniform: Expr
+    varying: Expr
+    const: int
+
+    @property
+    def value(self) -> Expr:
+        return self.uniform + self.varying + self.const
+
+
+def scale(e: Expr, factor: int) -> Expr:
+    """A product without factors that change nothing."""
+    return e if factor == 1 or e is ZERO else e * factor

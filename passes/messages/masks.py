@@ -1,0 +1,123 @@
+"""Masks: what tells whether an element exists, as words of bits and as conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import and_, or_
+
+from convgen.ir.expr import Expr, const, maximum, minimum, select
+from convgen.ir.types import bool_, s32, u32
+from convgen.passes.messages.access import Access, Position, scale
+from convgen.passes.messages.linear import ZERO, Halo, LinearDim, plus
+
+#: A varying offset no surface reaches; with any uniform and immediate offset added it stays out of range.
+OUT_OF_RANGE = -(1 << 31)
+
+#: Most positions of a dimension whose halo is kept as one bit each (a shift must stay below 32).
+MASK_BITS = 31
+
+ONES = const(0xFFFFFFFF, u32)
+TRUE = const(True, bool_)
+
+
+class Masks:
+    """The tests of one access. `is_moved`: its surface does not begin with the view."""
+
+    def __init__(self, access: Access, *, is_moved: bool) -> None:
+        self.access, self.view, self.bounds, self.is_moved = access, access.view, access.bounds, is_moved
+
+    def tests(self, positions: Mapping[str, Position]) -> tuple[list[Expr], list[Expr]]:
+        """What tells whether an element exists: words whose sign bit says that it does not, and conditions."""
+        words: list[Expr] = []
+        conditions: list[Expr] = []
+        tested: list[str] = []
+        for halo in self.view.halos:
+            tap = self._tap(halo, positions)
+            if tap is None:
+                conditions.append(self._coordinate(halo.terms, halo.const, positions).to(u32) < const(halo.size, u32))
+            else:
+                tested.append(tap[0].name)
+                words.append(self._halo_word(halo, *tap, positions))
+        for dim, value in self._overruns(positions):
+            if self._fits_word(value) and not self.access.is_steady_or_lane(value):
+                words += [] if dim.name in tested else [(ONES >> const(dim.size, u32)) << value.to(u32)]
+            else:
+                conditions.append(value < dim.size)
+        return words, conditions
+
+    def mask(self, words: list[Expr], conditions: list[Expr]) -> Expr:
+        """Where the element exists. Loop-invariant conditions come first."""
+        tests = sorted(conditions, key=lambda c: not self.access.is_steady_or_lane(c))
+        tests += [reduce(or_, words).to(s32) >= 0] if words else []
+        return _all(tests) if tests else TRUE
+
+    def masked(self, offset: Expr, words: list[Expr], conditions: list[Expr]) -> Expr:
+        """`offset`, out of range in the lanes whose element does not exist. Loop-invariant conditions come first."""
+        steady = [c for c in conditions if self.access.is_steady_or_lane(c)]
+        moving = [c for c in conditions if not self.access.is_steady_or_lane(c)]
+        if steady and not self.access.is_steady_or_lane(offset):
+            words.append(select(_all(steady), const(0, u32), 1 << 31))
+        else:
+            for condition in steady:
+                offset = select(condition, offset, OUT_OF_RANGE)
+        if words:
+            offset = (reduce(or_, words) & const(1 << 31, u32)).to(s32) | offset
+        if moving:
+            offset = (select(_all(moving), const(0), 1) << 31) | offset
+        return offset
+
+    def _overruns(self, positions: Mapping[str, Position]) -> Iterator[tuple[LinearDim, Expr]]:
+        """The dims that may leave their range and whose offsets would not show it, with their positions."""
+        last = self.view.memory.bytes - self.view.base
+        for dims in self.view.axes:
+            for i, d in enumerate(dims):
+                value = positions[d.name].value
+                if i and d.size == d.padded:
+                    continue  # a remainder
+                if self.bounds(value)[1] < d.size:
+                    continue
+                # Past the end of the buffer by the varying offset alone: soffset may not take part in the check.
+                alone = positions[d.name].uniform is ZERO or self.access.is_steady(positions[d.name].uniform)
+                shows = alone and not (d.reversed or self.access.facts.flat) and d.size * d.stride >= last
+                shows = shows and not self.is_moved
+                if not shows:
+                    yield d, value
+
+    def _coordinate(self, terms: Sequence[tuple[str, int]], start: int, positions: Mapping[str, Position]) -> Expr:
+        total: Expr = const(start)
+        for name, coef in terms:
+            if name in positions:
+                total = plus(total, scale(positions[name].value, coef))
+        return total
+
+    def _tap(self, halo: Halo, positions: Mapping[str, Position]) -> tuple[LinearDim, int] | None:
+        """The one dim of a halo's coordinate on the last axis, K, and its step; None if a bit a tap does not do."""
+        moving = {d.name: d for d in self.view.axes[-1]}
+        taps = [(moving[n], c) for n, c in halo.terms if n in moving and n in positions]
+        if len(taps) != 1 or taps[0][1] < 1:
+            return None
+        dim, step = taps[0]
+        return (dim, step) if dim.size <= MASK_BITS and self._fits_word(positions[dim.name].value) else None
+
+    def _fits_word(self, position: Expr) -> bool:
+        """Whether a word has a bit for each value of a position."""
+        low, high = self.bounds(position)
+        return low >= 0 and high <= MASK_BITS
+
+    def _halo_word(self, halo: Halo, tap: LinearDim, step: int, positions: Mapping[str, Position]) -> Expr:
+        """A word whose sign bit is set where the coordinate is outside, or the tap beyond its dim.
+
+        Bit 31-t of a loop-invariant word says "outside at tap t", so shifting left by t brings it to the sign.
+        """
+        terms = [(n, c) for n, c in halo.terms if n in positions and n != tap.name]
+        origin = self._coordinate(terms, halo.const, positions)
+        # Inside at taps [first, end): 0 <= origin + step * tap < size.
+        first = minimum(maximum((const(step - 1) - origin) // step, 0), tap.size)
+        end = minimum(maximum((const(halo.size - 1) - origin) // step + 1, 0), tap.size)
+        outside = ~(ONES >> first.to(u32)) | (ONES >> end.to(u32))
+        return outside << positions[tap.name].value.to(u32)
+
+
+def _all(conditions: Sequence[Expr]) -> Expr:
+    return reduce(and_, conditions)

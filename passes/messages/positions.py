@@ -1,0 +1,66 @@
+"""Positions: where along each dimension of a view an element lies, in a uniform, a varying and a constant part."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from convgen.ir.expr import Expr, Lane
+from convgen.ir.layout.digits import Space
+from convgen.passes.messages.access import Access, Position
+from convgen.passes.messages.linear import ZERO, divisor
+
+
+class Positions:
+    """Decodes the coordinates of the elements that registers hold."""
+
+    def __init__(self, access: Access) -> None:
+        self.view, self.layout, self.coords = access.view, access.layout, access.coords
+        #: A number that divides the start along each axis.
+        self.multiples = tuple(divisor(c, access.values) for c in access.coords)
+        subgroup, lane = (
+            access.layout.partial(space, number)
+            for space, number in ((Space.SUBGROUP, access.subgroup), (Space.LANE, Lane()))
+        )
+        self._lane_part = _sum_parts(subgroup, lane)
+
+    def of(self, register: int) -> dict[str, Position]:
+        """The position along each dim for the element in `register`."""
+        return {k: v for axis in range(len(self.view.axes)) for k, v in self._decode(axis, register).items()}
+
+    def _decode(self, axis: int, register: int) -> dict[str, Position]:
+        """The position along each dim of an axis."""
+        name = self.layout.dims[axis]
+        dims, start = self.view.axes[axis], self.coords[axis]
+        lanes, fixed = self._lane_part[name], self.layout.partial(Space.REGISTER, register)[name]
+        tile = self.layout.extent(name)
+        if len(dims) == 1:
+            return {dims[0].name: Position(start, lanes, fixed)}
+        inner = dims[-1]
+        out: dict[str, Position] = {}
+        if inner.padded % tile == 0 and self.multiples[axis] % tile == 0:  # the tile lies within one run of `inner`
+            out[inner.name] = Position(start % inner.padded, lanes, fixed)
+            rest, varying = start // inner.padded, False
+        else:
+            # Positions that share all digits above a common divisor are decoded once.
+            unit = math.gcd(inner.padded, self.multiples[axis], divisor(lanes, {}))
+            position = start + lanes + (fixed - fixed % unit)
+            out[inner.name] = Position(ZERO, position % inner.padded, fixed % unit)
+            rest, varying = position // inner.padded, True
+        for d in dims[-2:0:-1]:
+            out[d.name] = _place(rest % d.padded, varying)
+            rest = rest // d.padded
+        out[dims[0].name] = _place(rest, varying)
+        return out
+
+
+def _place(position: Expr, varying: bool) -> Position:
+    return Position(ZERO, position, 0) if varying else Position(position, ZERO, 0)
+
+
+def _sum_parts(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Expr]:
+    out: dict[str, Expr] = {}
+    for name in a:
+        parts = [p for p in (a[name], b[name]) if isinstance(p, Expr)]
+        out[name] = parts[0] + parts[1] if len(parts) == 2 else (parts[0] if parts else ZERO)
+    return out

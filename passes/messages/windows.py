@@ -1,0 +1,95 @@
+"""Windows: where the surface of a message begins, and how far it reaches.
+
+A surface's offsets have 31 bits or so. Where a view is larger, the surface begins with the tile, along the dimension of
+largest stride.
+"""
+
+from __future__ import annotations
+
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import Expr, Surface, const, maximum, minimum
+from convgen.ir.types import s64
+from convgen.passes.messages.access import Access, Position
+from convgen.passes.messages.linear import ZERO, LinearDim
+
+
+class Window:
+    """The surface of all messages of an access, and positions as it counts them."""
+
+    def __init__(self, access: Access) -> None:
+        self.view, self.layout, self.coords = access.view, access.layout, access.coords
+        self.facts, self.bounds = access.facts, access.bounds
+        self.far = min(range(len(self.view.axes)), key=lambda n: (not self._moves(n), self._reach(n)))
+        self.origin = self._rebase()
+        self.surface = self._surface()
+
+    def position(self, d: LinearDim, at: Position) -> Position:
+        """A position along a dim as the surface counts it: from its start, and in the direction of memory."""
+        if d.reversed:
+            at = self._reversed(d, at)
+        if self.origin is not None and d is self.view.axes[self.far][0]:
+            at = self._from_origin(at, self.origin)
+        return at
+
+    def _rebase(self) -> Expr | None:
+        """Where along the dimension of largest stride the tile begins, if offsets from its start may not fit 31 bits.
+
+        Positions beyond the view, which the last tiles have, count: their offsets must not wrap into the surface.
+        """
+        beyond = sum(
+            (self.layout.extent(name) * dims[0].padded // self.view.extent(axis) + 1) * dims[0].stride
+            for axis, (name, dims) in enumerate(zip(self.layout.dims, self.view.axes))
+        )
+        if self.view.memory.bytes - self.view.base + beyond <= self.facts.surface_max:
+            return None
+        position = self.coords[self.far]
+        for d in self.view.axes[self.far][:0:-1]:
+            position = position // d.padded
+        return position
+
+    def _moves(self, axis: int) -> bool:
+        """Whether a surface can begin further on with the first dimension of an axis."""
+        outer = self.view.axes[axis][0]
+        return not outer.reversed and outer.stride > 0
+
+    def _reach(self, axis: int) -> int:
+        """The bytes that a tile spans at most, from where it begins along the first dimension of an axis."""
+        outer, tile = self.view.axes[axis][0], self.layout.extent(self.layout.dims[axis])
+        inner = self.view.extent(axis) // outer.padded
+        span = min(outer.size, (tile + inner - 2) // inner + 1)
+        others = sum((d.size - 1) * d.stride for dims in self.view.axes for d in dims if d is not outer)
+        return (span - 1) * outer.stride + others + self.view.memory.elem.bytes
+
+    def _surface(self) -> Surface:
+        memory, base = self.view.memory, self.view.base
+        if self.origin is None:
+            return Surface(memory, const(base, s64), const(memory.bytes - base))
+        outer, reach = self.view.axes[self.far][0], self._reach(self.far)
+        step = outer.stride if self._moves(self.far) else memory.bytes
+        rows, rest = divmod(memory.bytes - base, step)
+        fitting = (self.facts.surface_max - rest) // step
+        if fitting * step + rest < reach or step != outer.stride:
+            raise Unsupported(
+                f"given {memory.name} of which one tile spans {reach} bytes, wanted at most {fitting * step + rest}",
+                rule="size",
+            )
+        # To the end of the buffer or as far as a surface goes: what the tile may not touch is masked.
+        shift = self.origin.to(s64) * const(outer.stride, s64) + const(base, s64)
+        left = minimum(maximum(const(rows) - self.origin, 0), fitting)
+        return Surface(memory, shift, left * outer.stride + const(rest))
+
+    def _from_origin(self, at: Position, origin: Expr) -> Position:
+        """The position counted from where the surface begins. No part may be negative: the varying one is checked."""
+        if at.uniform is ZERO:
+            return Position(ZERO, at.varying - origin, at.const)
+        return Position(at.uniform - origin, at.varying, at.const)
+
+    def _reversed(self, dim: LinearDim, at: Position) -> Position:
+        """The position counted from the other end, where memory begins; never below, for an offset must not wrap.
+
+        It is one part, for as several these would be negative.
+        """
+        place = const(dim.size - 1) - at.value
+        if self.bounds(place)[0] < 0:
+            place = maximum(place, 0)
+        return Position(ZERO, place, 0) if at.varying is not ZERO else Position(place, ZERO, 0)
