@@ -18,5 +18,5 @@ def test_the_example_of_facts() -> None:
 
 def test_the_example_of_a_rule() -> None:
     assert "mod.of_mod" in {rule.name for table in TABLES for rule in table.rules}
-    source = (PAGE.parents[1] / "ir" / "identities.py").read_text()
+    source = (PAGE.parents[1] / "ir" / "simplify" / "identities.py").read_text()
     assert next(line for line in PAGE.read_text().splitlines() if line.startswith('("mod.of_mod"')) in source
