@@ -1,6 +1,6 @@
 """A small builder for hand-written kernels: it makes variables, numbers sites and nests statements.
 
-A workgroup of one subgroup multiplies A[i, k] by B[j, k], both 32 x 64, into C[i, j]:
+A workgroup of one subgroup multiplies A[n, k] by B[m, k], both 32 x 64, into C[n, m]:
 
 >>> from convgen.ir import types as t
 >>> from convgen.ir.build import KernelBuilder, matrix
@@ -10,10 +10,10 @@ A workgroup of one subgroup multiplies A[i, k] by B[j, k], both 32 x 64, into C[
 >>> def operand(row):
 ...     digits = Digit(row, 16, Space.LANE, 1), Digit("k", 4, Space.REGISTER, 1), Digit("k", 4, Space.LANE, 16)
 ...     return Fragment((row, "k"), digits)
->>> d_digits = Digit("i", 4, Space.REGISTER, 1), Digit("i", 4, Space.LANE, 16), Digit("j", 16, Space.LANE, 1)
->>> d = Fragment(("i", "j"), d_digits)
->>> atom = MmaAtom("mma_16x16x16", 16, 16, 16, t.f16, t.f16, t.f32, operand("i"), operand("j"), d, 4)
->>> tile = MmaTile(atom, tiles_i=2, tiles_j=2, steps=1)
+>>> d_digits = Digit("n", 4, Space.REGISTER, 1), Digit("n", 4, Space.LANE, 16), Digit("m", 16, Space.LANE, 1)
+>>> d = Fragment(("n", "m"), d_digits)
+>>> atom = MmaAtom("mma_16x16x16", 16, 16, 16, t.f16, t.f16, t.f32, operand("n"), operand("m"), d, 4)
+>>> tile = MmaTile(atom, tiles_n=2, tiles_m=2, steps=1)
 
 >>> k = KernelBuilder("gemm")
 >>> a = matrix(k.buffer("a", t.f16, 32 * 64), 32, 64)
@@ -33,11 +33,11 @@ kernel gemm(a: f16[2048], b: f16[2048], c: f32[1024]):
   view b = [row32, col64] -> b[row, col] as 32x64:ab
   view c = [row32, col32] -> c[row, col] as 32x32:ab
   for kb in [0, 4) kb carrying (acc.6: f32x16 = f32x16(0.0)) -> acc.7:
-    fa: f16x8 = load a[0, kb * 16] as i16l1 i2r4 i1s1 k4r1 k1r4 k4l16 k1r4  # 1
-    fb: f16x8 = load b[0, kb * 16] as j16l1 j2r4 j1s1 k4r1 k1r4 k4l16 k1r4  # 2
+    fa: f16x8 = load a[0, kb * 16] as n16l1 n2r4 n1s1 k4r1 k1r4 k4l16 k1r4  # 1
+    fb: f16x8 = load b[0, kb * 16] as m16l1 m2r4 m1s1 k4r1 k1r4 k4l16 k1r4  # 2
     product: f32x16 = mma.mma_16x16x16(acc.6, fa, fb)
     yield product
-  store c[0, 0] = acc.7 as i4r1 i4l16 j16l1 i2r4 j2r8 i1s1 j1s1  # 3
+  store c[0, 0] = acc.7 as n4r1 n4l16 m16l1 n2r4 m2r8 n1s1 m1s1  # 3
 """
 
 from __future__ import annotations

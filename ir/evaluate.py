@@ -338,9 +338,9 @@ def _pack(ev: Evaluator, e: x.Pack) -> Value:
 def _owners(op: MmaTile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """(subgroup, lane, register) of each element of one instruction's A[row, k] and B[col, k]."""
     atom = op.atom
-    i, k = np.indices((atom.rows, atom.k))
-    j, kb = np.indices((atom.cols, atom.k))
-    return atom.a.owner({"i": i, "k": k}), atom.b.owner({"j": j, "k": kb})
+    i, k = np.indices((atom.n, atom.k))
+    j, kb = np.indices((atom.m, atom.k))
+    return atom.a.owner({"n": i, "k": k}), atom.b.owner({"m": j, "k": kb})
 
 
 def _ten_bits(data: Array) -> Array:
@@ -377,9 +377,9 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
 
     acc, (a, b) = ev(e.acc), zip(*ev.team(e))
     cut = _INPUTS[atom.rounds_to]
-    left = operand([cut(v.data) for v in a], op.tiles_i, a_place).astype(wide)
-    right = operand([cut(v.data) for v in b], op.tiles_j, b_place).astype(wide)
-    shape = (-1, len(members) * ev.width, op.tiles_j, op.tiles_i, atom.d.registers)
+    left = operand([cut(v.data) for v in a], op.tiles_n, a_place).astype(wide)
+    right = operand([cut(v.data) for v in b], op.tiles_m, b_place).astype(wide)
+    shape = (-1, len(members) * ev.width, op.tiles_m, op.tiles_n, atom.d.registers)
     total = acc.data.reshape(shape).transpose(0, 2, 3, 1, 4)
     with np.errstate(all="ignore"):
         for step in range(op.steps):
@@ -388,8 +388,8 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
     data = of_lanes(total)
     if all(v.poison is None for v in (acc, *a, *b)):
         return Value(data)
-    rows = _any(operand([_mask(v) for v in a], op.tiles_i, a_place))[:, None, :, i]
-    cols = _any(operand([_mask(v) for v in b], op.tiles_j, b_place))[:, :, None, j]
+    rows = _any(operand([_mask(v) for v in a], op.tiles_n, a_place))[:, None, :, i]
+    cols = _any(operand([_mask(v) for v in b], op.tiles_m, b_place))[:, :, None, j]
     return Value(data, _mask(acc) | of_lanes(rows | cols))
 
 
@@ -404,7 +404,7 @@ def _results(op: MmaTile, members: tuple[int, ...], width: int) -> tuple[Array, 
     """(row, column) of the result of one instruction that each (lane of the members, register) holds."""
     d = op.atom.d
     at = [d.coords(n, np.arange(width)[:, None], np.arange(d.registers)[None, :]) for n in members]
-    i, j = (np.concatenate([np.broadcast_to(one[dim], (width, d.registers)) for one in at]) for dim in "ij")
+    i, j = (np.concatenate([np.broadcast_to(one[dim], (width, d.registers)) for one in at]) for dim in "nm")
     return i, j
 
 

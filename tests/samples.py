@@ -97,8 +97,8 @@ def program(target: str, name: str) -> driver.Program:
     sample = (_SAMPLES | _LISTS[target])[name]
     problem = parse_problem(sample.problem)
     atoms = input_atoms(problem, targets.get(target).facts)
-    atom = sorted(atoms, key=lambda a: (a.rows * a.cols, -a.k))[sample.atom]
-    shape = f"waves={sample.waves or _WAVES[target]} mma={atom.rows}x{atom.cols}x{atom.k}"
+    atom = sorted(atoms, key=lambda a: (a.n * a.m, -a.k))[sample.atom]
+    shape = f"waves={sample.waves or _WAVES[target]} mma={atom.n}x{atom.m}x{atom.k}"
     return driver.build(problem, target, Config.parse(f"{sample.config} {shape}"))
 
 

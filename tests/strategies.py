@@ -148,8 +148,8 @@ def _shapes(atoms: tuple[MmaAtom, ...]) -> tuple[Config, ...]:
     """Configs of all small tiles that split evenly over waves and instructions."""
     found = []
     for m, n, k, waves, atom in product(_TILES_M, _TILES_N, _TILES_K, _WAVES, atoms):
-        if not (m % (waves[0] * atom.cols) or n % (waves[1] * atom.rows) or k % atom.k):
-            found.append(Config((m, n, k), waves, (atom.rows, atom.cols, atom.k)))
+        if not (m % (waves[0] * atom.m) or n % (waves[1] * atom.n) or k % atom.k):
+            found.append(Config((m, n, k), waves, (atom.n, atom.m, atom.k)))
     return tuple(found)
 
 

@@ -39,10 +39,10 @@ class MfmaRow:
     rounds_to: str = ""  #: what inputs are rounded to, if that is not their type
 
     def atom(self) -> MmaAtom:
-        """The instruction with the layouts of its operands.
+        """The instruction with the layouts of its operands: the manual's rows, neighbours in a lane of D, are our N.
 
-        A: lane = i + rows * (k // held), element k % held, with held = rows*k/64 elements a lane; B alike with j.
-        D: groups of 4 consecutive rows i (of one where elements have 64 bits) in the registers of a lane; the next
+        A: lane = n + rows * (k // held), element k % held, with held = rows*k/64 elements a lane; B alike with m.
+        D: groups of 4 consecutive rows (of one where elements have 64 bits) in the registers of a lane; the next
         groups go to further lanes, then to further registers (CDNA3 ISA 7.1, "MFMA register layouts").
         """
         groups = WAVE // self.rows
@@ -55,15 +55,15 @@ class MfmaRow:
 
         own = WORD_GROUP if self.acc.bits == 32 else 1
         d = Fragment(
-            ("i", "j"),
+            ("n", "m"),
             (
-                Digit("i", own, Space.REGISTER, 1),
-                Digit("i", groups, Space.LANE, self.cols),
-                Digit("i", self.rows // (own * groups), Space.REGISTER, own),
-                Digit("j", self.cols, Space.LANE, 1),
+                Digit("n", own, Space.REGISTER, 1),
+                Digit("n", groups, Space.LANE, self.cols),
+                Digit("n", self.rows // (own * groups), Space.REGISTER, own),
+                Digit("m", self.cols, Space.LANE, 1),
             ),
         )
-        sides = operand("i"), operand("j")
+        sides = operand("n"), operand("m")
         shape = self.rows, self.cols, self.k
         return MmaAtom(self.mnemonic, *shape, self.ab, self.ab, self.acc, *sides, d, self.passes, self.rounds_to)
 

@@ -100,10 +100,10 @@ class AmdVectors(Vectors):
         for n in range(dst.count):
             self.out.emit(name, (dst.words(n, 1),), (Imm(signed(words[n % len(words)])),))
 
-    def _order(self, tiles_i: int, tiles_j: int) -> Iterator[tuple[int, int]]:
+    def _order(self, tiles_n: int, tiles_m: int) -> Iterator[tuple[int, int]]:
         """Down one column and up the next: neighbours share an operand."""
-        for j in range(tiles_j):
-            for i in range(tiles_i) if j % 2 == 0 else reversed(range(tiles_i)):
+        for j in range(tiles_m):
+            for i in range(tiles_n) if j % 2 == 0 else reversed(range(tiles_n)):
                 yield i, j
 
     def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:

@@ -106,17 +106,17 @@ def _dpas_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
     """
     each = 4 // types[0].bytes
     per_grf = lanes // _DEPTH
-    a = Fragment(("i", "k"), (Digit("i", lanes, Space.LANE, 1), Digit("k", _DEPTH * each, Space.REGISTER, 1)))
+    a = Fragment(("n", "k"), (Digit("n", lanes, Space.LANE, 1), Digit("k", _DEPTH * each, Space.REGISTER, 1)))
     b = Fragment(
-        ("j", "k"),
+        ("m", "k"),
         (
-            Digit("j", per_grf, Space.LANE, _DEPTH),
-            Digit("j", DPAS_ROWS // per_grf, Space.REGISTER, each),
+            Digit("m", per_grf, Space.LANE, _DEPTH),
+            Digit("m", DPAS_ROWS // per_grf, Space.REGISTER, each),
             Digit("k", each, Space.REGISTER, 1),
             Digit("k", _DEPTH, Space.LANE, 1),
         ),
     )
-    d = Fragment(("i", "j"), (Digit("i", lanes, Space.LANE, 1), Digit("j", DPAS_ROWS, Space.REGISTER, 1)))
+    d = Fragment(("n", "m"), (Digit("n", lanes, Space.LANE, 1), Digit("m", DPAS_ROWS, Space.REGISTER, 1)))
     name = f"{_DPAS.mnemonic}.{_suffix(*types[:2])}"
     return MmaAtom(name, lanes, DPAS_ROWS, _DEPTH * each, *types, a, b, d, passes)
 
@@ -127,12 +127,12 @@ def _dpasw_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
     The first registers of source 2 come from the even thread, the others from the odd one (IGC, DPASW.md).
     """
     alone, half = _dpas_atom(lanes, types, passes), DPAS_ROWS // 2
-    pair = Digit("i", 2, Space.SUBGROUP, 1)
-    a = Fragment(("i", "k"), (*alone.a.digits, pair))
+    pair = Digit("n", 2, Space.SUBGROUP, 1)
+    a = Fragment(("n", "k"), (*alone.a.digits, pair))
     each = 4 // types[0].bytes
-    rows = (Digit("j", half, Space.REGISTER, each), Digit("j", 2, Space.SUBGROUP, 1))
-    b = Fragment(("j", "k"), (*rows, *(d for d in alone.b.digits if d.dim == "k")))
-    d = Fragment(("i", "j"), (*alone.d.digits, pair))
+    rows = (Digit("m", half, Space.REGISTER, each), Digit("m", 2, Space.SUBGROUP, 1))
+    b = Fragment(("m", "k"), (*rows, *(d for d in alone.b.digits if d.dim == "k")))
+    d = Fragment(("n", "m"), (*alone.d.digits, pair))
     name = f"{_DPASW.mnemonic}.{_suffix(*types[:2])}"
     return MmaAtom(name, 2 * lanes, DPAS_ROWS, alone.k, *types, a, b, d, passes)
 
@@ -144,8 +144,8 @@ def _vector_atom(row: MatrixRow, lanes: int, types: Types) -> MmaAtom:
     """
     k = 4 // types[0].bytes
     inner = (Digit("k", k, Space.REGISTER, 1),) if k > 1 else ()
-    a, b = (Fragment((row, "k"), (Digit(row, lanes, Space.LANE, 1), *inner)) for row in "ij")
-    d = Fragment(("i", "j"), (Digit("i", lanes, Space.LANE, 1), Digit("j", lanes, Space.REGISTER, 1)))
+    a, b = (Fragment((row, "k"), (Digit(row, lanes, Space.LANE, 1), *inner)) for row in "nm")
+    d = Fragment(("n", "m"), (Digit("n", lanes, Space.LANE, 1), Digit("m", lanes, Space.REGISTER, 1)))
     return MmaAtom(f"{row.mnemonic}.{_suffix(*types[:2])}", lanes, lanes, k, *types, a, b, d, lanes // 4)
 
 

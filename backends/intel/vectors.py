@@ -149,9 +149,9 @@ class XeVectors(Vectors):
             raise Unsupported(f"given a constant of {32 * len(words)} bits, wanted one of at most 32")
         self.out.fill(dst, Literal(words[0], "ud"))
 
-    def _order(self, tiles_i: int, tiles_j: int) -> Iterable[tuple[int, int]]:
+    def _order(self, tiles_n: int, tiles_m: int) -> Iterable[tuple[int, int]]:
         """Rows of source 2 follow one another, so the instructions that share source 1 do."""
-        return product(range(tiles_i), range(tiles_j))
+        return product(range(tiles_n), range(tiles_m))
 
     def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
         multiply = self._dpas if MATRIX[atom.name].systolic else self._multiply_adds
@@ -169,7 +169,7 @@ class XeVectors(Vectors):
         """Row by row of the result, one lane of b at a time."""
         name = MATRIX[atom.name].mnemonic
         first, second, sums = _DWORDS[atom.a_elem], _DWORDS[atom.b_elem], _TYPES[atom.acc]
-        for j in range(atom.cols):
+        for j in range(atom.m):
             row, factors = dst.words(j, 1), (region(a, first), region(b, second, j, 0))
             code, addends = _BEGINNINGS[name]
             if start is not None:

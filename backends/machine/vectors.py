@@ -98,7 +98,7 @@ class Vectors(ABC):
         """The words of a constant, over and over."""
 
     @abstractmethod
-    def _order(self, tiles_i: int, tiles_j: int) -> Iterable[tuple[int, int]]:
+    def _order(self, tiles_n: int, tiles_m: int) -> Iterable[tuple[int, int]]:
         """The order in which the tiles (i, j) of a product take their turns."""
 
     @abstractmethod
@@ -172,7 +172,7 @@ class Vectors(ABC):
             raise VerifyError("selection: accumulators start from a constant")
         op, name = e.op, "acc" if like is None else like.name
         tile = VectorType(op.atom.acc, op.atom.d.registers)
-        places = (self._accumulator(op, f"{name}_{n}") for n in range(op.tiles_i * op.tiles_j))
+        places = (self._accumulator(op, f"{name}_{n}") for n in range(op.tiles_n * op.tiles_m))
         return tuple(self.filled(tile, start.a, place) for place in places)
 
     def _accumulator(self, op: MmaTile, name: str) -> Reg:
@@ -182,11 +182,11 @@ class Vectors(ABC):
         op, atom = e.op, e.op.atom
         a, b = self.value(e.a), self.value(e.b)
         acc = self._addends(e)
-        comment = f"{op.steps} steps of {op.tiles_i} x {op.tiles_j} tiles"
+        comment = f"{op.steps} steps of {op.tiles_n} x {op.tiles_m} tiles"
         for step in range(op.steps):
-            rows = [self._operand(a, atom.a_elem, op.a_start(i, step), atom.a.registers) for i in range(op.tiles_i)]
-            cols = [self._operand(b, atom.b_elem, op.b_start(j, step), atom.b.registers) for j in range(op.tiles_j)]
-            for i, j in self._order(op.tiles_i, op.tiles_j):
+            rows = [self._operand(a, atom.a_elem, op.a_start(i, step), atom.a.registers) for i in range(op.tiles_n)]
+            cols = [self._operand(b, atom.b_elem, op.b_start(j, step), atom.b.registers) for j in range(op.tiles_m)]
+            for i, j in self._order(op.tiles_n, op.tiles_m):
                 at = op.d_start(i, j) // atom.d.registers
                 before = acc[at]
                 after = acc[at] = before or self._accumulator(op, f"acc_{at}")
@@ -200,7 +200,7 @@ class Vectors(ABC):
     def _addends(self, e: Mma) -> list[Reg | None]:
         """What each tile of a product adds to, and may overwrite; None for zero."""
         op = e.op
-        count, words = op.tiles_i * op.tiles_j, _words(op.atom.acc, op.atom.d.registers)
+        count, words = op.tiles_n * op.tiles_m, _words(op.atom.acc, op.atom.d.registers)
         if isinstance(e.acc, Splat):
             zero = isinstance(e.acc.a, Const) and e.acc.a.bits == 0
             return [None] * count if zero else list(self.accumulators(e, e.acc))

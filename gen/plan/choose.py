@@ -185,10 +185,10 @@ def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str,
 
 def last_resort(atoms: list[MmaAtom], facts: TargetFacts) -> Config:
     """One wave, the smallest square tile that its lanes share out evenly: fits every problem."""
-    atom = min(atoms, key=lambda a: (a.spans, a.rows, a.k))
+    atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
     k = max(_TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
-    return Config((side, side, k), (1, 1), (atom.rows, atom.cols, atom.k), 1, "split", "v")
+    return Config((side, side, k), (1, 1), (atom.n, atom.m, atom.k), 1, "split", "v")
 
 
 def _tiles_k(atom: MmaAtom) -> tuple[int, ...]:
@@ -197,12 +197,12 @@ def _tiles_k(atom: MmaAtom) -> tuple[int, ...]:
 
 def _is_whole(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
     even = comes_out_even(side, k, atom.elem_bytes, facts, 1)
-    return even and side % atom.rows == 0 and side % atom.cols == 0
+    return even and side % atom.n == 0 and side % atom.m == 0
 
 
 def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Candidate]:
     """The configs that come out even and whose tiles fit shared memory, with their scores."""
-    elem, mma = atom.elem_bytes, (atom.rows, atom.cols, atom.k)
+    elem, mma = atom.elem_bytes, (atom.n, atom.m, atom.k)
     chunk, tiles_k = facts.chunk_bytes // elem, _tiles_k(atom)
     modes = ["split"] if shape.inner % tiles_k[-1] == 0 else ["split", "fused"]
     if shape.inner % chunk:
@@ -210,13 +210,13 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     straight = _comes_as_fragments(shape, atom, facts)
     spans = atom.spans
     for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
-        if m % (wm * atom.cols) or wn % spans or n % (wn // spans * atom.rows) or k % atom.k:
+        if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % atom.k:
             continue
         if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
             continue
         ways = _SHARED + (_DIRECT if straight and _fills_rows(k * elem, facts) else ())
         for subtiles in facts.core.subtiles:
-            if m % (wm * atom.cols * subtiles):
+            if m % (wm * atom.m * subtiles):
                 continue
             works = {
                 shared: _work(shape, (m, n, k), (wm, wn), subtiles, atom, facts, shared=shared)
@@ -290,7 +290,7 @@ def _work(
         loads += read / (facts.chunk_bytes * lanes * count)  # those of `loads` only bring nearer
         held = 0
     return _Work(
-        matrix=(m // atom.cols) * (n // atom.rows) * (k // atom.k) * atom.passes * 4 * spans / simds,
+        matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.passes * 4 * spans / simds,
         shared=(read + (copied if shared else 0)) / facts.core.shared_rate,
         moved=copied / facts.core.global_rate,
         messages=loads * facts.costs.message * count / simds,

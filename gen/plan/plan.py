@@ -190,7 +190,7 @@ def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
 
 def _atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
     for atom in input_atoms(problem, facts):
-        if (atom.rows, atom.cols, atom.k) == config.mma:
+        if (atom.n, atom.m, atom.k) == config.mma:
             return atom
     shape = "x".join(map(str, config.mma))
     raise DoesNotFit(f"{facts.name} has no {shape} matrix instruction for {problem.inputs[0].dtype}")
@@ -227,8 +227,8 @@ def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
     pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.elem_bytes)))
     return MmaTile(
         atom,
-        divide("tile N over waves x rows", tile_n, waves_along_n * atom.rows),
-        divide("tile M over waves x cols x subtiles", tile_m, waves_m * atom.cols * config.subtiles),
+        divide("tile N over waves x rows", tile_n, waves_along_n * atom.n),
+        divide("tile M over waves x cols x subtiles", tile_m, waves_m * atom.m * config.subtiles),
         steps,
         pack if steps % pack == 0 else 1,
         waves_along_n,

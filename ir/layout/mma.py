@@ -1,4 +1,4 @@
-"""Matrix multiplication on fragments: D[i, j] += sum over k of A[i, k] * B[j, k]."""
+"""Matrix multiplication on fragments: D[n, m] += sum over k of A[n, k] * B[m, k]; lanes hold neighbours along N."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from convgen.ir.types import Type, VectorType, vector
 
 @attrs.frozen(cache_hash=True)
 class MmaAtom:
-    """One matrix instruction: a (rows x k) times (k x cols) product held by one subgroup.
+    """One matrix instruction: an (n x k) times (k x m) product held by one subgroup.
 
-    `a`, `b`, `d` are the fragments of a single instruction over dims (i, k), (j, k) and (i, j); their registers count
-    elements. `passes` is the issue interval in units of 4 clocks. Facts come from the target's table.
+    `a`, `b`, `d` are the fragments of a single instruction over dims (n, k), (m, k) and (n, m); their registers count
+    elements. Which side of the result is N is the table's to say: the hardware's manual may call it M. `passes` is the
+    issue interval in units of 4 clocks. Facts come from the target's table.
 
     Fragments may span neighbouring subgroups, which then execute the instruction together.
     """
 
     name: str
-    rows: int
-    cols: int
+    n: int
+    m: int
     k: int
     a_elem: Type
     b_elem: Type  #: as wide as those of a
@@ -36,7 +37,7 @@ class MmaAtom:
 
     def __attrs_post_init__(self) -> None:
         check_name(self.name, "matrix instruction")
-        for value in (self.rows, self.cols, self.k, self.passes):
+        for value in (self.n, self.m, self.k, self.passes):
             check_range(value, 1, 1 << 10, f"in matrix instruction {self.name}")
 
     @property
@@ -72,26 +73,26 @@ def _operand(atom: Fragment, row: str, tiles: int, outer: tuple[Digit, ...], pac
 
 @attrs.frozen(cache_hash=True)
 class MmaTile:
-    """A workgroup's product or a part of it: a grid of waves, each with tiles_i x tiles_j x steps instructions.
+    """A workgroup's product or a part of it: a grid of waves, each with tiles_n x tiles_m x steps instructions.
 
-    Waves (of as many subgroups as an instruction spans) are numbered i fastest. `pack` instructions share a contiguous
-    run of K per lane (wider LDS reads).
+    Waves (of as many subgroups as an instruction spans) are numbered along N first. `pack` instructions share a
+    contiguous run of K per lane (wider LDS reads).
     """
 
     atom: MmaAtom
-    tiles_i: int
-    tiles_j: int
+    tiles_n: int
+    tiles_m: int
     steps: int
     pack: int = 1
-    waves_i: int = 1
-    waves_j: int = 1
+    waves_n: int = 1
+    waves_m: int = 1
     acc_bank: str = "v"  #: register bank of the accumulators, as the target names it
-    parts: int = 1  #: of the rows j of a workgroup's tile
+    parts: int = 1  #: of M of a workgroup's tile
     part: int = 0  #: the one that is multiplied
 
     def __attrs_post_init__(self) -> None:
         check_name(self.acc_bank, "register bank")
-        for value in (self.tiles_i, self.tiles_j, self.steps, self.pack, self.waves_i, self.waves_j, self.parts):
+        for value in (self.tiles_n, self.tiles_m, self.steps, self.pack, self.waves_n, self.waves_m, self.parts):
             check_range(value, 1, 1 << 12, "in an mma tile")
         check_range(self.part, 0, self.parts - 1, "part of an mma tile:")
         if self.steps % self.pack:
@@ -99,32 +100,32 @@ class MmaTile:
 
     @property
     def a(self) -> Fragment:
-        """Layout of the A operand over (i, k), i relative to the workgroup's tile."""
-        waves = Digit("i", self.waves_i, Space.SUBGROUP, self.atom.spans)
-        return _operand(self.atom.a, "i", self.tiles_i, (waves,), self.pack, self.steps)
+        """Layout of the A operand over (n, k), n relative to the workgroup's tile."""
+        waves = Digit("n", self.waves_n, Space.SUBGROUP, self.atom.spans)
+        return _operand(self.atom.a, "n", self.tiles_n, (waves,), self.pack, self.steps)
 
     @property
     def b(self) -> Fragment:
-        """Layout of the B operand over (j, k)."""
-        return _operand(self.atom.b, "j", self.tiles_j, self._outer_j, self.pack, self.steps)
+        """Layout of the B operand over (m, k)."""
+        return _operand(self.atom.b, "m", self.tiles_m, self._outer_m, self.pack, self.steps)
 
     @property
-    def _outer_j(self) -> tuple[Digit, ...]:
-        waves = Digit("j", self.waves_j, Space.SUBGROUP, self.atom.spans * self.waves_i)
-        return (waves, Digit("j", self.parts, Space.FIXED, self.part)) if self.parts > 1 else (waves,)
+    def _outer_m(self) -> tuple[Digit, ...]:
+        waves = Digit("m", self.waves_m, Space.SUBGROUP, self.atom.spans * self.waves_n)
+        return (waves, Digit("m", self.parts, Space.FIXED, self.part)) if self.parts > 1 else (waves,)
 
     @property
     def d(self) -> Fragment:
-        """Layout of the accumulator over (i, j)."""
+        """Layout of the accumulator over (n, m)."""
         held = self.atom.d.registers
         return Fragment(
-            ("i", "j"),
+            ("n", "m"),
             (
                 *self.atom.d.digits,
-                Digit("i", self.tiles_i, Space.REGISTER, held),
-                Digit("j", self.tiles_j, Space.REGISTER, held * self.tiles_i),
-                Digit("i", self.waves_i, Space.SUBGROUP, self.atom.spans),
-                *self._outer_j,
+                Digit("n", self.tiles_n, Space.REGISTER, held),
+                Digit("m", self.tiles_m, Space.REGISTER, held * self.tiles_n),
+                Digit("n", self.waves_n, Space.SUBGROUP, self.atom.spans),
+                *self._outer_m,
             ),
         )
 
@@ -135,8 +136,8 @@ class MmaTile:
     def b_start(self, tile: int, step: int) -> int:
         return (tile * self.steps + step) * self.atom.b.registers
 
-    def d_start(self, tile_i: int, tile_j: int) -> int:
-        return (tile_j * self.tiles_i + tile_i) * self.atom.d.registers
+    def d_start(self, tile_n: int, tile_m: int) -> int:
+        return (tile_m * self.tiles_n + tile_n) * self.atom.d.registers
 
     @property
     def a_type(self) -> VectorType:

@@ -31,8 +31,8 @@ ORDERS = list(permutations(range(3)))
 def images(facts: TargetFacts, rows: int, cols: int, part_of_b: bool) -> Digits | None:
     """The tile as the fragments of a product stand, if it comes out even; as `plan` chooses it."""
     atom = next(a for a in facts.atoms if a.a_elem is f16 and a.spans == 1)
-    count, step = rows // (atom.cols if part_of_b else atom.rows), cols // atom.k
-    if not count or not step or rows % (atom.cols if part_of_b else atom.rows) or cols % atom.k:
+    count, step = rows // (atom.m if part_of_b else atom.n), cols // atom.k
+    if not count or not step or rows % (atom.m if part_of_b else atom.n) or cols % atom.k:
         return None
     tile = MmaTile(atom, 1 if part_of_b else count, count if part_of_b else 1, step)
     return image_of(tile.b if part_of_b else tile.a, facts.subgroup_size, 2)

@@ -28,9 +28,9 @@ def fragments(draw: Any) -> Fragment:
     digits = []
     for _ in range(draw(st.integers(1, 6))):
         space, size = draw(st.sampled_from((L, R, S))), draw(st.sampled_from((1, 2, 3, 4)))
-        digits.append(Digit(draw(st.sampled_from("ij")), size, space, strides[space]))
+        digits.append(Digit(draw(st.sampled_from("nm")), size, space, strides[space]))
         strides[space] *= size
-    return Fragment(("i", "j"), tuple(draw(st.permutations(digits))))
+    return Fragment(("n", "m"), tuple(draw(st.permutations(digits))))
 
 
 def all_owners(f: Fragment) -> tuple[Any, Any, Any]:
@@ -52,7 +52,7 @@ def test_owner_inverts_coords(f: Fragment) -> None:
 def test_every_element_has_one_owner(f: Fragment) -> None:
     where = all_owners(f)
     at = f.coords(*where)
-    flat = at["i"] * f.extent("j") + at["j"] + np.zeros_like(where[0])
+    flat = at["n"] * f.extent("m") + at["m"] + np.zeros_like(where[0])
     assert sorted(flat.ravel().tolist()) == list(range(f.shape[0] * f.shape[1]))
 
 
@@ -118,22 +118,22 @@ def test_only_lanes_that_hold_the_same_can_reorder(f: Fragment, g: Fragment) -> 
 def lane_sets(f: Fragment) -> list[set[tuple[int, int]]]:
     where = all_owners(f)
     at = {dim: (c + np.zeros_like(where[0])).reshape(-1, f.registers) for dim, c in f.coords(*where).items()}
-    return [set(zip(i.tolist(), j.tolist())) for i, j in zip(at["i"], at["j"])]
+    return [set(zip(i.tolist(), j.tolist())) for i, j in zip(at["n"], at["m"])]
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        Fragment(("i", "j"), (Digit("i", 2, R, 1), Digit("i", 4, L, 1), Digit("j", 8, R, 2))),  # other rows a lane
-        Fragment(("i", "j"), (Digit("i", 8, L, 2), Digit("j", 8, R, 1))),  # other lanes
-        Fragment(("i", "j"), (Digit("i", 8, S, 1), Digit("j", 8, R, 1))),  # subgroups
-        Fragment(("i", "j"), (Digit("i", 8, L, 1), Digit("j", 4, R, 1))),  # a smaller tile
-        Fragment(("j", "i"), (Digit("i", 8, L, 1), Digit("j", 8, R, 1))),  # another order of dims
+        Fragment(("n", "m"), (Digit("n", 2, R, 1), Digit("n", 4, L, 1), Digit("m", 8, R, 2))),  # other rows a lane
+        Fragment(("n", "m"), (Digit("n", 8, L, 2), Digit("m", 8, R, 1))),  # other lanes
+        Fragment(("n", "m"), (Digit("n", 8, S, 1), Digit("m", 8, R, 1))),  # subgroups
+        Fragment(("n", "m"), (Digit("n", 8, L, 1), Digit("m", 4, R, 1))),  # a smaller tile
+        Fragment(("m", "n"), (Digit("n", 8, L, 1), Digit("m", 8, R, 1))),  # another order of dims
     ],
     ids=str,
 )
 def test_lanes_with_other_elements_have_no_order(other: Fragment) -> None:
-    f = Fragment(("i", "j"), (Digit("i", 8, L, 1), Digit("j", 8, R, 1)))
+    f = Fragment(("n", "m"), (Digit("n", 8, L, 1), Digit("m", 8, R, 1)))
     for one, two in ((f, other), (other, f)):
         with pytest.raises(UserError, match="lanes hold different elements"):
             one.order_of(two)
@@ -141,40 +141,40 @@ def test_lanes_with_other_elements_have_no_order(other: Fragment) -> None:
 
 def test_turning_a_matrix_round() -> None:
     """2 x 4 by rows, seen by columns."""
-    rows = Fragment(("i", "j"), (Digit("i", 2, R, 4), Digit("j", 4, R, 1), Digit("i", 64, L, 1)))
-    columns = Fragment(("i", "j"), (Digit("i", 2, R, 1), Digit("j", 4, R, 2), Digit("i", 64, L, 1)))
+    rows = Fragment(("n", "m"), (Digit("n", 2, R, 4), Digit("m", 4, R, 1), Digit("n", 64, L, 1)))
+    columns = Fragment(("n", "m"), (Digit("n", 2, R, 1), Digit("m", 4, R, 2), Digit("n", 64, L, 1)))
     assert rows.order_of(columns) == (0, 4, 1, 5, 2, 6, 3, 7)
     assert columns.order_of(rows) == (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def test_uncovered_strides_are_replicas() -> None:
-    f = Fragment(("i",), (Digit("i", 4, L, 2),))
-    assert f.coords(0, np.arange(8), 0)["i"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert f.owner({"i": 3}) == (0, 6, 0)
+    f = Fragment(("n",), (Digit("n", 4, L, 2),))
+    assert f.coords(0, np.arange(8), 0)["n"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert f.owner({"n": 3}) == (0, 6, 0)
 
 
 def test_coordinates_as_expressions() -> None:
-    f = Fragment(("i", "j"), (Digit("i", 16, L, 1), Digit("j", 4, R, 1), Digit("j", 4, L, 16)))
+    f = Fragment(("n", "m"), (Digit("n", 16, L, 1), Digit("m", 4, R, 1), Digit("m", 4, L, 16)))
     register = var("r")
     at = f.coords(const(0), Lane(), register)
-    assert at["i"] is Lane() % 16
-    assert at["j"] is register % 4 + Lane() // 16 % 4 * 4
-    assert (str(f), f.shape, f.registers, f.subgroups) == ("i16l1 j4r1 j4l16", (16, 16), 4, 1)
+    assert at["n"] is Lane() % 16
+    assert at["m"] is register % 4 + Lane() // 16 % 4 * 4
+    assert (str(f), f.shape, f.registers, f.subgroups) == ("n16l1 m4r1 m4l16", (16, 16), 4, 1)
 
 
 def test_bad_digits_are_refused() -> None:
     with pytest.raises(UserError, match="bad digit"):
-        Fragment(("i",), (Digit("k", 4, L, 1),))
+        Fragment(("n",), (Digit("k", 4, L, 1),))
     with pytest.raises(UserError, match="bad digit"):
-        Fragment(("i",), (Digit("i", 0, L, 1),))
+        Fragment(("n",), (Digit("n", 0, L, 1),))
 
 
 def operand(row: str) -> Fragment:
     return Fragment((row, "k"), (Digit(row, 16, L, 1), Digit("k", 4, R, 1), Digit("k", 4, L, 16)))
 
 
-D = Fragment(("i", "j"), (Digit("i", 4, R, 1), Digit("i", 4, L, 16), Digit("j", 16, L, 1)))
-ATOM = MmaAtom("mma", 16, 16, 16, f16, f16, f32, operand("i"), operand("j"), D, 4)
+D = Fragment(("n", "m"), (Digit("n", 4, R, 1), Digit("n", 4, L, 16), Digit("m", 16, L, 1)))
+ATOM = MmaAtom("mma", 16, 16, 16, f16, f16, f32, operand("n"), operand("m"), D, 4)
 
 
 @pytest.mark.parametrize("pack", [1, 2, 4])
@@ -198,8 +198,8 @@ def test_the_accumulators_registers_follow_the_tiles() -> None:
     for ti in range(2):
         for tj in range(3):
             start = tile.d_start(ti, tj)
-            assert at["i"][start : start + 4].tolist() == [16 * ti + 4 + r for r in range(4)]
-            assert at["j"][start : start + 4].tolist() == [16 * tj + 1] * 4
+            assert at["n"][start : start + 4].tolist() == [16 * ti + 4 + r for r in range(4)]
+            assert at["m"][start : start + 4].tolist() == [16 * tj + 1] * 4
 
 
 @settings(max_examples=60)

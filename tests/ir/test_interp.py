@@ -48,9 +48,9 @@ def operand(row: str, rows: int, held: int) -> Fragment:
 def atom(ab: Any = f16, acc: Any = f32, rows: int = 16) -> MmaAtom:
     """An MFMA-like instruction: groups of four consecutive rows of D in the registers of a lane."""
     groups = 64 // rows
-    tail = (Digit("i", rows // (4 * groups), R, 4),) if rows > 4 * groups else ()
-    d = Fragment(("i", "j"), (Digit("i", 4, R, 1), Digit("i", groups, L, rows), *tail, Digit("j", rows, L, 1)))
-    return MmaAtom("mma", rows, rows, 4 * groups, ab, ab, acc, operand("i", rows, 4), operand("j", rows, 4), d, 4)
+    tail = (Digit("n", rows // (4 * groups), R, 4),) if rows > 4 * groups else ()
+    d = Fragment(("n", "m"), (Digit("n", 4, R, 1), Digit("n", groups, L, rows), *tail, Digit("m", rows, L, 1)))
+    return MmaAtom("mma", rows, rows, 4 * groups, ab, ab, acc, operand("n", rows, 4), operand("m", rows, 4), d, 4)
 
 
 @pytest.mark.parametrize(
@@ -58,17 +58,17 @@ def atom(ab: Any = f16, acc: Any = f32, rows: int = 16) -> MmaAtom:
     [
         MmaTile(atom(), 1, 1, 1),
         MmaTile(atom(rows=32), 2, 1, 4, pack=2),
-        MmaTile(atom(), 2, 3, 4, pack=2, waves_i=2, waves_j=2),
-        MmaTile(atom(bf16), 1, 2, 2, waves_j=2),
+        MmaTile(atom(), 2, 3, 4, pack=2, waves_n=2, waves_m=2),
+        MmaTile(atom(bf16), 1, 2, 2, waves_m=2),
         MmaTile(atom(s8, s32), 2, 2, 2),
     ],
-    ids=lambda t: f"{t.atom.rows}x{t.tiles_i}x{t.tiles_j}x{t.steps}p{t.pack}w{t.waves_i}{t.waves_j}{t.atom.a_elem}",
+    ids=lambda t: f"{t.atom.n}x{t.tiles_n}x{t.tiles_m}x{t.steps}p{t.pack}w{t.waves_n}{t.waves_m}{t.atom.a_elem}",
 )
 def test_mma_multiplies_through_shared_tiles(tile: MmaTile) -> None:
     """Copy, barrier, fragments, product and store of a whole workgroup against numpy, with a swizzle on the way."""
     (m, kk), (n, _), ab, acc = tile.a.shape, tile.b.shape, tile.atom.a_elem, tile.atom.acc
     chunks = kk * ab.bytes // 16
-    k = KernelBuilder("gemm", subgroups=tile.waves_i * tile.waves_j)
+    k = KernelBuilder("gemm", subgroups=tile.waves_n * tile.waves_m)
     views = [matrix(k.buffer(name, t, r * c), r, c) for name, t, r, c in (("a", ab, m, kk), ("b", ab, n, kk))]
     out = matrix(k.buffer("c", acc, m * n), m, n)
     tiles = [k.shared(f"{v.memory.name}_tile", ab, v.extent(0), kk, swizzle=Swizzle(1, chunks - 1)) for v in views]
@@ -120,7 +120,7 @@ def run(k: KernelBuilder, **buffers: np.ndarray[Any, Any]) -> None:
     interpret(k.done(), memory)
 
 
-ROWS = Fragment(("i", "j"), (Digit("j", 8, R, 1), Digit("i", 64, L, 1)))  #: 64 x 8, a row a lane
+ROWS = Fragment(("n", "m"), (Digit("m", 8, R, 1), Digit("n", 64, L, 1)))  #: 64 x 8, a row a lane
 
 
 def test_a_view_is_zero_outside_and_drops_what_is_stored_there() -> None:
@@ -173,7 +173,7 @@ def test_a_view_beyond_its_buffer_is_an_error() -> None:
 
 #: 64 x 8 in blocks of 4 x 2 a lane, as their registers stand in two orders
 BLOCKS, TURNED = (
-    Fragment(("i", "j"), (Digit("i", 4, R, down), Digit("j", 2, R, across), Digit("i", 16, L, 1), Digit("j", 4, L, 16)))
+    Fragment(("n", "m"), (Digit("n", 4, R, down), Digit("m", 2, R, across), Digit("n", 16, L, 1), Digit("m", 4, L, 16)))
     for down, across in ((2, 1), (1, 4))
 )
 
@@ -181,7 +181,7 @@ BLOCKS, TURNED = (
 @pytest.mark.parametrize("elem", [f32, f64], ids=str)
 def test_every_workgroup_and_wave_adds(elem: Any) -> None:
     k = KernelBuilder("adds", grid=(3, 1, 1), subgroups=2)
-    waves = Fragment(("i", "j"), (*ROWS.digits, Digit("i", 2, S, 1)))
+    waves = Fragment(("n", "m"), (*ROWS.digits, Digit("n", 2, S, 1)))
     source, out = (matrix(k.buffer(name, elem, 60 * 8), 60, 8) for name in "xy")
     k.add_view(out, (0, 0), k.load_view("t", source, (0, 0), waves), waves)
     k.add_view(out, (0, 4), k.zeros(vector(elem, 8)) + 0.5, waves)  # reaches over the end of rows and columns
@@ -475,11 +475,11 @@ def test_poison_spreads_by_row_and_column_of_a_product() -> None:
     at = {name: f.coords(0, np.arange(64)[:, None], np.arange(f.registers)[None, :]) for name, f in
           (("a", tile.a), ("b", tile.b), ("d", tile.d))}  # fmt: skip
     ev.env[acc] = Value(np.zeros((64, 8), np.float32))
-    ev.env[a] = Value(np.ones((64, 8), np.float16), (at["a"]["i"] == 3) & (at["a"]["k"] == 20))
-    ev.env[b] = Value(np.ones((64, 16), np.float16), (at["b"]["j"] == 17) & (at["b"]["k"] == 1))
+    ev.env[a] = Value(np.ones((64, 8), np.float16), (at["a"]["n"] == 3) & (at["a"]["k"] == 20))
+    ev.env[b] = Value(np.ones((64, 16), np.float16), (at["b"]["m"] == 17) & (at["b"]["k"] == 1))
     poison = ev(Mma(tile, acc, a, b)).poison
     assert poison is not None
-    assert np.array_equal(poison, (at["d"]["i"] == 3) | (at["d"]["j"] == 17))
+    assert np.array_equal(poison, (at["d"]["n"] == 3) | (at["d"]["m"] == 17))
 
 
 def test_one_poisoned_byte_poisons_the_element() -> None:

@@ -39,12 +39,12 @@ def fragments(draw: Draw, fixed: int) -> Fragment:
     digits = []
     for _ in range(draw(st.integers(1, 6))):
         space, size = draw(st.sampled_from((L, R, S))), draw(st.sampled_from((1, 2, 4)))
-        digits.append(Digit(draw(st.sampled_from("ij")), size, space, strides[space]))
+        digits.append(Digit(draw(st.sampled_from("nm")), size, space, strides[space]))
         strides[space] *= size
     for _ in range(fixed):
         size = draw(st.sampled_from((2, 3, 4)))
-        digits.append(Digit(draw(st.sampled_from("ij")), size, FIXED, draw(st.integers(0, size - 1))))
-    return Fragment(("i", "j"), tuple(draw(st.permutations(digits))))
+        digits.append(Digit(draw(st.sampled_from("nm")), size, FIXED, draw(st.integers(0, size - 1))))
+    return Fragment(("n", "m"), tuple(draw(st.permutations(digits))))
 
 
 def owners(f: Fragment) -> Any:
@@ -56,7 +56,7 @@ def elements(f: Fragment) -> np.ndarray[Any, Any]:
     """The number of the element that each (subgroup, lane, register) holds, rows i of the whole tile."""
     where = owners(f)
     at = f.coords(*where)
-    found: np.ndarray[Any, Any] = at["i"] * f.extent("j") + at["j"] + np.zeros_like(where[0])
+    found: np.ndarray[Any, Any] = at["n"] * f.extent("m") + at["m"] + np.zeros_like(where[0])
     return found
 
 
@@ -108,7 +108,7 @@ def test_owners_and_partial_coordinates_of_a_part(f: Fragment) -> None:
 @pytest.mark.parametrize("stride", [-1, 4])
 def test_a_fixed_digit_has_a_value_below_its_size(stride: int) -> None:
     with pytest.raises(UserError, match="bad digit"):
-        Fragment(("i",), (Digit("i", 4, FIXED, stride),))
+        Fragment(("n",), (Digit("n", 4, FIXED, stride),))
 
 
 def placed(digits: Digits, coords: dict[str, Any]) -> Any:
@@ -194,7 +194,7 @@ class Product(KernelBuilder):
     """C = A B^T over a whole workgroup; `loads` come from the views as the tile wants them."""
 
     def __init__(self, tile: MmaTile) -> None:
-        super().__init__("k", subgroups=tile.atom.spans * tile.waves_i * tile.waves_j, width=8)
+        super().__init__("k", subgroups=tile.atom.spans * tile.waves_n * tile.waves_m, width=8)
         (self.m, self.depth), (self.n, _) = tile.a.shape, tile.b.shape
         self.a = matrix(self.buffer("a", f16, self.m * self.depth), self.m, self.depth)
         self.b = matrix(self.buffer("b", f16, self.n * self.depth), self.n, self.depth)
@@ -222,11 +222,11 @@ class Product(KernelBuilder):
     [
         MmaTile(PAIR, 1, 1, 1),
         MmaTile(PAIR, 2, 3, 2),
-        MmaTile(PAIR, 1, 2, 2, waves_i=2),
-        MmaTile(PAIR, 2, 1, 1, waves_i=2, waves_j=2),
-        MmaTile(atom("dpas."), 2, 2, 2, waves_j=2),
+        MmaTile(PAIR, 1, 2, 2, waves_n=2),
+        MmaTile(PAIR, 2, 1, 1, waves_n=2, waves_m=2),
+        MmaTile(atom("dpas."), 2, 2, 2, waves_m=2),
     ],
-    ids=lambda t: f"{t.atom.name}-{t.tiles_i}x{t.tiles_j}x{t.steps}w{t.waves_i}{t.waves_j}",
+    ids=lambda t: f"{t.atom.name}-{t.tiles_n}x{t.tiles_m}x{t.steps}w{t.waves_n}{t.waves_m}",
 )
 def test_subgroups_multiply_together(tile: MmaTile) -> None:
     assert (PAIR.spans, atom("dpas.").spans) == (2, 1)
@@ -250,7 +250,7 @@ def test_products_in_a_loop_meet_as_often() -> None:
 @pytest.mark.parametrize("parts", [2, 4])
 @pytest.mark.parametrize("spans", ["dpas.", "dpasw"])
 def test_the_parts_of_a_tile_are_multiplied_one_by_one(spans: str, parts: int) -> None:
-    whole = MmaTile(atom(spans), 1, 2, 2, waves_i=2, parts=parts)
+    whole = MmaTile(atom(spans), 1, 2, 2, waves_n=2, parts=parts)
     k = Product(whole)
     for part in range(parts):
         k.multiply(attrs.evolve(whole, part=part))

@@ -114,7 +114,7 @@ def sample() -> Kernel:
     other = matrix(src, 64, 64)
     tile = k.shared("tile", f16, 64, 8, slots=2, pitch=32, swizzle=Swizzle(2, 0))
     swizzled = k.shared("swizzled", f16, 64, 64, swizzle=Swizzle(1, 7))
-    rows = Fragment(("i", "j"), (Digit("j", 8, Space.REGISTER, 1), Digit("i", 64, Space.LANE, 1)))
+    rows = Fragment(("n", "m"), (Digit("m", 8, Space.REGISTER, 1), Digit("n", 64, Space.LANE, 1)))
     type = vector(f16, 8)
     with k.loop("kb", 0, n, acc=k.zeros(type), slot=const(0)) as loop:
         k.copy(tile, view, (k.group[0] * 64, loop.var * 8), rows, loop["slot"], stage="fill")
@@ -142,8 +142,8 @@ def sample() -> Kernel:
 def blocks(strides: tuple[int, int]) -> Fragment:
     """4 x 2 elements a lane, in either order."""
     down, across = strides
-    registers = Digit("i", 4, Space.REGISTER, down), Digit("j", 2, Space.REGISTER, across)
-    return Fragment(("i", "j"), (*registers, Digit("i", 16, Space.LANE, 1), Digit("j", 4, Space.LANE, 16)))
+    registers = Digit("n", 4, Space.REGISTER, down), Digit("m", 2, Space.REGISTER, across)
+    return Fragment(("n", "m"), (*registers, Digit("n", 16, Space.LANE, 1), Digit("m", 4, Space.LANE, 16)))
 
 
 SAMPLE = """\
@@ -157,13 +157,13 @@ kernel sample(src: f16[4096], n: s32, dst: f16[512], sums: f32[512]):
   view dst = [row64, col8] -> dst[row, col] as 64x8:ab
   view sums = [row64, col8] -> sums[row, col] as 64x8:ab
   for kb in [0, n) kb carrying (acc.7: f16x8 = f16x8(0.0), slot.8: s32 = 0) -> acc.9, slot.10:
-    copy tile[slot.8] = src.1[group_x * 64, kb * 8] as j8r1 i64l1  # 1 fill
+    copy tile[slot.8] = src.1[group_x * 64, kb * 8] as m8r1 n64l1  # 1 fill
     barrier  # 2 fill: before use
-    a: f16x8 = load tile[slot.8] as j8r1 i64l1  # 3
-    b: f16x8 = load src.2[0, 0] as j8r1 i64l1  # 4
+    a: f16x8 = load tile[slot.8] as m8r1 n64l1  # 3
+    b: f16x8 = load src.2[0, 0] as m8r1 n64l1  # 4
     exit_if 7 < kb with acc.7, slot.8
     yield acc.7 + a * b, (slot.8 + 1) % 2
-  store tile[0] = acc.9 as j8r1 i64l1  # 5
+  store tile[0] = acc.9 as m8r1 n64l1  # 5
   window: u32x4 = surface(src, -16, 8192)
   if n == 3:
     v: s32 = n
@@ -174,9 +174,9 @@ kernel sample(src: f16[4096], n: s32, dst: f16[512], sums: f32[512]):
   shared swizzled[t0, 32] = got  # 7
   again: f16x8 = shared swizzled[t0, 0]  # 8
   global window[t0, 0, 0] = again  # 9
-  store dst[0, 0] = again as j8r1 i64l1  # 10
-  copy tile[0] = src.2[0, 0] as i4r2 j2r1 i16l1 j4l16, loaded as i4r1 j2r4 i16l1 j4l16  # 11 turn
-  add sums[0, 0] += f32x8(again[7, 0, 1, 2, 3, 4, 5, 6]) as j8r1 i64l1  # 12
+  store dst[0, 0] = again as m8r1 n64l1  # 10
+  copy tile[0] = src.2[0, 0] as n4r2 m2r1 n16l1 m4l16, loaded as n4r1 m2r4 n16l1 m4l16  # 11 turn
+  add sums[0, 0] += f32x8(again[7, 0, 1, 2, 3, 4, 5, 6]) as m8r1 n64l1  # 12
   global surface(sums, 0, 2048)[t0, 0, 4] += 1.0  # 13"""
 
 
@@ -219,7 +219,7 @@ def test_kernels_and_programs_survive_dump_and_parse() -> None:
 
 
 def test_products_survive_dump_and_parse() -> None:
-    f = Fragment(("i", "k"), (Digit("i", 16, Space.LANE, 1), Digit("k", 4, Space.REGISTER, 1)))
+    f = Fragment(("n", "k"), (Digit("n", 16, Space.LANE, 1), Digit("k", 4, Space.REGISTER, 1)))
     tile = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f16, f32, f, f, f, 4), 2, 2, 4, 2)
     node = stmt.LoadShared(var("a", tile.a_type), sample().shared[0], const(0), tile.a, stmt.Site(3, "x", "it's", 1))
     assert parse(dump(node)) is node
@@ -240,7 +240,7 @@ def test_deep_and_shared_expressions_stay_short() -> None:
 def test_a_dump_names_variables_and_shares_records() -> None:
     text = dump(sample())
     assert "kb_6 = Var('kb', 6, s32)" in text
-    assert text.count("Digit('i', 64, LANE, 1)") == 1
+    assert text.count("Digit('n', 64, LANE, 1)") == 1
     assert text.splitlines()[-1].startswith("Kernel('sample', ")
 
 

@@ -36,24 +36,24 @@ from convgen.ir.types import bool_, f16, f32, s64, u8, u32, vector
 from convgen.ir.verify import verify
 
 LANE = Lane()
-ROWS = Fragment(("i", "j"), (Digit("j", 8, Space.REGISTER, 1), Digit("i", 64, Space.LANE, 1)))
+ROWS = Fragment(("n", "m"), (Digit("m", 8, Space.REGISTER, 1), Digit("n", 64, Space.LANE, 1)))
 COLS = Fragment(
-    ("i", "j"), (Digit("j", 8, Space.LANE, 1), Digit("i", 8, Space.LANE, 8), Digit("i", 8, Space.REGISTER, 1))
+    ("n", "m"), (Digit("m", 8, Space.LANE, 1), Digit("n", 8, Space.LANE, 8), Digit("n", 8, Space.REGISTER, 1))
 )
 #: Blocks of 4 rows by 2, as the registers stand when stored and when loaded.
 EIGHTS, TURNED = (
     Fragment(
-        ("i", "j"),
+        ("n", "m"),
         (
-            Digit("i", 4, Space.REGISTER, down),
-            Digit("i", 16, Space.LANE, 1),
-            Digit("j", 2, Space.REGISTER, across),
-            Digit("j", 4, Space.LANE, 16),
+            Digit("n", 4, Space.REGISTER, down),
+            Digit("n", 16, Space.LANE, 1),
+            Digit("m", 2, Space.REGISTER, across),
+            Digit("m", 4, Space.LANE, 16),
         ),
     )
     for down, across in ((2, 1), (1, 4))
 )
-WAVES = Fragment(("i", "j"), (*ROWS.digits, Digit("i", 2, Space.SUBGROUP, 1)))
+WAVES = Fragment(("n", "m"), (*ROWS.digits, Digit("n", 2, Space.SUBGROUP, 1)))
 
 
 def operand(row: str) -> Fragment:
@@ -62,9 +62,9 @@ def operand(row: str) -> Fragment:
 
 
 D = Fragment(
-    ("i", "j"), (Digit("i", 4, Space.REGISTER, 1), Digit("i", 4, Space.LANE, 16), Digit("j", 16, Space.LANE, 1))
+    ("n", "m"), (Digit("n", 4, Space.REGISTER, 1), Digit("n", 4, Space.LANE, 16), Digit("m", 16, Space.LANE, 1))
 )
-TILE = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f16, f32, operand("i"), operand("j"), D, 4), 1, 1, 1)
+TILE = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f16, f32, operand("n"), operand("m"), D, 4), 1, 1, 1)
 FLOATS = vector(f32, 8)
 OTHER_TILE = Shared("other", f32, 64, 8, row_major(64, 8), 1, Swizzle(), 16)
 
@@ -227,10 +227,10 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     ),
     (lambda k: k.copy(k.shared("half", f16, 64, 8), k.view, (0, 0), ROWS), "copy of f32 into a shared tile of f16"),
     (lambda k: k.store_view(k.view, (0, 0), k.zeros(vector(f32, 4)), ROWS), "a fragment of type f32x4, wanted f32x8"),
-    (lambda k: k.store_view(k.view, (0, 0), k.load(), COLS), "distributed as j8r1 i64l1 is stored as j8l1 i8l8 i8r1"),
+    (lambda k: k.store_view(k.view, (0, 0), k.load(), COLS), "distributed as m8r1 n64l1 is stored as m8l1 n8l8 n8r1"),
     (lambda k: k.store_shared(k.tile, Cast(FLOATS, k.load()), COLS), "is stored as"),
     (lambda k: k.add_view(k.view, (0, 0), k.zeros(vector(f32, 4)), ROWS), "a fragment of type f32x4, wanted f32x8"),
-    (lambda k: k.add_view(k.view, (0, 0), k.load(), COLS), "distributed as j8r1 i64l1 is stored as j8l1 i8l8 i8r1"),
+    (lambda k: k.add_view(k.view, (0, 0), k.load(), COLS), "distributed as m8r1 n64l1 is stored as m8l1 n8l8 n8r1"),
     (lambda k: k.add_view(k.view, (LANE, 0), k.load(), ROWS), "coords lane differs between lanes"),
     (
         lambda k: k.add_view(k.half, (0, 0), k.zeros(TILE.a_type), TILE.a),
@@ -268,8 +268,8 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
         "a condition of boolx2 for f32x8",
     ),
     # products
-    (wrong_operand, "mma operand b is distributed as i16l1"),
-    (wrong_result, "is stored as i16l1"),
+    (wrong_operand, "mma operand b is distributed as n16l1"),
+    (wrong_result, "is stored as n16l1"),
     (unknown_operand, "mma operand a is distributed as nobody knows"),
     # kernels
     (lambda k: k.shared("tile", f32, 64, 8), "two arguments or shared tiles are called tile"),

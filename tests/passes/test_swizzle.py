@@ -42,7 +42,7 @@ def plans(target: str, tile_k: int, dt: str = "f16") -> list[Plan]:
     for atom in facts.atoms:
         if atom.a_elem.name == dt:
             for tile, waves in (((64, 64), (2, 2)), ((128, 128), (2, 2)), ((64, 128), (1, 4))):
-                config = Config((*tile, tile_k), waves, (atom.rows, atom.cols, atom.k))
+                config = Config((*tile, tile_k), waves, (atom.n, atom.m, atom.k))
                 try:
                     found.append(make_plan(PROBLEMS[dt], config, facts))
                 except DoesNotFit:

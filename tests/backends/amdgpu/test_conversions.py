@@ -229,8 +229,8 @@ def test_what_does_not_fill_a_word_leaves_the_rest_clean(elem: Type) -> None:
 @pytest.mark.parametrize(("target", "elem"), [("gfx942", t.s8), ("gfx942", t.f8_e4m3fnuz), ("gfx950", t.f8_e4m3)])
 def test_an_epilogue_saturates(target: str, elem: Type) -> None:
     """From the tile level: a product in f32 is stored as bytes, most of them at the limits."""
-    atom = next(a for a in FACTS[target].atoms if a.rows == 16 and a.a_elem is t.f16)
-    tile = MmaTile(atom, tiles_i=1, tiles_j=1, steps=1)
+    atom = next(a for a in FACTS[target].atoms if a.n == 16 and a.a_elem is t.f16)
+    tile = MmaTile(atom, tiles_n=1, tiles_m=1, steps=1)
     k = KernelBuilder("epilogue")
     a, b = (matrix(k.buffer(name, t.f16, 16 * atom.k), 16, atom.k) for name in "ab")
     out = matrix(k.buffer("out", elem, 256), 16, 16)

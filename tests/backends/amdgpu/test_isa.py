@@ -163,7 +163,7 @@ def test_passes_are_those_of_the_scheduling_model(target: str) -> None:
 @pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
 def test_matrix_rows_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
     row = MATRIX_ROWS[target][atom.name]
-    assert (row.m, row.n, row.k, row.blocks, row.passes) == (atom.rows, atom.cols, atom.k, 1, atom.passes)
+    assert (row.m, row.n, row.k, row.blocks, row.passes) == (atom.n, atom.m, atom.k, 1, atom.passes)
     taken, sums = (_THEIRS.get(name, name) for name in (atom.rounds_to or atom.a_elem.name, atom.acc.name))
     assert (row.a_type, row.b_type, row.result) == (taken, taken, sums)
     assert words(atom) == (row.m * row.k // 64 * BITS[row.a_type] // 32, row.result_registers)
@@ -177,7 +177,7 @@ def test_operand_layouts_are_those_of_the_simulator(target: str, atom: MmaAtom) 
     held, elem = atom.a.registers, np.dtype(f"u{atom.elem_bytes}")
     places = np.arange(64)[:, None] * held + np.arange(held)
     digits = [np.ascontiguousarray((places >> n & 0xFF).astype(elem).view(np.uint32).T)[:, None, :] for n in (0, 8)]
-    for fragment, side, dim in ((atom.a, atom.rows, "i"), (atom.b, atom.cols, "j")):
+    for fragment, side, dim in ((atom.a, atom.n, "n"), (atom.b, atom.m, "m")):
         low, high = (operand_rows(d, side, 1, split=False)[0, 0].view(elem).astype(int) for d in digits)
         theirs = low + 256 * high
         row, k = np.indices((side, atom.k))
@@ -187,11 +187,11 @@ def test_operand_layouts_are_those_of_the_simulator(target: str, atom: MmaAtom) 
 
 @pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
 def test_result_layouts_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
-    numbers = np.arange(atom.rows * atom.cols).reshape(1, 1, atom.rows, atom.cols)
+    numbers = np.arange(atom.n * atom.m).reshape(1, 1, atom.n, atom.m)
     theirs = ResultLayout(MATRIX_ROWS[target][atom.name]).to_registers(numbers)[:, 0, :]
     register, lane = np.indices(theirs.shape)
     at = atom.d.coords(0, lane, register)
-    assert np.array_equal(theirs, at["i"] * atom.cols + at["j"])
+    assert np.array_equal(theirs, at["n"] * atom.m + at["m"])
 
 
 @pytest.mark.parametrize("target", FACTS)
