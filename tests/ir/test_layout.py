@@ -203,3 +203,8 @@ def test_offset_of_expressions_is_lean(tag: str, dims: tuple[int, ...], text: st
     total = Layout.from_tag(tag, dims).offset([Symbol(name) for name in "nchw"])
     assert isinstance(total, Symbol)
     assert total.text == text
+
+
+def test_of_equal_strides_the_later_dimension_is_the_inner_one() -> None:
+    """As in a plain tag, so that a dimension of one position does not turn the order round."""
+    assert [block.dim for block in Layout.strided((1, 1, 4), (4, 4, 1)).blocks] == ["c", "b", "a"]
