@@ -18,7 +18,7 @@ from convgen.ir.node import compiling, sweep
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.algebra import Algebra, Notes
 from convgen.ir.simplify.identities import TABLES
-from convgen.ir.simplify.proof import Facts
+from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rules import Rewrites
 from convgen.ir.simplify.simplify import simplify
 from convgen.passes import pipeline
@@ -84,7 +84,7 @@ def mutation(root: Expr, leaves: list[Var], nodes: int) -> None:
 def rules(root: Expr, nodes: int) -> None:
     """The compiled tables where nothing fires, without and with all that surrounds them."""
     rewrites = Rewrites(*TABLES)
-    algebra = Algebra(Facts(), Notes())
+    algebra = Algebra(Knowledge(), Notes())
     todo = [(f, e) for e in postorder(root) if isinstance(e, Expr) and (f := rewrites[type(e)])]
 
     def tables() -> None:

@@ -44,7 +44,7 @@ Source = str | int  #: an in-order pipe by its letter, or a token
 
 
 @attrs.frozen
-class Facts:
+class Pending:
     """What may be unfinished: for each cell and source the distance since it was last written or read there.
 
     Distances of tokens are 1.
@@ -146,10 +146,10 @@ class Scoreboard:
 
     def run(self) -> Function:
         """The function, all instructions annotated; instructions that only wait are put in where needed."""
-        entry = solve(self.function, Facts({}, {}), self._transfer, _merged)
+        entry = solve(self.function, Pending({}, {}), self._transfer, _merged)
 
         def body(index: int, block: BasicBlock) -> Iterator[XeInstruction]:
-            facts = _Now(entry.get(index, Facts({}, {})))
+            facts = _Now(entry.get(index, Pending({}, {})))
             for i in block.instructions:
                 assert isinstance(i, XeInstruction)
                 waits = self._waits(facts, i)
@@ -160,7 +160,7 @@ class Scoreboard:
 
     # ------------------------------------------------------------ data flow
 
-    def _transfer(self, index: int, entry: Facts) -> Facts:
+    def _transfer(self, index: int, entry: Pending) -> Pending:
         facts = _Now(entry)
         for i in self.function.blocks[index].instructions:
             assert isinstance(i, XeInstruction)
@@ -295,9 +295,9 @@ class _Table:
 
 
 class _Now:
-    """Facts that change from instruction to instruction; distances are kept as differences to counters."""
+    """What is pending, which changes from instruction to instruction; distances are kept as differences to counters."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Pending) -> None:
         self.count: dict[Source, int] = {}
         self.writes, self.reads = _Table(), _Table()
         for table, known in ((self.writes, facts.writes), (self.reads, facts.reads)):
@@ -357,19 +357,19 @@ class _Now:
         for cell in [c for c in self.reads.by_source.get(token, ()) if c.bank == "f"]:
             self.reads.drop_one(cell, token)
 
-    def frozen(self) -> Facts:
+    def frozen(self) -> Pending:
         tables = [
             {(cell, source): d for cell, held in table.by_cell.items() for source, d in self._distances(held)}
             for table in (self.writes, self.reads)
         ]
-        return Facts(*tables)
+        return Pending(*tables)
 
 
-def _merged(a: Facts, b: Facts) -> Facts:
+def _merged(a: Pending, b: Pending) -> Pending:
     tables = []
     for one, other in ((a.writes, b.writes), (a.reads, b.reads)):
         both = dict(one)
         for key, distance in other.items():
             both[key] = min(distance, both.get(key, distance))
         tables.append(both)
-    return Facts(*tables)
+    return Pending(*tables)

@@ -25,7 +25,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.types import Type, VectorType, vector
 from convgen.kernels.epilogue import Convert, Epilogue
 from convgen.passes.buffer_shared import reordered
-from convgen.plan.copies import power_of_two, split_copy
+from convgen.plan.copies import copy_layout, power_of_two
 from convgen.plan.views import buffer
 from convgen.problem.tensors import TensorSpec
 
@@ -117,7 +117,7 @@ def transpose(name: str, source: View, target: View, facts: TargetFacts) -> tupl
     Each lane turns a little matrix in its registers, so that loads and stores both run along memory.
     """
     side = power_of_two(isqrt(_TURN_SHARE * facts.subgroup_size))
-    split = split_copy(source, row_major(side, side), side, side, facts, 1)
+    split = copy_layout(source, row_major(side, side), side, side, facts, 1)
     down, across = (-(-target.extent(axis) // side) for axis in (0, 1))
     mapping = WorkgroupMapping.rows(down, across)
     k = KernelBuilder(name, mapping.grid, 1, facts.subgroup_size)

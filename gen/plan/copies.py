@@ -26,7 +26,7 @@ K, ROWS = 1, 0  #: axes of an operand's view
 
 
 @attrs.frozen
-class Split:
+class CopyLayout:
     """The share of each lane, as it stands when loaded and when stored; `message` elements come with one load."""
 
     loaded: Fragment
@@ -34,7 +34,7 @@ class Split:
     message: int
 
 
-def split_copy(view: View, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
+def copy_layout(view: View, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> CopyLayout:
     """The split of the copy of a rows x cols tile whose digits are `memory`; DoesNotFit where it is not even."""
     linear = linearize(view)
     if whole := _split_as_stored(linear, memory, facts, subgroups):
@@ -76,7 +76,7 @@ def divide(what: str, total: int, part: int) -> int:
     return count
 
 
-def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgroups: int) -> Split | None:
+def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgroups: int) -> CopyLayout | None:
     """Runs of the shared tile, the longest blocks that come out even, where each is a rectangle of memory."""
     elem, total = view.memory.elem.bytes, prod(memory.shape)
     if plane_of(view, facts.planes) is None:
@@ -86,7 +86,7 @@ def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgr
         if total % (block * subgroups) == 0 and (layout := _blocks(memory, block, elem, facts, subgroups)):
             shape = rectangle_of(view, layout, facts)
             if shape is not None and shape.size >= block:
-                return Split(layout, layout, block // facts.subgroup_size)
+                return CopyLayout(layout, layout, block // facts.subgroup_size)
         block //= 2
     return None
 
@@ -108,7 +108,9 @@ def _blocks(memory: Digits, block: int, elem_bytes: int, facts: TargetFacts, sub
         return None
 
 
-def _split_along_k(view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> Split:
+def _split_along_k(
+    view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int
+) -> CopyLayout:
     """A lane takes whole chunks along K; neighbouring lanes go along the row, down the rows for block messages."""
     lanes = facts.subgroup_size
     chunk, across = _chunks(rows, cols, view.memory.elem.bytes, facts, subgroups)
@@ -127,7 +129,7 @@ def _split_along_k(view: LinearView, memory: Digits, rows: int, cols: int, facts
         Digit("row", waves_down, Space.SUBGROUP, 1),
         Digit("row", rounds_down, Space.REGISTER, chunk * rounds_across),
     )
-    return Split(loaded, in_memory_order(loaded, memory), _message(view, chunk))
+    return CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk))
 
 
 def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> tuple[int, int]:
@@ -175,7 +177,7 @@ def rows_at_once(widest: int, share: int, elem_bytes: int, chunk_bytes: int) -> 
 
 def _split_along_rows(
     view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int
-) -> Split:
+) -> CopyLayout:
     """A lane takes blocks of `run` rows by `chunk` of K, neighbouring lanes go down the rows."""
     lanes = facts.subgroup_size
     elem = view.memory.elem.bytes
@@ -202,4 +204,4 @@ def _split_along_rows(
         Digit("row", waves_down, Space.SUBGROUP, waves_across),
         Digit("row", rounds_down, Space.REGISTER, run * chunk * rounds_across),
     )
-    return Split(loaded, in_memory_order(loaded, memory), run)
+    return CopyLayout(loaded, in_memory_order(loaded, memory), run)

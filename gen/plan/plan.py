@@ -24,7 +24,7 @@ from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.swizzle import find_swizzle
 from convgen.plan import views
 from convgen.plan.config import Config
-from convgen.plan.copies import Split, divide, split_copy
+from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.views import Product
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
@@ -129,7 +129,7 @@ class Operand:
 
     view: View
     tile: Shared | None
-    copy: Split | None  #: the share of each lane of what is copied, or brought nearer
+    copy: CopyLayout | None  #: the share of each lane of what is copied, or brought nearer
 
 
 @attrs.frozen
@@ -263,7 +263,7 @@ def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: T
     elem, cols = view.memory.elem, config.tile[2]
     digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
     copied = config.slots or config.prefetch
-    copy = split_copy(view, digits, rows, cols, facts, config.waves[0] * config.waves[1]) if copied else None
+    copy = copy_layout(view, digits, rows, cols, facts, config.waves[0] * config.waves[1]) if copied else None
     chunk = facts.chunk_bytes
     if not config.slots or copy is None:
         return Operand(view, None, copy)

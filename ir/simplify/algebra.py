@@ -44,7 +44,7 @@ from convgen.ir.simplify.bounds import FULL
 from convgen.ir.simplify.division import quotient, remainder
 from convgen.ir.simplify.identities import TABLES
 from convgen.ir.simplify.order import Order
-from convgen.ir.simplify.proof import Facts
+from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rules import Rewrites, make, number
 from convgen.ir.simplify.sums import LinearForms, Terms, build, normal_sum, peel
 from convgen.ir.types import VectorType
@@ -86,7 +86,7 @@ class Notes:
 class Algebra:
     """Applies equalities to one node whose operands are simplified already, at a place where `facts` hold."""
 
-    def __init__(self, facts: Facts, notes: Notes) -> None:
+    def __init__(self, facts: Knowledge, notes: Notes) -> None:
         self.facts, self.notes = facts, notes
 
     def __call__(self, e: Expr) -> Expr:

@@ -1,7 +1,7 @@
 """What is known at one place of a program: ranges, congruences, definitions, and sums that are not negative.
 
-Facts come from binders (lets, loops, the kernel's grid) and from conditions. They are scoped: `child()` knows all that
-its parent knows and may learn more, as an arm of an `if` does.
+It comes from binders (lets, loops, the kernel's grid) and from conditions. It is scoped: `child()` knows all that its
+parent knows and may learn more, as an arm of an `if` does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from convgen.ir.types import bool_
 _NARROWINGS = 2  #: how often a new inequality is applied to its own terms, each time with what the last one showed
 
 
-class Facts(Scope):
+class Knowledge(Scope):
     """The facts that hold at one place."""
 
     def __init__(self, width: int = WIDTH, ranges: Mapping[Var, Range] | None = None) -> None:
@@ -38,9 +38,9 @@ class Facts(Scope):
         self.congruence = Congruences(self.bounds, self.congruences)
         self._terms.clear()
 
-    def child(self) -> Facts:
+    def child(self) -> Knowledge:
         """The same facts, to be extended without effect on these."""
-        new = Facts(self.bounds.width, self.ranges)
+        new = Knowledge(self.bounds.width, self.ranges)
         new.congruences.update(self.congruences)
         new.values.update(self.values)
         new.inequalities.extend(self.inequalities)

@@ -18,7 +18,7 @@ from convgen.ir.node import CLASSES, Node, replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.algebra import Algebra, Notes
 from convgen.ir.simplify.bounds import WIDTH, Range, exits_of
-from convgen.ir.simplify.proof import Facts
+from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rules import number
 from convgen.ir.simplify.sums import Grouping, Home, Homes
 from convgen.ir.stmt import Stmt
@@ -30,10 +30,10 @@ _ROUNDS = 16  #: each round may open chances for the next, in practice for two o
 _SUMS = (Add, Sub)
 
 
-def simplify(node: N, known: Facts | Mapping[Var, Range] | None = None) -> N:
+def simplify(node: N, known: Knowledge | Mapping[Var, Range] | None = None) -> N:
     """`node` made simpler where `known` holds: facts, or the ranges of free variables. A kernel binds its own."""
     width = node.width if isinstance(node, Kernel) else WIDTH
-    facts = known if isinstance(known, Facts) else Facts(width, known)
+    facts = known if isinstance(known, Knowledge) else Knowledge(width, known)
     notes = Notes()
     for _ in range(_ROUNDS):
         before, node = node, _Simplifier(facts.child(), notes, node)(node)
@@ -42,7 +42,7 @@ def simplify(node: N, known: Facts | Mapping[Var, Range] | None = None) -> N:
     return node
 
 
-def prove(cond: Expr, known: Facts | Mapping[Var, Range] | None = None) -> bool:
+def prove(cond: Expr, known: Knowledge | Mapping[Var, Range] | None = None) -> bool:
     """Whether `cond` holds in every lane wherever `known` holds; False says only that this could not be shown."""
     return number(simplify(cond, known)) == 1
 
@@ -50,7 +50,7 @@ def prove(cond: Expr, known: Facts | Mapping[Var, Range] | None = None) -> bool:
 class _Simplifier(Mutator):
     """One round. Suites have facts and memos of their own."""
 
-    def __init__(self, facts: Facts, notes: Notes, root: Node) -> None:
+    def __init__(self, facts: Knowledge, notes: Notes, root: Node) -> None:
         super().__init__()
         self.facts, self.notes = facts, notes
         self.algebra = Algebra(facts, notes)

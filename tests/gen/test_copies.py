@@ -14,15 +14,15 @@ from convgen.ir.layout.memory import Dim, Global, TensorDim, View, row_major
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import Type, bf16, f16, f32, f64
 from convgen.passes.messages.linear import linearize
-from convgen.plan.copies import Split, divide, message_elems, split_copy
+from convgen.plan.copies import CopyLayout, copy_layout, divide, message_elems
 
 FACTS = target.get("gfx942").facts
 LANES, CHUNK_BYTES = FACTS.subgroup_size, FACTS.chunk_bytes
 
 
-def split(source: View, rows: int, cols: int, waves: int) -> Split:
+def split(source: View, rows: int, cols: int, waves: int) -> CopyLayout:
     """Into a row-major tile."""
-    return split_copy(source, row_major(rows, cols), rows, cols, FACTS, waves)
+    return copy_layout(source, row_major(rows, cols), rows, cols, FACTS, waves)
 
 
 def view(elem: Type, order: tuple[int, int, int], inner: int = 64, gap: int = 0) -> View:
@@ -46,7 +46,7 @@ def owned(layout: Fragment, waves: int, lanes: int = LANES) -> np.ndarray:
     return found
 
 
-def assert_even(split: Split, rows: int, cols: int, waves: int) -> None:
+def assert_even(split: CopyLayout, rows: int, cols: int, waves: int) -> None:
     loaded, stored = owned(split.loaded, waves), owned(split.stored, waves)
     for held in (loaded, stored):
         assert np.array_equal(np.sort(held.ravel()), np.arange(rows * cols)), "not every element once"

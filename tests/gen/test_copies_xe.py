@@ -20,7 +20,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import f16
 from convgen.passes.messages.planes import whole_rectangles
 from convgen.passes.messages.shared import shared_messages
-from convgen.plan.copies import comes_out_even, in_memory_order, split_copy
+from convgen.plan.copies import comes_out_even, copy_layout, in_memory_order
 from tests.gen.test_copies import TILES, owned, view
 from tests.strategies import FIXED, image_of, in_memory
 
@@ -47,7 +47,7 @@ def test_every_element_is_copied_once(name: str, order: tuple[int, int, int]) ->
         if memory is None:
             continue
         try:
-            split = split_copy(view(f16, order), memory, rows, cols, facts, waves)
+            split = copy_layout(view(f16, order), memory, rows, cols, facts, waves)
         except DoesNotFit:
             continue
         made += 1
@@ -68,7 +68,7 @@ def test_lanes_go_down_the_rows_and_write_blocks(name: str) -> None:
     for rows, cols, waves in product((64, 128, 256), (32, 64), (1, 4, 8)):
         memory = images(facts, rows, cols, False)
         assert memory is not None
-        split = split_copy(view(f16, (0, 1, 2)), memory, rows, cols, facts, waves)
+        split = copy_layout(view(f16, (0, 1, 2)), memory, rows, cols, facts, waves)
         one, two = (split.loaded.coords(0, lane, 0) for lane in (0, 1))
         assert (two["row"] - one["row"], two["k"] - one["k"]) == (1, 0)
         tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), 16)
@@ -92,7 +92,7 @@ def test_rectangles_come_as_blocks_are_stored(operand: str, unit: int) -> None:
     for rows, cols, waves in product((64, 128, 256), (32, 64), (1, 4, 8)):
         memory = images(facts, rows, cols, operand == "b")
         assert memory is not None
-        split = split_copy(view(f16, (0, 1, 2) if unit else (1, 2, 0)), memory, rows, cols, facts, waves)
+        split = copy_layout(view(f16, (0, 1, 2) if unit else (1, 2, 0)), memory, rows, cols, facts, waves)
         shape = whole_rectangles(split.loaded, unit, f16.bytes, facts)
         if RECTANGLES[operand, unit] is None:
             assert split.loaded != split.stored
@@ -110,7 +110,7 @@ def test_what_comes_out_even_is_split(name: str) -> None:
     facts = target.get(name).facts
     for rows, cols, waves in TILES:
         try:
-            split_copy(view(f16, (0, 1, 2)), row_major(rows, cols), rows, cols, facts, waves)
+            copy_layout(view(f16, (0, 1, 2)), row_major(rows, cols), rows, cols, facts, waves)
             fits = True
         except DoesNotFit:
             fits = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from convgen.ir.expr import Expr, Lane, Max, Min, const, eq, maximum, minimum, ne, select, var
-from convgen.ir.simplify.proof import Facts
+from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.simplify import prove, simplify
 from convgen.ir.types import s64, u32
 
@@ -17,9 +17,9 @@ KH, KW, LOW, COUNT = (var(n) for n in ("kh", "kw", "low", "count"))
 L = Lane()
 
 
-def facts() -> Facts:
+def facts() -> Knowledge:
     """Ranges and definitions that hold in every row of the table."""
-    f = Facts(64, {GROUP: (0, 195), WAVE: (0, 3), KB: (0, 17), STEP: (0, 8), PIXEL: (0, 3135), IMAGE: (0, 0)})
+    f = Knowledge(64, {GROUP: (0, 195), WAVE: (0, 3), KB: (0, 17), STEP: (0, 8), PIXEL: (0, 3135), IMAGE: (0, 0)})
     for v, most in ((ROW, 63), (OH, 55), (OW, 55), (IC, 63), (SLOT, 2), (KH, 2), (KW, 2), (LOW, 7), (COUNT, 1000)):
         f.bind(v, (0, most))
     f.let(M0, GROUP // 4 * 64)
@@ -172,7 +172,7 @@ def test_defect_1_end_points_do_not_decide_equality(e: Expr) -> None:
 
 
 def test_defect_2_bounds_of_extrema_look_at_both_operands() -> None:
-    f = Facts(64, {LOW: (0, 7), COUNT: (5, 1000)})
+    f = Knowledge(64, {LOW: (0, 7), COUNT: (5, 1000)})
     assert f.bounds(Min(COUNT, LOW)) == (0, 7)
     assert f.bounds(Max(LOW, COUNT)) == (5, 1000)
     assert f.bounds(Min(ANY, LOW))[1] == 7  # one bound suffices on one side
@@ -180,13 +180,13 @@ def test_defect_2_bounds_of_extrema_look_at_both_operands() -> None:
 
 
 def test_defect_3_a_remainder_is_no_greater_than_its_dividend() -> None:
-    f = Facts(64, {LOW: (0, 7)})
+    f = Knowledge(64, {LOW: (0, 7)})
     assert f.bounds(LOW % 100) == (0, 7)
     assert prove((LOW + 3) % 100 < 11, f)
 
 
 def test_defect_4_a_condition_is_simplified_by_what_surrounds_it() -> None:
-    f = Facts(64)
+    f = Knowledge(64)
     f.assume(ANY < 10)
     assert prove(ANY < 12, f)
     f.assume(ANY >= 9)
@@ -194,28 +194,28 @@ def test_defect_4_a_condition_is_simplified_by_what_surrounds_it() -> None:
 
 
 def test_defect_5_compound_conditions_are_negated() -> None:
-    f = Facts(64)
+    f = Knowledge(64)
     f.assume((ANY < 10) | (OTHER < 5), False)
     assert prove(ANY >= 10, f)
     assert prove(OTHER > 4, f)
-    f = Facts(64, {ANY: (0, 9)})
+    f = Knowledge(64, {ANY: (0, 9)})
     f.assume((ANY < 10) & (OTHER < 5), False)  # the first always holds, so the second does not
     assert prove(OTHER >= 5, f)
-    f = Facts(64)
+    f = Knowledge(64)
     f.assume((ANY < 10) & (OTHER < 5), False)
     assert not prove(ANY >= 10, f)
     assert simplify((ANY < 10) & (OTHER < 5), f) is simplify(const(0) > const(1))
 
 
 def test_defect_8_a_definition_with_a_factor_passes_facts_on() -> None:
-    f = Facts(64, {GROUP: (0, 195)})
+    f = Knowledge(64, {GROUP: (0, 195)})
     f.let(M0, GROUP * 64 + 3)
     f.assume(M0 < 131)
     assert prove(GROUP < 2, f)
     assert prove(eq(M0 % 64, 3), f)
     f.assume(eq(M0, 67))
     assert prove(eq(GROUP, 1), f)
-    f = Facts(64, {COUNT: (0, 1000), OTHER: (0, 1000)})
+    f = Knowledge(64, {COUNT: (0, 1000), OTHER: (0, 1000)})
     f.assume(eq(COUNT * 2, OTHER * 8 + 6))
     assert not prove(eq(COUNT % 16, 12), f)  # what the factor of the other side would say
     assert prove(COUNT >= 3, f)
@@ -225,7 +225,7 @@ def test_defect_8_a_definition_with_a_factor_passes_facts_on() -> None:
 
 
 def test_conditions_narrow_quotients_and_copies() -> None:
-    f = Facts(64, {COUNT: (0, 1000)})
+    f = Knowledge(64, {COUNT: (0, 1000)})
     f.assume(COUNT // 8 < 3)
     assert f.bounds(COUNT) == (0, 23)
     f.assume(ne(COUNT, 0))
@@ -236,7 +236,7 @@ def test_conditions_narrow_quotients_and_copies() -> None:
 
 
 def test_inequalities_between_variables() -> None:
-    f = Facts(64, {COUNT: (0, 1000), LOW: (0, 1000), ROW: (0, 9)})
+    f = Knowledge(64, {COUNT: (0, 1000), LOW: (0, 1000), ROW: (0, 9)})
     f.assume(COUNT + ROW < LOW)
     assert prove(COUNT < LOW, f)
     assert prove(LOW >= 1, f)
@@ -244,7 +244,7 @@ def test_inequalities_between_variables() -> None:
 
 
 def test_children_do_not_change_their_parents() -> None:
-    f = Facts(64, {COUNT: (0, 1000)})
+    f = Knowledge(64, {COUNT: (0, 1000)})
     inner = f.child()
     inner.assume(COUNT < 5)
     inner.multiple_of(COUNT, 4)
@@ -254,7 +254,7 @@ def test_children_do_not_change_their_parents() -> None:
 
 
 def test_contradictions_are_harmless() -> None:
-    f = Facts(64, {COUNT: (0, 10)})
+    f = Knowledge(64, {COUNT: (0, 10)})
     f.assume(COUNT > 20)
     f.assume(eq(COUNT, 3))
     f.assume(COUNT < COUNT)

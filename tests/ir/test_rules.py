@@ -18,7 +18,7 @@ from convgen.ir.mutate import mutate, postorder
 from convgen.ir.node import Node
 from convgen.ir.simplify.bounds import Range, type_range
 from convgen.ir.simplify.identities import TABLES
-from convgen.ir.simplify.proof import Facts
+from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rules import INTEGER, VALUE, Rule, Rules, c0, c1, exact, make, number, u, wrapped, y, z
 from convgen.ir.simplify.rules import x as w
 from convgen.ir.types import AnyType, Type, VectorType, bool_, f32, s8, s16, s32, s64, u8, u16, u32, u64, vector
@@ -55,7 +55,7 @@ class Instance:
 class Only:
     """Asks facts for one rule; simplifies nothing."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Knowledge) -> None:
         self.facts = facts
 
     def __call__(self, e: Expr) -> Expr:
@@ -121,7 +121,7 @@ def test_value(rule: Rule) -> None:
     while fired < FIRINGS and tried < 40_000:
         tried += 1
         case = instance(rule, r)
-        new = rewrite(Only(Facts(64, case.domains)), case.left)
+        new = rewrite(Only(Knowledge(64, case.domains)), case.left)
         if new is None:
             continue
         assert new.type is case.left.type
@@ -194,7 +194,7 @@ ENGINE = Rules(
 
 def applied(e: Expr, domains: dict[Var, Range] | None = None) -> Expr | None:
     rewrite = ENGINE.rewrites[type(e)]
-    return rewrite(Only(Facts(64, domains)), e) if rewrite else None
+    return rewrite(Only(Knowledge(64, domains)), e) if rewrite else None
 
 
 def test_repeated_wildcards_are_identical_objects_in_any_order() -> None:
