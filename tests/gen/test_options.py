@@ -223,3 +223,11 @@ def test_a_whole_line_of_benchdnn_is_a_problem() -> None:
 def test_knobs_are_in_the_order_of_benchdnn() -> None:
     assert [option.name for option in KNOBS_OF[CONV]][:7] == ["dir", "dt", "bia-dt", "stag", "wtag", "dtag", "strides"]
     assert [option.name for option in KNOBS_OF[MATMUL]][-2:] == ["bia-dt", "bia_mask"]
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("bf16:true:1", "given '1', wanted the end"), ("bf16:maybe", "wanted")])
+def test_a_mode_of_arithmetic_takes_one_word_more(text: str, wanted: str) -> None:
+    assert attributes.fpmath("bf16") == ("bf16", False)
+    assert attributes.fpmath("bf16:true") == ("bf16", True)
+    with pytest.raises(UserError, match=wanted):
+        attributes.fpmath(text)
