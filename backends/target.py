@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from convgen.backends.analysis import Analysis
+from convgen.backends.machine.allocate import Bank
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
-from convgen.backends.stages import Emitted, Observer, Stage
+from convgen.backends.stages import Emitted, Observer, Stage, begin, emit
 from convgen.ir.error import UserError, named
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
@@ -28,9 +29,8 @@ class Target(Protocol):
     object_suffix: str
     assembler: str  #: where one gets the assembler that `assemble` wants, for notes to people
 
-    @property
-    def stages(self) -> Sequence[Stage]:
-        """What `emit` does, in order."""
+    stages: Sequence[Stage]  #: what `emit` does, in order
+    banks: Mapping[str, Bank]  #: the registers that it allocates
 
     def emit(
         self,
@@ -45,6 +45,7 @@ class Target(Protocol):
 
         `debug` numbers the kernel within its module, from 1: the text then carries line information into its IR.
         """
+        return emit(self.stages, begin(kernel, self.facts, self.banks, header, debug), disable, observe)
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The assembly file of several kernels."""

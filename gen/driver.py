@@ -225,7 +225,7 @@ def compile(program: Program | Kernel | KernelBuilder, target: str = "gfx942", s
 def _compile(program: Program) -> Code:
     stages = dict(program.stages)
     target = program.target
-    restart_ids(max(map(greatest_id, program.ir.kernels), default=0))
+    restart_ids(greatest_id(*program.ir.kernels))
     with compiling():
         emitted = [_emit(program, number, stages) for number in range(len(program.ir.kernels))]
     if program.attempt is not None:

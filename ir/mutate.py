@@ -147,9 +147,9 @@ def postorder(root: Node) -> list[Node]:
     return out
 
 
-def greatest_id(root: Node) -> int:
-    """The greatest number of a variable under `root`; 0 if there is none."""
-    return max((n.id for n in postorder(root) if isinstance(n, Var)), default=0)
+def greatest_id(*roots: Node) -> int:
+    """The greatest number of a variable under the roots; 0 if there is none."""
+    return max((n.id for root in roots for n in postorder(root) if isinstance(n, Var)), default=0)
 
 
 def free_vars(root: Expr) -> tuple[Var, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from convgen.backends.amdgpu import printer
@@ -10,34 +10,22 @@ from convgen.backends.amdgpu.assemble import WANTED, assemble, assembled_by
 from convgen.backends.amdgpu.stages import BANKS, STAGES
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
-from convgen.backends.stages import Emitted, Observer, Stage, begin, emit
-from convgen.backends.target import Progress
-from convgen.ir.program import Kernel
+from convgen.backends.stages import Emitted
+from convgen.backends.target import Progress, Target
 
 
-class AmdTarget:
+class AmdTarget(Target):
     """One CDNA generation."""
 
     text_suffix = ".s"
     object_suffix = ".hsaco"
     assembler = WANTED
-    stages: Sequence[Stage] = STAGES
+    stages = STAGES
+    banks = BANKS
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.facts = FACTS[name]
-
-    def emit(
-        self,
-        kernel: Kernel,
-        header: Sequence[str] = (),
-        *,
-        debug: int = 0,
-        disable: Collection[str] = (),
-        observe: Observer | None = None,
-    ) -> Emitted:
-        """A message-level kernel as text; DoesNotFit if registers do not suffice."""
-        return emit(self.stages, begin(kernel, self.facts, BANKS, header, debug), disable, observe)
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The assembly file of several kernels."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from convgen.backends.intel.assemble import assemble
@@ -11,13 +11,12 @@ from convgen.backends.intel.stages import banks, stages
 from convgen.backends.intel.tables import FACTS, GENERATIONS
 from convgen.backends.intel.zebin import target_directive
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
-from convgen.backends.stages import Emitted, Observer, begin, emit
-from convgen.backends.target import Progress
+from convgen.backends.stages import Emitted
+from convgen.backends.target import Progress, Target
 from convgen.backends.toolchain import IGA64, identity
-from convgen.ir.program import Kernel
 
 
-class XeTarget:
+class XeTarget(Target):
     """One generation."""
 
     text_suffix = ".asm"
@@ -29,18 +28,6 @@ class XeTarget:
         self.stages = stages(GENERATIONS[name])
         self.banks = banks(GENERATIONS[name])
         self.assembler = DEVICES[name].assembler
-
-    def emit(
-        self,
-        kernel: Kernel,
-        header: Sequence[str] = (),
-        *,
-        debug: int = 0,
-        disable: Collection[str] = (),
-        observe: Observer | None = None,
-    ) -> Emitted:
-        """A message-level kernel as text; DoesNotFit if registers do not suffice."""
-        return emit(self.stages, begin(kernel, self.facts, self.banks, header, debug), disable, observe)
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The assembly file of kernels that `emit` made."""

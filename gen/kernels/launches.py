@@ -174,11 +174,6 @@ class _Builder:
         kernel = stream.kernel(kernel_name(self.plan, stream.role), self.plan.facts)
         return self._launch(kernel, stream.tile, stream.mapping)
 
-    def _section(self, output: str, of: Stream | Part, used: Sequence[int], but: tuple[View, ...] = ()) -> None:
-        tile = self.plan.config.tile[:2] if isinstance(of, Part) else of.tile
-        result = of.product.result if isinstance(of, Part) else of.result
-        self.sections.append(Section(output, result, tile, of.mapping.counts[1:3], tuple(used), but))
-
     def reorders(self) -> None:
         """The kernels that bring inputs into another layout; every tile needs all of their workgroups."""
         for name in self.plan.config.reorder if self.plan.parts else ():
@@ -208,7 +203,8 @@ class _Builder:
                 multiply(workspace.slices, _NOTHING)
                 total = streams.sum_slices(workspace.terms, result, part.epilogue, acc, tile, facts, f"sum{tail}")
                 used.append(self._stream(total))
-        self._section(self.problem.outputs[0].name, part, used)
+        output, grid = self.problem.outputs[0].name, part.mapping.counts[1:3]
+        self.sections.append(Section(output, result, tile, grid, tuple(used)))
 
     def uncovered(self) -> None:
         """Zero where no window reaches: everywhere, for the products write over the rest."""
@@ -219,7 +215,8 @@ class _Builder:
         zero = Epilogue((Convert(whole.memory.elem),))
         stream = streams.fill(whole, zero, self.plan.acc_type, _FILL_TILE, self.plan.facts, "zero")
         reached = tuple(p.result for p in products)
-        self._section(self.problem.outputs[0].name, stream, [self._stream(stream)], reached)
+        output, used = self.problem.outputs[0].name, (self._stream(stream),)
+        self.sections.append(Section(output, stream.result, stream.tile, stream.mapping.counts[1:3], used, reached))
 
     def bias_gradient(self) -> None:
         """The sums of diff_dst over all positions, where the problem wants them."""
@@ -228,8 +225,8 @@ class _Builder:
             return
         target = self.problem.tensor("diff_bia")
         chain = streams.sums_of_channels(gradient, target, self.plan.facts, "bias")
-        used = [self._stream(s) for s in chain]
-        self._section(target.name, chain[-1], used)
+        used, last = tuple(map(self._stream, chain)), chain[-1]
+        self.sections.append(Section(target.name, last.result, last.tile, last.mapping.counts[1:3], used))
 
 
 _NOTHING = Epilogue(())  #: the sums as they are

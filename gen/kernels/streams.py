@@ -163,9 +163,10 @@ def sums_of_channels(gradient: View, result: TensorSpec, facts: TargetFacts, rol
     target, (channels, terms_axis) = buffer(result), gradient.axes
     n, terms = gradient.extent(0), gradient.extent(1)
     source = View(gradient.memory, gradient.layout, (channels, (ONE,), terms_axis), gradient.index)
+    same = Epilogue((Convert(target.elem),))
     if not terms:
         whole = View(target, result.layout, (channels, (Dim("m", 1, 1),)), (TensorDim(n, ((channels[0].name, 1),)),))
-        return (fill(whole, Epilogue((Convert(target.elem),)), target.elem, (1, n), facts, f"{role}_0"),)
+        return (fill(whole, same, target.elem, (1, n), facts, f"{role}_0"),)
     while True:
         last = terms <= _MOST_TERMS
         lanes_n = min(facts.subgroup_size, -(-power_of_two(2 * n - 1) // _VECTOR))
@@ -176,7 +177,6 @@ def sums_of_channels(gradient: View, result: TensorSpec, facts: TargetFacts, rol
         parts = slices * layout.extent("r") // _AHEAD
         memory = target if last else Global(f"{role}_{len(out)}", target.elem, n * parts * target.elem.bytes)
         view = _rows(memory, n, parts)
-        same = Epilogue((Convert(target.elem),))
         out.append(Stream(f"{role}_{len(out)}", source, view, same, target.elem, layout, rounds, slices))
         if last:
             return tuple(out)

@@ -191,12 +191,12 @@ def packed(layout: Layout, logical: Fill, places: Indices, gaps: int = 0) -> Arr
     exists &= rest == 0
     memory[~exists] = gaps
     number, inside = np.zeros(1, np.int64), exists
-    for dim, (size, step) in enumerate(zip(logical.shape, logical.strides)):
-        index, scale = np.zeros(1, np.int64), 1
-        for at, block in enumerate(layout.blocks):
-            if block.dim == layout.digits.dims[dim] and at in digits:
+    split = layout.digits
+    for dim, size, step in zip(split.dims, logical.shape, logical.strides):
+        index = np.zeros(1, np.int64)
+        for at, (scale, block) in enumerate(split.stepped()):
+            if block.dim == dim and at in digits:
                 index = index + digits[at] * scale
-                scale *= block.size
         inside = inside & (index < size)
         number = number + index * step
     number = np.broadcast_to(number, places.shape)

@@ -39,7 +39,7 @@ def digest(target: str, problem: str, config: str) -> str:
     """Of the module's instructions."""
     program = driver.build(parse_problem(problem), target, config)
     to = targets.get(target)
-    restart_ids(max(map(greatest_id, program.ir.kernels), default=0))
+    restart_ids(greatest_id(*program.ir.kernels))
     emitted = [to.emit(pipeline.run(kernel, to.facts)) for kernel in program.ir.kernels]
     text = instructions(to.module(emitted), [e.name for e in emitted])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
