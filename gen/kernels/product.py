@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import attrs
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Mma, Var, const, zeros
+from convgen.ir.expr import Expr, Mma, Var, const, maximum, select, zeros
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.program import Kernel
@@ -54,6 +54,7 @@ class _ProductKernel:
         k.params += dict.fromkeys(buffers)
         with k.tile_of(part.mapping) as tile:
             self.slice = tile["k"]
+            self.is_backward = part.mapping.is_backward(k.group)
             self.m0 = k.let("m0", tile["m"] * tile_m)
             self.n0 = k.let("n0", tile["n"] * tile_n)
             in_workspace = self.m0 + self.slice * (part.mapping.counts[1] * tile_m)
@@ -108,7 +109,10 @@ class _ProductKernel:
 
     def _at(self, start: Expr, kb: Expr) -> tuple[Expr, Expr]:
         """The coordinates of a K block of this slice."""
-        block = kb + self.slice * self.part.k_blocks if self.plan.config.slices > 1 else kb
+        blocks = self.part.k_blocks
+        if self.is_backward is not None:
+            kb = select(self.is_backward, maximum(const(blocks - 1) - kb, 0), kb)
+        block = kb + self.slice * blocks if self.plan.config.slices > 1 else kb
         return start, block * self.plan.config.tile[2]
 
     def _copy(self, operand: Operand, start: Expr, kb: Expr) -> None:

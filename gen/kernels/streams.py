@@ -60,7 +60,7 @@ class Stream:
     @property
     def mapping(self) -> WorkgroupMapping:
         m, n = self.tile
-        return WorkgroupMapping.rows(-(-self.result.extent(1) // m), -(-self.result.extent(0) // n), k=self.slices)
+        return WorkgroupMapping.of(-(-self.result.extent(1) // m), -(-self.result.extent(0) // n), k=self.slices)
 
     def kernel(self, name: str, facts: TargetFacts) -> Kernel:
         k = KernelBuilder(name, self.mapping.grid, self.layout.subgroups, facts.subgroup_size)
@@ -119,7 +119,7 @@ def transpose(name: str, source: View, target: View, facts: TargetFacts) -> tupl
     side = power_of_two(isqrt(_TURN_SHARE * facts.subgroup_size))
     split = copy_layout(source, row_major(side, side), side, side, facts, 1)
     down, across = (-(-target.extent(axis) // side) for axis in (0, 1))
-    mapping = WorkgroupMapping.rows(down, across)
+    mapping = WorkgroupMapping.of(down, across)
     k = KernelBuilder(name, mapping.grid, 1, facts.subgroup_size)
     k.params += [source.memory, target.memory]
     with k.tile_of(mapping) as tile:

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from convgen.ir.error import UserError
+from convgen.ir.layout.order import IN_ROWS, Order
 
 _TRIPLE = re.compile(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)")
 _PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
@@ -29,6 +30,7 @@ class Config:
     reorder: tuple[str, ...] = ()  #: inputs that a kernel before brings into their default layout
     subtiles: int = 1  #: parts of M that a wave multiplies one after the other, each with registers for its inputs only
     prefetch: int = 0  #: K blocks that are brought near before they are loaded
+    map: Order = IN_ROWS  #: in which order workgroups take their tiles
 
     @classmethod
     def parse(cls, line: str) -> Config:
@@ -61,6 +63,7 @@ class Config:
         rest += f" subtiles={self.subtiles}" if self.subtiles > 1 else ""
         rest += f" prefetch={self.prefetch}" if self.prefetch else ""
         rest += f" reorder={'+'.join(self.reorder)}" if self.reorder else ""
+        rest += f" map={self.map}" if self.map != IN_ROWS else ""
         return (
             f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={sizes(self.mma)} "
             f"slots={self.slots} taps={self.taps} acc={self.acc}{rest}"
@@ -104,4 +107,5 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "subtiles": ("1|2|4|8", lambda text: int(text) if text in ("1", "2", "4", "8") else None),
     "prefetch": ("COUNT", _count),
     "reorder": ("src|wei|diff_dst[+...]", _names),
+    "map": ("ORDER", Order.parse),
 }

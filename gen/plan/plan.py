@@ -254,7 +254,8 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     bias = views.bias(problem, product)
     convert = Convert(product.result.memory.elem)
     steps: tuple[Step, ...] = (Bias(bias), convert) if bias else (convert,)
-    mapping = WorkgroupMapping.rows(-(-product.m // tile_m), -(-product.n // tile_n), k=config.slices)
+    tiles = -(-product.m // tile_m), -(-product.n // tile_n)
+    mapping = WorkgroupMapping.of(*tiles, k=config.slices, order=config.map)
     blocks = -(-product.k // tile_k)
     return Part(product, of_n, of_m, Epilogue(steps), mapping, -(-blocks // config.slices))
 

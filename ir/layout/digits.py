@@ -33,14 +33,12 @@ class Space(StrEnum):
     REGISTER = "register"  #: element number within one lane
     LANE = "lane"
     SUBGROUP = "subgroup"
-    GROUP_X = "group x"
-    GROUP_Y = "group y"
-    GROUP_Z = "group z"
+    WORKGROUP = "workgroup"
     AXIS = "axis"  #: position along the fused axis of a view
     FIXED = "fixed"  #: nowhere: the digit's stride is its value, the same everywhere
 
 
-_LETTERS: dict[str, str] = dict(zip(Space, "mrlsxyza="))
+_LETTERS: dict[str, str] = dict(zip(Space, "mrlswa="))
 
 
 @attrs.frozen
@@ -125,7 +123,7 @@ class Digits:
                 scaled = coords[d.dim] if step == 1 else coords[d.dim] // step
                 digit = scaled if last[d.dim] is d else scaled % d.size
                 stride = d.stride * unit
-                out[d.space] = _sum(digit if stride == 1 else digit * stride, out[d.space])
+                out[d.space] = plus(digit if stride == 1 else digit * stride, out[d.space])
         return out
 
     # ------------------------------------------------------------ algebra
@@ -253,11 +251,11 @@ def _digit(number: Index, d: Digit, *, reduced: bool) -> Index:
 def _plus(total: Index, digit: Index, step: int) -> Index:
     if isinstance(digit, int) and digit == 0:
         return total
-    return _sum(total, digit if step == 1 else digit * step)
+    return plus(total, digit if step == 1 else digit * step)
 
 
-def _sum(a: Index, b: Index) -> Index:
-    """The sum without zeros."""
+def plus(a: Index, b: Index) -> Index:
+    """The sum of two indices without zeros."""
     if isinstance(a, int) and a == 0:
         return b
     return a if isinstance(b, int) and b == 0 else a + b

@@ -3,72 +3,131 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import product
 from math import prod
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
 from convgen.ir.error import UserError
-from convgen.ir.layout.digits import Digit, Digits, Index, Space
+from convgen.ir.layout.digits import Digits, Index, Space, stacked
+from convgen.ir.layout.index import Condition
+from convgen.ir.layout.order import IN_ROWS, Order
 
 TILE = ("batch", "m", "n", "k")  #: what a workgroup's number is split into: M and N tiles, slices of K
-GROUPS = (Space.GROUP_X, Space.GROUP_Y, Space.GROUP_Z)
+
+_MOST_LISTED = 1 << 24  #: workgroups; of an order that is proved, and inverted, by a list of all
 
 
-@attrs.frozen(cache_hash=True)
+@attrs.frozen
 class WorkgroupMapping:
-    """A split of the three workgroup numbers into a tile: what a kernel computes from its numbers, and back.
+    """The workgroups of a grid and their tiles: what a kernel computes from its numbers, and back.
 
-    `counts` are the tiles that exist along batch, M, N and K. Where the digits hold more than that the grid is padded,
-    and workgroups beyond must do nothing (`exists`). Raises UserError unless every tile has one workgroup.
+    `counts` are the tiles that exist along batch, M, N and K. Along x `order` walks over the tiles of the result,
+    along y are the slices of K, along z the batch; an order that permutes or counts workgroups takes all of them along
+    x, tiles innermost. Where an order has more numbers than tiles, workgroups without one must do nothing (`exists`).
+
+    Raises UserError unless every tile has one workgroup.
     """
 
     counts: tuple[int, int, int, int]
-    digits: Digits
+    order: Order = IN_ROWS
 
     def __attrs_post_init__(self) -> None:
-        split = self.digits.merged()
-        spaces = {d.space for d in split.digits}
-        dense = all(split.renumbered(space) == split for space in spaces)
-        whole = self.digits.dims == TILE and all(held >= n for held, n in zip(self.digits.shape, self.counts))
-        if not dense or not whole or not spaces.issubset(GROUPS):
-            raise UserError(f"given the workgroups {self.digits} for {self._shape} tiles, wanted one for each tile")
+        if self.order != IN_ROWS:
+            _numbers_of_tiles(self)
 
     @classmethod
-    def rows(cls, m: int, n: int, *, k: int = 1, batch: int = 1) -> WorkgroupMapping:
-        """Along x one row of tiles after the other, N fastest; along y the slices of K; along z the batch."""
-        x, y, z = GROUPS
-        digits = Digit("n", n, x, 1), Digit("m", m, x, max(n, 1)), Digit("k", k, y, 1), Digit("batch", batch, z, 1)
-        return cls((batch, m, n, k), Digits(TILE, digits))
+    def of(cls, m: int, n: int, *, k: int = 1, batch: int = 1, order: Order = IN_ROWS) -> WorkgroupMapping:
+        """m x n tiles, without an order one row after the other."""
+        return cls((batch, m, n, k), order)
+
+    @property
+    def _is_flat(self) -> bool:
+        return bool(self.order.remaps or self.order.flip)
+
+    @property
+    def _parts(self) -> tuple[int, int, int]:
+        """Numbers of tiles, slices and the batch."""
+        batch, m, n, k = self.counts
+        return self.order.walk.numbers(m, n), k, batch
 
     @property
     def grid(self) -> tuple[int, int, int]:
         """Workgroups along x, y and z."""
-        x, y, z = (self.digits.count(space) for space in GROUPS)
-        return x, y, z
+        return (prod(self._parts), 1, 1) if self._is_flat else self._parts
+
+    @property
+    def workgroups(self) -> int:
+        return prod(self.grid)
 
     @property
     def is_padded(self) -> bool:
         """Whether there are workgroups without a tile."""
-        return prod(self.grid) != prod(self.counts)
+        return self.workgroups != prod(self.counts)
 
     def tile(self, group: Sequence[Index]) -> dict[str, Index]:
         """The tile of a workgroup by its numbers along x, y and z, which are in range: integers or IR expressions."""
-        return self.digits.coordinates(dict(zip(GROUPS, group)), overrun=True)
+        number, part, batch = group
+        if self._is_flat:
+            for remap in self.order.remaps:
+                number = remap.apply(number, self.workgroups)
+            sizes = zip(("tile", "k", "batch"), self._parts)
+            split = Digits(("tile", "k", "batch"), stacked(Space.WORKGROUP, sizes)).merged()
+            number, part, batch = split.coordinates({Space.WORKGROUP: number}, overrun=True).values()
+        _, m, n, _ = self.counts
+        tile_m, tile_n = self.order.walk.tile(number, m, n)
+        return {"batch": batch, "m": tile_m, "n": tile_n, "k": part}
 
-    def exists(self, tile: Mapping[str, Index]) -> list[Index]:
+    def is_backward(self, group: Sequence[Index]) -> Condition | None:
+        """Whether a workgroup walks its part of K from the end to the beginning; None if none does."""
+        return group[0] // self.order.flip % 2 > 0 if 0 < self.order.flip < self.workgroups else None
+
+    def exists(self, tile: Mapping[str, Index]) -> list[Condition]:
         """Conditions that all hold where there is such a tile; none if the grid is not padded."""
-        padded = (dim for dim, held, n in zip(TILE, self.digits.shape, self.counts) if held != n)
-        return [tile[dim] < self.counts[TILE.index(dim)] for dim in padded]
+        if not self.is_padded:
+            return []
+        conditions = (tile[dim] < self.counts[TILE.index(dim)] for dim in "mn")
+        return [there for there in conditions if there is not True]
 
     def groups(self, part: Mapping[str, Iterable[int]]) -> tuple[int, ...]:
         """The linear workgroup ids (x fastest) of all tiles at these positions; along what is not named, all."""
         ranges = (part.get(dim, range(n)) for dim, n in zip(TILE, self.counts))
-        x, y, _ = self.grid
-        places = (self.digits.place(dict(zip(TILE, tile))) for tile in product(*ranges))
-        ids = (tuple(place.get(space, 0) for space in GROUPS) for place in places)
-        return tuple(at[0] + x * (at[1] + y * at[2]) for at in ids)
+        return tuple(self._number(*tile) for tile in product(*ranges))
 
-    @property
-    def _shape(self) -> str:
-        return "x".join(map(str, self.counts))
+    def _number(self, batch: int, m: int, n: int, k: int) -> int:
+        if self.order != IN_ROWS:
+            return int(_numbers_of_tiles(self)[batch, m, n, k])
+        _, tiles_m, tiles_n, slices = self.counts
+        return (m * tiles_n + n) + tiles_m * tiles_n * (k + slices * batch)
+
+    def tiles(self) -> npt.NDArray[np.int64]:
+        """(batch, m, n, k) of every workgroup in order of its linear id, -1 in rows of those without a tile."""
+        x, y, _ = self.grid
+        ids = np.arange(self.workgroups)
+        tile = self.tile((ids % x, ids // x % y, ids // (x * y)))
+        rows = np.stack([np.broadcast_to(tile[dim], ids.shape) for dim in TILE], axis=1)
+        for there in self.exists(tile):
+            rows[~there] = -1
+        return rows
+
+
+@lru_cache(maxsize=2**4)
+def _numbers_of_tiles(mapping: WorkgroupMapping) -> npt.NDArray[np.int64]:
+    """The linear workgroup id of every tile [batch, m, n, k]: the proof that each has one and only one."""
+    if mapping.workgroups > _MOST_LISTED:
+        raise UserError(
+            f"given {mapping.workgroups} workgroups, wanted at most {_MOST_LISTED} in the order {mapping.order}"
+        )
+    rows = mapping.tiles()
+    ids = np.flatnonzero((rows >= 0).all(axis=1))
+    inside = (rows[ids] < mapping.counts).all()
+    places = np.ravel_multi_index(tuple(rows[ids].T), mapping.counts) if inside else ids[:0]
+    found = np.full(prod(mapping.counts), -1)
+    found[places] = ids
+    if len(places) != len(found) or (found < 0).any() or (rows[:, 0] < 0).sum() != mapping.workgroups - len(ids):
+        shape = "x".join(map(str, mapping.counts))
+        raise UserError(f"given the order {mapping.order} for {shape} tiles, wanted one workgroup for each tile")
+    return found.reshape(mapping.counts)

@@ -17,7 +17,7 @@ from convgen.ir.layout.digits import Digit, Digits, Space, Straddles, stacked
 from tests.strategies import FIXED
 
 DIMS = ("i", "j")
-SPACES = (Space.MEMORY, Space.LANE, Space.GROUP_X)
+SPACES = (Space.MEMORY, Space.LANE, Space.WORKGROUP)
 SIZES = (1, 2, 3, 4, 6)
 
 
@@ -113,7 +113,7 @@ def test_a_composition_is_one_after_the_other(outer: Digits, inner: Digits) -> N
     direct, wanted = both.place(at), inner.place({"memory": through.get(Space.MEMORY, 0)})
     for space in (Space.REGISTER, Space.SUBGROUP):
         assert np.array_equal(direct.get(space, 0) + 0 * at["i"], wanted.get(space, 0) + 0 * at["i"])
-    for space in (Space.LANE, Space.GROUP_X):
+    for space in (Space.LANE, Space.WORKGROUP):
         assert np.array_equal(direct.get(space, 0) + 0 * at["i"], through.get(space, 0) + 0 * at["i"])
 
 

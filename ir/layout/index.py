@@ -1,0 +1,43 @@
+"""Arithmetic of indices that may be integers, numpy arrays or IR expressions: what operators do not say."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from convgen.ir.expr import Expr, const, minimum, select
+from convgen.ir.layout.digits import Index
+
+Condition: TypeAlias = Any  #: a truth value, a numpy array of them, or an IR expression
+
+
+def choose(cond: Condition, a: Index, b: Index) -> Index:
+    """`a` where the condition holds, else `b`."""
+    if isinstance(cond, np.ndarray):
+        return np.where(cond, a, b)
+    if not isinstance(cond, Expr):
+        return a if cond else b
+    if a is b or (isinstance(a, int) and isinstance(b, int) and a == b):
+        return a
+    return select(cond, a if isinstance(a, Expr) else const(a), b)
+
+
+def either(a: Condition, b: Condition) -> Condition:
+    """Whether one of two conditions holds."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        known, other = (a, b) if isinstance(a, bool) else (b, a)
+        return known or other
+    return a | b
+
+
+def least(a: Index, b: int) -> Index:
+    """The lesser of an index and a number."""
+    if isinstance(a, Expr):
+        return minimum(a, b)
+    return np.minimum(a, b) if isinstance(a, np.ndarray) else min(a, b)
+
+
+def split(number: Index, size: int) -> tuple[Index, Index]:
+    """Quotient and remainder by a size."""
+    return (number, 0) if size == 1 else (number // size, number % size)

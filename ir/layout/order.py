@@ -1,0 +1,106 @@
+"""Orders of workgroups: remaps and then a walk, with their text.
+
+| text | order |
+|---|---|
+| `rows`, `cols` | one row (column) of tiles after the other |
+| `group:8m` | 8 rows of tiles at a time, column by column: rocRoller's WGM 8 of dimension 0, Wave's groups |
+| `even:8m` | the same with groups as even as may be, of at most 8 rows |
+| `rect:8x5m` | the same in rectangles of 8 x 5 tiles, row by row within each |
+| `zorder:8x8` | oneDNN's: blocks of 8 x 8 that double by turns along N and M, then row after row of blocks; padded |
+| `hilbert` | a generalised Hilbert curve |
+| `xcc:8` | remap: of workgroups dealt in turns to 8 dies, each die gets one run of numbers |
+| `chunk:8x64` | remap: the same with runs of 64 within each 8 x 64 workgroups |
+| `flip:304` | every second round of 304 workgroups walks K backwards |
+
+`n` in place of `m` exchanges the dimensions; `:snake` behind a group, an even group or rectangles turns each second
+group around, so that it begins where the one before ended. Steps are joined by `+`, remaps first:
+`xcc:8+even:8m:snake`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from convgen.ir.error import UserError, named
+from convgen.ir.layout.hilbert import Hilbert
+from convgen.ir.layout.walks import ROWS, Chunk, Grouped, Rectangles, Remap, Walk, Xcc, ZOrder
+
+
+@attrs.frozen
+class Order:
+    """In which order workgroups do their work: the numbers are permuted by `remaps`, then walk over the tiles.
+
+    With `flip`, workgroups of each odd round of so many walk K backwards: what a cache still holds of K's end is used.
+    """
+
+    remaps: tuple[Remap, ...] = ()
+    walk: Walk = ROWS
+    flip: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Order:
+        """The order of a text. Raises UserError: given, wanted, where."""
+        made = [_step(step, text) for step in text.split("+")]
+        remaps = tuple(step for step in made if isinstance(step, Xcc | Chunk))
+        walks = [step for step in made if not isinstance(step, Xcc | Chunk | _Flip)]
+        flips = [step.round for step in made if isinstance(step, _Flip)]
+        if len(walks) > 1 or len(flips) > 1 or made != [*remaps, *walks, *map(_Flip, flips)]:
+            raise UserError(
+                f"given {text!r}, wanted remaps, one walk and at most one flip:, in that order, in the order"
+            )
+        return cls(remaps, walks[0] if walks else ROWS, flips[0] if flips else 0)
+
+    def __str__(self) -> str:
+        walk = [] if self.walk == ROWS and (self.remaps or self.flip) else [self.walk]
+        return "+".join(map(str, (*self.remaps, *walk, *([_Flip(self.flip)] if self.flip else []))))
+
+
+IN_ROWS = Order()
+
+
+@attrs.frozen
+class _Flip:
+    round: int
+
+    def __str__(self) -> str:
+        return f"flip:{self.round}"
+
+
+def _grouped(even: bool) -> Callable[[re.Match[str]], Grouped]:
+    return lambda at: Grouped(at["dim"], int(at["a"]), even, bool(at["snake"]))
+
+
+def _rectangles(at: re.Match[str]) -> Rectangles:
+    return Rectangles(at["dim"], int(at["a"]), snake=bool(at["snake"]), width=int(at["b"]))
+
+
+_A, _B, _DIM, _SNAKE = r"(?P<a>[1-9]\d{0,8})", r"x(?P<b>[1-9]\d{0,8})", r"(?P<dim>[mn])", r"(?P<snake>:snake)?"
+
+#: name -> what follows it for people, the same as a pattern, and how the step is made
+STEPS: dict[str, tuple[str, str, Callable[[re.Match[str]], Any]]] = {
+    "rows": ("", "", lambda at: ROWS),
+    "cols": ("", "", lambda at: Grouped("m")),
+    "group": (":COUNTm|n[:snake]", f":{_A}{_DIM}{_SNAKE}", _grouped(even=False)),
+    "even": (":COUNTm|n[:snake]", f":{_A}{_DIM}{_SNAKE}", _grouped(even=True)),
+    "rect": (":COUNTxCOUNTm|n[:snake]", f":{_A}{_B}{_DIM}{_SNAKE}", _rectangles),
+    "zorder": (":MxN", f":{_A}{_B}", lambda at: ZOrder(int(at["a"]), int(at["b"]))),
+    "hilbert": ("", "", lambda at: Hilbert()),
+    "xcc": (":DIES", f":{_A}", lambda at: Xcc(int(at["a"]))),
+    "chunk": (":DIESxRUN", f":{_A}{_B}", lambda at: Chunk(int(at["a"]), int(at["b"]))),
+    "flip": (":ROUND", f":{_A}", lambda at: _Flip(int(at["a"]))),
+}
+
+
+def _step(step: str, text: str) -> Any:
+    name = step.partition(":")[0]
+    if name not in STEPS:
+        raise UserError(f"given {named(name, STEPS)}, wanted one of {', '.join(STEPS)} in the order {text!r}")
+    shown, pattern, make = STEPS[name]
+    match = re.fullmatch(name + pattern, step)
+    if match is None:
+        raise UserError(f"given {step!r}, wanted {name}{shown} in the order {text!r}")
+    return make(match)

@@ -1,0 +1,217 @@
+"""Walks: the order in which workgroups visit the tiles of a grid.
+
+A remap is a permutation of the workgroup numbers [0, count); a walk takes such a number to a tile (m, n). Both are
+written once, for integers, numpy arrays and IR expressions alike, and divide by constants only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Protocol, TypeAlias
+
+import attrs
+
+from convgen.ir.error import UserError
+from convgen.ir.layout.digits import Digits, Index, Space, plus, stacked
+from convgen.ir.layout.index import choose, least, split
+
+Tile: TypeAlias = tuple[Index, Index]  #: along M and N
+
+
+class Remap(Protocol):
+    """A permutation of workgroup numbers."""
+
+    def apply(self, number: Index, count: int) -> Index:
+        """What becomes of a number below `count`."""
+
+
+class Walk(Protocol):
+    """An order of the tiles of a grid."""
+
+    def numbers(self, m: int, n: int) -> int:
+        """How many numbers there are for m x n tiles: more than tiles where the grid is padded."""
+
+    def tile(self, number: Index, m: int, n: int) -> Tile:
+        """The tile of a number; on or beyond the edge m or n where there is none for it."""
+
+
+# ---------------------------------------------------------------- remaps
+
+
+@attrs.frozen
+class Xcc:
+    """Workgroup w runs on die w % dies: each die gets one run of numbers, the first ones longer by one if need be."""
+
+    dies: int
+
+    def apply(self, number: Index, count: int) -> Index:
+        each, longer = divmod(count, self.dies)
+        round_, die = split(number, self.dies)
+        start = die * each + (least(die, longer) if longer else 0)
+        return start + round_
+
+    def __str__(self) -> str:
+        return f"xcc:{self.dies}"
+
+
+@attrs.frozen
+class Chunk:
+    """Of each dies x run workgroups a die gets one run of numbers; what is left at the end stays as it is."""
+
+    dies: int
+    run: int
+
+    def apply(self, number: Index, count: int) -> Index:
+        block = self.dies * self.run
+        whole = count // block * block
+        if not whole:
+            return number
+        round_, die = split(number, self.dies)
+        chunk, within = split(round_, self.run)
+        moved = chunk * block + die * self.run + within
+        return moved if whole == count else choose(number < whole, moved, number)
+
+    def __str__(self) -> str:
+        return f"chunk:{self.dies}x{self.run}"
+
+
+# ---------------------------------------------------------------- groups
+
+
+@attrs.frozen
+class _Pieces:
+    """A length cut into pieces: `count` of `size` positions, then `others` of `last`."""
+
+    count: int
+    size: int
+    others: int
+    last: int
+
+    @classmethod
+    def of(cls, length: int, size: int) -> _Pieces:
+        """All of one size but the last."""
+        size = max(1, min(size, length))
+        return cls(length // size, size, 1 if length % size else 0, length % size)
+
+    @classmethod
+    def even(cls, length: int, size: int) -> _Pieces:
+        """As few as with `of`, of at most two sizes that differ by one."""
+        count = max(1, -(-length // max(1, size)))
+        each, longer = divmod(length, count)
+        return cls(longer, each + 1, count - longer, each)
+
+    @property
+    def is_one(self) -> bool:
+        return self.count + self.others == 1
+
+    def _kinds(self) -> Iterator[tuple[int, int, int, int]]:
+        """Of either size that occurs: the first piece and where it begins, how many, their size."""
+        if self.count:
+            yield 0, 0, self.count, self.size
+        if self.others:
+            yield self.count, self.count * self.size, self.others, self.last
+
+    def find(self, number: Index, each: int, inside: Callable[[Index, int], Sequence[Index]]) -> tuple[Index, ...]:
+        """(piece, its first position, ...) of a number, where each position counts `each`.
+
+        The rest is what `inside` makes of the number within a piece of so many positions.
+        """
+        found: tuple[Index, ...] = ()
+        for first, start, count, size in self._kinds():
+            begin = start * each
+            rest = number - begin if begin else number
+            piece, rest = (0, rest) if count == 1 else split(rest, size * each)
+            values = first + piece, start + piece * size, *inside(rest, size)
+            found = tuple(choose(number < begin, a, b) for a, b in zip(found, values)) if found else values
+        return found
+
+
+@attrs.frozen
+class Grouped:
+    """Groups of `size` tiles along one dimension, the other one walked from end to end within each.
+
+    Without a size there is one group, and without `even` the last one may be smaller: rocRoller's WGM, clamped.
+    """
+
+    along: str
+    size: int | None = None
+    even: bool = False
+    snake: bool = False
+
+    def numbers(self, m: int, n: int) -> int:
+        return m * n
+
+    def tile(self, number: Index, m: int, n: int) -> Tile:
+        own, across = (m, n) if self.along == "m" else (n, m)
+        groups = self._groups(own)
+        group, first, over, at = groups.find(number, across, lambda i, size: self._within(i, size, across))
+        if self.snake and not groups.is_one:
+            at = choose(group % 2 > 0, across - 1 - at, at)
+        found = plus(first, over), at
+        return found if self.along == "m" else found[::-1]
+
+    def _groups(self, length: int) -> _Pieces:
+        size = length if self.size is None else self.size
+        return _Pieces.even(length, size) if self.even else _Pieces.of(length, size)
+
+    def _within(self, number: Index, size: int, across: int) -> tuple[Index, Index]:
+        """Positions along and across a group."""
+        at, over = split(number, size)
+        return over, at
+
+    def __str__(self) -> str:
+        if self.size is None:
+            return "cols" if self.along == "m" else "rows"
+        return f"{'even' if self.even else 'group'}:{self.size}{self.along}{':snake' if self.snake else ''}"
+
+
+ROWS = Grouped("n")  #: one row of tiles after the other
+
+
+@attrs.frozen
+class Rectangles(Grouped):
+    """Groups of `size` tiles along one dimension, walked in rectangles that are `width` across, row by row."""
+
+    width: int = attrs.field(kw_only=True)
+
+    def _within(self, number: Index, size: int, across: int) -> tuple[Index, Index]:
+        def inside(i: Index, width: int) -> tuple[Index, Index]:
+            return split(i, width)
+
+        _, first, over, at = _Pieces.of(across, self.width).find(number, size, inside)
+        return over, plus(first, at)
+
+    def __str__(self) -> str:
+        return f"rect:{self.size}x{self.width}{self.along}{':snake' if self.snake else ''}"
+
+
+# ---------------------------------------------------------------- blocks
+
+
+@attrs.frozen
+class ZOrder:
+    """Blocks of rows x cols tiles, powers of two, that double by turns along N and M; then row after row of blocks."""
+
+    rows: int
+    cols: int
+
+    def __attrs_post_init__(self) -> None:
+        if any(size < 1 or size & (size - 1) for size in (self.rows, self.cols)):
+            raise UserError(f"given {self.rows}x{self.cols}, wanted powers of two in zorder:")
+
+    def _digits(self, m: int, n: int) -> Digits:
+        doublings = zip_longest([("n", 2)] * (self.cols.bit_length() - 1), [("m", 2)] * (self.rows.bit_length() - 1))
+        within = [each for turn in doublings for each in turn if each]
+        blocks = ("n", -(-n // self.cols)), ("m", -(-m // self.rows))
+        return Digits(("m", "n"), stacked(Space.WORKGROUP, (*within, *blocks))).merged(Space.WORKGROUP)
+
+    def numbers(self, m: int, n: int) -> int:
+        return -(-m // self.rows) * self.rows * -(-n // self.cols) * self.cols
+
+    def tile(self, number: Index, m: int, n: int) -> Tile:
+        found = self._digits(m, n).coordinates({Space.WORKGROUP: number}, overrun=True)
+        return found["m"], found["n"]
+
+    def __str__(self) -> str:
+        return f"zorder:{self.rows}x{self.cols}"
