@@ -221,6 +221,12 @@ class KernelBuilder:
     def barrier(self, stage: str = "") -> None:
         self.add(s.Barrier(self.site(stage)))
 
+    def ticket(self, name: str, buffer: Global, index: Index, turns: int, stage: str = "ticket") -> Var:
+        """Bind how many subgroups have taken a ticket of this round before: see `stmt.Ticket`."""
+        v = self.var(name)
+        self.add(s.Ticket(v, buffer, _index(index), turns, self.site(stage, buffer.name)))
+        return v
+
     def load_view(
         self, name: str, view: View, coords: Sequence[Index], layout: Fragment, stage: str = "", comment: str = ""
     ) -> Var:

@@ -96,6 +96,7 @@ class TargetFacts:
     flat: bool = False
     planes: Planes | None = None  #: messages that move rectangles of planes, whose bounds the hardware checks
     prefetch: bool = False  #: memory can be brought nearer ahead of a load
+    tickets: bool = False  #: subgroups of different workgroups can be ordered (`stmt.Ticket`)
     split_barriers: bool = False  #: arriving at a barrier and waiting for the others are two instructions
     #: Greatest block message, bytes: a subgroup's registers as they stand, at one address; 0 if there are none.
     block_bytes: int = 0

@@ -419,6 +419,19 @@ class _Party:
         elements = buffer[:whole].view(elem.numpy)
         np.add.at(self.changing(elements, first[there]), first[there], data[there])
 
+    def ticket(self, node: s.Ticket) -> None:
+        counts = self.elements(node.buffer)
+        index = self.ev.uniform(node.index, "the index of a count").astype(np.int64)[:: self.ev.width]
+        if (bad := index[(index < 0) | (index >= len(counts))]).size:
+            raise InterpError(f"count {bad[0]} of buffer {node.buffer.name}, which has {len(counts)}")
+        taken = np.zeros(len(index), np.int32)
+        for subgroup, at in enumerate(index):
+            taken[subgroup] = counts[at]
+            if not 0 <= counts[at] < node.turns:
+                raise InterpError(f"a count of {counts[at]} where a round has {node.turns} turns")
+            self.changing(counts, index[subgroup : subgroup + 1])[at] = (counts[at] + 1) % node.turns
+        self.bind(node.var, Value(np.repeat(taken, self.ev.width)))
+
     def rectangle(self, node: s.PlaneLoad | s.PlaneStore, type: AnyType) -> tuple[Array, Array, Mask]:
         """(buffer, the byte of it for each byte of a lane's elements, whether that is in the plane)."""
         plane, elem = node.plane, type.elem.bytes
@@ -474,6 +487,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[_Party, Any], None]] = {
     s.GlobalLoad: _Party.global_load,
     s.GlobalStore: _Party.global_store,
     s.GlobalAdd: _Party.global_add,
+    s.Ticket: _Party.ticket,
     s.FlatLoad: _Party.global_load,
     s.PlaneLoad: _Party.plane_load,
     s.PlaneStore: _Party.plane_store,

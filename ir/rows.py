@@ -55,6 +55,7 @@ class Stmt(Node):
     level: ClassVar[str] = ""  #: "tile" or "message"; empty if both have it
     needs: ClassVar[str] = ""  #: the field of a target's facts that says whether there is such a message
     adds: ClassVar[bool] = False  #: what it writes is added to what stands there
+    is_uniform: ClassVar[bool] = False  #: what it binds is the same in all lanes of a subgroup
 
     @property
     def site(self) -> Site | None:

@@ -128,6 +128,22 @@ class Wait(Barrier):
     form, level, needs = "wait", "message", "split_barriers"
 
 
+@node
+class Ticket(Load):
+    """Bind `var` to how many subgroups took a ticket of this round before, by the count in element `index` of `buffer`.
+
+    Taken once a subgroup, atomically in the whole grid; a round has `turns`, the last of which leaves a zero. Whoever
+    takes a ticket sees what the others had stored to global memory before they took the earlier ones of the round.
+    """
+
+    form, needs = "{var} = ticket {buffer}[{index}] of {turns}", "tickets"
+    adds, is_uniform = True, True
+    buffer: Global = role(Access.WRITES)
+    index: Expr
+    turns: int
+    site: Site
+
+
 # ---------------------------------------------------------------- tile level
 
 

@@ -66,7 +66,7 @@ def _mark(s: Stmt, loop: For | None, uniform: Uniformity, found: set[Var]) -> No
     match s:
         case Let():
             take(s.var, s.value)
-        case Load():
+        case Load() if not s.is_uniform:
             found.add(s.var)
         case For():
             for var, init, value in zip(s.carried, s.inits, s.yields):

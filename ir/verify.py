@@ -25,6 +25,7 @@ from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, s
 from convgen.ir.uniform import Uniformity, varying
 
 Level = Literal["tile", "message"]
+_MOST_TURNS = 1 << 30  #: of a round of tickets: counts are s32
 _MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid: ids are s32
 _MOST_LANES = 1024  #: of a workgroup, on every target
 MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: what one message may move for a lane
@@ -309,6 +310,12 @@ def _moved(c: Checker, n: Any) -> str | None:
     return None if n.moved is wanted else f"a fragment of type {n.moved}, wanted {wanted}"
 
 
+def _ticket(c: Checker, n: Any) -> str | None:
+    if n.var.type is not s32 or n.buffer.elem is not s32 or not 1 <= n.turns <= _MOST_TURNS:
+        return f"a ticket of type {n.var.type} of {n.turns} from counts of {n.buffer.elem}"
+    return None
+
+
 def _adds(c: Checker, n: Any) -> str | None:
     elem = n.value.type.elem
     return None if elem in (f32, f64, s32) else f"atomic additions of {elem}, wanted f32, f64 or s32"
@@ -379,6 +386,7 @@ _STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.Copy: (_view, _uniform("coords", "slot"), _fragment, _copied),
     s.LoadShared: (_uniform("slot"), _fragment, _moved),
     s.StoreShared: (_uniform("slot"), _fragment, _moved),
+    s.Ticket: (_uniform("index"), _ticket),
     s.GlobalLoad: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalAdd: (_surface, _offset("varying"), _uniform("uniform"), _message, _adds),

@@ -99,6 +99,20 @@ def _rows() -> dict[str, Opcode]:
     rows += [_memory(f"buffer_load_{n}", Unit.GLOBAL, b, *_PLACE, loads=True) for b, n in LOAD_WIDTH.items()]
     rows += [_memory(f"buffer_store_{n}", Unit.GLOBAL, b, _data(b), *_PLACE) for b, n in STORE_WIDTH.items()]
     rows += [_memory(name, Unit.GLOBAL, b, _data(b), *_PLACE) for name, b in GLOBAL_ADD.values()]
+    rows.append(
+        Opcode(
+            "buffer_atomic_inc",
+            Unit.GLOBAL,
+            _LATENCY[Unit.GLOBAL],
+            merges=True,
+            fence=True,
+            drains=True,
+            results=(_data(4, "v"),),
+            sources=(*_PLACE, _data(4, "v")),
+        )
+    )
+    rows.append(Opcode("buffer_wbl2", Unit.GLOBAL, fence=True))
+    rows += [Opcode(n, Unit.CONTROL, fence=True, drains=True) for n in ("buffer_inv", "buffer_wbinvl1_vol")]
     rows += [Opcode(n, Unit.CONTROL) for n in ("s_waitcnt", "s_nop")]
     rows.append(Opcode("s_barrier", Unit.CONTROL, barrier=True))
     rows.append(Opcode("s_branch", Unit.CONTROL, jumps=True))

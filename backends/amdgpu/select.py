@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from convgen.backends.amdgpu.emitter import AmdEmitter, signed
 from convgen.backends.amdgpu.isa import DS_READ_WIDTH, DS_WRITE_WIDTH, GLOBAL_ADD, LOAD_WIDTH, STORE_WIDTH, is_inline
 from convgen.backends.amdgpu.scalars import AmdScalars
+from convgen.backends.amdgpu.tables import SCOPES
 from convgen.backends.amdgpu.vectors import AmdVectors
 from convgen.backends.machine.instruction import Access, Function, Imm, Operand, Reg
 from convgen.backends.machine.selection import Handlers, Selector, comment, kernel_arguments
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Cast, Const, Expr, Mul, Surface
+from convgen.ir.expr import Add, Cast, Const, Expr, Lane, Mul, Surface, const, eq
+from convgen.ir.expr import select as choose
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
@@ -27,6 +29,7 @@ from convgen.ir.uniform import Uniformity, varying
 _DESCRIPTOR_WORD3 = 0x00020000
 _BUFFER_OFFSET_MAX = 4095
 _DS_OFFSET_MAX = 65535
+_OUT_OF_RANGE = -(1 << 31)  #: bytes; an offset beyond every surface
 
 
 def select(kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int] | None = None) -> Function:
@@ -48,6 +51,7 @@ class _Selector(Selector):
         bounds = Bounds(var_ranges(kernel), kernel.width)
         self.scalars = AmdScalars(self.out, Uniformity(varying(kernel)), bounds)
         self.vectors = AmdVectors(self.scalars, self.uses, facts)
+        self.facts = facts
         self.pointers: dict[str, Reg] = {}
 
     # ------------------------------------------------------------ entry
@@ -171,6 +175,22 @@ class _Selector(Selector):
         access = Access("global", s.buffer.name, -1, True)
         self.out.emit(name, (), (value, *source), modifiers=modifiers, access=access, comment=comment(s))
 
+    def _ticket(self, s: st.Ticket) -> None:
+        """Lane 0 alone is inside the surface, and counts; the count starts anew behind the last turn."""
+        out, scope = self.out, SCOPES[self.facts.name]
+        surface = self._surface(Surface(s.buffer, const(0), const(s.buffer.bytes)))
+        here = choose(eq(Lane(), 0), s.index * s.buffer.elem.bytes, _OUT_OF_RANGE)
+        place = out.move_to_vector(self.scalars.value(here))
+        if scope.release:
+            out.emit(scope.release[0], modifiers=scope.release[1:], comment="what was stored is there for others")
+        taken = out.new("v", 1, s.var.name)
+        out.move(taken, Imm(s.turns - 1))
+        access = Access("global", s.buffer.name, -1, True)
+        source, modifiers = (place, surface, Imm(0), taken), ("offen", scope.returns)
+        out.emit("buffer_atomic_inc", (taken,), source, modifiers=modifiers, access=access, comment=comment(s))
+        out.emit(scope.acquire[0], modifiers=scope.acquire[1:], comment="what others stored is seen")
+        self.scalars.env[s.var] = out.salu_from_lane(taken)
+
     def _shared_address(self, s: st.SharedRead | st.SharedWrite) -> tuple[Reg, tuple[str, ...]]:
         imm = self.kernel.shared_base(s.tile) + s.imm
         address = self.scalars.value(s.address)
@@ -200,6 +220,7 @@ MESSAGES: Handlers = {
     st.GlobalLoad: _Selector._global_load,
     st.GlobalStore: _Selector._global_store,
     st.GlobalAdd: _Selector._global_add,
+    st.Ticket: _Selector._ticket,
     st.SharedRead: _Selector._shared_read,
     st.SharedWrite: _Selector._shared_write,
 }

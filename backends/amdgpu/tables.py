@@ -179,6 +179,7 @@ def _facts(
         atoms=tuple(row.atom() for row in MFMA[name]),
         core=_CORE,
         conversions=conversions,
+        tickets=True,
     )
 
 
@@ -186,6 +187,23 @@ MFMA: dict[str, tuple[MfmaRow, ...]] = {
     "gfx90a": _CDNA2_MFMA,
     "gfx942": _CDNA3_ONLY + _CDNA3_MFMA,
     "gfx950": _CDNA4_MFMA + _CDNA3_MFMA,
+}
+
+
+@attrs.frozen(kw_only=True)
+class AgentScope:
+    """What orders accesses of different workgroups (LLVM, AMDGPUUsage, "Memory Model": acq_rel at agent scope)."""
+
+    release: tuple[str, ...]  #: mnemonic and modifiers; writes caches back behind stores; empty where stores suffice
+    returns: str  #: modifier of an atomic operation that gives the value before
+    acquire: tuple[str, ...]  #: mnemonic and modifiers; invalidates caches ahead of loads
+
+
+_CDNA3_SCOPE = AgentScope(release=("buffer_wbl2", "sc1"), returns="sc0", acquire=("buffer_inv", "sc1"))
+SCOPES: dict[str, AgentScope] = {
+    "gfx90a": AgentScope(release=(), returns="glc", acquire=("buffer_wbinvl1_vol",)),
+    "gfx942": _CDNA3_SCOPE,
+    "gfx950": _CDNA3_SCOPE,
 }
 
 #: Units: of one die of an MI250X, of an MI300X and of an MI355X (AMD's data sheets). Local memory: the ISA documents.

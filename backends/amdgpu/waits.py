@@ -154,6 +154,8 @@ def _step(counters: dict[str, _Counter], i: Instruction, physical: Physical, ahe
     for name, counter in counters.items():
         registers = (*physical.read(i), *physical.written(i))
         count = counter.required(_published(counter, ahead[i]) if i.barrier else registers)
+        if i.op.drains and name == _COUNTER_OF[Unit.GLOBAL]:
+            count = 0  # of stores nothing is left to tell whether they are under way
         if count is not None:
             required[name] = count
             counter.wait(min(count, LARGEST[name]))

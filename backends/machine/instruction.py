@@ -46,6 +46,8 @@ class Opcode:
     holds: int = 0  #: instructions, itself the first, that had better not overwrite its sources: it reads late
     early_clobber: bool = False  #: the destination must not overlap the sources (tied accumulators aside)
     barrier: bool = False  #: orders the workgroup's accesses to shared memory
+    fence: bool = False  #: keeps its place among all accesses to memory
+    drains: bool = False  #: accesses to global memory before it must have completed
     jumps: bool = False  #: always leaves for its target
     ends: bool = False  #: ends the program
     merges: bool = False  #: keeps part of the destination, which is therefore the last source too, and printed once

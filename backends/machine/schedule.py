@@ -62,7 +62,7 @@ class _Scheduler:
                 for before in flags.get(flag, ())[-1:]:
                     self._edge(before, n, 1)
                 flags.setdefault(flag, []).append(n)
-            if i.access or i.barrier:
+            if i.access or i.barrier or i.op.fence:
                 for before in accesses:
                     earlier = self.nodes[before].instruction
                     if _ordered(earlier, i):
@@ -162,6 +162,8 @@ def _terminators(body: list[Instruction]) -> list[Instruction]:
 
 def _ordered(before: Instruction, after: Instruction) -> bool:
     """Whether two memory operations (or barriers) must keep their order."""
+    if before.op.fence or after.op.fence:
+        return True
     if before.barrier or after.barrier:
         other = after if before.barrier else before
         return other.barrier or (other.access is not None and other.access.space == "shared")

@@ -16,9 +16,10 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel, Program
+from convgen.ir.types import s32
 from convgen.kernels import streams
 from convgen.kernels.epilogue import Convert, Epilogue
-from convgen.kernels.product import kernel_name, product_kernel
+from convgen.kernels.product import Meeting, kernel_name, product_kernel
 from convgen.kernels.streams import Stream
 from convgen.plan import views
 from convgen.plan.plan import Part, Plan, Reduction
@@ -188,8 +189,8 @@ class _Builder:
         tail = f"_{part.product.role}" if part.product.role else ""
         used = list(self.shared)
 
-        def multiply(target: View, epilogue: Epilogue) -> None:
-            kernel = product_kernel(plan, part, target, epilogue, f"main{tail}")
+        def multiply(target: View, epilogue: Epilogue, meeting: Meeting | None = None) -> None:
+            kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", meeting)
             used.append(self._launch(kernel, tile, part.mapping))
 
         match plan.reduction:
@@ -198,7 +199,9 @@ class _Builder:
             case Reduction.ATOMIC:
                 used.append(self._stream(streams.fill(result, part.epilogue, acc, tile, facts, f"begin{tail}")))
                 multiply(result, _NOTHING)
-            case Reduction.WORKSPACE:
+            case Reduction.LAST:
+                multiply(result, part.epilogue, _Workspace(plan, part).meeting)
+            case Reduction.LAUNCH:
                 workspace = _Workspace(plan, part)
                 multiply(workspace.slices, _NOTHING)
                 total = streams.sum_slices(workspace.terms, result, part.epilogue, acc, tile, facts, f"sum{tail}")
@@ -246,5 +249,7 @@ class _Workspace:
         rows = Dim("m", m, part.mapping.counts[1] * tile_m)
         #: axes N and (slice, M), M padded to whole tiles
         self.slices = View(memory, layout, (columns, (slices, rows)), index)
+        tiles = max(p.mapping.counts[1] * p.mapping.counts[2] for p in plan.parts)
+        self.meeting = Meeting(self.slices, Global("counts", s32, tiles * plan.subgroups * s32.bytes))
         #: axes N, M and slice
         self.terms = View(memory, layout, (columns, (Dim("m", m, m),), (slices,)), index)

@@ -6,14 +6,16 @@ The loop is the naive one (copy, barrier, multiply); `buffer_shared` overlaps it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import attrs
 
-from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Mma, Var, const, maximum, select, zeros
+from convgen.ir.build import Index, KernelBuilder
+from convgen.ir.expr import Expr, Mma, Var, const, eq, maximum, select, zeros
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import View
+from convgen.ir.layout.memory import Global, View
+from convgen.ir.layout.mma import MmaTile
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, Let, block
 from convgen.kernels.epilogue import Epilogue
@@ -31,12 +33,22 @@ def kernel_name(plan: Plan, role: str) -> str:
     return f"{what}_{digest}_{role}"
 
 
-def product_kernel(plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str) -> Kernel:
+@attrs.frozen
+class Meeting:
+    """Where the slices of a tile meet: each leaves its sums, and the last subgroup to count itself adds them up."""
+
+    sums: View  #: axes N and (slice, M)
+    counts: Global  #: of subgroups that have arrived, by tile and number within the workgroup
+
+
+def product_kernel(
+    plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str, meeting: Meeting | None = None
+) -> Kernel:
     """One output tile and one slice of K a workgroup.
 
     `result` has axes N and M, or N and (slice, M) in a workspace.
     """
-    return _ProductKernel(plan, part, kernel_name(plan, role)).build(result, epilogue)
+    return _ProductKernel(plan, part, kernel_name(plan, role)).build(result, epilogue, meeting)
 
 
 class _ProductKernel:
@@ -47,24 +59,57 @@ class _ProductKernel:
         self.k = KernelBuilder(name, *size, subgroup=None)
         self.k.tiles += part.tiles
 
-    def build(self, result: View, epilogue: Epilogue) -> Kernel:
+    def build(self, result: View, epilogue: Epilogue, meeting: Meeting | None) -> Kernel:
         plan, part, k = self.plan, self.part, self.k
         tile_m, tile_n, _ = plan.config.tile
         buffers = part.of_m.view.memory, part.of_n.view.memory, *epilogue.reads, result.memory
-        k.params += dict.fromkeys(buffers)
+        shared = (meeting.sums.memory, meeting.counts) if meeting else ()
+        k.params += dict.fromkeys((*buffers, *shared))
         with k.tile_of(part.mapping) as tile:
             self.slice = tile["k"]
             self.is_backward = part.mapping.is_backward(k.group)
             self.m0 = k.let("m0", tile["m"] * tile_m)
             self.n0 = k.let("n0", tile["n"] * tile_n)
-            in_workspace = self.m0 + self.slice * (part.mapping.counts[1] * tile_m)
-            row = in_workspace if plan.reduction is Reduction.WORKSPACE else self.m0
+            row = self._row(self.slice) if plan.reduction is Reduction.LAUNCH else self.m0
             self._prefetch_at_first()
-            for mma, total in zip(self.mmas, self._sums()):
+            sums = self._sums()
+            if meeting:
+                with self._last_to_arrive(meeting, tile, sums):
+                    for mma in self.mmas:
+                        total = self._sum_of_slices(meeting, mma)
+                        stored = epilogue.apply(k, total, (self.n0, self.m0), mma.d)
+                        k.store_view(result, (self.n0, row), stored, mma.d, "store", result.memory.name)
+                return k.done()
+            for mma, total in zip(self.mmas, sums):
                 stored = epilogue.apply(k, total, (self.n0, self.m0), mma.d)
                 store = k.add_view if plan.reduction is Reduction.ATOMIC else k.store_view
                 store(result, (self.n0, row), stored, mma.d, "store", result.memory.name)
         return k.done()
+
+    def _row(self, slice: Index) -> Expr:
+        """The first row of the tile in the part of a slice in a workspace."""
+        return self.m0 + slice * (self.part.mapping.counts[1] * self.plan.config.tile[0])
+
+    @contextmanager
+    def _last_to_arrive(self, meeting: Meeting, tile: Mapping[str, Index], sums: Sequence[Var]) -> Iterator[None]:
+        """Leave the sums of this slice; the suite runs in the subgroup that is the last of the slices' to do so."""
+        k, slices = self.k, self.plan.config.slices
+        for mma, total in zip(self.mmas, sums):
+            place = self.n0, self._row(self.slice)
+            k.store_view(meeting.sums, place, total, mma.d, "leave", meeting.sums.memory.name)
+        _, _, tiles_n, _ = self.part.mapping.counts
+        index = (tile["m"] * tiles_n + tile["n"]) * self.plan.subgroups + k.subgroup
+        with k.when(eq(k.ticket("arrived", meeting.counts, index, slices), slices - 1)):
+            yield
+
+    def _sum_of_slices(self, meeting: Meeting, mma: MmaTile) -> Var:
+        """The slices' sums, added in their order."""
+        k = self.k
+        with k.loop("slices", 0, self.plan.config.slices, total=k.zeros(mma.acc_type)) as loop:
+            place = self.n0, self._row(loop.var)
+            part = k.load_view("part", meeting.sums, place, mma.d, "sum", meeting.sums.memory.name)
+            loop.yields(k.let("total_next", loop["total"] + part))
+        return loop.result("total")
 
     def _sums(self) -> list[Var]:
         """The sums over the K blocks of this slice, of each part of the tile."""

@@ -30,6 +30,7 @@ class Config:
     reorder: tuple[str, ...] = ()  #: inputs that a kernel before brings into their default layout
     subtiles: int = 1  #: parts of M that a wave multiplies one after the other, each with registers for its inputs only
     prefetch: int = 0  #: K blocks that are brought near before they are loaded
+    sum: str = ""  #: how slices meet, by name of a `plan.Reduction`; empty: atomically if that is right, else `launch`
     map: Order = IN_ROWS  #: in which order workgroups take their tiles
 
     @classmethod
@@ -63,6 +64,7 @@ class Config:
         rest += f" subtiles={self.subtiles}" if self.subtiles > 1 else ""
         rest += f" prefetch={self.prefetch}" if self.prefetch else ""
         rest += f" reorder={'+'.join(self.reorder)}" if self.reorder else ""
+        rest += f" sum={self.sum}" if self.sum else ""
         rest += f" map={self.map}" if self.map != IN_ROWS else ""
         return (
             f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={sizes(self.mma)} "
@@ -107,5 +109,6 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "subtiles": ("1|2|4|8", lambda text: int(text) if text in ("1", "2", "4", "8") else None),
     "prefetch": ("COUNT", _count),
     "reorder": ("src|wei|diff_dst[+...]", _names),
+    "sum": ("atomic|launch|last", _choice("atomic", "launch", "last")),
     "map": ("ORDER", Order.parse),
 }

@@ -118,9 +118,15 @@ def _factors(facts: TargetFacts) -> str:
 class Reduction(Enum):
     """How the slices of K become one result."""
 
-    ALONE = "there is one slice"
-    ATOMIC = "each adds to the result, which begins as zero or the bias"
-    WORKSPACE = "each has a part of a workspace; a second kernel sums them in order"
+    ALONE = ""  #: there is one slice
+    ATOMIC = "atomic"  #: each adds to the result, which begins as zero or the bias
+    LAUNCH = "launch"  #: each has a part of a workspace; a second launch sums them in order
+    LAST = "last"  #: the same; the last to arrive sums them in order
+
+    @property
+    def in_workspace(self) -> bool:
+        """Whether the slices leave their sums in a workspace."""
+        return self in (Reduction.LAUNCH, Reduction.LAST)
 
 
 @attrs.frozen
@@ -211,7 +217,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
     parts = tuple(_part(problem, p, mma, config, facts) for p in views.products(problem, block, config.reorder))
-    plan = Plan(problem, config, facts, mma, parts, _reduction(problem, config, parts), 0)
+    plan = Plan(problem, config, facts, mma, parts, _reduction(problem, config, parts, facts), 0)
     if plan.lds_bytes > facts.shared_bytes:
         raise DoesNotFit(f"{plan.lds_bytes} bytes of shared memory, at most {facts.shared_bytes}")
     plan = attrs.evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
@@ -238,13 +244,20 @@ def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
     )
 
 
-def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...]) -> Reduction:
+def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts: TargetFacts) -> Reduction:
     if config.slices == 1:
+        if config.sum:
+            raise DoesNotFit(f"sum={config.sum}: there is one slice")
         return Reduction.ALONE
     acc = scalar(problem.acc_type)
     adds = all(part.epilogue.may_precede_sums(acc) for part in parts)
     any_order = acc.is_int or not problem.deterministic  # sums of integers are the same in all
-    return Reduction.ATOMIC if adds and any_order else Reduction.WORKSPACE
+    may_add = adds and any_order
+    if config.sum == "atomic" and not may_add:
+        raise DoesNotFit("sum=atomic: the result is no sum in any order")
+    if config.sum == "last" and not facts.tickets:
+        raise DoesNotFit(f"sum=last: {facts.name} does not order workgroups")
+    return Reduction(config.sum or ("atomic" if may_add else "launch"))
 
 
 def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, facts: TargetFacts) -> Part:

@@ -11,6 +11,7 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
+from convgen.ir.stmt import Ticket
 from convgen.problem.matmul import Problem
 from convgen.run.record import Access, Buffer, Launch, LaunchRecord, Scalar, Tensor
 
@@ -24,9 +25,9 @@ def launch_record(
     tensors = {} if problem is None else _tensors_of(problem)
     launches = []
     for kernel, e in zip(kernels, emitted):
-        accesses = buffer_accesses(kernel)
+        accesses, counts = buffer_accesses(kernel), _counts(kernel)
         args = tuple(
-            Buffer(p.name, offset, accesses[p.name], tensors.get(p.name) or _flat(p))
+            Buffer(p.name, offset, accesses[p.name], tensors.get(p.name) or _flat(p), p in counts)
             if isinstance(p, Global)
             else _scalar(kernel, p, offset, scalars)
             for p, (_, offset, _) in zip(kernel.params, e.arguments)
@@ -49,6 +50,11 @@ def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Sc
     if parameter.name not in scalars:
         raise UserError(f"given no value for scalar {parameter.name} of kernel {kernel.name}, wanted one in scalars=")
     return Scalar(parameter.name, offset, parameter.type.name, scalars[parameter.name])
+
+
+def _counts(kernel: Kernel) -> list[Global]:
+    """The buffers from which tickets are taken: they begin with zeros and are left so."""
+    return [s.buffer for s in statements(kernel.body) if isinstance(s, Ticket)]
 
 
 def buffer_accesses(kernel: Kernel) -> dict[str, Access]:

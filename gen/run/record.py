@@ -59,6 +59,7 @@ class Buffer:
     offset: int
     access: Access
     tensor: Tensor
+    zero: bool = False  #: whether it holds zeros before the first launch; launches leave it so
     size: int = _POINTER_BYTES
 
     @property
@@ -190,7 +191,8 @@ def _arg_json(arg: Buffer | Scalar) -> dict[str, Json]:
             "dtype": arg.tensor.dtype,
             "bytes": arg.tensor.bytes,
         }
-        return {**place, "access": arg.access, "tensor": tensor}
+        zero: dict[str, Json] = {"zero": True} if arg.zero else {}
+        return {**place, "access": arg.access, "tensor": tensor, **zero}
     expr: dict[str, Json] = {} if arg.expr is None else {"expr": arg.expr}
     return {**place, "kind": "scalar", "dtype": arg.dtype, "value": arg.value, **expr}
 
@@ -235,7 +237,8 @@ def _read_buffer(entry: Entry) -> Buffer:
     for known in get_args(Access):
         if access == known:
             name, offset = entry["name"].name("buffer"), entry["offset"].integer(0, _MOST_BLOCK)
-            return Buffer(name, offset, known, _read_tensor(entry["tensor"]))
+            zero = entry.has("zero") and entry["zero"].flag()
+            return Buffer(name, offset, known, _read_tensor(entry["tensor"]), zero)
     raise entry["access"].error(" or ".join(get_args(Access)))
 
 

@@ -275,7 +275,7 @@ def _predicted_sample(problem: Problem, regions: Sequence[Region]) -> int:
 
 
 def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
-    """The bytes of a buffer: a logical array in its layout, or the sentinel for outputs, workspaces and slack."""
+    """The bytes of a buffer: a logical array in its layout, or zeros where it wants them, or the sentinel."""
     layout, size = buffer.tensor.layout, 0
     if logical is not None:
         wanted = reference.numpy_type(buffer.tensor.dtype)
@@ -289,7 +289,7 @@ def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
         return Pages.of(memory)
 
     def make(places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-        memory = np.full(places.shape, SENTINEL, np.uint8)
+        memory = np.full(places.shape, 0 if buffer.zero else SENTINEL, np.uint8)
         if logical is not None:
             element = logical.dtype.itemsize
             drawn = reference.packed(layout, logical, places[:, ::element] // element, FOREIGN)

@@ -77,13 +77,16 @@ FORMS = {
     "buffer_store_short buffer_store_byte buffer_atomic_add_f32 buffer_atomic_add",
     "vmcnt(63) lgkmcnt(15)": "s_waitcnt",
     "15": "s_nop",
-    "": "s_barrier s_endpgm",
+    "v4, v1, s[4:7], 0 offen": "buffer_atomic_inc",
+    "": "s_barrier s_endpgm buffer_wbl2 buffer_inv buffer_wbinvl1_vol",
     "somewhere": "s_branch s_cbranch_scc0 s_cbranch_scc1",
 }
 #: instructions that not all targets have
 ONLY = {
     **dict.fromkeys(("v_cvt_pk_bf16_f32", "v_cvt_pk_f16_f32"), ("gfx950",)),
     **{name: ("gfx942", "gfx950") for name in OPCODES if "fp8" in name or "bf8" in name},
+    "buffer_inv": ("gfx942", "gfx950"),
+    "buffer_wbinvl1_vol": ("gfx90a",),
 }
 
 

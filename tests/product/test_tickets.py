@@ -1,0 +1,124 @@
+"""Workgroups that meet: tickets in the interpreter and on the simulator, and sums of slices within one launch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import convgen as cg
+from convgen.backends import target
+from convgen.ir.build import KernelBuilder
+from convgen.ir.dump import dump, parse
+from convgen.ir.error import UserError, VerifyError
+from convgen.ir.expr import Lane, const
+from convgen.ir.interp import InterpError, interpret
+from convgen.ir.program import Kernel
+from convgen.ir.types import s32, u32
+from convgen.ir.verify import verify
+from convgen.problem.conv import Conv
+from convgen.run import verify as runs
+
+TARGETS = [name for name in target.names() if target.get(name).facts.tickets]
+GROUPS, SUBGROUPS = 6, 2
+
+
+def counting(turns: int = GROUPS, count: int = 1) -> Kernel:
+    """Each subgroup of a workgroup takes a ticket from a count of its own, and stores its number."""
+    k = KernelBuilder("tickets", (GROUPS, 1, 1), SUBGROUPS)
+    counts, out = k.buffer("counts", s32, SUBGROUPS + 1), k.buffer("out", s32, GROUPS * SUBGROUPS)
+    taken = k.ticket("taken", counts, k.subgroup + count, turns)
+    k.global_store(k.surface(out), taken + Lane() * 0, (k.group[0] * SUBGROUPS + k.subgroup) * 4)
+    return k.done()
+
+
+def test_a_round_ends_with_a_zero() -> None:
+    buffers = {"counts": np.zeros(4 * (SUBGROUPS + 1), np.uint8), "out": np.zeros(4 * GROUPS * SUBGROUPS, np.uint8)}
+    for _ in range(2):
+        interpret(counting(), buffers)
+        assert not buffers["counts"].any()
+        assert buffers["out"].view(np.int32).reshape(GROUPS, SUBGROUPS).T.tolist() == [list(range(GROUPS))] * SUBGROUPS
+    interpret(counting(turns=GROUPS + 2), buffers)
+    assert buffers["counts"].view(np.int32).tolist() == [0, GROUPS, GROUPS]
+    with pytest.raises(InterpError, match=f"a count of {GROUPS} where a round has {GROUPS} turns"):
+        interpret(counting(), buffers)
+
+
+def test_a_count_that_is_not_there() -> None:
+    buffers = {"counts": np.zeros(4 * (SUBGROUPS + 1), np.uint8), "out": np.zeros(4 * GROUPS * SUBGROUPS, np.uint8)}
+    with pytest.raises(InterpError, match="count 3 of buffer counts, which has 3"):
+        interpret(counting(count=2), buffers)
+
+
+def test_the_ticket_as_text() -> None:
+    kernel = counting()
+    assert parse(dump(kernel)) is kernel
+    assert "taken: s32 = ticket counts[subgroup + 1] of 6" in str(kernel)
+
+
+def test_what_is_no_ticket_is_refused() -> None:
+    k = KernelBuilder("k")
+    k.ticket("taken", k.buffer("counts", u32, 1), 0, 2)
+    with pytest.raises(VerifyError, match="from counts of u32"):
+        verify(k.done())
+    k = KernelBuilder("k")
+    k.ticket("taken", k.buffer("counts", s32, 1), Lane(), 2)
+    with pytest.raises(VerifyError, match="index lane differs between lanes"):
+        verify(k.done())
+    k = KernelBuilder("k")
+    k.ticket("taken", k.buffer("counts", s32, 1), const(0), 0)
+    with pytest.raises(VerifyError, match="of 0 from"):
+        verify(k.done())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_subgroup_takes_one(name: str) -> None:
+    code = cg.compile(counting(), target=name)
+    (counts,) = [b for b in code.record.buffers.values() if b.zero]
+    assert counts.name == "counts"
+    found = cg.simulate(code, counts=np.zeros(SUBGROUPS + 1, np.int32))
+    assert not found["counts"].any()
+    assert sorted(found["out"].tolist()) == sorted(list(range(GROUPS)) * SUBGROUPS)
+
+
+PROBLEM = "mb2ic24oc40ih7kh3ph1"
+CONFIGS = {
+    "f16": "tile=32x32x32 waves=2x1 mma=16x16x16 slots=2",
+    "f32": "tile=32x32x16 waves=1x2 mma=16x16x4 slots=1",
+    "s8:s8:s8": "tile=32x32x32 waves=1x1 mma=16x16x32 slots=2",
+}
+
+
+@pytest.mark.parametrize("slices", [2, 3, 5])
+@pytest.mark.parametrize(
+    ("direction", "dt"),
+    [("FWD_B", "f16"), ("BWD_D", "f16"), ("BWD_W", "f16"), ("FWD_D", "f32"), ("BWD_WB", "f32"), ("FWD_B", "s8:s8:s8")],
+)
+def test_the_last_slice_sums(direction: str, dt: str, slices: int) -> None:
+    """Any count of slices, any type, whatever the epilogue: one launch, the same bits as with two."""
+    problem = Conv.parse(PROBLEM, dir=direction, dt=dt)
+    code = cg.compile(cg.build(problem, config=f"{CONFIGS[dt]} slices={slices} sum=last"))
+    assert not [k for k in code.kernels if "_sum" in k or "_begin" in k]
+    assert {name for name, b in code.record.buffers.items() if b.zero} == {"counts"}
+    assert runs.run(code).passed
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_last_slice_sums_on(name: str) -> None:
+    problem = Conv.parse(PROBLEM, dir="BWD_WB", dt="bf16")
+    config = "tile=32x32x32 waves=2x2 mma=16x16x16 slots=2 slices=3 sum=last map=xcc:8+group:2m+flip:4"
+    assert runs.run(cg.compile(cg.build(problem, target=name, config=config))).passed
+
+
+@pytest.mark.parametrize(
+    ("target_name", "direction", "dt", "words", "said"),
+    [
+        ("gfx942", "BWD_W", "f16", "sum=last", "sum=last: there is one slice"),
+        ("gfx942", "BWD_W", "f16", "slices=2 sum=atomic", "sum=atomic: the result is no sum in any order"),
+        ("xehpc", "BWD_W", "f16", "slices=2 sum=last", "sum=last: xehpc does not order workgroups"),
+    ],
+)
+def test_what_cannot_meet_so(target_name: str, direction: str, dt: str, words: str, said: str) -> None:
+    mma = "16x16x16" if target_name == "gfx942" else "16x8x16"
+    problem = Conv.parse(PROBLEM, dir=direction, dt=dt)
+    with pytest.raises(UserError, match=said):
+        cg.build(problem, target=target_name, config=f"tile=32x32x16 waves=1x1 mma={mma} {words}")
