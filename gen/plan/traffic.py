@@ -8,7 +8,7 @@ many workgroups in flight; those are a *wave* (not AMD's, which is a subgroup he
 All workgroups of a wave go through K together, so its L2 takes in each panel once: the union of the panels of its M
 tiles and of its N tiles. What a wave needs again of what one before has left is there only where all that was read
 since fits; where K is walked backwards every other time, the part that fits is there. The memory-side cache sees the
-rounds alike. `lru.py` counts the same step by step.
+rounds alike. `lru.py` counts the same step by step, but for halos.
 """
 
 from __future__ import annotations
@@ -145,14 +145,26 @@ def _directions(wave: Ints, backwards: Flags, waves: int) -> Flags:
 
 
 def _read(at: Schedule, operands: Operands, place: Ints, places: int, capacity: int, direction: Flags) -> float:
-    """Bytes that caches of `capacity`, one a place, take in: the unions of waves less what they find there still."""
-    sides = [_Side.of(side, at, n, place, places) for n, side in enumerate((operands.rows, operands.columns))]
+    """Bytes that caches of `capacity`, one a place, take in: the unions of waves less what they find there still.
+
+    Panels are found whole; of panels that overlap, what is shared is found among as many rounds as fit together.
+    """
+    sides = _sides(at, operands, place, places)
     read = np.sum([side.bytes for side in sides], 0)  # by round and place
     whole = operands.rows.whole + operands.columns.whole
     passed = np.concatenate((np.zeros((1, places)), np.cumsum(read, 0)))
     turned = np.zeros_like(direction)
     turned[1:] = direction[1:] != direction[:-1]
-    return float(read.sum()) - sum(side.found(passed, turned, capacity, whole) for side in sides)
+    total = float(read.sum()) - sum(side.found(passed, turned, capacity, whole) for side in sides)
+    together = int(capacity // max(1.0, read.max(initial=0)))
+    if together < 2:
+        return total
+    longer = _sides(attrs.evolve(at, round=at.round // together), operands, place, places)
+    return min(total, sum(float(side.bytes.sum()) for side in longer))
+
+
+def _sides(at: Schedule, operands: Operands, place: Ints, places: int) -> list[_Side]:
+    return [_Side.of(side, at, n, place, places) for n, side in enumerate((operands.rows, operands.columns))]
 
 
 @attrs.frozen(eq=False)

@@ -166,6 +166,7 @@ CONVS = {
     "mb2ic64ih9iw24oc64kh5kw3ph2pw1": 0.35,
     "mb1ic64id6ih8iw8oc64kd3kh3kw3pd1ph1pw1": 0.57,
     "mb2ic64ih14oc64kh3": 0.37,
+    "mb4ic64ih20iw4oc64kh3kw3ph1pw0": 0.06,
 }
 
 
@@ -199,6 +200,12 @@ def test_panels_in_other_layouts(tag: str) -> None:
     for part in products(Conv.parse("mb2ic32ih12oc64kh3ph1", dir="FWD_D", dt="f16", stag=tag, dtag=tag), 1):
         for view in (part.of_m, part.of_n):
             assert worst(view, 48) == pytest.approx((1, 1))
+
+
+def test_taps_that_leave_pixels_out_read_their_share() -> None:
+    (part,) = products(Conv.parse("mb2ic128ih32oc64kh2sh4", dir="FWD_D", dt="f16"), 1)
+    low, high = worst(part.of_m, 64)
+    assert 0.88 < low < high < 1.01
 
 
 def test_gaps_of_less_than_a_line_are_read() -> None:
@@ -248,6 +255,19 @@ def test_what_fits_stays() -> None:
     caches = attrs.evolve(MI300X.caches, xcds=1, l2_bytes=panel, memory_side_bytes=0)
     turned_round = np.array([False, True])
     assert count(tiles, operands, caches, 1, k_reversed=turned_round).fill == pytest.approx(4 * panel - panel / 3)
+
+
+def test_halos_stay_from_round_to_round_where_they_fit() -> None:
+    (part,) = products(Conv.parse("mb1ic64ih32oc64kh3ph1", dir="FWD_D", dt="f16"), 1)
+    operands = Operands.of(part, (128, 64), MI300X.caches)
+    tiles = np.array([[n, 0] for n in range(8)], np.int32)
+    filled = {}
+    for capacity in (1 << 10, 1 << 30):
+        caches = attrs.evolve(MI300X.caches, xcds=1, l2_bytes=capacity, memory_side_bytes=0)
+        filled[capacity] = count(tiles, operands, caches, 1).fill
+    row = 32 * 64 * 2
+    assert filled[1 << 10] == (2 * 5 + 6 * 6) * row + 8 * operands.columns.whole
+    assert filled[1 << 30] == operands.rows.whole + operands.columns.whole == 32 * row + 64 * 576 * 2
 
 
 def test_units_of_xe_have_a_cache_of_their_own() -> None:
