@@ -5,10 +5,10 @@ All workgroups of a wave take one block of each operand a step, at the same time
 Blocks are those of a matrix product: halos that the tiles of a convolution share are counted for each (`traffic.py`
 knows them). The result is left out.
 
-Two things are only reckoned where asked for. With `units_cache` each workgroup's blocks go through the cache of its
-unit. With `pitches` L2 is a cache for each set of channels over which a block of K lies: rows whose pitch is a multiple
-of what the channels span have all of one block in the same few, and what they hold is less than what a wave reads. Then
-it matters in which order workgroups come: in that of launch, up to `ARRIVAL` of the wave late.
+Where units have a cache of their own, each workgroup's blocks go through that first. With `pitches` L2 is a cache for
+each set of channels over which a block of K lies: rows whose pitch is a multiple of what the channels span have all of
+one block in the same few, and what they hold is less than what a wave reads. In both cases it matters in which order
+workgroups come: in that of launch, up to `ARRIVAL` of the wave late.
 """
 
 from __future__ import annotations
@@ -91,6 +91,40 @@ class _Wave:
         return [(pace, list(rows), list(columns)) for pace, (rows, columns) in found.items()]
 
 
+class _Hierarchy:
+    """The caches of a launch, and how many bytes were asked of the L2s."""
+
+    def __init__(self, caches: Caches, units: int, steps: Steps) -> None:
+        self._parts = _parts(steps, caches)
+        self._steps, self._caches = steps, caches
+        each = units // caches.xcds if caches.unit_bytes else 0
+        self._near = [[_Lru(caches.unit_bytes) for _ in range(each)] for _ in range(caches.xcds)]
+        self._l2 = [[_Lru(caches.l2_bytes // self._parts) for _ in range(self._parts)] for _ in range(caches.xcds)]
+        self._side = _Lru(caches.memory_side_bytes)
+        self._asked = 0
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it matters in which order the workgroups of a wave come."""
+        return self._parts > 1 or self._caches.unit_bytes > 0
+
+    def use(self, xcd: int, k: int, block: int, size: int, workgroup: int) -> None:
+        near = self._near[xcd]
+        if near and near[workgroup % len(near)].has(block, size):
+            return
+        self._asked += size
+        part = _channel(k, self._steps, self._caches) % self._parts if self._parts > 1 else 0
+        if not self._l2[xcd][part].has(block, size):
+            self._side.has(block, size)
+
+    def moved(self, workgroups: int) -> Moved:
+        each = self._steps.count * (self._steps.rows + self._steps.columns)
+        asked = self._asked if any(self._near) else workgroups * each
+        fill = sum(part.missed for parts in self._l2 for part in parts)
+        memory = self._side.missed if self._caches.memory_side_bytes else fill
+        return Moved(float(asked), float(fill), float(memory))
+
+
 def simulate(
     tiles: Tiles,
     steps: Steps,
@@ -100,32 +134,18 @@ def simulate(
     *,
     k_reversed: Flags | None = None,
     lag: bool = False,
-    units_cache: bool = False,
 ) -> Moved:
     """Bytes moved by a launch with so many compute units (of all XCDs) and workgroups on one at a time."""
     in_flight = max(1, units // caches.xcds) * per_unit
     at = Schedule.of(tiles, caches.xcds, in_flight, k_reversed)
-    parts = _parts(steps, caches)
-    l2 = [[_Lru(caches.l2_bytes // parts) for _ in range(parts)] for _ in range(caches.xcds)]
-    side = _Lru(caches.memory_side_bytes)
-    near = [[_Lru(caches.unit_bytes) for _ in range(units // caches.xcds)] for _ in range(caches.xcds)]
-    apart = parts > 1 or units_cache
-    asked = 0
+    all_caches = _Hierarchy(caches, units, steps)
     for waves in _rounds(at, steps, lag):
-        users = [_arrivals(wave, steps) if apart else _together(wave, steps) for wave in waves]
+        users = [_arrivals(wave, steps) if all_caches.ordered else _together(wave, steps) for wave in waves]
         for time in range(steps.count + (LAGS - 1) * lag):
             for xcd, used_at in enumerate(users):
-                for k, block, size, place in used_at(time):
-                    if units_cache and near[xcd][place % len(near[xcd])].has(block, size):
-                        continue
-                    asked += size
-                    part = l2[xcd][_channel(k, steps, caches) % parts]
-                    if not part.has(block, size):
-                        side.has(block, size)
-    fill = float(sum(part.missed for of in l2 for part in of))
-    if not units_cache:
-        asked = len(at.workgroup) * steps.count * (steps.rows + steps.columns)
-    return Moved(float(asked), fill, float(side.missed) if caches.memory_side_bytes else fill)
+                for access in used_at(time):
+                    all_caches.use(xcd, *access)
+    return all_caches.moved(len(at.workgroup))
 
 
 def _rounds(at: Schedule, steps: Steps, lag: bool) -> Iterator[list[_Wave]]:

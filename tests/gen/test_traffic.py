@@ -205,7 +205,7 @@ def test_panels_in_other_layouts(tag: str) -> None:
 def test_taps_that_leave_pixels_out_read_their_share() -> None:
     (part,) = products(Conv.parse("mb2ic128ih32oc64kh2sh4", dir="FWD_D", dt="f16"), 1)
     low, high = worst(part.of_m, 64)
-    assert 0.88 < low < high < 1.01
+    assert 0.93 < low <= high < 0.95
 
 
 def test_gaps_of_less_than_a_line_are_read() -> None:
@@ -275,8 +275,8 @@ def test_units_of_xe_have_a_cache_of_their_own() -> None:
     facts = get("xehpc").facts
     tiles = np.array([[n, 0] for n in range(2 * facts.compute_units)], np.int32)
     of = Steps(count=4, rows=1024, columns=2048)
-    apart = simulate(tiles, of, facts.caches, facts.compute_units, 2)
-    near = simulate(tiles, of, facts.caches, facts.compute_units, 2, units_cache=True)
+    apart = simulate(tiles, of, attrs.evolve(facts.caches, unit_bytes=0), facts.compute_units, 2)
+    near = simulate(tiles, of, facts.caches, facts.compute_units, 2)
     units = facts.compute_units
     assert apart.requested == 2 * units * 4 * 3072
     assert near.requested == units * 4 * (2 * 1024 + 2048)
