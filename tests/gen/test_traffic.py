@@ -202,6 +202,13 @@ def test_panels_in_other_layouts(tag: str) -> None:
             assert worst(view, 48) == pytest.approx((1, 1))
 
 
+def test_a_tile_that_ends_amid_a_row_of_outputs_reads_its_windows() -> None:
+    """Two outputs a row, over which three taps count as a whole."""
+    (part,) = products(Conv.parse("mb4ic64ih20iw4oc64kh3kw3ph1pw0", dir="FWD_D", dt="f16"), 1)
+    low, high = worst(part.of_m, 3)
+    assert 1 <= low <= high < 1.34
+
+
 def test_taps_that_leave_pixels_out_read_their_share() -> None:
     (part,) = products(Conv.parse("mb2ic128ih32oc64kh2sh4", dir="FWD_D", dt="f16"), 1)
     low, high = worst(part.of_m, 64)
