@@ -68,6 +68,31 @@ class Planes:
     registers: int  #: registers; filled by one message
 
 
+@attrs.frozen(cache_hash=True, kw_only=True)
+class Caches:
+    """What lies between compute units and memory, as whoever counts traffic needs it.
+
+    Workgroup w runs on XCD `w % xcds`; the units of an XCD share an L2, all XCDs a memory-side cache if there is one.
+    """
+
+    xcds: int = 1
+    unit_bytes: int = 0  #: bytes; of a unit's own cache where operands come through it, 0 where that is not reckoned
+    l2_bytes: int  #: bytes; of one XCD
+    memory_side_bytes: int = 0
+    line_bytes: int  #: bytes; least that any of them fetches
+    channels: int = 1  #: of an XCD's L2
+    channel_bytes: int = 256  #: bytes in a row that lie in one channel
+    store_rate: int  #: bytes a clock; into one channel
+    result_rate: int  #: bytes a clock; of one unit that stores its result
+    fill_rate: int  #: bytes a clock; into all L2s together
+    memory_rate: int  #: bytes a clock; from memory
+
+    @property
+    def camp_bytes(self) -> int:
+        """The pitch of rows that all begin in the same channel."""
+        return self.channels * self.channel_bytes
+
+
 @attrs.frozen(cache_hash=True)
 class TargetFacts:
     """Numbers and capabilities of one target; units in the names, sources in the target's table."""
@@ -89,6 +114,7 @@ class TargetFacts:
     fused: frozenset[str]  #: names of `ir.fused.MEANING` that the vector unit has
     atoms: tuple[MmaAtom, ...]
     core: Core
+    caches: Caches
     costs: Costs = attrs.Factory(Costs)
     #: Types to which (and for 8 bits also from which) one instruction converts f32; f16 and bf16 by their pairs.
     conversions: tuple[str, ...] = ()

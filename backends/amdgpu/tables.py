@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from convgen.ir.facts import Core, SharedPhases, TargetFacts
+from convgen.ir.facts import Caches, Core, SharedPhases, TargetFacts
 from convgen.ir.fused import MEANING
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
@@ -149,12 +149,42 @@ _CORE = Core(
     grids=_GRIDS,
 )
 
+_GCD = Caches(
+    l2_bytes=8 << 20,  # CDNA2 white paper
+    line_bytes=128,
+    channels=32,  # ROCm Compute Profiler documentation, "L2 cache (TCC)"; the hash it speaks of is left out: assumed
+    channel_bytes=256,  # the same
+    store_rate=64,  # CDNA3 white paper; assumed for CDNA2
+    result_rate=4,  # fitted to public GEMM times: 3.5 to 5, and 6 for assembly on gfx950
+    fill_rate=960,  # as memory: there is nothing in between
+    memory_rate=960,  # 1.6 TB/s at 1.7 GHz: AMD's data sheet of the MI250X, one die
+)
+_MI300X = Caches(
+    xcds=8,
+    l2_bytes=4 << 20,  # CDNA3 white paper
+    memory_side_bytes=256 << 20,  # the same, "Infinity Cache"
+    line_bytes=128,
+    channels=16,  # the same; by the lowest bits: assumed, as of _GCD
+    channel_bytes=256,  # as of _GCD
+    store_rate=64,  # CDNA3 white paper
+    result_rate=4,  # as of _GCD
+    fill_rate=8190,  # 17.2 TB/s at 2.1 GHz: CDNA3 white paper
+    memory_rate=2520,  # 5.3 TB/s at 2.1 GHz: AMD's data sheet of the MI300X
+)
+_MI355X = attrs.evolve(
+    _MI300X,
+    result_rate=6,
+    fill_rate=7170,  # 17.2 TB/s at 2.4 GHz: assumed as of the MI300X
+    memory_rate=3330,  # 8 TB/s at 2.4 GHz: AMD's data sheet of the MI355X
+)
+
 
 def _facts(
     name: str,
     *,
     lds: int,
     units: int,
+    caches: Caches,
     read: SharedPhases,
     conversions: tuple[str, ...] = (),
 ) -> TargetFacts:
@@ -178,6 +208,7 @@ def _facts(
         fused=frozenset(MEANING),
         atoms=tuple(row.atom() for row in MFMA[name]),
         core=_CORE,
+        caches=caches,
         conversions=conversions,
         tickets=True,
     )
@@ -210,8 +241,8 @@ SCOPES: dict[str, AgentScope] = {
 FACTS: dict[str, TargetFacts] = {
     facts.name: facts
     for facts in (
-        _facts("gfx90a", lds=65536, units=110, read=_READ_B128_32),
-        _facts("gfx942", lds=65536, units=304, read=_READ_B128_32, conversions=_CDNA3_CONVERSIONS),
-        _facts("gfx950", lds=163840, units=256, read=_READ_B128_64, conversions=_CDNA4_CONVERSIONS),
+        _facts("gfx90a", lds=65536, units=110, caches=_GCD, read=_READ_B128_32),
+        _facts("gfx942", lds=65536, units=304, caches=_MI300X, read=_READ_B128_32, conversions=_CDNA3_CONVERSIONS),
+        _facts("gfx950", lds=163840, units=256, caches=_MI355X, read=_READ_B128_64, conversions=_CDNA4_CONVERSIONS),
     )
 }

@@ -11,7 +11,7 @@ from itertools import product
 
 import attrs
 
-from convgen.ir.facts import Core, Planes, SharedPhases, TargetFacts
+from convgen.ir.facts import Caches, Core, Planes, SharedPhases, TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaAtom
@@ -187,7 +187,32 @@ def _planes(pitch: int) -> Planes:
 _GRIDS = tuple((m, n) for m in (16, 8, 4, 2, 1) for n in (16, 8, 4, 2, 1) if m * n <= 64)
 
 
-def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int) -> TargetFacts:
+_A770 = Caches(
+    unit_bytes=192 << 10,  # Intel's Arc graphics optimisation guide
+    l2_bytes=16 << 20,  # Intel's product page of the Arc A770
+    line_bytes=64,  # Programmer's Reference Manuals
+    store_rate=2048,  # assumed: never what a launch waits for
+    result_rate=64,  # assumed
+    fill_rate=267,  # as memory: there is nothing in between
+    memory_rate=267,  # 560 GB/s at 2.1 GHz: Intel's product page
+)
+_MAX1550 = attrs.evolve(
+    _A770,
+    unit_bytes=512 << 10,  # Intel's technical overview of the Data Center GPU Max
+    l2_bytes=408 << 20,  # the same; of both stacks, between which distance is not reckoned
+    fill_rate=2048,  # as memory
+    memory_rate=2048,  # 3.28 TB/s at 1.6 GHz: Intel's product page
+)
+_B580 = attrs.evolve(
+    _A770,
+    unit_bytes=256 << 10,  # public measurements of Xe2
+    l2_bytes=18 << 20,  # the same
+    fill_rate=171,  # as memory
+    memory_rate=171,  # 456 GB/s at 2.67 GHz: Intel's product page
+)
+
+
+def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, caches: Caches) -> TargetFacts:
     """`units` of `engines` vector engines each, `slm` bytes and `subgroups` threads a workgroup."""
     g = GENERATIONS[name]
     phases = _one_lane_a_dword(g.lanes)
@@ -219,6 +244,7 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int) -> 
             reserve=(2, 16),  # assumed
             fragment_sets=1,  # nothing moves loads among products
         ),
+        caches=caches,
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,
@@ -233,8 +259,8 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int) -> 
 FACTS: dict[str, TargetFacts] = {
     facts.name: facts
     for facts in (
-        _facts("xehpg", units=32, engines=16, slm=65536, subgroups=64),
-        _facts("xehpc", units=128, engines=8, slm=131072, subgroups=32),
-        _facts("xe2", units=20, engines=8, slm=131072, subgroups=32),
+        _facts("xehpg", caches=_A770, units=32, engines=16, slm=65536, subgroups=64),
+        _facts("xehpc", caches=_MAX1550, units=128, engines=8, slm=131072, subgroups=32),
+        _facts("xe2", caches=_B580, units=20, engines=8, slm=131072, subgroups=32),
     )
 }

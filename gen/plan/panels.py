@@ -1,0 +1,229 @@
+"""What the tiles along one axis of a view read of memory, over all of the other axis.
+
+A tile is a range of consecutive positions along the rows of an operand. With all of K it reads its panel: in a matrix
+product some whole rows; in a convolution the pixels under its windows, which neighbouring tiles share. A panel is a
+set of intervals of *granules*: a granule holds what the tensor has at one place of the coordinates that the rows move,
+so in channels-last memory a pixel with all channels. The sets come from the tensor dimensions, whatever the direction:
+
+- along the innermost coordinate that the rows move, a run of rows and the taps over it are one interval;
+- of the coordinates around it, taps are enumerated;
+- a coordinate that K takes to as many places as rows do counts with all of them (in steps of K, where these are apart).
+
+Forward and backward data come out exact, in elements. In backward weights all taps together do, too, but by the last
+rule a tile of one tap counts the border that the tap never reaches: a sixth too much for 3x3 on images 14 wide. Gaps of
+less than a line between windows count as read; that lines end elsewhere than granules is left out, and so are lines of
+which only some channels or taps are wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product as combinations
+from math import gcd, prod
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.ir.layout.memory import Dim, TensorDim, View
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@attrs.frozen(eq=False)
+class Panels:
+    """The panels of all tiles: disjoint intervals [start, end) of granules, those of tile t from `first[t]`."""
+
+    first: Ints  #: (tiles + 1)
+    start: Ints
+    end: Ints
+    span: int  #: granules that there are
+    granule: float  #: bytes of one
+    requested: float  #: bytes that one whole tile asks for, halos and repeats included
+    whole: float = attrs.field(init=False)  #: bytes of the union of all
+
+    @property
+    def tiles(self) -> int:
+        return len(self.first) - 1
+
+    def union(self, group: Ints, tile: Ints, groups: int) -> Floats:
+        """Bytes of the union of the panels of each of `groups` groups; pairs (group, tile) are distinct."""
+        counts = self.first[tile + 1] - self.first[tile]
+        which = _ranges(self.first[tile], counts)
+        of = np.repeat(group, counts)
+        if len(which) == 0:
+            return np.zeros(groups)
+        start, end, of = _merged(self.start[which], self.end[which], of, self.span)
+        return self.granule * np.bincount(of, end - start, groups).astype(np.float64)
+
+    @whole.default
+    def _union(self) -> float:
+        every = np.arange(self.tiles)
+        return float(self.union(np.zeros_like(every), every, 1)[0])
+
+
+def _ranges(first: Ints, counts: Ints) -> Ints:
+    """first[0], first[0] + 1, ..., then those of first[1], ...: `counts` of each."""
+    ends = np.cumsum(counts)
+    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - first, counts)
+
+
+def _merged(start: Ints, end: Ints, group: Ints, span: int) -> tuple[Ints, Ints, Ints]:
+    """Disjoint intervals with the same unions, group by group."""
+    base = group * (span + 1)  # one granule stays free, so that no interval reaches into the next group
+    start, end = start + base, end + base
+    order = np.argsort(start)
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    opens = np.flatnonzero(np.concatenate(([True], start[1:] > reach[:-1])))
+    closes = np.concatenate((opens[1:], [len(start)])) - 1
+    group = group[order][opens]
+    return start[opens] - base[order][opens], reach[closes] - group * (span + 1), group
+
+
+@attrs.frozen
+class _Run:
+    """A tensor coordinate that rows move: the row dim with its coefficient, and the offsets that K adds.
+
+    Where K moves it further than rows do, in steps of `size`, its place is what remains of the coordinate modulo that.
+    """
+
+    dim: str
+    coef: int
+    const: int
+    offsets: tuple[int, ...]  #: ascending, distinct
+    size: int
+    wraps: bool = False
+
+    def places(self, index: Ints, offset: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        at = self.const + self.coef * index + offset
+        return (at % self.size, at == at) if self.wraps else (at, (at >= 0) & (at < self.size))
+
+    def classes(self, rows: int) -> int:
+        """How many remainders the rows take, over which places are spread evenly; 1 if it does not wrap."""
+        return len({(self.const + self.coef * n) % self.size for n in range(rows)}) if self.wraps else 1
+
+
+def panels(view: View, tile: int, line_bytes: int) -> Panels:
+    """The panels of tiles of `tile` consecutive positions of axis 0 of an operand, over all of axis 1."""
+    rows, k = ({d.name: d.size for d in axis} for axis in view.axes)
+    elem = view.memory.elem.bytes
+    runs = {dim: run for dim in view.index if (run := _run(dim, rows, k))}
+    firm = {run.dim: dim for dim, run in runs.items() if not run.wraps}
+    inner = next((n for n, d in reversed(list(enumerate(view.axes[0]))) if d.name in firm), None)
+    tiles = -(-view.extent(0) // tile)
+    requested = float(tile * prod(k.values()) * elem)
+    if inner is None:
+        held = elem * prod(_reach(dim, {**rows, **k}) for dim in view.index)
+        return Panels(np.arange(tiles + 1), np.zeros(tiles, np.int64), np.ones(tiles, np.int64), 1, held, requested)
+    dim = firm[view.axes[0][inner].name]
+    along = runs.pop(dim)
+    outside = [d.name for d in view.axes[0][:inner]]
+    around = {other: run for other, run in runs.items() if run.dim in outside}
+    still = (other for other in view.index if other != dim and (other not in around or around[other].wraps))
+    held = elem * prod(_reach(other, {**rows, **k}) for other in still)
+    classes = prod(run.classes(rows[run.dim]) for run in around.values())
+    step, share = _step(along, _gap_bytes(view, dim), line_bytes)
+    found = list(_intervals(_segments(view, inner, tile), along, list(around.values()), step))
+    span = prod(run.size for run in around.values()) * _width(along, step)
+    every: list[Ints] = [np.concatenate(part) for part in zip(*found)]
+    start, end, of = _merged(every[0], every[1], every[2], span)
+    first = np.searchsorted(of, np.arange(tiles + 1))
+    return Panels(first, start, end, span, held * share / classes, requested)
+
+
+def _run(dim: TensorDim, rows: dict[str, int], k: dict[str, int]) -> _Run | None:
+    """A coordinate as rows move it; None where rows do not, or K takes it to all places that they do."""
+    moving = [(name, coef) for name, coef in dim.terms if name in rows and rows[name] > 1]
+    if not moving:
+        return None
+    ((name, coef),) = moving
+    of_k = [(k[other], c) for other, c in dim.terms if k.get(other, 1) > 1]
+    if prod(n for n, _ in of_k) < rows[name]:
+        offsets = {sum(chosen) for chosen in combinations(*(range(0, n * c, c) for n, c in of_k))}
+        return _Run(name, coef, dim.const, tuple(sorted(offsets)), dim.size)
+    classes = gcd(*(c for _, c in of_k))
+    return _Run(name, coef, dim.const, (0,), classes, wraps=True) if classes > 1 else None
+
+
+def _reach(dim: TensorDim, sizes: dict[str, int]) -> int:
+    """How many positions a coordinate takes in all."""
+    at = np.array([dim.const])
+    for name, coef in dim.terms:
+        at = np.unique(at[:, None] + coef * np.arange(sizes.get(name, 1)))
+    return int(((at >= 0) & (at < dim.size)).sum())
+
+
+def _gap_bytes(view: View, dim: TensorDim) -> int:
+    """Bytes between neighbours along a coordinate; in a blocked layout those of its smallest block."""
+    place = view.index.index(dim)
+    letter = view.layout.digits.dims[place]
+    return min(b.stride for b in view.layout.blocks if b.dim == letter) * view.memory.elem.bytes
+
+
+def _step(run: _Run, gap_bytes: int, line_bytes: int) -> tuple[int, float]:
+    """Positions that stand for one granule, and the share of granules in a run that is read.
+
+    All that is read lies whole steps apart: a stride without taps between reads every other pixel, and no more.
+    """
+    step = abs(gcd(run.coef, *(o - run.offsets[0] for o in run.offsets)))
+    if gap_bytes * step <= line_bytes:
+        return 1, 1.0
+    stride = abs(run.coef) // step
+    return step, len({(o - run.offsets[0]) // step % stride for o in run.offsets}) / stride
+
+
+def _width(run: _Run, step: int) -> int:
+    """Granules that lie along the run's coordinate."""
+    return -(-run.size // step)
+
+
+@attrs.frozen(eq=False)
+class _Segments:
+    """Runs [low, high) along the innermost dim, each of one tile, at one place of the dims around."""
+
+    tile: Ints
+    low: Ints
+    high: Ints
+    outer: dict[str, Ints]
+
+
+def _segments(view: View, inner: int, tile: int) -> _Segments:
+    """The tiles' ranges of positions, cut where the innermost of the dims that count begins anew."""
+    dims = view.axes[0]
+    dim, within = dims[inner], prod(d.padded for d in dims[inner + 1 :])
+    rows = view.extent(0)
+    begin = np.arange(0, rows, tile)
+    low, high = begin // within, -(-np.minimum(begin + tile, rows) // within)
+    line = low // dim.padded
+    counts = (high - 1) // dim.padded - line + 1
+    of = np.repeat(np.arange(len(begin)), counts)
+    line = _ranges(line, counts)
+    base = line * dim.padded
+    starts = np.maximum(low[of] - base, 0)
+    ends = np.minimum(high[of] - base, dim.size)
+    return _Segments(of, starts, ends, _split(line, dims[:inner]))
+
+
+def _split(position: Ints, dims: Sequence[Dim]) -> dict[str, Ints]:
+    found: dict[str, Ints] = {}
+    for dim in reversed(dims):
+        position, found[dim.name] = np.divmod(position, dim.padded)
+    return found
+
+
+def _intervals(segments: _Segments, along: _Run, around: list[_Run], step: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """(start, end, tile) of what the segments read, for each choice of taps in the coordinates around."""
+    ends = along.const + along.coef * np.stack([segments.low, segments.high - 1])
+    low, high = ends.min(0) + along.offsets[0], ends.max(0) + along.offsets[-1]
+    # Positions count from the first that is read at all, in steps.
+    phase = (along.const + along.offsets[0]) % step
+    low, high = np.maximum((low - phase) // step, 0), np.minimum((high - phase) // step + 1, _width(along, step))
+    there = (segments.high > segments.low) & (high > low)
+    for taps in combinations(*(run.offsets for run in around)):
+        base, inside = np.zeros_like(low), there
+        for run, tap in zip(around, taps):
+            at, held = run.places(segments.outer[run.dim], tap)
+            base, inside = base * run.size + at, inside & held
+        base = base * _width(along, step)
+        yield (base + low)[inside], (base + high)[inside], segments.tile[inside]
