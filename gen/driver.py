@@ -32,6 +32,7 @@ from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
 from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config
+from convgen.plan.mapping import ordered
 from convgen.plan.plan import Plan, check_supported, make_plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
@@ -190,6 +191,7 @@ def _first_plan(
         except DoesNotFit as error:
             _tell(options, Attempt(candidate.config, candidate.score, refused=str(error)))
             continue
+        plan = ordered(plan, candidate.clocks.together if candidate.clocks else 1)
         return plan, _tell(options, _planned(plan, candidate.score))
     return None
 

@@ -18,6 +18,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, row_major
 from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.layout.order import Order
 from convgen.ir.types import Type, scalar
 from convgen.kernels.epilogue import Bias, Convert, Epilogue, Step
 from convgen.passes.messages.linear import linearize
@@ -175,6 +176,11 @@ class Plan:
     def lds_bytes(self) -> int:
         """The most shared memory that a workgroup takes."""
         return max((sum(t.bytes for t in p.tiles) for p in self.parts), default=0)
+
+    def in_order(self, order: Order) -> Plan:
+        """The same with workgroups in another order."""
+        parts = (attrs.evolve(part, mapping=attrs.evolve(part.mapping, order=order)) for part in self.parts)
+        return attrs.evolve(self, config=attrs.evolve(self.config, map=order), parts=tuple(parts))
 
     @property
     def acc_type(self) -> Type:

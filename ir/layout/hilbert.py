@@ -18,6 +18,8 @@ class Hilbert:
     The number goes down level by level; a rectangle that is one tile wide or high is walked straight.
     """
 
+    is_grouped = True
+
     def numbers(self, m: int, n: int) -> int:
         return m * n
 

@@ -35,6 +35,10 @@ class Walk(Protocol):
     def tile(self, number: Index, m: int, n: int) -> Tile:
         """The tile of a number; on or beyond the edge m or n where there is none for it."""
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether numbers that follow one another stay near in both dimensions."""
+
 
 # ---------------------------------------------------------------- remaps
 
@@ -151,6 +155,10 @@ class Grouped:
         found = plus(first, over), at
         return found if self.along == "m" else found[::-1]
 
+    @property
+    def is_grouped(self) -> bool:
+        return self.size is not None
+
     def _groups(self, length: int) -> _Pieces:
         size = length if self.size is None else self.size
         return _Pieces.even(length, size) if self.even else _Pieces.of(length, size)
@@ -199,6 +207,8 @@ class ZOrder:
     def __attrs_post_init__(self) -> None:
         if any(size < 1 or size & (size - 1) for size in (self.rows, self.cols)):
             raise UserError(f"given {self.rows}x{self.cols}, wanted powers of two in zorder:")
+
+    is_grouped = True
 
     def _digits(self, m: int, n: int) -> Digits:
         doublings = zip_longest([("n", 2)] * (self.cols.bit_length() - 1), [("m", 2)] * (self.rows.bit_length() - 1))

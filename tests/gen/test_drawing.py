@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bench.lib.mappings import Tiles, grouped, remapped
 from convgen.commands import drawing
 from convgen.commands.drawing import Drawing, draw, png, svg, table
+from tests.gen.reference_mappings import Tiles, grouped, remapped
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bench.lib.mappings import ELEM, GEMMS, REFERENCES, TILE, Tiles, backwards, grouped, remapped, turned
 from convgen.backends.target import get
 from convgen.ir.layout.memory import View
 from convgen.plan import traffic
@@ -21,6 +20,7 @@ from convgen.plan.traffic import Operands, Schedule, Traffic, count
 from convgen.plan.views import Product, products
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
+from tests.gen.reference_mappings import ELEM, GEMMS, REFERENCES, TILE, Tiles, backwards, grouped, remapped, turned
 
 Ints = npt.NDArray[np.int64]
 DATA = json.loads((Path(__file__).parents[1] / "data" / "mapping.json").read_text())

@@ -1,0 +1,296 @@
+"""`convgen map`: which workgroup computes which tile, in an order by name or in all, and what the caches make of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from convgen.commands.arguments import Parser, number, one_of
+from convgen.commands.generate import add_knobs, parse_knobs
+from convgen.commands.session import FINE
+from convgen.ir.error import UserError
+
+if TYPE_CHECKING:
+    from convgen.ir.layout.mapping import WorkgroupMapping
+    from convgen.ir.layout.order import Order
+    from convgen.plan.mapping import Launch
+    from convgen.plan.plan import Plan
+    from convgen.problem.matmul import Problem
+
+_MIB = 1 << 20
+_MOST_SHOWN = 1 << 16  #: workgroups; of a table or a picture that somebody looks at
+_GROUP = 8  #: tiles; of the groups of orders by name, where none is given
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "map",
+        "Say in which order workgroups take the tiles of a result. With --grid: as a table of workgroup numbers, one\n"
+        "row of tiles a line. With a problem: what each order by name makes of the caches, the best first.\n"
+        "\n"
+        "An order is remaps and a walk, joined by +; docs/mapping.md explains them:\n"
+        "  rows cols group:8m even:8m:snake rect:8x4n zorder:8x8 hilbert; remaps xcc:8 chunk:8x64; flip:304",
+        "convgen map --grid 6x8 --wgm 4 --dim 0",
+        "convgen map --grid 8x8 --map xcc:8+group:2m --json",
+        "convgen map 4096x4096:4096x4096 --dt f16 --target gfx942",
+        "convgen map mb32ic256ih14oc256oh14kh3ph1 --dir FWD_D --dt f16 -o map.svg",
+    )
+    add = parser.add_argument
+    add("descriptor", metavar="DESC", nargs="?", help="a problem: MxK:KxN, or benchdnn's of a convolution")
+    add("--target", default="gfx942", help="see `convgen targets` (default gfx942)")
+    add("--config", metavar="LINE", help="use this config instead of choosing one")
+    add("--grid", type=_extents, metavar="MxN", help="tiles along M and N instead of a problem")
+    add("--batch", type=number(1), default=1, metavar="N", help="with --grid: results (default 1)")
+    add("--slices", type=number(1), default=1, metavar="N", help="with --grid: slices of K (default 1)")
+    add("--map", metavar="ORDER", help="this order instead of all by name")
+    add("--wgm", type=number(1), metavar="N", help="groups of N tiles: --map group:Nm, or group:Nn with --dim 1")
+    add("--dim", type=one_of("0", "1"), default="0", help="what groups, or numbers, run along: 0 M, 1 N (default 0)")
+    add("--xcc", type=number(1), metavar="N", help="remap for N dies ahead of that")
+    add("-o", dest="output", metavar="FILE", help="draw the order: FILE.svg or FILE.png, by die and time")
+    add("--animate", action="store_true", help="rounds appear one after the other (SVG)")
+    add("--json", action="store_true", help="print one JSON object")
+    add_knobs(parser, "conv", "matmul")
+    return parser
+
+
+def _extents(text: str) -> tuple[int, int]:
+    if not re.fullmatch(r"[1-9]\d{0,8}x[1-9]\d{0,8}", text):
+        raise argparse.ArgumentTypeError(f"given {text!r}, wanted MxN")
+    m, _, n = text.partition("x")
+    return int(m), int(n)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """`convgen map`."""
+    options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
+    if (options.grid is None) == (options.descriptor is None):
+        given = "both" if options.grid else "neither"
+        raise UserError(f"given {given}, wanted a problem or --grid MxN")
+    if options.map is not None and (options.wgm is not None or options.xcc is not None):
+        raise UserError("given --map and --wgm or --xcc, wanted one of them")
+    if options.grid is not None:
+        return _grid(options)
+    return _problem(options, _parsed(options.descriptor, knobs))
+
+
+def _parsed(descriptor: str, knobs: dict[str, str]) -> Problem:
+    from convgen.problem.conv import Conv
+    from convgen.problem.matmul import Matmul
+
+    if re.match(r"[0-9x]+:", descriptor):
+        return Matmul.of(descriptor, knobs)
+    return Conv.of(descriptor, knobs)
+
+
+def _order(options: argparse.Namespace) -> Order | None:
+    """The order that was asked for."""
+    from convgen.ir.layout.order import Order
+
+    if options.map is not None:
+        return Order.parse(options.map)
+    if options.wgm is None and options.xcc is None:
+        return None
+    along = "mn"[int(options.dim)]
+    walk = f"group:{options.wgm}{along}" if options.wgm else {"m": "cols", "n": "rows"}[along]
+    return Order.parse(f"xcc:{options.xcc}+{walk}" if options.xcc else walk)
+
+
+# ---------------------------------------------------------------- a grid
+
+
+def _grid(options: argparse.Namespace) -> int:
+    """The tiles of each workgroup of a grid."""
+    from convgen.backends import target
+    from convgen.ir.layout.mapping import WorkgroupMapping
+    from convgen.ir.layout.order import Order
+
+    m, n = options.grid
+    caches = target.get(options.target).facts.caches
+    order = _order(options)
+    default = Order.parse("rows" if options.dim == "1" else "cols")
+    shown = WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=order or default)
+    if options.output:
+        facts = target.get(options.target).facts
+        _draw(options, shown, facts.caches.xcds, facts.compute_units // facts.caches.xcds)
+    if options.json:
+        found: dict[str, Any] = {"grid": [m, n], "batch": options.batch, "slices": options.slices, **_json(shown)}
+        if order is None:
+            from convgen.plan.mapping import named
+
+            orders = named(max(2, caches.xcds), _GROUP)
+            mappings = {text: WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=each)
+                        for text, each in orders.items()}  # fmt: skip
+            found["mappings"] = {text: _json(mapping) for text, mapping in mappings.items()}
+        print(json.dumps(found))
+        return FINE
+    for title, tiles in _tables(shown):
+        print(title, end="")
+        print(tiles)
+    return FINE
+
+
+def _json(mapping: WorkgroupMapping) -> dict[str, Any]:
+    """By workgroup number: its tile [m, n], null where it has none, and what it has of batch and slices."""
+    rows = mapping.tiles().tolist()
+    parts = (("batch_of_wg", 0, mapping.counts[0]), ("slice_of_wg", 3, mapping.counts[3]))
+    return {
+        "order": str(mapping.order),
+        "workgroups": mapping.workgroups,
+        "tile_of_wg": [None if row[0] < 0 else row[1:3] for row in rows],
+        **{name: [None if row[0] < 0 else row[n] for row in rows] for name, n, count in parts if count > 1},
+    }
+
+
+def _tables(mapping: WorkgroupMapping) -> Iterator[tuple[str, str]]:
+    """A table of workgroup numbers for each slice and result, with a title where there are several."""
+    import numpy as np
+
+    from convgen.commands.drawing import table
+
+    batch, m, n, slices = mapping.counts
+    if mapping.workgroups > _MOST_SHOWN:
+        raise UserError(f"given {mapping.workgroups} workgroups, wanted at most {_MOST_SHOWN} in a table; see --json")
+    rows = mapping.tiles()
+    for b in range(batch):
+        for k in range(slices):
+            mine = (rows[:, 0] == b) & (rows[:, 3] == k)
+            tiles = np.where(mine[:, None], rows[:, 1:3], -1).astype(np.int32)
+            title = "" if batch == slices == 1 else f"batch {b} slice {k}\n"
+            yield title, table(tiles, (m, n))
+
+
+def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_flight: int) -> None:
+    """Write the picture."""
+    from convgen.commands import drawing
+    from convgen.plan.mapping import tiles_of
+
+    path = Path(options.output)
+    if path.suffix not in (".svg", ".png"):
+        raise UserError(f"given {options.output}, wanted FILE.svg or FILE.png, at -o")
+    if options.animate and path.suffix != ".svg":
+        raise UserError(f"given --animate and {options.output}, wanted FILE.svg")
+    if mapping.workgroups > _MOST_SHOWN:
+        raise UserError(f"given {mapping.workgroups} workgroups, wanted at most {_MOST_SHOWN} in a picture")
+    _, m, n, _ = mapping.counts
+    title = f"{m} x {n} tiles, {mapping.order}, {dies} dies, {in_flight} workgroups a die at a time"
+    made = drawing.draw(tiles_of(mapping), (m, n), dies, in_flight, title)
+    data = drawing.svg(made, options.animate).encode() if path.suffix == ".svg" else drawing.png(made)
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise UserError(f"cannot write {options.output}: {error.strerror}") from None
+
+
+# ---------------------------------------------------------------- a problem
+
+
+def _problem(options: argparse.Namespace, problem: Problem) -> int:
+    """What each order makes of the caches."""
+    from convgen.commands import report
+    from convgen.plan.mapping import Launch, best_order, named
+
+    plan, together = _plan(options, problem)
+    if not plan.parts:
+        raise UserError(f"given {problem.descriptor}, wanted a problem with a matrix product")
+    launch = Launch.of(plan, together)
+    best, asked = best_order(launch), _order(options)
+    orders = {str(asked): asked} if asked else {str(best): best, **named(launch.facts.caches.xcds, _GROUP)}
+    if options.output:
+        _draw(options, launch.mapping(asked or best), launch.facts.caches.xcds, launch.in_flight)
+    rows = sorted((_row(launch, plan, order) for order in orders.values()), key=lambda row: row["clocks"])
+    remarks = list(_remarks(launch, plan, asked))
+    if options.json:
+        m, n = launch.tiles
+        found = {"problem": str(problem), "target": options.target, "config": str(plan.config), "grid": [m, n],
+                 "slices": launch.slices, "chosen": str(best), "orders": rows, "remarks": remarks}  # fmt: skip
+        print(json.dumps(found))
+        return FINE
+    tiles = f"{launch.tiles[0]} x {launch.tiles[1]} tiles" + (f" x {launch.slices} slices" * (launch.slices > 1))
+    report.show([("problem", str(problem)), ("target", options.target), ("config", str(plan.config)),
+                 ("grid", f"{tiles}, {launch.in_flight} workgroups a die at a time"), ("chosen", str(best))],
+                sys.stdout)  # fmt: skip
+    print()
+    report.show_table(_HEADER, [_cells(row) for row in rows], sys.stdout)
+    for remark in remarks:
+        print(f"note: {remark}", file=sys.stderr)
+    return FINE
+
+
+def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
+    """The plan of the problem, by rows of tiles, and how many of its workgroups run together on a unit."""
+    from convgen.backends import target
+    from convgen.ir.error import DoesNotFit
+    from convgen.plan.choose import candidates
+    from convgen.plan.config import Config
+    from convgen.plan.plan import check_supported, make_plan
+
+    facts = target.get(options.target).facts
+    if problem.is_empty:
+        raise UserError(f"given the empty problem {problem.descriptor}, wanted outputs to compute")
+    check_supported(problem, facts)
+    if options.config is not None:
+        try:
+            return make_plan(problem, Config.parse(options.config), facts), 1
+        except DoesNotFit as error:
+            raise UserError(f"given the config {options.config}, wanted one that fits: {error}") from error
+    for candidate in candidates(problem, facts):
+        try:
+            return make_plan(problem, candidate.config, facts), candidate.clocks.together if candidate.clocks else 1
+        except DoesNotFit:
+            continue
+    raise DoesNotFit("no config fits, not even the last one")
+
+
+_HEADER = ("order", "L2 fill MiB", "hit rate", "memory MiB", "of the bound", "clocks")
+
+
+def _row(launch: Launch, plan: Plan, order: Order) -> dict[str, Any]:
+    """Traffic of an order: by the closed form, and of a matrix product also block by block."""
+    from convgen.problem.matmul import Matmul
+
+    found = launch.traffic(order)
+    clocks = found.clocks(launch.facts.caches, launch.facts.compute_units)
+    row = {
+        "order": str(order),
+        "clocks": round(clocks),
+        **_moved(found.fill, found.hit_rate, found.memory, found.bound),
+    }
+    if isinstance(plan.problem, Matmul):
+        simulated = launch.simulated(order, plan)
+        row["simulated"] = _moved(simulated.fill, simulated.hit_rate, simulated.memory, found.bound)
+    return row
+
+
+def _moved(fill: float, hit_rate: float, memory: float, bound: float) -> dict[str, float]:
+    return {
+        "l2_fill_mib": round(fill / _MIB, 3),
+        "hit_rate": round(hit_rate, 4),
+        "memory_mib": round(memory / _MIB, 3),
+        "of_wave_bound": round(fill / bound, 4) if bound else 1.0,
+    }
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    moved = row.get("simulated", row)
+    return (row["order"], f"{moved['l2_fill_mib']:.1f}", f"{moved['hit_rate']:.3f}", f"{moved['memory_mib']:.1f}",
+            f"{moved['of_wave_bound']:.3f}", f"{row['clocks']}")  # fmt: skip
+
+
+def _remarks(launch: Launch, plan: Plan, asked: Order | None) -> Iterator[str]:
+    """What is unwise: half a mapping that hurts, where that was asked for, and rows that meet in one cache channel."""
+    from convgen.ir.layout.order import IN_ROWS
+    from convgen.plan.traffic import camping, halves
+
+    if asked and launch.facts.caches.xcds > 1:
+        found, default = launch.traffic(asked), launch.traffic(IN_ROWS)
+        if said := halves(str(asked), bool(asked.remaps), asked.walk.is_grouped, found, default):
+            yield said
+    part = plan.parts[0].product
+    for view in (part.of_m, part.of_n):
+        if said := camping(view, launch.facts.caches):
+            yield said

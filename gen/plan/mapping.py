@@ -1,0 +1,125 @@
+"""Which order of workgroups suits a product: a few of each kind, ranked by what the caches then take in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product as combinations
+
+import attrs
+import numpy as np
+
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.mapping import WorkgroupMapping
+from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.layout.walks import Chunk, Grouped, Remap, Xcc
+from convgen.plan.lru import Steps, simulate
+from convgen.plan.plan import Plan
+from convgen.plan.traffic import Moved, Operands, Tiles, Traffic, count
+
+_WORTH = 0.98  #: share of the default's clocks; an order that does not come below it is not worth its arithmetic
+_MOST_WORKGROUPS = 1 << 15  #: of a launch whose orders are compared: each costs milliseconds
+
+
+@attrs.frozen
+class Launch:
+    """What decides the traffic of a product's launch beside the order."""
+
+    operands: Operands
+    tiles: tuple[int, int]  #: along M and N
+    slices: int
+    facts: TargetFacts
+    together: int  #: workgroups on one unit
+
+    @property
+    def in_flight(self) -> int:
+        """Workgroups of one XCD at a time."""
+        return max(1, self.facts.compute_units // self.facts.caches.xcds) * self.together
+
+    def mapping(self, order: Order) -> WorkgroupMapping:
+        return WorkgroupMapping.of(*self.tiles, k=self.slices, order=order)
+
+    @classmethod
+    def of(cls, plan: Plan, together: int) -> Launch:
+        """The largest launch of a plan, with so many workgroups together on a unit."""
+        part = max(plan.parts, key=lambda p: p.product.m * p.product.n * p.product.k)
+        tile_m, tile_n, _ = plan.config.tile
+        operands = Operands.of(part.product, (tile_m, tile_n), plan.facts.caches)
+        _, m, n, slices = part.mapping.counts
+        return cls(operands, (m, n), slices, plan.facts, together)
+
+    @property
+    def workgroups(self) -> int:
+        m, n = self.tiles
+        return m * n * self.slices
+
+    def traffic(self, order: Order) -> Traffic:
+        mapping = self.mapping(order)
+        back = mapping.is_backward((np.arange(mapping.workgroups), 0, 0))
+        return count(tiles_of(mapping), self.operands, self.facts.caches, self.facts.compute_units, self.together, back)
+
+    def simulated(self, order: Order, plan: Plan) -> Moved:
+        """The traffic of a matrix product block by block, through caches that keep what was used last."""
+        mapping, part = self.mapping(order), plan.parts[0]
+        back = mapping.is_backward((np.arange(mapping.workgroups), 0, 0))
+        tile_m, tile_n, tile_k = plan.config.tile
+        elems = part.product.of_m.memory.elem.bytes, part.product.of_n.memory.elem.bytes
+        rows, columns = (n * tile_k * elem for n, elem in zip((tile_m, tile_n), elems))
+        steps = Steps(count=part.k_blocks, rows=rows, columns=columns, depth=tile_k * elems[0])
+        facts = self.facts
+        return simulate(tiles_of(mapping), steps, facts.caches, facts.compute_units, self.together, k_reversed=back)
+
+    def clocks(self, order: Order) -> float:
+        """Of memory alone."""
+        return self.traffic(order).clocks(self.facts.caches, self.facts.compute_units)
+
+
+def tiles_of(mapping: WorkgroupMapping) -> Tiles:
+    """M tile, N tile and slice of K by linear workgroup number; -1 where a workgroup has no tile."""
+    return mapping.tiles()[:, 1:].astype(np.int32)
+
+
+def best_order(launch: Launch) -> Order:
+    """The order of the least traffic; rows of tiles where none is worth more."""
+    if not launch.facts.caches.xcds < launch.workgroups <= _MOST_WORKGROUPS:
+        return IN_ROWS
+    default = launch.traffic(IN_ROWS)
+    if default.fill * _WORTH <= default.bound:
+        return IN_ROWS
+    clocks = {order: launch.clocks(order) for order in (IN_ROWS, *_orders(launch))}
+    best = min(clocks, key=lambda order: clocks[order])
+    return best if clocks[best] < _WORTH * clocks[IN_ROWS] else IN_ROWS
+
+
+def ordered(plan: Plan, together: int) -> Plan:
+    """The plan in the order that suits its largest launch."""
+    return plan.in_order(best_order(Launch.of(plan, together))) if plan.parts else plan
+
+
+def _orders(launch: Launch) -> Iterator[Order]:
+    """Columns, and with each XCD in one part of the grid even groups about as high or wide as the best rectangle."""
+    xcds = launch.facts.caches.xcds
+    remaps = (Xcc(xcds),) if xcds > 1 else ()
+    yield Order(walk=Grouped("m"))
+    for along, size in _sizes(launch):
+        yield Order(remaps, Grouped(along, size, even=True))
+
+
+def _sizes(launch: Launch) -> Iterator[tuple[str, int]]:
+    """(dimension, tiles) of groups: sides of the rectangle of a wave that reads least, and one step around them."""
+    rows, columns = launch.operands.rows, launch.operands.columns
+    row, column = rows.whole / rows.tiles, columns.whole / columns.tiles
+    wave = launch.in_flight
+    height = min(range(1, wave + 1), key=lambda r: r * row + -(-wave // r) * column)
+    for along, size, most in (("m", height, launch.tiles[0]), ("n", -(-wave // height), launch.tiles[1])):
+        for near in dict.fromkeys((size, max(1, size * 3 // 4), size * 3 // 2)):
+            if near < most:
+                yield along, near
+
+
+def named(xcds: int, size: int) -> dict[str, Order]:
+    """Orders that people know by name, with groups of `size`; without remaps where there is one die."""
+    dealt: tuple[tuple[Remap, ...], ...] = ((Xcc(xcds),), (Chunk(xcds, size * size),)) if xcds > 1 else ()
+    texts = [f"group:{size}m", f"group:{size}n", f"even:{size}m:snake", f"even:{size}n:snake", "hilbert"]
+    walks = {text: Order.parse(text).walk for text in ("rows", "cols", *texts)}
+    orders = (Order(before, walk) for before, walk in combinations(((), *dealt), walks.values()))
+    return {str(order): order for order in orders}
