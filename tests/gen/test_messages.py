@@ -211,7 +211,7 @@ MESSAGES = [
     (
         "conv DESC F16 --config fast",
         "given 'fast', wanted one of tile=, waves=, mma=, slots=, taps=, acc=, slices=, subtiles=, prefetch=, "
-        "reorder= in the config",
+        "reorder=, sum=, map= in the config",
     ),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slices=0'",
@@ -286,22 +286,22 @@ MESSAGES = [
     ),
     (
         "",
-        "given no command, wanted one of conv, gemm, batch, run, analyze, replay, passes, targets, completion; "
+        "given no command, wanted one of conv, gemm, batch, run, analyze, map, replay, passes, targets, completion; "
         "see convgen --help",
     ),
     (
         "fly",
-        "given 'fly', wanted one of conv, gemm, batch, run, analyze, replay, passes, targets, completion; "
+        "given 'fly', wanted one of conv, gemm, batch, run, analyze, map, replay, passes, targets, completion; "
         "see convgen --help",
     ),
     (
         "bach",
-        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, run, analyze, replay, passes, "
+        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, run, analyze, map, replay, passes, "
         "targets, completion; see convgen --help",
     ),
     (
         "--verbose",
-        "given '--verbose', wanted one of conv, gemm, batch, run, analyze, replay, passes, targets, completion; "
+        "given '--verbose', wanted one of conv, gemm, batch, run, analyze, map, replay, passes, targets, completion; "
         "see convgen --help",
     ),
     ("run", "given no LAUNCH.json, wanted one; see convgen run --help"),
