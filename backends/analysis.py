@@ -1,6 +1,6 @@
 """What `analyze` finds in a code object: plain records, shared by every target.
 
-Costs count issue slots of one hardware thread; how long a slot is and what things are called, `Terms` says.
+Costs count issue slots of one subgroup; how long a slot is and what things are called, `Terms` says.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Terms:
 
     slot_clocks: int  #: clocks of an issue slot
     matrix: str  #: kind of the matrix instructions: mfma, dpas
-    thread: str  #: what executes a stream of instructions: wave, thread
+    subgroup: str  #: the vendor's word for it: wave, thread
     occupancy: str  #: what `KernelAnalysis.occupancy` counts: waves a SIMD, threads an EU
     issue: str  #: what the issue slots of a stretch hold besides one for each instruction
 
@@ -32,7 +32,7 @@ class Line:
     unit: str  #: the unit that it occupies besides issuing: matrix, valu, lds, global or none ("")
     slots: int  #: of that unit; of issue where there is none
     issue: int = 1
-    flop: int = 0  #: all below are of a whole thread
+    flop: int = 0  #: all below are of a whole subgroup
     bytes: Mapping[str, int] = attrs.Factory(dict)  #: by path: lds read, lds write, global load, ...
 
 
@@ -91,13 +91,13 @@ class Stretch:
 
 @attrs.frozen
 class KernelAnalysis:
-    """One kernel. `occupancy` is how many threads a unit holds at once, as registers and shared memory allow."""
+    """One kernel. `occupancy` is how many subgroups a unit holds at once, as registers and shared memory allow."""
 
     name: str
     registers: Mapping[str, int]
-    lds_bytes: int
+    shared_bytes: int
     code_bytes: int
-    workgroup: int  #: greatest number of threads
+    workgroup: int  #: greatest number of work-items
     occupancy: Mapping[str, int]
     loops: int
     hot: Stretch  #: the innermost loop with the most matrix work, or all of a kernel without loops

@@ -31,7 +31,7 @@ class Emitted:
     name: str
     text: str  #: body and descriptor of this kernel
     registers: Mapping[str, int]  #: by class, e.g. vgpr, agpr, sgpr
-    lds_bytes: int
+    shared_bytes: int
     arguments: tuple[tuple[str, int, int], ...]  #: (name, byte offset, byte size) of each kernel argument
     kernarg_size: int  #: bytes
     listing: str | None = None  #: the IR that the text's `.loc` lines lead to, as the file `NAME.ir`

@@ -49,7 +49,7 @@ class Attempt:
     config: Config
     score: float | None  #: clocks by the chooser's model; None for a config that was given
     registers: int | None = None
-    lds_bytes: int | None = None
+    shared_bytes: int | None = None
     refused: str | None = None
     actual: Mapping[str, int] | None = None
 
@@ -195,7 +195,7 @@ def _first_plan(
 
 
 def _planned(plan: Plan, score: float | None) -> Attempt:
-    return Attempt(plan.config, score, plan.registers, plan.lds_bytes)
+    return Attempt(plan.config, score, plan.registers, plan.shared_bytes)
 
 
 def _tell(options: Options, attempt: Attempt) -> Attempt:
@@ -242,7 +242,7 @@ def _compile(program: Program) -> Code:
         text,
         code_object,
         record,
-        {e.name: KernelCost(e.registers, e.lds_bytes) for e in emitted},
+        {e.name: KernelCost(e.registers, e.shared_bytes) for e in emitted},
         stages,
         program.tiles,
         {f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},

@@ -70,7 +70,7 @@ def _print(made: MachineKernel) -> MachineKernel:
         name=kernel.name,
         text=printer.kernel_text(kernel, made.header, body, shown, r),
         registers={"vgpr": r.vgpr, "agpr": r.agpr, "sgpr": r.sgpr},
-        lds_bytes=r.lds_bytes,
+        shared_bytes=r.lds_bytes,
         arguments=placed,
         kernarg_size=r.kernarg_size,
         listing=made.listing,

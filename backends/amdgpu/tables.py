@@ -65,7 +65,7 @@ class MfmaRow:
         )
         sides = operand("n"), operand("m")
         shape = self.rows, self.cols, self.k
-        return MmaAtom(self.mnemonic, *shape, self.ab, self.ab, self.acc, *sides, d, self.passes, self.rounds_to)
+        return MmaAtom(self.mnemonic, *shape, self.ab, self.ab, self.acc, *sides, d, 4 * self.passes, self.rounds_to)
 
 
 _CDNA2_MFMA = (

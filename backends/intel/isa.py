@@ -174,7 +174,8 @@ class XeInstruction(Instruction):
         return getattr(typed[0], "type", "") in FLOATS
 
 
-_ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  #: in slots of four clocks
+_SLOT_CLOCKS = 4  #: clocks; of a slot in which the scheduler counts
+_ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  #: slots
 #: Instructions behind a message that had better not overwrite what it reads: as long as it may be under way.
 _HOLDS = {"slm": 12, "ugm": 96}
 
@@ -278,13 +279,13 @@ def load_arguments(dwords: int) -> Message:
 
 
 @cache
-def dpas(name: str, passes: int) -> Opcode:
-    """The row of a matrix instruction of systolic depth 8 that takes `passes` slots of four clocks."""
+def dpas(name: str, clocks: int) -> Opcode:
+    """The row of a matrix instruction of systolic depth 8 that takes `clocks`."""
     return Opcode(
         name,
         Unit.MATRIX,
         _TOKEN_LATENCY["dpas"],
-        passes,
+        clocks // _SLOT_CLOCKS,
         early_clobber=True,
         port="dpas",
         results=(Role("d", "v"),),

@@ -98,7 +98,7 @@ def _print(made: MachineKernel) -> MachineKernel:
             "grf": max((base + v.size for v, base in placed), default=_tuples_at(made)),
             "grf_count": info.grf_count,
         },
-        lds_bytes=kernel.shared_bytes,
+        shared_bytes=kernel.shared_bytes,
         arguments=tuple((a.name, a.offset, a.size) for a in info.arguments),
         kernarg_size=max((a.offset + a.size for a in info.arguments), default=0),
         listing=made.listing,

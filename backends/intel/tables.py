@@ -33,7 +33,7 @@ class Generation:
     distance_pipes: frozenset[str]  #: pipes whose distance a send may wait for beside setting its token
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
     response_apart: bool  #: a message's response must not take its payload's place (IGC, WaDisableSendSrcDstOverlap)
-    dpas_passes: int  #: slots of four clocks of one 8x8
+    dpas_clocks: int  #: clocks; of one 8x8
     plane_pitch: int  #: what the pitch of two-dimensional block messages is a multiple of, bytes; 0 without these
     tf32: bool  #: matrix instructions for floats of which ten bits of the mantissa count
     pairs: bool  #: two threads in lockstep share source 2 of a matrix instruction
@@ -49,7 +49,7 @@ _XEHPC = Generation(
     distance_pipes=frozenset("AFI"),
     waits_for_writes=True,
     response_apart=True,
-    dpas_passes=2,
+    dpas_clocks=8,
     plane_pitch=8,
     tf32=True,
     pairs=False,
@@ -65,7 +65,7 @@ GENERATIONS: dict[str, Generation] = {
         distance_pipes=frozenset("A"),
         waits_for_writes=False,
         response_apart=False,
-        dpas_passes=4,
+        dpas_clocks=16,
         plane_pitch=0,
         tf32=False,
         pairs=True,
@@ -98,7 +98,7 @@ _DPAS, _DPASW = MatrixRow(f"dpas.8x{DPAS_ROWS}"), MatrixRow(f"dpasw.8x{DPAS_ROWS
 _MAD, _DP4A = MatrixRow("mad", systolic=False), MatrixRow("dp4a", systolic=False)
 
 
-def _dpas_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
+def _dpas_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
     """An 8x8 on types of `a`, `b` and sums: columns N of the matrix lie across the lanes and are the atom's rows i.
 
     Source 1 (a): GRF d holds in lane i the elements of dword d of K. Source 2 (b): row j is eight dwords of K side by
@@ -118,15 +118,15 @@ def _dpas_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
     )
     d = Fragment(("n", "m"), (Digit("n", lanes, Space.LANE, 1), Digit("m", DPAS_ROWS, Space.REGISTER, 1)))
     name = f"{_DPAS.mnemonic}.{_suffix(*types[:2])}"
-    return MmaAtom(name, lanes, DPAS_ROWS, _DEPTH * each, *types, a, b, d, passes)
+    return MmaAtom(name, lanes, DPAS_ROWS, _DEPTH * each, *types, a, b, d, clocks)
 
 
-def _dpasw_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
+def _dpasw_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
     """What two neighbouring threads compute together: each has columns N of its own and half of the rows of source 2.
 
     The first registers of source 2 come from the even thread, the others from the odd one (IGC, DPASW.md).
     """
-    alone, half = _dpas_atom(lanes, types, passes), DPAS_ROWS // 2
+    alone, half = _dpas_atom(lanes, types, clocks), DPAS_ROWS // 2
     pair = Digit("n", 2, Space.SUBGROUP, 1)
     a = Fragment(("n", "k"), (*alone.a.digits, pair))
     each = 4 // types[0].bytes
@@ -134,7 +134,7 @@ def _dpasw_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
     b = Fragment(("m", "k"), (*rows, *(d for d in alone.b.digits if d.dim == "k")))
     d = Fragment(("n", "m"), (*alone.d.digits, pair))
     name = f"{_DPASW.mnemonic}.{_suffix(*types[:2])}"
-    return MmaAtom(name, 2 * lanes, DPAS_ROWS, alone.k, *types, a, b, d, passes)
+    return MmaAtom(name, 2 * lanes, DPAS_ROWS, alone.k, *types, a, b, d, clocks)
 
 
 def _vector_atom(row: MatrixRow, lanes: int, types: Types) -> MmaAtom:
@@ -146,17 +146,17 @@ def _vector_atom(row: MatrixRow, lanes: int, types: Types) -> MmaAtom:
     inner = (Digit("k", k, Space.REGISTER, 1),) if k > 1 else ()
     a, b = (Fragment((row, "k"), (Digit(row, lanes, Space.LANE, 1), *inner)) for row in "nm")
     d = Fragment(("n", "m"), (Digit("n", lanes, Space.LANE, 1), Digit("m", lanes, Space.REGISTER, 1)))
-    return MmaAtom(f"{row.mnemonic}.{_suffix(*types[:2])}", lanes, lanes, k, *types, a, b, d, lanes // 4)
+    return MmaAtom(f"{row.mnemonic}.{_suffix(*types[:2])}", lanes, lanes, k, *types, a, b, d, lanes)
 
 
 def _atoms(g: Generation) -> Iterator[tuple[MatrixRow, MmaAtom]]:
     for types in (*_FLOATS, *_INTEGERS):
-        yield _DPAS, _dpas_atom(g.lanes, types, g.dpas_passes)
+        yield _DPAS, _dpas_atom(g.lanes, types, g.dpas_clocks)
         if g.pairs:
-            yield _DPASW, _dpasw_atom(g.lanes, types, g.dpas_passes)
+            yield _DPASW, _dpasw_atom(g.lanes, types, g.dpas_clocks)
     single = f32, f32, f32
     if g.tf32:
-        tf32 = _dpas_atom(g.lanes, single, g.dpas_passes)
+        tf32 = _dpas_atom(g.lanes, single, g.dpas_clocks)
         yield _DPAS, attrs.evolve(tf32, name=f"{_DPAS.mnemonic}.tf32", rounds_to="xf32")
     yield _MAD, _vector_atom(_MAD, g.lanes, single)
     for types in _INTEGERS:

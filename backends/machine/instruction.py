@@ -13,12 +13,12 @@ import attrs
 
 
 class Unit(Enum):
-    """Where an instruction executes; each unit takes at most one instruction of a wave per issue slot."""
+    """Where an instruction executes; each unit takes at most one instruction of a subgroup per issue slot."""
 
     VALU = "valu"
     SALU = "salu"
     MATRIX = "matrix"
-    SHARED = "shared"  #: LDS / SLM access
+    SHARED = "shared"  #: access of shared memory
     GLOBAL = "global"
     SCALAR_MEMORY = "scalar memory"
     CONTROL = "control"  #: waits, barriers, branches, nops

@@ -1,7 +1,7 @@
 """Candidate configs, best first by a model of one launch; the last one always fits.
 
-The model counts clocks: per K block the matrix pipe, the LDS and the global path each take their time and the slowest
-sets the pace; tiles go to compute units in rounds. It ranks, it does not predict.
+The model counts clocks: per K block the matrix pipe, shared memory and the global path each take their time and the
+slowest sets the pace; tiles go to compute units in rounds. It ranks, it does not predict.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str,
 
 
 def last_resort(atoms: list[MmaAtom], facts: TargetFacts) -> Config:
-    """One wave, the smallest square tile that its lanes share out evenly: fits every problem."""
+    """One subgroup, the smallest square tile that its lanes share out evenly: fits every problem."""
     atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
     k = max(_TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
@@ -223,15 +223,15 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                 for shared in dict.fromkeys(way.slots > 0 for way in ways)
             }
             few = works[True].accumulators <= _MOST_IN_VECTORS
-            bank = "v" if few or not facts.accumulators else "a"
+            acc = "v" if few or not facts.accumulators else "a"
             for taps, way in product(modes, ways):
                 work = works[way.slots > 0]
-                fits = bank == "a" or work.registers <= facts.registers
+                fits = acc == "a" or work.registers <= facts.registers
                 if fits and work.slot_bytes * way.slots <= facts.shared_bytes:
                     blocks = _blocks(shape, taps, k, elem, facts)
                     slices = _slices(shape, (m, n), blocks, facts)
                     config = Config(
-                        (m, n, k), (wm, wn), mma, way.slots, taps, bank, slices, moved, subtiles, way.prefetch
+                        (m, n, k), (wm, wn), mma, way.slots, taps, acc, slices, moved, subtiles, way.prefetch
                     )
                     clocks = _clocks(shape, config, work, -(-blocks // slices), atom, facts)
                     yield Candidate(shape.parts * clocks.total, config, clocks)
@@ -261,13 +261,13 @@ class _Work:
     slot_bytes: int  #: shared memory of one slot
     accumulators: int  #: registers of a lane
     registers: int  #: of a lane, accumulators included, roughly
-    waves: int
+    subgroups: int
 
 
 def _work(
     shape: _Shape,
     tile: tuple[int, int, int],
-    waves: tuple[int, int],
+    subgroups: tuple[int, int],
     subtiles: int,
     atom: MmaAtom,
     facts: TargetFacts,
@@ -275,29 +275,30 @@ def _work(
     shared: bool,
 ) -> _Work:
     """`shared` says whether operands come through shared memory, or straight as fragments."""
-    (m, n, k), (waves_m, waves_n), elem, spans = tile, waves, atom.elem_bytes, atom.spans
-    count, lanes = waves_m * waves_n, facts.subgroup_size
+    (m, n, k), (subgroups_m, subgroups_n), elem, spans = tile, subgroups, atom.elem_bytes, atom.spans
+    count, lanes = subgroups_m * subgroups_n, facts.subgroup_size
     simds = min(count, facts.core.simds)
     copied = (m + n) * k * elem
     operands = (shape.of_m, atom.b, m), (shape.of_n, atom.a, n)
     loads = sum(_fragment_load(v, f, facts).messages(rows, k, lanes * count, elem) for v, f, rows in operands)
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
-    rows = m // (waves_m * subtiles * spans) + n // waves_n
+    rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n
     fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
-    read = (n * waves_m + m * waves_n // spans) * k * elem  # by all waves, from shared memory or the nearest cache
+    # By all subgroups, from shared memory or the nearest cache.
+    read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
     held = copied // (4 * lanes * count)
     if not shared:
         loads += read / (facts.chunk_bytes * lanes * count)  # those of `loads` only bring nearer
         held = 0
     return _Work(
-        matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.passes * 4 * spans / simds,
+        matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
         shared=(read + (copied if shared else 0)) / facts.core.shared_rate,
         moved=copied / facts.core.global_rate,
         messages=loads * facts.costs.message * count / simds,
         slot_bytes=copied,
         accumulators=accumulators,
         registers=accumulators + fragments + held + _OTHER_REGISTERS,
-        waves=count,
+        subgroups=count,
     )
 
 
@@ -312,7 +313,7 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     a_unit = -(-tiles // facts.compute_units)
     granule = facts.core.register_granule
     by_registers = (
-        facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.waves
+        facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.subgroups
     )
     by_shared = facts.shared_bytes // (work.slot_bytes * config.slots) if config.slots else by_registers
     together = max(1, min(a_unit, by_shared, by_registers))

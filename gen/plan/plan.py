@@ -172,7 +172,7 @@ class Plan:
         return self.config.waves[0] * self.config.waves[1]
 
     @property
-    def lds_bytes(self) -> int:
+    def shared_bytes(self) -> int:
         """The most shared memory that a workgroup takes."""
         return max((sum(t.bytes for t in p.tiles) for p in self.parts), default=0)
 
@@ -206,8 +206,8 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     """The plan; raises DoesNotFit where the config does not suit problem or target."""
     subgroups = config.waves[0] * config.waves[1]
     if subgroups > facts.max_subgroups:
-        raise DoesNotFit(f"{subgroups} waves, at most {facts.max_subgroups} make a workgroup")
-    if config.acc == "a" and not facts.accumulators:
+        raise DoesNotFit(f"{subgroups} subgroups, at most {facts.max_subgroups} make a workgroup")
+    if config.separate_accumulators and not facts.accumulators:
         raise DoesNotFit(f"{facts.name} has no accumulator registers")
     if config.prefetch and not facts.prefetch:
         raise DoesNotFit(f"{facts.name} has no prefetch")
@@ -218,8 +218,8 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
     parts = tuple(_part(problem, p, mma, config, facts) for p in views.products(problem, block, config.reorder))
     plan = Plan(problem, config, facts, mma, parts, _reduction(problem, config, parts, facts), 0)
-    if plan.lds_bytes > facts.shared_bytes:
-        raise DoesNotFit(f"{plan.lds_bytes} bytes of shared memory, at most {facts.shared_bytes}")
+    if plan.shared_bytes > facts.shared_bytes:
+        raise DoesNotFit(f"{plan.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
     plan = attrs.evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
     _check_registers(plan)
     return plan
@@ -227,20 +227,21 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
 
 def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
     tile_m, tile_n, tile_k = config.tile
-    waves_m, waves_n = config.waves
-    waves_along_n = divide("waves along N over what one instruction spans", waves_n, atom.spans)
+    teams_m, subgroups_n = config.waves
+    teams_n = divide("subgroups along N over what one instruction spans", subgroups_n, atom.spans)
+    part_m = teams_m * atom.m * config.subtiles
     steps = divide("tile K over the instruction's K", tile_k, atom.k)
     pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.elem_bytes)))
     return MmaTile(
         atom,
-        divide("tile N over waves x rows", tile_n, waves_along_n * atom.n),
-        divide("tile M over waves x cols x subtiles", tile_m, waves_m * atom.m * config.subtiles),
-        steps,
-        pack if steps % pack == 0 else 1,
-        waves_along_n,
-        waves_m,
-        config.acc,
-        config.subtiles,
+        tiles_n=divide("tile N over subgroups x the instruction's N", tile_n, teams_n * atom.n),
+        tiles_m=divide("tile M over subgroups x the instruction's M x subtiles", tile_m, part_m),
+        steps=steps,
+        pack=pack if steps % pack == 0 else 1,
+        teams_n=teams_n,
+        teams_m=teams_m,
+        separate_accumulators=config.separate_accumulators,
+        parts=config.subtiles,
     )
 
 
@@ -314,6 +315,6 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
 
 def _check_registers(plan: Plan) -> None:
     acc = accumulator_registers(plan)
-    alu = plan.registers - (acc if plan.config.acc == "a" else 0)
-    if alu > plan.facts.registers or (plan.config.acc == "a" and acc > plan.facts.accumulators):
+    alu = plan.registers - (acc if plan.mma.separate_accumulators else 0)
+    if alu > plan.facts.registers or (plan.mma.separate_accumulators and acc > plan.facts.accumulators):
         raise DoesNotFit(f"about {alu} registers and {acc} accumulators, at most {plan.facts.registers}")

@@ -33,7 +33,7 @@ def launch_record(
             for p, (_, offset, _) in zip(kernel.params, e.arguments)
         )
         workgroup = (kernel.subgroups * kernel.width, 1, 1)
-        launches.append(Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size, e.lds_bytes))
+        launches.append(Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size, e.shared_bytes))
     return LaunchRecord(target, None, tuple(launches), None if problem is None else str(problem))
 
 

@@ -45,11 +45,11 @@ class KernelCost:
     """What one kernel takes of a compute unit: registers by class (vgpr, agpr, sgpr, ...) and static local memory."""
 
     registers: Mapping[str, int]
-    lds_bytes: int
+    shared_bytes: int
 
     def __str__(self) -> str:
         registers = " ".join(f"{name} {count}" for name, count in self.registers.items())
-        return f"{registers}, {self.lds_bytes} bytes of LDS"
+        return f"{registers}, {self.shared_bytes} bytes of shared memory"
 
 
 @attrs.frozen

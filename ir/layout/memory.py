@@ -1,4 +1,4 @@
-"""Memory as the IR sees it: global buffers, shared (SLM/LDS) tiles with a swizzle, and views."""
+"""Memory as the IR sees it: global buffers, tiles of shared memory with a swizzle, and views."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MAIN = Launch(
         Scalar("alpha", 20, "f32", 0.5),
     ),
     kernarg_size=24,
-    lds_bytes=512,
+    shared_bytes=512,
     grid_expr=("cdiv(m, 64)", None, None),
 )
 RECORD = LaunchRecord("gfx942", "k.hsaco", (ZERO, MAIN), problem="--dir=FWD_D mb1_ic64oc32_ih7oh7kh1ph0")
@@ -67,7 +67,7 @@ def test_requests() -> None:
     assert zero.groups == (0,)
     assert main.groups == (3, 4)
     assert (main.kernel, main.grid, main.workgroup) == ("main", (7, 2, 1), (256, 1, 1))
-    assert (main.lds_bytes, main.kernarg_size) == (512, 24)
+    assert (main.shared_bytes, main.kernarg_size) == (512, 24)
     assert main.args == (
         KernelArg(0, 8, "src"),
         KernelArg(8, 8, "dst"),

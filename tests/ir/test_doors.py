@@ -55,7 +55,7 @@ DOORS: list[tuple[str, Callable[[int], object], int, int]] = [
     ("rectangles side by side", lambda n: Rectangle(1, 1, Order.ROWS, n), 1, 1 << 12),
     ("padded size", lambda n: Dim("d", 0, n), 0, 1 << 48),
     ("size", lambda n: Dim("d", n, 12), 0, 12),
-    *((name, lambda n, name=name: atom(**{name: n}), 1, 1 << 10) for name in ("n", "m", "k", "passes")),
+    *((name, lambda n, name=name: atom(**{name: n}), 1, 1 << 10) for name in ("n", "m", "k", "clocks")),
     ("tiles", lambda n: tile(tiles_n=n), 1, 1 << 12),
     ("steps", lambda n: tile(steps=n), 1, 1 << 12),
     ("part", lambda n: tile(parts=3, part=n), 0, 2),

@@ -38,7 +38,7 @@ def place_arguments(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -
     size = max([kernel.descriptor.kernarg_size, launch.kernarg_size, *ends, 4])
     block = np.zeros((size + 3) // 4 * 4 + 64, np.uint8)
     defined = np.zeros(len(block), np.bool_)
-    hidden = hidden_values(launch, max(0, launch.lds_bytes - kernel.descriptor.group_segment))
+    hidden = hidden_values(launch, max(0, launch.shared_bytes - kernel.descriptor.group_segment))
     for kind, offset, width in kernel.hidden_args:
         raw = hidden.get(kind, 0).to_bytes(width, "little")
         block[offset : offset + width] = np.frombuffer(raw, np.uint8)
@@ -65,7 +65,7 @@ def place_arguments(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -
 def place_dispatch_packet(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> None:
     """The AQL packet that the dispatch pointer leads to (HSA, "kernel dispatch packet")."""
     sizes = [blocks * threads for blocks, threads in zip(launch.grid, launch.workgroup, strict=True)]
-    lds = max(kernel.descriptor.group_segment, launch.lds_bytes)
+    lds = max(kernel.descriptor.group_segment, launch.shared_bytes)
     packet = struct.pack(
         "<HHHHHHIIIIIQQQQ", 2, 3, *launch.workgroup, 0, *sizes, 0, lds, 0, memory.by_name[KERNARG].base, 0, 0
     )

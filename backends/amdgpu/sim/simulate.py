@@ -72,7 +72,7 @@ class _Run(Run):
         self.causality = Causality(tracked=self.strict and program.context.tracked)
         for allocation in self.memory.allocations:
             allocation.start_launch(program.context.global_grain)
-        lds_bytes = max(descriptor.group_segment, launch.lds_bytes)
+        lds_bytes = max(descriptor.group_segment, launch.shared_bytes)
         if lds_bytes > self.code.arch.lds_bytes:
             limit = self.code.arch.lds_bytes
             self.reporter.add("lds-size", f"{lds_bytes} bytes of LDS are wanted, {limit} are there", None)
