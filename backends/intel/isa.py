@@ -179,7 +179,8 @@ _ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  
 #: Instructions behind a message that had better not overwrite what it reads: as long as it may be under way.
 _HOLDS = {"slm": 12, "ugm": 96}
 
-_ALU = "mov add addc add3 mul mach macl mad dp4a shl shr asr and or xor not cmp bfn".split()
+_ALU = "mov add3 mad dp4a shl shr asr not cmp bfn".split()
+_ALU_COMMUTES = "add mul and or xor".split()
 
 
 def _send(port: str, descriptor: str, unit: Unit, *, barrier: bool = False, ends: bool = False) -> Send:
@@ -198,6 +199,7 @@ def _send(port: str, descriptor: str, unit: Unit, *, barrier: bool = False, ends
 
 OPCODES: dict[str, Opcode] = {
     **{name: Opcode(name, Unit.VALU, _ALU_LATENCY) for name in _ALU},
+    **{name: Opcode(name, Unit.VALU, _ALU_LATENCY, commutes=True) for name in _ALU_COMMUTES},
     "sel": Select("sel", Unit.VALU, _ALU_LATENCY),
     "addc": Opcode("addc", Unit.VALU, _ALU_LATENCY, writes=("acc0",)),
     **{n: Opcode(n, Unit.VALU, _ALU_LATENCY, reads=("acc0",), writes=("acc0",)) for n in ("mach", "macl")},

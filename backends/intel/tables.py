@@ -82,10 +82,6 @@ _FLOATS: tuple[Types, ...] = tuple((t, t, f32) for t in (f16, bf16))
 _INTEGERS: tuple[Types, ...] = tuple((a, b, s32) for a, b in product((s8, u8), repeat=2))
 
 
-def _suffix(a: Type, b: Type) -> str:
-    return a.name if a is b else f"{a.name}_{b.name}"
-
-
 @attrs.frozen
 class MatrixRow:
     """How the instructions of an atom are written."""
@@ -96,6 +92,25 @@ class MatrixRow:
 
 _DPAS, _DPASW = MatrixRow(f"dpas.8x{DPAS_ROWS}"), MatrixRow(f"dpasw.8x{DPAS_ROWS}")
 _MAD, _DP4A = MatrixRow("mad", systolic=False), MatrixRow("dp4a", systolic=False)
+
+
+def _atom(row: MatrixRow, types: Types, a: Fragment, b: Fragment, d: Fragment, clocks: int) -> MmaAtom:
+    """The atom of these types and operands, named as `dpas.8x8.u8_s8`."""
+    a_elem, b_elem, acc = types
+    suffix = a_elem.name if a_elem is b_elem else f"{a_elem.name}_{b_elem.name}"
+    return MmaAtom(
+        f"{row.mnemonic}.{suffix}",
+        n=d.extent("n"),
+        m=d.extent("m"),
+        k=a.extent("k"),
+        a_elem=a_elem,
+        b_elem=b_elem,
+        acc=acc,
+        a=a,
+        b=b,
+        d=d,
+        clocks=clocks,
+    )
 
 
 def _dpas_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
@@ -117,8 +132,7 @@ def _dpas_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
         ),
     )
     d = Fragment(("n", "m"), (Digit("n", lanes, Space.LANE, 1), Digit("m", DPAS_ROWS, Space.REGISTER, 1)))
-    name = f"{_DPAS.mnemonic}.{_suffix(*types[:2])}"
-    return MmaAtom(name, lanes, DPAS_ROWS, _DEPTH * each, *types, a, b, d, clocks)
+    return _atom(_DPAS, types, a, b, d, clocks)
 
 
 def _dpasw_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
@@ -133,8 +147,7 @@ def _dpasw_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
     rows = (Digit("m", half, Space.REGISTER, each), Digit("m", 2, Space.SUBGROUP, 1))
     b = Fragment(("m", "k"), (*rows, *(d for d in alone.b.digits if d.dim == "k")))
     d = Fragment(("n", "m"), (*alone.d.digits, pair))
-    name = f"{_DPASW.mnemonic}.{_suffix(*types[:2])}"
-    return MmaAtom(name, 2 * lanes, DPAS_ROWS, alone.k, *types, a, b, d, clocks)
+    return _atom(_DPASW, types, a, b, d, clocks)
 
 
 def _vector_atom(row: MatrixRow, lanes: int, types: Types) -> MmaAtom:
@@ -146,7 +159,7 @@ def _vector_atom(row: MatrixRow, lanes: int, types: Types) -> MmaAtom:
     inner = (Digit("k", k, Space.REGISTER, 1),) if k > 1 else ()
     a, b = (Fragment((row, "k"), (Digit(row, lanes, Space.LANE, 1), *inner)) for row in "nm")
     d = Fragment(("n", "m"), (Digit("n", lanes, Space.LANE, 1), Digit("m", lanes, Space.REGISTER, 1)))
-    return MmaAtom(f"{row.mnemonic}.{_suffix(*types[:2])}", lanes, lanes, k, *types, a, b, d, lanes)
+    return _atom(row, types, a, b, d, clocks=lanes)
 
 
 def _atoms(g: Generation) -> Iterator[tuple[MatrixRow, MmaAtom]]:

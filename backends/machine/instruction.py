@@ -50,6 +50,8 @@ class Opcode:
     drains: bool = False  #: accesses to global memory before it must have completed
     jumps: bool = False  #: always leaves for its target
     ends: bool = False  #: ends the program
+    commutes: bool = False  #: its first two sources may change places
+    literal: bool = False  #: takes a constant that is no inline one as its first source
     merges: bool = False  #: keeps part of the destination, which is therefore the last source too, and printed once
     results: tuple[Role, ...] = ()  #: roles of the destination operands; empty where nobody asks for them
     sources: tuple[Role, ...] = ()  #: roles of the source operands, likewise
