@@ -84,7 +84,7 @@ class MachineKernel:
 
 
 @attrs.frozen
-class Attempt:
+class Rung:
     """A way to run a stage that may find no room."""
 
     arguments: Mapping[str, int] = attrs.Factory(dict)  #: of the stage, besides the machine kernel
@@ -94,7 +94,7 @@ class Attempt:
 
 #: What is tried, best first. Each attempt of a ladder improves on the one before: the last of those that fit is taken.
 #: Where not even the first fits, the next ladder's turn comes.
-Ladders = tuple[tuple[Attempt, ...], ...]
+Ladders = tuple[tuple[Rung, ...], ...]
 
 
 @attrs.frozen
@@ -104,7 +104,7 @@ class Stage:
     name: str
     run: Callable[..., MachineKernel]
     optional: bool = False  #: may be left out, and the code is still right
-    ladders: Ladders = ((Attempt(),),)
+    ladders: Ladders = ((Rung(),),)
 
     level: ClassVar = "machine"
 
@@ -184,7 +184,7 @@ def _fitted(stage: Stage, before: MachineKernel, behind: _Behind) -> MachineKern
     raise failure
 
 
-def _prepared(attempt: Attempt, before: MachineKernel, behind: _Behind) -> MachineKernel:
+def _prepared(attempt: Rung, before: MachineKernel, behind: _Behind) -> MachineKernel:
     """What an attempt begins with: as if the stage that it goes without had not run, its remark in the header."""
     made = before
     if attempt.without:

@@ -21,7 +21,7 @@ import numpy as np
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.error import UserError
-from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, Value, Window, from_bytes, to_bytes
+from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, SurfaceValue, Value, from_bytes, to_bytes
 from convgen.ir.expr import Expr, Var
 from convgen.ir.interp_shared import Accessors, SharedTile, agree
 from convgen.ir.layout.fragment import Fragment
@@ -37,7 +37,7 @@ _BUFFER_SPACING = 40  #: log2 of the bytes between the addresses of two buffers:
 _MOST_LANES = 1 << 12  #: that go together: enough to hide what a call of numpy costs
 
 Group = tuple[int, int, int]  # a workgroup's place in the grid
-Left = tuple[Value | Window, ...] | None  # the values with which a statement left its loop, if it did
+Left = tuple[Value | SurfaceValue, ...] | None  # the values with which a statement left its loop, if it did
 
 
 class Stop(Enum):
@@ -200,7 +200,7 @@ class _Party:
             raise InterpError(f"a product of {spans} subgroups that subgroup {number} executes without the others")
         return [operands for operands in team if operands is not None]
 
-    def bind(self, var: Var, value: Value | Window) -> None:
+    def bind(self, var: Var, value: Value | SurfaceValue) -> None:
         self.ev.env[var] = value
 
     def integers(self, e: Expr, what: str) -> Array:
@@ -261,7 +261,7 @@ class _Party:
     def loop(self, node: s.For) -> Run:
         with _located(node, f"loop {node.label}"):
             begin, end = (self.decision(e, "a loop's bound") for e in (node.begin, node.end))
-            values: tuple[Value | Window, ...] = tuple(map(self.ev.bound, node.inits))
+            values: tuple[Value | SurfaceValue, ...] = tuple(map(self.ev.bound, node.inits))
         for i in range(begin, end):
             self.ev.forget()
             self.bind(node.var, self.ev.full(node.var.type, i))

@@ -90,7 +90,7 @@ class Candidate:
 
 
 @attrs.frozen
-class Load:
+class OperandLoad:
     """Elements that one load of an operand brings at most, and whether it runs along K."""
 
     widest: int
@@ -157,16 +157,16 @@ def _is_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
 
 
 @lru_cache(maxsize=2**10)
-def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Load:
+def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> OperandLoad:
     """How an operand of an instruction is loaded: whole chunks if it comes as rectangles."""
     if _is_rectangles(view, fragment, facts):
-        return Load(facts.chunk_bytes // view.memory.elem.bytes, True, facts.chunk_bytes)
+        return OperandLoad(facts.chunk_bytes // view.memory.elem.bytes, True, facts.chunk_bytes)
     return _load(view, facts)
 
 
-def _load(view: View, facts: TargetFacts) -> Load:
+def _load(view: View, facts: TargetFacts) -> OperandLoad:
     along_k, along_rows = (message_elems(view, facts.chunk_bytes, axis) for axis in (K, ROWS))
-    return Load(max(along_k, along_rows), along_k >= along_rows, facts.chunk_bytes)
+    return OperandLoad(max(along_k, along_rows), along_k >= along_rows, facts.chunk_bytes)
 
 
 def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -204,9 +204,9 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     """The configs that come out even and whose tiles fit shared memory, with their scores."""
     elem, mma = atom.elem_bytes, (atom.n, atom.m, atom.k)
     chunk, tiles_k = facts.chunk_bytes // elem, _tiles_k(atom)
-    modes = ["split"] if shape.inner % tiles_k[-1] == 0 else ["split", "fused"]
+    k_orders = ["split"] if shape.inner % tiles_k[-1] == 0 else ["split", "fused"]
     if shape.inner % chunk:
-        modes.append("chunk")
+        k_orders.append("chunk")
     straight = _comes_as_fragments(shape, atom, facts)
     spans = atom.spans
     for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
@@ -224,22 +224,22 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
             }
             few = works[True].accumulators <= _MOST_IN_VECTORS
             acc = "v" if few or not facts.accumulators else "a"
-            for taps, way in product(modes, ways):
+            for k_order, way in product(k_orders, ways):
                 work = works[way.slots > 0]
                 fits = acc == "a" or work.registers <= facts.registers
                 if fits and work.slot_bytes * way.slots <= facts.shared_bytes:
-                    blocks = _blocks(shape, taps, k, elem, facts)
+                    blocks = _blocks(shape, k_order, k, elem, facts)
                     slices = _slices(shape, (m, n), blocks, facts)
                     config = Config(
-                        (m, n, k), (wm, wn), mma, way.slots, taps, acc, slices, moved, subtiles, way.prefetch
+                        (m, n, k), (wm, wn), mma, way.slots, k_order, acc, slices, moved, subtiles, way.prefetch
                     )
                     clocks = _clocks(shape, config, work, -(-blocks // slices), atom, facts)
                     yield Candidate(shape.parts * clocks.total, config, clocks)
 
 
-def _blocks(shape: _Shape, taps: str, tile_k: int, elem_bytes: int, facts: TargetFacts) -> int:
+def _blocks(shape: _Shape, k_order: str, tile_k: int, elem_bytes: int, facts: TargetFacts) -> int:
     """K blocks, padding included."""
-    block = k_block(taps, tile_k, elem_bytes, facts.chunk_bytes)
+    block = k_block(k_order, tile_k, elem_bytes, facts.chunk_bytes)
     return -(-shape.outer * (-(-shape.inner // block) * block) // tile_k)
 
 

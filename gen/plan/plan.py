@@ -181,9 +181,9 @@ class Plan:
         return scalar(self.problem.acc_type)
 
 
-def k_block(taps: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
+def k_block(k_order: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
     """To a multiple of what the innermost run of K is padded."""
-    return {"split": tile_k, "chunk": chunk_bytes // elem_bytes, "fused": 1}[taps]
+    return {"split": tile_k, "chunk": chunk_bytes // elem_bytes, "fused": 1}[k_order]
 
 
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:

@@ -13,7 +13,7 @@ from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Ticket
 from convgen.problem.matmul import Problem
-from convgen.run.record import Access, Buffer, Launch, LaunchRecord, Scalar, Tensor
+from convgen.run.record import Access, Buffer, Launch, LaunchRecord, Scalar, StoredTensor
 
 Scalars = Mapping[str, int | float]
 
@@ -37,13 +37,13 @@ def launch_record(
     return LaunchRecord(target, None, tuple(launches), None if problem is None else str(problem))
 
 
-def _tensors_of(problem: Problem) -> dict[str, Tensor]:
-    return {spec.name: Tensor.of(spec.layout, spec.dtype) for spec in problem.tensors}
+def _tensors_of(problem: Problem) -> dict[str, StoredTensor]:
+    return {spec.name: StoredTensor.of(spec.layout, spec.dtype) for spec in problem.tensors}
 
 
-def _flat(buffer: Global) -> Tensor:
+def _flat(buffer: Global) -> StoredTensor:
     """A buffer that is no tensor of the problem: nothing is known but its elements."""
-    return Tensor.of(Layout.dense((buffer.bytes // buffer.elem.bytes,), (0,)), buffer.elem.name)
+    return StoredTensor.of(Layout.dense((buffer.bytes // buffer.elem.bytes,), (0,)), buffer.elem.name)
 
 
 def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Scalar:

@@ -14,7 +14,7 @@ from convgen.run.record import LaunchRecord
 
 
 @attrs.frozen(eq=False)
-class Region:
+class OutputRegion:
     """Elements rows x columns of an output as a matrix (see `reference`); only such as exist."""
 
     output: str
@@ -36,7 +36,7 @@ class OutputTiles(Protocol):
     def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
         """For each launch, the linear workgroup ids (x fastest) that the tile needs: none, some or all."""
 
-    def regions(self, part: int, tile: int) -> tuple[Region, ...]:
+    def regions(self, part: int, tile: int) -> tuple[OutputRegion, ...]:
         """What the tile holds of each output."""
 
 

@@ -34,7 +34,7 @@ _MOST_LOCAL = 1 << 24  #: bytes of local memory that are worth a finding; device
 
 
 @attrs.frozen
-class Tensor:
+class StoredTensor:
     """The tensor in a buffer: logical size, layout tag, element type, allocation in bytes."""
 
     dims: tuple[int, ...]
@@ -43,7 +43,7 @@ class Tensor:
     bytes: int
 
     @classmethod
-    def of(cls, layout: Layout, dtype: str) -> Tensor:
+    def of(cls, layout: Layout, dtype: str) -> StoredTensor:
         return cls(layout.dims, layout.tag, dtype, layout.size_elems * types.scalar(dtype).bytes)
 
     @property
@@ -58,7 +58,7 @@ class Buffer:
     name: str
     offset: int
     access: Access
-    tensor: Tensor
+    tensor: StoredTensor
     zero: bool = False  #: whether it holds zeros before the first launch; launches leave it so
     size: int = _POINTER_BYTES
 
@@ -263,8 +263,8 @@ def _read_value(entry: Entry, dtype: types.Type) -> int | float:
     raise entry.error(f"a number of type {dtype.name}")
 
 
-def _read_tensor(entry: Entry) -> Tensor:
-    tensor = Tensor(
+def _read_tensor(entry: Entry) -> StoredTensor:
+    tensor = StoredTensor(
         tuple(size.integer(0, MOST_BYTES) for size in entry["dims"].items(len(LETTERS))),
         entry["tag"].text(),
         _read_dtype(entry["dtype"]),

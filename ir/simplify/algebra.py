@@ -43,7 +43,7 @@ from convgen.ir.expr import (
 from convgen.ir.simplify.bounds import FULL
 from convgen.ir.simplify.division import quotient, remainder
 from convgen.ir.simplify.identities import TABLES
-from convgen.ir.simplify.order import Order
+from convgen.ir.simplify.order import CanonicalOrder
 from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rules import Rewrites, make, number
 from convgen.ir.simplify.sums import LinearForms, Terms, build, normal_sum, peel
@@ -79,7 +79,7 @@ class Notes:
     """What depends on no facts and serves all of a run: linear forms, the canonical order, and who uses what."""
 
     def __init__(self) -> None:
-        self.linear, self.order = LinearForms(), Order()
+        self.linear, self.order = LinearForms(), CanonicalOrder()
         self.uses: dict[Expr, int] = {}
 
 

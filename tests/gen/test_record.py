@@ -12,10 +12,10 @@ import pytest
 from convgen.backends.simulation import KernelArg
 from convgen.ir.error import UserError
 from convgen.ir.layout.tags import Layout
-from convgen.run.record import Buffer, Launch, LaunchRecord, Scalar, Tensor
+from convgen.run.record import Buffer, Launch, LaunchRecord, Scalar, StoredTensor
 
-SRC = Tensor.of(Layout.from_tag("acdb", (1, 64, 7, 7)), "f16")
-DST = Tensor.of(Layout.from_tag("acdb", (1, 32, 7, 7)), "f32")
+SRC = StoredTensor.of(Layout.from_tag("acdb", (1, 64, 7, 7)), "f16")
+DST = StoredTensor.of(Layout.from_tag("acdb", (1, 32, 7, 7)), "f32")
 
 ZERO = Launch("zero", (4, 1, 1), (64, 1, 1), (Buffer("dst", 0, "write", DST),), 8)
 MAIN = Launch(

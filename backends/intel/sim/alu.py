@@ -22,8 +22,8 @@ from convgen.backends.intel.sim.masks import (
 from convgen.backends.intel.sim.operands import (
     FLOATS,
     VIEWS,
-    Source,
-    Target,
+    Reader,
+    Writer,
     address_bits,
     convert,
     is_signed,
@@ -151,13 +151,13 @@ def _copy(instruction: Instruction, context: Context) -> Step:
     return step
 
 
-def operands(instruction: Instruction, context: Context) -> list[Source]:
+def operands(instruction: Instruction, context: Context) -> list[Reader]:
     """The sources of an instruction."""
     logical = instruction.op in LOGIC or instruction.op == "bfn"
     return [source(o, instruction.exec_size, instruction, context, logical=logical) for o in instruction.sources]
 
 
-def new_step(instruction: Instruction, context: Context, sources: list[Source], goal: Target) -> Step:
+def new_step(instruction: Instruction, context: Context, sources: list[Reader], goal: Writer) -> Step:
     """A step with the registers that an instruction touches; `run` is filled in later."""
     reads, writes = context.layout.control_bits, goal.bits
     for item in sources:
@@ -174,7 +174,7 @@ def new_step(instruction: Instruction, context: Context, sources: list[Source], 
     return Step(instruction, kind, lambda g: None, pipe=pipe, reads=reads, writes=writes)
 
 
-def union(sources: list[Source], g: ThreadGroup) -> Bools | None:
+def union(sources: list[Reader], g: ThreadGroup) -> Bools | None:
     """The lanes that any source leaves undefined."""
     found: Bools | None = None
     for item in sources:
@@ -207,7 +207,7 @@ def float_type(instruction: Instruction) -> str:
     return ""
 
 
-def _computing(instruction: Instruction, sources: list[Source], function: table.Function) -> Callable[..., Array]:
+def _computing(instruction: Instruction, sources: list[Reader], function: table.Function) -> Callable[..., Array]:
     """Fetch, bring to one working type, compute."""
     kind = float_type(instruction)
     dtype = {"": np.int64, "df": np.float64}.get(kind, np.float32)
@@ -341,7 +341,7 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
     return step
 
 
-def _implicit(instruction: Instruction, context: Context) -> Target:
+def _implicit(instruction: Instruction, context: Context) -> Writer:
     """acc0 as a destination of 32-bit integers."""
     assert instruction.dst is not None
     operand = attrs.evolve(

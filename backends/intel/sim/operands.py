@@ -40,7 +40,7 @@ def is_signed(type_: str) -> bool:
 
 
 @attrs.define(eq=False)
-class Source:
+class Reader:
     """A source ready to be read: numbers [threads, lanes or 1] in the working type, and where they come from."""
 
     get: Get
@@ -112,13 +112,13 @@ def flush(values: Array, smallest: float) -> Array:
 
 def source(
     operand: Operand, lanes: int, instruction: Instruction, context: Context, *, logical: bool = False
-) -> Source:
+) -> Reader:
     """Make a source of `lanes` elements ready."""
     if operand.kind == "imm":
         values = immediate(operand, lanes, _word_steps(instruction))
         if operand.negate or operand.absolute:
             raise unsupported(instruction, "modifier on an immediate")
-        return Source(lambda g: values, lambda g: None, type=operand.type, constant=True)
+        return Reader(lambda g: values, lambda g: None, type=operand.type, constant=True)
     if operand.type not in VIEWS and operand.kind in ("reg", "indirect"):
         raise unsupported(instruction, f"type {operand.type}")
     if operand.kind == "indirect":
@@ -128,14 +128,14 @@ def source(
     if operand.file == "f":
         return _flag_source(operand, context)
     if operand.file == "ce":
-        return Source(_channel_enables, lambda g: None, type=operand.type)
+        return Reader(_channel_enables, lambda g: None, type=operand.type)
     layout = context.layout
     start = layout.start(operand.file, operand.reg, operand.sub * operand.size)
     places = element_bytes(operand, lanes, start)
     first, end = int(places.min()), int(places.max()) + operand.size
     if end > layout.end(operand.file):
         context.fault("register-range", f"source reaches beyond {operand.file}{layout.registers - 1}")
-        return Source(lambda g: np.zeros((g.count, 1), np.int64), lambda g: None, type=operand.type)
+        return Reader(lambda g: np.zeros((g.count, 1), np.int64), lambda g: None, type=operand.type)
     if first % operand.size:
         context.fault("region", f"source is not aligned to its type {operand.type}")
     bits = 0
@@ -161,7 +161,7 @@ def source(
         return found.copy() if found.any() else None
 
     got = _modified(_flushed(get, type_), operand, logical=logical)
-    return Source(got, undefined, bits, type_, raw=lambda g: g.views[view][:, index], marks=marks)
+    return Reader(got, undefined, bits, type_, raw=lambda g: g.views[view][:, index], marks=marks)
 
 
 def _index(elements: Array) -> slice | Array:
@@ -210,7 +210,7 @@ def _tiny_float(bits: int) -> float:
     return -size if bits & 0x80 else size
 
 
-def _flag_source(operand: Operand, context: Context) -> Source:
+def _flag_source(operand: Operand, context: Context) -> Reader:
     first = operand.reg * 32 + operand.sub * operand.size * 8
     count = operand.size * 8
 
@@ -235,7 +235,7 @@ def _flag_source(operand: Operand, context: Context) -> Source:
         return found.view(f"u{operand.size}") if found.any() else None
 
     start = context.layout.start("f", operand.reg, operand.sub * operand.size)
-    return Source(get, undefined, byte_bits(start, operand.size), operand.type, raw=raw, marks=marks)
+    return Reader(get, undefined, byte_bits(start, operand.size), operand.type, raw=raw, marks=marks)
 
 
 def _channel_enables(g: ThreadGroup) -> Array:
@@ -285,7 +285,7 @@ def _look_up(g: ThreadGroup, instruction: Instruction, places: Array, size: int)
 
 def _indirect_source(
     operand: Operand, lanes: int, instruction: Instruction, context: Context, *, logical: bool
-) -> Source:
+) -> Reader:
     """A register addressed through a0; which ones they are the scoreboard learns when they are read."""
     size, type_ = operand.size, operand.type
 
@@ -301,7 +301,7 @@ def _indirect_source(
         return found if found.any() else None
 
     got = _modified(_flushed(get, type_), operand, logical=logical)
-    return Source(got, undefined, address_bits(operand, lanes, context), type_)
+    return Reader(got, undefined, address_bits(operand, lanes, context), type_)
 
 
 # -- results ----------------------------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ Put = Callable[[ThreadGroup, Array, "Bools | None", "Array | None"], None]
 
 
 @attrs.define(eq=False)
-class Target:
+class Writer:
     """A destination ready to be written: `put(group, data, active lanes or None, undefined lanes or None)`."""
 
     put: Put
@@ -360,10 +360,10 @@ class Target:
     wide: bool = False  #: an accumulator of 32-bit integers, which keeps all bits of a product
 
 
-def target(operand: Operand | None, lanes: int, instruction: Instruction, context: Context) -> Target:
+def target(operand: Operand | None, lanes: int, instruction: Instruction, context: Context) -> Writer:
     """Make a destination of `lanes` elements ready."""
     if operand is None or operand.kind == "null":
-        return Target(lambda g, data, active, undefined: None, 0, "" if operand is None else operand.type)
+        return Writer(lambda g, data, active, undefined: None, 0, "" if operand is None else operand.type)
     layout = context.layout
     if operand.type not in VIEWS:
         raise unsupported(instruction, f"type {operand.type}")
@@ -377,7 +377,7 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
     end = start + ((lanes - 1) * stride + 1) * size
     if end > layout.end(operand.file):
         context.fault("register-range", f"destination reaches beyond {operand.file}{layout.registers - 1}")
-        return Target(lambda g, data, active, undefined: None, 0, operand.type)
+        return Writer(lambda g, data, active, undefined: None, 0, operand.type)
     if start % size:
         context.fault("region", f"destination is not aligned to its type {operand.type}")
     bits = 0
@@ -411,8 +411,8 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
 
     wide = operand.file == "acc" and operand.type in ("d", "ud")
     if operand.file == "cr":
-        return Target(_control_put(put, instruction), bits, operand.type)
-    return Target(put, bits, operand.type, wide)
+        return Writer(_control_put(put, instruction), bits, operand.type)
+    return Writer(put, bits, operand.type, wide)
 
 
 def _control_put(put: Put, instruction: Instruction) -> Put:
@@ -426,7 +426,7 @@ def _control_put(put: Put, instruction: Instruction) -> Put:
     return put_control
 
 
-def _flag_target(operand: Operand, context: Context) -> Target:
+def _flag_target(operand: Operand, context: Context) -> Writer:
     first = operand.reg * 32 + operand.sub * operand.size * 8
     count = operand.size * 8
 
@@ -447,10 +447,10 @@ def _flag_target(operand: Operand, context: Context) -> Target:
             g.flag_poison[rows, first : first + count] = False
 
     start = context.layout.start("f", operand.reg, operand.sub * operand.size)
-    return Target(put, byte_bits(start, operand.size), operand.type)
+    return Writer(put, byte_bits(start, operand.size), operand.type)
 
 
-def _indirect_target(operand: Operand, lanes: int, instruction: Instruction) -> Target:
+def _indirect_target(operand: Operand, lanes: int, instruction: Instruction) -> Writer:
     size = operand.size
 
     def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:
@@ -472,4 +472,4 @@ def _indirect_target(operand: Operand, lanes: int, instruction: Instruction) -> 
             for unit in np.unique(at * size // g.layout.grf):
                 g.dirty |= 1 << int(unit)
 
-    return Target(put, 0, operand.type)
+    return Writer(put, 0, operand.type)
