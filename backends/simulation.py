@@ -1,4 +1,4 @@
-"""What a simulator is asked and what it answers: plain records and memory, shared by every target."""
+"""Questions to a simulator and its answers: plain records and memory, shared by every target."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class LaunchRequest:
 
 @attrs.frozen
 class Source:
-    """What asks for a rule: a section of a manual, or a compiler.
+    """The source of a rule: a section of a manual, or a compiler.
 
     `required` is False where only a compiler asks, or where kernels that ship break the rule and run all the same.
     """
@@ -141,7 +141,7 @@ class Finding:
     kind: str  #: short, stable, e.g. "wait-count", "wait-states", "lds-race", "out-of-bounds", "poison"
     message: str
     kernel: str
-    pc: int = -1  #: byte offset of the instruction in the kernel
+    pc: int = -1  #: bytes; offset of the instruction in the kernel
     instruction: str = ""
     workgroup: int = -1
     subgroup: int = -1

@@ -1,4 +1,4 @@
-"""What differs between the CDNA generations, as rows: matrix instructions, memory and register capacities.
+"""Differences between the CDNA generations, as rows: matrix instructions, memory and register capacities.
 
 Sources: CDNA2, CDNA3 and CDNA4 ISA documents; mnemonics and register widths are checked by the assembler in the tests,
 MFMA passes against llvm-mca's scheduling model and AMD's matrix instruction calculator.
@@ -32,11 +32,11 @@ class MfmaRow:
     rows: int
     cols: int
     k: int
-    ab: Type  #: of both inputs
-    acc: Type  #: of sums
+    ab: Type  #: type of both inputs
+    acc: Type  #: type of sums
     passes: int = attrs.field(kw_only=True)  #: units of 4 clocks; from one such instruction to the next
-    hazard: str = attrs.field(kw_only=True)  #: the class by which the manuals' tables of dependences know it
-    rounds_to: str = attrs.field(default="", kw_only=True)  #: what inputs are rounded to, if that is not their type
+    hazard: str = attrs.field(kw_only=True)  #: class in the manuals' tables of dependences
+    rounds_to: str = attrs.field(default="", kw_only=True)  #: type that inputs are rounded to, if not their own
 
     def atom(self) -> MmaAtom:
         """The instruction with the layouts of its operands: the manual's rows, neighbours in a lane of D, are our N.

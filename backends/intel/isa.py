@@ -108,11 +108,11 @@ class Send(Opcode):
 class Message(Opcode):
     """A send as IGA's load and store text writes it, its address in the last but `stores` source operands."""
 
-    block: bool = False  #: one address, the dwords of the lanes side by side in memory
+    block: bool = False  #: one address; the lanes' dwords lie side by side in memory
     address_bits: int = 64
     stores: bool = False  #: the last source is data
     returns: bool = False  #: could give back what it changes: the text says that nobody wants it
-    window: str = ""  #: what IGA writes before the address: a binding table entry
+    window: str = ""  #: IGA's text before the address: a binding table entry
 
 
 @attrs.define(eq=False)
@@ -122,10 +122,10 @@ class XeInstruction(Instruction):
     lanes: int = 1
     predicate: Reg | None = None
     condition: str = ""  #: condition modifier, e.g. "lt"
-    flag: Reg | None = None  #: what the condition writes
+    flag: Reg | None = None  #: flag register that the condition writes
     partial: bool = False  #: keeps part of the destination's words
     apart: bool = False  #: the destination must not overlap the sources, of which some are read when it is written
-    annotations: tuple[str, ...] = ()  #: scoreboard: what it waits for, and the token it sets
+    annotations: tuple[str, ...] = ()  #: scoreboard: distances and tokens to wait for, and the token set
 
     def head(self, place: Place) -> str:
         predicate = "" if self.predicate is None else f"({self.predicate.shown(place)}) "

@@ -1,4 +1,4 @@
-"""What differs between the Xe generations, as rows: matrix instructions, register files, arithmetic, memory.
+"""Differences between the Xe generations, as rows: matrix instructions, register files, arithmetic, memory.
 
 Sources: Intel Graphics Compiler, documentation/visa/instructions/DPAS.md and visa/HWCapsOpen.inc; oneDNN,
 src/gpu/intel/jit (nGEN); Programmer's Reference Manuals of Alchemist and Ponte Vecchio.
@@ -25,18 +25,18 @@ _DEPTH = 8  #: systolic depth: dwords of K
 class Generation:
     """One generation of the vector engine."""
 
-    lanes: int  #: dwords of a general register
+    lanes: int  #: dwords; of a general register
     long_alu: bool  #: 64-bit integer additions in one instruction
-    low_product: str  #: what completes a 32 x 32-bit product to its lower half
-    carry_option: tuple[str, ...]  #: what an instruction says to write the accumulator besides its result
-    flags: int  #: 16-bit flag registers
-    distance_pipes: frozenset[str]  #: pipes whose distance a send may wait for beside setting its token
+    low_product: str  #: mnemonic that completes a 32 x 32-bit product to its lower half
+    carry_option: tuple[str, ...]  #: option with which an instruction writes the accumulator, too
+    flags: int  #: flag registers of 16 bits
+    distance_pipes: frozenset[str]  #: pipes for whose distance a send may wait beside setting its token
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
     response_apart: bool  #: a message's response must not take its payload's place (IGC, WaDisableSendSrcDstOverlap)
-    dpas_clocks: int  #: clocks; of one 8x8
-    plane_pitch: int  #: what the pitch of two-dimensional block messages is a multiple of, bytes; 0 without these
+    dpas_clocks: int  #: clocks; one 8x8
+    plane_pitch: int  #: bytes; granule of the pitch of two-dimensional block messages, 0 without these
     tf32: bool  #: matrix instructions for floats of which ten bits of the mantissa count
-    pairs: bool  #: two threads in lockstep share source 2 of a matrix instruction
+    pairs: bool  #: matrix instructions of two threads in lockstep that share source 2
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
 
@@ -136,7 +136,7 @@ def _dpas_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
 
 
 def _dpasw_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
-    """What two neighbouring threads compute together: each has columns N of its own and half of the rows of source 2.
+    """An 8x8 of two neighbouring threads together: each has columns N of its own and half of the rows of source 2.
 
     The first registers of source 2 come from the even thread, the others from the odd one (IGC, DPASW.md).
     """

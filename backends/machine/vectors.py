@@ -28,7 +28,7 @@ class Vectors(ABC):
     """Evaluates vector expressions on top of `Scalars`."""
 
     out: Emitter
-    elementwise: ClassVar[Mapping[tuple[type[Expr], Type], str]]  #: operation, element type -> mnemonic
+    elementwise: ClassVar[Mapping[tuple[type[Expr], Type], str]]  #: mnemonic by operation and element type
     accumulators_at: ClassVar[int | None] = None  #: residue of accumulators, see `VirtualRegister`
 
     def __init__(self, scalars: Scalars, uses: Mapping[Var, int]) -> None:
@@ -199,7 +199,7 @@ class Vectors(ABC):
         return self.tuple_of(view(parts, _words(elem, start), _words(elem, registers)))
 
     def _addends(self, e: Mma) -> list[Reg | None]:
-        """What each tile of a product adds to, and may overwrite; None for zero."""
+        """The addend of each tile of a product, which it may overwrite; None for zero."""
         op = e.op
         count, words = op.tiles_n * op.tiles_m, _words(op.atom.acc, op.atom.d.registers)
         if isinstance(e.acc, Splat):

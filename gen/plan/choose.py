@@ -50,7 +50,7 @@ _DIRECT = (_Way(0, prefetch=3),)  #: as oneDNN's convolutions for XeHPC have it
 
 @attrs.frozen
 class Clocks:
-    """What the clocks of a launch consist of.
+    """The clocks of a launch, by cause.
 
     Workgroups run in `rounds`, `together` on a unit; each has a fixed part and its blocks of K. A block takes what the
     slowest of matrix, shared, moved and issue takes, a tenth of all of them, and `serial`, in which nothing else runs.
@@ -59,13 +59,13 @@ class Clocks:
     matrix: float  #: clocks; matrix pipe, of one block
     shared: float  #: clocks; shared memory
     moved: float  #: clocks; from global memory
-    issue: float  #: clocks; of loads and what finds their places
+    issue: float  #: clocks; loads and the search for their places
     serial: float  #: clocks; barriers and what waits at them
-    blocks: int  #: of K, of one workgroup
-    pace: float  #: clocks; from one block to the next, of all that run together: loads must have returned
-    rounds: int
-    together: int  #: workgroups
-    tile: float  #: clocks; of a workgroup beside its blocks
+    blocks: int  #: blocks of K of a workgroup
+    pace: float  #: clocks; from one block to the next of all that run together, no less than loads take to return
+    rounds: int  #: rounds of workgroups on a unit
+    together: int  #: workgroups; resident on a unit
+    tile: float  #: clocks; a workgroup beside its blocks
     tail: float  #: clocks; spread over all units, so that fewer and fuller tiles win ties
     besides: float  #: clocks; slices that meet, further launches
 
@@ -113,7 +113,7 @@ class _Shape:
     n: int
     outer: int
     inner: int
-    parts: int  #: products of that shape
+    parts: int  #: number of products of that shape
     of_m: View
     of_n: View
 
@@ -252,15 +252,15 @@ def _slices(shape: _Shape, tile: tuple[int, int], blocks: int, facts: TargetFact
 
 @attrs.frozen
 class _Work:
-    """What one K block of one workgroup takes of each unit that it has to itself, in clocks, and of the rest."""
+    """The clocks that one K block of one workgroup takes of each unit that it has to itself, and other needs."""
 
-    matrix: float
-    shared: float
-    moved: float
-    messages: float  #: issue of the loads, before what finding their places costs
-    slot_bytes: int  #: shared memory of one slot
-    accumulators: int  #: registers of a lane
-    registers: int  #: of a lane, accumulators included, roughly
+    matrix: float  #: clocks; matrix pipe
+    shared: float  #: clocks; shared memory
+    moved: float  #: clocks; from global memory
+    messages: float  #: clocks; issue of the loads, without the search for their places
+    slot_bytes: int  #: bytes; shared memory of one slot
+    accumulators: int  #: registers; of a lane
+    registers: int  #: registers; of a lane, accumulators included, estimate
     subgroups: int
 
 

@@ -166,7 +166,7 @@ def in_memory_order(loaded: Fragment, memory: Digits) -> Fragment:
 
 
 def _share(*digits: Digit) -> Fragment:
-    """What each lane holds of a tile, without digits of one position, register digits that run on as one."""
+    """Each lane's elements of a tile, without digits of one position, register digits that run on as one."""
     return Fragment(("row", "k"), digits).merged(Space.REGISTER)
 
 

@@ -135,7 +135,7 @@ class Operand:
 
     view: View
     tile: Shared | None
-    copy: CopyLayout | None  #: the share of each lane of what is copied, or brought nearer
+    copy: CopyLayout | None  #: each lane's share of the copy or prefetch
 
 
 @attrs.frozen
@@ -147,7 +147,7 @@ class Part:
     of_m: Operand
     epilogue: Epilogue
     mapping: WorkgroupMapping
-    k_blocks: int  #: that one slice sums
+    k_blocks: int  #: blocks of K; of one slice
 
     @property
     def tiles(self) -> tuple[Shared, ...]:
@@ -165,7 +165,7 @@ class Plan:
     mma: MmaTile
     parts: tuple[Part, ...]
     reduction: Reduction
-    registers: int  #: estimate, vector registers a lane (accumulators included)
+    registers: int  #: registers; of a lane, accumulators included, estimate
 
     @property
     def subgroups(self) -> int:

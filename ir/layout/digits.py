@@ -137,7 +137,7 @@ class Digits:
         return attrs.evolve(self, digits=tuple(p for part in parts for p in part))
 
     def part(self, d: Digit) -> tuple[Digit, ...]:
-        """What a digit is made of whose space is one of my dimensions; Straddles if it is no whole digits.
+        """The digits that make up one whose space is one of my dimensions; Straddles if it is no whole digits.
 
         Of one position nothing is left.
         """

@@ -144,7 +144,7 @@ class Order(Enum):
 
 @attrs.frozen(cache_hash=True)
 class Rectangle:
-    """What one message moves of a plane: `rows` x `cols` elements, `count` times side by side, one after another."""
+    """The part of a plane that one message moves: `count` times `rows` x `cols` elements side by side."""
 
     rows: int
     cols: int

@@ -27,13 +27,13 @@ class MmaAtom:
     m: int
     k: int
     a_elem: Type
-    b_elem: Type  #: as wide as those of a
+    b_elem: Type  #: type; as wide as that of a
     acc: Type
     a: Fragment
     b: Fragment
     d: Fragment
     clocks: int  #: clocks; from one such instruction to the next
-    rounds_to: str = ""  #: the type to which the inputs are cut first, if they are: "xf32" keeps ten mantissa bits
+    rounds_to: str = ""  #: type to which inputs are cut first, if they are: "xf32" keeps ten mantissa bits
 
     def __attrs_post_init__(self) -> None:
         check_name(self.name, "matrix instruction")
@@ -86,9 +86,9 @@ class MmaTile:
     pack: int = 1
     teams_n: int = 1
     teams_m: int = 1
-    separate_accumulators: bool = False  #: in a register file of their own, where the target has one
-    parts: int = 1  #: of M of a workgroup's tile
-    part: int = 0  #: the one that is multiplied
+    separate_accumulators: bool = False  #: accumulators in a register file of their own
+    parts: int = 1  #: parts; cuts of a workgroup's tile along M
+    part: int = 0  #: number of the part that is multiplied
 
     def __attrs_post_init__(self) -> None:
         for value in (self.tiles_n, self.tiles_m, self.steps, self.pack, self.teams_n, self.teams_m, self.parts):
