@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
+from convgen.backends.amdgpu.sim import transfer
 from convgen.backends.amdgpu.sim.addressing import Address, buffer_address, global_address, scratch_address
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.atomics import atomic_step
@@ -18,19 +19,6 @@ from convgen.backends.amdgpu.sim.scopes import land_met, meet
 from convgen.backends.amdgpu.sim.scratch import Where
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.amdgpu.sim.transfer import (
-    LOADS,
-    STORES,
-    Width,
-    active,
-    check_address,
-    expand,
-    land_stores,
-    landing,
-    memory_step,
-    refuse_scalar_poison,
-    store_words,
-)
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.global_access import load_lanes, store_lanes
@@ -61,7 +49,7 @@ def compile_vmem(instruction: Instruction, context: Context) -> Step | None:
         raise unsupported(instruction)
     if action == "atomic":
         return atomic_step(instruction, context, space, what, operands, make)
-    widths = LOADS if action == "load" else STORES
+    widths = transfer.LOADS if action == "load" else transfer.STORES
     width = widths.get(what)
     if width is None:
         raise unsupported(instruction)
@@ -88,7 +76,7 @@ def load_words(g: WaveGroup, step: Step, where: Where, size: int, atomic: str = 
     return np.stack(data), np.stack(poison)
 
 
-def _may_be_atomic(instruction: Instruction, context: Context, width: Width) -> bool:
+def _may_be_atomic(instruction: Instruction, context: Context, width: transfer.Width) -> bool:
     """Whether a store may be what other workgroups wait for."""
     modifier = context.arch.scope.store
     return context.tracked and width.size >= 4 and (not modifier or modifier in instruction.modifiers)
@@ -137,12 +125,12 @@ def store_flat(g: WaveGroup, step: Step, where: Where, size: int, values: Array,
 
 
 def _load(
-    instruction: Instruction, context: Context, width: Width, target: Operand, address: Address, space: str
+    instruction: Instruction, context: Context, width: transfer.Width, target: Operand, address: Address, space: str
 ) -> Step:
     check_tuple(target, width.registers, context)
-    step = memory_step(instruction, context, "vmem_load", address, target)
+    step = transfer.memory_step(instruction, context, "vmem_load", address, target)
     queue = _queue(space)
-    writes, land = step.writes, landing(width)
+    writes, land = step.writes, transfer.landing(width)
     scope = context.arch.scope
     atomic = context.tracked and width.size >= 4 and scope.load in instruction.modifiers
     meets = ("operations" if scope.store else "stores") if atomic else ""
@@ -154,12 +142,12 @@ def _load(
             land_met(g, pending)
 
     def run(g: WaveGroup) -> None:
-        check_address(g, step, address)
-        where = address.resolve(g, step, width.size, active(g))
+        transfer.check_address(g, step, address)
+        where = address.resolve(g, step, width.size, transfer.active(g))
         data, poison = load_words(g, step, where, width.size, meets)
         g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
         kept = None if g.exec_full else g.exec.copy()
-        payload: tuple[Array | None, ...] = (expand(data, width), poison, kept)
+        payload: tuple[Array | None, ...] = (transfer.expand(data, width), poison, kept)
         if atomic:
             payload += (None, _met(g, where, width.size, 0, "load"))
         issue(g, Pending(step, queue(where), writes, payload, land))
@@ -169,19 +157,19 @@ def _load(
 
 
 def _store(
-    instruction: Instruction, context: Context, width: Width, data: Operand, address: Address, space: str
+    instruction: Instruction, context: Context, width: transfer.Width, data: Operand, address: Address, space: str
 ) -> Step:
     check_tuple(data, width.registers, context)
     bits = context.bits(data)
-    step = memory_step(instruction, context, "vmem_store", address, None, bits)
-    fetch, registers = store_words(data, width, context), context.registers(data)[: width.registers]
+    step = transfer.memory_step(instruction, context, "vmem_store", address, None, bits)
+    fetch, registers = transfer.store_words(data, width, context), context.registers(data)[: width.registers]
     queue = _queue(space)
     publishes = _may_be_atomic(instruction, context, width)
     atomic = publishes and bool(context.arch.scope.store)
 
     def run(g: WaveGroup) -> None:
-        check_address(g, step, address)
-        where = address.resolve(g, step, width.size, active(g))
+        transfer.check_address(g, step, address)
+        where = address.resolve(g, step, width.size, transfer.active(g))
         values = fetch(g)
         ticket = g.env.ticket()
         if g.poison & bits and g.env.strict:
@@ -197,7 +185,7 @@ def _store(
                 at = where.address + np.uint64(where.stride * word)
                 store_lanes(g, step, at, 4, values[word : word + 1], lanes, ticket)
         g.env.counters["global_write_bytes"] += g.active_lanes() * width.size
-        issue(g, Pending(step, queue(where), 0, (), land_stores, (ticket,)))
+        issue(g, Pending(step, queue(where), 0, (), transfer.land_stores, (ticket,)))
 
     step.run = run
     return step
@@ -220,13 +208,13 @@ def _refuse_poisoned_data(
 
 @attrs.frozen
 class _DmaWidth:
-    memory: Width
+    memory: transfer.Width
     lds: int  #: bytes a lane takes up in LDS
 
 
-def _dma(instruction: Instruction, context: Context, width: Width, address: Address) -> Step:
+def _dma(instruction: Instruction, context: Context, width: transfer.Width, address: Address) -> Step:
     """A load straight into LDS: lane l of a wave writes at M0 + instruction offset + l * size."""
-    step = memory_step(instruction, context, "lds_dma", address, None)
+    step = transfer.memory_step(instruction, context, "lds_dma", address, None)
     m0 = scalar_bits(M0)
     step.reads |= m0
     step.consumes += (Consumes("m0_buffer" if instruction.name.startswith("buffer_") else "m0_use", m0),)
@@ -235,10 +223,10 @@ def _dma(instruction: Instruction, context: Context, width: Width, address: Addr
     lane_offset = np.arange(64, dtype=np.int64) * sizes.lds + offset
 
     def run(g: WaveGroup) -> None:
-        check_address(g, step, address)
-        refuse_scalar_poison(g, step, m0, (M0,), "M0")
-        data, poison = load_words(g, step, address.resolve(g, step, width.size, active(g)), width.size)
-        data = expand(data, width)
+        transfer.check_address(g, step, address)
+        transfer.refuse_scalar_poison(g, step, m0, (M0,), "M0")
+        data, poison = load_words(g, step, address.resolve(g, step, width.size, transfer.active(g)), width.size)
+        data = transfer.expand(data, width)
         if poison is not None and (poison & g.exec).any():
             g.env.reporter.at_first(
                 "poison", "undefined memory is copied to LDS", step.instruction, g, any_along(poison & g.exec, 0)
