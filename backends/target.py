@@ -27,6 +27,7 @@ class Target(Protocol):
     facts: TargetFacts
     text_suffix: str
     object_suffix: str
+    simulator: str  #: module whose `simulate` executes the objects
     assembler: str  #: home of the assembler that `assemble` wants, for notes to people
 
     stages: Sequence[Stage]  #: stages of `emit`, in order
@@ -65,6 +66,8 @@ class Target(Protocol):
         progress: Progress | None = None,
     ) -> SimReport:
         """Run launches on the strict simulator; buffers change in place."""
+        report: SimReport = import_module(self.simulator).simulate(code_object, launches, buffers, progress=progress)
+        return report
 
 
 #: Target name -> module whose `TARGETS` mapping holds it.

@@ -10,11 +10,15 @@ each other either: nobody can see which came last, and compilers let several wav
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
 from convgen.backends.sim.arrays import U32, Array, Bools, any_along
-from convgen.backends.sim.threads import Stepped, Threads
+
+if TYPE_CHECKING:
+    from convgen.backends.sim.threads import Stepped, Threads
 
 SEVERAL = np.uint32(0x1FE)  #: the wave field of a unit that more than one wave has read or updated
 

@@ -40,7 +40,7 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
         place, taking = locate(g, step, g.v[register].astype(np.int64) + offset, size)
         lanes = np.ones(place.shape, np.bool_) if taking is None else taking
         units = _note(g, step, place, size, lanes, replaces=replaces) if g.env.strict else None
-        memory = g.env.lds.data.view(dtype)
+        memory = g.env.local.data.view(dtype)
         expected = numbers(g, data[0]) if len(data) == 2 else None
         old = combine_lanes(memory, place // size, numbers(g, data[-1]), lanes, function, expected)
         g.env.counters["lds_write_bytes"] += int(lanes.sum()) * size
@@ -55,7 +55,7 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
 
 def _note(g: WaveGroup, step: Step, place: Array, size: int, lanes: Bools, *, replaces: bool) -> Array:
     """Stamp the operation and report undefined memory; gives the stamp units."""
-    lds = g.env.lds
+    lds = g.env.local
     units = lds.units(place, size)
     where = np.broadcast_to(lanes, units.shape)
     mine = np.broadcast_to(g.stamp, units.shape)[where]

@@ -237,7 +237,7 @@ def _dma(instruction: Instruction, context: Context, width: transfer.Width, addr
         g.env.counters["lds_write_bytes"] += g.active_lanes() * sizes.lds
         units = None
         if g.env.strict:
-            units = g.env.lds.units(place, sizes.lds)
+            units = g.env.local.units(place, sizes.lds)
             _stamp(g, step, units, lanes, pending=True)
         kept = None if lanes is None else lanes.copy()
         issue(g, Pending(step, "vm", 0, (data, place, kept, units), _land_dma))
@@ -250,9 +250,9 @@ def _stamp(g: WaveGroup, step: Step, units: Array, lanes: Bools | None, *, pendi
     """Stamp the LDS that a DMA load writes: undefined while on its way, defined once landed."""
     note: Callable[[Array, Array], None]
     if pending:
-        note = lambda some, mine: g.env.lds.note_write(g, step, some, mine, 0)  # noqa: E731
+        note = lambda some, mine: g.env.local.note_write(g, step, some, mine, 0)  # noqa: E731
     else:
-        note = lambda some, mine: g.env.lds.stamp_write(some, mine, 1)  # noqa: E731
+        note = lambda some, mine: g.env.local.stamp_write(some, mine, 1)  # noqa: E731
     if lanes is None:
         note(units, g.stamp)
     else:
@@ -266,8 +266,8 @@ def _land_dma(g: WaveGroup, pending: Pending) -> None:
     assert place is not None
     size = 4 * len(data)
     if lanes is None:
-        g.env.lds.store(place, size, data)
+        g.env.local.store(place, size, data)
     else:
-        g.env.lds.store(place[lanes], size, data[:, lanes])
+        g.env.local.store(place[lanes], size, data[:, lanes])
     if units is not None:
         _stamp(g, pending.step, units, lanes, pending=False)

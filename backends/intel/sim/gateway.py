@@ -109,7 +109,7 @@ def note_local(g: ThreadGroup, step: Step, access: str, rows: Array, units: Arra
 
 def _carry_over(g: ThreadGroup, access: LocalAccess) -> None:
     ahead = g.env.stamps(g, ahead=1)[:, 0]
-    g.env.slm.cross_barrier(access.units, ahead[access.rows], access.access)
+    g.env.local.cross_barrier(access.units, ahead[access.rows], access.access)
 
 
 def _signal(instruction: Instruction, context: Context) -> Step:

@@ -95,17 +95,7 @@ class _Run(Run):
         kernel, count = program.kernel, len(groups)
         slm = Lds(count, slm_bytes, program.local_grain, "slm-race")
         surfaces = surfaces_of(self.memory, kernel, launch)
-        env = Environment(
-            self.code.platform,
-            self.memory,
-            slm,
-            self.reporter,
-            self.counters,
-            count,
-            waves,
-            surfaces,
-            barriers=kernel.barriers,
-        )
+        env = Environment(self, self.code.platform, slm, count, waves, surfaces, kernel.barriers)
         first = start_group(
             env,
             kernel,
