@@ -117,10 +117,7 @@ class _Lowering(Mutator):
         return self._stores(s, (st.GlobalAdd, st.FlatAdd), one)
 
     def _stores(
-        self,
-        s: st.StoreView,
-        how: tuple[type[st.GlobalStore], type[st.FlatStore]],
-        messages: Iterable[GlobalMessage],
+        self, s: st.StoreView, how: tuple[type[st.GlobalStore], type[st.FlatStore]], messages: Iterable[GlobalMessage]
     ) -> st.Stmt:
         on_surface, on_address = how
         out: list[st.Stmt] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import attrs
 
-from convgen.backends.intel.tables import FACTS, GENERATIONS
+from convgen.backends.intel.tables import GENERATIONS
 
 
 @attrs.frozen
@@ -33,11 +33,6 @@ class Device:
     def simd_size(self) -> int:
         """Lanes of its matrix instruction, and the subgroup of our kernels."""
         return GENERATIONS[self.name].lanes
-
-    @property
-    def max_slm_bytes(self) -> int:
-        """Bytes of local memory that a workgroup may have; the driver refuses a kernel with more."""
-        return FACTS[self.name].shared_bytes
 
 
 _ANY, _NEWER = "Debian: libigc-tools", "Debian newer than 12: libigc-tools"

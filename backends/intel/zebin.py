@@ -341,9 +341,7 @@ def _notes(device: Device) -> Iterator[bytes]:
 
 
 def _note(kind: int, content: bytes) -> bytes:
-    head: bytes = _structs().Elf_Nhdr.build(
-        Container(n_namesz=len(_NOTE_OWNER), n_descsz=len(content), n_type=kind),
-    )
+    head: bytes = _structs().Elf_Nhdr.build(Container(n_namesz=len(_NOTE_OWNER), n_descsz=len(content), n_type=kind))
     return head + _NOTE_OWNER + content + bytes(-len(content) % 4)
 
 

@@ -133,13 +133,7 @@ class Lds:
         return np.moveaxis(any_along((there != given).reshape(*place.shape, units, -1), -1), -1, 0)
 
     def note_write(
-        self,
-        group: Threads,
-        step: Stepped,
-        units: Array,
-        mine: U32,
-        clean: Array | int = 1,
-        where: Array | None = None,
+        self, group: Threads, step: Stepped, units: Array, mine: U32, clean: Array | int = 1, where: Array | None = None
     ) -> None:
         """Stamp a write whose data is not known yet; `clean` is 0 where it is undefined or still on its way."""
         self._race(group, step, self.written.take(units), mine, "overwrites what another wave wrote", where)

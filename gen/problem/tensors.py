@@ -146,10 +146,6 @@ class TensorProblem(ABC):
         return all(0 in output.dims for output in self.outputs)
 
     @property
-    def flops(self) -> int:
-        return 2 * self.macs
-
-    @property
     def knob_texts(self) -> dict[str, str]:
         """The value of each knob, as a driver line gives it."""
         types, tags = (self.src_type, self.wei_type, self.dst_type), (self.stag, self.wtag, self.dtag)

@@ -20,9 +20,8 @@ from convgen.backends.sim.errors import Unsupported
 
 _NO_OPS: Mapping[str, str] = {
     **dict.fromkeys(
-        "s_setprio s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt".split(),
-        "other",
-    ),
+        "s_setprio s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt".split(), "other"
+    )
 }
 
 

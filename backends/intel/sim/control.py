@@ -55,14 +55,7 @@ def _branch_step(instruction: Instruction, context: Context) -> Step:
     if instruction.predicate:
         check_flag(instruction, context)
         reads = flag_bits(instruction, context)
-    return Step(
-        instruction,
-        "branch",
-        lambda g: None,
-        reads=reads,
-        control="branch",
-        drains=True,
-    )
+    return Step(instruction, "branch", lambda g: None, reads=reads, control="branch", drains=True)
 
 
 def _go(g: ThreadGroup, targets: Array) -> None:

@@ -96,11 +96,7 @@ def note_local(g: ThreadGroup, step: Step, access: str, rows: Array, units: Arra
     g.order += 1
     shape = np.broadcast_shapes(rows.shape, units.shape)
     made = LocalAccess(
-        step.index,
-        access,
-        np.broadcast_to(rows, shape).reshape(-1),
-        np.broadcast_to(units, shape).reshape(-1),
-        g.order,
+        step.index, access, np.broadcast_to(rows, shape).reshape(-1), np.broadcast_to(units, shape).reshape(-1), g.order
     )
     g.local.append(made)
     if g.signalled:
@@ -118,12 +114,7 @@ def _signal(instruction: Instruction, context: Context) -> Step:
     assert message is not None
     layout = context.layout
     step = Step(
-        instruction,
-        "send_gtwy",
-        lambda g: None,
-        pipe="*",
-        reads=layout.grf_bits(message.src0.reg, 1),
-        is_send=True,
+        instruction, "send_gtwy", lambda g: None, pipe="*", reads=layout.grf_bits(message.src0.reg, 1), is_send=True
     )
     if message.src0.length != 1:
         context.fault("message-length", f"a barrier signal takes 1 register, not {message.src0.length}")
@@ -191,12 +182,4 @@ def _end(instruction: Instruction, context: Context) -> Step:
         if g.signalled:
             g.env.reporter.add("barrier", "ends between the signal and the wait of a barrier", instruction, g)
 
-    return Step(
-        instruction,
-        "send_gtwy",
-        run,
-        pipe="*",
-        reads=byte_bits(at, size),
-        control="end",
-        is_send=True,
-    )
+    return Step(instruction, "send_gtwy", run, pipe="*", reads=byte_bits(at, size), control="end", is_send=True)

@@ -6,12 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu.operands import (
-    check_tuple,
-    poison_source,
-    raw_fetch,
-    write_vector,
-)
+from convgen.backends.amdgpu.sim.alu.operands import check_tuple, poison_source, raw_fetch, write_vector
 from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch, write_scalar
 from convgen.backends.amdgpu.sim.alu.valu import VECTOR_MASK, vector_hazards, with_poison
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, require_plain
