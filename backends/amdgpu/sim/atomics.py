@@ -101,11 +101,6 @@ class _Atomic:
     compare: bool
     replaces: bool  #: whether it puts a value of its own, so that memory need not be defined before
 
-    def _numbers(self, g: WaveGroup, first: int) -> Array:
-        words = self.size // 4
-        raw = np.ascontiguousarray(np.moveaxis(g.v[first : first + words], 0, -1))
-        return raw.view(np.uint64 if self.size == 8 else np.uint32)[..., 0]
-
     def apply(self, g: WaveGroup, ticket: int) -> tuple[Array, Array | None]:
         """Update memory; gives what the lanes found there, 0 for those that are out of a descriptor's range, and what
         of other workgroups each wave met there (`causality`).
@@ -114,8 +109,8 @@ class _Atomic:
         where = self.address.resolve(g, self.step, size, transfer.active(g))
         if where.local is not None:
             raise unsupported(self.step.instruction, "a flat atomic operation on LDS")
-        values = self._numbers(g, self.registers[0])
-        expected = self._numbers(g, self.registers[0] + size // 4) if self.compare else None
+        values = transfer.numbers(g, self.registers[0], size)
+        expected = transfer.numbers(g, self.registers[0] + size // 4, size) if self.compare else None
         old = np.zeros(values.shape, values.dtype)
         met: Array | None = None
         for allocation, offset, taken in parts_of(g, self.step, where.address, size, where.lanes, alignment=size):

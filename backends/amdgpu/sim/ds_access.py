@@ -140,10 +140,7 @@ def data_poison(g: WaveGroup, registers: tuple[int, ...]) -> Bools | None:
 
 def ds_step(instruction: Instruction, context: Context, kind: str, loads: Operand | None, *others: Operand) -> Step:
     """A step with the registers and hazards of an LDS instruction; `run` is filled in later."""
-    reads = scalar_bits(EXEC, 2)
-    touched = 0
-    for operand in others:
-        touched |= context.bits(operand)
+    reads, touched = scalar_bits(EXEC, 2), context.bits(*others)
     writes = 0 if loads is None else context.bits(loads)
     consumes = [Consumes("mem_read", touched)]
     if writes:

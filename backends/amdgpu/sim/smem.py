@@ -77,7 +77,7 @@ def compile_smem(instruction: Instruction, context: Context) -> Step | None:
     first = base.index
     base_registers = tuple(range(first, first + base.count))
     offset_registers = (offset.index,) if offset.kind == "s" else ()
-    reads = context.bits(base) | context.bits(offset)
+    reads = context.bits(base, offset)
     step = Step(instruction, "smem", lambda g: None, reads, context.bits(target))
     signed = offset.kind != "s"
     buffered = match[1] is not None

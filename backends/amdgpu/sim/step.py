@@ -63,13 +63,15 @@ class Context:
         """Unified index of the first register of a vector operand."""
         return operand.index + (self.descriptor.accum_offset if operand.kind == "a" else 0)
 
-    def bits(self, operand: Operand) -> int:
-        """The register set of an operand; constants have none."""
-        if operand.is_vector:
-            return vector_bits(self.vector(operand), operand.count)
-        if operand.kind == "s":
-            return scalar_bits(operand.index, operand.count)
-        return 0
+    def bits(self, *operands: Operand) -> int:
+        """The register set of operands; constants have none."""
+        found = 0
+        for operand in operands:
+            if operand.is_vector:
+                found |= vector_bits(self.vector(operand), operand.count)
+            elif operand.kind == "s":
+                found |= scalar_bits(operand.index, operand.count)
+        return found
 
     def registers(self, operand: Operand) -> tuple[int, ...]:
         """Unified indices of a vector operand's registers."""

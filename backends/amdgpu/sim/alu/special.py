@@ -67,7 +67,7 @@ def _readlane(instruction: Instruction, context: Context) -> Step:
             wrong = chosen if wrong is None else wrong | chosen
         g.poison_scalar(row, wrong)
 
-    reads = context.bits(source) | context.bits(select)
+    reads = context.bits(source, select)
     return _lane_step(instruction, run, reads, context.bits(target), context.bits(select))
 
 
@@ -86,7 +86,7 @@ def _writelane(instruction: Instruction, context: Context) -> Step:
             bad = g.scalar_poison(source.index) if source.kind == "s" else None
             g.vp[register][waves, lane] = False if bad is None else bad
 
-    reads = context.bits(source) | context.bits(select)
+    reads = context.bits(source, select)
     return _lane_step(instruction, run, reads, context.bits(target), context.bits(select))
 
 
@@ -116,7 +116,7 @@ def _exchange(
         if operand.kind != "v":
             raise unsupported(instruction)
     a, b = context.vector(first), context.vector(second)
-    both = context.bits(first) | context.bits(second)
+    both = context.bits(first, second)
 
     def run(g: WaveGroup) -> None:
         bad_a, bad_b = g.vector_poison(a), g.vector_poison(b)
