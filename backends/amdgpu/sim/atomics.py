@@ -79,8 +79,7 @@ def atomic_step(
         else:
             issue(g, Pending(step, queue, 0, (), transfer.land_stores, tickets))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _land_both(g: WaveGroup, pending: Pending) -> None:

@@ -133,8 +133,7 @@ def _branch(instruction: Instruction, context: Context) -> Step:
         else:
             g.pc = following
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _program_counter(instruction: Instruction, context: Context) -> Step:
@@ -171,8 +170,7 @@ def _program_counter(instruction: Instruction, context: Context) -> Step:
             else:
                 g.targets = np.array(targets)
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _hardware_register(instruction: Instruction, context: Context) -> Step:

@@ -60,8 +60,7 @@ def _compile_reads(
         kept = None if lanes is None else lanes.copy()
         issue(g, Pending(step, "ds", writes, (data, poison, kept, noted), land))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _stack_poison(poisons: Sequence[Bools | None], parts: Sequence[Array]) -> Bools | None:
@@ -103,8 +102,7 @@ def _compile_writes(
         noted = None if units[0] is None else np.concatenate([unit for unit in units if unit is not None])
         issue(g, Pending(step, "ds", 0, (None, None, kept, noted), transfer.land_nothing))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def compile_ds(instruction: Instruction, context: Context) -> Step | None:

@@ -44,8 +44,7 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
         land = land_registers if returning else land_nothing
         issue(g, Pending(step, "ds", step.writes, (back, None, kept, units), land))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _note(g: WaveGroup, step: Step, place: Array, size: int, lanes: Bools, *, replaces: bool) -> Array:

@@ -75,8 +75,7 @@ def _swizzle(instruction: Instruction, context: Context) -> Step:
         data = np.where(valid, g.v[register][:, lanes], np.uint32(0))
         _finish(g, step, data, None if bad is None else bad[:, lanes] & valid)
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _permute(instruction: Instruction, context: Context, *, backward: bool) -> Step:
@@ -103,8 +102,7 @@ def _permute(instruction: Instruction, context: Context, *, backward: bool) -> S
                 poison[rows, other[g.exec]] = bad[g.exec]
         _finish(g, step, data, poison)
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def transpose_groups(words: Array, bits: int) -> Array:
@@ -138,5 +136,4 @@ def _transposed(instruction: Instruction, context: Context, bits: int) -> Step:
         payload = (transpose_groups(data, bits), poison, kept, units)
         issue(g, Pending(step, "ds", step.writes, payload, land_registers))
 
-    step.run = run
-    return step
+    return step.running(run)

@@ -11,14 +11,14 @@ Poison: a register's poison row is meaningful only while its bit is set in `pois
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.decode import EXEC, SCALAR_ROWS
-from convgen.backends.sim.arrays import U32, Array, Bools
+from convgen.backends.sim.arrays import U32, Array, Bools, united
 from convgen.backends.sim.threads import Threads
 
 if TYPE_CHECKING:
@@ -44,15 +44,6 @@ def unpack_lanes(low: U32, high: U32) -> Bools:
     """Two words a wave to one bool a lane."""
     pair = np.stack((low, high), axis=1).astype("<u4", copy=False)
     return np.unpackbits(pair.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
-
-
-def _any(rows: Iterable[Bools | None]) -> Bools | None:
-    """Where any of some flags is set; None where there are none at all."""
-    found: Bools | None = None
-    for row in rows:
-        if row is not None:
-            found = row if found is None else found | row
-    return found
 
 
 def pack_lanes(lanes: Bools) -> tuple[U32, U32]:
@@ -172,11 +163,11 @@ class WaveGroup(Threads):
 
     def lanes_poison(self, registers: tuple[int, ...]) -> Bools | None:
         """Lanes poisoned in any of some vector registers."""
-        return _any(map(self.vector_poison, registers))
+        return united(map(self.vector_poison, registers))
 
     def waves_poison(self, registers: tuple[int, ...]) -> Bools | None:
         """Waves poisoned in any of some scalar registers."""
-        return _any(map(self.scalar_poison, registers))
+        return united(map(self.scalar_poison, registers))
 
     # -- splitting and merging ----------------------------------------------------------------------------------------
 

@@ -40,6 +40,11 @@ class Step:
     overwrites: int = 0  #: scalar registers that the scalar ALU writes: older events on them are stale
     faults: tuple[tuple[str, str], ...] = ()  #: (kind, message) of findings that the encoding alone shows
 
+    def running(self, run: Run) -> Step:
+        """The step with its work, which needed the step itself."""
+        self.run = run
+        return self
+
 
 @attrs.define
 class Context:

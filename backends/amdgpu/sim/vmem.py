@@ -20,7 +20,7 @@ from convgen.backends.amdgpu.sim.scratch import Where
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import Array, Bools, any_along
+from convgen.backends.sim.arrays import Array, Bools, any_along, united
 from convgen.backends.sim.global_access import load_lanes, store_lanes
 
 _NAME = re.compile(r"(buffer|global|flat|scratch)_(load|store|atomic)_(.+)$")
@@ -109,9 +109,7 @@ def load_flat(g: WaveGroup, step: Step, where: Where, size: int) -> tuple[Array,
     offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
     place, lanes = locate(g, step, offset, size, lanes=where.local)
     got, bad, _ = read_places(g, step, place, size, lanes)
-    both = np.where(where.local, got, data)
-    spoilt = [part for part in (poison, None if bad is None else bad & where.local) if part is not None]
-    return both, np.logical_or.reduce(spoilt) if spoilt else None
+    return np.where(where.local, got, data), united((poison, None if bad is None else bad & where.local))
 
 
 def store_flat(g: WaveGroup, step: Step, where: Where, size: int, values: Array, ticket: int) -> None:
@@ -152,8 +150,7 @@ def _load(
             payload += (None, _met(g, where, width.size, 0, "load"))
         issue(g, Pending(step, queue(where), writes, payload, land))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _store(
@@ -187,8 +184,7 @@ def _store(
         g.env.counters["global_write_bytes"] += g.active_lanes() * width.size
         issue(g, Pending(step, queue(where), 0, (), transfer.land_stores, (ticket,)))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _refuse_poisoned_data(
@@ -242,8 +238,7 @@ def _dma(instruction: Instruction, context: Context, width: transfer.Width, addr
         kept = None if lanes is None else lanes.copy()
         issue(g, Pending(step, "vm", 0, (data, place, kept, units), _land_dma))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _stamp(g: WaveGroup, step: Step, units: Array, lanes: Bools | None, *, pending: bool) -> None:

@@ -20,7 +20,7 @@ from convgen.backends.intel.sim.results import Writer, convert, target
 from convgen.backends.intel.sim.rounding import ROUNDED, ROUNDING, redirect
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Run, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools, any_along
+from convgen.backends.sim.arrays import Array, Bools, any_along, united
 
 SHIFTS = frozenset(("shl", "shr", "asr", "rol", "ror"))
 CARRY = frozenset(("addc", "subb"))
@@ -95,8 +95,7 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
         if goal.wide:
             keep_wide(g, slots, result, on)
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _is_raw(instruction: Instruction) -> bool:
@@ -129,8 +128,7 @@ def _copy(instruction: Instruction, context: Context) -> Step:
             data = raw(g).view(view)
         goal.put(g, data, on, marks(g))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _computing(instruction: Instruction, sources: list[Reader], function: table.Function) -> Callable[..., Array]:
@@ -235,9 +233,7 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
         a, b = (item.get(g) for item in sources)
         undefined = union(sources, g)
         if op in HIGH:
-            bad = acc_undefined(g)
-            if bad is not None:
-                undefined = bad if undefined is None else undefined | bad
+            undefined = united((undefined, acc_undefined(g)))
             total = g.wide[:, slots] + ((a * (b >> 16)) << 16)
             result, kept = (total if low else total >> 32), total
         elif op == "addc":
@@ -263,8 +259,7 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
         bad: Bools = g.poisons[4][:, start : start + lanes] != 0
         return bad if bad.any() else None
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _implicit(instruction: Instruction, context: Context) -> Writer:

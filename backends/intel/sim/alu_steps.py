@@ -14,7 +14,7 @@ from convgen.backends.intel.sim.pipes import pipe_of
 from convgen.backends.intel.sim.results import Writer
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, united
 
 LOGIC = frozenset(("and", "or", "xor", "not"))
 
@@ -44,12 +44,7 @@ def new_step(instruction: Instruction, context: Context, sources: list[Reader], 
 
 def union(sources: list[Reader], g: ThreadGroup) -> Bools | None:
     """The lanes that any source leaves undefined."""
-    found: Bools | None = None
-    for item in sources:
-        bad = item.undefined(g)
-        if bad is not None:
-            found = bad if found is None else found | bad
-    return found
+    return united(item.undefined(g) for item in sources)
 
 
 def condition_of(instruction: Instruction, context: Context) -> Callable[[Array, Array | int], Array] | None:

@@ -12,7 +12,7 @@ from convgen.backends.intel.sim.operands import VIEWS
 from convgen.backends.intel.sim.results import convert, target
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, united
 
 
 def select(instruction: Instruction, context: Context) -> Step:
@@ -44,12 +44,11 @@ def select(instruction: Instruction, context: Context) -> Step:
             first = compare(a.view(np.uint64), b.view(np.uint64)) if unsigned_long else compare(a, b)
             if kind:
                 first = (first & ~np.isnan(a)) | np.isnan(b)
-            undefined = bad_a if bad_b is None else bad_b if bad_a is None else bad_a | bad_b
+            undefined = united((bad_a, bad_b))
         data = convert(np.where(first, a, b), goal.type, g.control, saturate=saturate)
         goal.put(g, data, on, undefined)
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _pick(first: Bools, a: Bools | None, b: Bools | None) -> Bools | None:
@@ -96,8 +95,7 @@ def compare(instruction: Instruction, context: Context) -> Step:
             size = SIZES[goal.type]
             goal.put(g, ones.astype(f"i{size}").view(VIEWS[goal.type]), on, undefined)
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def choose(instruction: Instruction, context: Context) -> Step:
@@ -116,5 +114,4 @@ def choose(instruction: Instruction, context: Context) -> Step:
         data = convert(np.where(condition(c, 0), a, b), goal.type, g.control, saturate=saturate)
         goal.put(g, data, on_lanes(g), union(sources, g))
 
-    step.run = run
-    return step
+    return step.running(run)

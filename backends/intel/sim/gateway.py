@@ -71,8 +71,7 @@ def _fence(instruction: Instruction, decoded: Lsc, context: Context) -> Step:
             g.poison[:, first : first + size] = 0
             g.clean(layout.units(first, size))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def retire(g: ThreadGroup, done: frozenset[int]) -> None:
@@ -146,8 +145,7 @@ def _signal(instruction: Instruction, context: Context) -> Step:
         for access in g.local:
             _carry_over(g, access)
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _wait(instruction: Instruction, context: Context) -> Step:
@@ -161,8 +159,7 @@ def _wait(instruction: Instruction, context: Context) -> Step:
             g.env.reporter.add("barrier", "waits at a barrier that it has not signalled", instruction, g)
         g.blocked = True
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _end(instruction: Instruction, context: Context) -> Step:

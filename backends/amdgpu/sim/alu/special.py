@@ -13,7 +13,7 @@ from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, united
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -61,11 +61,8 @@ def _readlane(instruction: Instruction, context: Context) -> Step:
         lane = np.broadcast_to(lane_of(g), (g.count,)) & np.uint32(63)
         write_scalar(g, row, g.v[register][waves, lane], wide=False)
         bad = g.vector_poison(register)
-        wrong = None if bad is None else bad[waves, lane]
         chosen = g.scalar_poison(select.index) if select.kind == "s" else None
-        if chosen is not None:
-            wrong = chosen if wrong is None else wrong | chosen
-        g.poison_scalar(row, wrong)
+        g.poison_scalar(row, united((None if bad is None else bad[waves, lane], chosen)))
 
     reads = context.bits(source, select)
     return _lane_step(instruction, run, reads, context.bits(target), context.bits(select))
