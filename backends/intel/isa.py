@@ -14,7 +14,7 @@ from functools import cache
 import attrs
 
 from convgen.backends.machine.instruction import Flag, Inert, Instruction, Opcode, Place, Reg, Role, Unit
-from convgen.ir.layout.memory import Order
+from convgen.ir.layout.memory import RectangleOrder
 from convgen.ir.types import Type, f32, s32
 
 #: Registers stand in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
@@ -260,17 +260,17 @@ def block_message(kind: str, size: int) -> Message:
     return _message(kind, "slm", f"d{width}x{elements}t.a32", max(1, size // 128))
 
 
-_ORDERS = {Order.ROWS: "", Order.ROW_A_LANE: "t", Order.COLUMN_A_LANE: "v"}
+_ORDERS = {RectangleOrder.ROWS: "", RectangleOrder.ROW_A_LANE: "t", RectangleOrder.COLUMN_A_LANE: "v"}
 
 
 @cache
-def plane_message(kind: str, grain: int, order: Order) -> Message:
+def plane_message(kind: str, grain: int, order: RectangleOrder) -> Message:
     """The row of a two-dimensional load or store of elements of `grain` bytes; the payload says the rest.
 
     A dword a lane stands as it comes; narrower columns are packed ("v"). What is stored is never rearranged.
     """
     stores = kind == "store"
-    how = "" if stores or (grain == 4 and order is Order.COLUMN_A_LANE) else _ORDERS[order]
+    how = "" if stores or (grain == 4 and order is RectangleOrder.COLUMN_A_LANE) else _ORDERS[order]
     return _message(f"{kind}_block2d", "ugm", f"d{8 * grain}{how}.a64.{'wb.wb' if stores else 'ca.ca'}", 8)
 
 

@@ -32,7 +32,7 @@ class Config:
     subtiles: int = 1
     prefetch: int = 0  #: blocks of K; distance between prefetch and load
     sum: str = ""  #: how slices meet, by name of a `plan.Reduction`; empty: atomically if that is right, else `launch`
-    map: Order = IN_ROWS  #: in which order workgroups take their tiles
+    map: Order = IN_ROWS  #: order in which workgroups take their tiles
 
     @property
     def separate_accumulators(self) -> bool:
