@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "analyze",
         "Read a code object of any compiler, or assembly: registers, occupancy, the hot loop and what bounds it. Costs"
-        " are issue slots\nof one hardware thread: AMD's have 4 clocks and all SIMDs of a unit run the same code,"
+        " are issue slots\nof one subgroup: AMD's have 4 clocks and all SIMDs of a unit run the same code,"
         " Intel's have one clock.",
         "convgen analyze out/k.hsaco",
         "convgen analyze out/k.asm -v",

@@ -44,7 +44,7 @@ def new_step(instruction: Instruction, context: Context, sources: list[Reader], 
 
 def union(sources: list[Reader], g: ThreadGroup) -> Bools | None:
     """The lanes that any source leaves undefined."""
-    return united(item.undefined(g) for item in sources)
+    return united([item.undefined(g) for item in sources])
 
 
 def condition_of(instruction: Instruction, context: Context) -> Callable[[Array, Array | int], Array] | None:

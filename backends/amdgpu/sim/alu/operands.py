@@ -246,4 +246,4 @@ def poison_source(operand: Operand, context: Context, count: int = 0, move: Move
 
 def any_poison(g: WaveGroup, sources: tuple[PoisonSource, ...], words: slice = slice(None)) -> Bools | None:
     """Lanes (or [waves, 1]) in which any of the sources is poisoned."""
-    return united(source.lanes(g, words) for source in sources)
+    return united([source.lanes(g, words) for source in sources])
