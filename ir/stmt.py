@@ -138,7 +138,7 @@ class Ticket(Load):
 
     form, needs = "{var} = ticket {buffer}[{index}] of {turns}", "tickets"
     adds, is_uniform = True, True
-    buffer: Global = role(Access.WRITES)
+    buffer: Global = role(Effect.WRITES)
     index: Expr
     turns: int
     site: Site

@@ -32,7 +32,6 @@ from convgen.ir.verify_rules import (
 )
 
 Level = Literal["tile", "message"]
-_MOST_TURNS = 1 << 30  #: of a round of tickets: counts are s32
 _MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid: ids are s32
 _MOST_LANES = 1024  #: of a workgroup, on every target
 

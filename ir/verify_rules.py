@@ -18,6 +18,7 @@ from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, s
 if TYPE_CHECKING:
     from convgen.ir.verify import Checker
 
+_MOST_TURNS = 1 << 30  #: of a round of tickets: counts are s32
 MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: what one message may move for a lane
 
 
