@@ -1,6 +1,6 @@
-"""What `analyze` finds in a code object: plain records, shared by every target.
+"""Findings of `analyze` on a code object: plain records, shared by every target.
 
-Costs count issue slots of one hardware thread; how long a slot is and what things are called, `Terms` says.
+Costs count issue slots of one subgroup; how long a slot is and what things are called, `Terms` says.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import attrs
 class Terms:
     """The words and the clock of a target family."""
 
-    slot_clocks: int  #: clocks of an issue slot
+    slot_clocks: int  #: clocks; an issue slot
     matrix: str  #: kind of the matrix instructions: mfma, dpas
-    thread: str  #: what executes a stream of instructions: wave, thread
-    occupancy: str  #: what `KernelAnalysis.occupancy` counts: waves a SIMD, threads an EU
-    issue: str  #: what the issue slots of a stretch hold besides one for each instruction
+    subgroup: str  #: the vendor's word for it: wave, thread
+    occupancy: str  #: unit of `KernelAnalysis.occupancy`: waves a SIMD, threads an EU
+    issue: str  #: cause of issue slots beyond one for each instruction
 
 
 @attrs.frozen
@@ -29,11 +29,11 @@ class Line:
     offset: int
     text: str
     kind: str  #: mfma, valu, salu, ds_read, ...; dpas, alu, mov, slm_load, ...: the family's words
-    unit: str  #: the unit that it occupies besides issuing: matrix, valu, lds, global or none ("")
-    slots: int  #: of that unit; of issue where there is none
+    unit: str  #: unit that it occupies besides issuing: matrix, valu, lds, global or none ("")
+    slots: int  #: issue slots; of that unit, of issue where there is none
     issue: int = 1
-    flop: int = 0  #: all below are of a whole thread
-    bytes: Mapping[str, int] = attrs.Factory(dict)  #: by path: lds read, lds write, global load, ...
+    flop: int = 0  #: operations; of a whole subgroup, as the bytes
+    bytes: Mapping[str, int] = attrs.Factory(dict)  #: bytes; by path: lds read, lds write, global load, ...
 
 
 @attrs.frozen
@@ -91,17 +91,17 @@ class Stretch:
 
 @attrs.frozen
 class KernelAnalysis:
-    """One kernel. `occupancy` is how many threads a unit holds at once, as registers and shared memory allow."""
+    """One kernel. `occupancy` is how many subgroups a unit holds at once, as registers and shared memory allow."""
 
     name: str
     registers: Mapping[str, int]
-    lds_bytes: int
+    shared_bytes: int
     code_bytes: int
-    workgroup: int  #: greatest number of threads
+    workgroup: int  #: work-items; greatest number
     occupancy: Mapping[str, int]
     loops: int
     hot: Stretch  #: the innermost loop with the most matrix work, or all of a kernel without loops
-    counts: Mapping[str, int] = attrs.Factory(dict)  #: what else is counted in `hot`, by name
+    counts: Mapping[str, int] = attrs.Factory(dict)  #: other counts in `hot`, by name
 
 
 @attrs.frozen

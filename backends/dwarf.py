@@ -80,7 +80,7 @@ def abbreviation_codes(number: int) -> tuple[int, ...]:
 
 
 @attrs.frozen
-class Unit:
+class CompilationUnit:
     """A kernel in a section of its own: name, listing, bytes, and rows of (address, line of the listing)."""
 
     name: str
@@ -103,7 +103,7 @@ class Sections:
     line_places: tuple[tuple[int, int], ...]
 
 
-def sections(units: Sequence[Unit]) -> Sections:
+def sections(units: Sequence[CompilationUnit]) -> Sections:
     """A compile unit for each kernel; addresses count from the start of its section."""
     info, line = bytearray(), bytearray()
     info_places: list[tuple[int, int]] = []
@@ -155,7 +155,7 @@ def _encode(form: Form, value: str | int) -> bytes:
     return struct.pack("<I" if form is Form.SEC_OFFSET else "<Q", value)
 
 
-def _unit_info(unit: Unit, lines: int) -> tuple[bytes, list[int]]:
+def _unit_info(unit: CompilationUnit, lines: int) -> tuple[bytes, list[int]]:
     """A unit's entries, and where its addresses stand in them; `lines` is the place of its line table."""
     body = struct.pack("<HBBI", VERSION, UNIT_COMPILE, ADDRESS_BYTES, 0)
     entries: tuple[tuple[int, tuple[str | int, ...]], ...] = (
@@ -179,7 +179,7 @@ _OPERANDS = (0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1)  #: of the standard opcodes fro
 _LINE_BASE, _LINE_RANGE = -5, 14  #: of special opcodes, which are not used
 
 
-def _unit_lines(unit: Unit) -> tuple[bytes, int]:
+def _unit_lines(unit: CompilationUnit) -> tuple[bytes, int]:
     """A unit's line table, and where its address stands in it."""
     head = struct.pack("<BBBbBB", 1, 1, 1, _LINE_BASE, _LINE_RANGE, len(_OPERANDS) + 1) + bytes(_OPERANDS)
     head += bytes([1]) + unsigned(_PATH) + unsigned(Form.STRING) + unsigned(1) + _string(".")
@@ -193,7 +193,7 @@ def _unit_lines(unit: Unit) -> tuple[bytes, int]:
     return _counted(before + program), place
 
 
-def _steps(unit: Unit) -> Iterator[bytes]:
+def _steps(unit: CompilationUnit) -> Iterator[bytes]:
     """From row to row, and to the end."""
     start = (0, 1)
     for (at, line), (next_at, next_line) in pairwise((start, *unit.rows)):

@@ -1,4 +1,4 @@
-"""What a simulator is asked and what it answers: plain records and memory, shared by every target."""
+"""Questions to a simulator and its answers: plain records and memory, shared by every target."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ class KernelArg:
 
 @attrs.frozen
 class LaunchRequest:
-    """One kernel launch. `grid` counts workgroups, `workgroup` counts threads, both (x, y, z).
+    """One kernel launch. `grid` counts workgroups, `workgroup` counts work-items, both (x, y, z).
 
-    `lds_bytes` is the local memory of a workgroup in all, where the host asks for more than the code object declares.
+    `shared_bytes` is the shared memory of a workgroup in all, where the host asks for more than the code object has.
     `groups` names the linear workgroup ids (x fastest) to run; None runs the whole grid.
     """
 
@@ -115,14 +115,14 @@ class LaunchRequest:
     grid: tuple[int, int, int]
     workgroup: tuple[int, int, int]
     args: tuple[KernelArg, ...]
-    lds_bytes: int = 0
+    shared_bytes: int = 0
     kernarg_size: int = 0
     groups: tuple[int, ...] | None = None
 
 
 @attrs.frozen
 class Source:
-    """What asks for a rule: a section of a manual, or a compiler.
+    """The source of a rule: a section of a manual, or a compiler.
 
     `required` is False where only a compiler asks, or where kernels that ship break the rule and run all the same.
     """
@@ -141,16 +141,16 @@ class Finding:
     kind: str  #: short, stable, e.g. "wait-count", "wait-states", "lds-race", "out-of-bounds", "poison"
     message: str
     kernel: str
-    pc: int = -1  #: byte offset of the instruction in the kernel
+    pc: int = -1  #: bytes; offset of the instruction in the kernel
     instruction: str = ""
     workgroup: int = -1
-    wave: int = -1
+    subgroup: int = -1
     lane: int = -1
     source: Source = UNSTATED
 
     def __str__(self) -> str:
         where = f"{self.kernel}+{self.pc:#06x}"
-        who = f" workgroup {self.workgroup} wave {self.wave}" + (f" lane {self.lane}" if self.lane >= 0 else "")
+        who = f" workgroup {self.workgroup} subgroup {self.subgroup}" + (f" lane {self.lane}" if self.lane >= 0 else "")
         asks = "" if self.source is UNSTATED else f" ({self.source.text})"
         return f"{self.kind}: {self.message}{asks} [{where}: {self.instruction}]{who}"
 
@@ -160,6 +160,6 @@ class SimReport:
     """The outcome of a simulation; buffers were changed in place."""
 
     findings: tuple[Finding, ...]
-    instructions: Mapping[str, int]  #: wave-instructions executed, by kind (mfma, valu, salu, smem, ds_read, ...)
-    counters: Mapping[str, int]  #: other figures: bytes moved, LDS bank conflict cycles, barriers
+    instructions: Mapping[str, int]  #: executed, one a subgroup, by kind (mfma, valu, salu, smem, ds_read, ...)
+    counters: Mapping[str, int]  #: other figures: bytes moved, cycles lost to bank conflicts, barriers
     seconds: float

@@ -31,7 +31,7 @@ class Emitted:
     name: str
     text: str  #: body and descriptor of this kernel
     registers: Mapping[str, int]  #: by class, e.g. vgpr, agpr, sgpr
-    lds_bytes: int
+    shared_bytes: int
     arguments: tuple[tuple[str, int, int], ...]  #: (name, byte offset, byte size) of each kernel argument
     kernarg_size: int  #: bytes
     listing: str | None = None  #: the IR that the text's `.loc` lines lead to, as the file `NAME.ir`
@@ -47,13 +47,13 @@ class MachineKernel:
 
     kernel: Kernel
     facts: TargetFacts
-    banks: Mapping[str, Bank]  #: by letter: the register files that virtual registers go to
+    banks: Mapping[str, Bank]  #: register files of virtual registers, by letter
     header: tuple[str, ...] = ()  #: comment lines of the text
     debug: int = 0  #: number of the kernel in its module, from 1, if the text is to have line information; else 0
     listing: str | None = None  #: the IR that line information leads to
-    lines: Mapping[Stmt, int] = attrs.Factory(dict)  #: of that listing, from 1
+    lines: Mapping[Stmt, int] = attrs.Factory(dict)  #: lines of that listing, from 1
     function: Function | None = None
-    liveness: Liveness | None = None  #: of the function, once something is placed
+    liveness: Liveness | None = None  #: liveness of the function, once something is placed
     allocation: Allocation = attrs.Factory(lambda: Allocation({}, {}))
     emitted: Emitted | None = None
 
@@ -84,17 +84,17 @@ class MachineKernel:
 
 
 @attrs.frozen
-class Attempt:
+class Rung:
     """A way to run a stage that may find no room."""
 
-    arguments: Mapping[str, int] = attrs.Factory(dict)  #: of the stage, besides the machine kernel
+    arguments: Mapping[str, int] = attrs.Factory(dict)  #: arguments of the stage besides the machine kernel
     without: str = ""  #: an optional stage before it, which is undone
-    remark: str = ""  #: for the header of the text, if it comes to that
+    remark: str = ""  #: remark for the header of the text, where this rung is taken
 
 
-#: What is tried, best first. Each attempt of a ladder improves on the one before: the last of those that fit is taken.
+#: Ladders, best first. Each rung of a ladder improves on the one before: the last of those that fit is taken.
 #: Where not even the first fits, the next ladder's turn comes.
-Ladders = tuple[tuple[Attempt, ...], ...]
+Ladders = tuple[tuple[Rung, ...], ...]
 
 
 @attrs.frozen
@@ -104,7 +104,7 @@ class Stage:
     name: str
     run: Callable[..., MachineKernel]
     optional: bool = False  #: may be left out, and the code is still right
-    ladders: Ladders = ((Attempt(),),)
+    ladders: Ladders = ((Rung(),),)
 
     level: ClassVar = "machine"
 
@@ -136,7 +136,7 @@ def begin(
 def emit(
     stages: Sequence[Stage], made: MachineKernel, disable: Collection[str] = (), observe: Observer | None = None
 ) -> Emitted:
-    """What the last of the stages prints."""
+    """The kernel as the last of the stages prints it."""
     printed = run(stages, made, disable, observe).emitted
     assert printed is not None
     return printed
@@ -166,15 +166,15 @@ _Behind = list[tuple[Stage, MachineKernel]]  #: the stages that have run, each w
 
 
 def _fitted(stage: Stage, before: MachineKernel, behind: _Behind) -> MachineKernel:
-    """What the best attempt makes that fits."""
+    """The result of the best rung that fits."""
     failure: DoesNotFit | None = None
     for ladder in stage.ladders:
         found: MachineKernel | None = None
-        for attempt in ladder:
-            if attempt.without and all(ran.name != attempt.without for ran, _ in behind):
-                continue  # as the attempts before it
+        for rung in ladder:
+            if rung.without and all(ran.name != rung.without for ran, _ in behind):
+                continue  # as the rungs before it
             try:
-                found = stage.run(_prepared(attempt, before, behind), **attempt.arguments)
+                found = stage.run(_prepared(rung, before, behind), **rung.arguments)
             except DoesNotFit as error:
                 failure = error
                 break
@@ -184,12 +184,12 @@ def _fitted(stage: Stage, before: MachineKernel, behind: _Behind) -> MachineKern
     raise failure
 
 
-def _prepared(attempt: Attempt, before: MachineKernel, behind: _Behind) -> MachineKernel:
-    """What an attempt begins with: as if the stage that it goes without had not run, its remark in the header."""
+def _prepared(rung: Rung, before: MachineKernel, behind: _Behind) -> MachineKernel:
+    """The start of a rung: as if the stage that it goes without had not run, its remark in the header."""
     made = before
-    if attempt.without:
-        (at,) = (n for n, (ran, _) in enumerate(behind) if ran.name == attempt.without)
+    if rung.without:
+        (at,) = (n for n, (ran, _) in enumerate(behind) if ran.name == rung.without)
         made = behind[at][1]
         for ran, _ in behind[at + 1 :]:
             made = ran.run(made)
-    return attrs.evolve(made, header=(*made.header, attempt.remark)) if attempt.remark else made
+    return attrs.evolve(made, header=(*made.header, rung.remark)) if rung.remark else made

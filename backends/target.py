@@ -1,4 +1,4 @@
-"""What the generator may know of a target: facts to plan by, and the way from IR to a code object and back.
+"""All that the generator may know of a target: facts to plan by, and the way from IR to a code object and back.
 
 `get(name)` imports a target family only when one of its targets is asked for.
 """
@@ -27,10 +27,11 @@ class Target(Protocol):
     facts: TargetFacts
     text_suffix: str
     object_suffix: str
-    assembler: str  #: where one gets the assembler that `assemble` wants, for notes to people
+    simulator: str  #: module whose `simulate` executes the objects
+    assembler: str  #: home of the assembler that `assemble` wants, for notes to people
 
-    stages: Sequence[Stage]  #: what `emit` does, in order
-    banks: Mapping[str, Bank]  #: the registers that it allocates
+    stages: Sequence[Stage]  #: stages of `emit`, in order
+    banks: Mapping[str, Bank]  #: register files that it allocates
 
     def emit(
         self,
@@ -65,6 +66,8 @@ class Target(Protocol):
         progress: Progress | None = None,
     ) -> SimReport:
         """Run launches on the strict simulator; buffers change in place."""
+        report: SimReport = import_module(self.simulator).simulate(code_object, launches, buffers, progress=progress)
+        return report
 
 
 #: Target name -> module whose `TARGETS` mapping holds it.
@@ -91,7 +94,7 @@ _MOST_READ = 1 << 28  #: bytes of a file; code objects of whole libraries have s
 
 
 def analyze(path: Path) -> Analysis:
-    """What the kernels of an assembly or object file take and what bounds them. Raises UserError, Unsupported."""
+    """Needs and bounds of the kernels of an assembly or object file. Raises UserError, Unsupported."""
     if path.suffix not in _READERS:
         *most, last = _READERS
         raise UserError(f"given {path.name}, wanted a file that ends in {', '.join(most)} or {last}")

@@ -27,7 +27,7 @@ class Tool:
     """A program, the variable that may name it, and where one gets it."""
 
     name: str
-    package: str  #: of Debian
+    package: str  #: name of Debian's package
     variable: str = ""
     versioned: bool = True
 

@@ -267,7 +267,7 @@ def understand(entry: Entry, code: CodeObject) -> Case:
         tuple(where["grid"]),
         tuple(where["block"]),
         args,
-        lds_bytes=int(entry.get("shared") or 0),
+        shared_bytes=int(entry.get("shared") or 0),
         kernarg_size=int(entry.get("kernarg_size") or 0),
     )
     return Case(launch, memory, tensors[written], np.ascontiguousarray(right).reshape(-1).view(np.uint8))

@@ -25,8 +25,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import greatest_id
 from convgen.ir.node import compiling
-from convgen.ir.program import Kernel
-from convgen.ir.program import Program as IrProgram
+from convgen.ir.program import Kernel, Program
 from convgen.kernels.launches import Tiles
 from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
@@ -50,7 +49,7 @@ class Attempt:
     config: Config
     score: float | None  #: clocks by the chooser's model; None for a config that was given
     registers: int | None = None
-    lds_bytes: int | None = None
+    shared_bytes: int | None = None
     refused: str | None = None
     actual: Mapping[str, int] | None = None
 
@@ -69,7 +68,7 @@ class Options:
 
 
 @attrs.define
-class Program:
+class Build:
     """Kernels on their way to a target. One of a problem has its plan, and the configs to fall back on.
 
     `passed` names, for kernels that are not as built, the pass behind which they stand. `trail` is the way of the
@@ -77,7 +76,7 @@ class Program:
     """
 
     target: Target
-    ir: IrProgram
+    ir: Program
     options: Options
     stages: dict[str, float]
     problem: Problem | None = None
@@ -124,7 +123,7 @@ def build(
     observe: Observer | None = None,
     tried: Callable[[Attempt], None] | None = None,
     debug: bool = False,
-) -> Program:
+) -> Build:
     """The program of a problem under `config` (a line), or under the best config that fits.
 
     Raises UserError for wrong options or a given config that does not fit, Unsupported for the problem.
@@ -149,7 +148,7 @@ def build(
         planned = perf_counter()
         program, tiles = build_launches(found[0])
     stages = {"plan": planned - start, "build": perf_counter() - planned}
-    return Program(chosen, program, options, stages, problem, *found, tiles=tiles, rest=rest)
+    return Build(chosen, program, options, stages, problem, *found, tiles=tiles, rest=rest)
 
 
 def wrap(
@@ -157,12 +156,12 @@ def wrap(
     target: str = "gfx942",
     scalars: Scalars | None = None,
     options: Options | None = None,
-) -> Program:
+) -> Build:
     """The program of one hand-written kernel; `scalars` gives its scalar arguments their values."""
     done = kernel.done() if isinstance(kernel, KernelBuilder) else kernel
     buffers = tuple(p for p in done.params if isinstance(p, Global))
-    given = IrProgram((done,), buffers)
-    return Program(targets.get(target), given, options or Options(), {}, scalars=scalars or {})
+    given = Program((done,), buffers)
+    return Build(targets.get(target), given, options or Options(), {}, scalars=scalars or {})
 
 
 def with_tiles(code: Code) -> Code:
@@ -197,7 +196,7 @@ def _first_plan(
 
 
 def _planned(plan: Plan, score: float | None) -> Attempt:
-    return Attempt(plan.config, score, plan.registers, plan.lds_bytes)
+    return Attempt(plan.config, score, plan.registers, plan.shared_bytes)
 
 
 def _tell(options: Options, attempt: Attempt) -> Attempt:
@@ -206,13 +205,13 @@ def _tell(options: Options, attempt: Attempt) -> Attempt:
     return attempt
 
 
-def compile(program: Program | Kernel | KernelBuilder, target: str = "gfx942", scalars: Scalars | None = None) -> Code:
+def compile(program: Build | Kernel | KernelBuilder, target: str = "gfx942", scalars: Scalars | None = None) -> Code:
     """Lower, select, allocate, print and assemble; falls back to the next config if registers do not suffice.
 
     A hand-written kernel is compiled for `target`; `scalars` gives its scalar arguments their values.
     """
-    _expect("program", program, Program, Kernel, KernelBuilder)
-    if not isinstance(program, Program):
+    _expect("program", program, Build, Kernel, KernelBuilder)
+    if not isinstance(program, Build):
         program = wrap(program, target, scalars)
     while True:
         try:
@@ -224,7 +223,7 @@ def compile(program: Program | Kernel | KernelBuilder, target: str = "gfx942", s
             raise UserError(f"given {given}, wanted one that fits: {error}") from error
 
 
-def _compile(program: Program) -> Code:
+def _compile(program: Build) -> Code:
     stages = dict(program.stages)
     target = program.target
     restart_ids(greatest_id(*program.ir.kernels))
@@ -244,7 +243,7 @@ def _compile(program: Program) -> Code:
         text,
         code_object,
         record,
-        {e.name: KernelCost(e.registers, e.lds_bytes) for e in emitted},
+        {e.name: KernelCost(e.registers, e.shared_bytes) for e in emitted},
         stages,
         program.tiles,
         {f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},
@@ -256,7 +255,7 @@ def _most_registers(emitted: Sequence[Emitted]) -> dict[str, int]:
     return {name: max(e.registers.get(name, 0) for e in emitted) for name in classes}
 
 
-def _emit(program: Program, number: int, stages: dict[str, float]) -> Emitted:
+def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
     options, kernel = program.options, program.ir.kernels[number]
 
     def observe(step: Step, before: Kernel | MachineKernel, after: Kernel | MachineKernel, seconds: float) -> None:

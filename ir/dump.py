@@ -25,7 +25,7 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Const, Lane, Var
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Dim, Order, Plane, Rectangle, Swizzle, TensorDim
+from convgen.ir.layout.memory import Dim, Plane, Rectangle, RectangleOrder, Swizzle, TensorDim
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.node import CLASSES, Node
@@ -44,9 +44,9 @@ RECORDS: dict[str, type[Any]] = {
 
 _NODES: dict[str, Any] = {name: c for name, c in CLASSES.items() if c.__module__.startswith("convgen.ir.")}
 _MAKERS: dict[str, Any] = {**_NODES, **RECORDS, "vector": vector, "pointer": pointer}
-_CONSTANTS: dict[str, Any] = {**SCALARS, **{s.name: s for s in (*Space, *AddressSpace, *Order)}}
+_CONSTANTS: dict[str, Any] = {**SCALARS, **{s.name: s for s in (*Space, *AddressSpace, *RectangleOrder)}}
 _NAMES: dict[type[Any], str] = {c: name for name, c in (*_NODES.items(), *RECORDS.items())}
-_ATOMS = (str, int, type(None), Type, VectorType, Space, Order)
+_ATOMS = (str, int, type(None), Type, VectorType, Space, RectangleOrder)
 _DEEPEST = 12  #: calls inside one another on a line
 
 
@@ -66,7 +66,7 @@ def _lines(root: Any) -> Iterator[str]:
         match value:
             case PointerType():
                 return f"pointer({text(value.pointee)}, {value.space.name})"
-            case Type() | Space() | Order():
+            case Type() | Space() | RectangleOrder():
                 return value.name
             case VectorType():
                 return f"vector({text(value.elem)}, {value.lanes})"

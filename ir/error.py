@@ -30,7 +30,7 @@ class Unsupported(ConvgenError):
 
 
 class DoesNotFit(ConvgenError):
-    """A config exceeds a budget (registers, LDS, threads); the chooser takes the next one."""
+    """A config exceeds a budget (registers, shared memory, subgroups); the chooser takes the next one."""
 
 
 class VerifyError(ConvgenError):

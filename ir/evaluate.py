@@ -47,7 +47,7 @@ class Value:
 
 
 @attrs.frozen(eq=False)
-class Window:
+class SurfaceValue:
     """The value of a surface: `extent` bytes of a buffer from byte `shift` on, each for every lane."""
 
     buffer: Global
@@ -70,7 +70,7 @@ class Evaluator:
         self.width, self.numbers, self.lanes = width, numbers, width * len(numbers)
         #: The operands of a product in all subgroups that share its instructions, in order.
         self.team: Callable[[x.Mma], Sequence[tuple[Value, Value]]] = lambda e: [(self(e.a), self(e.b))]
-        self.env: dict[Var, Value | Window] = {}
+        self.env: dict[Var, Value | SurfaceValue] = {}
         self.bases: Mapping[Global, int] = bases or {}
         self._memo: dict[Expr, Value] = {}
 
@@ -84,14 +84,14 @@ class Evaluator:
             known = self._memo[e] = _RULES[type(e)](self, e)
         return known
 
-    def window(self, e: Expr) -> Window:
+    def window(self, e: Expr) -> SurfaceValue:
         """The value of a surface."""
         if isinstance(e, x.Surface):
-            return Window(
+            return SurfaceValue(
                 e.buffer, self.uniform(e.shift, "a surface's shift"), self.uniform(e.extent, "a surface's extent")
             )
         found = self.env.get(e) if isinstance(e, Var) else None
-        if not isinstance(found, Window):
+        if not isinstance(found, SurfaceValue):
             raise InterpError(f"{e} is no surface")
         return found
 
@@ -107,10 +107,10 @@ class Evaluator:
         of_subgroups = data.reshape(-1, self.width, *data.shape[1:])
         return bool((of_subgroups != of_subgroups[:, :1]).any())
 
-    def bound(self, e: Expr) -> Value | Window:
-        """What a variable bound to `e` holds: a window for a surface, else a value."""
-        is_window = isinstance(e, x.Surface) or isinstance(self.env.get(e) if isinstance(e, Var) else None, Window)
-        return self.window(e) if is_window else self(e)
+    def bound(self, e: Expr) -> Value | SurfaceValue:
+        """The value of a variable bound to `e`."""
+        held = self.env.get(e) if isinstance(e, Var) else None
+        return self.window(e) if isinstance(e, x.Surface) or isinstance(held, SurfaceValue) else self(e)
 
     def full(self, type: AnyType, value: int | float) -> Value:
         """That number in every element of every lane."""

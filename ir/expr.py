@@ -25,11 +25,18 @@ Number = int | float
 _TEMPORARY = "t"  #: the name of variables that have none worth telling
 
 
+@family
 class Expr(Node):
     """A value of one lane; `type` is derived from the operands."""
 
-    __slots__ = ()
-    type: AnyType
+    type: AnyType = derived()
+
+    def infer(self) -> None:
+        set_derived(self, "type", self.result())
+
+    def result(self) -> AnyType:
+        """The type that the operands give. Raises UserError where they do not suit."""
+        raise NotImplementedError
 
     def __bool__(self) -> bool:
         raise UserError("an IR expression has no truth value: use select(), & and |, or Python values")
@@ -107,10 +114,9 @@ class Const(Expr):
 
     dtype: Type
     bits: int
-    type: AnyType = derived()
 
-    def infer(self) -> None:
-        set_derived(self, "type", self.dtype)
+    def result(self) -> AnyType:
+        return self.dtype
 
     @property
     def value(self) -> int | float:
@@ -128,11 +134,10 @@ class Var(Expr):
     name: str
     id: int
     dtype: AnyType
-    type: AnyType = derived()
 
-    def infer(self) -> None:
+    def result(self) -> AnyType:
         check_name(self.name, "variable")
-        set_derived(self, "type", self.dtype)
+        return self.dtype
 
     @property
     def is_temporary(self) -> bool:
@@ -144,10 +149,8 @@ class Var(Expr):
 class Lane(Expr):
     """The lane's number within its subgroup: the only source of divergence."""
 
-    type: AnyType = derived()
-
-    def infer(self) -> None:
-        set_derived(self, "type", s32)
+    def result(self) -> AnyType:
+        return s32
 
 
 # ---------------------------------------------------------------- operators
@@ -156,10 +159,9 @@ class Lane(Expr):
 @family
 class Unary(Expr):
     a: Expr
-    type: AnyType = derived()
 
-    def infer(self) -> None:
-        set_derived(self, "type", self.a.type)
+    def result(self) -> AnyType:
+        return self.a.type
 
 
 @family
@@ -170,21 +172,18 @@ class Binary(Expr):
     commutes: ClassVar[bool] = False
     a: Expr
     b: Expr
-    type: AnyType = derived()
-
-    def infer(self) -> None:
-        if self.a.type is not self.b.type:
-            raise UserError(f"{type(self).__name__}: operands are {self.a.type} and {self.b.type}; convert with .to()")
-        set_derived(self, "type", self.result())
 
     def result(self) -> AnyType:
+        if self.a.type is not self.b.type:
+            raise UserError(f"{type(self).__name__}: operands are {self.a.type} and {self.b.type}; convert with .to()")
         return self.a.type
 
 
 @family
 class Comparison(Binary):
     def result(self) -> AnyType:
-        return bool_ if isinstance(self.a.type, Type) else vector(bool_, self.a.type.lanes)
+        compared = super().result()
+        return bool_ if isinstance(compared, Type) else vector(bool_, compared.lanes)
 
 
 @node
@@ -294,12 +293,11 @@ class Select(Expr):
     cond: Expr
     a: Expr
     b: Expr
-    type: AnyType = derived()
 
-    def infer(self) -> None:
+    def result(self) -> AnyType:
         if self.cond.type.elem is not bool_ or self.a.type is not self.b.type:
             raise UserError(f"select: {self.cond.type} ? {self.a.type} : {self.b.type}")
-        set_derived(self, "type", self.a.type)
+        return self.a.type
 
 
 @family
@@ -308,12 +306,11 @@ class Conversion(Expr):
 
     dtype: AnyType
     a: Expr
-    type: AnyType = derived()
 
-    def infer(self) -> None:
+    def result(self) -> AnyType:
         if self.dtype.lanes != self.a.type.lanes:
             raise UserError(f"cast: {self.a.type} has {self.a.type.lanes} elements, {self.dtype} {self.dtype.lanes}")
-        set_derived(self, "type", self.dtype)
+        return self.dtype
 
 
 @node
@@ -340,12 +337,11 @@ class Splat(Expr):
 
     dtype: VectorType
     a: Expr
-    type: AnyType = derived()
 
-    def infer(self) -> None:
+    def result(self) -> AnyType:
         if self.a.type is not self.dtype.elem:
             raise UserError(f"splat: {self.a.type} into {self.dtype}")
-        set_derived(self, "type", self.dtype)
+        return self.dtype
 
 
 @node
@@ -354,13 +350,12 @@ class Pack(Expr):
 
     dtype: AnyType
     parts: tuple[Expr, ...]
-    type: AnyType = derived()
 
-    def infer(self) -> None:
+    def result(self) -> AnyType:
         given = sum(p.type.bits for p in self.parts)
         if given != self.dtype.bits:
             raise UserError(f"pack: {given} bits given, {self.dtype} has {self.dtype.bits}")
-        set_derived(self, "type", self.dtype)
+        return self.dtype
 
 
 @node
@@ -370,12 +365,11 @@ class Slice(Expr):
     a: Expr
     start: int
     count: int
-    type: AnyType = derived()
 
-    def infer(self) -> None:
+    def result(self) -> AnyType:
         if not 0 <= self.start <= self.start + self.count <= self.a.type.lanes:
             raise UserError(f"slice: elements {self.start}..{self.start + self.count} of {self.a.type}")
-        set_derived(self, "type", vector(self.a.type.elem, self.count))
+        return vector(self.a.type.elem, self.count)
 
 
 @node
@@ -384,12 +378,11 @@ class Shuffle(Expr):
 
     a: Expr
     order: tuple[int, ...]
-    type: AnyType = derived()
 
-    def infer(self) -> None:
+    def result(self) -> AnyType:
         if not self.order or not all(0 <= i < self.a.type.lanes for i in self.order):
             raise UserError(f"shuffle: elements {self.order} of {self.a.type}")
-        set_derived(self, "type", vector(self.a.type.elem, len(self.order)))
+        return vector(self.a.type.elem, len(self.order))
 
 
 @node
@@ -400,14 +393,13 @@ class Mma(Expr):
     acc: Expr
     a: Expr
     b: Expr
-    type: AnyType = derived()
 
-    def infer(self) -> None:
+    def result(self) -> AnyType:
         wanted = (self.op.acc_type, self.op.a_type, self.op.b_type)
         given = (self.acc.type, self.a.type, self.b.type)
         if given != wanted:
             raise UserError(f"mma {self.op.atom.name}: operands {given}, wanted {wanted}")
-        set_derived(self, "type", self.acc.type)
+        return self.acc.type
 
 
 @node
@@ -420,10 +412,9 @@ class Surface(Expr):
     buffer: Global
     shift: Expr
     extent: Expr
-    type: AnyType = derived()
 
-    def infer(self) -> None:
-        set_derived(self, "type", surface)
+    def result(self) -> AnyType:
+        return surface
 
 
 @node
@@ -431,10 +422,9 @@ class AddressOf(Expr):
     """The 64-bit address of the first byte of a global buffer."""
 
     buffer: Global
-    type: AnyType = derived()
 
-    def infer(self) -> None:
-        set_derived(self, "type", u64)
+    def result(self) -> AnyType:
+        return u64
 
 
 # ---------------------------------------------------------------- makers

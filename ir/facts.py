@@ -1,4 +1,4 @@
-"""What passes and plans may ask of a target: numbers and capabilities, never its name."""
+"""Numbers and capabilities of a target, by which passes and plans know it; they never ask for its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SharedPhases:
     """How a shared-memory access of one width is served: lane groups, one a cycle, over `banks` 4-byte banks."""
 
     banks: int
-    phases: tuple[tuple[int, ...], ...]  #: lanes
+    phases: tuple[tuple[int, ...], ...]  #: lanes; the groups, in order
 
 
 @attrs.frozen(cache_hash=True, kw_only=True)
@@ -23,49 +23,48 @@ class Core:
     simds: int
     simd_registers: int  #: registers; vector registers of a lane for all subgroups that are resident on a SIMD
     register_granule: int  #: registers; allocation unit of a subgroup
-    shared_rate: int  #: bytes a clock
-    global_rate: int  #: bytes a clock
-    grids: tuple[tuple[int, int], ...]  #: subgroups along M and N that are worth a try
-    subtiles: tuple[int, ...] = (1,)  #: parts along M into which a subgroup's tile is worth being cut
-    reserve: tuple[int, int] = (
-        0,
-        0,
-    )  #: registers; taken besides by the copy of an operand, without a halo and with one
-    fragment_sets: int = 2  #: live at once where the next fragments are read ahead: two if loads move among products
+    shared_rate: int  #: bytes a clock; shared memory
+    global_rate: int  #: bytes a clock; global memory
+    grids: tuple[tuple[int, int], ...]  #: subgroups; along M and N of workgroups worth a try
+    subtiles: tuple[int, ...] = (1,)  #: parts; cuts along M of a subgroup's tile worth a try
+    #: registers; margin for the copy of an operand, without a halo and with one
+    reserve: tuple[int, int] = (0, 0)
+    #: sets of fragments; live at once where the next ones are read ahead, two if loads move among products
+    fragment_sets: int = 2
 
 
 @attrs.frozen(cache_hash=True, kw_only=True)
 class Costs:
-    """What the chooser's model of a launch reckons with beside the rates of `Core`.
+    """Costs in the chooser's model of a launch, beside the rates of `Core`.
 
     All values are assumed: chosen so that rankings come out well, measured nowhere. A target may have others.
     """
 
     tile: int = 4000  #: clocks; prologue, first loads and epilogue of a tile
     message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
-    barrier: int = 40  #: clocks; of a barrier beyond the instructions around it
+    barrier: int = 40  #: clocks; a barrier beyond the instructions around it
     load_latency: int = 800  #: clocks; from a global load to its data
     shared_latency: int = 128  #: clocks; from a write to shared memory to what is read, where only one buffer is
     shared_exposed: float = 0.5  #: share of the clocks of shared memory that nothing hides, where only one buffer is
     exposed: float = 0.1  #: share of the clocks of all units that overlap does not hide
-    launch: int = 10000  #: clocks; of one launch more
-    stream_rate: int = 8  #: bytes a clock; of one unit, from and to memory
+    launch: int = 10000  #: clocks; a further launch
+    stream_rate: int = 8  #: bytes a clock; one unit, from and to memory
 
 
 @attrs.frozen(cache_hash=True)
 class Planes:
-    """What messages that move rectangles of planes keep to."""
+    """Limits of messages that move rectangles of planes."""
 
-    pitch: int  #: bytes; the pitch is a multiple of it
-    align: int  #: bytes; of the base
+    pitch: int  #: bytes; granule of the pitch
+    align: int  #: bytes; alignment of the base
     least: int  #: bytes; least width of a plane
     most: int  #: bytes; greatest width of a plane, above its pitch and height
     row: int  #: bytes; longest row of a rectangle
-    turned: int  #: bytes; longest row of a rectangle of which each lane gets a row
-    loaded_rows: int  #: rows; of a rectangle that is loaded
-    stored_rows: int  #: rows; of one that is stored
-    count: int  #: rectangles side by side that one message loads
-    registers: int  #: registers; filled by one message
+    turned: int  #: bytes; longest row of a rectangle that comes a row a lane
+    loaded_rows: int  #: rows; most of a rectangle to load
+    stored_rows: int  #: rows; most of a rectangle to store
+    count: int  #: rectangles; side by side in one load
+    registers: int  #: registers; most that one message fills
 
 
 @attrs.frozen(cache_hash=True, kw_only=True)
@@ -99,19 +98,19 @@ class TargetFacts:
 
     name: str
     subgroup_size: int
-    max_subgroups: int  #: of one workgroup
-    shared_bytes: int  #: shared memory of one workgroup
-    registers: int  #: vector registers a lane can address as ALU operands
-    accumulators: int  #: further registers for matrix accumulators (AGPRs)
+    max_subgroups: int  #: subgroups; most of a workgroup
+    shared_bytes: int  #: bytes; most of a workgroup
+    registers: int  #: registers; of a lane, as operands of the vector unit
+    accumulators: int  #: registers; of a lane, in the separate file for accumulators
     compute_units: int
-    global_widths: tuple[int, ...]  #: bytes a lane may move in one message, descending
-    shared_widths: tuple[int, ...]
-    global_imm_max: int  #: greatest immediate offset of a global message, bytes
-    shared_imm_max: int
-    surface_max: int  #: greatest extent of a surface, or span of the 32-bit offsets from a flat address, bytes
+    global_widths: tuple[int, ...]  #: bytes; of a lane in one message, descending
+    shared_widths: tuple[int, ...]  #: bytes; likewise
+    global_imm_max: int  #: bytes; greatest immediate offset of a global message
+    shared_imm_max: int  #: bytes; likewise
+    surface_max: int  #: bytes; greatest extent of a surface, or span of 32-bit offsets from a flat address
     shared_read: SharedPhases  #: of the widest read
     shared_write: SharedPhases
-    fused: frozenset[str]  #: names of `ir.fused.MEANING` that the vector unit has
+    fused: frozenset[str]  #: operations of the vector unit, names of `ir.fused.MEANING`
     atoms: tuple[MmaAtom, ...]
     core: Core
     caches: Caches
@@ -120,14 +119,13 @@ class TargetFacts:
     conversions: tuple[str, ...] = ()
     #: Global messages take one 64-bit address a lane and a mask, instead of offsets into a surface with bounds.
     flat: bool = False
-    planes: Planes | None = None  #: messages that move rectangles of planes, whose bounds the hardware checks
-    prefetch: bool = False  #: memory can be brought nearer ahead of a load
-    tickets: bool = False  #: subgroups of different workgroups can be ordered (`stmt.Ticket`)
-    split_barriers: bool = False  #: arriving at a barrier and waiting for the others are two instructions
-    #: Greatest block message, bytes: a subgroup's registers as they stand, at one address; 0 if there are none.
+    planes: Planes | None = None  #: limits of messages with rectangles, whose bounds the hardware checks
+    prefetch: bool = False  #: messages that bring memory nearer ahead of a load
+    tickets: bool = False  #: order among subgroups of different workgroups (`stmt.Ticket`)
+    split_barriers: bool = False  #: arrival at a barrier and wait for the others as two instructions
+    #: bytes; greatest block message: a subgroup's registers as they stand, at one address; 0 if there are none
     block_bytes: int = 0
-    #: What a lane brings into shared memory in one write, and reads as one part of a fragment.
-    chunk_bytes: int = 16
+    chunk_bytes: int = 16  #: bytes; of a lane in one write to shared memory, and in one part of a fragment
 
     @property
     def surfaces(self) -> bool:

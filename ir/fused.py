@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
-from convgen.ir.node import derived, node, set_derived
+from convgen.ir.node import node
 from convgen.ir.types import AnyType
 
 #: name -> meaning. `mad24` promises that both factors lie in [0, 2^24).
@@ -28,13 +28,12 @@ class Fused(Expr):
     a: Expr
     b: Expr
     c: Expr
-    type: AnyType = derived()
 
-    def infer(self) -> None:
+    def result(self) -> AnyType:
         given = (self.a.type, self.b.type, self.c.type)
         if self.name not in MEANING or len(dict.fromkeys(given)) != 1 or not self.a.type.elem.is_int:
             raise UserError(f"fused {self.name}: operands {given}")
-        set_derived(self, "type", self.a.type)
+        return self.a.type
 
     @property
     def meaning(self) -> Expr:

@@ -1,6 +1,6 @@
 """What a statement class says of itself, once: what its statements bind, evaluate, read and write, and how they look.
 
-A field annotated `Expr` is evaluated, `Var` is bound, `Stmt` is run. The role of a field is an `Access` where it names
+A field annotated `Expr` is evaluated, `Var` is bound, `Stmt` is run. The role of a field is an `Effect` where it names
 memory; that of an operand is how a variable is called that stands for it.
 """
 
@@ -39,7 +39,7 @@ class Site:
             raise UserError(f"given the comment {ascii(self.comment)[:60]}, wanted one line that can be printed")
 
 
-class Access(Enum):
+class Effect(Enum):
     """What a statement does with the memory that one of its fields names."""
 
     READS = "reads"
@@ -86,20 +86,20 @@ class Stmt(Node):
         """The statements that it consists of."""
         return self.of_kind("Stmt")
 
-    def memory(self, *ways: Access) -> tuple[Global | Shared, ...]:
+    def memory(self, *ways: Effect) -> tuple[Global | Shared, ...]:
         """The buffers and shared tiles that it accesses in one of these ways; in any if none is given."""
-        named = (getattr(self, f) for f, way in self.roles.items() if way in (ways or tuple(Access)))
+        named = (getattr(self, f) for f, way in self.roles.items() if way in (ways or tuple(Effect)))
         return tuple(m.memory if isinstance(m, (View, Plane)) else m for m in named)
 
     @property
     def reads(self) -> tuple[Global | Shared, ...]:
         """The memory whose content matters to it."""
-        return self.memory(Access.READS, *([Access.WRITES] if self.adds else []))
+        return self.memory(Effect.READS, *([Effect.WRITES] if self.adds else []))
 
     @property
     def writes(self) -> tuple[Global | Shared, ...]:
         """The memory that it changes."""
-        return self.memory(Access.WRITES)
+        return self.memory(Effect.WRITES)
 
 
 @family

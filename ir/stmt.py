@@ -15,7 +15,7 @@ from convgen.ir.expr import Expr, Var
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Plane, Rectangle, Shared, View
 from convgen.ir.node import node, role
-from convgen.ir.rows import Access as Access
+from convgen.ir.rows import Effect as Effect
 from convgen.ir.rows import Load as Load
 from convgen.ir.rows import Site as Site
 from convgen.ir.rows import Stmt as Stmt
@@ -138,7 +138,7 @@ class Ticket(Load):
 
     form, needs = "{var} = ticket {buffer}[{index}] of {turns}", "tickets"
     adds, is_uniform = True, True
-    buffer: Global = role(Access.WRITES)
+    buffer: Global = role(Effect.WRITES)
     index: Expr
     turns: int
     site: Site
@@ -155,7 +155,7 @@ class LoadView(Load):
     """
 
     form, level = "{var} = load {view}[{coords}] as {layout}", "tile"
-    view: View = role(Access.READS)
+    view: View = role(Effect.READS)
     coords: tuple[Expr, ...]
     layout: Fragment
     site: Site
@@ -166,7 +166,7 @@ class Prefetch(Stmt):
     """Bring the tile of `view` at `coords` nearer, as what will soon be loaded; it changes no value."""
 
     form, level = "prefetch {view}[{coords}] as {layout}", "tile"
-    view: View = role(Access.NEARS)
+    view: View = role(Effect.NEARS)
     coords: tuple[Expr, ...]
     layout: Fragment
     site: Site
@@ -177,7 +177,7 @@ class StoreView(Store):
     """Store the fragment `value` to the tile of `view` at `coords`; elements outside the view are dropped."""
 
     form, level = "store {view}[{coords}] = {value} as {layout}", "tile"
-    view: View = role(Access.WRITES)
+    view: View = role(Effect.WRITES)
     coords: tuple[Expr, ...]
     value: Expr
     layout: Fragment
@@ -200,9 +200,9 @@ class Copy(Stmt):
     """
 
     form, level = "copy {tile}[{slot}] = {view}[{coords}] as {layout}{loaded:, loaded as }", "tile"
-    tile: Shared = role(Access.WRITES)
+    tile: Shared = role(Effect.WRITES)
     slot: Expr
-    view: View = role(Access.READS)
+    view: View = role(Effect.READS)
     coords: tuple[Expr, ...]
     loaded: Fragment
     layout: Fragment
@@ -217,7 +217,7 @@ class LoadShared(Load):
     """Bind `var` to slot `slot` of a shared tile, distributed as `layout` (its dims are row and column)."""
 
     form, level = "{var} = load {tile}[{slot}] as {layout}", "tile"
-    tile: Shared = role(Access.READS)
+    tile: Shared = role(Effect.READS)
     slot: Expr
     layout: Fragment
     site: Site
@@ -228,7 +228,7 @@ class StoreShared(Store):
     """Store the fragment `value` to slot `slot` of a shared tile."""
 
     form, level = "store {tile}[{slot}] = {value} as {layout}", "tile"
-    tile: Shared = role(Access.WRITES)
+    tile: Shared = role(Effect.WRITES)
     slot: Expr
     value: Expr
     layout: Fragment
@@ -244,7 +244,7 @@ class GlobalLoad(Load):
 
     form = "{var} = global {surface}[{varying}, {uniform}, {imm}]"
     level, needs = "message", "surfaces"
-    buffer: Global = role(Access.READS)
+    buffer: Global = role(Effect.READS)
     surface: Expr = role("surface")
     varying: Expr = role("offset")
     uniform: Expr = role("step")
@@ -258,7 +258,7 @@ class GlobalStore(Store):
 
     form = "global {surface}[{varying}, {uniform}, {imm}] = {value}"
     level, needs = "message", "surfaces"
-    buffer: Global = role(Access.WRITES)
+    buffer: Global = role(Effect.WRITES)
     surface: Expr = role("surface")
     varying: Expr = role("offset")
     uniform: Expr = role("step")
@@ -279,7 +279,7 @@ class FlatLoad(Load):
     """Bind `var` to its type's bytes at each lane's 64-bit `address` where `mask` holds; elsewhere they are zero."""
 
     form, level, needs = "{var} = flat {buffer}[{address}]{mask: if }", "message", "flat"
-    buffer: Global = role(Access.READS)
+    buffer: Global = role(Effect.READS)
     address: Expr = role("address")
     mask: Expr = role("exists")
     site: Site
@@ -290,7 +290,7 @@ class FlatStore(Store):
     """Store `value` at each lane's 64-bit `address` where `mask` holds."""
 
     form, level, needs = "flat {buffer}[{address}]{mask: if } = {value}", "message", "flat"
-    buffer: Global = role(Access.WRITES)
+    buffer: Global = role(Effect.WRITES)
     address: Expr = role("address")
     mask: Expr = role("exists")
     value: Expr
@@ -309,7 +309,7 @@ class FlatPrefetch(Stmt):
     """Bring nearer the memory around `address`, where `mask` holds."""
 
     form, level, needs = "prefetch flat {buffer}[{address}]{mask: if }", "message", "prefetch"
-    buffer: Global = role(Access.NEARS)
+    buffer: Global = role(Effect.NEARS)
     address: Expr = role("address")
     mask: Expr = role("exists")
     site: Site
@@ -323,7 +323,7 @@ class PlaneLoad(Load):
     """
 
     form, level, needs = "{var} = plane {plane}[{x}, {y}] as {shape}", "message", "planes"
-    plane: Plane = role(Access.READS)
+    plane: Plane = role(Effect.READS)
     shape: Rectangle
     x: Expr = role("x")
     y: Expr = role("y")
@@ -335,7 +335,7 @@ class PlanePrefetch(Stmt):
     """Bring nearer what `PlaneLoad` would load."""
 
     form, level, needs = "prefetch plane {plane}[{x}, {y}] as {shape}", "message", "planes"
-    plane: Plane = role(Access.NEARS)
+    plane: Plane = role(Effect.NEARS)
     shape: Rectangle
     x: Expr = role("x")
     y: Expr = role("y")
@@ -347,7 +347,7 @@ class PlaneStore(Store):
     """Store `value` to the rectangle that `PlaneLoad` would load; what lies outside the plane is dropped."""
 
     form, level, needs = "plane {plane}[{x}, {y}] as {shape} = {value}", "message", "planes"
-    plane: Plane = role(Access.WRITES)
+    plane: Plane = role(Effect.WRITES)
     shape: Rectangle
     x: Expr = role("x")
     y: Expr = role("y")
@@ -360,7 +360,7 @@ class SharedRead(Load):
     """Bind `var` to its type's bytes at `address + imm` bytes from the start of `tile`."""
 
     form, level = "{var} = shared {tile}[{address}, {imm}]", "message"
-    tile: Shared = role(Access.READS)
+    tile: Shared = role(Effect.READS)
     address: Expr = role("read_address")
     imm: int
     site: Site
@@ -371,7 +371,7 @@ class SharedWrite(Store):
     """Store `value` at `address + imm` bytes from the start of `tile`."""
 
     form, level = "shared {tile}[{address}, {imm}] = {value}", "message"
-    tile: Shared = role(Access.WRITES)
+    tile: Shared = role(Effect.WRITES)
     address: Expr = role("write_address")
     imm: int
     value: Expr

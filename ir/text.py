@@ -35,7 +35,7 @@ _STRENGTH |= {"*": 7, "//": 7, "%": 7}
 
 
 @attrs.frozen
-class Line:
+class ListingLine:
     """One line of a listing and the statement that it begins, if it begins one."""
 
     text: str
@@ -47,7 +47,7 @@ def show(node: Node) -> str:
     return "\n".join(line.text for line in listing(node))
 
 
-def listing(node: Node) -> list[Line]:
+def listing(node: Node) -> list[ListingLine]:
     """The lines of `show(node)`, each with its statement."""
     printer = _Printer(node)
     printer.root(node)
@@ -80,11 +80,11 @@ class _Printer:
         self.fresh = (name for i in range(len(nodes) + len(taken) + 1) if (name := f"t{i}") not in taken)
         self.temporaries: dict[Expr, str] = {}  # every name given, so that a subtree has one name everywhere
         self.visible: dict[Expr, str] = {}  # those bound in the current suites
-        self.lines: list[Line] = []
+        self.lines: list[ListingLine] = []
         self.depth = 0
 
     def line(self, text: str, stmt: Stmt | None = None) -> None:
-        self.lines.append(Line("  " * self.depth + text, stmt))
+        self.lines.append(ListingLine("  " * self.depth + text, stmt))
 
     @contextmanager
     def suite(self) -> Iterator[None]:

@@ -1,34 +1,39 @@
 """Well-formedness of kernels, as tables of rules; docs/ir.md states each of them.
 
-A rule looks at one statement (or expression) and returns a complaint or None. `Checker` walks the kernel and knows what
-rules ask: which variables are visible, what varies between lanes, how fragments are distributed.
+`Checker` walks the kernel and knows what rules (`verify_rules`) ask: which variables are visible, what varies between
+lanes, how fragments are distributed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Literal
+from typing import Literal
 
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Expr, Var
-from convgen.ir.layout.digits import Space
-from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Global, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
-from convgen.ir.text import excerpt, show
-from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, s32, surface, u64, vector
+from convgen.ir.text import excerpt
 from convgen.ir.uniform import Uniformity, varying
+from convgen.ir.verify_rules import (
+    ANYHOW,
+    EXPRESSIONS,
+    STATEMENTS,
+    Distribution,
+    agreed,
+    belongs,
+    declared,
+    halves,
+    site,
+)
 
 Level = Literal["tile", "message"]
-_MOST_TURNS = 1 << 30  #: of a round of tickets: counts are s32
 _MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid: ids are s32
 _MOST_LANES = 1024  #: of a workgroup, on every target
-MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: what one message may move for a lane
 
 
 def verify(kernel: Kernel, level: Level | None = None) -> Kernel:
@@ -57,26 +62,6 @@ def _kernel(k: Kernel) -> str | None:
     if max(k.grid) > _MOST_GROUPS or k.subgroups * k.width > _MOST_LANES:
         return f"a grid of {k.grid}, workgroups of {k.subgroups * k.width}; at most {_MOST_GROUPS} and {_MOST_LANES}"
     return None
-
-
-# ---------------------------------------------------------------- fragments
-
-
-class Anyhow:
-    """The layout of a value that is the same in all elements: any."""
-
-
-ANYHOW: Final = Anyhow()
-Distribution = Fragment | Anyhow | None  #: of a value; None if it is not known
-
-
-def _agreed(distributions: Iterable[Distribution]) -> Distribution:
-    """The distribution of an element-wise operation on values distributed like that."""
-    kinds = dict.fromkeys(d for d in distributions if d is not ANYHOW)
-    return next(iter(kinds)) if len(kinds) == 1 else None if kinds else ANYHOW
-
-
-# ---------------------------------------------------------------- the walk
 
 
 class Checker:
@@ -123,7 +108,7 @@ class Checker:
                 return self.sequence(node)
         self.met[node] += 1
         self.expressions(node, node.operands)
-        for rule in (_belongs, _declared, _site, _halves, *_STATEMENTS.get(type(node), ())):
+        for rule in (belongs, declared, site, halves, *STATEMENTS.get(type(node), ())):
             self.require(node, rule(self, node))
         match node:
             case s.For():
@@ -146,7 +131,7 @@ class Checker:
             self.sequence(node.body)
             self.loops.pop()
             self.expressions(node, node.yields)
-            layouts = [_agreed((before, self.distribution(y))) for before, y in zip(layouts, node.yields)]
+            layouts = [agreed((before, self.distribution(y))) for before, y in zip(layouts, node.yields)]
         for var, layout in zip(node.results, layouts):
             self.bind(node, var, layout)
 
@@ -171,7 +156,7 @@ class Checker:
                 self.expressions(node, e.children())  # type: ignore[arg-type]
                 if isinstance(e, Var) and e not in self.visible:
                     self.require(node, f"{e.name}.{e.id} is {'out of scope' if e in self.path else 'not bound'}")
-                for rule in _EXPRESSIONS.get(type(e), ()):
+                for rule in EXPRESSIONS.get(type(e), ()):
                     self.require(node, rule(self, e))
                 self.right[e] = None
 
@@ -185,285 +170,5 @@ class Checker:
             case x.Const() | x.Splat():
                 return ANYHOW
             case x.Binary() | x.Unary() | x.Conversion() | x.Select():
-                return _agreed([self.distribution(c) for c in e.children()])  # type: ignore[arg-type]
+                return agreed([self.distribution(c) for c in e.children()])  # type: ignore[arg-type]
         return None
-
-
-# ---------------------------------------------------------------- rules
-
-Rule = Callable[[Checker, Any], "str | None"]
-
-
-def _belongs(c: Checker, n: Stmt) -> str | None:
-    foreign = c.level and n.level and n.level != c.level
-    return f"{type(n).__name__} does not belong to the {c.level} level" if foreign else None
-
-
-def _declared(c: Checker, n: Stmt) -> str | None:
-    for m in n.memory():
-        if isinstance(m, Shared) and m not in c.kernel.shared:
-            return f"shared tile {m.name} is not one of the kernel's"
-        if isinstance(m, Global) and m not in c.kernel.params:
-            return f"buffer {m.name} is not an argument of the kernel"
-    return None
-
-
-def _site(c: Checker, n: Stmt) -> str | None:
-    if n.site is None:
-        return None
-    number = n.site.number
-    if number in c.sites:
-        return f"site {number} stands at two places"
-    c.sites[number] = None
-    return None
-
-
-def _halves(c: Checker, n: Stmt) -> str | None:
-    """Between arriving at a barrier and waiting there is nothing of shared memory, nor a change of block."""
-    begun, c.arrived = c.arrived, isinstance(n, s.Arrive) or (c.arrived and not isinstance(n, s.Wait))
-    if isinstance(n, s.Wait):
-        return None if begun else "a wait at a barrier without an arrival"
-    concerned = begun and s.ordered_by_barriers(n)
-    return f"{type(n).__name__} between arrival and wait at a barrier" if concerned else None
-
-
-def _uniform(*fields: str) -> Rule:
-    """These operands are integers or bools that are the same in all lanes."""
-
-    def rule(c: Checker, n: Any) -> str | None:
-        for name in fields:
-            value = getattr(n, name)
-            for e in value if isinstance(value, tuple) else (value,):
-                if not isinstance(e.type, Type) or e.type.is_float:
-                    return f"{name} {show(e)} is {e.type}, not an integer"
-                if not c.uniform(e):
-                    return f"{name} {show(e)} differs between lanes"
-        return None
-
-    return rule
-
-
-def _offset(field: str) -> Rule:
-    """This operand is one integer a lane."""
-
-    def rule(c: Checker, n: Any) -> str | None:
-        e = getattr(n, field)
-        return None if isinstance(e.type, Type) and e.type.is_int else f"{field} {show(e)} is {e.type}, not an integer"
-
-    return rule
-
-
-def _loop_types(c: Checker, n: s.For) -> str | None:
-    types = {n.var.type, n.begin.type, n.end.type}
-    return (
-        f"loop variable and bounds are of types {n.var.type}, {n.begin.type}, {n.end.type}" if len(types) > 1 else None
-    )
-
-
-def _exit(c: Checker, n: s.ExitIf) -> str | None:
-    if n.cond.type is not bool_:
-        return f"exit_if: a condition of type {n.cond.type}"
-    if not c.loops:
-        return "exit_if outside a loop"
-    given, wanted = [v.type for v in n.values], [v.type for v in c.loops[-1].results]
-    return f"exit_if: given values of types {given}, wanted {wanted}" if given != wanted else None
-
-
-def _view(c: Checker, n: Any) -> str | None:
-    view: View = n.view
-    names = [d.name for axis in view.axes for d in axis]
-    if len(set(names)) < len(names):
-        return f"the view of {view.memory.name} has two dims of one name: {', '.join(names)}"
-    unknown = [name for t in view.index for name, _ in t.terms if name not in names]
-    if unknown:
-        return f"the view of {view.memory.name} has no dim {unknown[0]}"
-    if tuple(t.size for t in view.index) != view.layout.dims:
-        return f"the view of {view.memory.name} indexes {[t.size for t in view.index]}, its layout {view.layout.dims}"
-    if len(n.coords) != len(view.axes) or len(n.layout.dims) != len(view.axes):
-        return f"{len(n.coords)} coordinates and {len(n.layout.dims)} fragment dims for {len(view.axes)} axes"
-    return None
-
-
-def _fragment(c: Checker, n: Any) -> str | None:
-    """The layout fits the workgroup and, where there is one, the shared tile."""
-    layout: Fragment = n.layout
-    elem = n.memory()[0].elem
-    if elem.bits == 4:
-        return f"a fragment of {elem}, which has no address of its own; wanted messages"
-    for space, have in ((Space.LANE, c.kernel.width), (Space.SUBGROUP, c.kernel.subgroups)):
-        need = max((d.stride * d.size for d in layout.digits if d.space is space and d.size > 1), default=1)
-        if need > have:
-            return f"fragment {layout} needs {need} {space.name.lower()}s, the kernel has {have}"
-    tile = getattr(n, "tile", None)
-    if tile is None:
-        return None
-    if len(layout.shape) != 2 or layout.shape[0] > tile.rows or layout.shape[1] > tile.cols:
-        return f"a fragment of {layout.shape} in shared tile {tile.name} of {tile.rows} x {tile.cols}"
-    return None
-
-
-def _moved(c: Checker, n: Any) -> str | None:
-    given = c.distribution(n.value) if isinstance(n, s.Store) else n.layout
-    if isinstance(given, Fragment) and given != n.layout:
-        return f"a value distributed as {given} is stored as {n.layout}"
-    wanted = vector(n.memory()[0].elem, n.layout.registers)
-    return None if n.moved is wanted else f"a fragment of type {n.moved}, wanted {wanted}"
-
-
-def _ticket(c: Checker, n: Any) -> str | None:
-    if n.var.type is not s32 or n.buffer.elem is not s32 or not 1 <= n.turns <= _MOST_TURNS:
-        return f"a ticket of type {n.var.type} of {n.turns} from counts of {n.buffer.elem}"
-    return None
-
-
-def _adds(c: Checker, n: Any) -> str | None:
-    elem = n.value.type.elem
-    return None if elem in (f32, f64, s32) else f"atomic additions of {elem}, wanted f32, f64 or s32"
-
-
-def _copied(c: Checker, n: s.Copy) -> str | None:
-    if n.tile.elem is not n.view.memory.elem:
-        return f"copy of {n.view.memory.elem} into a shared tile of {n.tile.elem}"
-    return None
-
-
-def _surface(c: Checker, n: Any) -> str | None:
-    if n.surface.type is not surface or not c.uniform(n.surface):
-        return f"{show(n.surface)} is not a surface that all lanes share"
-    if isinstance(n.surface, x.Surface) and n.surface.buffer is not n.buffer:
-        return f"a surface of {n.surface.buffer.name}, of a message that accesses {n.buffer.name}"
-    return None
-
-
-def _message(c: Checker, n: Any) -> str | None:
-    type: AnyType = n.moved
-    if type.elem.is_bool or type.bits not in [8 * width for width in MESSAGE_BYTES]:
-        return f"a message of {type}, {type.bits} bits a lane; wanted {', '.join(map(str, MESSAGE_BYTES))} bytes"
-    return f"a negative immediate {n.imm}" if getattr(n, "imm", 0) < 0 else None
-
-
-def _block(c: Checker, n: Any) -> str | None:
-    type: AnyType = n.moved
-    whole = not type.elem.is_bool and type.bits % 32 == 0
-    return None if whole else f"a block of {type}, {type.bits} bits a lane; wanted whole dwords"
-
-
-def _plane(c: Checker, n: Any) -> str | None:
-    inside = (
-        n.plane.base >= 0
-        and n.plane.base + (n.plane.height - 1) * n.plane.pitch + n.plane.width <= n.plane.memory.bytes
-    )
-    if not inside or n.plane.width > n.plane.pitch:
-        return f"{n.plane} is not within its buffer"
-    return None
-
-
-def _rectangle(c: Checker, n: s.PlaneLoad | s.PlaneStore) -> str | None:
-    shape, type = n.shape, n.moved
-    width, elem = c.kernel.width, type.elem.bytes
-    if type.elem.is_bool or type.bits % 32:
-        return f"a rectangle of {type}, {type.bits} bits a lane; wanted whole dwords"
-    if shape.size != width * type.lanes or shape.layout(width, elem).registers != type.lanes:
-        what = f"{shape.rows} x {shape.cols}, {shape.order.value}"
-        return f"a rectangle of {what}, for {type}; wanted the elements of {width} lanes"
-    return None
-
-
-def _flat(c: Checker, n: Any) -> str | None:
-    if n.address.type is not u64:
-        return f"address {show(n.address)} is {n.address.type}, wanted u64"
-    return None if n.mask.type is bool_ else f"mask {show(n.mask)} is {n.mask.type}, wanted bool"
-
-
-_STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
-    s.For: (_uniform("begin", "end"), _loop_types),
-    s.If: (_uniform("cond"),),
-    s.ExitIf: (_uniform("cond"), _exit),
-    s.LoadView: (_view, _uniform("coords"), _fragment, _moved),
-    s.Prefetch: (_view, _uniform("coords"), _fragment),
-    s.StoreView: (_view, _uniform("coords"), _fragment, _moved),
-    s.AddView: (_view, _uniform("coords"), _fragment, _moved, _adds),
-    s.Copy: (_view, _uniform("coords", "slot"), _fragment, _copied),
-    s.LoadShared: (_uniform("slot"), _fragment, _moved),
-    s.StoreShared: (_uniform("slot"), _fragment, _moved),
-    s.Ticket: (_uniform("index"), _ticket),
-    s.GlobalLoad: (_surface, _offset("varying"), _uniform("uniform"), _message),
-    s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
-    s.GlobalAdd: (_surface, _offset("varying"), _uniform("uniform"), _message, _adds),
-    s.FlatLoad: (_flat, _message),
-    s.FlatStore: (_flat, _message),
-    s.FlatPrefetch: (_flat,),
-    s.FlatAdd: (_flat, _message, _adds),
-    s.PlaneLoad: (_plane, _uniform("x", "y"), _rectangle),
-    s.PlaneStore: (_plane, _uniform("x", "y"), _rectangle),
-    s.PlanePrefetch: (_plane, _uniform("x", "y")),
-    s.SharedRead: (_offset("address"), _message),
-    s.SharedWrite: (_offset("address"), _message),
-    s.BlockRead: (_uniform("address"), _block),
-    s.BlockWrite: (_uniform("address"), _block),
-}
-
-
-def _takes(accepts: Callable[[Type], bool], what: str) -> tuple[Rule, ...]:
-    """Operands whose elements are of such a kind."""
-
-    def rule(c: Checker, e: Any) -> str | None:
-        return None if accepts(e.a.type.elem) else f"{show(e)}: operands of {e.a.type}, wanted {what}"
-
-    return (rule,)
-
-
-def _buffer(c: Checker, e: x.Surface | x.AddressOf) -> str | None:
-    known = isinstance(e.buffer, Global) and e.buffer in c.kernel.params
-    return None if known else f"{show(e)}: no buffer argument of the kernel"
-
-
-def _packed(c: Checker, e: x.Pack) -> str | None:
-    return f"{show(e)}: bools have no bits" if any(p.type.elem.is_bool for p in e.parts) else None
-
-
-def _convertible(c: Checker, e: x.Conversion) -> str | None:
-    kinds = e.a.type.elem.kind, e.type.elem.kind
-    wrong = Kind.POINTER in kinds or (kinds[1] is Kind.BOOL and isinstance(e, x.Saturate))
-    return f"{show(e)}: a conversion from {e.a.type} to {e.type}" if wrong else None
-
-
-def _vector(c: Checker, e: x.Slice | x.Shuffle) -> str | None:
-    what = type(e).__name__.lower()
-    return None if isinstance(e.a.type, VectorType) else f"{show(e)}: a {what} of {e.a.type}"
-
-
-def _condition(c: Checker, e: x.Select) -> str | None:
-    if isinstance(e.cond.type, VectorType) and e.cond.type.lanes != e.type.lanes:
-        return f"{show(e)}: a condition of {e.cond.type} for {e.type}"
-    return None
-
-
-def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
-    for name, operand, wanted in (("a", e.a, e.op.a), ("b", e.b, e.op.b), ("acc", e.acc, e.op.d)):
-        given = c.distribution(operand)
-        unknown = given is None and name != "acc" and c.level == "tile"
-        if unknown or (isinstance(given, Fragment) and given != wanted):
-            return f"mma operand {name} is distributed as {given or 'nobody knows'}, wanted {wanted}"
-    return None
-
-
-_NUMBERS = _takes(lambda t: (t.is_int or t.is_float) and not t.is_storage, "numbers")
-_INTEGERS = _takes(lambda t: t.is_int and not t.is_storage, "integers")
-_BITS = _takes(lambda t: (t.is_int or t.is_bool) and not t.is_storage, "integers or bools")
-_COMPARABLE = _takes(lambda t: not t.is_storage, "numbers or bools")
-
-_EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
-    **dict.fromkeys((x.Add, x.Sub, x.Mul, x.Min, x.Max, x.Lt, x.Le), _NUMBERS),
-    **dict.fromkeys((x.Div, x.Mod, x.Shl, x.Shr), _INTEGERS),
-    **dict.fromkeys((x.And, x.Or, x.Xor, x.Not), _BITS),
-    x.MulHi: _takes(lambda t: t.is_int and t.bits == 32, "32-bit integers"),
-    **dict.fromkeys((x.Eq, x.Ne), _COMPARABLE),
-    **dict.fromkeys((x.Cast, x.Saturate), (_convertible,)),
-    x.Select: (_condition,),
-    **dict.fromkeys((x.Slice, x.Shuffle), (_vector,)),
-    x.Pack: (_packed,),
-    x.Surface: (_buffer, _uniform("shift", "extent")),
-    x.AddressOf: (_buffer,),
-    x.Mma: (_operand_layouts,),
-}

@@ -21,7 +21,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.types import VectorType, vector
 from convgen.passes.clone import Cloner
-from convgen.passes.messages.access import Access
+from convgen.passes.messages.access import TileAccess
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.messages.planes import PlaneMessage, plane_messages
@@ -67,7 +67,7 @@ class _Lowering(Mutator):
     def _global(self, s: Any, widest: int | None = None) -> Iterator[GlobalMessage]:
         """The messages of an access to a view that are no rectangles."""
         known = self.facts, self.bounds, frozenset(self.steady), self.values
-        return global_messages(Access(linearize(s.view), s.coords, s.layout, self.kernel.subgroup, *known), widest)
+        return global_messages(TileAccess(linearize(s.view), s.coords, s.layout, self.kernel.subgroup, *known), widest)
 
     def LoadView(self, s: st.LoadView) -> st.Stmt:
         out: list[st.Stmt] = []
@@ -117,10 +117,7 @@ class _Lowering(Mutator):
         return self._stores(s, (st.GlobalAdd, st.FlatAdd), one)
 
     def _stores(
-        self,
-        s: st.StoreView,
-        how: tuple[type[st.GlobalStore], type[st.FlatStore]],
-        messages: Iterable[GlobalMessage],
+        self, s: st.StoreView, how: tuple[type[st.GlobalStore], type[st.FlatStore]], messages: Iterable[GlobalMessage]
     ) -> st.Stmt:
         on_surface, on_address = how
         out: list[st.Stmt] = []

@@ -42,7 +42,7 @@ def _loop_words(body: Stmt) -> int:
     for loop in statements(body):
         if isinstance(loop, For):
             inside = postorder(loop.body)
-            elsewhere = {n.acc for n in inside if isinstance(n, Mma) and n.op.acc_bank != "v"}
+            elsewhere = {n.acc for n in inside if isinstance(n, Mma) and n.op.separate_accumulators}
             held = [v for v in loop.carried if v not in elsewhere]
             loaded = [n.var for n in inside if isinstance(n, Load) and n.var not in loop.yields]
             most = max(most, sum(v.type.bits // 32 for v in (*held, *loaded) if isinstance(v.type, VectorType)))

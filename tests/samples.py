@@ -92,7 +92,7 @@ def names(target: str) -> tuple[str, ...]:
 
 
 @cache
-def program(target: str, name: str) -> driver.Program:
+def program(target: str, name: str) -> driver.Build:
     """A sample as built for a target."""
     sample = (_SAMPLES | _LISTS[target])[name]
     problem = parse_problem(sample.problem)

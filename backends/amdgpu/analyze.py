@@ -19,7 +19,7 @@ from convgen.backends.sim.errors import reading
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
 #: Costs count issue slots of 4 clocks of one wave while all SIMDs of a unit run the same code.
-_TERMS = Terms(slot_clocks=4, matrix="mfma", thread="wave", occupancy="waves a SIMD", issue="waits of s_nop")
+_TERMS = Terms(slot_clocks=4, matrix="mfma", subgroup="wave", occupancy="waves a SIMD", issue="waits of s_nop")
 _MOST_WAVES = 8  #: a SIMD holds (CDNA3 ISA, "Wavefront occupancy")
 _LDS_GRANULE = {"gfx950": 1280}  #: bytes; 512 elsewhere (LLVM, getLdsDwGranularity)
 _TARGET = re.compile(r'^\s*\.amdgcn_target\s+"[^"]*?(gfx\w+)[^"]*"', re.MULTILINE)

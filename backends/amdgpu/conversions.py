@@ -45,7 +45,7 @@ Pack = Callable[[AmdEmitter, Sequence[Reg], Reg], None]  #: at most a word's ele
 
 
 @attrs.frozen
-class Row:
+class ConversionRow:
     """How elements of `source` become elements of `to`; `needs` is one of `TargetFacts.conversions`, or nothing."""
 
     source: Type
@@ -54,7 +54,7 @@ class Row:
     needs: str = ""
 
 
-def _found(rows: Iterable[Row], source: Type, to: Type, facts: TargetFacts) -> Any:
+def _found(rows: Iterable[ConversionRow], source: Type, to: Type, facts: TargetFacts) -> Any:
     """The first row that the target can do, None if there is none."""
     for row in rows:
         if row.source is source and row.to is to and (not row.needs or row.needs in facts.conversions):
@@ -103,12 +103,16 @@ def _from_f8(out: AmdEmitter, word: Reg, into: Reg, *, form: str) -> None:
 _F8 = {f8_e4m3: "fp8", f8_e4m3fnuz: "fp8", f8_e5m2: "bf8", f8_e5m2fnuz: "bf8"}
 
 _UNPACK = (
-    Row(f16, f32, _from_f16),
-    Row(bf16, f32, _from_bf16),
-    Row(u8, f32, _from_u8),
-    *(Row(t, f32, partial(_from_f8, form=form), t.name) for t, form in _F8.items()),
-    *(Row(t, s32, partial(_field, name="v_bfe_i32", bits=t.bits)) for t in (s4, s8, s16)),
-    *(Row(t, word, partial(_field, name="v_bfe_u32", bits=t.bits)) for t in (u4, u8, u16) for word in (u32, s32)),
+    ConversionRow(f16, f32, _from_f16),
+    ConversionRow(bf16, f32, _from_bf16),
+    ConversionRow(u8, f32, _from_u8),
+    *(ConversionRow(t, f32, partial(_from_f8, form=form), t.name) for t, form in _F8.items()),
+    *(ConversionRow(t, s32, partial(_field, name="v_bfe_i32", bits=t.bits)) for t in (s4, s8, s16)),
+    *(
+        ConversionRow(t, word, partial(_field, name="v_bfe_u32", bits=t.bits))
+        for t in (u4, u8, u16)
+        for word in (u32, s32)
+    ),
 )
 
 
@@ -137,19 +141,19 @@ def _same(out: AmdEmitter, a: Reg, into: Reg | None) -> Reg:
 
 #: What saturates by itself (floats to integers: CDNA3 ISA, V_CVT_I32_F32) or cannot overflow.
 _STEPS = (
-    Row(s32, f32, _by("v_cvt_f32_i32")),
-    Row(u32, f32, _by("v_cvt_f32_u32")),
-    Row(f32, s32, _rounded("v_rndne_f32", "v_cvt_i32_f32")),
-    Row(f32, u32, _rounded("v_rndne_f32", "v_cvt_u32_f32")),
-    Row(f64, f32, _by("v_cvt_f32_f64")),
-    Row(f64, s32, _rounded("v_rndne_f64", "v_cvt_i32_f64")),
-    Row(f64, u32, _rounded("v_rndne_f64", "v_cvt_u32_f64")),
-    Row(f32, f64, _by("v_cvt_f64_f32", size=2)),
-    Row(s32, f64, _by("v_cvt_f64_i32", size=2)),
-    Row(u32, f64, _by("v_cvt_f64_u32", size=2)),
+    ConversionRow(s32, f32, _by("v_cvt_f32_i32")),
+    ConversionRow(u32, f32, _by("v_cvt_f32_u32")),
+    ConversionRow(f32, s32, _rounded("v_rndne_f32", "v_cvt_i32_f32")),
+    ConversionRow(f32, u32, _rounded("v_rndne_f32", "v_cvt_u32_f32")),
+    ConversionRow(f64, f32, _by("v_cvt_f32_f64")),
+    ConversionRow(f64, s32, _rounded("v_rndne_f64", "v_cvt_i32_f64")),
+    ConversionRow(f64, u32, _rounded("v_rndne_f64", "v_cvt_u32_f64")),
+    ConversionRow(f32, f64, _by("v_cvt_f64_f32", size=2)),
+    ConversionRow(s32, f64, _by("v_cvt_f64_i32", size=2)),
+    ConversionRow(u32, f64, _by("v_cvt_f64_u32", size=2)),
 )
-_WRAPPING = (Row(s32, u32, _same), Row(u32, s32, _same))
-_SATURATING = (Row(s32, u32, _clip("v_max_i32", 0)), Row(u32, s32, _clip("v_min_u32", s32.max)))
+_WRAPPING = (ConversionRow(s32, u32, _same), ConversionRow(u32, s32, _same))
+_SATURATING = (ConversionRow(s32, u32, _clip("v_max_i32", 0)), ConversionRow(u32, s32, _clip("v_min_u32", s32.max)))
 
 
 # ---------------------------------------------------------------- limits
@@ -246,13 +250,13 @@ def _to_halves(out: AmdEmitter, values: Sequence[Reg], into: Reg) -> None:
 
 
 _PACK = (
-    Row(f32, f16, partial(_two, name="v_cvt_pk_f16_f32"), "f16x2"),
-    Row(f32, f16, _to_f16),
-    Row(f32, bf16, partial(_two, name="v_cvt_pk_bf16_f32"), "bf16x2"),
-    Row(f32, bf16, _to_bf16),
-    *(Row(f32, t, partial(_to_f8, form=form), t.name) for t, form in _F8.items()),
-    *(Row(word, t, _to_bytes) for word, t in ((s32, s8), (u32, u8))),
-    *(Row(word, t, _to_halves) for word, t in ((s32, s16), (u32, u16))),
+    ConversionRow(f32, f16, partial(_two, name="v_cvt_pk_f16_f32"), "f16x2"),
+    ConversionRow(f32, f16, _to_f16),
+    ConversionRow(f32, bf16, partial(_two, name="v_cvt_pk_bf16_f32"), "bf16x2"),
+    ConversionRow(f32, bf16, _to_bf16),
+    *(ConversionRow(f32, t, partial(_to_f8, form=form), t.name) for t, form in _F8.items()),
+    *(ConversionRow(word, t, _to_bytes) for word, t in ((s32, s8), (u32, u8))),
+    *(ConversionRow(word, t, _to_halves) for word, t in ((s32, s16), (u32, u16))),
 )
 
 

@@ -10,7 +10,7 @@ from functools import cache
 
 from convgen.backends.amdgpu.isa import SLOT_BYTES
 from convgen.backends.amdgpu.sim.decode import Instruction
-from convgen.backends.amdgpu.tables import FACTS, WAVE
+from convgen.backends.amdgpu.tables import MFMA, WAVE
 from convgen.backends.analysis import Line
 from convgen.backends.machine.instruction import Unit
 
@@ -78,7 +78,7 @@ def line_of(instruction: Instruction, offset: int, arch: str) -> Line:
 @cache
 def passes(name: str, arch: str) -> int:
     """How long a matrix instruction occupies its pipe, in passes of 4 clocks; 1 for one that nobody listed."""
-    ours = next((atom.passes for atom in FACTS[arch].atoms if atom.name == name), None)
+    ours = next((row.passes for row in MFMA[arch] if row.mnemonic == name), None)
     if ours is not None:
         return ours
     return next((count for archs, pattern, count in _PASSES if arch in archs and pattern.match(name)), 1)

@@ -19,17 +19,6 @@ from convgen.backends.machine.instruction import (
     VirtualRegister,
 )
 
-#: VOP2 opcodes: the only VALU forms (with VOP1) that take a literal, as src0 and beside a VGPR (CDNA3 ISA 6.2).
-_LITERAL_SRC0 = frozenset(
-    (
-        "v_add_u32 v_sub_u32 v_subrev_u32 v_mul_u32_u24 v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32 v_and_b32 "
-        "v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32"
-    ).split()
-)
-_COMMUTATIVE = frozenset(
-    ("v_add_u32 v_mul_u32_u24 v_and_b32 v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32").split()
-)
-
 
 def signed(value: int) -> int:
     """A 32-bit pattern as the assembler prints integers: inline constants are signed."""
@@ -109,7 +98,8 @@ class AmdEmitter(Emitter):
 
         GFX9 reads one scalar register or literal a VALU instruction (CDNA3 ISA 6.2.1).
         """
-        if name in _COMMUTATIVE and _is_constant(src[1]) and not _is_constant(src[0]):
+        op = OPCODES[name]
+        if op.commutes and _is_constant(src[1]) and not _is_constant(src[0]):
             src = (src[1], src[0], *src[2:])
         legal: list[Operand] = []
         scalar: Operand | None = None
@@ -118,7 +108,7 @@ class AmdEmitter(Emitter):
                 s = Imm(signed(s.value))
                 if not is_inline(s.value):
                     beside_vgpr = len(src) == 2 and isinstance(src[1], Reg) and src[1].bank == "v"
-                    if name in _LITERAL_SRC0 and i == 0 and beside_vgpr:
+                    if op.literal and i == 0 and beside_vgpr:
                         legal.append(s)
                         continue
                     s = self.constant(s.value)
@@ -131,7 +121,7 @@ class AmdEmitter(Emitter):
                     scalar = s
             legal.append(s)
         dst = into or self.new(bank, size)
-        self.emit(name, (dst,), legal)
+        self.emit(op, (dst,), legal)
         return dst
 
     def retarget(self, made: Operand, to: Reg) -> bool:

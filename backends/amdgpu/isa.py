@@ -12,10 +12,8 @@ from convgen.ir.types import f32, f64, s32
 _SCC = ("scc",)
 
 _VALU = (
-    "v_mov_b32 v_add_u32 v_sub_u32 v_subrev_u32 v_mul_lo_u32 v_mul_hi_u32 v_mul_u32_u24 v_mad_u32_u24 "
-    "v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32 v_and_b32 v_or_b32 v_xor_b32 v_not_b32 v_min_i32 "
-    "v_min_u32 v_max_i32 v_max_u32 v_lshl_add_u32 v_add_lshl_u32 v_add3_u32 v_lshl_or_b32 v_and_or_b32 "
-    "v_or3_b32 v_bfe_u32 v_perm_b32 v_cndmask_b32 "
+    "v_mov_b32 v_mul_lo_u32 v_mul_hi_u32 v_mad_u32_u24 v_not_b32 v_lshl_add_u32 v_add_lshl_u32 v_add3_u32 "
+    "v_lshl_or_b32 v_and_or_b32 v_or3_b32 v_bfe_u32 v_perm_b32 v_cndmask_b32 "
     "v_cvt_f16_f32_e64 v_pack_b32_f16 v_cvt_pk_bf16_f32 v_cmp_lt_i32 v_cmp_le_i32 "
     "v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32 "
     "v_add_f32 v_add_f64 v_pk_add_f16 v_sub_f32 v_mul_f32 v_mul_f64 v_pk_mul_f16 "
@@ -24,6 +22,11 @@ _VALU = (
     "v_cvt_f32_f16_e64 v_cvt_f32_f16_sdwa v_cvt_f32_ubyte0 v_cvt_f32_ubyte1 v_cvt_f32_ubyte2 v_cvt_f32_ubyte3 "
     "v_cvt_pk_f16_f32 v_cvt_pk_f32_fp8 v_cvt_pk_f32_bf8 v_cvt_pk_f32_fp8_sdwa v_cvt_pk_f32_bf8_sdwa "
     "v_cvt_f32_fp8_sdwa v_cvt_f32_bf8_sdwa"
+).split()
+#: VOP2 on integers: with VOP1 the only forms that take a literal, as src0 and beside a VGPR (CDNA3 ISA 6.2).
+_VALU_LITERAL = ("v_sub_u32 v_subrev_u32 v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32").split()
+_VALU_LITERAL_COMMUTES = (
+    "v_add_u32 v_mul_u32_u24 v_and_b32 v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32"
 ).split()
 _VALU_MERGES = ("v_cvt_pk_fp8_f32 v_cvt_pk_bf8_f32").split()
 _SALU_SCC = (
@@ -80,6 +83,8 @@ def _scalar_load(name: str, words: int) -> Opcode:
 
 def _rows() -> dict[str, Opcode]:
     rows = [Opcode(n, Unit.VALU, banks="vs") for n in _VALU]
+    rows += [Opcode(n, Unit.VALU, literal=True, banks="vs") for n in _VALU_LITERAL]
+    rows += [Opcode(n, Unit.VALU, literal=True, commutes=True, banks="vs") for n in _VALU_LITERAL_COMMUTES]
     for name, to, of, hazard in (
         ("v_readfirstlane_b32", "s", "v", READS_LANE),
         ("v_accvgpr_read_b32", "v", "a", ""),

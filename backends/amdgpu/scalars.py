@@ -5,73 +5,49 @@ from __future__ import annotations
 from convgen.backends.amdgpu.emitter import AmdEmitter
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import Scalars, strip
+from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import (
-    Add,
-    And,
-    Binary,
-    Comparison,
-    Const,
-    Eq,
-    Expr,
-    Le,
-    Lt,
-    Max,
-    Min,
-    Mul,
-    MulHi,
-    Ne,
-    Not,
-    Or,
-    Select,
-    Shl,
-    Shr,
-    Sub,
-    Uniform,
-    Var,
-    Xor,
-)
 from convgen.ir.fused import Fused
 from convgen.ir.types import Kind, Type
 
 #: node class -> (SALU mnemonic for signed, for unsigned)
-_SALU: dict[type[Expr], tuple[str, str]] = {
-    Add: ("s_add_i32", "s_add_u32"),
-    Sub: ("s_sub_i32", "s_sub_i32"),
-    Mul: ("s_mul_i32", "s_mul_i32"),
-    MulHi: ("s_mul_hi_u32", "s_mul_hi_u32"),
-    And: ("s_and_b32", "s_and_b32"),
-    Or: ("s_or_b32", "s_or_b32"),
-    Xor: ("s_xor_b32", "s_xor_b32"),
-    Shl: ("s_lshl_b32", "s_lshl_b32"),
-    Shr: ("s_ashr_i32", "s_lshr_b32"),
-    Min: ("s_min_i32", "s_min_u32"),
-    Max: ("s_max_i32", "s_max_u32"),
+_SALU: dict[type[x.Expr], tuple[str, str]] = {
+    x.Add: ("s_add_i32", "s_add_u32"),
+    x.Sub: ("s_sub_i32", "s_sub_i32"),
+    x.Mul: ("s_mul_i32", "s_mul_i32"),
+    x.MulHi: ("s_mul_hi_u32", "s_mul_hi_u32"),
+    x.And: ("s_and_b32", "s_and_b32"),
+    x.Or: ("s_or_b32", "s_or_b32"),
+    x.Xor: ("s_xor_b32", "s_xor_b32"),
+    x.Shl: ("s_lshl_b32", "s_lshl_b32"),
+    x.Shr: ("s_ashr_i32", "s_lshr_b32"),
+    x.Min: ("s_min_i32", "s_min_u32"),
+    x.Max: ("s_max_i32", "s_max_u32"),
 }
-_SALU_COMPARE: dict[type[Expr], tuple[str, str]] = {
-    Lt: ("s_cmp_lt_i32", "s_cmp_lt_u32"),
-    Le: ("s_cmp_le_i32", "s_cmp_le_u32"),
-    Eq: ("s_cmp_eq_u32", "s_cmp_eq_u32"),
-    Ne: ("s_cmp_lg_u32", "s_cmp_lg_u32"),
+_SALU_COMPARE: dict[type[x.Expr], tuple[str, str]] = {
+    x.Lt: ("s_cmp_lt_i32", "s_cmp_lt_u32"),
+    x.Le: ("s_cmp_le_i32", "s_cmp_le_u32"),
+    x.Eq: ("s_cmp_eq_u32", "s_cmp_eq_u32"),
+    x.Ne: ("s_cmp_lg_u32", "s_cmp_lg_u32"),
 }
 #: node class -> (VALU mnemonic for signed, for unsigned, operands swapped)
-_VALU: dict[type[Expr], tuple[str, str, bool]] = {
-    Add: ("v_add_u32", "v_add_u32", False),
-    Sub: ("v_sub_u32", "v_sub_u32", False),
-    MulHi: ("v_mul_hi_u32", "v_mul_hi_u32", False),
-    And: ("v_and_b32", "v_and_b32", False),
-    Or: ("v_or_b32", "v_or_b32", False),
-    Xor: ("v_xor_b32", "v_xor_b32", False),
-    Shl: ("v_lshlrev_b32", "v_lshlrev_b32", True),
-    Shr: ("v_ashrrev_i32", "v_lshrrev_b32", True),
-    Min: ("v_min_i32", "v_min_u32", False),
-    Max: ("v_max_i32", "v_max_u32", False),
+_VALU: dict[type[x.Expr], tuple[str, str, bool]] = {
+    x.Add: ("v_add_u32", "v_add_u32", False),
+    x.Sub: ("v_sub_u32", "v_sub_u32", False),
+    x.MulHi: ("v_mul_hi_u32", "v_mul_hi_u32", False),
+    x.And: ("v_and_b32", "v_and_b32", False),
+    x.Or: ("v_or_b32", "v_or_b32", False),
+    x.Xor: ("v_xor_b32", "v_xor_b32", False),
+    x.Shl: ("v_lshlrev_b32", "v_lshlrev_b32", True),
+    x.Shr: ("v_ashrrev_i32", "v_lshrrev_b32", True),
+    x.Min: ("v_min_i32", "v_min_u32", False),
+    x.Max: ("v_max_i32", "v_max_u32", False),
 }
-_VALU_COMPARE: dict[type[Expr], tuple[str, str]] = {
-    Lt: ("v_cmp_lt_i32", "v_cmp_lt_u32"),
-    Le: ("v_cmp_le_i32", "v_cmp_le_u32"),
-    Eq: ("v_cmp_eq_u32", "v_cmp_eq_u32"),
-    Ne: ("v_cmp_ne_u32", "v_cmp_ne_u32"),
+_VALU_COMPARE: dict[type[x.Expr], tuple[str, str]] = {
+    x.Lt: ("v_cmp_lt_i32", "v_cmp_lt_u32"),
+    x.Le: ("v_cmp_le_i32", "v_cmp_le_u32"),
+    x.Eq: ("v_cmp_eq_u32", "v_cmp_eq_u32"),
+    x.Ne: ("v_cmp_ne_u32", "v_cmp_ne_u32"),
 }
 _FUSED = {
     "add3": "v_add3_u32",
@@ -89,11 +65,11 @@ class AmdScalars(Scalars):
 
     out: AmdEmitter
 
-    def _computed(self, e: Expr) -> Operand:
+    def _computed(self, e: x.Expr) -> Operand:
         match e:
-            case Const():
+            case x.Const():
                 return Imm(e.bits)
-            case Uniform(a):
+            case x.Uniform(a):
                 return self.out.salu_from_lane(self.value(a))
         if not isinstance(e.type, Type) or (e.type.bits != 32 and not e.type.is_bool):
             raise Unsupported(f"given an expression of type {e.type}, wanted 32-bit integers: {e}")
@@ -101,80 +77,80 @@ class AmdScalars(Scalars):
 
     # ------------------------------------------------------------ uniform
 
-    def _uniform(self, e: Expr) -> Operand:
+    def _uniform(self, e: x.Expr) -> Operand:
         unsigned = e.type.elem.kind is Kind.UNSIGNED
         if e.type.elem.is_bool:
             self.condition(e)
             return self.out.salu("s_cselect_b32", Imm(1), Imm(0))
         match e:
-            case Add(addend, Select(cond, Const(_, 1), Const(_, 0))):  # a carry: scc is what s_addc adds
+            case x.Add(addend, x.Select(cond, x.Const(_, 1), x.Const(_, 0))):  # a carry: scc is what s_addc adds
                 kept = self.value(addend)
                 self.condition(cond)
                 return self.out.salu("s_addc_u32", kept, Imm(0))
-            case Binary() if type(e) in _SALU:
+            case x.Binary() if type(e) in _SALU:
                 return self.out.salu(_SALU[type(e)][unsigned], self.value(e.a), self.value(e.b))
-            case Not():
+            case x.Not():
                 return self.out.salu("s_not_b32", self.value(e.a))
-            case Select():
+            case x.Select():
                 chosen, other = self.value(e.a), self.value(e.b)
                 self.condition(e.cond)
                 return self.out.salu("s_cselect_b32", chosen, other)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the scalar unit has: {e}")
 
-    def condition(self, e: Expr) -> None:
+    def condition(self, e: x.Expr) -> None:
         """Leave a uniform bool in scc."""
         e = strip(e)
-        if isinstance(e, Comparison):
+        if isinstance(e, x.Comparison):
             a, b = self.value(e.a), self.value(e.b)
             unsigned = e.a.type.elem.kind is Kind.UNSIGNED
             self.out.scalar_compare(_SALU_COMPARE[type(e)][unsigned], a, b)
-        elif isinstance(e, (And, Or)):
+        elif isinstance(e, (x.And, x.Or)):
             a, b = self.value(e.a), self.value(e.b)
             self.out.salu(_SALU[type(e)][0], a, b)  # scc = (result != 0)
-        elif isinstance(e, Not):
+        elif isinstance(e, x.Not):
             self.out.scalar_compare("s_cmp_eq_u32", self.value(e.a), Imm(0))
         else:
             self.out.scalar_compare("s_cmp_lg_u32", self.value(e), Imm(0))
 
     # ------------------------------------------------------------ varying
 
-    def _varying(self, e: Expr) -> Reg:
+    def _varying(self, e: x.Expr) -> Reg:
         if e.type.elem.is_bool:
             return self.mask(e)
         match e:
             case Fused():
                 return self.out.valu(_FUSED[e.name], self.value(e.a), self.value(e.b), self.value(e.c))
-            case Mul():
+            case x.Mul():
                 return self._multiply(e)
-            case Binary() if type(e) in _VALU:
+            case x.Binary() if type(e) in _VALU:
                 signed, unsigned, swapped = _VALU[type(e)]
                 name = unsigned if e.type.elem.kind is Kind.UNSIGNED else signed
                 a, b = self.value(e.a), self.value(e.b)
                 return self.out.valu(name, *((b, a) if swapped else (a, b)))
-            case Not():
+            case x.Not():
                 return self.out.valu("v_not_b32", self.value(e.a))
-            case Select():
+            case x.Select():
                 chosen, other = self.value(e.a), self.value(e.b)
                 return self._select(self.mask(e.cond), chosen, other)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector unit has: {e}")
 
-    def _multiply(self, e: Mul) -> Reg:
+    def _multiply(self, e: x.Mul) -> Reg:
         """The 24-bit multiplier is four times as fast as the 32-bit one (CDNA3 ISA 7, VALU rates)."""
         a, b = self.value(e.a), self.value(e.b)
         fast = self.fits_u24(e.a, e.b)
         return self.out.valu("v_mul_u32_u24", b, a) if fast else self.out.valu("v_mul_lo_u32", a, b)
 
-    def _select(self, mask: Reg, x: Operand, y: Operand) -> Reg:
+    def _select(self, mask: Reg, chosen: Operand, other: Operand) -> Reg:
         """The mask takes the one scalar operand, so the values must be vector registers or inline constants."""
-        legal = [self.out.move_to_vector(v) if not _inline(v) else v for v in (y, x)]
+        legal = [self.out.move_to_vector(v) if not _inline(v) else v for v in (other, chosen)]
         dst = self.out.new("v")
         self.out.emit("v_cndmask_b32", (dst,), (*legal, mask))
         return dst
 
-    def mask(self, e: Expr) -> Reg:
+    def mask(self, e: x.Expr) -> Reg:
         """A varying bool: one bit a lane in a scalar pair."""
         e = strip(e)
-        if isinstance(e, Var):
+        if isinstance(e, x.Var):
             held = self.env[e]
             if isinstance(held, Reg) and held.count == 2:
                 return held
@@ -182,19 +158,19 @@ class AmdScalars(Scalars):
             self.condition(e)
             return self.out.salu("s_cselect_b64", Imm(-1), Imm(0), size=2)
         match e:
-            case Comparison():
+            case x.Comparison():
                 a, b = self.value(e.a), self.value(e.b)
                 unsigned = e.a.type.elem.kind is Kind.UNSIGNED
                 return self.out.valu(_VALU_COMPARE[type(e)][unsigned], a, b, bank="s", size=2)
-            case And(a, b):
+            case x.And(a, b):
                 return self.out.salu("s_and_b64", self.mask(a), self.mask(b), size=2)
-            case Or(a, b):
+            case x.Or(a, b):
                 return self.out.salu("s_or_b64", self.mask(a), self.mask(b), size=2)
-            case Not(a):
+            case x.Not(a):
                 return self.out.salu("s_not_b64", self.mask(a), size=2)
         raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {e}")
 
-    def fits_u24(self, *es: Expr) -> bool:
+    def fits_u24(self, *es: x.Expr) -> bool:
         """Whether all values are provably in [0, 2^24)."""
         return all(self.bounds(e)[0] >= 0 and self.bounds(e)[1] <= _U24 for e in es)
 

@@ -13,7 +13,7 @@ from convgen.backends.machine.allocate import Bank, allocate
 from convgen.backends.machine.maps import maps
 from convgen.backends.machine.schedule import schedule
 from convgen.backends.machine.selection import kernel_arguments
-from convgen.backends.stages import Attempt, Emitted, MachineKernel, Stage
+from convgen.backends.stages import Emitted, MachineKernel, Rung, Stage
 from convgen.ir.error import DoesNotFit
 
 #: gfx90a and later: vector tuples start even; scalar pairs even, wider ones at multiples of 4 (ISA, "SGPR alignment").
@@ -70,7 +70,7 @@ def _print(made: MachineKernel) -> MachineKernel:
         name=kernel.name,
         text=printer.kernel_text(kernel, made.header, body, shown, r),
         registers={"vgpr": r.vgpr, "agpr": r.agpr, "sgpr": r.sgpr},
-        lds_bytes=r.lds_bytes,
+        shared_bytes=r.lds_bytes,
         arguments=placed,
         kernarg_size=r.kernarg_size,
         listing=made.listing,
@@ -89,12 +89,12 @@ def _check_occupancy(made: MachineKernel, r: printer.Resources) -> None:
 
 
 #: The scheduler hides latency, not registers: program order keeps values short-lived, and the text says so.
-_AS_WRITTEN = Attempt(without="schedule", remark="order:   as written; scheduled, it would not fit the registers")
+_AS_WRITTEN = Rung(without="schedule", remark="order:   as written; scheduled, it would not fit the registers")
 
 STAGES = (
     Stage("select", _select),
     Stage("schedule", _schedule, optional=True),
-    Stage("allocate", _allocate, ladders=((Attempt(),), (_AS_WRITTEN,))),
+    Stage("allocate", _allocate, ladders=((Rung(),), (_AS_WRITTEN,))),
     Stage("waits", _wait),
     Stage("hazards", _pad),
     Stage("print", _print),

@@ -1,4 +1,4 @@
-"""What differs between the CDNA generations, as rows: matrix instructions, memory and register capacities.
+"""Differences between the CDNA generations, as rows: matrix instructions, memory and register capacities.
 
 Sources: CDNA2, CDNA3 and CDNA4 ISA documents; mnemonics and register widths are checked by the assembler in the tests,
 MFMA passes against llvm-mca's scheduling model and AMD's matrix instruction calculator.
@@ -32,11 +32,11 @@ class MfmaRow:
     rows: int
     cols: int
     k: int
-    ab: Type  #: of both inputs
-    acc: Type  #: of sums
-    passes: int  #: until the next may issue; of 4 clocks
-    hazard: str  #: the class by which the manuals' tables of dependences know it
-    rounds_to: str = ""  #: what inputs are rounded to, if that is not their type
+    ab: Type  #: type of both inputs
+    acc: Type  #: type of sums
+    passes: int = attrs.field(kw_only=True)  #: units of 4 clocks; from one such instruction to the next
+    hazard: str = attrs.field(kw_only=True)  #: class in the manuals' tables of dependences
+    rounds_to: str = attrs.field(default="", kw_only=True)  #: type that inputs are rounded to, if not their own
 
     def atom(self) -> MmaAtom:
         """The instruction with the layouts of its operands: the manual's rows, neighbours in a lane of D, are our N.
@@ -63,45 +63,56 @@ class MfmaRow:
                 Digit("m", self.cols, Space.LANE, 1),
             ),
         )
-        sides = operand("n"), operand("m")
-        shape = self.rows, self.cols, self.k
-        return MmaAtom(self.mnemonic, *shape, self.ab, self.ab, self.acc, *sides, d, self.passes, self.rounds_to)
+        return MmaAtom(
+            self.mnemonic,
+            n=self.rows,
+            m=self.cols,
+            k=self.k,
+            a_elem=self.ab,
+            b_elem=self.ab,
+            acc=self.acc,
+            a=operand("n"),
+            b=operand("m"),
+            d=d,
+            clocks=4 * self.passes,
+            rounds_to=self.rounds_to,
+        )
 
 
 _CDNA2_MFMA = (
-    MfmaRow("v_mfma_f32_32x32x8f16", 32, 32, 8, f16, f32, 16, XDL),
-    MfmaRow("v_mfma_f32_16x16x16f16", 16, 16, 16, f16, f32, 8, XDL),
-    MfmaRow("v_mfma_f32_32x32x8bf16_1k", 32, 32, 8, bf16, f32, 16, XDL),
-    MfmaRow("v_mfma_f32_16x16x16bf16_1k", 16, 16, 16, bf16, f32, 8, XDL),
-    MfmaRow("v_mfma_f32_32x32x2f32", 32, 32, 2, f32, f32, 16, SGEMM),
-    MfmaRow("v_mfma_f32_16x16x4f32", 16, 16, 4, f32, f32, 8, SGEMM),
-    MfmaRow("v_mfma_f64_16x16x4f64", 16, 16, 4, f64, f64, 8, DGEMM),
-    MfmaRow("v_mfma_i32_32x32x8i8", 32, 32, 8, s8, s32, 16, XDL),
-    MfmaRow("v_mfma_i32_16x16x16i8", 16, 16, 16, s8, s32, 8, XDL),
+    MfmaRow("v_mfma_f32_32x32x8f16", 32, 32, 8, f16, f32, passes=16, hazard=XDL),
+    MfmaRow("v_mfma_f32_16x16x16f16", 16, 16, 16, f16, f32, passes=8, hazard=XDL),
+    MfmaRow("v_mfma_f32_32x32x8bf16_1k", 32, 32, 8, bf16, f32, passes=16, hazard=XDL),
+    MfmaRow("v_mfma_f32_16x16x16bf16_1k", 16, 16, 16, bf16, f32, passes=8, hazard=XDL),
+    MfmaRow("v_mfma_f32_32x32x2f32", 32, 32, 2, f32, f32, passes=16, hazard=SGEMM),
+    MfmaRow("v_mfma_f32_16x16x4f32", 16, 16, 4, f32, f32, passes=8, hazard=SGEMM),
+    MfmaRow("v_mfma_f64_16x16x4f64", 16, 16, 4, f64, f64, passes=8, hazard=DGEMM),
+    MfmaRow("v_mfma_i32_32x32x8i8", 32, 32, 8, s8, s32, passes=16, hazard=XDL),
+    MfmaRow("v_mfma_i32_16x16x16i8", 16, 16, 16, s8, s32, passes=8, hazard=XDL),
 )
 _CDNA3_MFMA = (
-    MfmaRow("v_mfma_f32_32x32x8_f16", 32, 32, 8, f16, f32, 8, XDL),
-    MfmaRow("v_mfma_f32_16x16x16_f16", 16, 16, 16, f16, f32, 4, XDL),
-    MfmaRow("v_mfma_f32_32x32x8_bf16", 32, 32, 8, bf16, f32, 8, XDL),
-    MfmaRow("v_mfma_f32_16x16x16_bf16", 16, 16, 16, bf16, f32, 4, XDL),
-    MfmaRow("v_mfma_f32_32x32x2_f32", 32, 32, 2, f32, f32, 16, SGEMM),
-    MfmaRow("v_mfma_f32_16x16x4_f32", 16, 16, 4, f32, f32, 8, SGEMM),
-    MfmaRow("v_mfma_i32_32x32x16_i8", 32, 32, 16, s8, s32, 8, XDL),
-    MfmaRow("v_mfma_i32_16x16x32_i8", 16, 16, 32, s8, s32, 4, XDL),
+    MfmaRow("v_mfma_f32_32x32x8_f16", 32, 32, 8, f16, f32, passes=8, hazard=XDL),
+    MfmaRow("v_mfma_f32_16x16x16_f16", 16, 16, 16, f16, f32, passes=4, hazard=XDL),
+    MfmaRow("v_mfma_f32_32x32x8_bf16", 32, 32, 8, bf16, f32, passes=8, hazard=XDL),
+    MfmaRow("v_mfma_f32_16x16x16_bf16", 16, 16, 16, bf16, f32, passes=4, hazard=XDL),
+    MfmaRow("v_mfma_f32_32x32x2_f32", 32, 32, 2, f32, f32, passes=16, hazard=SGEMM),
+    MfmaRow("v_mfma_f32_16x16x4_f32", 16, 16, 4, f32, f32, passes=8, hazard=SGEMM),
+    MfmaRow("v_mfma_i32_32x32x16_i8", 32, 32, 16, s8, s32, passes=8, hazard=XDL),
+    MfmaRow("v_mfma_i32_16x16x32_i8", 16, 16, 32, s8, s32, passes=4, hazard=XDL),
 )
 _CDNA3_ONLY = (
-    MfmaRow("v_mfma_f32_32x32x4_xf32", 32, 32, 4, f32, f32, 8, XDL, "xf32"),
-    MfmaRow("v_mfma_f32_16x16x8_xf32", 16, 16, 8, f32, f32, 4, XDL, "xf32"),
-    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 8, DGEMM),
+    MfmaRow("v_mfma_f32_32x32x4_xf32", 32, 32, 4, f32, f32, passes=8, hazard=XDL, rounds_to="xf32"),
+    MfmaRow("v_mfma_f32_16x16x8_xf32", 16, 16, 8, f32, f32, passes=4, hazard=XDL, rounds_to="xf32"),
+    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, passes=8, hazard=DGEMM),
 )
 _CDNA4_MFMA = (
-    MfmaRow("v_mfma_f32_32x32x16_f16", 32, 32, 16, f16, f32, 8, XDL),
-    MfmaRow("v_mfma_f32_16x16x32_f16", 16, 16, 32, f16, f32, 4, XDL),
-    MfmaRow("v_mfma_f32_32x32x16_bf16", 32, 32, 16, bf16, f32, 8, XDL),
-    MfmaRow("v_mfma_f32_16x16x32_bf16", 16, 16, 32, bf16, f32, 4, XDL),
-    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, 16, DGEMM),
-    MfmaRow("v_mfma_i32_32x32x32_i8", 32, 32, 32, s8, s32, 8, XDL),
-    MfmaRow("v_mfma_i32_16x16x64_i8", 16, 16, 64, s8, s32, 4, XDL),
+    MfmaRow("v_mfma_f32_32x32x16_f16", 32, 32, 16, f16, f32, passes=8, hazard=XDL),
+    MfmaRow("v_mfma_f32_16x16x32_f16", 16, 16, 32, f16, f32, passes=4, hazard=XDL),
+    MfmaRow("v_mfma_f32_32x32x16_bf16", 32, 32, 16, bf16, f32, passes=8, hazard=XDL),
+    MfmaRow("v_mfma_f32_16x16x32_bf16", 16, 16, 32, bf16, f32, passes=4, hazard=XDL),
+    MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, passes=16, hazard=DGEMM),
+    MfmaRow("v_mfma_i32_32x32x32_i8", 32, 32, 32, s8, s32, passes=8, hazard=XDL),
+    MfmaRow("v_mfma_i32_16x16x64_i8", 16, 16, 64, s8, s32, passes=4, hazard=XDL),
 )
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from convgen.backends.amdgpu import printer
 from convgen.backends.amdgpu.assemble import WANTED, assemble, assembled_by
 from convgen.backends.amdgpu.stages import BANKS, STAGES
 from convgen.backends.amdgpu.tables import FACTS
-from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
 from convgen.backends.stages import Emitted
-from convgen.backends.target import Progress, Target
+from convgen.backends.target import Target
 
 
 class AmdTarget(Target):
     """One CDNA generation."""
 
     text_suffix = ".s"
+    simulator = "convgen.backends.amdgpu.sim"
     object_suffix = ".hsaco"
     assembler = WANTED
     stages = STAGES
@@ -38,19 +38,6 @@ class AmdTarget(Target):
     def assembled_by(self) -> str:
         """Name, size and time of the assembler."""
         return assembled_by()
-
-    def simulate(
-        self,
-        code_object: bytes,
-        launches: Sequence[LaunchRequest],
-        buffers: Mapping[str, Bytes | Pages],
-        *,
-        progress: Progress | None = None,
-    ) -> SimReport:
-        """Run on the strict simulator."""
-        from convgen.backends.amdgpu.sim import simulate
-
-        return simulate(code_object, launches, buffers, progress=progress)
 
 
 TARGETS: dict[str, Callable[[], AmdTarget]] = {name: partial(AmdTarget, name) for name in FACTS}

@@ -27,7 +27,7 @@ from convgen.backends.sim.errors import reading
 from convgen.backends.toolchain import IGA64
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
-_TERMS = Terms(slot_clocks=1, matrix="dpas", thread="thread", occupancy="threads an EU", issue="wide results")
+_TERMS = Terms(slot_clocks=1, matrix="dpas", subgroup="thread", occupancy="threads an EU", issue="wide results")
 _CORE_SLM = 128 << 10  #: bytes of local memory that the threads of a core share (GPU occupancy calculator)
 _LEAST_REGISTERS = 128  #: that a thread has
 _MOST_ITEMS = 1024  #: work-items of a workgroup that names no size

@@ -27,7 +27,6 @@ from convgen.backends.intel.sim.decode import Instruction, Message, Operand
 from convgen.backends.intel.sim.dpas import BITS
 from convgen.backends.intel.tables import DPAS_ROWS, GENERATIONS
 
-_PASS_CLOCKS = 4  # of `Generation.dpas_passes`
 _DEPTH = 8  # dwords of K
 _LONG = ("q", "uq")
 
@@ -57,7 +56,7 @@ def line_of(instruction: Instruction, target: str) -> Line:
     kind = kind_of(instruction)
     if kind == "dpas":
         rows, flop = _matrix(instruction)
-        clocks = GENERATIONS[target].dpas_passes * _PASS_CLOCKS * rows // DPAS_ROWS
+        clocks = GENERATIONS[target].dpas_clocks * rows // DPAS_ROWS
         return Line(at, text, kind, "matrix", max(1, clocks), flop=flop)
     if kind in ("alu", "mov", "math"):
         clocks = _clocks(instruction, grf)

@@ -1,4 +1,4 @@
-"""What the container must know of each target: how Intel's tools call it.
+"""Words of the container for each target: how Intel's tools call it.
 
 Platforms are those of `iga64 -h=p`; families and cores are the enumerations PRODUCT_FAMILY and GFXCORE_FAMILY of the
 graphics compiler's igfxfmid.h. The driver compares those of a zebin's notes with the device's (compute-runtime,
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import attrs
 
-from convgen.backends.intel.tables import FACTS, GENERATIONS
+from convgen.backends.intel.tables import GENERATIONS
 
 
 @attrs.frozen
@@ -18,9 +18,9 @@ class Device:
     """A target as iga64, the driver and ocloc know it."""
 
     name: str
-    platform: str  #: for iga64's option -p
-    assembler: str  #: where one gets an iga64 that knows the platform
-    product: str  #: a product of it, as the driver and ocloc name it
+    platform: str  #: value of iga64's option -p
+    assembler: str  #: home of an iga64 that knows the platform
+    product: str  #: one product, as the driver and ocloc name it
     product_family: int | None  #: None where several families share the core and run the same code
     gfx_core: int
 
@@ -33,11 +33,6 @@ class Device:
     def simd_size(self) -> int:
         """Lanes of its matrix instruction, and the subgroup of our kernels."""
         return GENERATIONS[self.name].lanes
-
-    @property
-    def max_slm_bytes(self) -> int:
-        """Bytes of local memory that a workgroup may have; the driver refuses a kernel with more."""
-        return FACTS[self.name].shared_bytes
 
 
 _ANY, _NEWER = "Debian: libigc-tools", "Debian newer than 12: libigc-tools"

@@ -20,8 +20,6 @@ from convgen.backends.machine.emitter import Emitter
 from convgen.backends.machine.instruction import Access, Imm, Instruction, Opcode, Operand, Reg, Unit
 from convgen.backends.machine.vectors import WORD_BYTES
 
-_COMMUTATIVE = frozenset("add mul and or xor".split())
-
 
 class XeEmitter(Emitter):
     """Appends instructions to the current block and keeps operands legal."""
@@ -101,7 +99,7 @@ class XeEmitter(Emitter):
 
         Only the last operand may be an immediate.
         """
-        if isinstance(src[0], Imm) and len(src) == 2 and name in _COMMUTATIVE:
+        if isinstance(src[0], Imm) and len(src) == 2 and OPCODES[name].commutes:
             src = (src[1], src[0])
         operands = [self.source(o, type) for o in src]
         for n, o in enumerate(operands[:-1]):

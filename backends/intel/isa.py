@@ -14,7 +14,7 @@ from functools import cache
 import attrs
 
 from convgen.backends.machine.instruction import Flag, Inert, Instruction, Opcode, Place, Reg, Role, Unit
-from convgen.ir.layout.memory import Order
+from convgen.ir.layout.memory import RectangleOrder
 from convgen.ir.types import Type, f32, s32
 
 #: Registers stand in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
@@ -108,11 +108,11 @@ class Send(Opcode):
 class Message(Opcode):
     """A send as IGA's load and store text writes it, its address in the last but `stores` source operands."""
 
-    block: bool = False  #: one address, the dwords of the lanes side by side in memory
+    block: bool = False  #: one address; the lanes' dwords lie side by side in memory
     address_bits: int = 64
     stores: bool = False  #: the last source is data
     returns: bool = False  #: could give back what it changes: the text says that nobody wants it
-    window: str = ""  #: what IGA writes before the address: a binding table entry
+    window: str = ""  #: IGA's text before the address: a binding table entry
 
 
 @attrs.define(eq=False)
@@ -122,10 +122,10 @@ class XeInstruction(Instruction):
     lanes: int = 1
     predicate: Reg | None = None
     condition: str = ""  #: condition modifier, e.g. "lt"
-    flag: Reg | None = None  #: what the condition writes
+    flag: Reg | None = None  #: flag register that the condition writes
     partial: bool = False  #: keeps part of the destination's words
     apart: bool = False  #: the destination must not overlap the sources, of which some are read when it is written
-    annotations: tuple[str, ...] = ()  #: scoreboard: what it waits for, and the token it sets
+    annotations: tuple[str, ...] = ()  #: scoreboard: distances and tokens to wait for, and the token set
 
     def head(self, place: Place) -> str:
         predicate = "" if self.predicate is None else f"({self.predicate.shown(place)}) "
@@ -174,11 +174,13 @@ class XeInstruction(Instruction):
         return getattr(typed[0], "type", "") in FLOATS
 
 
-_ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  #: in slots of four clocks
+_SLOT_CLOCKS = 4  #: clocks; of a slot in which the scheduler counts
+_ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  #: slots
 #: Instructions behind a message that had better not overwrite what it reads: as long as it may be under way.
 _HOLDS = {"slm": 12, "ugm": 96}
 
-_ALU = "mov add addc add3 mul mach macl mad dp4a shl shr asr and or xor not cmp bfn".split()
+_ALU = "mov add3 mad dp4a shl shr asr not cmp bfn".split()
+_ALU_COMMUTES = "add mul and or xor".split()
 
 
 def _send(port: str, descriptor: str, unit: Unit, *, barrier: bool = False, ends: bool = False) -> Send:
@@ -197,6 +199,7 @@ def _send(port: str, descriptor: str, unit: Unit, *, barrier: bool = False, ends
 
 OPCODES: dict[str, Opcode] = {
     **{name: Opcode(name, Unit.VALU, _ALU_LATENCY) for name in _ALU},
+    **{name: Opcode(name, Unit.VALU, _ALU_LATENCY, commutes=True) for name in _ALU_COMMUTES},
     "sel": Select("sel", Unit.VALU, _ALU_LATENCY),
     "addc": Opcode("addc", Unit.VALU, _ALU_LATENCY, writes=("acc0",)),
     **{n: Opcode(n, Unit.VALU, _ALU_LATENCY, reads=("acc0",), writes=("acc0",)) for n in ("mach", "macl")},
@@ -257,17 +260,17 @@ def block_message(kind: str, size: int) -> Message:
     return _message(kind, "slm", f"d{width}x{elements}t.a32", max(1, size // 128))
 
 
-_ORDERS = {Order.ROWS: "", Order.ROW_A_LANE: "t", Order.COLUMN_A_LANE: "v"}
+_ORDERS = {RectangleOrder.ROWS: "", RectangleOrder.ROW_A_LANE: "t", RectangleOrder.COLUMN_A_LANE: "v"}
 
 
 @cache
-def plane_message(kind: str, grain: int, order: Order) -> Message:
+def plane_message(kind: str, grain: int, order: RectangleOrder) -> Message:
     """The row of a two-dimensional load or store of elements of `grain` bytes; the payload says the rest.
 
     A dword a lane stands as it comes; narrower columns are packed ("v"). What is stored is never rearranged.
     """
     stores = kind == "store"
-    how = "" if stores or (grain == 4 and order is Order.COLUMN_A_LANE) else _ORDERS[order]
+    how = "" if stores or (grain == 4 and order is RectangleOrder.COLUMN_A_LANE) else _ORDERS[order]
     return _message(f"{kind}_block2d", "ugm", f"d{8 * grain}{how}.a64.{'wb.wb' if stores else 'ca.ca'}", 8)
 
 
@@ -278,13 +281,13 @@ def load_arguments(dwords: int) -> Message:
 
 
 @cache
-def dpas(name: str, passes: int) -> Opcode:
-    """The row of a matrix instruction of systolic depth 8 that takes `passes` slots of four clocks."""
+def dpas(name: str, clocks: int) -> Opcode:
+    """The row of a matrix instruction of systolic depth 8 that takes `clocks`."""
     return Opcode(
         name,
         Unit.MATRIX,
         _TOKEN_LATENCY["dpas"],
-        passes,
+        clocks // _SLOT_CLOCKS,
         early_clobber=True,
         port="dpas",
         results=(Role("d", "v"),),

@@ -9,49 +9,22 @@ from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, Null, Region, region
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import Scalars, strip
+from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import (
-    Add,
-    AddressOf,
-    And,
-    Binary,
-    Cast,
-    Comparison,
-    Const,
-    Eq,
-    Expr,
-    Le,
-    Lt,
-    Max,
-    Min,
-    Mul,
-    MulHi,
-    Ne,
-    Not,
-    Or,
-    Select,
-    Shl,
-    Shr,
-    Sub,
-    Uniform,
-    Var,
-    Xor,
-    const,
-)
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.types import Kind, Type
 from convgen.ir.uniform import Uniformity
 
 #: node class -> (mnemonic for signed, for unsigned)
-_ALU: dict[type[Expr], tuple[str, str]] = {
-    Add: ("add", "add"),
-    And: ("and", "and"),
-    Or: ("or", "or"),
-    Xor: ("xor", "xor"),
-    Shl: ("shl", "shl"),
-    Shr: ("asr", "shr"),
+_ALU: dict[type[x.Expr], tuple[str, str]] = {
+    x.Add: ("add", "add"),
+    x.And: ("and", "and"),
+    x.Or: ("or", "or"),
+    x.Xor: ("xor", "xor"),
+    x.Shl: ("shl", "shl"),
+    x.Shr: ("asr", "shr"),
 }
-_CONDITIONS: dict[type[Expr], str] = {Lt: "lt", Le: "le", Eq: "eq", Ne: "ne", Min: "lt", Max: "ge"}
+_CONDITIONS: dict[type[x.Expr], str] = {x.Lt: "lt", x.Le: "le", x.Eq: "eq", x.Ne: "ne", x.Min: "lt", x.Max: "ge"}
 #: A condition with its operands exchanged.
 _SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
 _U16 = (1 << 16) - 1
@@ -66,13 +39,13 @@ class XeScalars(Scalars):
         super().__init__(out, uniform, bounds)
         self.pointers: dict[str, Reg] = {}  # addresses of the buffers
 
-    def _computed(self, e: Expr) -> Operand:
+    def _computed(self, e: x.Expr) -> Operand:
         match e:
-            case Const():
+            case x.Const():
                 return Imm(e.bits) if e.type.bits <= 32 else self._wide_constant(e)
-            case AddressOf(buffer):
+            case x.AddressOf(buffer):
                 return self.pointers[buffer.name]
-            case Uniform(a) if not e.type.elem.is_bool:
+            case x.Uniform(a) if not e.type.elem.is_bool:
                 return self._first_lane(self.value(a))
         if e.type.elem.is_bool:
             return self.kept(e)
@@ -90,37 +63,37 @@ class XeScalars(Scalars):
 
     # ------------------------------------------------------------ 32 bits
 
-    def _narrow(self, e: Expr) -> Reg:
+    def _narrow(self, e: x.Expr) -> Reg:
         out = self.out
         unsigned = e.type.elem.kind is Kind.UNSIGNED
         kind = "ud" if unsigned else "d"
         match e:
-            case Cast() if e.a.type.bits == 64:
+            case x.Cast() if e.a.type.bits == 64:
                 return self._low(self.value(e.a))
-            case Mul():
+            case x.Mul():
                 return self._multiply(e, kind)
-            case MulHi():
+            case x.MulHi():
                 return self.product(self.value(e.a), self.value(e.b), "ud", high=True)
-            case Add(counted, Select(cond, Const(_, 1), Const(_, 0))) if isinstance(cond, Comparison):
+            case x.Add(counted, x.Select(cond, x.Const(_, 1), x.Const(_, 0))) if isinstance(cond, x.Comparison):
                 return self._count(counted, cond, kind)
-            case Sub():
+            case x.Sub():
                 a, b = self.value(e.a), self.value(e.b)
                 if isinstance(b, Imm):
                     return out.alu("add", kind, a, Imm(-b.value))
                 return out.alu("add", kind, a, self.negated(b, kind))
-            case Min() | Max():
+            case x.Min() | x.Max():
                 a, b = self.value(e.a), self.value(e.b)
                 return out.alu("sel", kind, a, b, condition=_CONDITIONS[type(e)])
-            case Binary() if type(e) in _ALU:
+            case x.Binary() if type(e) in _ALU:
                 return out.alu(_ALU[type(e)][unsigned], kind, self.value(e.a), self.value(e.b))
-            case Not():
+            case x.Not():
                 return out.alu("not", kind, self.value(e.a))
-            case Select():
+            case x.Select():
                 chosen, other = self.value(e.a), self.value(e.b)
                 return self._select(self.mask(e.cond), chosen, other, kind, self.uniform(e))
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector engine has: {e}")
 
-    def _count(self, a: Expr, condition: Comparison, type: str) -> Reg:
+    def _count(self, a: x.Expr, condition: x.Comparison, type: str) -> Reg:
         """`a` and one more where the condition holds: a comparison's result is minus one there, else zero."""
         out = self.out
         uniform = self.uniform(condition)
@@ -134,10 +107,10 @@ class XeScalars(Scalars):
         assert isinstance(source, Region)
         return region(source, type, source.sub, source.stride, negated=True)
 
-    def _select(self, mask: Reg, x: Operand, y: Operand, type: str, uniform: bool) -> Reg:
+    def _select(self, mask: Reg, chosen: Operand, other: Operand, type: str, uniform: bool) -> Reg:
         out = self.out
         dst = out.new("s" if uniform else "v")
-        first, second = out.source(x, type), out.source(y, type)
+        first, second = out.source(chosen, type), out.source(other, type)
         turned = isinstance(first, Literal) and not isinstance(second, Literal)
         if turned:
             first, second = second, first
@@ -149,13 +122,13 @@ class XeScalars(Scalars):
         )  # fmt: skip
         return dst
 
-    def _multiply(self, e: Mul, type: str) -> Reg:
+    def _multiply(self, e: x.Mul, type: str) -> Reg:
         """32 by 16 bits is one instruction."""
         a, b = self.value(e.a), self.value(e.b)
-        for x, y, of in ((a, b, e.b), (b, a, e.a)):
+        for factor, narrow, of in ((a, b, e.b), (b, a, e.a)):
             low, high = self.bounds(of)
-            if low >= 0 and high <= _U16 and not isinstance(x, Imm):
-                return self.out.alu("mul", type, x, self._low_half(y))
+            if low >= 0 and high <= _U16 and not isinstance(factor, Imm):
+                return self.out.alu("mul", type, factor, self._low_half(narrow))
         return self.product(a, b, type)
 
     def _low_half(self, o: Operand) -> Operand:
@@ -185,28 +158,28 @@ class XeScalars(Scalars):
 
     # ------------------------------------------------------------ 64 bits
 
-    def _wide_constant(self, e: Const) -> Reg:
+    def _wide_constant(self, e: x.Const) -> Reg:
         dst = self.out.new("s", 2)
         for word in (0, 1):
             value = e.bits >> 32 * word & 0xFFFFFFFF
             self.out.emit("mov", (region(dst.words(word, 1), "ud"),), (Literal(value, "ud"),))
         return dst
 
-    def _wide(self, e: Expr) -> Operand:
+    def _wide(self, e: x.Expr) -> Operand:
         match e:
-            case Add(a, b):
+            case x.Add(a, b):
                 return self._add_wide(a, b)
-            case Sub(a, Const() as b):
-                return self._add_wide(a, const(-b.bits % (1 << 64), b.dtype))
-            case Cast(_, a) if a.type.bits == 32:
+            case x.Sub(a, x.Const() as b):
+                return self._add_wide(a, x.const(-b.bits % (1 << 64), b.dtype))
+            case x.Cast(_, a) if a.type.bits == 32:
                 return self._extended(a)
-            case Cast(_, a) if a.type.bits == 64:
+            case x.Cast(_, a) if a.type.bits == 64:
                 return self._whole(a)
-            case Mul(a, Const() as by) | Mul(a, Cast(_, Const() as by)) if 0 <= by.bits < 1 << 32:
+            case x.Mul(a, x.Const() as by) | x.Mul(a, x.Cast(_, x.Const() as by)) if 0 <= by.bits < 1 << 32:
                 return self._product_wide(a, by.bits)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation on addresses: {e}")
 
-    def _product_wide(self, a: Expr, by: int) -> Reg:
+    def _product_wide(self, a: x.Expr, by: int) -> Reg:
         """A 64-bit value times a constant of 32 bits."""
         below, above = self._halves(a)
         low, high = (self.product(below, Imm(by), "ud", high=h) for h in (False, True))
@@ -214,7 +187,7 @@ class XeScalars(Scalars):
             high = self.out.alu("add", "ud", high, self.product(above, Imm(by), "ud"))
         return self._joined(low, high)
 
-    def _extended(self, a: Expr) -> Reg:
+    def _extended(self, a: x.Expr) -> Reg:
         """A 32-bit value as 64 bits."""
         value = self.value(a)
         if self.out.generation.long_alu and self.out.is_uniform(value):
@@ -236,28 +209,28 @@ class XeScalars(Scalars):
             out.emit("mov", (to,), (out.source(half, "ud"),), lanes=out.lanes, partial=word > 0)
         return dst
 
-    def _add_wide(self, a: Expr, b: Expr) -> Reg:
+    def _add_wide(self, a: x.Expr, b: x.Expr) -> Reg:
         out = self.out
-        if isinstance(a, Const):
+        if isinstance(a, x.Const):
             a, b = b, a
         if out.generation.long_alu:
-            signed = _signed(b.bits) if isinstance(b, Const) else 1 << 63
+            signed = _signed(b.bits) if isinstance(b, x.Const) else 1 << 63
             second = Literal(signed, "d") if -(1 << 31) <= signed < 1 << 31 else self.value(b)
             return out.alu("add", "q", self.value(a), second)
         return self._add_halves(self._halves(a), self._halves(b))
 
-    def _halves(self, e: Expr) -> tuple[Operand, Operand]:
+    def _halves(self, e: x.Expr) -> tuple[Operand, Operand]:
         """The lower and upper 32 bits of a 64-bit value."""
-        if isinstance(e, Const):
+        if isinstance(e, x.Const):
             return Imm(e.bits & 0xFFFFFFFF), Imm(e.bits >> 32 & 0xFFFFFFFF)
-        if isinstance(e, Cast) and e.a.type.bits == 32 and self.bounds(e.a)[0] >= 0:
+        if isinstance(e, x.Cast) and e.a.type.bits == 32 and self.bounds(e.a)[0] >= 0:
             return self.value(e.a), Imm(0)
         whole = self._whole(e)
         if whole.bank == "s":
             return whole.words(0, 1), whole.words(1, 1)
         return region(whole, "ud", 0, 2), region(whole, "ud", 1, 2)
 
-    def _whole(self, e: Expr) -> Reg:
+    def _whole(self, e: x.Expr) -> Reg:
         """A 64-bit value that is no constant operand."""
         whole = self.value(e)
         assert isinstance(whole, Reg)
@@ -287,45 +260,45 @@ class XeScalars(Scalars):
 
     # ------------------------------------------------------------ bools
 
-    def mask(self, e: Expr) -> Reg:
+    def mask(self, e: x.Expr) -> Reg:
         """A bool: a flag register with one bit a lane, the same in all where it is uniform."""
         e = strip(e)
         out = self.out
         match e:
-            case Const():
+            case x.Const():
                 return self._flags("mov", Imm(-e.bits & 0xFFFF))
-            case Var():
+            case x.Var():
                 return self._flags("mov", self.env[e])
-            case Comparison():
+            case x.Comparison():
                 return self._compare(e, out.lanes)
-            case And(a, b):
+            case x.And(a, b):
                 return self._flags("and", self._bits(a), self._bits(b))
-            case Or(a, b):
+            case x.Or(a, b):
                 return self._flags("or", self._bits(a), self._bits(b))
-            case Not(a):
+            case x.Not(a):
                 return self._flags("not", self._bits(a))
-            case Uniform(a):
+            case x.Uniform(a):
                 return self.mask(a)
         raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {e}")
 
-    def _bits(self, e: Expr) -> Operand:
+    def _bits(self, e: x.Expr) -> Operand:
         """A bool as an operand of logic on whole masks."""
         e = strip(e)
-        return self.env[e] if isinstance(e, Var) else self.mask(e)
+        return self.env[e] if isinstance(e, x.Var) else self.mask(e)
 
-    def kept(self, e: Expr) -> Reg:
+    def kept(self, e: x.Expr) -> Reg:
         """A bool in a scalar register: flags are few, so what has a name does not stay in one."""
         bits = self.mask(e)
         dst = self.out.new("s")
         self.out.emit("mov", (region(dst, "ud"),), (region(bits, "uw", 0, 0),))
         return dst
 
-    def condition(self, e: Expr) -> Reg:
+    def condition(self, e: x.Expr) -> Reg:
         """A uniform bool in the first bit of a flag register."""
         e = strip(e)
-        return self._compare(e, 1) if isinstance(e, Comparison) else self.mask(e)
+        return self._compare(e, 1) if isinstance(e, x.Comparison) else self.mask(e)
 
-    def _compare(self, e: Comparison, lanes: int, into: Reg | None = None) -> Reg:
+    def _compare(self, e: x.Comparison, lanes: int, into: Reg | None = None) -> Reg:
         unsigned = e.a.type.elem.kind is not Kind.SIGNED
         if e.a.type.elem.is_bool:
             raise Unsupported(f"given a comparison of bools, wanted one of integers: {e}")
@@ -341,10 +314,10 @@ class XeScalars(Scalars):
             a, b, name = b, a, _SWAPPED[name]
         return self.out.compare(name, kind, a, b, lanes, into)
 
-    def _sign_test(self, e: Comparison, lanes: int) -> Reg | None:
+    def _sign_test(self, e: x.Comparison, lanes: int) -> Reg | None:
         """`0 <= a << b`: the shift sets the flag itself."""
         shifted = strip(e.b)
-        if not (isinstance(e, Le) and isinstance(e.a, Const) and e.a.bits == 0 and isinstance(shifted, Shl)):
+        if not (isinstance(e, x.Le) and isinstance(e.a, x.Const) and e.a.bits == 0 and isinstance(shifted, x.Shl)):
             return None
         if e.b.type.elem.kind is not Kind.SIGNED or e.b.type.bits != 32:
             return None

@@ -33,7 +33,7 @@ from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, Var
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.memory import Global, Order
+from convgen.ir.layout.memory import Global, RectangleOrder
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
@@ -240,7 +240,7 @@ class _Selector(Selector):
         self.out.emit(row, (), (address,), lanes=self.out.lanes, predicate=mask, comment=comment(s))
 
     def _plane_store(self, s: st.PlaneStore) -> None:
-        elem, across = s.value.type.elem.bytes, s.shape.order is Order.COLUMN_A_LANE
+        elem, across = s.value.type.elem.bytes, s.shape.order is RectangleOrder.COLUMN_A_LANE
         value = self.vectors.across(s.value) if across else self._stored(s.value)
         payload = self.payloads.for_store(s.plane, s.shape, elem, s.x, s.y)
         access = Access("global", s.plane.memory.name, -1, True)

@@ -18,7 +18,7 @@ from convgen.backends.machine.allocate import Allocation, Bank, Liveness, alloca
 from convgen.backends.machine.instruction import Unit
 from convgen.backends.machine.maps import maps
 from convgen.backends.machine.selection import kernel_arguments
-from convgen.backends.stages import Attempt, Emitted, Ladders, MachineKernel, Stage
+from convgen.backends.stages import Emitted, Ladders, MachineKernel, Rung, Stage
 from convgen.ir.layout.memory import Global
 
 _GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
@@ -98,7 +98,7 @@ def _print(made: MachineKernel) -> MachineKernel:
             "grf": max((base + v.size for v, base in placed), default=_tuples_at(made)),
             "grf_count": info.grf_count,
         },
-        lds_bytes=kernel.shared_bytes,
+        shared_bytes=kernel.shared_bytes,
         arguments=tuple((a.name, a.offset, a.size) for a in info.arguments),
         kernarg_size=max((a.offset + a.size for a in info.arguments), default=0),
         listing=made.listing,
@@ -131,9 +131,9 @@ def _ladders(g: Generation) -> Ladders:
     holds = _HOLD_STEPS if g.waits_for_writes else (0, *_HOLD_STEPS)
     largest = _GRF_COUNTS[-1]
     return (
-        *(tuple(Attempt({"grf": grf, "hold": hold}) for hold in holds) for grf in _GRF_COUNTS),
-        (Attempt({"grf": largest, "hold": 0}),),
-        (Attempt({"grf": largest, "hold": 0, "period": 0}),),
+        *(tuple(Rung({"grf": grf, "hold": hold}) for hold in holds) for grf in _GRF_COUNTS),
+        (Rung({"grf": largest, "hold": 0}),),
+        (Rung({"grf": largest, "hold": 0, "period": 0}),),
     )
 
 

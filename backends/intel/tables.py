@@ -1,4 +1,4 @@
-"""What differs between the Xe generations, as rows: matrix instructions, register files, arithmetic, memory.
+"""Differences between the Xe generations, as rows: matrix instructions, register files, arithmetic, memory.
 
 Sources: Intel Graphics Compiler, documentation/visa/instructions/DPAS.md and visa/HWCapsOpen.inc; oneDNN,
 src/gpu/intel/jit (nGEN); Programmer's Reference Manuals of Alchemist and Ponte Vecchio.
@@ -25,18 +25,18 @@ _DEPTH = 8  #: systolic depth: dwords of K
 class Generation:
     """One generation of the vector engine."""
 
-    lanes: int  #: dwords of a general register
+    lanes: int  #: dwords; of a general register
     long_alu: bool  #: 64-bit integer additions in one instruction
-    low_product: str  #: what completes a 32 x 32-bit product to its lower half
-    carry_option: tuple[str, ...]  #: what an instruction says to write the accumulator besides its result
-    flags: int  #: 16-bit flag registers
-    distance_pipes: frozenset[str]  #: pipes whose distance a send may wait for beside setting its token
+    low_product: str  #: mnemonic that completes a 32 x 32-bit product to its lower half
+    carry_option: tuple[str, ...]  #: option with which an instruction writes the accumulator, too
+    flags: int  #: flag registers of 16 bits
+    distance_pipes: frozenset[str]  #: pipes for whose distance a send may wait beside setting its token
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
     response_apart: bool  #: a message's response must not take its payload's place (IGC, WaDisableSendSrcDstOverlap)
-    dpas_passes: int  #: slots of four clocks of one 8x8
-    plane_pitch: int  #: what the pitch of two-dimensional block messages is a multiple of, bytes; 0 without these
+    dpas_clocks: int  #: clocks; one 8x8
+    plane_pitch: int  #: bytes; granule of the pitch of two-dimensional block messages, 0 without these
     tf32: bool  #: matrix instructions for floats of which ten bits of the mantissa count
-    pairs: bool  #: two threads in lockstep share source 2 of a matrix instruction
+    pairs: bool  #: matrix instructions of two threads in lockstep that share source 2
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
 
@@ -49,7 +49,7 @@ _XEHPC = Generation(
     distance_pipes=frozenset("AFI"),
     waits_for_writes=True,
     response_apart=True,
-    dpas_passes=2,
+    dpas_clocks=8,
     plane_pitch=8,
     tf32=True,
     pairs=False,
@@ -65,7 +65,7 @@ GENERATIONS: dict[str, Generation] = {
         distance_pipes=frozenset("A"),
         waits_for_writes=False,
         response_apart=False,
-        dpas_passes=4,
+        dpas_clocks=16,
         plane_pitch=0,
         tf32=False,
         pairs=True,
@@ -82,10 +82,6 @@ _FLOATS: tuple[Types, ...] = tuple((t, t, f32) for t in (f16, bf16))
 _INTEGERS: tuple[Types, ...] = tuple((a, b, s32) for a, b in product((s8, u8), repeat=2))
 
 
-def _suffix(a: Type, b: Type) -> str:
-    return a.name if a is b else f"{a.name}_{b.name}"
-
-
 @attrs.frozen
 class MatrixRow:
     """How the instructions of an atom are written."""
@@ -98,7 +94,26 @@ _DPAS, _DPASW = MatrixRow(f"dpas.8x{DPAS_ROWS}"), MatrixRow(f"dpasw.8x{DPAS_ROWS
 _MAD, _DP4A = MatrixRow("mad", systolic=False), MatrixRow("dp4a", systolic=False)
 
 
-def _dpas_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
+def _atom(row: MatrixRow, types: Types, a: Fragment, b: Fragment, d: Fragment, clocks: int) -> MmaAtom:
+    """The atom of these types and operands, named as `dpas.8x8.u8_s8`."""
+    a_elem, b_elem, acc = types
+    suffix = a_elem.name if a_elem is b_elem else f"{a_elem.name}_{b_elem.name}"
+    return MmaAtom(
+        f"{row.mnemonic}.{suffix}",
+        n=d.extent("n"),
+        m=d.extent("m"),
+        k=a.extent("k"),
+        a_elem=a_elem,
+        b_elem=b_elem,
+        acc=acc,
+        a=a,
+        b=b,
+        d=d,
+        clocks=clocks,
+    )
+
+
+def _dpas_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
     """An 8x8 on types of `a`, `b` and sums: columns N of the matrix lie across the lanes and are the atom's rows i.
 
     Source 1 (a): GRF d holds in lane i the elements of dword d of K. Source 2 (b): row j is eight dwords of K side by
@@ -117,24 +132,22 @@ def _dpas_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
         ),
     )
     d = Fragment(("n", "m"), (Digit("n", lanes, Space.LANE, 1), Digit("m", DPAS_ROWS, Space.REGISTER, 1)))
-    name = f"{_DPAS.mnemonic}.{_suffix(*types[:2])}"
-    return MmaAtom(name, lanes, DPAS_ROWS, _DEPTH * each, *types, a, b, d, passes)
+    return _atom(_DPAS, types, a, b, d, clocks)
 
 
-def _dpasw_atom(lanes: int, types: Types, passes: int) -> MmaAtom:
-    """What two neighbouring threads compute together: each has columns N of its own and half of the rows of source 2.
+def _dpasw_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
+    """An 8x8 of two neighbouring threads together: each has columns N of its own and half of the rows of source 2.
 
     The first registers of source 2 come from the even thread, the others from the odd one (IGC, DPASW.md).
     """
-    alone, half = _dpas_atom(lanes, types, passes), DPAS_ROWS // 2
+    alone, half = _dpas_atom(lanes, types, clocks), DPAS_ROWS // 2
     pair = Digit("n", 2, Space.SUBGROUP, 1)
     a = Fragment(("n", "k"), (*alone.a.digits, pair))
     each = 4 // types[0].bytes
     rows = (Digit("m", half, Space.REGISTER, each), Digit("m", 2, Space.SUBGROUP, 1))
     b = Fragment(("m", "k"), (*rows, *(d for d in alone.b.digits if d.dim == "k")))
     d = Fragment(("n", "m"), (*alone.d.digits, pair))
-    name = f"{_DPASW.mnemonic}.{_suffix(*types[:2])}"
-    return MmaAtom(name, 2 * lanes, DPAS_ROWS, alone.k, *types, a, b, d, passes)
+    return _atom(_DPASW, types, a, b, d, clocks)
 
 
 def _vector_atom(row: MatrixRow, lanes: int, types: Types) -> MmaAtom:
@@ -146,17 +159,17 @@ def _vector_atom(row: MatrixRow, lanes: int, types: Types) -> MmaAtom:
     inner = (Digit("k", k, Space.REGISTER, 1),) if k > 1 else ()
     a, b = (Fragment((row, "k"), (Digit(row, lanes, Space.LANE, 1), *inner)) for row in "nm")
     d = Fragment(("n", "m"), (Digit("n", lanes, Space.LANE, 1), Digit("m", lanes, Space.REGISTER, 1)))
-    return MmaAtom(f"{row.mnemonic}.{_suffix(*types[:2])}", lanes, lanes, k, *types, a, b, d, lanes // 4)
+    return _atom(row, types, a, b, d, clocks=lanes)
 
 
 def _atoms(g: Generation) -> Iterator[tuple[MatrixRow, MmaAtom]]:
     for types in (*_FLOATS, *_INTEGERS):
-        yield _DPAS, _dpas_atom(g.lanes, types, g.dpas_passes)
+        yield _DPAS, _dpas_atom(g.lanes, types, g.dpas_clocks)
         if g.pairs:
-            yield _DPASW, _dpasw_atom(g.lanes, types, g.dpas_passes)
+            yield _DPASW, _dpasw_atom(g.lanes, types, g.dpas_clocks)
     single = f32, f32, f32
     if g.tf32:
-        tf32 = _dpas_atom(g.lanes, single, g.dpas_passes)
+        tf32 = _dpas_atom(g.lanes, single, g.dpas_clocks)
         yield _DPAS, attrs.evolve(tf32, name=f"{_DPAS.mnemonic}.tf32", rounds_to="xf32")
     yield _MAD, _vector_atom(_MAD, g.lanes, single)
     for types in _INTEGERS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from convgen.backends.intel.assemble import assemble
@@ -10,9 +10,8 @@ from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.stages import banks, stages
 from convgen.backends.intel.tables import FACTS, GENERATIONS
 from convgen.backends.intel.zebin import target_directive
-from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
 from convgen.backends.stages import Emitted
-from convgen.backends.target import Progress, Target
+from convgen.backends.target import Target
 from convgen.backends.toolchain import IGA64, identity
 
 
@@ -20,6 +19,7 @@ class XeTarget(Target):
     """One generation."""
 
     text_suffix = ".asm"
+    simulator = "convgen.backends.intel.sim"
     object_suffix = ".zebin"
 
     def __init__(self, name: str) -> None:
@@ -40,19 +40,6 @@ class XeTarget(Target):
     def assembled_by(self) -> str:
         """Name, size and time of the assembler."""
         return identity(IGA64.find())
-
-    def simulate(
-        self,
-        code_object: bytes,
-        launches: Sequence[LaunchRequest],
-        buffers: Mapping[str, Bytes | Pages],
-        *,
-        progress: Progress | None = None,
-    ) -> SimReport:
-        """Run on the strict simulator."""
-        from convgen.backends.intel.sim import simulate
-
-        return simulate(code_object, launches, buffers, progress=progress)
 
 
 TARGETS: dict[str, Callable[[], XeTarget]] = {name: partial(XeTarget, name) for name in FACTS}

@@ -162,7 +162,7 @@ class XeVectors(Vectors):
         sums = _TYPES[atom.acc]
         before: Operand = Null(sums) if start is None else region(start, sums)
         operands = (before, region(a, first), region(b, second))
-        code = dpas(MATRIX[atom.name].mnemonic, atom.passes)
+        code = dpas(MATRIX[atom.name].mnemonic, atom.clocks)
         self.out.emit(code, (region(dst, sums),), operands, lanes=self.out.lanes, comment=comment)
 
     def _multiply_adds(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:

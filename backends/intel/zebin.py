@@ -32,7 +32,7 @@ from elftools.construct import Container
 from elftools.elf.structs import ELFStructs
 
 from convgen.backends import dwarf
-from convgen.backends.dwarf import Unit
+from convgen.backends.dwarf import CompilationUnit
 from convgen.backends.intel.devices import DEVICES, Device
 from convgen.ir.error import AssemblerError
 
@@ -202,7 +202,7 @@ def _argument(text: str) -> Argument:
     return Argument(name, int(offset), int(size), kind)
 
 
-def debug_unit(info: KernelInfo, body: str, size: int) -> Unit | None:
+def debug_unit(info: KernelInfo, body: str, size: int) -> CompilationUnit | None:
     """What leads from a kernel's `size` bytes of instructions into its listing, as comments of its text say.
 
     None without such comments, or where instructions are compacted, so that lines do not tell addresses.
@@ -214,10 +214,10 @@ def debug_unit(info: KernelInfo, body: str, size: int) -> Unit | None:
             rows.append((at, number))
         elif (text := line.partition("//")[0].strip()) and not text.endswith(":"):
             at += _INSTRUCTION_BYTES
-    return Unit(info.name, listing, size, rows) if rows and at == size else None
+    return CompilationUnit(info.name, listing, size, rows) if rows and at == size else None
 
 
-def build(device: Device, kernels: Sequence[tuple[KernelInfo, bytes]], units: Sequence[Unit] = ()) -> bytes:
+def build(device: Device, kernels: Sequence[tuple[KernelInfo, bytes]], units: Sequence[CompilationUnit] = ()) -> bytes:
     """The zebin of kernels with their instructions; `units` are those that have debug information.
 
     The same input gives the same bytes.
@@ -236,7 +236,7 @@ def _text(kernel: str) -> str:
     return f".text.{kernel}"
 
 
-def _debug_sections(units: Sequence[Unit], kernels: Sequence[str]) -> list[_Section]:
+def _debug_sections(units: Sequence[CompilationUnit], kernels: Sequence[str]) -> list[_Section]:
     """As the graphics compiler's -g: DWARF whose addresses are relocated by the places of the kernels' sections."""
     if not units:
         return []
@@ -341,9 +341,7 @@ def _notes(device: Device) -> Iterator[bytes]:
 
 
 def _note(kind: int, content: bytes) -> bytes:
-    head: bytes = _structs().Elf_Nhdr.build(
-        Container(n_namesz=len(_NOTE_OWNER), n_descsz=len(content), n_type=kind),
-    )
+    head: bytes = _structs().Elf_Nhdr.build(Container(n_namesz=len(_NOTE_OWNER), n_descsz=len(content), n_type=kind))
     return head + _NOTE_OWNER + content + bytes(-len(content) % 4)
 
 

@@ -20,9 +20,9 @@ class Bank:
     """A register file: its words [first, limit), and how a tuple of a size must be aligned."""
 
     limit: int
-    alignment: Mapping[int, int]  #: tuple size -> alignment in words; larger sizes take the greatest listed
+    alignment: Mapping[int, int]  #: words; by size of the tuple, larger ones as the largest listed
     first: int = 0
-    period: int = 0  #: of the places that tuples would like; 0 where none is better than another
+    period: int = 0  #: words; of the places that tuples prefer, 0 where none is better than another
 
     def align(self, size: int) -> int:
         return next((a for s, a in sorted(self.alignment.items(), reverse=True) if size >= s), 1)
@@ -97,7 +97,7 @@ class Liveness:
         self._ranges: dict[int, dict[VirtualRegister, int]] = {}  # by how long sources are held
 
     def _solve(self) -> list[set[VirtualRegister]]:
-        """What is needed behind each block: a fixed point over loops."""
+        """Words that are needed behind each block: a fixed point over loops."""
         blocks = self.function.blocks
         successors = [self.function.successors(index) for index in range(len(blocks))]
         live_in: list[set[VirtualRegister]] = [set() for _ in blocks]

@@ -1,4 +1,4 @@
-"""What selection writes with, as far as all targets share it: blocks in order and virtual registers."""
+"""The writer of selection as far as all targets share it: blocks in order and virtual registers."""
 
 from __future__ import annotations
 

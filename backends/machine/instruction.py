@@ -13,12 +13,12 @@ import attrs
 
 
 class Unit(Enum):
-    """Where an instruction executes; each unit takes at most one instruction of a wave per issue slot."""
+    """Where an instruction executes; each unit takes at most one instruction of a subgroup per issue slot."""
 
     VALU = "valu"
     SALU = "salu"
     MATRIX = "matrix"
-    SHARED = "shared"  #: LDS / SLM access
+    SHARED = "shared"  #: access of shared memory
     GLOBAL = "global"
     SCALAR_MEMORY = "scalar memory"
     CONTROL = "control"  #: waits, barriers, branches, nops
@@ -26,11 +26,11 @@ class Unit(Enum):
 
 @attrs.frozen
 class Role:
-    """What an operand is to an instruction."""
+    """The part that an operand plays in an instruction."""
 
     name: str
     banks: str = ""  #: letters of the banks that its register may be in; any if empty
-    words: int = 0  #: 32-bit words of its register; any number if 0
+    words: int = 0  #: words of 32 bits; of its register, any number if 0
 
 
 @attrs.frozen
@@ -39,23 +39,25 @@ class Opcode:
 
     name: str
     unit: Unit
-    latency: int = 1  #: until a dependent instruction may issue without stalling
-    busy: int = 1  #: until the unit accepts the next instruction
+    latency: int = 1  #: issue slots; until a dependent instruction may issue without stalling
+    busy: int = 1  #: issue slots; until the unit accepts the next instruction
     reads: tuple[str, ...] = ()  #: flags read besides the operands
     writes: tuple[str, ...] = ()  #: flags written besides the operands
-    holds: int = 0  #: instructions, itself the first, that had better not overwrite its sources: it reads late
+    holds: int = 0  #: instructions; from itself on, that had better not overwrite its sources, which it reads late
     early_clobber: bool = False  #: the destination must not overlap the sources (tied accumulators aside)
-    barrier: bool = False  #: orders the workgroup's accesses to shared memory
+    barrier: bool = False  #: order of the workgroup's accesses to shared memory
     fence: bool = False  #: keeps its place among all accesses to memory
     drains: bool = False  #: accesses to global memory before it must have completed
     jumps: bool = False  #: always leaves for its target
     ends: bool = False  #: ends the program
+    commutes: bool = False  #: its first two sources may change places
+    literal: bool = False  #: takes a constant that is no inline one as its first source
     merges: bool = False  #: keeps part of the destination, which is therefore the last source too, and printed once
     results: tuple[Role, ...] = ()  #: roles of the destination operands; empty where nobody asks for them
     sources: tuple[Role, ...] = ()  #: roles of the source operands, likewise
     banks: str = ""  #: letters of the banks that registers without a role may be in; any if empty
-    hazard: str = ""  #: the class by which the rows of the family's hazards know it
-    port: str = ""  #: what executes it out of order, if something does
+    hazard: str = ""  #: class in the rows of the family's hazards
+    port: str = ""  #: unit that executes it out of order, if one does
 
 
 @attrs.define(eq=False)
@@ -67,7 +69,7 @@ class VirtualRegister:
     size: int
     name: str
     fixed: int | None = None
-    residue: int | None = None  #: where its first word had better stand, modulo its bank's `period`
+    residue: int | None = None  #: words; preferred place of its first word modulo its bank's `period`
 
     def __repr__(self) -> str:
         return f"%{self.bank}{self.number}:{self.size}"
@@ -138,7 +140,7 @@ Operand = Reg | Inert | Flag
 
 @attrs.frozen
 class Access:
-    """What memory an instruction touches. Two accesses conflict if their regions may overlap and one writes.
+    """The memory that an instruction touches. Two accesses conflict if their regions may overlap and one writes.
 
     `region` is a buffer's or a shared tile's name; `slot` narrows it, -1 meaning any.
     """
@@ -168,7 +170,7 @@ class Instruction:
     access: Access | None = None
     target: str = ""
     comment: str = ""
-    line: int = 0  #: of the IR listing that it comes from; 0 for none
+    line: int = 0  #: line of the IR listing that it comes from, from 1; 0 for none
 
     @property
     def barrier(self) -> bool:
@@ -184,12 +186,12 @@ class Instruction:
         return next(o for r, o in zip(self.op.sources, self.src) if r.name == role)
 
     def head(self, place: Place) -> str:
-        """What stands before the operands in listings: the mnemonic, and what a family adds."""
+        """The text before the operands in listings: the mnemonic, and what a family adds."""
         return self.op.name
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What stands behind the operands in listings."""
+        """The words behind the operands in listings."""
         return self.modifiers
 
     def defs(self) -> Iterator[Reg]:

@@ -1,4 +1,4 @@
-"""What the header of a kernel's text says of it: where registers and shared tiles are."""
+"""Maps of registers and shared tiles for the header of a kernel's text."""
 
 from __future__ import annotations
 

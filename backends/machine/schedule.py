@@ -81,7 +81,7 @@ class _Scheduler:
             node.height = max(rest, default=0) or node.instruction.op.busy
 
     def _late_inputs(self) -> None:
-        """What an iteration takes from loads of the previous one is there only that much later.
+        """Results of the previous iteration's loads are there only that much later.
 
         A load stands where its program order puts it among the matrix instructions.
         """

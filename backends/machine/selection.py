@@ -258,7 +258,7 @@ def _last_uses(stmts: Sequence[st.Stmt]) -> dict[Var, int]:
 
 
 def comment(s: Any) -> str:
-    """What a memory operation says of itself in the text."""
+    """The comment of a memory operation in the text."""
     return f"{s.site.comment} {s.site.stage}".strip()
 
 

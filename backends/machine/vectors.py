@@ -28,7 +28,7 @@ class Vectors(ABC):
     """Evaluates vector expressions on top of `Scalars`."""
 
     out: Emitter
-    elementwise: ClassVar[Mapping[tuple[type[Expr], Type], str]]  #: operation, element type -> mnemonic
+    elementwise: ClassVar[Mapping[tuple[type[Expr], Type], str]]  #: mnemonic by operation and element type
     accumulators_at: ClassVar[int | None] = None  #: residue of accumulators, see `VirtualRegister`
 
     def __init__(self, scalars: Scalars, uses: Mapping[Var, int]) -> None:
@@ -176,7 +176,8 @@ class Vectors(ABC):
         return tuple(self.filled(tile, start.a, place) for place in places)
 
     def _accumulator(self, op: MmaTile, name: str) -> Reg:
-        return self.out.new(op.acc_bank, _words(op.atom.acc, op.atom.d.registers), name, residue=self.accumulators_at)
+        words = _words(op.atom.acc, op.atom.d.registers)
+        return self.out.new(_accumulator_bank(op), words, name, residue=self.accumulators_at)
 
     def _mma(self, e: Mma) -> Parts:
         op, atom = e.op, e.op.atom
@@ -198,7 +199,7 @@ class Vectors(ABC):
         return self.tuple_of(view(parts, _words(elem, start), _words(elem, registers)))
 
     def _addends(self, e: Mma) -> list[Reg | None]:
-        """What each tile of a product adds to, and may overwrite; None for zero."""
+        """The addend of each tile of a product, which it may overwrite; None for zero."""
         op = e.op
         count, words = op.tiles_n * op.tiles_m, _words(op.atom.acc, op.atom.d.registers)
         if isinstance(e.acc, Splat):
@@ -206,12 +207,16 @@ class Vectors(ABC):
             return [None] * count if zero else list(self.accumulators(e, e.acc))
         parts = self.value(e.acc)
         tiles = [self.tuple_of(view(parts, n * words, words)) for n in range(count)]
-        return [tile if self.may_overwrite(e.acc) else self._duplicate(tile, op.acc_bank) for tile in tiles]
+        return [tile if self.may_overwrite(e.acc) else self._duplicate(tile, _accumulator_bank(op)) for tile in tiles]
 
 
 def held_as_vector(type: AnyType) -> bool:
     """Whether values of a type are register tuples; integers that addresses are made of, and bools, are operands."""
     return isinstance(type, VectorType) or not (type.is_bool or (type.is_int and type.bits >= 32))
+
+
+def _accumulator_bank(op: MmaTile) -> str:
+    return "a" if op.separate_accumulators else "v"
 
 
 def _words(elem: Type, count: int) -> int:

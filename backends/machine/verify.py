@@ -1,4 +1,4 @@
-"""What every machine function keeps to, on virtual registers and on physical ones; checked after each stage in tests.
+"""Rules that every machine function keeps, on virtual and on physical registers; checked after each stage in tests.
 
 - Control: labels are unique, branches go to labels, only the last instruction of a block leaves it, and the last block
   does not run out.
@@ -138,7 +138,7 @@ class _Checker:
                 now.update(self._words(i.defs()))
 
     def _inputs(self) -> Held:
-        """What pinned registers that nothing writes hold from the start."""
+        """The contents of pinned registers that nothing writes, from the start on."""
         written = {r.vreg for i in self.function.instructions() for r in i.defs()}
         read = (r for i in self.function.instructions() for r in i.uses())
         pinned = (v for v in dict.fromkeys(r.vreg for r in read) if v.fixed is not None and v not in written)
@@ -152,5 +152,5 @@ class _Checker:
 
 
 def _agreed(a: Held, b: Held) -> Held:
-    """What places hold on either path."""
+    """The contents of places on either path."""
     return {at: word for at, word in a.items() if b.get(at) == word}

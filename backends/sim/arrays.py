@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,4 +18,13 @@ Bools = npt.NDArray[np.bool_]
 def any_along(flags: Array, axis: int | tuple[int, ...], *, keepdims: bool = False) -> Bools:
     """Whether any flag is set along some axes."""
     found: Bools = np.asarray(np.any(flags, axis=axis, keepdims=keepdims))
+    return found
+
+
+def united(rows: Iterable[Bools | None]) -> Bools | None:
+    """Where any of some flags is set; None where there are none at all."""
+    found: Bools | None = None
+    for row in rows:
+        if row is not None:
+            found = row if found is None else found | row
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,20 +29,7 @@ class Step(Stepped, Protocol):
     def control(self) -> str: ...
 
 
-class Group(Threads, Protocol):
-    """A group of threads at one instruction, the index `pc`."""
-
-    pc: int
-    issued: int  # instructions executed
-    blocked: bool  # waits at a barrier
-    targets: Array | None  # per thread, where a divergent branch leads
-
-    def select(self, rows: Array) -> Self: ...
-    def signature(self) -> tuple[object, ...]: ...
-    def merge(self, other: Self) -> Self: ...
-
-
-G = TypeVar("G", bound=Group)
+G = TypeVar("G", bound=Threads)
 S = TypeVar("S", bound=Step)
 S_co = TypeVar("S_co", bound=Step, covariant=True)
 

@@ -60,7 +60,7 @@ class Reporter:
                 pc=address - self.base,
                 instruction="" if instruction is None else instruction.text,
                 workgroup=-1 if group is None else int(group.group_id[row]),
-                wave=-1 if group is None else int(group.wave[row]),
+                subgroup=-1 if group is None else int(group.wave[row]),
                 lane=lane,
                 source=asks,
             )

@@ -10,11 +10,15 @@ each other either: nobody can see which came last, and compilers let several wav
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
 from convgen.backends.sim.arrays import U32, Array, Bools, any_along
-from convgen.backends.sim.threads import Stepped, Threads
+
+if TYPE_CHECKING:
+    from convgen.backends.sim.threads import Stepped, Threads
 
 SEVERAL = np.uint32(0x1FE)  #: the wave field of a unit that more than one wave has read or updated
 
@@ -129,13 +133,7 @@ class Lds:
         return np.moveaxis(any_along((there != given).reshape(*place.shape, units, -1), -1), -1, 0)
 
     def note_write(
-        self,
-        group: Threads,
-        step: Stepped,
-        units: Array,
-        mine: U32,
-        clean: Array | int = 1,
-        where: Array | None = None,
+        self, group: Threads, step: Stepped, units: Array, mine: U32, clean: Array | int = 1, where: Array | None = None
     ) -> None:
         """Stamp a write whose data is not known yet; `clean` is 0 where it is undefined or still on its way."""
         self._race(group, step, self.written.take(units), mine, "overwrites what another wave wrote", where)

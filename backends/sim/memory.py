@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from convgen.backends.sim.arrays import U32, U64, Array, Bools, Bytes
 from convgen.backends.sim.errors import SimulatorError
-from convgen.backends.simulation import Pages, reserve
+from convgen.backends.simulation import KernelArg, Pages, reserve
 
 FIRST_ADDRESS = 0x7000_0000_0000
 SPACING = 1 << 36  #: room for each allocation; a 32-bit offset never reaches the next one
@@ -51,9 +51,7 @@ class Allocation:
     stamps: npt.NDArray[np.int64] | None = None  #: last plain store of this launch, by `grain` bytes
     updated: Bools | None = None  #: whether an atomic operation of this launch came by, by `grain` bytes
     updates: list[Update] = attrs.field(factory=list)
-    published: npt.NDArray[np.int32] | None = (
-        None  #: what atomic operations have published (`causality`), by `grain` bytes
-    )
+    published: npt.NDArray[np.int32] | None = None  #: published by atomic operations (`causality`), by `grain` bytes
     grain: int = 4
     pages: Pages | None = None  #: where `data` is not all there
     private: bool = False  #: whether each lane has its part to itself, so that nothing need be ordered
@@ -189,6 +187,19 @@ class Memory:
         self.by_name[name] = fresh
         self._bases = [allocation.base for allocation in self.allocations]
         return fresh
+
+    def argument(self, argument: KernelArg) -> bytes:
+        """A kernel argument as it stands in memory: the address of a buffer, or a scalar."""
+        raw = argument.value
+        if isinstance(raw, str):
+            if raw not in self.by_name:
+                raise SimulatorError(f"argument at offset {argument.offset}: no buffer {raw!r}")
+            raw = self.by_name[raw].base.to_bytes(8, "little")
+        if len(raw) != argument.size:
+            raise SimulatorError(
+                f"argument at offset {argument.offset}: {argument.size} bytes wanted, {len(raw)} given"
+            )
+        return raw
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that holds a byte."""

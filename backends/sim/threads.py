@@ -1,22 +1,24 @@
-"""What the shared rooms ask of a simulator: its group of threads, their surroundings, its instructions.
+"""What all simulators share: groups of threads, their surroundings, and what the shared rooms ask of instructions.
 
 A *group* is some hardware threads (waves) that execute together; *slot* numbers their workgroups inside a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from copy import copy
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.arrays import U32, Array
+from convgen.backends.sim.local import Lds, stamps_of
 
 if TYPE_CHECKING:
     from convgen.backends.sim.causality import Causality
-    from convgen.backends.sim.findings import Reporter
-    from convgen.backends.sim.memory import Memory
+    from convgen.backends.sim.run import Run
 
 
 class Located(Protocol):
@@ -35,37 +37,74 @@ class Stepped(Protocol):
     def instruction(self) -> Located: ...
 
 
-class Surroundings(Protocol):
-    """What the groups of a batch share."""
+class Surroundings:
+    """What the groups of a batch share: memory, local memory, findings, counters, barrier epochs."""
 
-    @property
-    def memory(self) -> Memory: ...
-    @property
-    def reporter(self) -> Reporter: ...
-    @property
-    def strict(self) -> bool: ...
-    @property
-    def waves(self) -> int: ...  # threads in a workgroup
-    @property
-    def epoch(self) -> npt.NDArray[np.uint32]: ...  # barriers passed, plus one, by slot
-    @property
-    def causality(self) -> Causality: ...
-    @property
-    def store_done(self) -> dict[tuple[int, int], int]: ...  # epoch in which (store, thread) was waited for
+    def __init__(
+        self, run: Run, local: Lds, slots: int, waves: int, causality: Causality, *, strict: bool = True
+    ) -> None:
+        self.memory, self.reporter, self.counters = run.memory, run.reporter, run.counters
+        self.local = local
+        self.waves = waves  #: threads in a workgroup
+        self.strict = strict
+        self.epoch: U32 = np.ones(slots, np.uint32)  #: barriers passed, plus one, by slot
+        self.causality = causality
+        #: Epoch in which a store was waited for, by (ticket, thread). Later batches ask for it where they may acquire.
+        self.store_done: dict[tuple[int, int], int] = causality.store_done if causality.tracked else {}
+
+    def ticket(self) -> int:
+        """The number of a new store or atomic operation."""
+        self.causality.tickets += 1
+        return self.causality.tickets
+
+    def stamps(self, group: Threads, ahead: int = 0) -> U32:
+        """The stamp of a clean access to local memory by each thread, [threads, 1], `ahead` epochs from now."""
+        return stamps_of(self.epoch[group.slot] + np.uint32(ahead), group.wave)
 
 
-class Threads(Protocol):
-    """A group of threads."""
+class Threads(ABC):
+    """Threads with one program counter and one history."""
 
-    @property
-    def env(self) -> Surroundings: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def slot(self) -> Array: ...
-    @property
-    def group_id(self) -> Array: ...
-    @property
-    def wave(self) -> Array: ...
-    def wave_ids(self) -> npt.NDArray[np.int64]: ...  # a number for each thread that is unique in the launch
-    def outstanding_stores(self) -> Collection[int]: ...  # own stores that a load of the same thread would miss
+    #: Name of each array with an axis of threads -> that axis.
+    arrays: ClassVar[Mapping[str, int]] = {"slot": 0, "group_id": 0, "wave": 0}
+
+    def __init__(self, env: Surroundings, slot: Array, group_id: Array, wave: Array) -> None:
+        self.env = env
+        self.slot = slot  #: workgroup number inside the batch, per thread
+        self.group_id = group_id  #: linear workgroup id in the grid, per thread
+        self.wave = wave  #: thread number inside its workgroup
+        self.count = len(slot)
+        self.pc = 0
+        self.issued = 0  #: instructions executed
+        self.blocked = False  #: waits at a barrier
+        self.targets: Array | None = None  #: per thread, where a divergent branch leads
+
+    def wave_ids(self) -> npt.NDArray[np.int64]:
+        """A number for each thread that is unique in the launch."""
+        ids: npt.NDArray[np.int64] = self.group_id.astype(np.int64) * self.env.waves + self.wave
+        return ids
+
+    @abstractmethod
+    def outstanding_stores(self) -> Collection[int]:
+        """Own stores that a load of the same thread would miss."""
+
+    @abstractmethod
+    def signature(self) -> tuple[object, ...]:
+        """Groups with equal signatures can be merged."""
+
+    def select(self, rows: Array) -> Self:
+        """A group of some of the threads, with the same history."""
+        part = copy(self)
+        for name, axis in self.arrays.items():
+            setattr(part, name, getattr(self, name).take(rows, axis=axis))
+        part.count, part.targets = len(rows), None
+        return part
+
+    def merge(self, other: Self) -> Self:
+        """Both groups as one; their signatures are equal."""
+        both = copy(self)
+        for name, axis in self.arrays.items():
+            setattr(both, name, np.concatenate((getattr(self, name), getattr(other, name)), axis=axis))
+        both.count, both.targets = self.count + other.count, None
+        both.issued = max(self.issued, other.issued)
+        return both

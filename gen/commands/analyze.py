@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "analyze",
         "Read a code object of any compiler, or assembly: registers, occupancy, the hot loop and what bounds it. Costs"
-        " are issue slots\nof one hardware thread: AMD's have 4 clocks and all SIMDs of a unit run the same code,"
+        " are issue slots\nof one subgroup: AMD's have 4 clocks and all SIMDs of a unit run the same code,"
         " Intel's have one clock.",
         "convgen analyze out/k.hsaco",
         "convgen analyze out/k.asm -v",
@@ -74,15 +74,15 @@ def _rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
         ("kernel", kernel.name),
         ("target", found.target),
         ("registers", " ".join(f"{name} {count}" for name, count in kernel.registers.items())),
-        ("LDS", f"{kernel.lds_bytes} bytes"),
+        ("shared", f"{kernel.shared_bytes} bytes"),
         ("code", f"{kernel.code_bytes} bytes, {kernel.loops} loops, workgroups of up to {kernel.workgroup}"),
         (terms.occupancy, ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())),
         ("hot loop", _title(hot)),
         ("mix", ", ".join(f"{kind} {count}" for kind, count in hot.mix.items())),
         (f"{terms.matrix} : other", _ratio(hot.others_per_matrix, terms.matrix)),
         ("slots", f"{_ratio(hot.issue_per_matrix, terms.matrix)} of {terms.matrix} and of issuing all others"),
-        ("FLOP", f"{hot.flop} a {terms.thread}, {span}"),
-        ("bytes", f"{moved or 'none'}, a {terms.thread}, {span}"),
+        ("FLOP", f"{hot.flop} a {terms.subgroup}, {span}"),
+        ("bytes", f"{moved or 'none'}, a {terms.subgroup}, {span}"),
         *((name, f"{count}, {span}") for name, count in kernel.counts.items()),
         ("bound", f"{hot.bound}: {terms.slot_clocks * hot.slots[hot.bound]} clocks at least, {span}"),
     ]
@@ -95,8 +95,8 @@ def _units(hot: Stretch, terms: Terms) -> list[tuple[str, ...]]:
     with_what = {unit: f"{sum(line.unit == unit for line in hot.lines)} instructions" for unit in slots}
     with_what["issue"] = f"{len(hot.lines)} instructions, {terms.issue}"
     with_what["matrix"] += f", {hot.flop} FLOP"
-    for unit, word in (("lds", "lds"), ("global", "global")):
-        with_what[unit] += f", {sum(count for path, count in hot.bytes.items() if path.startswith(word))} bytes"
+    for unit in ("lds", "global"):
+        with_what[unit] += f", {sum(count for path, count in hot.bytes.items() if path.startswith(unit))} bytes"
     return [(unit, str(count), f"{100 * count / longest:.0f}%", with_what[unit]) for unit, count in slots.items()]
 
 
@@ -113,7 +113,7 @@ def _as_json(kernel: KernelAnalysis, terms: Terms, verbose: bool) -> dict[str, A
     return {
         "kernel": kernel.name,
         "registers": dict(kernel.registers),
-        "lds_bytes": kernel.lds_bytes,
+        "lds_bytes": kernel.shared_bytes,
         "code_bytes": kernel.code_bytes,
         "workgroup": kernel.workgroup,
         "occupancy": dict(kernel.occupancy),

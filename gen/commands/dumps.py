@@ -22,7 +22,7 @@ import attrs
 
 from convgen.backends import target as targets
 from convgen.commands.steps import check_names, steps
-from convgen.driver import Options, Program, build, wrap
+from convgen.driver import Build, Options, build, wrap
 from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError, VerifyError, visible
 from convgen.ir.mutate import postorder
@@ -39,7 +39,7 @@ _MOST_NODES = 1 << 20  #: of a kernel, one that stands at several places counted
 _KEYS = ("target", "after", "problem", "config", "disable", "scalars")
 
 
-def to_text(program: Program, kernel: Kernel, after: str | None) -> str:
+def to_text(program: Build, kernel: Kernel, after: str | None) -> str:
     """The dump file of a kernel of `program` that stands behind the pass `after` (None: as built)."""
     values = {
         "target": program.target.facts.name,
@@ -53,7 +53,7 @@ def to_text(program: Program, kernel: Kernel, after: str | None) -> str:
     return "\n".join([_MAGIC, *header, dump(kernel)]) + "\n"
 
 
-def read(path: Path, options: Options | None = None) -> Program:
+def read(path: Path, options: Options | None = None) -> Build:
     """The program that a dump file goes on with; other kernels of its problem are built anew. Raises UserError."""
     try:
         text = targets.read(path).decode()

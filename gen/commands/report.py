@@ -29,7 +29,7 @@ def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | No
                 "grid": list(launch.grid),
                 "workgroup": list(launch.workgroup),
                 "registers": dict(code.kernels[launch.kernel].registers),
-                "lds_bytes": launch.lds_bytes,
+                "lds_bytes": launch.shared_bytes,
             }
             for launch in code.record.launches
         ],
@@ -116,7 +116,7 @@ def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
     executed = sum(outcome.instructions.values())
     mix = ", ".join(f"{kind} {count}" for kind, count in outcome.instructions.items())
     rows = [
-        ("simulated", f"{executed} wave-instructions in {outcome.seconds:.2f} s"),
+        ("simulated", f"{executed} subgroup instructions in {outcome.seconds:.2f} s"),
         ("instructions", mix or "none"),
         ("checked", f"{outcome.checked} outputs"),
         ("mismatches", str(outcome.mismatches)),
@@ -162,14 +162,14 @@ def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
 
 def attempts_table(attempts: Iterable[Attempt]) -> tuple[Row, list[Row]]:
     """The chooser's table: what each config scored, takes, and why it was refused."""
-    header = ("config", "clocks", "registers", "allocated", "LDS", "verdict")
+    header = ("config", "clocks", "registers", "allocated", "shared", "verdict")
     rows: list[Row] = []
     for a in attempts:
         actual = "" if a.actual is None else " ".join(f"{name} {count}" for name, count in a.actual.items())
         score = "given" if a.score is None else f"{a.score:.0f}"
-        estimate, lds = ("" if value is None else str(value) for value in (a.registers, a.lds_bytes))
+        estimate, shared = ("" if value is None else str(value) for value in (a.registers, a.shared_bytes))
         verdict = "taken" if a.refused is None else f"refused: {a.refused}"
-        rows.append((str(a.config), score, estimate, actual, lds, verdict))
+        rows.append((str(a.config), score, estimate, actual, shared, verdict))
     return header, rows
 
 

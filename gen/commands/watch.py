@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from convgen.backends.stages import MachineKernel
 from convgen.commands import dumps
 from convgen.commands.steps import Step, check_names, steps
-from convgen.driver import Attempt, Options, Program
+from convgen.driver import Attempt, Build, Options
 from convgen.ir.error import UserError
 from convgen.ir.program import Kernel
 from convgen.run.files import write_all
@@ -41,7 +41,7 @@ class Watch:
         self.dump = dump or (ALL if folder is not None else None)
         self.checker = _checker() if check else None
         self.attempts: dict[str, Attempt] = {}
-        self.program: Program | None = None
+        self.program: Build | None = None
         self._begun: set[str] = set()
 
     @property
@@ -49,7 +49,7 @@ class Watch:
         """What a user should know of how passes were checked."""
         return [] if self.checker is None else list(self.checker.notes.values())
 
-    def begin(self, program: Program) -> Program:
+    def begin(self, program: Build) -> Build:
         """From now on it is this program that is watched. UserError if its target has no step to dump behind."""
         self.program = program
         if self.dump is not None:

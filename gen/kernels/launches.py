@@ -24,7 +24,7 @@ from convgen.kernels.streams import Stream
 from convgen.plan import views
 from convgen.plan.plan import Part, Plan, Reduction
 from convgen.problem.matmul import Matmul, Problem
-from convgen.run.code import Region
+from convgen.run.code import OutputRegion
 
 Indices = npt.NDArray[np.int64]
 Positions = tuple[range, range]  #: along M and N
@@ -33,7 +33,7 @@ _FILL_TILE = (64, 64)
 
 
 @attrs.frozen
-class Launch:
+class TiledKernel:
     """One kernel, and which of its workgroups makes which tile of `tile` rows (M) and columns (N).
 
     Without a tile it does not make the output: whatever is wanted of that needs all workgroups.
@@ -78,7 +78,7 @@ class Tiles:
     """The output tiles of a program (see `code.OutputTiles`): the sections are its parts."""
 
     problem: Problem
-    launches: tuple[Launch, ...]
+    launches: tuple[TiledKernel, ...]
     sections: tuple[Section, ...]
 
     @property
@@ -92,7 +92,7 @@ class Tiles:
         at = section.positions(tile)
         return tuple(launch.groups(at) if n in section.launches else () for n, launch in enumerate(self.launches))
 
-    def regions(self, part: int, tile: int) -> tuple[Region, ...]:
+    def regions(self, part: int, tile: int) -> tuple[OutputRegion, ...]:
         """What the tile holds of its output."""
         section = self.sections[part]
         down, across = section.positions(tile)
@@ -104,7 +104,7 @@ class Tiles:
         if section.but:
             dims = _matrix_dims(self.problem, section.output)[0]
             rows = rows[~np.logical_or.reduce([_reached(view, coordinates, dims) for view in section.but])]
-        return (Region(section.output, rows, columns),)
+        return (OutputRegion(section.output, rows, columns),)
 
 
 def _coordinates(view: View, axis: int, positions: range) -> dict[int, Indices]:
@@ -163,12 +163,12 @@ def build(plan: Plan) -> tuple[Program, Tiles]:
 class _Builder:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.problem = plan, plan.problem
-        self.launches: list[Launch] = []
+        self.launches: list[TiledKernel] = []
         self.sections: list[Section] = []
         self.shared: list[int] = []  # launches that every product needs
 
     def _launch(self, kernel: Kernel, tile: tuple[int, int] | None, mapping: WorkgroupMapping) -> int:
-        self.launches.append(Launch(kernel, tile, mapping))
+        self.launches.append(TiledKernel(kernel, tile, mapping))
         return len(self.launches) - 1
 
     def _stream(self, stream: Stream) -> int:

@@ -31,7 +31,7 @@ from convgen.problem.tensors import TensorSpec
 
 _VECTOR = 4  #: neighbours along N in the registers of a lane: one wide access
 _AHEAD = 4  #: terms that a lane loads together, so that their latencies overlap
-_WAVES = 4
+_SUBGROUPS = 4
 _MOST_TERMS = 256  #: that one lane sums
 
 _TURN_SHARE = 64  #: elements that a lane reorders
@@ -89,12 +89,12 @@ class Stream:
 
 
 def _without_terms(layout: Fragment) -> Fragment:
-    """The distribution of the sums: terms in one lane are one sum, those in other lanes and waves are parts."""
+    """The distribution of the sums: terms in one lane are one sum, those in other lanes and subgroups are parts."""
     kept = (d for d in layout.digits if d.dim != "r" or d.space is not Space.REGISTER)
     return Fragment(("n", "m", "p"), tuple(attrs.evolve(d, dim="p") if d.dim == "r" else d for d in kept))
 
 
-def _layout(n: int, m: int, lanes: int, waves: int, ahead: int, lanes_r: int = 1, waves_r: int = 1) -> Fragment:
+def _layout(n: int, m: int, lanes: int, subgroups: int, ahead: int, lanes_r: int = 1, subgroups_r: int = 1) -> Fragment:
     """A tile of at most n x m: registers along N, lanes along N and M, `ahead` terms in the registers of a lane."""
     registers = min(_VECTOR, power_of_two(n))
     lanes_n = min(lanes // lanes_r, power_of_two(n) // registers)
@@ -103,10 +103,10 @@ def _layout(n: int, m: int, lanes: int, waves: int, ahead: int, lanes_r: int = 1
         Digit("n", registers, Space.REGISTER, 1),
         Digit("n", lanes_n, Space.LANE, 1),
         Digit("m", lanes_m, Space.LANE, lanes_n),
-        Digit("m", waves // waves_r, Space.SUBGROUP, 1),
+        Digit("m", subgroups // subgroups_r, Space.SUBGROUP, 1),
         Digit("r", ahead, Space.REGISTER, registers),
         Digit("r", lanes_r, Space.LANE, lanes_n * lanes_m),
-        Digit("r", waves_r, Space.SUBGROUP, waves // waves_r),
+        Digit("r", subgroups_r, Space.SUBGROUP, subgroups // subgroups_r),
     )
     return Fragment(("n", "m", "r"), tuple(d for d in digits if d.size > 1))
 
@@ -149,8 +149,8 @@ def _nested(tile: tuple[int, int], facts: TargetFacts, ahead: int) -> Fragment:
     lanes = facts.subgroup_size
     n = min(tile_n, _VECTOR * lanes)
     lanes_m = lanes // max(1, n // _VECTOR)
-    waves = min(_WAVES, max(1, tile_m // lanes_m))
-    return _layout(n, tile_m, lanes, waves, ahead)
+    subgroups = min(_SUBGROUPS, max(1, tile_m // lanes_m))
+    return _layout(n, tile_m, lanes, subgroups, ahead)
 
 
 def _with_parts(view: View) -> View:
@@ -170,8 +170,8 @@ def sums_of_channels(gradient: View, result: TensorSpec, facts: TargetFacts, rol
     while True:
         last = terms <= _MOST_TERMS
         lanes_n = min(facts.subgroup_size, -(-power_of_two(2 * n - 1) // _VECTOR))
-        lanes_r, waves = (1, 1) if last else (facts.subgroup_size // lanes_n, _WAVES)
-        layout = _layout(lanes_n * _VECTOR, 1, facts.subgroup_size, waves, _AHEAD, lanes_r, waves)
+        lanes_r, subgroups = (1, 1) if last else (facts.subgroup_size // lanes_n, _SUBGROUPS)
+        layout = _layout(lanes_n * _VECTOR, 1, facts.subgroup_size, subgroups, _AHEAD, lanes_r, subgroups)
         rounds = -(-min(terms, _MOST_TERMS) // _AHEAD)
         slices = -(-terms // (rounds * layout.extent("r")))
         parts = slices * layout.extent("r") // _AHEAD

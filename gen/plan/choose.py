@@ -1,7 +1,7 @@
 """Candidate configs, best first by a model of one launch; the last one always fits.
 
-The model counts clocks: per K block the matrix pipe, the LDS and the global path each take their time and the slowest
-sets the pace; tiles go to compute units in rounds. It ranks, it does not predict.
+The model counts clocks: per K block the matrix pipe, shared memory and the global path each take their time and the
+slowest sets the pace; tiles go to compute units in rounds. It ranks, it does not predict.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DIRECT = (_Way(0, prefetch=3),)  #: as oneDNN's convolutions for XeHPC have it
 
 @attrs.frozen
 class Clocks:
-    """What the clocks of a launch consist of.
+    """The clocks of a launch, by cause.
 
     Workgroups run in `rounds`, `together` on a unit; each has a fixed part and its blocks of K. A block takes what the
     slowest of matrix, shared, moved and issue takes, a tenth of all of them, and `serial`, in which nothing else runs.
@@ -59,13 +59,13 @@ class Clocks:
     matrix: float  #: clocks; matrix pipe, of one block
     shared: float  #: clocks; shared memory
     moved: float  #: clocks; from global memory
-    issue: float  #: clocks; of loads and what finds their places
+    issue: float  #: clocks; loads and the search for their places
     serial: float  #: clocks; barriers and what waits at them
-    blocks: int  #: of K, of one workgroup
-    pace: float  #: clocks; from one block to the next, of all that run together: loads must have returned
-    rounds: int
-    together: int  #: workgroups
-    tile: float  #: clocks; of a workgroup beside its blocks
+    blocks: int  #: blocks of K of a workgroup
+    pace: float  #: clocks; from one block to the next of all that run together, no less than loads take to return
+    rounds: int  #: rounds of workgroups on a unit
+    together: int  #: workgroups; resident on a unit
+    tile: float  #: clocks; a workgroup beside its blocks
     tail: float  #: clocks; spread over all units, so that fewer and fuller tiles win ties
     besides: float  #: clocks; slices that meet, further launches
 
@@ -90,7 +90,7 @@ class Candidate:
 
 
 @attrs.frozen
-class Load:
+class OperandLoad:
     """Elements that one load of an operand brings at most, and whether it runs along K."""
 
     widest: int
@@ -113,7 +113,7 @@ class _Shape:
     n: int
     outer: int
     inner: int
-    parts: int  #: products of that shape
+    parts: int  #: number of products of that shape
     of_m: View
     of_n: View
 
@@ -157,16 +157,16 @@ def _is_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
 
 
 @lru_cache(maxsize=2**10)
-def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Load:
+def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> OperandLoad:
     """How an operand of an instruction is loaded: whole chunks if it comes as rectangles."""
     if _is_rectangles(view, fragment, facts):
-        return Load(facts.chunk_bytes // view.memory.elem.bytes, True, facts.chunk_bytes)
+        return OperandLoad(facts.chunk_bytes // view.memory.elem.bytes, True, facts.chunk_bytes)
     return _load(view, facts)
 
 
-def _load(view: View, facts: TargetFacts) -> Load:
+def _load(view: View, facts: TargetFacts) -> OperandLoad:
     along_k, along_rows = (message_elems(view, facts.chunk_bytes, axis) for axis in (K, ROWS))
-    return Load(max(along_k, along_rows), along_k >= along_rows, facts.chunk_bytes)
+    return OperandLoad(max(along_k, along_rows), along_k >= along_rows, facts.chunk_bytes)
 
 
 def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -184,7 +184,7 @@ def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str,
 
 
 def last_resort(atoms: list[MmaAtom], facts: TargetFacts) -> Config:
-    """One wave, the smallest square tile that its lanes share out evenly: fits every problem."""
+    """One subgroup, the smallest square tile that its lanes share out evenly: fits every problem."""
     atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
     k = max(_TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
@@ -204,9 +204,9 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     """The configs that come out even and whose tiles fit shared memory, with their scores."""
     elem, mma = atom.elem_bytes, (atom.n, atom.m, atom.k)
     chunk, tiles_k = facts.chunk_bytes // elem, _tiles_k(atom)
-    modes = ["split"] if shape.inner % tiles_k[-1] == 0 else ["split", "fused"]
+    k_orders = ["split"] if shape.inner % tiles_k[-1] == 0 else ["split", "fused"]
     if shape.inner % chunk:
-        modes.append("chunk")
+        k_orders.append("chunk")
     straight = _comes_as_fragments(shape, atom, facts)
     spans = atom.spans
     for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
@@ -223,23 +223,23 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                 for shared in dict.fromkeys(way.slots > 0 for way in ways)
             }
             few = works[True].accumulators <= _MOST_IN_VECTORS
-            bank = "v" if few or not facts.accumulators else "a"
-            for taps, way in product(modes, ways):
+            acc = "v" if few or not facts.accumulators else "a"
+            for k_order, way in product(k_orders, ways):
                 work = works[way.slots > 0]
-                fits = bank == "a" or work.registers <= facts.registers
+                fits = acc == "a" or work.registers <= facts.registers
                 if fits and work.slot_bytes * way.slots <= facts.shared_bytes:
-                    blocks = _blocks(shape, taps, k, elem, facts)
+                    blocks = _blocks(shape, k_order, k, elem, facts)
                     slices = _slices(shape, (m, n), blocks, facts)
                     config = Config(
-                        (m, n, k), (wm, wn), mma, way.slots, taps, bank, slices, moved, subtiles, way.prefetch
+                        (m, n, k), (wm, wn), mma, way.slots, k_order, acc, slices, moved, subtiles, way.prefetch
                     )
                     clocks = _clocks(shape, config, work, -(-blocks // slices), atom, facts)
                     yield Candidate(shape.parts * clocks.total, config, clocks)
 
 
-def _blocks(shape: _Shape, taps: str, tile_k: int, elem_bytes: int, facts: TargetFacts) -> int:
+def _blocks(shape: _Shape, k_order: str, tile_k: int, elem_bytes: int, facts: TargetFacts) -> int:
     """K blocks, padding included."""
-    block = k_block(taps, tile_k, elem_bytes, facts.chunk_bytes)
+    block = k_block(k_order, tile_k, elem_bytes, facts.chunk_bytes)
     return -(-shape.outer * (-(-shape.inner // block) * block) // tile_k)
 
 
@@ -252,22 +252,22 @@ def _slices(shape: _Shape, tile: tuple[int, int], blocks: int, facts: TargetFact
 
 @attrs.frozen
 class _Work:
-    """What one K block of one workgroup takes of each unit that it has to itself, in clocks, and of the rest."""
+    """The clocks that one K block of one workgroup takes of each unit that it has to itself, and other needs."""
 
-    matrix: float
-    shared: float
-    moved: float
-    messages: float  #: issue of the loads, before what finding their places costs
-    slot_bytes: int  #: shared memory of one slot
-    accumulators: int  #: registers of a lane
-    registers: int  #: of a lane, accumulators included, roughly
-    waves: int
+    matrix: float  #: clocks; matrix pipe
+    shared: float  #: clocks; shared memory
+    moved: float  #: clocks; from global memory
+    messages: float  #: clocks; issue of the loads, without the search for their places
+    slot_bytes: int  #: bytes; shared memory of one slot
+    accumulators: int  #: registers; of a lane
+    registers: int  #: registers; of a lane, accumulators included, estimate
+    subgroups: int
 
 
 def _work(
     shape: _Shape,
     tile: tuple[int, int, int],
-    waves: tuple[int, int],
+    subgroups: tuple[int, int],
     subtiles: int,
     atom: MmaAtom,
     facts: TargetFacts,
@@ -275,29 +275,30 @@ def _work(
     shared: bool,
 ) -> _Work:
     """`shared` says whether operands come through shared memory, or straight as fragments."""
-    (m, n, k), (waves_m, waves_n), elem, spans = tile, waves, atom.elem_bytes, atom.spans
-    count, lanes = waves_m * waves_n, facts.subgroup_size
+    (m, n, k), (subgroups_m, subgroups_n), elem, spans = tile, subgroups, atom.elem_bytes, atom.spans
+    count, lanes = subgroups_m * subgroups_n, facts.subgroup_size
     simds = min(count, facts.core.simds)
     copied = (m + n) * k * elem
     operands = (shape.of_m, atom.b, m), (shape.of_n, atom.a, n)
     loads = sum(_fragment_load(v, f, facts).messages(rows, k, lanes * count, elem) for v, f, rows in operands)
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
-    rows = m // (waves_m * subtiles * spans) + n // waves_n
+    rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n
     fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
-    read = (n * waves_m + m * waves_n // spans) * k * elem  # by all waves, from shared memory or the nearest cache
+    # By all subgroups, from shared memory or the nearest cache.
+    read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
     held = copied // (4 * lanes * count)
     if not shared:
         loads += read / (facts.chunk_bytes * lanes * count)  # those of `loads` only bring nearer
         held = 0
     return _Work(
-        matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.passes * 4 * spans / simds,
+        matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
         shared=(read + (copied if shared else 0)) / facts.core.shared_rate,
         moved=copied / facts.core.global_rate,
         messages=loads * facts.costs.message * count / simds,
         slot_bytes=copied,
         accumulators=accumulators,
         registers=accumulators + fragments + held + _OTHER_REGISTERS,
-        waves=count,
+        subgroups=count,
     )
 
 
@@ -312,7 +313,7 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     a_unit = -(-tiles // facts.compute_units)
     granule = facts.core.register_granule
     by_registers = (
-        facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.waves
+        facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.subgroups
     )
     by_shared = facts.shared_bytes // (work.slot_bytes * config.slots) if config.slots else by_registers
     together = max(1, min(a_unit, by_shared, by_registers))

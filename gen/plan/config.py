@@ -19,19 +19,24 @@ _PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 class Config:
     """Tiles in GEMM terms: M pixels, N output channels, K taps and input channels."""
 
-    tile: tuple[int, int, int]  #: M x N x K of a workgroup
-    waves: tuple[int, int]  #: how M and N of the tile are split over waves
-    mma: tuple[int, int, int]  #: rows x cols x k of the matrix instruction
-    slots: int = 2  #: shared-memory buffers of the K loop; with 0 fragments come from global memory
+    tile: tuple[int, int, int]  #: elements; M x N x K of a workgroup
+    waves: tuple[int, int]  #: subgroups; along M and N of the tile
+    mma: tuple[int, int, int]  #: elements; n x m x k of the matrix instruction
+    slots: int = 2  #: buffers of the K loop in shared memory; with 0 fragments come from global memory
     taps: str = "split"  #: how K is cut: "split": no block straddles the innermost run (a tap's channels, a row of
     #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run
-    acc: str = "v"  #: where accumulators live: "v" (VGPR) or "a" (AGPR)
-    slices: int = 1  #: parts of K that different workgroups sum
-    reorder: tuple[str, ...] = ()  #: inputs that a kernel before brings into their default layout
-    subtiles: int = 1  #: parts of M that a wave multiplies one after the other, each with registers for its inputs only
-    prefetch: int = 0  #: K blocks that are brought near before they are loaded
+    acc: str = "v"  #: where accumulators live: "v" among the vector registers, "a" in a file of their own
+    slices: int = 1  #: parts of K, each with workgroups of its own
+    reorder: tuple[str, ...] = ()  #: names of inputs that an earlier kernel brings into their default layout
+    #: Parts of M that a subgroup multiplies one after the other, each with registers for its inputs only.
+    subtiles: int = 1
+    prefetch: int = 0  #: blocks of K; distance between prefetch and load
     sum: str = ""  #: how slices meet, by name of a `plan.Reduction`; empty: atomically if that is right, else `launch`
-    map: Order = IN_ROWS  #: in which order workgroups take their tiles
+    map: Order = IN_ROWS  #: order in which workgroups take their tiles
+
+    @property
+    def separate_accumulators(self) -> bool:
+        return self.acc == "a"
 
     @classmethod
     def parse(cls, line: str) -> Config:

@@ -116,17 +116,17 @@ def _split_along_k(
     chunk, across = _chunks(rows, cols, view.memory.elem.bytes, facts, subgroups)
     down = lanes // across
     chunks = cols // (chunk * across)
-    waves_down = gcd(subgroups, rows // down)
-    waves_across = subgroups // waves_down
-    rounds_across = divide("chunks copied a round", chunks, waves_across)
-    rounds_down = divide("rows copied a round", rows, down * waves_down)
+    subgroups_down = gcd(subgroups, rows // down)
+    subgroups_across = subgroups // subgroups_down
+    rounds_across = divide("chunks copied a round", chunks, subgroups_across)
+    rounds_down = divide("rows copied a round", rows, down * subgroups_down)
     loaded = _share(
         Digit("k", chunk, Space.REGISTER, 1),
         Digit("k", across, Space.LANE, 1),
-        Digit("k", waves_across, Space.SUBGROUP, waves_down),
+        Digit("k", subgroups_across, Space.SUBGROUP, subgroups_down),
         Digit("k", rounds_across, Space.REGISTER, chunk),
         Digit("row", down, Space.LANE, across),
-        Digit("row", waves_down, Space.SUBGROUP, 1),
+        Digit("row", subgroups_down, Space.SUBGROUP, 1),
         Digit("row", rounds_down, Space.REGISTER, chunk * rounds_across),
     )
     return CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk))
@@ -166,7 +166,7 @@ def in_memory_order(loaded: Fragment, memory: Digits) -> Fragment:
 
 
 def _share(*digits: Digit) -> Fragment:
-    """What each lane holds of a tile, without digits of one position, register digits that run on as one."""
+    """Each lane's elements of a tile, without digits of one position, register digits that run on as one."""
     return Fragment(("row", "k"), digits).merged(Space.REGISTER)
 
 
@@ -189,19 +189,19 @@ def _split_along_rows(
     down = min(lanes, rows // run)
     across = lanes // down
     chunks = divide("chunks copied a round", cols, chunk * across)
-    waves_across = gcd(subgroups, chunks)
-    waves_down = subgroups // waves_across
-    rounds_across = chunks // waves_across
-    rounds_down = divide("rows copied a round", rows, run * down * waves_down)
+    subgroups_across = gcd(subgroups, chunks)
+    subgroups_down = subgroups // subgroups_across
+    rounds_across = chunks // subgroups_across
+    rounds_down = divide("rows copied a round", rows, run * down * subgroups_down)
 
     loaded = _share(
         Digit("k", chunk, Space.REGISTER, run),
         Digit("k", across, Space.LANE, down),
-        Digit("k", waves_across, Space.SUBGROUP, 1),
+        Digit("k", subgroups_across, Space.SUBGROUP, 1),
         Digit("k", rounds_across, Space.REGISTER, run * chunk),
         Digit("row", run, Space.REGISTER, 1),
         Digit("row", down, Space.LANE, 1),
-        Digit("row", waves_down, Space.SUBGROUP, waves_across),
+        Digit("row", subgroups_down, Space.SUBGROUP, subgroups_across),
         Digit("row", rounds_down, Space.REGISTER, run * chunk * rounds_across),
     )
     return CopyLayout(loaded, in_memory_order(loaded, memory), run)

@@ -136,7 +136,7 @@ class Operand:
 
     view: View
     tile: Shared | None
-    copy: CopyLayout | None  #: the share of each lane of what is copied, or brought nearer
+    copy: CopyLayout | None  #: each lane's share of the copy or prefetch
 
 
 @attrs.frozen
@@ -148,7 +148,7 @@ class Part:
     of_m: Operand
     epilogue: Epilogue
     mapping: WorkgroupMapping
-    k_blocks: int  #: that one slice sums
+    k_blocks: int  #: blocks of K; of one slice
 
     @property
     def tiles(self) -> tuple[Shared, ...]:
@@ -166,14 +166,14 @@ class Plan:
     mma: MmaTile
     parts: tuple[Part, ...]
     reduction: Reduction
-    registers: int  #: estimate, vector registers a lane (accumulators included)
+    registers: int  #: registers; of a lane, accumulators included, estimate
 
     @property
     def subgroups(self) -> int:
         return self.config.waves[0] * self.config.waves[1]
 
     @property
-    def lds_bytes(self) -> int:
+    def shared_bytes(self) -> int:
         """The most shared memory that a workgroup takes."""
         return max((sum(t.bytes for t in p.tiles) for p in self.parts), default=0)
 
@@ -187,9 +187,9 @@ class Plan:
         return scalar(self.problem.acc_type)
 
 
-def k_block(taps: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
+def k_block(k_order: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
     """To a multiple of what the innermost run of K is padded."""
-    return {"split": tile_k, "chunk": chunk_bytes // elem_bytes, "fused": 1}[taps]
+    return {"split": tile_k, "chunk": chunk_bytes // elem_bytes, "fused": 1}[k_order]
 
 
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
@@ -212,8 +212,8 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     """The plan; raises DoesNotFit where the config does not suit problem or target."""
     subgroups = config.waves[0] * config.waves[1]
     if subgroups > facts.max_subgroups:
-        raise DoesNotFit(f"{subgroups} waves, at most {facts.max_subgroups} make a workgroup")
-    if config.acc == "a" and not facts.accumulators:
+        raise DoesNotFit(f"{subgroups} subgroups, at most {facts.max_subgroups} make a workgroup")
+    if config.separate_accumulators and not facts.accumulators:
         raise DoesNotFit(f"{facts.name} has no accumulator registers")
     if config.prefetch and not facts.prefetch:
         raise DoesNotFit(f"{facts.name} has no prefetch")
@@ -224,8 +224,8 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
     parts = tuple(_part(problem, p, mma, config, facts) for p in views.products(problem, block, config.reorder))
     plan = Plan(problem, config, facts, mma, parts, _reduction(problem, config, parts, facts), 0)
-    if plan.lds_bytes > facts.shared_bytes:
-        raise DoesNotFit(f"{plan.lds_bytes} bytes of shared memory, at most {facts.shared_bytes}")
+    if plan.shared_bytes > facts.shared_bytes:
+        raise DoesNotFit(f"{plan.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
     plan = attrs.evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
     _check_registers(plan)
     return plan
@@ -233,20 +233,21 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
 
 def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
     tile_m, tile_n, tile_k = config.tile
-    waves_m, waves_n = config.waves
-    waves_along_n = divide("waves along N over what one instruction spans", waves_n, atom.spans)
+    teams_m, subgroups_n = config.waves
+    teams_n = divide("subgroups along N over what one instruction spans", subgroups_n, atom.spans)
+    part_m = teams_m * atom.m * config.subtiles
     steps = divide("tile K over the instruction's K", tile_k, atom.k)
     pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.elem_bytes)))
     return MmaTile(
         atom,
-        divide("tile N over waves x rows", tile_n, waves_along_n * atom.n),
-        divide("tile M over waves x cols x subtiles", tile_m, waves_m * atom.m * config.subtiles),
-        steps,
-        pack if steps % pack == 0 else 1,
-        waves_along_n,
-        waves_m,
-        config.acc,
-        config.subtiles,
+        tiles_n=divide("tile N over subgroups x the instruction's N", tile_n, teams_n * atom.n),
+        tiles_m=divide("tile M over subgroups x the instruction's M x subtiles", tile_m, part_m),
+        steps=steps,
+        pack=pack if steps % pack == 0 else 1,
+        teams_n=teams_n,
+        teams_m=teams_m,
+        separate_accumulators=config.separate_accumulators,
+        parts=config.subtiles,
     )
 
 
@@ -320,6 +321,6 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
 
 def _check_registers(plan: Plan) -> None:
     acc = accumulator_registers(plan)
-    alu = plan.registers - (acc if plan.config.acc == "a" else 0)
-    if alu > plan.facts.registers or (plan.config.acc == "a" and acc > plan.facts.accumulators):
+    alu = plan.registers - (acc if plan.mma.separate_accumulators else 0)
+    if alu > plan.facts.registers or (plan.mma.separate_accumulators and acc > plan.facts.accumulators):
         raise DoesNotFit(f"about {alu} registers and {acc} accumulators, at most {plan.facts.registers}")

@@ -38,7 +38,7 @@ class Product:
     of_n: View
     of_m: View
     result: View
-    role: str = ""  #: tells the products of one problem apart
+    role: str = ""  #: name of the product among those of one problem
 
     @property
     def m(self) -> int:
@@ -315,7 +315,7 @@ class _Phase:
 
     axis: Axis
     name: str
-    first_tap: int  #: the least tap that contributes
+    first_tap: int  #: least tap that contributes
 
     @staticmethod
     def count(axis: Axis) -> int:

@@ -110,6 +110,9 @@ class _Field:
     def groups(self) -> None:
         self.matches(_PAIR, "groups such as 1x32")
 
+    def window(self) -> None:
+        self.matches(_DEPTHWISE, "kernel, stride and padding such as k3s1p1")
+
     def strides(self) -> None:
         self.matches(STRIDES, "strides such as 64x8x1")
 
@@ -144,19 +147,19 @@ def zero_points(text: str) -> str:
 
 def _quantities(text: str) -> Iterator[list[_Field]]:
     """Checks the entries; gives the one value of each that has one."""
+    for single, rest in _masked(text):
+        yield [rest.pop(0)] if single and rest else []
+        _each(rest, (_Field.dtype, _Field.groups))
+
+
+def _masked(text: str) -> Iterator[tuple[bool, list[_Field]]]:
+    """Entries `ARG:MASK...`: whether the mask means one value, and the fields behind it."""
     for entry in _entries(text):
         argument, *rest = entry.split(":")
         argument.argument()
         if not rest:
             raise entry.error(f"given {entry.text!r} without a mask or a policy, wanted one")
-        single = rest.pop(0).mask()
-        yield [rest.pop(0)] if single and rest else []
-        _type_and_groups(rest)
-
-
-def _type_and_groups(fields: list[_Field]) -> None:
-    """`[TYPE[:GROUPS]]`"""
-    _each(fields, (_Field.dtype, _Field.groups))
+        yield rest.pop(0).mask(), rest
 
 
 def _entries(text: str) -> Iterator[_Field]:
@@ -175,13 +178,8 @@ def _entries(text: str) -> Iterator[_Field]:
 
 def precomputed_reductions(text: str) -> str:
     """`ARG:MASK:TYPE:GROUPS[+...]`"""
-    for entry in _entries(text):
-        argument, *rest = entry.split(":")
-        argument.argument()
-        if not rest:
-            raise entry.error(f"given {entry.text!r} without a mask or a policy, wanted one")
-        rest.pop(0).mask()
-        _type_and_groups(rest)
+    for _, rest in _masked(text):
+        _each(rest, (_Field.dtype, _Field.groups))
     return text
 
 
@@ -212,15 +210,14 @@ def dropout(text: str) -> str:
 def post_ops(text: str) -> str:
     """`OP[:...][+...]`: sum, element-wise, binary, prelu or depthwise convolution."""
     for entry in _entries(text):
-        fields = entry.split(":")
-        name = fields.pop(0)
-        kind = KINDS.get(name.text.lower())
-        if kind is None:
+        name, *fields = entry.split(":")
+        spelled = name.text.lower()
+        if spelled not in KINDS:
             raise name.error(f"given the post-op {named(name.text, KINDS)}, wanted one such as relu, sum or add")
-        if name.text.lower().endswith("select"):
-            _select(name, fields)
-        else:
-            _OPERANDS[kind](name, fields)
+        kind = "select" if spelled.endswith("select") else KINDS[spelled]
+        if not fields and kind in _REQUIRED:
+            raise name.error(_REQUIRED[kind].format(name=name.text))
+        _each(fields, _OPERANDS[kind])
     return text
 
 
@@ -229,50 +226,26 @@ def first_kind(text: str) -> str:
     return KINDS[re.split(r"[:+]", text, maxsplit=1)[0].lower()]
 
 
-def _sum(name: _Field, fields: list[_Field]) -> None:
-    """`sum[:SCALE[:ZERO_POINT[:TYPE]]]`"""
-    _each(fields, (_Field.real, _Field.integer, _Field.dtype))
+def _dotted(*checks: Callable[[_Field], object]) -> Callable[[_Field], None]:
+    """A field whose parts stand between dots."""
+    return lambda field: _each(field.split("."), checks)
 
 
-def _eltwise(name: _Field, fields: list[_Field]) -> None:
-    """`NAME[:ALPHA[:BETA[:SCALE]]]`"""
-    _each(fields, (_Field.real, _Field.real, _Field.real))
-
-
-def _depthwise(name: _Field, fields: list[_Field]) -> None:
-    """`dw:kKsSpP[:TYPE]`"""
-    if not fields:
-        raise name.error("given dw alone, wanted dw:kKsSpP")
-    fields.pop(0).matches(_DEPTHWISE, "kernel, stride and padding such as k3s1p1")
-    _each(fields, (_Field.dtype,))
-
-
-def _binary(name: _Field, fields: list[_Field]) -> None:
-    """`NAME:TYPE[:MASK[:TAG[:STRIDES]]]`"""
-    if not fields:
-        raise name.error(f"given {name.text} without a type, wanted {name.text}:TYPE")
-    _each(fields, (_Field.dtype, _Field.mask, _Field.tag, _Field.strides))
-
-
-def _select(name: _Field, fields: list[_Field]) -> None:
-    """`select:TYPE[.MASK[.TAG]][:MASK[.TAG]]`: the second tensor, then the condition."""
-    if not fields:
-        raise name.error("given select without a type, wanted select:TYPE")
-    tensor, condition = (_Field.dtype, _Field.mask, _Field.tag), (_Field.mask, _Field.tag)
-    _each(fields, [lambda field: _each(field.split("."), tensor), lambda field: _each(field.split("."), condition)])
-
-
-def _prelu(name: _Field, fields: list[_Field]) -> None:
-    """`prelu[:MASK]`"""
-    _each(fields, (_Field.mask,))
-
-
-_OPERANDS: dict[str, Callable[[_Field, list[_Field]], None]] = {
-    "sum": _sum,
-    "eltwise": _eltwise,
-    "dw": _depthwise,
-    "binary": _binary,
-    "prelu": _prelu,
+#: Kind of a post-op -> the fields behind its name.
+_OPERANDS: dict[str, tuple[Callable[[_Field], object], ...]] = {
+    "sum": (_Field.real, _Field.integer, _Field.dtype),  # sum[:SCALE[:ZERO_POINT[:TYPE]]]
+    "eltwise": (_Field.real, _Field.real, _Field.real),  # NAME[:ALPHA[:BETA[:SCALE]]]
+    "dw": (_Field.window, _Field.dtype),  # dw:kKsSpP[:TYPE]
+    "binary": (_Field.dtype, _Field.mask, _Field.tag, _Field.strides),  # NAME:TYPE[:MASK[:TAG[:STRIDES]]]
+    # The second tensor, then the condition: select:TYPE[.MASK[.TAG]][:MASK[.TAG]]
+    "select": (_dotted(_Field.dtype, _Field.mask, _Field.tag), _dotted(_Field.mask, _Field.tag)),
+    "prelu": (_Field.mask,),  # prelu[:MASK]
+}
+#: Kind of a post-op whose first field must be there -> what is said where it is not.
+_REQUIRED = {
+    "dw": "given dw alone, wanted dw:kKsSpP",
+    "binary": "given {name} without a type, wanted {name}:TYPE",
+    "select": "given select without a type, wanted select:TYPE",
 }
 
 

@@ -162,14 +162,7 @@ KNOBS = (
     Option("stag", "any", str, "layout of the source or first matrix (default any)"),
     Option("wtag", "any", str, "layout of the weights or second matrix (default any)"),
     Option("dtag", "any", str, "layout of the destination or result (default any)"),
-    Option(
-        "encoding",
-        "",
-        attributes.encoding,
-        "sparse encodings src:wei:dst",
-        (MATMUL,),
-        "sparse",
-    ),
+    Option("encoding", "", attributes.encoding, "sparse encodings src:wei:dst", (MATMUL,), "sparse"),
     Option("grouped", "", attributes.grouped, "groups of sizes DIM:COUNT:SIZES", (MATMUL,), "grouped-gemm"),
     Option("strides", "", grammar.parse_strides, "strides in place of tags: 3200x1x160x16::12800x1x640x64"),
     Option(

@@ -257,12 +257,7 @@ class Reader:
         yield from self.ask(driver, word, settings.knobs, line, settings.match)
 
     def ask(
-        self,
-        driver: str,
-        text: str,
-        knobs: Mapping[str, Sequence[str]],
-        line: _Line,
-        match: _Pattern | None = None,
+        self, driver: str, text: str, knobs: Mapping[str, Sequence[str]], line: _Line, match: _Pattern | None = None
     ) -> Iterator[Request]:
         """The problems of a text, for each combination of knobs, that are selected."""
         known = options.SPELLED[driver]

@@ -13,6 +13,7 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
+from convgen.ir.layout.digits import Space
 from convgen.ir.layout.tags import Layout
 from convgen.problem import grammar, options
 
@@ -146,10 +147,6 @@ class TensorProblem(ABC):
         return all(0 in output.dims for output in self.outputs)
 
     @property
-    def flops(self) -> int:
-        return 2 * self.macs
-
-    @property
     def knob_texts(self) -> dict[str, str]:
         """The value of each knob, as a driver line gives it."""
         types, tags = (self.src_type, self.wei_type, self.dst_type), (self.stag, self.wtag, self.dtag)
@@ -229,11 +226,9 @@ def _layout(role: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
 
 def _check_apart(layout: Layout, strides: str, where: str) -> None:
     """Refuse a stride with which elements could meet: one within the reach of the smaller strides."""
-    reach = 1
-    for block in (block for block in layout.blocks if block.size > 1 and layout.size_elems):
-        if block.stride < reach:
-            column = sum(len(stride) + 1 for stride in strides.split("x")[: layout.digits.dims.index(block.dim)])
-            wanted = f"at least {reach}, past what the smaller strides reach,"
-            message = f"given the stride {block.stride}, wanted {wanted}"
-            raise options.Misfit(message, where, strides, column, rule="strides-overlap")
-        reach += (block.size - 1) * block.stride
+    overlap = layout.digits.overlap(Space.MEMORY) if layout.size_elems else None
+    if overlap is not None:
+        digit, reach = overlap
+        column = sum(len(stride) + 1 for stride in strides.split("x")[: layout.digits.dims.index(digit.dim)])
+        message = f"given the stride {digit.stride}, wanted at least {reach}, past what the smaller strides reach,"
+        raise options.Misfit(message, where, strides, column, rule="strides-overlap")

@@ -13,7 +13,7 @@ from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Ticket
 from convgen.problem.matmul import Problem
-from convgen.run.record import Access, Buffer, Launch, LaunchRecord, Scalar, Tensor
+from convgen.run.record import Access, Buffer, Launch, LaunchRecord, Scalar, StoredTensor
 
 Scalars = Mapping[str, int | float]
 
@@ -33,17 +33,17 @@ def launch_record(
             for p, (_, offset, _) in zip(kernel.params, e.arguments)
         )
         workgroup = (kernel.subgroups * kernel.width, 1, 1)
-        launches.append(Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size, e.lds_bytes))
+        launches.append(Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size, e.shared_bytes))
     return LaunchRecord(target, None, tuple(launches), None if problem is None else str(problem))
 
 
-def _tensors_of(problem: Problem) -> dict[str, Tensor]:
-    return {spec.name: Tensor.of(spec.layout, spec.dtype) for spec in problem.tensors}
+def _tensors_of(problem: Problem) -> dict[str, StoredTensor]:
+    return {spec.name: StoredTensor.of(spec.layout, spec.dtype) for spec in problem.tensors}
 
 
-def _flat(buffer: Global) -> Tensor:
+def _flat(buffer: Global) -> StoredTensor:
     """A buffer that is no tensor of the problem: nothing is known but its elements."""
-    return Tensor.of(Layout.dense((buffer.bytes // buffer.elem.bytes,), (0,)), buffer.elem.name)
+    return StoredTensor.of(Layout.dense((buffer.bytes // buffer.elem.bytes,), (0,)), buffer.elem.name)
 
 
 def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Scalar:

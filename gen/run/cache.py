@@ -97,7 +97,7 @@ def _frozen(code: Code) -> bytes:
         "asm": code.asm,
         "object": code.object is not None,
         "record": code.record.to_json(),
-        "kernels": {name: [dict(cost.registers), cost.lds_bytes] for name, cost in code.kernels.items()},
+        "kernels": {name: [dict(cost.registers), cost.shared_bytes] for name, cost in code.kernels.items()},
         "listings": dict(code.listings),
     }
     return json.dumps(head).encode() + b"\n" + (code.object or b"")
@@ -113,7 +113,7 @@ def _thawed(content: bytes, problem: Problem) -> Code:
         head["asm"],
         rest if head["object"] else None,
         LaunchRecord.from_json(head["record"], "the cache"),
-        {name: KernelCost(registers, lds_bytes) for name, (registers, lds_bytes) in head["kernels"].items()},
+        {name: KernelCost(registers, shared_bytes) for name, (registers, shared_bytes) in head["kernels"].items()},
         {},
         listings=head["listings"],
     )

@@ -14,7 +14,7 @@ from convgen.run.record import LaunchRecord
 
 
 @attrs.frozen(eq=False)
-class Region:
+class OutputRegion:
     """Elements rows x columns of an output as a matrix (see `reference`); only such as exist."""
 
     output: str
@@ -36,7 +36,7 @@ class OutputTiles(Protocol):
     def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
         """For each launch, the linear workgroup ids (x fastest) that the tile needs: none, some or all."""
 
-    def regions(self, part: int, tile: int) -> tuple[Region, ...]:
+    def regions(self, part: int, tile: int) -> tuple[OutputRegion, ...]:
         """What the tile holds of each output."""
 
 
@@ -45,11 +45,11 @@ class KernelCost:
     """What one kernel takes of a compute unit: registers by class (vgpr, agpr, sgpr, ...) and static local memory."""
 
     registers: Mapping[str, int]
-    lds_bytes: int
+    shared_bytes: int
 
     def __str__(self) -> str:
         registers = " ".join(f"{name} {count}" for name, count in self.registers.items())
-        return f"{registers}, {self.lds_bytes} bytes of LDS"
+        return f"{registers}, {self.shared_bytes} bytes of shared memory"
 
 
 @attrs.frozen

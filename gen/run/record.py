@@ -28,13 +28,13 @@ _POINTER_BYTES = 8
 _MOST_LAUNCHES = 4096
 _MOST_ARGUMENTS = 1024
 _MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid
-_MOST_THREADS = 1024  #: of a workgroup, on every target
+_MOST_ITEMS = 1024  #: of a workgroup, on every target
 _MOST_BLOCK = 1 << 16  #: bytes of an argument block
 _MOST_LOCAL = 1 << 24  #: bytes of local memory that are worth a finding; devices have up to 160 KiB
 
 
 @attrs.frozen
-class Tensor:
+class StoredTensor:
     """The tensor in a buffer: logical size, layout tag, element type, allocation in bytes."""
 
     dims: tuple[int, ...]
@@ -43,7 +43,7 @@ class Tensor:
     bytes: int
 
     @classmethod
-    def of(cls, layout: Layout, dtype: str) -> Tensor:
+    def of(cls, layout: Layout, dtype: str) -> StoredTensor:
         return cls(layout.dims, layout.tag, dtype, layout.size_elems * types.scalar(dtype).bytes)
 
     @property
@@ -58,7 +58,7 @@ class Buffer:
     name: str
     offset: int
     access: Access
-    tensor: Tensor
+    tensor: StoredTensor
     zero: bool = False  #: whether it holds zeros before the first launch; launches leave it so
     size: int = _POINTER_BYTES
 
@@ -93,8 +93,8 @@ class Scalar:
 
 @attrs.frozen
 class Launch:
-    """One kernel launch. `grid` counts workgroups, `workgroup` threads, both x, y, z; `grid_expr` says how a host
-    computes the grid for other sizes. `lds_bytes` is the local memory of a workgroup, in all.
+    """One kernel launch. `grid` counts workgroups, `workgroup` work-items, both x, y, z; `grid_expr` says how a host
+    computes the grid for other sizes. `shared_bytes` is the local memory of a workgroup, in all.
     """
 
     kernel: str
@@ -102,7 +102,7 @@ class Launch:
     workgroup: Extents
     args: tuple[Buffer | Scalar, ...]
     kernarg_size: int
-    lds_bytes: int = 0
+    shared_bytes: int = 0
     grid_expr: tuple[str | None, str | None, str | None] = (None, None, None)
 
     def request(self, groups: Sequence[int] | None = None) -> LaunchRequest:
@@ -112,7 +112,7 @@ class Launch:
         )
         chosen = None if groups is None else tuple(groups)
         return LaunchRequest(
-            self.kernel, self.grid, self.workgroup, args, self.lds_bytes, self.kernarg_size, groups=chosen
+            self.kernel, self.grid, self.workgroup, args, self.shared_bytes, self.kernarg_size, groups=chosen
         )
 
 
@@ -176,7 +176,7 @@ def _launch_json(launch: Launch) -> dict[str, Json]:
         "kernel": launch.kernel,
         "grid": grid,
         "workgroup": list(launch.workgroup),
-        "lds_bytes": launch.lds_bytes,
+        "lds_bytes": launch.shared_bytes,
         "kernarg_size": launch.kernarg_size,
         "args": [_arg_json(arg) for arg in launch.args],
     }
@@ -207,14 +207,14 @@ def _read_launch(entry: Entry) -> Launch:
     launch = Launch(
         kernel=entry["kernel"].text(),
         grid=_extents(grid, _MOST_GROUPS),
-        workgroup=_extents(workgroup, _MOST_THREADS),
+        workgroup=_extents(workgroup, _MOST_ITEMS),
         args=tuple(_read_arg(arg) for arg in entry["args"].items(_MOST_ARGUMENTS)),
         kernarg_size=entry["kernarg_size"].integer(0, _MOST_BLOCK),
-        lds_bytes=entry["lds_bytes"].integer(0, _MOST_LOCAL),
+        shared_bytes=entry["lds_bytes"].integer(0, _MOST_LOCAL),
         grid_expr=(exprs[0], exprs[1], exprs[2]),
     )
-    if math.prod(launch.workgroup) > _MOST_THREADS:
-        raise entry["workgroup"].error(f"at most {_MOST_THREADS} threads")
+    if math.prod(launch.workgroup) > _MOST_ITEMS:
+        raise entry["workgroup"].error(f"at most {_MOST_ITEMS} work-items")
     _check_argument_block(launch, entry["args"].items(_MOST_ARGUMENTS))
     return launch
 
@@ -263,8 +263,8 @@ def _read_value(entry: Entry, dtype: types.Type) -> int | float:
     raise entry.error(f"a number of type {dtype.name}")
 
 
-def _read_tensor(entry: Entry) -> Tensor:
-    tensor = Tensor(
+def _read_tensor(entry: Entry) -> StoredTensor:
+    tensor = StoredTensor(
         tuple(size.integer(0, MOST_BYTES) for size in entry["dims"].items(len(LETTERS))),
         entry["tag"].text(),
         _read_dtype(entry["dtype"]),

@@ -20,11 +20,10 @@ from convgen.ir import types
 from convgen.ir.error import Unsupported, UserError
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import footprint, reference
-from convgen.run.code import Code, Region
+from convgen.run.code import Code, OutputRegion
 from convgen.run.files import write_all
 from convgen.run.fills import Fill
-from convgen.run.record import Buffer, LaunchRecord
-from convgen.run.record import Tensor as Stored
+from convgen.run.record import Buffer, LaunchRecord, StoredTensor
 from convgen.run.reference import Array, Tensor
 
 Memory = dict[str, Pages]
@@ -238,7 +237,7 @@ def _check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
             raise UserError(f"given {given}, wanted elements apart, in {where}")
 
 
-def _sampled(code: Code, count: int, seed: int) -> tuple[list[Region], list[tuple[int, ...]]]:
+def _sampled(code: Code, count: int, seed: int) -> tuple[list[OutputRegion], list[tuple[int, ...]]]:
     """The output regions of sampled tiles, and for each launch the workgroups they need, ascending, each once."""
     tiles = code.tiles
     if tiles is None:
@@ -266,7 +265,7 @@ def predicted(record: LaunchRecord) -> int:
     return sum(b.tensor.bytes * (1 + (_BESIDE if b.is_written else 1)) for b in record.buffers.values())
 
 
-def _predicted_sample(problem: Problem, regions: Sequence[Region]) -> int:
+def _predicted_sample(problem: Problem, regions: Sequence[OutputRegion]) -> int:
     """The same for workgroups that make some regions, about: outputs, and the inputs summed for rows and columns."""
     depth = reference.depth(problem)
     widest = max(types.scalar(spec.dtype).bytes for spec in problem.tensors)
@@ -299,16 +298,20 @@ def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
     return Pages(buffer.tensor.bytes, make, budget, _BESIDE if buffer.is_written else 0)
 
 
-def _everything(problem: Problem) -> Iterator[Region]:
+def _everything(problem: Problem) -> Iterator[OutputRegion]:
     """Every element of every output."""
     for spec in problem.outputs:
         rows, columns = reference.output_shape(problem, spec.name)
         for start in range(0, rows, _ROWS):
-            yield Region(spec.name, np.arange(start, min(start + _ROWS, rows)), np.arange(columns))
+            yield OutputRegion(spec.name, np.arange(start, min(start + _ROWS, rows)), np.arange(columns))
 
 
 def _compare(
-    problem: Problem, inputs: Mapping[str, Tensor], record: LaunchRecord, memory: Memory, regions: Iterable[Region]
+    problem: Problem,
+    inputs: Mapping[str, Tensor],
+    record: LaunchRecord,
+    memory: Memory,
+    regions: Iterable[OutputRegion],
 ) -> _Comparison:
     """Compare the outputs in `regions` as bits."""
     checked, mismatches, first = 0, 0, list[Mismatch]()
@@ -328,7 +331,7 @@ def _compare(
     return checked, mismatches, tuple(first)
 
 
-def _gathered(memory: Pages, tensor: Stored, index: Sequence[reference.Indices]) -> Array:
+def _gathered(memory: Pages, tensor: StoredTensor, index: Sequence[reference.Indices]) -> Array:
     """The elements of a tensor at logical indices."""
     size = types.scalar(tensor.dtype).bytes
     memory.touch(np.asarray(tensor.layout.offset(index)) * size, size)
@@ -379,7 +382,7 @@ def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
     return shape, dtype
 
 
-def unpacked(tensor: Stored, memory: Pages) -> Array:
+def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
     """The logical tensor in a buffer."""
     size = tensor.layout.size_elems * types.scalar(tensor.dtype).bytes
     return reference.unpack(tensor.layout, tensor.dtype, memory.whole(size))

@@ -137,7 +137,7 @@ class Digits:
         return attrs.evolve(self, digits=tuple(p for part in parts for p in part))
 
     def part(self, d: Digit) -> tuple[Digit, ...]:
-        """What a digit is made of whose space is one of my dimensions; Straddles if it is no whole digits.
+        """The digits that make up one whose space is one of my dimensions; Straddles if it is no whole digits.
 
         Of one position nothing is left.
         """
@@ -208,14 +208,17 @@ class Digits:
         """From a position to the one `step` further on, in the space of the digit there; 0 past the end."""
         return next((d.stride * (step // at) for at, d in self.stepped() if d.dim == dim and step < at * d.size), 0)
 
-    def is_apart(self, space: str) -> bool:
-        """Whether each stride is past what the smaller ones reach, so that no two coordinates share a number."""
+    def overlap(self, space: str) -> tuple[Digit, int] | None:
+        """The first digit whose stride is not past what the smaller ones reach, and that reach.
+
+        None where there is none, so that no two coordinates share a number.
+        """
         reach = 1
         for d in sorted((d for d in self.digits if d.space == space and d.size > 1), key=lambda d: d.stride):
             if d.stride < reach:
-                return False
+                return d, reach
             reach += (d.size - 1) * d.stride
-        return True
+        return None
 
     def __str__(self) -> str:
         return " ".join(map(str, self.digits))

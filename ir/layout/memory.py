@@ -1,4 +1,4 @@
-"""Memory as the IR sees it: global buffers, shared (SLM/LDS) tiles with a swizzle, and views."""
+"""Memory as the IR sees it: global buffers, tiles of shared memory with a swizzle, and views."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Plane:
     pitch: int
 
 
-class Order(Enum):
+class RectangleOrder(Enum):
     """How the elements of a rectangle stand in a subgroup's registers."""
 
     ROWS = "rows"  #: as in memory: dwords of a row side by side over the lanes, rows behind one another
@@ -144,11 +144,11 @@ class Order(Enum):
 
 @attrs.frozen(cache_hash=True)
 class Rectangle:
-    """What one message moves of a plane: `rows` x `cols` elements, `count` times side by side, one after another."""
+    """The part of a plane that one message moves: `count` times `rows` x `cols` elements side by side."""
 
     rows: int
     cols: int
-    order: Order
+    order: RectangleOrder
     count: int = 1
 
     def __attrs_post_init__(self) -> None:
@@ -162,15 +162,15 @@ class Rectangle:
 
     def grain(self, elem_bytes: int) -> int:
         """The bytes that a step of the rectangle's x counts: a dword where rows are turned, else an element."""
-        return DWORD if self.order is Order.ROW_A_LANE else elem_bytes
+        return DWORD if self.order is RectangleOrder.ROW_A_LANE else elem_bytes
 
     def layout(self, lanes: int, elem_bytes: int) -> Fragment:
         """Which element of the rectangle each lane and register has, by ("row", "col")."""
         rows, cols = self.rows, self.cols
         digits: tuple[Digit, ...]
-        if self.order is Order.ROW_A_LANE:
+        if self.order is RectangleOrder.ROW_A_LANE:
             digits = (Digit("row", rows, Space.LANE, 1), Digit("col", cols, Space.REGISTER, 1))
-        elif self.order is Order.COLUMN_A_LANE:
+        elif self.order is RectangleOrder.COLUMN_A_LANE:
             digits = (Digit("row", rows, Space.REGISTER, 1), Digit("col", cols, Space.LANE, 1))
         else:
             each = DWORD // elem_bytes

@@ -16,8 +16,8 @@ class MmaAtom:
     """One matrix instruction: an (n x k) times (k x m) product held by one subgroup.
 
     `a`, `b`, `d` are the fragments of a single instruction over dims (n, k), (m, k) and (n, m); their registers count
-    elements. Which side of the result is N is the table's to say: the hardware's manual may call it M. `passes` is the
-    issue interval in units of 4 clocks. Facts come from the target's table.
+    elements. Which side of the result is N is the table's to say: the hardware's manual may call it M. Facts come from
+    the target's table.
 
     Fragments may span neighbouring subgroups, which then execute the instruction together.
     """
@@ -27,17 +27,17 @@ class MmaAtom:
     m: int
     k: int
     a_elem: Type
-    b_elem: Type  #: as wide as those of a
+    b_elem: Type  #: type; as wide as that of a
     acc: Type
     a: Fragment
     b: Fragment
     d: Fragment
-    passes: int
-    rounds_to: str = ""  #: the type to which the inputs are cut first, if they are: "xf32" keeps ten mantissa bits
+    clocks: int  #: clocks; from one such instruction to the next
+    rounds_to: str = ""  #: type to which inputs are cut first, if they are: "xf32" keeps ten mantissa bits
 
     def __attrs_post_init__(self) -> None:
         check_name(self.name, "matrix instruction")
-        for value in (self.n, self.m, self.k, self.passes):
+        for value in (self.n, self.m, self.k, self.clocks):
             check_range(value, 1, 1 << 10, f"in matrix instruction {self.name}")
 
     @property
@@ -73,10 +73,10 @@ def _operand(atom: Fragment, row: str, tiles: int, outer: tuple[Digit, ...], pac
 
 @attrs.frozen(cache_hash=True)
 class MmaTile:
-    """A workgroup's product or a part of it: a grid of waves, each with tiles_n x tiles_m x steps instructions.
+    """A workgroup's product or a part of it: a grid of teams, each with tiles_n x tiles_m x steps instructions.
 
-    Waves (of as many subgroups as an instruction spans) are numbered along N first. `pack` instructions share a
-    contiguous run of K per lane (wider LDS reads).
+    A team is the subgroups that execute an instruction together, mostly one. Teams are numbered along N first. `pack`
+    instructions share a contiguous run of K per lane, for wider reads of shared memory.
     """
 
     atom: MmaAtom
@@ -84,15 +84,14 @@ class MmaTile:
     tiles_m: int
     steps: int
     pack: int = 1
-    waves_n: int = 1
-    waves_m: int = 1
-    acc_bank: str = "v"  #: register bank of the accumulators, as the target names it
-    parts: int = 1  #: of M of a workgroup's tile
-    part: int = 0  #: the one that is multiplied
+    teams_n: int = 1
+    teams_m: int = 1
+    separate_accumulators: bool = False  #: accumulators in a register file of their own
+    parts: int = 1  #: parts; cuts of a workgroup's tile along M
+    part: int = 0  #: number of the part that is multiplied
 
     def __attrs_post_init__(self) -> None:
-        check_name(self.acc_bank, "register bank")
-        for value in (self.tiles_n, self.tiles_m, self.steps, self.pack, self.waves_n, self.waves_m, self.parts):
+        for value in (self.tiles_n, self.tiles_m, self.steps, self.pack, self.teams_n, self.teams_m, self.parts):
             check_range(value, 1, 1 << 12, "in an mma tile")
         check_range(self.part, 0, self.parts - 1, "part of an mma tile:")
         if self.steps % self.pack:
@@ -101,8 +100,8 @@ class MmaTile:
     @property
     def a(self) -> Fragment:
         """Layout of the A operand over (n, k), n relative to the workgroup's tile."""
-        waves = Digit("n", self.waves_n, Space.SUBGROUP, self.atom.spans)
-        return _operand(self.atom.a, "n", self.tiles_n, (waves,), self.pack, self.steps)
+        teams = Digit("n", self.teams_n, Space.SUBGROUP, self.atom.spans)
+        return _operand(self.atom.a, "n", self.tiles_n, (teams,), self.pack, self.steps)
 
     @property
     def b(self) -> Fragment:
@@ -111,8 +110,8 @@ class MmaTile:
 
     @property
     def _outer_m(self) -> tuple[Digit, ...]:
-        waves = Digit("m", self.waves_m, Space.SUBGROUP, self.atom.spans * self.waves_n)
-        return (waves, Digit("m", self.parts, Space.FIXED, self.part)) if self.parts > 1 else (waves,)
+        teams = Digit("m", self.teams_m, Space.SUBGROUP, self.atom.spans * self.teams_n)
+        return (teams, Digit("m", self.parts, Space.FIXED, self.part)) if self.parts > 1 else (teams,)
 
     @property
     def d(self) -> Fragment:
@@ -124,7 +123,7 @@ class MmaTile:
                 *self.atom.d.digits,
                 Digit("n", self.tiles_n, Space.REGISTER, held),
                 Digit("m", self.tiles_m, Space.REGISTER, held * self.tiles_n),
-                Digit("n", self.waves_n, Space.SUBGROUP, self.atom.spans),
+                Digit("n", self.teams_n, Space.SUBGROUP, self.atom.spans),
                 *self._outer_m,
             ),
         )

@@ -99,7 +99,7 @@ class Layout:
     @property
     def is_apart(self) -> bool:
         """Whether no two elements meet, since each stride is past what the smaller ones reach."""
-        return self.digits.is_apart(Space.MEMORY)
+        return self.digits.overlap(Space.MEMORY) is None
 
     def strides(self) -> tuple[int, ...]:
         """One stride a dimension, in elements; UserError if the layout is not plain."""

@@ -9,41 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from convgen.ir.expr import (
-    Add,
-    And,
-    Cast,
-    Comparison,
-    Const,
-    Div,
-    Eq,
-    Expr,
-    Lane,
-    Le,
-    Lt,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    MulHi,
-    Ne,
-    Or,
-    Pack,
-    Select,
-    Shl,
-    Shr,
-    Shuffle,
-    Slice,
-    Splat,
-    Sub,
-    Uniform,
-    Var,
-    Xor,
-)
+from convgen.ir import expr as x
 from convgen.ir.simplify.bounds import FULL
 from convgen.ir.simplify.division import quotient, remainder
 from convgen.ir.simplify.identities import TABLES
-from convgen.ir.simplify.order import Order
+from convgen.ir.simplify.order import CanonicalOrder
 from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rules import Rewrites, make, number
 from convgen.ir.simplify.sums import LinearForms, Terms, build, normal_sum, peel
@@ -51,36 +21,36 @@ from convgen.ir.types import VectorType
 
 _WORD = 0xFFFFFFFF
 
-_FOLD: dict[type[Expr], Callable[[int, int], int]] = {
-    Add: int.__add__,
-    Sub: int.__sub__,
-    Mul: int.__mul__,
-    MulHi: lambda a, b: (a & _WORD) * (b & _WORD) >> 32,
-    Div: int.__floordiv__,
-    Mod: int.__mod__,
-    Min: min,
-    Max: max,
-    And: int.__and__,
-    Or: int.__or__,
-    Xor: int.__xor__,
-    Shl: int.__lshift__,
-    Shr: int.__rshift__,
-    Lt: int.__lt__,
-    Le: int.__le__,
-    Eq: int.__eq__,
-    Ne: int.__ne__,
+_FOLD: dict[type[x.Expr], Callable[[int, int], int]] = {
+    x.Add: int.__add__,
+    x.Sub: int.__sub__,
+    x.Mul: int.__mul__,
+    x.MulHi: lambda a, b: (a & _WORD) * (b & _WORD) >> 32,
+    x.Div: int.__floordiv__,
+    x.Mod: int.__mod__,
+    x.Min: min,
+    x.Max: max,
+    x.And: int.__and__,
+    x.Or: int.__or__,
+    x.Xor: int.__xor__,
+    x.Shl: int.__lshift__,
+    x.Shr: int.__rshift__,
+    x.Lt: int.__lt__,
+    x.Le: int.__le__,
+    x.Eq: int.__eq__,
+    x.Ne: int.__ne__,
 }
 
 #: Where a range of one value shows what neither rules nor algorithms see.
-_MAY_COLLAPSE = frozenset((Div, Mod, MulHi, Shr, Var, Lane))
+_MAY_COLLAPSE = frozenset((x.Div, x.Mod, x.MulHi, x.Shr, x.Var, x.Lane))
 
 
 class Notes:
     """What depends on no facts and serves all of a run: linear forms, the canonical order, and who uses what."""
 
     def __init__(self) -> None:
-        self.linear, self.order = LinearForms(), Order()
-        self.uses: dict[Expr, int] = {}
+        self.linear, self.order = LinearForms(), CanonicalOrder()
+        self.uses: dict[x.Expr, int] = {}
 
 
 class Algebra:
@@ -89,10 +59,10 @@ class Algebra:
     def __init__(self, facts: Knowledge, notes: Notes) -> None:
         self.facts, self.notes = facts, notes
 
-    def __call__(self, e: Expr) -> Expr:
+    def __call__(self, e: x.Expr) -> x.Expr:
         """An expression equal to `e`, `e` itself if nothing applies."""
         kind = type(e)
-        if kind is Const:
+        if kind is x.Const:
             return e
         if FULL[e.type] is None:
             return self._float(e)
@@ -103,25 +73,25 @@ class Algebra:
         if kind in _FOLD:
             prepared = self._prepared(e)
             if prepared is not e:
-                return prepared if type(prepared) is Const else self(prepared)
+                return prepared if type(prepared) is x.Const else self(prepared)
         rewrite = _REWRITES[kind]
         new = rewrite(self, e) if rewrite else None
         if new is None and (algorithm := _ALGORITHMS.get(kind)):
             new = algorithm(self, e)
         return e if new is None else new
 
-    def _prepared(self, e: Any) -> Expr:
+    def _prepared(self, e: Any) -> x.Expr:
         """What all binary operators share: constants are folded, or stand on the right of operators that commute."""
         a, b = e.a, e.b
-        right = b.bits if type(b) is Const else number(b)
-        left = a.bits if type(a) is Const else number(a)
+        right = b.bits if type(b) is x.Const else number(b)
+        left = a.bits if type(a) is x.Const else number(a)
         if left is not None and right is not None:
             return _folded(e, left, right)
         if e.commutes and (left is not None or (right is None and self.notes.order.before(b, a))):
             return type(e)(b, a)  # type: ignore[no-any-return]
         return e  # type: ignore[no-any-return]
 
-    def _float(self, e: Expr) -> Expr:
+    def _float(self, e: x.Expr) -> x.Expr:
         """Of floats, only what moves or chooses them."""
         kind = type(e)
         for f in (_REWRITES[kind], _ALGORITHMS.get(kind)) if kind in _MOVES else ():
@@ -131,36 +101,36 @@ class Algebra:
 
     # ------------------------------------------------------------ what rules ask
 
-    def proves(self, cond: Expr) -> bool:
+    def proves(self, cond: x.Expr) -> bool:
         """Whether a condition always holds here."""
         return self.facts.decided(cond) is True
 
-    def cannot_wrap(self, e: Expr) -> bool:
+    def cannot_wrap(self, e: x.Expr) -> bool:
         """Whether the operation at the root gives its exact result."""
         return self.facts.bounds.cannot_wrap(e)
 
     # Decisions about sharing rest on what was there when the round began, so that equal expressions meet one fate;
     # of a node made since then nothing is known until the next round.
 
-    def is_sole_use(self, e: Expr) -> bool:
+    def is_sole_use(self, e: x.Expr) -> bool:
         """Whether it is known that nobody else needs `e`, so that it may be taken apart."""
         return self.notes.uses.get(e) == 1
 
-    def is_known_unused(self, e: Expr, operand: Expr) -> bool:
+    def is_known_unused(self, e: x.Expr, operand: x.Expr) -> bool:
         """Whether it is known that nobody computes `e`, which one would of a known `operand`."""
         return operand in self.notes.uses and e not in self.notes.uses
 
-    def sum(self, terms: Terms, const: int, like: Expr) -> Expr:
+    def sum(self, terms: Terms, const: int, like: x.Expr) -> x.Expr:
         """The sum as an expression of the type of `like`, modulo 2^bits."""
         return build(self, terms, const, like)
 
 
-def _folded(e: Any, a: int, b: int) -> Expr:
+def _folded(e: Any, a: int, b: int) -> x.Expr:
     if e.a.type.elem.is_float:
         return e  # type: ignore[no-any-return]
-    if isinstance(e, (Div, Mod)) and b == 0:
+    if isinstance(e, (x.Div, x.Mod)) and b == 0:
         return e  # an error, and it stays one
-    if isinstance(e, (Shl, Shr)) and not 0 <= b < e.type.elem.bits:
+    if isinstance(e, (x.Shl, x.Shr)) and not 0 <= b < e.type.elem.bits:
         return e
     return make(int(_FOLD[type(e)](a, b)), e.type)
 
@@ -168,36 +138,36 @@ def _folded(e: Any, a: int, b: int) -> Expr:
 # ---------------------------------------------------------------- algorithms
 
 
-def _sum(s: Algebra, e: Any) -> Expr | None:
+def _sum(s: Algebra, e: Any) -> x.Expr | None:
     return normal_sum(s, s.notes.linear, e)
 
 
-def _product(s: Algebra, e: Mul) -> Expr | None:
+def _product(s: Algebra, e: x.Mul) -> x.Expr | None:
     """(x + c0) * c1 == x * c1 + c0 * c1, unless that could wrap only now, or somebody else needs the sum."""
     c = number(e.b)
     rest, sign, offset = peel(e.a)
     if c is None or rest is None or sign != 1 or not offset or not s.is_sole_use(e.a):
         return None
-    product = s(Mul(rest, e.b))
+    product = s(x.Mul(rest, e.b))
     if s.cannot_wrap(product) or not s.cannot_wrap(e):
         return s(s.sum({product: 1}, offset * c, e))
     return None
 
 
-def _comparison(s: Algebra, e: Comparison) -> Expr | None:
+def _comparison(s: Algebra, e: x.Comparison) -> x.Expr | None:
     known = s.facts.decided(e)
     return None if known is None else make(known, e.type)
 
 
-def _extremum(s: Algebra, e: Min | Max) -> Expr | None:
+def _extremum(s: Algebra, e: x.Min | x.Max) -> x.Expr | None:
     """min and max of operands whose order is known."""
     lo, hi = s.facts.difference(e.a, e.b)
     if hi <= 0 or lo >= 0:
-        return e.a if (hi <= 0) == isinstance(e, Min) else e.b
+        return e.a if (hi <= 0) == isinstance(e, x.Min) else e.b
     return None
 
 
-def _select(s: Algebra, e: Select) -> Expr | None:
+def _select(s: Algebra, e: x.Select) -> x.Expr | None:
     cond = number(e.cond)
     if cond is not None:
         return e.a if cond else e.b
@@ -206,7 +176,7 @@ def _select(s: Algebra, e: Select) -> Expr | None:
     return None
 
 
-def _cast(s: Algebra, e: Cast) -> Expr | None:
+def _cast(s: Algebra, e: x.Cast) -> x.Expr | None:
     if e.type is e.a.type:
         return e.a
     inner = e.a
@@ -215,57 +185,57 @@ def _cast(s: Algebra, e: Cast) -> Expr | None:
     known = number(inner)
     if known is not None:
         return make(int(known != 0) if e.type.elem.is_bool else known, e.type)
-    if isinstance(inner, Cast) and not inner.a.type.elem.is_float and not inner.type.elem.is_bool:
+    if isinstance(inner, x.Cast) and not inner.a.type.elem.is_float and not inner.type.elem.is_bool:
         return _cast_again(s, e, inner)
     return None
 
 
-def _cast_again(s: Algebra, e: Cast, inner: Cast) -> Expr | None:
+def _cast_again(s: Algebra, e: x.Cast, inner: x.Cast) -> x.Expr | None:
     """The inner of two casts falls away if it keeps the value, or all the bits that the outer one takes."""
     source, middle, to = (t.elem for t in (inner.a.type, inner.type, e.type))
     if s.cannot_wrap(inner) or (to.is_int and source.is_int and to.bits <= middle.bits):
-        return s(Cast(e.type, inner.a))
+        return s(x.Cast(e.type, inner.a))
     return None
 
 
-def _uniform(s: Algebra, e: Uniform) -> Expr | None:
-    return e.a if isinstance(e.a, Const) else None
+def _uniform(s: Algebra, e: x.Uniform) -> x.Expr | None:
+    return e.a if isinstance(e.a, x.Const) else None
 
 
-def _slice(s: Algebra, e: Slice) -> Expr | None:
+def _slice(s: Algebra, e: x.Slice) -> x.Expr | None:
     if e.type is e.a.type:
         return e.a
     match e.a:
-        case Splat(_, a) if isinstance(e.type, VectorType):
-            return Splat(e.type, a)
-        case Slice(a, start, _):
-            return s(Slice(a, start + e.start, e.count))
+        case x.Splat(_, a) if isinstance(e.type, VectorType):
+            return x.Splat(e.type, a)
+        case x.Slice(a, start, _):
+            return s(x.Slice(a, start + e.start, e.count))
     return None
 
 
-def _shuffle(s: Algebra, e: Shuffle) -> Expr | None:
+def _shuffle(s: Algebra, e: x.Shuffle) -> x.Expr | None:
     return e.a if e.order == tuple(range(e.a.type.lanes)) else None
 
 
-def _pack(s: Algebra, e: Pack) -> Expr | None:
+def _pack(s: Algebra, e: x.Pack) -> x.Expr | None:
     return e.parts[0] if len(e.parts) == 1 and e.parts[0].type is e.type else None
 
 
 _REWRITES = Rewrites(*TABLES)
 
-_ALGORITHMS: dict[type[Expr], Callable[[Algebra, Any], Expr | None]] = {
-    **dict.fromkeys((Add, Sub), _sum),
-    Mul: _product,
-    Div: quotient,
-    **dict.fromkeys((Mod, And), remainder),
-    **dict.fromkeys((Lt, Le, Eq, Ne), _comparison),
-    **dict.fromkeys((Min, Max), _extremum),
-    Select: _select,
-    Cast: _cast,
-    Uniform: _uniform,
-    Slice: _slice,
-    Shuffle: _shuffle,
-    Pack: _pack,
+_ALGORITHMS: dict[type[x.Expr], Callable[[Algebra, Any], x.Expr | None]] = {
+    **dict.fromkeys((x.Add, x.Sub), _sum),
+    x.Mul: _product,
+    x.Div: quotient,
+    **dict.fromkeys((x.Mod, x.And), remainder),
+    **dict.fromkeys((x.Lt, x.Le, x.Eq, x.Ne), _comparison),
+    **dict.fromkeys((x.Min, x.Max), _extremum),
+    x.Select: _select,
+    x.Cast: _cast,
+    x.Uniform: _uniform,
+    x.Slice: _slice,
+    x.Shuffle: _shuffle,
+    x.Pack: _pack,
 }
 
-_MOVES = frozenset((Select, Cast, Uniform, Slice, Shuffle, Pack))
+_MOVES = frozenset((x.Select, x.Cast, x.Uniform, x.Slice, x.Shuffle, x.Pack))

@@ -10,38 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from convgen.ir.expr import (
-    Add,
-    And,
-    Cast,
-    Const,
-    Conversion,
-    Div,
-    Eq,
-    Expr,
-    Lane,
-    Le,
-    Lt,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    MulHi,
-    Ne,
-    Not,
-    Or,
-    Saturate,
-    Select,
-    Shl,
-    Shr,
-    Shuffle,
-    Slice,
-    Splat,
-    Sub,
-    Uniform,
-    Var,
-    Xor,
-)
+from convgen.ir import expr as x
 from convgen.ir.fused import Fused
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import ExitIf, For, Let, Stmt
@@ -93,10 +62,10 @@ class Bounds:
     def __init__(self, env: Mapping[Any, Range], width: int = WIDTH) -> None:
         """`env` holds the ranges of variables, and what more is known of other expressions."""
         self.env, self.width = env, width
-        self._memo: dict[Expr, Range] = {}
-        self._never_wraps: dict[Expr, bool] = {}
+        self._memo: dict[x.Expr, Range] = {}
+        self._never_wraps: dict[x.Expr, bool] = {}
 
-    def __call__(self, e: Expr) -> Range:
+    def __call__(self, e: x.Expr) -> Range:
         """The range of an expression of integer or bool elements; ValueError for others."""
         known = self._memo.get(e)
         if known is None:
@@ -109,12 +78,12 @@ class Bounds:
             self._memo[e] = known
         return known
 
-    def exact(self, e: Expr) -> Range:
+    def exact(self, e: x.Expr) -> Range:
         """The range of the operation at the root as if it could not wrap; the operands may have wrapped."""
         rule = _RULES.get(type(e))
         return rule(self, e) if rule else type_range(e.type.elem)
 
-    def cannot_wrap(self, e: Expr) -> bool:
+    def cannot_wrap(self, e: x.Expr) -> bool:
         """Whether the operation at the root provably gives its exact result."""
         known = self._never_wraps.get(e)
         if known is None:
@@ -122,7 +91,7 @@ class Bounds:
         return known
 
 
-def bounds(e: Expr, env: Mapping[Var, Range], width: int = WIDTH) -> Range:
+def bounds(e: x.Expr, env: Mapping[x.Var, Range], width: int = WIDTH) -> Range:
     """The range of `e`, given those of its variables, in subgroups of `width` lanes."""
     return Bounds(env, width)(e)
 
@@ -165,7 +134,7 @@ def _mod(a: Range, b: Range, full: Range) -> Range:
 
 def _bits(a: Range, b: Range) -> Range:
     """What any bitwise operation stays within: the two's complement numbers as wide as the wider operand."""
-    width = max((x if x >= 0 else ~x).bit_length() for x in (*a, *b))
+    width = max((n if n >= 0 else ~n).bit_length() for n in (*a, *b))
     return -(1 << width) if min(a[0], b[0]) < 0 else 0, (1 << width) - 1
 
 
@@ -202,20 +171,20 @@ def _mulhi(a: Range, b: Range, full: Range) -> Range:
     return a[0] * b[0] >> 32, a[1] * b[1] >> 32
 
 
-_ARITHMETIC: dict[type[Expr], Callable[[Range, Range, Range], Range]] = {
-    Add: lambda a, b, full: (a[0] + b[0], a[1] + b[1]),
-    Sub: lambda a, b, full: (a[0] - b[1], a[1] - b[0]),
-    Mul: lambda a, b, full: _corners(int.__mul__, a, b),
-    MulHi: _mulhi,
-    Div: _div,
-    Mod: _mod,
-    Min: lambda a, b, full: (min(a[0], b[0]), min(a[1], b[1])),
-    Max: lambda a, b, full: (max(a[0], b[0]), max(a[1], b[1])),
-    And: _and,
-    Or: _or,
-    Xor: _xor,
-    Shl: lambda a, b, full: _shift(a, b, full, int.__lshift__),
-    Shr: lambda a, b, full: _shift(a, b, full, int.__rshift__),
+_ARITHMETIC: dict[type[x.Expr], Callable[[Range, Range, Range], Range]] = {
+    x.Add: lambda a, b, full: (a[0] + b[0], a[1] + b[1]),
+    x.Sub: lambda a, b, full: (a[0] - b[1], a[1] - b[0]),
+    x.Mul: lambda a, b, full: _corners(int.__mul__, a, b),
+    x.MulHi: _mulhi,
+    x.Div: _div,
+    x.Mod: _mod,
+    x.Min: lambda a, b, full: (min(a[0], b[0]), min(a[1], b[1])),
+    x.Max: lambda a, b, full: (max(a[0], b[0]), max(a[1], b[1])),
+    x.And: _and,
+    x.Or: _or,
+    x.Xor: _xor,
+    x.Shl: lambda a, b, full: _shift(a, b, full, int.__lshift__),
+    x.Shr: lambda a, b, full: _shift(a, b, full, int.__rshift__),
 }
 
 
@@ -223,11 +192,11 @@ def _truth(always: bool, never: bool) -> Range:
     return int(always), int(not never)
 
 
-_COMPARISONS: dict[type[Expr], Callable[[Range, Range], Range]] = {
-    Lt: lambda a, b: _truth(a[1] < b[0], a[0] >= b[1]),
-    Le: lambda a, b: _truth(a[1] <= b[0], a[0] > b[1]),
-    Eq: lambda a, b: _truth(a[0] == a[1] == b[0] == b[1], a[1] < b[0] or b[1] < a[0]),
-    Ne: lambda a, b: _truth(a[1] < b[0] or b[1] < a[0], a[0] == a[1] == b[0] == b[1]),
+_COMPARISONS: dict[type[x.Expr], Callable[[Range, Range], Range]] = {
+    x.Lt: lambda a, b: _truth(a[1] < b[0], a[0] >= b[1]),
+    x.Le: lambda a, b: _truth(a[1] <= b[0], a[0] > b[1]),
+    x.Eq: lambda a, b: _truth(a[0] == a[1] == b[0] == b[1], a[1] < b[0] or b[1] < a[0]),
+    x.Ne: lambda a, b: _truth(a[1] < b[0] or b[1] < a[0], a[0] == a[1] == b[0] == b[1]),
 }
 
 
@@ -243,20 +212,20 @@ def _comparison(ranges: Bounds, e: Any) -> Range:
     return _COMPARISONS[type(e)](ranges(e.a), ranges(e.b))
 
 
-def _not(ranges: Bounds, e: Not) -> Range:
+def _not(ranges: Bounds, e: x.Not) -> Range:
     lo, hi = ranges(e.a)
     ones = sum(type_range(e.type.elem))  # the complement of x: -1 - x signed, max - x unsigned and bool
     return ones - hi, ones - lo
 
 
-def _select(ranges: Bounds, e: Select) -> Range:
+def _select(ranges: Bounds, e: x.Select) -> Range:
     cond = ranges(e.cond)
     if cond[0] == cond[1]:
         return ranges(e.a if cond[0] else e.b)
     return hull(ranges(e.a), ranges(e.b))
 
 
-def _cast(ranges: Bounds, e: Conversion) -> Range:
+def _cast(ranges: Bounds, e: x.Conversion) -> Range:
     full = type_range(e.type.elem)
     if e.a.type.elem.is_float:
         return full
@@ -266,7 +235,7 @@ def _cast(ranges: Bounds, e: Conversion) -> Range:
     return lo, hi
 
 
-def _saturate(ranges: Bounds, e: Saturate) -> Range:
+def _saturate(ranges: Bounds, e: x.Saturate) -> Range:
     (low, high), (least, most) = _cast(ranges, e), type_range(e.type.elem)
     return max(least, min(low, most)), max(least, min(high, most))
 
@@ -275,18 +244,18 @@ def _same(ranges: Bounds, e: Any) -> Range:
     return ranges(e.a)
 
 
-_RULES: dict[type[Expr], Callable[[Bounds, Any], Range]] = {
-    Const: lambda ranges, e: (int(e.bits), int(e.bits)),
-    Var: lambda ranges, e: ranges.env.get(e) or type_range(e.type.elem),
-    Lane: lambda ranges, e: (0, ranges.width - 1),
+_RULES: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
+    x.Const: lambda ranges, e: (int(e.bits), int(e.bits)),
+    x.Var: lambda ranges, e: ranges.env.get(e) or type_range(e.type.elem),
+    x.Lane: lambda ranges, e: (0, ranges.width - 1),
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(_COMPARISONS, _comparison),
-    **dict.fromkeys((Uniform, Splat, Slice, Shuffle), _same),
-    Not: _not,
-    Select: _select,
+    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle), _same),
+    x.Not: _not,
+    x.Select: _select,
     Fused: lambda ranges, e: ranges(e.meaning),
-    Cast: _cast,
-    Saturate: _saturate,
+    x.Cast: _cast,
+    x.Saturate: _saturate,
 }
 
 
@@ -299,11 +268,11 @@ class Scope:
     `bounds` holds at every point for the variables visible there, so one scope may serve a whole kernel.
     """
 
-    def __init__(self, width: int = WIDTH, ranges: Mapping[Var, Range] | None = None) -> None:
+    def __init__(self, width: int = WIDTH, ranges: Mapping[x.Var, Range] | None = None) -> None:
         self.ranges: dict[Any, Range] = dict(ranges or {})
         self.bounds = Bounds(self.ranges, width)
 
-    def bind(self, var: Var, range: Range) -> None:
+    def bind(self, var: x.Var, range: Range) -> None:
         """`var` takes values of `range` from here on (as well as those it had)."""
         known = self.ranges.get(var)
         if known is None:
@@ -316,7 +285,7 @@ class Scope:
         """Forget what was concluded from ranges that have changed."""
         self.bounds = Bounds(self.ranges, self.bounds.width)
 
-    def let(self, var: Var, *values: Expr) -> None:
+    def let(self, var: x.Var, *values: x.Expr) -> None:
         """`var` takes the value of one of `values`; a variable that holds no integers is passed over."""
         if not var.type.elem.is_float:
             self.bind(var, hull(*(self.bounds(v) for v in values)))
@@ -373,7 +342,7 @@ def exits_of(body: Stmt) -> Iterator[ExitIf]:
         yield from exits_of(s)
 
 
-def var_ranges(k: Kernel) -> dict[Var, Range]:
+def var_ranges(k: Kernel) -> dict[x.Var, Range]:
     """The ranges of a kernel's integer variables, each valid wherever its variable is visible.
 
     Kernel arguments and loaded values may be anything their types allow and are not listed.

@@ -10,26 +10,7 @@ from collections.abc import Callable, Mapping
 from math import gcd
 from typing import Any
 
-from convgen.ir.expr import (
-    Add,
-    And,
-    Cast,
-    Const,
-    Div,
-    Expr,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Select,
-    Shl,
-    Shuffle,
-    Slice,
-    Splat,
-    Sub,
-    Uniform,
-    Var,
-)
+from convgen.ir import expr as x
 from convgen.ir.simplify.bounds import Bounds
 
 Congruence = tuple[int, int]
@@ -60,11 +41,11 @@ def both(a: Congruence, b: Congruence) -> Congruence:
 class Congruences:
     """The congruences of expressions; `known` gives those of variables and other leaves, `bounds` what may wrap."""
 
-    def __init__(self, bounds: Bounds, known: Mapping[Expr, Congruence]) -> None:
+    def __init__(self, bounds: Bounds, known: Mapping[x.Expr, Congruence]) -> None:
         self.bounds, self.known = bounds, known
-        self._memo: dict[Expr, Congruence] = {}
+        self._memo: dict[x.Expr, Congruence] = {}
 
-    def __call__(self, e: Expr) -> Congruence:
+    def __call__(self, e: x.Expr) -> Congruence:
         """The congruence of an expression of integer or bool elements."""
         found = self._memo.get(e)
         if found is None:
@@ -78,7 +59,7 @@ class Congruences:
             self._memo[e] = found
         return found
 
-    def multiple(self, e: Expr) -> int:
+    def multiple(self, e: x.Expr) -> int:
         """A number that divides `e`; 0 if it is zero."""
         return gcd(*self(e))
 
@@ -130,7 +111,7 @@ def _select(s: Congruences, e: Any) -> Congruence:
     return either(s(e.a), s(e.b))
 
 
-def _cast(s: Congruences, e: Cast) -> Congruence:
+def _cast(s: Congruences, e: x.Cast) -> Congruence:
     return s(e.a) if e.type.elem.is_int and not e.a.type.elem.is_float else ANYTHING
 
 
@@ -138,19 +119,19 @@ def _same(s: Congruences, e: Any) -> Congruence:
     return s(e.a)
 
 
-_RULES: dict[type[Expr], Callable[[Congruences, Any], Congruence]] = {
-    Const: lambda s, e: (0, int(e.bits)) if not e.dtype.is_float else ANYTHING,
-    Var: lambda s, e: s.known.get(e, ANYTHING),
-    Add: _add,
-    Sub: _sub,
-    Mul: _mul,
-    Shl: _shl,
-    Div: _div,
-    Mod: _mod,
-    And: _and,
-    **dict.fromkeys((Min, Max, Select), _select),
-    Cast: _cast,
-    **dict.fromkeys((Uniform, Splat, Slice, Shuffle), _same),
+_RULES: dict[type[x.Expr], Callable[[Congruences, Any], Congruence]] = {
+    x.Const: lambda s, e: (0, int(e.bits)) if not e.dtype.is_float else ANYTHING,
+    x.Var: lambda s, e: s.known.get(e, ANYTHING),
+    x.Add: _add,
+    x.Sub: _sub,
+    x.Mul: _mul,
+    x.Shl: _shl,
+    x.Div: _div,
+    x.Mod: _mod,
+    x.And: _and,
+    **dict.fromkeys((x.Min, x.Max, x.Select), _select),
+    x.Cast: _cast,
+    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle), _same),
 }
 
 _MAY_WRAP = frozenset((_add, _sub, _mul, _shl, _cast))

@@ -13,7 +13,7 @@ _RANK = {cls: -i for i, cls in enumerate(c for c in CLASSES.values() if issubcla
 _DEPTH = 3  #: levels of operands that are compared field by field; what differs only below is ordered by digest
 
 
-class Order:
+class CanonicalOrder:
     """What is uniform by its looks stands before what depends on the lane; products before leaves; then by content."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from convgen.passes.messages.linear import ZERO, LinearView
 
 
 @attrs.frozen(eq=False)
-class Access:
+class TileAccess:
     """A tile of `view` at `coords` (one start per axis), spread as `layout`.
 
     `steady` are the variables (outer lets, group ids) whose terms belong into the varying offset. `values` are the lets

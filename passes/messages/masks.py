@@ -8,7 +8,7 @@ from operator import and_, or_
 
 from convgen.ir.expr import Expr, const, maximum, minimum, select
 from convgen.ir.types import bool_, s32, u32
-from convgen.passes.messages.access import Access, Position, scale
+from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import ZERO, Halo, LinearDim, plus
 
 #: A varying offset no surface reaches; with any uniform and immediate offset added it stays out of range.
@@ -24,7 +24,7 @@ TRUE = const(True, bool_)
 class Masks:
     """The tests of one access. `is_moved`: its surface does not begin with the view."""
 
-    def __init__(self, access: Access, *, is_moved: bool) -> None:
+    def __init__(self, access: TileAccess, *, is_moved: bool) -> None:
         self.access, self.view, self.bounds, self.is_moved = access, access.view, access.bounds, is_moved
 
     def tests(self, positions: Mapping[str, Position]) -> tuple[list[Expr], list[Expr]]:

@@ -18,7 +18,7 @@ from convgen.ir.expr import Expr, Var, lift
 from convgen.ir.facts import Planes, TargetFacts
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import DWORD, Fragment
-from convgen.ir.layout.memory import Order, Plane, Rectangle
+from convgen.ir.layout.memory import Plane, Rectangle, RectangleOrder
 from convgen.passes.messages.linear import ZERO, LinearView, divisor, plus
 
 
@@ -127,7 +127,7 @@ def _shapes(run: int, lanes: int, elem_bytes: int, limits: Planes, *, stores: bo
         return
     while count <= (1 if stores else limits.count) and run * elem_bytes % (count * DWORD) == 0:
         for rows, cols, order in _single(run // count, lanes, elem_bytes):
-            turned = order is Order.ROW_A_LANE
+            turned = order is RectangleOrder.ROW_A_LANE
             short = cols * count * elem_bytes <= (limits.turned if turned else limits.row)
             few = rows <= (limits.stored_rows if stores else limits.loaded_rows)
             if short and few and not (turned and (stores or count > 1)):
@@ -135,11 +135,11 @@ def _shapes(run: int, lanes: int, elem_bytes: int, limits: Planes, *, stores: bo
         count *= 2
 
 
-def _single(run: int, lanes: int, elem_bytes: int) -> Iterator[tuple[int, int, Order]]:
+def _single(run: int, lanes: int, elem_bytes: int) -> Iterator[tuple[int, int, RectangleOrder]]:
     """(rows, columns, order) of a single rectangle that fills `run` registers."""
     dwords = 1
     while dwords <= lanes:
-        yield run * elem_bytes * lanes // (DWORD * dwords), dwords * DWORD // elem_bytes, Order.ROWS
+        yield run * elem_bytes * lanes // (DWORD * dwords), dwords * DWORD // elem_bytes, RectangleOrder.ROWS
         dwords *= 2
-    yield run, lanes, Order.COLUMN_A_LANE
-    yield lanes, run, Order.ROW_A_LANE
+    yield run, lanes, RectangleOrder.COLUMN_A_LANE
+    yield lanes, run, RectangleOrder.ROW_A_LANE

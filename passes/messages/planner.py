@@ -14,7 +14,7 @@ import attrs
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Surface
 from convgen.ir.types import u32, u64
-from convgen.passes.messages.access import Access, Position, scale
+from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import ZERO, plus
 from convgen.passes.messages.masks import TRUE, Masks
 from convgen.passes.messages.positions import Positions
@@ -45,7 +45,7 @@ class GlobalMessage:
         return base + varying.to(u64) + self.uniform.to(u32).to(u64)
 
 
-def global_messages(access: Access, widest: int | None = None) -> Iterator[GlobalMessage]:
+def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[GlobalMessage]:
     """One message per run of registers of at most `widest` bytes, in register order.
 
     Raises Unsupported where offsets cannot fit.
@@ -63,19 +63,19 @@ def global_messages(access: Access, widest: int | None = None) -> Iterator[Globa
         yield assemble(access, masks, at, GlobalMessage(start, run, window.surface, varying, uniform, imm, TRUE))
 
 
-def _flat(access: Access, masks: Masks, at: Mapping[str, Position], m: GlobalMessage) -> GlobalMessage:
+def _flat(access: TileAccess, masks: Masks, at: Mapping[str, Position], m: GlobalMessage) -> GlobalMessage:
     """The message with its mask."""
     return attrs.evolve(m, mask=masks.mask(*masks.tests(at)))
 
 
-def _on_surface(access: Access, masks: Masks, at: Mapping[str, Position], m: GlobalMessage) -> GlobalMessage:
+def _on_surface(access: TileAccess, masks: Masks, at: Mapping[str, Position], m: GlobalMessage) -> GlobalMessage:
     """The message with the mask in its varying offset, and an immediate that fits."""
     varying = masks.masked(m.varying, *masks.tests(at))
     extra = m.imm - m.imm % (access.facts.global_imm_max + 1)
     return attrs.evolve(m, varying=varying + extra if extra else varying, imm=m.imm - extra)
 
 
-def _run(access: Access, positions: Positions, widest: int) -> int:
+def _run(access: TileAccess, positions: Positions, widest: int) -> int:
     """Elements a message: contiguous in registers and memory, aligned, and all there or none."""
     view, layout = access.view, access.layout
     axis, elem = view.unit_axis, view.memory.elem.bytes
@@ -90,7 +90,7 @@ def _run(access: Access, positions: Positions, widest: int) -> int:
     return run
 
 
-def _offset(access: Access, window: Window, positions: Mapping[str, Position]) -> tuple[Expr, Expr, int]:
+def _offset(access: TileAccess, window: Window, positions: Mapping[str, Position]) -> tuple[Expr, Expr, int]:
     """(varying, uniform, immediate) in bytes from the start of the window."""
     varying: Expr = ZERO
     uniform: Expr = ZERO

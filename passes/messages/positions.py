@@ -7,14 +7,14 @@ from typing import Any
 
 from convgen.ir.expr import Expr, Lane
 from convgen.ir.layout.digits import Space
-from convgen.passes.messages.access import Access, Position
+from convgen.passes.messages.access import Position, TileAccess
 from convgen.passes.messages.linear import ZERO, divisor
 
 
 class Positions:
     """Decodes the coordinates of the elements that registers hold."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: TileAccess) -> None:
         self.view, self.layout, self.coords = access.view, access.layout, access.coords
         #: A number that divides the start along each axis.
         self.multiples = tuple(divisor(c, access.values) for c in access.coords)

@@ -61,11 +61,11 @@ def shared_messages(
 @lru_cache(maxsize=2**10)
 def _plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts) -> tuple[_Piece, ...]:
     """The messages of an access, in register order."""
-    waves, lanes, registers = np.meshgrid(
+    subgroup, lane, register = np.meshgrid(
         np.arange(subgroups), np.arange(facts.subgroup_size), np.arange(layout.registers), indexing="ij"
     )
-    row, col = layout.coords(waves, lanes, registers).values()
-    at = np.broadcast_to(tile.address(0, row, col), waves.shape)
+    row, col = layout.coords(subgroup, lane, register).values()
+    at = np.broadcast_to(tile.address(0, row, col), subgroup.shape)
     block, run = True, _block_run(tile, at, facts)
     if not run:
         block, run = False, _lane_run(tile, at, facts)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, Surface, const, maximum, minimum
 from convgen.ir.types import s64
-from convgen.passes.messages.access import Access, Position
+from convgen.passes.messages.access import Position, TileAccess
 from convgen.passes.messages.linear import ZERO, LinearDim
 
 
 class Window:
     """The surface of all messages of an access, and positions as it counts them."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: TileAccess) -> None:
         self.view, self.layout, self.coords = access.view, access.layout, access.coords
         self.facts, self.bounds = access.facts, access.bounds
         self.far = min(range(len(self.view.axes)), key=lambda n: (not self._moves(n), self._reach(n)))

@@ -26,6 +26,6 @@ def test_facts(target: str, golden: Callable[[str, str], None]) -> None:
     rows = [f"fused: {sorted(facts.fused)}" if row.startswith("fused:") else row for row in rows]
     for a in facts.atoms:
         types = f"{a.a_elem} {a.b_elem} {a.acc}"
-        rest = f"{a.passes} passes over {a.spans}, rounds to {a.rounds_to}: {a.a} | {a.b} | {a.d}"
+        rest = f"{a.clocks} clocks over {a.spans}, rounds to {a.rounds_to}: {a.a} | {a.b} | {a.d}"
         rows.append(f"{a.name} {a.n}x{a.m}x{a.k} {types} {rest}")
     golden(f"facts/{target}.txt", "\n".join(rows) + "\n")

@@ -6,7 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from convgen.backends.dwarf import ABBREVIATIONS, Sections, Unit, abbreviation_codes, sections, signed, unsigned
+from convgen.backends.dwarf import (
+    ABBREVIATIONS,
+    CompilationUnit,
+    Sections,
+    abbreviation_codes,
+    sections,
+    signed,
+    unsigned,
+)
 from tests import samples
 
 
@@ -49,7 +57,12 @@ def shown(made: Sections) -> str:
 def test_two_units(golden: Callable[[str, str], None]) -> None:
     """One with rows far apart, up and down the listing, and one without any."""
     rows = [(0, 7), (16, 8), (0x1230, 200), (0x1240, 3)]
-    golden("dwarf.txt", shown(sections([Unit("first", "first.ir", 0x2000, rows), Unit("other", "other.ir", 48, [])])))
+    golden(
+        "dwarf.txt",
+        shown(
+            sections([CompilationUnit("first", "first.ir", 0x2000, rows), CompilationUnit("other", "other.ir", 48, [])])
+        ),
+    )
 
 
 @pytest.mark.parametrize("target", ["gfx942", "xehpc"])

@@ -21,7 +21,7 @@ def verified(stage: Stage, before: MachineKernel, after: MachineKernel, seconds:
 def described(e: Emitted) -> str:
     registers = " ".join(f"{count} {name}" for name, count in e.registers.items())
     arguments = " ".join(f"{name} {offset}" for name, offset, _ in e.arguments)
-    return f"{samples.digest(e.text)}, {registers}, {e.lds_bytes} shared, {arguments} of {e.kernarg_size}"
+    return f"{samples.digest(e.text)}, {registers}, {e.shared_bytes} shared, {arguments} of {e.kernarg_size}"
 
 
 @pytest.mark.parametrize("target", samples.TARGETS)

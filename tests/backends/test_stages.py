@@ -23,7 +23,7 @@ from convgen.backends.machine.instruction import (
 )
 from convgen.backends.machine.text import show
 from convgen.backends.machine.verify import verify
-from convgen.backends.stages import Attempt, Emitted, MachineKernel, Stage, begin, run
+from convgen.backends.stages import Emitted, MachineKernel, Rung, Stage, begin, run
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, VerifyError
 from tests import samples
@@ -191,7 +191,7 @@ def _stage(name: str, log: Log, most: int = 99) -> Callable[..., MachineKernel]:
 
 def _tried(most: int) -> tuple[Log, MachineKernel]:
     log: Log = []
-    ladders = (tuple(Attempt({"size": n}) for n in (4, 5, 6)), (Attempt({"size": 2}),))
+    ladders = (tuple(Rung({"size": n}) for n in (4, 5, 6)), (Rung({"size": 2}),))
     stage = Stage("place", _stage("place", log, most), ladders=ladders)
     return log, run([stage], _begun())
 
@@ -211,9 +211,9 @@ def test_the_next_ladder_is_for_when_nothing_of_one_fits() -> None:
 
 def test_an_attempt_may_undo_an_optional_stage() -> None:
     log: Log = []
-    retry = Attempt({"size": 1}, without="b", remark="without b")
+    retry = Rung({"size": 1}, without="b", remark="without b")
     stages = [Stage(name, _stage(name, log), optional=name == "b") for name in "abc"]
-    stages.append(Stage("place", _stage("place", log, 1), ladders=((Attempt({"size": 2}),), (retry,))))
+    stages.append(Stage("place", _stage("place", log, 1), ladders=((Rung({"size": 2}),), (retry,))))
     assert run(stages, _begun()).header == ("title", "a 0", "c 0", "without b", "place 1")
     assert log == ["a", "b", "c", "place 2", "c", "place 1"]
     with pytest.raises(DoesNotFit):  # what was not done cannot be undone
@@ -227,7 +227,7 @@ def test_a_stage_that_is_off_does_not_run_and_errors_name_theirs() -> None:
     run(stages, _begun(), ("b",), lambda stage, before, after, seconds: seen.append(stage.name))
     assert (log, seen) == (["a"], ["a"])
     with pytest.raises(DoesNotFit) as caught:
-        run([*stages, attrs.evolve(stages[0], name="c", ladders=((Attempt({"size": 1}),),))], _begun())
+        run([*stages, attrs.evolve(stages[0], name="c", ladders=((Rung({"size": 1}),),))], _begun())
     assert caught.value.__notes__ == ["stage: c"]
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from convgen.backends.simulation import Finding, LaunchRequest, Pages, SimReport
 from convgen.problem.conv import Conv
 from convgen.run import reference
-from convgen.run.code import Code, KernelCost, Region
-from convgen.run.record import Buffer, Launch, LaunchRecord, Tensor
+from convgen.run.code import Code, KernelCost, OutputRegion
+from convgen.run.record import Buffer, Launch, LaunchRecord, StoredTensor
 
 ROWS, COLUMNS = 16, 4  #: of one output tile
 
@@ -37,11 +37,11 @@ class Tiles:
     def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
         return tuple((tile,) if launch == part else () for launch in range(len(self.grids)))
 
-    def regions(self, part: int, tile: int) -> tuple[Region, ...]:
+    def regions(self, part: int, tile: int) -> tuple[OutputRegion, ...]:
         m, n = divmod(tile, self.grids[part][1])
         rows, columns = map(np.arange, self.shapes[part])
         name = self.problem.outputs[part].name
-        return (Region(name, rows[m * ROWS : (m + 1) * ROWS], columns[n * COLUMNS : (n + 1) * COLUMNS]),)
+        return (OutputRegion(name, rows[m * ROWS : (m + 1) * ROWS], columns[n * COLUMNS : (n + 1) * COLUMNS]),)
 
 
 def code_of(problem: Conv, **changes: Any) -> Code:
@@ -51,7 +51,7 @@ def code_of(problem: Conv, **changes: Any) -> Code:
     for part, (m, n) in enumerate(tiles.grids):
         specs = [*problem.inputs, problem.outputs[part]]
         args = tuple(
-            Buffer(s.name, 8 * place, "read" if s in problem.inputs else "write", Tensor.of(s.layout, s.dtype))
+            Buffer(s.name, 8 * place, "read" if s in problem.inputs else "write", StoredTensor.of(s.layout, s.dtype))
             for place, s in enumerate(specs)
         )
         name = f"conv_{problem.outputs[part].name}" if part else "conv_main"
@@ -110,7 +110,7 @@ class Target:
         return SimReport(self.findings, {"valu": 10, "mfma": executed}, {}, 0.5)
 
 
-def _write(problem: Conv, region: Region, right: reference.Array, buffers: Memory) -> None:
+def _write(problem: Conv, region: OutputRegion, right: reference.Array, buffers: Memory) -> None:
     """Copy a region of the right output to its buffer."""
     spec = problem.tensor(region.output)
     logical = reference.unpack(spec.layout, spec.dtype, buffers[spec.name])

@@ -38,7 +38,7 @@ ERRORS: list[tuple[Callable[[], object], type[cg.ConvgenError], str]] = [
     ),
     (lambda: cg.build(cg.Conv.parse(DESC), config="tile"), cg.UserError, "given 'tile', wanted one of tile=, "),
     (lambda: cg.build(cast(Any, DESC)), cg.UserError, "given problem of type str, wanted Conv or Matmul"),
-    (lambda: cg.compile(cast(Any, None)), cg.UserError, "given program of type NoneType, wanted Program or Kernel or"),
+    (lambda: cg.compile(cast(Any, None)), cg.UserError, "given program of type NoneType, wanted Build or Kernel or"),
     (lambda: cg.simulate(cast(Any, 1)), cg.UserError, "given code of type int, wanted Code"),
     (
         lambda: cg.build(cg.Conv.parse(DESC), config="tile=3x3x3 waves=1x1 mma=16x16x16"),

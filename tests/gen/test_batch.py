@@ -124,7 +124,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_a_problem_says_stands_before_its_error(capsys: pytest.CaptureFixture[str]) -> None:
     _, _, err = run(capsys, f"{GOOD}n1\n{GOOD}nbroken", "-v", "--jobs", "2")
     assert err[0].split()[:3] == ["rank", "config", "clocks"]
-    assert err[err.index("") + 1].split() == ["config", "clocks", "registers", "allocated", "LDS", "verdict"]
+    assert err[err.index("") + 1].split() == ["config", "clocks", "registers", "allocated", "shared", "verdict"]
     trace = err.index("Traceback (most recent call last):")
     assert err[-2] == "convgen: file:3: internal error: ZeroDivisionError: by zero"
     assert 1 < trace < len(err) - 2

@@ -87,7 +87,7 @@ def test_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_chooser_tells(capsys: pytest.CaptureFixture[str]) -> None:
     _, tried = output(capsys, *CONV, "-v")[1].split("\n\n")
     header, *rows = tried.splitlines()
-    assert header.split() == ["config", "clocks", "registers", "allocated", "LDS", "verdict"]
+    assert header.split() == ["config", "clocks", "registers", "allocated", "shared", "verdict"]
     assert rows[-1].startswith("tile=")
     assert rows[-1].endswith("taken")
     assert "vgpr " in rows[-1]

@@ -15,7 +15,7 @@ from convgen.ir.expr import const
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import COL, ROW, Order, Shared, Swizzle, row_major
+from convgen.ir.layout.memory import COL, ROW, RectangleOrder, Shared, Swizzle, row_major
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import f16
 from convgen.passes.messages.planes import whole_rectangles
@@ -79,9 +79,9 @@ def test_lanes_go_down_the_rows_and_write_blocks(name: str) -> None:
 
 #: (operand, axis along which memory runs) -> how its rectangles stand; the others are turned on the way.
 RECTANGLES = {
-    ("a", 1): Order.ROW_A_LANE,
-    ("a", 0): Order.COLUMN_A_LANE,
-    ("b", 1): Order.ROWS,
+    ("a", 1): RectangleOrder.ROW_A_LANE,
+    ("a", 0): RectangleOrder.COLUMN_A_LANE,
+    ("b", 1): RectangleOrder.ROWS,
     ("b", 0): None,
 }
 

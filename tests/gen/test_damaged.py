@@ -162,7 +162,7 @@ LARGE: list[tuple[tuple[Any, ...], object, str]] = [
     (("grid", 0), 2**63, "wanted an integer from 1 to 2147483647, at launches[0].grid[0]"),
     (("grid", 0), 2**28, "268435456 workgroups of kernel"),
     (("workgroup", 0), 2**31, "wanted an integer from 1 to 1024"),
-    (("workgroup", 1), 1024, "wanted at most 1024 threads"),
+    (("workgroup", 1), 1024, "wanted at most 1024 work-items"),
     (("lds_bytes",), 2**40, "wanted an integer from 0 to"),
     (("kernarg_size",), 2**40, "wanted an integer from 0 to 65536"),
     (("args", 0, "tensor", "bytes"), 2**45, "of memory, wanted at most"),

@@ -110,7 +110,7 @@ def test_wrong_arrays_are_refused() -> None:
     code = cg.compile(saxpy(), scalars={"n": 5})
     with pytest.raises(UserError, match="given arrays x 256, wanted x 256, y 256"):
         cg.simulate(code, x=arrays()["x"])
-    assert attrs.evolve(code, stages={}).kernels["saxpy"].lds_bytes == 0
+    assert attrs.evolve(code, stages={}).kernels["saxpy"].shared_bytes == 0
 
 
 @pytest.mark.parametrize("target", ["xehpg", "xehpc"])

@@ -35,7 +35,7 @@ def test_print_and_parse_are_inverse(
     assert Matmul.parse(str(problem)) == parse_problem(str(problem)) == problem
     assert str(Matmul.parse(str(problem))) == str(problem)
     assert problem.is_empty == (m * n == 0)
-    assert problem.flops == 2 * m * k * n
+    assert problem.macs == m * k * n
 
 
 def test_problem_lines_are_told_apart() -> None:

@@ -227,7 +227,7 @@ MESSAGES = [
     (
         "conv DESC F16 --config 'tile=33x16x16 waves=1x1 mma=16x16x16'",
         "given the config tile=33x16x16 waves=1x1 mma=16x16x16 slots=2 taps=split acc=v, wanted one that "
-        "fits: tile M over waves x cols x subtiles: 33 is not a multiple of 16",
+        "fits: tile M over subgroups x the instruction's M x subtiles: 33 is not a multiple of 16",
     ),
     (
         "conv DESC F16 --config 'tile=32x16x16 waves=1x1 mma=16x16x16 slots=9'",

@@ -12,10 +12,10 @@ import pytest
 from convgen.backends.simulation import KernelArg
 from convgen.ir.error import UserError
 from convgen.ir.layout.tags import Layout
-from convgen.run.record import Buffer, Launch, LaunchRecord, Scalar, Tensor
+from convgen.run.record import Buffer, Launch, LaunchRecord, Scalar, StoredTensor
 
-SRC = Tensor.of(Layout.from_tag("acdb", (1, 64, 7, 7)), "f16")
-DST = Tensor.of(Layout.from_tag("acdb", (1, 32, 7, 7)), "f32")
+SRC = StoredTensor.of(Layout.from_tag("acdb", (1, 64, 7, 7)), "f16")
+DST = StoredTensor.of(Layout.from_tag("acdb", (1, 32, 7, 7)), "f32")
 
 ZERO = Launch("zero", (4, 1, 1), (64, 1, 1), (Buffer("dst", 0, "write", DST),), 8)
 MAIN = Launch(
@@ -29,7 +29,7 @@ MAIN = Launch(
         Scalar("alpha", 20, "f32", 0.5),
     ),
     kernarg_size=24,
-    lds_bytes=512,
+    shared_bytes=512,
     grid_expr=("cdiv(m, 64)", None, None),
 )
 RECORD = LaunchRecord("gfx942", "k.hsaco", (ZERO, MAIN), problem="--dir=FWD_D mb1_ic64oc32_ih7oh7kh1ph0")
@@ -67,7 +67,7 @@ def test_requests() -> None:
     assert zero.groups == (0,)
     assert main.groups == (3, 4)
     assert (main.kernel, main.grid, main.workgroup) == ("main", (7, 2, 1), (256, 1, 1))
-    assert (main.lds_bytes, main.kernarg_size) == (512, 24)
+    assert (main.shared_bytes, main.kernarg_size) == (512, 24)
     assert main.args == (
         KernelArg(0, 8, "src"),
         KernelArg(8, 8, "dst"),

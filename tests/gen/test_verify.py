@@ -20,7 +20,7 @@ from convgen.ir.error import Unsupported, UserError
 from convgen.problem.conv import Conv, Direction
 from convgen.run import reference, verify
 from convgen.run.code import Code
-from convgen.run.record import Buffer, Tensor
+from convgen.run.record import Buffer, StoredTensor
 from tests.gen.fakes import COLUMNS, ROWS, Memory, Target, Tiles, code_of, finding
 
 PROBLEM = Conv.parse("mb2ic5oc10ih9kh3ph1", dir="FWD_D", dt="bf16")
@@ -167,7 +167,7 @@ def test_a_launch_that_no_sampled_tile_needs_is_left_out(machine: Target) -> Non
 def with_workspace(code: Code) -> Code:
     """The code with one buffer more that its first launch reads and writes, though no tensor lies there."""
     main, *rest = code.record.launches
-    partial = Buffer("partial", main.kernarg_size, "readwrite", Tensor((64,), "a", "f32", 256))
+    partial = Buffer("partial", main.kernarg_size, "readwrite", StoredTensor((64,), "a", "f32", 256))
     main = attrs.evolve(main, args=(*main.args, partial), kernarg_size=main.kernarg_size + 8)
     return attrs.evolve(code, record=attrs.evolve(code.record, launches=(main, *rest)))
 

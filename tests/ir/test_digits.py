@@ -194,10 +194,10 @@ def test_apart(digits: list[tuple[str, int, int]]) -> None:
     """What is said to be apart has no two positions with one number."""
     split = Digits(DIMS, tuple(Digit(dim, size, Space.MEMORY, stride) for dim, size, stride in digits))
     numbers = by_numpy(split, Space.MEMORY)
-    if split.is_apart(Space.MEMORY):
+    if split.overlap(Space.MEMORY) is None:
         assert len(np.unique(numbers)) == numbers.size
     if numbers.size <= 4:
-        assert split.is_apart(Space.MEMORY) == (len(np.unique(numbers)) == numbers.size)
+        assert (split.overlap(Space.MEMORY) is None) == (len(np.unique(numbers)) == numbers.size)
 
 
 def test_names_and_stacks() -> None:

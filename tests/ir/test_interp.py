@@ -58,17 +58,17 @@ def atom(ab: Any = f16, acc: Any = f32, rows: int = 16) -> MmaAtom:
     [
         MmaTile(atom(), 1, 1, 1),
         MmaTile(atom(rows=32), 2, 1, 4, pack=2),
-        MmaTile(atom(), 2, 3, 4, pack=2, waves_n=2, waves_m=2),
-        MmaTile(atom(bf16), 1, 2, 2, waves_m=2),
+        MmaTile(atom(), 2, 3, 4, pack=2, teams_n=2, teams_m=2),
+        MmaTile(atom(bf16), 1, 2, 2, teams_m=2),
         MmaTile(atom(s8, s32), 2, 2, 2),
     ],
-    ids=lambda t: f"{t.atom.n}x{t.tiles_n}x{t.tiles_m}x{t.steps}p{t.pack}w{t.waves_n}{t.waves_m}{t.atom.a_elem}",
+    ids=lambda t: f"{t.atom.n}x{t.tiles_n}x{t.tiles_m}x{t.steps}p{t.pack}w{t.teams_n}{t.teams_m}{t.atom.a_elem}",
 )
 def test_mma_multiplies_through_shared_tiles(tile: MmaTile) -> None:
     """Copy, barrier, fragments, product and store of a whole workgroup against numpy, with a swizzle on the way."""
     (m, kk), (n, _), ab, acc = tile.a.shape, tile.b.shape, tile.atom.a_elem, tile.atom.acc
     chunks = kk * ab.bytes // 16
-    k = KernelBuilder("gemm", subgroups=tile.waves_n * tile.waves_m)
+    k = KernelBuilder("gemm", subgroups=tile.teams_n * tile.teams_m)
     views = [matrix(k.buffer(name, t, r * c), r, c) for name, t, r, c in (("a", ab, m, kk), ("b", ab, n, kk))]
     out = matrix(k.buffer("c", acc, m * n), m, n)
     tiles = [k.shared(f"{v.memory.name}_tile", ab, v.extent(0), kk, swizzle=Swizzle(1, chunks - 1)) for v in views]

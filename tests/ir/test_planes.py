@@ -17,7 +17,7 @@ from convgen.ir.error import VerifyError
 from convgen.ir.evaluate import InterpError
 from convgen.ir.expr import AddressOf, Expr, Lane, const
 from convgen.ir.interp import interpret
-from convgen.ir.layout.memory import Global, Order, Plane, Rectangle
+from convgen.ir.layout.memory import Global, Plane, Rectangle, RectangleOrder
 from convgen.ir.types import Type, bool_, f16, u32, u64, vector
 from convgen.ir.uniform import varying
 from convgen.ir.verify import verify
@@ -35,7 +35,7 @@ class Room(KernelBuilder):
 
     def load(self, plane: Plane, x: Expr, y: Expr, words: int = 2) -> Expr:
         v = self.var("v", vector(u32, words))
-        self.add(s.PlaneLoad(v, plane, Rectangle(WIDTH, words, Order.ROW_A_LANE), x, y, self.site()))
+        self.add(s.PlaneLoad(v, plane, Rectangle(WIDTH, words, RectangleOrder.ROW_A_LANE), x, y, self.site()))
         return v
 
 
@@ -65,9 +65,9 @@ def standing(shape: Rectangle, elem_bytes: int, registers: int) -> Iterator[tupl
     each = 4 // elem_bytes
     for number, row, col in product(range(shape.count), range(shape.rows), range(shape.cols)):
         first = number * (registers // shape.count)
-        if shape.order is Order.ROW_A_LANE:
+        if shape.order is RectangleOrder.ROW_A_LANE:
             lane, register = row, col
-        elif shape.order is Order.COLUMN_A_LANE:
+        elif shape.order is RectangleOrder.COLUMN_A_LANE:
             lane, register = col, row
         else:
             dword, part = divmod(row * shape.cols + col, each)
@@ -76,15 +76,15 @@ def standing(shape: Rectangle, elem_bytes: int, registers: int) -> Iterator[tupl
 
 
 SHAPES = [
-    (f16, Rectangle(8, 16, Order.ROWS)),
-    (f16, Rectangle(8, 16, Order.ROWS, 2)),
-    (f16, Rectangle(16, 4, Order.ROWS)),
-    (u32, Rectangle(4, 8, Order.ROWS)),
-    (u32, Rectangle(4, 2, Order.ROWS, 4)),
-    (f16, Rectangle(4, WIDTH, Order.COLUMN_A_LANE)),
-    (f16, Rectangle(6, WIDTH, Order.COLUMN_A_LANE, 2)),
-    (u32, Rectangle(3, WIDTH, Order.COLUMN_A_LANE)),
-    (f16, Rectangle(WIDTH, 4, Order.ROW_A_LANE)),
+    (f16, Rectangle(8, 16, RectangleOrder.ROWS)),
+    (f16, Rectangle(8, 16, RectangleOrder.ROWS, 2)),
+    (f16, Rectangle(16, 4, RectangleOrder.ROWS)),
+    (u32, Rectangle(4, 8, RectangleOrder.ROWS)),
+    (u32, Rectangle(4, 2, RectangleOrder.ROWS, 4)),
+    (f16, Rectangle(4, WIDTH, RectangleOrder.COLUMN_A_LANE)),
+    (f16, Rectangle(6, WIDTH, RectangleOrder.COLUMN_A_LANE, 2)),
+    (u32, Rectangle(3, WIDTH, RectangleOrder.COLUMN_A_LANE)),
+    (f16, Rectangle(WIDTH, 4, RectangleOrder.ROW_A_LANE)),
 ]
 
 
@@ -117,7 +117,7 @@ def test_orders_of_loads_and_stores(elem: Type, shape: Rectangle, x: int, y: int
 
 
 def typed(k: Room, type: object, rows: int = WIDTH, cols: int = 2) -> None:
-    shape = Rectangle(rows, cols, Order.ROW_A_LANE)
+    shape = Rectangle(rows, cols, RectangleOrder.ROW_A_LANE)
     k.add(s.PlaneLoad(k.var("v", type), k.plane(), shape, const(0), const(0), k.site()))  # type: ignore[arg-type]
 
 
@@ -161,7 +161,7 @@ def test_a_plane_may_end_with_its_buffer() -> None:
 
 def prefetching(address: Expr) -> Room:
     k = Room()
-    k.add(s.PlanePrefetch(k.plane(), Rectangle(WIDTH, 2, Order.ROW_A_LANE), const(-3), const(20), k.site()))
+    k.add(s.PlanePrefetch(k.plane(), Rectangle(WIDTH, 2, RectangleOrder.ROW_A_LANE), const(-3), const(20), k.site()))
     k.add(s.FlatPrefetch(k.x, address, Lane() < 3, k.site()))
     return k
 

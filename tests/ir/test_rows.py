@@ -16,7 +16,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global, Plane, Shared, View
 from convgen.ir.mutate import rewrite, statements, substitute
 from convgen.ir.node import CLASSES, Node, node, replace
-from convgen.ir.stmt import Access, Barrier, For, If, Let, Load, Site, Stmt, Store, block
+from convgen.ir.stmt import Barrier, Effect, For, If, Let, Load, Site, Stmt, Store, block
 from convgen.ir.types import bool_, s32, u32
 
 STRUCTURE = (stmt.Block, stmt.For, stmt.If)
@@ -32,7 +32,7 @@ def test_every_row_is_whole(cls: type[Stmt]) -> None:
     rows: Any = cls
     annotated = {a.name: a.type for a in attrs.fields(rows)}
     memory = {f for f in cls.fields if annotated[f] in MEMORY}
-    assert memory == {f for f, way in cls.roles.items() if isinstance(way, Access)}
+    assert memory == {f for f, way in cls.roles.items() if isinstance(way, Effect)}
     assert all(str(name).isidentifier() for f, name in cls.roles.items() if f not in memory)
     shown = {name for _, name, _, _ in Formatter().parse(cls.form) if name}
     assert shown <= set(cls.fields)

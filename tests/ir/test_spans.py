@@ -194,7 +194,7 @@ class Product(KernelBuilder):
     """C = A B^T over a whole workgroup; `loads` come from the views as the tile wants them."""
 
     def __init__(self, tile: MmaTile) -> None:
-        super().__init__("k", subgroups=tile.atom.spans * tile.waves_n * tile.waves_m, width=8)
+        super().__init__("k", subgroups=tile.atom.spans * tile.teams_n * tile.teams_m, width=8)
         (self.m, self.depth), (self.n, _) = tile.a.shape, tile.b.shape
         self.a = matrix(self.buffer("a", f16, self.m * self.depth), self.m, self.depth)
         self.b = matrix(self.buffer("b", f16, self.n * self.depth), self.n, self.depth)
@@ -222,11 +222,11 @@ class Product(KernelBuilder):
     [
         MmaTile(PAIR, 1, 1, 1),
         MmaTile(PAIR, 2, 3, 2),
-        MmaTile(PAIR, 1, 2, 2, waves_n=2),
-        MmaTile(PAIR, 2, 1, 1, waves_n=2, waves_m=2),
-        MmaTile(atom("dpas."), 2, 2, 2, waves_m=2),
+        MmaTile(PAIR, 1, 2, 2, teams_n=2),
+        MmaTile(PAIR, 2, 1, 1, teams_n=2, teams_m=2),
+        MmaTile(atom("dpas."), 2, 2, 2, teams_m=2),
     ],
-    ids=lambda t: f"{t.atom.name}-{t.tiles_n}x{t.tiles_m}x{t.steps}w{t.waves_n}{t.waves_m}",
+    ids=lambda t: f"{t.atom.name}-{t.tiles_n}x{t.tiles_m}x{t.steps}w{t.teams_n}{t.teams_m}",
 )
 def test_subgroups_multiply_together(tile: MmaTile) -> None:
     assert (PAIR.spans, atom("dpas.").spans) == (2, 1)
@@ -250,7 +250,7 @@ def test_products_in_a_loop_meet_as_often() -> None:
 @pytest.mark.parametrize("parts", [2, 4])
 @pytest.mark.parametrize("spans", ["dpas.", "dpasw"])
 def test_the_parts_of_a_tile_are_multiplied_one_by_one(spans: str, parts: int) -> None:
-    whole = MmaTile(atom(spans), 1, 2, 2, waves_n=2, parts=parts)
+    whole = MmaTile(atom(spans), 1, 2, 2, teams_n=2, parts=parts)
     k = Product(whole)
     for part in range(parts):
         k.multiply(attrs.evolve(whole, part=part))

@@ -13,7 +13,7 @@ from convgen.ir.expr import Cast, const
 from convgen.ir.interp import interpret
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Global, Order, Plane, Rectangle
+from convgen.ir.layout.memory import Global, Plane, Rectangle, RectangleOrder
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, f16, f32, vector
@@ -43,13 +43,13 @@ ODD = fragment(("k", 4, REG, 1), ("k", 4, LANE, 1), ("i", 4, LANE, 4), ("i", 2, 
 @pytest.mark.parametrize(
     ("layout", "unit", "elem", "wanted"),
     [
-        (COLUMNS, 1, 2, Rectangle(LANES, 16, Order.ROW_A_LANE)),
-        (COLUMNS, 0, 2, Rectangle(16, LANES, Order.COLUMN_A_LANE)),
-        (ROWS, 1, 2, Rectangle(8, 16, Order.ROWS)),
+        (COLUMNS, 1, 2, Rectangle(LANES, 16, RectangleOrder.ROW_A_LANE)),
+        (COLUMNS, 0, 2, Rectangle(16, LANES, RectangleOrder.COLUMN_A_LANE)),
+        (ROWS, 1, 2, Rectangle(8, 16, RectangleOrder.ROWS)),
         (ROWS, 0, 2, None),
-        (FOUR_THREADS, 1, 2, Rectangle(8, 16, Order.ROWS)),
-        (TWO_STEPS, 1, 2, Rectangle(8, 16, Order.ROWS, 2)),
-        (RESULT, 1, 4, Rectangle(8, LANES, Order.ROWS)),
+        (FOUR_THREADS, 1, 2, Rectangle(8, 16, RectangleOrder.ROWS)),
+        (TWO_STEPS, 1, 2, Rectangle(8, 16, RectangleOrder.ROWS, 2)),
+        (RESULT, 1, 4, Rectangle(8, LANES, RectangleOrder.ROWS)),
         (ODD, 1, 2, None),
     ],
 )
@@ -60,11 +60,11 @@ def test_operands_are_rectangles(layout: Fragment, unit: int, elem: int, wanted:
 def test_stores_are_not_rearranged() -> None:
     """Neither turned nor several at once nor high; narrow columns are packed before."""
     stored = [whole_rectangles(f, 1, 2, XEHPC, stores=True) for f in (COLUMNS, TWO_STEPS)]
-    assert stored == [None, Rectangle(8, 16, Order.ROWS)]
-    assert whole_rectangles(RESULT, 1, 2, XEHPC, stores=True) == Rectangle(8, LANES, Order.COLUMN_A_LANE)
+    assert stored == [None, Rectangle(8, 16, RectangleOrder.ROWS)]
+    assert whole_rectangles(RESULT, 1, 2, XEHPC, stores=True) == Rectangle(8, LANES, RectangleOrder.COLUMN_A_LANE)
     high = fragment(("i", 32, REG, 1), ("k", LANES, LANE, 1))
-    assert whole_rectangles(high, 1, 4, XEHPC, stores=True) == Rectangle(8, LANES, Order.ROWS)
-    assert whole_rectangles(high, 1, 4, XEHPC) == Rectangle(16, LANES, Order.ROWS)
+    assert whole_rectangles(high, 1, 4, XEHPC, stores=True) == Rectangle(8, LANES, RectangleOrder.ROWS)
+    assert whole_rectangles(high, 1, 4, XEHPC) == Rectangle(16, LANES, RectangleOrder.ROWS)
 
 
 def test_without_planes_nothing_is_a_rectangle() -> None:

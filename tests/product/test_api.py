@@ -74,7 +74,7 @@ def test_every_step_prints_itself(code: Code) -> None:
     assert str(cg.Conv.parse(str(problem))) == str(problem)
     assert "for kb in" in str(cg.build(problem))
     assert "gfx942" in str(code)
-    assert "bytes of LDS" in str(code)
+    assert "bytes of shared memory" in str(code)
 
 
 @pytest.mark.parametrize(

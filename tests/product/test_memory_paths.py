@@ -39,7 +39,7 @@ def compiled(name: str, problem: str, config: str) -> Code:
 def test_fragments_straight_from_memory(name: str, problem: str) -> None:
     """No shared memory, no barrier."""
     code = compiled(name, problem, "slots=0")
-    assert all(not launch.lds_bytes for launch in code.record.launches)
+    assert all(not launch.shared_bytes for launch in code.record.launches)
     assert not [word for word in ("s_barrier", "sync.bar", "ds_", "load.slm", "store.slm") if word in code.asm]
     assert verify.run(code).passed
 

@@ -86,7 +86,7 @@ def test_the_driver_dispatches_what_the_record_says(target: str, name: str) -> N
         assert seen.grid == launch.grid
         assert seen.threads * device.simd_size == prod(launch.workgroup)
         assert seen.simd_size == device.simd_size
-        assert seen.slm_bytes >= launch.lds_bytes == result.kernels[launch.kernel]["local_bytes"]
+        assert seen.slm_bytes >= launch.shared_bytes == result.kernels[launch.kernel]["local_bytes"]
         assert seen.inline is None
         assert not seen.local_ids
         for argument, value in zip(launch.args, values, strict=True):

@@ -10,20 +10,13 @@ from collections.abc import Callable, Mapping
 import attrs
 import numpy as np
 
+from convgen.backends.amdgpu.sim import transfer
 from convgen.backends.amdgpu.sim.addressing import Address
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.scopes import land_met, meet
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.amdgpu.sim.transfer import (
-    active,
-    check_address,
-    land_registers,
-    land_stores,
-    memory_step,
-    refuse_poison,
-)
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
@@ -67,14 +60,14 @@ def atomic_step(
         target = attrs.evolve(target, count=size // 4)
         check_tuple(target, size // 4, context)
     address = make(instruction, context, operands)
-    step = memory_step(instruction, context, "atomic", address, target, context.bits(data))
+    step = transfer.memory_step(instruction, context, "atomic", address, target, context.bits(data))
     atomic = _Atomic(step, address, function, size, context.registers(data), compare, what.startswith("swap"))
     queue = "flat" if space == "flat" else "vm"
     writes = step.writes
 
     def run(g: WaveGroup) -> None:
-        check_address(g, step, address)
-        refuse_poison(g, step, step.reads, atomic.registers, "the data of an atomic operation")
+        transfer.check_address(g, step, address)
+        transfer.refuse_poison(g, step, step.reads, atomic.registers, "the data of an atomic operation")
         ticket = g.env.ticket()
         tickets = (ticket,)
         old, met = atomic.apply(g, ticket)
@@ -84,15 +77,14 @@ def atomic_step(
             kept = None if g.exec_full else g.exec.copy()
             issue(g, Pending(step, queue, writes, (back, None, kept, None, met), _land_both, tickets))
         else:
-            issue(g, Pending(step, queue, 0, (), land_stores, tickets))
+            issue(g, Pending(step, queue, 0, (), transfer.land_stores, tickets))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _land_both(g: WaveGroup, pending: Pending) -> None:
-    land_registers(g, pending)
-    land_stores(g, pending)
+    transfer.land_registers(g, pending)
+    transfer.land_stores(g, pending)
     land_met(g, pending)
 
 
@@ -108,21 +100,16 @@ class _Atomic:
     compare: bool
     replaces: bool  #: whether it puts a value of its own, so that memory need not be defined before
 
-    def _numbers(self, g: WaveGroup, first: int) -> Array:
-        words = self.size // 4
-        raw = np.ascontiguousarray(np.moveaxis(g.v[first : first + words], 0, -1))
-        return raw.view(np.uint64 if self.size == 8 else np.uint32)[..., 0]
-
     def apply(self, g: WaveGroup, ticket: int) -> tuple[Array, Array | None]:
         """Update memory; gives what the lanes found there, 0 for those that are out of a descriptor's range, and what
         of other workgroups each wave met there (`causality`).
         """
         size = self.size
-        where = self.address.resolve(g, self.step, size, active(g))
+        where = self.address.resolve(g, self.step, size, transfer.active(g))
         if where.local is not None:
             raise unsupported(self.step.instruction, "a flat atomic operation on LDS")
-        values = self._numbers(g, self.registers[0])
-        expected = self._numbers(g, self.registers[0] + size // 4) if self.compare else None
+        values = transfer.numbers(g, self.registers[0], size)
+        expected = transfer.numbers(g, self.registers[0] + size // 4, size) if self.compare else None
         old = np.zeros(values.shape, values.dtype)
         met: Array | None = None
         for allocation, offset, taken in parts_of(g, self.step, where.address, size, where.lanes, alignment=size):

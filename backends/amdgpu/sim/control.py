@@ -20,9 +20,8 @@ from convgen.backends.sim.errors import Unsupported
 
 _NO_OPS: Mapping[str, str] = {
     **dict.fromkeys(
-        "s_setprio s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt".split(),
-        "other",
-    ),
+        "s_setprio s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt".split(), "other"
+    )
 }
 
 
@@ -96,11 +95,11 @@ def _arrive(g: WaveGroup) -> None:
                 continue
             lanes, access = pending.payload[2], _access(pending)
             if lanes is None:
-                g.env.lds.cross_barrier(units, ahead, access)
+                g.env.local.cross_barrier(units, ahead, access)
             else:
                 where = np.broadcast_to(lanes, units.shape)
                 mine = np.broadcast_to(ahead, units.shape)[where]
-                g.env.lds.cross_barrier(units[where], mine, access)
+                g.env.local.cross_barrier(units[where], mine, access)
     g.blocked = True
 
 
@@ -134,8 +133,7 @@ def _branch(instruction: Instruction, context: Context) -> Step:
         else:
             g.pc = following
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _program_counter(instruction: Instruction, context: Context) -> Step:
@@ -172,8 +170,7 @@ def _program_counter(instruction: Instruction, context: Context) -> Step:
             else:
                 g.targets = np.array(targets)
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _hardware_register(instruction: Instruction, context: Context) -> Step:

@@ -51,7 +51,7 @@ def locate(
     take no part. `lanes` are those that are meant, by default the active ones.
     """
     alignment = alignment or ALIGNMENT[size]
-    lds, lanes = g.env.lds, active(g) if lanes is None else lanes
+    lds, lanes = g.env.local, active(g) if lanes is None else lanes
     used = address if lanes is None else np.where(lanes, address, 0)
     if int(used.max()) + size > lds.size:
         bad = used + size > lds.size if lanes is None else (used + size > lds.size) & lanes
@@ -79,7 +79,7 @@ def read_places(
     g: WaveGroup, step: Step, place: Array, size: int, lanes: Bools | None
 ) -> tuple[Array, Bools | None, Array | None]:
     """Data, poison ([words, waves, lanes]) and stamp units (None without strictness) of a read."""
-    lds = g.env.lds
+    lds = g.env.local
     data = lds.load(place, size)
     if not g.env.strict:
         return data, None, None
@@ -106,7 +106,7 @@ def write_places(
     g: WaveGroup, step: Step, place: Array, size: int, values: Array, poison: Bools | None, lanes: Bools | None
 ) -> Array | None:
     """Write data, stamp it and give the stamp units (None without strictness)."""
-    lds = g.env.lds
+    lds = g.env.local
     some = None if lanes is None else lanes & np.ones(place.shape, np.bool_)
     if not g.env.strict:
         if some is None:
@@ -140,10 +140,7 @@ def data_poison(g: WaveGroup, registers: tuple[int, ...]) -> Bools | None:
 
 def ds_step(instruction: Instruction, context: Context, kind: str, loads: Operand | None, *others: Operand) -> Step:
     """A step with the registers and hazards of an LDS instruction; `run` is filled in later."""
-    reads = scalar_bits(EXEC, 2)
-    touched = 0
-    for operand in others:
-        touched |= context.bits(operand)
+    reads, touched = scalar_bits(EXEC, 2), context.bits(*others)
     writes = 0 if loads is None else context.bits(loads)
     consumes = [Consumes("mem_read", touched)]
     if writes:

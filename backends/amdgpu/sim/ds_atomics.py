@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
-from convgen.backends.amdgpu.sim.decode import Instruction, Operand
+from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.ds_access import ds_step, locate
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
-from convgen.backends.amdgpu.sim.transfer import land_nothing, land_registers, refuse_poison
+from convgen.backends.amdgpu.sim.transfer import land_nothing, land_registers, numbers, refuse_poison
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.combine import Combine, combine_lanes
@@ -26,13 +26,8 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
     step = ds_step(instruction, context, "ds_write", target, source, *data)
     register, source_bits = context.vector(source), context.bits(source)
     every = tuple(index for operand in data for index in context.registers(operand))
-    offset, dtype = instruction.number("offset"), np.uint64 if size == 8 else np.uint32
+    offset, places = instruction.number("offset"), [context.vector(operand) for operand in data]
     replaces = "wrxchg" in instruction.name
-
-    def numbers(g: WaveGroup, operand: Operand) -> Array:
-        first = context.vector(operand)
-        words = np.ascontiguousarray(np.moveaxis(g.v[first : first + size // 4], 0, -1))
-        return words.view(dtype)[..., 0]
 
     def run(g: WaveGroup) -> None:
         refuse_poison(g, step, source_bits, (register,), "the LDS address")
@@ -40,22 +35,21 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
         place, taking = locate(g, step, g.v[register].astype(np.int64) + offset, size)
         lanes = np.ones(place.shape, np.bool_) if taking is None else taking
         units = _note(g, step, place, size, lanes, replaces=replaces) if g.env.strict else None
-        memory = g.env.lds.data.view(dtype)
-        expected = numbers(g, data[0]) if len(data) == 2 else None
-        old = combine_lanes(memory, place // size, numbers(g, data[-1]), lanes, function, expected)
+        values = numbers(g, places[-1], size)
+        expected = numbers(g, places[0], size) if len(places) == 2 else None
+        old = combine_lanes(g.env.local.data.view(values.dtype), place // size, values, lanes, function, expected)
         g.env.counters["lds_write_bytes"] += int(lanes.sum()) * size
         kept = None if taking is None else taking.copy()
         back = np.moveaxis(old[..., None].view(np.uint32), -1, 0) if returning else None
         land = land_registers if returning else land_nothing
         issue(g, Pending(step, "ds", step.writes, (back, None, kept, units), land))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _note(g: WaveGroup, step: Step, place: Array, size: int, lanes: Bools, *, replaces: bool) -> Array:
     """Stamp the operation and report undefined memory; gives the stamp units."""
-    lds = g.env.lds
+    lds = g.env.local
     units = lds.units(place, size)
     where = np.broadcast_to(lanes, units.shape)
     mine = np.broadcast_to(g.stamp, units.shape)[where]

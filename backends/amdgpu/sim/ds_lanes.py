@@ -12,7 +12,7 @@ from convgen.backends.amdgpu.sim.ds_access import locate, read_places
 from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.amdgpu.sim.transfer import active, land_registers, refuse_poison
+from convgen.backends.amdgpu.sim.transfer import land_registers, refuse_poison
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools
 
@@ -51,11 +51,9 @@ def compile_ds_lanes(instruction: Instruction, context: Context) -> Step | None:
 
 def _step(instruction: Instruction, context: Context) -> Step:
     target, *sources = instruction.operands
-    touched = 0
     for operand in sources:
         check_tuple(operand, 1, context)
-        touched |= context.bits(operand)
-    writes = context.bits(target)
+    touched, writes = context.bits(*sources), context.bits(target)
     consumes = (Consumes("mem_read", touched), Consumes("mem_write", writes))
     return Step(instruction, "ds_read", lambda g: None, touched, writes, (), consumes)
 
@@ -77,8 +75,7 @@ def _swizzle(instruction: Instruction, context: Context) -> Step:
         data = np.where(valid, g.v[register][:, lanes], np.uint32(0))
         _finish(g, step, data, None if bad is None else bad[:, lanes] & valid)
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _permute(instruction: Instruction, context: Context, *, backward: bool) -> Step:
@@ -105,8 +102,7 @@ def _permute(instruction: Instruction, context: Context, *, backward: bool) -> S
                 poison[rows, other[g.exec]] = bad[g.exec]
         _finish(g, step, data, poison)
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def transpose_groups(words: Array, bits: int) -> Array:
@@ -136,10 +132,8 @@ def _transposed(instruction: Instruction, context: Context, bits: int) -> Step:
         if poison is not None:
             groups = poison.any(axis=0).reshape(g.count, 4, 16).any(axis=-1)
             poison = np.broadcast_to(np.repeat(groups, 16, axis=1), data.shape)
-        kept = active(g)
-        kept = None if kept is None else kept.copy()
+        kept = None if g.exec_full else g.exec.copy()
         payload = (transpose_groups(data, bits), poison, kept, units)
         issue(g, Pending(step, "ds", step.writes, payload, land_registers))
 
-    step.run = run
-    return step
+    return step.running(run)

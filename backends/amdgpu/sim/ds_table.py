@@ -4,35 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from convgen.backends.amdgpu.sim.transfer import Width
+from convgen.backends.amdgpu.sim.transfer import LOADS, STORES, Width
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine
 
-READS: Mapping[str, Width] = {
-    "ds_read_u8": Width(1),
-    "ds_read_i8": Width(1, signed=True),
-    "ds_read_u16": Width(2),
-    "ds_read_i16": Width(2, signed=True),
-    "ds_read_u8_d16": Width(1, half="lo"),
-    "ds_read_u8_d16_hi": Width(1, half="hi"),
-    "ds_read_i8_d16": Width(1, signed=True, half="lo"),
-    "ds_read_i8_d16_hi": Width(1, signed=True, half="hi"),
-    "ds_read_u16_d16": Width(2, half="lo"),
-    "ds_read_u16_d16_hi": Width(2, half="hi"),
-    "ds_read_b32": Width(4),
-    "ds_read_b64": Width(8),
-    "ds_read_b96": Width(12),
-    "ds_read_b128": Width(16),
-}
-WRITES: Mapping[str, Width] = {
-    "ds_write_b8": Width(1),
-    "ds_write_b8_d16_hi": Width(1, half="hi"),
-    "ds_write_b16": Width(2),
-    "ds_write_b16_d16_hi": Width(2, half="hi"),
-    "ds_write_b32": Width(4),
-    "ds_write_b64": Width(8),
-    "ds_write_b96": Width(12),
-    "ds_write_b128": Width(16),
-}
+#: Reads and writes have the widths of loads and stores of device memory, which stand in the same order.
+_READS = "u8 i8 u16 i16 u8_d16 u8_d16_hi i8_d16 i8_d16_hi u16_d16 u16_d16_hi b32 b64 b96 b128".split()
+_WRITES = "b8 b8_d16_hi b16 b16_d16_hi b32 b64 b96 b128".split()
+READS: Mapping[str, Width] = {f"ds_read_{n}": width for n, width in zip(_READS, LOADS.values(), strict=True)}
+WRITES: Mapping[str, Width] = {f"ds_write_{n}": width for n, width in zip(_WRITES, STORES.values(), strict=True)}
 #: (element bytes, factor of the offsets beyond the element size)
 READ2: Mapping[str, tuple[int, int]] = {
     "ds_read2_b32": (4, 1),

@@ -57,7 +57,7 @@ class WaveEngine(Engine[WaveGroup, Step]):
 
     def _state(self, groups: Sequence[WaveGroup]) -> object:
         """Places and registers of all waves, and the LDS of their workgroups."""
-        local = {id(g.env): hash(g.env.lds.data.tobytes()) for g in groups}
+        local = {id(g.env): hash(g.env.local.data.tobytes()) for g in groups}
         waves = [(g.pc, g.mode, g.wave_ids().tobytes(), g.s.tobytes(), hash(g.v.tobytes())) for g in groups]
         return tuple(waves), tuple(local.values())
 

@@ -15,7 +15,6 @@ from convgen.backends.amdgpu.sim.environment import IMAGE, Environment
 from convgen.backends.amdgpu.sim.scratch import FLAT_SCRATCH, SWIZZLE, WORD3, wave_bytes
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.sim.arrays import Array, any_along
-from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.memory import Allocation, Memory
 from convgen.backends.simulation import LaunchRequest
 
@@ -38,25 +37,11 @@ def place_arguments(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -
     size = max([kernel.descriptor.kernarg_size, launch.kernarg_size, *ends, 4])
     block = np.zeros((size + 3) // 4 * 4 + 64, np.uint8)
     defined = np.zeros(len(block), np.bool_)
-    hidden = hidden_values(launch, max(0, launch.lds_bytes - kernel.descriptor.group_segment))
-    for kind, offset, width in kernel.hidden_args:
-        raw = hidden.get(kind, 0).to_bytes(width, "little")
-        block[offset : offset + width] = np.frombuffer(raw, np.uint8)
-        defined[offset : offset + width] = True
-    for argument in launch.args:
-        if isinstance(argument.value, str):
-            allocation = memory.by_name.get(argument.value)
-            if allocation is None:
-                raise SimulatorError(f"argument at offset {argument.offset}: no buffer {argument.value!r}")
-            raw = allocation.base.to_bytes(8, "little")
-        else:
-            raw = argument.value
-        if len(raw) != argument.size:
-            raise SimulatorError(
-                f"argument at offset {argument.offset}: {argument.size} bytes wanted, {len(raw)} given"
-            )
-        block[argument.offset : argument.offset + argument.size] = np.frombuffer(raw, np.uint8)
-        defined[argument.offset : argument.offset + argument.size] = True
+    hidden = hidden_values(launch, max(0, launch.shared_bytes - kernel.descriptor.group_segment))
+    values = [(offset, hidden.get(kind, 0).to_bytes(width, "little")) for kind, offset, width in kernel.hidden_args]
+    for offset, raw in (*values, *((argument.offset, memory.argument(argument)) for argument in launch.args)):
+        block[offset : offset + len(raw)] = np.frombuffer(raw, np.uint8)
+        defined[offset : offset + len(raw)] = True
     allocation = memory.add(KERNARG, block, writable=False)
     allocation.written = defined
     return allocation
@@ -65,7 +50,7 @@ def place_arguments(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -
 def place_dispatch_packet(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> None:
     """The AQL packet that the dispatch pointer leads to (HSA, "kernel dispatch packet")."""
     sizes = [blocks * threads for blocks, threads in zip(launch.grid, launch.workgroup, strict=True)]
-    lds = max(kernel.descriptor.group_segment, launch.lds_bytes)
+    lds = max(kernel.descriptor.group_segment, launch.shared_bytes)
     packet = struct.pack(
         "<HHHHHHIIIIIQQQQ", 2, 3, *launch.workgroup, 0, *sizes, 0, lds, 0, memory.by_name[KERNARG].base, 0, 0
     )

@@ -72,7 +72,7 @@ class _Run(Run):
         self.causality = Causality(tracked=self.strict and program.context.tracked)
         for allocation in self.memory.allocations:
             allocation.start_launch(program.context.global_grain)
-        lds_bytes = max(descriptor.group_segment, launch.lds_bytes)
+        lds_bytes = max(descriptor.group_segment, launch.shared_bytes)
         if lds_bytes > self.code.arch.lds_bytes:
             limit = self.code.arch.lds_bytes
             self.reporter.add("lds-size", f"{lds_bytes} bytes of LDS are wanted, {limit} are there", None)
@@ -100,18 +100,8 @@ class _Run(Run):
         """The waves of some workgroups at the kernel's entry, with surroundings of their own."""
         count = len(groups)
         lds = Lds(count, lds_bytes, program.context.lds_grain)
-        env = Environment(
-            self.code.arch,
-            self.memory,
-            lds,
-            self.reporter,
-            self.counters,
-            count,
-            waves,
-            strict=self.strict,
-            scratch=place_scratch(self.memory, self._living, count * waves, program.kernel.descriptor.private_segment),
-            causality=self.causality,
-        )
+        scratch = place_scratch(self.memory, self._living, count * waves, program.kernel.descriptor.private_segment)
+        env = Environment(self, self.code.arch, lds, count, waves, self.causality, scratch, strict=self.strict)
         self._living += 1
         first = start_group(env, program.kernel.descriptor, launch, np.arange(count), groups)
         first.pc = program.kernel.entry

@@ -77,7 +77,7 @@ def compile_smem(instruction: Instruction, context: Context) -> Step | None:
     first = base.index
     base_registers = tuple(range(first, first + base.count))
     offset_registers = (offset.index,) if offset.kind == "s" else ()
-    reads = context.bits(base) | context.bits(offset)
+    reads = context.bits(base, offset)
     step = Step(instruction, "smem", lambda g: None, reads, context.bits(target))
     signed = offset.kind != "s"
     buffered = match[1] is not None
@@ -96,8 +96,7 @@ def compile_smem(instruction: Instruction, context: Context) -> Step | None:
         place = (address + shift.astype(np.uint64)) & np.uint64(0xFFFFFFFFFFFFFFFC)
         issue(g, _load(g, step, place, count, inside))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _time(instruction: Instruction, context: Context) -> Step:
@@ -111,5 +110,4 @@ def _time(instruction: Instruction, context: Context) -> Step:
         data[0] = g.now & 0xFFFFFFFF
         issue(g, Pending(step, "smem", step.writes, (data, None), _land_scalars))
 
-    step.run = run
-    return step
+    return step.running(run)

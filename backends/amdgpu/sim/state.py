@@ -11,15 +11,15 @@ Poison: a register's poison row is meaningful only while its bit is set in `pois
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
 from convgen.backends.amdgpu.sim.decode import EXEC, SCALAR_ROWS
-from convgen.backends.sim.arrays import U32, Array, Bools
+from convgen.backends.sim.arrays import U32, Array, Bools, united
+from convgen.backends.sim.threads import Threads
 
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.environment import Environment
@@ -44,15 +44,6 @@ def unpack_lanes(low: U32, high: U32) -> Bools:
     """Two words a wave to one bool a lane."""
     pair = np.stack((low, high), axis=1).astype("<u4", copy=False)
     return np.unpackbits(pair.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
-
-
-def _any(rows: Iterable[Bools | None]) -> Bools | None:
-    """Where any of some flags is set; None where there are none at all."""
-    found: Bools | None = None
-    for row in rows:
-        if row is not None:
-            found = row if found is None else found | row
-    return found
 
 
 def pack_lanes(lanes: Bools) -> tuple[U32, U32]:
@@ -81,40 +72,32 @@ class Pending:
         return attrs.evolve(self, payload=parts)
 
 
-class WaveGroup:
+class WaveGroup(Threads):
     """Waves with one program counter, one history and their own registers."""
 
-    def __init__(
-        self, env: Environment, slot: Array, group_id: Array, wave: Array, registers: int, *, allocate: bool = True
-    ) -> None:
-        self.env = env
-        self.slot = slot  #: workgroup number inside the batch, per wave
-        self.group_id = group_id  #: linear workgroup id in the grid, per wave
-        self.wave = wave  #: wave number inside its workgroup
-        self.count = len(slot)
-        self.pc = 0
+    env: Environment
+    arrays: ClassVar = {**Threads.arrays, "v": 1, "vp": 1, "s": 1, "sp": 1, "exec": 0, "stamp": 0}
+
+    def __init__(self, env: Environment, slot: Array, group_id: Array, wave: Array, registers: int) -> None:
+        super().__init__(env, slot, group_id, wave)
+        n = self.count
         self.now = 0  #: wait states issued so far
-        self.issued = 0  #: instructions executed
         self.vm: list[Pending] = []
         self.lgkm: list[Pending] = []
         self.inflight = 0
         self.events: list[Event] = []
-        self.blocked = False  #: waits at a barrier
         self.polled = False  #: an atomic operation has come back that other workgroups may be waited for with
         self.mode = 0
         self.matrices: dict[tuple[object, ...], tuple[int, Array]] = {}  #: decoded matrix operands: registers, numbers
         self.matrix_bits = 0  #: registers that `matrices` depends on
-        self.targets: Array | None = None  #: per wave, where a divergent branch leads
-        if allocate:
-            n = self.count
-            self.v: U32 = np.zeros((registers, n, LANES), np.uint32)
-            self.vp: Bools = np.ones((registers, n, LANES), np.bool_)
-            self.s: U32 = np.zeros((SCALAR_ROWS, n), np.uint32)
-            self.sp: Bools = np.ones((SCALAR_ROWS, n), np.bool_)
-            self.poison = vector_bits(0, registers) | scalar_bits(0, SCALAR_ROWS)
-            self.exec: Bools = np.ones((n, LANES), np.bool_)
-            self.exec_full = True
-            self.stamp: U32 = env.stamps(self)
+        self.v: U32 = np.zeros((registers, n, LANES), np.uint32)
+        self.vp: Bools = np.ones((registers, n, LANES), np.bool_)
+        self.s: U32 = np.zeros((SCALAR_ROWS, n), np.uint32)
+        self.sp: Bools = np.ones((SCALAR_ROWS, n), np.bool_)
+        self.poison = vector_bits(0, registers) | scalar_bits(0, SCALAR_ROWS)
+        self.exec: Bools = np.ones((n, LANES), np.bool_)
+        self.exec_full = True
+        self.stamp: U32 = env.stamps(self)
 
     def forget_matrices(self, bits: int) -> None:
         """Drop the decoded matrix operands that depend on registers about to be written."""
@@ -123,13 +106,7 @@ class WaveGroup:
         for kept, _ in self.matrices.values():
             self.matrix_bits |= kept
 
-    def wave_ids(self) -> npt.NDArray[np.int64]:
-        """A number for each wave that is unique in the launch."""
-        ids: npt.NDArray[np.int64] = self.group_id.astype(np.int64) * self.env.waves + self.wave
-        return ids
-
     def outstanding_stores(self) -> set[int]:
-        """The global stores that no wait has covered yet."""
         return {ticket for pending in self.vm for ticket in pending.tickets}
 
     # -- exec ---------------------------------------------------------------------------------------------------------
@@ -186,76 +163,54 @@ class WaveGroup:
 
     def lanes_poison(self, registers: tuple[int, ...]) -> Bools | None:
         """Lanes poisoned in any of some vector registers."""
-        return _any(map(self.vector_poison, registers))
+        return united(map(self.vector_poison, registers))
 
     def waves_poison(self, registers: tuple[int, ...]) -> Bools | None:
         """Waves poisoned in any of some scalar registers."""
-        return _any(map(self.scalar_poison, registers))
+        return united(map(self.scalar_poison, registers))
 
     # -- splitting and merging ----------------------------------------------------------------------------------------
 
-    def select(self, rows: Array) -> WaveGroup:
-        """A group of some of the waves, with the same history."""
-        part = WaveGroup(self.env, self.slot[rows], self.group_id[rows], self.wave[rows], 0, allocate=False)
-        part.pc, part.now, part.inflight, part.poison = self.pc, self.now, self.inflight, self.poison
-        part.blocked, part.mode, part.issued = self.blocked, self.mode, self.issued
+    def select(self, rows: Array) -> Self:
+        part = super().select(rows)
+        part._forget()
         part.events = list(self.events)
         part.vm = [pending.take(rows) for pending in self.vm]
         part.lgkm = [pending.take(rows) for pending in self.lgkm]
-        part.v, part.vp = self.v.take(rows, axis=1), self.vp.take(rows, axis=1)
-        part.s, part.sp = self.s.take(rows, axis=1), self.sp.take(rows, axis=1)
-        part.exec = self.exec[rows]
         part.exec_full = bool(part.exec.all())
-        part.stamp = self.stamp[rows]
         return part
 
+    def _forget(self) -> None:
+        """Drop what holds for the waves of another group only."""
+        self.matrices, self.matrix_bits, self.polled = {}, 0, False
+
     def signature(self) -> tuple[object, ...]:
-        """Groups with equal signatures can be merged: same place, same operations outstanding."""
         queues = tuple(
             tuple((id(p.step), tuple(part is None for part in p.payload)) for p in queue)
             for queue in (self.vm, self.lgkm)
         )
         return (self.pc, self.blocked, self.mode, queues, id(self.env))
 
-    def merge(self, other: WaveGroup) -> WaveGroup:
-        """Both groups as one; their signatures are equal. Hazard histories are united by age."""
-        both = WaveGroup(
-            self.env,
-            np.concatenate((self.slot, other.slot)),
-            np.concatenate((self.group_id, other.group_id)),
-            np.concatenate((self.wave, other.wave)),
-            0,
-            allocate=False,
-        )
-        both.pc, both.now, both.inflight = self.pc, self.now, self.inflight
-        both.blocked, both.mode, both.issued = self.blocked, self.mode, max(self.issued, other.issued)
-        both.v = np.concatenate((self.v, other.v), axis=1)
-        both.s = np.concatenate((self.s, other.s), axis=1)
-        both.vp = np.concatenate((self.clean_vp(), other.clean_vp()), axis=1)
-        both.sp = np.concatenate((self.clean_sp(), other.clean_sp()), axis=1)
+    def merge(self, other: Self) -> Self:
+        """Hazard histories are united by age."""
+        self._settle()
+        other._settle()
+        both = super().merge(other)
+        both._forget()
         both.poison = self.poison | other.poison
-        both.exec = np.concatenate((self.exec, other.exec))
         both.exec_full = self.exec_full and other.exec_full
-        both.stamp = np.concatenate((self.stamp, other.stamp))
         both.vm = [_join(a, b) for a, b in zip(self.vm, other.vm, strict=True)]
         both.lgkm = [_join(a, b) for a, b in zip(self.lgkm, other.lgkm, strict=True)]
         later = [attrs.evolve(event, time=event.time - other.now + self.now) for event in other.events]
         both.events = sorted(dict.fromkeys((*self.events, *later)), key=lambda event: event.time)
         return both
 
-    def clean_vp(self) -> Bools:
-        """The vector poison rows, with the rows of clean registers cleared."""
-        for register in range(len(self.vp)):
-            if not self.poison >> register & 1:
-                self.vp[register] = False
-        return self.vp
-
-    def clean_sp(self) -> Bools:
-        """The scalar poison rows, with the rows of clean registers cleared."""
-        for register in range(SCALAR_ROWS):
-            if not self.poison >> (SCALAR_BIT + register) & 1:
-                self.sp[register] = False
-        return self.sp
+    def _settle(self) -> None:
+        """Clear the poison rows of registers that are clean."""
+        for rows, first in ((self.vp, 0), (self.sp, SCALAR_BIT)):
+            for register in range(len(rows)):
+                if not self.poison >> (first + register) & 1:
+                    rows[register] = False
 
 
 def _join(first: Pending, second: Pending) -> Pending:

@@ -40,6 +40,11 @@ class Step:
     overwrites: int = 0  #: scalar registers that the scalar ALU writes: older events on them are stale
     faults: tuple[tuple[str, str], ...] = ()  #: (kind, message) of findings that the encoding alone shows
 
+    def running(self, run: Run) -> Step:
+        """The step with its work, which needed the step itself."""
+        self.run = run
+        return self
+
 
 @attrs.define
 class Context:
@@ -63,13 +68,15 @@ class Context:
         """Unified index of the first register of a vector operand."""
         return operand.index + (self.descriptor.accum_offset if operand.kind == "a" else 0)
 
-    def bits(self, operand: Operand) -> int:
-        """The register set of an operand; constants have none."""
-        if operand.is_vector:
-            return vector_bits(self.vector(operand), operand.count)
-        if operand.kind == "s":
-            return scalar_bits(operand.index, operand.count)
-        return 0
+    def bits(self, *operands: Operand) -> int:
+        """The register set of operands; constants have none."""
+        found = 0
+        for operand in operands:
+            if operand.is_vector:
+                found |= vector_bits(self.vector(operand), operand.count)
+            elif operand.kind == "s":
+                found |= scalar_bits(operand.index, operand.count)
+        return found
 
     def registers(self, operand: Operand) -> tuple[int, ...]:
         """Unified indices of a vector operand's registers."""

@@ -182,6 +182,12 @@ def check_address(g: WaveGroup, step: Step, address: Address) -> None:
     refuse_scalar_poison(g, step, address.scalar_bits, address.scalars, "the base or descriptor")
 
 
+def numbers(g: WaveGroup, first: int, size: int) -> Array:
+    """The numbers of 4 or 8 bytes that stand in the vector registers from `first` on, [waves, lanes]."""
+    words = np.ascontiguousarray(np.moveaxis(g.v[first : first + size // 4], 0, -1))
+    return words.view(np.uint64 if size == 8 else np.uint32)[..., 0]
+
+
 def store_words(operand: Operand, width: Width, context: Context) -> Callable[[WaveGroup], Array]:
     """Fetch a store's data as [registers, waves, lanes], taken at issue."""
     first, count = context.vector(operand), width.registers

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
+from convgen.backends.amdgpu.sim import transfer
 from convgen.backends.amdgpu.sim.addressing import Address, buffer_address, global_address, scratch_address
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.atomics import atomic_step
@@ -18,21 +19,8 @@ from convgen.backends.amdgpu.sim.scopes import land_met, meet
 from convgen.backends.amdgpu.sim.scratch import Where
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.amdgpu.sim.transfer import (
-    LOADS,
-    STORES,
-    Width,
-    active,
-    check_address,
-    expand,
-    land_stores,
-    landing,
-    memory_step,
-    refuse_scalar_poison,
-    store_words,
-)
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import Array, Bools, any_along
+from convgen.backends.sim.arrays import Array, Bools, any_along, united
 from convgen.backends.sim.global_access import load_lanes, store_lanes
 
 _NAME = re.compile(r"(buffer|global|flat|scratch)_(load|store|atomic)_(.+)$")
@@ -61,7 +49,7 @@ def compile_vmem(instruction: Instruction, context: Context) -> Step | None:
         raise unsupported(instruction)
     if action == "atomic":
         return atomic_step(instruction, context, space, what, operands, make)
-    widths = LOADS if action == "load" else STORES
+    widths = transfer.LOADS if action == "load" else transfer.STORES
     width = widths.get(what)
     if width is None:
         raise unsupported(instruction)
@@ -88,7 +76,7 @@ def load_words(g: WaveGroup, step: Step, where: Where, size: int, atomic: str = 
     return np.stack(data), np.stack(poison)
 
 
-def _may_be_atomic(instruction: Instruction, context: Context, width: Width) -> bool:
+def _may_be_atomic(instruction: Instruction, context: Context, width: transfer.Width) -> bool:
     """Whether a store may be what other workgroups wait for."""
     modifier = context.arch.scope.store
     return context.tracked and width.size >= 4 and (not modifier or modifier in instruction.modifiers)
@@ -121,9 +109,7 @@ def load_flat(g: WaveGroup, step: Step, where: Where, size: int) -> tuple[Array,
     offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
     place, lanes = locate(g, step, offset, size, lanes=where.local)
     got, bad, _ = read_places(g, step, place, size, lanes)
-    both = np.where(where.local, got, data)
-    spoilt = [part for part in (poison, None if bad is None else bad & where.local) if part is not None]
-    return both, np.logical_or.reduce(spoilt) if spoilt else None
+    return np.where(where.local, got, data), united((poison, None if bad is None else bad & where.local))
 
 
 def store_flat(g: WaveGroup, step: Step, where: Where, size: int, values: Array, ticket: int) -> None:
@@ -137,12 +123,12 @@ def store_flat(g: WaveGroup, step: Step, where: Where, size: int, values: Array,
 
 
 def _load(
-    instruction: Instruction, context: Context, width: Width, target: Operand, address: Address, space: str
+    instruction: Instruction, context: Context, width: transfer.Width, target: Operand, address: Address, space: str
 ) -> Step:
     check_tuple(target, width.registers, context)
-    step = memory_step(instruction, context, "vmem_load", address, target)
+    step = transfer.memory_step(instruction, context, "vmem_load", address, target)
     queue = _queue(space)
-    writes, land = step.writes, landing(width)
+    writes, land = step.writes, transfer.landing(width)
     scope = context.arch.scope
     atomic = context.tracked and width.size >= 4 and scope.load in instruction.modifiers
     meets = ("operations" if scope.store else "stores") if atomic else ""
@@ -154,34 +140,33 @@ def _load(
             land_met(g, pending)
 
     def run(g: WaveGroup) -> None:
-        check_address(g, step, address)
-        where = address.resolve(g, step, width.size, active(g))
+        transfer.check_address(g, step, address)
+        where = address.resolve(g, step, width.size, transfer.active(g))
         data, poison = load_words(g, step, where, width.size, meets)
         g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
         kept = None if g.exec_full else g.exec.copy()
-        payload: tuple[Array | None, ...] = (expand(data, width), poison, kept)
+        payload: tuple[Array | None, ...] = (transfer.expand(data, width), poison, kept)
         if atomic:
             payload += (None, _met(g, where, width.size, 0, "load"))
         issue(g, Pending(step, queue(where), writes, payload, land))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _store(
-    instruction: Instruction, context: Context, width: Width, data: Operand, address: Address, space: str
+    instruction: Instruction, context: Context, width: transfer.Width, data: Operand, address: Address, space: str
 ) -> Step:
     check_tuple(data, width.registers, context)
     bits = context.bits(data)
-    step = memory_step(instruction, context, "vmem_store", address, None, bits)
-    fetch, registers = store_words(data, width, context), context.registers(data)[: width.registers]
+    step = transfer.memory_step(instruction, context, "vmem_store", address, None, bits)
+    fetch, registers = transfer.store_words(data, width, context), context.registers(data)[: width.registers]
     queue = _queue(space)
     publishes = _may_be_atomic(instruction, context, width)
     atomic = publishes and bool(context.arch.scope.store)
 
     def run(g: WaveGroup) -> None:
-        check_address(g, step, address)
-        where = address.resolve(g, step, width.size, active(g))
+        transfer.check_address(g, step, address)
+        where = address.resolve(g, step, width.size, transfer.active(g))
         values = fetch(g)
         ticket = g.env.ticket()
         if g.poison & bits and g.env.strict:
@@ -197,10 +182,9 @@ def _store(
                 at = where.address + np.uint64(where.stride * word)
                 store_lanes(g, step, at, 4, values[word : word + 1], lanes, ticket)
         g.env.counters["global_write_bytes"] += g.active_lanes() * width.size
-        issue(g, Pending(step, queue(where), 0, (), land_stores, (ticket,)))
+        issue(g, Pending(step, queue(where), 0, (), transfer.land_stores, (ticket,)))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _refuse_poisoned_data(
@@ -220,13 +204,13 @@ def _refuse_poisoned_data(
 
 @attrs.frozen
 class _DmaWidth:
-    memory: Width
+    memory: transfer.Width
     lds: int  #: bytes a lane takes up in LDS
 
 
-def _dma(instruction: Instruction, context: Context, width: Width, address: Address) -> Step:
+def _dma(instruction: Instruction, context: Context, width: transfer.Width, address: Address) -> Step:
     """A load straight into LDS: lane l of a wave writes at M0 + instruction offset + l * size."""
-    step = memory_step(instruction, context, "lds_dma", address, None)
+    step = transfer.memory_step(instruction, context, "lds_dma", address, None)
     m0 = scalar_bits(M0)
     step.reads |= m0
     step.consumes += (Consumes("m0_buffer" if instruction.name.startswith("buffer_") else "m0_use", m0),)
@@ -235,10 +219,10 @@ def _dma(instruction: Instruction, context: Context, width: Width, address: Addr
     lane_offset = np.arange(64, dtype=np.int64) * sizes.lds + offset
 
     def run(g: WaveGroup) -> None:
-        check_address(g, step, address)
-        refuse_scalar_poison(g, step, m0, (M0,), "M0")
-        data, poison = load_words(g, step, address.resolve(g, step, width.size, active(g)), width.size)
-        data = expand(data, width)
+        transfer.check_address(g, step, address)
+        transfer.refuse_scalar_poison(g, step, m0, (M0,), "M0")
+        data, poison = load_words(g, step, address.resolve(g, step, width.size, transfer.active(g)), width.size)
+        data = transfer.expand(data, width)
         if poison is not None and (poison & g.exec).any():
             g.env.reporter.at_first(
                 "poison", "undefined memory is copied to LDS", step.instruction, g, any_along(poison & g.exec, 0)
@@ -249,22 +233,21 @@ def _dma(instruction: Instruction, context: Context, width: Width, address: Addr
         g.env.counters["lds_write_bytes"] += g.active_lanes() * sizes.lds
         units = None
         if g.env.strict:
-            units = g.env.lds.units(place, sizes.lds)
+            units = g.env.local.units(place, sizes.lds)
             _stamp(g, step, units, lanes, pending=True)
         kept = None if lanes is None else lanes.copy()
         issue(g, Pending(step, "vm", 0, (data, place, kept, units), _land_dma))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _stamp(g: WaveGroup, step: Step, units: Array, lanes: Bools | None, *, pending: bool) -> None:
     """Stamp the LDS that a DMA load writes: undefined while on its way, defined once landed."""
     note: Callable[[Array, Array], None]
     if pending:
-        note = lambda some, mine: g.env.lds.note_write(g, step, some, mine, 0)  # noqa: E731
+        note = lambda some, mine: g.env.local.note_write(g, step, some, mine, 0)  # noqa: E731
     else:
-        note = lambda some, mine: g.env.lds.stamp_write(some, mine, 1)  # noqa: E731
+        note = lambda some, mine: g.env.local.stamp_write(some, mine, 1)  # noqa: E731
     if lanes is None:
         note(units, g.stamp)
     else:
@@ -278,8 +261,8 @@ def _land_dma(g: WaveGroup, pending: Pending) -> None:
     assert place is not None
     size = 4 * len(data)
     if lanes is None:
-        g.env.lds.store(place, size, data)
+        g.env.local.store(place, size, data)
     else:
-        g.env.lds.store(place[lanes], size, data[:, lanes])
+        g.env.local.store(place[lanes], size, data[:, lanes])
     if units is not None:
         _stamp(g, pending.step, units, lanes, pending=False)

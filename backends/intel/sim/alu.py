@@ -8,38 +8,20 @@ import attrs
 import numpy as np
 
 from convgen.backends.intel.sim import alu_table as table
+from convgen.backends.intel.sim.alu_steps import condition_of, float_type, new_step, operands, union
 from convgen.backends.intel.sim.areas import Operation
+from convgen.backends.intel.sim.comparisons import choose, compare, select
 from convgen.backends.intel.sim.decode import SIZES, Instruction, Region
-from convgen.backends.intel.sim.masks import (
-    active,
-    check_flag,
-    enabled,
-    flag_bits,
-    predicate,
-    set_flags,
-    undefined_flags,
-)
-from convgen.backends.intel.sim.operands import (
-    FLOATS,
-    VIEWS,
-    Source,
-    Target,
-    address_bits,
-    convert,
-    is_signed,
-    source,
-    target,
-    working,
-)
+from convgen.backends.intel.sim.masks import active, set_flags
+from convgen.backends.intel.sim.operands import FLOATS, VIEWS, Reader, is_signed, working
 from convgen.backends.intel.sim.passes import KIND, Passes, overlapped, passes_of
-from convgen.backends.intel.sim.pipes import pipe_of
 from convgen.backends.intel.sim.registers import byte_bits
+from convgen.backends.intel.sim.results import Writer, convert, target
 from convgen.backends.intel.sim.rounding import ROUNDED, ROUNDING, redirect
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Run, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools, any_along
+from convgen.backends.sim.arrays import Array, Bools, any_along, united
 
-LOGIC = frozenset(("and", "or", "xor", "not"))
 SHIFTS = frozenset(("shl", "shr", "asr", "rol", "ror"))
 CARRY = frozenset(("addc", "subb"))
 HIGH = frozenset(("mach", "macl"))
@@ -80,11 +62,11 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
     if op in HIGH or op in CARRY:
         return _accumulating(instruction, context)
     if op == "sel":
-        return _select(instruction, context)
+        return select(instruction, context)
     if op in ("cmp", "cmpn"):
-        return _compare(instruction, context)
+        return compare(instruction, context)
     if op == "csel":
-        return _choose(instruction, context)
+        return choose(instruction, context)
     if op == "mov" and _is_raw(instruction):
         return _copy(instruction, context)
     function = _function(instruction)
@@ -113,8 +95,7 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
         if goal.wide:
             keep_wide(g, slots, result, on)
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _is_raw(instruction: Instruction) -> bool:
@@ -147,67 +128,10 @@ def _copy(instruction: Instruction, context: Context) -> Step:
             data = raw(g).view(view)
         goal.put(g, data, on, marks(g))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
-def operands(instruction: Instruction, context: Context) -> list[Source]:
-    """The sources of an instruction."""
-    logical = instruction.op in LOGIC or instruction.op == "bfn"
-    return [source(o, instruction.exec_size, instruction, context, logical=logical) for o in instruction.sources]
-
-
-def new_step(instruction: Instruction, context: Context, sources: list[Source], goal: Target) -> Step:
-    """A step with the registers that an instruction touches; `run` is filled in later."""
-    reads, writes = context.layout.control_bits, goal.bits
-    for item in sources:
-        reads |= item.bits
-    if instruction.predicate or (instruction.op == "sel" and not instruction.condition):
-        reads |= flag_bits(instruction, context)
-    if instruction.condition and instruction.op not in ("sel", "csel"):
-        check_flag(instruction, context)
-        writes |= flag_bits(instruction, context)
-    if instruction.dst is not None and instruction.dst.kind == "indirect":
-        reads |= address_bits(instruction.dst, 1, context)
-    pipe = pipe_of(instruction, context.platform)
-    kind = "math" if instruction.op == "math" else "alu"
-    return Step(instruction, kind, lambda g: None, pipe=pipe, reads=reads, writes=writes)
-
-
-def union(sources: list[Source], g: ThreadGroup) -> Bools | None:
-    """The lanes that any source leaves undefined."""
-    found: Bools | None = None
-    for item in sources:
-        bad = item.undefined(g)
-        if bad is not None:
-            found = bad if found is None else found | bad
-    return found
-
-
-def condition_of(instruction: Instruction, context: Context) -> Callable[[Array, Array | int], Array] | None:
-    """The comparison with zero that a conditional modifier asks for."""
-    if not instruction.condition:
-        return None
-    check_flag(instruction, context)
-    if instruction.condition == "eo":
-        return lambda value, zero: np.ones(value.shape, np.bool_)
-    if instruction.condition in ("un", "uo"):
-        return lambda value, zero: np.isnan(value)
-    if instruction.condition not in table.COMPARE:
-        raise unsupported(instruction, f"condition {instruction.condition}")
-    return table.COMPARE[instruction.condition]
-
-
-def float_type(instruction: Instruction) -> str:
-    """The floating-point type that an instruction computes in, "" for integers."""
-    kinds = {o.type for o in instruction.sources if o.type in FLOATS}
-    for name in ("df", "f", "vf", "hf", "bf"):
-        if name in kinds:
-            return "f" if name == "vf" else name
-    return ""
-
-
-def _computing(instruction: Instruction, sources: list[Source], function: table.Function) -> Callable[..., Array]:
+def _computing(instruction: Instruction, sources: list[Reader], function: table.Function) -> Callable[..., Array]:
     """Fetch, bring to one working type, compute."""
     kind = float_type(instruction)
     dtype = {"": np.int64, "df": np.float64}.get(kind, np.float32)
@@ -309,9 +233,7 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
         a, b = (item.get(g) for item in sources)
         undefined = union(sources, g)
         if op in HIGH:
-            bad = acc_undefined(g)
-            if bad is not None:
-                undefined = bad if undefined is None else undefined | bad
+            undefined = united((undefined, acc_undefined(g)))
             total = g.wide[:, slots] + ((a * (b >> 16)) << 16)
             result, kept = (total if low else total >> 32), total
         elif op == "addc":
@@ -337,119 +259,13 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
         bad: Bools = g.poisons[4][:, start : start + lanes] != 0
         return bad if bad.any() else None
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
-def _implicit(instruction: Instruction, context: Context) -> Target:
+def _implicit(instruction: Instruction, context: Context) -> Writer:
     """acc0 as a destination of 32-bit integers."""
     assert instruction.dst is not None
     operand = attrs.evolve(
         instruction.dst, kind="reg", file="acc", reg=0, sub=0, type="ud", region=_ONE, saturate=False
     )
     return target(operand, instruction.exec_size, instruction, context)
-
-
-def _select(instruction: Instruction, context: Context) -> Step:
-    """sel: by predicate, or the smaller or larger with a condition (a NaN loses against a number)."""
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
-    step = new_step(instruction, context, sources, goal)
-    on_lanes = enabled(instruction)
-    kind = float_type(instruction)
-    saturate = instruction.dst is not None and instruction.dst.saturate
-    unsigned_long = all(s.type == "uq" for s in sources)
-    compare = None if not instruction.condition else table.COMPARE[instruction.condition]
-    if compare is None:
-        check_flag(instruction, context)
-    chosen = predicate(instruction) if compare is None else None
-
-    def run(g: ThreadGroup) -> None:
-        on = on_lanes(g)
-        a, b = _alike([item.get(g) for item in sources], kind)
-        bad_a, bad_b = sources[0].undefined(g), sources[1].undefined(g)
-        if chosen is not None:
-            bad = undefined_flags(instruction, g, on)
-            if bad is not None:
-                g.env.reporter.at_first("poison", "the predicate is undefined", instruction, g, bad)
-            first = chosen(g)
-            undefined = _pick(first, bad_a, bad_b)
-        else:
-            assert compare is not None
-            first = compare(a.view(np.uint64), b.view(np.uint64)) if unsigned_long else compare(a, b)
-            if kind:
-                first = (first & ~np.isnan(a)) | np.isnan(b)
-            undefined = bad_a if bad_b is None else bad_b if bad_a is None else bad_a | bad_b
-        data = convert(np.where(first, a, b), goal.type, g.control, saturate=saturate)
-        goal.put(g, data, on, undefined)
-
-    step.run = run
-    return step
-
-
-def _pick(first: Bools, a: Bools | None, b: Bools | None) -> Bools | None:
-    if a is None and b is None:
-        return None
-    none = np.zeros((1, 1), np.bool_)
-    return np.where(first, none if a is None else a, none if b is None else b)
-
-
-def _alike(values: list[Array], kind: str) -> list[Array]:
-    """Numbers in one working type."""
-    if not kind:
-        return values
-    dtype = np.float64 if kind == "df" else np.float32
-    return [value if value.dtype == dtype else value.astype(dtype) for value in values]
-
-
-def _compare(instruction: Instruction, context: Context) -> Step:
-    """cmp: flags of acting lanes, and all ones or zeros for the destination."""
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
-    acts = active(instruction, context)
-    step = new_step(instruction, context, sources, goal)
-    kind = float_type(instruction)
-    unsigned_long = all(s.type == "uq" for s in sources)
-    unordered = instruction.condition in ("un", "uo")
-    if not unordered and instruction.condition not in table.COMPARE:
-        raise unsupported(instruction, f"condition {instruction.condition or '(none)'}")
-    compare = np.equal if unordered else table.COMPARE[instruction.condition]
-
-    def run(g: ThreadGroup) -> None:
-        on = acts(g)
-        a, b = _alike([item.get(g) for item in sources], kind)
-        undefined = union(sources, g)
-        if unordered:
-            truth = np.isnan(a) | np.isnan(b)
-        elif unsigned_long:
-            truth = compare(a.view(np.uint64), b.view(np.uint64))
-        else:
-            truth = compare(a, b)
-        set_flags(instruction, g, truth, on, undefined)
-        if goal.bits:
-            ones = -truth.astype(np.int64)
-            size = SIZES[goal.type]
-            goal.put(g, ones.astype(f"i{size}").view(VIEWS[goal.type]), on, undefined)
-
-    step.run = run
-    return step
-
-
-def _choose(instruction: Instruction, context: Context) -> Step:
-    """csel: the first source where the third compares with zero as asked, else the second."""
-    sources = operands(instruction, context)
-    goal = target(instruction.dst, instruction.exec_size, instruction, context)
-    on_lanes = enabled(instruction)
-    step = new_step(instruction, context, sources, goal)
-    condition = condition_of(instruction, context)
-    if condition is None:
-        raise unsupported(instruction, "no condition")
-    saturate = instruction.dst is not None and instruction.dst.saturate
-
-    def run(g: ThreadGroup) -> None:
-        a, b, c = (item.get(g) for item in sources)
-        data = convert(np.where(condition(c, 0), a, b), goal.type, g.control, saturate=saturate)
-        goal.put(g, data, on_lanes(g), union(sources, g))
-
-    step.run = run
-    return step

@@ -56,7 +56,7 @@ def atomic(
     if local:
         place, lanes = places(g, step, address, size, size, lanes)
         taken = np.ones(address.shape, np.bool_) if lanes is None else lanes
-        slm = g.env.slm
+        slm = g.env.local
         where = np.argwhere(taken)
         units = slm.units(place, size)[:, taken]
         mine = np.broadcast_to(g.stamp, taken.shape)[taken]
@@ -66,7 +66,7 @@ def atomic(
         note_local(g, step, "update", where[:, 0], units)
         return combine_lanes(slm.data.view(kind), place // size, operand, taken, function, expected)
     old = np.zeros(address.shape, kind)
-    g.env.tickets += 1
+    ticket = g.env.ticket()
     for allocation, offset, some in parts_of(g, step, address, size, lanes, size):
         if not is_writable(g, step, allocation, some):
             continue
@@ -77,6 +77,6 @@ def atomic(
         found = combine_lanes(memory, offset // size, operand, taken, function, expected)
         old = np.where(taken, found, old)
         waves = np.broadcast_to(g.wave_ids()[:, None], taken.shape)[taken]
-        allocation.mark_update(offset[taken], size, g.env.tickets, waves)
+        allocation.mark_update(offset[taken], size, ticket, waves)
         allocation.define(offset[taken], size)
     return old

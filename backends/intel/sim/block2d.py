@@ -32,7 +32,7 @@ MOST_RESPONSE = 31  #: that the descriptor can say; a block of 32 registers says
 
 
 @attrs.frozen
-class Shape:
+class BlockShape:
     """A block as the payload gives it."""
 
     width: int  #: elements of a row
@@ -57,7 +57,7 @@ class Placement:
     part: int
 
 
-def placement(shape: Shape, size: int, grf: int, *, vnni: bool, transposed: bool) -> Placement:
+def placement(shape: BlockShape, size: int, grf: int, *, vnni: bool, transposed: bool) -> Placement:
     """The layout of a block's elements in registers; blocks begin at register boundaries, rows are padded."""
     columns, rows = np.meshgrid(np.arange(shape.width), np.arange(shape.height))  # [height, width]
     if transposed:
@@ -136,7 +136,7 @@ class Block:
     context: Context
     step: Step
     lanes: Lanes
-    placements: dict[Shape, Placement] = attrs.field(factory=dict)
+    placements: dict[BlockShape, Placement] = attrs.field(factory=dict)
 
     def run(self, g: ThreadGroup) -> None:
         """Execute the message for the threads that take part."""
@@ -152,13 +152,13 @@ class Block:
         if len(shapes) != 1:
             raise unsupported(self.instruction, "blocks of different shapes in one group")
         packed = int(shapes[0])
-        shape = Shape((packed & 0xFF) + 1, (packed >> 8 & 0xFF) + 1, (packed >> 16 & 0xFF) + 1)
+        shape = BlockShape((packed & 0xFF) + 1, (packed >> 8 & 0xFF) + 1, (packed >> 16 & 0xFF) + 1)
         origin = g.views["u8"][:, base // 8]
         if not self._check(g, shape, origin, words, taking):
             return
         self._move(g, shape, origin, words, taking)
 
-    def _check(self, g: ThreadGroup, shape: Shape, origin: Array, words: Array, taking: Bools) -> bool:
+    def _check(self, g: ThreadGroup, shape: BlockShape, origin: Array, words: Array, taking: Bools) -> bool:
         """Report what the payload must not hold; false when the block cannot be executed."""
         lsc, size = self.lsc, self.lsc.memory_bytes
         width, height, pitch = words[:, 2] + 1, words[:, 3] + 1, words[:, 4] + 1
@@ -201,7 +201,7 @@ class Block:
                 fine = False
         return fine
 
-    def _placement(self, shape: Shape) -> Placement:
+    def _placement(self, shape: BlockShape) -> Placement:
         found = self.placements.get(shape)
         if found is None:
             lsc = self.lsc
@@ -211,7 +211,7 @@ class Block:
             self.placements[shape] = found
         return found
 
-    def _move(self, g: ThreadGroup, shape: Shape, origin: Array, words: Array, taking: Bools) -> None:
+    def _move(self, g: ThreadGroup, shape: BlockShape, origin: Array, words: Array, taking: Bools) -> None:
         size = self.lsc.memory_bytes
         where = self._placement(shape)
         column = where.column + words[:, 5].astype(np.int32).astype(np.int64)[:, None] * size

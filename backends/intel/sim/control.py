@@ -14,7 +14,7 @@ import numpy as np
 from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.masks import check_flag, flag_bits, flag_place, predicate, undefined_flags
 from convgen.backends.intel.sim.state import ACTIVE, ThreadGroup
-from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.intel.sim.step import Context, Run, Step, unsupported
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.findings import LaunchStopped
 
@@ -50,19 +50,12 @@ def _targets(instruction: Instruction, context: Context) -> list[int]:
     return [context.index_of.get(o.value, -1) for o in instruction.sources if o.kind == "label"]
 
 
-def _branch_step(instruction: Instruction, context: Context) -> Step:
+def _branch_step(instruction: Instruction, context: Context, run: Run) -> Step:
     reads = 0
     if instruction.predicate:
         check_flag(instruction, context)
         reads = flag_bits(instruction, context)
-    return Step(
-        instruction,
-        "branch",
-        lambda g: None,
-        reads=reads,
-        control="branch",
-        drains=True,
-    )
+    return Step(instruction, "branch", run, reads=reads, control="branch", drains=True)
 
 
 def _go(g: ThreadGroup, targets: Array) -> None:
@@ -80,7 +73,6 @@ def _jump(instruction: Instruction, context: Context) -> Step:
     if not targets:
         raise unsupported(instruction, "jump to a register")
     target = targets[0]
-    step = _branch_step(instruction, context)
     place, inverted = flag_place(instruction), instruction.predicate == "-"
 
     def run(g: ThreadGroup) -> None:
@@ -94,8 +86,7 @@ def _jump(instruction: Instruction, context: Context) -> Step:
         taken = g.flags[:, place] ^ inverted
         _go(g, np.where(taken, target, g.pc))
 
-    step.run = run
-    return step
+    return _branch_step(instruction, context, run)
 
 
 def _chosen(instruction: Instruction) -> Callable[[ThreadGroup], Bools]:
@@ -139,7 +130,6 @@ def _arrive(g: ThreadGroup, address: int, rows: Bools | None = None) -> None:
 def _goto(instruction: Instruction, context: Context) -> Step:
     join, target = _targets(instruction, context)
     addresses = [o.value for o in instruction.sources]
-    step = _branch_step(instruction, context)
     chosen = _chosen(instruction)
     backward = "goto.b" in instruction.text
 
@@ -153,27 +143,23 @@ def _goto(instruction: Instruction, context: Context) -> Step:
         _leave(g, taken, addresses[1])
         _go(g, np.where(any_along(g.mask, 1), g.pc, join))
 
-    step.run = run
-    return step
+    return _branch_step(instruction, context, run)
 
 
 def _join(instruction: Instruction, context: Context) -> Step:
     """join and endif: channels that wait here run again."""
     targets = _targets(instruction, context)
-    step = _branch_step(instruction, context)
 
     def run(g: ThreadGroup) -> None:
         _arrive(g, instruction.address)
         _go(g, np.where(any_along(g.mask, 1), g.pc, targets[0]))
 
-    step.run = run
-    return step
+    return _branch_step(instruction, context, run)
 
 
 def _if(instruction: Instruction, context: Context) -> Step:
     other, _ = _targets(instruction, context)
     address = instruction.sources[0].value
-    step = _branch_step(instruction, context)
     chosen = _chosen(instruction)
 
     def run(g: ThreadGroup) -> None:
@@ -183,27 +169,23 @@ def _if(instruction: Instruction, context: Context) -> Step:
         _arrive(g, address, empty)
         _go(g, np.where(empty, other, g.pc))
 
-    step.run = run
-    return step
+    return _branch_step(instruction, context, run)
 
 
 def _else(instruction: Instruction, context: Context) -> Step:
     end = _targets(instruction, context)[0]
     address = instruction.sources[0].value
-    step = _branch_step(instruction, context)
 
     def run(g: ThreadGroup) -> None:
         _leave(g, g.mask.copy(), address)
         _arrive(g, instruction.address + instruction.size)
         _go(g, np.where(any_along(g.mask, 1), g.pc, end))
 
-    step.run = run
-    return step
+    return _branch_step(instruction, context, run)
 
 
 def _while(instruction: Instruction, context: Context) -> Step:
     top = _targets(instruction, context)[0]
-    step = _branch_step(instruction, context)
     chosen = _chosen(instruction)
     behind = instruction.address + instruction.size
 
@@ -215,23 +197,20 @@ def _while(instruction: Instruction, context: Context) -> Step:
         _arrive(g, behind, ~again)
         _go(g, np.where(again, top, g.pc))
 
-    step.run = run
-    return step
+    return _branch_step(instruction, context, run)
 
 
 def _break(instruction: Instruction, context: Context) -> Step:
     """break and cont: channels go to the second target, the thread to the first when none is left."""
     skip = _targets(instruction, context)[0]
     address = instruction.sources[1].value
-    step = _branch_step(instruction, context)
     chosen = _chosen(instruction)
 
     def run(g: ThreadGroup) -> None:
         _leave(g, chosen(g), address)
         _go(g, np.where(any_along(g.mask, 1), g.pc, skip))
 
-    step.run = run
-    return step
+    return _branch_step(instruction, context, run)
 
 
 _BRANCHES: Mapping[str, Callable[[Instruction, Context], Step]] = {

@@ -44,7 +44,7 @@ ROW_BYTES = 32  #: of src2
 
 
 @attrs.frozen(eq=False)
-class Shape:
+class DpasShape:
     """The operands of one systolic instruction."""
 
     rows: int
@@ -99,7 +99,7 @@ def compile_dpas(instruction: Instruction, context: Context) -> Step | None:
     return step
 
 
-def _shape(instruction: Instruction, context: Context, *, fused: bool) -> Shape:
+def _shape(instruction: Instruction, context: Context, *, fused: bool) -> DpasShape:
     depth, _, rows = instruction.sub.partition("x")
     dst, (c, b, a) = instruction.dst, instruction.sources
     assert dst is not None
@@ -117,7 +117,7 @@ def _shape(instruction: Instruction, context: Context, *, fused: bool) -> Shape:
     def place(operand: Operand, bits: int) -> int:
         return operand.reg * grf + operand.sub * bits // 8
 
-    return Shape(
+    return DpasShape(
         int(rows),
         instruction.exec_size,
         ops,
@@ -133,11 +133,11 @@ def _shape(instruction: Instruction, context: Context, *, fused: bool) -> Shape:
     )
 
 
-def _accumulator_bytes(shape: Shape, type_: str) -> int:
+def _accumulator_bytes(shape: DpasShape, type_: str) -> int:
     return shape.rows * shape.columns * ACCUMULATOR_BYTES.get(type_, 4)
 
 
-def _check(shape: Shape, context: Context, *, fused: bool) -> None:
+def _check(shape: DpasShape, context: Context, *, fused: bool) -> None:
     """The rules of DPAS.md, and of Mesa's instruction_restrictions, that an assembler does not enforce."""
     platform, grf = context.platform, context.layout.grf
     floats = {kind in FLOATING for kind in (shape.a_type, shape.b_type)}
@@ -195,7 +195,7 @@ def _decoder(type_: str, other: str) -> Decode:
     return nibbles
 
 
-def _run(instruction: Instruction, shape: Shape, context: Context, *, fused: bool) -> Callable[[ThreadGroup], None]:
+def _run(instruction: Instruction, shape: DpasShape, context: Context, *, fused: bool) -> Callable[[ThreadGroup], None]:
     try:
         decode_a, decode_b = _decoder(shape.a_type, shape.b_type), _decoder(shape.b_type, shape.a_type)
     except NotImplementedError:

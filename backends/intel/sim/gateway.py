@@ -71,8 +71,7 @@ def _fence(instruction: Instruction, decoded: Lsc, context: Context) -> Step:
             g.poison[:, first : first + size] = 0
             g.clean(layout.units(first, size))
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def retire(g: ThreadGroup, done: frozenset[int]) -> None:
@@ -96,11 +95,7 @@ def note_local(g: ThreadGroup, step: Step, access: str, rows: Array, units: Arra
     g.order += 1
     shape = np.broadcast_shapes(rows.shape, units.shape)
     made = LocalAccess(
-        step.index,
-        access,
-        np.broadcast_to(rows, shape).reshape(-1),
-        np.broadcast_to(units, shape).reshape(-1),
-        g.order,
+        step.index, access, np.broadcast_to(rows, shape).reshape(-1), np.broadcast_to(units, shape).reshape(-1), g.order
     )
     g.local.append(made)
     if g.signalled:
@@ -109,7 +104,7 @@ def note_local(g: ThreadGroup, step: Step, access: str, rows: Array, units: Arra
 
 def _carry_over(g: ThreadGroup, access: LocalAccess) -> None:
     ahead = g.env.stamps(g, ahead=1)[:, 0]
-    g.env.slm.cross_barrier(access.units, ahead[access.rows], access.access)
+    g.env.local.cross_barrier(access.units, ahead[access.rows], access.access)
 
 
 def _signal(instruction: Instruction, context: Context) -> Step:
@@ -118,12 +113,7 @@ def _signal(instruction: Instruction, context: Context) -> Step:
     assert message is not None
     layout = context.layout
     step = Step(
-        instruction,
-        "send_gtwy",
-        lambda g: None,
-        pipe="*",
-        reads=layout.grf_bits(message.src0.reg, 1),
-        is_send=True,
+        instruction, "send_gtwy", lambda g: None, pipe="*", reads=layout.grf_bits(message.src0.reg, 1), is_send=True
     )
     if message.src0.length != 1:
         context.fault("message-length", f"a barrier signal takes 1 register, not {message.src0.length}")
@@ -155,8 +145,7 @@ def _signal(instruction: Instruction, context: Context) -> Step:
         for access in g.local:
             _carry_over(g, access)
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _wait(instruction: Instruction, context: Context) -> Step:
@@ -170,8 +159,7 @@ def _wait(instruction: Instruction, context: Context) -> Step:
             g.env.reporter.add("barrier", "waits at a barrier that it has not signalled", instruction, g)
         g.blocked = True
 
-    step.run = run
-    return step
+    return step.running(run)
 
 
 def _end(instruction: Instruction, context: Context) -> Step:
@@ -191,12 +179,4 @@ def _end(instruction: Instruction, context: Context) -> Step:
         if g.signalled:
             g.env.reporter.add("barrier", "ends between the signal and the wait of a barrier", instruction, g)
 
-    return Step(
-        instruction,
-        "send_gtwy",
-        run,
-        pipe="*",
-        reads=byte_bits(at, size),
-        control="end",
-        is_send=True,
-    )
+    return Step(instruction, "send_gtwy", run, pipe="*", reads=byte_bits(at, size), control="end", is_send=True)

@@ -137,16 +137,16 @@ def compile_hdc(instruction: Instruction, context: Context) -> Step | None:
     if gather.address == 8:
         binding = msg.STATELESS
     lsc = Lsc(
-        gather.op,
-        gather.address,
-        gather.memory,
-        max(gather.memory, 4),
-        gather.vector,
-        gather.channels,
-        False,
-        False,
-        fields.response,
-        fields.address_registers,
-        msg.FLAT,
+        op=gather.op,
+        address_bytes=gather.address,
+        memory_bytes=gather.memory,
+        register_bytes=max(gather.memory, 4),
+        vector=gather.vector,
+        channels=gather.channels,
+        transposed=False,
+        vnni=False,
+        response=fields.response,
+        address_registers=fields.address_registers,
+        surface=msg.FLAT,
     )
     return compile_access(instruction, lsc, binding, gather.width, context, local=local and gather.address == 4)

@@ -20,7 +20,7 @@ from convgen.backends.intel.sim.state import CHANNELS, GONE, ThreadGroup
 from convgen.backends.sim.arrays import Array, Bools, Bytes
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.memory import Allocation, Memory
-from convgen.backends.simulation import KernelArg, LaunchRequest
+from convgen.backends.simulation import LaunchRequest
 
 PAYLOAD = "<payload>"
 PAYLOAD_BASE = 0x1000_0000  #: 32-bit addresses reach it
@@ -68,20 +68,6 @@ def threads_of(kernel: KernelInfo, launch: LaunchRequest) -> int:
     return -(-items // kernel.simd)
 
 
-def argument_bytes(memory: Memory, argument: KernelArg) -> bytes:
-    """An argument as it stands in the cross-thread data."""
-    if isinstance(argument.value, str):
-        allocation = memory.by_name.get(argument.value)
-        if allocation is None:
-            raise SimulatorError(f"argument at offset {argument.offset}: no buffer {argument.value!r}")
-        raw = allocation.base.to_bytes(8, "little")
-    else:
-        raw = argument.value
-    if len(raw) != argument.size:
-        raise SimulatorError(f"argument at offset {argument.offset}: {argument.size} bytes wanted, {len(raw)} given")
-    return raw
-
-
 def place_payload(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> Payload:
     """Build the payload and put it into memory; bytes that nothing defines are uninitialised."""
     end = max([kernel.payload_bytes] + [argument.offset + argument.size for argument in launch.args])
@@ -97,7 +83,7 @@ def place_payload(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> 
         if raw is not None:
             put(item.offset, raw)
     for argument in launch.args:
-        put(argument.offset, argument_bytes(memory, argument))
+        put(argument.offset, memory.argument(argument))
     ids, ids_defined = local_ids(kernel, launch)
     inline = min(kernel.inline_bytes, len(cross))
     data = np.concatenate((cross[inline:], ids.reshape(-1), np.zeros(SLACK, np.uint8)))

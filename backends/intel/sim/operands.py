@@ -1,4 +1,4 @@
-"""Explicit operands: reading regions with modifiers, writing results under the execution mask, poison on both ways."""
+"""Sources: reading regions with modifiers, with the poison of what is read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_signed(type_: str) -> bool:
 
 
 @attrs.define(eq=False)
-class Source:
+class Reader:
     """A source ready to be read: numbers [threads, lanes or 1] in the working type, and where they come from."""
 
     get: Get
@@ -112,13 +112,13 @@ def flush(values: Array, smallest: float) -> Array:
 
 def source(
     operand: Operand, lanes: int, instruction: Instruction, context: Context, *, logical: bool = False
-) -> Source:
+) -> Reader:
     """Make a source of `lanes` elements ready."""
     if operand.kind == "imm":
         values = immediate(operand, lanes, _word_steps(instruction))
         if operand.negate or operand.absolute:
             raise unsupported(instruction, "modifier on an immediate")
-        return Source(lambda g: values, lambda g: None, type=operand.type, constant=True)
+        return Reader(lambda g: values, lambda g: None, type=operand.type, constant=True)
     if operand.type not in VIEWS and operand.kind in ("reg", "indirect"):
         raise unsupported(instruction, f"type {operand.type}")
     if operand.kind == "indirect":
@@ -128,14 +128,14 @@ def source(
     if operand.file == "f":
         return _flag_source(operand, context)
     if operand.file == "ce":
-        return Source(_channel_enables, lambda g: None, type=operand.type)
+        return Reader(_channel_enables, lambda g: None, type=operand.type)
     layout = context.layout
     start = layout.start(operand.file, operand.reg, operand.sub * operand.size)
     places = element_bytes(operand, lanes, start)
     first, end = int(places.min()), int(places.max()) + operand.size
     if end > layout.end(operand.file):
         context.fault("register-range", f"source reaches beyond {operand.file}{layout.registers - 1}")
-        return Source(lambda g: np.zeros((g.count, 1), np.int64), lambda g: None, type=operand.type)
+        return Reader(lambda g: np.zeros((g.count, 1), np.int64), lambda g: None, type=operand.type)
     if first % operand.size:
         context.fault("region", f"source is not aligned to its type {operand.type}")
     bits = 0
@@ -161,7 +161,7 @@ def source(
         return found.copy() if found.any() else None
 
     got = _modified(_flushed(get, type_), operand, logical=logical)
-    return Source(got, undefined, bits, type_, raw=lambda g: g.views[view][:, index], marks=marks)
+    return Reader(got, undefined, bits, type_, raw=lambda g: g.views[view][:, index], marks=marks)
 
 
 def _index(elements: Array) -> slice | Array:
@@ -210,13 +210,9 @@ def _tiny_float(bits: int) -> float:
     return -size if bits & 0x80 else size
 
 
-def _flag_source(operand: Operand, context: Context) -> Source:
+def _flag_source(operand: Operand, context: Context) -> Reader:
     first = operand.reg * 32 + operand.sub * operand.size * 8
     count = operand.size * 8
-
-    def get(g: ThreadGroup) -> Array:
-        packed = np.packbits(g.flags[:, first : first + count], axis=1, bitorder="little")
-        return working(operand.type, packed.view(VIEWS[operand.type]))
 
     def undefined(g: ThreadGroup) -> Bools | None:
         if not g.flags_dirty:
@@ -235,7 +231,8 @@ def _flag_source(operand: Operand, context: Context) -> Source:
         return found.view(f"u{operand.size}") if found.any() else None
 
     start = context.layout.start("f", operand.reg, operand.sub * operand.size)
-    return Source(get, undefined, byte_bits(start, operand.size), operand.type, raw=raw, marks=marks)
+    bits = byte_bits(start, operand.size)
+    return Reader(lambda g: working(operand.type, raw(g)), undefined, bits, operand.type, raw=raw, marks=marks)
 
 
 def _channel_enables(g: ThreadGroup) -> Array:
@@ -285,7 +282,7 @@ def _look_up(g: ThreadGroup, instruction: Instruction, places: Array, size: int)
 
 def _indirect_source(
     operand: Operand, lanes: int, instruction: Instruction, context: Context, *, logical: bool
-) -> Source:
+) -> Reader:
     """A register addressed through a0; which ones they are the scoreboard learns when they are read."""
     size, type_ = operand.size, operand.type
 
@@ -301,175 +298,4 @@ def _indirect_source(
         return found if found.any() else None
 
     got = _modified(_flushed(get, type_), operand, logical=logical)
-    return Source(got, undefined, address_bits(operand, lanes, context), type_)
-
-
-# -- results ----------------------------------------------------------------------------------------------------------
-
-_RANGES: Mapping[str, tuple[int, int]] = {
-    "ub": (0, 255),
-    "b": (-128, 127),
-    "uw": (0, 65535),
-    "w": (-32768, 32767),
-    "ud": (0, 2**32 - 1),
-    "d": (-(2**31), 2**31 - 1),
-    "uq": (0, 2**63 - 1),
-    "q": (-(2**63), 2**63 - 1),
-}
-
-
-def convert(values: Array, type_: str, control: int, *, saturate: bool) -> Array:
-    """Working numbers as data of a register type: rounding to nearest even, saturation, flushing of denormals."""
-    if type_ in FLOATS:
-        if values.dtype == np.int64:
-            values = values.astype(np.float64 if type_ == "df" else np.float32)
-        if saturate:
-            values = np.where(np.isnan(values), values.dtype.type(0), np.clip(values, 0, 1))
-        if type_ == "bf":
-            return np.asarray(values, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
-        rounded = values.astype(VIEWS[type_])
-        kept = control & {"df": 1 << 6, "f": 1 << 7, "hf": 1 << 10}[type_]
-        return rounded if kept else flush(rounded, TINY[type_])
-    if values.dtype.kind == "f":
-        return _to_integer(values, type_)
-    if saturate:
-        values = np.clip(values, *_RANGES[type_])
-    return values.astype(VIEWS[type_])
-
-
-def _to_integer(values: Array, type_: str) -> Array:
-    """Toward zero, with saturation; NaN gives 0."""
-    limits = np.iinfo(VIEWS[type_])
-    whole = np.trunc(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
-    inside = np.where((whole > limits.min) & (whole < limits.max), whole, 0).astype(limits.dtype)
-    low, high = limits.dtype.type(limits.min), limits.dtype.type(limits.max)
-    return np.where(whole >= limits.max, high, np.where(whole <= limits.min, low, inside))
-
-
-#: (group, data, acting lanes, undefined lanes or poison marks of the type's size); None: all act, all is defined.
-Put = Callable[[ThreadGroup, Array, "Bools | None", "Array | None"], None]
-
-
-@attrs.define(eq=False)
-class Target:
-    """A destination ready to be written: `put(group, data, active lanes or None, undefined lanes or None)`."""
-
-    put: Put
-    bits: int
-    type: str
-    wide: bool = False  #: an accumulator of 32-bit integers, which keeps all bits of a product
-
-
-def target(operand: Operand | None, lanes: int, instruction: Instruction, context: Context) -> Target:
-    """Make a destination of `lanes` elements ready."""
-    if operand is None or operand.kind == "null":
-        return Target(lambda g, data, active, undefined: None, 0, "" if operand is None else operand.type)
-    layout = context.layout
-    if operand.type not in VIEWS:
-        raise unsupported(instruction, f"type {operand.type}")
-    if operand.kind == "indirect":
-        return _indirect_target(operand, lanes, instruction)
-    if operand.file == "f":
-        return _flag_target(operand, context)
-    start = layout.start(operand.file, operand.reg, operand.sub * operand.size)
-    stride = operand.region.horizontal if operand.region is not None else 1
-    size = operand.size
-    end = start + ((lanes - 1) * stride + 1) * size
-    if end > layout.end(operand.file):
-        context.fault("register-range", f"destination reaches beyond {operand.file}{layout.registers - 1}")
-        return Target(lambda g, data, active, undefined: None, 0, operand.type)
-    if start % size:
-        context.fault("region", f"destination is not aligned to its type {operand.type}")
-    bits = 0
-    for lane in range(lanes):
-        bits |= byte_bits(start + lane * stride * size, size)
-    index = slice(start // size, start // size + (lanes - 1) * stride + 1, stride)
-    units, view = layout.units(start, end - start), VIEWS[operand.type]
-
-    def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:
-        place = g.views[view][:, index]
-        if active is None:
-            place[...] = data
-        else:
-            np.copyto(place, data, where=active)
-        if undefined is None and not g.dirty & units:
-            return
-        marks = g.poisons[size][:, index]
-        value = np.zeros(1, marks.dtype)
-        if undefined is not None and undefined.dtype != np.bool_:
-            value = undefined
-        elif undefined is not None:
-            value = np.where(undefined, ~marks.dtype.type(0), marks.dtype.type(0))
-        if active is None:
-            marks[...] = value
-        else:
-            np.copyto(marks, value, where=active)
-        if undefined is not None:
-            g.dirty |= units
-        else:
-            g.clean(units)
-
-    wide = operand.file == "acc" and operand.type in ("d", "ud")
-    if operand.file == "cr":
-        return Target(_control_put(put, instruction), bits, operand.type)
-    return Target(put, bits, operand.type, wide)
-
-
-def _control_put(put: Put, instruction: Instruction) -> Put:
-    def put_control(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:
-        put(g, data, active, undefined)
-        values = np.unique(g.views["u4"][:, g.layout.control // 4])
-        if len(values) != 1:
-            raise unsupported(instruction, "threads set different modes")
-        g.control = int(values[0])
-
-    return put_control
-
-
-def _flag_target(operand: Operand, context: Context) -> Target:
-    first = operand.reg * 32 + operand.sub * operand.size * 8
-    count = operand.size * 8
-
-    def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:
-        raw = np.ascontiguousarray(np.broadcast_to(data, (g.count, 1)))
-        bits = np.unpackbits(raw.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
-        rows = np.ones(g.count, np.bool_) if active is None else active[:, 0]
-        g.flags[rows, first : first + count] = bits[rows]
-        if undefined is not None and undefined.dtype != np.bool_:
-            poison = np.ascontiguousarray(np.broadcast_to(undefined, (g.count, 1))).view(np.uint8)
-            bits = np.unpackbits(poison, axis=1, bitorder="little").view(np.bool_)
-            g.flag_poison[rows, first : first + count] = bits[rows]
-            g.flags_dirty = True
-        elif undefined is not None:
-            g.flag_poison[rows, first : first + count] = np.broadcast_to(undefined, (g.count, 1))[rows]
-            g.flags_dirty = True
-        elif g.flags_dirty:
-            g.flag_poison[rows, first : first + count] = False
-
-    start = context.layout.start("f", operand.reg, operand.sub * operand.size)
-    return Target(put, byte_bits(start, operand.size), operand.type)
-
-
-def _indirect_target(operand: Operand, lanes: int, instruction: Instruction) -> Target:
-    size = operand.size
-
-    def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:
-        stride = operand.region.horizontal if operand.region is not None else 1
-        packed = attrs.evolve(operand, region=None)
-        first = indirect_places(packed, 1, instruction, g)
-        places = first + np.arange(lanes) * stride * size
-        shape = (g.count, lanes)
-        taken = np.ones(shape, np.bool_) if active is None else np.broadcast_to(active, shape)
-        rows = np.broadcast_to(np.arange(g.count)[:, None], shape)[taken]
-        at = (places // size)[taken]
-        g.views[VIEWS[operand.type]][rows, at] = np.broadcast_to(data, shape)[taken]
-        marks = g.poisons[size]
-        if undefined is None:
-            marks[rows, at] = 0
-        else:
-            ones = ~marks.dtype.type(0)
-            marks[rows, at] = np.where(np.broadcast_to(undefined != 0, shape)[taken], ones, 0)
-            for unit in np.unique(at * size // g.layout.grf):
-                g.dirty |= 1 << int(unit)
-
-    return Target(put, 0, operand.type)
+    return Reader(got, undefined, address_bits(operand, lanes, context), type_)

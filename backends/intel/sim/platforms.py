@@ -42,18 +42,16 @@ class Platform:
     byte_beyond_word: bool  #: bytes may lie in the upper word of a dword channel (supportsByteDestinationSubreg2Or3)
     half_to_integer: bool  #: hf converts to d and w (noHFToInteger)
     half_math_broadcast: bool  #: math takes one hf for all lanes (hasHFMathSrcBroadCast, Wa_22016140776)
-    odd_word_select: (
-        bool  #: sel of dwords may give words from an odd dword on (hasSelWDstDwExecTypeAlignIssue, Wa_18027439769)
-    )
+    #: sel of dwords may give words from an odd dword on (hasSelWDstDwExecTypeAlignIssue, Wa_18027439769)
+    odd_word_select: bool
     odd_word_source: (
         bool  #: src1 words from an odd one on can become bytes (hasBDstWSrc1EvenAlignIssue, Wa_14017715663)
     )
     word_source_to_bytes: bool  #: src1 words two apart can become bytes (Wa_16012383669)
     float_vectors: bool  #: vf, and integer vectors for floating-point destinations (hasPackedRestrictedFloatVector)
     send_overlap: bool  #: a message's response may take its payload's place (WaDisableSendSrcDstOverlap)
-    indirect_crossing: bool = (
-        True  #: src0 addressed through a0 may meet a destination of two registers (Wa_13010473643)
-    )
+    #: src0 addressed through a0 may meet a destination of two registers (Wa_13010473643)
+    indirect_crossing: bool = True
     pitch_multiple: int = 8  #: of a 2-D block surface, in bytes
     distances: Mapping[str, int] = attrs.field(factory=lambda: {"F": 10, "I": 10, "L": 12, "M": 18})
     #: ^ an in-order instruction is done when so many later ones of its pipe have issued (IGA drops such dependencies)

@@ -67,11 +67,7 @@ TYPE_RULES = (
         TYPES,
         lambda op, dst: _half_of_integer(op, dst) and (dst.stride != 4 or (dst.is_register and dst.start % 4 != 0)),
     ),
-    SourceRule(
-        "bytes cannot be src1 or src2",
-        TYPES,
-        lambda op, s, n: n > 0 and s.size == 1,
-    ),
+    SourceRule("bytes cannot be src1 or src2", TYPES, lambda op, s, n: n > 0 and s.size == 1),
     SourceRule(
         "no conversion goes from bytes to 64 bits or back",
         TYPES,
@@ -168,16 +164,8 @@ def _halves_apart(op: Operation, dst: Area) -> bool:
 
 
 CHANNEL_RULES = (
-    SourceRule(
-        "channels lie elsewhere in its register than in the destination's",
-        CHANNELS,
-        _moves_channel,
-    ),
-    SourceRule(
-        "channels of src2 lie elsewhere in its register than in the destination's",
-        THIRD,
-        _third_moves,
-    ),
+    SourceRule("channels lie elsewhere in its register than in the destination's", CHANNELS, _moves_channel),
+    SourceRule("channels of src2 lie elsewhere in its register than in the destination's", THIRD, _third_moves),
     SourceRule(
         "an architecture register takes part in a floating-point or 64-bit operation",
         CHANNELS,
@@ -194,25 +182,17 @@ CHANNEL_RULES = (
         lambda op, s, n: s.each_row and (s.type in FLOATS or s.size == 8),
     ),
     SourceRule(
-        "hf beside f has no indirect source",
-        MIXED,
-        lambda op, s, n: op.mixes_halves and s.operand.kind == "indirect",
+        "hf beside f has no indirect source", MIXED, lambda op, s, n: op.mixes_halves and s.operand.kind == "indirect"
     ),
     InstructionRule(
-        "hf and f meet in a move only",
-        "IGC, isIllegalMixedMode",
-        lambda op, dst: op.op != "mov" and op.mixes_halves,
+        "hf and f meet in a move only", "IGC, isIllegalMixedMode", lambda op, dst: op.op != "mov" and op.mixes_halves
     ),
     InstructionRule(
         "more lanes of f than a register has become packed hf",
         HALVES,
         lambda op, dst: op.converts_halves and dst.type == "hf" and op.lanes > op.native_lanes,
     ),
-    InstructionRule(
-        "packed hf does not lie in the half register that belongs to the f operand",
-        HALVES,
-        _halves_apart,
-    ),
+    InstructionRule("packed hf does not lie in the half register that belongs to the f operand", HALVES, _halves_apart),
 )
 
 # -- bf ---------------------------------------------------------------------------------------------------------------
@@ -228,9 +208,7 @@ def _brain_destination(op: Operation, dst: Area) -> bool:
 BRAIN_RULES = (
     InstructionRule("all operands are bf", BRAIN, lambda op, dst: op.types == {"bf"}),
     InstructionRule(
-        "bf meets another type than f",
-        BRAIN,
-        lambda op, dst: "bf" in op.types and not op.types <= {"bf", "f"},
+        "bf meets another type than f", BRAIN, lambda op, dst: "bf" in op.types and not op.types <= {"bf", "f"}
     ),
     InstructionRule(
         "more lanes with bf than a register has of f",
@@ -238,9 +216,7 @@ BRAIN_RULES = (
         lambda op, dst: "bf" in op.types and op.lanes > op.native_lanes,
     ),
     InstructionRule(
-        "the bf destination is neither packed into half a register nor spread over one",
-        BRAIN,
-        _brain_destination,
+        "the bf destination is neither packed into half a register nor spread over one", BRAIN, _brain_destination
     ),
     InstructionRule(
         "a move to or from bf is predicated, sets flags, saturates or changes signs",
@@ -264,9 +240,7 @@ BRAIN_RULES = (
         kinds=ANY,
     ),
     SourceRule(
-        "a multiplication's last factor is bf",
-        BRAIN,
-        lambda op, s, n: s.type == "bf" and MULTIPLIERS.get(op.op) == n,
+        "a multiplication's last factor is bf", BRAIN, lambda op, s, n: s.type == "bf" and MULTIPLIERS.get(op.op) == n
     ),
     SourceRule(
         "the bf source is not packed into half a register",

@@ -43,11 +43,7 @@ def _uneven(op: Operation, dst: Area) -> bool:
 
 
 REGION_RULES = (
-    SourceRule(
-        "a row is wider than the execution size",
-        PARAMETERS,
-        lambda op, s, n: s.region.width > op.lanes,
-    ),
+    SourceRule("a row is wider than the execution size", PARAMETERS, lambda op, s, n: s.region.width > op.lanes),
     SourceRule(
         "a row of one element has a horizontal stride",
         PARAMETERS,
@@ -75,11 +71,7 @@ REGION_RULES = (
         PARAMETERS,
         lambda op, s, n: (s.region.vertical, s.region.horizontal) == (0, 0) and s.region.width != 1,
     ),
-    SourceRule(
-        "a row crosses from register to register",
-        PARAMETERS,
-        lambda op, s, n: _row_crosses(op, s),
-    ),
+    SourceRule("a row crosses from register to register", PARAMETERS, lambda op, s, n: _row_crosses(op, s)),
     SourceRule(
         f"it touches more than {MOST_REGISTERS} registers",
         ALIGNMENT,

@@ -76,10 +76,7 @@ RESTRICTIONS = (
         kind="type",
     ),
     Restriction(
-        "the platform has no df",
-        lambda op, p: not p.doubles and "df" in op.types,
-        source="IGC, noFP64",
-        kind="type",
+        "the platform has no df", lambda op, p: not p.doubles and "df" in op.types, source="IGC, noFP64", kind="type"
     ),
     Restriction(
         "hf and bf cannot mix",
@@ -113,11 +110,7 @@ RESTRICTIONS = (
         lambda op, p: op.sources[0].size < 4 and op.sources[1].type in ("d", "ud") and not op.sources[1].is_immediate,
         only("mul"),
     ),
-    Restriction(
-        "the low half of a product cannot saturate or set flags",
-        _multiplies_dword,
-        only("mul"),
-    ),
+    Restriction("the low half of a product cannot saturate or set flags", _multiplies_dword, only("mul")),
     Restriction(
         "src0 and src1 are both accumulators",
         lambda op, p: _is_accumulator(op.sources[0]) and _is_accumulator(op.sources[1]),
@@ -130,20 +123,14 @@ RESTRICTIONS = (
         only("sel"),
     ),
     Restriction("csel takes f, hf and integers of 16 and 32 bits of one size", _chooses_unlike, only("csel")),
-    Restriction(
-        "add3 takes integers of 16 and 32 bits",
-        lambda op, p: not op.types <= SMALL_INTEGERS,
-        only("add3"),
-    ),
+    Restriction("add3 takes integers of 16 and 32 bits", lambda op, p: not op.types <= SMALL_INTEGERS, only("add3")),
     Restriction(
         "an immediate of add3 has 16 bits",
         lambda op, p: any(s.is_immediate and s.type not in ("w", "uw") for s in op.sources),
         only("add3"),
     ),
     Restriction(
-        "a logic operation takes an absolute value",
-        lambda op, p: any(s.operand.absolute for s in op.sources),
-        LOGIC,
+        "a logic operation takes an absolute value", lambda op, p: any(s.operand.absolute for s in op.sources), LOGIC
     ),
     Restriction(
         "a logic operation complements an accumulator",
@@ -156,14 +143,10 @@ RESTRICTIONS = (
         LOGIC,
     ),
     Restriction(
-        "avg takes integers of up to 32 bits",
-        lambda op, p: not op.types <= INTEGERS - LONG_INTEGERS,
-        only("avg"),
+        "avg takes integers of up to 32 bits", lambda op, p: not op.types <= INTEGERS - LONG_INTEGERS, only("avg")
     ),
     Restriction(
-        "integers and floating point are added",
-        lambda op, p: len({t in FLOATS for t in _types(op)}) > 1,
-        only("add"),
+        "integers and floating point are added", lambda op, p: len({t in FLOATS for t in _types(op)}) > 1, only("add")
     ),
     Restriction(
         "rotation has values of two sizes, or bytes",

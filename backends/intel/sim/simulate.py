@@ -80,7 +80,7 @@ class _Run(Run):
         payload = place_payload(self.memory, kernel, launch)
         for allocation in self.memory.allocations:
             allocation.start_launch(program.store_grain)
-        slm_bytes = max(kernel.slm, launch.lds_bytes)
+        slm_bytes = max(kernel.slm, launch.shared_bytes)
         if slm_bytes > self.code.platform.max_slm:
             limit = self.code.platform.max_slm
             self.reporter.add("slm-size", f"{slm_bytes} bytes of local memory are wanted, {limit} are there", None)
@@ -95,17 +95,7 @@ class _Run(Run):
         kernel, count = program.kernel, len(groups)
         slm = Lds(count, slm_bytes, program.local_grain, "slm-race")
         surfaces = surfaces_of(self.memory, kernel, launch)
-        env = Environment(
-            self.code.platform,
-            self.memory,
-            slm,
-            self.reporter,
-            self.counters,
-            count,
-            waves,
-            surfaces,
-            barriers=kernel.barriers,
-        )
+        env = Environment(self, self.code.platform, slm, count, waves, surfaces, kernel.barriers)
         first = start_group(
             env,
             kernel,

@@ -21,7 +21,7 @@ def places(
     g: ThreadGroup, step: Step, address: U64, size: int, alignment: int, lanes: Bools | None
 ) -> tuple[Array, Bools | None]:
     """Flat places of the accesses and the lanes that stay inside; the others are reported."""
-    slm = g.env.slm
+    slm = g.env.local
     address = address & TAG
     beyond = address > np.uint64(max(slm.size - size, 0))
     if slm.size < size:
@@ -49,7 +49,7 @@ def load_local(
 ) -> tuple[Array, Bools | None]:
     """Data [words, threads, lanes] and which of it was never written; lanes that take no part read anything."""
     place, lanes = places(g, step, address, size, alignment, lanes)
-    slm = g.env.slm
+    slm = g.env.local
     units = slm.units(place, size)
     words = slm.load(place, size)
     rows = np.arange(g.count)[:, None]
@@ -84,7 +84,7 @@ def store_local(
 ) -> None:
     """Write [words, threads, lanes]; undefined data leaves undefined memory."""
     place, lanes = places(g, step, address, size, alignment, lanes)
-    slm = g.env.slm
+    slm = g.env.local
     units = slm.units(place, size)
     clean: Array | int = 1
     if bad is not None:

@@ -8,7 +8,7 @@ Poison: undefined bytes are 1 in `poison`, meaningful only where the unit's bit 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import attrs
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from convgen.backends.intel.sim.registers import ACCUMULATORS, FLAG_CHANNELS, Layout
 from convgen.backends.sim.arrays import U32, Array, Bools
+from convgen.backends.sim.threads import Threads
 
 if TYPE_CHECKING:
     from convgen.backends.intel.sim.environment import Environment
@@ -41,49 +42,38 @@ class LocalAccess:
         return LocalAccess(self.step, self.access, place[self.rows[kept]], self.units[kept], self.order)
 
 
-class ThreadGroup:
+class ThreadGroup(Threads):
     """Threads with one program counter, one scoreboard and their own registers."""
 
+    env: Environment
+    arrays: ClassVar = {
+        **Threads.arrays,
+        **dict.fromkeys(("regs", "poison", "flags", "flag_poison", "wide", "mask", "resume"), 0),
+    }
+
     def __init__(
-        self,
-        env: Environment,
-        slot: Array,
-        group_id: Array,
-        wave: Array,
-        layout: Layout,
-        score: Score,
-        *,
-        allocate: bool = True,
+        self, env: Environment, slot: Array, group_id: Array, wave: Array, layout: Layout, score: Score
     ) -> None:
-        self.env = env
-        self.slot = slot  #: workgroup number inside the batch, per thread
-        self.group_id = group_id  #: linear workgroup id in the grid, per thread
-        self.wave = wave  #: thread number inside its workgroup
-        self.count = len(slot)
+        super().__init__(env, slot, group_id, wave)
+        n = self.count
         self.layout = layout
         self.score = score
-        self.pc = 0
-        self.issued = 0
-        self.blocked = False  #: waits at a barrier
         self.signalled = False  #: has signalled a barrier that it has not waited for
         self.control = 0  #: cr0.0
-        self.targets: Array | None = None  #: per thread, where a divergent branch leads
         self.local: list[LocalAccess] = []
         self.stores: list[tuple[int, int]] = []  #: global stores that no fence has covered: (order, ticket)
         self.fences: list[tuple[int, int, str]] = []  #: fences under way: instruction, order, what they order
         self.order = 0
-        if allocate:
-            n = self.count
-            self.regs: npt.NDArray[np.uint8] = np.zeros((n, layout.total), np.uint8)
-            self.poison: npt.NDArray[np.uint8] = np.ones((n, layout.total), np.uint8)
-            self.dirty = (1 << (layout.total // layout.grf)) - 1
-            self.flags: Bools = np.zeros((n, FLAG_CHANNELS), np.bool_)
-            self.flag_poison: Bools = np.ones((n, FLAG_CHANNELS), np.bool_)
-            self.flags_dirty = True
-            self.wide: npt.NDArray[np.int64] = np.zeros((n, ACCUMULATORS * layout.grf // 4), np.int64)
-            self.mask: Bools = np.ones((n, CHANNELS), np.bool_)
-            self.resume: npt.NDArray[np.int32] = np.full((n, CHANNELS), ACTIVE, np.int32)
-            self.ready()
+        self.regs: npt.NDArray[np.uint8] = np.zeros((n, layout.total), np.uint8)
+        self.poison: npt.NDArray[np.uint8] = np.ones((n, layout.total), np.uint8)
+        self.dirty = (1 << (layout.total // layout.grf)) - 1
+        self.flags: Bools = np.zeros((n, FLAG_CHANNELS), np.bool_)
+        self.flag_poison: Bools = np.ones((n, FLAG_CHANNELS), np.bool_)
+        self.flags_dirty = True
+        self.wide: npt.NDArray[np.int64] = np.zeros((n, ACCUMULATORS * layout.grf // 4), np.int64)
+        self.mask: Bools = np.ones((n, CHANNELS), np.bool_)
+        self.resume: npt.NDArray[np.int32] = np.full((n, CHANNELS), ACTIVE, np.int32)
+        self.ready()
 
     def ready(self) -> None:
         """Make what is derived from the arrays."""
@@ -98,11 +88,6 @@ class ThreadGroup:
         """Count the leading channels that run in every thread."""
         all_on = np.logical_and.reduce(self.mask, axis=0)
         self.on = CHANNELS if all_on.all() else int(all_on.argmin())
-
-    def wave_ids(self) -> npt.NDArray[np.int64]:
-        """A number for each thread that is unique in the launch."""
-        ids: npt.NDArray[np.int64] = self.group_id.astype(np.int64) * self.env.waves + self.wave
-        return ids
 
     def outstanding_stores(self) -> tuple[int, ...]:
         """None: a thread's own accesses to one address stay in order (IGC loads behind its stores without a wait)."""
@@ -122,15 +107,8 @@ class ThreadGroup:
 
     # -- splitting and merging ----------------------------------------------------------------------------------------
 
-    def select(self, rows: Array) -> ThreadGroup:
-        """A group of some of the threads, with the same history."""
-        part = ThreadGroup(
-            self.env, self.slot[rows], self.group_id[rows], self.wave[rows], self.layout, self.score, allocate=False
-        )
-        part.pc, part.issued, part.blocked, part.signalled = self.pc, self.issued, self.blocked, self.signalled
-        part.control, part.dirty, part.flags_dirty, part.order = self.control, self.dirty, self.flags_dirty, self.order
-        for name in ("regs", "poison", "flags", "flag_poison", "wide", "mask", "resume"):
-            setattr(part, name, getattr(self, name)[rows])
+    def select(self, rows: Array) -> Self:
+        part = super().select(rows)
         place = np.full(self.count, -1)
         place[rows] = np.arange(len(rows))
         part.local = [access.take(place) for access in self.local]
@@ -139,29 +117,16 @@ class ThreadGroup:
         return part
 
     def signature(self) -> tuple[object, ...]:
-        """Groups with equal signatures can be merged."""
         pending = tuple((access.step, access.access, access.order) for access in self.local)
         return (self.pc, self.blocked, self.signalled, self.control, pending, tuple(self.stores), tuple(self.fences))
 
-    def merge(self, other: ThreadGroup) -> ThreadGroup:
-        """Both groups as one; their signatures are equal."""
-        both = ThreadGroup(
-            self.env,
-            np.concatenate((self.slot, other.slot)),
-            np.concatenate((self.group_id, other.group_id)),
-            np.concatenate((self.wave, other.wave)),
-            self.layout,
-            self.score.union(other.score),
-            allocate=False,
-        )
-        both.pc, both.issued = self.pc, max(self.issued, other.issued)
-        both.blocked, both.signalled, both.control = self.blocked, self.signalled, self.control
+    def merge(self, other: Self) -> Self:
         self._settle()
         other._settle()
+        both = super().merge(other)
+        both.score = self.score.union(other.score)
         both.dirty, both.flags_dirty = self.dirty | other.dirty, self.flags_dirty or other.flags_dirty
         both.order = max(self.order, other.order)
-        for name in ("regs", "poison", "flags", "flag_poison", "wide", "mask", "resume"):
-            setattr(both, name, np.concatenate((getattr(self, name), getattr(other, name))))
         both.local = [
             LocalAccess(
                 a.step,

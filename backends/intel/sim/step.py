@@ -41,6 +41,11 @@ class Step:
     drains: bool = False  #: takes longer than any in-order instruction, as IGC counts
     faults: tuple[tuple[str, str], ...] = ()  #: (kind, message) of findings that the encoding alone shows
 
+    def running(self, run: Run) -> Step:
+        """The step with its work, which needed the step itself."""
+        self.run = run
+        return self
+
 
 @attrs.define
 class Context:

@@ -13,10 +13,10 @@ def store_global(
 ) -> None:
     """Write [words, threads, lanes]."""
     env = g.env
-    env.tickets += 1
+    ticket = env.ticket()
     if env.waves > 1:
         g.order += 1
-        g.stores.append((g.order, env.tickets))
+        g.stores.append((g.order, ticket))
     check_overwrites(g, step, address, size, values, lanes)
-    store_lanes(g, step, address, size, values, lanes, env.tickets, alignment)
+    store_lanes(g, step, address, size, values, lanes, ticket, alignment)
     check_meeting(g, step, address, size, values, lanes)

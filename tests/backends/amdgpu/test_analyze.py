@@ -58,7 +58,7 @@ def test_a_kernel_without_loops_is_taken_whole() -> None:
     assert found.hot.flop * 4 * 2 == 2 * 128**3  # two workgroups of four waves do all of it
     assert found.hot.lines[0].offset == 0
     assert found.hot.lines[-1].text == "s_endpgm"
-    assert found.lds_bytes == 50688
+    assert found.shared_bytes == 50688
     assert found.occupancy == {"registers": 1, "lds": 1}
     assert found.hot.bytes["global store"] * 8 == 128 * 128 * 4
 
@@ -71,7 +71,7 @@ def test_our_own_hot_loop(tmp_path: Path) -> None:
     path.write_text(code.asm)
     (found,) = targets.analyze(path).kernels
     assert found.registers["agpr"] == code.kernels[code.name].registers["agpr"] == 16
-    assert found.lds_bytes == code.kernels[code.name].lds_bytes
+    assert found.shared_bytes == code.kernels[code.name].shared_bytes
     loop = found.hot
     assert loop.is_loop
     iterations, rest = divmod(9 * 2, loop.flop // (2 * 32 * 32 * 32))  # 18 blocks of K; a wave has 32x32 outputs

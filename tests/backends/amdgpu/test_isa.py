@@ -160,13 +160,13 @@ def test_passes_are_those_of_the_scheduling_model(target: str) -> None:
         fields = row.split()
         name = fields[len(units)]
         pressure[name] = float(fields[column["HWVALU" if name.endswith("f64") else "HWXDL"]])
-    assert pressure == {atom.name: atom.passes for atom in atoms}
+    assert pressure == {atom.name: atom.clocks / 4 for atom in atoms}
 
 
 @pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
 def test_matrix_rows_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
     row = MATRIX_ROWS[target][atom.name]
-    assert (row.m, row.n, row.k, row.blocks, row.passes) == (atom.n, atom.m, atom.k, 1, atom.passes)
+    assert (row.m, row.n, row.k, row.blocks, 4 * row.passes) == (atom.n, atom.m, atom.k, 1, atom.clocks)
     taken, sums = (_THEIRS.get(name, name) for name in (atom.rounds_to or atom.a_elem.name, atom.acc.name))
     assert (row.a_type, row.b_type, row.result) == (taken, taken, sums)
     assert words(atom) == (row.m * row.k // 64 * BITS[row.a_type] // 32, row.result_registers)

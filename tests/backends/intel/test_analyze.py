@@ -78,7 +78,7 @@ def test_the_hot_loop_has_the_matrix_work_not_the_length(target: str, tmp_path: 
     # the mad's three sources are odd and lie in bank 1 of XeHPC; on XeHPG banks change every two registers
     assert found.counts["bank conflicts"] == {"xehpc": 2, "xehpg": 1}[target]
     assert found.registers == {"grf": 72, "grf_count": 128}
-    assert found.lds_bytes == 32768
+    assert found.shared_bytes == 32768
     # four workgroups of four threads share a core of 8 EUs or 16
     assert found.occupancy == {"registers": 8, "lds": {"xehpc": 2, "xehpg": 1}[target]}
 
@@ -104,7 +104,7 @@ def test_our_own_hot_loop(target: str, tmp_path: Path) -> None:
     (found,) = targets.analyze(tmp_path / "k.asm").kernels
     assert targets.analyze(tmp_path / "k.zebin").kernels == (found,)
     assert dict(found.registers) == dict(code.kernels[code.name].registers)
-    assert found.lds_bytes == code.kernels[code.name].lds_bytes
+    assert found.shared_bytes == code.kernels[code.name].shared_bytes
     assert found.hot.mix["dpas"] * 2 * 8 * 16 * DEVICES[target].simd_size == found.hot.flop
     assert 0 < found.counts["token waits"] < found.counts["iga64's waits"]
 

@@ -8,6 +8,7 @@ import pytest
 
 from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.devices import DEVICES
+from convgen.backends.intel.tables import FACTS
 from tests.backends.intel.aub import Trace
 from tests.backends.intel.capture import Capture, Launch, available, capture
 from tests.backends.intel.listings import AXPY, renamed, second_kernel, section
@@ -103,7 +104,7 @@ def test_the_driver_refuses_another_device(target: str) -> None:
 
 
 def test_the_driver_refuses_too_much_local_memory(target: str) -> None:
-    limit = DEVICES[target].max_slm_bytes
+    limit = FACTS[target].shared_bytes
     for size, failure in ((limit, None), (limit + 1, "zeModuleCreate: 0x7800000f")):
         built = assemble(renamed(AXPY[target], "//.slm_bytes 0", f"//.slm_bytes {size}"))
         assert built is not None

@@ -16,7 +16,7 @@ from elftools.elf.elffile import ELFFile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convgen.backends.dwarf import Unit
+from convgen.backends.dwarf import CompilationUnit
 from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.zebin import Argument, KernelInfo, build, directives, parse, target_directive
 from convgen.ir.error import AssemblerError
@@ -198,7 +198,10 @@ def test_a_kernel_is_described() -> None:
 def test_every_byte(target: str, golden: Callable[[str, str], None]) -> None:
     """Headers, sections, notes and descriptions of two kernels, with and without debug information."""
     kernels = [(GEMM, bytes(range(80))), (PLAIN, bytes(16))]
-    units = [Unit("gemm", "gemm.ir", 80, [(0, 3), (16, 9)]), Unit("plain", "plain.ir", 16, [(0, 2)])]
+    units = [
+        CompilationUnit("gemm", "gemm.ir", 80, [(0, 3), (16, 9)]),
+        CompilationUnit("plain", "plain.ir", 16, [(0, 2)]),
+    ]
     rows = []
     for content in (build(DEVICES[target], kernels), build(DEVICES[target], kernels, units)):
         elf = ELFFile(io.BytesIO(content))

@@ -88,6 +88,13 @@ def _ldexp(a: Array, b: Array) -> Array:
     return np.ldexp(a, b)
 
 
+_BINARY: dict[str, Function] = {
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+    "min": num.minimum,
+    "max": num.maximum,
+}
+_DIFFERENCE: dict[str, Function] = {"sub": lambda a, b: a - b, "subrev": lambda a, b: b - a}
 _UNARY: dict[str, Function] = {
     "floor": np.floor,
     "ceil": np.ceil,
@@ -101,7 +108,8 @@ _ROOTS: dict[str, Function] = {
     "rsq": lambda a: 1 / np.sqrt(a),
     "sqrt": np.sqrt,
 }
-_TRANSCENDENTAL: dict[str, Function] = {
+_CURVES: dict[str, Function] = {
+    **_ROOTS,
     "exp": np.exp2,
     "log": np.log2,
     "sin": _sine(np.sin),
@@ -109,27 +117,8 @@ _TRANSCENDENTAL: dict[str, Function] = {
 }
 
 _FLOAT: dict[str, VectorRow] = {
-    **{
-        f"v_{name}_{t}": row(f"{t} = {t} {t}", function)
-        for t in ("f16", "f32")
-        for name, function in {
-            "add": lambda a, b: a + b,
-            "sub": lambda a, b: a - b,
-            "subrev": lambda a, b: b - a,
-            "mul": lambda a, b: a * b,
-            "min": num.minimum,
-            "max": num.maximum,
-        }.items()
-    },
-    **{
-        f"v_{n}_f64": row("f64 = f64 f64", f)
-        for n, f in {
-            "add": lambda a, b: a + b,
-            "mul": lambda a, b: a * b,
-            "min": num.minimum,
-            "max": num.maximum,
-        }.items()
-    },
+    **{f"v_{name}_{t}": row(f"{t} = {t} {t}", f) for t in ("f16", "f32", "f64") for name, f in _BINARY.items()},
+    **{f"v_{name}_{t}": row(f"{t} = {t} {t}", f) for t in ("f16", "f32") for name, f in _DIFFERENCE.items()},
     "v_minimum3_f32": row("f32 = f32 f32 f32", lambda a, b, c: np.minimum(np.minimum(a, b), c)),
     "v_maximum3_f32": row("f32 = f32 f32 f32", lambda a, b, c: np.maximum(np.maximum(a, b), c)),
     "v_mul_legacy_f32": row("f32 = f32 f32", lambda a, b: np.where((a == 0) | (b == 0), np.float32(0), a * b)),
@@ -150,29 +139,16 @@ _FLOAT: dict[str, VectorRow] = {
     "v_ldexp_f32": row("f32 = f32 i32", _ldexp),
     "v_ldexp_f64": row("f64 = f64 i32", _ldexp),
     "v_ldexp_f16": row("f16 = f16 i16", _ldexp),
-    "v_div_fixup_f32": row("f32 = f32 f32 f32", _div_fixup),
-    "v_div_fixup_f16": row("f16 = f16 f16 f16", _div_fixup),
-    "v_div_fixup_f64": row("f64 = f64 f64 f64", _div_fixup),
-    "v_div_scale_f32": row("f32 mask = f32 f32 f32", _div_scale),
-    "v_div_scale_f64": row("f64 mask = f64 f64 f64", _div_scale),
+    **{f"v_div_fixup_{t}": row(f"{t} = {t} {t} {t}", _div_fixup) for t in ("f16", "f32", "f64")},
+    **{f"v_div_scale_{t}": row(f"{t} mask = {t} {t} {t}", _div_scale) for t in ("f32", "f64")},
     "v_div_fmas_f32": row(
         "f32 = f32 f32 f32 vcc",
         lambda a, b, c, v: num.fma_f32(a, b, c) * np.where(v, np.float32(2.0**32), np.float32(1)),
     ),
     "v_div_fmas_f64": row("f64 = f64 f64 f64 vcc", lambda a, b, c, v: num.fma_f64(a, b, c) * np.where(v, 2.0**64, 1.0)),
-    **{
-        f"v_{name}_{t}": row(f"{t} = {t}", function) for t in ("f16", "f32", "f64") for name, function in _UNARY.items()
-    },
-    **{
-        f"v_{name}_{t}": row(f"{t} = {t}", function, transcendental=True)
-        for t in ("f16", "f32", "f64")
-        for name, function in _ROOTS.items()
-    },
-    **{
-        f"v_{name}_{t}": row(f"{t} = {t}", function, transcendental=True)
-        for t in ("f16", "f32")
-        for name, function in _TRANSCENDENTAL.items()
-    },
+    **{f"v_{name}_{t}": row(f"{t} = {t}", f) for t in ("f16", "f32", "f64") for name, f in _UNARY.items()},
+    **{f"v_{n}_{t}": row(f"{t} = {t}", f, transcendental=True) for t in ("f16", "f32") for n, f in _CURVES.items()},
+    **{f"v_{n}_f64": row("f64 = f64", f, transcendental=True) for n, f in _ROOTS.items()},
     "v_rcp_iflag_f32": row("f32 = f32", lambda a: 1 / a, transcendental=True),
     "v_exp_legacy_f32": row("f32 = f32", np.exp2, transcendental=True),
     "v_log_legacy_f32": row("f32 = f32", np.log2, transcendental=True),

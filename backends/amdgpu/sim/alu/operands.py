@@ -15,7 +15,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.state import WaveGroup, pack_lanes, unpack_lanes
 from convgen.backends.amdgpu.sim.step import Context, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, united
 from convgen.backends.sim.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
 
 Fetch = Callable[[WaveGroup], Array]
@@ -246,9 +246,4 @@ def poison_source(operand: Operand, context: Context, count: int = 0, move: Move
 
 def any_poison(g: WaveGroup, sources: tuple[PoisonSource, ...], words: slice = slice(None)) -> Bools | None:
     """Lanes (or [waves, 1]) in which any of the sources is poisoned."""
-    found: Bools | None = None
-    for source in sources:
-        lanes = source.lanes(g, words)
-        if lanes is not None:
-            found = lanes if found is None else found | lanes
-    return found
+    return united([source.lanes(g, words) for source in sources])

@@ -107,18 +107,11 @@ def _finish(
     """A step for a plain one-word result; `keeps` when the rest of the destination stays as it was."""
     target, *sources = instruction.operands
     check_tuple(target, 1, context)
-    reads, writes = _bits(context, sources), context.bits(target)
+    reads, writes = context.bits(*sources), context.bits(target)
     poisons = _poison_sources(context, sources)
     final = with_poison(run, instruction, context, (target,), ("u32",), poisons, reads | writes, "all")
     hazards = vector_hazards(reads | (writes if keeps else 0), writes, partial=partial)
     return Step(instruction, "valu", final, reads, writes, *hazards)
-
-
-def _bits(context: Context, operands: Sequence[Operand]) -> int:
-    bits = 0
-    for operand in operands:
-        bits |= context.bits(operand)
-    return bits
 
 
 def _poison_sources(context: Context, operands: Sequence[Operand]) -> tuple[PoisonSource, ...]:
@@ -180,7 +173,7 @@ def _words(instruction: Instruction, context: Context) -> Step:
         for word in chosen
     ]
     register = context.vector(target)
-    reads, writes = _bits(context, sources), context.bits(target)
+    reads, writes = context.bits(*sources), context.bits(target)
     touched = reads | writes
 
     def run(g: WaveGroup) -> None:

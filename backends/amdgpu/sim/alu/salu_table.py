@@ -12,9 +12,8 @@ from typing import Any
 import attrs
 import numpy as np
 
+from convgen.backends.amdgpu.sim.alu import integers
 from convgen.backends.sim.arrays import Array
-
-U32_MAX = np.uint32(0xFFFFFFFF)
 
 
 @attrs.frozen
@@ -33,11 +32,6 @@ def _row(signature: str, function: Callable[..., Any], flag: str = "", *, wordwi
     return ScalarRow(result.strip(), tuple(sources.split()), function, flag, wordwise)
 
 
-def _add_u(a: Array, b: Array) -> tuple[Array, Array]:
-    total = a + b
-    return total, total < a
-
-
 def _add_i(a: Array, b: Array) -> tuple[Array, Array]:
     total = a + b
     return total, ((a ^ total) & (b ^ total)) < 0
@@ -48,19 +42,9 @@ def _sub_i(a: Array, b: Array) -> tuple[Array, Array]:
     return total, ((a ^ b) & (a ^ total)) < 0
 
 
-def _addc(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
-    total = a.astype(np.uint64) + b + carry
-    return total.astype(np.uint32), total > U32_MAX
-
-
-def _subb(a: Array, b: Array, borrow: Array) -> tuple[Array, Array]:
-    taken = b.astype(np.uint64) + borrow
-    return (a - taken.astype(np.uint32)).astype(np.uint32), taken > a
-
-
 def _bfe_u32(a: Array, b: Array) -> Array:
     offset, width = b & np.uint32(31), (b >> np.uint32(16)) & np.uint32(0x7F)
-    mask = np.where(width >= 32, U32_MAX, (np.uint32(1) << (width & np.uint32(31))) - np.uint32(1))
+    mask = np.where(width >= 32, integers.U32_MAX, (np.uint32(1) << (width & np.uint32(31))) - np.uint32(1))
     result: Array = (a >> offset) & mask
     return result
 
@@ -79,82 +63,17 @@ def _bfe_u64(a: Array, b: Array) -> Array:
     return (a >> offset) & mask
 
 
-def _bfm_b32(a: Array, b: Array) -> Array:
-    return ((np.uint32(1) << (a & np.uint32(31))) - np.uint32(1)) << (b & np.uint32(31))
-
-
 def _bfm_b64(a: Array, b: Array) -> Array:
     width, offset = (a & np.uint32(63)).astype(np.uint64), (b & np.uint32(63)).astype(np.uint64)
     return ((np.uint64(1) << width) - np.uint64(1)) << offset
 
 
-def _mul_hi(a: Array, b: Array) -> Array:
-    return (a.astype(a.dtype.str.replace("4", "8")) * b) >> 32
-
-
 def _shift_add(shift: int) -> Callable[[Array, Array], tuple[Array, Array]]:
     def function(a: Array, b: Array) -> tuple[Array, Array]:
         total = (a.astype(np.uint64) << np.uint64(shift)) + b
-        return total.astype(np.uint32), total > U32_MAX
+        return total.astype(np.uint32), total > integers.U32_MAX
 
     return function
-
-
-def bit_reverse(a: Array) -> Array:
-    """The 32 bits of each word in opposite order."""
-    flat = np.ascontiguousarray(a).astype(np.uint32)
-    bits = np.unpackbits(flat[..., None].view(np.uint8), axis=-1, bitorder="little")
-    return np.packbits(bits[..., ::-1], axis=-1, bitorder="little").view(np.uint32)[..., 0]
-
-
-def first_one(a: Array) -> Array:
-    """Index of the lowest set bit, -1 when there is none."""
-    wide = a.astype(np.uint64)
-    lowest = wide & (~wide + np.uint64(1))
-    return np.where(a == 0, -1, np.log2(np.maximum(lowest, 1).astype(np.float64)).astype(np.int64)).astype(np.int32)
-
-
-def leading_zeros(a: Array, bits: int = 32) -> Array:
-    """Number of zeros above the highest set bit, -1 when there is none (V_FFBH_U32, S_FLBIT_I32)."""
-    value = a.astype(np.uint64)
-    count = np.zeros(a.shape, np.int64)
-    for step in (32, 16, 8, 4, 2, 1):
-        if step < bits:
-            empty = value < (np.uint64(1) << np.uint64(bits - step))
-            count += np.where(empty, step, 0)
-            value = np.where(empty, value << np.uint64(step), value)
-    return np.where(a == 0, -1, count).astype(np.int32)
-
-
-def _leading_sign(a: Array) -> Array:
-    flipped = np.where(a < 0, ~a, a).view(np.uint32)
-    return leading_zeros(flipped)
-
-
-def _shl(a: Array, b: Array) -> Array:
-    result: Array = a << (b & np.uint32(31))
-    return result
-
-
-def _shr(a: Array, b: Array) -> Array:
-    result: Array = a >> (b & np.uint32(31))
-    return result
-
-
-def _ashr(a: Array, b: Array) -> Array:
-    return a >> (b & np.uint32(31)).view(np.int32)
-
-
-def _shl64(a: Array, b: Array) -> Array:
-    return a << (b & np.uint32(63)).astype(np.uint64)
-
-
-def _shr64(a: Array, b: Array) -> Array:
-    return a >> (b & np.uint32(63)).astype(np.uint64)
-
-
-def _ashr64(a: Array, b: Array) -> Array:
-    return a >> (b & np.uint32(63)).astype(np.int64)
 
 
 def _sext(bits: int) -> Callable[[Array], Array]:
@@ -202,19 +121,19 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
     **{f"s_cmpk_{n}_u32": _row("= u32 ku", f, "given") for n, f in COMPARE.items()},
     "s_bitcmp0_b32": _row("= u32 u32", lambda a, b: (a >> (b & np.uint32(31))) & 1 == 0, "given"),
     "s_bitcmp1_b32": _row("= u32 u32", lambda a, b: (a >> (b & np.uint32(31))) & 1 == 1, "given"),
-    "s_bitcmp0_b64": _row("= u64 u32", lambda a, b: _shr64(a, b) & 1 == 0, "given"),
-    "s_bitcmp1_b64": _row("= u64 u32", lambda a, b: _shr64(a, b) & 1 == 1, "given"),
-    "s_add_u32": _row("u32 = u32 u32", _add_u, "given"),
-    "s_sub_u32": _row("u32 = u32 u32", lambda a, b: (a - b, b > a), "given"),
+    "s_bitcmp0_b64": _row("= u64 u32", lambda a, b: integers.right(64)(a, b) & 1 == 0, "given"),
+    "s_bitcmp1_b64": _row("= u64 u32", lambda a, b: integers.right(64)(a, b) & 1 == 1, "given"),
+    "s_add_u32": _row("u32 = u32 u32", integers.add, "given"),
+    "s_sub_u32": _row("u32 = u32 u32", integers.subtract, "given"),
     "s_add_i32": _row("i32 = i32 i32", _add_i, "given"),
     "s_sub_i32": _row("i32 = i32 i32", _sub_i, "given"),
-    "s_addc_u32": _row("u32 = u32 u32 scc", _addc, "given"),
-    "s_subb_u32": _row("u32 = u32 u32 scc", _subb, "given"),
+    "s_addc_u32": _row("u32 = u32 u32 scc", integers.add_carry, "given"),
+    "s_subb_u32": _row("u32 = u32 u32 scc", integers.subtract_borrow, "given"),
     "s_addk_i32": _row("i32 = acc k", _add_i, "given"),
     "s_mulk_i32": _row("i32 = acc k", lambda a, b: a * b),
     "s_mul_i32": _row("i32 = i32 i32", lambda a, b: a * b),
-    "s_mul_hi_u32": _row("u32 = u32 u32", _mul_hi),
-    "s_mul_hi_i32": _row("i32 = i32 i32", _mul_hi),
+    "s_mul_hi_u32": _row("u32 = u32 u32", integers.high_product),
+    "s_mul_hi_i32": _row("i32 = i32 i32", integers.high_product),
     "s_min_i32": _row("i32 = i32 i32", lambda a, b: (np.minimum(a, b), a < b), "given"),
     "s_min_u32": _row("u32 = u32 u32", lambda a, b: (np.minimum(a, b), a < b), "given"),
     "s_max_i32": _row("i32 = i32 i32", lambda a, b: (np.maximum(a, b), a > b), "given"),
@@ -223,17 +142,17 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
     "s_cselect_b64": _row("u64 = u64 u64 scc", lambda a, b, c: np.where(c, a, b)),
     "s_cmov_b32": _row("u32 = u32 old scc", lambda a, old, c: np.where(c, a, old)),
     "s_cmovk_i32": _row("i32 = k old scc", lambda a, old, c: np.where(c, a, old)),
-    "s_lshl_b32": _row("u32 = u32 u32", _shl, "nonzero"),
-    "s_lshr_b32": _row("u32 = u32 u32", _shr, "nonzero"),
-    "s_ashr_i32": _row("i32 = i32 u32", _ashr, "nonzero"),
-    "s_lshl_b64": _row("u64 = u64 u32", _shl64, "nonzero"),
-    "s_lshr_b64": _row("u64 = u64 u32", _shr64, "nonzero"),
-    "s_ashr_i64": _row("i64 = i64 u32", _ashr64, "nonzero"),
+    "s_lshl_b32": _row("u32 = u32 u32", integers.left(32), "nonzero"),
+    "s_lshr_b32": _row("u32 = u32 u32", integers.right(32), "nonzero"),
+    "s_ashr_i32": _row("i32 = i32 u32", integers.right(32), "nonzero"),
+    "s_lshl_b64": _row("u64 = u64 u32", integers.left(64), "nonzero"),
+    "s_lshr_b64": _row("u64 = u64 u32", integers.right(64), "nonzero"),
+    "s_ashr_i64": _row("i64 = i64 u32", integers.right(64), "nonzero"),
     **{f"s_lshl{n}_add_u32": _row("u32 = u32 u32", _shift_add(n), "given") for n in (1, 2, 3, 4)},
     "s_bfe_u32": _row("u32 = u32 u32", _bfe_u32, "nonzero"),
     "s_bfe_i32": _row("u32 = u32 u32", _bfe_i32, "nonzero"),
     "s_bfe_u64": _row("u64 = u64 u32", _bfe_u64, "nonzero"),
-    "s_bfm_b32": _row("u32 = u32 u32", _bfm_b32),
+    "s_bfm_b32": _row("u32 = u32 u32", integers.ones),
     "s_bfm_b64": _row("u64 = u32 u32", _bfm_b64),
     "s_absdiff_i32": _row("i32 = i32 i32", lambda a, b: np.abs(a - b), "nonzero"),
     "s_pack_ll_b32_b16": _row("u32 = u32 u32", _pack(0, 0)),
@@ -245,16 +164,16 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
     "s_not_b32": _row("u32 = u32", lambda a: ~a, "nonzero"),
     "s_not_b64": _row("u64 = u64", lambda a: ~a, "nonzero", wordwise=True),
     "s_abs_i32": _row("i32 = i32", lambda a: np.abs(a), "nonzero"),
-    "s_brev_b32": _row("u32 = u32", bit_reverse),
+    "s_brev_b32": _row("u32 = u32", integers.bit_reverse),
     "s_bcnt1_i32_b32": _row("u32 = u32", lambda a: np.bitwise_count(a), "nonzero"),
     "s_bcnt1_i32_b64": _row("u32 = u64", lambda a: np.bitwise_count(a), "nonzero"),
     "s_bcnt0_i32_b32": _row("u32 = u32", lambda a: np.bitwise_count(~a), "nonzero"),
     "s_bcnt0_i32_b64": _row("u32 = u64", lambda a: np.bitwise_count(~a), "nonzero"),
-    "s_ff1_i32_b32": _row("i32 = u32", first_one),
-    "s_ff1_i32_b64": _row("i32 = u64", first_one),
-    "s_flbit_i32_b32": _row("i32 = u32", leading_zeros),
-    "s_flbit_i32_b64": _row("i32 = u64", lambda a: leading_zeros(a, 64)),
-    "s_flbit_i32": _row("i32 = i32", _leading_sign),
+    "s_ff1_i32_b32": _row("i32 = u32", integers.first_one),
+    "s_ff1_i32_b64": _row("i32 = u64", integers.first_one),
+    "s_flbit_i32_b32": _row("i32 = u32", integers.leading_zeros),
+    "s_flbit_i32_b64": _row("i32 = u64", lambda a: integers.leading_zeros(a, 64)),
+    "s_flbit_i32": _row("i32 = i32", integers.redundant_signs),
     "s_sext_i32_i8": _row("i32 = i32", _sext(8)),
     "s_sext_i32_i16": _row("i32 = i32", _sext(16)),
     "s_bitset0_b32": _row("u32 = u32 old", lambda a, old: old & ~(np.uint32(1) << (a & np.uint32(31)))),

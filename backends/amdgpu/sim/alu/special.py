@@ -6,19 +6,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu.operands import (
-    check_tuple,
-    poison_source,
-    raw_fetch,
-    write_vector,
-)
+from convgen.backends.amdgpu.sim.alu.operands import check_tuple, poison_source, raw_fetch, write_vector
 from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch, write_scalar
 from convgen.backends.amdgpu.sim.alu.valu import VECTOR_MASK, vector_hazards, with_poison
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array, Bools, united
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -66,13 +61,10 @@ def _readlane(instruction: Instruction, context: Context) -> Step:
         lane = np.broadcast_to(lane_of(g), (g.count,)) & np.uint32(63)
         write_scalar(g, row, g.v[register][waves, lane], wide=False)
         bad = g.vector_poison(register)
-        wrong = None if bad is None else bad[waves, lane]
         chosen = g.scalar_poison(select.index) if select.kind == "s" else None
-        if chosen is not None:
-            wrong = chosen if wrong is None else wrong | chosen
-        g.poison_scalar(row, wrong)
+        g.poison_scalar(row, united((None if bad is None else bad[waves, lane], chosen)))
 
-    reads = context.bits(source) | context.bits(select)
+    reads = context.bits(source, select)
     return _lane_step(instruction, run, reads, context.bits(target), context.bits(select))
 
 
@@ -91,7 +83,7 @@ def _writelane(instruction: Instruction, context: Context) -> Step:
             bad = g.scalar_poison(source.index) if source.kind == "s" else None
             g.vp[register][waves, lane] = False if bad is None else bad
 
-    reads = context.bits(source) | context.bits(select)
+    reads = context.bits(source, select)
     return _lane_step(instruction, run, reads, context.bits(target), context.bits(select))
 
 
@@ -121,7 +113,7 @@ def _exchange(
         if operand.kind != "v":
             raise unsupported(instruction)
     a, b = context.vector(first), context.vector(second)
-    both = context.bits(first) | context.bits(second)
+    both = context.bits(first, second)
 
     def run(g: WaveGroup) -> None:
         bad_a, bad_b = g.vector_poison(a), g.vector_poison(b)

@@ -163,9 +163,7 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
             for write, part in zip(writers, value, strict=True):
                 write(g, part)
 
-    writes = 0
-    for target in targets:
-        writes |= context.bits(target)
+    writes = context.bits(*targets)
     if cmpx:
         writes |= scalar_bits(EXEC, 2)
     rule = "all" if row.poison == "select" else row.poison
@@ -183,7 +181,7 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
         first = context.bits(instruction.operands[len(row.results)])
         step.consumes += (Consumes("dpp", first), Consumes("exec_dpp", scalar_bits(EXEC, 2)))
     if row.dot:
-        step.consumes += (Consumes("dot_ab", _first_two(instruction, context, len(row.results))),)
+        step.consumes += (Consumes("dot_ab", context.bits(*instruction.operands[len(row.results) :][:2])),)
     if "div_fmas" in instruction.name:
         step.consumes += (Consumes("div_fmas", scalar_bits(VCC, 2)),)
     return step
@@ -203,11 +201,6 @@ def _selected(instruction: Instruction, context: Context, mask_of: Fetch) -> Cal
         return picked
 
     return lanes
-
-
-def _first_two(instruction: Instruction, context: Context, skip: int) -> int:
-    operands = instruction.operands[skip : skip + 2]
-    return context.bits(operands[0]) | context.bits(operands[1])
 
 
 def _computation(row: VectorRow, instruction: Instruction, fetches: list[Fetch]) -> Callable[[WaveGroup], Array]:

@@ -6,72 +6,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from convgen.backends.amdgpu.sim.alu import integers
 from convgen.backends.amdgpu.sim.alu.float_table import FLOAT_ROWS
 from convgen.backends.amdgpu.sim.alu.rows import Function, VectorRow, row
-from convgen.backends.amdgpu.sim.alu.salu_table import bit_reverse, first_one, leading_zeros
 from convgen.backends.sim import numbers as num
 from convgen.backends.sim.arrays import Array
 
 U32, U64 = np.uint32, np.uint64
+_shl = integers.left(32)
 
 
 def _reversed(function: Function) -> Function:
     return lambda a, b: function(b, a)
-
-
-def _shl(a: Array, b: Array) -> Array:
-    result: Array = a << (b & U32(31))
-    return result
-
-
-def _shr(a: Array, b: Array) -> Array:
-    result: Array = a >> (b & U32(31))
-    return result
-
-
-def _ashr(a: Array, b: Array) -> Array:
-    return a >> (b & U32(31)).view(np.int32)
-
-
-def _shl16(a: Array, b: Array) -> Array:
-    result: Array = a << (b & U32(15))
-    return result
-
-
-def _shr16(a: Array, b: Array) -> Array:
-    result: Array = a >> (b & U32(15))
-    return result
-
-
-def _ashr16(a: Array, b: Array) -> Array:
-    return a >> (b & U32(15)).view(np.int32)
-
-
-def _add_co(a: Array, b: Array) -> tuple[Array, Array]:
-    total = a + b
-    return total, total < a
-
-
-def _sub_co(a: Array, b: Array) -> tuple[Array, Array]:
-    return a - b, b > a
-
-
-def _addc_co(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
-    total = a.astype(U64) + b + carry
-    return total.astype(U32), total > U64(0xFFFFFFFF)
-
-
-def _subb_co(a: Array, b: Array, borrow: Array) -> tuple[Array, Array]:
-    taken = b.astype(U64) + borrow
-    return a - taken.astype(U32), taken > a
-
-
-def _mul_hi_u(a: Array, b: Array) -> Array:
-    return (a.astype(U64) * b) >> U64(32)
-
-
-def _mul_hi_i(a: Array, b: Array) -> Array:
-    return (a.astype(np.int64) * b) >> 32
 
 
 def _mad_u64(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
@@ -96,10 +42,6 @@ def _bfe_i(a: Array, b: Array, c: Array) -> Array:
     spare = 32 - width
     field = (a.view(U32) >> (b & U32(31))).view(np.int32)
     return np.where(width == 0, 0, (field << (spare & 31)) >> (spare & 31))
-
-
-def _bfi(a: Array, b: Array, c: Array) -> Array:
-    return (a & b) | (~a & c)
 
 
 def _perm(a: Array, b: Array, select: Array) -> Array:
@@ -179,18 +121,14 @@ def _mbcnt_bits(a: Array, b: Array, high: bool) -> Array:
     return result
 
 
-def _select(a: Array, b: Array, lanes: Array) -> Array:
-    return np.where(lanes, b, a)
-
-
 _PLAIN: dict[str, VectorRow] = {
     "v_mov_b32": row("u32 = b32", lambda a: a),
     "v_mov_b64": row("u64 = b64", lambda a: a, poison="words"),
     "v_not_b32": row("u32 = u32", lambda a: ~a),
-    "v_bfrev_b32": row("u32 = u32", bit_reverse),
-    "v_ffbl_b32": row("i32 = u32", first_one),
-    "v_ffbh_u32": row("i32 = u32", leading_zeros),
-    "v_ffbh_i32": row("i32 = i32", lambda a: leading_zeros(np.where(a < 0, ~a, a).view(U32))),
+    "v_bfrev_b32": row("u32 = u32", integers.bit_reverse),
+    "v_ffbl_b32": row("i32 = u32", integers.first_one),
+    "v_ffbh_u32": row("i32 = u32", integers.leading_zeros),
+    "v_ffbh_i32": row("i32 = i32", integers.redundant_signs),
     "v_bcnt_u32_b32": row("u32 = u32 u32", lambda a, b: np.bitwise_count(a) + b),
     "v_mbcnt_lo_u32_b32": row("u32 = u32 u32", lambda a, b: _mbcnt_bits(a, b, high=False)),
     "v_mbcnt_hi_u32_b32": row("u32 = u32 u32", lambda a, b: _mbcnt_bits(a, b, high=True)),
@@ -198,35 +136,35 @@ _PLAIN: dict[str, VectorRow] = {
     "v_or_b32": row("u32 = u32 u32", lambda a, b: a | b),
     "v_xor_b32": row("u32 = u32 u32", lambda a, b: a ^ b),
     "v_xnor_b32": row("u32 = u32 u32", lambda a, b: ~(a ^ b)),
-    "v_cndmask_b32": row("u32 = b32 b32 mask", _select, poison="select"),
+    "v_cndmask_b32": row("u32 = b32 b32 mask", lambda a, b, lanes: np.where(lanes, b, a), poison="select"),
     "v_add_u32": row("u32 = u32 u32", lambda a, b: a + b),
     "v_sub_u32": row("u32 = u32 u32", lambda a, b: a - b),
     "v_subrev_u32": row("u32 = u32 u32", lambda a, b: b - a),
     "v_add_i32": row("i32 = i32 i32", lambda a, b: a + b),
     "v_sub_i32": row("i32 = i32 i32", lambda a, b: a - b),
-    "v_add_co_u32": row("u32 mask = u32 u32", _add_co),
-    "v_sub_co_u32": row("u32 mask = u32 u32", _sub_co),
-    "v_subrev_co_u32": row("u32 mask = u32 u32", _reversed(_sub_co)),
-    "v_addc_co_u32": row("u32 mask = u32 u32 mask", _addc_co),
-    "v_subb_co_u32": row("u32 mask = u32 u32 mask", _subb_co),
-    "v_subbrev_co_u32": row("u32 mask = u32 u32 mask", lambda a, b, c: _subb_co(b, a, c)),
+    "v_add_co_u32": row("u32 mask = u32 u32", integers.add),
+    "v_sub_co_u32": row("u32 mask = u32 u32", integers.subtract),
+    "v_subrev_co_u32": row("u32 mask = u32 u32", _reversed(integers.subtract)),
+    "v_addc_co_u32": row("u32 mask = u32 u32 mask", integers.add_carry),
+    "v_subb_co_u32": row("u32 mask = u32 u32 mask", integers.subtract_borrow),
+    "v_subbrev_co_u32": row("u32 mask = u32 u32 mask", lambda a, b, c: integers.subtract_borrow(b, a, c)),
     "v_mul_lo_u32": row("u32 = u32 u32", lambda a, b: a * b),
-    "v_mul_hi_u32": row("u32 = u32 u32", _mul_hi_u),
-    "v_mul_hi_i32": row("i32 = i32 i32", _mul_hi_i),
+    "v_mul_hi_u32": row("u32 = u32 u32", integers.high_product),
+    "v_mul_hi_i32": row("i32 = i32 i32", integers.high_product),
     "v_mul_u32_u24": row("u32 = u24 u24", lambda a, b: a * b),
     "v_mul_i32_i24": row("i32 = i24 i24", lambda a, b: a * b),
-    "v_mul_hi_u32_u24": row("u32 = u24 u24", _mul_hi_u),
-    "v_mul_hi_i32_i24": row("i32 = i24 i24", _mul_hi_i),
+    "v_mul_hi_u32_u24": row("u32 = u24 u24", integers.high_product),
+    "v_mul_hi_i32_i24": row("i32 = i24 i24", integers.high_product),
     "v_mad_u32_u24": row("u32 = u24 u24 u32", lambda a, b, c: a * b + c),
     "v_mad_i32_i24": row("i32 = i24 i24 i32", lambda a, b, c: a * b + c),
     "v_mad_u64_u32": row("u64 mask = u32 u32 u64", _mad_u64, poison="low"),
     "v_mad_i64_i32": row("i64 mask = i32 i32 i64", _mad_i64, poison="low"),
-    "v_lshlrev_b32": row("u32 = u32 u32", _reversed(_shl)),
-    "v_lshrrev_b32": row("u32 = u32 u32", _reversed(_shr)),
-    "v_ashrrev_i32": row("i32 = u32 i32", _reversed(_ashr)),
-    "v_lshlrev_b64": row("u64 = u32 u64", lambda a, b: b << (a & U32(63)).astype(U64)),
-    "v_lshrrev_b64": row("u64 = u32 u64", lambda a, b: b >> (a & U32(63)).astype(U64)),
-    "v_ashrrev_i64": row("i64 = u32 i64", lambda a, b: b >> (a & U32(63)).astype(np.int64)),
+    "v_lshlrev_b32": row("u32 = u32 u32", _reversed(integers.left(32))),
+    "v_lshrrev_b32": row("u32 = u32 u32", _reversed(integers.right(32))),
+    "v_ashrrev_i32": row("i32 = u32 i32", _reversed(integers.right(32))),
+    "v_lshlrev_b64": row("u64 = u32 u64", _reversed(integers.left(64))),
+    "v_lshrrev_b64": row("u64 = u32 u64", _reversed(integers.right(64))),
+    "v_ashrrev_i64": row("i64 = u32 i64", _reversed(integers.right(64))),
     "v_lshl_add_u64": row("u64 = u64 u32 u64", lambda a, b, c: (a << (b & U32(7)).astype(U64)) + c, poison="low"),
     "v_lshl_add_u32": row("u32 = u32 u32 u32", lambda a, b, c: _shl(a, b) + c),
     "v_add_lshl_u32": row("u32 = u32 u32 u32", lambda a, b, c: _shl(a + b, c)),
@@ -237,8 +175,8 @@ _PLAIN: dict[str, VectorRow] = {
     "v_xad_u32": row("u32 = u32 u32 u32", lambda a, b, c: (a ^ b) + c),
     "v_bfe_u32": row("u32 = u32 u32 u32", _bfe_u),
     "v_bfe_i32": row("i32 = i32 u32 u32", _bfe_i),
-    "v_bfi_b32": row("u32 = u32 u32 u32", _bfi),
-    "v_bfm_b32": row("u32 = u32 u32", lambda a, b: ((U32(1) << (a & U32(31))) - U32(1)) << (b & U32(31))),
+    "v_bfi_b32": row("u32 = u32 u32 u32", lambda a, b, c: (a & b) | (~a & c)),
+    "v_bfm_b32": row("u32 = u32 u32", integers.ones),
     "v_perm_b32": row("u32 = u32 u32 u32", _perm),
     "v_alignbit_b32": row("u32 = u32 u32 u32", _align(1)),
     "v_alignbyte_b32": row("u32 = u32 u32 u32", _align(8)),
@@ -270,9 +208,9 @@ _PLAIN: dict[str, VectorRow] = {
     "v_mad_legacy_i16": row("i16 = i16 i16 i16", lambda a, b, c: a * b + c),
     "v_mad_u32_u16": row("u32 = u16 u16 u32", lambda a, b, c: a * b + c),
     "v_mad_i32_i16": row("i32 = i16 i16 i32", lambda a, b, c: a * b + c),
-    "v_lshlrev_b16": row("u16 = u16 u16", _reversed(_shl16)),
-    "v_lshrrev_b16": row("u16 = u16 u16", _reversed(_shr16)),
-    "v_ashrrev_i16": row("i16 = u16 i16", _reversed(_ashr16)),
+    "v_lshlrev_b16": row("u16 = u16 u16", _reversed(integers.left(16))),
+    "v_lshrrev_b16": row("u16 = u16 u16", _reversed(integers.right(16))),
+    "v_ashrrev_i16": row("i16 = u16 i16", _reversed(integers.right(16))),
     "v_sat_pk_u8_i16": row(
         "u32 = u32",
         lambda a: (

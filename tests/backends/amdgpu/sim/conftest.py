@@ -115,7 +115,7 @@ def launch(
         value = argument if isinstance(argument, str) else struct.pack("<i", argument)
         args.append(KernelArg(offset, size, value))
         offset += size
-    return LaunchRequest(kernel, (grid, 1, 1), (workgroup, 1, 1), tuple(args), lds_bytes=lds)
+    return LaunchRequest(kernel, (grid, 1, 1), (workgroup, 1, 1), tuple(args), shared_bytes=lds)
 
 
 def run(

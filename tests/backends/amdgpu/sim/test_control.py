@@ -109,7 +109,7 @@ def test_hazards_across_branches(sim: Any) -> None:
     assert not report.findings
     tight = body.replace("s_cmp_eq_u32 s20, {wave}\n", "").replace("v_cmp_gt", "s_cmp_eq_u32 s20, {wave}\n v_cmp_gt")
     report, _ = execute(sim, tight.format(wave=2))
-    assert [(f.kind, f.wave) for f in report.findings] == [("wait-states", 2)]
+    assert [(f.kind, f.subgroup) for f in report.findings] == [("wait-states", 2)]
 
 
 def test_runaway(sim: Any) -> None:

@@ -365,7 +365,7 @@ def arguments(code: CodeObject, kernel: str, case: Case) -> tuple[KernelArg, ...
 def execute(folder: Any, file: str, kernel: str, device: str, case: Case, **options: Any) -> SimReport:
     binary = (folder / f"{file}_{device}.bin").read_bytes()
     given = arguments(CodeObject.load(binary), kernel, case)
-    request = LaunchRequest(kernel, case.grid or (case.groups, 1, 1), (case.items, 1, 1), given, lds_bytes=case.slm)
+    request = LaunchRequest(kernel, case.grid or (case.groups, 1, 1), (case.items, 1, 1), given, shared_bytes=case.slm)
     raw = {name: data.view(np.uint8).reshape(-1) for name, data in case.buffers.items()}
     return simulate(binary, [request], raw, errata=False, trust_igc=True, **options)
 

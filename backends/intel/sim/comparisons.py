@@ -1,0 +1,117 @@
+"""Comparisons, and what is chosen by them: cmp, sel, csel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convgen.backends.intel.sim import alu_table as table
+from convgen.backends.intel.sim.alu_steps import condition_of, float_type, new_step, operands, union
+from convgen.backends.intel.sim.decode import SIZES, Instruction
+from convgen.backends.intel.sim.masks import active, check_flag, enabled, predicate, set_flags, undefined_flags
+from convgen.backends.intel.sim.operands import VIEWS
+from convgen.backends.intel.sim.results import convert, target
+from convgen.backends.intel.sim.state import ThreadGroup
+from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.sim.arrays import Array, Bools, united
+
+
+def select(instruction: Instruction, context: Context) -> Step:
+    """sel: by predicate, or the smaller or larger with a condition (a NaN loses against a number)."""
+    sources = operands(instruction, context)
+    goal = target(instruction.dst, instruction.exec_size, instruction, context)
+    step = new_step(instruction, context, sources, goal)
+    on_lanes = enabled(instruction)
+    kind = float_type(instruction)
+    saturate = instruction.dst is not None and instruction.dst.saturate
+    unsigned_long = all(s.type == "uq" for s in sources)
+    compare = None if not instruction.condition else table.COMPARE[instruction.condition]
+    if compare is None:
+        check_flag(instruction, context)
+    chosen = predicate(instruction) if compare is None else None
+
+    def run(g: ThreadGroup) -> None:
+        on = on_lanes(g)
+        a, b = _alike([item.get(g) for item in sources], kind)
+        bad_a, bad_b = sources[0].undefined(g), sources[1].undefined(g)
+        if chosen is not None:
+            bad = undefined_flags(instruction, g, on)
+            if bad is not None:
+                g.env.reporter.at_first("poison", "the predicate is undefined", instruction, g, bad)
+            first = chosen(g)
+            undefined = _pick(first, bad_a, bad_b)
+        else:
+            assert compare is not None
+            first = compare(a.view(np.uint64), b.view(np.uint64)) if unsigned_long else compare(a, b)
+            if kind:
+                first = (first & ~np.isnan(a)) | np.isnan(b)
+            undefined = united((bad_a, bad_b))
+        data = convert(np.where(first, a, b), goal.type, g.control, saturate=saturate)
+        goal.put(g, data, on, undefined)
+
+    return step.running(run)
+
+
+def _pick(first: Bools, a: Bools | None, b: Bools | None) -> Bools | None:
+    if a is None and b is None:
+        return None
+    none = np.zeros((1, 1), np.bool_)
+    return np.where(first, none if a is None else a, none if b is None else b)
+
+
+def _alike(values: list[Array], kind: str) -> list[Array]:
+    """Numbers in one working type."""
+    if not kind:
+        return values
+    dtype = np.float64 if kind == "df" else np.float32
+    return [value if value.dtype == dtype else value.astype(dtype) for value in values]
+
+
+def compare(instruction: Instruction, context: Context) -> Step:
+    """cmp: flags of acting lanes, and all ones or zeros for the destination."""
+    sources = operands(instruction, context)
+    goal = target(instruction.dst, instruction.exec_size, instruction, context)
+    acts = active(instruction, context)
+    step = new_step(instruction, context, sources, goal)
+    kind = float_type(instruction)
+    unsigned_long = all(s.type == "uq" for s in sources)
+    unordered = instruction.condition in ("un", "uo")
+    if not unordered and instruction.condition not in table.COMPARE:
+        raise unsupported(instruction, f"condition {instruction.condition or '(none)'}")
+    compare = np.equal if unordered else table.COMPARE[instruction.condition]
+
+    def run(g: ThreadGroup) -> None:
+        on = acts(g)
+        a, b = _alike([item.get(g) for item in sources], kind)
+        undefined = union(sources, g)
+        if unordered:
+            truth = np.isnan(a) | np.isnan(b)
+        elif unsigned_long:
+            truth = compare(a.view(np.uint64), b.view(np.uint64))
+        else:
+            truth = compare(a, b)
+        set_flags(instruction, g, truth, on, undefined)
+        if goal.bits:
+            ones = -truth.astype(np.int64)
+            size = SIZES[goal.type]
+            goal.put(g, ones.astype(f"i{size}").view(VIEWS[goal.type]), on, undefined)
+
+    return step.running(run)
+
+
+def choose(instruction: Instruction, context: Context) -> Step:
+    """csel: the first source where the third compares with zero as asked, else the second."""
+    sources = operands(instruction, context)
+    goal = target(instruction.dst, instruction.exec_size, instruction, context)
+    on_lanes = enabled(instruction)
+    step = new_step(instruction, context, sources, goal)
+    condition = condition_of(instruction, context)
+    if condition is None:
+        raise unsupported(instruction, "no condition")
+    saturate = instruction.dst is not None and instruction.dst.saturate
+
+    def run(g: ThreadGroup) -> None:
+        a, b, c = (item.get(g) for item in sources)
+        data = convert(np.where(condition(c, 0), a, b), goal.type, g.control, saturate=saturate)
+        goal.put(g, data, on_lanes(g), union(sources, g))
+
+    return step.running(run)

@@ -1,0 +1,412 @@
+"""The subgroups that go the same way through a kernel, and what each statement means to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from convgen.ir import expr as x
+from convgen.ir import stmt as s
+from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, SurfaceValue, Value, from_bytes, to_bytes
+from convgen.ir.expr import Expr, Var
+from convgen.ir.interp_shared import Accessors, SharedTile, agree
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global, Shared, View
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Stmt
+from convgen.ir.text import show
+from convgen.ir.types import AnyType
+
+_BUFFER_SPACING = 40  #: log2 of the bytes between the addresses of two buffers: no buffer is as long
+
+Group = tuple[int, int, int]  # a workgroup's place in the grid
+Left = tuple[Value | SurfaceValue, ...] | None  # the values with which a statement left its loop, if it did
+
+
+class Stop(Enum):
+    """Where a subgroup waits for others."""
+
+    BARRIER = "for all of the workgroup"
+    PRODUCT = "for those that execute a matrix instruction with it"
+
+
+Run = Generator[Stop, None, Left]
+
+
+class Parted(Exception):
+    """Subgroups that went together want to go different ways."""
+
+
+@lru_cache(maxsize=2**8)
+def _tile_coords(layout: Fragment, subgroups: tuple[int, ...], width: int) -> tuple[Array, ...]:
+    """The coordinates along each dim of `layout` that each (lane, register) of some subgroups holds."""
+    lanes, registers = np.arange(width)[:, None], np.arange(layout.registers)[None, :]
+    at = [layout.coords(subgroup, lanes, registers) for subgroup in subgroups]
+    shape = (width, layout.registers)
+    return tuple(
+        np.concatenate([np.broadcast_to(one[dim], shape) for one in at]).astype(np.int64) for dim in layout.dims
+    )
+
+
+class Party:
+    """Subgroups that go the same way through the statements: their variables, lane behind lane.
+
+    Either one, whose peers are the others of its workgroup, or all of some workgroups.
+    """
+
+    def __init__(
+        self,
+        k: Kernel,
+        members: Sequence[tuple[Group, int]],
+        values: Mapping[Var, int],
+        memory: Mapping[Global, Array],
+        shared: Mapping[Shared, SharedTile],
+    ) -> None:
+        self.numbers = tuple(number for _, number in members)
+        self.is_alone = len(members) == 1
+        self.memory, self.shared = memory, shared
+        self.bases = {buffer: n << _BUFFER_SPACING for n, buffer in enumerate(memory, 1)}
+        self.ev = Evaluator(k.width, self.bases, self.numbers)
+        self.ev.team = self._team
+        self.peers: Sequence[Party] = (self,)  # all subgroups of the workgroup, if each goes alone
+        self.offered: dict[x.Mma, tuple[Value, Value]] = {}  # operands that others read, too
+        self.overwritten: list[tuple[Array, Array, Array]] = []  # (memory, places, what was there), oldest first
+        number = np.repeat(self.numbers, k.width)
+        group = np.arange(len(number)) // k.width // k.subgroups
+        self.accessors = Accessors(group, [(n, np.flatnonzero(number == n)) for n in sorted({*self.numbers})])
+        for var, value in values.items():
+            self.bind(var, self.ev.full(var.type, value))
+        for var, of in zip((*k.group_ids, k.subgroup), (*zip(*(place for place, _ in members)), self.numbers)):
+            self.bind(var, Value(np.repeat(np.array(of, var.type.elem.numpy), k.width)))
+
+    def _team(self, product: x.Mma) -> Sequence[tuple[Value, Value]]:
+        spans = product.op.atom.spans
+        if spans == 1:
+            return [(self.ev(product.a), self.ev(product.b))]
+        if not self.is_alone:
+            if product not in self.offered or len({*self.numbers}) % spans:
+                raise Parted
+            return [self.offered[product]]
+        (number,) = self.numbers
+        first = number - number % spans
+        team = [peer.offered.get(product) for peer in self.peers[first : first + spans]]
+        if len(team) < spans or None in team:
+            raise InterpError(f"a product of {spans} subgroups that subgroup {number} executes without the others")
+        return [operands for operands in team if operands is not None]
+
+    def bind(self, var: Var, value: Value | SurfaceValue) -> None:
+        self.ev.env[var] = value
+
+    def integers(self, e: Expr, what: str) -> Array:
+        """The exact integers of all lanes, for an address."""
+        return self.ev(e).decided(what).astype(np.int64)
+
+    def changing(self, memory: Array, at: Array) -> Array:
+        """The memory, of which places are about to change."""
+        self.overwritten.append((memory, at, memory[at]))
+        return memory
+
+    def decision(self, e: Expr, what: str) -> int:
+        """The integer on which the way depends."""
+        found = self.ev.uniform(e, what)
+        if (found != found[0]).any():
+            raise Parted
+        return int(found[0])
+
+    # ------------------------------------------------------------ control
+
+    def run(self, node: Stmt) -> Run:
+        """Run a statement; yields where it waits, returns the values with which it leaves the innermost loop."""
+        match node:
+            case s.Block(stmts):
+                for inner in stmts:
+                    left = yield from self.run(inner)
+                    if left is not None:
+                        return left
+            case s.For():
+                yield from self.loop(node)
+            case s.If(cond, then, other):
+                with _located(node, f"if {show(cond)}"):
+                    holds = self.decision(cond, "a branch")
+                return (yield from self.run(then if holds else other))
+            case s.ExitIf(cond, values):
+                with _located(node):
+                    if self.decision(cond, "a loop's exit"):
+                        return tuple(map(self.ev.bound, values))
+            case s.Arrive():
+                pass  # the verifier holds shared memory untouched until the wait
+            case s.Barrier():
+                yield Stop.BARRIER
+            case s.Let(_, x.Mma(op=op) as product) if op.atom.spans > 1:
+                with _located(node):
+                    self.offered[product] = self.ev(product.a), self.ev(product.b)
+                if self.is_alone:
+                    yield Stop.PRODUCT
+                with _located(node):
+                    self.let(node)
+                if self.is_alone:
+                    yield Stop.PRODUCT  # until all have taken what was offered
+                del self.offered[product]
+            case _:
+                with _located(node):
+                    _STATEMENTS[type(node)](self, node)
+        return None
+
+    def loop(self, node: s.For) -> Run:
+        with _located(node, f"loop {node.label}"):
+            begin, end = (self.decision(e, "a loop's bound") for e in (node.begin, node.end))
+            values: tuple[Value | SurfaceValue, ...] = tuple(map(self.ev.bound, node.inits))
+        for i in range(begin, end):
+            self.ev.forget()
+            self.bind(node.var, self.ev.full(node.var.type, i))
+            for var, value in zip(node.carried, values):
+                self.bind(var, value)
+            left = yield from self.run(node.body)
+            if left is not None:
+                values = left
+                break
+            with _located(node, f"yield of loop {node.label}"):
+                values = tuple(map(self.ev.bound, node.yields))
+        self.ev.forget()
+        for var, value in zip(node.results, values):
+            self.bind(var, value)
+        return None
+
+    # ------------------------------------------------------------ tiles
+
+    def places(self, view: View, coords: tuple[Expr, ...], layout: Fragment) -> tuple[Array, Mask]:
+        """The element of memory that each (lane, register) of a view's tile stands for, and whether there is one."""
+        dims: dict[str, Array] = {}
+        exists = np.ones((self.ev.lanes, layout.registers), np.bool_)
+        for axis, (start, inner) in enumerate(zip(coords, _tile_coords(layout, self.numbers, self.ev.width))):
+            position = self.integers(start, "a view's coordinate")[:, None] + inner
+            dims.update((d, np.broadcast_to(p, exists.shape)) for d, p in view.decode(axis, position).items())
+            for dim in view.axes[axis]:
+                exists &= (dims[dim.name] >= 0) & (dims[dim.name] < dim.size)
+        index = [np.broadcast_to(t.at(dims), exists.shape) for t in view.index]
+        inside = [(at >= 0) & (at < t.size) for t, at in zip(view.index, index)]
+        for t, ok in zip(view.index, inside):
+            if t.masked:
+                exists &= ok
+        for number, ok in enumerate(inside):
+            if (exists & ~ok).any():
+                raise InterpError(
+                    f"tensor dim {number} of the view of {view.memory.name} is not masked, and is "
+                    f"{index[number][exists & ~ok][0]} of {view.index[number].size}"
+                )
+        at = np.broadcast_to(view.layout.offset([np.where(exists, i, 0) for i in index]), exists.shape)
+        elements = view.memory.bytes // view.memory.elem.bytes
+        if (bad := at[exists & (at >= elements)]).size:
+            raise InterpError(f"element {bad[0]} of buffer {view.memory.name}, which has {elements}")
+        return np.where(exists, at, 0), exists
+
+    def elements(self, memory: Global) -> Array:
+        """A buffer as an array of its elements."""
+        whole = memory.bytes // memory.elem.bytes * memory.elem.bytes
+        return self.memory[memory][:whole].view(memory.elem.numpy)
+
+    def view_tile(self, view: View, coords: tuple[Expr, ...], layout: Fragment) -> Value:
+        at, exists = self.places(view, coords, layout)
+        return Value(np.where(exists, self.elements(view.memory)[at], view.memory.elem.numpy.type(0)))
+
+    def load_view(self, node: s.LoadView) -> None:
+        self.bind(node.var, self.view_tile(node.view, node.coords, node.layout))
+
+    def store_view(self, node: s.StoreView) -> None:
+        at, exists = self.places(node.view, node.coords, node.layout)
+        value = self.ev(node.value)
+        Value(value.data, None if value.poison is None else value.poison & exists).decided("a stored value")
+        memory = self.elements(node.view.memory)
+        agree(at[exists], value.data[exists].view(f"u{memory.itemsize}"), f"buffer {node.view.memory.name}")
+        self.changing(memory, at[exists])[at[exists]] = value.data[exists]
+
+    def add_view(self, node: s.AddView) -> None:
+        at, exists = self.places(node.view, node.coords, node.layout)
+        value = self.ev(node.value)
+        Value(value.data, None if value.poison is None else value.poison & exists).decided("an added value")
+        np.add.at(self.changing(self.elements(node.view.memory), at[exists]), at[exists], value.data[exists])
+
+    def copy(self, node: s.Copy) -> None:
+        self.put(node.tile, node.slot, node.layout, self.view_tile(node.view, node.coords, node.layout))
+
+    def load_shared(self, node: s.LoadShared) -> None:
+        at = self.addresses(node.tile, node.slot, node.layout)
+        self.bind(node.var, from_bytes(*self.shared[node.tile].read(at, self.accessors), node.var.type))
+
+    def store_shared(self, node: s.StoreShared) -> None:
+        self.put(node.tile, node.slot, node.layout, self.ev(node.value))
+
+    def put(self, tile: Shared, slot: Expr, layout: Fragment, value: Value) -> None:
+        self.shared[tile].write(self.addresses(tile, slot, layout), self.accessors, *to_bytes(value))
+
+    def addresses(self, tile: Shared, slot: Expr, layout: Fragment) -> Array:
+        """The bytes of a shared tile that each lane holds, `[width, bytes]`."""
+        row, col = _tile_coords(layout, self.numbers, self.ev.width)
+        chosen = self.integers(slot, "a slot number")
+        if (bad := chosen[(chosen < 0) | (chosen >= tile.slots)]).size:
+            raise InterpError(f"slot {bad[0]} of shared tile {tile.name}, which has {tile.slots}")
+        if (row >= tile.rows).any() or (col >= tile.cols).any():
+            raise InterpError(f"a {layout.shape} fragment in shared tile {tile.name} of {tile.rows} x {tile.cols}")
+        at = tile.address(chosen[:, None], row, col)
+        return np.reshape(at[:, :, None] + np.arange(tile.elem.bytes), (self.ev.lanes, -1))
+
+    # ------------------------------------------------------------ messages
+
+    def place(self, node: Any, size: int) -> tuple[Array, Array, Mask]:
+        """(buffer, the byte of it for each lane's `size` bytes, whether it is accessed) of a global message."""
+        return self.flat(node, size) if isinstance(node, (s.FlatLoad, s.FlatStore)) else self.window(node, size)
+
+    def flat(self, node: s.FlatLoad | s.FlatStore | s.FlatPrefetch, size: int) -> tuple[Array, Array, Mask]:
+        """Where the lanes whose mask holds access the flat address space: in the message's buffer, all of them."""
+        buffer = node.buffer
+        mask = self.ev(node.mask).decided("a mask")
+        start = self.integers(node.address, "an address") - self.bases[buffer]
+        if (bad := start[mask & ((start < 0) | (start + size > buffer.bytes))]).size:
+            raise InterpError(
+                f"bytes {bad[0]} to {bad[0] + size - 1} of buffer {buffer.name}, which has {buffer.bytes}"
+            )
+        at = start[:, None] + np.arange(size)
+        inside = np.broadcast_to(mask[:, None], at.shape)
+        return self.memory[buffer], np.where(inside, at, 0), inside
+
+    def window(self, node: s.GlobalLoad | s.GlobalStore, size: int) -> tuple[Array, Array, Mask]:
+        """Where the lanes access a surface; outside its extent they do not."""
+        surface = self.ev.window(node.surface)
+        if surface.buffer is not node.buffer:
+            raise InterpError(f"a surface of {surface.buffer.name}, of a message that accesses {node.buffer.name}")
+        uniform = self.ev.uniform(node.uniform, "a uniform offset")
+        start = self.integers(node.varying, "an offset") + uniform + node.imm
+        at = start[:, None] + np.arange(size)
+        inside = (at >= 0) & (at < surface.extent[:, None])
+        words = inside.reshape(len(at), -1, min(size, 4))
+        if (words.any(axis=2) != words.all(axis=2)).any():
+            extent = surface.extent[0]  # of the only subgroup, where this is told
+            raise InterpError(f"the extent {extent} of a surface of {surface.buffer.name} cuts a word in two")
+        at = at + surface.shift[:, None]
+        if (bad := at[inside & ((at < 0) | (at >= surface.buffer.bytes))]).size:
+            raise InterpError(f"byte {bad[0]} of buffer {surface.buffer.name}, which has {surface.buffer.bytes}")
+        return self.memory[surface.buffer], np.where(inside, at, 0), inside
+
+    def global_load(self, node: s.GlobalLoad | s.FlatLoad) -> None:
+        buffer, at, inside = self.place(node, node.var.type.bits // 8)
+        self.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), None, node.var.type))
+
+    def global_store(self, node: s.GlobalStore | s.FlatStore) -> None:
+        self.put_bytes(node.value, *self.place(node, node.value.type.bits // 8))
+
+    def put_bytes(self, value: Expr, buffer: Array, at: Array, inside: Mask) -> None:
+        """Each lane's bytes where they are inside; what two lanes store in one place must be the same."""
+        raw, poison = to_bytes(self.ev(value))
+        Value(raw, None if poison is None else poison & inside).decided("a stored value")
+        agree(at[inside], raw[inside], "a buffer")
+        self.changing(buffer, at[inside])[at[inside]] = raw[inside]
+
+    def global_add(self, node: s.GlobalAdd | s.FlatAdd) -> None:
+        value = self.ev(node.value)
+        elem = node.value.type.elem
+        data = value.data.reshape(self.ev.lanes, -1)
+        buffer, at, inside = self.place(node, data.shape[1] * elem.bytes)
+        first, there = at[:, :: elem.bytes] // elem.bytes, inside[:, :: elem.bytes]
+        poison = None if value.poison is None else value.poison.reshape(data.shape)
+        Value(data, None if poison is None else poison & there).decided("an added value")
+        whole = len(buffer) // elem.bytes * elem.bytes
+        elements = buffer[:whole].view(elem.numpy)
+        np.add.at(self.changing(elements, first[there]), first[there], data[there])
+
+    def ticket(self, node: s.Ticket) -> None:
+        counts = self.elements(node.buffer)
+        index = self.ev.uniform(node.index, "the index of a count").astype(np.int64)[:: self.ev.width]
+        if (bad := index[(index < 0) | (index >= len(counts))]).size:
+            raise InterpError(f"count {bad[0]} of buffer {node.buffer.name}, which has {len(counts)}")
+        taken = np.zeros(len(index), np.int32)
+        for subgroup, at in enumerate(index):
+            taken[subgroup] = counts[at]
+            if not 0 <= counts[at] < node.turns:
+                raise InterpError(f"a count of {counts[at]} where a round has {node.turns} turns")
+            self.changing(counts, index[subgroup : subgroup + 1])[at] = (counts[at] + 1) % node.turns
+        self.bind(node.var, Value(np.repeat(taken, self.ev.width)))
+
+    def rectangle(self, node: s.PlaneLoad | s.PlaneStore, type: AnyType) -> tuple[Array, Array, Mask]:
+        """(buffer, the byte of it for each byte of a lane's elements, whether that is in the plane)."""
+        plane, elem = node.plane, type.elem.bytes
+        x, y = self.ev.uniform(node.x, "a rectangle's x")[:, None], self.ev.uniform(node.y, "a rectangle's y")[:, None]
+        row, col = _tile_coords(node.shape.layout(self.ev.width, elem), (0,) * len(self.numbers), self.ev.width)
+        start = np.broadcast_to(x * node.shape.grain(elem) + col * elem, (self.ev.lanes, type.lanes))
+        byte = (start[:, :, None] + np.arange(elem)).reshape(self.ev.lanes, -1)
+        row = np.repeat(np.broadcast_to(y + row, start.shape), elem, axis=1)
+        inside = (row >= 0) & (row < plane.height) & (byte >= 0) & (byte < plane.width)
+        return self.memory[plane.memory], np.where(inside, plane.base + row * plane.pitch + byte, 0), inside
+
+    def prefetch(self, node: s.Prefetch | s.FlatPrefetch | s.PlanePrefetch) -> None:
+        """No value changes; what decides where must be known all the same."""
+        if isinstance(node, s.FlatPrefetch):
+            self.flat(node, 1)
+
+    def plane_load(self, node: s.PlaneLoad) -> None:
+        buffer, at, inside = self.rectangle(node, node.var.type)
+        self.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), None, node.var.type))
+
+    def plane_store(self, node: s.PlaneStore) -> None:
+        self.put_bytes(node.value, *self.rectangle(node, node.value.type))
+
+    def shared_bytes(self, node: s.SharedRead | s.SharedWrite, size: int) -> Array:
+        """The bytes of a shared tile that each lane accesses, `[width, size]`."""
+        start = (self.integers(node.address, "a shared address") + node.imm)[:, None]
+        if isinstance(node, (s.BlockRead, s.BlockWrite)):
+            dword, byte = np.divmod(np.arange(size), 4)
+            lane = np.tile(np.arange(self.ev.width), len(self.numbers))[:, None]
+            return start + 4 * (dword * self.ev.width + lane) + byte
+        return start + np.arange(size)
+
+    def shared_read(self, node: s.SharedRead) -> None:
+        at = self.shared_bytes(node, node.var.type.bits // 8)
+        self.bind(node.var, from_bytes(*self.shared[node.tile].read(at, self.accessors), node.var.type))
+
+    def shared_write(self, node: s.SharedWrite) -> None:
+        raw, poison = to_bytes(self.ev(node.value))
+        self.shared[node.tile].write(self.shared_bytes(node, raw.shape[1]), self.accessors, raw, poison)
+
+    def let(self, node: s.Let) -> None:
+        self.bind(node.var, self.ev.bound(node.value))
+
+
+_STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
+    s.Let: Party.let,
+    s.LoadView: Party.load_view,
+    s.StoreView: Party.store_view,
+    s.AddView: Party.add_view,
+    s.Copy: Party.copy,
+    s.LoadShared: Party.load_shared,
+    s.StoreShared: Party.store_shared,
+    s.GlobalLoad: Party.global_load,
+    s.GlobalStore: Party.global_store,
+    s.GlobalAdd: Party.global_add,
+    s.Ticket: Party.ticket,
+    s.FlatLoad: Party.global_load,
+    s.PlaneLoad: Party.plane_load,
+    s.PlaneStore: Party.plane_store,
+    s.Prefetch: Party.prefetch,
+    s.FlatPrefetch: Party.prefetch,
+    s.PlanePrefetch: Party.prefetch,
+    s.FlatStore: Party.global_store,
+    s.FlatAdd: Party.global_add,
+    s.SharedRead: Party.shared_read,
+    s.SharedWrite: Party.shared_write,
+    s.BlockRead: Party.shared_read,
+    s.BlockWrite: Party.shared_write,
+}
+
+
+@contextmanager
+def _located(node: Stmt, text: str | None = None) -> Iterator[None]:
+    """Say in a note at which statement an InterpError arose."""
+    try:
+        yield
+    except InterpError as e:
+        e.add_note(f"at {text or show(node)}")
+        raise
