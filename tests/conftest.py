@@ -48,7 +48,7 @@ def pytest_collection_finish() -> None:
     """Thousands of tests and modules stay until the end: the collector need not look at them again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GARBAGE, 20, 10)
+    gc.set_threshold(GARBAGE, 5, 5)
 
 
 def pytest_sessionfinish() -> None:
