@@ -133,18 +133,17 @@ def statements(root: Stmt) -> Iterator[Stmt]:
 
 def postorder(root: Node) -> list[Node]:
     """Every unique node under `root` once, children before parents."""
-    seen: set[Node] = set()
     out: list[Node] = []
-
-    def go(node: Node) -> None:
-        seen.add(node)
-        for child in node.children():
-            if child not in seen:
-                go(child)
-        out.append(node)
-
-    go(root)
+    _visit(root, set(), out)
     return out
+
+
+def _visit(node: Node, seen: set[Node], out: list[Node]) -> None:
+    seen.add(node)
+    for child in node.children():
+        if child not in seen:
+            _visit(child, seen, out)
+    out.append(node)
 
 
 def greatest_id(*roots: Node) -> int:

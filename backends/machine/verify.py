@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -32,7 +32,8 @@ def verify(function: Function, banks: Mapping[str, Bank], allocation: Allocation
         raise VerifyError(f"{function.name}: {problem}")
     for block in function.blocks:
         for i in block.instructions:
-            for problem in (*checker.operands(i), *checker.places(i)):
+            views = (*i.defs(), *i.uses())
+            for problem in (*checker.operands(i, views), *checker.places(i, views)):
                 raise checker.error(block.label, i, problem)
     checker.contents()
 
@@ -44,6 +45,7 @@ class _Checker:
     allocation: Allocation
     placed: frozenset[str] = attrs.field(init=False)  # banks
     numbers: dict[int, VirtualRegister] = attrs.field(init=False, factory=dict)
+    seen: set[VirtualRegister] = attrs.field(init=False, factory=set)  #: whose place has been looked at
 
     @placed.default
     def _placed(self) -> frozenset[str]:
@@ -69,13 +71,13 @@ class _Checker:
         if not any(i.op.ends or i.op.jumps for i in last):
             yield "the last block does not end the program"
 
-    def operands(self, i: Instruction) -> Iterator[str]:
+    def operands(self, i: Instruction, views: Sequence[Reg]) -> Iterator[str]:
         for kind, operands, roles in (("result", i.dst, i.op.results), ("source", i.src, i.op.sources)):
             if roles and len(roles) != len(operands):
                 yield f"{len(operands)} {kind}s, wanted {', '.join(r.name for r in roles)}"
             for operand, role in zip(operands, roles):
                 yield from self._role(operand, role)
-        for r in (*i.defs(), *i.uses()):
+        for r in views:
             if not 0 <= r.first < r.first + r.count <= r.vreg.size:
                 yield f"words {r.first} to {r.first + r.count - 1} of {r.vreg}"
             if r.bank not in self.banks:
@@ -94,9 +96,10 @@ class _Checker:
 
     # ------------------------------------------------------------ places
 
-    def places(self, i: Instruction) -> Iterator[str]:
-        for r in (*i.defs(), *i.uses()):
-            if r.bank in self.placed:
+    def places(self, i: Instruction, views: Sequence[Reg]) -> Iterator[str]:
+        for r in views:
+            if r.bank in self.placed and r.vreg not in self.seen:
+                self.seen.add(r.vreg)
                 yield from self._misplaced(r.vreg)
         if i.early_clobber:
             sources = {self.home(r, n): r.vreg for r in i.uses() for n in range(r.first, r.first + r.count)}
@@ -147,8 +150,9 @@ class _Checker:
     def _words(self, registers: Iterator[Reg]) -> Iterator[tuple[Word, Word]]:
         """Each word with its place."""
         for r in registers:
+            bank, number = r.bank, r.vreg.number
             for n in range(r.first, r.first + r.count):
-                yield self.home(r, n), (r.bank, r.vreg.number, n)
+                yield self.home(r, n), (bank, number, n)
 
 
 def _agreed(a: Held, b: Held) -> Held:

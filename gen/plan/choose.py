@@ -209,6 +209,7 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
         k_orders.append("chunk")
     straight = _comes_as_fragments(shape, atom, facts)
     spans = atom.spans
+    loads = _fragment_load(shape.of_m, atom.b, facts), _fragment_load(shape.of_n, atom.a, facts)
     for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
         if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % atom.k:
             continue
@@ -219,7 +220,7 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
             if m % (wm * atom.m * subtiles):
                 continue
             works = {
-                shared: _work(shape, (m, n, k), (wm, wn), subtiles, atom, facts, shared=shared)
+                shared: _work(loads, (m, n, k), (wm, wn), subtiles, atom, facts, shared=shared)
                 for shared in dict.fromkeys(way.slots > 0 for way in ways)
             }
             few = works[True].accumulators <= _MOST_IN_VECTORS
@@ -265,7 +266,7 @@ class _Work:
 
 
 def _work(
-    shape: _Shape,
+    loads: tuple[OperandLoad, OperandLoad],
     tile: tuple[int, int, int],
     subgroups: tuple[int, int],
     subtiles: int,
@@ -274,13 +275,14 @@ def _work(
     *,
     shared: bool,
 ) -> _Work:
-    """`shared` says whether operands come through shared memory, or straight as fragments."""
+    """`loads` are those of M's and N's operands; `shared` says whether these come through shared memory, or straight as
+    fragments.
+    """
     (m, n, k), (subgroups_m, subgroups_n), elem, spans = tile, subgroups, atom.elem_bytes, atom.spans
     count, lanes = subgroups_m * subgroups_n, facts.subgroup_size
     simds = min(count, facts.core.simds)
     copied = (m + n) * k * elem
-    operands = (shape.of_m, atom.b, m), (shape.of_n, atom.a, n)
-    loads = sum(_fragment_load(v, f, facts).messages(rows, k, lanes * count, elem) for v, f, rows in operands)
+    messages = sum(load.messages(rows, k, lanes * count, elem) for load, rows in zip(loads, (m, n)))
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n
     fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
@@ -288,13 +290,13 @@ def _work(
     read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
     held = copied // (4 * lanes * count)
     if not shared:
-        loads += read / (facts.chunk_bytes * lanes * count)  # those of `loads` only bring nearer
+        messages += read / (facts.chunk_bytes * lanes * count)  # the others only bring nearer
         held = 0
     return _Work(
         matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
         shared=(read + (copied if shared else 0)) / facts.core.shared_rate,
         moved=copied / facts.core.global_rate,
-        messages=loads * facts.costs.message * count / simds,
+        messages=messages * facts.costs.message * count / simds,
         slot_bytes=copied,
         accumulators=accumulators,
         registers=accumulators + fragments + held + _OTHER_REGISTERS,

@@ -66,13 +66,8 @@ def lds_grain(instructions: tuple[Instruction, ...]) -> int:
 
 def store_grain(instructions: tuple[Instruction, ...]) -> int:
     """Bytes that one stamp on device memory may cover: the narrowest store of the text, at most 4."""
-    sizes = [
-        width.size
-        for instruction in instructions
-        for suffix, width in STORES.items()
-        if instruction.name.endswith(f"_store_{suffix}")
-    ]
-    return min([4, *sizes])
+    stored = (instruction.name.rpartition("_store_")[2] for instruction in instructions)
+    return min([4, *(STORES[suffix].size for suffix in stored if suffix in STORES)])
 
 
 class Program:

@@ -64,7 +64,9 @@ class _Run(Run):
 
     def _launch(self, launch: LaunchRequest) -> None:
         kernel = self.code.kernel(launch.kernel)
-        program = self.programs.setdefault(launch.kernel, Program(kernel, self.code.arch))
+        if launch.kernel not in self.programs:
+            self.programs[launch.kernel] = Program(kernel, self.code.arch)
+        program = self.programs[launch.kernel]
         descriptor = kernel.descriptor
         self.reporter.start(kernel.name, descriptor.entry)
         place_arguments(self.memory, kernel, launch)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
@@ -79,7 +80,7 @@ class CodeObject:
         if ".ze_info" not in sections:
             raise SimulatorError("the code object has no .ze_info")
         try:
-            info = yaml.safe_load(sections[".ze_info"].rstrip(b"\0"))
+            info = _parsed(sections[".ze_info"].rstrip(b"\0"))
         except (yaml.YAMLError, ValueError, RecursionError) as error:  # no YAML; a month 13; lists a thousand deep
             raise SimulatorError(f".ze_info is not YAML: {' '.join(str(error).split())}") from None
         try:
@@ -97,6 +98,12 @@ class CodeObject:
         """A kernel's instructions."""
         with reading(f"the code of kernel {name!r}"):
             return disassemble(self.kernel(name).code, self.platform)
+
+
+@lru_cache(maxsize=64)
+def _parsed(info: bytes) -> Any:
+    """What a .ze_info says, which nobody is to change: that of kernels that differ in their code only is the same."""
+    return yaml.safe_load(info)
 
 
 def _kernels(info: Any, sections: Mapping[str, bytes]) -> Mapping[str, KernelInfo]:

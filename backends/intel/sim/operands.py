@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache, reduce
+from operator import or_
 
 import attrs
 import ml_dtypes
 import numpy as np
 
-from convgen.backends.intel.sim.decode import SIZES, Instruction, Operand
+from convgen.backends.intel.sim.decode import SIZES, Instruction, Operand, Region
 from convgen.backends.intel.sim.registers import byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
@@ -54,15 +56,25 @@ class Reader:
 
 def element_bytes(operand: Operand, lanes: int, start: int, *, destination: bool = False) -> Array:
     """The byte offset of each lane's element."""
-    region = operand.region
+    return np.asarray(start + _steps(operand.region, lanes, destination) * operand.size)
+
+
+@lru_cache(maxsize=1 << 10)
+def _steps(region: Region | None, lanes: int, destination: bool) -> Array:
+    """From the first lane's element to that of each, in elements."""
     lane = np.arange(lanes)
-    if destination:
-        return start + lane * (1 if region is None else region.horizontal) * operand.size
     if region is None:
-        return start + lane * operand.size
+        return lane
+    if destination:
+        return lane * region.horizontal
     width = max(region.width, 1)
-    steps = lane // width * region.vertical + lane % width * region.horizontal
-    return np.asarray(start + steps * operand.size)
+    return lane // width * region.vertical + lane % width * region.horizontal
+
+
+@lru_cache(maxsize=1 << 10)
+def _bits(region: Region | None, lanes: int, size: int) -> int:
+    """The bytes of a source whose first element is the first of the registers."""
+    return reduce(or_, (byte_bits(place, size) for place in (_steps(region, lanes, False) * size).tolist()))
 
 
 def working(type_: str, raw: Array) -> Array:
@@ -138,9 +150,7 @@ def source(
         return Reader(lambda g: np.zeros((g.count, 1), np.int64), lambda g: None, type=operand.type)
     if first % operand.size:
         context.fault("region", f"source is not aligned to its type {operand.type}")
-    bits = 0
-    for place in places.tolist():
-        bits |= byte_bits(place, operand.size)
+    bits = _bits(operand.region, lanes, operand.size) << start
     units = layout.units(first, end - first)
     index = _index(places // operand.size)
     view, size, type_ = VIEWS[operand.type], operand.size, operand.type

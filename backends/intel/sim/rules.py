@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from convgen.backends.intel.sim import regions, restrictions
 from convgen.backends.intel.sim.areas import Operation
-from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.decode import Instruction, Operand
 from convgen.backends.intel.sim.passes import KIND, passes_of
+from convgen.backends.intel.sim.platforms import Platform
+from convgen.backends.intel.sim.registers import Layout
 from convgen.backends.intel.sim.step import Context, Step
 
 FIRST_LAST_REGISTER = 112  #: a thread's last message comes from the last 16 registers that all threads have
@@ -15,16 +19,34 @@ def check(instruction: Instruction, step: Step, context: Context) -> None:
     """Note the findings that an instruction's encoding alone shows."""
     _annotations(instruction, step, context)
     if step.kind in ("alu", "math"):
-        op = Operation.of(instruction, context)
-        for kind, message in restrictions.broken(op):
+        for kind, message in _broken(_form(instruction), context.platform, context.layout):
             context.fault(kind, message)
-        for message in regions.broken(op):
-            context.fault("region", message)
-        passes = passes_of(op)
+        passes = passes_of(Operation.of(instruction, context))
         if passes is not None and passes.overlapping:
             context.fault(KIND, passes.message(passes.overlapping))
     if step.is_send:
         _payloads(instruction, step, context)
+
+
+def _form(instruction: Instruction) -> Instruction:
+    """An instruction without what no restriction looks at: numbers of registers, values, annotations."""
+    dst, sources = instruction.dst, instruction.sources
+    return Instruction(
+        0, "", instruction.op, instruction.sub, instruction.exec_size, instruction.offset, False,
+        instruction.predicate, "", (0, 0), instruction.condition,
+        dst and _place(dst), tuple(map(_place, sources)), None, None, frozenset(),
+    )  # fmt: skip
+
+
+def _place(o: Operand) -> Operand:
+    return Operand(o.kind, o.type, o.file, 0, o.sub, o.region, o.negate, o.absolute, 0, o.saturate)
+
+
+@lru_cache(maxsize=1 << 12)
+def _broken(form: Instruction, platform: Platform, layout: Layout) -> tuple[tuple[str, str], ...]:
+    """Kinds and messages of the restrictions that instructions of a form break."""
+    op = Operation.of(form, Context(platform, layout, 0, {}))
+    return (*restrictions.broken(op), *(("region", message) for message in regions.broken(op)))
 
 
 def _payloads(instruction: Instruction, step: Step, context: Context) -> None:

@@ -317,11 +317,15 @@ def test_undefined_memory(sim: Any) -> None:
 def test_cache_bits(sim: Any, arch: str, bits: str) -> None:
     """Every combination of cache bits loads and stores the same."""
     names = bits.split()
+    sources = []
     for mask in range(1 << len(names)):
         chosen = " ".join(name for number, name in enumerate(names) if mask >> number & 1)
         body = f"global_load_dword v4, v2, s[4:5] {chosen}\n s_waitcnt vmcnt(0)\n"
         body += f"v_add_u32_e32 v4, 1, v4\n global_store_dword v2, v4, s[4:5] {chosen}\n s_waitcnt vmcnt(0)"
+        sources.append(sim.Source(RACES + body))
+    sim.prepare(arch, sources)
+    for source in sources:
         memory = np.full(64, 6, np.uint32)
-        report = sim.run(arch, sim.Source(RACES + body), {"m": memory, "o": np.zeros(4, np.uint32)})
+        report = sim.run(arch, source, {"m": memory, "o": np.zeros(4, np.uint32)})
         assert not report.findings
         assert memory[0] == 7
