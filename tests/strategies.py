@@ -19,6 +19,7 @@ from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW
 from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.plan.config import Config
 from convgen.plan.plan import input_atoms, make_plan
 from convgen.problem.conv import Conv, Direction
@@ -160,6 +161,24 @@ def _reorder(draw: st.DrawFn, problem: Conv) -> tuple[str, ...]:
     return tuple(draw(st.lists(st.sampled_from(names), unique=True))) if not draw(st.integers(0, 3)) else ()
 
 
+_SIZE, _DIM, _SNAKE = st.integers(1, 12), st.sampled_from("mn"), st.sampled_from(["", ":snake"])
+
+_WALKS = st.one_of(
+    st.sampled_from(["rows", "cols", "hilbert"]),
+    st.builds("{}:{}{}{}".format, st.sampled_from(["group", "even"]), _SIZE, _DIM, _SNAKE),
+    st.builds("rect:{}x{}{}{}".format, _SIZE, _SIZE, _DIM, _SNAKE),
+    st.builds("zorder:{}x{}".format, *[st.sampled_from([1, 2, 4, 8])] * 2),
+)
+_REMAPS = st.one_of(st.builds("xcc:{}".format, _SIZE), st.builds("chunk:{}x{}".format, _SIZE, _SIZE))
+_FLIPS = st.builds("flip:{}".format, _SIZE)
+ORDERS = st.builds(
+    lambda remaps, walk, flip: Order.parse("+".join([*remaps, walk, *flip])),
+    st.lists(_REMAPS, max_size=2),
+    _WALKS,
+    st.lists(_FLIPS, max_size=1),
+)
+
+
 @st.composite
 def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Config:
     """A config with small tiles that fits the problem, with at most `work` turns of the K loop over all waves."""
@@ -173,7 +192,11 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
             slices=draw(st.sampled_from(_SLICES)),
             subtiles=draw(st.sampled_from(facts.core.subtiles)),
             reorder=draw(_reorder(problem)),
+            map=draw(st.just(IN_ROWS) | ORDERS),
         )
+        if config.slices > 1:
+            ways = ("", "launch", "last") if facts.tickets else ("", "launch")
+            config = attrs.evolve(config, sum=draw(st.sampled_from(ways)))
         try:
             plan = make_plan(problem, config, facts)
         except DoesNotFit:

@@ -20,7 +20,7 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.verify import verify
-from convgen.run.abi import Scalars
+from convgen.run.abi import Scalars, zeroed_buffers
 
 Memory = dict[str, npt.NDArray[np.uint8]]
 
@@ -67,6 +67,7 @@ class PassChecker:
 
     def _run(self, kernel: Kernel) -> Memory:
         memory = {p.name: _fill(p, n) for n, p in enumerate(kernel.params) if isinstance(p, Global)}
+        memory |= {p.name: np.zeros(p.bytes, np.uint8) for p in zeroed_buffers(kernel)}
         scalars = {p.name: int(self.scalars.get(p.name, 0)) for p in kernel.params if isinstance(p, Var)}
         interpret(kernel, memory, scalars, self._groups[kernel.name])
         return memory

@@ -6,7 +6,7 @@ The loop is the naive one (copy, barrier, multiply); `buffer_shared` overlaps it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import attrs
@@ -70,21 +70,24 @@ class _ProductKernel:
             self.is_backward = part.mapping.is_backward(k.group)
             self.m0 = k.let("m0", tile["m"] * tile_m)
             self.n0 = k.let("n0", tile["n"] * tile_n)
-            row = self._row(self.slice) if plan.reduction is Reduction.LAUNCH else self.m0
             self._prefetch_at_first()
             sums = self._sums()
             if meeting:
                 with self._last_to_arrive(meeting, tile, sums):
-                    for mma in self.mmas:
-                        total = self._sum_of_slices(meeting, mma)
-                        stored = epilogue.apply(k, total, (self.n0, self.m0), mma.d)
-                        k.store_view(result, (self.n0, row), stored, mma.d, "store", result.memory.name)
-                return k.done()
-            for mma, total in zip(self.mmas, sums):
-                stored = epilogue.apply(k, total, (self.n0, self.m0), mma.d)
-                store = k.add_view if plan.reduction is Reduction.ATOMIC else k.store_view
-                store(result, (self.n0, row), stored, mma.d, "store", result.memory.name)
+                    totals = (self._sum_of_slices(meeting, mma) for mma in self.mmas)
+                    self._store(result, self.m0, totals, epilogue)
+            else:
+                row = self._row(self.slice) if plan.reduction is Reduction.LAUNCH else self.m0
+                self._store(result, row, sums, epilogue)
         return k.done()
+
+    def _store(self, result: View, row: Expr, totals: Iterable[Var], epilogue: Epilogue) -> None:
+        """Store, or add, what the epilogue makes of the sums of each part of the tile."""
+        k = self.k
+        for mma, total in zip(self.mmas, totals):
+            stored = epilogue.apply(k, total, (self.n0, self.m0), mma.d)
+            store = k.add_view if self.plan.reduction is Reduction.ATOMIC else k.store_view
+            store(result, (self.n0, row), stored, mma.d, "store", result.memory.name)
 
     def _row(self, slice: Index) -> Expr:
         """The first row of the tile in the part of a slice in a workspace."""

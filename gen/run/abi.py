@@ -25,9 +25,9 @@ def launch_record(
     tensors = {} if problem is None else _tensors_of(problem)
     launches = []
     for kernel, e in zip(kernels, emitted):
-        accesses, counts = buffer_accesses(kernel), _counts(kernel)
+        accesses, zeroed = buffer_accesses(kernel), zeroed_buffers(kernel)
         args = tuple(
-            Buffer(p.name, offset, accesses[p.name], tensors.get(p.name) or _flat(p), p in counts)
+            Buffer(p.name, offset, accesses[p.name], tensors.get(p.name) or _flat(p), p in zeroed)
             if isinstance(p, Global)
             else _scalar(kernel, p, offset, scalars)
             for p, (_, offset, _) in zip(kernel.params, e.arguments)
@@ -52,8 +52,8 @@ def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Sc
     return Scalar(parameter.name, offset, parameter.type.name, scalars[parameter.name])
 
 
-def _counts(kernel: Kernel) -> list[Global]:
-    """The buffers from which tickets are taken: they begin with zeros and are left so."""
+def zeroed_buffers(kernel: Kernel) -> list[Global]:
+    """The buffers that begin with zeros and are left so: those from which tickets are taken."""
     return [s.buffer for s in statements(kernel.body) if isinstance(s, Ticket)]
 
 

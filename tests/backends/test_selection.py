@@ -11,7 +11,7 @@ from convgen.ir import stmt as s
 from convgen.ir.node import CLASSES
 from tests import samples
 
-MESSAGES = [c for c in CLASSES.values() if issubclass(c, s.Stmt) and c.level == "message"]
+MESSAGES = [c for c in CLASSES.values() if issubclass(c, s.Stmt) and (c.level == "message" or c is s.Ticket)]
 
 
 def taken(target: str) -> set[type[s.Stmt]]:

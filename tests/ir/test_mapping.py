@@ -17,25 +17,9 @@ from convgen.ir.layout.mapping import TILE, WorkgroupMapping
 from convgen.ir.layout.order import STEPS, Order
 from convgen.ir.layout.walks import Grouped
 from convgen.ir.stmt import If, Let
-from tests.strategies import FIXED
+from tests.strategies import FIXED, ORDERS
 
 COUNTS = st.tuples(*(st.integers(1, most) for most in (2, 9, 9, 3)))  #: batch, M, N, K
-SIZE, DIM, SNAKE = st.integers(1, 12), st.sampled_from("mn"), st.sampled_from(["", ":snake"])
-
-WALKS = st.one_of(
-    st.sampled_from(["rows", "cols", "hilbert"]),
-    st.builds("{}:{}{}{}".format, st.sampled_from(["group", "even"]), SIZE, DIM, SNAKE),
-    st.builds("rect:{}x{}{}{}".format, SIZE, SIZE, DIM, SNAKE),
-    st.builds("zorder:{}x{}".format, *[st.sampled_from([1, 2, 4, 8])] * 2),
-)
-REMAPS = st.one_of(st.builds("xcc:{}".format, SIZE), st.builds("chunk:{}x{}".format, SIZE, SIZE))
-FLIPS = st.builds("flip:{}".format, SIZE)
-ORDERS = st.builds(
-    lambda remaps, walk, flip: Order.parse("+".join([*remaps, walk, *flip])),
-    st.lists(REMAPS, max_size=2),
-    WALKS,
-    st.lists(FLIPS, max_size=1),
-)
 
 
 @st.composite

@@ -17,6 +17,7 @@ from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from convgen.run import reference
+from convgen.run.abi import zeroed_buffers
 from convgen.run.reference import Array
 from convgen.run.verify import FOREIGN, SENTINEL
 
@@ -43,6 +44,7 @@ def _memory(problem: Conv, kernels: Iterable[Kernel], values: dict[str, Array]) 
     """Every buffer of the kernels: those of known values packed, gaps not a number; sentinels in the others."""
     buffers = {p.name: p.bytes for k in kernels for p in k.params if isinstance(p, Global)}
     memory = {name: np.full(size, SENTINEL, np.uint8) for name, size in buffers.items()}
+    memory |= {p.name: np.zeros(p.bytes, np.uint8) for k in kernels for p in zeroed_buffers(k)}
     layouts = {t.name: t.layout for t in problem.tensors}
     return memory | {name: reference.pack(layouts[name], value, FOREIGN) for name, value in values.items()}
 
