@@ -159,7 +159,7 @@ class KernelBuilder:
     @contextmanager
     def tile_of(self, mapping: WorkgroupMapping) -> Iterator[dict[str, Index]]:
         """The suite runs in each workgroup with the tile that is its own; in workgroups without one it does not."""
-        tile = mapping.tile(self.group)
+        tile = mapping.tile(self.group, [self.scalar(a.name, a.type) for a in mapping.arguments])
         with ExitStack() as guards:
             for cond in mapping.exists(tile):
                 guards.enter_context(self.when(cond))

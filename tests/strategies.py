@@ -166,6 +166,7 @@ _SIZE, _DIM, _SNAKE = st.integers(1, 12), st.sampled_from("mn"), st.sampled_from
 _WALKS = st.one_of(
     st.sampled_from(["rows", "cols", "hilbert"]),
     st.builds("{}:{}{}{}".format, st.sampled_from(["group", "even"]), _SIZE, _DIM, _SNAKE),
+    st.builds("wgm:{}{}".format, _SIZE, _DIM),
     st.builds("rect:{}x{}{}{}".format, _SIZE, _SIZE, _DIM, _SNAKE),
     st.builds("zorder:{}x{}".format, *[st.sampled_from([1, 2, 4, 8])] * 2),
 )

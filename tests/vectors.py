@@ -33,8 +33,9 @@ def tiles(m: int, n: int, order: str) -> list[list[int]]:
 
 
 def _wgm(case: Case) -> bool:
-    order = f"group:{case['WGM']}{'mn'[case['dim']]}"
-    return bool(tiles(case["n0"], case["n1"], order) == case["tile_of_wg"])
+    size = f"{case['WGM']}{'mn'[case['dim']]}"
+    found = [tiles(case["n0"], case["n1"], f"{kind}:{size}") for kind in ("group", "wgm")]  # constant, and an argument
+    return found == [case["tile_of_wg"]] * len(found)
 
 
 def _xcc(case: Case) -> bool:

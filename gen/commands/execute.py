@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ def parser() -> argparse.ArgumentParser:
         "Execute a code object on the simulator.",
         "convgen run out/k.launch.json",
         "convgen run out/k.launch.json --data arrays --out results",
+        "convgen run out/k.launch.json --set wgm=6",
     )
     add = parser.add_argument
     add("record", metavar="LAUNCH.json", help="a launch record; its object lies beside it")
@@ -27,6 +29,9 @@ def parser() -> argparse.ArgumentParser:
         help="NAME.npy of each buffer that is read; else the record's problem is filled, checked",
     )
     add("--out", metavar="DIR", help="write NAME.npy of each buffer that is written")
+    add(
+        "--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a scalar argument (repeatable)"
+    )
     add("--seed", type=number(0), default=0, metavar="N", help="of fills (default 0)")
     add(
         "--strict",
@@ -36,6 +41,13 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--json", action="store_true", help="print one JSON object on stdout")
     return parser
+
+
+def _setting(text: str) -> tuple[str, int]:
+    name, sep, value = text.partition("=")
+    if not sep or not re.fullmatch(r"-?[0-9]{1,10}", value):
+        raise argparse.ArgumentTypeError(f"given {text!r}, wanted NAME=VALUE")
+    return name, int(value)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -54,6 +66,7 @@ def run(arguments: Sequence[str]) -> int:
             progress=progress,
             taking=session.tell_memory,
             advice=options.strict == "llvm",
+            scalars=dict(options.set),
         )
     if options.json:
         print(json.dumps(report.outcome_json(outcome)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 
 from convgen.backends.stages import Emitted
 from convgen.ir.error import UserError
 from convgen.ir.expr import Var
+from convgen.ir.layout.argument import Argument
 from convgen.ir.layout.memory import Global
 from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import statements
@@ -19,17 +21,25 @@ Scalars = Mapping[str, int | float]
 
 
 def launch_record(
-    target: str, kernels: Sequence[Kernel], emitted: Sequence[Emitted], problem: Problem | None, scalars: Scalars
+    target: str,
+    kernels: Sequence[Kernel],
+    emitted: Sequence[Emitted],
+    problem: Problem | None,
+    scalars: Scalars,
+    arguments: Sequence[Sequence[Argument]] = (),
 ) -> LaunchRecord:
-    """The launches of `kernels` in order, each with its arguments where `emitted` placed them."""
+    """The launches of `kernels` in order, each with its arguments where `emitted` placed them.
+
+    `scalars` gives the scalar arguments of all kernels by name, `arguments` those that each kernel's mapping has.
+    """
     tensors = {} if problem is None else _tensors_of(problem)
     launches = []
-    for kernel, e in zip(kernels, emitted):
+    for kernel, e, own in zip(kernels, emitted, chain(arguments, repeat(()))):
         accesses, zeroed = buffer_accesses(kernel), zeroed_buffers(kernel)
         args = tuple(
             Buffer(p.name, offset, accesses[p.name], tensors.get(p.name) or _flat(p), p in zeroed)
             if isinstance(p, Global)
-            else _scalar(kernel, p, offset, scalars)
+            else _scalar(kernel, p, offset, scalars, own)
             for p, (_, offset, _) in zip(kernel.params, e.arguments)
         )
         workgroup = (kernel.subgroups * kernel.width, 1, 1)
@@ -46,7 +56,10 @@ def _flat(buffer: Global) -> StoredTensor:
     return StoredTensor.of(Layout.dense((buffer.bytes // buffer.elem.bytes,), (0,)), buffer.elem.name)
 
 
-def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Scalar:
+def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars, arguments: Sequence[Argument]) -> Scalar:
+    for a in arguments:
+        if a.name == parameter.name:
+            return Scalar(a.name, offset, a.type.name, a.value, a.expr)
     if parameter.name not in scalars:
         raise UserError(f"given no value for scalar {parameter.name} of kernel {kernel.name}, wanted one in scalars=")
     return Scalar(parameter.name, offset, parameter.type.name, scalars[parameter.name])

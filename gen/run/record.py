@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias, get_args
 
 import attrs
@@ -17,6 +17,7 @@ import numpy as np
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.ir import types
 from convgen.ir.error import UserError
+from convgen.ir.layout.argument import evaluate
 from convgen.ir.layout.memory import MOST_BYTES
 from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.run.schema import Entry, Json
@@ -105,6 +106,22 @@ class Launch:
     shared_bytes: int = 0
     grid_expr: tuple[str | None, str | None, str | None] = (None, None, None)
 
+    def with_scalars(self, values: Mapping[str, int]) -> Launch:
+        """The launch with other values of scalars that a host may choose, and with what follows from them."""
+        chosen = {a.name: values.get(a.name, a.value) for a in self.args if isinstance(a, Scalar) and a.expr is None}
+        integers = {name: value for name, value in chosen.items() if isinstance(value, int)}
+
+        def renewed(arg: Buffer | Scalar) -> Buffer | Scalar:
+            if isinstance(arg, Buffer):
+                return arg
+            value = chosen[arg.name] if arg.expr is None else evaluate(arg.expr, integers)
+            kind = types.scalar(arg.dtype)
+            if kind.is_int and not kind.min <= value <= kind.max:
+                raise UserError(f"given {arg.name}={value} of kernel {self.kernel}, wanted one of type {arg.dtype}")
+            return attrs.evolve(arg, value=value)
+
+        return attrs.evolve(self, args=tuple(map(renewed, self.args)))
+
     def request(self, groups: Sequence[int] | None = None) -> LaunchRequest:
         """The launch as a simulator wants it; `groups` are the linear workgroup ids to run (all if None)."""
         args = tuple(
@@ -139,6 +156,16 @@ class LaunchRecord:
                     access: Access = before.access if before.access == arg.access else "readwrite"
                     merged[arg.name] = attrs.evolve(before, access=access)
         return merged
+
+    def with_scalars(self, values: Mapping[str, int]) -> LaunchRecord:
+        """The record with other values of scalars that a host may choose. Raises UserError for names it has not."""
+        scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]
+        free = dict.fromkeys(a.name for a in scalars if a.expr is None)
+        for name in values:
+            if name not in free:
+                known = ", ".join(free) or "none"
+                raise UserError(f"given the scalar {name}, wanted one that a host may choose: {known}")
+        return attrs.evolve(self, launches=tuple(launch.with_scalars(values) for launch in self.launches))
 
     def requests(self, groups: Sequence[Sequence[int]] | None = None) -> tuple[LaunchRequest, ...]:
         """The launches for a simulator: all, or those of which `groups`, one list of linear workgroup ids a launch,

@@ -192,14 +192,17 @@ def run_record(
     progress: Progress | None = None,
     taking: Taking | None = None,
     advice: bool = False,
+    scalars: Mapping[str, int] | None = None,
 ) -> Outcome:
     """Execute a launch record and the code object beside it, which may be anybody's: without `advice`, findings for
     which no manual asks do not fail it.
 
     `data` is a directory of NAME.npy for the buffers that are read; without it the record's problem is filled by
-    `seed` and its outputs are checked. `out` receives NAME.npy of each buffer that is written. Raises UserError.
+    `seed` and its outputs are checked. `out` receives NAME.npy of each buffer that is written. `scalars` are other
+    values of arguments that a host may choose. Raises UserError.
     """
     record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name)
+    record = record.with_scalars(scalars) if scalars else record
     code_object = None if record.object is None else targets.read(path.parent / record.object)
     if not record.launches:
         return _outcome(_IDLE, _NOTHING)

@@ -8,11 +8,11 @@ import attrs
 
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.index import Condition, choose, either
-from convgen.ir.layout.walks import Tile
+from convgen.ir.layout.walks import Fixed, Tile
 
 
 @attrs.frozen
-class Hilbert:
+class Hilbert(Fixed):
     """A generalised Hilbert curve: a rectangle is cut into two or three, each entered where the one before ends.
 
     The number goes down level by level; a rectangle that is one tile wide or high is walked straight.

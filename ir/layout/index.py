@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from convgen.ir.expr import Expr, const, minimum, select
+from convgen.ir.expr import Expr, const, maximum, minimum, select
 from convgen.ir.layout.digits import Index
 
 Condition: TypeAlias = Any  #: a truth value, a numpy array of them, or an IR expression
@@ -36,6 +36,13 @@ def least(a: Index, b: int) -> Index:
     if isinstance(a, Expr):
         return minimum(a, b)
     return np.minimum(a, b) if isinstance(a, np.ndarray) else min(a, b)
+
+
+def clamped(a: Index, size: int) -> Index:
+    """An index that lies in [0, size), said so that nobody need know why."""
+    if isinstance(a, Expr):
+        return minimum(maximum(a, 0), size - 1)
+    return np.clip(a, 0, size - 1)
 
 
 def split(number: Index, size: int) -> tuple[Index, Index]:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.error import UserError
+from convgen.ir.layout.argument import Argument
 from convgen.ir.layout.digits import Digits, Index, Space, stacked
 from convgen.ir.layout.index import Condition
 from convgen.ir.layout.order import IN_ROWS, Order
@@ -68,8 +69,17 @@ class WorkgroupMapping:
         """Whether there are workgroups without a tile."""
         return self.workgroups != prod(self.counts)
 
-    def tile(self, group: Sequence[Index]) -> dict[str, Index]:
-        """The tile of a workgroup by its numbers along x, y and z, which are in range: integers or IR expressions."""
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The kernel arguments on which it depends."""
+        _, m, n, _ = self.counts
+        return self.order.walk.arguments(m, n)
+
+    def tile(self, group: Sequence[Index], arguments: Sequence[Index] = ()) -> dict[str, Index]:
+        """The tile of a workgroup by its numbers along x, y and z, which are in range: integers or IR expressions.
+
+        `arguments` stand for those of the mapping, of which else the values now are taken.
+        """
         number, part, batch = group
         if self._is_flat:
             for remap in self.order.remaps:
@@ -78,7 +88,8 @@ class WorkgroupMapping:
             split = Digits(("tile", "k", "batch"), stacked(Space.WORKGROUP, sizes)).merged()
             number, part, batch = split.coordinates({Space.WORKGROUP: number}, overrun=True).values()
         _, m, n, _ = self.counts
-        tile_m, tile_n = self.order.walk.tile(number, m, n)
+        walk = self.order.walk.given(arguments) if arguments else self.order.walk
+        tile_m, tile_n = walk.tile(number, m, n)
         return {"batch": batch, "m": tile_m, "n": tile_n, "k": part}
 
     def is_backward(self, group: Sequence[Index]) -> Condition | None:

@@ -4,6 +4,7 @@
 |---|---|
 | `rows`, `cols` | one row (column) of tiles after the other |
 | `group:8m` | 8 rows of tiles at a time, column by column: rocRoller's WGM 8 of dimension 0, Wave's groups |
+| `wgm:8m` | the same; the size is the kernel argument `wgm`, which the host may change from launch to launch |
 | `even:8m` | the same with groups as even as may be, of at most 8 rows |
 | `rect:8x5m` | the same in rectangles of 8 x 5 tiles, row by row within each |
 | `zorder:8x8` | oneDNN's: blocks of 8 x 8 that double by turns along N and M, then row after row of blocks; padded |
@@ -27,7 +28,7 @@ import attrs
 
 from convgen.ir.error import UserError, named
 from convgen.ir.layout.hilbert import Hilbert
-from convgen.ir.layout.walks import ROWS, Chunk, Grouped, Rectangles, Remap, Walk, Xcc, ZOrder
+from convgen.ir.layout.walks import ROWS, ArgumentGroups, Chunk, Grouped, Rectangles, Remap, Walk, Xcc, ZOrder
 
 
 @attrs.frozen
@@ -86,6 +87,7 @@ STEPS: dict[str, tuple[str, str, Callable[[re.Match[str]], Any]]] = {
     "cols": ("", "", lambda at: Grouped("m")),
     "group": (":COUNTm|n[:snake]", f":{_A}{_DIM}{_SNAKE}", _grouped(even=False)),
     "even": (":COUNTm|n[:snake]", f":{_A}{_DIM}{_SNAKE}", _grouped(even=True)),
+    "wgm": (":COUNTm|n", f":{_A}{_DIM}", lambda at: ArgumentGroups(at["dim"], int(at["a"]))),
     "rect": (":COUNTxCOUNTm|n[:snake]", f":{_A}{_B}{_DIM}{_SNAKE}", _rectangles),
     "zorder": (":MxN", f":{_A}{_B}", lambda at: ZOrder(int(at["a"]), int(at["b"]))),
     "hilbert": ("", "", lambda at: Hilbert()),

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Protocol, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 import attrs
 
 from convgen.ir.error import UserError
+from convgen.ir.expr import Expr, const
+from convgen.ir.layout.argument import Argument, divided, magic, shift
 from convgen.ir.layout.digits import Digits, Index, Space, plus, stacked
-from convgen.ir.layout.index import choose, least, split
+from convgen.ir.layout.index import choose, clamped, least, split
+from convgen.ir.types import u32
 
 Tile: TypeAlias = tuple[Index, Index]  #: along M and N
 
@@ -24,6 +27,16 @@ class Remap(Protocol):
 
     def apply(self, number: Index, count: int) -> Index:
         """What becomes of a number below `count`."""
+
+
+class Fixed:
+    """A walk that depends on no argument."""
+
+    def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
+        return ()
+
+    def given(self, arguments: Sequence[Index]) -> Self:
+        return self
 
 
 class Walk(Protocol):
@@ -38,6 +51,12 @@ class Walk(Protocol):
     @property
     def is_grouped(self) -> bool:
         """Whether numbers that follow one another stay near in both dimensions."""
+
+    def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
+        """The kernel arguments on which it depends."""
+
+    def given(self, arguments: Sequence[Index]) -> Walk:
+        """The walk by these arguments, in the order of `arguments`, instead of their values now."""
 
 
 # ---------------------------------------------------------------- remaps
@@ -132,7 +151,7 @@ class _Pieces:
 
 
 @attrs.frozen
-class Grouped:
+class Grouped(Fixed):
     """Groups of `size` tiles along one dimension, the other one walked from end to end within each.
 
     Without a size there is one group, and without `even` the last one may be smaller: rocRoller's WGM, clamped.
@@ -194,11 +213,61 @@ class Rectangles(Grouped):
         return f"rect:{self.size}x{self.width}{self.along}{':snake' if self.snake else ''}"
 
 
+@attrs.frozen
+class ArgumentGroups:
+    """Groups whose size is a kernel argument, `wgm`: what a host chooses at launch, from 1 on.
+
+    The size is clamped to the grid. Divisors that depend on it come with the magic numbers that divide by them.
+    """
+
+    along: str
+    size: int  #: the value now
+    values: tuple[Index, ...] | None = None
+
+    is_grouped = True
+
+    def numbers(self, m: int, n: int) -> int:
+        return m * n
+
+    def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
+        own, across = (m, n) if self.along == "m" else (n, m)
+        size, value = f"min(wgm, {own})", max(1, min(self.size, own))
+        made = [Argument("wgm", self.size)]
+        tail = f"max({own} % {size}, 1)", max(own % value, 1)
+        divisors = {"block": (f"{size} * {across}", value * across), "group": (size, value), "tail": tail}
+        for name, (expr, divisor) in divisors.items():
+            made.append(Argument(f"{name}_magic", magic(divisor), f"magic({expr})", u32))
+            made.append(Argument(f"{name}_shift", shift(divisor), f"shift({expr})", u32))
+        return (*made, Argument("whole_groups", own // value, f"{own} // {size}"))
+
+    def given(self, arguments: Sequence[Index]) -> ArgumentGroups:
+        return attrs.evolve(self, values=tuple(arguments))
+
+    def tile(self, number: Index, m: int, n: int) -> Tile:
+        own, across = (m, n) if self.along == "m" else (n, m)
+        now = self.arguments(m, n)
+        values = self.values or tuple(const(a.value, a.type) if isinstance(number, Expr) else a.value for a in now)
+        wgm, block_magic, block_shift, *magics, whole = values
+        group_magic, group_shift, tail_magic, tail_shift = magics
+        size = least(wgm, own)
+        is_whole = number < whole * size * across
+        group = choose(is_whole, divided(number, block_magic, block_shift), whole)
+        inside = number - group * size * across
+        chosen = (choose(is_whole, a, b) for a, b in ((group_magic, tail_magic), (group_shift, tail_shift)))
+        at = divided(inside, *chosen)
+        height = choose(is_whole, size, own - whole * size)
+        found = clamped(group * size + inside - at * height, own), clamped(at, across)
+        return found if self.along == "m" else found[::-1]
+
+    def __str__(self) -> str:
+        return f"wgm:{self.size}{self.along}"
+
+
 # ---------------------------------------------------------------- blocks
 
 
 @attrs.frozen
-class ZOrder:
+class ZOrder(Fixed):
     """Blocks of rows x cols tiles, powers of two, that double by turns along N and M; then row after row of blocks."""
 
     rows: int

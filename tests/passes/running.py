@@ -24,8 +24,13 @@ from convgen.run.verify import FOREIGN, SENTINEL
 
 def tile_kernels(problem: Conv, config: Config, facts: TargetFacts) -> tuple[Kernel, ...]:
     """What the pipeline starts from, in the order of the launches."""
-    program, _ = launches.build(make_plan(problem, config, facts))
+    program, tiles = launches.build(make_plan(problem, config, facts))
+    for launch in tiles.launches:
+        _SCALARS[launch.kernel.name] = {a.name: a.value for a in launch.mapping.arguments}
     return program.kernels
+
+
+_SCALARS: dict[str, dict[str, int]] = {}  #: by kernel, the values of its scalar arguments
 
 
 def tile_kernel(problem: Conv, config: Config, facts: TargetFacts) -> Kernel:
@@ -54,7 +59,7 @@ def assert_right(problem: Conv, *kernels: Kernel) -> None:
     inputs, expected = _case(problem)
     memory = _memory(problem, kernels, inputs)
     for kernel in kernels:
-        interpret(kernel, memory)
+        interpret(kernel, memory, _SCALARS.get(kernel.name))
     for t in problem.inputs:
         assert np.array_equal(memory[t.name], reference.pack(t.layout, inputs[t.name], FOREIGN)), f"{t.name} changed"
     for t in problem.outputs:

@@ -1,0 +1,86 @@
+"""Kernel arguments of a mapping that the host computes at launch, and the little language in which it is told how.
+
+An expression is arithmetic on integers and on the launch's other scalars by name: `+ - * // %`, `min`, `max`, and for
+division by d without a divider `shift(d)`, the least s with d <= 2^s, and `magic(d)` = ceil(2^(31 + s) / d). Then for
+0 <= n < 2^31
+
+    n // d == mulhi(2 * n, magic(d)) >> shift(d)
+
+since magic(d) * d exceeds 2^(31 + s) by less than d <= 2^s, and magic(d) < 2^32 (Granlund and Montgomery, "Division by
+invariant integers using multiplication", theorem 4.2).
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+
+import attrs
+import numpy as np
+
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr, MulHi, const
+from convgen.ir.layout.digits import Index
+from convgen.ir.types import Type, s32, u32
+
+
+@attrs.frozen
+class Argument:
+    """A scalar argument: its value now, and the expression that gives it; none where the host may choose."""
+
+    name: str
+    value: int
+    expr: str | None = None
+    type: Type = s32
+
+
+def shift(d: int) -> int:
+    return (d - 1).bit_length()
+
+
+def magic(d: int) -> int:
+    return -(-(1 << (31 + shift(d))) // d)
+
+
+_FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "magic": magic, "shift": shift}
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def evaluate(expr: str, values: Mapping[str, int]) -> int:
+    """The value of an expression; UserError where it is none, or names what is not given."""
+    try:
+        return _value(ast.parse(expr, mode="eval").body, values)
+    except (SyntaxError, ValueError, ZeroDivisionError, TypeError, RecursionError) as error:
+        wanted = f"integers, names of scalars, + - * // % and {', '.join(_FUNCTIONS)}"
+        raise UserError(f"given the launch expression {expr!r}, wanted {wanted}") from error
+
+
+def _value(node: ast.expr, values: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return value
+        case ast.Name(id=name) if name in values:
+            return values[name]
+        case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(left, values), _value(right, values))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](*(_value(a, values) for a in args))
+    raise ValueError(ast.dump(node))
+
+
+def divided(number: Index, multiplier: Index, by: Index) -> Index:
+    """`number // d` for the magic multiplier and the shift of d; the number is below 2^31 and not negative."""
+    if isinstance(multiplier, Expr):
+        whole = number if isinstance(number, Expr) else const(number)
+        return (MulHi((whole + whole).to(u32), multiplier) >> by).to(s32)
+    if not isinstance(number, np.ndarray):
+        return int(number) * 2 * int(multiplier) >> 32 + int(by)
+    n, factor, places = (np.asarray(each, np.uint64) for each in (number, multiplier, by))
+    return (n * np.uint64(2) * factor >> np.uint64(32) + places).astype(np.int64)

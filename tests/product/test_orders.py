@@ -1,0 +1,48 @@
+"""Kernels in every order of workgroups: each tile is written once, and right, on both families."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import convgen as cg
+from convgen.commands.cli import main
+from convgen.problem.matmul import Matmul
+from convgen.run import verify
+
+MMA = {"gfx942": "16x16x16", "xehpc": "16x8x16"}
+ORDERS = (
+    *("cols", "group:2m", "xcc:8+group:2n:snake", "even:3n", "rect:2x3m:snake", "zorder:2x4", "hilbert"),
+    *("chunk:4x2+hilbert", "xcc:8+even:2m+flip:8", "xcc:3+wgm:2n", "wgm:9m+flip:5"),
+)
+
+
+@pytest.mark.parametrize("target", MMA)
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_computes_the_same(order: str, target: str) -> None:
+    problem = Matmul.parse("160x64:64x104", dt="f16")
+    config = f"tile=32x32x32 waves=1x1 mma={MMA[target]} map={order}"
+    assert verify.run(cg.compile(cg.build(problem, target=target, config=config))).passed
+
+
+@pytest.mark.parametrize("target", MMA)
+def test_the_group_size_is_an_argument(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One kernel, whose host chooses the size and computes what follows from it."""
+    config = f"tile=32x32x32 waves=1x1 mma={MMA[target]} map=wgm:2m"
+    words = ["--dt", "f16", "--target", target, "--config", config, "-o", str(tmp_path / "k")]
+    assert main(["gemm", "160x32:32x104", *words]) == 0
+    record = str(tmp_path / "k.launch.json")
+    for size in (1, 3, 5, 40):
+        assert main(["run", record, "--set", f"wgm={size}"]) == 0
+    capsys.readouterr()
+    for setting, said in (
+        ("wgm=0", "given the launch expression 'magic(min(wgm, 5) * 4)'"),
+        ("block_shift=3", "given the scalar block_shift, wanted one that a host may choose: wgm"),
+        ("wgm=9999999999", "given wgm=9999999999 of kernel"),
+        ("wgm", "given 'wgm', wanted NAME=VALUE, at --set"),
+    ):
+        assert main(["run", record, "--set", setting]) == 2
+        told = capsys.readouterr().err
+        assert said in told
+        assert told.count("\n") == 1
