@@ -59,7 +59,7 @@ class Row:
 def rows() -> Iterator[Row]:
     for m, n, k in GEMMS:
         plan = make_plan(Matmul.parse(f"{m}x{k}:{k}x{n}", dt="f16"), Config.parse(CONFIG), FACTS)
-        launch = Launch.of(plan, None)
+        launch = Launch.of(plan)
         best = best_order(launch)
         for name, order in (*ORDERS.items(), ("chosen", best), ("chosen, K flip", Order.parse(f"{best}+flip:304"))):
             closed, moved = launch.traffic(order), launch.simulated(order, plan)

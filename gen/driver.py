@@ -190,7 +190,7 @@ def _first_plan(
         except DoesNotFit as error:
             _tell(options, Attempt(candidate.config, candidate.score, refused=str(error)))
             continue
-        plan = ordered(plan, candidate.clocks)
+        plan = ordered(plan, candidate.clocks.together if candidate.clocks else 1)
         return plan, _tell(options, _planned(plan, candidate.score))
     return None
 

@@ -18,7 +18,6 @@ from convgen.ir.error import UserError
 if TYPE_CHECKING:
     from convgen.ir.layout.mapping import WorkgroupMapping
     from convgen.ir.layout.order import Order
-    from convgen.plan.choose import Clocks
     from convgen.plan.mapping import Launch
     from convgen.plan.plan import Plan
     from convgen.problem.matmul import Problem
@@ -195,10 +194,10 @@ def _problem(options: argparse.Namespace, problem: Problem) -> int:
     from convgen.commands import report
     from convgen.plan.mapping import Launch, best_order, named
 
-    plan, clocks = _plan(options, problem)
+    plan, together = _plan(options, problem)
     if not plan.parts:
         raise UserError(f"given {problem.descriptor}, wanted a problem with a matrix product")
-    launch = Launch.of(plan, clocks)
+    launch = Launch.of(plan, together)
     best, asked = best_order(launch), _order(options)
     orders = {str(asked): asked} if asked else {str(best): best, **named(launch.facts.caches.xcds, _GROUP)}
     if options.output:
@@ -222,8 +221,8 @@ def _problem(options: argparse.Namespace, problem: Problem) -> int:
     return FINE
 
 
-def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, Clocks | None]:
-    """The plan of the problem, by rows of tiles, and the clocks of its launch where a config was chosen."""
+def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
+    """The plan of the problem, by rows of tiles, and how many of its workgroups run together on a unit."""
     from convgen.backends import target
     from convgen.ir.error import DoesNotFit
     from convgen.plan.choose import candidates
@@ -236,12 +235,12 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, Clocks |
     check_supported(problem, facts)
     if options.config is not None:
         try:
-            return make_plan(problem, Config.parse(options.config), facts), None
+            return make_plan(problem, Config.parse(options.config), facts), 1
         except DoesNotFit as error:
             raise UserError(f"given the config {options.config}, wanted one that fits: {error}") from error
     for candidate in candidates(problem, facts):
         try:
-            return make_plan(problem, candidate.config, facts), candidate.clocks
+            return make_plan(problem, candidate.config, facts), candidate.clocks.together if candidate.clocks else 1
         except DoesNotFit:
             continue
     raise DoesNotFit("no config fits, not even the last one")

@@ -12,13 +12,12 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Chunk, Grouped, Remap, Xcc
-from convgen.plan.choose import Clocks
 from convgen.plan.lru import Steps, simulate
 from convgen.plan.plan import Plan
 from convgen.plan.traffic import Moved, Operands, Tiles, Traffic, count
 
 _WORTH = 0.98  #: share of the default's clocks; an order that does not come below it is not worth its arithmetic
-_MATTERS = 0.1  #: share of the clocks of a launch below which those of its memory are not worth a comparison
+_MATTERS = 0.2  #: of what a launch costs by itself; fewer clocks of memory are not worth a comparison
 _MOST_WORKGROUPS = 1 << 15  #: of a launch whose orders are compared: each costs milliseconds
 
 
@@ -31,7 +30,6 @@ class Launch:
     slices: int
     facts: TargetFacts
     together: int  #: workgroups on one unit
-    busy: float = 0.0  #: clocks; of all but memory
 
     @property
     def in_flight(self) -> int:
@@ -42,14 +40,13 @@ class Launch:
         return WorkgroupMapping.of(*self.tiles, k=self.slices, order=order)
 
     @classmethod
-    def of(cls, plan: Plan, clocks: Clocks | None) -> Launch:
-        """The largest launch of a plan, which takes such clocks."""
+    def of(cls, plan: Plan, together: int = 1) -> Launch:
+        """The largest launch of a plan, with so many workgroups together on a unit."""
         part = max(plan.parts, key=lambda p: p.product.m * p.product.n * p.product.k)
         tile_m, tile_n, _ = plan.config.tile
         operands = Operands.of(part.product, (tile_m, tile_n), plan.facts.caches)
         _, m, n, slices = part.mapping.counts
-        together, busy = (clocks.together, clocks.launch) if clocks else (1, 0.0)
-        return cls(operands, (m, n), slices, plan.facts, together, busy)
+        return cls(operands, (m, n), slices, plan.facts, together)
 
     @property
     def workgroups(self) -> int:
@@ -88,16 +85,16 @@ def best_order(launch: Launch) -> Order:
         return IN_ROWS
     default = launch.traffic(IN_ROWS)
     clocks_of_memory = default.clocks(launch.facts.caches, launch.facts.compute_units)
-    if default.fill * _WORTH <= default.bound or clocks_of_memory < _MATTERS * launch.busy:
+    if default.fill * _WORTH <= default.bound or clocks_of_memory < _MATTERS * launch.facts.costs.launch:
         return IN_ROWS
     clocks = {order: launch.clocks(order) for order in (IN_ROWS, *_orders(launch))}
     best = min(clocks, key=lambda order: clocks[order])
     return best if clocks[best] < _WORTH * clocks[IN_ROWS] else IN_ROWS
 
 
-def ordered(plan: Plan, clocks: Clocks | None) -> Plan:
-    """The plan in the order that suits its largest launch, which takes such clocks."""
-    return plan.in_order(best_order(Launch.of(plan, clocks))) if plan.parts and clocks else plan
+def ordered(plan: Plan, together: int) -> Plan:
+    """The plan in the order that suits its largest launch, with so many workgroups together on a unit."""
+    return plan.in_order(best_order(Launch.of(plan, together))) if plan.parts else plan
 
 
 def _orders(launch: Launch) -> Iterator[Order]:

@@ -145,7 +145,7 @@ def test_wrong_requests(words: list[str], message: str, capsys: pytest.CaptureFi
 def launch_of(problem: Conv | Matmul, config: str) -> Launch:
     from convgen.plan.config import Config
 
-    return Launch.of(make_plan(problem, Config.parse(config), FACTS), None)
+    return Launch.of(make_plan(problem, Config.parse(config), FACTS))
 
 
 @pytest.mark.parametrize("shape", GEMMS)
@@ -167,7 +167,7 @@ def test_no_choice_reads_more_than_the_default() -> None:
         for direction in ("FWD_D", "BWD_D", "BWD_W"):
             problem = Conv.parse(descriptor, dir=direction, dt="f16")
             config = candidates(problem, FACTS)[0].config
-            launch = Launch.of(make_plan(problem, config, FACTS), None)
+            launch = Launch.of(make_plan(problem, config, FACTS))
             assert launch.traffic(best_order(launch)).fill <= launch.traffic(IN_ROWS).fill
 
 
