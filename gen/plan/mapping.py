@@ -69,10 +69,6 @@ class Launch:
         facts = self.facts
         return simulate(tiles_of(mapping), steps, facts.caches, facts.compute_units, self.together, k_reversed=back)
 
-    def clocks(self, order: Order) -> float:
-        """Of memory alone."""
-        return self.traffic(order).clocks(self.facts.caches, self.facts.compute_units)
-
 
 def tiles_of(mapping: WorkgroupMapping) -> Tiles:
     """M tile, N tile and slice of K by linear workgroup number; -1 where a workgroup has no tile."""
@@ -80,16 +76,18 @@ def tiles_of(mapping: WorkgroupMapping) -> Tiles:
 
 
 def best_order(launch: Launch) -> Order:
-    """The order of the least traffic; rows of tiles where none is worth more."""
+    """The order of the least clocks of memory, none that fills L2 more than rows do; rows where none is worth it."""
     if not launch.facts.caches.xcds < launch.workgroups <= _MOST_WORKGROUPS:
         return IN_ROWS
     default = launch.traffic(IN_ROWS)
     clocks_of_memory = default.clocks(launch.facts.caches, launch.facts.compute_units)
     if default.fill * _WORTH <= default.bound or clocks_of_memory < _MATTERS * launch.facts.costs.launch:
         return IN_ROWS
-    clocks = {order: launch.clocks(order) for order in (IN_ROWS, *_orders(launch))}
-    best = min(clocks, key=lambda order: clocks[order])
-    return best if clocks[best] < _WORTH * clocks[IN_ROWS] else IN_ROWS
+    others = {order: launch.traffic(order) for order in _orders(launch)}
+    clocks = {order: found.clocks(launch.facts.caches, launch.facts.compute_units)
+              for order, found in others.items() if found.fill <= default.fill}  # fmt: skip
+    best = min(clocks, key=lambda order: clocks[order], default=IN_ROWS)
+    return best if clocks.get(best, clocks_of_memory) < _WORTH * clocks_of_memory else IN_ROWS
 
 
 def ordered(plan: Plan, together: int) -> Plan:

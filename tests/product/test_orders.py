@@ -9,7 +9,7 @@ import pytest
 import convgen as cg
 from convgen.commands.cli import main
 from convgen.problem.matmul import Matmul
-from convgen.run import verify
+from convgen.run import reference, verify
 
 MMA = {"gfx942": "16x16x16", "xehpc": "16x8x16"}
 ORDERS = (
@@ -24,6 +24,15 @@ def test_every_order_computes_the_same(order: str, target: str) -> None:
     problem = Matmul.parse("160x64:64x104", dt="f16")
     config = f"tile=32x32x32 waves=1x1 mma={MMA[target]} map={order}"
     assert verify.run(cg.compile(cg.build(problem, target=target, config=config))).passed
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_tile_is_written_once(order: str) -> None:
+    """By the bytes that are stored: the tiles come out even, so nothing is masked."""
+    problem = Matmul.parse("160x32:32x96", dt="f16")
+    code = cg.compile(cg.build(problem, config=f"tile=32x32x32 waves=1x1 mma=16x16x16 map={order}"))
+    _, report = verify.execute(code.record, code.object, reference.fill(problem))
+    assert report.counters["global_write_bytes"] == 160 * 96 * 2
 
 
 @pytest.mark.parametrize("target", MMA)
