@@ -263,6 +263,27 @@ class ArgumentGroups:
         return f"wgm:{self.size}{self.along}"
 
 
+@attrs.frozen
+class FreeForm(Fixed):
+    """An order of one's own: `at(number, m, n)` gives the tile, of integers, arrays and IR expressions alike.
+
+    `ir.layout.index` has what operators do not say; divisors are constants, or arguments with magic numbers.
+    """
+
+    name: str
+    at: Callable[[Index, int, int], Tile]
+    is_grouped: bool = True
+
+    def numbers(self, m: int, n: int) -> int:
+        return m * n
+
+    def tile(self, number: Index, m: int, n: int) -> Tile:
+        return self.at(number, m, n)
+
+    def __str__(self) -> str:
+        return f"free:{self.name}"
+
+
 # ---------------------------------------------------------------- blocks
 
 

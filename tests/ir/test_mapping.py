@@ -14,9 +14,11 @@ from convgen.ir.build import KernelBuilder
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Evaluator
 from convgen.ir.expr import Expr, const, lift
+from convgen.ir.layout.digits import Index
+from convgen.ir.layout.index import choose, least
 from convgen.ir.layout.mapping import TILE, WorkgroupMapping
 from convgen.ir.layout.order import STEPS, Order
-from convgen.ir.layout.walks import Grouped
+from convgen.ir.layout.walks import FreeForm, Grouped
 from convgen.ir.stmt import If, Let
 from tests.strategies import FIXED, ORDERS
 
@@ -110,6 +112,28 @@ def test_what_is_no_order_is_refused(text: str, said: str) -> None:
 def test_each_step_is_drawn_in_these_tests() -> None:
     drawn = {"rows", "cols", "hilbert", "group", "wgm", "even", "rect", "zorder", "xcc", "chunk", "flip"}
     assert drawn == set(STEPS)
+
+
+def _waves_order(number: Index, m: int, n: int, size: int = 3, dies: int = 8) -> tuple[Index, Index]:
+    """Wave's workgroup reordering as its document writes it, the last group's size chosen among constants."""
+    total = m * n
+    number = number % dies * (total // dies) + least(number % dies, total % dies) + number // dies
+    first = number // (size * n) * size
+    inside = number % (size * n)
+    last = m % size or size
+    is_last = first + size > m
+    return (
+        first + choose(is_last, inside % last, inside % size),
+        choose(is_last, inside // last, inside // size),
+    )
+
+
+@pytest.mark.parametrize("tiles", [(5, 3), (8, 8), (7, 4), (3, 1)])
+def test_an_order_of_ones_own(tiles: tuple[int, int]) -> None:
+    mine = WorkgroupMapping.of(*tiles, order=Order(walk=FreeForm("wave", _waves_order)))
+    assert (mine.tiles() == WorkgroupMapping.of(*tiles, order=Order.parse("xcc:8+group:3m")).tiles()).all()
+    with pytest.raises(UserError, match="given the order free:lost for 1x5x3x1 tiles"):
+        WorkgroupMapping.of(5, 3, order=Order(walk=FreeForm("lost", lambda w, m, n: (w % m, w % n // 2))))
 
 
 class _Lossy(Grouped):

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 import convgen as cg
 from convgen.commands.cli import main
+from convgen.ir.layout.digits import Index
+from convgen.ir.layout.order import Order
+from convgen.ir.layout.walks import FreeForm
+from convgen.plan.config import Config
 from convgen.problem.matmul import Matmul
 from convgen.run import reference, verify
 
@@ -33,6 +38,20 @@ def test_every_tile_is_written_once(order: str) -> None:
     code = cg.compile(cg.build(problem, config=f"tile=32x32x32 waves=1x1 mma=16x16x16 map={order}"))
     _, report = verify.execute(code.record, code.object, reference.fill(problem))
     assert report.counters["global_write_bytes"] == 160 * 96 * 2
+
+
+@pytest.mark.parametrize("target", MMA)
+def test_an_order_of_ones_own(target: str) -> None:
+    """A function of the number, on a kernel: diagonals of tiles."""
+
+    def diagonal(number: Index, m: int, n: int) -> tuple[Index, Index]:
+        column = number // m
+        return (number + column) % m, column
+
+    order = Order(walk=FreeForm("diagonal", diagonal))
+    problem = Matmul.parse("160x32:32x104", dt="f16")
+    config = attrs.evolve(Config.parse(f"tile=32x32x32 waves=1x1 mma={MMA[target]}"), map=order)
+    assert verify.run(cg.compile(cg.build(problem, target=target, config=config))).passed
 
 
 @pytest.mark.parametrize("target", MMA)
