@@ -48,6 +48,9 @@ class Costs:
     shared_exposed: float = 0.5  #: share of the clocks of shared memory that nothing hides, where only one buffer is
     exposed: float = 0.1  #: share of the clocks of all units that overlap does not hide
     launch: int = 10000  #: clocks; a further launch
+    unit_rate: int = (
+        27  #: bytes a clock; to one unit from beyond its own cache (MIOpen's kernels on an MI300X: 24 to 31)
+    )
     stream_rate: int = 8  #: bytes a clock; one unit, from and to memory
 
 

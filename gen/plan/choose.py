@@ -304,6 +304,28 @@ def _work(
     )
 
 
+def _meeting(shape: _Shape, config: Config, tiles: int, atom: MmaAtom, facts: TargetFacts) -> float:
+    """Clocks in which slices meet: all units leave sums; then they, or the last to arrive at each tile, add them up."""
+    sums = config.slices * shape.m * shape.n * atom.acc.bytes / (facts.compute_units * facts.costs.stream_rate)
+    if config.sum != "last":
+        return 2 * sums + facts.costs.launch
+    tile = config.tile[0] * config.tile[1] * atom.acc.bytes
+    return sums + -(-tiles // facts.compute_units) * config.slices * tile / facts.costs.unit_rate
+
+
+def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | None:
+    """What the clocks of a given config consist of, for the largest product; None where there is none."""
+    for shape in _shapes(problem, facts, config.reorder):
+        for atom in input_atoms(problem, facts):
+            if (atom.n, atom.m, atom.k) == config.mma:
+                loads = _fragment_load(shape.of_m, atom.b, facts), _fragment_load(shape.of_n, atom.a, facts)
+                shared = config.slots > 0
+                work = _work(loads, config.tile, config.waves, config.subtiles, atom, facts, shared=shared)
+                blocks = _blocks(shape, config.taps, config.tile[2], atom.elem_bytes, facts)
+                return _clocks(shape, config, work, -(-blocks // config.slices), atom, facts)
+    return None
+
+
 def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaAtom, facts: TargetFacts) -> Clocks:
     """Clocks of one product: rounds of as many workgroups as a unit holds."""
     whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
@@ -319,10 +341,7 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     )
     by_shared = facts.shared_bytes // (work.slot_bytes * config.slots) if config.slots else by_registers
     together = max(1, min(a_unit, by_shared, by_registers))
-    besides = 0.0
-    if config.slices > 1:
-        traffic = 2 * config.slices * shape.m * shape.n * atom.acc.bytes
-        besides = costs.launch + traffic / (facts.compute_units * costs.stream_rate)
+    besides = _meeting(shape, config, tiles // config.slices, atom, facts) if config.slices > 1 else 0.0
     issue = work.messages * decode
     every = work.matrix, work.shared, work.moved, issue
     block = max(every) + serial + costs.exposed * sum(every)  # of one workgroup that has a unit to itself

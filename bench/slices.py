@@ -1,0 +1,77 @@
+"""Slices of K that meet by a second launch or within the launch: modelled clocks of the product, on one target."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+
+import attrs
+from rich.console import Console
+from rich.table import Table
+
+from convgen.backends.target import get
+from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
+from convgen.plan.choose import candidates, clocks_of
+from convgen.plan.config import Config
+from convgen.plan.plan import make_plan
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul, Problem
+
+PROBLEMS: dict[str, Problem] = {
+    "3x3 512ch 7x7, mb32": Conv.parse("mb32ic512ih7oc512oh7kh3ph1", dir="FWD_D", dt="f16"),
+    "1x1 256 to 64, weights, mb32": Conv.parse("mb32ic256ih56oc64oh56kh1ph0", dir="BWD_W", dt="f16"),
+    "GEMM 5376x2048x4096": Matmul.parse("5376x4096:4096x2048", dt="f16"),
+}
+MOST = 64  #: slices that are tried
+
+
+def best(problem: Problem, facts: TargetFacts, sum: str) -> tuple[Config, float, float]:
+    """The config of the fewest clocks, any count of slices, its clocks, and those in which slices meet."""
+    found = []
+    for candidate in [c for c in candidates(problem, facts) if c.clocks][:400]:
+        for slices in range(1, MOST + 1):
+            config = attrs.evolve(candidate.config, slices=slices, sum=sum if slices > 1 else "")
+            clocks = clocks_of(problem, config, facts)
+            if clocks is not None:
+                found.append((clocks.total, clocks.besides, config))
+    for total, besides, config in sorted(found, key=lambda each: each[0]):
+        try:
+            make_plan(problem, config, facts)
+        except DoesNotFit:
+            continue
+        return config, total, besides
+    raise DoesNotFit("no config fits")
+
+
+def rows(facts: TargetFacts) -> Iterator[dict[str, str | float]]:
+    for name, problem in PROBLEMS.items():
+        for sum in ("launch", "last"):
+            config, total, besides = best(problem, facts, sum)
+            yield {
+                "problem": name,
+                "meet": sum,
+                "clocks": round(total),
+                "of them meeting": round(besides),
+                "config": str(config),
+            }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", default="gfx942")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    options = parser.parse_args()
+    found = list(rows(get(options.target).facts))
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    table = Table(*found[0])
+    for row in found:
+        table.add_row(*map(str, row.values()))
+    Console(width=170).print(table)
+
+
+if __name__ == "__main__":
+    main()
