@@ -158,12 +158,24 @@ class KernelBuilder:
 
     @contextmanager
     def tile_of(self, mapping: WorkgroupMapping) -> Iterator[dict[str, Index]]:
-        """The suite runs in each workgroup with the tile that is its own; in workgroups without one it does not."""
-        tile = mapping.tile(self.group, [self.scalar(a.name, a.type) for a in mapping.arguments])
-        with ExitStack() as guards:
+        """The suite runs in each workgroup with the tile that is its own; in workgroups without one it does not.
+
+        Where workgroups persist it runs for one tile after the other, with a barrier between. `number` beside the tile
+        is that of `WorkgroupMapping.is_backward`.
+        """
+        arguments = [self.scalar(a.name, a.type) for a in mapping.arguments]
+        with ExitStack() as around:
+            number = self.group[0]
+            if mapping.rounds > 1:
+                loop = around.enter_context(self.loop("tiles", 0, mapping.rounds))
+                around.callback(lambda: self.barrier("next_tile") if self.tiles else None)
+                number = self.let("number", loop.var * mapping.grid[0] + number)
+                if mapping.numbers % mapping.grid[0]:
+                    around.enter_context(self.when(number < mapping.numbers))
+            tile = mapping.tile((number, *self.group[1:]), arguments)
             for cond in mapping.exists(tile):
-                guards.enter_context(self.when(cond))
-            yield tile
+                around.enter_context(self.when(cond))
+            yield {**tile, "number": number}
 
     def site(self, stage: str = "", comment: str = "") -> Site:
         """The next site of this kernel."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 import attrs
 
 from convgen.ir.expr import Add, Const, Div, Expr, Mod, Mul, Sub, Var, const, select, var
-from convgen.ir.mutate import free_vars, postorder, rewrite, substitute
+from convgen.ir.mutate import free_vars, postorder, rewrite, statements, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
@@ -29,9 +29,35 @@ N = TypeVar("N", int, Expr)
 
 
 def reduce_strength(kernel: Kernel) -> Kernel:
-    """No division of a loop counter by constants is left, where its digits can be carried; message level."""
+    """No division of a loop counter by constants is left, where its digits can be carried; message level.
+
+    Of what is carried no range is known: a loop that divides what depends on it stays as it is.
+    """
     bounds = Bounds(var_ranges(kernel), kernel.width)
-    return replace(kernel, body=rewrite(kernel.body, {For: lambda loop: _reduce(loop, bounds)}))
+
+    def reduced(loop: For) -> Stmt:
+        new = _reduce(loop, bounds)
+        return loop if _divides_carried(new, loop) else new
+
+    return replace(kernel, body=rewrite(kernel.body, {For: reduced}))
+
+
+def _divides_carried(new: Stmt, old: For) -> bool:
+    """Whether a division by no power of two is left of something that depends on what `new` carries beyond `old`."""
+    loops = [s for s in statements(new) if isinstance(s, For) and s.var is old.var]
+    unknown = {v for loop in loops for v in loop.carried if v not in old.carried}
+    for s in statements(new):
+        for e in s.operands if unknown else ():
+            for part in postorder(e):
+                if isinstance(part, Div | Mod) and not _is_power_of_two(part.b) and unknown & set(free_vars(part.a)):
+                    return True
+            if isinstance(s, Let) and unknown & set(free_vars(e)):
+                unknown.add(s.var)
+    return False
+
+
+def _is_power_of_two(e: Expr) -> bool:
+    return isinstance(e, Const) and e.bits & (e.bits - 1) == 0
 
 
 @attrs.frozen

@@ -172,11 +172,13 @@ _WALKS = st.one_of(
 )
 _REMAPS = st.one_of(st.builds("xcc:{}".format, _SIZE), st.builds("chunk:{}x{}".format, _SIZE, _SIZE))
 _FLIPS = st.builds("flip:{}".format, _SIZE)
+_PERSISTS = st.builds("persist:{}".format, _SIZE)
 ORDERS = st.builds(
-    lambda remaps, walk, flip: Order.parse("+".join([*remaps, walk, *flip])),
+    lambda remaps, walk, flip, persist: Order.parse("+".join([*remaps, walk, *flip, *persist])),
     st.lists(_REMAPS, max_size=2),
     _WALKS,
     st.lists(_FLIPS, max_size=1),
+    st.lists(_PERSISTS, max_size=1),
 )
 
 

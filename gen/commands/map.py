@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -140,7 +141,7 @@ def _json(mapping: WorkgroupMapping) -> dict[str, Any]:
     parts = (("batch_of_wg", 0, mapping.counts[0]), ("slice_of_wg", 3, mapping.counts[3]))
     return {
         "order": str(mapping.order),
-        "workgroups": mapping.workgroups,
+        "workgroups": math.prod(mapping.grid),
         "tile_of_wg": [None if row[0] < 0 else row[1:3] for row in rows],
         **{name: [None if row[0] < 0 else row[n] for row in rows] for name, n, count in parts if count > 1},
     }
@@ -153,8 +154,8 @@ def _tables(mapping: WorkgroupMapping) -> Iterator[tuple[str, str]]:
     from convgen.commands.drawing import table
 
     batch, m, n, slices = mapping.counts
-    if mapping.workgroups > _MOST_SHOWN:
-        raise UserError(f"given {mapping.workgroups} workgroups, wanted at most {_MOST_SHOWN} in a table; see --json")
+    if mapping.numbers > _MOST_SHOWN:
+        raise UserError(f"given {mapping.numbers} workgroups, wanted at most {_MOST_SHOWN} in a table; see --json")
     rows = mapping.tiles()
     for b in range(batch):
         for k in range(slices):
@@ -174,8 +175,8 @@ def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_
         raise UserError(f"given {options.output}, wanted FILE.svg or FILE.png, at -o")
     if options.animate and path.suffix != ".svg":
         raise UserError(f"given --animate and {options.output}, wanted FILE.svg")
-    if mapping.workgroups > _MOST_SHOWN:
-        raise UserError(f"given {mapping.workgroups} workgroups, wanted at most {_MOST_SHOWN} in a picture")
+    if mapping.numbers > _MOST_SHOWN:
+        raise UserError(f"given {mapping.numbers} workgroups, wanted at most {_MOST_SHOWN} in a picture")
     _, m, n, _ = mapping.counts
     title = f"{m} x {n} tiles, {mapping.order}, {dies} dies, {in_flight} workgroups a die at a time"
     made = drawing.draw(tiles_of(mapping), (m, n), dies, in_flight, title)

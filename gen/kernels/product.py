@@ -67,7 +67,7 @@ class _ProductKernel:
         k.params += dict.fromkeys((*buffers, *shared))
         with k.tile_of(part.mapping) as tile:
             self.slice = tile["k"]
-            self.is_backward = part.mapping.is_backward(k.group)
+            self.is_backward = part.mapping.is_backward((tile["number"],))
             self.m0 = k.let("m0", tile["m"] * tile_m)
             self.n0 = k.let("n0", tile["n"] * tile_n)
             self._prefetch_at_first()

@@ -55,13 +55,13 @@ class Launch:
 
     def traffic(self, order: Order) -> Traffic:
         mapping = self.mapping(order)
-        back = mapping.is_backward((np.arange(mapping.workgroups), 0, 0))
+        back = mapping.is_backward((np.arange(mapping.numbers), 0, 0))
         return count(tiles_of(mapping), self.operands, self.facts.caches, self.facts.compute_units, self.together, back)
 
     def simulated(self, order: Order, plan: Plan) -> Moved:
         """The traffic of a matrix product block by block, through caches that keep what was used last."""
         mapping, part = self.mapping(order), plan.parts[0]
-        back = mapping.is_backward((np.arange(mapping.workgroups), 0, 0))
+        back = mapping.is_backward((np.arange(mapping.numbers), 0, 0))
         tile_m, tile_n, tile_k = plan.config.tile
         elems = part.product.of_m.memory.elem.bytes, part.product.of_n.memory.elem.bytes
         rows, columns = (n * tile_k * elem for n, elem in zip((tile_m, tile_n), elems))

@@ -47,7 +47,7 @@ class WorkgroupMapping:
 
     @property
     def _is_flat(self) -> bool:
-        return bool(self.order.remaps or self.order.flip)
+        return bool(self.order.remaps or self.order.flip or self.order.persist)
 
     @property
     def _parts(self) -> tuple[int, int, int]:
@@ -58,16 +58,22 @@ class WorkgroupMapping:
     @property
     def grid(self) -> tuple[int, int, int]:
         """Workgroups along x, y and z."""
-        return (prod(self._parts), 1, 1) if self._is_flat else self._parts
+        return (min(self.numbers, self.order.persist or self.numbers), 1, 1) if self._is_flat else self._parts
 
     @property
-    def workgroups(self) -> int:
-        return prod(self.grid)
+    def numbers(self) -> int:
+        """The numbers that are taken to tiles: as many as workgroups, unless these persist."""
+        return prod(self._parts)
+
+    @property
+    def rounds(self) -> int:
+        """How many numbers a workgroup takes, one after the other, as far as there are any."""
+        return -(-self.numbers // prod(self.grid))
 
     @property
     def is_padded(self) -> bool:
-        """Whether there are workgroups without a tile."""
-        return self.workgroups != prod(self.counts)
+        """Whether there are numbers without a tile."""
+        return self.numbers != prod(self.counts)
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
@@ -78,12 +84,14 @@ class WorkgroupMapping:
     def tile(self, group: Sequence[Index], arguments: Sequence[Index] = ()) -> dict[str, Index]:
         """The tile of a workgroup by its numbers along x, y and z, which are in range: integers or IR expressions.
 
+        Of one that persists, by a number that it takes: its own, and then as many further on as there are workgroups.
+
         `arguments` stand for those of the mapping, of which else the values now are taken.
         """
         number, part, batch = group
         if self._is_flat:
             for remap in self.order.remaps:
-                number = remap.apply(number, self.workgroups)
+                number = remap.apply(number, self.numbers)
             sizes = zip(("tile", "k", "batch"), self._parts)
             split = Digits(("tile", "k", "batch"), stacked(Space.WORKGROUP, sizes)).merged()
             number, part, batch = split.coordinates({Space.WORKGROUP: number}, overrun=True).values()
@@ -94,7 +102,7 @@ class WorkgroupMapping:
 
     def is_backward(self, group: Sequence[Index]) -> Condition | None:
         """Whether a workgroup walks its part of K from the end to the beginning; None if none does."""
-        return group[0] // self.order.flip % 2 > 0 if 0 < self.order.flip < self.workgroups else None
+        return group[0] // self.order.flip % 2 > 0 if 0 < self.order.flip < self.numbers else None
 
     def exists(self, tile: Mapping[str, Index]) -> list[Condition]:
         """Conditions that all hold where there is such a tile; none if the grid is not padded."""
@@ -106,7 +114,7 @@ class WorkgroupMapping:
     def groups(self, part: Mapping[str, Iterable[int]]) -> tuple[int, ...]:
         """The linear workgroup ids (x fastest) of all tiles at these positions; along what is not named, all."""
         ranges = (part.get(dim, range(n)) for dim, n in zip(TILE, self.counts))
-        return tuple(self._number(*tile) for tile in product(*ranges))
+        return tuple(dict.fromkeys(self._number(*tile) % prod(self.grid) for tile in product(*ranges)))
 
     def _number(self, batch: int, m: int, n: int, k: int) -> int:
         if self.order != IN_ROWS:
@@ -115,9 +123,12 @@ class WorkgroupMapping:
         return (m * tiles_n + n) + tiles_m * tiles_n * (k + slices * batch)
 
     def tiles(self) -> npt.NDArray[np.int64]:
-        """(batch, m, n, k) of every workgroup in order of its linear id, -1 in rows of those without a tile."""
-        x, y, _ = self.grid
-        ids = np.arange(self.workgroups)
+        """(batch, m, n, k) of every linear workgroup id, -1 in rows of those without a tile.
+
+        Of workgroups that persist, of every number that one takes.
+        """
+        x, y, _ = (self.numbers, 1, 1) if self._is_flat else self.grid
+        ids = np.arange(self.numbers)
         tile = self.tile((ids % x, ids // x % y, ids // (x * y)))
         rows = np.stack([np.broadcast_to(tile[dim], ids.shape) for dim in TILE], axis=1)
         for there in self.exists(tile):
@@ -128,9 +139,9 @@ class WorkgroupMapping:
 @lru_cache(maxsize=2**4)
 def _numbers_of_tiles(mapping: WorkgroupMapping) -> npt.NDArray[np.int64]:
     """The linear workgroup id of every tile [batch, m, n, k]: the proof that each has one and only one."""
-    if mapping.workgroups > _MOST_LISTED:
+    if mapping.numbers > _MOST_LISTED:
         raise UserError(
-            f"given {mapping.workgroups} workgroups, wanted at most {_MOST_LISTED} in the order {mapping.order}"
+            f"given {mapping.numbers} workgroups, wanted at most {_MOST_LISTED} in the order {mapping.order}"
         )
     rows = mapping.tiles()
     ids = np.flatnonzero((rows >= 0).all(axis=1))
@@ -138,7 +149,7 @@ def _numbers_of_tiles(mapping: WorkgroupMapping) -> npt.NDArray[np.int64]:
     places = np.ravel_multi_index(tuple(rows[ids].T), mapping.counts) if inside else ids[:0]
     found = np.full(prod(mapping.counts), -1)
     found[places] = ids
-    if len(places) != len(found) or (found < 0).any() or (rows[:, 0] < 0).sum() != mapping.workgroups - len(ids):
+    if len(places) != len(found) or (found < 0).any() or (rows[:, 0] < 0).sum() != mapping.numbers - len(ids):
         shape = "x".join(map(str, mapping.counts))
         raise UserError(f"given the order {mapping.order} for {shape} tiles, wanted one workgroup for each tile")
     return found.reshape(mapping.counts)

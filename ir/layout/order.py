@@ -12,6 +12,7 @@
 | `xcc:8` | remap: of workgroups dealt in turns to 8 dies, each die gets one run of numbers |
 | `chunk:8x64` | remap: the same with runs of 64 within each 8 x 64 workgroups |
 | `flip:304` | every second round of 304 workgroups walks K backwards |
+| `persist:304` | 304 workgroups are launched, and take tile after tile, 304 numbers apart |
 
 `n` in place of `m` exchanges the dimensions; `:snake` behind a group, an even group or rectangles turns each second
 group around, so that it begins where the one before ended. Steps are joined by `+`, remaps first:
@@ -36,28 +37,32 @@ class Order:
     """In which order workgroups do their work: the numbers are permuted by `remaps`, then walk over the tiles.
 
     With `flip`, workgroups of each odd round of so many walk K backwards: what a cache still holds of K's end is used.
+    With `persist` only so many workgroups are launched, and take one tile after the other.
     """
 
     remaps: tuple[Remap, ...] = ()
     walk: Walk = ROWS
     flip: int = 0
+    persist: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Order:
         """The order of a text. Raises UserError: given, wanted, where."""
         made = [_step(step, text) for step in text.split("+")]
+        kinds = {kind: [step for step in made if isinstance(step, kind)] for kind in (_Flip, _Persist)}
         remaps = tuple(step for step in made if isinstance(step, Xcc | Chunk))
-        walks = [step for step in made if not isinstance(step, Xcc | Chunk | _Flip)]
-        flips = [step.round for step in made if isinstance(step, _Flip)]
-        if len(walks) > 1 or len(flips) > 1 or made != [*remaps, *walks, *map(_Flip, flips)]:
-            raise UserError(
-                f"given {text!r}, wanted remaps, one walk and at most one flip:, in that order, in the order"
-            )
-        return cls(remaps, walks[0] if walks else ROWS, flips[0] if flips else 0)
+        walks = [step for step in made if not isinstance(step, Xcc | Chunk | _Flip | _Persist)]
+        counts = [*kinds.values(), walks]
+        if max(map(len, counts)) > 1 or made != [*remaps, *walks, *kinds[_Flip], *kinds[_Persist]]:
+            wanted = "remaps, one walk, at most one flip: and one persist:, in that order"
+            raise UserError(f"given {text!r}, wanted {wanted}, in the order")
+        flip, persist = (found[0].count if found else 0 for found in kinds.values())
+        return cls(remaps, walks[0] if walks else ROWS, flip, persist)
 
     def __str__(self) -> str:
-        walk = [] if self.walk == ROWS and (self.remaps or self.flip) else [self.walk]
-        return "+".join(map(str, (*self.remaps, *walk, *([_Flip(self.flip)] if self.flip else []))))
+        behind = [step for step in (_Flip(self.flip), _Persist(self.persist)) if step.count]
+        walk = [] if self.walk == ROWS and (self.remaps or behind) else [self.walk]
+        return "+".join(map(str, (*self.remaps, *walk, *behind)))
 
 
 IN_ROWS = Order()
@@ -65,10 +70,18 @@ IN_ROWS = Order()
 
 @attrs.frozen
 class _Flip:
-    round: int
+    count: int
 
     def __str__(self) -> str:
-        return f"flip:{self.round}"
+        return f"flip:{self.count}"
+
+
+@attrs.frozen
+class _Persist:
+    count: int
+
+    def __str__(self) -> str:
+        return f"persist:{self.count}"
 
 
 def _grouped(even: bool) -> Callable[[re.Match[str]], Grouped]:
@@ -94,6 +107,7 @@ STEPS: dict[str, tuple[str, str, Callable[[re.Match[str]], Any]]] = {
     "xcc": (":DIES", f":{_A}", lambda at: Xcc(int(at["a"]))),
     "chunk": (":DIESxRUN", f":{_A}{_B}", lambda at: Chunk(int(at["a"]), int(at["b"]))),
     "flip": (":ROUND", f":{_A}", lambda at: _Flip(int(at["a"]))),
+    "persist": (":WORKGROUPS", f":{_A}", lambda at: _Persist(int(at["a"]))),
 }
 
 

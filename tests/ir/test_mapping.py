@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +32,10 @@ def mappings(draw: st.DrawFn) -> WorkgroupMapping:
 
 
 def workgroups(mapping: WorkgroupMapping) -> list[tuple[int, int, int]]:
-    """All of the grid, x fastest."""
+    """All of the grid, x fastest; of workgroups that persist all the numbers that they take."""
     x, y, z = mapping.grid
-    return [(i, j, k) for k, j, i in product(range(z), range(y), range(x))]
+    found = [(i + n * x, j, k) for n in range(mapping.rounds) for k, j, i in product(range(z), range(y), range(x))]
+    return found[: mapping.numbers]
 
 
 def held(mapping: WorkgroupMapping, group: tuple[int, int, int]) -> tuple[int, ...] | None:
@@ -51,8 +53,9 @@ def test_every_tile_has_one_workgroup(mapping: WorkgroupMapping) -> None:
     assert mapping.is_padded == (None in tiles)
     for number, tile in enumerate(tiles):
         if tile is not None:
-            assert mapping.groups({dim: [at] for dim, at in zip(TILE, tile)}) == (number,)
-    assert sorted(mapping.groups({})) == [n for n, tile in enumerate(tiles) if tile is not None]
+            assert mapping.groups({dim: [at] for dim, at in zip(TILE, tile)}) == (number % prod(mapping.grid),)
+    taken = {n % prod(mapping.grid) for n, tile in enumerate(tiles) if tile is not None}
+    assert sorted(mapping.groups({})) == sorted(taken)
     rows = [None if row[0] < 0 else tuple(row) for row in mapping.tiles().tolist()]
     assert rows == tiles
 
@@ -110,7 +113,7 @@ def test_what_is_no_order_is_refused(text: str, said: str) -> None:
 
 
 def test_each_step_is_drawn_in_these_tests() -> None:
-    drawn = {"rows", "cols", "hilbert", "group", "wgm", "even", "rect", "zorder", "xcc", "chunk", "flip"}
+    drawn = {"rows", "cols", "hilbert", "group", "wgm", "even", "rect", "zorder", "xcc", "chunk", "flip", "persist"}
     assert drawn == set(STEPS)
 
 

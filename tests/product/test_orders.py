@@ -13,6 +13,7 @@ from convgen.ir.layout.digits import Index
 from convgen.ir.layout.order import Order
 from convgen.ir.layout.walks import FreeForm
 from convgen.plan.config import Config
+from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 from convgen.run import reference, verify
 
@@ -20,6 +21,7 @@ MMA = {"gfx942": "16x16x16", "xehpc": "16x8x16"}
 ORDERS = (
     *("cols", "group:2m", "xcc:8+group:2n:snake", "even:3n", "rect:2x3m:snake", "zorder:2x4", "hilbert"),
     *("chunk:4x2+hilbert", "xcc:8+even:2m+flip:8", "xcc:3+wgm:2n", "wgm:9m+flip:5"),
+    *("persist:5", "xcc:8+group:2m+flip:4+persist:8", "zorder:2x2+persist:7"),
 )
 
 
@@ -74,3 +76,10 @@ def test_the_group_size_is_an_argument(target: str, tmp_path: Path, capsys: pyte
         told = capsys.readouterr().err
         assert said in told
         assert told.count("\n") == 1
+
+
+def test_tiles_one_after_the_other_are_divided_further() -> None:
+    """K is one block, so the loop over tiles is the innermost one; what follows from its counter is divided by 17."""
+    problem = Conv.parse("mb2ic17oc29iw9ow2kw5dw1", dir="BWD_W", dt="f64", wtag="xba", dtag="bac")
+    words = "tile=64x64x16 waves=1x2 mma=16x16x4 slots=1 acc=a slices=3 sum=last map=xcc:12+rect:6x12m:snake+persist:1"
+    assert verify.run(cg.compile(cg.build(problem, target="gfx90a", config=words))).passed
