@@ -111,7 +111,7 @@ class Message(Opcode):
     block: bool = False  #: one address; the lanes' dwords lie side by side in memory
     address_bits: int = 64
     stores: bool = False  #: the last source is data
-    returns: bool = False  #: could give back what it changes: the text says that nobody wants it
+    returns: bool = False  #: gives back what it changes; the text says where nobody wants it
     window: str = ""  #: IGA's text before the address: a binding table entry
 
 
@@ -183,13 +183,16 @@ _ALU = "mov add3 mad dp4a shl shr asr not cmp bfn".split()
 _ALU_COMMUTES = "add mul and or xor".split()
 
 
-def _send(port: str, descriptor: str, unit: Unit, *, barrier: bool = False, ends: bool = False) -> Send:
+def _send(
+    port: str, descriptor: str, unit: Unit, *, barrier: bool = False, fence: bool = False, ends: bool = False
+) -> Send:
     latency = 1 if ends else _TOKEN_LATENCY[port]
     return Send(
         f"send.{port}",
         unit,
         latency,
         barrier=barrier,
+        fence=fence,
         ends=ends,
         sources=(Role("header", "v", 1),),
         port=port,
@@ -200,6 +203,7 @@ def _send(port: str, descriptor: str, unit: Unit, *, barrier: bool = False, ends
 OPCODES: dict[str, Opcode] = {
     **{name: Opcode(name, Unit.VALU, _ALU_LATENCY) for name in _ALU},
     **{name: Opcode(name, Unit.VALU, _ALU_LATENCY, commutes=True) for name in _ALU_COMMUTES},
+    "fenced": Opcode("mov", Unit.VALU, _ALU_LATENCY, fence=True),  # reads a fence's response, and so waits for it
     "sel": Select("sel", Unit.VALU, _ALU_LATENCY),
     "addc": Opcode("addc", Unit.VALU, _ALU_LATENCY, writes=("acc0",)),
     **{n: Opcode(n, Unit.VALU, _ALU_LATENCY, reads=("acc0",), writes=("acc0",)) for n in ("mach", "macl")},
@@ -214,9 +218,16 @@ OPCODES: dict[str, Opcode] = {
     "eot": _send("gtwy", "0x02000010", Unit.CONTROL, ends=True),
 }
 
+
+@cache
+def device_fence(descriptor: str) -> Send:
+    """The row of a fence of the global unit."""
+    return _send("ugm", descriptor, Unit.GLOBAL, fence=True)
+
+
 _VECTORS = {4: "d32", 8: "d32x2", 12: "d32x3", 16: "d32x4", 32: "d32x8", 2: "d16u32", 1: "d8u32"}
 
-#: type -> atomic addition without a result
+#: type -> atomic addition
 GLOBAL_ADD: dict[Type, str] = {f32: "atomic_fadd", s32: "atomic_iadd"}
 
 

@@ -78,11 +78,11 @@ def _message(i: XeInstruction, op: Message, physical: Physical, generation: Gene
     lanes = 1 if op.block else i.lanes
     registers = max(1, lanes * op.address_bits // 32 // generation.lanes)
     place = f"{op.window}[{physical.grf(address)}:{registers}]"
+    loaded = f"{physical.grf(_register(i.dst[0]))}:{_register(i.dst[0]).count}" if i.dst else ""
     if op.stores:
-        null = "null  " if op.returns else ""
-        return f"{null}{place}  {physical.grf(data[0])}:{data[0].count}"
-    loaded = f"{physical.grf(_register(i.dst[0]))}:{_register(i.dst[0]).count}" if i.dst else "null:0"
-    return f"{loaded}  {place}"
+        result = f"{loaded or 'null'}  " if op.returns else ""
+        return f"{result}{place}  {physical.grf(data[0])}:{data[0].count}"
+    return f"{loaded or 'null:0'}  {place}"
 
 
 def _register(o: object) -> Reg:

@@ -13,11 +13,13 @@ from convgen.backends.intel.isa import (
     BANK_PERIOD,
     GLOBAL_ADD,
     INPUTS_AT,
+    OPCODES,
     Literal,
     Message,
     Null,
     Special,
     block_message,
+    device_fence,
     load_arguments,
     message,
     plane_message,
@@ -27,16 +29,17 @@ from convgen.backends.intel.planes import Payloads
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.backends.intel.vectors import XeVectors
-from convgen.backends.machine.instruction import Access, Function, Imm, Operand, Reg
+from convgen.backends.machine.instruction import Access, Function, Imm, Opcode, Operand, Reg
 from convgen.backends.machine.selection import Handlers, Selector, comment, kernel_arguments
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Const, Expr, Var
+from convgen.ir.expr import AddressOf, Const, Expr, Lane, Var, eq
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global, RectangleOrder
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.types import s32, u64
 from convgen.ir.uniform import Uniformity, varying
 
 _ARGUMENTS_MASK = 0xFFFFFFC0  #: of r0.0: where the arguments are
@@ -190,11 +193,8 @@ class _Selector(Selector):
         self.payloads.release()
         if self.barrier is None:
             return
-        out = self.out
-        fenced = out.new("v")
-        out.emit("fence", (fenced,), (self.payload,), comment=s.site.stage)
-        out.emit("mov", (Null("ud"),), (region(fenced, "ud"),), lanes=8, comment="fence done")
-        out.emit("signal", (), (self.barrier,))
+        self._fence(OPCODES["fence"], s.site.stage)
+        self.out.emit("signal", (), (self.barrier,))
 
     def _wait(self, s: st.Barrier) -> None:
         if self.barrier is not None:
@@ -263,6 +263,35 @@ class _Selector(Selector):
         row = message(kind, "ugm", s.value.type.bits // 8)
         out.emit(row, (), (address, value), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
+    def _ticket(self, s: st.Ticket) -> None:
+        """Lane 0 counts, between fences; the last turn takes away what its round has counted."""
+        out, fences = self.out, self.out.generation.fences
+        first = eq(Lane(), 0)
+        self._fence(device_fence(fences.release), "what was stored is there for others")
+        address = self._address(AddressOf(s.buffer) + (s.index * s.buffer.elem.bytes).to(u64))
+        counted = out.new("v", 1, s.var.name)
+        out.fill(counted, Literal(0, "ud"))
+        self._count(s, address, 1, first, counted)
+        taken = self.scalars.env[s.var] = out.new("s", 1, s.var.name)
+        out.emit("mov", (region(taken, "d"),), (region(counted, "d", 0, 0),), comment=s.var.name)
+        self._count(s, address, -s.turns, first & eq(s.var, s.turns - 1))
+        self._fence(device_fence(fences.acquire), "what others stored is seen")
+
+    def _count(self, s: st.Ticket, address: Reg, number: int, where: Expr, into: Reg | None = None) -> None:
+        """Add a number to a count; `into` becomes the count before."""
+        out = self.out
+        value, mask = out.new("v"), self.scalars.mask(where)
+        out.fill(value, Literal(number, "d"))
+        row, access = message(GLOBAL_ADD[s32], "ugm", s.buffer.elem.bytes), Access("global", s.buffer.name, -1, True)
+        dst, src = () if into is None else (into,), (address, value)
+        out.emit(row, dst, src, lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
+
+    def _fence(self, row: Opcode, what: str) -> None:
+        """A fence; its response says that it is done."""
+        fenced = self.out.new("v")
+        self.out.emit(row, (fenced,), (self.payload,), comment=what)
+        self.out.emit("fenced", (Null("ud"),), (region(fenced, "ud"),), lanes=8, comment="fence done")
+
     def _address(self, e: Expr) -> Reg:
         value = self.scalars.value(e)
         if isinstance(value, Reg) and value.bank == "v":
@@ -330,6 +359,7 @@ MESSAGES: Handlers = {
     st.FlatLoad: _Selector._flat_load,
     st.FlatStore: _Selector._flat_store,
     st.FlatAdd: _Selector._flat_add,
+    st.Ticket: _Selector._ticket,
     st.FlatPrefetch: _Selector._flat_prefetch,
     st.PlaneLoad: _Selector._plane_load,
     st.PlaneStore: _Selector._plane_store,

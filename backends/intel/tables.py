@@ -21,6 +21,22 @@ DPAS_ROWS = 8  #: rows of the result: the repeat count that convgen uses
 _DEPTH = 8  #: systolic depth: dwords of K
 
 
+@attrs.frozen(kw_only=True)
+class DeviceScope:
+    """Fences of the global unit, as descriptors, that order threads of different workgroups about an atomic operation.
+
+    Like those of IGC 1.0.12504 for OpenCL's acq_rel at device scope; but on XeHPC its stores go past the first-level
+    cache and it needs no flush to release. What is written back, as here, is evicted (LSC_FENCE_OP_EVICT).
+    """
+
+    release: str
+    acquire: str
+
+
+_EVICT, _INVALIDATE = "0x0210171F", "0x0210271F"  #: at the scope of the GPU
+_EVICT_ROUTED = "0x0214171F"  #: to the load and store unit in any mode (IGC, `translateLscFence`)
+
+
 @attrs.frozen
 class Generation:
     """One generation of the vector engine."""
@@ -36,6 +52,7 @@ class Generation:
     dpas_clocks: int  #: clocks; one 8x8
     plane_pitch: int  #: bytes; granule of the pitch of two-dimensional block messages, 0 without these
     tf32: bool  #: matrix instructions for floats of which ten bits of the mantissa count
+    fences: DeviceScope
     pairs: bool  #: matrix instructions of two threads in lockstep that share source 2
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
@@ -52,6 +69,7 @@ _XEHPC = Generation(
     dpas_clocks=8,
     plane_pitch=8,
     tf32=True,
+    fences=DeviceScope(release=_EVICT, acquire=_INVALIDATE),  # assumed for Xe2
     pairs=False,
     tokens={128: 16, 256: 32},
 )
@@ -68,6 +86,7 @@ GENERATIONS: dict[str, Generation] = {
         dpas_clocks=16,
         plane_pitch=0,
         tf32=False,
+        fences=DeviceScope(release=_EVICT_ROUTED, acquire=_EVICT_ROUTED),
         pairs=True,
         tokens={128: 16, 256: 16},
     ),
@@ -262,6 +281,7 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,
         split_barriers=True,
+        tickets=True,
         block_bytes=512,
         chunk_bytes=32,
     )

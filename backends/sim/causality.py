@@ -81,13 +81,21 @@ class Causality:
         before = self._released.get(who.thread, _NOTHING).joined(self.known(who))
         self._released[who.thread] = before.joined(Knowledge({who.thread: ticket}, {who.group: who.epoch}))
 
-    def acquire(self, who: Who) -> None:
-        """A thread has acquired all that it has observed."""
-        numbers = self._observed.pop(who.thread, None)
-        if numbers is not None:
-            observed = self._published[self._together(numbers)]
-            self._acquired[who.thread] = self._acquired.get(who.thread, _NOTHING).joined(observed)
+    def acquire(self, who: Who, number: int) -> None:
+        """A thread has acquired what it had observed (`observed`)."""
+        observed, before = self._published[number], self._acquired.get(who.thread, _NOTHING)
+        if not before.includes(observed):
+            self._acquired[who.thread] = before.joined(observed)
             self._shared.setdefault(who.group, []).append((who.epoch, observed))
+
+    def observed(self, thread: int) -> int:
+        """The number of all that a thread has observed."""
+        numbers = self._observed.get(thread)
+        if numbers is None:
+            return 0
+        number = self._together(numbers)
+        self._observed[thread] = {number}
+        return number
 
     def observe(self, thread: int, number: int) -> None:
         """An atomic operation that met what is published under this number has come back."""

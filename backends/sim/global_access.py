@@ -14,6 +14,12 @@ from convgen.backends.sim.threads import Stepped, Threads
 _FEW = 8  #: lanes that are looked at one by one
 
 
+def everyone(g: Threads) -> list[Who]:
+    """The threads of a group, now."""
+    epochs = g.env.epoch[g.slot]
+    return [Who(int(t), int(i), int(e)) for t, i, e in zip(g.wave_ids(), g.group_id, epochs, strict=True)]
+
+
 def parts_of(
     g: Threads, step: Stepped, address: U64, size: int, lanes: Bools | None, alignment: int = 4
 ) -> list[tuple[Allocation, Array, Bools | None]]:

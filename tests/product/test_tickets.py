@@ -22,9 +22,9 @@ TARGETS = [name for name in target.names() if target.get(name).facts.tickets]
 GROUPS, SUBGROUPS = 6, 2
 
 
-def counting(turns: int = GROUPS, count: int = 1) -> Kernel:
+def counting(turns: int = GROUPS, count: int = 1, width: int = 64) -> Kernel:
     """Each subgroup of a workgroup takes a ticket from a count of its own, and stores its number."""
-    k = KernelBuilder("tickets", (GROUPS, 1, 1), SUBGROUPS)
+    k = KernelBuilder("tickets", (GROUPS, 1, 1), SUBGROUPS, width)
     counts, out = k.buffer("counts", s32, SUBGROUPS + 1), k.buffer("out", s32, GROUPS * SUBGROUPS)
     taken = k.ticket("taken", counts, k.subgroup + count, turns)
     k.global_store(k.surface(out), taken + Lane() * 0, (k.group[0] * SUBGROUPS + k.subgroup) * 4)
@@ -72,7 +72,7 @@ def test_what_is_no_ticket_is_refused() -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_subgroup_takes_one(name: str) -> None:
-    code = cg.compile(counting(), target=name)
+    code = cg.compile(counting(width=target.get(name).facts.subgroup_size), target=name)
     (counts,) = [b for b in code.record.buffers.values() if b.zero]
     assert counts.name == "counts"
     found = cg.simulate(code, counts=np.zeros(SUBGROUPS + 1, np.int32))

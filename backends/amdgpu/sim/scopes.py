@@ -10,6 +10,7 @@ from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools
 from convgen.backends.sim.causality import Who
+from convgen.backends.sim.global_access import everyone
 from convgen.backends.sim.memory import Allocation
 
 _CACHES = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 buffer_inv".split())
@@ -41,12 +42,6 @@ def compile_cache(instruction: Instruction, context: Context) -> Step | None:
     return Step(instruction, "other", lambda g: None)
 
 
-def everyone(g: WaveGroup) -> list[Who]:
-    """The waves of a group, now."""
-    epochs = g.env.epoch[g.slot]
-    return [Who(int(t), int(i), int(e)) for t, i, e in zip(g.wave_ids(), g.group_id, epochs, strict=True)]
-
-
 def _land_nothing(g: WaveGroup, pending: Pending) -> None:
     """A writeback to a scope that orders nothing here."""
 
@@ -62,7 +57,7 @@ def _land_release(g: WaveGroup, pending: Pending) -> None:
 
 def _acquire(g: WaveGroup) -> None:
     for who in everyone(g):
-        g.env.causality.acquire(who)
+        g.env.causality.acquire(who, g.env.causality.observed(who.thread))
 
 
 def meet(

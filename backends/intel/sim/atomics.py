@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from convgen.backends.intel.sim.gateway import note_local
+from convgen.backends.intel.sim.scopes import begin_atomic
 from convgen.backends.intel.sim.slm import places
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
@@ -72,6 +73,8 @@ def atomic(
             continue
         taken = np.ones(address.shape, np.bool_) if some is None else some
         check_stores(g, step, allocation, offset, size, some, "atomically updates")
+        kind_of = "load" if name == "load" else "update"
+        begin_atomic(g, step, allocation, offset, size, taken, kind_of)
         allocation.touch(offset[taken], size)
         memory = allocation.data[: len(allocation.data) // size * size].view(kind)
         found = combine_lanes(memory, offset // size, operand, taken, function, expected)

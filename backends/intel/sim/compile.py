@@ -17,6 +17,7 @@ from convgen.backends.intel.sim.messages import STORE, STORE_2D, STORE_QUAD, Lsc
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.registers import Layout
 from convgen.backends.intel.sim.rules import check
+from convgen.backends.intel.sim.scopes import order_of
 from convgen.backends.intel.sim.scoreboard import Rules, Scoreboard
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 
@@ -60,6 +61,7 @@ class Program:
         layout = Layout.of(platform, kernel.registers)
         index_of = {instruction.address: index for index, instruction in enumerate(instructions)}
         self.local_grain, self.store_grain = grains(instructions)
+        self.tracked = any(order_of(i, platform).acquires for i in instructions)  #: whether workgroups may be ordered
         self.context = Context(platform, layout, kernel.simd, index_of, errata=rules.errata)
         self.steps: list[Step | None] = [None] * len(instructions)
         self.executed = [0] * len(instructions)  #: thread-instructions, by instruction

@@ -7,6 +7,7 @@ import numpy as np
 from convgen.backends.intel.sim.compile import Program
 from convgen.backends.intel.sim.environment import Environment
 from convgen.backends.intel.sim.gateway import retire
+from convgen.backends.intel.sim.scopes import land
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
 from convgen.backends.sim.engine import Engine
@@ -56,4 +57,6 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
             self._report(g, step, (*outcome.findings, *step.faults))
         if outcome.retired and (g.fences or g.local):
             retire(g, outcome.retired)
+        if outcome.retired and g.underway:
+            land(g, outcome.retired)
         g.score = outcome.score

@@ -14,7 +14,7 @@ from convgen.backends.sim.threads import Surroundings
 
 
 class Environment(Surroundings):
-    """The surroundings of one batch of workgroups; nothing orders these, so no causality is tracked."""
+    """The surroundings of one batch of workgroups."""
 
     def __init__(
         self,
@@ -25,8 +25,9 @@ class Environment(Surroundings):
         waves: int,
         surfaces: dict[int, Allocation],
         barriers: int,
+        causality: Causality,
     ) -> None:
-        super().__init__(run, slm, slots, waves, Causality())
+        super().__init__(run, slm, slots, waves, causality)
         self.platform = platform
         self.surfaces = surfaces  #: by binding table index
         self.barriers = barriers  #: that the kernel declares

@@ -2,7 +2,7 @@
 
 An access to local memory is ordered by a barrier if its thread has seen its data come back, or a fence behind it,
 before it signals. What is not, is carried over into the epoch behind the barrier, where it races
-(`backends.sim.local`). A global store is behind a fence of the global unit.
+(`backends.sim.local`). A global store is behind a fence of the global unit; `scopes` has what orders workgroups.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.messages import FENCE, Lsc
 from convgen.backends.intel.sim.registers import byte_bits
+from convgen.backends.intel.sim.scopes import begin_fence, order_of
 from convgen.backends.intel.sim.state import LocalAccess, ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.sim.arrays import Array, any_along
@@ -60,12 +61,14 @@ def _fence(instruction: Instruction, decoded: Lsc, context: Context) -> Step:
         fence=unit,
         is_send=True,
     )
+    order = order_of(instruction, context.platform)
     first = message.dst.reg * layout.grf
     size = decoded.response * layout.grf if message.dst.reg >= 0 else 0
 
     def run(g: ThreadGroup) -> None:
         g.order += 1
         g.fences.append((step.index, g.order, unit))
+        begin_fence(g, step, order)
         if size:
             g.regs[:, first : first + size] = 0
             g.poison[:, first : first + size] = 0

@@ -10,6 +10,10 @@ VECTORS = (1, 2, 3, 4, 8, 16, 32, 64)
 #: Bytes in memory and in a register, by data size code.
 DATA: Mapping[int, tuple[int, int]] = {0: (1, 1), 1: (2, 2), 2: (4, 4), 3: (8, 8), 4: (1, 4), 5: (2, 4)}
 LOAD, LOAD_QUAD, LOAD_2D, STORE, STORE_QUAD, STORE_2D, FENCE = 0, 2, 3, 4, 6, 7, 31
+#: Fences: how far they reach, and what becomes of the lines of the first-level cache (IGC, visa_igc_common_header.h,
+#: LSC_SCOPE and LSC_FENCE_OP; their bits: BuildIR, `translateLscFence`).
+GROUP, LOCAL, TILE, GPU = range(4)
+NO_FLUSH, EVICT, INVALIDATE, DISCARD, CLEAN = range(5)
 #: Atomic operations: the combination (see `backends.sim.combine`) and the number of operands.
 ATOMICS: Mapping[int, tuple[str, int]] = {
     8: ("increment", 0),
@@ -33,6 +37,19 @@ ATOMICS: Mapping[int, tuple[str, int]] = {
 }
 FLAT, SURFACE_STATE, BINDLESS, BINDING_TABLE = 0, 1, 2, 3
 STATELESS = 255  #: the binding table index that means plain addresses
+
+
+@attrs.frozen
+class Fence:
+    """The fields of a fence's descriptor."""
+
+    scope: int
+    flush: int
+
+    @classmethod
+    def decode(cls, descriptor: int) -> Fence:
+        """Take a descriptor apart."""
+        return cls(descriptor >> 9 & 7, descriptor >> 12 & 7)
 
 
 @attrs.frozen

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from convgen.backends.intel.sim.messages import GPU, TILE
 from convgen.backends.sim.errors import SimulatorError, Unsupported
 
 
@@ -51,6 +52,8 @@ class Platform:
     float_vectors: bool  #: vf, and integer vectors for floating-point destinations (hasPackedRestrictedFloatVector)
     send_overlap: bool  #: a message's response may take its payload's place (WaDisableSendSrcDstOverlap)
     #: src0 addressed through a0 may meet a destination of two registers (Wa_13010473643)
+    #: least scope of a fence that all threads of a launch share, as `messages` counts; XeHPC runs one on two tiles
+    launch_scope: int
     indirect_crossing: bool = True
     pitch_multiple: int = 8  #: of a 2-D block surface, in bytes
     distances: Mapping[str, int] = attrs.field(factory=lambda: {"F": 10, "I": 10, "L": 12, "M": 18})
@@ -89,6 +92,7 @@ XEHPG = Platform(
     word_source_to_bytes=True,
     float_vectors=True,
     send_overlap=True,
+    launch_scope=TILE,
 )
 XEHPC = Platform(
     name="xehpc",
@@ -122,6 +126,7 @@ XEHPC = Platform(
     word_source_to_bytes=True,
     float_vectors=True,
     send_overlap=False,
+    launch_scope=GPU,
 )
 XE2 = attrs.evolve(
     XEHPC,
@@ -132,6 +137,7 @@ XE2 = attrs.evolve(
     word_source_to_bytes=False,
     float_vectors=False,
     send_overlap=True,
+    launch_scope=TILE,
     indirect_crossing=False,
     pitch_multiple=16,
 )

@@ -16,6 +16,7 @@ from convgen.backends.intel.sim.scoreboard import Rules
 from convgen.backends.intel.sim.sources import SOURCES
 from convgen.backends.intel.sim.step import KINDS
 from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.local import Lds
@@ -78,6 +79,7 @@ class _Run(Run):
         if kernel.required_size is not None and launch.workgroup != kernel.required_size:
             raise SimulatorError(f"kernel {kernel.name!r} wants workgroups of {kernel.required_size}")
         payload = place_payload(self.memory, kernel, launch)
+        self.causality = Causality(tracked=program.tracked)
         for allocation in self.memory.allocations:
             allocation.start_launch(program.store_grain)
         slm_bytes = max(kernel.slm, launch.shared_bytes)
@@ -95,7 +97,7 @@ class _Run(Run):
         kernel, count = program.kernel, len(groups)
         slm = Lds(count, slm_bytes, program.local_grain, "slm-race")
         surfaces = surfaces_of(self.memory, kernel, launch)
-        env = Environment(self, self.code.platform, slm, count, waves, surfaces, kernel.barriers)
+        env = Environment(self, self.code.platform, slm, count, waves, surfaces, kernel.barriers, self.causality)
         first = start_group(
             env,
             kernel,

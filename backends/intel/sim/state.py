@@ -42,6 +42,25 @@ class LocalAccess:
         return LocalAccess(self.step, self.access, place[self.rows[kept]], self.units[kept], self.order)
 
 
+@attrs.define(eq=False)
+class Underway:
+    """A fence, or an atomic operation with a result, that may order workgroups once it is known to be done."""
+
+    step: int  #: index of its instruction
+    upto: int | None  #: the last ticket that a fence releases, 0 for none; None for an atomic operation
+    epochs: Array  #: of the threads when it was issued
+    numbers: Array  #: what the threads had observed, or have met (`causality`)
+
+    def take(self, rows: Array) -> Underway:
+        """For some of the threads."""
+        return Underway(self.step, self.upto, self.epochs[rows], self.numbers[rows])
+
+    def joined(self, other: Underway) -> Underway:
+        """For the threads of both groups."""
+        epochs, numbers = (self.epochs, other.epochs), (self.numbers, other.numbers)
+        return Underway(self.step, self.upto, np.concatenate(epochs), np.concatenate(numbers))
+
+
 class ThreadGroup(Threads):
     """Threads with one program counter, one scoreboard and their own registers."""
 
@@ -63,6 +82,7 @@ class ThreadGroup(Threads):
         self.local: list[LocalAccess] = []
         self.stores: list[tuple[int, int]] = []  #: global stores that no fence has covered: (order, ticket)
         self.fences: list[tuple[int, int, str]] = []  #: fences under way: instruction, order, what they order
+        self.underway: list[Underway] = []  #: what may order workgroups
         self.order = 0
         self.regs: npt.NDArray[np.uint8] = np.zeros((n, layout.total), np.uint8)
         self.poison: npt.NDArray[np.uint8] = np.ones((n, layout.total), np.uint8)
@@ -113,12 +133,15 @@ class ThreadGroup(Threads):
         place[rows] = np.arange(len(rows))
         part.local = [access.take(place) for access in self.local]
         part.stores, part.fences = list(self.stores), list(self.fences)
+        part.underway = [one.take(rows) for one in self.underway]
         part.ready()
         return part
 
     def signature(self) -> tuple[object, ...]:
         pending = tuple((access.step, access.access, access.order) for access in self.local)
-        return (self.pc, self.blocked, self.signalled, self.control, pending, tuple(self.stores), tuple(self.fences))
+        underway = tuple((one.step, one.upto) for one in self.underway)
+        state = self.pc, self.blocked, self.signalled, self.control
+        return (*state, pending, underway, tuple(self.stores), tuple(self.fences))
 
     def merge(self, other: Self) -> Self:
         self._settle()
@@ -138,6 +161,7 @@ class ThreadGroup(Threads):
             for a, b in zip(self.local, other.local, strict=True)
         ]
         both.stores, both.fences = list(self.stores), list(self.fences)
+        both.underway = [a.joined(b) for a, b in zip(self.underway, other.underway, strict=True)]
         both.ready()
         return both
 
