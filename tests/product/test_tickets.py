@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 import pytest
 
@@ -9,14 +10,17 @@ import convgen as cg
 from convgen.backends import target
 from convgen.ir.build import KernelBuilder
 from convgen.ir.dump import dump, parse
-from convgen.ir.error import UserError, VerifyError
+from convgen.ir.error import DoesNotFit, UserError, VerifyError
 from convgen.ir.expr import Lane, const
 from convgen.ir.interp import InterpError, interpret
 from convgen.ir.program import Kernel
 from convgen.ir.types import s32, u32
 from convgen.ir.verify import verify
+from convgen.plan.config import Config
+from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from convgen.run import verify as runs
+from convgen.run.code import Code
 
 TARGETS = [name for name in target.names() if target.get(name).facts.tickets]
 GROUPS, SUBGROUPS = 6, 2
@@ -70,9 +74,15 @@ def test_what_is_no_ticket_is_refused() -> None:
         verify(k.done())
 
 
+def assembled(code: Code) -> Code:
+    if not code.object:
+        pytest.skip(f"no assembler knows {code.target}")
+    return code
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_subgroup_takes_one(name: str) -> None:
-    code = cg.compile(counting(width=target.get(name).facts.subgroup_size), target=name)
+    code = assembled(cg.compile(counting(width=target.get(name).facts.subgroup_size), target=name))
     (counts,) = [b for b in code.record.buffers.values() if b.zero]
     assert counts.name == "counts"
     found = cg.simulate(code, counts=np.zeros(SUBGROUPS + 1, np.int32))
@@ -85,6 +95,20 @@ CONFIGS = {
     "f16": "tile=32x32x32 waves=2x1 mma=16x16x16 slots=2",
     "f32": "tile=32x32x16 waves=1x2 mma=16x16x4 slots=1",
     "s8:s8:s8": "tile=32x32x32 waves=1x1 mma=16x16x32 slots=2",
+}
+_LIKE_PVC = {
+    "f16": "tile=32x32x32 waves=2x1 mma=16x8x16 slots=2",
+    "f32": "tile=32x32x16 waves=1x2 mma=16x16x1 slots=1",
+    "s8:s8:s8": "tile=32x32x32 waves=2x2 mma=16x8x32 slots=2",
+}
+XE_CONFIGS = {
+    "xehpg": {
+        "f16": "tile=32x32x16 waves=4x2 mma=8x8x16 slots=2",
+        "f32": "tile=16x16x16 waves=1x2 mma=8x8x1 slots=1",
+        "s8:s8:s8": "tile=32x32x32 waves=2x2 mma=8x8x32 slots=0",
+    },
+    "xehpc": _LIKE_PVC,
+    "xe2": _LIKE_PVC,
 }
 
 
@@ -102,23 +126,42 @@ def test_the_last_slice_sums(direction: str, dt: str, slices: int) -> None:
     assert runs.run(code).passed
 
 
+@pytest.mark.parametrize("name", XE_CONFIGS)
+@pytest.mark.parametrize(
+    ("direction", "dt", "slices"),
+    [("FWD_B", "f16", 2), ("BWD_D", "f16", 5), ("BWD_W", "f16", 3), ("BWD_WB", "f32", 3), ("FWD_B", "s8:s8:s8", 2)],
+)
+def test_the_last_slice_sums_on_xe(name: str, direction: str, dt: str, slices: int) -> None:
+    problem = Conv.parse(PROBLEM, dir=direction, dt=dt)
+    config = f"{XE_CONFIGS[name][dt]} slices={slices} sum=last"
+    code = assembled(cg.compile(cg.build(problem, target=name, config=config)))
+    assert not [k for k in code.kernels if "_sum" in k or "_begin" in k]
+    assert runs.run(code).passed
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_last_slice_sums_on(name: str) -> None:
     problem = Conv.parse(PROBLEM, dir="BWD_WB", dt="bf16")
-    config = "tile=32x32x32 waves=2x2 mma=16x16x16 slots=2 slices=3 sum=last map=xcc:8+group:2m+flip:4"
-    assert runs.run(cg.compile(cg.build(problem, target=name, config=config))).passed
+    shape = XE_CONFIGS[name]["f16"] if name in XE_CONFIGS else "tile=32x32x32 waves=2x2 mma=16x16x16 slots=2"
+    config = f"{shape} slices=3 sum=last map=xcc:8+group:2m+flip:4"
+    assert runs.run(assembled(cg.compile(cg.build(problem, target=name, config=config)))).passed
 
 
 @pytest.mark.parametrize(
-    ("target_name", "direction", "dt", "words", "said"),
+    ("words", "said"),
     [
-        ("gfx942", "BWD_W", "f16", "sum=last", "sum=last: there is one slice"),
-        ("gfx942", "BWD_W", "f16", "slices=2 sum=atomic", "sum=atomic: the result is no sum in any order"),
-        ("xehpc", "BWD_W", "f16", "slices=2 sum=last", "sum=last: xehpc does not order workgroups"),
+        ("sum=last", "sum=last: there is one slice"),
+        ("slices=2 sum=atomic", "sum=atomic: the result is no sum in any order"),
     ],
 )
-def test_what_cannot_meet_so(target_name: str, direction: str, dt: str, words: str, said: str) -> None:
-    mma = "16x16x16" if target_name == "gfx942" else "16x8x16"
-    problem = Conv.parse(PROBLEM, dir=direction, dt=dt)
+def test_what_cannot_meet_so(words: str, said: str) -> None:
+    problem = Conv.parse(PROBLEM, dir="BWD_W", dt="f16")
     with pytest.raises(UserError, match=said):
-        cg.build(problem, target=target_name, config=f"tile=32x32x16 waves=1x1 mma={mma} {words}")
+        cg.build(problem, target="gfx942", config=f"tile=32x32x16 waves=1x1 mma=16x16x16 {words}")
+
+
+def test_a_target_that_does_not_order_workgroups() -> None:
+    facts = attrs.evolve(target.get("gfx942").facts, tickets=False)
+    config = Config.parse("tile=32x32x16 waves=1x1 mma=16x16x16 slices=2 sum=last")
+    with pytest.raises(DoesNotFit, match="sum=last: gfx942 does not order workgroups"):
+        make_plan(Conv.parse(PROBLEM, dir="BWD_W", dt="f16"), config, facts)

@@ -61,8 +61,10 @@ class Program:
         layout = Layout.of(platform, kernel.registers)
         index_of = {instruction.address: index for index, instruction in enumerate(instructions)}
         self.local_grain, self.store_grain = grains(instructions)
-        self.tracked = any(order_of(i, platform).acquires for i in instructions)  #: whether workgroups may be ordered
-        self.context = Context(platform, layout, kernel.simd, index_of, errata=rules.errata)
+        #: whether workgroups may be ordered
+        self.tracked = any(order_of(i, platform, trust_igc=rules.trust_igc).acquires for i in instructions)
+        self.rules = rules
+        self.context = Context(platform, layout, kernel.simd, index_of)
         self.steps: list[Step | None] = [None] * len(instructions)
         self.executed = [0] * len(instructions)  #: thread-instructions, by instruction
         self.board = Scoreboard(platform, layout, self.steps, rules)
@@ -71,7 +73,7 @@ class Program:
         """The step at an index, compiled now."""
         instruction, context = self.instructions[index], self.context
         targets = tuple((o.value, context.index_of.get(o.value, -1)) for o in instruction.sources if o.kind == "label")
-        step = _compiled(index, instruction, context.platform, context.layout, context.simd, context.errata, targets)
+        step = _compiled(index, instruction, context.platform, context.layout, context.simd, self.rules, targets)
         self.steps[index] = step
         return step
 
@@ -83,14 +85,14 @@ def _compiled(
     platform: Platform,
     layout: Layout,
     simd: int,
-    errata: bool,
+    rules: Rules,
     targets: tuple[tuple[int, int], ...],
 ) -> Step:
     """The step of an instruction; `targets` has (address, index) of its labels.
 
     Kept beyond a kernel: what is simulated next is often the same kernel again, or one that differs in a few lines.
     """
-    context = Context(platform, layout, simd, dict(targets), errata=errata)
+    context = Context(platform, layout, simd, dict(targets), errata=rules.errata, trust_igc=rules.trust_igc)
     for compiler in _COMPILERS:
         step = compiler(instruction, context)
         if step is not None:

@@ -61,7 +61,7 @@ def _fence(instruction: Instruction, decoded: Lsc, context: Context) -> Step:
         fence=unit,
         is_send=True,
     )
-    order = order_of(instruction, context.platform)
+    order = order_of(instruction, context.platform, trust_igc=context.trust_igc)
     first = message.dst.reg * layout.grf
     size = decoded.response * layout.grf if message.dst.reg >= 0 else 0
 

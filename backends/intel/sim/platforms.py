@@ -54,6 +54,7 @@ class Platform:
     #: src0 addressed through a0 may meet a destination of two registers (Wa_13010473643)
     #: least scope of a fence that all threads of a launch share, as `messages` counts; XeHPC runs one on two tiles
     launch_scope: int
+    plain_fences: bool  #: a fence that flushes nothing keeps its scope; else it is local (Mesa, Wa_14012437816)
     indirect_crossing: bool = True
     pitch_multiple: int = 8  #: of a 2-D block surface, in bytes
     distances: Mapping[str, int] = attrs.field(factory=lambda: {"F": 10, "I": 10, "L": 12, "M": 18})
@@ -93,6 +94,7 @@ XEHPG = Platform(
     float_vectors=True,
     send_overlap=True,
     launch_scope=TILE,
+    plain_fences=False,
 )
 XEHPC = Platform(
     name="xehpc",
@@ -127,6 +129,7 @@ XEHPC = Platform(
     float_vectors=True,
     send_overlap=False,
     launch_scope=GPU,
+    plain_fences=True,
 )
 XE2 = attrs.evolve(
     XEHPC,

@@ -2,6 +2,10 @@
 
 A fence of the global unit releases, or acquires, when it is known to be done, as its reach and what it does to the
 first-level cache say; an atomic operation is observed when its result is. Neither counts before the scoreboard says so.
+
+IGC 1.0.12504 takes more for granted, which is believed on request only (`scoreboard.Rules`): that its stores go past
+that cache, so that on XeHPC a fence releases them without a flush, and that a fence waits for the atomic operations
+issued before it, so that none need have come back.
 """
 
 from __future__ import annotations
@@ -19,10 +23,9 @@ from convgen.backends.sim.causality import Who
 from convgen.backends.sim.global_access import everyone
 from convgen.backends.sim.memory import Allocation
 
-#: What a fence must do to the first-level cache, which holds what is stored (write-back) and what was loaded. Stores of
-#: IGC go by the driver's default and past that cache, so that on XeHPC it releases without a flush; that is not
-#: believed here. On XeHPG such a fence would reach the core only (Mesa, Wa_14012437816).
+#: What a fence must do to the first-level cache, which holds what is stored, to be written back, and what was loaded.
 _RELEASES, _ACQUIRES = (msg.EVICT, msg.CLEAN), (msg.EVICT, msg.INVALIDATE)
+_RELEASES_OF_IGC = (*_RELEASES, msg.NO_FLUSH, msg.INVALIDATE)
 
 
 @attrs.frozen
@@ -31,9 +34,10 @@ class Order:
 
     releases: bool = False
     acquires: bool = False
+    waits: bool = False  #: for atomic operations that are under way
 
 
-def order_of(instruction: Instruction, platform: Platform) -> Order:
+def order_of(instruction: Instruction, platform: Platform, *, trust_igc: bool) -> Order:
     """What an instruction does to the order of workgroups; nothing where it is no fence of the global unit."""
     message = instruction.message
     if message is None or message.unit != "ugm" or message.descriptor is None:
@@ -41,13 +45,18 @@ def order_of(instruction: Instruction, platform: Platform) -> Order:
     fence = msg.Fence.decode(message.descriptor)
     if msg.Lsc.decode(message.descriptor).op != msg.FENCE or fence.scope < platform.launch_scope:
         return Order()
-    return Order(fence.flush in _RELEASES, fence.flush in _ACQUIRES)
+    if fence.flush == msg.NO_FLUSH and not platform.plain_fences:
+        return Order()
+    releases = fence.flush in (_RELEASES_OF_IGC if trust_igc else _RELEASES)
+    return Order(releases, fence.flush in _ACQUIRES, waits=trust_igc)
 
 
 def begin_fence(g: ThreadGroup, step: Step, order: Order) -> None:
     """A fence is issued: it covers what was stored, and what has been observed, so far."""
     causality = g.env.causality
     if causality.tracked and (order.releases or order.acquires):
+        for one in g.underway if order.waits else ():
+            _observe(g, one)
         observed = [causality.observed(int(thread)) if order.acquires else 0 for thread in g.wave_ids()]
         upto = causality.tickets if order.releases else 0
         epochs = g.env.epoch[g.slot].astype(np.int64)
@@ -65,18 +74,23 @@ def begin_atomic(
             g.underway.append(Underway(step.index, None, np.zeros(g.count, np.int64), met[:, 0]))
 
 
+def _observe(g: ThreadGroup, one: Underway) -> None:
+    """An atomic operation has come back."""
+    if one.upto is None:
+        for thread, number in zip(g.wave_ids(), one.numbers, strict=True):
+            g.env.causality.observe(int(thread), int(number))
+
+
 def land(g: ThreadGroup, done: frozenset[int]) -> None:
     """Out-of-order instructions have completed."""
     causality = g.env.causality
     for one in g.underway:
         if one.step not in done:
             continue
+        _observe(g, one)
         for who, epoch, number in zip(everyone(g), one.epochs, one.numbers, strict=True):
-            if one.upto is None:
-                causality.observe(who.thread, int(number))
-                continue
             if one.upto:
                 causality.release(Who(who.thread, who.group, int(epoch)), one.upto)
-            if number:
+            if one.upto is not None:
                 causality.acquire(who, int(number))
     g.underway = [one for one in g.underway if one.step not in done]

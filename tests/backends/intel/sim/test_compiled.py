@@ -264,6 +264,23 @@ def globalbar() -> Case:
     return Case(("o", "i"), {"o": np.zeros((4, 64), I32), "i": data}, {"o": data[:, np.arange(64) ^ 33] * 3 + 1})
 
 
+def meeting(counts: int) -> Callable[[], Case]:
+    """Workgroups that read what others stored, behind an atomic operation that releases and acquires."""
+
+    def case() -> Case:
+        given = random().integers(-1000, 1000, 256).astype(I32)
+        none: dict[str, Array] = {
+            "values": np.zeros(256, I32),
+            "sums": np.zeros(64, I32),
+            "counts": np.zeros(counts, I32),
+        }
+        sums = given.reshape(4, 64).sum(axis=0).astype(I32)
+        wanted = {"values": given, "sums": sums, "counts": np.full(counts, 4, I32)}
+        return Case((*none, "given"), {**none, "given": given}, wanted)
+
+    return case
+
+
 def doubles() -> Case:
     data = random().integers(-999, 999, 257) / 8
     x, y = data[:-1], data[1:]
@@ -342,6 +359,8 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "groups subgroups": subgroups,
     "groups exchange": exchange,
     "groups globalbar": globalbar,
+    "meeting meeting": meeting(64),
+    "gathering gathering": meeting(1),
     "doubles doubles": doubles,
     "division divide": division,
     "tiles tiled": tiled(16),
