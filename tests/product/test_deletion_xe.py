@@ -1,8 +1,9 @@
 """Nothing in the text of Xe kernels is there in vain: the simulator notices the loss of any wait, fence or barrier.
 
 Every wait of every line is deleted alone: a distance (`I@2`), a token (`$3.dst`), a bit of a mask of tokens. And it is
-weakened: a distance by one, `.dst` to `.src`. A token that is set (`{$3}`) cannot be left out. Where a weaker wait is
-noticed, so is none at all: the scoreboard only ever finds more.
+weakened: a distance by one, `.dst` to `.src`. Fences that order workgroups reach less far, or flush nothing. A token
+that is set (`{$3}`) cannot be left out. Where a weaker wait is noticed, so is none at all: the scoreboard only ever
+finds more.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.skipif(not available("12p72"), reason="iga64 is not ins
 
 _MMA = {"xehpc": "16x8x16", "xehpg": "8x8x16"}
 
+LAST = "slices=2 sum=last"
 #: name -> problem, config without the matrix instruction: at least four turns of a loop, two workgroups
 KERNELS: dict[str, tuple[str, str]] = {
     "two slots": ("--dir=FWD_D --dt=f16 mb1ic64ih6oc32kh3ph1", "tile=32x32x32 waves=2x2 slots=2 taps=split"),
@@ -36,6 +38,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     "one slot": ("--dt=bf16:bf16:f32 48x160:160x32", "tile=32x32x32 waves=2x2 slots=1 taps=split"),
     "straight": ("--dt=f16 48x160:160x96", "tile=32x32x16 waves=2x2 slots=0 taps=split prefetch=2"),
     "backward weights": ("--dir=BWD_W --dt=f16 mb2ic24oc32iw60kw2", "tile=32x32x16 waves=2x2 slots=2 taps=fused"),
+    "last slice": ("--dir=BWD_W --dt=f16 mb2ic24oc32iw60kw2", f"tile=32x32x16 waves=2x2 slots=1 taps=fused {LAST}"),
 }
 CASES = [(target, name) for target in _MMA for name in KERNELS]
 
@@ -45,10 +48,12 @@ _FARTHEST = 7  #: the greatest distance that encodes
 _OPTIONS = re.compile(r"\{([^}]*)\}")
 _DISTANCE = re.compile(r"([A-Z]?)@(\d)")
 _TOKEN = re.compile(r"\$(\d+)\.(dst|src)")
+_REACH = re.compile(r"(send\.ugm.*0x021[04])([12])(7)(1F)")  #: what a fence flushes, and how far it reaches
 _MASK = re.compile(r"(sync\.all(?:wr|rd)\s+)(0x[0-9a-f]+)")
 #: Lines that order memory and are no waits of the scoreboard -> what they are.
 _ORDER = {
     "0x0210011F": "fence",
+    "send.ugm": "fence of the device",
     "0x02000004": "signal",
     "sync.bar": "wait at the barrier",
     "// fence done": "fence's end",
@@ -71,6 +76,10 @@ def changes(asm: str) -> Iterator[list[Change]]:
         for mark, what in _ORDER.items():
             if mark in line:
                 yield [Change(number, "", f"{what} deleted: {shown}")]
+        if reach := _REACH.search(code):
+            before, flush, scope, after = reach.groups()
+            yield [Change(number, code.replace(reach[0], f"{before}0{scope}{after}"), f"no flush: {shown}")]
+            yield [Change(number, code.replace(reach[0], f"{before}{flush}3{after}"), f"local: {shown}")]
         if mask := _MASK.search(code):
             yield from _masks(number, code, mask, shown)
         if options := _OPTIONS.search(code):
@@ -131,7 +140,16 @@ def test_kernels_have_loops_and_several_groups(target: str, name: str) -> None:
 def test_kernels_show_every_kind_of_wait() -> None:
     listed = [change.what for case in CASES for wait in changes(compiled(*case).asm) for change in wait]
     kinds = " ".join(listed)
-    for kind in (*_ORDER.values(), "@1 deleted", ".dst deleted", ".dst weakened", ".src deleted", "weakened to I@"):
+    for kind in (
+        *_ORDER.values(),
+        "no flush",
+        "local:",
+        "@1 deleted",
+        ".dst deleted",
+        ".dst weakened",
+        ".src deleted",
+        "weakened to I@",
+    ):
         assert kind in kinds, kind
 
 
@@ -139,6 +157,15 @@ def test_kernels_show_every_kind_of_wait() -> None:
 def test_a_sample_of_losses_is_noticed(target: str, name: str) -> None:
     code = compiled(target, name)
     wanted = random.Random(f"{target} {name}").sample(list(changes(code.asm)), SAMPLE)
+    found = unnoticed(code, wanted)
+    assert not found, described(found)
+
+
+@pytest.mark.parametrize("target", _MMA)
+def test_losses_of_order_among_workgroups_are_noticed(target: str) -> None:
+    code = compiled(target, "last slice")
+    wanted = [wait for wait in changes(code.asm) if "send.ugm" in wait[0].what]
+    assert len(wanted) == 6
     found = unnoticed(code, wanted)
     assert not found, described(found)
 
