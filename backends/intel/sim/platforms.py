@@ -51,10 +51,10 @@ class Platform:
     word_source_to_bytes: bool  #: src1 words two apart can become bytes (Wa_16012383669)
     float_vectors: bool  #: vf, and integer vectors for floating-point destinations (hasPackedRestrictedFloatVector)
     send_overlap: bool  #: a message's response may take its payload's place (WaDisableSendSrcDstOverlap)
-    #: src0 addressed through a0 may meet a destination of two registers (Wa_13010473643)
-    #: least scope of a fence that all threads of a launch share, as `messages` counts; XeHPC runs one on two tiles
+    #: least scope of a fence that all threads of a launch share, as `messages` counts; XeHPC may run one on two tiles
     launch_scope: int
     plain_fences: bool  #: a fence that flushes nothing keeps its scope; else it is local (Mesa, Wa_14012437816)
+    #: src0 addressed through a0 may meet a destination of two registers (Wa_13010473643)
     indirect_crossing: bool = True
     pitch_multiple: int = 8  #: of a 2-D block surface, in bytes
     distances: Mapping[str, int] = attrs.field(factory=lambda: {"F": 10, "I": 10, "L": 12, "M": 18})
