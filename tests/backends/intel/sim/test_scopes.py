@@ -73,6 +73,7 @@ OWN = "(W) add (1|M0) r5.0<1>:ud r5.0<0;1,0>:ud r8.0<0;1,0>:ud\n"
 WRONG: dict[str, tuple[str, str]] = {
     "no release": (RELEASE + RELEASED, ""),
     "release not waited for": (RELEASED, ""),
+    "another waited for than the release": (RELEASED, "(W) sync.nop null {$1.dst}\n"),
     "release behind the count": (RELEASE + RELEASED + COUNT + COUNTED, COUNT + COUNTED + RELEASE + RELEASED),
     "store behind the release": (STORE + RELEASE + RELEASED, RELEASE + RELEASED + STORE),
     "release without a flush": _as(RELEASE, "0x0210071F"),
@@ -84,6 +85,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "release of local memory": (RELEASE, RELEASE.replace("ugm", "slm")),
     "no acquire": (ACQUIRE + ACQUIRED, ""),
     "acquire not waited for": (ACQUIRED, ""),
+    "another waited for than the acquire": (ACQUIRED, "(W) sync.nop null {$1.dst}\n"),
     "acquire before the count is back": (COUNTED + ACQUIRE, ACQUIRE + COUNTED),
     "acquire without a flush": _as(ACQUIRE, "0x0210071F"),
     "acquire that writes back only": _as(ACQUIRE, "0x0210471F"),
