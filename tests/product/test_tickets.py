@@ -20,9 +20,9 @@ from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from convgen.run import verify as runs
-from convgen.run.code import Code
 
-TARGETS = [name for name in target.names() if target.get(name).facts.tickets]
+UNASSEMBLED = "xe2"  #: no assembler here knows it: its text is all there is
+TARGETS = [name for name in target.names() if target.get(name).facts.tickets and name != UNASSEMBLED]
 GROUPS, SUBGROUPS = 6, 2
 
 
@@ -74,15 +74,9 @@ def test_what_is_no_ticket_is_refused() -> None:
         verify(k.done())
 
 
-def assembled(code: Code) -> Code:
-    if not code.object:
-        pytest.skip(f"no assembler knows {code.target}")
-    return code
-
-
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_subgroup_takes_one(name: str) -> None:
-    code = assembled(cg.compile(counting(width=target.get(name).facts.subgroup_size), target=name))
+    code = cg.compile(counting(width=target.get(name).facts.subgroup_size), target=name)
     (counts,) = [b for b in code.record.buffers.values() if b.zero]
     assert counts.name == "counts"
     found = cg.simulate(code, counts=np.zeros(SUBGROUPS + 1, np.int32))
@@ -134,9 +128,12 @@ def test_the_last_slice_sums(direction: str, dt: str, slices: int) -> None:
 def test_the_last_slice_sums_on_xe(name: str, direction: str, dt: str, slices: int) -> None:
     problem = Conv.parse(PROBLEM, dir=direction, dt=dt)
     config = f"{XE_CONFIGS[name][dt]} slices={slices} sum=last"
-    code = assembled(cg.compile(cg.build(problem, target=name, config=config)))
+    code = cg.compile(cg.build(problem, target=name, config=config))
     assert not [k for k in code.kernels if "_sum" in k or "_begin" in k]
-    assert runs.run(code).passed
+    if name == UNASSEMBLED:
+        assert "atomic_iadd" in code.asm
+    else:
+        assert runs.run(code).passed
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -144,7 +141,7 @@ def test_the_last_slice_sums_on(name: str) -> None:
     problem = Conv.parse(PROBLEM, dir="BWD_WB", dt="bf16")
     shape = XE_CONFIGS[name]["f16"] if name in XE_CONFIGS else "tile=32x32x32 waves=2x2 mma=16x16x16 slots=2"
     config = f"{shape} slices=3 sum=last map=xcc:8+group:2m+flip:4"
-    assert runs.run(assembled(cg.compile(cg.build(problem, target=name, config=config)))).passed
+    assert runs.run(cg.compile(cg.build(problem, target=name, config=config))).passed
 
 
 @pytest.mark.parametrize(
