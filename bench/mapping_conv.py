@@ -14,12 +14,12 @@ from rich.progress import track
 from rich.table import Table
 
 from convgen.backends.target import get
-from convgen.ir.error import ConvgenError, DoesNotFit
+from convgen.ir.error import ConvgenError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import IN_ROWS
-from convgen.plan.choose import candidates
+from convgen.plan.choose import candidates, first_fitting
 from convgen.plan.mapping import Launch, best_order
-from convgen.plan.plan import Plan, check_supported, make_plan
+from convgen.plan.plan import check_supported
 from convgen.problem.conv import Conv
 
 MIB = 2**20
@@ -37,16 +37,6 @@ class Row:
     default_memory: float  #: MiB
 
 
-def planned(problem: Conv, facts: TargetFacts) -> tuple[Plan, int]:
-    """The plan of the first config that fits, and how many workgroups run together on a unit."""
-    for candidate in candidates(problem, facts):
-        try:
-            return make_plan(problem, candidate.config, facts), candidate.clocks.together if candidate.clocks else 1
-        except DoesNotFit:
-            continue
-    raise DoesNotFit("no config fits")
-
-
 def rows(file: Path, mb: int, dt: str, facts: TargetFacts) -> Iterator[Row]:
     """The 2-D problems of a file, in each direction."""
     lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
@@ -55,12 +45,12 @@ def rows(file: Path, mb: int, dt: str, facts: TargetFacts) -> Iterator[Row]:
             problem = Conv.parse(line, dir=direction, dt=dt, mb=mb)
             try:
                 check_supported(problem, facts)
-                plan, together = planned(problem, facts)
+                fitting = first_fitting(problem, candidates(problem, facts), facts)
             except ConvgenError:
                 continue
-            if problem.ndims != 4 or not plan.parts:
+            if problem.ndims != 4 or not fitting or not fitting[1].parts:
                 continue
-            launch = Launch.of(plan, together)
+            launch = Launch.of(fitting[1], fitting[0].together)
             best = best_order(launch)
             found, default = launch.traffic(best), launch.traffic(IN_ROWS)
             m, n = launch.tiles

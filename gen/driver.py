@@ -29,7 +29,7 @@ from convgen.ir.program import Kernel, Program
 from convgen.kernels.launches import Tiles
 from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
-from convgen.plan.choose import Candidate, candidates
+from convgen.plan.choose import Candidate, candidates, first_fitting
 from convgen.plan.config import Config
 from convgen.plan.mapping import ordered
 from convgen.plan.plan import Plan, check_supported, make_plan
@@ -184,15 +184,14 @@ def _given_plan(problem: Problem, target: Target, config: str | Config, options:
 def _first_plan(
     problem: Problem, target: Target, rest: Iterator[Candidate], options: Options
 ) -> tuple[Plan, Attempt] | None:
-    for candidate in rest:
-        try:
-            plan = make_plan(problem, candidate.config, target.facts)
-        except DoesNotFit as error:
-            _tell(options, Attempt(candidate.config, candidate.score, refused=str(error)))
-            continue
-        plan = ordered(plan, candidate.clocks.together if candidate.clocks else 1)
-        return plan, _tell(options, _planned(plan, candidate.score))
-    return None
+    def refused(candidate: Candidate, error: DoesNotFit) -> None:
+        _tell(options, Attempt(candidate.config, candidate.score, refused=str(error)))
+
+    found = first_fitting(problem, rest, target.facts, refused)
+    if found is None:
+        return None
+    candidate, plan = found[0], ordered(found[1], found[0].together)
+    return plan, _tell(options, _planned(plan, candidate.score))
 
 
 def _planned(plan: Plan, score: float | None) -> Attempt:

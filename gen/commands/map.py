@@ -111,19 +111,18 @@ def _grid(options: argparse.Namespace) -> int:
     from convgen.ir.layout.order import Order
 
     m, n = options.grid
-    caches = target.get(options.target).facts.caches
+    facts = target.get(options.target).facts
     order = _order(options)
     default = Order.parse("rows" if options.dim == "1" else "cols")
     shown = WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=order or default)
     if options.output:
-        facts = target.get(options.target).facts
         _draw(options, shown, facts.caches.xcds, facts.compute_units // facts.caches.xcds)
     if options.json:
         found: dict[str, Any] = {"grid": [m, n], "batch": options.batch, "slices": options.slices, **_json(shown)}
         if order is None:
             from convgen.plan.mapping import named
 
-            orders = named(max(2, caches.xcds), _GROUP)
+            orders = named(max(2, facts.caches.xcds), _GROUP)
             mappings = {text: WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=each)
                         for text, each in orders.items()}  # fmt: skip
             found["mappings"] = {text: _json(mapping) for text, mapping in mappings.items()}
@@ -226,7 +225,7 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
     """The plan of the problem, by rows of tiles, and how many of its workgroups run together on a unit."""
     from convgen.backends import target
     from convgen.ir.error import DoesNotFit
-    from convgen.plan.choose import candidates
+    from convgen.plan.choose import candidates, first_fitting
     from convgen.plan.config import Config
     from convgen.plan.plan import check_supported, make_plan
 
@@ -239,12 +238,10 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
             return make_plan(problem, Config.parse(options.config), facts), 1
         except DoesNotFit as error:
             raise UserError(f"given the config {options.config}, wanted one that fits: {error}") from error
-    for candidate in candidates(problem, facts):
-        try:
-            return make_plan(problem, candidate.config, facts), candidate.clocks.together if candidate.clocks else 1
-        except DoesNotFit:
-            continue
-    raise DoesNotFit("no config fits, not even the last one")
+    found = first_fitting(problem, candidates(problem, facts), facts)
+    if found is None:
+        raise DoesNotFit("no config fits, not even the last one")
+    return found[1], found[0].together
 
 
 _HEADER = ("order", "L2 fill MiB", "hit rate", "memory MiB", "of the bound", "clocks")

@@ -6,12 +6,13 @@ slowest sets the pace; tiles go to compute units in rounds. It ranks, it does no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import product
 
 import attrs
 
+from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
@@ -21,7 +22,7 @@ from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import rectangle_of
 from convgen.plan.config import Config
 from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, power_of_two, rows_at_once
-from convgen.plan.plan import input_atoms, k_block
+from convgen.plan.plan import Plan, input_atoms, k_block, make_plan
 from convgen.plan.views import products, reordered
 from convgen.problem.matmul import Problem
 
@@ -88,6 +89,11 @@ class Candidate:
     config: Config
     clocks: Clocks | None = attrs.field(default=None, eq=False, repr=False)  #: None for the last resort
 
+    @property
+    def together(self) -> int:
+        """Workgroups that run together on a unit."""
+        return self.clocks.together if self.clocks else 1
+
 
 @attrs.frozen
 class OperandLoad:
@@ -129,6 +135,21 @@ def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
         for c in _scored(shape, atom, facts, moved)
     ]
     return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(atoms, facts))]
+
+
+def first_fitting(
+    problem: Problem,
+    rest: Iterable[Candidate],
+    facts: TargetFacts,
+    refused: Callable[[Candidate, DoesNotFit], object] = lambda candidate, error: None,
+) -> tuple[Candidate, Plan] | None:
+    """The first candidate that fits, with its plan; `refused` is told of those before. None if none does."""
+    for candidate in rest:
+        try:
+            return candidate, make_plan(problem, candidate.config, facts)
+        except DoesNotFit as error:
+            refused(candidate, error)
+    return None
 
 
 def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[_Shape]:

@@ -124,11 +124,6 @@ class Reduction(Enum):
     LAUNCH = "launch"  #: each has a part of a workspace; a second launch sums them in order
     LAST = "last"  #: the same; the last to arrive sums them in order
 
-    @property
-    def in_workspace(self) -> bool:
-        """Whether the slices leave their sums in a workspace."""
-        return self in (Reduction.LAUNCH, Reduction.LAST)
-
 
 @attrs.frozen
 class Operand:

@@ -19,22 +19,10 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 from tests import vectors
 from tests.gen.reference_mappings import GEMMS, REFERENCES
+from tests.gen.test_drawing import WGM_4
 
 FACTS = target.get("gfx942").facts
 DATA = Path(__file__).parents[1] / "data" / "vectors"
-
-#: rocRoller, workgroup mapping: a 6 by 8 tile space in groups of 4 along M
-TABLE = """\
-    |  N
-    |  0   1   2   3   4   5   6   7
-----+-------------------------------
-M 0 |  0   4   8  12  16  20  24  28
-  1 |  1   5   9  13  17  21  25  29
-  2 |  2   6  10  14  18  22  26  30
-  3 |  3   7  11  15  19  23  27  31
-  4 | 32  34  36  38  40  42  44  46
-  5 | 33  35  37  39  41  43  45  47
-"""
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -68,7 +56,7 @@ def test_a_wrong_case_does_not_hold(tmp_path: Path) -> None:
 
 
 def test_the_table_of_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "--grid", "6x8", "--wgm", "4", "--dim", "0").rstrip("\n") == TABLE.rstrip("\n")
+    assert said(capsys, "--grid", "6x8", "--wgm", "4", "--dim", "0").rstrip("\n") == WGM_4.rstrip("\n")
     by_name = said(capsys, "--grid", "6x8", "--map", "group:4m")
     assert by_name == said(capsys, "--grid", "6x8", "--wgm", "4")
     sliced = said(capsys, "--grid", "1x2", "--slices", "2", "--batch", "2")
