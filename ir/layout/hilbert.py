@@ -8,20 +8,15 @@ import attrs
 
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.index import Condition, choose, either
-from convgen.ir.layout.walks import Fixed, Tile
+from convgen.ir.layout.walks import Tile, Walk
 
 
 @attrs.frozen
-class Hilbert(Fixed):
+class Hilbert(Walk):
     """A generalised Hilbert curve: a rectangle is cut into two or three, each entered where the one before ends.
 
     The number goes down level by level; a rectangle that is one tile wide or high is walked straight.
     """
-
-    is_grouped = True
-
-    def numbers(self, m: int, n: int) -> int:
-        return m * n
 
     def tile(self, number: Index, m: int, n: int) -> Tile:
         # The walk begins along the longer side. Vectors are (step along M, step along N).

@@ -6,9 +6,10 @@ written once, for integers, numpy arrays and IR expressions alike, and divide by
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Protocol, Self, TypeAlias
+from typing import Protocol, TypeAlias
 
 import attrs
 
@@ -29,34 +30,29 @@ class Remap(Protocol):
         """What becomes of a number below `count`."""
 
 
-class Fixed:
-    """A walk that depends on no argument."""
-
-    def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
-        return ()
-
-    def given(self, arguments: Sequence[Index]) -> Self:
-        return self
-
-
-class Walk(Protocol):
+class Walk(ABC):
     """An order of the tiles of a grid."""
-
-    def numbers(self, m: int, n: int) -> int:
-        """How many numbers there are for m x n tiles: more than tiles where the grid is padded."""
-
-    def tile(self, number: Index, m: int, n: int) -> Tile:
-        """The tile of a number; on or beyond the edge m or n where there is none for it."""
 
     @property
     def is_grouped(self) -> bool:
         """Whether numbers that follow one another stay near in both dimensions."""
+        return True
+
+    def numbers(self, m: int, n: int) -> int:
+        """How many numbers there are for m x n tiles: more than tiles where the grid is padded."""
+        return m * n
+
+    @abstractmethod
+    def tile(self, number: Index, m: int, n: int) -> Tile:
+        """The tile of a number; on or beyond the edge m or n where there is none for it."""
 
     def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
         """The kernel arguments on which it depends."""
+        return ()
 
     def given(self, arguments: Sequence[Index]) -> Walk:
         """The walk by these arguments, in the order of `arguments`, instead of their values now."""
+        return self
 
 
 # ---------------------------------------------------------------- remaps
@@ -151,7 +147,7 @@ class _Pieces:
 
 
 @attrs.frozen
-class Grouped(Fixed):
+class Grouped(Walk):
     """Groups of `size` tiles along one dimension, the other one walked from end to end within each.
 
     Without a size there is one group, and without `even` the last one may be smaller: rocRoller's WGM, clamped.
@@ -161,9 +157,6 @@ class Grouped(Fixed):
     size: int | None = None
     even: bool = False
     snake: bool = False
-
-    def numbers(self, m: int, n: int) -> int:
-        return m * n
 
     def tile(self, number: Index, m: int, n: int) -> Tile:
         own, across = (m, n) if self.along == "m" else (n, m)
@@ -214,7 +207,7 @@ class Rectangles(Grouped):
 
 
 @attrs.frozen
-class ArgumentGroups:
+class ArgumentGroups(Walk):
     """Groups whose size is a kernel argument, `wgm`: what a host chooses at launch, from 1 on.
 
     The size is clamped to the grid. Divisors that depend on it come with the magic numbers that divide by them.
@@ -223,11 +216,6 @@ class ArgumentGroups:
     along: str
     size: int  #: the value now
     values: tuple[Index, ...] | None = None
-
-    is_grouped = True
-
-    def numbers(self, m: int, n: int) -> int:
-        return m * n
 
     def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
         own, across = (m, n) if self.along == "m" else (n, m)
@@ -264,7 +252,7 @@ class ArgumentGroups:
 
 
 @attrs.frozen
-class FreeForm(Fixed):
+class FreeForm(Walk):
     """An order of one's own: `at(number, m, n)` gives the tile, of integers, arrays and IR expressions alike.
 
     `ir.layout.index` has what operators do not say; divisors are constants, or arguments with magic numbers.
@@ -272,10 +260,6 @@ class FreeForm(Fixed):
 
     name: str
     at: Callable[[Index, int, int], Tile]
-    is_grouped: bool = True
-
-    def numbers(self, m: int, n: int) -> int:
-        return m * n
 
     def tile(self, number: Index, m: int, n: int) -> Tile:
         return self.at(number, m, n)
@@ -288,7 +272,7 @@ class FreeForm(Fixed):
 
 
 @attrs.frozen
-class ZOrder(Fixed):
+class ZOrder(Walk):
     """Blocks of rows x cols tiles, powers of two, that double by turns along N and M; then row after row of blocks."""
 
     rows: int
@@ -297,8 +281,6 @@ class ZOrder(Fixed):
     def __attrs_post_init__(self) -> None:
         if any(size < 1 or size & (size - 1) for size in (self.rows, self.cols)):
             raise UserError(f"given {self.rows}x{self.cols}, wanted powers of two in zorder:")
-
-    is_grouped = True
 
     def _digits(self, m: int, n: int) -> Digits:
         doublings = zip_longest([("n", 2)] * (self.cols.bit_length() - 1), [("m", 2)] * (self.rows.bit_length() - 1))
