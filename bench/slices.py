@@ -1,4 +1,4 @@
-"""Slices of K that meet by a second launch or within the launch: modelled clocks of the product, on one target."""
+"""Slices of K that meet by a second launch or within the launch, and stream-K: modelled clocks of the product."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from rich.table import Table
 from convgen.backends.target import get
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
-from convgen.plan.choose import candidates, clocks_of
+from convgen.ir.layout.order import Order
+from convgen.ir.layout.turns import Persist, SharedOut
+from convgen.plan.choose import Candidate, candidates, clocks_of
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
@@ -27,12 +29,23 @@ PROBLEMS: dict[str, Problem] = {
 MOST = 64  #: slices that are tried
 
 
-def best(problem: Problem, facts: TargetFacts, sum: str) -> tuple[Config, float, float]:
-    """The config of the fewest clocks, any count of slices, its clocks, and those in which slices meet."""
+def ways(candidate: Candidate, facts: TargetFacts, meet: str) -> Iterator[Config]:
+    """The config with any count of slices, or with a workgroup for each that a unit may hold."""
+    whole = attrs.evolve(candidate.config, slices=1, sum="")
+    if meet == "stream":
+        for together in (1, 2, 3):
+            persist = Persist(facts.compute_units * together, SharedOut.LAST)
+            yield attrs.evolve(whole, map=Order(persist=persist))
+        return
+    for slices in range(1, MOST + 1):
+        yield attrs.evolve(whole, slices=slices, sum=meet if slices > 1 else "")
+
+
+def best(problem: Problem, facts: TargetFacts, meet: str) -> tuple[Config, float, float]:
+    """The config of the fewest clocks, its clocks, and those in which parts of K meet."""
     found = []
     for candidate in [c for c in candidates(problem, facts) if c.clocks][:400]:
-        for slices in range(1, MOST + 1):
-            config = attrs.evolve(candidate.config, slices=slices, sum=sum if slices > 1 else "")
+        for config in ways(candidate, facts, meet):
             clocks = clocks_of(problem, config, facts)
             if clocks is not None:
                 found.append((clocks.total, clocks.besides, config))
@@ -47,11 +60,11 @@ def best(problem: Problem, facts: TargetFacts, sum: str) -> tuple[Config, float,
 
 def rows(facts: TargetFacts) -> Iterator[dict[str, str | float]]:
     for name, problem in PROBLEMS.items():
-        for sum in ("launch", "last"):
-            config, total, besides = best(problem, facts, sum)
+        for meet in ("launch", "last", "stream"):
+            config, total, besides = best(problem, facts, meet)
             yield {
                 "problem": name,
-                "meet": sum,
+                "meet": meet,
                 "clocks": round(total),
                 "of them meeting": round(besides),
                 "config": str(config),

@@ -55,6 +55,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import Layout
+from convgen.ir.layout.turns import Share
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Site, Stmt
 from convgen.ir.types import AnyType, Type, VectorType, s32, vector
@@ -160,22 +161,26 @@ class KernelBuilder:
     def tile_of(self, mapping: WorkgroupMapping) -> Iterator[dict[str, Index]]:
         """The suite runs in each workgroup with the tile that is its own; in workgroups without one it does not.
 
-        Where workgroups persist it runs for one tile after the other, with a barrier between. `number` beside the tile
-        is that of `WorkgroupMapping.is_backward`.
+        Where workgroups persist it runs for one tile, or share of a tile, after the other, with a barrier between.
+        Beside the tile is its share (`Share.values`), and in slices who they are.
         """
         arguments = [self.scalar(a.name, a.type) for a in mapping.arguments]
         with ExitStack() as around:
-            number = self.group[0]
-            if mapping.rounds > 1:
-                loop = around.enter_context(self.loop("tiles", 0, mapping.rounds))
+            share = mapping.turns.whole(self.group[0])
+            if mapping.turns.count > 1 or mapping.turns.shared:
+                loop = around.enter_context(self.loop("tiles", 0, mapping.turns.count))
                 around.callback(lambda: self.barrier("next_tile") if self.tiles else None)
-                number = self.let("number", loop.var * mapping.grid[0] + number)
-                if mapping.numbers % mapping.grid[0]:
-                    around.enter_context(self.when(number < mapping.numbers))
-            tile = mapping.tile((number, *self.group[1:]), arguments)
+                share = mapping.turns.share(loop.var, self.group[0])
+                names = Share.NAMES if mapping.turns.shared else Share.NAMES[:1]
+                values = *map(self.let, names, share.values), *share.values[len(names) :]
+                share = Share(*values, tiles=share.tiles)
+                for cond in share.exists:
+                    around.enter_context(self.when(cond))
+            tile = mapping.tile((share.number, *self.group[1:]), arguments)
             for cond in mapping.exists(tile):
                 around.enter_context(self.when(cond))
-            yield {**tile, "number": number}
+            slices = {"rank": tile["k"], "sharers": mapping.counts[3]} if mapping.counts[3] > 1 else {}
+            yield {**tile, **dict(zip(Share.NAMES, share.values)), **slices}
 
     def site(self, stage: str = "", comment: str = "") -> Site:
         """The next site of this kernel."""
@@ -221,6 +226,16 @@ class KernelBuilder:
         self.add(s.If(cond, s.block(*body), s.empty))
 
     @contextmanager
+    def otherwise(self) -> Iterator[None]:
+        """The suite runs where the condition of the `when` just before does not hold."""
+        before = self._suites[-1].pop() if self._suites[-1] else None
+        if not isinstance(before, s.If) or before.other is not s.empty:
+            raise UserError("given otherwise, wanted one right behind a when")
+        with self.suite() as body:
+            yield
+        self.add(s.If(before.cond, before.then, s.block(*body)))
+
+    @contextmanager
     def suite(self) -> Iterator[list[Stmt]]:
         """Statements of the suite go to the list, for a statement given to `add`."""
         self._suites.append([])
@@ -233,10 +248,10 @@ class KernelBuilder:
     def barrier(self, stage: str = "") -> None:
         self.add(s.Barrier(self.site(stage)))
 
-    def ticket(self, name: str, buffer: Global, index: Index, turns: int, stage: str = "ticket") -> Var:
+    def ticket(self, name: str, buffer: Global, index: Index, turns: Index, stage: str = "ticket") -> Var:
         """Bind how many subgroups have taken a ticket of this round before: see `stmt.Ticket`."""
         v = self.var(name)
-        self.add(s.Ticket(v, buffer, _index(index), turns, self.site(stage, buffer.name)))
+        self.add(s.Ticket(v, buffer, _index(index), _index(turns), self.site(stage, buffer.name)))
         return v
 
     def load_view(

@@ -323,12 +323,13 @@ class Party:
         index = self.ev.uniform(node.index, "the index of a count").astype(np.int64)[:: self.ev.width]
         if (bad := index[(index < 0) | (index >= len(counts))]).size:
             raise InterpError(f"count {bad[0]} of buffer {node.buffer.name}, which has {len(counts)}")
+        rounds = self.ev.uniform(node.turns, "the turns of a round").astype(np.int64)[:: self.ev.width]
         taken = np.zeros(len(index), np.int32)
-        for subgroup, at in enumerate(index):
+        for subgroup, (at, turns) in enumerate(zip(index, rounds)):
             taken[subgroup] = counts[at]
-            if not 0 <= counts[at] < node.turns:
-                raise InterpError(f"a count of {counts[at]} where a round has {node.turns} turns")
-            self.changing(counts, index[subgroup : subgroup + 1])[at] = (counts[at] + 1) % node.turns
+            if not 0 <= counts[at] < turns:
+                raise InterpError(f"a count of {counts[at]} where a round has {turns} turns")
+            self.changing(counts, index[subgroup : subgroup + 1])[at] = (counts[at] + 1) % turns
         self.bind(node.var, Value(np.repeat(taken, self.ev.width)))
 
     def rectangle(self, node: s.PlaneLoad | s.PlaneStore, type: AnyType) -> tuple[Array, Array, Mask]:

@@ -140,7 +140,7 @@ class Ticket(Load):
     adds, is_uniform = True, True
     buffer: Global = role(Effect.WRITES)
     index: Expr
-    turns: int
+    turns: Expr
     site: Site
 
 

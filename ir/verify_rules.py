@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
-from convgen.ir.expr import Expr
+from convgen.ir.expr import Const, Expr
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Shared, View
@@ -156,7 +156,8 @@ def _moved(c: Checker, n: Any) -> str | None:
 
 
 def _ticket(c: Checker, n: Any) -> str | None:
-    if n.var.type is not s32 or n.buffer.elem is not s32 or not 1 <= n.turns <= _MOST_TURNS:
+    known = n.turns.bits if isinstance(n.turns, Const) else 1
+    if n.var.type is not s32 or n.buffer.elem is not s32 or n.turns.type is not s32 or not 1 <= known <= _MOST_TURNS:
         return f"a ticket of type {n.var.type} of {n.turns} from counts of {n.buffer.elem}"
     return None
 
@@ -231,7 +232,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.Copy: (_view, _uniform("coords", "slot"), _fragment, _copied),
     s.LoadShared: (_uniform("slot"), _fragment, _moved),
     s.StoreShared: (_uniform("slot"), _fragment, _moved),
-    s.Ticket: (_uniform("index"), _ticket),
+    s.Ticket: (_uniform("index"), _uniform("turns"), _ticket),
     s.GlobalLoad: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalAdd: (_surface, _offset("varying"), _uniform("uniform"), _message, _adds),

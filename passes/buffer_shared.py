@@ -8,20 +8,23 @@ S(i) their stores to slot i % slots:
     3 slots   ... S(1); L(2);     for i: barrier; compute(i); S(i+2); L(i+3)
 
 The loop runs while every stage has work; the last iterations are peeled, so nothing is loaded or stored in vain. The
-body is unrolled by the number of slots, so that slots are constants.
+body is unrolled by the number of slots, so that slots are constants. So bounds are constants, or multiples of the
+number of slots where `begin < end` is known to hold.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
+
 import attrs
 
 from convgen.ir.error import VerifyError
-from convgen.ir.expr import Const, Expr, Shuffle, Var, const, var
+from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Var, const, var
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.mutate import postorder, rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Barrier, Block, Copy, For, Let, LoadShared, LoadView, Site, Stmt, StoreShared, block
+from convgen.ir.stmt import Barrier, Block, Copy, For, If, Let, LoadShared, LoadView, Site, Stmt, StoreShared, block
 from convgen.ir.types import vector
 from convgen.passes.clone import Cloner
 
@@ -37,12 +40,16 @@ class _Stages:
 
 
 def buffer_shared(kernel: Kernel) -> Kernel:
-    """Pipeline every loop whose body begins with barrier, copies, barrier; requires constant trip counts."""
+    """Pipeline every loop whose body begins with barrier, copies, barrier; its trips are constant, or whole rounds."""
     cloner = Cloner(kernel)
+    known = dict(_conditions(kernel.body, frozenset()))
 
     def pipelined(loop: For) -> Stmt:
         stages = _stages(loop)
-        return _Pipeline(loop, stages, cloner).build() if stages else loop
+        if stages is None:
+            return loop
+        trips = _trips(loop, stages.copies[0].tile.slots, known.get(loop, frozenset()))
+        return _Pipeline(loop, stages, trips, cloner).build()
 
     return replace(kernel, body=rewrite(kernel.body, {For: pipelined}))
 
@@ -59,6 +66,61 @@ def _stages(loop: For) -> _Stages | None:
     return _Stages(release, copies, publish, rest)
 
 
+def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozenset[Expr]]]:
+    """Every statement with what holds where it runs."""
+    yield s, known
+    match s:
+        case If(cond, then, other):
+            yield from _conditions(then, known | {cond})
+            yield from _conditions(other, known)
+        case _:
+            for inner in s.bodies:
+                yield from _conditions(inner, known)
+
+
+@attrs.frozen
+class _Trips:
+    """The iterations of a pipelined loop: `slots` of them a round of the main loop, then the rest, peeled."""
+
+    slots: int
+    first: tuple[Expr, ...]  #: indices; those before the main loop has begun
+    counter: tuple[Expr, Expr] | None  #: bounds of the main loop's counter, if there is one
+    begin: int  #: index of the first iteration of round zero
+    rest: tuple[tuple[Expr, int], ...]  #: indices and slots
+
+
+def _trips(loop: For, slots: int, known: Container[Expr]) -> _Trips:
+    if isinstance(loop.begin, Const) and isinstance(loop.end, Const):
+        return _constant_trips(loop.begin.bits, loop.end.bits, slots)
+    begin, end = (_rounds(bound, slots) for bound in (loop.begin, loop.end))
+    if begin is None or end is None or Lt(begin, end) not in known:
+        wanted = f"constant bounds, or multiples of {slots} where begin < end is known"
+        raise VerifyError(f"buffer_shared: loop {loop.label} is for [{loop.begin}, {loop.end}), wanted {wanted}")
+    first = tuple(loop.begin + i for i in range(slots))
+    rest = tuple((loop.end + (i - slots), i) for i in range(slots))
+    return _Trips(slots, first, (begin, end - 1), 0, rest)
+
+
+def _constant_trips(begin: int, end: int, slots: int) -> _Trips:
+    count = end - begin
+    slots = min(slots, count)
+    rounds = max(0, count - slots) // slots
+    done = rounds * slots if rounds > 1 else 0
+    first = tuple(const(begin + i) for i in range(slots))
+    rest = tuple((const(begin + i), i % slots) for i in range(done, count))
+    return _Trips(slots, first, (const(0), const(rounds)) if done else None, begin, rest)
+
+
+def _rounds(bound: Expr, slots: int) -> Expr | None:
+    """A bound counted in rounds; None if it is not known to be whole ones."""
+    match bound:
+        case Const(_, bits) if bits % slots == 0:
+            return const(bits // slots)
+        case Mul(a, Const(_, bits)) if bits == slots:
+            return a
+    return bound if slots == 1 else None
+
+
 def _on_slot(s: Stmt, slot: int) -> Stmt:
     return replace(s, slot=const(slot)) if isinstance(s, LoadShared) else s
 
@@ -71,37 +133,30 @@ def reordered(value: Expr, held: Fragment, wanted: Fragment) -> Expr:
 class _Pipeline:
     """Builds prologue, loop and peeled iterations of one loop."""
 
-    def __init__(self, loop: For, stages: _Stages, cloner: Cloner) -> None:
-        if not isinstance(loop.begin, Const) or not isinstance(loop.end, Const):
-            raise VerifyError(f"buffer_shared: loop {loop.label} has no constant bounds")
-        self.loop, self.stages, self.cloner = loop, stages, cloner
-        self.first = loop.begin.bits
-        self.trips = loop.end.bits - loop.begin.bits
-        self.slots = min(stages.copies[0].tile.slots, self.trips)
+    def __init__(self, loop: For, stages: _Stages, trips: _Trips, cloner: Cloner) -> None:
+        self.loop, self.stages, self.trips, self.cloner = loop, stages, trips, cloner
+        self.slots = trips.slots
 
     def build(self) -> Stmt:
         out: list[Stmt] = []
         held: tuple[Expr, ...] = ()
-        for i in range(min(self.slots, self.trips)):
+        for i, index in enumerate(self.trips.first):
             if i:
                 out += self._store(i - 1, held)
-            loads, held = self._load(const(self.first + i))
+            loads, held = self._load(index)
             out += loads
         state = self.loop.inits
-        rounds = max(0, self.trips - self.slots) // self.slots
-        done = 0
-        if rounds > 1:
-            main, state, held = self._main_loop(rounds, state, held)
+        if self.trips.counter:
+            main, state, held = self._main_loop(*self.trips.counter, state, held)
             out.append(main)
-            done = rounds * self.slots
-        for i in range(done, self.trips):
-            stmts, state, held = self._iteration(const(self.first + i), i % self.slots, state, held, self.trips - 1 - i)
+        for behind, (index, slot) in zip(reversed(range(len(self.trips.rest))), self.trips.rest):
+            stmts, state, held = self._iteration(index, slot, state, held, behind)
             out += stmts
         results = [Let(r, value) for r, value in zip(self.loop.results, state)]
         return block(*out, *results)
 
     def _main_loop(
-        self, rounds: int, state: tuple[Expr, ...], held: tuple[Expr, ...]
+        self, begin: Expr, end: Expr, state: tuple[Expr, ...], held: tuple[Expr, ...]
     ) -> tuple[For, tuple[Expr, ...], tuple[Expr, ...]]:
         counter = var(self.loop.var.name)
         carried = tuple(var(v.name, v.type) for v in (*self.loop.carried, *self._held_vars()))
@@ -111,14 +166,14 @@ class _Pipeline:
         regs: tuple[Expr, ...] = carried[split:]
         body: list[Stmt] = []
         for j in range(self.slots):
-            index = counter * self.slots + (self.first + j) if self.slots > 1 else counter + self.first
+            index = (counter * self.slots if self.slots > 1 else counter) + (self.trips.begin + j)
             stmts, now, regs = self._iteration(index, j, now, regs, self.slots)
             body += stmts
         loop = replace(
             self.loop,
             var=counter,
-            begin=const(0),
-            end=const(rounds),
+            begin=begin,
+            end=end,
             carried=carried,
             inits=(*state, *held),
             body=block(*body),

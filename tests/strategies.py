@@ -172,7 +172,9 @@ _WALKS = st.one_of(
 )
 _REMAPS = st.one_of(st.builds("xcc:{}".format, _SIZE), st.builds("chunk:{}x{}".format, _SIZE, _SIZE))
 _FLIPS = st.builds("flip:{}".format, _SIZE)
-_PERSISTS = st.builds("persist:{}".format, _SIZE)
+_PERSISTS = st.builds("{}:{}{}".format, st.sampled_from(["persist", "stream"]), _SIZE, st.just("")) | st.builds(
+    "stream:{}:all".format, _SIZE
+)
 ORDERS = st.builds(
     lambda remaps, walk, flip, persist: Order.parse("+".join([*remaps, walk, *flip, *persist])),
     st.lists(_REMAPS, max_size=2),
@@ -200,6 +202,8 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
         if config.slices > 1:
             ways = ("", "launch", "last") if facts.tickets else ("", "launch")
             config = attrs.evolve(config, sum=draw(st.sampled_from(ways)))
+        if config.map.shares:
+            config = attrs.evolve(config, slices=1, sum="last" if facts.tickets else "atomic")
         try:
             plan = make_plan(problem, config, facts)
         except DoesNotFit:

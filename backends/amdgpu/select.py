@@ -23,6 +23,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.simplify.simplify import simplify
 from convgen.ir.uniform import Uniformity, varying
 
 #: Word 3 of a raw buffer descriptor: DATA_FORMAT = 32 (CDNA3 ISA 8.1.5, used by CK and rocRoller alike).
@@ -184,7 +185,7 @@ class _Selector(Selector):
         if scope.release:
             out.emit(scope.release[0], modifiers=scope.release[1:], comment="what was stored is there for others")
         taken = out.new("v", 1, s.var.name)
-        out.move(taken, Imm(s.turns - 1))
+        out.move(taken, self.scalars.value(simplify(s.turns - 1)))
         access = Access("global", s.buffer.name, -1, True)
         source, modifiers = (place, surface, Imm(0), taken), ("offen", scope.returns)
         out.emit("buffer_atomic_inc", (taken,), source, modifiers=modifiers, access=access, comment=comment(s))

@@ -33,12 +33,13 @@ from convgen.backends.machine.instruction import Access, Function, Imm, Opcode, 
 from convgen.backends.machine.selection import Handlers, Selector, comment, kernel_arguments
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import AddressOf, Const, Expr, Lane, Var, eq
+from convgen.ir.expr import AddressOf, Const, Expr, Lane, Var, const, eq
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global, RectangleOrder
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.simplify.simplify import simplify
 from convgen.ir.types import s32, u64
 from convgen.ir.uniform import Uniformity, varying
 
@@ -271,17 +272,17 @@ class _Selector(Selector):
         address = self._address(AddressOf(s.buffer) + (s.index * s.buffer.elem.bytes).to(u64))
         counted = out.new("v", 1, s.var.name)
         out.fill(counted, Literal(0, "ud"))
-        self._count(s, address, 1, first, counted)
+        self._count(s, address, const(1), first, counted)
         taken = self.scalars.env[s.var] = out.new("s", 1, s.var.name)
         out.emit("mov", (region(taken, "d"),), (region(counted, "d", 0, 0),), comment=s.var.name)
-        self._count(s, address, -s.turns, first & eq(s.var, s.turns - 1))
+        self._count(s, address, simplify(0 - s.turns), first & eq(s.var, simplify(s.turns - 1)))
         self._fence(device_fence(fences.acquire), "what others stored is seen")
 
-    def _count(self, s: st.Ticket, address: Reg, number: int, where: Expr, into: Reg | None = None) -> None:
+    def _count(self, s: st.Ticket, address: Reg, number: Expr, where: Expr, into: Reg | None = None) -> None:
         """Add a number to a count; `into` becomes the count before."""
         out = self.out
         value, mask = out.new("v"), self.scalars.mask(where)
-        out.fill(value, Literal(number, "d"))
+        out.move(value, self.scalars.value(number))
         row, access = message(GLOBAL_ADD[s32], "ugm", s.buffer.elem.bytes), Access("global", s.buffer.name, -1, True)
         dst, src = () if into is None else (into,), (address, value)
         out.emit(row, dst, src, lanes=out.lanes, predicate=mask, access=access, comment=comment(s))

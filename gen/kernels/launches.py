@@ -200,7 +200,7 @@ class _Builder:
                 used.append(self._stream(streams.fill(result, part.epilogue, acc, tile, facts, f"begin{tail}")))
                 multiply(result, _NOTHING)
             case Reduction.LAST:
-                multiply(result, part.epilogue, _Workspace(plan, part).meeting)
+                multiply(result, part.epilogue, _meeting(plan, part) if part.mapping.sharers > 1 else None)
             case Reduction.LAUNCH:
                 workspace = _Workspace(plan, part)
                 multiply(workspace.slices, _NOTHING)
@@ -249,7 +249,19 @@ class _Workspace:
         rows = Dim("m", m, part.mapping.counts[1] * tile_m)
         #: axes N and (slice, M), M padded to whole tiles
         self.slices = View(memory, layout, (columns, (slices, rows)), index)
-        tiles = max(p.mapping.counts[1] * p.mapping.counts[2] for p in plan.parts)
-        self.meeting = Meeting(self.slices, Global("counts", s32, tiles * plan.subgroups * s32.bytes))
         #: axes N, M and slice
         self.terms = View(memory, layout, (columns, (Dim("m", m, m),), (slices,)), index)
+
+
+def _meeting(plan: Plan, part: Part) -> Meeting:
+    """Where those meet that share tiles of one product: tile by tile, so that nothing is masked."""
+    tile_m, tile_n, _ = plan.config.tile
+    mapping = part.mapping
+    most = max(p.mapping.sharers * p.mapping.shared for p in plan.parts)
+    memory = Global("workspace", plan.acc_type, most * tile_m * tile_n * plan.acc_type.bytes)
+    rows = mapping.sharers * mapping.shared * tile_m
+    counts = max(p.mapping.shared for p in plan.parts) * plan.subgroups
+    index = TensorDim(rows, (("m", 1),)), TensorDim(tile_n, (("n", 1),))
+    axes = (Dim("n", tile_n, tile_n),), (Dim("m", rows, rows),)
+    sums = View(memory, Layout.dense((rows, tile_n), (0, 1)), axes, index)
+    return Meeting(sums, Global("counts", s32, counts * s32.bytes))

@@ -6,23 +6,25 @@ The loop is the naive one (copy, barrier, multiply); `buffer_shared` overlaps it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import attrs
 
 from convgen.ir.build import Index, KernelBuilder
-from convgen.ir.expr import Expr, Mma, Var, const, eq, maximum, select, zeros
+from convgen.ir.expr import Expr, Mma, Var, const, eq, lift, maximum, select, zeros
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, View
-from convgen.ir.layout.mma import MmaTile
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, Let, block
+from convgen.ir.types import vector
 from convgen.kernels.epilogue import Epilogue
 from convgen.plan.plan import Operand, Part, Plan, Reduction
 from convgen.problem.conv import Conv
 
 K_LOOP = "k_loop"
+
+_MOST_SUMMED = 32  #: elements of a lane; of the sums of shares at a time, beside what others left
 
 
 def kernel_name(plan: Plan, role: str) -> str:
@@ -35,9 +37,9 @@ def kernel_name(plan: Plan, role: str) -> str:
 
 @attrs.frozen
 class Meeting:
-    """Where the slices of a tile meet: each leaves its sums, and the last subgroup to count itself adds them up."""
+    """Where those that share a tile meet: each leaves its sums, and the last subgroup to count itself adds them up."""
 
-    sums: View  #: axes N and (slice, M)
+    sums: View  #: axes N of a tile and (sharer, shared tile, M of a tile)
     counts: Global  #: of subgroups that have arrived, by tile and number within the workgroup
 
 
@@ -65,52 +67,69 @@ class _ProductKernel:
         buffers = part.of_m.view.memory, part.of_n.view.memory, *epilogue.reads, result.memory
         shared = (meeting.sums.memory, meeting.counts) if meeting else ()
         k.params += dict.fromkeys((*buffers, *shared))
-        with k.tile_of(part.mapping) as tile:
-            self.slice = tile["k"]
-            self.is_backward = part.mapping.is_backward((tile["number"],))
-            self.m0 = k.let("m0", tile["m"] * tile_m)
-            self.n0 = k.let("n0", tile["n"] * tile_n)
+        with k.tile_of(part.mapping) as self.tile:
+            self.is_backward = part.mapping.is_backward((self.tile["number"],))
+            self.m0 = k.let("m0", self.tile["m"] * tile_m)
+            self.n0 = k.let("n0", self.tile["n"] * tile_n)
             self._prefetch_at_first()
             sums = self._sums()
-            if meeting:
-                with self._last_to_arrive(meeting, tile, sums):
-                    totals = (self._sum_of_slices(meeting, mma) for mma in self.mmas)
-                    self._store(result, self.m0, totals, epilogue)
-            else:
-                row = self._row(self.slice) if plan.reduction is Reduction.LAUNCH else self.m0
-                self._store(result, row, sums, epilogue)
+            self._finish(sums, result, epilogue, meeting)
         return k.done()
 
-    def _store(self, result: View, row: Expr, totals: Iterable[Var], epilogue: Epilogue) -> None:
+    def _finish(self, sums: Sequence[Var], result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
+        """Store the tile, or leave this share of it for the last of the sharers to do so."""
+        sharers, whole = self.tile["sharers"], [(total, mma.d) for mma, total in zip(self.mmas, sums)]
+        if meeting is None:
+            row = self._row_of_slice() if self.plan.reduction is Reduction.LAUNCH else self.m0
+            self._store(result, row, whole, epilogue)
+            return
+        with ExitStack() as around:
+            if isinstance(sharers, Expr):
+                with self.k.when(eq(sharers, 1)):
+                    self._store(result, self.m0, whole, epilogue)
+                around.enter_context(self.k.otherwise())
+            with self._last_to_arrive(meeting, sums):
+                parts = (part for mma in self.mmas for part in mma.d.parts(_MOST_SUMMED))
+                totals = ((self._sum_of_shares(meeting, part), part) for part in parts)
+                self._store(result, self.m0, totals, epilogue)
+
+    def _store(self, result: View, row: Index, totals: Iterable[tuple[Var, Fragment]], epilogue: Epilogue) -> None:
         """Store, or add, what the epilogue makes of the sums of each part of the tile."""
         k = self.k
-        for mma, total in zip(self.mmas, totals):
-            stored = epilogue.apply(k, total, (self.n0, self.m0), mma.d)
+        for total, layout in totals:
+            stored = epilogue.apply(k, total, (self.n0, self.m0), layout)
             store = k.add_view if self.plan.reduction is Reduction.ATOMIC else k.store_view
-            store(result, (self.n0, row), stored, mma.d, "store", result.memory.name)
+            store(result, (self.n0, row), stored, layout, "store", result.memory.name)
 
-    def _row(self, slice: Index) -> Expr:
-        """The first row of the tile in the part of a slice in a workspace."""
+    def _row_of_slice(self) -> Index:
+        """The first row of the tile in the part of its slice in a workspace."""
+        slice: Index = self.tile["k"]
         return self.m0 + slice * (self.part.mapping.counts[1] * self.plan.config.tile[0])
 
+    def _left_at(self, rank: Index) -> tuple[Index, Index]:
+        """Where a sharer of the tile leaves its sums."""
+        mapping = self.part.mapping
+        place = rank * mapping.shared + mapping.place(self.tile)
+        return 0, self.k.let("left_at", place * self.plan.config.tile[0])
+
     @contextmanager
-    def _last_to_arrive(self, meeting: Meeting, tile: Mapping[str, Index], sums: Sequence[Var]) -> Iterator[None]:
-        """Leave the sums of this slice; the suite runs in the subgroup that is the last of the slices' to do so."""
-        k, slices = self.k, self.plan.config.slices
+    def _last_to_arrive(self, meeting: Meeting, sums: Sequence[Var]) -> Iterator[None]:
+        """Leave the sums of this share; the suite runs in the subgroup that is the last of the sharers' to do so."""
+        k, sharers, memory = self.k, self.tile["sharers"], meeting.sums.memory
+        at = self._left_at(self.tile["rank"])
         for mma, total in zip(self.mmas, sums):
-            place = self.n0, self._row(self.slice)
-            k.store_view(meeting.sums, place, total, mma.d, "leave", meeting.sums.memory.name)
-        _, _, tiles_n, _ = self.part.mapping.counts
-        index = (tile["m"] * tiles_n + tile["n"]) * self.plan.subgroups + k.subgroup
-        with k.when(eq(k.ticket("arrived", meeting.counts, index, slices), slices - 1)):
+            k.store_view(meeting.sums, at, total, mma.d, "leave", memory.name)
+        index = self.part.mapping.place(self.tile) * self.plan.subgroups + k.subgroup
+        with k.when(eq(k.ticket("arrived", meeting.counts, index, sharers), sharers - 1)):
             yield
 
-    def _sum_of_slices(self, meeting: Meeting, mma: MmaTile) -> Var:
-        """The slices' sums, added in their order."""
+    def _sum_of_shares(self, meeting: Meeting, layout: Fragment) -> Var:
+        """The sharers' sums of a part of the tile, added in the order of K."""
         k = self.k
-        with k.loop("slices", 0, self.plan.config.slices, total=k.zeros(mma.acc_type)) as loop:
-            place = self.n0, self._row(loop.var)
-            part = k.load_view("part", meeting.sums, place, mma.d, "sum", meeting.sums.memory.name)
+        held = vector(self.plan.acc_type, layout.registers)
+        with k.loop("shares", 0, self.tile["sharers"], total=k.zeros(held)) as loop:
+            at = self._left_at(loop.var)
+            part = k.load_view("part", meeting.sums, at, layout, "sum", meeting.sums.memory.name)
             loop.yields(k.let("total_next", loop["total"] + part))
         return loop.result("total")
 
@@ -125,7 +144,9 @@ class _ProductKernel:
         with k.suite() as body:
             self._block(kb, acc, products)
         state = tuple(acc), tuple(map(zeros, types)), block(*body), products, tuple(totals)
-        k.add(For(kb, const(0), const(part.k_blocks), *state, K_LOOP))
+        grain = part.mapping.grain
+        begin, end = (lift(grains * grain, kb) for grains in (self.tile["begin"], self.tile["end"]))
+        k.add(For(kb, begin, end, *state, K_LOOP))
         return totals
 
     def _block(self, kb: Var, acc: Sequence[Var], products: Sequence[Var]) -> None:
@@ -153,14 +174,14 @@ class _ProductKernel:
         config, part = self.plan.config, self.part
         for n in range(max(1, config.slots), min(config.slots + config.prefetch, part.k_blocks)):
             for operand in ((part.of_n, self.n0), (part.of_m, self.m0)):
-                self._prefetch(*operand, const(n))
+                self._prefetch(*operand, lift(self.tile["begin"] * part.mapping.grain + n, self.m0))
 
     def _at(self, start: Expr, kb: Expr) -> tuple[Expr, Expr]:
         """The coordinates of a K block of this slice."""
         blocks = self.part.k_blocks
         if self.is_backward is not None:
             kb = select(self.is_backward, maximum(const(blocks - 1) - kb, 0), kb)
-        block = kb + self.slice * blocks if self.plan.config.slices > 1 else kb
+        block = kb + self.tile["k"] * blocks if self.plan.config.slices > 1 else kb
         return start, block * self.plan.config.tile[2]
 
     def _copy(self, operand: Operand, start: Expr, kb: Expr) -> None:

@@ -17,6 +17,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.layout.turns import Turns
 from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import rectangle_of
@@ -325,12 +326,22 @@ def _work(
     )
 
 
-def _meeting(shape: _Shape, config: Config, tiles: int, atom: MmaAtom, facts: TargetFacts) -> float:
-    """Clocks in which slices meet: all units leave sums; then they, or the last to arrive at each tile, add them up."""
+def _meeting(
+    shape: _Shape, config: Config, tiles: int, turns: Turns | None, atom: MmaAtom, facts: TargetFacts
+) -> float:
+    """Clocks in which slices meet: all units leave sums; then they, or the last to arrive at each tile, add them up.
+
+    Those that share K leave a part of each tile of theirs, and add up about as many tiles as they have.
+    """
+    tile = config.tile[0] * config.tile[1] * atom.acc.bytes
+    if turns and turns.shared:
+        at_each = turns.shared_turns + -(-turns.shared // turns.workgroups) * turns.sharers
+        return at_each * tile / facts.costs.unit_rate
+    if config.slices == 1:
+        return 0.0
     sums = config.slices * shape.m * shape.n * atom.acc.bytes / (facts.compute_units * facts.costs.stream_rate)
     if config.sum != "last":
         return 2 * sums + facts.costs.launch
-    tile = config.tile[0] * config.tile[1] * atom.acc.bytes
     return sums + -(-tiles // facts.compute_units) * config.slices * tile / facts.costs.unit_rate
 
 
@@ -355,21 +366,23 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     serial = float(costs.barrier if config.slots else 0)
     serial += costs.shared_exposed * work.shared + costs.shared_latency if config.slots == 1 else 0
     tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1]) * config.slices
-    a_unit = -(-tiles // facts.compute_units)
+    persist = config.map.persist
+    turns = Turns(persist, tiles, k_blocks, max(1, config.slots)) if persist else None
+    a_unit = -(-(turns.workgroups if turns else tiles) // facts.compute_units)
     granule = facts.core.register_granule
     by_registers = (
         facts.core.simd_registers // (-(-work.registers // granule) * granule) * facts.core.simds // work.subgroups
     )
     by_shared = facts.shared_bytes // (work.slot_bytes * config.slots) if config.slots else by_registers
     together = max(1, min(a_unit, by_shared, by_registers))
-    besides = _meeting(shape, config, tiles // config.slices, atom, facts) if config.slices > 1 else 0.0
+    besides = _meeting(shape, config, tiles // config.slices, turns, atom, facts)
     issue = work.messages * decode
     every = work.matrix, work.shared, work.moved, issue
     block = max(every) + serial + costs.exposed * sum(every)  # of one workgroup that has a unit to itself
     # Blocks follow one another no faster than loads return: as many as there are slots, or prefetches, are in flight.
     pace = max(block * together, costs.load_latency / (config.slots or config.prefetch))
     return Clocks(
-        work.matrix, work.shared, work.moved, issue, serial, k_blocks, pace,
-        rounds=-(-a_unit // together), together=together, tile=costs.tile,
+        work.matrix, work.shared, work.moved, issue, serial, turns.longest if turns else k_blocks, pace,
+        rounds=-(-a_unit // together), together=together, tile=costs.tile * (turns.count if turns else 1),
         tail=tiles * k_blocks * block / facts.compute_units, besides=besides,
     )  # fmt: skip

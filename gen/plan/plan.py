@@ -143,7 +143,11 @@ class Part:
     of_m: Operand
     epilogue: Epilogue
     mapping: WorkgroupMapping
-    k_blocks: int  #: blocks of K; of one slice
+
+    @property
+    def k_blocks(self) -> int:
+        """Blocks of K of one slice."""
+        return self.mapping.turns.blocks_of_tile
 
     @property
     def tiles(self) -> tuple[Shared, ...]:
@@ -247,9 +251,12 @@ def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
 
 
 def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts: TargetFacts) -> Reduction:
-    if config.slices == 1:
-        if config.sum:
-            raise DoesNotFit(f"sum={config.sum}: there is one slice")
+    streams = config.map.shares
+    if streams and config.slices > 1:
+        raise DoesNotFit(f"slices={config.slices}: map={config.map} shares K out itself")
+    if config.slices == 1 and config.sum and not streams:
+        raise DoesNotFit(f"sum={config.sum}: there is one slice")
+    if all(part.mapping.sharers == 1 for part in parts):
         return Reduction.ALONE
     acc = scalar(problem.acc_type)
     adds = all(part.epilogue.may_precede_sums(acc) for part in parts)
@@ -259,7 +266,18 @@ def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts:
         raise DoesNotFit("sum=atomic: the result is no sum in any order")
     if config.sum == "last" and not facts.tickets:
         raise DoesNotFit(f"sum=last: {facts.name} does not order workgroups")
+    if streams:
+        return _of_stream(config, may_add, facts)
     return Reduction(config.sum or ("atomic" if may_add else "launch"))
+
+
+def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
+    """Within the launch: in the order of K where the target has tickets."""
+    if config.sum == "launch":
+        raise DoesNotFit(f"sum=launch: map={config.map} has shares of K that meet within the launch")
+    if not config.sum and not facts.tickets and not may_add:
+        raise DoesNotFit(f"map={config.map}: {facts.name} does not order workgroups, and the result is no sum")
+    return Reduction(config.sum or ("last" if facts.tickets else "atomic"))
 
 
 def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, facts: TargetFacts) -> Part:
@@ -270,9 +288,10 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     convert = Convert(product.result.memory.elem)
     steps: tuple[Step, ...] = (Bias(bias), convert) if bias else (convert,)
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
-    mapping = WorkgroupMapping.of(*tiles, k=config.slices, order=config.map)
-    blocks = -(-product.k // tile_k)
-    return Part(product, of_n, of_m, Epilogue(steps), mapping, -(-blocks // config.slices))
+    blocks = -(-product.k // (tile_k * config.slices))
+    grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn
+    mapping = WorkgroupMapping.of(*tiles, k=config.slices, order=config.map, blocks=blocks, grain=grain)
+    return Part(product, of_n, of_m, Epilogue(steps), mapping)
 
 
 def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:

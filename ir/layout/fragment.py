@@ -94,6 +94,21 @@ class Fragment(Digits):
         )
         return tile.then(Digits((Space.REGISTER, Space.LANE, Space.SUBGROUP), strides))
 
+    def parts(self, most: int) -> tuple[Fragment, ...]:
+        """The same in parts of at most `most` registers a lane, whose registers follow one another in the whole's."""
+        fine = self.factored(Space.REGISTER)
+        held = max((d.stride for d in fine.digits if d.space == Space.REGISTER and d.stride <= most), default=1)
+        if self.registers <= most:
+            return (self,)
+
+        def fixed(d: Digit, part: int) -> Digit:
+            if d.space != Space.REGISTER or d.stride < held:
+                return d
+            return attrs.evolve(d, space=Space.FIXED, stride=part // (d.stride // held) % d.size)
+
+        digits = ((fixed(d, part) for d in fine.digits) for part in range(self.registers // held))
+        return tuple(Fragment(self.dims, tuple(each)).merged(Space.REGISTER) for each in digits)
+
     def contiguous(self, dim: str) -> int:
         """How many consecutive registers, from 0, hold consecutive positions of `dim` (its innermost digits)."""
         run = 1

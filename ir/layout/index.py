@@ -42,7 +42,7 @@ def clamped(a: Index, size: int) -> Index:
     """An index that lies in [0, size), said so that nobody need know why."""
     if isinstance(a, Expr):
         return minimum(maximum(a, 0), size - 1)
-    return np.clip(a, 0, size - 1)
+    return np.clip(a, 0, size - 1) if isinstance(a, np.ndarray) else max(0, min(a, size - 1))
 
 
 def split(number: Index, size: int) -> tuple[Index, Index]:

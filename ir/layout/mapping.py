@@ -16,6 +16,7 @@ from convgen.ir.layout.argument import Argument
 from convgen.ir.layout.digits import Digits, Index, Space, stacked
 from convgen.ir.layout.index import Condition
 from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.layout.turns import Persist, Turns, follow_one_another
 
 TILE = ("batch", "m", "n", "k")  #: what a workgroup's number is split into: M and N tiles, slices of K
 
@@ -35,15 +36,28 @@ class WorkgroupMapping:
 
     counts: tuple[int, int, int, int]
     order: Order = IN_ROWS
+    blocks: int = 1  #: of K in a slice; an order may share them out
+    grain: int = 1  #: blocks that stay together
 
     def __attrs_post_init__(self) -> None:
-        if self.order != IN_ROWS:
-            _numbers_of_tiles(self)
+        if self.order == IN_ROWS:
+            return
+        _numbers_of_tiles(self)
+        if self.turns.shared:
+            self._check_listed(self.turns.workgroups)
+            if not follow_one_another(self.turns):
+                raise UserError(f"given the order {self.order}, wanted one workgroup for each block of K")
 
     @classmethod
-    def of(cls, m: int, n: int, *, k: int = 1, batch: int = 1, order: Order = IN_ROWS) -> WorkgroupMapping:
+    def of(
+        cls, m: int, n: int, *, k: int = 1, batch: int = 1, order: Order = IN_ROWS, blocks: int = 1, grain: int = 1
+    ) -> WorkgroupMapping:
         """m x n tiles, without an order one row after the other."""
-        return cls((batch, m, n, k), order)
+        return cls((batch, m, n, k), order, blocks, grain)
+
+    def _check_listed(self, workgroups: int) -> None:
+        if workgroups > _MOST_LISTED:
+            raise UserError(f"given {workgroups} workgroups, wanted at most {_MOST_LISTED} in the order {self.order}")
 
     @property
     def _is_flat(self) -> bool:
@@ -58,7 +72,7 @@ class WorkgroupMapping:
     @property
     def grid(self) -> tuple[int, int, int]:
         """Workgroups along x, y and z."""
-        return (min(self.numbers, self.order.persist or self.numbers), 1, 1) if self._is_flat else self._parts
+        return (self.turns.workgroups, 1, 1) if self._is_flat else self._parts
 
     @property
     def numbers(self) -> int:
@@ -66,9 +80,9 @@ class WorkgroupMapping:
         return prod(self._parts)
 
     @property
-    def rounds(self) -> int:
-        """How many numbers a workgroup takes, one after the other, as far as there are any."""
-        return -(-self.numbers // prod(self.grid))
+    def turns(self) -> Turns:
+        """Which numbers a workgroup takes, one after the other."""
+        return Turns(self.order.persist or Persist(self.numbers), self.numbers, self.blocks, self.grain)
 
     @property
     def is_padded(self) -> bool:
@@ -84,7 +98,7 @@ class WorkgroupMapping:
     def tile(self, group: Sequence[Index], arguments: Sequence[Index] = ()) -> dict[str, Index]:
         """The tile of a workgroup by its numbers along x, y and z, which are in range: integers or IR expressions.
 
-        Of one that persists, by a number that it takes: its own, and then as many further on as there are workgroups.
+        Of one that persists, by a number that it takes (`turns`).
 
         `arguments` stand for those of the mapping, of which else the values now are taken.
         """
@@ -100,6 +114,20 @@ class WorkgroupMapping:
         tile_m, tile_n = walk.tile(number, m, n)
         return {"batch": batch, "m": tile_m, "n": tile_n, "k": part}
 
+    @property
+    def sharers(self) -> int:
+        """The most workgroups that have parts of K of one tile."""
+        return self.turns.sharers * self.counts[3]
+
+    @property
+    def shared(self) -> int:
+        """Tiles that more than one workgroup may have parts of, or all of them."""
+        return self.turns.shared or self.counts[1] * self.counts[2]
+
+    def place(self, tile: Mapping[str, Index]) -> Index:
+        """Which of the `shared` tiles it is, by what `KernelBuilder.tile_of` says of it."""
+        return tile["number"] if self.turns.shared else tile["m"] * self.counts[2] + tile["n"]
+
     def is_backward(self, group: Sequence[Index]) -> Condition | None:
         """Whether a workgroup walks its part of K from the end to the beginning; None if none does."""
         return group[0] // self.order.flip % 2 > 0 if 0 < self.order.flip < self.numbers else None
@@ -114,7 +142,8 @@ class WorkgroupMapping:
     def groups(self, part: Mapping[str, Iterable[int]]) -> tuple[int, ...]:
         """The linear workgroup ids (x fastest) of all tiles at these positions; along what is not named, all."""
         ranges = (part.get(dim, range(n)) for dim, n in zip(TILE, self.counts))
-        return tuple(dict.fromkeys(self._number(*tile) % prod(self.grid) for tile in product(*ranges)))
+        numbers = (self._number(*tile) for tile in product(*ranges))
+        return tuple(dict.fromkeys(group for number in numbers for group in self.turns.owners(number)))
 
     def _number(self, batch: int, m: int, n: int, k: int) -> int:
         if self.order != IN_ROWS:
@@ -139,10 +168,7 @@ class WorkgroupMapping:
 @lru_cache(maxsize=2**4)
 def _numbers_of_tiles(mapping: WorkgroupMapping) -> npt.NDArray[np.int64]:
     """The linear workgroup id of every tile [batch, m, n, k]: the proof that each has one and only one."""
-    if mapping.numbers > _MOST_LISTED:
-        raise UserError(
-            f"given {mapping.numbers} workgroups, wanted at most {_MOST_LISTED} in the order {mapping.order}"
-        )
+    mapping._check_listed(mapping.numbers)
     rows = mapping.tiles()
     ids = np.flatnonzero((rows >= 0).all(axis=1))
     inside = (rows[ids] < mapping.counts).all()

@@ -13,6 +13,8 @@
 | `chunk:8x64` | remap: the same with runs of 64 within each 8 x 64 workgroups |
 | `flip:304` | every second round of 304 workgroups walks K backwards |
 | `persist:304` | 304 workgroups are launched, and take tile after tile, 304 numbers apart |
+| `stream:304` | the same, but the last tiles share their K evenly: two-tile stream-K |
+| `stream:304:all` | the same with all tiles shared out |
 
 `n` in place of `m` exchanges the dimensions; `:snake` behind a group, an even group or rectangles turns each second
 group around, so that it begins where the one before ended. Steps are joined by `+`, remaps first:
@@ -29,6 +31,7 @@ import attrs
 
 from convgen.ir.error import UserError, named
 from convgen.ir.layout.hilbert import Hilbert
+from convgen.ir.layout.turns import Persist, SharedOut
 from convgen.ir.layout.walks import ROWS, ArgumentGroups, Chunk, Grouped, Rectangles, Remap, Walk, Xcc, ZOrder
 
 
@@ -37,30 +40,35 @@ class Order:
     """In which order workgroups do their work: the numbers are permuted by `remaps`, then walk over the tiles.
 
     With `flip`, workgroups of each odd round of so many walk K backwards: what a cache still holds of K's end is used.
-    With `persist` only so many workgroups are launched, and take one tile after the other.
+    With `persist` only so many workgroups are launched, and take one tile after the other, or even shares of K.
     """
 
     remaps: tuple[Remap, ...] = ()
     walk: Walk = ROWS
     flip: int = 0
-    persist: int = 0
+    persist: Persist | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether workgroups may share the K of a tile."""
+        return self.persist is not None and self.persist.shared is not SharedOut.NONE
 
     @classmethod
     def parse(cls, text: str) -> Order:
         """The order of a text. Raises UserError: given, wanted, where."""
         made = [_step(step, text) for step in text.split("+")]
-        kinds = {kind: [step for step in made if isinstance(step, kind)] for kind in (_Flip, _Persist)}
+        flips = [step for step in made if isinstance(step, _Flip)]
+        persists = [step for step in made if isinstance(step, Persist)]
         remaps = tuple(step for step in made if isinstance(step, Xcc | Chunk))
-        walks = [step for step in made if not isinstance(step, Xcc | Chunk | _Flip | _Persist)]
-        counts = [*kinds.values(), walks]
-        if max(map(len, counts)) > 1 or made != [*remaps, *walks, *kinds[_Flip], *kinds[_Persist]]:
-            wanted = "remaps, one walk, at most one flip: and one persist:, in that order"
+        walks = [step for step in made if not isinstance(step, Xcc | Chunk | _Flip | Persist)]
+        if max(len(flips), len(persists), len(walks)) > 1 or made != [*remaps, *walks, *flips, *persists]:
+            wanted = "remaps, one walk, at most one flip: and one persist: or stream:, in that order"
             raise UserError(f"given {text!r}, wanted {wanted}, in the order")
-        flip, persist = (found[0].count if found else 0 for found in kinds.values())
-        return cls(remaps, walks[0] if walks else ROWS, flip, persist)
+        flip = flips[0].count if flips else 0
+        return cls(remaps, walks[0] if walks else ROWS, flip, persists[0] if persists else None)
 
     def __str__(self) -> str:
-        behind = [step for step in (_Flip(self.flip), _Persist(self.persist)) if step.count]
+        behind = [step for step in (_Flip(self.flip), self.persist) if step and step.count]
         walk = [] if self.walk == ROWS and (self.remaps or behind) else [self.walk]
         return "+".join(map(str, (*self.remaps, *walk, *behind)))
 
@@ -76,20 +84,16 @@ class _Flip:
         return f"flip:{self.count}"
 
 
-@attrs.frozen
-class _Persist:
-    count: int
-
-    def __str__(self) -> str:
-        return f"persist:{self.count}"
-
-
 def _grouped(even: bool) -> Callable[[re.Match[str]], Grouped]:
     return lambda at: Grouped(at["dim"], int(at["a"]), even, bool(at["snake"]))
 
 
 def _rectangles(at: re.Match[str]) -> Rectangles:
     return Rectangles(at["dim"], int(at["a"]), snake=bool(at["snake"]), width=int(at["b"]))
+
+
+def _stream(at: re.Match[str]) -> Persist:
+    return Persist(int(at["a"]), SharedOut.ALL if at["all"] else SharedOut.LAST)
 
 
 _A, _B, _DIM, _SNAKE = r"(?P<a>[1-9]\d{0,8})", r"x(?P<b>[1-9]\d{0,8})", r"(?P<dim>[mn])", r"(?P<snake>:snake)?"
@@ -107,7 +111,8 @@ STEPS: dict[str, tuple[str, str, Callable[[re.Match[str]], Any]]] = {
     "xcc": (":DIES", f":{_A}", lambda at: Xcc(int(at["a"]))),
     "chunk": (":DIESxRUN", f":{_A}{_B}", lambda at: Chunk(int(at["a"]), int(at["b"]))),
     "flip": (":ROUND", f":{_A}", lambda at: _Flip(int(at["a"]))),
-    "persist": (":WORKGROUPS", f":{_A}", lambda at: _Persist(int(at["a"]))),
+    "persist": (":WORKGROUPS", f":{_A}", lambda at: Persist(int(at["a"]))),
+    "stream": (":WORKGROUPS[:all]", f":{_A}(?P<all>:all)?", _stream),
 }
 
 

@@ -89,6 +89,24 @@ def reordered(draw: Any) -> tuple[Fragment, Fragment]:
 
 
 @settings(max_examples=200)
+@given(fragments(), st.integers(1, 40))
+def test_parts_are_runs_of_registers(f: Fragment, most: int) -> None:
+    """As large as may be, in steps of the factors 2 and 3 that digits have here."""
+    parts = f.parts(most)
+    count = f.registers // len(parts)
+    assert all(part.registers == count <= most for part in parts)
+    assert count == f.registers or 3 * count > most
+    subgroup, lane, register = all_owners(f)
+    whole = f.coords(subgroup, lane, register)
+    for number, part in enumerate(parts):
+        own = slice(number * count, (number + 1) * count)
+        found = part.coords(subgroup[..., own], lane[..., own], register[..., :count])
+        for dim in f.dims:
+            wanted = np.broadcast_to(whole[dim], subgroup.shape)[..., own]
+            assert np.array_equal(np.broadcast_to(found[dim], wanted.shape), wanted)
+
+
+@settings(max_examples=200)
 @given(reordered())
 def test_the_order_of_another_layout(pair: tuple[Fragment, Fragment]) -> None:
     """Register r of the second layout holds what register order[r] of the first does, in every lane."""

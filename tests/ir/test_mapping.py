@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from convgen.ir.layout.digits import Index
 from convgen.ir.layout.index import choose, least
 from convgen.ir.layout.mapping import TILE, WorkgroupMapping
 from convgen.ir.layout.order import STEPS, Order
+from convgen.ir.layout.turns import Persist, SharedOut, Turns, follow_one_another
 from convgen.ir.layout.walks import FreeForm, Grouped
 from convgen.ir.stmt import If, Let
 from tests.strategies import FIXED, ORDERS
@@ -28,14 +28,15 @@ COUNTS = st.tuples(*(st.integers(1, most) for most in (2, 9, 9, 3)))  #: batch, 
 
 @st.composite
 def mappings(draw: st.DrawFn) -> WorkgroupMapping:
-    return WorkgroupMapping(draw(COUNTS), draw(ORDERS))
+    return WorkgroupMapping(draw(COUNTS), draw(ORDERS), draw(st.integers(1, 9)), draw(st.integers(1, 3)))
 
 
 def workgroups(mapping: WorkgroupMapping) -> list[tuple[int, int, int]]:
     """All of the grid, x fastest; of workgroups that persist all the numbers that they take."""
     x, y, z = mapping.grid
-    found = [(i + n * x, j, k) for n in range(mapping.rounds) for k, j, i in product(range(z), range(y), range(x))]
-    return found[: mapping.numbers]
+    if mapping.turns.count > 1:
+        return [(number, 0, 0) for number in range(mapping.numbers)]
+    return [(i, j, k) for k, j, i in product(range(z), range(y), range(x))]
 
 
 def held(mapping: WorkgroupMapping, group: tuple[int, int, int]) -> tuple[int, ...] | None:
@@ -48,13 +49,18 @@ def held(mapping: WorkgroupMapping, group: tuple[int, int, int]) -> tuple[int, .
 @given(mappings())
 def test_every_tile_has_one_workgroup(mapping: WorkgroupMapping) -> None:
     tiles = [held(mapping, group) for group in workgroups(mapping)]
+    owners: dict[int, set[int]] = {}
+    for turn, group in product(range(mapping.turns.count), range(mapping.turns.workgroups)):
+        share = mapping.turns.share(turn, group)
+        if all(share.exists):
+            owners.setdefault(share.number, set()).add(group)
     there = [tile for tile in tiles if tile is not None]
     assert sorted(there) == list(product(*map(range, mapping.counts)))
     assert mapping.is_padded == (None in tiles)
     for number, tile in enumerate(tiles):
         if tile is not None:
-            assert mapping.groups({dim: [at] for dim, at in zip(TILE, tile)}) == (number % prod(mapping.grid),)
-    taken = {n % prod(mapping.grid) for n, tile in enumerate(tiles) if tile is not None}
+            assert mapping.groups({dim: [at] for dim, at in zip(TILE, tile)}) == tuple(sorted(owners[number]))
+    taken = set().union(*(owners[n] for n, tile in enumerate(tiles) if tile is not None))
     assert sorted(mapping.groups({})) == sorted(taken)
     rows = [None if row[0] < 0 else tuple(row) for row in mapping.tiles().tolist()]
     assert rows == tiles
@@ -65,12 +71,53 @@ def test_every_tile_has_one_workgroup(mapping: WorkgroupMapping) -> None:
 def test_expressions_say_what_numbers_say(mapping: WorkgroupMapping, data: st.DataObject) -> None:
     group = data.draw(st.sampled_from(workgroups(mapping)))
     numbers = {**mapping.tile(group), "backward": mapping.is_backward(group)}
+    turn, who = (data.draw(st.integers(0, most - 1)) for most in (mapping.turns.count, mapping.turns.workgroups))
+    numbers |= dict(zip("12345", mapping.turns.share(turn, who).values))
     written = [const(n) for n in group]
     symbolic = {**mapping.tile(written), "backward": mapping.is_backward(written)}
+    symbolic |= dict(zip("12345", mapping.turns.share(const(turn), const(who)).values))
     evaluate = Evaluator(64)
     for what, number in numbers.items():
         found = symbolic[what]
         assert (int(evaluate(found).data.flat[0]) if isinstance(found, Expr) else found) == number
+
+
+@settings(FIXED, max_examples=200)
+@given(
+    st.builds(
+        Turns,
+        st.builds(Persist, st.integers(1, 40), st.sampled_from(SharedOut)),
+        st.integers(1, 60),
+        st.integers(1, 20),
+        st.integers(1, 4),
+    )
+)
+def test_shares_are_even_and_have_each_block_once(turns: Turns) -> None:
+    """One by one; `follow_one_another` says the same of all."""
+    assert follow_one_another(turns)
+    seen = [[0] * turns.grains for _ in range(turns.tiles)]
+    lengths = []
+    for group in range(turns.workgroups):
+        shares = [share for turn in range(turns.shared_turns) if all((share := turns.share(turn, group)).exists)]
+        lengths.append(sum(share.end - share.begin for share in shares))
+        for turn in range(turns.count):
+            share = turns.share(turn, group)
+            if all(share.exists):
+                for grain in range(share.begin, share.end):
+                    seen[share.number][grain] += 1
+                assert group == turns.owners(share.number)[share.rank]
+                assert len(turns.owners(share.number)) == share.sharers <= turns.sharers
+    assert all(count == 1 for tile in seen for count in tile)
+    assert max(lengths) - min(lengths) <= 1
+    if turns.persist.shared is SharedOut.LAST and turns.whole_turns:
+        assert not turns.shared or min(lengths) >= turns.grains
+
+
+def test_a_lost_share_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns(Persist(7, SharedOut.LAST), 17, 9, 2)
+    owner = Turns._owner
+    monkeypatch.setattr(Turns, "_owner", lambda self, grain: owner(self, grain + 1))
+    assert not follow_one_another(turns)
 
 
 @settings(FIXED, max_examples=40)
@@ -113,7 +160,21 @@ def test_what_is_no_order_is_refused(text: str, said: str) -> None:
 
 
 def test_each_step_is_drawn_in_these_tests() -> None:
-    drawn = {"rows", "cols", "hilbert", "group", "wgm", "even", "rect", "zorder", "xcc", "chunk", "flip", "persist"}
+    drawn = {
+        "rows",
+        "cols",
+        "hilbert",
+        "group",
+        "wgm",
+        "even",
+        "rect",
+        "zorder",
+        "xcc",
+        "chunk",
+        "flip",
+        "persist",
+        "stream",
+    }
     assert drawn == set(STEPS)
 
 

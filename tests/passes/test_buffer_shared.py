@@ -16,7 +16,7 @@ from convgen.ir.mutate import mutate, postorder, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.simplify import simplify
-from convgen.ir.stmt import Barrier, Block, For, Let, LoadShared, LoadView, Stmt, StoreShared, block
+from convgen.ir.stmt import Barrier, Block, For, If, Let, LoadShared, LoadView, Stmt, StoreShared, block
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.clone import sites
 from convgen.passes.drop_barriers import drop_barriers
@@ -79,6 +79,8 @@ def run(
             held[v] = held[source]
         case Barrier():
             yield Event("barrier")
+        case If(cond, then, other):
+            yield from run(then if integer(cond, values) else other, values, held, slots)
 
 
 def integer(e: Expr, values: dict[Var, Expr]) -> int:
@@ -216,8 +218,26 @@ def test_a_loop_of_unknown_length_is_refused() -> None:
     naive = kernel(6, 2, 2)
     length = var("length")
     runtime = mutate(naive, {For: lambda s: replace(s, end=length)})
-    with pytest.raises(VerifyError, match="no constant bounds"):
+    with pytest.raises(VerifyError, match="wanted constant bounds, or multiples of 2 where begin < end is known"):
         buffer_shared(runtime)
+
+
+@pytest.mark.parametrize(("slots", "begin", "end"), [(1, 2, 6), (2, 0, 2), (2, 2, 6), (3, 0, 6), (3, 3, 6), (3, 6, 6)])
+def test_a_loop_of_whole_rounds(slots: int, begin: int, end: int) -> None:
+    """Bounds that are known at run time only, in rounds: as with constants."""
+    naive = kernel(6, slots, 2)
+    loop = next(n for n in postorder(naive.body) if isinstance(n, For))
+    first, last = var("first"), var("last")
+    bounded = replace(loop, begin=first * slots, end=last * slots)
+    runtime = replace(naive, body=If(first < last, bounded, block()))
+    values = {first: const(begin // slots), last: const(end // slots)}
+    if begin == end:
+        assert not list(run(buffer_shared(runtime).body, dict(values), {}, {}))
+        return
+    found = list(run(buffer_shared(runtime).body, dict(values), {}, {}))
+    constant = replace(naive, body=replace(loop, begin=const(begin), end=const(end)))
+    wanted = list(run(buffer_shared(constant).body, {}, {}, {}))
+    assert [e for e in found if e.kind != "barrier"] == [e for e in wanted if e.kind != "barrier"]
 
 
 def test_a_statement_among_the_copies_is_refused() -> None:

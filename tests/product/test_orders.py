@@ -22,6 +22,7 @@ ORDERS = (
     *("cols", "group:2m", "xcc:8+group:2n:snake", "even:3n", "rect:2x3m:snake", "zorder:2x4", "hilbert"),
     *("chunk:4x2+hilbert", "xcc:8+even:2m+flip:8", "xcc:3+wgm:2n", "wgm:9m+flip:5"),
     *("persist:5", "xcc:8+group:2m+flip:4+persist:8", "zorder:2x2+persist:7"),
+    *("stream:5", "xcc:8+group:2m+flip:4+stream:8", "zorder:2x2+stream:6:all", "stream:40"),
 )
 
 

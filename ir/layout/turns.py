@@ -1,0 +1,209 @@
+"""What a workgroup does, turn after turn: one tile, several tiles, or even shares of the blocks of K of some tiles.
+
+Stream-K (Osama et al., 2023, arXiv 2301.03598): as many workgroups as run at a time have the same number of blocks of
+K each. In the two-tile form only what does not fill whole rounds is shared out, with one further round, so that shares
+have at least the length of one tile; all else are whole tiles.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from typing import ClassVar
+
+import attrs
+import numpy as np
+
+from convgen.ir.layout.digits import Index
+from convgen.ir.layout.index import Condition, choose, clamped, least
+
+
+@attrs.frozen
+class Share:
+    """Grains [begin, end) of K of the tile `number`, and who shares that tile."""
+
+    NAMES: ClassVar = ("number", "begin", "end", "rank", "sharers")
+
+    number: Index  #: of the tile; with those of slices and the batch
+    begin: Index  #: grains
+    end: Index  #: grains
+    rank: Index = 0  #: among those that share the tile, by their blocks
+    sharers: Index = 1
+    tiles: int | None = attrs.field(default=None, kw_only=True)  #: how many there are, where numbers may go beyond
+
+    @property
+    def values(self) -> tuple[Index, ...]:
+        """By `NAMES`."""
+        return self.number, self.begin, self.end, self.rank, self.sharers
+
+    @property
+    def exists(self) -> list[Condition]:
+        """Conditions that all hold where there is anything to do."""
+        conditions = (self.begin < self.end, True if self.tiles is None else self.number < self.tiles)
+        return [there for there in conditions if there is not True]
+
+
+class SharedOut(Enum):
+    """Which tiles are shared out."""
+
+    NONE = "none"  #: every tile has one workgroup
+    LAST = "last"  #: those that do not fill rounds, and a round more: two-tile stream-K
+    ALL = "all"
+
+
+@attrs.frozen
+class Persist:
+    """At most so many workgroups are launched, and take one tile after the other, or shares of tiles."""
+
+    count: int
+    shared: SharedOut = SharedOut.NONE
+
+    def __str__(self) -> str:
+        if self.shared is SharedOut.NONE:
+            return f"persist:{self.count}"
+        return f"stream:{self.count}" + (":all" if self.shared is SharedOut.ALL else "")
+
+
+@attrs.frozen
+class Turns:
+    """What each of the workgroups does in each of its turns: shares of the first tiles, then whole tiles.
+
+    There are `tiles` tiles of `blocks` blocks of K, `grain` of which stay together.
+    """
+
+    persist: Persist
+    tiles: int
+    blocks: int = 1
+    grain: int = 1
+
+    @property
+    def grains(self) -> int:
+        """Of a tile."""
+        return -(-self.blocks // self.grain)
+
+    @property
+    def blocks_of_tile(self) -> int:
+        """Whole grains, perhaps beyond K."""
+        return self.grains * self.grain
+
+    @property
+    def workgroups(self) -> int:
+        """None without work."""
+        each = 1 if self.persist.shared is SharedOut.NONE else self.grains
+        return min(self.persist.count, self.tiles * each)
+
+    @property
+    def shared(self) -> int:
+        """Tiles that are shared out, the first ones."""
+        match self.persist.shared:
+            case SharedOut.NONE:
+                return 0
+            case SharedOut.ALL:
+                return self.tiles
+            case SharedOut.LAST:
+                left = self.tiles % self.persist.count
+                return min(self.tiles, left + self.persist.count) if left else 0
+
+    @property
+    def whole_turns(self) -> int:
+        """Turns that are whole tiles."""
+        return -(-(self.tiles - self.shared) // self.workgroups)
+
+    @property
+    def shared_turns(self) -> int:
+        """The most tiles that a share touches."""
+        if not self.shared:
+            return 0
+        first, end = self._span(np.arange(self.workgroups))
+        return int((-(-end // self.grains) - first // self.grains).max())
+
+    @property
+    def count(self) -> int:
+        return self.shared_turns + self.whole_turns
+
+    @property
+    def longest(self) -> int:
+        """The most blocks that a workgroup has."""
+        return self.grain * (-(-self.shared * self.grains // self.workgroups) + self.whole_turns * self.grains)
+
+    @property
+    def sharers(self) -> int:
+        """The most workgroups that have blocks of one tile."""
+        if not self.shared:
+            return 1
+        tiles = np.arange(self.shared)
+        return int((self._last(tiles) - self._owner(tiles * self.grains)).max()) + 1
+
+    def share(self, turn: Index, group: Index) -> Share:
+        """What a workgroup does in a turn: integers, numpy arrays or IR expressions."""
+        if not self.shared_turns:
+            return self._whole(turn, group)
+        if not self.whole_turns:
+            return self._part(turn, group)
+        part, whole = self._part(turn, group), self._whole(turn - self.shared_turns, group)
+        is_part = turn < self.shared_turns
+        return Share(*map(partial(choose, is_part), part.values, whole.values), tiles=whole.tiles)
+
+    def whole(self, number: Index) -> Share:
+        """All of a tile."""
+        return Share(number, 0, self.grains)
+
+    def owners(self, number: int) -> range:
+        """The workgroups that have blocks of a tile."""
+        if number < self.shared:
+            return range(int(self._owner(number * self.grains)), int(self._last(number)) + 1)
+        only = (number - self.shared) % self.workgroups
+        return range(only, only + 1)
+
+    def _whole(self, turn: Index, group: Index) -> Share:
+        number = turn * self.workgroups + group
+        number = number + self.shared if self.shared else number
+        rest = (self.tiles - self.shared) % self.workgroups
+        return Share(number, 0, self.grains, tiles=self.tiles if rest else None)
+
+    def _part(self, turn: Index, group: Index) -> Share:
+        first, end = self._span(group)
+        number = first // self.grains + turn
+        start = number * self.grains
+        begin, stop = clamped(first - start, self.grains), least(end - start, self.grains)
+        owner = self._owner(start)
+        sharers = self._last(number) - owner + 1
+        return Share(number, begin, stop, group - owner, sharers)
+
+    def _span(self, group: Index) -> tuple[Index, Index]:
+        """The grains of a workgroup, counted through all shared tiles: the first ones have one more."""
+        each, more = divmod(self.shared * self.grains, self.workgroups)
+        return group * each + least(group, more), (group + 1) * each + least(group + 1, more)
+
+    def _owner(self, grain: Index) -> Index:
+        """The workgroup of a grain."""
+        each, more = divmod(self.shared * self.grains, self.workgroups)
+        longer = more * (each + 1)
+        if not more:
+            return grain // each
+        return choose(grain < longer, grain // (each + 1), (grain - longer) // each + more)
+
+    def _last(self, number: Index) -> Index:
+        """The workgroup of the last grain of a tile."""
+        return self._owner((number + 1) * self.grains - 1)
+
+
+def follow_one_another(turns: Turns) -> bool:
+    """Whether the shares of each tile have each of its blocks once, and its sharers are counted in the order of K."""
+    turn, group = (ids.ravel() for ids in np.meshgrid(np.arange(turns.count), np.arange(turns.workgroups)))
+    share = turns.share(turn, group)
+    there = np.logical_and.reduce(share.exists) if share.exists else np.ones(turn.shape, bool)
+    columns = (share.number, share.begin, share.end, share.rank, share.sharers)
+    rows = np.stack([np.broadcast_to(column, turn.shape)[there] for column in columns], axis=1)
+    number, begin, end, rank, sharers = rows[np.lexsort((rows[:, 1], rows[:, 0]))].T
+    first = np.flatnonzero(np.diff(number, prepend=-1))
+    each = np.diff(first, append=len(number))
+    wanted_begin = np.roll(end, 1)
+    wanted_begin[first] = 0
+    return bool(
+        np.array_equal(number[first], np.arange(turns.tiles))
+        and (end[first + each - 1] == turns.grains).all()
+        and (begin == wanted_begin).all()
+        and (rank == np.arange(len(number)) - np.repeat(first, each)).all()
+        and (sharers == np.repeat(each, each)).all()
+    )
