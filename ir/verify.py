@@ -162,13 +162,23 @@ class Checker:
 
     def distribution(self, e: Expr) -> Distribution:
         """How the elements of a fragment are spread, as far as its origin shows."""
-        match e:
-            case Var():
-                return self.visible.get(e)
-            case x.Mma(op=op):
-                return op.d
-            case x.Const() | x.Splat():
-                return ANYHOW
-            case x.Binary() | x.Unary() | x.Conversion() | x.Select():
-                return agreed([self.distribution(c) for c in e.children()])  # type: ignore[arg-type]
-        return None
+        known: dict[Expr, Distribution] = {}
+
+        def of(e: Expr) -> Distribution:
+            if e not in known:
+                known[e] = look(e)
+            return known[e]
+
+        def look(e: Expr) -> Distribution:
+            match e:
+                case Var():
+                    return self.visible.get(e)
+                case x.Mma(op=op):
+                    return op.d
+                case x.Const() | x.Splat():
+                    return ANYHOW
+                case x.Binary() | x.Unary() | x.Conversion() | x.Select():
+                    return agreed([of(c) for c in e.children()])  # type: ignore[arg-type]
+            return None
+
+        return of(e)

@@ -60,6 +60,14 @@ def parts_of(
     return found
 
 
+def _observed(g: Threads, kind: str, to: Allocation, offset: Array, size: int, lanes: Bools | None) -> None:
+    """Tell who looks on of an access."""
+    if g.env.observe is not None:
+        group = np.broadcast_to(g.group_id[:, None], offset.shape)
+        taken = slice(None) if lanes is None else lanes
+        g.env.observe(kind, to.name, group[taken].ravel(), offset[taken].ravel(), size)
+
+
 def load_lanes(
     g: Threads, step: Stepped, address: U64, size: int, lanes: Bools | None, alignment: int = 4, atomic: str = ""
 ) -> tuple[Array, Bools | None]:
@@ -71,6 +79,7 @@ def load_lanes(
     poison: Bools | None = None
     for allocation, offset, taken in parts_of(g, step, address, size, lanes, alignment):
         got = allocation.load(offset, size)
+        _observed(g, "load", allocation, offset, size, taken)
         if g.env.strict:
             if atomic != "stores":
                 check_stores(g, step, allocation, offset, size, taken, "loads")
@@ -153,6 +162,7 @@ def store_lanes(
             continue
         if g.env.strict and not atomic:
             check_updates(g, step, allocation, offset, size, taken, "overwrites")
+        _observed(g, "store", allocation, offset, size, taken)
         waves = np.broadcast_to(g.wave_ids()[:, None], address.shape)
         if taken is None:
             flat, data, owners = offset.reshape(-1), values.reshape(len(values), -1), waves.reshape(-1)

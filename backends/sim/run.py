@@ -19,6 +19,8 @@ from convgen.backends.simulation import LaunchRequest, Pages, SimReport, Source
 
 Buffers = Mapping[str, npt.NDArray[np.uint8] | Pages]
 Progress = Callable[[int, int], None]  #: is told the workgroups done, and all
+#: Is told each access to global memory: "load" or "store", buffer, workgroup and first byte of each lane, bytes a lane.
+Observer = Callable[[str, str, npt.NDArray[np.int64], npt.NDArray[np.int64], int], None]
 MAX_INSTRUCTIONS = 20_000_000  #: a thread that executes more has run away
 
 
@@ -50,6 +52,7 @@ class Run(ABC):
         self._done = self._total = 0
         self._order: Sequence[int] = ()  #: workgroups still to run
         self._size = 1  #: of these, how many at once
+        self.observe: Observer | None = None
         self._progress: Progress | None = None
 
     @abstractmethod

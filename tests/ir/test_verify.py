@@ -121,6 +121,16 @@ def test_a_well_formed_kernel_is_returned() -> None:
         verify(kernel, "message")
 
 
+def test_what_is_shared_is_looked_at_once() -> None:
+    """A value whose tree has 2^200 leaves."""
+    k = KernelBuilder("k")
+    value: Expr = k.group[0]
+    for _ in range(200):
+        value = value + value
+    k.let("large", value)
+    verify(k.done())
+
+
 def test_both_arms_may_bind_the_same_variable() -> None:
     k = Room()
     v = k.var("v")

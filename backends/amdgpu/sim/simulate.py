@@ -21,7 +21,7 @@ from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.local import Lds
-from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Progress, Run
+from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Observer, Progress, Run
 from convgen.backends.simulation import LaunchRequest, SimReport
 
 REGISTER_BYTES = 64 << 20  #: vector registers and their poison that a batch may hold
@@ -37,6 +37,7 @@ def simulate(
     max_findings: int = 20,
     wave_order: str = "forward",
     progress: Progress | None = None,
+    observe: Observer | None = None,
     uninitialised: Collection[str] = (),
     max_instructions: int = MAX_INSTRUCTIONS,
 ) -> SimReport:
@@ -46,9 +47,10 @@ def simulate(
     only what cannot be executed sensibly is a finding. `wave_order` "reverse" runs workgroups and waves the other way
     round, for kernels whose result should not depend on it. The run stops after `max_findings` findings that a manual
     asks for; what only LLVM asks for (`Finding.source`) does not stop it.
-    `progress` is called with workgroups done and in all.
+    `progress` is called with workgroups done and in all, `observe` with each access to global memory.
     """
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
+    run.observe = observe
     run.load(code_object, strict=strict)
     return run.report(launches, KINDS, progress)
 

@@ -20,7 +20,7 @@ from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.local import Lds
-from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Progress, Run
+from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Observer, Progress, Run
 from convgen.backends.simulation import LaunchRequest, SimReport
 
 BATCH_THREADS = 256
@@ -34,6 +34,7 @@ def simulate(
     max_findings: int = 20,
     wave_order: str = "forward",
     progress: Progress | None = None,
+    observe: Observer | None = None,
     uninitialised: Collection[str] = (),
     max_instructions: int = MAX_INSTRUCTIONS,
     hardware_ids: bool = False,
@@ -43,12 +44,14 @@ def simulate(
     """Execute launches of a code object, one after the other, on buffers that are changed in place.
 
     `uninitialised` names buffers whose bytes are undefined until stored. `wave_order` "reverse" runs workgroups and
-    threads the other way round. The run stops after `max_findings` findings. `progress` is called with workgroups done
-    and in all. With `hardware_ids`, threads start behind the prologue that loads local ids, which come in registers:
-    runtimes do both. Code of Intel's compiler wants `trust_igc` (see `scoreboard`) and, where it is older
-    than the workaround for a defect of XeHPC, as IGC 1.0.12504 is, no look for `errata`.
+    threads the other way round. The run stops after `max_findings` findings. `progress` is called with workgroups
+    done and in all, `observe` with each access to global memory that goes lane by lane. With `hardware_ids`,
+    threads start behind the prologue that loads local ids, which come in registers: runtimes do both. Code of
+    Intel's compiler wants `trust_igc` (see `scoreboard`) and, where it is older than the workaround for a defect of
+    XeHPC, as IGC 1.0.12504 is, no look for `errata`.
     """
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
+    run.observe = observe
     run.load(code_object, Rules(errata, trust_igc), hardware_ids=hardware_ids)
     return run.report(launches, KINDS, progress)
 
