@@ -111,7 +111,7 @@ def _nested(case: Case) -> bool:
 
 def _is_held(layout: NestedLayout, size: int, point: Case) -> bool:
     found = layout.coord(point["tid"], size, point["batch"], point["outer"], point["element"])
-    return list(found) == point["coord"]
+    return bool(list(found) == point["coord"])
 
 
 def _is_owned(layout: NestedLayout, size: int, threads: int, point: Case) -> bool:
@@ -182,7 +182,7 @@ def _sg_map(case: Case) -> bool:
 
 def _transpose(case: Case) -> bool:
     (src, dst), tile = (WgMap(*case[name]) for name in ("src", "dst")), (case["tile"][0], case["tile"][1])
-    return src.turns_in_place(tile, dst) == case["shuffle_free"]
+    return bool(src.turns_in_place(tile, dst) == case["shuffle_free"])
 
 
 KINDS: Mapping[str, Callable[[Case], bool]] = {

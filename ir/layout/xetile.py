@@ -10,8 +10,9 @@ Subgroups and lanes are numbered row by row of `sg_layout` and `wi_layout`, what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
+from typing import cast
 
 import attrs
 
@@ -31,22 +32,17 @@ _BLOCK = {ROW: "block row", COL: "block col"}  #: spaces of the position within 
 _MOST = 1 << 16  #: positions along a dimension, and subgroups and lanes along one
 
 
-def pair(values: Sequence[int], what: str) -> Pair:
-    """Two positive integers, rows and columns."""
+def _as_pair(values: Sequence[int]) -> Pair:
+    """As given; whether there are two is checked where its name is known."""
+    return cast(Pair, tuple(values))
+
+
+def check_pair(values: Pair, what: str) -> None:
+    """UserError unless these are two positive integers, rows and columns."""
     if len(values) != 2:
         raise UserError(f"expect integer array of size 2 for {what}: given {list(values)}")
     for value in values:
         check_range(value, 1, _MOST, what)
-    return values[0], values[1]
-
-
-def _pair(what: str) -> Callable[[Sequence[int]], Pair]:
-    """A converter to such a pair."""
-
-    def convert(values: Sequence[int]) -> Pair:
-        return pair(values, what)
-
-    return convert
 
 
 def _rows_of(space: str, sizes: Pair) -> tuple[Digit, Digit]:
@@ -59,8 +55,12 @@ def _rows_of(space: str, sizes: Pair) -> tuple[Digit, Digit]:
 class SgMap:
     """A block's elements on the lanes of a subgroup: `wi_layout` of them, each with `wi_data` at a time."""
 
-    wi_layout: Pair = attrs.field(converter=_pair("wi_layout"))
-    wi_data: Pair = attrs.field(converter=_pair("wi_data"))
+    wi_layout: Pair = attrs.field(converter=_as_pair)
+    wi_data: Pair = attrs.field(converter=_as_pair)
+
+    def __attrs_post_init__(self) -> None:
+        check_pair(self.wi_layout, "wi_layout")
+        check_pair(self.wi_data, "wi_data")
 
     @classmethod
     def parse(cls, text: str) -> SgMap:
@@ -100,8 +100,12 @@ class SgMap:
 class WgMap:
     """A tile's blocks of `sg_data` on the subgroups of a workgroup, `sg_layout` of them."""
 
-    sg_layout: Pair = attrs.field(converter=_pair("sg_layout"))
-    sg_data: Pair = attrs.field(converter=_pair("sg_data"))
+    sg_layout: Pair = attrs.field(converter=_as_pair)
+    sg_data: Pair = attrs.field(converter=_as_pair)
+
+    def __attrs_post_init__(self) -> None:
+        check_pair(self.sg_layout, "sg_layout")
+        check_pair(self.sg_data, "sg_data")
 
     @classmethod
     def parse(cls, text: str) -> WgMap:
@@ -117,8 +121,9 @@ class WgMap:
 
     def check_load(self, tile: Pair) -> None:
         """UserError unless blocks divide the tile, and all subgroups' together divide it or are divided by it."""
+        check_pair(tile, "tile")
         given = f"given a tile of {tile[0]}x{tile[1]} and {self}"
-        for dim, (size, subgroups, data) in enumerate(zip(pair(tile, "tile"), self.sg_layout, self.sg_data)):
+        for dim, (size, subgroups, data) in enumerate(zip(tile, self.sg_layout, self.sg_data)):
             if size % data:
                 raise UserError(f"{given}, wanted a multiple of sg_data {data} at dim {dim}")
             if size % (subgroups * data) and subgroups * data % size:
