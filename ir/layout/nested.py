@@ -257,7 +257,8 @@ class NestedLayout:
         if threads % subgroup_size:
             raise UserError(f"{given}, wanted whole subgroups")
         if there % used:
-            raise UserError(f"{given}, wanted a multiple of the {used} subgroups of subgroup_tile {self.subgroup_tile}")
+            tile = list(self.subgroup_tile)
+            raise UserError(f"{given}, wanted a multiple of the {used} subgroups of subgroup_tile {tile}")
         if not self.on(subgroup_size, threads).covers:
             raise UserError(f"{given}, wanted an owner for each element of {self}")
 
