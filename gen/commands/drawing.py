@@ -334,7 +334,11 @@ def ruled(cells: Sequence[Sequence[str]], down: Axis, across: Axis) -> str:
         return f"{head:>{side}} | " + "  ".join(f"{cell:>{wide}}" for cell in cells)
 
     head = line("", across.labels)
-    parts = [f"{'':{side}} | {across.name:>{wide}}", head, "-" * (side + 1) + "+" + "-" * (len(head) - side - 2)]
+    parts = [
+        f"{'':{side}} | {across.name:>{wide}}".rstrip(),
+        head,
+        "-" * (side + 1) + "+" + "-" * (len(head) - side - 2),
+    ]
     for n, (label, row) in enumerate(zip(down.labels, cells)):
         parts.append(line(f"{down.name if n == 0 else '':{len(down.name)}} {label:>{high}}", row))
     return "\n".join(parts) + "\n"

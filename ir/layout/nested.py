@@ -23,6 +23,7 @@ from convgen.ir.layout.digits import Digit, Digits, Index, Space, Straddles, sta
 from convgen.ir.layout.distribution import Distribution
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.nested_levels import HELD, LEVELS, SHARED, fields_of, levels_of
+from convgen.ir.layout.tags import LETTERS
 
 _NAME = "iree_vector_ext.nested_layout"
 _MOST = 1 << 24  #: positions of a vector, and numbers of threads
@@ -45,6 +46,12 @@ def _ints(values: Sequence[int]) -> Ints:
     return tuple(values)
 
 
+def _names(rank: int) -> tuple[str, ...]:
+    if rank > len(LETTERS):
+        raise UserError(f"given a layout of {rank} dimensions, wanted at most {len(LETTERS)}")
+    return tuple(LETTERS[:rank])
+
+
 @attrs.frozen(cache_hash=True)
 class NestedLayout:
     """How a vector is spread: one size a dimension for each level, and strides of subgroups and threads.
@@ -65,6 +72,7 @@ class NestedLayout:
     thread_strides: Ints = attrs.field(converter=_ints)
 
     def __attrs_post_init__(self) -> None:
+        _names(self.rank)
         for name, values in self._fields().items():
             if len(values) != self.rank:
                 rank = f"given {name} of rank {len(values)}, wanted {self.rank} as of batch_tile"
@@ -88,7 +96,7 @@ class NestedLayout:
                 continue
             if stride == 0:
                 raise UserError(
-                    f"{level}: tile > 1 with stride 0 loses elements: {given}, wanted one from 1 at dim {dim}"
+                    f"{level}: tile > 1 with stride 0 loses elements: {given}, wanted a stride from 1 at dim {dim}"
                 )
             if stride % end:
                 wanted = f"wanted a multiple of {end}, which the smaller strides fill, at dim {dim}"
@@ -116,8 +124,8 @@ class NestedLayout:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Names of the dimensions, as those of affine maps."""
-        return tuple(f"d{n}" for n in range(self.rank))
+        """Names of the dimensions, as in memory tags."""
+        return _names(self.rank)
 
     def tile(self, level: str) -> Ints:
         """Sizes of a level."""
@@ -288,7 +296,7 @@ class NestedLayout:
             raise UserError(
                 f"given an affine map to {list(results)}, wanted dimensions of a layout of rank {self.rank}"
             )
-        dims = tuple(f"d{n}" for n in range(len(results)))
+        dims = _names(len(results))
         named = [(dim, n) for dim, n in zip(dims, results) if n is not None]
         digits = tuple(Digit(dim, self.shape[n], self.dims[n], 1) for dim, n in named)
         return self._composed(Digits(dims, digits), f"given an affine map to {list(results)}")
@@ -313,7 +321,7 @@ class NestedLayout:
         if prod(shape) != prod(self.shape) or min(shape, default=1) < 1:
             raise UserError(f"given the shape {list(shape)}, wanted {prod(self.shape)} positions as of {self}")
         what = f"given the shape {list(shape)}"
-        dims = tuple(f"d{n}" for n in range(len(shape)))
+        dims = _names(len(shape))
         new = Digits(dims, stacked("flat", list(zip(dims, shape))[::-1]))
         old = Digits(self.dims, stacked("flat", list(zip(self.dims, self.shape))[::-1]))
         try:

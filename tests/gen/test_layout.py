@@ -65,11 +65,11 @@ def test_tables_join_neighbours_with_the_same_owners(capsys: pytest.CaptureFixtu
     lines = said(capsys, EXAMPLE, "--threads", "256").split("\n\n")[1].splitlines()
     assert len(lines) == 3 + 64
     assert lines[1].split() == ["|", *(f"{n}-{n + 3}" for n in range(0, 64, 4))]
-    assert lines[3].split()[:6] == ["d0", "0", "|", "0,128", "16,144", "32,160"]
+    assert lines[3].split()[:6] == ["a", "0", "|", "0,128", "16,144", "32,160"]
 
 
 def test_vectors_of_any_rank(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, CUBE, "--subgroup", "4").count("d0 ") == 2  # a title a matrix
+    assert said(capsys, CUBE, "--subgroup", "4").count("\na ") == 2  # a title a matrix
     assert "0-63" in said(capsys, SCALAR)
     assert as_json(capsys, SCALAR, "--threads", "64")["owners"] == list(range(64))
     assert as_json(capsys, CUBE, "--subgroup", "4")["owners"][1] == [[[0], [1]], [[2], [3]]]

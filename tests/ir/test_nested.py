@@ -185,6 +185,7 @@ def test_a_thread_is_numbered_in_the_workgroup() -> None:
         (([1] * 2, [1] * 2, [1] * 2, [4, 4], [1] * 2, [0] * 2, [1, 1]), "thread: no delinearisation basis"),
         (([1], [0], [1], [4], [1], [0], [1]), r"given batch_tile \[0\], wanted integers from 1"),
         (([1], [1], [1], [4], [1], [0], [-1]), r"given thread_strides \[-1\], wanted integers from 0"),
+        (([1] * 13, [1] * 13, [1] * 13, [1] * 13, [1] * 13, [0] * 13, [0] * 13), "of 13 dimensions, wanted at most 12"),
         (([1 << 12], [1 << 12], [2], [1], [1], [1], [0]), "wanted at most 16777216 positions"),
     ],
 )
@@ -293,7 +294,7 @@ def test_fragments_hold_the_same_and_become_layouts_that_do(layout: NestedLayout
 def test_subgroups_within_registers_are_threads() -> None:
     layout = NestedLayout([1], [2], [1], [256], [1], [0], [1])
     fragment = layout.fragment(64)
-    assert str(fragment) == "d064l1 d04s1 d02r1"
+    assert str(fragment) == "a64l1 a4s1 a2r1"
     assert NestedLayout.of(fragment, 64).thread_tile == (256,)
 
 
