@@ -10,6 +10,7 @@ import pytest
 
 from convgen.backends import target
 from convgen.ir.error import UserError
+from convgen.ir.layout.distribution import Distribution
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.nested import NestedLayout
 from convgen.ir.types import f64
@@ -79,6 +80,8 @@ def test_a_part_of_a_tile_is_no_layout() -> None:
     part = MmaTile(atom, 1, 1, 1, parts=2, part=1)
     with pytest.raises(UserError, match="wanted a whole tile, not the part m2=1 of one"):
         NestedLayout.of(part.d, 64)
+    with pytest.raises(UserError, match="wanted a whole tile to tell the owners of"):
+        Distribution.of(part.d, 64, 64)
 
 
 if find_spec("tensor_layouts"):  # a package of Meta's, for who has it: held by version 0.3.2

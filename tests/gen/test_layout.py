@@ -68,6 +68,12 @@ def test_tables_join_neighbours_with_the_same_owners(capsys: pytest.CaptureFixtu
     assert lines[3].split()[:6] == ["a", "0", "|", "0,128", "16,144", "32,160"]
 
 
+@pytest.mark.parametrize(("subgroups", "told"), [(1, "0"), (2, "0,1"), (3, "0-2"), (4, "0-3")])
+def test_runs_of_owners(capsys: pytest.CaptureFixture[str], subgroups: int, told: str) -> None:
+    table = said(capsys, "--wg-map", f"sg_layout = [1, {subgroups}], sg_data = [4, 4]", "--tile", "4x4")
+    assert table.rstrip().split("|")[-1].strip() == told
+
+
 def test_vectors_of_any_rank(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, CUBE, "--subgroup", "4").count("\na ") == 2  # a title a matrix
     assert "0-63" in said(capsys, SCALAR)

@@ -118,6 +118,11 @@ def test_the_full_example() -> None:
     EXAMPLE.check_workgroup(64, 256)
 
 
+def test_least_threads_are_whole_tiles_of_subgroups() -> None:
+    """Subgroups 0 and 1 hold the same, 2 and 3 alike: three would hold one half twice and the other once."""
+    assert NestedLayout([2], [1], [1], [1], [1], [2], [0]).least_threads(16) == 64
+
+
 def test_indices_may_be_arrays() -> None:
     rows, cols = EXAMPLE.coord(np.arange(128), 64, element=(0, 3))
     assert rows.tolist() == [n % 16 + 32 * (n // 64) for n in range(128)]
@@ -183,6 +188,10 @@ def test_a_thread_is_numbered_in_the_workgroup() -> None:
         (([1, 2], [1] * 2, [1] * 2, [1] * 2, [1] * 2, [0] * 2, [0] * 2), "subgroup: tile > 1 with stride 0 .* dim 1"),
         (([1] * 2, [1] * 2, [1] * 2, [4, 4], [1] * 2, [0] * 2, [3, 1]), "thread: no delinearisation basis: .* of 4"),
         (([1] * 2, [1] * 2, [1] * 2, [4, 4], [1] * 2, [0] * 2, [1, 1]), "thread: no delinearisation basis"),
+        (
+            ([1] * 2, [1] * 2, [1] * 2, [4, 2], [1] * 2, [0] * 2, [1, 6]),
+            "no delinearisation basis: .* of 4, .* at dim 1",
+        ),
         (([1], [0], [1], [4], [1], [0], [1]), r"given batch_tile \[0\], wanted integers from 1"),
         (([1], [1], [1], [4], [1], [0], [-1]), r"given thread_strides \[-1\], wanted integers from 0"),
         (([1] * 13, [1] * 13, [1] * 13, [1] * 13, [1] * 13, [0] * 13, [0] * 13), "of 13 dimensions, wanted at most 12"),
@@ -316,6 +325,14 @@ def test_registers_in_an_order_of_their_own_keep_their_elements() -> None:
     assert order == (0, 2, 8, 10, 1, 3, 9, 11, 4, 6, 12, 14, 5, 7, 13, 15)
 
 
+def test_registers_below_threads_are_elements_whatever_their_order() -> None:
+    digits = (Digit("n", 4, L, 1), Digit("n", 2, R, 1), Digit("m", 2, R, 2), Digit("m", 4, L, 4))
+    fragment = Fragment(("n", "m"), digits)
+    layout = NestedLayout.of(fragment, 16)
+    assert (layout.outer_tile, layout.element_tile) == ((2, 1), (1, 2))
+    assert fragment.order_of(layout.fragment(16, fragment.dims)) == (0, 2, 1, 3)
+
+
 @pytest.mark.parametrize(
     ("digits", "message"),
     [
@@ -407,6 +424,8 @@ def test_results_of_operations() -> None:
     b = NestedLayout([1, 1], [1, 4], [1, 1], [1, 4], [4, 1], [0, 0], [0, 16])
     c = recombined([a, b], [(0, 2), (2, 1)], (0, 1))
     assert c == NestedLayout([2, 1], [2, 4], [1, 1], [16, 4], [1, 1], [1, 0], [1, 16])
+    other = NestedLayout([1, 1], [2, 4], [1, 1], [1, 4], [2, 1], [0, 0], [0, 16])  # what is summed over may differ
+    assert recombined([a, other], [(0, 2), (2, 1)], (0, 1)) == c
     turned = recombined([a, b], [(0, 2), (2, 1)], (1, 0))
     assert turned == c.permute([1, 0])
     assert recombined([a, b], [(0, 2), (2, 1)], (0, 1, 3)) is None
@@ -437,6 +456,7 @@ def test_conversions_through_shared_memory() -> None:
         ((4, 2048), (1, 8), 256, (4, 1), (1, 256), (0, 1), 1),
         ((4, 4096), (1, 8), 256, (4, 2), (1, 256), (0, 1), 1),
         ((2, 64), (1, 8), 64, (1, 1), (2, 8), (8, 1), 4),
+        ((4, 16, 64), (1, 1, 8), 256, (2, 1, 1), (2, 16, 8), (128, 8, 1), 1),
     ],
 )
 def test_layouts_of_copies(
