@@ -26,7 +26,8 @@ from convgen.ir.layout.nested_levels import HELD, LEVELS, SHARED, fields_of, lev
 from convgen.ir.layout.tags import LETTERS
 
 _NAME = "iree_vector_ext.nested_layout"
-_MOST = 1 << 24  #: positions of a vector, and numbers of threads
+_MOST = 1 << 24  #: positions of a vector, and what strides are less than
+_ANY = 1 << 48  #: more than any digit's stride times its size
 
 Ints = tuple[int, ...]
 
@@ -191,7 +192,7 @@ class NestedLayout:
     def digits(self) -> Digits:
         """The split of coordinates into numbers of registers, threads and subgroups."""
         held = stacked(Space.REGISTER, ((level, prod(self.tile(level))) for level in HELD))
-        threads, subgroups = Digit("thread", _MOST, Space.THREAD, 1), Digit("subgroup", _MOST, Space.SUBGROUP, 1)
+        threads, subgroups = Digit("thread", _ANY, Space.THREAD, 1), Digit("subgroup", _ANY, Space.SUBGROUP, 1)
         return self.levels.then(Digits(LEVELS, (*held, threads, subgroups)))
 
     def fragment(self, subgroup_size: int, dims: Sequence[str] = ()) -> Fragment:
@@ -199,7 +200,7 @@ class NestedLayout:
 
         Raises UserError where a thread's index is no whole digits of its lane and subgroup.
         """
-        split = Digit(Space.THREAD, subgroup_size, Space.LANE, 1), Digit(Space.THREAD, _MOST, Space.SUBGROUP, 1)
+        split = Digit(Space.THREAD, subgroup_size, Space.LANE, 1), Digit(Space.THREAD, _ANY, Space.SUBGROUP, 1)
         lanes = Digits((Space.THREAD,), split)
         ends = [size * stride for size, stride in zip(self.thread_tile, self.thread_strides) if size > 1]
         try:

@@ -206,6 +206,10 @@ def test_what_is_no_layout(fields: Any, message: str) -> None:
 
 def test_strides_with_gaps_are_a_basis() -> None:
     NestedLayout([1] * 2, [1] * 2, [1] * 2, [16, 4], [1] * 2, [0] * 2, [8, 1])
+    far = NestedLayout([1], [1], [1], [4], [1], [0], [1 << 23])
+    assert far.coord(3 << 23, 64) == (3,)
+    with pytest.raises(UserError, match="given 33554432 owners"):
+        far.on(64, 1 << 25)
 
 
 def test_a_tile_of_one_has_no_stride() -> None:
