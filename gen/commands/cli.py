@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "run": ("execute", "parser", "run", "LAUNCH.json", "execute a code object on the simulator"),
     "analyze": ("analyze", "parser", "analyze", "FILE.s|.hsaco", "registers, hot loop, instruction mix, bound"),
     "map": ("map", "parser", "run", "PROBLEM|--grid MxN", "orders of workgroups and what caches make of them"),
+    "layout": ("layout", "parser", "run", "LAYOUT|--mma NAME", "who owns which element of a vector"),
     "replay": ("replay", "parser", "replay", "DUMP", "go on from dumped IR"),
     "passes": ("listing", "passes_parser", "passes", "", "list the passes"),
     "targets": ("listing", "targets_parser", "targets", "", "list the targets"),

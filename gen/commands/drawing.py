@@ -1,4 +1,4 @@
-"""Pictures of a workgroup mapping: which XCD computes each tile, and when.
+"""Pictures: of a workgroup mapping, which XCD computes each tile, and when; of a layout, who owns each element.
 
 Tiles come as in `plan/traffic.py`: M and N tile by workgroup number, -1 where a workgroup has none. M runs downwards,
 N to the right. Colours say the XCD, lighter ones later rounds; large tiles also bear the XCD's number. A drawing is a
@@ -8,14 +8,16 @@ list of boxes and lines of text, which become SVG or PNG; both say the same, and
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
+from pathlib import Path
 
 import attrs
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from convgen.ir.error import UserError
 from convgen.plan.traffic import Schedule, Tiles
 
 #: Okabe and Ito's colours, which people with any colour vision tell apart; grey stands for their black.
@@ -26,6 +28,7 @@ _LIGHTEST = 0.6  #: share of white in the last round's colours
 _SIDE = 960  #: pixels that the longer side of the grid takes at most
 _MOST = 40  #: pixels; greatest tile
 _LABELLED = 20  #: pixels; least tile that bears a number
+_LABELLED_TWICE = 36  #: pixels; least tile that bears two
 _MARGIN, _TEXT = 48, 14  #: pixels
 _SECONDS, _MOST_SECONDS = 0.8, 30.0  #: of a round in the animation, and of all
 
@@ -104,50 +107,114 @@ def draw(tiles: Tiles, shape: tuple[int, int], xcds: int, in_flight: int, title:
     grid = _Grid.of(*shape)
     right, bottom = grid.end
     boxes = [Box(_MARGIN, 2 * _MARGIN, right - _MARGIN, bottom - 2 * _MARGIN, _EMPTY)]
-    lines = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4), *_ruler(grid)]
+    names = [[str(n) for n in range(count)] for count in shape]
+    lines = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4), *_ruler(grid, ("M", "N"), *names)]
     _, first = np.unique(at.tile[:, 0] * shape[1] + at.tile[:, 1], return_index=True)
     for n in sorted(first.tolist(), key=lambda n: (at.round[n], at.xcd[n], at.workgroup[n])):
         xcd, turn = int(at.xcd[n]), int(at.round[n])
         colour = _shade(xcd, turn, at.rounds)
-        x, y = grid.corner(int(at.tile[n, 0]), int(at.tile[n, 1]))
-        gap = 1.0 if min(grid.width, grid.height) >= 6 else 0.0
-        boxes.append(Box(x, y, grid.width - gap, grid.height - gap, colour, turn))
-        if min(grid.width, grid.height) >= _LABELLED:
-            middle = x + (grid.width - gap) / 2, y + (grid.height - gap) / 2
-            lines.append(Line(*middle, str(xcd), "middle", _TEXT - 2, _readable(colour), turn))
-    legend = list(_legend(sorted(set(at.xcd.tolist())), at.rounds, bottom + _MARGIN / 2))
+        parts = list(_tile(grid, int(at.tile[n, 0]), int(at.tile[n, 1]), colour, (str(xcd),), turn))
+        boxes += [part for part in parts if isinstance(part, Box)]
+        lines += [part for part in parts if isinstance(part, Line)]
+    legend = list(_legend(("XCD", "round"), sorted(set(at.xcd.tolist())), at.rounds, bottom + _MARGIN / 2))
     boxes += [part for part in legend if isinstance(part, Box)]
     lines += [part for part in legend if isinstance(part, Line)]
     told = f"{shape[0]} x {shape[1]} tiles (M x N) on {xcds} XCDs in {at.rounds} rounds of {in_flight} workgroups each"
+    return _drawing(title, told, grid, at.rounds, boxes, lines)
+
+
+def _drawing(
+    title: str, told: str, grid: _Grid, rounds: int, boxes: list[Box], lines: list[Line], below: float = 0
+) -> Drawing:
+    """All of it, with room for what is written beside the grid and below."""
+    right, bottom = grid.end
     reach = max(right, *(line.x + 0.6 * line.size * len(line.text) for line in lines if line.anchor == "start"))
-    return Drawing(title, told, int(reach + _MARGIN), int(bottom + 2 * _MARGIN), at.rounds, boxes, lines)
+    return Drawing(title, told, int(reach + _MARGIN), int(bottom + 2 * _MARGIN + below), rounds, boxes, lines)
 
 
-def _ruler(grid: _Grid) -> Iterator[Line]:
-    """Numbers of rows and columns, as many as there is room for."""
-    yield Line(_MARGIN, 1.25 * _MARGIN, "N")
-    yield Line(_MARGIN / 4, 2 * _MARGIN - _TEXT, "M")
-    for columns, count, pixels in ((True, grid.columns, grid.width), (False, grid.rows, grid.height)):
+@attrs.frozen
+class Cell:
+    """A rectangle of elements with the same owners: colour and shade by number, and what is written there."""
+
+    colour: int
+    shade: int
+    lines: tuple[str, ...]
+
+
+@attrs.frozen
+class Axis:
+    """A side of a grid: its name, and those of its rows or columns."""
+
+    name: str
+    labels: tuple[str, ...]
+
+
+def draw_cells(
+    cells: Sequence[Sequence[Cell]], down: Axis, across: Axis, kinds: tuple[str, str], title: str, remark: str
+) -> Drawing:
+    """Rows of cells, each in colour; `kinds` say what colours and shades count."""
+    grid = _Grid.of(len(down.labels), len(across.labels))
+    boxes: list[Box] = []
+    lines = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4)]
+    lines += _ruler(grid, (down.name, across.name), list(down.labels), list(across.labels))
+    shades = 1 + max(cell.shade for row in cells for cell in row)
+    for row, found in enumerate(cells):
+        for column, cell in enumerate(found):
+            colour = _shade(cell.colour, cell.shade, shades)
+            parts = list(_tile(grid, row, column, colour, cell.lines, None))
+            boxes += [part for part in parts if isinstance(part, Box)]
+            lines += [part for part in parts if isinstance(part, Line)]
+    colours = sorted({cell.colour for row in cells for cell in row})
+    bottom = grid.end[1]
+    if len(colours) <= len(PALETTE):
+        legend = list(_legend(kinds, colours, shades, bottom + _MARGIN / 2))
+        boxes += [part for part in legend if isinstance(part, Box)]
+        lines += [part for part in legend if isinstance(part, Line)]
+    lines.append(Line(_MARGIN, bottom + 2 * _MARGIN, remark))
+    return _drawing(title, remark, grid, 0, boxes, lines, below=_TEXT)
+
+
+def _tile(
+    grid: _Grid, row: int, column: int, colour: str, texts: tuple[str, ...], turn: int | None
+) -> Iterator[Box | Line]:
+    """A tile of the grid with lines of text, as many as there is room for."""
+    x, y = grid.corner(row, column)
+    least = min(grid.width, grid.height)
+    gap = 1.0 if least >= 6 else 0.0
+    yield Box(x, y, grid.width - gap, grid.height - gap, colour, turn)
+    shown = texts[: 0 if least < _LABELLED else 1 if least < _LABELLED_TWICE else 2]
+    for n, text in enumerate(shown):
+        height = y + (grid.height - gap) * (2 * n + 1) / (2 * len(shown))
+        yield Line(x + (grid.width - gap) / 2, height, text, "middle", _TEXT - 2, _readable(colour), turn)
+
+
+def _ruler(grid: _Grid, names: tuple[str, str], rows: list[str], columns: list[str]) -> Iterator[Line]:
+    """Names of sides, rows and columns, of these as many as there is room for."""
+    down, across = names
+    yield Line(_MARGIN, 1.25 * _MARGIN, across)
+    yield Line(_MARGIN / 4, 2 * _MARGIN - _TEXT, down)
+    for in_row, labels, pixels in ((True, columns, grid.width), (False, rows, grid.height)):
         step = next((n for n in (1, 2, 5, 10, 20, 50) if n * pixels >= 2 * _TEXT), 100)
-        for n in range(0, count, step):
-            x, y = grid.corner(0 if columns else n, n if columns else 0)
-            place = (x + grid.width / 2, y - _TEXT) if columns else (x - 6, y + grid.height / 2)
-            yield Line(*place, str(n), "middle" if columns else "end", _TEXT - 3)
+        for n in range(0, len(labels), step):
+            x, y = grid.corner(0 if in_row else n, n if in_row else 0)
+            place = (x + grid.width / 2, y - _TEXT) if in_row else (x - 6, y + grid.height / 2)
+            yield Line(*place, labels[n], "middle" if in_row else "end", _TEXT - 3)
 
 
-def _legend(xcds: list[int], rounds: int, y: float) -> Iterator[Box | Line]:
-    """The colours of XCDs, then how they fade."""
+def _legend(kinds: tuple[str, str], colours: list[int], rounds: int, y: float) -> Iterator[Box | Line]:
+    """What colours stand for, then how they fade."""
+    colour, shade = kinds
     x: float = _MARGIN
-    for xcd in xcds:
-        yield Box(x, y, _TEXT, _TEXT, _shade(xcd, 0, rounds))
-        yield Line(x + _TEXT + 4, y + _TEXT / 2, f"XCD {xcd}")
-        x += 5 * _TEXT
+    for n in colours:
+        yield Box(x, y, _TEXT, _TEXT, _shade(n, 0, rounds))
+        yield Line(x + _TEXT + 4, y + _TEXT / 2, f"{colour} {n}")
+        x += (2 + len(colour)) * _TEXT
     y += 2 * _TEXT
     shown = sorted({round(n * (rounds - 1) / 7) for n in range(8)}) if rounds > 1 else []
     for n, turn in enumerate(shown):
-        yield Box(_MARGIN + n * _TEXT, y, _TEXT, _TEXT, _shade(xcds[0], turn, rounds))
+        yield Box(_MARGIN + n * _TEXT, y, _TEXT, _TEXT, _shade(colours[0], turn, rounds))
     if shown:
-        yield Line(_MARGIN + (len(shown) + 0.5) * _TEXT, y + _TEXT / 2, f"round 0 to {rounds - 1}")
+        yield Line(_MARGIN + (len(shown) + 0.5) * _TEXT, y + _TEXT / 2, f"{shade} 0 to {rounds - 1}")
 
 
 def _shade(xcd: int, turn: int, rounds: int) -> str:
@@ -228,6 +295,23 @@ def png(drawing: Drawing) -> bytes:
     return into.getvalue()
 
 
+def check_output(output: str, animated: bool = False) -> None:
+    """UserError unless a picture can have this name."""
+    if Path(output).suffix not in (".svg", ".png"):
+        raise UserError(f"given {output}, wanted FILE.svg or FILE.png, at -o")
+    if animated and Path(output).suffix != ".svg":
+        raise UserError(f"given --animate and {output}, wanted FILE.svg")
+
+
+def write(drawing: Drawing, output: str, animated: bool = False) -> None:
+    """The picture as a file of the kind that its name tells."""
+    data = svg(drawing, animated).encode() if Path(output).suffix == ".svg" else png(drawing)
+    try:
+        Path(output).write_bytes(data)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}") from None
+
+
 # ---------------------------------------------------------------- as text
 
 
@@ -236,15 +320,25 @@ def table(tiles: Tiles, shape: tuple[int, int]) -> str:
     numbers = np.full(shape, -1)
     there = np.flatnonzero(tiles[:, 0] >= 0)[::-1]
     numbers[tiles[there, 0], tiles[there, 1]] = there
-    rows, columns = shape
-    wide = len(str(max(columns - 1, int(numbers.max(initial=0)), 10)))
-    high = len(str(rows - 1))
+    sides = [Axis(name, tuple(map(str, range(count)))) for name, count in zip("MN", shape)]
+    return ruled([["." if n < 0 else str(n) for n in row] for row in numbers.tolist()], *sides)
 
-    def line(head: str, cells: list[str]) -> str:
-        return f"{head:>{high + 2}} | " + "  ".join(f"{cell:>{wide}}" for cell in cells)
 
-    head = line("", [str(n) for n in range(columns)])
-    parts = [f"{'':{high + 2}} |{'N':>{wide + 1}}", head, "-" * (high + 3) + "+" + "-" * (len(head) - high - 4)]
-    for m, row in enumerate(numbers.tolist()):
-        parts.append(line(f"{'M' if m == 0 else ' '} {m:>{high}}", ["." if n < 0 else str(n) for n in row]))
+def ruled(cells: Sequence[Sequence[str]], down: Axis, across: Axis) -> str:
+    """Rows of cells with a ruler, all columns of one width."""
+    wide = max(2, *(len(text) for row in (across.labels, *cells) for text in row))
+    high = max(map(len, down.labels))
+    side = len(down.name) + 1 + high
+
+    def line(head: str, cells: Sequence[str]) -> str:
+        return f"{head:>{side}} | " + "  ".join(f"{cell:>{wide}}" for cell in cells)
+
+    head = line("", across.labels)
+    parts = [
+        f"{'':{side}} | {across.name:>{wide}}".rstrip(),
+        head,
+        "-" * (side + 1) + "+" + "-" * (len(head) - side - 2),
+    ]
+    for n, (label, row) in enumerate(zip(down.labels, cells)):
+        parts.append(line(f"{down.name if n == 0 else '':{len(down.name)}} {label:>{high}}", row))
     return "\n".join(parts) + "\n"

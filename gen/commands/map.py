@@ -8,7 +8,6 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands.arguments import Parser, number, one_of
@@ -169,21 +168,13 @@ def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_
     from convgen.commands import drawing
     from convgen.plan.mapping import tiles_of
 
-    path = Path(options.output)
-    if path.suffix not in (".svg", ".png"):
-        raise UserError(f"given {options.output}, wanted FILE.svg or FILE.png, at -o")
-    if options.animate and path.suffix != ".svg":
-        raise UserError(f"given --animate and {options.output}, wanted FILE.svg")
+    drawing.check_output(options.output, options.animate)
     if mapping.numbers > _MOST_SHOWN:
         raise UserError(f"given {mapping.numbers} workgroups, wanted at most {_MOST_SHOWN} in a picture")
     _, m, n, _ = mapping.counts
     title = f"{m} x {n} tiles, {mapping.order}, {dies} dies, {in_flight} workgroups a die at a time"
     made = drawing.draw(tiles_of(mapping), (m, n), dies, in_flight, title)
-    data = drawing.svg(made, options.animate).encode() if path.suffix == ".svg" else drawing.png(made)
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise UserError(f"cannot write {options.output}: {error.strerror}") from None
+    drawing.write(made, options.output, options.animate)
 
 
 # ---------------------------------------------------------------- a problem

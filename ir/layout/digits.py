@@ -36,9 +36,10 @@ class Space(StrEnum):
     WORKGROUP = "workgroup"
     AXIS = "axis"  #: position along the fused axis of a view
     FIXED = "fixed"  #: nowhere: the digit's stride is its value, the same everywhere
+    THREAD = "thread"  #: number within the workgroup, which splits into lane and subgroup
 
 
-_LETTERS: dict[str, str] = dict(zip(Space, "mrlswa="))
+_LETTERS: dict[str, str] = dict(zip(Space, "mrlswa=t"))
 
 
 @attrs.frozen
@@ -198,6 +199,14 @@ class Digits:
             else:
                 out.append(d)
         return attrs.evolve(self, digits=tuple(out))
+
+    def owners(self, *spaces: str) -> tuple[tuple[str, str, int, int, int], ...]:
+        """(space, dim, step, size, stride) of the digits in these spaces, those that run on as one.
+
+        Equal where every place of these spaces has the same coordinates.
+        """
+        digits = self.merged(*spaces).stepped()
+        return tuple(sorted((d.space, d.dim, step, d.size, d.stride) for step, d in digits if d.space in spaces))
 
     def renamed(self, names: Mapping[str, str]) -> Self:
         """The same split of dimensions of other names; what is not named keeps its own."""

@@ -67,13 +67,8 @@ class Fragment(Digits):
 
         UserError unless every lane holds the same elements in both layouts.
         """
-
-        def owners(f: Fragment) -> list[tuple[str, str, int, int, int]]:
-            shared = (Space.SUBGROUP, Space.LANE)
-            digits = ((d.space, d.dim, step, d.size, d.stride) for step, d in f.stepped() if d.size > 1)
-            return sorted(d for d in digits if d[0] in shared)
-
-        if self.dims != other.dims or self.shape != other.shape or owners(self) != owners(other):
+        shared = (Space.SUBGROUP, Space.LANE)
+        if self.dims != other.dims or self.shape != other.shape or self.owners(*shared) != other.owners(*shared):
             raise UserError(f"fragments {self} and {other}: lanes hold different elements")
         return tuple(self.owner(other.coords(0, 0, register))[2] for register in range(other.registers))
 

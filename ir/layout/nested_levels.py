@@ -1,0 +1,95 @@
+"""The levels of a NestedLayout, read from digits: those of a fragment, or of a layout in other dimensions."""
+
+from __future__ import annotations
+
+import attrs
+
+from convgen.ir.error import UserError
+from convgen.ir.layout.digits import Digit, Digits, Space
+from convgen.ir.layout.fragment import Fragment
+
+LEVELS = ("element", "thread", "outer", "batch", "subgroup")  #: innermost first
+HELD = ("element", "outer", "batch")  #: those in a thread's registers, the fastest first
+SHARED = ("subgroup", "thread")  #: those with strides
+
+
+def levels_of(fragment: Fragment, subgroup_size: int) -> Digits:
+    """The fragment's digits in the spaces of levels.
+
+    Subgroups within registers or lanes are threads, whose numbers go on. Registers below threads are elements, the
+    others stand in the level that keeps their order: elements, then outers, then batches, each last dimension first.
+    Where no level does, they are outers. Raises UserError where digits are fixed.
+    """
+    fixed = [d for d in fragment.digits if d.space == Space.FIXED]
+    if fixed:
+        raise UserError(f"given the fragment {fragment}, wanted a whole tile, not the part {fixed[0]} of one")
+    merged = fragment.merged(Space.REGISTER, Space.LANE, Space.SUBGROUP)
+    own = {dim: merged.of(dim) for dim in fragment.dims}
+    digits = [_shared(d, d is own[dim][-1], subgroup_size) for dim in fragment.dims for d in own[dim]]
+    sides = [_side(n, digits) for n in range(len(digits))]
+    held = _in_order(fragment.dims, digits, sides) or ["element" if side == "below" else "outer" for side in sides]
+    return Digits(
+        fragment.dims,
+        tuple(attrs.evolve(d, space=held[n]) if d.space == Space.REGISTER else d for n, d in enumerate(digits)),
+    )
+
+
+def _shared(d: Digit, outermost: bool, subgroup_size: int) -> Digit:
+    """A digit of lanes or subgroups in the space of its level; others as they are."""
+    if d.space == Space.LANE:
+        return attrs.evolve(d, space="thread")
+    if d.space == Space.SUBGROUP and outermost:
+        return attrs.evolve(d, space="subgroup")
+    if d.space == Space.SUBGROUP:
+        return attrs.evolve(d, space="thread", stride=d.stride * subgroup_size)
+    return d
+
+
+def _side(n: int, digits: list[Digit]) -> str:
+    """Whether a digit stands below or above the threads of its dimension, if it has any."""
+    threads = [m for m, d in enumerate(digits) if d.dim == digits[n].dim and d.space == "thread"]
+    return "" if not threads else "below" if n < threads[0] else "above"
+
+
+def _in_order(dims: tuple[str, ...], digits: list[Digit], sides: list[str]) -> dict[int, str] | None:
+    """The level of each digit in registers, by its number, such that their order is that of levels."""
+    found: dict[int, str] = {}
+    level, before = 0, len(dims)
+    registers = [n for n, d in enumerate(digits) if d.space == Space.REGISTER]
+    for n in sorted(registers, key=lambda n: digits[n].stride):
+        at = dims.index(digits[n].dim)
+        if at >= before:
+            level += 1
+        if sides[n] == "above":
+            level = max(level, 1)
+        if level == len(HELD) or (sides[n] == "below" and level > 0):
+            return None
+        found[n], before = HELD[level], at
+    return found
+
+
+def fields_of(digits: Digits, what: str) -> dict[str, list[int]]:
+    """Tiles and strides of the layout with these digits, whose spaces are levels.
+
+    Digits of one level that follow one another are one. Raises UserError, which begins with `what`, unless the levels
+    of each dimension go up.
+    """
+    found: dict[str, list[int]] = {f"{level}_tile": [] for level in LEVELS}
+    found |= {f"{level}_strides": [] for level in SHARED}
+    for n, dim in enumerate(digits.dims):
+        own = [d for d in digits.of(dim) if d.size > 1]
+        one: dict[str, Digit] = {}
+        last = 0
+        for d in own:
+            before, level = one.get(d.space), LEVELS.index(d.space)
+            goes_on = before is None or d.space in HELD or before.stride * before.size == d.stride
+            if level < last or not goes_on:
+                run = ", ".join(f"{d.space} {d.size}" + f" at {d.stride}" * (d.space in SHARED) for d in own)
+                raise UserError(f"{what}: wanted {', '.join(LEVELS)} from the inside out, at dim {n}, which has {run}")
+            one[d.space] = d if before is None else attrs.evolve(before, size=before.size * d.size)
+            last = level
+        for level_name in LEVELS:
+            found[f"{level_name}_tile"].append(one[level_name].size if level_name in one else 1)
+        for level_name in SHARED:
+            found[f"{level_name}_strides"].append(one[level_name].stride if level_name in one else 0)
+    return found

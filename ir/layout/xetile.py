@@ -1,0 +1,224 @@
+"""XeTile's `wg_map` and `sg_map`: a tile spread over the subgroups of a workgroup, and over a subgroup's lanes.
+
+Both are faces of digits (row, col). Along a dimension of a tile stand, innermost first, the block that a subgroup has
+at a time (`sg_data`), the subgroups, and the rounds in which they take further blocks. Where there are more subgroups
+than blocks, the blocks wrap around: subgroups without a digit of their own are replicas. A block is spread over lanes
+in the same way, with units of `wi_data`, and always over all of them.
+
+Subgroups and lanes are numbered row by row of `sg_layout` and `wi_layout`, whatever the order of the tile in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import cast
+
+import attrs
+
+from convgen.ir.checks import check_range
+from convgen.ir.error import UserError
+from convgen.ir.layout import attribute
+from convgen.ir.layout.digits import Digit, Digits, Space, stacked
+from convgen.ir.layout.distribution import Distribution
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import COL, ROW
+
+Pair = tuple[int, int]
+
+_DIMS = (ROW, COL)
+_ROUND = "round"
+_BLOCK = {ROW: "block row", COL: "block col"}  #: spaces of the position within a block
+_MOST = 1 << 16  #: positions along a dimension, and subgroups and lanes along one
+
+
+def _as_pair(values: Sequence[int]) -> Pair:
+    """As given; whether there are two is checked where its name is known."""
+    return cast(Pair, tuple(values))
+
+
+def check_pair(values: Pair, what: str) -> None:
+    """UserError unless these are two positive integers, rows and columns."""
+    if len(values) != 2:
+        raise UserError(f"expect integer array of size 2 for {what}: given {list(values)}")
+    for value in values:
+        check_range(value, 1, _MOST, what)
+
+
+def _rows_of(space: str, sizes: Pair) -> tuple[Digit, Digit]:
+    """The digits of a matrix in a space, row by row; of columns first."""
+    col, row = stacked(space, ((COL, sizes[1]), (ROW, sizes[0])))
+    return col, row
+
+
+@attrs.frozen
+class SgMap:
+    """A block's elements on the lanes of a subgroup: `wi_layout` of them, each with `wi_data` at a time."""
+
+    wi_layout: Pair = attrs.field(converter=_as_pair)
+    wi_data: Pair = attrs.field(converter=_as_pair)
+
+    def __attrs_post_init__(self) -> None:
+        check_pair(self.wi_layout, "wi_layout")
+        check_pair(self.wi_data, "wi_data")
+
+    @classmethod
+    def parse(cls, text: str) -> SgMap:
+        """From `#xetile.sg_map<wi_layout = [2, 8], wi_data = [1, 2]>`; name and brackets may be left out."""
+        return cls(**attribute.read(text, "xetile.sg_map", ("wi_layout", "wi_data")))
+
+    def __str__(self) -> str:
+        return attribute.written("xetile.sg_map", attrs.asdict(self))
+
+    @property
+    def lanes(self) -> int:
+        return prod(self.wi_layout)
+
+    def units(self, block: Pair) -> Pair:
+        """How many units of `wi_data` a lane has along each dimension of a block. UserError where they do not fit."""
+        for dim, (size, lanes, data) in enumerate(zip(block, self.wi_layout, self.wi_data)):
+            if size % (lanes * data):
+                given = f"given a block of {block[0]}x{block[1]} and {self}"
+                raise UserError(f"{given}, wanted a multiple of wi_layout * wi_data = {lanes * data} at dim {dim}")
+        rows, cols = (size // (lanes * data) for size, lanes, data in zip(block, self.wi_layout, self.wi_data))
+        return rows, cols
+
+    def result_shape(self, block: Pair) -> Pair:
+        """What a lane's share is as a vector of XeGPU: units, and the elements of one."""
+        return prod(self.units(block)), prod(self.wi_data)
+
+    def fragment(self, block: Pair) -> Fragment:
+        """The lanes' elements: row by row of units, and within each row by row."""
+        data, units = _rows_of("element", self.wi_data), _rows_of("unit", self.units(block))
+        lanes = _rows_of(Space.LANE, self.wi_layout)
+        held = stacked(Space.REGISTER, (("element", prod(self.wi_data)), ("unit", prod(self.units(block)))))
+        registers = Digits(("element", "unit"), held)
+        return Fragment(_DIMS, Digits(_DIMS, (*data, *lanes, *units)).then(registers).digits)
+
+
+@attrs.frozen
+class WgMap:
+    """A tile's blocks of `sg_data` on the subgroups of a workgroup, `sg_layout` of them."""
+
+    sg_layout: Pair = attrs.field(converter=_as_pair)
+    sg_data: Pair = attrs.field(converter=_as_pair)
+
+    def __attrs_post_init__(self) -> None:
+        check_pair(self.sg_layout, "sg_layout")
+        check_pair(self.sg_data, "sg_data")
+
+    @classmethod
+    def parse(cls, text: str) -> WgMap:
+        """From `#xetile.wg_map<sg_layout = [2, 2], sg_data = [32, 128]>`; name and brackets may be left out."""
+        return cls(**attribute.read(text, "xetile.wg_map", ("sg_layout", "sg_data")))
+
+    def __str__(self) -> str:
+        return attribute.written("xetile.wg_map", attrs.asdict(self))
+
+    @property
+    def subgroups(self) -> int:
+        return prod(self.sg_layout)
+
+    def check_load(self, tile: Pair) -> None:
+        """UserError unless blocks divide the tile, and all subgroups' together divide it or are divided by it."""
+        check_pair(tile, "tile")
+        given = f"given a tile of {tile[0]}x{tile[1]} and {self}"
+        for dim, (size, subgroups, data) in enumerate(zip(tile, self.sg_layout, self.sg_data)):
+            if size % data:
+                raise UserError(f"{given}, wanted a multiple of sg_data {data} at dim {dim}")
+            if size % (subgroups * data) and subgroups * data % size:
+                raise UserError(
+                    f"{given}, wanted a tile that sg_layout * sg_data = {subgroups * data} divides, or that divides it,"
+                    f" at dim {dim}"
+                )
+
+    def check_store(self, tile: Pair) -> None:
+        """UserError unless each element has one owner."""
+        self.check_load(tile)
+        for dim, (size, subgroups, data) in enumerate(zip(tile, self.sg_layout, self.sg_data)):
+            if size % (subgroups * data):
+                given = f"given a tile of {tile[0]}x{tile[1]} and {self}"
+                wanted = f"wanted a multiple of sg_layout * sg_data = {subgroups * data} at dim {dim}"
+                raise UserError(f"data is not evenly distributed to each subgroup.: {given}, {wanted}")
+
+    def rounds(self, tile: Pair) -> Pair:
+        """How many blocks a subgroup has along each dimension."""
+        self.check_load(tile)
+        rows, cols = (-(-n // (each * data)) for n, each, data in zip(tile, self.sg_layout, self.sg_data))
+        return rows, cols
+
+    def _blocks(self, tile: Pair) -> Digits:
+        """A tile as positions in a block, subgroups and rounds, row by row."""
+        rounds = self.rounds(tile)
+        data = (Digit(dim, size, _BLOCK[dim], 1) for dim, size in zip(_DIMS, self.sg_data))
+        different = (n // (each * data) for n, each, data in zip(tile, rounds, self.sg_data))
+        strides = (self.sg_layout[1], 1)
+        subgroups = (Digit(dim, n, Space.SUBGROUP, stride) for dim, n, stride in zip(_DIMS, different, strides))
+        return Digits(_DIMS, (*data, *subgroups, *_rows_of(_ROUND, rounds)))
+
+    def fragment(self, tile: Pair, lanes: SgMap | None = None) -> Fragment:
+        """The tile on subgroups and their lanes; without `lanes`, registers count a subgroup's elements row by row.
+
+        Blocks that a subgroup has beside the first follow in further registers.
+        """
+        whole = SgMap((1, 1), self.sg_data)
+        block = (lanes or whole).fragment(self.sg_data).renamed(_BLOCK)
+        further = Digit(_ROUND, prod(self.rounds(tile)), Space.REGISTER, block.registers)
+        spread = Digits((*block.dims, _ROUND), (*block.digits, further))
+        return Fragment(_DIMS, self._blocks(tile).then(spread).digits)
+
+    def on(self, tile: Pair) -> Distribution:
+        """The subgroups as owners of the tile's elements."""
+        return Distribution(self.fragment(tile), self.subgroups, lambda n: {Space.SUBGROUP: n})
+
+    def blocks_of(self, tile: Pair, subgroup: int) -> list[Pair]:
+        """The corners of a subgroup's blocks, round by round."""
+        blocks, count = self._blocks(tile), prod(self.rounds(tile))
+        at = [blocks.coordinates({Space.SUBGROUP: subgroup, _ROUND: n}) for n in range(count)]
+        return [(corner[ROW], corner[COL]) for corner in at]
+
+    def turns_in_place(self, tile: Pair, turned: WgMap) -> bool:
+        """Whether each subgroup has, in a transposed tile mapped by `turned`, the elements that it has here."""
+
+        across = turned._blocks((tile[1], tile[0])).renamed({ROW: COL, COL: ROW})
+        return self._blocks(tile).owners(Space.SUBGROUP) == across.owners(Space.SUBGROUP)
+
+
+_ORDER = (Space.REGISTER, Space.LANE, Space.REGISTER, Space.SUBGROUP, Space.REGISTER)  #: data, units and rounds held
+
+
+def maps_of(fragment: Fragment, subgroups: int) -> tuple[WgMap, SgMap]:
+    """The maps by which each lane of a workgroup holds what it does in a fragment of two dimensions.
+
+    The order of registers is that of maps. Raises UserError where the fragment's digits are none of such maps.
+    """
+    given = f"given the fragment {fragment}"
+    if len(fragment.dims) != 2:
+        raise UserError(f"{given}, wanted one of two dimensions")
+    merged = fragment.merged(Space.REGISTER, Space.LANE, Space.SUBGROUP)
+    sides = [_sizes(merged.of(dim), f"{given}, wanted maps", dim) for dim in fragment.dims]
+    (data_0, lanes_0, _, _, rounds_0), (data_1, lanes_1, _, across, rounds_1) = sides
+    below = [d for d in merged.of(fragment.dims[0]) if d.space == Space.SUBGROUP]
+    wide = below[0].stride if below else across
+    if subgroups % wide:
+        raise UserError(f"{given}, wanted a multiple of {wide} subgroups instead of {subgroups}")
+    lanes = SgMap((lanes_0, lanes_1), (data_0, data_1))
+    blocks = (n // (rounds * side[3]) for n, rounds, side in zip(fragment.shape, (rounds_0, rounds_1), sides))
+    wg = WgMap((subgroups // wide, wide), tuple(blocks))
+    made = wg.fragment((fragment.shape[0], fragment.shape[1]), lanes)
+    named = merged.renamed(dict(zip(fragment.dims, _DIMS)))
+    if made.owners(Space.LANE, Space.SUBGROUP) != named.owners(Space.LANE, Space.SUBGROUP):
+        raise UserError(f"{given}, wanted lanes and subgroups that are numbered row by row, as in {made}")
+    return wg, lanes
+
+
+def _sizes(digits: Sequence[Digit], wanted: str, dim: str) -> list[int]:
+    """Sizes of what is in `_ORDER` along one dimension."""
+    sizes, at = [1] * len(_ORDER), 0
+    for d in digits:
+        ahead = [n for n in range(at, len(_ORDER)) if _ORDER[n] == d.space]
+        if not ahead or (d.space != Space.REGISTER and sizes[ahead[0]] > 1):
+            raise UserError(f"{wanted} with data, lanes, units, subgroups and rounds from the inside out along {dim}")
+        at = ahead[0]
+        sizes[at] *= d.size
+    return sizes
