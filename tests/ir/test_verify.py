@@ -122,10 +122,10 @@ def test_a_well_formed_kernel_is_returned() -> None:
 
 
 def test_what_is_shared_is_looked_at_once() -> None:
-    """A value whose tree has 2^200 leaves."""
+    """A value whose tree has 2^60 leaves."""
     k = KernelBuilder("k")
     value: Expr = k.group[0]
-    for _ in range(200):
+    for _ in range(60):
         value = value + value
     k.let("large", value)
     verify(k.done())
