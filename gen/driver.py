@@ -40,6 +40,7 @@ from convgen.run.code import Code, KernelCost
 from convgen.run.record import Buffer
 from convgen.run.reference import numpy_type
 from convgen.run.verify import execute, unpacked
+from convgen.tile.kernel import TileProgram
 
 
 @attrs.frozen
@@ -152,12 +153,14 @@ def build(
 
 
 def wrap(
-    kernel: Kernel | KernelBuilder,
+    kernel: Kernel | KernelBuilder | TileProgram,
     target: str = "gfx942",
     scalars: Scalars | None = None,
     options: Options | None = None,
 ) -> Build:
     """The program of one hand-written kernel; `scalars` gives its scalar arguments their values."""
+    if isinstance(kernel, TileProgram):
+        kernel = kernel.kernel(targets.get(target).facts)
     done = kernel.done() if isinstance(kernel, KernelBuilder) else kernel
     buffers = tuple(p for p in done.params if isinstance(p, Global))
     given = Program((done,), buffers)
@@ -204,12 +207,14 @@ def _tell(options: Options, attempt: Attempt) -> Attempt:
     return attempt
 
 
-def compile(program: Build | Kernel | KernelBuilder, target: str = "gfx942", scalars: Scalars | None = None) -> Code:
+def compile(
+    program: Build | Kernel | KernelBuilder | TileProgram, target: str = "gfx942", scalars: Scalars | None = None
+) -> Code:
     """Lower, select, allocate, print and assemble; falls back to the next config if registers do not suffice.
 
     A hand-written kernel is compiled for `target`; `scalars` gives its scalar arguments their values.
     """
-    _expect("program", program, Build, Kernel, KernelBuilder)
+    _expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
     if not isinstance(program, Build):
         program = wrap(program, target, scalars)
     while True:

@@ -216,7 +216,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"{facts.name} has no accumulator registers")
     if config.prefetch and not facts.prefetch:
         raise DoesNotFit(f"{facts.name} has no prefetch")
-    mma = _mma(_atom(problem, config, facts), config, facts.chunk_bytes)
+    mma = mma_tile(_atom(problem, config, facts), config, facts.chunk_bytes)
     block = k_block(config.taps, config.tile[2], mma.atom.elem_bytes, facts.chunk_bytes)
     missing = [name for name in config.reorder if name not in [t.name for t in problem.inputs]]
     if missing:
@@ -230,7 +230,8 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     return plan
 
 
-def _mma(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
+def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
+    """The products of a workgroup by one matrix instruction; DoesNotFit where they do not come out even."""
     tile_m, tile_n, tile_k = config.tile
     teams_m, subgroups_n = config.waves
     teams_n = divide("subgroups along N over what one instruction spans", subgroups_n, atom.spans)
@@ -282,8 +283,8 @@ def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
 
 def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, facts: TargetFacts) -> Part:
     tile_m, tile_n, tile_k = config.tile
-    of_n = _operand(product.of_n, tile_n, mma.a, config, facts)
-    of_m = _operand(product.of_m, tile_m, mma.b, config, facts)
+    of_n = operand(product.of_n, tile_n, mma.a, config, facts)
+    of_m = operand(product.of_m, tile_m, mma.b, config, facts)
     bias = views.bias(problem, product)
     convert = Convert(product.result.memory.elem)
     steps: tuple[Step, ...] = (Bias(bias), convert) if bias else (convert,)
@@ -294,7 +295,8 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     return Part(product, of_n, of_m, Epilogue(steps), mapping)
 
 
-def _operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
+def operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
+    """How `rows` rows of a view, as deep as the config's tile, come to a fragment; DoesNotFit where that is uneven."""
     elem, cols = view.memory.elem, config.tile[2]
     digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
     copied = config.slots or config.prefetch

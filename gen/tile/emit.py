@@ -1,0 +1,279 @@
+"""The IR of a tile kernel on a target: distributions are known, and what products share goes through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from convgen.ir.build import KernelBuilder
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr, Shuffle, Splat, Var, const, zeros
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.mapping import WorkgroupMapping
+from convgen.ir.layout.memory import Dim, Global, TensorDim, View
+from convgen.ir.layout.order import Order
+from convgen.ir.mutate import substitute
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import For, block
+from convgen.ir.types import vector
+from convgen.plan.config import Config
+from convgen.plan.plan import Operand, operand
+from convgen.tile.layouts import Layouts, Options, Spread, statements
+from convgen.tile.trace import (
+    Convert,
+    Full,
+    Grid,
+    Index,
+    Load,
+    Loop,
+    Map,
+    Prefetch,
+    Product,
+    Said,
+    Store,
+    Tensor,
+    Tile,
+    Trace,
+    Value,
+)
+
+
+def emit(name: str, trace: Trace, tensors: Sequence[Tensor], options: Options, facts: TargetFacts) -> Kernel:
+    """The kernel. Raises UserError or Unsupported, one line, for what the target cannot do."""
+    return _Emitter(name, trace, tensors, options, facts).build()
+
+
+class _Emitter:
+    def __init__(
+        self, name: str, trace: Trace, tensors: Sequence[Tensor], options: Options, facts: TargetFacts
+    ) -> None:
+        self.trace, self.options, self.facts = trace, options, facts
+        self.layouts = Layouts(trace, facts, options)
+        grid = trace.grid or Grid((), (), (), "rows")
+        batch, rows, columns = _tiles(grid.counts)
+        self.mapping = WorkgroupMapping((batch, rows, columns, 1), Order.parse(grid.order))
+        subgroups = options.subgroups[0] * options.subgroups[1]
+        self.k = KernelBuilder(name, self.mapping.grid, subgroups, facts.subgroup_size)
+        self.memory = {t.name: Global(t.name, t.elem, t.layout.size_elems * t.elem.bytes) for t in tensors}
+        self.k.params += self.memory.values()
+        self.scalars: dict[Var, Expr] = {}
+        self.values: dict[Value, Expr] = {}
+        self.moved: dict[Tile, tuple[Index, ...]] = {}  #: where moved tiles begin in the iteration at hand
+        self.shared: dict[Load, Operand] = {}
+        self.waiting: list[Value] = []  #: fragments in shared memory, read when they are first wanted
+
+    def build(self) -> Kernel:
+        with self.k.tile_of(self.mapping) as tile:
+            self._place(tile)
+            self._suite(self.trace.said)
+        return self.k.done()
+
+    def _place(self, tile: dict[str, Index]) -> None:
+        """The offsets of this workgroup's block."""
+        grid = self.trace.grid
+        if grid is None:
+            return
+        numbers: list[Index] = [tile["m"], tile["n"]][-len(grid.counts) :]
+        rest: Index = tile["batch"]
+        for count in reversed(grid.counts[:-2]):
+            numbers.insert(0, rest % count if count > 1 else 0)
+            rest = rest // count if count > 1 else rest
+        for var, number, size in zip(grid.offsets, numbers, grid.shape):
+            self.scalars[var] = self.k.let(var.name, number * size)
+
+    # ------------------------------------------------------------ statements
+
+    def _suite(self, said: list[Said]) -> None:
+        for each in said:
+            match each:
+                case Loop():
+                    self._loop(each, said)
+                case Store(tile, value):
+                    spread = self.layouts.of[value]
+                    view, at = self._view(tile, spread), self._at(tile, spread)
+                    self.k.store_view(view, at, self._value(value), spread.layout, "store", tile.tensor.name)
+                case Prefetch(tile):
+                    spread = self.layouts.in_rows(tile.shape, len(tile.shape) - 1, 1)
+                    self.k.prefetch(self._view(tile, spread), self._at(tile, spread), spread.layout)
+                case Load() if each in self.shared:
+                    self.waiting.append(each)
+                case Value():
+                    self.values[each] = self._made(each)
+
+    def _loop(self, loop: Loop, around: list[Said]) -> None:
+        k = self.k
+        used = {v for each in statements(loop.body) for v in _uses(each)}
+        behind = around[around.index(loop) + 1 :]
+        used |= {v for each in statements(behind) for v in _uses(each)}
+        carried = [(name, first, last) for name, first, last in loop.carried if first in used or last in used]
+        for value in list(self.waiting):
+            self._value(value)
+        inits = [self._value(first) for _, first, _ in carried]
+        names = [k.var(name.replace("[", "_").replace("]", ""), init.type) for (name, *_), init in zip(carried, inits)]
+        results = [k.var(v.name, v.type) for v in names]
+        outside = dict(self.values), dict(self.moved), dict(self.scalars)
+        index = self.scalars[loop.var] = k.var(loop.var.name)
+        for _, first, last in loop.moved:
+            self._move(first, last, index - loop.begin if loop.begin else index)
+        self.values |= {first: v for (_, first, _), v in zip(carried, names)}
+        with k.suite() as body:
+            self._share(loop.body)
+            self._suite(loop.body)
+            yields = tuple(self._value(last) for _, _, last in carried)
+        self.values, self.moved, self.scalars = outside
+        bounds = const(loop.begin), const(loop.end)
+        k.add(For(index, *bounds, tuple(names), tuple(inits), block(*body), yields, tuple(results), "k_loop"))
+        self.values |= {last: v for (_, _, last), v in zip(carried, results)}
+        for _, first, last in loop.moved:
+            self._move(first, last, const(loop.end - loop.begin), last)
+
+    def _move(self, first: Tile, last: Tile, steps: Expr, to: Tile | None = None) -> None:
+        """Where a tile begins that each iteration moves by the same distance."""
+        by: tuple[Index, ...] = (0,) * len(first.shape)
+        at = last
+        while at is not first:
+            if at.moved_from is None:
+                raise UserError(
+                    f"given a tile of {first.tensor.name} that is another one in the next iteration, "
+                    "wanted it moved by update_tile_offset, in tile.range"
+                )
+            by = tuple(a + b for a, b in zip(by, at.moved_by))
+            at = at.moved_from
+        start = self.moved.get(first, first.offsets)
+        self.moved[to or first] = tuple(_times(o, steps, d) for o, d in zip(start, by))
+
+    # ------------------------------------------------------------ shared memory
+
+    def _share(self, body: list[Said]) -> None:
+        """Copies, between barriers, of what products of a loop's body take from memory."""
+        products = [each for each in body if isinstance(each, Product)]
+        loads = [v for p in products for side in (p.b, p.a) for v in _loads(side, body)]
+        loads = [v for v in dict.fromkeys(loads) if v in self.layouts.factors]
+        if not loads or not self.options.slots:
+            return
+        self.k.barrier("release")
+        for load in loads:
+            made = self._operand(load)
+            assert made.tile is not None
+            assert made.copy is not None
+            self.k.tiles.append(made.tile)
+            self.shared[load] = made
+            at, name = self._at(load.tile, self.layouts.of[load]), load.tile.tensor.name
+            self.k.copy(made.tile, made.view, at, made.copy.stored, 0, "copy", made.copy.loaded, name)
+        self.k.barrier("publish")
+
+    def _operand(self, load: Load) -> Operand:
+        spread = self.layouts.of[load]
+        rows, depth = spread.layout.shape
+        config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), self.options.slots)
+        return operand(self._view(load.tile, spread, depth), rows, spread.layout, config, self.facts)
+
+    # ------------------------------------------------------------ values
+
+    def _value(self, value: Value) -> Expr:
+        if value in self.waiting:
+            self.waiting.remove(value)
+            self.values[value] = self._made(value)
+        if value not in self.values:
+            raise UserError("given a block that was made within a loop, wanted one that is carried, behind the loop")
+        return self.values[value]
+
+    def _made(self, value: Value) -> Expr:
+        k, spread = self.k, self.layouts.of[value]
+        layout = spread.layout
+        held = vector(value.elem, layout.registers)
+        match value:
+            case Load() if value in self.shared:
+                made = self.shared[value]
+                assert made.tile is not None
+                name = value.tile.tensor.name
+                return k.load_shared(f"{name}_frag", made.tile, layout, 0, "fragment", name)
+            case Load(tile=tile):
+                name = tile.tensor.name
+                at = self._at(tile, spread)
+                return k.load_view(f"{name}_tile", self._view(tile, spread), at, layout, "load", name)
+            case Full(value=number):
+                return Splat(held, const(number, value.elem))
+            case Convert(of=of, saturate=saturate):
+                return k.let("converted", self._value(of).to(held, saturate=saturate))
+            case Map(name=name, function=function):
+                given = [self._spread(v, value) if isinstance(v, Value) else v for v in value.operands]
+                return k.let(name, function(*given))
+            case Product(a=a, b=b, acc=acc):
+                op = self.layouts.tiles[value]
+                start = self._value(acc) if acc else zeros(op.acc_type)
+                return k.mma("product", op, start, self._value(b), self._value(a))
+        raise AssertionError(value)
+
+    def _spread(self, value: Value, to: Value) -> Expr:
+        """A value, repeated along the dims that it has one position of."""
+        held = self._value(value)
+        if value.shape == to.shape:
+            return held
+        few, whole = self.layouts.of[value].layout, self.layouts.of[to].layout
+        own = {d.dim for d in few.digits}
+        place = {tuple(few.coords(0, 0, r)[d] for d in own): r for r in range(few.registers)}
+        order = [place[tuple(whole.coords(0, 0, r)[d] for d in own)] for r in range(whole.registers)]
+        return Shuffle(held, tuple(order))
+
+    # ------------------------------------------------------------ memory
+
+    def _at(self, tile: Tile, spread: Spread) -> tuple[Index, ...]:
+        """Where a tile begins, in the order of a layout's dims."""
+        begin = self._begin(tile)
+        return tuple(begin[n] for n in spread.axes)
+
+    def _begin(self, tile: Tile) -> tuple[Index, ...]:
+        if tile in self.moved:
+            at = self.moved[tile]
+        elif tile.moved_from in self.moved or (tile.moved_from and tile.moved_from.moved_from):
+            at = tuple(a + b for a, b in zip(self._begin(tile.moved_from), tile.moved_by))
+        else:
+            at = tile.offsets
+        return tuple(substitute(o, self.scalars) if isinstance(o, Expr) else o for o in at)
+
+    def _view(self, tile: Tile, spread: Spread, depth: int = 1) -> View:
+        """A tensor with its dims in the order of a layout's; the last one is padded to whole tiles of `depth`."""
+        tensor = tile.tensor
+        names = dict(zip(spread.axes, spread.layout.dims))
+        padded = dict(enumerate(tensor.shape))
+        last = spread.axes[-1]
+        padded[last] = -(-padded[last] // depth) * depth
+        axes = tuple((Dim(names[n], tensor.shape[n], padded[n]),) for n in spread.axes)
+        index = tuple(TensorDim(size, ((names[n], 1),)) for n, size in enumerate(tensor.shape))
+        return View(self.memory[tensor.name], tensor.layout, axes, index)
+
+
+def _tiles(counts: Sequence[int]) -> tuple[int, int, int]:
+    """Batch, rows and columns of a grid."""
+    *outer, rows, columns = (1, 1, *counts) if len(counts) < 2 else counts
+    batch = 1
+    for count in outer:
+        batch *= count
+    return batch, rows, columns
+
+
+def _uses(said: Said) -> tuple[Value, ...]:
+    match said:
+        case Store(_, value):
+            return (value,)
+        case Value():
+            return said.args
+        case Loop():
+            return tuple(v for _, first, last in said.carried for v in (first, last))
+    return ()
+
+
+def _loads(value: Value, body: list[Said]) -> Iterator[Load]:
+    """The loads of a body that a value is made of, element by element."""
+    if isinstance(value, Load) and value in body:
+        yield value
+    if isinstance(value, Map | Convert):
+        for v in value.args:
+            yield from _loads(v, body)
+
+
+def _times(offset: Index, steps: Expr, by: Index) -> Index:
+    if isinstance(by, int) and by == 0:
+        return offset
+    moved = steps * by if not (isinstance(by, int) and by == 1) else steps
+    return moved if isinstance(offset, int) and offset == 0 else moved + offset

@@ -1,0 +1,65 @@
+"""A tile kernel: a function that is traced for the tensors it is called with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from convgen.ir.error import UserError
+from convgen.ir.facts import TargetFacts
+from convgen.ir.program import Kernel
+from convgen.tile.emit import emit
+from convgen.tile.layouts import Options
+from convgen.tile.trace import Tensor, Trace, tracing
+
+
+@attrs.frozen
+class TileProgram:
+    """A kernel for tensors of these shapes and types, for any target."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    trace: Trace
+    options: Options
+
+    def kernel(self, facts: TargetFacts) -> Kernel:
+        """Its IR on a target. Raises UserError or Unsupported, one line, for what that cannot do."""
+        return emit(self.name, self.trace, self.tensors, self.options, facts)
+
+
+@attrs.frozen
+class TileKernel:
+    """A function of tensors and, by keyword, of numbers."""
+
+    function: Callable[..., None]
+    options: Options
+
+    def __call__(self, *tensors: Tensor, **numbers: Any) -> TileProgram:
+        """The program for these tensors. Raises UserError where arguments do not suit the function."""
+        name = self.function.__name__
+        names = [p.name for p in inspect.signature(self.function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+        if len(tensors) != len(names) or not all(isinstance(t, Tensor) for t in tensors):
+            raise UserError(f"given {len(tensors)} arguments, wanted the tensors {', '.join(names)}, at {name}")
+        named = tuple(attrs.evolve(t, name=n) for t, n in zip(tensors, names))
+        with tracing() as trace:
+            self.function(*named, **numbers)
+        if len(trace.suites) != 1:
+            raise UserError(f"given a break or return out of tile.range, wanted loops that run to their end, at {name}")
+        return TileProgram(name, named, trace, self.options)
+
+
+def kernel(
+    *, subgroups: tuple[int, int] = (1, 1), slots: int = 2, mma: str = "", acc: str = ""
+) -> Callable[[Callable[..., None]], TileKernel]:
+    """Make a function a tile kernel.
+
+    `subgroups` along M and N of products; `slots` buffers in shared memory of what products share, 0 for none; `mma`
+    NxMxK of a matrix instruction and `acc`, "v" or "a", where sums live: else the first that fits.
+    """
+    if min(subgroups) < 1 or slots not in (0, 1, 2, 3) or acc not in ("", "v", "a"):
+        given = f"given subgroups={subgroups} slots={slots} acc={acc!r}"
+        raise UserError(f"{given}, wanted subgroups from 1, slots of 0 to 3 and acc of v or a, at tile.kernel")
+    return lambda function: TileKernel(function, Options(subgroups, slots, mma, acc))

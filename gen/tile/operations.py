@@ -1,0 +1,188 @@
+"""The operations of tile kernels: XeTile's, by its names, and what Python says as well."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+from convgen.ir import expr as ir
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr
+from convgen.ir.types import scalar
+from convgen.tile.trace import (
+    Convert,
+    Full,
+    Grid,
+    Index,
+    Load,
+    Loop,
+    Prefetch,
+    Product,
+    Store,
+    Tensor,
+    Tile,
+    Value,
+    applied,
+    current,
+    say,
+)
+
+
+def grid(tensor: Tensor, shape: Sequence[int], *, map: str = "rows") -> tuple[Expr, ...]:
+    """One workgroup for each block of a tensor; the offsets of its own, elements along each dim.
+
+    `map` is the order of the last two dims' blocks (docs/mapping.md). Raises UserError unless the block has the
+    tensor's rank, or where the kernel has a grid already.
+    """
+    trace = current("grid")
+    if trace.grid is not None:
+        raise UserError("given a second grid, wanted one a kernel")
+    if len(shape) != len(tensor.shape) or min(shape) < 1:
+        raise UserError(
+            f"given a grid of {_x(shape)} blocks, wanted {len(tensor.shape)} sizes from 1, for {_x(tensor.shape)}"
+        )
+    counts = tuple(-(-size // block) for size, block in zip(tensor.shape, shape))
+    trace.grid = Grid(counts, tuple(shape), tuple(trace.var(f"at{n}") for n in range(len(shape))), map)
+    return trace.grid.offsets
+
+
+def init_tile(tensor: Tensor, offsets: Sequence[Index], shape: Sequence[int]) -> Tile:
+    """The block of `shape` elements at `offsets` of a tensor. Raises UserError unless both have the tensor's rank."""
+    current("init_tile")
+    rank = len(tensor.shape)
+    if len(offsets) != rank or len(shape) != rank or min(shape) < 1:
+        given = f"given {len(offsets)} offsets and a block of {_x(shape)}"
+        raise UserError(
+            f"{given}, wanted {rank} of each, sizes from 1, at init_tile of {tensor.name} {_x(tensor.shape)}"
+        )
+    return Tile(tensor, tuple(shape), tuple(offsets))
+
+
+def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
+    """The tile that begins so many elements further on."""
+    if len(by) != len(tile.shape):
+        raise UserError(f"given {len(by)} steps, wanted {len(tile.shape)}, at update_tile_offset of {tile.tensor.name}")
+    return Tile(tile.tensor, tile.shape, tuple(o + d for o, d in zip(tile.offsets, by)), tile, tuple(by))
+
+
+def load_tile(tile: Tile) -> Value:
+    """The tile's elements; zero where it reaches outside the tensor."""
+    value: Value = say("load_tile", Load(shape=tile.shape, elem=tile.tensor.elem, tile=tile))
+    return value
+
+
+def prefetch_tile(tile: Tile) -> None:
+    """Bring a tile nearer; it changes no value."""
+    say("prefetch_tile", Prefetch(tile))
+
+
+def store_tile(value: Value, tile: Tile) -> None:
+    """Store a block; what lies outside the tensor is dropped. Raises UserError unless shape and type are the tile's."""
+    if value.shape != tile.shape or value.elem is not tile.tensor.elem:
+        given = f"given {_x(value.shape)} of {value.elem}, wanted {_x(tile.shape)} of {tile.tensor.elem}"
+        raise UserError(f"{given}, at store_tile to {tile.tensor.name}")
+    say("store_tile", Store(tile, value))
+
+
+def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
+    """A block with every element the same."""
+    made: Value = say("full", Full(shape=tuple(shape), elem=scalar(dtype), value=value))
+    return made
+
+
+def zeros(shape: Sequence[int], dtype: str = "f32") -> Value:
+    """A block of zeros."""
+    return full(shape, 0, dtype)
+
+
+def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
+    """`acc + a @ b`: `a` M x K, `b` K x N; without `acc` from zero, in f32, or s32 for integers.
+
+    Raises UserError unless the shapes fit.
+    """
+    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
+        raise UserError(f"given a {_x(a.shape)} and b {_x(b.shape)}, wanted MxK and KxN, at tile_mma")
+    shape = (a.shape[0], b.shape[1])
+    if acc is not None and acc.shape != shape:
+        raise UserError(f"given acc {_x(acc.shape)}, wanted {_x(shape)}, at tile_mma")
+    elem = acc.elem if acc else scalar("s32" if a.elem.is_int else "f64" if a.elem.name == "f64" else "f32")
+    value: Value = say("tile_mma", Product(shape=shape, elem=elem, a=a, b=b, acc=acc))
+    return value
+
+
+def convert(value: Value, dtype: str, *, saturate: bool = False) -> Value:
+    """The elements as another type: floats round to nearest even; see docs/ir.md."""
+    made: Value = say("convert", Convert(shape=value.shape, elem=scalar(dtype), of=value, saturate=saturate))
+    return made
+
+
+def maximum(a: Value, b: Value | float) -> Value:
+    """The greater one of each pair."""
+    return applied("max", ir.maximum, a, b)
+
+
+def minimum(a: Value, b: Value | float) -> Value:
+    """The lesser one of each pair."""
+    return applied("min", ir.minimum, a, b)
+
+
+def steps(begin: int, end: int, step: int = 1) -> Iterator[Expr]:
+    """`for k in tile.range(begin, end, step)`: a loop of the kernel, whose body runs once while it is traced.
+
+    Names of the function that are bound to other values or tiles behind the body than before it are carried from one
+    iteration to the next. Raises UserError for what cannot be.
+    """
+    trace = current("range")
+    if step < 1 or end < begin:
+        raise UserError(
+            f"given range({begin}, {end}, {step}), wanted a step from 1 and an end not before the beginning"
+        )
+    loop = Loop(trace.var("i"), 0, -(-(end - begin) // step))
+    frame = sys._getframe(1)
+    before = _named(frame)
+    trace.suites[-1].append(loop)
+    trace.suites.append(loop.body)
+    position: Expr = loop.var * step if step > 1 else loop.var
+    yield position + begin if begin else position
+    trace.suites.pop()  # left by a break it stays, which the kernel notices when it ends
+    _carry(loop, before, _named(frame))
+
+
+def _named(frame: FrameType) -> dict[str, Value | Tile]:
+    """The values and tiles that the names of a function stand for; those in lists and tuples by their place."""
+    found: dict[str, Value | Tile] = {}
+
+    def look(name: str, what: object) -> None:
+        if isinstance(what, Value | Tile):
+            found[name] = what
+        elif isinstance(what, list | tuple):
+            for n, item in enumerate(what):
+                look(f"{name}[{n}]", item)
+
+    for name, what in frame.f_locals.items():
+        look(name, what)
+    return found
+
+
+def _carry(loop: Loop, before: dict[str, Value | Tile], after: dict[str, Value | Tile]) -> None:
+    """Note what changes from one iteration to the next."""
+    held: dict[Value | Tile, str] = {}
+    for name, first in before.items():
+        other = held.setdefault(first, name)
+        if other != name and after.get(name) is not after.get(other):
+            raise UserError(
+                f"given {other} and {name}, the same when the loop begins, wanted one of their own for each"
+            )
+    for first, name in held.items():
+        last = after.get(name)
+        if last is first or last is None:
+            continue
+        if isinstance(first, Value) and isinstance(last, Value):
+            loop.carried.append((name, first, last))
+        elif isinstance(first, Tile) and isinstance(last, Tile):
+            loop.moved.append((name, first, last))
+
+
+def _x(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))

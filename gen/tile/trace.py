@@ -1,0 +1,247 @@
+"""What a tile kernel says, as data: values, positions of tiles, and statements, in the order in which they were said.
+
+A kernel's function runs once. Values know their shape and type, not yet who holds which element; scalars (offsets,
+loop variables) are expressions of the IR at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+import attrs
+
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr, Var
+from convgen.ir.layout.tags import Layout
+from convgen.ir.types import Type, scalar
+
+Index: TypeAlias = int | Expr
+Shape: TypeAlias = tuple[int, ...]
+
+
+@attrs.frozen
+class Tensor:
+    """A tensor argument: `shape` in elements, `dtype` by name, and where its elements lie, row after row without a tag.
+
+    Raises UserError for a tag or a type that is none.
+    """
+
+    shape: Shape
+    dtype: str
+    tag: str = ""
+    name: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        try:
+            scalar(self.dtype)
+        except KeyError:
+            raise UserError(f"given the type {self.dtype!r}, wanted one such as f16 or s8 of a tensor") from None
+        _ = self.layout
+
+    @property
+    def elem(self) -> Type:
+        return scalar(self.dtype)
+
+    @property
+    def layout(self) -> Layout:
+        if self.tag:
+            return Layout.from_tag(self.tag, self.shape)
+        return Layout.dense(self.shape, range(len(self.shape)))
+
+
+@attrs.frozen(eq=False)
+class Tile:
+    """Where a block of `shape` begins in a tensor; of a moved tile, by how much and from which one."""
+
+    tensor: Tensor
+    shape: Shape
+    offsets: tuple[Index, ...]
+    moved_from: Tile | None = None
+    moved_by: tuple[Index, ...] = ()
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Value:
+    """A block of elements that the workgroup holds together."""
+
+    shape: Shape
+    elem: Type
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        """What it is made of."""
+        return ()
+
+    def __add__(self, other: Value | float) -> Value:
+        return applied("add", lambda a, b: a + b, self, other)
+
+    def __radd__(self, other: float) -> Value:
+        return applied("add", lambda a, b: b + a, self, other)
+
+    def __sub__(self, other: Value | float) -> Value:
+        return applied("sub", lambda a, b: a - b, self, other)
+
+    def __mul__(self, other: Value | float) -> Value:
+        return applied("mul", lambda a, b: a * b, self, other)
+
+    def __rmul__(self, other: float) -> Value:
+        return applied("mul", lambda a, b: b * a, self, other)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Load(Value):
+    """The tile's elements; zero outside the tensor."""
+
+    tile: Tile
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Full(Value):
+    """Every element the same."""
+
+    value: float
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Map(Value):
+    """A function of elements that stand in the same place; arguments of size 1 along a dim are the same all along."""
+
+    name: str
+    function: Callable[..., Expr]
+    operands: tuple[Value | float, ...]
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return tuple(v for v in self.operands if isinstance(v, Value))
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Convert(Value):
+    """Another element type."""
+
+    of: Value
+    saturate: bool
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.of,)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Product(Value):
+    """`acc + a @ b`, `a` M x K, `b` K x N."""
+
+    a: Value
+    b: Value
+    acc: Value | None
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.a, self.b, *([self.acc] if self.acc else []))
+
+
+@attrs.frozen(eq=False)
+class Store:
+    """Elements outside the tensor are dropped."""
+
+    tile: Tile
+    value: Value
+
+
+@attrs.frozen(eq=False)
+class Prefetch:
+    """Bring a tile nearer."""
+
+    tile: Tile
+
+
+@attrs.define(eq=False)
+class Loop:
+    """`for var in [begin, end)`; `carried` are names with their values before and behind the body, `moved` tiles."""
+
+    var: Var
+    begin: int
+    end: int
+    body: list[Said] = attrs.field(factory=list)
+    carried: list[tuple[str, Value, Value]] = attrs.field(factory=list)
+    moved: list[tuple[str, Tile, Tile]] = attrs.field(factory=list)
+
+
+Said: TypeAlias = Value | Store | Prefetch | Loop
+
+
+@attrs.define(eq=False)
+class Grid:
+    """The workgroups: tiles along each dim of a tensor, and the offsets that stand for theirs."""
+
+    counts: Shape
+    shape: Shape
+    offsets: tuple[Var, ...]
+    order: str
+
+
+@attrs.define(eq=False)
+class Trace:
+    """All that a kernel said."""
+
+    said: list[Said] = attrs.field(factory=list)
+    grid: Grid | None = None
+    suites: list[list[Said]] = attrs.field(factory=list)
+    ids: int = 0
+
+    def var(self, name: str) -> Var:
+        """A scalar of this kernel."""
+        self.ids += 1
+        return Var(name, self.ids, scalar("s32"))
+
+
+_current: ContextVar[Trace | None] = ContextVar("tile kernel", default=None)
+
+
+def current(operation: str) -> Trace:
+    """The kernel that is being traced. Raises UserError where there is none."""
+    trace = _current.get()
+    if trace is None:
+        raise UserError(f"given {operation} outside of a kernel, wanted it in a function with @tile.kernel")
+    return trace
+
+
+@contextmanager
+def tracing() -> Iterator[Trace]:
+    """What is said in the suite belongs to a new kernel."""
+    trace = Trace()
+    trace.suites.append(trace.said)
+    token = _current.set(trace)
+    try:
+        yield trace
+    finally:
+        _current.reset(token)
+
+
+def say(operation: str, said: Any) -> Any:
+    """Append a value or statement to the suite that is being traced."""
+    current(operation).suites[-1].append(said)
+    return said
+
+
+def applied(name: str, function: Callable[..., Expr], *operands: Value | float, elem: Type | None = None) -> Value:
+    """A function of elements in the same place; raises UserError unless types agree and shapes do, or are 1."""
+    values = [v for v in operands if isinstance(v, Value)]
+    elems = list(dict.fromkeys(v.elem.name for v in values))
+    if len(elems) != 1:
+        raise UserError(f"given {' and '.join(elems) or 'numbers'}, wanted values of one type, at {name}")
+    shape = common_shape(name, [v.shape for v in values])
+    made = Map(shape=shape, elem=elem or values[0].elem, name=name, function=function, operands=tuple(operands))
+    result: Value = say(name, made)
+    return result
+
+
+def common_shape(name: str, shapes: Sequence[Shape]) -> Shape:
+    """The shape that all have where those of size 1 count for any."""
+    if len({len(s) for s in shapes}) != 1 or any(len({n for n in sizes if n != 1}) > 1 for sizes in zip(*shapes)):
+        given = " and ".join("x".join(map(str, s)) for s in shapes)
+        raise UserError(f"given blocks of {given}, wanted the same shape, or 1 along a dim, at {name}")
+    return tuple(max(sizes) for sizes in zip(*shapes))
