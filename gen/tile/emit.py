@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.error import UserError
+from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.expr import Expr, Shuffle, Splat, Var, const, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import WorkgroupMapping
@@ -147,25 +147,31 @@ class _Emitter:
         """Copies, between barriers, of what products of a loop's body take from memory."""
         products = [each for each in body if isinstance(each, Product)]
         loads = [v for p in products for side in (p.b, p.a) for v in _loads(side, body)]
-        loads = [v for v in dict.fromkeys(loads) if v in self.layouts.factors]
-        if not loads or not self.options.slots:
+        ways = {load: self._operand(load) for load in dict.fromkeys(loads) if load in self.layouts.factors}
+        shared = {load: way for load, way in ways.items() if way is not None}
+        if not shared:
             return
+        self.shared |= shared
         self.k.barrier("release")
-        for load in loads:
-            made = self._operand(load)
+        for load, made in shared.items():
             assert made.tile is not None
             assert made.copy is not None
             self.k.tiles.append(made.tile)
-            self.shared[load] = made
             at, name = self._at(load.tile, self.layouts.of[load]), load.tile.tensor.name
             self.k.copy(made.tile, made.view, at, made.copy.stored, 0, "copy", made.copy.loaded, name)
         self.k.barrier("publish")
 
-    def _operand(self, load: Load) -> Operand:
+    def _operand(self, load: Load) -> Operand | None:
+        """The way through shared memory; None where there is none, or the copy does not come out even."""
+        if not self.options.slots:
+            return None
         spread = self.layouts.of[load]
         rows, depth = spread.layout.shape
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), self.options.slots)
-        return operand(self._view(load.tile, spread, depth), rows, spread.layout, config, self.facts)
+        try:
+            return operand(self._view(load.tile, spread, depth), rows, spread.layout, config, self.facts)
+        except DoesNotFit:
+            return None
 
     # ------------------------------------------------------------ values
 

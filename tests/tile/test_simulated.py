@@ -1,0 +1,95 @@
+"""Tile kernels on the strict simulators: bit for bit what numpy says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import convgen as cg
+from convgen.tile import Tensor
+from convgen.tile.kernel import TileKernel
+from tests.tile.kernels import fused, gemm, saxpy
+
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
+NUMPY: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "s8": np.int8, "f32": np.float32}
+BLOCKS = {"xehpg": {"bm": 32, "bn": 32, "bk": 32}}
+LARGE = {"bm": 64, "bn": 64, "bk": 32}
+
+
+def for_target(kernel: TileKernel, target: str) -> TileKernel:
+    return TileKernel(kernel.function, type(kernel.options)((4, 2) if target == "xehpg" else (2, 2)))
+
+
+def integers(seed: int, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(NUMPY[dtype])
+
+
+def stored(array: npt.NDArray[Any], tag: str) -> npt.NDArray[Any]:
+    """The elements of a matrix in the order of its tag."""
+    return (array.T if tag == "ba" else array).ravel()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("tags", ["ab ab", "ab ba", "ba ab", "ba ba"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "s8"])
+def test_matrix_products(dtype: str, tags: str, target: str) -> None:
+    """Of any layout, with sizes that no block divides."""
+    m, n, k = 100, 72, 90
+    tag_a, tag_b = tags.split()
+    out = "s32" if dtype == "s8" else "f32"
+    tensors = Tensor((m, k), dtype, tag_a), Tensor((k, n), dtype, tag_b), Tensor((m, n), out)
+    program = for_target(gemm, target)(*tensors, **BLOCKS.get(target, LARGE))
+    a, b = integers(1, (m, k), dtype), integers(2, (k, n), dtype)
+    found = cg.simulate(cg.compile(program, target), a=stored(a, tag_a), b=stored(b, tag_b))
+    assert np.array_equal(found.reshape(m, n), a.astype(found.dtype) @ b.astype(found.dtype))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_an_epilogue(dtype: str, target: str) -> None:
+    m, n, k = 70, 136, 96
+    tensors = Tensor((m, k), "f16"), Tensor((k, n), "f16"), Tensor((1, n), "f32"), Tensor((m, n), dtype)
+    program = for_target(fused, target)(*tensors, **BLOCKS.get(target, LARGE))
+    a, b, bias = integers(1, (m, k), "f16"), integers(2, (k, n), "f16"), integers(3, (n,), "f32")
+    found = cg.simulate(cg.compile(program, target), a=a.ravel(), b=b.ravel(), bias=bias)
+    wanted = ((a.astype(np.float32) @ b.astype(np.float32) + bias) * np.float32(0.5)).astype(NUMPY[dtype])
+    assert np.array_equal(found.reshape(m, n), wanted)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", [(64, 256), (33, 100), (1, 7)])
+def test_element_by_element(shape: tuple[int, int], target: str) -> None:
+    program = saxpy(Tensor(shape, "f32"), Tensor(shape, "f32"), bm=8, bn=128)
+    x, y = integers(1, shape, "f32"), integers(2, shape, "f32")
+    found = cg.simulate(cg.compile(program, target), x=x.ravel(), y=y.ravel())
+    assert np.array_equal(found.reshape(shape), x * 3 + y)
+
+
+def instructions(asm: str) -> list[str]:
+    """Without comments, directives and names."""
+    lines = (line.split("//")[0].strip() for line in asm.splitlines())
+    named = [line for line in lines if line and not re.match(r"[.\w]*:|\.|-|amdhsa", line)]
+    return [re.sub(r"\.Lgemm\w*|\bgemm\w*", "gemm", line) for line in named]
+
+
+@pytest.mark.parametrize(
+    ("target", "mma", "waves"),
+    [("gfx942", "32x32x8", (2, 2)), ("gfx950", "32x32x16", (2, 2)), ("xehpc", "16x8x16", (8, 4))],
+)
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_the_same_instructions_as_the_built_in_product(
+    target: str, mma: str, waves: tuple[int, int], slots: int
+) -> None:
+    """One path: not only the loop, the whole kernel."""
+    m = n = k = 512
+    kernel = TileKernel(gemm.function, type(gemm.options)(waves, slots, mma, "v"))
+    program = kernel(Tensor((m, k), "f16"), Tensor((k, n), "f16", "ba"), Tensor((m, n), "f32"), bm=128, bn=128, bk=32)
+    config = f"tile=128x128x32 waves={waves[0]}x{waves[1]} mma={mma} slots={slots}"
+    problem = cg.Matmul.parse(f"{m}x{k}:{k}x{n}", dt="f16:f16:f32")
+    built_in = cg.compile(cg.build(problem, target=target, config=f"{config} map=rows"))
+    assert instructions(cg.compile(program, target).asm) == instructions(built_in.asm)
