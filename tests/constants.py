@@ -70,9 +70,9 @@ def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(value: Any) -> str:
-    """The value as text if there are numbers in it; nothing for what has an address."""
+    """The value as text if there are numbers in it, names of classes aside; nothing for what has an address."""
     text = repr(_ordered(value))
-    tells = re.search(r"\d|True|False", text) and not re.search(r" at 0x|\d{13}", text)
+    tells = re.search(r"\d|True|False", re.sub(r"<class '.*?'>", "", text)) and not re.search(r" at 0x|\d{13}", text)
     if not tells or isinstance(value, (str, re.Pattern, type)):
         return ""
     return text if len(text) < _LONG and "\n" not in text else samples.digest(text)
