@@ -3,10 +3,10 @@
 By default a result is the exact one, rounded. With a seed it is any that the documents allow, the same for the same
 operand, so that kernels which rely on more are seen.
 
-Sources: GCN3 to CDNA3 ISA, "VOP1 Opcodes" (1 ulp on f32, 0.51 on f16, 2^29 on f64; sine and cosine count turns and take
-operands in [-256, 256], beyond which they are those of 0); LLVM, AMDGPUUsage, "LLVM IR Intrinsics" (denormals of f32 are
-not supported: they are zeros here, going in and coming out). Of the error of sine and cosine AMD says nothing; Direct3D
-asks for 0.0008.
+Sources: GCN3 to CDNA3 ISA, "VOP1 Opcodes" (1 ulp on f32, 0.51 on f16, 2^29 on f64; sine and cosine count turns and
+take operands in [-256, 256], beyond which they are those of 0); LLVM, AMDGPUUsage, "LLVM IR Intrinsics" (denormals of
+f32 are not supported: they are zeros here, going in and coming out). Of the error of sine and cosine AMD says nothing;
+Direct3D asks for 0.0008.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _row(kind: str, curve: Curve) -> VectorRow:
 
 
 def _rows() -> dict[str, VectorRow]:
-    rows = {}
+    rows: dict[str, VectorRow] = {}
     for kind, dtype, ulps in (("f16", np.float16, 0.51), ("f32", np.float32, 1.0)):
         rows |= {f"v_{n}_{kind}": _row(kind, Curve(f, dtype, ulps)) for n, f in _PLAIN.items()}
         rows |= {f"v_{n}_{kind}": _row(kind, Curve(f, dtype, ulps, absolute=0.0008)) for n, f in _WAVES.items()}

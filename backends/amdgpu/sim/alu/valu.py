@@ -207,7 +207,7 @@ def _selected(instruction: Instruction, context: Context, mask_of: Fetch) -> Cal
 def _computation(
     row: VectorRow, instruction: Instruction, fetches: list[Fetch], seed: int | None
 ) -> Callable[[WaveGroup], Array]:
-    """The row's function over its fetched sources, output modifiers applied; with a seed, with the error it may have."""
+    """The row's function over its fetched sources, output modifiers applied; with a seed, the errors it may have."""
     function = row.function
     if isinstance(function, Curve) and seed is not None:
         function = function.within(seed)
