@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, cast
 
 from convgen.backends.amdgpu.emitter import AmdEmitter
-from convgen.backends.amdgpu.operations import BINARY, BITWISE, COMPARE, FUSED, REVERSED, UNARY, WIDER
+from convgen.backends.amdgpu.operations import BINARY, BITWISE, COMPARE, FUSED, IN_TURNS, REVERSED, UNARY, WIDER
 from convgen.backends.amdgpu.scalars import LOGIC, AmdScalars, plain
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.vectors import Parts, Vectors, view
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
-from convgen.ir.floats import Fma
+from convgen.ir.floats import Fma, Round
 from convgen.ir.types import AnyType, Type, VectorType, f16, f32, vector
 
 Masks = Callable[[int], Reg]  #: the lanes in which an element is true
@@ -137,31 +137,29 @@ class Elements(Vectors):
         return self.value(x.Add(e.a, -e.b))
 
     def _unary(self, e: x.Unary) -> Parts:
-        steps, elem = UNARY[type(e)], e.type.elem
+        name, elem = f"v_{UNARY[type(e)]}_{e.type.elem}", e.type.elem
         dst, into = self._result(e.type)
-        for word, to in zip(self.words(e.a), into):
-            assert isinstance(word, Reg)
+        words = self._in_turns(e.a) if isinstance(e, IN_TURNS) else self.words(e.a)
+        for word, to in zip(words, into):
             if elem is f16:
-                self._halves(steps, word, to, e.type.lanes > 1)
+                self._halves(name, word, to, both=e.type.lanes > 1)
             else:
-                for step in steps:
-                    last = step is steps[-1]
-                    word = self.out.valu(f"v_{step}_{elem}", word, size=to.count, into=to if last else None)
+                self.out.valu(name, word, into=to)
         return (dst,)
 
-    def _halves(self, steps: Sequence[str], word: Reg, to: Reg, both: bool) -> None:
-        """Operations on one half: the lower one, then the upper one if there are `both`."""
-        first, *others = (f"v_{step}_f16" for step in steps)
-        low = self.out.valu(f"{first}_e64", word, into=None if both or others else to)
-        for n, name in enumerate(others):
-            low = self.out.valu(f"{name}_e64", low, into=to if n == len(others) - 1 and not both else None)
-        if not both:
-            return
-        high = self.out.new("v")
-        self.out.emit(f"{first}_sdwa", (high,), (self.out.move_to_vector(word),), modifiers=_UPPER_WORD)
-        for name in others:
-            high = self.out.valu(f"{name}_e64", high)
-        self.out.valu("v_pack_b32_f16", low, high, into=to)
+    def _in_turns(self, e: Expr) -> Sequence[Operand]:
+        """The distance to the nearest whole turn, which is exact."""
+        held = x.Var("turns", 0, e.type)
+        self.env[held] = self.held(e)
+        return self.words(held - Round(held))
+
+    def _halves(self, name: str, word: Operand, to: Reg, *, both: bool) -> None:
+        """An operation on one half: on the lower one, and on the upper one if there are `both`."""
+        low = self.out.valu(f"{name}_e64", word, into=None if both else to)
+        if both:
+            high = self.out.new("v")
+            self.out.emit(f"{name}_sdwa", (high,), (self.out.move_to_vector(word),), modifiers=_UPPER_WORD)
+            self.out.valu("v_pack_b32_f16", low, high, into=to)
 
     def _bitwise(self, e: Expr) -> Parts:
         """Some bits of each element; of 64 bits the sign is in the upper word."""

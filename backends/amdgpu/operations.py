@@ -57,19 +57,21 @@ BINARY: dict[tuple[type[Expr], Type], str] = {
 #: What of `BINARY` takes its operands the other way round.
 REVERSED = frozenset(name for name in BINARY.values() if "rev_" in name)
 
-#: Of one operand: on one f16, f32 or f64, with what is applied first.
-UNARY: dict[type[Unary], tuple[str, ...]] = {
-    Floor: ("floor",),
-    Ceil: ("ceil",),
-    Round: ("rndne",),
-    Exp2: ("exp",),
-    Log2: ("log",),
-    Rcp: ("rcp",),
-    Sqrt: ("sqrt",),
-    Rsqrt: ("rsq",),
-    Sin: ("fract", "sin"),  # which takes operands up to 256 only
-    Cos: ("fract", "cos"),
+#: Of one operand: on one f16, f32 or f64.
+UNARY: dict[type[Unary], str] = {
+    Floor: "floor",
+    Ceil: "ceil",
+    Round: "rndne",
+    Exp2: "exp",
+    Log2: "log",
+    Rcp: "rcp",
+    Sqrt: "sqrt",
+    Rsqrt: "rsq",
+    Sin: "sin",
+    Cos: "cos",
 }
+#: What takes operands from -256 to 256 only (CDNA3 ISA, V_SIN_F32): they are brought to the nearest turn.
+IN_TURNS = (Sin, Cos)
 #: What changes bits of each element: the instruction, and the bits.
 BITWISE: dict[tuple[type[Unary], Kind], tuple[str, str]] = {
     (Neg, Kind.FLOAT): ("v_xor_b32", "sign"),

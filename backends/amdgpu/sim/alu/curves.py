@@ -45,7 +45,7 @@ class Curve:
             wide = self._wide(operand)
             near = np.abs(wide).astype(self.dtype)
             step = np.spacing(np.where(np.isfinite(near), near, self.dtype(0))).astype(np.float64)
-            room = np.maximum((self.ulps - 0.5) * step, self.absolute)
+            room = np.maximum(self.ulps * step, self.absolute) - step / 2
             fixed = ~np.isfinite(wide) | (wide == 0)
             return self._rounded(np.where(fixed, wide, wide + room * _noise(wide, seed)))
 

@@ -57,12 +57,12 @@ def _fract(a: Array) -> Array:
 
 def minimum(a: Array, b: Array) -> Array:
     """V_MIN of floats: a NaN loses against a number, and 0 against -0."""
-    return np.where((a == b) & np.signbit(b), b, num.minimum(a, b))
+    return np.where(a == b, np.where(np.signbit(a), a, b), num.minimum(a, b))
 
 
 def maximum(a: Array, b: Array) -> Array:
     """V_MAX of floats: a NaN loses against a number, and -0 against 0."""
-    return np.where((a == b) & np.signbit(a), b, num.maximum(a, b))
+    return np.where(a == b, np.where(np.signbit(a), b, a), num.maximum(a, b))
 
 
 def _class(tiny: float, a: Array, mask: Array) -> Array:

@@ -1,0 +1,72 @@
+"""Every operation on every type, as vectors and as one element a lane: simulated as the interpreter says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from convgen.backends import target as targets
+from convgen.backends.amdgpu.sim import simulate
+from convgen.backends.amdgpu.tables import FACTS
+from convgen.ir.evaluate_floats import APPROXIMATE
+from convgen.ir.types import Type, f16, f32
+from tests import arithmetic as ar
+
+TARGETS = {name: targets.get(name) for name in FACTS}
+
+
+@pytest.mark.parametrize("elem", [*ar.FLOATS, *ar.INTEGERS], ids=str)
+@pytest.mark.parametrize("target", FACTS)
+def test_exact_operations(target: str, elem: Type) -> None:
+    to = TARGETS[target]
+    cases = {f"{name}, {t}": ar.Case(f, t, 64) for name, f in ar.exact(elem).items() for t in ar.widths(elem)}
+    kernels = [case.kernel(f"k{n}") for n, case in enumerate(cases.values())]
+    code, emitted = ar.compile_all(to, kernels)
+    for (name, case), kernel in zip(cases.items(), kernels):
+        memory = case.memory(7)
+        wanted = ar.results(kernel, memory, elem)
+        ar.clean(to.simulate(code, [ar.launch(kernel, emitted[kernel.name])], memory))
+        found = memory["out"].view(elem.numpy)
+        differ = ar.differing(found, wanted, elem)
+        given = [memory[n].view(elem.numpy)[differ[: case.width * case.type.lanes]][:3] for n in "abc"]
+        assert not differ.any(), (name, given, found[differ][:3], wanted[differ][:3])
+
+
+def operands(elem: Type) -> Any:
+    """All f16, or as many f32: of all sizes, and such as functions like."""
+    raw = np.arange(1 << 16, dtype=np.uint16)
+    if elem is f16:
+        return raw.view(np.float16)
+    rng = np.random.default_rng(3)
+    some = np.concatenate([rng.uniform(-150, 150, 1 << 14), rng.uniform(0, 4, 1 << 14), ar.edges(f32), [256.5, 1e6]])
+    bits = rng.integers(0, 1 << 32, (1 << 16) - some.size, dtype=np.uint32).view(np.float32)
+    return np.concatenate([some.astype(np.float32), np.where(bits == bits, bits, np.float32(np.nan))])
+
+
+@pytest.mark.parametrize("elem", [f16, f32], ids=str)
+@pytest.mark.parametrize("target", FACTS)
+def test_approximate_operations_keep_their_bounds(target: str, elem: Type) -> None:
+    """With whatever errors the hardware may make; and without them some results are nearer."""
+    given = operands(elem)
+    groups = given.size // (64 * (128 // elem.bits))
+    cases = {cls: ar.Case(f, ar.widths(elem)[0], 64) for cls, f in ar.APPROXIMATE.items()}
+    kernels = [case.kernel(f"k{n}", groups) for n, case in enumerate(cases.values())]
+    code, emitted = ar.compile_all(TARGETS[target], kernels)
+    for cls, kernel in zip(cases, kernels):
+        with np.errstate(all="ignore"):
+            wide = given.astype(np.float64)
+            flushed = np.where((np.abs(wide) < np.finfo(np.float32).tiny) & (elem is f32), np.copysign(0, wide), wide)
+            exact, instead = APPROXIMATE[cls](wide), APPROXIMATE[cls](flushed)
+        results = {}
+        for seed in (None, 1, 2):
+            memory = {**dict.fromkeys("abc", given.view(np.uint8)), "out": np.zeros(given.nbytes, np.uint8)}
+            ar.clean(simulate(code, [ar.launch(kernel, emitted[kernel.name])], memory, approximate=seed))
+            found = memory["out"].view(elem.numpy)
+            bound = cls.accuracy[elem]
+            far = np.minimum(ar.error(found, exact, elem, bound), ar.error(found, instead, elem, bound))
+            assert far.max() <= 1, (cls, seed, given[far.argmax()], found[far.argmax()], exact[far.argmax()])
+            results[seed] = found
+        assert (results[1] != results[None]).any()
+        assert (results[1] != results[2]).any(), "the seed matters"
