@@ -10,8 +10,10 @@ import pytest
 from convgen.backends import target as targets
 from convgen.backends.amdgpu.sim import simulate
 from convgen.backends.amdgpu.tables import FACTS
+from convgen.ir import floats as fl
 from convgen.ir.evaluate_floats import APPROXIMATE
 from convgen.ir.types import Type, f16, f32
+from convgen.passes import pipeline
 from tests import arithmetic as ar
 
 TARGETS = {name: targets.get(name) for name in FACTS}
@@ -32,6 +34,21 @@ def test_exact_operations(target: str, elem: Type) -> None:
         differ = ar.differing(found, wanted, elem)
         given = [memory[n].view(elem.numpy)[differ[: case.width * case.type.lanes]][:3] for n in "abc"]
         assert not differ.any(), (name, given, found[differ][:3], wanted[differ][:3])
+
+
+def test_a_wait_state_behind_a_transcendental_is_needed() -> None:
+    to = TARGETS["gfx942"]
+    kernel = ar.Case(lambda a, b, c: fl.Exp2(a + b + c) + a, f32, 64).kernel("k")
+    emitted = to.emit(pipeline.run(kernel, to.facts))
+    text = to.module([emitted])
+    found = []
+    for listing in (text, text.replace("s_nop", "// s_nop")):
+        code = to.assemble(listing)
+        assert code is not None
+        memory = ar.Case(lambda a, b, c: a, f32, 64).memory(1)
+        found.append(to.simulate(code, [ar.launch(kernel, emitted)], memory).findings)
+    assert not found[0]
+    assert any("trans -> plain_read" in finding.message for finding in found[1])
 
 
 def operands(elem: Type) -> Any:
