@@ -12,10 +12,13 @@ from convgen.backends.amdgpu.sim import simulate
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.ir import floats as fl
 from convgen.ir.evaluate_floats import APPROXIMATE
+from convgen.ir.functions import LIBRARY, Function
 from convgen.ir.types import Type, f16, f32
 from convgen.passes import pipeline
 from tests import arithmetic as ar
+from tests.functions import EXACT, TWO, operands, usual
 
+_MANY = 1 << 14  #: operands of a function
 TARGETS = {name: targets.get(name) for name in FACTS}
 
 
@@ -51,7 +54,7 @@ def test_a_wait_state_behind_a_transcendental_is_needed() -> None:
     assert any("trans -> plain_read" in finding.message for finding in found[1])
 
 
-def operands(elem: Type) -> Any:
+def numbers(elem: Type) -> Any:
     """All f16, or as many f32: of all sizes, and such as functions like."""
     raw = np.arange(1 << 16, dtype=np.uint16)
     if elem is f16:
@@ -66,7 +69,7 @@ def operands(elem: Type) -> Any:
 @pytest.mark.parametrize("target", FACTS)
 def test_approximate_operations_keep_their_bounds(target: str, elem: Type) -> None:
     """With whatever errors the hardware may make; and without them some results are nearer."""
-    given = operands(elem)
+    given = numbers(elem)
     groups = given.size // (64 * (128 // elem.bits))
     cases = {cls: ar.Case(f, ar.widths(elem)[0], 64) for cls, f in ar.APPROXIMATE.items()}
     kernels = [case.kernel(f"k{n}", groups) for n, case in enumerate(cases.values())]
@@ -87,3 +90,28 @@ def test_approximate_operations_keep_their_bounds(target: str, elem: Type) -> No
             results[seed] = found
         assert (results[1] != results[None]).any()
         assert (results[1] != results[2]).any(), "the seed matters"
+
+
+def applied(f: Function) -> ar.Operation:
+    return (lambda a, b, c: f(a, b)) if f.name in TWO else (lambda a, b, c: f(a))
+
+
+@pytest.mark.parametrize("elem", [f16, f32], ids=str)
+@pytest.mark.parametrize("target", FACTS)
+def test_functions_keep_their_bounds(target: str, elem: Type) -> None:
+    cases = {name: ar.Case(applied(f), ar.widths(elem)[0], 64) for name, f in LIBRARY.items()}
+    lanes = 64 * (128 // elem.bits)
+    kernels = {name: case.kernel(name, _MANY // lanes) for name, case in cases.items()}
+    code, emitted = ar.compile_all(TARGETS[target], list(kernels.values()))
+    for name, kernel in kernels.items():
+        given = [g[:_MANY] for g in operands(name, elem)]
+        with np.errstate(all="ignore"):
+            exact = EXACT[name](*(g.astype(np.float64) for g in given))
+        memory = {n: np.ascontiguousarray(g).view(np.uint8) for n, g in zip("abc", [*given, given[0], given[0]])}
+        memory["out"] = np.zeros(_MANY * elem.bytes, np.uint8)
+        ar.clean(simulate(code, [ar.launch(kernel, emitted[name])], memory, approximate=4))
+        found = memory["out"].view(elem.numpy)
+        far = ar.error(found, exact, elem, LIBRARY[name].accuracy_of(elem))
+        far = np.where(usual(exact), far, 0) if name == "divide" else far
+        worst = far.argmax()
+        assert far[worst] <= 1, (name, far[worst], [g[worst] for g in given], found[worst], exact[worst])
