@@ -13,11 +13,13 @@ from convgen.backends.target import Target
 from convgen.ir import floats as fl
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane, Max, Min, eq, ne, select
+from convgen.ir.facts import TargetFacts
 from convgen.ir.floats import fma
 from convgen.ir.interp import interpret
 from convgen.ir.program import Kernel
 from convgen.ir.types import AnyType, Type, bf16, bool_, f16, f32, f64, s8, s16, s32, u8, u16, u32, vector
 from convgen.passes import pipeline
+from convgen.passes.pipeline import Pass
 
 FLOATS = (f16, bf16, f32, f64)
 INTEGERS = (s8, u8, s16, u16, s32, u32)
@@ -151,6 +153,17 @@ def compile_all(target: Target, kernels: Sequence[Kernel]) -> tuple[bytes, dict[
     code = target.assemble(target.module(emitted))
     assert code is not None
     return code, {e.name: e for e in emitted}
+
+
+def after_passes(kernel: Kernel, facts: TargetFacts) -> dict[str, Kernel]:
+    """What each pass makes of the kernel, by the pass's name."""
+    made: dict[str, Kernel] = {}
+
+    def observe(p: Pass, before: Kernel, after: Kernel, seconds: float) -> None:
+        made[p.name] = after
+
+    pipeline.run(kernel, facts, observe=observe)
+    return made
 
 
 def launch(kernel: Kernel, emitted: Any) -> LaunchRequest:

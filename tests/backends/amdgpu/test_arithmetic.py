@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from convgen.backends import target as targets
 from convgen.backends.amdgpu.sim import simulate
@@ -17,6 +19,7 @@ from convgen.ir.types import Type, f16, f32
 from convgen.passes import pipeline
 from tests import arithmetic as ar
 from tests.functions import EXACT, TWO, operands, usual
+from tests.strategies import FIXED, SWEEP, Tree, trees
 
 _MANY = 1 << 14  #: operands of a function
 TARGETS = {name: targets.get(name) for name in FACTS}
@@ -37,6 +40,37 @@ def test_exact_operations(target: str, elem: Type) -> None:
         differ = ar.differing(found, wanted, elem)
         given = [memory[n].view(elem.numpy)[differ[: case.width * case.type.lanes]][:3] for n in "abc"]
         assert not differ.any(), (name, given, found[differ][:3], wanted[differ][:3])
+
+
+def check_trees(target: str, drawn: list[Tree], seed: int) -> None:
+    """Interpreted before and after each pass, and simulated: the same."""
+    to = TARGETS[target]
+    cases = [ar.Case(tree, ar.widths(tree.elem)[(seed + n) % 2], 64) for n, tree in enumerate(drawn)]
+    kernels = [case.kernel(f"k{n}") for n, case in enumerate(cases)]
+    memories = [case.memory(seed) for case in cases]
+    code, emitted = ar.compile_all(to, kernels)
+    for tree, kernel, memory in zip(drawn, kernels, memories):
+        wanted = ar.results(kernel, memory, tree.elem)
+        for name, after in ar.after_passes(kernel, to.facts).items():
+            assert not ar.differing(ar.results(after, memory, tree.elem), wanted, tree.elem).any(), name
+        ar.clean(to.simulate(code, [ar.launch(kernel, emitted[kernel.name])], memory))
+        differ = ar.differing(memory["out"].view(tree.elem.numpy), wanted, tree.elem)
+        assert not differ.any(), (tree, str(kernel), np.flatnonzero(differ)[:4])
+
+
+@pytest.mark.parametrize("target", FACTS)
+@settings(FIXED, max_examples=4)
+@given(st.lists(trees(), min_size=10, max_size=10), st.integers(0, 1 << 16))
+def test_random_trees(target: str, drawn: list[Tree], seed: int) -> None:
+    check_trees(target, drawn, seed)
+
+
+@pytest.mark.sweep
+@settings(SWEEP, max_examples=60)
+@given(st.lists(trees(12), min_size=10, max_size=10), st.integers(0, 1 << 16))
+def test_many_random_trees(drawn: list[Tree], seed: int) -> None:
+    for target in FACTS:
+        check_trees(target, drawn, seed)
 
 
 def test_a_wait_state_behind_a_transcendental_is_needed() -> None:
