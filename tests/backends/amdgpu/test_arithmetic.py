@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,9 +15,15 @@ from convgen.backends import target as targets
 from convgen.backends.amdgpu.sim import simulate
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.ir import floats as fl
+from convgen.ir.build import KernelBuilder
+from convgen.ir.error import Unsupported
 from convgen.ir.evaluate_floats import APPROXIMATE
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, const, ne, select
+from convgen.ir.floats import fma
 from convgen.ir.functions import LIBRARY, Function
-from convgen.ir.types import Type, f16, f32
+from convgen.ir.interp import interpret
+from convgen.ir.program import Kernel
+from convgen.ir.types import Type, bool_, f16, f32, s64, vector
 from convgen.passes import pipeline
 from tests import arithmetic as ar
 from tests.functions import EXACT, TWO, operands, usual
@@ -149,3 +157,71 @@ def test_functions_keep_their_bounds(target: str, elem: Type) -> None:
         far = np.where(usual(exact), far, 0) if name == "divide" else far
         worst = far.argmax()
         assert far[worst] <= 1, (name, far[worst], [g[worst] for g in given], found[worst], exact[worst])
+
+
+def run(target: str, kernel: Kernel, given: Any, scalars: dict[str, float]) -> tuple[Any, Any]:
+    """What the kernel leaves in `out`, interpreted and simulated; its scalar arguments are f32."""
+    to = TARGETS[target]
+    code, emitted = ar.compile_all(to, [kernel])
+    mine, theirs = ({"a": given.view(np.uint8).copy(), "out": np.zeros(given.nbytes, np.uint8)} for _ in range(2))
+    interpret(kernel, mine, scalars)  # type: ignore[arg-type]
+    request = ar.launch(kernel, emitted["k"])
+    raw = {name: np.float32(value).tobytes() for name, value in scalars.items()}
+    args = tuple(attrs.evolve(a, value=raw.get(str(a.value), a.value)) for a in request.args)
+    ar.clean(to.simulate(code, [attrs.evolve(request, args=args)], theirs))
+    return mine["out"].view(np.float32), theirs["out"].view(np.float32)
+
+
+def begin(elements: int) -> tuple[KernelBuilder, Expr, Callable[[Expr], None]]:
+    """A builder, a fragment of so many elements a lane, and what stores one."""
+    k, type = KernelBuilder("k"), vector(f32, elements)
+    a, out = (k.buffer(name, f32, 64 * elements) for name in ("a", "out"))
+    held = k.global_load("held", type, k.surface(a), Lane() * (4 * elements))
+
+    def store(value: Expr) -> None:
+        k.global_store(k.surface(out), value, Lane() * (4 * elements))
+
+    return k, held, store
+
+
+DATA = np.random.default_rng(2).standard_normal(256).astype(np.float32)
+
+
+@pytest.mark.parametrize("target", FACTS)
+def test_scalar_floats_are_arguments_conditions_and_carried(target: str) -> None:
+    k, held, store = begin(4)
+    scale, limit = k.scalar("scale", f32), k.scalar("limit", f32)
+    with k.loop("i", 0, 3, total=held, factor=scale) as loop:
+        wide = Splat(vector(f32, 4), loop["factor"] + loop.var.to(f32))
+        loop.yields(fma(loop["total"], wide, held), loop["factor"] * 0.5)
+    with k.when((scale < limit) & ne(limit, 0.0)):
+        store(loop.result("total"))
+    with k.when(limit <= scale):
+        store(Splat(vector(f32, 4), select(loop.result("factor") < 0.2, scale, limit)))
+    kernel = k.done()
+    for scalars in ({"scale": 1.25, "limit": 2.0}, {"scale": 1.25, "limit": 1.25}, {"scale": -1.5, "limit": -2.0}):
+        wanted, found = run(target, kernel, DATA, scalars)
+        assert wanted.any()
+        assert np.array_equal(wanted, found), scalars
+
+
+@pytest.mark.parametrize("target", FACTS)
+def test_vectors_of_bools_are_bound_carried_and_rearranged(target: str) -> None:
+    k, held, store = begin(4)
+    first = k.let("first", held < 0.0)
+    with k.loop("i", 0, 3, seen=first, never=Splat(vector(bool_, 4), const(False, bool_))) as loop:
+        mask = loop["seen"] ^ (held < Splat(vector(f32, 4), loop.var.to(f32) * 0.3))
+        loop.yields(mask, loop["never"] | (Slice(Shuffle(mask, (3, 2, 1, 0, 1)), 1, 4) & mask))
+    store(select(loop.result("seen"), held, 2.0) + select(loop.result("never"), held, -0.5))
+    wanted, found = run(target, k.done(), DATA, {})
+    assert len(np.unique(wanted)) > 100
+    assert np.array_equal(wanted, found)
+
+
+def test_what_selection_refuses_is_told_in_one_line() -> None:
+    k, held, store = begin(4)
+    wide = Pack(vector(s64, 2), (held,))
+    store(Pack(held.type, (wide * wide,)))
+    with pytest.raises(Unsupported, match="given Mul of type s64x2, wanted a vector operation") as error:
+        TARGETS["gfx942"].emit(pipeline.run(k.done(), FACTS["gfx942"]))
+    assert "\n" not in str(error.value)
