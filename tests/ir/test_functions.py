@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from convgen.ir import evaluate_floats, functions
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Evaluator, Value
 from convgen.ir.expr import Cast, Var, const
+from convgen.ir.floats import APPROXIMATE, Accuracy
 from convgen.ir.functions import LIBRARY
 from convgen.ir.mutate import postorder
 from convgen.ir.types import Type, bf16, f16, f32, f64, s32, vector
@@ -69,6 +73,24 @@ def test_a_smaller_bound_than_the_stated_one_would_be_broken(monkeypatch: pytest
             exact = EXACT[name](given[0].astype(np.float64))
             far = error(computed(name, given, f32), exact, f32, LIBRARY[name].accuracy)
         assert far.max() > 0.25, (name, far.max())
+
+
+def told(of: Accuracy) -> str:
+    """An accuracy in the words of docs/ir.md."""
+    power = math.log2(of.absolute) if of.absolute else 0.0
+    absolute = f"2^{power:.0f}" if power.is_integer() else f"{of.absolute:g}"
+    return f"{of.ulps:g} ulp" + (f", or {absolute} if that is more" if of.absolute else "")
+
+
+def test_the_documentation_has_the_stated_errors() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "ir.md").read_text()
+    for f in LIBRARY.values():
+        where = (f.where or "all").replace("|", "\\|")
+        assert f"| `{f.name}` | {told(f.accuracy)} | {where} |" in text
+    for cls in APPROXIMATE:
+        row = re.search(rf"^\| [^|]*`{cls.symbol}`[^|]* \| ([^|]*ulp[^|]*) \| ([^|]*) \|$", text, re.MULTILINE)
+        assert row is not None
+        assert row.groups() == (told(cls.accuracy[f32]), told(cls.accuracy[f16]))
 
 
 @pytest.mark.parametrize("name", LIBRARY)
