@@ -152,8 +152,9 @@ History = dict[Word, dict[_Mark, int]]
 class _Clock:
     """Walks a block: counts states, remembers marks."""
 
-    def __init__(self, physical: Physical, target: str, history: History) -> None:
-        self.physical, self.rows = physical, HAZARDS[target]
+    def __init__(self, physical: Physical, target: str, history: History, *, curves: bool) -> None:
+        """`curves` tells whether there are transcendental instructions at all."""
+        self.physical, self.rows, self.curves = physical, HAZARDS[target], curves
         self.now = 0
         self.history = {w: dict(marks) for w, marks in history.items()}
 
@@ -171,7 +172,7 @@ class _Clock:
 
     def _missing(self, i: Instruction) -> int:
         need = 0
-        for use, words in _uses(i, self.physical):
+        for use, words in _uses(i, self.physical, self.curves):
             for w in words:
                 for mark, made in self.history.get(w, {}).items():
                     passed = self.now - made
@@ -194,8 +195,10 @@ class _Clock:
 def insert_nops(function: Function, physical: Physical, target: str) -> Function:
     """The function, waits in place, with the no-ops that it needs on `target`."""
 
+    curves = any(i.op.hazard == TRANS for i in function.instructions())
+
     def transfer(index: int, history: History) -> History:
-        clock = _Clock(physical, target, history)
+        clock = _Clock(physical, target, history, curves=curves)
         for i in function.blocks[index].instructions:
             clock.step(i)
         return clock.leave()
@@ -203,7 +206,9 @@ def insert_nops(function: Function, physical: Physical, target: str) -> Function
     nothing: History = {}
     entry = solve(function, nothing, transfer, _latest)
     return function.rewritten(
-        lambda index, block: _with_nops(block.instructions, _Clock(physical, target, entry.get(index, nothing)))
+        lambda index, block: _with_nops(
+            block.instructions, _Clock(physical, target, entry.get(index, nothing), curves=curves)
+        )
     )
 
 
@@ -227,7 +232,7 @@ def _with_nops(body: Iterable[Instruction], clock: _Clock) -> Iterator[Instructi
         yield i
 
 
-def _uses(i: Instruction, physical: Physical) -> Iterator[tuple[Use, Words]]:
+def _uses(i: Instruction, physical: Physical, curves: bool) -> Iterator[tuple[Use, Words]]:
     """What an instruction does to which registers."""
     unit = i.op.unit
     if unit is Unit.MATRIX:
@@ -239,7 +244,7 @@ def _uses(i: Instruction, physical: Physical) -> Iterator[tuple[Use, Words]]:
             yield (Use.SCALAR_TO_VALU if r.bank == "s" else Use.VALU_READ), physical.words(r)
             if i.op.hazard == READS_LANE:
                 yield Use.LANE_READ, physical.words(r)
-            if i.op.hazard != TRANS:
+            if curves and i.op.hazard != TRANS:
                 yield Use.PLAIN_READ, physical.words(r)
         yield Use.VALU_WRITE, physical.written(i)
     elif unit in (Unit.GLOBAL, Unit.SHARED):
