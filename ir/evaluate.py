@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 from convgen.ir import expr as x
 from convgen.ir.error import VerifyError
+from convgen.ir.evaluate_floats import APPROXIMATE, EXACT, fma
 from convgen.ir.expr import Expr, Var
+from convgen.ir.floats import Fma
 from convgen.ir.fused import Fused
 from convgen.ir.layout.memory import Global
 from convgen.ir.layout.mma import MmaTile
@@ -161,9 +163,16 @@ def _mulhi(a: Array, b: Array) -> Array:
     return (product >> np.uint64(32)).astype(np.uint32).view(a.dtype)
 
 
-def _number(pick: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    """`pick` where both operands are numbers, else the one that is."""
-    return lambda a, b: np.where(a != a, b, np.where(b != b, a, pick(a, b)))
+def _extremum(pick: Callable[[Array, Array], Array], zero: Callable[[Array, Array], Array]) -> Callable[..., Array]:
+    """`pick` where both operands are numbers, else the one that is; of two zeros, by their signs."""
+
+    def function(a: Array, b: Array, poison: Mask | None, type: Type) -> Array:
+        if not type.is_float:
+            return pick(a, b)
+        picked = np.where((a == 0) & (b == 0), np.where(zero(np.signbit(a), np.signbit(b)), -0.0, 0.0), pick(a, b))
+        return np.where(a != a, b, np.where(b != b, a, picked.astype(a.dtype)))
+
+    return function
 
 
 _OPERATORS: dict[type[Expr], Callable[..., Array]] = {
@@ -173,8 +182,8 @@ _OPERATORS: dict[type[Expr], Callable[..., Array]] = {
     x.MulHi: _pure(_mulhi),
     x.Div: lambda a, b, poison, type: _divide(a, b, poison, type, np.floor_divide),
     x.Mod: lambda a, b, poison, type: _divide(a, b, poison, type, np.mod),
-    x.Min: _pure(_number(np.minimum)),
-    x.Max: _pure(_number(np.maximum)),
+    x.Min: _extremum(np.minimum, np.logical_or),
+    x.Max: _extremum(np.maximum, np.logical_and),
     x.And: _pure(np.bitwise_and),
     x.Or: _pure(np.bitwise_or),
     x.Xor: _pure(np.bitwise_xor),
@@ -201,6 +210,24 @@ def _var(ev: Evaluator, e: Var) -> Value:
 def _not(ev: Evaluator, e: x.Not) -> Value:
     a = ev(e.a)
     return Value(np.invert(a.data), a.poison)
+
+
+def _exact(ev: Evaluator, e: Any) -> Value:
+    a = ev(e.a)
+    return Value(EXACT[type(e)](a.data), a.poison)
+
+
+def _approximate(ev: Evaluator, e: Any) -> Value:
+    a = ev(e.a)
+    with np.errstate(all="ignore"):
+        return Value(convert(APPROXIMATE[type(e)](a.data.astype(np.float64)), e.type.elem), a.poison)
+
+
+def _fma(ev: Evaluator, e: Fma) -> Value:
+    a, b, c = (ev(operand) for operand in (e.a, e.b, e.c))
+    with np.errstate(all="ignore"):
+        data = convert(fma(a.data, b.data, c.data), e.type.elem)
+    return Value(data, tainted(Value(a.data, tainted(a, b)), c))
 
 
 def _select(ev: Evaluator, e: x.Select) -> Value:
@@ -414,6 +441,9 @@ _RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     x.Var: _var,
     x.Lane: lambda ev, e: Value(np.tile(np.arange(ev.width, dtype=np.int32), len(ev.numbers))),
     x.Not: _not,
+    **dict.fromkeys(EXACT, _exact),
+    **dict.fromkeys(APPROXIMATE, _approximate),
+    Fma: _fma,
     x.Select: _select,
     Fused: lambda ev, e: ev(e.meaning),
     x.Cast: _conversion,

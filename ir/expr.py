@@ -98,6 +98,11 @@ class Expr(Node):
     def __invert__(self) -> Expr:
         return Not(self)
 
+    def __neg__(self) -> Expr:
+        from convgen.ir.floats import Neg
+
+        return Neg(self) if self.type.elem.is_float else Sub(lift(0, self), self)
+
     def to(self, type: AnyType, *, saturate: bool = False) -> Expr:
         """This value converted to `type`; what it cannot hold wraps, overflows, or becomes the nearest it can hold."""
         if type is self.type:
@@ -158,6 +163,7 @@ class Lane(Expr):
 
 @family
 class Unary(Expr):
+    symbol: ClassVar[str] = "?"  #: a sign before the operand, or a name
     a: Expr
 
     def result(self) -> AnyType:
@@ -285,6 +291,8 @@ class Ne(Comparison):
 class Not(Unary):
     """Bitwise complement; logical negation of a bool."""
 
+    symbol = "~"
+
 
 @node
 class Select(Expr):
@@ -326,6 +334,8 @@ class Saturate(Conversion):
 @node
 class Uniform(Unary):
     """The value all active lanes agree on, now subgroup-uniform by contract (the interpreter checks it)."""
+
+    symbol = "uniform"
 
 
 # ---------------------------------------------------------------- vectors and matrices

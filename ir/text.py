@@ -17,6 +17,7 @@ import attrs
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Expr, Var
+from convgen.ir.floats import Fma
 from convgen.ir.fused import Fused
 from convgen.ir.layout.memory import Dim, Global, Plane, Rectangle, Shared, TensorDim, View
 from convgen.ir.mutate import postorder
@@ -252,8 +253,10 @@ def _infix(p: _Printer, e: Any) -> tuple[int, str]:
         return strength, f"{p.inline(e.a, left)} {e.symbol} {p.inline(e.b, strength + 1)}"
     if isinstance(e, x.Binary):
         return _ATOM, f"{e.symbol}({p.inline(e.a, _LOOSEST)}, {p.inline(e.b, _LOOSEST)})"
-    if isinstance(e, x.Not):
-        return _UNARY, f"~{p.inline(e.a, _UNARY)}"
+    if isinstance(e, x.Unary) and e.symbol in "~-":
+        return _UNARY, f"{e.symbol}{p.inline(e.a, _UNARY)}"
+    if isinstance(e, x.Unary):
+        return _ATOM, f"{e.symbol}({p.inline(e.a, _LOOSEST)})"
     if isinstance(e, x.Const):
         return (_UNARY if str(e.value).startswith("-") else _ATOM), _number(e)
     return _ATOM, _EXPRESSIONS[type(e)](p, e)
@@ -272,8 +275,8 @@ def _args(p: _Printer, *es: Expr) -> str:
 _EXPRESSIONS: dict[type[Expr], Callable[[_Printer, Any], str]] = {
     x.Var: lambda p, e: p.vars[e],
     x.Lane: lambda p, e: "lane",
-    x.Uniform: lambda p, e: f"uniform({_args(p, e.a)})",
     x.Select: lambda p, e: f"select({_args(p, e.cond, e.a, e.b)})",
+    Fma: lambda p, e: f"fma({_args(p, e.a, e.b, e.c)})",
     Fused: lambda p, e: f"{e.name}({_args(p, e.a, e.b, e.c)})",
     x.Cast: lambda p, e: f"{e.dtype}({_args(p, e.a)})",
     x.Saturate: lambda p, e: f"{e.dtype}.saturate({_args(p, e.a)})",

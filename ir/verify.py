@@ -15,6 +15,7 @@ from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Expr, Var
+from convgen.ir.floats import Fma
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt
@@ -177,7 +178,7 @@ class Checker:
                     return op.d
                 case x.Const() | x.Splat():
                     return ANYHOW
-                case x.Binary() | x.Unary() | x.Conversion() | x.Select():
+                case x.Binary() | x.Unary() | x.Conversion() | x.Select() | Fma():
                     return agreed([of(c) for c in e.children()])  # type: ignore[arg-type]
             return None
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Const, Expr
+from convgen.ir.floats import APPROXIMATE, EXACT, Approximate, Fma
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Shared, View
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
-from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f32, f64, s32, surface, u64, vector
+from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f16, f32, f64, s32, surface, u64, vector
 
 if TYPE_CHECKING:
     from convgen.ir.verify import Checker
@@ -294,15 +295,24 @@ def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
     return None
 
 
+def _approximates(c: Checker, e: Approximate) -> str | None:
+    wanted = " or ".join(t.name for t in e.accuracy)
+    return None if e.a.type.elem in e.accuracy else f"{show(e)}: operands of {e.a.type}, wanted {wanted}"
+
+
 _NUMBERS = _takes(lambda t: (t.is_int or t.is_float) and not t.is_storage, "numbers")
 _INTEGERS = _takes(lambda t: t.is_int and not t.is_storage, "integers")
 _BITS = _takes(lambda t: (t.is_int or t.is_bool) and not t.is_storage, "integers or bools")
+_FLOATS = _takes(lambda t: t.is_float and not t.is_storage, "floats")
 _COMPARABLE = _takes(lambda t: not t.is_storage, "numbers or bools")
 
 EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
     **dict.fromkeys((x.Add, x.Sub, x.Mul, x.Min, x.Max, x.Lt, x.Le), _NUMBERS),
     **dict.fromkeys((x.Div, x.Mod, x.Shl, x.Shr), _INTEGERS),
     **dict.fromkeys((x.And, x.Or, x.Xor, x.Not), _BITS),
+    **dict.fromkeys(EXACT, _FLOATS),
+    **dict.fromkeys(APPROXIMATE, (_approximates,)),
+    Fma: _takes(lambda t: t in (f16, f32, f64), "f16, f32 or f64"),
     x.MulHi: _takes(lambda t: t.is_int and t.bits == 32, "32-bit integers"),
     **dict.fromkeys((x.Eq, x.Ne), _COMPARABLE),
     **dict.fromkeys((x.Cast, x.Saturate), (_convertible,)),

@@ -3,6 +3,7 @@
 Every expression has a home: the innermost block where all its variables are known. It is bound there, just before the
 first statement that needs it, if it is used more than once or in a loop below its home. Everything else stays where it
 is used. Uniform comparisons and free conversions are never bound: the first live in a flag, the second cost nothing.
+Of vectors only what is used more than once is bound: one that a loop does not change would hold its registers there.
 
 A hoisted varying value occupies a vector register all through the loop. Where these exceed what the loop's own values
 leave, those that one operation brings back from other variables are computed in the loop again.
@@ -13,8 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
-from convgen.ir.expr import Cast, Comparison, Const, Expr, Lane, Mma, Not, Surface, Var, temporary, var
+from convgen.ir.expr import (
+    Binary,
+    Cast,
+    Comparison,
+    Const,
+    Expr,
+    Lane,
+    Mma,
+    Not,
+    Select,
+    Surface,
+    Unary,
+    Var,
+    temporary,
+    var,
+)
 from convgen.ir.facts import TargetFacts
+from convgen.ir.floats import Fma
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import postorder, statements, substitute
 from convgen.ir.node import Node, replace
@@ -25,6 +42,7 @@ from convgen.ir.uniform import Uniformity, varying
 
 N = TypeVar("N", bound=Node)
 _LEAVES = (Const, Var, Lane)
+_ARITHMETIC = (Unary, Binary, Fma, Select)  #: what computes the elements of a vector; masks stay in place
 
 #: Vector registers left to temporaries, of those that the loops' values do not take.
 _TEMPORARIES = 24
@@ -86,7 +104,8 @@ class _Placer:
         wanted: dict[Expr, None] = {}
         for e in reversed(order):
             depths = uses.get(e, [])
-            if self._may_bind(e) and (len(depths) > 1 or any(d > self.home(e) for d in depths)):
+            hoisted_alone = isinstance(e.type, Type) and any(d > self.home(e) for d in depths)
+            if self._may_bind(e) and (len(depths) > 1 or hoisted_alone):
                 wanted[e] = None
                 depths = [self.home(e)]
             for c in e.children():
@@ -101,8 +120,11 @@ class _Placer:
     def _may_bind(self, e: Expr) -> bool:
         if isinstance(e, Surface):
             return True
-        if isinstance(e, _LEAVES) or not isinstance(e.type, Type):
+        if isinstance(e, _LEAVES):
             return False
+        if not isinstance(e.type, Type):
+            widens = isinstance(e, Cast) and e.type.bits > e.a.type.bits  # what narrows goes to where it is stored
+            return (isinstance(e, _ARITHMETIC) or widens) and not e.type.elem.is_bool
         if isinstance(e, Cast) and e.type.is_int and e.a.type.elem.is_int and e.type.bits == e.a.type.bits:
             return False
         if e.type.is_int and e.type.bits == 64 and not self.flat:

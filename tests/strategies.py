@@ -14,15 +14,18 @@ from hypothesis import HealthCheck, Phase, assume, reject, settings
 from hypothesis import strategies as st
 
 from convgen.ir.error import DoesNotFit
+from convgen.ir.expr import Expr
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.types import Type
 from convgen.plan.config import Config
 from convgen.plan.plan import input_atoms, make_plan
 from convgen.problem.conv import Conv, Direction
+from tests.arithmetic import FLOATS, INTEGERS, exact
 
 Case = tuple[Conv, Config]
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -230,6 +233,29 @@ def cases(
     problem = draw(problems(most=most, channels=channels, types=input_types(facts), unusual=unusual))
     assume(not problem.is_empty)
     return problem, draw(configs(problem, facts, work))
+
+
+@attrs.frozen
+class Tree:
+    """A random operation on three values of a type: each step one of `exact(elem)` on values made before."""
+
+    elem: Type
+    steps: tuple[tuple[str, int, int, int], ...]
+
+    def __call__(self, a: Expr, b: Expr, c: Expr) -> Expr:
+        made, rows = [a, b, c], exact(self.elem)
+        for name, *operands in self.steps:
+            made.append(rows[name](*(made[n % len(made)] for n in operands)))
+        return made[-1]
+
+
+@st.composite
+def trees(draw: st.DrawFn, most: int = 7) -> Tree:
+    """A tree of at most so many operations, whose results serve more than once."""
+    elem = draw(st.sampled_from([*FLOATS, *INTEGERS]))
+    place = st.integers(0, 2 + most)
+    step = st.tuples(st.sampled_from(sorted(exact(elem))), place, place, place)
+    return Tree(elem, tuple(draw(st.lists(step, min_size=2, max_size=most))))
 
 
 def in_memory(*digits: tuple[str, int, int]) -> Digits:

@@ -93,7 +93,15 @@ class AmdEmitter(Emitter):
         self.emit(name, (), (a, b))
         self._flag, self._compared = wanted, tuple(r.vreg for r in (a, b) if isinstance(r, Reg))
 
-    def valu(self, name: str, *src: Operand, bank: str = "v", size: int = 1, into: Reg | None = None) -> Reg:
+    def valu(
+        self,
+        name: str,
+        *src: Operand,
+        bank: str = "v",
+        size: int = 1,
+        into: Reg | None = None,
+        modifiers: Sequence[str] = (),
+    ) -> Reg:
         """A vector operation into a fresh register, operands moved to where the encoding can read them.
 
         GFX9 reads one scalar register or literal a VALU instruction (CDNA3 ISA 6.2.1).
@@ -121,7 +129,7 @@ class AmdEmitter(Emitter):
                     scalar = s
             legal.append(s)
         dst = into or self.new(bank, size)
-        self.emit(op, (dst,), legal)
+        self.emit(op, (dst,), legal, modifiers=modifiers)
         return dst
 
     def retarget(self, made: Operand, to: Reg) -> bool:

@@ -12,7 +12,7 @@ from enum import Enum
 
 import attrs
 
-from convgen.backends.amdgpu.isa import OPCODES, READS_LANE, WIDE_STORE
+from convgen.backends.amdgpu.isa import OPCODES, READS_LANE, TRANS, WIDE_STORE
 from convgen.backends.amdgpu.physical import Physical, Word, Words
 from convgen.backends.amdgpu.tables import DGEMM, SGEMM, XDL
 from convgen.backends.machine.dataflow import solve
@@ -30,6 +30,7 @@ class Event(Enum):
     VALU_VECTOR = "a vector instruction writes a vector register"
     VALU_BEFORE_F64 = "a vector instruction writes it, and a matrix instruction on f64 comes behind that"
     VALU_PART = "a vector instruction writes part of a vector register"
+    TRANSCENDENTAL = "a transcendental instruction writes it"
     VALU_SCALAR = "a vector instruction writes a scalar register"
     WIDE_STORE = "a 96- or 128-bit store reads it as data"
     WIDE_STORE_SOFFSET = "the same with a scalar offset"
@@ -41,6 +42,7 @@ class Use(Enum):
     MFMA_AB = "a matrix instruction reads it as srcA or srcB"
     MFMA_C = "a matrix instruction reads it as srcC, not as exactly the tuple that was written"
     VALU_READ = "a vector instruction reads a vector register"
+    PLAIN_READ = "a vector instruction that is not transcendental reads it"
     VALU_WRITE = "a vector instruction overwrites it"
     MEMORY_READ = "a memory instruction reads it"
     MEMORY_WRITE = "a load overwrites it"
@@ -118,6 +120,7 @@ CDNA3: Rows = {
     (Event.VALU_BEFORE_F64, Use.MEMORY_READ): _NOT_ANY_MORE,
     (Event.VALU_VECTOR, Use.LANE_READ): Row(1, source=f"{_ISA}, of v_readlane; {_LLVM}, of v_readfirstlane"),
     (Event.VALU_PART, Use.VALU_READ): Row(1, source=_ISA),
+    (Event.TRANSCENDENTAL, Use.PLAIN_READ): Row(1, source=_ISA),
     (Event.VALU_SCALAR, Use.SCALAR_TO_VALU): Row(2, source=f"{_ISA}, of constants; {_LLVM}, of masks"),
     (Event.WIDE_STORE, Use.VALU_WRITE): Row(2, source=_ISA),
     (Event.WIDE_STORE_SOFFSET, Use.VALU_WRITE): Row(1, source="LLVM pull request 197267, measured on gfx950"),
@@ -149,8 +152,9 @@ History = dict[Word, dict[_Mark, int]]
 class _Clock:
     """Walks a block: counts states, remembers marks."""
 
-    def __init__(self, physical: Physical, target: str, history: History) -> None:
-        self.physical, self.rows = physical, HAZARDS[target]
+    def __init__(self, physical: Physical, target: str, history: History, *, curves: bool) -> None:
+        """`curves` tells whether there are transcendental instructions at all."""
+        self.physical, self.rows, self.curves = physical, HAZARDS[target], curves
         self.now = 0
         self.history = {w: dict(marks) for w, marks in history.items()}
 
@@ -168,7 +172,7 @@ class _Clock:
 
     def _missing(self, i: Instruction) -> int:
         need = 0
-        for use, words in _uses(i, self.physical):
+        for use, words in _uses(i, self.physical, self.curves):
             for w in words:
                 for mark, made in self.history.get(w, {}).items():
                     passed = self.now - made
@@ -191,8 +195,10 @@ class _Clock:
 def insert_nops(function: Function, physical: Physical, target: str) -> Function:
     """The function, waits in place, with the no-ops that it needs on `target`."""
 
+    curves = any(i.op.hazard == TRANS for i in function.instructions())
+
     def transfer(index: int, history: History) -> History:
-        clock = _Clock(physical, target, history)
+        clock = _Clock(physical, target, history, curves=curves)
         for i in function.blocks[index].instructions:
             clock.step(i)
         return clock.leave()
@@ -200,7 +206,9 @@ def insert_nops(function: Function, physical: Physical, target: str) -> Function
     nothing: History = {}
     entry = solve(function, nothing, transfer, _latest)
     return function.rewritten(
-        lambda index, block: _with_nops(block.instructions, _Clock(physical, target, entry.get(index, nothing)))
+        lambda index, block: _with_nops(
+            block.instructions, _Clock(physical, target, entry.get(index, nothing), curves=curves)
+        )
     )
 
 
@@ -224,7 +232,7 @@ def _with_nops(body: Iterable[Instruction], clock: _Clock) -> Iterator[Instructi
         yield i
 
 
-def _uses(i: Instruction, physical: Physical) -> Iterator[tuple[Use, Words]]:
+def _uses(i: Instruction, physical: Physical, curves: bool) -> Iterator[tuple[Use, Words]]:
     """What an instruction does to which registers."""
     unit = i.op.unit
     if unit is Unit.MATRIX:
@@ -236,6 +244,8 @@ def _uses(i: Instruction, physical: Physical) -> Iterator[tuple[Use, Words]]:
             yield (Use.SCALAR_TO_VALU if r.bank == "s" else Use.VALU_READ), physical.words(r)
             if i.op.hazard == READS_LANE:
                 yield Use.LANE_READ, physical.words(r)
+            if curves and i.op.hazard != TRANS:
+                yield Use.PLAIN_READ, physical.words(r)
         yield Use.VALU_WRITE, physical.written(i)
     elif unit in (Unit.GLOBAL, Unit.SHARED):
         for r in i.uses():
@@ -263,6 +273,9 @@ def _marks(i: Instruction, physical: Physical) -> Iterator[tuple[Word, _Mark]]:
         if i.op.merges and i.modifiers:  # op_sel: the upper half
             part = _Mark(Event.VALU_PART)
             yield from ((w, part) for w in physical.written(i))
+        if i.op.hazard == TRANS:
+            late = _Mark(Event.TRANSCENDENTAL)
+            yield from ((w, late) for w in physical.written(i))
     elif i.op.hazard == WIDE_STORE:
         stored = _Mark(Event.WIDE_STORE_SOFFSET if isinstance(i.source("soffset"), Reg) else Event.WIDE_STORE)
         yield from ((w, stored) for w in physical.operand(i.source("data")))

@@ -21,8 +21,17 @@ _VALU = (
     "v_cvt_u32_f32 v_cvt_f32_f64 v_cvt_f64_f32 v_cvt_f64_i32 v_cvt_f64_u32 v_cvt_i32_f64 v_cvt_u32_f64 "
     "v_cvt_f32_f16_e64 v_cvt_f32_f16_sdwa v_cvt_f32_ubyte0 v_cvt_f32_ubyte1 v_cvt_f32_ubyte2 v_cvt_f32_ubyte3 "
     "v_cvt_pk_f16_f32 v_cvt_pk_f32_fp8 v_cvt_pk_f32_bf8 v_cvt_pk_f32_fp8_sdwa v_cvt_pk_f32_bf8_sdwa "
-    "v_cvt_f32_fp8_sdwa v_cvt_f32_bf8_sdwa"
+    "v_cvt_f32_fp8_sdwa v_cvt_f32_bf8_sdwa "
+    "v_min_f32 v_max_f32 v_min_f64 v_max_f64 v_pk_min_f16 v_pk_max_f16 v_fma_f32 v_fma_f64 v_pk_fma_f16 v_pk_fma_f32 "
+    "v_floor_f32 v_ceil_f32 v_floor_f64 v_ceil_f64 v_bfi_b32 "
+    "v_pk_add_u16 v_pk_sub_i16 v_pk_mul_lo_u16 v_pk_min_i16 v_pk_min_u16 v_pk_max_i16 v_pk_max_u16 "
+    "v_pk_lshlrev_b16 v_pk_lshrrev_b16 v_pk_ashrrev_i16"
 ).split()
+_VALU += [f"v_{n}_f16_{form}" for n in ("floor", "ceil", "rndne") for form in ("e64", "sdwa")]
+_VALU += [f"v_cmp_{n}_{t}" for n in ("lt", "le", "eq", "neq") for t in ("f32", "f64", "f16", "f16_sdwa")]
+_VALU += [f"v_cmp_{n}_{t}16{sdwa}" for n in ("lt", "le", "eq", "ne") for t in "iu" for sdwa in ("", "_sdwa")]
+_VALU += ["v_cmp_eq_i32", "v_cmp_ne_i32"]
+_TRANS = [f"v_{n}_{t}" for n in "exp log rcp sqrt rsq sin cos".split() for t in ("f32", "f16_e64", "f16_sdwa")]
 #: VOP2 on integers: with VOP1 the only forms that take a literal, as src0 and beside a VGPR (CDNA3 ISA 6.2).
 _VALU_LITERAL = ("v_sub_u32 v_subrev_u32 v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32").split()
 _VALU_LITERAL_COMMUTES = (
@@ -32,7 +41,7 @@ _VALU_MERGES = ("v_cvt_pk_fp8_f32 v_cvt_pk_bf8_f32").split()
 _SALU_SCC = (
     "s_add_i32 s_add_u32 s_sub_i32 s_and_b32 s_or_b32 s_xor_b32 s_and_b64 s_or_b64 s_not_b32 s_not_b64 "
     "s_lshl_b32 s_lshr_b32 s_ashr_i32 s_min_i32 s_min_u32 s_max_i32 s_max_u32 s_cmp_lt_i32 s_cmp_le_i32 "
-    "s_cmp_eq_u32 s_cmp_lg_u32 s_cmp_lt_u32 s_cmp_le_u32"
+    "s_cmp_eq_u32 s_cmp_lg_u32 s_cmp_lt_u32 s_cmp_le_u32 s_cmp_lg_u64 s_xor_b64"
 ).split()
 _SALU = ("s_mov_b32 s_mov_b64 s_mul_i32 s_mul_hi_u32").split()
 _SALU_READS_SCC = ("s_cselect_b32 s_cselect_b64").split()
@@ -53,7 +62,8 @@ SLOT_BYTES = {Unit.SHARED: 128, Unit.GLOBAL: 64}
 
 
 #: Hazard classes beside those of matrix instructions.
-READS_LANE, WIDE_STORE = "reads lane", "wide store"
+READS_LANE, WIDE_STORE, TRANS = "reads lane", "wide store", "transcendental"
+_TRANS_BUSY = 4  #: slots; 16 clocks a wave: CDNA3 ISA 6
 
 _PLACE = (Role("offset", "v", 1), Role("surface", "s", 4), Role("soffset", "s", 1))  #: of a buffer access
 _ADDRESS = Role("address", "v", 1)
@@ -83,6 +93,7 @@ def _scalar_load(name: str, words: int) -> Opcode:
 
 def _rows() -> dict[str, Opcode]:
     rows = [Opcode(n, Unit.VALU, banks="vs") for n in _VALU]
+    rows += [Opcode(n, Unit.VALU, busy=_TRANS_BUSY, banks="vs", hazard=TRANS) for n in _TRANS]
     rows += [Opcode(n, Unit.VALU, literal=True, banks="vs") for n in _VALU_LITERAL]
     rows += [Opcode(n, Unit.VALU, literal=True, commutes=True, banks="vs") for n in _VALU_LITERAL_COMMUTES]
     for name, to, of, hazard in (

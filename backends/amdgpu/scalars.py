@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 from convgen.backends.amdgpu.emitter import AmdEmitter
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import Scalars, strip
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.fused import Fused
-from convgen.ir.types import Kind, Type
+from convgen.ir.types import AnyType, Kind, Type, VectorType
 
 #: node class -> (SALU mnemonic for signed, for unsigned)
 _SALU: dict[type[x.Expr], tuple[str, str]] = {
@@ -31,7 +34,7 @@ _SALU_COMPARE: dict[type[x.Expr], tuple[str, str]] = {
     x.Ne: ("s_cmp_lg_u32", "s_cmp_lg_u32"),
 }
 #: node class -> (VALU mnemonic for signed, for unsigned, operands swapped)
-_VALU: dict[type[x.Expr], tuple[str, str, bool]] = {
+VALU: dict[type[x.Expr], tuple[str, str, bool]] = {
     x.Add: ("v_add_u32", "v_add_u32", False),
     x.Sub: ("v_sub_u32", "v_sub_u32", False),
     x.MulHi: ("v_mul_hi_u32", "v_mul_hi_u32", False),
@@ -57,13 +60,25 @@ _FUSED = {
     "and_or": "v_and_or_b32",
     "or3": "v_or3_b32",
 }
+LOGIC: dict[type[x.Expr], str] = {x.And: "s_and_b64", x.Or: "s_or_b64", x.Xor: "s_xor_b64"}
 _U24 = (1 << 24) - 1
+
+
+class OtherTypes(Protocol):
+    """What knows values that are not 32-bit integers or bools."""
+
+    def converted(self, e: x.Cast | x.Saturate) -> Reg:
+        """A conversion of one, or to one."""
+
+    def compared(self, e: x.Comparison) -> Callable[[int], Reg]:
+        """The mask of each element of a comparison."""
 
 
 class AmdScalars(Scalars):
     """Evaluates 32-bit integer and bool expressions."""
 
     out: AmdEmitter
+    elements: OtherTypes  #: what computes with the values that are not kept here
 
     def _computed(self, e: x.Expr) -> Operand:
         match e:
@@ -71,6 +86,9 @@ class AmdScalars(Scalars):
                 return Imm(e.bits)
             case x.Uniform(a):
                 return self.out.salu_from_lane(self.value(a))
+            case x.Saturate() | x.Cast() if not e.type.elem.is_bool and e.type.bits == 32:
+                made = self.elements.converted(e)
+                return self.out.salu_from_lane(made) if self.uniform(e) else made
         if not isinstance(e.type, Type) or (e.type.bits != 32 and not e.type.is_bool):
             raise Unsupported(f"given an expression of type {e.type}, wanted 32-bit integers: {e}")
         return self._uniform(e) if self.uniform(e) else self._varying(e)
@@ -99,13 +117,15 @@ class AmdScalars(Scalars):
 
     def condition(self, e: x.Expr) -> None:
         """Leave a uniform bool in scc."""
-        e = strip(e)
-        if isinstance(e, x.Comparison):
+        e = plain(strip(e))
+        if isinstance(e, x.Comparison) and not _is_word(e.a.type):
+            self.out.scalar_compare("s_cmp_lg_u64", self.mask(e), Imm(0))
+        elif isinstance(e, x.Comparison):
             a, b = self.value(e.a), self.value(e.b)
             unsigned = e.a.type.elem.kind is Kind.UNSIGNED
             self.out.scalar_compare(_SALU_COMPARE[type(e)][unsigned], a, b)
-        elif isinstance(e, (x.And, x.Or)):
-            a, b = self.value(e.a), self.value(e.b)
+        elif type(e) in LOGIC:
+            a, b = map(self.value, e.children())  # type: ignore[arg-type]
             self.out.salu(_SALU[type(e)][0], a, b)  # scc = (result != 0)
         elif isinstance(e, x.Not):
             self.out.scalar_compare("s_cmp_eq_u32", self.value(e.a), Imm(0))
@@ -122,8 +142,8 @@ class AmdScalars(Scalars):
                 return self.out.valu(_FUSED[e.name], self.value(e.a), self.value(e.b), self.value(e.c))
             case x.Mul():
                 return self._multiply(e)
-            case x.Binary() if type(e) in _VALU:
-                signed, unsigned, swapped = _VALU[type(e)]
+            case x.Binary() if type(e) in VALU:
+                signed, unsigned, swapped = VALU[type(e)]
                 name = unsigned if e.type.elem.kind is Kind.UNSIGNED else signed
                 a, b = self.value(e.a), self.value(e.b)
                 return self.out.valu(name, *((b, a) if swapped else (a, b)))
@@ -149,11 +169,13 @@ class AmdScalars(Scalars):
 
     def mask(self, e: x.Expr) -> Reg:
         """A varying bool: one bit a lane in a scalar pair."""
-        e = strip(e)
+        e = plain(strip(e))
         if isinstance(e, x.Var):
             held = self.env[e]
             if isinstance(held, Reg) and held.count == 2:
                 return held
+        if isinstance(e, x.Comparison) and not _is_word(e.a.type):
+            return self.elements.compared(e)(0)
         if self.uniform(e):
             self.condition(e)
             return self.out.salu("s_cselect_b64", Imm(-1), Imm(0), size=2)
@@ -162,10 +184,8 @@ class AmdScalars(Scalars):
                 a, b = self.value(e.a), self.value(e.b)
                 unsigned = e.a.type.elem.kind is Kind.UNSIGNED
                 return self.out.valu(_VALU_COMPARE[type(e)][unsigned], a, b, bank="s", size=2)
-            case x.And(a, b):
-                return self.out.salu("s_and_b64", self.mask(a), self.mask(b), size=2)
-            case x.Or(a, b):
-                return self.out.salu("s_or_b64", self.mask(a), self.mask(b), size=2)
+            case x.And(a, b) | x.Or(a, b) | x.Xor(a, b):
+                return self.out.salu(LOGIC[type(e)], self.mask(a), self.mask(b), size=2)
             case x.Not(a):
                 return self.out.salu("s_not_b64", self.mask(a), size=2)
         raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {e}")
@@ -173,6 +193,27 @@ class AmdScalars(Scalars):
     def fits_u24(self, *es: x.Expr) -> bool:
         """Whether all values are provably in [0, 2^24)."""
         return all(self.bounds(e)[0] >= 0 and self.bounds(e)[1] <= _U24 for e in es)
+
+
+def plain(e: x.Expr) -> x.Expr:
+    """A bool, or a vector of them, without a choice, a conversion, or a comparison of bools at its root."""
+    match e:
+        case x.Select(cond, a, b):
+            if isinstance(e.type, VectorType) and not isinstance(cond.type, VectorType):
+                cond = x.Splat(e.type, cond)
+            return (cond & a) | (~cond & b)
+        case x.Cast(_, a):
+            return x.ne(a, 0)
+        case x.Ne(a, b) if a.type.elem.is_bool:
+            return a ^ b
+        case x.Eq(a, b) if a.type.elem.is_bool:
+            return ~(a ^ b)
+    return e
+
+
+def _is_word(type: AnyType) -> bool:
+    """Whether this class computes with such values."""
+    return isinstance(type, Type) and (type.is_bool or (type.is_int and type.bits == 32))
 
 
 def _inline(v: Operand) -> bool:

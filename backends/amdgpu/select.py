@@ -15,9 +15,10 @@ from convgen.backends.amdgpu.tables import SCOPES
 from convgen.backends.amdgpu.vectors import AmdVectors
 from convgen.backends.machine.instruction import Access, Function, Imm, Operand, Reg
 from convgen.backends.machine.selection import Handlers, Selector, comment, kernel_arguments
+from convgen.backends.machine.vectors import held_as_vector
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Cast, Const, Expr, Lane, Mul, Surface, const, eq
+from convgen.ir.expr import Add, Cast, Const, Expr, Lane, Mul, Surface, Var, const, eq
 from convgen.ir.expr import select as choose
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global
@@ -72,13 +73,21 @@ class _Selector(Selector):
             if isinstance(p, Global):
                 self.pointers[p.name] = dst
             else:
-                self.scalars.env[p] = dst
+                self._argument(p, dst)
         if k.subgroups == 1:
             self.scalars.env[k.subgroup], self.scalars.lane = Imm(0), item
             return
         self.scalars.lane = out.valu("v_and_b32", Imm(k.width - 1), item)
         wave = out.valu("v_lshrrev_b32", Imm(k.width.bit_length() - 1), item)
         self.scalars.env[k.subgroup] = out.salu_from_lane(wave)
+
+    def _argument(self, p: Var, word: Reg) -> None:
+        if p.type.bits != 32:
+            raise Unsupported(f"given the argument {p.name} of type {p.type}, wanted 32 bits")
+        if held_as_vector(p.type):
+            self.vectors.env[p] = (self.out.move_to_vector(word),)
+        else:
+            self.scalars.env[p] = word
 
     # ------------------------------------------------------------ control
 

@@ -6,40 +6,28 @@ Values narrower than a word stand in the low bits of one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
 
 from convgen.backends.amdgpu.bytes import gather_words
 from convgen.backends.amdgpu.conversions import convert, plan
-from convgen.backends.amdgpu.emitter import AmdEmitter, signed
+from convgen.backends.amdgpu.elements import Elements
+from convgen.backends.amdgpu.emitter import signed
 from convgen.backends.amdgpu.isa import MATRIX
 from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.machine.instruction import Imm, Operand, Reg
-from convgen.backends.machine.vectors import Bytes, Parts, Vectors, view
+from convgen.backends.machine.vectors import Bytes, Parts, view
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Cast, Expr, Mul, Saturate, Sub, Var
+from convgen.ir.expr import Cast, Expr, Saturate, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
-from convgen.ir.types import Type, VectorType, f16, f32, f64, s32, u32
+from convgen.ir.types import VectorType
 
 
-class AmdVectors(Vectors):
+class AmdVectors(Elements):
     """Evaluates vector expressions."""
-
-    out: AmdEmitter
-    elementwise: ClassVar = {
-        # Also of one half in the lower bits: zeros above stay zeros.
-        (Add, f16): "v_pk_add_f16",
-        (Mul, f16): "v_pk_mul_f16",
-        (Add, f32): "v_add_f32",
-        (Sub, f32): "v_sub_f32",
-        (Mul, f32): "v_mul_f32",
-        (Add, f64): "v_add_f64",
-        (Mul, f64): "v_mul_f64",
-        **{(o, t): n for t in (s32, u32) for o, n in ((Add, "v_add_u32"), (Sub, "v_sub_u32"), (Mul, "v_mul_lo_u32"))},
-    }
 
     def __init__(self, scalars: AmdScalars, uses: Mapping[Var, int], facts: TargetFacts) -> None:
         super().__init__(scalars, uses)
+        scalars.elements = self
         self.facts = facts
 
     def _pack(self, parts: tuple[Expr, ...]) -> Parts:
@@ -80,12 +68,9 @@ class AmdVectors(Vectors):
     def _gather(self, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
         return gather_words(self.out, held, wanted)
 
-    def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
-        self.out.valu(name, a, b, into=into)
-
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
         of = e.a.type
-        source = self.value(e.a)
+        source = self.held(e.a)
         how = plan(of.elem, to.elem, self.facts, saturate=isinstance(e, Saturate))
         if how is None:
             raise Unsupported(f"given a conversion from {of} to {to}, wanted one that {self.facts.name} has: {e}")

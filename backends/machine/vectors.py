@@ -50,17 +50,20 @@ class Vectors(ABC):
                 return self._slice(self.value(a), a.type.elem, start, count)
             case Shuffle(a, order):
                 return self._shuffle(self.value(a), a.type.elem, order)
-            case Binary(a, b) if (type(e), e.type.elem) in self.elementwise:
-                name = self.elementwise[type(e), e.type.elem]
-                return (self._element_by_element(name, self.value(a), self.value(b), e.type.elem),)
+            case Binary() if (type(e), e.type.elem) in self.elementwise:
+                return (self._element_by_element(self.elementwise[type(e), e.type.elem], e),)
             case Cast(VectorType() as to, a) if a.type.elem is to.elem:
                 return (self.tuple_of(self.value(a)),)
-            case Cast(VectorType() as to) | Saturate(VectorType() as to):
+            case Cast(VectorType() as to) | Saturate(VectorType() as to) if not e.a.type.elem.is_bool:
                 return (self._convert(to, e),)
             case Splat(dtype, a):
                 return (self.filled(dtype, a),)
             case Mma():
                 return self._mma(e)
+        return self.computed(e)
+
+    def computed(self, e: Expr) -> Parts:
+        """The value of an operation that has no row in `elementwise`."""
         raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a vector operation: {e}")
 
     def held(self, e: Expr) -> Parts:
@@ -156,12 +159,13 @@ class Vectors(ABC):
         fours = range(0, len(order_of_bytes), WORD_BYTES)
         return (self._gather(held, [tuple(order_of_bytes[i : i + WORD_BYTES]) for i in fours]),)
 
-    def _element_by_element(self, name: str, a: Parts, b: Parts, elem: Type) -> Reg:
-        words = max(1, elem.bits // 32)
+    def _element_by_element(self, name: str, e: Binary) -> Reg:
+        a, b = self.value(e.a), self.value(e.b)
+        words = max(1, e.type.elem.bits // 32)
         dst = self.out.new("v", sum(p.count for p in a))
         for at in range(0, dst.count, words):
             left, right = (self.tuple_of(view(parts, at, words)) for parts in (a, b))
-            self._operate(name, elem, left, right, dst.words(at, words))
+            self._operate(name, e.type.elem, left, right, dst.words(at, words))
         return dst
 
     # ------------------------------------------------------------ matrix products

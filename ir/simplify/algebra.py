@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from convgen.ir import expr as x
+from convgen.ir.evaluate import Evaluator
+from convgen.ir.floats import EXACT, Abs, Ceil, Floor, Fma, Neg, Round
 from convgen.ir.simplify.bounds import FULL
 from convgen.ir.simplify.division import quotient, remainder
 from convgen.ir.simplify.identities import TABLES
@@ -92,8 +94,10 @@ class Algebra:
         return e  # type: ignore[no-any-return]
 
     def _float(self, e: x.Expr) -> x.Expr:
-        """Of floats, only what moves or chooses them."""
+        """Of floats, what moves or chooses them or changes their signs, and what is exact of constants alone."""
         kind = type(e)
+        if kind in _EXACT and (known := _constant(e)) is not None:
+            return known
         for f in (_REWRITES[kind], _ALGORITHMS.get(kind)) if kind in _MOVES else ():
             if f and (new := f(self, e)) is not None:
                 return new
@@ -135,6 +139,16 @@ def _folded(e: Any, a: int, b: int) -> x.Expr:
     return make(int(_FOLD[type(e)](a, b)), e.type)
 
 
+def _constant(e: x.Expr) -> x.Expr | None:
+    """The value of an operation on constants that are the same in every element."""
+    if not all(type(c.a if type(c) is x.Splat else c) is x.Const for c in e.children()):
+        return None
+    value = Evaluator(1)(e).data.ravel()[:1]
+    elem = e.type.elem
+    found = x.Const(elem, int(value.view(f"u{value.itemsize}")[0]))
+    return found if e.type is elem else x.Splat(e.type, found)  # type: ignore[arg-type]
+
+
 # ---------------------------------------------------------------- algorithms
 
 
@@ -155,6 +169,8 @@ def _product(s: Algebra, e: x.Mul) -> x.Expr | None:
 
 
 def _comparison(s: Algebra, e: x.Comparison) -> x.Expr | None:
+    if e.a.type.elem.is_float:
+        return _constant(e)
     known = s.facts.decided(e)
     return None if known is None else make(known, e.type)
 
@@ -173,6 +189,18 @@ def _select(s: Algebra, e: x.Select) -> x.Expr | None:
         return e.a if cond else e.b
     if e.cond.type is e.type and (number(e.a), number(e.b)) == (1, 0):
         return e.cond
+    return None
+
+
+def _again(s: Algebra, e: x.Unary) -> x.Expr | None:
+    """Signs changed twice, and what is rounded already."""
+    match e, e.a:
+        case Neg(), Neg(a):
+            return a
+        case Abs(), Neg(a) | Abs(a):
+            return s(Abs(a))
+        case ((Floor() | Ceil() | Round()), (Floor() | Ceil() | Round())):
+            return e.a
     return None
 
 
@@ -231,6 +259,7 @@ _ALGORITHMS: dict[type[x.Expr], Callable[[Algebra, Any], x.Expr | None]] = {
     **dict.fromkeys((x.Lt, x.Le, x.Eq, x.Ne), _comparison),
     **dict.fromkeys((x.Min, x.Max), _extremum),
     x.Select: _select,
+    **dict.fromkeys(EXACT, _again),
     x.Cast: _cast,
     x.Uniform: _uniform,
     x.Slice: _slice,
@@ -238,4 +267,6 @@ _ALGORITHMS: dict[type[x.Expr], Callable[[Algebra, Any], x.Expr | None]] = {
     x.Pack: _pack,
 }
 
-_MOVES = frozenset((x.Select, x.Cast, x.Uniform, x.Slice, x.Shuffle, x.Pack))
+#: Of floats: whose rules and algorithms hold for them, and whose results are rounded once, which folding does, too.
+_MOVES = frozenset((x.Select, x.Cast, x.Uniform, x.Slice, x.Shuffle, x.Pack, *EXACT))
+_EXACT = frozenset((x.Add, x.Sub, x.Mul, x.Min, x.Max, Fma, *EXACT))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from zlib import crc32
 
+from convgen.ir import floats, fused
 from convgen.ir.expr import Expr, Lane
 from convgen.ir.node import CLASSES
 
-#: Of expressions, in order of declaration; other nodes do not count, for they may be declared before or after these.
-_RANK = {cls: -i for i, cls in enumerate(c for c in CLASSES.values() if issubclass(c, Expr))}
+_ = floats, fused  # their classes must be declared before CLASSES is read
+#: Of expressions, by module and in order of declaration, in whatever order modules and other nodes were declared.
+_EXPRESSIONS = sorted((c for c in CLASSES.values() if issubclass(c, Expr)), key=lambda c: c.__module__)
+_RANK = {cls: -i for i, cls in enumerate(_EXPRESSIONS)}
 
 _DEPTH = 3  #: levels of operands that are compared field by field; what differs only below is ordered by digest
 

@@ -10,11 +10,11 @@ import pytest
 
 from convgen.backends.target import get
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Binary, Const, Expr, Lane, Not, Select, Var
-from convgen.ir.mutate import postorder
+from convgen.ir.expr import Binary, Const, Expr, Lane, Not, Select, Var, select
+from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, For, If, Let, Stmt
-from convgen.ir.types import f16, vector
+from convgen.ir.types import VectorType, f16, f32, vector
 from convgen.ir.uniform import Uniformity, varying
 from convgen.passes import pipeline
 from convgen.passes.clone import bound_vars
@@ -187,6 +187,19 @@ def test_lets_that_are_there_serve() -> None:
     kernel = lowered("3x3")
     named = [s.value for s in postorder(kernel) if isinstance(s, Let) and not isinstance(s.value, (Const, Var))]
     assert len(named) == len(set(named))
+
+
+def test_of_vectors_what_serves_twice_is_bound_and_masks_stay_in_place() -> None:
+    k = KernelBuilder("k")
+    pair = vector(f32, 2)
+    out = k.surface(k.buffer("out", f32, 128))
+    held = k.global_load("held", pair, k.surface(k.buffer("a", f32, 128)), Lane() * 8)
+    product, once = held * 3.0, held + 1.0
+    mask = product < held
+    with k.loop("i", 0, 4):
+        k.global_store(out, select(mask, product, once) + select(mask, held, product), Lane() * 8)
+    lets = [s for s in statements(place_lets(k.done(), FACTS).body) if isinstance(s, Let)]
+    assert [let.value for let in lets if isinstance(let.value.type, VectorType) and let.value.type is pair] == [product]
 
 
 def test_hoisting_keeps_within_the_registers() -> None:

@@ -6,10 +6,10 @@ control flow agrees, each instruction compiled once (`compile`) into a `step`. W
 `hazards` (wait states), `local` and `global_access` (races, visibility), poison (in `state`, beside the values). What
 asks for each of these rules is in `sources` and the hazards' rows.
 
-Not simulated: flushing of f32 denormals but by matrix and dot products, rounding modes other than to nearest even,
-swizzled buffers other than scratch, sparse matrix instructions, the exact error of transcendentals (they are rounded
-correctly), the order in which atomic operations of several waves meet (that of the waves; sums that round come out
-otherwise in another order).
+Not simulated: flushing of f32 denormals but by matrix and dot products and transcendentals, rounding modes other than
+to nearest even, swizzled buffers other than scratch, sparse matrix instructions, the very error of transcendentals
+(rounded correctly, or with `approximate` wrong by no more than is documented: `alu/curves`), the order in which atomic
+operations of several waves meet (that of the waves; sums that round come out otherwise in another order).
 
 May import: convgen.ir.error, convgen.backends.simulation; nothing from selection or emission (two rooms, no shared
 mistakes)."""

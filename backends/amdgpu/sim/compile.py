@@ -73,7 +73,7 @@ def store_grain(instructions: tuple[Instruction, ...]) -> int:
 class Program:
     """A kernel's instructions, compiled when first executed."""
 
-    def __init__(self, kernel: KernelInfo, arch: Arch) -> None:
+    def __init__(self, kernel: KernelInfo, arch: Arch, approximate: int | None = None) -> None:
         self.kernel = kernel
         self.instructions = kernel.instructions
         self.rules = HazardRules(arch.name)
@@ -81,6 +81,7 @@ class Program:
         self.context = Context(
             arch, kernel.descriptor, index_of, lds_grain(kernel.instructions), store_grain(kernel.instructions)
         )
+        self.context.approximate = approximate
         self.context.tracked = any(names(i, arch.scope.acquire) for i in kernel.instructions)
         self.steps: list[Step | None] = [None] * len(kernel.instructions)
         self.executed = [0] * len(kernel.instructions)  #: wave-instructions, by instruction

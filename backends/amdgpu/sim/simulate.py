@@ -40,6 +40,7 @@ def simulate(
     observe: Observer | None = None,
     uninitialised: Collection[str] = (),
     max_instructions: int = MAX_INSTRUCTIONS,
+    approximate: int | None = None,
 ) -> SimReport:
     """Execute launches of a code object, one after the other, on buffers that are changed in place.
 
@@ -47,27 +48,28 @@ def simulate(
     only what cannot be executed sensibly is a finding. `wave_order` "reverse" runs workgroups and waves the other way
     round, for kernels whose result should not depend on it. The run stops after `max_findings` findings that a manual
     asks for; what only LLVM asks for (`Finding.source`) does not stop it.
+    With a seed in `approximate`, transcendental instructions err as far as their documents allow, by the seed.
     `progress` is called with workgroups done and in all, `observe` with each access to global memory.
     """
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
     run.observe = observe
-    run.load(code_object, strict=strict)
+    run.load(code_object, strict=strict, approximate=approximate)
     return run.report(launches, KINDS, progress)
 
 
 class _Run(Run):
     sources = SOURCES
 
-    def load(self, code_object: bytes, *, strict: bool) -> None:
+    def load(self, code_object: bytes, *, strict: bool, approximate: int | None) -> None:
         """Take a code object, its image in memory."""
-        self.code, self.strict = CodeObject.load(code_object), strict
+        self.code, self.strict, self.approximate = CodeObject.load(code_object), strict, approximate
         place_image(self.memory, self.code.image)
         self.programs: dict[str, Program] = {}
 
     def _launch(self, launch: LaunchRequest) -> None:
         kernel = self.code.kernel(launch.kernel)
         if launch.kernel not in self.programs:
-            self.programs[launch.kernel] = Program(kernel, self.code.arch)
+            self.programs[launch.kernel] = Program(kernel, self.code.arch, self.approximate)
         program = self.programs[launch.kernel]
         descriptor = kernel.descriptor
         self.reporter.start(kernel.name, descriptor.entry)

@@ -57,6 +57,7 @@ class Context:
     global_grain: int = 4
     faults: list[tuple[str, str]] = attrs.field(factory=list)  #: of the instruction being compiled
     tracked: bool = False  #: whether anything in the text acquires other workgroups' stores
+    approximate: int | None = None  #: seed of the errors of transcendental instructions; None for results without
     base: int = 0  #: index of the copy of the text that is being compiled (`relative`)
 
     def place(self, address: int) -> int:

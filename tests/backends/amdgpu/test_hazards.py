@@ -75,6 +75,16 @@ EXPECTED = {
         v_mov_b32 v8, 0
         ds_read_b64 v[10:11], v20
     """,
+    ("gfx942", "transcendental results, in another such instruction and in a plain one"): """
+        v_exp_f32 v1, v0
+        v_rcp_f32 v2, v1
+        s_nop 0
+        v_sub_f32 v3, v2, v1
+    """,
+    ("gfx90a", "transcendental results"): """
+        v_exp_f32 v1, v0
+        v_sub_f32 v3, v2, v1
+    """,
     ("gfx942", "operands made by vector instructions"): """
         v_mov_b32 v8, 0
         s_nop 1
@@ -213,12 +223,14 @@ _NAMES = {
     Event.VALU_VECTOR: "valu",
     Event.VALU_BEFORE_F64: "valu",
     Event.VALU_PART: "partial",
+    Event.TRANSCENDENTAL: "trans",
     Event.VALU_SCALAR: "valu_sgpr",
     Event.WIDE_STORE: "wide_store",
     Event.WIDE_STORE_SOFFSET: "wide_store_soffset",
     Use.MFMA_AB: "ab",
     Use.MFMA_C: "c_overlap",
     Use.VALU_READ: "valu_read",
+    Use.PLAIN_READ: "plain_read",
     Use.VALU_WRITE: "valu_write",
     Use.MEMORY_READ: "mem_read",
     Use.MEMORY_WRITE: "mem_write",

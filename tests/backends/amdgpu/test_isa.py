@@ -27,8 +27,28 @@ from convgen.ir.layout.mma import MmaAtom
 _TRIPLE = "-triple=amdgcn-amd-amdhsa"
 _THEIRS = {"s8": "i8", "s32": "i32"}  #: what the simulator calls a type otherwise
 
+_CURVES = ("exp", "log", "rcp", "sqrt", "rsq", "sin", "cos")
+
 #: operands -> the instructions that take them; %d stands for a tuple of as many registers as the name says
 FORMS = {
+    "v1, v2 ": "v_floor_f32 v_ceil_f32 v_floor_f16_e64 v_ceil_f16_e64 v_rndne_f16_e64 "
+    + " ".join(f"v_{n}_{t}" for n in _CURVES for t in ("f32", "f16_e64")),
+    "v1, v2 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:WORD_1 ": "v_floor_f16_sdwa v_ceil_f16_sdwa v_rndne_f16_sdwa "
+    + " ".join(f"v_{n}_f16_sdwa" for n in _CURVES),
+    "v[2:3], v[4:5] ": "v_floor_f64 v_ceil_f64",
+    "v1, s2, v3 ": "v_min_f32 v_max_f32 v_pk_min_f16 v_pk_max_f16 v_pk_add_u16 v_pk_sub_i16 v_pk_mul_lo_u16 "
+    "v_pk_min_i16 v_pk_min_u16 v_pk_max_i16 v_pk_max_u16 v_pk_lshlrev_b16 v_pk_lshrrev_b16 v_pk_ashrrev_i16",
+    "v[2:3], v[4:5], v[6:7] ": "v_min_f64 v_max_f64",
+    "v1, v2, s3, v4 ": "v_fma_f32 v_pk_fma_f16 v_bfi_b32",
+    "v[2:3], v[4:5], v[6:7], v[8:9]": "v_fma_f64 v_pk_fma_f32",
+    "s[2:3], s1, v2 ": " ".join(f"v_cmp_{n}_{t}" for n in ("lt", "le", "eq") for t in ("f32", "f16", "i16", "u16"))
+    + " v_cmp_neq_f32 v_cmp_neq_f16 v_cmp_ne_i16 v_cmp_ne_u16 v_cmp_eq_i32 v_cmp_ne_i32",
+    "s[2:3], v[4:5], v[6:7]": "v_cmp_lt_f64 v_cmp_le_f64 v_cmp_eq_f64 v_cmp_neq_f64",
+    "s[2:3], v1, v2 src0_sel:WORD_1 src1_sel:WORD_1": " ".join(
+        f"v_cmp_{n}_{t}_sdwa" for n in ("lt", "le", "eq") for t in ("f16", "i16", "u16")
+    )
+    + " v_cmp_neq_f16_sdwa v_cmp_ne_i16_sdwa v_cmp_ne_u16_sdwa",
+    "s[2:3], 0": "s_cmp_lg_u64",
     "v1, v2": "v_mov_b32 v_not_b32 v_cvt_f16_f32_e64 v_cvt_f32_f16_e64 v_rndne_f32 v_cvt_f32_i32 v_cvt_f32_u32 "
     "v_cvt_i32_f32 v_cvt_u32_f32 v_cvt_f32_ubyte0 v_cvt_f32_ubyte1 v_cvt_f32_ubyte2 v_cvt_f32_ubyte3",
     "v1, v[2:3]": "v_cvt_f32_f64 v_cvt_i32_f64 v_cvt_u32_f64",
@@ -55,7 +75,7 @@ FORMS = {
     "s[2:3], s1, v2": "v_cmp_lt_i32 v_cmp_le_i32 v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32",
     "s1, s2, 0x12345": "s_add_i32 s_add_u32 s_addc_u32 s_sub_i32 s_and_b32 s_or_b32 s_xor_b32 s_lshl_b32 s_lshr_b32 "
     "s_ashr_i32 s_min_i32 s_min_u32 s_max_i32 s_max_u32 s_mul_i32 s_mul_hi_u32 s_cselect_b32",
-    "s[2:3], s[4:5], s[6:7]": "s_and_b64 s_or_b64",
+    "s[2:3], s[4:5], s[6:7]": "s_and_b64 s_or_b64 s_xor_b64",
     "s[2:3], -1, 0": "s_cselect_b64",
     "s1, s2": "s_not_b32 s_mov_b32",
     "s1, 0x12345": "s_mov_b32",

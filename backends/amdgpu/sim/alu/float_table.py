@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from convgen.backends.amdgpu.sim.alu.curves import CURVES
 from convgen.backends.amdgpu.sim.alu.rows import Function, VectorRow, row
 from convgen.backends.sim import numbers as num
 from convgen.backends.sim.arrays import Array
@@ -54,8 +55,14 @@ def _fract(a: Array) -> Array:
     return result
 
 
-def _sine(function: Function) -> Function:
-    return lambda a: function(np.asarray(a, np.float64) * (2 * np.pi))
+def minimum(a: Array, b: Array) -> Array:
+    """V_MIN of floats: a NaN loses against a number, and 0 against -0."""
+    return np.where(a == b, np.where(np.signbit(a), a, b), num.minimum(a, b))
+
+
+def maximum(a: Array, b: Array) -> Array:
+    """V_MAX of floats: a NaN loses against a number, and -0 against 0."""
+    return np.where(a == b, np.where(np.signbit(a), b, a), num.maximum(a, b))
 
 
 def _class(tiny: float, a: Array, mask: Array) -> Array:
@@ -91,8 +98,8 @@ def _ldexp(a: Array, b: Array) -> Array:
 _BINARY: dict[str, Function] = {
     "add": lambda a, b: a + b,
     "mul": lambda a, b: a * b,
-    "min": num.minimum,
-    "max": num.maximum,
+    "min": minimum,
+    "max": maximum,
 }
 _DIFFERENCE: dict[str, Function] = {"sub": lambda a, b: a - b, "subrev": lambda a, b: b - a}
 _UNARY: dict[str, Function] = {
@@ -103,19 +110,6 @@ _UNARY: dict[str, Function] = {
     "fract": _fract,
     "frexp_mant": _frexp_mant,
 }
-_ROOTS: dict[str, Function] = {
-    "rcp": lambda a: 1 / a,
-    "rsq": lambda a: 1 / np.sqrt(a),
-    "sqrt": np.sqrt,
-}
-_CURVES: dict[str, Function] = {
-    **_ROOTS,
-    "exp": np.exp2,
-    "log": np.log2,
-    "sin": _sine(np.sin),
-    "cos": _sine(np.cos),
-}
-
 _FLOAT: dict[str, VectorRow] = {
     **{f"v_{name}_{t}": row(f"{t} = {t} {t}", f) for t in ("f16", "f32", "f64") for name, f in _BINARY.items()},
     **{f"v_{name}_{t}": row(f"{t} = {t} {t}", f) for t in ("f16", "f32") for name, f in _DIFFERENCE.items()},
@@ -147,11 +141,6 @@ _FLOAT: dict[str, VectorRow] = {
     ),
     "v_div_fmas_f64": row("f64 = f64 f64 f64 vcc", lambda a, b, c, v: num.fma_f64(a, b, c) * np.where(v, 2.0**64, 1.0)),
     **{f"v_{name}_{t}": row(f"{t} = {t}", f) for t in ("f16", "f32", "f64") for name, f in _UNARY.items()},
-    **{f"v_{n}_{t}": row(f"{t} = {t}", f, transcendental=True) for t in ("f16", "f32") for n, f in _CURVES.items()},
-    **{f"v_{n}_f64": row("f64 = f64", f, transcendental=True) for n, f in _ROOTS.items()},
-    "v_rcp_iflag_f32": row("f32 = f32", lambda a: 1 / a, transcendental=True),
-    "v_exp_legacy_f32": row("f32 = f32", np.exp2, transcendental=True),
-    "v_log_legacy_f32": row("f32 = f32", np.log2, transcendental=True),
     "v_prng_b32": row("u32 = u32", lambda a: (a << U32(1)) ^ np.where(a >> U32(31), U32(197), U32(0))),
     "v_frexp_exp_i32_f32": row("i32 = f32", _frexp_exp),
     "v_frexp_exp_i32_f64": row("i32 = f64", _frexp_exp),
@@ -226,4 +215,4 @@ def _comparisons() -> dict[str, VectorRow]:
     return rows
 
 
-FLOAT_ROWS: Mapping[str, VectorRow] = {**_FLOAT, **_CONVERT, **_comparisons()}
+FLOAT_ROWS: Mapping[str, VectorRow] = {**_FLOAT, **CURVES, **_CONVERT, **_comparisons()}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from convgen.backends.amdgpu.sim.alu.float_table import maximum, minimum
 from convgen.backends.amdgpu.sim.alu.lanes import sdwa_select
 from convgen.backends.amdgpu.sim.alu.operands import (
     DOMAIN,
@@ -42,8 +43,8 @@ HALVES: Mapping[str, tuple[str, Function]] = {
     "v_pk_add_f16": ("f16", lambda a, b: a + b),
     "v_pk_mul_f16": ("f16", lambda a, b: a * b),
     "v_pk_fma_f16": ("f16", num.fma_f16),
-    "v_pk_min_f16": ("f16", num.minimum),
-    "v_pk_max_f16": ("f16", num.maximum),
+    "v_pk_min_f16": ("f16", minimum),
+    "v_pk_max_f16": ("f16", maximum),
     "v_pk_add_u16": ("u16", lambda a, b: a + b),
     "v_pk_sub_u16": ("u16", lambda a, b: a - b),
     "v_pk_add_i16": ("i16", lambda a, b: a + b),

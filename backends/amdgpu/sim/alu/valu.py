@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from convgen.backends.amdgpu.sim.alu.curves import Curve
 from convgen.backends.amdgpu.sim.alu.lanes import Dpp, sdwa_merge, sdwa_select
 from convgen.backends.amdgpu.sim.alu.operands import (
     ENCODE,
@@ -153,7 +154,7 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
         _writer(instruction, context, target, kind, high=high, cmpx=cmpx)
         for target, kind in zip(targets, row.results, strict=True)
     ]
-    compute = _computation(row, instruction, fetches)
+    compute = _computation(row, instruction, fetches, context.approximate)
 
     def run(g: WaveGroup) -> None:
         value = compute(g)
@@ -203,9 +204,13 @@ def _selected(instruction: Instruction, context: Context, mask_of: Fetch) -> Cal
     return lanes
 
 
-def _computation(row: VectorRow, instruction: Instruction, fetches: list[Fetch]) -> Callable[[WaveGroup], Array]:
-    """The row's function over its fetched sources, output modifiers applied."""
+def _computation(
+    row: VectorRow, instruction: Instruction, fetches: list[Fetch], seed: int | None
+) -> Callable[[WaveGroup], Array]:
+    """The row's function over its fetched sources, output modifiers applied; with a seed, the errors it may have."""
     function = row.function
+    if isinstance(function, Curve) and seed is not None:
+        function = function.within(seed)
     kind = row.results[0]
     if "clamp" in instruction.modifiers and kind not in FLOATS:
         saturated = saturating(instruction.name, kind, function)

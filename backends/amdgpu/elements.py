@@ -1,0 +1,344 @@
+"""Selection of element-wise operations on vectors, and on floats and narrow integers of one a lane.
+
+What is the same in all elements is one operand for all of them: a constant, or the register of a scalar. A vector of
+bools is a pair of scalar registers an element; the masks of one that no variable holds are made as they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, cast
+
+from convgen.backends.amdgpu.emitter import AmdEmitter
+from convgen.backends.amdgpu.operations import BINARY, BITWISE, COMPARE, FUSED, IN_TURNS, REVERSED, UNARY, WIDER
+from convgen.backends.amdgpu.scalars import LOGIC, AmdScalars, plain
+from convgen.backends.machine.instruction import Imm, Operand, Reg
+from convgen.backends.machine.vectors import Parts, Vectors, view
+from convgen.ir import expr as x
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import Expr
+from convgen.ir.floats import Fma, Round
+from convgen.ir.types import AnyType, Type, VectorType, f16, f32, vector
+
+Masks = Callable[[int], Reg]  #: the lanes in which an element is true
+
+_UPPER = "src0_sel:WORD_1"
+_UPPER_WORD = ("dst_sel:DWORD", "dst_unused:UNUSED_PAD", _UPPER)
+_PAIRS = 4  #: elements; of fewer, two instructions for a pair of constants gain nothing
+
+
+class Elements(Vectors):
+    """Evaluates operations element by element."""
+
+    out: AmdEmitter
+    scalars: AmdScalars
+    elementwise: ClassVar = BINARY
+
+    def value(self, e: Expr) -> Parts:
+        if e.type.elem.is_bool and not isinstance(e, x.Var):
+            masks = self.masks(e)
+            return tuple(masks(i) for i in range(e.type.lanes))
+        return super().value(e)
+
+    def computed(self, e: Expr) -> Parts:
+        kind, elem = type(e), e.type.elem
+        if kind in UNARY and elem not in WIDER:
+            return self._unary(cast(x.Unary, e))
+        if kind in _KINDS:
+            return _KINDS[kind](self, e)
+        if elem in WIDER:
+            return self._widened(e)
+        return super().computed(e)
+
+    # ------------------------------------------------------------ operands
+
+    def words(self, e: Expr, *, scalar: bool = False) -> Sequence[Operand]:
+        """A register, or two for 64 bits, for each word of a value; with `scalar`, also a constant for all of them."""
+        elem, size = e.type.elem, words_of(e.type.elem)
+        if e.type.lanes > 1 and e.type.bits % 32:
+            raise Unsupported(f"given an operation on {e.type}, wanted whole words of elements: {e}")
+        count = max(1, e.type.bits // 32) // size
+        inner = e.a if isinstance(e, x.Splat) else e
+        if isinstance(inner, x.Const):
+            if scalar and size == 1:
+                return [self._constant(inner, e.type)] * count
+            full = vector(elem, max(1, 32 // elem.bits))
+            return [self._single(inner) if e.type.lanes == 1 else self.filled(full, inner)] * count
+        if isinstance(e, x.Splat):
+            return [self._repeated(e.a)] * count
+        return self._sliced(self.held(e), size)
+
+    def _sliced(self, parts: Parts, size: int) -> list[Reg]:
+        """The value in tuples of so many words."""
+        count = sum(p.count for p in parts)
+        return [self.tuple_of(view(parts, at, size)) for at in range(0, count, size)]
+
+    def _constant(self, c: x.Const, type: AnyType) -> Operand:
+        """A word of a constant. Inline ones mean other things to packed halves, zero apart."""
+        bits = c.dtype.bits
+        word = sum((c.bits & (1 << bits) - 1) << i for i in range(0, 32 if type.lanes > 1 else 1, bits))
+        return self.out.constant(word) if bits < 32 and word else Imm(word)
+
+    def _repeated(self, a: Expr) -> Reg:
+        """A word, or the two of 64 bits, with the scalar in all its elements."""
+        word, bits = self.tuple_of(self.held(a)), a.type.bits
+        while bits < 32:
+            word = self.out.valu("v_lshl_or_b32", word, Imm(bits), word)
+            bits *= 2
+        return word
+
+    def filled(self, dtype: VectorType, a: Expr, into: Reg | None = None) -> Reg:
+        if isinstance(a, x.Const) and not dtype.elem.is_bool:
+            return super().filled(dtype, a, into)
+        word = self.scalars.mask(a) if dtype.elem.is_bool else self._repeated(a)
+        size = word.count
+        count = dtype.lanes if dtype.elem.is_bool else max(1, dtype.bits // 32 // size)
+        dst = into or self.out.new(word.bank, count * size)
+        for n in range(count):
+            self.out.copy(dst.words(n * size, size), word)
+        return dst
+
+    def _single(self, c: x.Const) -> Reg:
+        """A constant of one a lane; above a narrow one there are zeros."""
+        narrow = c.dtype.bits < 32
+        return self.out.move_to_vector(Imm(c.bits)) if narrow else self.filled(vector(c.dtype, 1), c)
+
+    def _result(self, type: AnyType) -> tuple[Reg, list[Reg]]:
+        """Registers for a value, and each of its words."""
+        size = words_of(type.elem)
+        dst = self.out.new("v", max(1, type.bits // 32))
+        return dst, [dst.words(at, size) for at in range(0, dst.count, size)]
+
+    # ------------------------------------------------------------ arithmetic
+
+    def _element_by_element(self, name: str, e: x.Binary) -> Reg:
+        a, b = self._term(e.a), self._term(e.b, scalar=not _is_constant(e.a))
+        dst, into = self._result(e.type)
+        for left, right, to in zip(a, b, into):
+            self._operate(name, e.type.elem, left, right, to)
+        return dst
+
+    def _term(self, e: Expr, *, scalar: bool = True) -> Sequence[Operand]:
+        """The words of an operand; zeros, with which sums begin, have registers of their own."""
+        if isinstance(e, x.Splat) and isinstance(e.a, x.Const) and not e.a.bits:
+            return self._sliced(self.value(e), words_of(e.type.elem))
+        return self.words(e, scalar=scalar)
+
+    def _operate(self, name: str, elem: Type, a: Operand, b: Operand, into: Reg) -> None:
+        mnemonic, *modifiers = name.split()
+        operands = (b, a) if name in REVERSED else (a, b)
+        self.out.valu(mnemonic, *operands, into=into, modifiers=modifiers)
+
+    def _difference(self, e: Expr) -> Parts:
+        """Of f64, which has an addition only."""
+        assert isinstance(e, x.Sub)
+        if e.type.elem.bits != 64 or not e.type.elem.is_float:
+            return self._widened(e)
+        return self.value(x.Add(e.a, -e.b))
+
+    def _unary(self, e: x.Unary) -> Parts:
+        name, elem = f"v_{UNARY[type(e)]}_{e.type.elem}", e.type.elem
+        dst, into = self._result(e.type)
+        words = self._in_turns(e.a) if isinstance(e, IN_TURNS) else self.words(e.a)
+        for word, to in zip(words, into):
+            if elem is f16:
+                self._halves(name, word, to, both=e.type.lanes > 1)
+            else:
+                self.out.valu(name, word, into=to)
+        return (dst,)
+
+    def _in_turns(self, e: Expr) -> Sequence[Operand]:
+        """The distance to the nearest whole turn, which is exact."""
+        held = x.Var("turns", 0, e.type)
+        self.env[held] = self.held(e)
+        return self.words(held - Round(held))
+
+    def _halves(self, name: str, word: Operand, to: Reg, *, both: bool) -> None:
+        """An operation on one half: on the lower one, and on the upper one if there are `both`."""
+        low = self.out.valu(f"{name}_e64", word, into=None if both else to)
+        if both:
+            high = self.out.new("v")
+            self.out.emit(f"{name}_sdwa", (high,), (self.out.move_to_vector(word),), modifiers=_UPPER_WORD)
+            self.out.valu("v_pack_b32_f16", low, high, into=to)
+
+    def _bitwise(self, e: Expr) -> Parts:
+        """Some bits of each element; of 64 bits the sign is in the upper word."""
+        assert isinstance(e, x.Unary)
+        elem = e.type.elem
+        name, which = BITWISE[type(e), elem.kind]
+        sign = 1 << min(31, elem.bits - 1)
+        bits = {"sign": sign, "others": sign - 1, "all": 2 * sign - 1}[which]
+        mask = sum(bits << i for i in range(0, 32 if e.type.lanes > 1 else 1, elem.bits))
+        dst, into = self._result(e.type)
+        for word, to in zip(self.words(e.a), into):
+            assert isinstance(word, Reg)
+            last = to.count - 1
+            if last:
+                self.out.copy(to.words(0, last), word.words(0, last))
+            self.out.valu(name, Imm(mask), self.out.move_to_vector(word.words(last, 1)), into=to.words(last, 1))
+        return (dst,)
+
+    def _fma(self, e: Expr) -> Parts:
+        """Of f32 two by two, where the operands are pairs of registers."""
+        assert isinstance(e, Fma)
+        operands = (e.a, e.b, e.c)
+        held = {c: self.held(c) for c in operands if not _is_same(c)}
+        dst, into = self._result(e.type)
+        lanes = e.type.lanes
+        if e.type.elem is f32 and lanes >= _PAIRS and lanes % 2 == 0 and all(map(_are_pairs, held.values())):
+            pairs = [self._sliced(held[c], 2) if c in held else self._pair(c) * (lanes // 2) for c in operands]
+            for n, three in enumerate(zip(*pairs)):
+                self.out.emit("v_pk_fma_f32", (dst.words(2 * n, 2),), three)
+            return (dst,)
+        size = words_of(e.type.elem)
+        constants = list(dict.fromkeys(c for c in operands if _is_constant(c)))
+        words = [
+            self._sliced(held[c], size) if c in held else self.words(c, scalar=c in constants[:1]) for c in operands
+        ]
+        for a, b, c, to in zip(*words, into):
+            self.out.valu(FUSED[e.type.elem], a, b, c, into=to)
+        return (dst,)
+
+    def _pair(self, e: Expr) -> list[Reg]:
+        """Two registers with what is the same in all elements."""
+        assert isinstance(e, x.Splat)
+        return [self.filled(vector(f32, 2), e.a)]
+
+    def _widened(self, e: Expr) -> Parts:
+        """The operation in a wider type, whose result is converted: as if it had been done in the narrow one."""
+        wide = WIDER.get(e.type.elem)
+        if wide is None or not isinstance(e, (x.Unary, x.Binary)):
+            return super().computed(e)
+        operands = [c.to(retyped(c.type, wide)) for c in cast("tuple[Expr, ...]", e.children())]
+        made: Expr = type(e)(*operands)
+        return self.value(made.to(e.type))
+
+    def converted(self, e: x.Cast | x.Saturate) -> Reg:
+        """A conversion to the elements of its type, be it a vector or not."""
+        if not e.a.type.elem.is_bool:
+            return self._convert(e.type if isinstance(e.type, VectorType) else vector(e.type, 1), e)
+        zero, one = (x.const(n, e.type.elem) for n in (0, 1))
+        if isinstance(e.type, VectorType):
+            return self.tuple_of(self.value(x.Select(e.a, x.Splat(e.type, one), x.Splat(e.type, zero))))
+        return self.tuple_of(self.held(x.Select(e.a, one, zero)))
+
+    # ------------------------------------------------------------ choices
+
+    def _select(self, e: Expr) -> Parts:
+        assert isinstance(e, x.Select)
+        chosen, other = self.words(e.a), self.words(e.b)
+        masks = self.masks(e.cond)
+        dst, into = self._result(e.type)
+        per_word = 1 if isinstance(e.cond.type, Type) else max(1, 32 // e.type.elem.bits)
+        for n, (a, b, to) in enumerate(zip(chosen, other, into)):
+            held = [masks(n * per_word + i) for i in range(min(per_word, e.type.lanes))]
+            if len(held) == 1:
+                self._choose(a, b, held[0], to)
+            else:
+                picked = [self._choose(a, b, mask, self.out.new("v")) for mask in held]
+                self._joined(picked, e.type.elem.bits, to)
+        return (dst,)
+
+    def _choose(self, a: Operand, b: Operand, mask: Reg, into: Reg) -> Reg:
+        for w in range(into.count):
+            chosen, other = (self.out.move_to_vector(v.words(w, 1) if isinstance(v, Reg) else v) for v in (a, b))
+            self.out.emit("v_cndmask_b32", (into.words(w, 1),), (other, chosen, mask))
+        return into
+
+    def _joined(self, words: Sequence[Reg], bits: int, into: Reg) -> None:
+        """A word whose n-th element is that of the n-th of the words."""
+        while len(words) > 1:
+            lower = sum(((1 << bits) - 1) << i for i in range(0, 32, 2 * bits))
+            ends = len(words) == 2
+            words = [
+                self.out.valu("v_bfi_b32", Imm(lower), low, high, into=into if ends else None)
+                for low, high in zip(words[::2], words[1::2])
+            ]
+            bits *= 2
+
+    # ------------------------------------------------------------ masks
+
+    def masks(self, e: Expr) -> Masks:
+        """What makes the mask of each element of a bool, or of a vector of them; operands are evaluated now."""
+        if isinstance(e.type, Type):
+            one = self.scalars.mask(e)
+            return lambda i: one
+        match plain(e):
+            case x.Var():
+                held = self.value(e)
+                return lambda i: self.tuple_of(view(held, 2 * i, 2))
+            case x.Comparison() as numbers:
+                return self.compared(numbers)
+            case x.And(a, b) | x.Or(a, b) | x.Xor(a, b):
+                left, right, name = self.masks(a), self.masks(b), LOGIC[type(plain(e))]
+                return lambda i: self.out.salu(name, left(i), right(i), size=2)
+            case x.Not(a):
+                inner = self.masks(a)
+                return lambda i: self.out.salu("s_not_b64", inner(i), size=2)
+            case x.Splat(_, a):
+                return self.masks(a)
+            case x.Slice(a, start, _):
+                whole = self.masks(a)
+                return lambda i: whole(start + i)
+            case x.Shuffle(a, order):
+                whole = self.masks(a)
+                return lambda i: whole(order[i])
+        raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a comparison or logic: {e}")
+
+    def compared(self, e: x.Comparison) -> Masks:
+        """The masks of a comparison of numbers."""
+        elem = e.a.type.elem
+        if elem in WIDER:
+            wide = retyped(e.a.type, WIDER[elem])
+            return self.compared(type(e)(e.a.to(wide), e.b.to(wide)))
+        name = COMPARE.get((type(e), elem))
+        if name is None:
+            raise Unsupported(f"given a comparison of {e.a.type}, wanted one that the vector unit has: {e}")
+        a, b = self.words(e.a, scalar=True), self.words(e.b, scalar=not _is_constant(e.a))
+        if elem.bits >= 32 or e.a.type.lanes == 1:
+            return lambda i: self.out.valu(name, a[i], b[i], bank="s", size=2)
+        return lambda i: self._compare_half(name, a[i // 2], b[i // 2], i % 2)
+
+    def _compare_half(self, name: str, a: Operand, b: Operand, upper: int) -> Reg:
+        if not upper:
+            return self.out.valu(name, a, b, bank="s", size=2)
+        dst = self.out.new("s", 2)
+        operands = [self.out.move_to_vector(o) for o in (a, b)]
+        self.out.emit(f"{name}_sdwa", (dst,), operands, modifiers=(_UPPER, "src1_sel:WORD_1"))
+        return dst
+
+
+_KINDS: dict[type[Expr], Callable[[Elements, Expr], Parts]] = {
+    **dict.fromkeys([kind for kind, _ in BITWISE], Elements._bitwise),
+    x.Sub: Elements._difference,
+    Fma: Elements._fma,
+    x.Select: Elements._select,
+    x.Const: lambda elements, e: (elements._single(cast(x.Const, e)),),
+    **dict.fromkeys((x.Cast, x.Saturate), lambda elements, e: (elements.converted(cast("x.Cast | x.Saturate", e)),)),
+    x.Uniform: lambda elements, e: elements.value(cast(x.Uniform, e).a),
+}
+
+
+def words_of(elem: Type) -> int:
+    """Registers that an element takes; it may share one."""
+    return max(1, elem.bits // 32)
+
+
+def _are_pairs(parts: Parts) -> bool:
+    """Whether every two words begin at an even register."""
+    return all(p.bank == "v" and p.first % 2 == 0 and p.count % 2 == 0 for p in parts)
+
+
+def retyped(type: AnyType, elem: Type) -> AnyType:
+    """The same number of other elements."""
+    return vector(elem, type.lanes) if isinstance(type, VectorType) else elem
+
+
+def _is_same(e: Expr) -> bool:
+    """Whether an operand is by its looks the same in all elements, or a constant."""
+    return isinstance(e, (x.Const, x.Splat))
+
+
+def _is_constant(e: Expr) -> bool:
+    """Whether an operand is one constant for all words."""
+    return isinstance(e.a if isinstance(e, x.Splat) else e, x.Const)
