@@ -6,17 +6,46 @@ A function with `@tile.kernel` says what one workgroup does with blocks of tenso
 
 from __future__ import annotations
 
+if __name__ != "convgen.tile":  # a second copy of a module would mean a second intern table
+    raise ImportError(f"import this package as convgen.tile, not as {__name__}")
+
 from convgen.tile.kernel import TileProgram, kernel
 from convgen.tile.operations import (
+    absolute as abs,
+)
+from convgen.tile.operations import (
+    ceil,
     convert,
+    cos,
+    divide,
+    equal,
+    erf,
+    exp,
+    exp2,
+    floor,
+    fma,
     full,
+    gelu,
+    gelu_tanh,
     grid,
     init_tile,
+    less,
     load_tile,
+    log,
+    log2,
     prefetch_tile,
+    reciprocal,
+    rsqrt,
+    sigmoid,
+    sin,
+    softplus,
+    sqrt,
     store_tile,
+    swish,
+    tanh,
     tile_mma,
     update_tile_offset,
+    where,
     zeros,
 )
 from convgen.tile.operations import (
@@ -24,6 +53,9 @@ from convgen.tile.operations import (
 )
 from convgen.tile.operations import (
     minimum as min,
+)
+from convgen.tile.operations import (
+    rounded as round,
 )
 from convgen.tile.operations import (
     steps as range,
@@ -35,18 +67,43 @@ __all__ = [
     "Tile",
     "TileProgram",
     "Value",
+    "abs",
+    "ceil",
     "convert",
+    "cos",
+    "divide",
+    "equal",
+    "erf",
+    "exp",
+    "exp2",
+    "floor",
+    "fma",
     "full",
+    "gelu",
+    "gelu_tanh",
     "grid",
     "init_tile",
     "kernel",
+    "less",
     "load_tile",
+    "log",
+    "log2",
     "max",
     "min",
     "prefetch_tile",
     "range",
+    "reciprocal",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sin",
+    "softplus",
+    "sqrt",
     "store_tile",
+    "swish",
+    "tanh",
     "tile_mma",
     "update_tile_offset",
+    "where",
     "zeros",
 ]

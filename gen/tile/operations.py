@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from convgen.ir import expr as ir
+from convgen.ir import floats, functions
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
 from convgen.ir.types import scalar
@@ -17,6 +18,7 @@ from convgen.tile.trace import (
     Index,
     Load,
     Loop,
+    Map,
     Prefetch,
     Product,
     Store,
@@ -24,6 +26,7 @@ from convgen.tile.trace import (
     Tile,
     Value,
     applied,
+    common_shape,
     current,
     say,
 )
@@ -114,6 +117,62 @@ def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
 def convert(value: Value, dtype: str, *, saturate: bool = False) -> Value:
     """The elements as another type: floats round to nearest even; see docs/ir.md."""
     made: Value = say("convert", Convert(shape=value.shape, elem=scalar(dtype), of=value, saturate=saturate))
+    return made
+
+
+def _function(name: str) -> Callable[[Value], Value]:
+    """A function of `ir.functions` or an operation of `ir.floats` of each element."""
+
+    def of(a: Value) -> Value:
+        return applied(name, functions.LIBRARY.get(name) or _OPERATIONS[name], a)
+
+    of.__name__, of.__doc__ = name, f"{name} of each element; its error is stated in docs/ir.md."
+    return of
+
+
+_OPERATIONS: dict[str, Callable[[Expr], Expr]] = {
+    "exp2": floats.Exp2, "log2": floats.Log2, "sqrt": floats.Sqrt, "rsqrt": floats.Rsqrt, "reciprocal": floats.Rcp,
+    "abs": floats.Abs, "floor": floats.Floor, "ceil": floats.Ceil, "round": floats.Round,
+}  # fmt: skip
+
+exp, log, tanh, erf, sigmoid = map(_function, ("exp", "log", "tanh", "erf", "sigmoid"))
+gelu, gelu_tanh, swish, softplus = map(_function, ("gelu", "gelu_tanh", "swish", "softplus"))
+sin, cos, exp2, log2, sqrt, rsqrt = map(_function, ("sin", "cos", "exp2", "log2", "sqrt", "rsqrt"))
+reciprocal, absolute, floor, ceil, rounded = map(_function, ("reciprocal", "abs", "floor", "ceil", "round"))
+
+
+def divide(a: Value, b: Value) -> Value:
+    """The quotient of each pair."""
+    return applied("divide", functions.divide, a, b)
+
+
+def fma(a: Value, b: Value, c: Value) -> Value:
+    """`a * b + c`, rounded once."""
+    return applied("fma", floats.fma, a, b, c)
+
+
+def less(a: Value, b: Value | float) -> Value:
+    """Whether the first of each pair is less."""
+    return applied("less", lambda x, y: x < y, a, b, elem=scalar("bool"))
+
+
+def equal(a: Value, b: Value | float) -> Value:
+    """Whether both of each pair are equal."""
+    return applied("equal", ir.eq, a, b, elem=scalar("bool"))
+
+
+def where(cond: Value, a: Value, b: Value) -> Value:
+    """`a` where the condition holds, else `b`. Raises UserError unless types and shapes agree."""
+    if cond.elem is not scalar("bool") or a.elem is not b.elem:
+        raise UserError(f"given {cond.elem}, {a.elem} and {b.elem}, wanted bool and twice the same type, at where")
+    made = Map(
+        shape=common_shape("where", [cond.shape, a.shape, b.shape]),
+        elem=a.elem,
+        name="where",
+        function=ir.select,
+        operands=(cond, a, b),
+    )
+    say("where", made)
     return made
 
 
