@@ -304,6 +304,38 @@ class KernelBuilder:
     ) -> None:
         self.add(s.StoreShared(tile, _index(slot), value, layout, self.site(stage, comment)))
 
+    def reduce(
+        self, name: str, value: Expr, layout: Fragment, dim: str, op: type[x.Binary], stage: str = ""
+    ) -> tuple[Var, Fragment]:
+        """Bind all elements along a dim as one (`op` is Add, Mul, Min, Max, And or Or); also the result's layout."""
+        known = {kind: symbol for symbol, kind in s.REDUCTIONS.items()}
+        if op not in known:
+            raise UserError(f"reduce: given {op.__name__}, wanted one of {', '.join(k.__name__ for k in known)}")
+        left = layout.without(dim)
+        v = self.var(name, vector(value.type.elem, left.registers))
+        self.add(s.Reduce(v, value, layout, dim, known[op], self.site(stage)))
+        return v, left
+
+    def redistribute(self, name: str, value: Expr, of: Fragment, to: Fragment, stage: str = "") -> Var:
+        """Bind the same tile, distributed as `to`."""
+        v = self.var(name, vector(value.type.elem, to.registers))
+        self.add(s.Redistribute(v, value, of, to, self.site(stage)))
+        return v
+
+    @staticmethod
+    def broadcast(value: Expr, of: Fragment, to: Fragment) -> Expr:
+        """The value, which lacks dims that `to` has, repeated along them: each lane has what it needs already.
+
+        UserError where it has not.
+        """
+        wanted = to
+        for dim in to.dims:
+            wanted = wanted if dim in of.dims else wanted.without(dim)
+        missing = [dim for dim in of.dims if dim not in to.dims]
+        if missing or of.shape != wanted.shape or of.owners("lane", "subgroup") != wanted.owners("lane", "subgroup"):
+            raise UserError(f"broadcast: given {of}, wanted {wanted}, as lanes need it for {to}; redistribute it first")
+        return x.Shuffle(value, tuple(of.owner(to.coords(0, 0, r))[2] for r in range(to.registers)))
+
     def surface(self, buffer: Global, shift: Index = 0, extent: Index | None = None) -> x.Surface:
         """A window of a buffer; all of it if nothing is said."""
         return x.Surface(buffer, _index(shift), _index(buffer.bytes if extent is None else extent))

@@ -71,7 +71,7 @@ class Evaluator:
         """`width` is that of a subgroup; `bases` are the addresses of the buffers, `numbers` the subgroups'."""
         self.width, self.numbers, self.lanes = width, numbers, width * len(numbers)
         #: The operands of a product in all subgroups that share its instructions, in order.
-        self.team: Callable[[x.Mma], Sequence[tuple[Value, Value]]] = lambda e: [(self(e.a), self(e.b))]
+        self.team: Callable[[x.Mma], Sequence[tuple[Value, ...]]] = lambda e: [(self(e.a), self(e.b))]
         self.env: dict[Var, Value | SurfaceValue] = {}
         self.bases: Mapping[Global, int] = bases or {}
         self._memo: dict[Expr, Value] = {}
@@ -131,11 +131,15 @@ def tainted(a: Value, b: Value) -> Mask | None:
 
 
 def _binary(ev: Evaluator, e: Any) -> Value:
-    a, b = ev(e.a), ev(e.b)
+    made = operate(type(e), ev(e.a), ev(e.b), e.a.type.elem)
+    return Value(made.data.astype(e.type.elem.numpy, copy=False), made.poison)
+
+
+def operate(kind: type[Expr], a: Value, b: Value, elem: Type) -> Value:
+    """The operation `kind` on elements of a type."""
     poison = tainted(a, b)
     with np.errstate(all="ignore"):
-        data = _OPERATORS[type(e)](a.data, b.data, poison, e.a.type.elem)
-    return Value(data.astype(e.type.elem.numpy, copy=False), poison)
+        return Value(_OPERATORS[kind](a.data, b.data, poison, elem), poison)
 
 
 def _pure(f: Callable[[Array, Array], Array]) -> Callable[..., Array]:
@@ -325,6 +329,14 @@ def _shuffle(ev: Evaluator, e: x.Shuffle) -> Value:
     return Value(a.data[:, order], None if a.poison is None else a.poison[:, order])
 
 
+def _from_lane(ev: Evaluator, e: x.FromLane) -> Value:
+    a, lane = ev(e.a), ev(e.lane).decided("the number of a lane")
+    if (bad := lane[(lane < 0) | (lane >= ev.width)]).size:
+        raise InterpError(f"lane {bad[0]} of a subgroup, which has {ev.width}")
+    first = np.arange(ev.lanes) // ev.width * ev.width
+    return Value(a.data[first + lane], None if a.poison is None else a.poison[first + lane])
+
+
 def to_bytes(v: Value) -> tuple[Array, Mask | None]:
     """The bytes of each lane, `[width, bytes]`, and which of them are poison; 4-bit elements stand two a byte."""
     size = v.data.dtype.itemsize
@@ -452,6 +464,7 @@ _RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     x.Splat: _splat,
     x.Slice: _slice,
     x.Shuffle: _shuffle,
+    x.FromLane: _from_lane,
     x.Pack: _pack,
     x.Mma: _mma,
     x.AddressOf: lambda ev, e: ev.full(e.type, ev.bases[e.buffer]),

@@ -396,6 +396,19 @@ class Shuffle(Expr):
 
 
 @node
+class FromLane(Expr):
+    """The `a` of the lane of this subgroup whose number this lane's `lane` is; every lane takes part."""
+
+    a: Expr
+    lane: Expr
+
+    def result(self) -> AnyType:
+        if self.lane.type is not s32:
+            raise UserError(f"from_lane: given a lane of type {self.lane.type}, wanted s32")
+        return self.a.type
+
+
+@node
 class Mma(Expr):
     """`acc + a * b` on whole fragments; `op` (an `ir.mma.MmaTile`) gives the tile's atoms and layouts."""
 

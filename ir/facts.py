@@ -125,6 +125,7 @@ class TargetFacts:
     planes: Planes | None = None  #: limits of messages with rectangles, whose bounds the hardware checks
     prefetch: bool = False  #: messages that bring memory nearer ahead of a load
     tickets: bool = False  #: order among subgroups of different workgroups (`stmt.Ticket`)
+    permutes: bool = False  #: one instruction moves a register between lanes, from any to any
     split_barriers: bool = False  #: arrival at a barrier and wait for the others as two instructions
     #: bytes; greatest block message: a subgroup's registers as they stand, at one address; 0 if there are none
     block_bytes: int = 0

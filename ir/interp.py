@@ -101,7 +101,7 @@ def _to_barrier(runs: Sequence[Run], active: Sequence[int], group: tuple[int, ..
     while active:
         stops = [(n, _advance(runs[n], n, group)) for n in active]
         arrived += [n for n, stop in stops if stop is Stop.BARRIER]
-        active = [n for n, stop in stops if stop is Stop.PRODUCT]
+        active = [n for n, stop in stops if stop is Stop.MEETING]
     return sorted(arrived)
 
 

@@ -14,9 +14,11 @@ from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, SurfaceValue, Value, from_bytes, to_bytes
 from convgen.ir.expr import Expr, Var
+from convgen.ir.interp_exchange import Held, exchanged
 from convgen.ir.interp_shared import Accessors, SharedTile, agree
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Shared, View
+from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
@@ -32,7 +34,7 @@ class Stop(Enum):
     """Where a subgroup waits for others."""
 
     BARRIER = "for all of the workgroup"
-    PRODUCT = "for those that execute a matrix instruction with it"
+    MEETING = "for those that need what it has, as in a matrix instruction of several subgroups"
 
 
 Run = Generator[Stop, None, Left]
@@ -74,7 +76,7 @@ class Party:
         self.ev = Evaluator(k.width, self.bases, self.numbers)
         self.ev.team = self._team
         self.peers: Sequence[Party] = (self,)  # all subgroups of the workgroup, if each goes alone
-        self.offered: dict[x.Mma, tuple[Value, Value]] = {}  # operands that others read, too
+        self.offered: dict[Node, tuple[Value, ...]] = {}  # operands that others read, too
         self.overwritten: list[tuple[Array, Array, Array]] = []  # (memory, places, what was there), oldest first
         number = np.repeat(self.numbers, k.width)
         group = np.arange(len(number)) // k.width // k.subgroups
@@ -84,7 +86,7 @@ class Party:
         for var, of in zip((*k.group_ids, k.subgroup), (*zip(*(place for place, _ in members)), self.numbers)):
             self.bind(var, Value(np.repeat(np.array(of, var.type.elem.numpy), k.width)))
 
-    def _team(self, product: x.Mma) -> Sequence[tuple[Value, Value]]:
+    def _team(self, product: x.Mma) -> Sequence[tuple[Value, ...]]:
         spans = product.op.atom.spans
         if spans == 1:
             return [(self.ev(product.a), self.ev(product.b))]
@@ -143,19 +145,25 @@ class Party:
             case s.Barrier():
                 yield Stop.BARRIER
             case s.Let(_, x.Mma(op=op) as product) if op.atom.spans > 1:
-                with _located(node):
-                    self.offered[product] = self.ev(product.a), self.ev(product.b)
-                if self.is_alone:
-                    yield Stop.PRODUCT
-                with _located(node):
-                    self.let(node)
-                if self.is_alone:
-                    yield Stop.PRODUCT  # until all have taken what was offered
-                del self.offered[product]
+                yield from self.together(node, product, (product.a, product.b), lambda: self.let(node))
+            case s.Exchange() if node.meet:
+                yield from self.together(node, node, (node.value,), lambda: self.exchange(node))
             case _:
                 with _located(node):
                     _STATEMENTS[type(node)](self, node)
         return None
+
+    def together(self, node: Stmt, key: Node, operands: Sequence[Expr], take: Callable[[], None]) -> Generator[Stop]:
+        """`take` what subgroups make of the operands that all of them offer under `key`."""
+        with _located(node):
+            self.offered[key] = tuple(map(self.ev, operands))
+        if self.is_alone:
+            yield Stop.MEETING
+        with _located(node):
+            take()
+        if self.is_alone:
+            yield Stop.MEETING  # until all have taken what was offered
+        del self.offered[key]
 
     def loop(self, node: s.For) -> Run:
         with _located(node, f"loop {node.label}"):
@@ -375,9 +383,24 @@ class Party:
     def let(self, node: s.Let) -> None:
         self.bind(node.var, self.ev.bound(node.value))
 
+    def exchange(self, node: s.Exchange) -> None:
+        """Each lane finds its elements in its own subgroup's registers, or in all of the workgroup if they meet."""
+        values, first = [self.ev(node.value)], np.arange(len(self.numbers))
+        if node.meet and self.is_alone:
+            offered = [peer.offered.get(node) for peer in self.peers]
+            if None in offered:
+                raise InterpError(f"subgroups meet where subgroup {offered.index(None)} does not take part")
+            values, first = [value for (value,) in filter(None, offered)], np.zeros(1, np.int64)
+        elif node.meet:
+            first = first - np.array(self.numbers)
+        held = Held(values, node.of, self.ev.width, self.numbers, first * self.ev.width, node.meet)
+        self.bind(node.var, exchanged(node, held))
+
 
 _STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.Let: Party.let,
+    s.Reduce: Party.exchange,
+    s.Redistribute: Party.exchange,
     s.LoadView: Party.load_view,
     s.StoreView: Party.store_view,
     s.AddView: Party.add_view,

@@ -34,16 +34,20 @@ class Kernel(Node):
 
     def shared_base(self, tile: Shared) -> int:
         """Byte offset of a shared tile in the workgroup's allocation; tiles stand in order of declaration."""
-        base = 0
-        for t in self.shared:
-            if t is tile:
-                return base
-            base += t.bytes
-        raise KeyError(tile.name)
+        return self._shared_bases[tile]
 
     @property
     def shared_bytes(self) -> int:
-        return sum(t.bytes for t in self.shared)
+        return max((base + tile.bytes for tile, base in self._shared_bases.items()), default=0)
+
+    @property
+    def _shared_bases(self) -> dict[Shared, int]:
+        """Where each tile begins: the first place behind the others that its chunks are aligned to."""
+        bases, end = {}, 0
+        for tile in self.shared:
+            bases[tile] = -(-end // tile.chunk) * tile.chunk
+            end = bases[tile] + tile.bytes
+        return bases
 
 
 @attrs.frozen

@@ -104,7 +104,7 @@ class Stmt(Node):
 
 @family
 class Load(Stmt):
-    """Binds `var` to what memory holds."""
+    """Binds `var` to what memory, or another lane, holds."""
 
     var: Var
 

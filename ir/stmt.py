@@ -9,18 +9,21 @@ Each class says what its statements bind, access and look like; `ir.rows` tells 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
-from convgen.ir.expr import Expr, Var
+from convgen.ir.expr import Add, And, Binary, Expr, Max, Min, Mul, Or, Var
+from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Plane, Rectangle, Shared, View
-from convgen.ir.node import node, role
+from convgen.ir.node import family, node, role
 from convgen.ir.rows import Effect as Effect
 from convgen.ir.rows import Load as Load
 from convgen.ir.rows import Site as Site
 from convgen.ir.rows import Stmt as Stmt
 from convgen.ir.rows import Store as Store
-from convgen.ir.types import bool_
+from convgen.ir.types import bool_, vector
 
 
 @node
@@ -233,6 +236,85 @@ class StoreShared(Store):
     value: Expr
     layout: Fragment
     site: Site
+
+
+#: What a reduction does with two elements, by the name under which statements have it.
+REDUCTIONS: dict[str, type[Binary]] = {"add": Add, "mul": Mul, "min": Min, "max": Max, "and": And, "or": Or}
+
+
+@family
+class Exchange(Load):
+    """Binds `var` to a fragment whose elements lanes have from one another; `value` is distributed as `of`."""
+
+    level: ClassVar[str] = "tile"
+    value: Expr
+    of: Fragment
+
+    @property
+    def layout(self) -> Fragment:
+        """How what it binds is distributed."""
+        raise NotImplementedError
+
+    @property
+    def meet(self) -> bool:
+        """Whether subgroups need elements from one another, so that all of a workgroup take part together."""
+        raise NotImplementedError
+
+    def infer(self) -> None:
+        held, made = (vector(self.value.type.elem, f.registers) for f in (self.of, self.layout))
+        if (self.value.type, self.var.type) != (held, made):
+            given = f"given {self.value.type} as {self.of} and {self.var.type} as {self.layout}"
+            raise UserError(f"{type(self).__name__.lower()}: {given}, wanted {held} and {made}")
+        if made.elem.bits < 8:
+            raise UserError(f"{type(self).__name__.lower()}: given elements of {made.elem}, wanted such of whole bytes")
+
+
+@node
+class Reduce(Exchange):
+    """Bind `var` to the fragment without `dim`: all its elements along `dim` as one, by the reduction `op`.
+
+    Every lane that held some of them has the result.
+    """
+
+    form = "{var} = reduce {op} of {value} along {dim} of {of}"
+    dim: str
+    op: str
+    site: Site
+
+    @property
+    def layout(self) -> Fragment:
+        return self.of.without(self.dim)
+
+    @property
+    def meet(self) -> bool:
+        return any(d.space == Space.SUBGROUP and d.size > 1 for d in self.of.of(self.dim))
+
+    def infer(self) -> None:
+        if self.op not in REDUCTIONS or self.dim not in self.of.dims:
+            wanted = f"one of {', '.join(REDUCTIONS)} along one of {', '.join(self.of.dims)}"
+            raise UserError(f"reduce: given {self.op} along {self.dim}, wanted {wanted}")
+        if any(d.space == Space.FIXED for d in self.of.of(self.dim)):
+            raise UserError(f"reduce: given {self.of}, which is a part along {self.dim}, wanted all of it")
+        super().infer()
+
+
+@node
+class Redistribute(Exchange):
+    """Bind `var` to the same tile, distributed as `layout`."""
+
+    form = "{var} = redistribute {value} of {of} as {layout}"
+    layout: Fragment
+    site: Site
+
+    @property
+    def meet(self) -> bool:
+        return not self.of.places(Space.SUBGROUP) <= self.layout.places(Space.SUBGROUP)
+
+    def infer(self) -> None:
+        of, to = self.of, self.layout
+        if (of.dims, of.shape, of.owners(Space.FIXED)) != (to.dims, to.shape, to.owners(Space.FIXED)):
+            raise UserError(f"redistribute: given {of} and {to}, wanted two layouts of one tile")
+        super().infer()
 
 
 # ---------------------------------------------------------------- message level

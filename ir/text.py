@@ -283,6 +283,7 @@ _EXPRESSIONS: dict[type[Expr], Callable[[_Printer, Any], str]] = {
     x.Splat: lambda p, e: f"{e.dtype}({_args(p, e.a)})",
     x.Pack: lambda p, e: f"{e.dtype}.pack({_args(p, *e.parts)})",
     x.Slice: lambda p, e: f"{p.inline(e.a, _ATOM)}[{e.start}:{e.start + e.count}]",
+    x.FromLane: lambda p, e: f"from_lane({_args(p, e.a, e.lane)})",
     x.Shuffle: lambda p, e: f"{p.inline(e.a, _ATOM)}[{', '.join(map(str, e.order))}]",
     x.Mma: lambda p, e: f"mma.{e.op.atom.name}({_args(p, e.acc, e.a, e.b)})",
     x.AddressOf: lambda p, e: f"address_of({e.buffer.name})",

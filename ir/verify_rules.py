@@ -136,16 +136,38 @@ def _fragment(c: Checker, n: Any) -> str | None:
     elem = n.memory()[0].elem
     if elem.bits == 4:
         return f"a fragment of {elem}, which has no address of its own; wanted messages"
+    tile = getattr(n, "tile", None)
+    complaint = _fits(c, layout)
+    if tile is None or complaint:
+        return complaint
+    if len(layout.shape) != 2 or layout.shape[0] > tile.rows or layout.shape[1] > tile.cols:
+        return f"a fragment of {layout.shape} in shared tile {tile.name} of {tile.rows} x {tile.cols}"
+    return None
+
+
+def _fits(c: Checker, layout: Fragment) -> str | None:
+    """The kernel has the lanes and subgroups of a layout."""
     for space, have in ((Space.LANE, c.kernel.width), (Space.SUBGROUP, c.kernel.subgroups)):
         need = max((d.stride * d.size for d in layout.digits if d.space is space and d.size > 1), default=1)
         if need > have:
             return f"fragment {layout} needs {need} {space.name.lower()}s, the kernel has {have}"
-    tile = getattr(n, "tile", None)
-    if tile is None:
-        return None
-    if len(layout.shape) != 2 or layout.shape[0] > tile.rows or layout.shape[1] > tile.cols:
-        return f"a fragment of {layout.shape} in shared tile {tile.name} of {tile.rows} x {tile.cols}"
     return None
+
+
+def _exchanged(c: Checker, n: s.Exchange) -> str | None:
+    """The value is distributed as it says, by whatever names of the dims."""
+    given = c.distribution(n.value)
+    if isinstance(given, Fragment) and len(given.dims) == len(n.of.dims):
+        given = given.renamed(dict(zip(given.dims, n.of.dims)))
+    if isinstance(given, Fragment) and given != n.of:
+        return f"a value distributed as {given} is exchanged as {n.of}"
+    return _fits(c, n.of) or _fits(c, n.layout)
+
+
+def _reducible(c: Checker, n: s.Reduce) -> str | None:
+    elem = n.value.type.elem
+    takes = elem.is_int if n.op in ("and", "or") else elem.is_int or elem.is_float
+    return None if takes and not elem.is_storage else f"a reduction by {n.op} of {elem}"
 
 
 def _moved(c: Checker, n: Any) -> str | None:
@@ -233,6 +255,8 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.Copy: (_view, _uniform("coords", "slot"), _fragment, _copied),
     s.LoadShared: (_uniform("slot"), _fragment, _moved),
     s.StoreShared: (_uniform("slot"), _fragment, _moved),
+    s.Reduce: (_exchanged, _reducible),
+    s.Redistribute: (_exchanged,),
     s.Ticket: (_uniform("index"), _uniform("turns"), _ticket),
     s.GlobalLoad: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
@@ -280,6 +304,11 @@ def _vector(c: Checker, e: x.Slice | x.Shuffle) -> str | None:
     return None if isinstance(e.a.type, VectorType) else f"{show(e)}: a {what} of {e.a.type}"
 
 
+def _from_lane(c: Checker, e: x.FromLane) -> str | None:
+    movable = not e.a.type.elem.is_bool and e.a.type.elem.kind is not Kind.POINTER
+    return None if movable else f"{show(e)}: {e.a.type} from another lane, wanted numbers"
+
+
 def _condition(c: Checker, e: x.Select) -> str | None:
     if isinstance(e.cond.type, VectorType) and e.cond.type.lanes != e.type.lanes:
         return f"{show(e)}: a condition of {e.cond.type} for {e.type}"
@@ -319,6 +348,7 @@ EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
     x.Select: (_condition,),
     **dict.fromkeys((x.Slice, x.Shuffle), (_vector,)),
     x.Pack: (_packed,),
+    x.FromLane: (_from_lane,),
     x.Surface: (_buffer, _uniform("shift", "extent")),
     x.AddressOf: (_buffer,),
     x.Mma: (_operand_layouts,),

@@ -19,6 +19,7 @@ from convgen.ir.simplify.simplify import simplify
 from convgen.ir.verify import verify
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.drop_barriers import drop_barriers
+from convgen.passes.exchange import exchange
 from convgen.passes.expand_division import expand_division
 from convgen.passes.legalize_messages import legalize_messages
 from convgen.passes.lower_tiles import lower_tiles
@@ -58,6 +59,7 @@ def _pass(name: str, level: str, kind: str, run: Callable[[Kernel], Kernel]) -> 
 
 
 PASSES: tuple[Pass, ...] = (
+    Pass("exchange", "tile", LOWERING, exchange),
     _pass("buffer_shared", "tile", LOWERING, buffer_shared),
     _pass("rotate_fragments", "tile", OPTIMISING, rotate_fragments),
     _pass("drop_barriers", "tile", OPTIMISING, drop_barriers),

@@ -18,6 +18,7 @@ from convgen.ir.expr import (
     Binary,
     Cast,
     Comparison,
+    FromLane,
     Const,
     Expr,
     Lane,
@@ -109,7 +110,7 @@ class _Placer:
                 wanted[e] = None
                 depths = [self.home(e)]
             for c in e.children():
-                if isinstance(c, Expr):
+                if isinstance(c, Expr) and not (isinstance(e, FromLane) and c is e.lane):
                     uses.setdefault(c, []).extend(depths)
         hoisted = [e for e in wanted if not self.uniform(e) and any(d > self.home(e) for d in uses[e])]
         cheap = [e for e in hoisted if all(isinstance(c, _LEAVES) or c in wanted for c in e.children())]

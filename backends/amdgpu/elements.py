@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, cast
 
 from convgen.backends.amdgpu.emitter import AmdEmitter
+from convgen.backends.amdgpu.exchange import from_lanes
 from convgen.backends.amdgpu.operations import BINARY, BITWISE, COMPARE, FUSED, IN_TURNS, REVERSED, UNARY, WIDER
 from convgen.backends.amdgpu.scalars import LOGIC, AmdScalars, plain
 from convgen.backends.machine.instruction import Imm, Operand, Reg
@@ -160,6 +161,12 @@ class Elements(Vectors):
             high = self.out.new("v")
             self.out.emit(f"{name}_sdwa", (high,), (self.out.move_to_vector(word),), modifiers=_UPPER_WORD)
             self.out.valu("v_pack_b32_f16", low, high, into=to)
+
+    def from_lane(self, e: Expr) -> Parts:
+        """Word by word, whatever the elements are."""
+        assert isinstance(e, x.FromLane)
+        held = [p.words(i, 1) for p in self.held(e.a) for i in range(p.count)]
+        return (from_lanes(self.scalars, held, e.lane),)
 
     def _bitwise(self, e: Expr) -> Parts:
         """Some bits of each element; of 64 bits the sign is in the upper word."""
@@ -313,6 +320,7 @@ _KINDS: dict[type[Expr], Callable[[Elements, Expr], Parts]] = {
     x.Sub: Elements._difference,
     Fma: Elements._fma,
     x.Select: Elements._select,
+    x.FromLane: Elements.from_lane,
     x.Const: lambda elements, e: (elements._single(cast(x.Const, e)),),
     **dict.fromkeys((x.Cast, x.Saturate), lambda elements, e: (elements.converted(cast("x.Cast | x.Saturate", e)),)),
     x.Uniform: lambda elements, e: elements.value(cast(x.Uniform, e).a),

@@ -12,7 +12,7 @@ from enum import Enum
 
 import attrs
 
-from convgen.backends.amdgpu.isa import OPCODES, READS_LANE, TRANS, WIDE_STORE
+from convgen.backends.amdgpu.isa import DPP, OPCODES, READS_LANE, TRANS, WIDE_STORE
 from convgen.backends.amdgpu.physical import Physical, Word, Words
 from convgen.backends.amdgpu.tables import DGEMM, SGEMM, XDL
 from convgen.backends.machine.dataflow import solve
@@ -47,6 +47,7 @@ class Use(Enum):
     MEMORY_READ = "a memory instruction reads it"
     MEMORY_WRITE = "a load overwrites it"
     LANE_READ = "v_readfirstlane reads it"
+    DPP_READ = "a vector instruction reads it in another lane"
     SCALAR_TO_VALU = "a vector instruction reads a scalar register"
     SCALAR_TO_MEMORY = "a memory instruction reads a scalar register"
 
@@ -106,6 +107,7 @@ CDNA2: Rows = {
     (Event.MFMA_F64_RESULT, Use.MEMORY_WRITE): Row(11, source=_LLVM),
     (Event.VALU_VECTOR, Use.MFMA_AB): Row(2, source=_MATRIX),
     (Event.VALU_VECTOR, Use.MFMA_C): Row(2, source=_MATRIX),
+    (Event.VALU_VECTOR, Use.DPP_READ): Row(2, source=_ISA),
     (Event.VALU_BEFORE_F64, Use.MEMORY_READ): Row(2, source=_LLVM),
     (Event.VALU_SCALAR, Use.SCALAR_TO_MEMORY): Row(5, source=_ISA),
     (Event.WIDE_STORE, Use.VALU_WRITE): Row(1, source=_ISA),
@@ -244,6 +246,8 @@ def _uses(i: Instruction, physical: Physical, curves: bool) -> Iterator[tuple[Us
             yield (Use.SCALAR_TO_VALU if r.bank == "s" else Use.VALU_READ), physical.words(r)
             if i.op.hazard == READS_LANE:
                 yield Use.LANE_READ, physical.words(r)
+            if i.op.hazard == DPP:
+                yield Use.DPP_READ, physical.words(r)
             if curves and i.op.hazard != TRANS:
                 yield Use.PLAIN_READ, physical.words(r)
         yield Use.VALU_WRITE, physical.written(i)

@@ -62,7 +62,7 @@ SLOT_BYTES = {Unit.SHARED: 128, Unit.GLOBAL: 64}
 
 
 #: Hazard classes beside those of matrix instructions.
-READS_LANE, WIDE_STORE, TRANS = "reads lane", "wide store", "transcendental"
+READS_LANE, WIDE_STORE, TRANS, DPP = "reads lane", "wide store", "transcendental", "other lanes"
 _TRANS_BUSY = 4  #: slots; 16 clocks a wave: CDNA3 ISA 6
 
 _PLACE = (Role("offset", "v", 1), Role("surface", "s", 4), Role("soffset", "s", 1))  #: of a buffer access
@@ -103,6 +103,7 @@ def _rows() -> dict[str, Opcode]:
     ):
         results, sources = (Role("to", to, 1),), (Role("of", of, 1),)
         rows.append(Opcode(name, Unit.VALU, results=results, sources=sources, hazard=hazard))
+    rows.append(Opcode("v_mov_b32_dpp", Unit.VALU, banks="v", hazard=DPP))
     rows += [Opcode(n, Unit.VALU, merges=True, banks="vs") for n in _VALU_MERGES]
     rows += [Opcode(n, Unit.SALU, writes=_SCC, banks="s") for n in _SALU_SCC]
     rows += [Opcode(n, Unit.SALU, banks="s") for n in _SALU]
@@ -112,6 +113,8 @@ def _rows() -> dict[str, Opcode]:
     rows.append(_scalar_load("s_load_dword", 1))
     rows += [_memory(f"ds_read_{n}", Unit.SHARED, b, _ADDRESS, loads=True) for b, n in DS_READ_WIDTH.items()]
     rows += [_memory(f"ds_write_{n}", Unit.SHARED, b, _ADDRESS, _data(b)) for b, n in DS_WRITE_WIDTH.items()]
+    rows.append(_memory("ds_swizzle_b32", Unit.SHARED, 4, _data(4, "v"), loads=True))
+    rows.append(_memory("ds_bpermute_b32", Unit.SHARED, 4, _ADDRESS, _data(4, "v"), loads=True))
     rows += [_memory(f"buffer_load_{n}", Unit.GLOBAL, b, *_PLACE, loads=True) for b, n in LOAD_WIDTH.items()]
     rows += [_memory(f"buffer_store_{n}", Unit.GLOBAL, b, _data(b), *_PLACE) for b, n in STORE_WIDTH.items()]
     rows += [_memory(name, Unit.GLOBAL, b, _data(b), *_PLACE) for name, b in GLOBAL_ADD.values()]

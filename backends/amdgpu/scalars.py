@@ -73,6 +73,9 @@ class OtherTypes(Protocol):
     def compared(self, e: x.Comparison) -> Callable[[int], Reg]:
         """The mask of each element of a comparison."""
 
+    def from_lane(self, e: x.Expr) -> tuple[Reg, ...]:
+        """The registers of a value of other lanes."""
+
 
 class AmdScalars(Scalars):
     """Evaluates 32-bit integer and bool expressions."""
@@ -86,6 +89,9 @@ class AmdScalars(Scalars):
                 return Imm(e.bits)
             case x.Uniform(a):
                 return self.out.salu_from_lane(self.value(a))
+            case x.FromLane() if e.type.bits == 32:
+                (made,) = self.elements.from_lane(e)
+                return self.out.salu_from_lane(made) if self.uniform(e) else made
             case x.Saturate() | x.Cast() if not e.type.elem.is_bool and e.type.bits == 32:
                 made = self.elements.converted(e)
                 return self.out.salu_from_lane(made) if self.uniform(e) else made

@@ -116,6 +116,14 @@ class _Selector(Selector):
 
     # ------------------------------------------------------------ memory
 
+    def _stored(self, e: Expr) -> Reg:
+        """In a tuple that begins at an even register, as gfx90a and later want it."""
+        value = super()._stored(e)
+        if value.count == 1 or value.first % 2 == 0:
+            return value
+        self.out.copy(whole := self.out.new("v", value.count), value)
+        return whole
+
     def _surface(self, e: Surface) -> Reg:
         """A buffer descriptor: base, extent in bytes, raw format (CDNA3 ISA 8.1.5)."""
         out, base = self.out, self.pointers[e.buffer.name]

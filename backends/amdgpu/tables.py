@@ -222,6 +222,7 @@ def _facts(
         caches=caches,
         conversions=conversions,
         tickets=True,
+        permutes=True,
     )
 
 

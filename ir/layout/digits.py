@@ -208,6 +208,11 @@ class Digits:
         digits = self.merged(*spaces).stepped()
         return tuple(sorted((d.space, d.dim, step, d.size, d.stride) for step, d in digits if d.space in spaces))
 
+    def places(self, space: str) -> frozenset[tuple[str, int, int, int]]:
+        """(dim, step, size, stride) of the digits in a space, cut to prime sizes."""
+        digits = self.factored(space).stepped()
+        return frozenset((d.dim, step, d.size, d.stride) for step, d in digits if d.space == space and d.size > 1)
+
     def renamed(self, names: Mapping[str, str]) -> Self:
         """The same split of dimensions of other names; what is not named keeps its own."""
         digits = tuple(attrs.evolve(d, dim=names.get(d.dim, d.dim)) for d in self.digits)

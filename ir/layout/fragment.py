@@ -72,6 +72,27 @@ class Fragment(Digits):
             raise UserError(f"fragments {self} and {other}: lanes hold different elements")
         return tuple(self.owner(other.coords(0, 0, register))[2] for register in range(other.registers))
 
+    def without(self, dim: str) -> Fragment:
+        """The same without a dimension: its registers close up, lanes and subgroups along it become replicas."""
+        dims, digits = (d for d in self.dims if d != dim), (d for d in self.digits if d.dim != dim)
+        return Fragment(tuple(dims), tuple(digits)).renumbered(Space.REGISTER)
+
+    def reduction(self, dim: str) -> tuple[tuple[int, Digit], ...]:
+        """(step, digit) of prime sizes along `dim` in the order in which `stmt.Reduce` does away with them.
+
+        Registers of the largest stride come first, then lanes of the smallest stride, then subgroups likewise.
+        """
+        fine = self.factored(Space.REGISTER).factored(Space.LANE).factored(Space.SUBGROUP)
+        spaces = (Space.REGISTER, Space.LANE, Space.SUBGROUP)
+        found = [(step, d) for step, d in fine.stepped() if d.dim == dim and d.size > 1]
+
+
+        def turn(item: tuple[int, Digit]) -> tuple[int, int]:
+            d = item[1]
+            return spaces.index(Space(d.space)), -d.stride if d.space == Space.REGISTER else d.stride
+
+        return tuple(sorted(found, key=turn))
+
     def image(self, lanes: int, elem_bytes: int) -> Digits:
         """The tile in memory if registers are stored as they stand, dword by dword over `lanes`.
 

@@ -250,7 +250,7 @@ _RULES: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
     x.Lane: lambda ranges, e: (0, ranges.width - 1),
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(_COMPARISONS, _comparison),
-    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle), _same),
+    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle, x.FromLane), _same),
     x.Not: _not,
     x.Select: _select,
     Fused: lambda ranges, e: ranges(e.meaning),

@@ -131,7 +131,7 @@ _RULES: dict[type[x.Expr], Callable[[Congruences, Any], Congruence]] = {
     x.And: _and,
     **dict.fromkeys((x.Min, x.Max, x.Select), _select),
     x.Cast: _cast,
-    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle), _same),
+    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle, x.FromLane), _same),
 }
 
 _MAY_WRAP = frozenset((_add, _sub, _mul, _shl, _cast))

@@ -81,13 +81,12 @@ def _run(access: TileAccess, positions: Positions, widest: int) -> int:
     axis, elem = view.unit_axis, view.memory.elem.bytes
     if axis is None:
         return 1
-    run = layout.contiguous(layout.dims[axis])
-    while run > 1:
-        legal = run * elem <= widest and run * elem in access.facts.global_widths
+    together = layout.contiguous(layout.dims[axis])
+    for run in range(together, 1, -1):
+        legal = together % run == 0 and run * elem <= widest and run * elem in access.facts.global_widths
         if legal and positions.multiples[axis] % run == 0 and view.makes_messages(run):
-            break
-        run -= 1 if run % 2 else run // 2
-    return run
+            return run
+    return 1
 
 
 def _offset(access: TileAccess, window: Window, positions: Mapping[str, Position]) -> tuple[Expr, Expr, int]:

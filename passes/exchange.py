@@ -1,0 +1,213 @@
+"""Exchanges between lanes become operations on registers, exchanges of registers, or ways through shared memory.
+
+Where every lane has what it needs, registers are put in order. Where it is in another lane of the subgroup, always in
+the same register, `FromLane` brings it. All else goes through a scratch tile, between barriers where subgroups meet
+(`stmt.Exchange.meet`); barriers that order nothing are left to `drop_barriers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from math import prod
+from typing import Any
+
+import attrs
+import numpy as np
+
+from convgen.ir import stmt as st
+from convgen.ir.expr import Expr, FromLane, Lane, Pack, Shuffle, Slice, Var, const, eq, lift, var
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import DWORD, Fragment
+from convgen.ir.layout.memory import Shared
+from convgen.ir.mutate import rewrite
+from convgen.ir.node import replace
+from convgen.ir.program import Kernel
+from convgen.ir.simplify.simplify import simplify
+from convgen.ir.types import Type, vector
+from convgen.passes.clone import Cloner
+from convgen.passes.messages.scratch import in_two_dims, replicas, scratch_tile, whole, with_copies
+from convgen.passes.messages.sources import Sources, sources
+
+_ZERO = const(0)
+
+
+def exchange(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    """No reduction or redistribution is left; shared tiles that they need are added to the kernel's."""
+    scratch: dict[Shared, Shared] = {}
+    cloner = Cloner(kernel)
+
+    def lower(s: st.Exchange) -> st.Stmt:
+        return _Lowering(kernel, facts, cloner, scratch, s).run()
+
+    body = rewrite(kernel.body, {st.Reduce: lower, st.Redistribute: lower})
+    return replace(kernel, shared=(*kernel.shared, *scratch.values()), body=body)
+
+
+class _Lowering:
+    """Collects the statements of one exchange; `value` and `held` say how far it is."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        facts: TargetFacts,
+        cloner: Cloner,
+        scratch: dict[Shared, Shared],
+        node: st.Exchange,
+    ) -> None:
+        self.kernel, self.facts, self.cloner, self.scratch, self.node = kernel, facts, cloner, scratch, node
+        self.elem: Type = node.value.type.elem
+        self.out: list[st.Stmt] = []
+        self.held = node.of
+        self.value: Expr = node.value if isinstance(node.value, Var) else self.let(node.value)
+
+    def let(self, value: Expr) -> Var:
+        bound = var(self.node.var.name, value.type)
+        self.out.append(st.Let(bound, value))
+        return bound
+
+    def site(self) -> st.Site:
+        assert self.node.site is not None
+        return self.cloner.site(attrs.evolve(self.node.site, comment=self.node.var.name))
+
+    def run(self) -> st.Stmt:
+        if isinstance(self.node, st.Reduce):
+            self.reduce(self.node.dim, st.REDUCTIONS[self.node.op])
+        else:
+            self.redistribute(self.node.layout, meet=self.node.meet)
+        return st.block(*self.out, st.Let(self.node.var, self.value))
+
+    # ------------------------------------------------------------ reductions
+
+    def reduce(self, dim: str, op: type[Any]) -> None:
+        """Digit after digit in the order of `Fragment.reduction`; subgroups' parts become registers first."""
+        while digits := self.held.reduction(dim):
+            d = digits[0][1]
+            if d.space == Space.SUBGROUP:
+                self.redistribute(_in_registers(self.held, dim), meet=True)
+                continue
+            parts = self.register_parts(d) if d.space == Space.REGISTER else self.lane_parts(d, dim)
+            total = parts[0]
+            for part in parts[1:]:
+                total = self.let(self.operation(op, total, part))
+            self.value, self.held = total, _dropped(self.held, d)
+        self.held = self.held.without(dim)
+
+    def operation(self, op: type[Any], a: Expr, b: Expr) -> Expr:
+        """`op` on vectors of whole words: where elements are missing, some are repeated and left out again."""
+        count = a.type.lanes
+        whole = -(-count * self.elem.bits // 32) * 32 // self.elem.bits
+        if count in (1, whole):
+            made: Expr = op(a, b)
+            return made
+        filled = (*range(count), *[count - 1] * (whole - count))
+        wide = self.let(op(self.let(Shuffle(a, filled)), self.let(Shuffle(b, filled))))
+        return picked(wide, range(count))
+
+    def register_parts(self, d: Digit) -> list[Expr]:
+        """The registers with each value of a digit of theirs."""
+        registers = np.arange(self.held.registers)
+        return [
+            self.let(picked(self.value, registers[registers // d.stride % d.size == i].tolist())) for i in range(d.size)
+        ]
+
+    def lane_parts(self, d: Digit, dim: str) -> list[Expr]:
+        """The lane's own value and that of its partner; or those of all lanes along the digit, in order."""
+        if d.size == 2 and self.flips(d, dim):
+            return [self.value, self.let(FromLane(self.value, Lane() ^ d.stride))]
+        others = [o for o in self.held.factored(Space.LANE).digits if o.space == Space.LANE and o != d]
+        base: Expr = _ZERO
+        for o in others:
+            base = base + Lane() // o.stride % o.size * o.stride
+        return [self.let(FromLane(self.value, base + i * d.stride)) for i in range(d.size)]
+
+    def flips(self, d: Digit, dim: str) -> bool:
+        """Whether the lane whose number has another bit has the other value of a digit, and all else alike."""
+        lanes = np.arange(self.kernel.width)
+        other = lanes ^ d.stride
+        if d.stride & (d.stride - 1) or (other >= len(lanes)).any():
+            return False
+        here, there = (self.held.partial(Space.LANE, n) for n in (lanes, other))
+        moved = np.broadcast_to(here[dim] - there[dim], lanes.shape)
+        step = next(step for step, o in self.held.factored(Space.LANE).stepped() if o == d)
+        return bool((abs(moved) == step).all()) and all(
+            np.array_equal(here[k], there[k]) for k in self.held.dims if k != dim
+        )
+
+    # ------------------------------------------------------------ redistributions
+
+    def redistribute(self, to: Fragment, *, meet: bool) -> None:
+        """The value as `to` has it, by the cheapest way there is."""
+        found = None if meet else sources(self.held, to, self.kernel.width, self.kernel.subgroups)
+        if found is not None and found.stay:
+            self.value = self.let(picked(self.value, found.registers))
+        elif found is not None and self.facts.permutes:
+            self.value = self.from_lanes(found)
+        else:
+            self.through_memory(whole(self.held), whole(to), meet=meet)
+        self.held = to
+
+    def from_lanes(self, found: Sources) -> Expr:
+        """What comes from the same lane comes together, in whole words."""
+        each = max(1, DWORD // self.elem.bytes)
+        parts: list[Expr] = []
+        place: dict[int, int] = {}
+        by_lane = sorted(range(len(found.lanes)), key=lambda r: found.lanes[r])
+        for lanes, group in groupby(by_lane, key=lambda r: found.lanes[r]):
+            wanted = list(group)
+            words = sorted({found.registers[r] // each for r in wanted})
+            taken = [n for w in words for n in range(w * each, (w + 1) * each) if n < self.held.registers]
+            start = sum(p.type.lanes for p in parts)
+            place.update((r, start + taken.index(found.registers[r])) for r in wanted)
+            part = self.let(picked(self.value, taken))
+            stays = lanes == tuple(range(len(lanes)))
+            parts.append(part if stays else self.let(FromLane(part, simplify(found.lane(wanted[0])))))
+        joined = self.let(Pack(vector(self.elem, sum(p.type.lanes for p in parts)), tuple(parts)))
+        return self.let(picked(joined, [place[r] for r in range(len(place))]))
+
+    def through_memory(self, of: Fragment, to: Fragment, *, meet: bool) -> None:
+        """Stored as `of`, loaded as `to`; of subgroups that hold the same, one stores, or each has a tile of its own."""
+        stored, loaded = in_two_dims(of, to)
+        if not meet:
+            copies = replicas(of, self.kernel.subgroups)
+            stored, loaded = with_copies(stored, copies), with_copies(loaded, copies)
+        tile = self.tile(stored, loaded)
+        store: st.Stmt = st.StoreShared(tile, _ZERO, self.value, stored, self.site())
+        if meet and replicas(of, self.kernel.subgroups):
+            first = lift(of.place(of.coords(self.kernel.subgroup, 0, 0)).get(Space.SUBGROUP, 0), _ZERO)
+            store = st.If(eq(first, self.kernel.subgroup), store, st.empty)
+        made = var(self.node.var.name, vector(self.elem, to.registers))
+        load = st.LoadShared(made, tile, _ZERO, loaded, self.site())
+        self.out += [st.Barrier(self.site()), store, st.Barrier(self.site()), load]
+        self.value = made
+
+    def tile(self, stored: Fragment, loaded: Fragment) -> Shared:
+        """A scratch tile for two layouts of it; what needs one alike shares it."""
+        made = scratch_tile("scratch", self.elem, stored, loaded, self.facts.chunk_bytes)
+        return self.scratch.setdefault(made, replace(made, name=f"scratch_{len(self.scratch)}"))
+
+
+def picked(value: Expr, registers: Sequence[int]) -> Expr:
+    """Some elements of a vector."""
+    count = len(registers)
+    if list(registers) == list(range(registers[0], registers[0] + count)):
+        return value if count == value.type.lanes else Slice(value, registers[0], count)
+    return Shuffle(value, tuple(registers))
+
+
+def _dropped(f: Fragment, d: Digit) -> Fragment:
+    """The layout without a digit of prime size."""
+    fine = f.factored(d.space)
+    return attrs.evolve(fine, digits=tuple(o for o in fine.digits if o != d)).renumbered(Space.REGISTER)
+
+
+def _in_registers(f: Fragment, dim: str) -> Fragment:
+    """The subgroups' parts along a dim in registers, so that they are reduced from the smallest stride on."""
+    fine = f.factored(Space.SUBGROUP)
+    moved = [d for _, d in fine.reduction(dim) if d.space == Space.SUBGROUP]
+    stride = {d: f.registers for d in moved}
+    for n, d in enumerate(moved):
+        stride[d] *= prod(other.size for other in moved[n + 1 :])
+    digits = (attrs.evolve(d, space=Space.REGISTER, stride=stride[d]) if d in stride else d for d in fine.digits)
+    return attrs.evolve(fine, digits=tuple(digits))

@@ -1,0 +1,60 @@
+"""Scratch tiles in shared memory, through which fragments of any dims go from one distribution to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import DWORD, Fragment
+from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, row_major
+from convgen.ir.types import Type
+
+
+def whole(f: Fragment) -> Fragment:
+    """The part of a tile that a fragment is, as a tile of its own."""
+    return attrs.evolve(f, digits=tuple(d for d in f.digits if d.space != Space.FIXED)).merged(*Space)
+
+
+def in_two_dims(of: Fragment, to: Fragment) -> tuple[Fragment, Fragment]:
+    """Both as layouts of one tile of rows and columns, the columns along the dim that lanes hold most of in a run."""
+    run = {dim: min(of.contiguous(dim), to.contiguous(dim)) for dim in of.dims}
+    across = max(of.dims, key=lambda dim: (run[dim], of.dims.index(dim)), default=COL)
+    return _fused(of, across), _fused(to, across)
+
+
+def _fused(f: Fragment, across: str) -> Fragment:
+    down = [d for dim in reversed(f.dims) if dim != across for d in f.of(dim)]
+    digits = (*(attrs.evolve(d, dim=COL) for d in f.of(across)), *(attrs.evolve(d, dim=ROW) for d in down))
+    return Fragment((ROW, COL), digits)
+
+
+def with_copies(f: Fragment, copies: tuple[Digit, ...]) -> Fragment:
+    """A layout of as many tiles, one below the other, as the digits count."""
+    return attrs.evolve(f, digits=(*f.digits, *copies))
+
+
+def replicas(f: Fragment, subgroups: int) -> tuple[Digit, ...]:
+    """The digits of a subgroup's number that tell apart those that hold the same."""
+    return tuple(Digit(ROW, size, Space.SUBGROUP, stride) for size, stride in _gaps(f, subgroups) if size > 1)
+
+
+def _gaps(f: Fragment, subgroups: int) -> Iterator[tuple[int, int]]:
+    """(size, stride) of what a layout's digits leave out of a subgroup's number."""
+    end = 1
+    for d in sorted((d for d in f.digits if d.space == Space.SUBGROUP and d.size > 1), key=lambda d: d.stride):
+        yield -(-d.stride // end), end
+        end = d.stride * d.size
+    yield -(-subgroups // end), end
+
+
+def scratch_tile(name: str, elem: Type, stored: Fragment, loaded: Fragment, chunk: int) -> Shared:
+    """The tile for both layouts; rows begin in different banks, and runs of registers are aligned up to `chunk` bytes."""
+    rows, cols = stored.shape
+    run = min(stored.contiguous(COL), loaded.contiguous(COL)) * elem.bytes
+    unit = max(DWORD, elem.bytes, min(chunk, run & -run))
+    pitch = -(-cols * elem.bytes // unit) * unit + (unit if rows > 1 else 0)
+    return Shared(
+        name, elem, rows, cols, row_major(rows, cols, pitch // elem.bytes), 1, Swizzle(), min(chunk, pitch & -pitch)
+    )

@@ -1,0 +1,110 @@
+"""Kernels that exchange a fragment between lanes, random fragments for them, and what numpy says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+from hypothesis import strategies as st
+
+from convgen.ir import expr as x
+from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Dim, Global, TensorDim, View
+from convgen.ir.layout.tags import Layout
+from convgen.ir.program import Kernel
+from convgen.ir.types import Type
+
+OPERATIONS: dict[type[x.Binary], Any] = {
+    x.Add: np.add, x.Mul: np.multiply, x.Min: np.minimum, x.Max: np.maximum, x.And: np.bitwise_and, x.Or: np.bitwise_or
+}  # fmt: skip
+_SPACES = (Space.REGISTER, Space.LANE, Space.SUBGROUP)
+
+
+def row(memory: Global, size: int) -> View:
+    """All elements as a view with one axis."""
+    return View(memory, Layout.dense((size,), (0,)), ((Dim("at", size, size),),), (TensorDim(size, (("at", 1),)),))
+
+
+@st.composite
+def fragments(draw: st.DrawFn, shape: tuple[int, int], width: int, subgroups: int, most: int = 32) -> Fragment:
+    """A layout of n x m elements, both products of twos and threes, with gaps in lanes and subgroups for replicas."""
+    digits: list[tuple[str, int]] = []
+    for dim, size in zip("nm", shape):
+        for prime in (2, 3):
+            while size % prime == 0:
+                digits.append((dim, prime))
+                size //= prime
+    order = draw(st.permutations(digits))
+    end = {Space.REGISTER: 1, Space.LANE: 1, Space.SUBGROUP: 1}
+    room = {Space.REGISTER: most, Space.LANE: width, Space.SUBGROUP: subgroups}
+    placed: dict[tuple[str, int], list[Digit]] = {}
+    for dim, size in order:
+        if draw(st.integers(0, 9)) == 0:
+            space = draw(st.sampled_from(_SPACES[1:]))
+            if end[space] * 2 * size <= room[space]:
+                end[space] *= 2  # a gap: replicas
+        fitting = [s for s in _SPACES if end[s] * size <= room[s]]
+        space = draw(st.sampled_from(fitting)) if fitting else Space.REGISTER
+        placed.setdefault((dim, 0), []).append(Digit(dim, size, space, end[space]))
+        end[space] *= size
+    found = [d for dim in "nm" for d in draw(st.permutations(placed.get((dim, 0), [])))]
+    return Fragment(("n", "m"), tuple(found))
+
+
+@attrs.frozen
+class Case:
+    """A fragment that is reduced along a dim by `op`, or redistributed where there is no `op`."""
+
+    elem: Type
+    of: Fragment
+    to: Fragment | None
+    dim: str
+    op: type[x.Binary] | None
+    width: int
+    subgroups: int
+
+    @property
+    def out_shape(self) -> tuple[int, int]:
+        n, m = self.of.shape
+        return (n, m) if self.op is None else (1, m) if self.dim == "n" else (n, 1)
+
+    def kernel(self, name: str) -> Kernel:
+        n, m = self.of.shape
+        k = KernelBuilder(name, subgroups=self.subgroups, width=self.width)
+        held = k.load_view("held", matrix(k.buffer("a", self.elem, n * m), n, m), (0, 0), self.of)
+        rows, cols = self.out_shape
+        out = k.buffer("out", self.elem, rows * cols)
+        if self.op is None:
+            assert self.to is not None
+            k.store_view(matrix(out, n, m), (0, 0), k.redistribute("moved", held, self.of, self.to), self.to)
+        else:
+            total, left = k.reduce("total", held, self.of, self.dim, self.op)
+            k.store_view(row(out, rows * cols), (0,), total, left)
+        return k.done()
+
+    def memory(self, given: Any) -> dict[str, Any]:
+        rows, cols = self.out_shape
+        return {"a": given.view(np.uint8).ravel(), "out": np.zeros(rows * cols * self.elem.bytes, np.uint8)}
+
+    def wanted(self, given: Any) -> Any:
+        """What numpy says; sums must be of numbers whose sums are exact."""
+        if self.op is None:
+            return given
+        axis = "nm".index(self.dim)
+        with np.errstate(all="ignore"):
+            return OPERATIONS[self.op].reduce(given, axis=axis, keepdims=True, dtype=given.dtype)
+
+
+@st.composite
+def cases(draw: st.DrawFn, elems: list[Type], width: int) -> Case:
+    elem, subgroups = draw(st.sampled_from(elems)), draw(st.sampled_from([1, 2, 3, 4]))
+    sizes = st.sampled_from([1, 2, 4, 6, 8, 12, 16, 32])
+    shape = draw(sizes), draw(sizes)
+    of = draw(fragments(shape, width, subgroups))
+    if draw(st.booleans()):
+        return Case(elem, of, draw(fragments(shape, width, subgroups)), "", None, width, subgroups)
+    ops = [x.Add, x.Min, x.Max, x.Mul] + ([x.And, x.Or] if elem.is_int else [])
+    return Case(elem, of, None, draw(st.sampled_from("nm")), draw(st.sampled_from(ops)), width, subgroups)
