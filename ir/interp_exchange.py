@@ -23,7 +23,7 @@ class Held:
     layout: Fragment
     width: int
     numbers: tuple[int, ...]  #: of the subgroups that look
-    first: Array  #: for each of them, the row of lane 0 of the subgroup in which it looks, or of subgroup 0 if they meet
+    first: Array  #: for each of them, the row where its registers begin, or those of subgroup 0 if they meet
     meet: bool
 
     def at(self, coords: Mapping[str, Array]) -> Value:

@@ -167,7 +167,7 @@ class _Lowering:
         return self.let(picked(joined, [place[r] for r in range(len(place))]))
 
     def through_memory(self, of: Fragment, to: Fragment, *, meet: bool) -> None:
-        """Stored as `of`, loaded as `to`; of subgroups that hold the same, one stores, or each has a tile of its own."""
+        """Stored as `of`, loaded as `to`; of subgroups that hold the same one stores, or each has its own tile."""
         stored, loaded = in_two_dims(of, to)
         if not meet:
             copies = replicas(of, self.kernel.subgroups)
@@ -206,7 +206,7 @@ def _in_registers(f: Fragment, dim: str) -> Fragment:
     """The subgroups' parts along a dim in registers, so that they are reduced from the smallest stride on."""
     fine = f.factored(Space.SUBGROUP)
     moved = [d for _, d in fine.reduction(dim) if d.space == Space.SUBGROUP]
-    stride = {d: f.registers for d in moved}
+    stride = dict.fromkeys(moved, f.registers)
     for n, d in enumerate(moved):
         stride[d] *= prod(other.size for other in moved[n + 1 :])
     digits = (attrs.evolve(d, space=Space.REGISTER, stride=stride[d]) if d in stride else d for d in fine.digits)

@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 from hypothesis import strategies as st
 
+from convgen.backends.target import Target
 from convgen.ir import expr as x
 from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.layout.digits import Digit, Space
@@ -16,6 +17,7 @@ from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type
+from tests.arithmetic import after_passes, clean, compile_all, launch, results
 
 OPERATIONS: dict[type[x.Binary], Any] = {
     x.Add: np.add, x.Mul: np.multiply, x.Min: np.minimum, x.Max: np.maximum, x.And: np.bitwise_and, x.Or: np.bitwise_or
@@ -108,3 +110,30 @@ def cases(draw: st.DrawFn, elems: list[Type], width: int) -> Case:
         return Case(elem, of, draw(fragments(shape, width, subgroups)), "", None, width, subgroups)
     ops = [x.Add, x.Min, x.Max, x.Mul] + ([x.And, x.Or] if elem.is_int else [])
     return Case(elem, of, None, draw(st.sampled_from("nm")), draw(st.sampled_from(ops)), width, subgroups)
+
+
+def numbers(case: Case, rng: np.random.Generator) -> Any:
+    """Data whose sums and products are exact in every order."""
+    n, m = case.of.shape
+    low = 0 if case.elem.is_int and case.elem.min == 0 else -3
+    given = rng.integers(low, 4, (n, m))
+    if case.op is x.Mul:
+        given = np.where(rng.integers(0, max(n, m), (n, m)) < 3, rng.choice([1, 2], (n, m)), 1)
+    return given.astype(case.elem.numpy)
+
+
+def check(to: Target, cases: list[Case], seed: int) -> None:
+    """Interpreted before and after each pass, and simulated: what numpy says."""
+    rng = np.random.default_rng(seed)
+    kernels = [case.kernel(f"k{n}") for n, case in enumerate(cases)]
+    given = [numbers(case, rng) for case in cases]
+    for case, kernel, data in zip(cases, kernels, given):
+        for name, after in {"": kernel, **after_passes(kernel, to.facts)}.items():
+            found = results(after, case.memory(data.copy()), case.elem)
+            assert np.array_equal(found, case.wanted(data).ravel()), (name, case, str(after))
+    code, emitted = compile_all(to, kernels)
+    for case, kernel, data in zip(cases, kernels, given):
+        memory = case.memory(data.copy())
+        clean(to.simulate(code, [launch(kernel, emitted[kernel.name])], memory))
+        found = memory["out"].view(case.elem.numpy)
+        assert np.array_equal(found, case.wanted(data).ravel()), (case, found)

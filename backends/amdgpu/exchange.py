@@ -1,4 +1,4 @@
-"""Selection of exchanges between lanes: DPP within rows of 16 lanes, else the crossbar of the LDS, which needs no memory.
+"""Selection of exchanges between lanes: DPP in rows of 16 lanes, else the crossbar of the LDS, which needs no memory.
 
 What is known of the lanes decides: a table where they follow from the lane's own number alone.
 """
@@ -52,7 +52,7 @@ def _controls(lanes: tuple[int, ...]) -> tuple[str, ...] | None:
     wanted, quad, row = np.array(lanes), _LANE % _QUAD, _LANE % _ROW
     if np.array_equal(wanted, _LANE - quad + wanted[:_QUAD][quad] % _QUAD):
         return (f"quad_perm:[{','.join(map(str, lanes[:_QUAD]))}]",)
-    in_rows = {
+    in_rows: dict[tuple[str, ...], Array] = {
         ("row_mirror",): 15 - row,
         ("row_half_mirror",): row ^ 7,
         ("row_half_mirror", "quad_perm:[3,2,1,0]"): row ^ 4,

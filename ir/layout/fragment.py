@@ -86,7 +86,6 @@ class Fragment(Digits):
         spaces = (Space.REGISTER, Space.LANE, Space.SUBGROUP)
         found = [(step, d) for step, d in fine.stepped() if d.dim == dim and d.size > 1]
 
-
         def turn(item: tuple[int, Digit]) -> tuple[int, int]:
             d = item[1]
             return spaces.index(Space(d.space)), -d.stride if d.space == Space.REGISTER else d.stride

@@ -50,7 +50,7 @@ def _gaps(f: Fragment, subgroups: int) -> Iterator[tuple[int, int]]:
 
 
 def scratch_tile(name: str, elem: Type, stored: Fragment, loaded: Fragment, chunk: int) -> Shared:
-    """The tile for both layouts; rows begin in different banks, and runs of registers are aligned up to `chunk` bytes."""
+    """The tile for both layouts: rows begin in different banks, runs of registers are aligned up to `chunk` bytes."""
     rows, cols = stored.shape
     run = min(stored.contiguous(COL), loaded.contiguous(COL)) * elem.bytes
     unit = max(DWORD, elem.bytes, min(chunk, run & -run))

@@ -18,7 +18,7 @@ from convgen.ir.layout.fragment import Fragment
 
 @attrs.frozen
 class Sources:
-    """For each register wanted the register where its element is, the same in all lanes, and of which lane each has it."""
+    """For each register wanted: where its element is, the same in all lanes, and of which lane each lane has it."""
 
     of: Fragment
     to: Fragment
@@ -48,7 +48,7 @@ def sources(of: Fragment, to: Fragment, width: int, subgroups: int) -> Sources |
         return None
     for other in (lane, np.broadcast_to(place.get(Space.LANE, 0), lane.shape)):
         found = of.coords(subgroup, other, register)
-        if all(np.array_equal(*np.broadcast_arrays(found[d], wanted[d], lane)[:2]) for d in of.dims):
+        if all(np.all(found[d] == wanted[d]) for d in of.dims):
             if (other != other[:1]).any():
                 return None
             lanes = tuple(map(tuple, other[0].T.tolist()))

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from convgen.backends import target as targets
-from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Lane
+from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.expr import Add, Lane
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.program import Kernel
 from convgen.ir.types import f32, vector
 from convgen.passes import pipeline
@@ -64,6 +66,21 @@ def wide() -> Kernel:
     return k.done()
 
 
+def exchanging() -> Kernel:
+    """Sums over registers, lanes and subgroups."""
+    k = KernelBuilder("exchanging", subgroups=2)
+    digits = (Digit("n", 32, Space.LANE, 1), Digit("m", 4, Space.REGISTER, 1), Digit("m", 2, Space.LANE, 32))
+    layout = Fragment(("n", "m"), (*digits, Digit("m", 2, Space.SUBGROUP, 1)))
+    held = k.load_view("held", matrix(k.buffer("source", f32, 512), 32, 16), (0, 0), layout)
+    total, left = k.reduce("total", held, layout, "m", Add)
+    spread = k.let("spread", k.broadcast(total, left, layout))
+    k.store_view(matrix(k.buffer("result", f32, 512), 32, 16), (0, 0), spread, layout)
+    return k.done()
+
+
+BY_HAND = {"legalize_messages": wide, "exchange": exchanging}
+
+
 @pytest.mark.parametrize("name", [p.name for p in pipeline.PASSES])
 def test_before_and_after(name: str, golden: Callable[[str, str], None]) -> None:
     """The statements that a pass takes from a small kernel, and those it puts there."""
@@ -76,7 +93,7 @@ def test_before_and_after(name: str, golden: Callable[[str, str], None]) -> None
         target, sample, number = SMALL[name]
         kernel = samples.program(target, sample).ir.kernels[number]
     else:
-        target, kernel = "gfx942", wide()
+        target, kernel = "gfx942", BY_HAND[name]()
     samples.run(kernel, targets.get(target).facts, observe=observe)
     lines = list(unified_diff(*seen[name], "before", "after", lineterm=""))
     assert lines

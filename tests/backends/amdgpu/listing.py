@@ -51,13 +51,14 @@ def _instruction(line: str, target: str) -> Instruction:
     name, _, rest = line.partition(" ")
     if name.startswith("s_cbranch"):
         return Instruction(OPCODES[name], target=rest)
-    rest, _, slot = rest.partition(" slot:")
-    operands = [_operand(word) for word in rest.split(", ") if word]
+    *words, last = rest.split(", ")
+    last, *modifiers = last.split(" ")
+    operands = [_operand(word) for word in (*words, last) if word]
+    slot = next((m.removeprefix("slot:") for m in modifiers if m.startswith("slot:")), None)
     results = 0 if _NO_RESULT.match(name) else 1
     dst = [o for o in operands[:results] if isinstance(o, Reg)]
     shared = Access("shared", "tile", int(slot or -1), "write" in name) if name.startswith("ds_") else None
-    modifiers = (f"slot:{slot}",) if slot else ()
-    return Instruction(_opcode(name, target), tuple(dst), tuple(operands[results:]), modifiers, shared)
+    return Instruction(_opcode(name, target), tuple(dst), tuple(operands[results:]), tuple(modifiers), shared)
 
 
 def _opcode(name: str, target: str) -> Opcode:

@@ -81,6 +81,12 @@ EXPECTED = {
         s_nop 0
         v_sub_f32 v3, v2, v1
     """,
+    ("gfx942", "other lanes' results"): """
+        v_mov_b32 v1, v0
+        s_nop 1
+        v_mov_b32_dpp v2, v1 row_mirror row_mask:0xf bank_mask:0xf
+        v_mov_b32 v3, v2
+    """,
     ("gfx90a", "transcendental results"): """
         v_exp_f32 v1, v0
         v_sub_f32 v3, v2, v1
@@ -235,6 +241,7 @@ _NAMES = {
     Use.MEMORY_READ: "mem_read",
     Use.MEMORY_WRITE: "mem_write",
     Use.LANE_READ: "lane_read",
+    Use.DPP_READ: "dpp",
     Use.SCALAR_TO_VALU: "valu_sgpr",
     Use.SCALAR_TO_MEMORY: "vmem_sgpr",
 }

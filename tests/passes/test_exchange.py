@@ -1,0 +1,128 @@
+"""`exchange` takes the way that the layouts allow, and what comes out means the same."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+from convgen.backends.amdgpu.tables import FACTS
+from convgen.ir import stmt as s
+from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.expr import Add, FromLane, Max
+from convgen.ir.interp import interpret
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.mutate import postorder, statements
+from convgen.ir.program import Kernel
+from convgen.ir.types import f32, s32
+from convgen.passes.exchange import exchange
+from convgen.passes.messages.scratch import replicas, scratch_tile
+from tests.exchange import Case
+
+R, L, S = Space.REGISTER, Space.LANE, Space.SUBGROUP
+_FACTS = FACTS["gfx942"]
+
+
+def layout(*digits: tuple[str, int, Space, int]) -> Fragment:
+    return Fragment(("n", "m"), tuple(Digit(*d) for d in digits))
+
+
+DOWN = layout(("n", 16, L, 1), ("m", 4, R, 1), ("m", 4, L, 16), ("m", 2, S, 1))
+ALONE = layout(("n", 16, L, 1), ("m", 4, R, 1), ("m", 4, L, 16))
+
+
+def means_the_same(case: Case, before: Kernel, after: Kernel) -> bool:
+    given = np.random.default_rng(1).integers(-99, 99, case.of.shape).astype(case.elem.numpy)
+    memories = [case.memory(given.copy()) for _ in range(2)]
+    for kernel, memory in zip((before, after), memories):
+        interpret(kernel, memory, {})
+    return np.array_equal(memories[0]["out"], memories[1]["out"])
+
+
+#: what -> the exchange, and how many moves between lanes, barriers and shared tiles it needs
+WAYS = {
+    "a sum along registers": (Case(s32, layout(("n", 64, L, 1), ("m", 8, R, 1)), None, "m", Add, 64, 1), (0, 0, 0)),
+    "a sum along registers and lanes": (Case(s32, ALONE, None, "m", Add, 64, 1), (2, 0, 0)),
+    "a maximum along all lanes": (Case(f32, layout(("n", 64, L, 1)), None, "n", Max, 64, 1), (6, 0, 0)),
+    "a sum along three lanes": (Case(s32, layout(("n", 3, L, 1), ("n", 2, L, 3)), None, "n", Add, 64, 1), (5, 0, 0)),
+    "a sum where subgroups meet": (Case(s32, DOWN, None, "m", Add, 64, 2), (2, 2, 1)),
+    "a sum along the subgroups' other dim": (Case(s32, DOWN, None, "n", Add, 64, 2), (4, 0, 0)),
+    "another order of registers": (
+        Case(s32, ALONE, layout(("n", 16, L, 1), ("m", 2, R, 2), ("m", 2, R, 1), ("m", 4, L, 16)), "", None, 64, 1),
+        (0, 0, 0),
+    ),
+    "fewer registers of replicas": (
+        Case(s32, layout(("n", 4, R, 1)), layout(("n", 4, L, 1)), "", None, 64, 1),
+        (0, 2, 1),
+    ),
+    "more registers of replicas": (
+        Case(s32, layout(("n", 4, L, 1)), layout(("n", 4, R, 1)), "", None, 64, 1),
+        (4, 0, 0),
+    ),
+    "other lanes": (
+        Case(s32, ALONE, layout(("n", 16, L, 4), ("m", 4, R, 1), ("m", 4, L, 1)), "", None, 64, 1),
+        (1, 0, 0),
+    ),
+    "lanes change places with registers": (
+        Case(s32, ALONE, layout(("n", 16, L, 1), ("m", 4, L, 16), ("m", 4, R, 1)), "", None, 64, 1),
+        (0, 2, 1),
+    ),
+    "subgroups change places": (
+        Case(s32, layout(("n", 2, S, 1), ("m", 2, S, 2)), layout(("n", 2, S, 2), ("m", 2, S, 1)), "", None, 64, 4),
+        (0, 2, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_the_way_that_is_taken(name: str) -> None:
+    case, counts = WAYS[name]
+    before = case.kernel("k")
+    after = exchange(before, _FACTS)
+    moves = sum(isinstance(n, FromLane) for n in postorder(after.body))
+    barriers = sum(isinstance(n, s.Barrier) for n in statements(after.body))
+    assert (moves, barriers, len(after.shared)) == counts, str(after)
+    assert not any(isinstance(n, s.Exchange) for n in statements(after.body))
+    assert means_the_same(case, before, after)
+
+
+def test_without_moves_between_any_lanes_memory_is_the_way() -> None:
+    case, _ = WAYS["other lanes"]
+    before = case.kernel("k")
+    after = exchange(before, attrs.evolve(_FACTS, permutes=False))
+    assert len(after.shared) == 1
+    assert means_the_same(case, before, after)
+
+
+def test_what_exchanges_nothing_stays() -> None:
+    k = KernelBuilder("k")
+    k.barrier()
+    kernel = k.done()
+    assert exchange(kernel, _FACTS) is kernel
+
+
+def test_alike_exchanges_share_a_tile_between_barriers() -> None:
+    k = KernelBuilder("k", subgroups=2)
+    held = k.load_view("held", matrix(k.buffer("a", s32, 512), 16, 32), (0, 0), DOWN)
+    for name in ("first", "second"):
+        k.reduce(name, held, DOWN, "m", Add)
+    k.reduce("third", held, layout(("n", 16, L, 1), ("m", 4, R, 1), ("m", 4, L, 16), ("m", 2, S, 1)), "m", Max)
+    after = exchange(k.done(), _FACTS)
+    assert len(after.shared) == 1
+    order = [type(n) for n in statements(after.body) if isinstance(n, (s.Barrier, s.StoreShared, s.LoadShared))]
+    assert order == [s.Barrier, s.StoreShared, s.Barrier, s.LoadShared] * 3
+
+
+def test_replicas_are_what_digits_leave_out() -> None:
+    found = replicas(layout(("n", 2, S, 2), ("m", 3, S, 8)), 48)
+    assert [(d.size, d.stride) for d in found] == [(2, 1), (2, 4), (2, 24)]
+    assert not replicas(layout(("n", 2, S, 1), ("m", 2, S, 2)), 4)
+
+
+def test_rows_of_a_scratch_tile_begin_in_different_banks() -> None:
+    across = Fragment(("row", "col"), (Digit("col", 64, R, 1), Digit("row", 64, L, 1)))
+    down = Fragment(("row", "col"), (Digit("col", 64, L, 1), Digit("row", 64, R, 1)))
+    narrow, wide = scratch_tile("t", f32, across, down, 16), scratch_tile("t", f32, across, across, 16)
+    assert (narrow.pitch, narrow.chunk) == (260, 4)
+    assert (wide.pitch, wide.chunk) == (272, 16)
