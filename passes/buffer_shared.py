@@ -21,6 +21,7 @@ import attrs
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Var, const, var
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import postorder, rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
@@ -121,8 +122,9 @@ def _rounds(bound: Expr, slots: int) -> Expr | None:
     return bound if slots == 1 else None
 
 
-def _on_slot(s: Stmt, slot: int) -> Stmt:
-    return replace(s, slot=const(slot)) if isinstance(s, LoadShared) else s
+def _on_slot(s: Stmt, slot: int, tiles: Container[Shared]) -> Stmt:
+    """The statement on a slot of the tiles that are copied; others have slots of their own."""
+    return replace(s, slot=const(slot)) if isinstance(s, LoadShared) and s.tile in tiles else s
 
 
 def reordered(value: Expr, held: Fragment, wanted: Fragment) -> Expr:
@@ -231,7 +233,7 @@ class _Pipeline:
         """The compute stage on one slot: the reads that its first operation needs, the rest, and what it yields."""
         values: dict[Var, Expr] = {self.loop.var: index, **dict(zip(self.loop.carried, state))}
         stmts, names = self.cloner.copy(self.stages.compute, values)
-        placed = [_on_slot(s, slot) for s in stmts]
+        placed = [_on_slot(s, slot, [c.tile for c in self.stages.copies]) for s in stmts]
         first = next((s for s in placed if not isinstance(s, LoadShared)), None)
         needed = dict.fromkeys(n for n in postorder(first) if isinstance(n, Var)) if first else {}
         reads: list[Stmt] = [s for s in placed if isinstance(s, LoadShared) and (s.var in needed or not first)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import attrs
+
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, UserError
-from convgen.ir.expr import Expr, Shuffle, Splat, Var, const, zeros
+from convgen.ir.expr import Binary, Expr, Shuffle, Splat, Var, const, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
@@ -28,6 +30,7 @@ from convgen.tile.trace import (
     Map,
     Prefetch,
     Product,
+    Reduced,
     Said,
     Store,
     Tensor,
@@ -157,7 +160,7 @@ class _Emitter:
             assert made.tile is not None
             assert made.copy is not None
             self.k.tiles.append(made.tile)
-            at, name = self._at(load.tile, self.layouts.of[load]), load.tile.tensor.name
+            at, name = self._at(load.tile, self._of_tensor(load)), load.tile.tensor.name
             self.k.copy(made.tile, made.view, at, made.copy.stored, 0, "copy", made.copy.loaded, name)
         self.k.barrier("publish")
 
@@ -165,7 +168,7 @@ class _Emitter:
         """The way through shared memory; None where there is none, or the copy does not come out even."""
         if not self.options.slots:
             return None
-        spread = self.layouts.of[load]
+        spread = self._of_tensor(load)
         rows, depth = spread.layout.shape
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), self.options.slots)
         try:
@@ -194,7 +197,7 @@ class _Emitter:
                 name = value.tile.tensor.name
                 return k.load_shared(f"{name}_frag", made.tile, layout, 0, "fragment", name)
             case Load(tile=tile):
-                name = tile.tensor.name
+                name, spread = tile.tensor.name, self._of_tensor(value)
                 at = self._at(tile, spread)
                 return k.load_view(f"{name}_tile", self._view(tile, spread), at, layout, "load", name)
             case Full(value=number):
@@ -207,21 +210,46 @@ class _Emitter:
             case Product(a=a, b=b, acc=acc):
                 op = self.layouts.tiles[value]
                 start = self._value(acc) if acc else zeros(op.acc_type)
-                return k.mma("product", op, start, self._value(b), self._value(a))
+                right = self._as(b, Spread(op.a, (1, 0)))
+                return k.mma("product", op, start, right, self._as(a, Spread(op.b, (0, 1))))
+            case Reduced(of=of, axis=axis, kind=kind):
+                return self._reduced(value, of, axis, kind)
         raise AssertionError(value)
+
+    def _reduced(self, value: Value, of: Value, axis: int, kind: type[Binary]) -> Expr:
+        spread = self.layouts.of[of]
+        dim = spread.layout.dims[spread.axes.index(axis)]
+        found, _ = self.k.reduce("reduced", self._value(of), spread.layout, dim, kind)
+        made, wanted = self.layouts.along(value, of), self.layouts.of[value]
+        return self._brought(_unnamed(found), made, wanted)
+
+    def _as(self, value: Value, wanted: Spread) -> Expr:
+        """A value in another distribution."""
+        return self._brought(self._value(value), self.layouts.of[value], wanted)
+
+    def _brought(self, held: Expr, of: Spread, to: Spread) -> Expr:
+        if of == to:
+            return held
+        return _unnamed(self.k.redistribute("moved", _unnamed(held), of.by_axis, to.by_axis))
 
     def _spread(self, value: Value, to: Value) -> Expr:
         """A value, repeated along the dims that it has one position of."""
-        held = self._value(value)
         if value.shape == to.shape:
-            return held
-        few, whole = self.layouts.of[value].layout, self.layouts.of[to].layout
+            return self._as(value, self.layouts.of[to])
+        wanted = self.layouts.along(value, to)
+        held = self._as(value, wanted)
+        few, whole = wanted.layout, self.layouts.of[to].layout
         own = {d.dim for d in few.digits}
         place = {tuple(few.coords(0, 0, r)[d] for d in own): r for r in range(few.registers)}
         order = [place[tuple(whole.coords(0, 0, r)[d] for d in own)] for r in range(whole.registers)]
         return Shuffle(held, tuple(order))
 
     # ------------------------------------------------------------ memory
+
+    def _of_tensor(self, load: Load) -> Spread:
+        """The layout of a loaded value by the dims of the tensor."""
+        spread = self.layouts.of[load]
+        return attrs.evolve(spread, axes=tuple(load.dim(n) for n in spread.axes))
 
     def _at(self, tile: Tile, spread: Spread) -> tuple[Index, ...]:
         """Where a tile begins, in the order of a layout's dims."""
@@ -247,6 +275,11 @@ class _Emitter:
         axes = tuple((Dim(names[n], tensor.shape[n], padded[n]),) for n in spread.axes)
         index = tuple(TensorDim(size, ((names[n], 1),)) for n, size in enumerate(tensor.shape))
         return View(self.memory[tensor.name], tensor.layout, axes, index)
+
+
+def _unnamed(held: Expr) -> Expr:
+    """A value whose dims may have other names from here on; no register moves."""
+    return Shuffle(held, tuple(range(held.type.lanes)))
 
 
 def _tiles(counts: Sequence[int]) -> tuple[int, int, int]:

@@ -19,7 +19,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaTile
 from convgen.plan.config import Config
 from convgen.plan.plan import mma_tile
-from convgen.tile.trace import Convert, Load, Loop, Map, Product, Said, Shape, Store, Trace, Value
+from convgen.tile.trace import Convert, Load, Loop, Map, Product, Reduced, Said, Shape, Store, Trace, Value
 
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 
@@ -30,6 +30,12 @@ class Spread:
 
     layout: Fragment
     axes: tuple[int, ...]
+
+    @property
+    def by_axis(self) -> Fragment:
+        """The layout with dims that are named by the value's, in their order."""
+        names = {dim: f"d{n}" for dim, n in zip(self.layout.dims, self.axes)}
+        return attrs.evolve(self.layout.renamed(names), dims=tuple(sorted(names.values())))
 
     def __str__(self) -> str:
         return str(self.layout)
@@ -85,13 +91,29 @@ class Layouts:
         for each in values:
             if isinstance(each, Product):
                 self._product(each, alike)
-        spread = [v for v in reversed(values) if isinstance(v, Map)]
-        for v in values:
-            self._rest(v, alike, said)
-        for each in spread:
-            for v in each.args:
-                if v.shape != each.shape:
-                    self._narrower(v, each, alike)
+        edges = list(_narrower(values))
+        self._follow(edges, alike)
+        for value in sorted(values, key=lambda v: -prod(v.shape)):
+            if value not in self.of:
+                self._default(value, alike, said)
+                self._follow(edges, alike)
+
+    def _follow(self, edges: list[tuple[Value, Value]], alike: _Alike) -> None:
+        """What is the same all along some dims of another is distributed as that is, where nothing else is wanted."""
+        changed = True
+        while changed:
+            changed = False
+            for narrow, whole in edges:
+                if whole in self.of and narrow not in self.of:
+                    self._set(narrow, self.along(narrow, whole), alike)
+                    changed = True
+
+    def along(self, narrow: Value, whole: Value) -> Spread:
+        """The layout in which a value can be repeated along the dims that it has one position of."""
+        layout, axes = self.of[whole].layout, self.of[whole].axes
+        kept = {dim for dim, n in zip(layout.dims, axes) if narrow.shape[n] > 1}
+        own = tuple(d for d in layout.digits if d.dim in kept)
+        return Spread(Fragment(layout.dims, own).renumbered(Space.REGISTER), axes)
 
     def _set(self, value: Value, layout: Spread, alike: _Alike) -> None:
         for other in alike.group(value):
@@ -105,9 +127,10 @@ class Layouts:
     def _product(self, value: Product, alike: _Alike) -> None:
         tile = self.tiles[value] = self._tile(value)
         self._set(value, Spread(tile.d, (1, 0)), alike)
-        self._set(value.a, Spread(tile.b, (0, 1)), alike)
-        self._set(value.b, Spread(tile.a, (1, 0)), alike)
-        for factor in (value.a, value.b):
+        for factor, spread in ((value.a, Spread(tile.b, (0, 1))), (value.b, Spread(tile.a, (1, 0)))):
+            if factor in self.of:
+                continue  # it is brought from one distribution to the other
+            self._set(factor, spread, alike)
             for v in alike.group(factor):
                 if isinstance(v, Load):
                     self.factors[v] = value
@@ -135,16 +158,13 @@ class Layouts:
         given = f"given tile_mma of {m}x{k} by {k}x{n} on {_x(self.options.subgroups)} subgroups"
         raise UserError(f"{given}, wanted one that {self.facts.name} has instructions for: {why}")
 
-    def _rest(self, value: Value, alike: _Alike, said: list[Said]) -> None:
-        """A value that no product says anything of, unless it is narrower than one that it is combined with."""
+    def _default(self, value: Value, alike: _Alike, said: list[Said]) -> None:
+        """A value that no product says anything of."""
         group = alike.group(value)
-        if value in self.of or any(
-            isinstance(each, Map) and each.shape != value.shape and group.keys() & set(each.args) for each in said
-        ):
-            return
-        tensors = [v.tile.tensor for v in group if isinstance(v, Load)]
-        tensors += [each.tile.tensor for each in said if isinstance(each, Store) and each.value in group]
-        strides = tensors[0].layout.strides() if tensors else ()
+        moves = [[s[v.dim(n)] for n in range(len(s))] for v in group if isinstance(v, Load)
+                 for s in [v.tile.tensor.layout.strides()]]  # fmt: skip
+        moves += [list(s.tile.tensor.layout.strides()) for s in said if isinstance(s, Store) and s.value in group]
+        strides = moves[0] if moves else []
         along = next((n for n, s in enumerate(strides) if s == 1 and value.shape[n] > 1), len(value.shape) - 1)
         bits = max(v.elem.bits for v in group)
         self._set(value, self.in_rows(value.shape, along, max(1, 8 * self.facts.chunk_bytes // bits)), alike)
@@ -168,12 +188,14 @@ class Layouts:
         take(Space.REGISTER, prod(left.values()), held, order)
         return Spread(Fragment(tuple(f"d{n}" for n in range(len(shape))), tuple(digits)), tuple(range(len(shape))))
 
-    def _narrower(self, value: Value, whole: Value, alike: _Alike) -> None:
-        """One that is the same all along some dims of another."""
-        layout, axes = self.of[whole].layout, self.of[whole].axes
-        kept = {dim for dim, n in zip(layout.dims, axes) if value.shape[n] > 1}
-        own = tuple(d for d in layout.digits if d.dim in kept)
-        self._set(value, Spread(Fragment(layout.dims, own).renumbered(Space.REGISTER), axes), alike)
+
+def _narrower(values: list[Value]) -> Iterator[tuple[Value, Value]]:
+    """Values of one position along some dims of others that they are combined with, or made of; the last ones first."""
+    for each in reversed(values):
+        if isinstance(each, Map):
+            yield from ((v, each) for v in each.args if v.shape != each.shape)
+        if isinstance(each, Reduced):
+            yield each, each.of
 
 
 class _Alike:

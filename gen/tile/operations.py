@@ -21,6 +21,7 @@ from convgen.tile.trace import (
     Map,
     Prefetch,
     Product,
+    Reduced,
     Store,
     Tensor,
     Tile,
@@ -69,9 +70,10 @@ def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
     return Tile(tile.tensor, tile.shape, tuple(o + d for o, d in zip(tile.offsets, by)), tile, tuple(by))
 
 
-def load_tile(tile: Tile) -> Value:
-    """The tile's elements; zero where it reaches outside the tensor."""
-    value: Value = say("load_tile", Load(shape=tile.shape, elem=tile.tensor.elem, tile=tile))
+def load_tile(tile: Tile, *, transpose: bool = False) -> Value:
+    """The tile's elements, or its transpose; zero where it reaches outside the tensor."""
+    shape = tile.shape[::-1] if transpose else tile.shape
+    value: Value = say("load_tile", Load(shape=shape, elem=tile.tensor.elem, tile=tile, turned=transpose))
     return value
 
 
@@ -112,6 +114,24 @@ def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
     elem = acc.elem if acc else scalar("s32" if a.elem.is_int else "f64" if a.elem.name == "f64" else "f32")
     value: Value = say("tile_mma", Product(shape=shape, elem=elem, a=a, b=b, acc=acc))
     return value
+
+
+_REDUCTIONS: dict[str, type[ir.Binary]] = {
+    "sum": ir.Add, "prod": ir.Mul, "max": ir.Max, "min": ir.Min, "and": ir.And, "or": ir.Or,
+}  # fmt: skip
+
+
+def reduce(kind: str, value: Value, axis: int) -> Value:
+    """All elements along `axis` as one, sum, prod, max, min, and or or; the dim stays, of size 1.
+
+    In which order floats are added docs/ir.md says. Raises UserError for another operation or axis.
+    """
+    if kind not in _REDUCTIONS or not 0 <= axis < len(value.shape):
+        given, wanted = f"given reduce {kind!r} along {axis}", f"one of {', '.join(_REDUCTIONS)} along an axis"
+        raise UserError(f"{given}, wanted {wanted} of {_x(value.shape)}")
+    shape = tuple(1 if n == axis else size for n, size in enumerate(value.shape))
+    made: Value = say("reduce", Reduced(shape=shape, elem=value.elem, of=value, axis=axis, kind=_REDUCTIONS[kind]))
+    return made
 
 
 def convert(value: Value, dtype: str, *, saturate: bool = False) -> Value:

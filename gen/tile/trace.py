@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from convgen.ir.error import UserError
-from convgen.ir.expr import Expr, Var
+from convgen.ir.expr import Binary, Expr, Var
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import Type, scalar
 
@@ -93,9 +93,14 @@ class Value:
 
 @attrs.frozen(eq=False, kw_only=True)
 class Load(Value):
-    """The tile's elements; zero outside the tensor."""
+    """The tile's elements; zero outside the tensor. `turned`, its dims are in reverse order."""
 
     tile: Tile
+    turned: bool = False
+
+    def dim(self, axis: int) -> int:
+        """The tensor's dim that is an axis of the value."""
+        return len(self.shape) - 1 - axis if self.turned else axis
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -124,6 +129,19 @@ class Convert(Value):
 
     of: Value
     saturate: bool
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.of,)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Reduced(Value):
+    """All elements along a dim as one: `kind` is an operation of `KernelBuilder.reduce`."""
+
+    of: Value
+    axis: int
+    kind: type[Binary]
 
     @property
     def args(self) -> tuple[Value, ...]:
