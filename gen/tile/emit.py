@@ -8,7 +8,7 @@ import attrs
 
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, UserError
-from convgen.ir.expr import Binary, Expr, Shuffle, Splat, Var, const, zeros
+from convgen.ir.expr import Binary, Expr, Lane, Pack, Shuffle, Splat, Var, const, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
@@ -28,6 +28,7 @@ from convgen.tile.trace import (
     Load,
     Loop,
     Map,
+    Positions,
     Prefetch,
     Product,
     Reduced,
@@ -166,11 +167,12 @@ class _Emitter:
 
     def _operand(self, load: Load) -> Operand | None:
         """The way through shared memory; None where there is none, or the copy does not come out even."""
-        if not self.options.slots:
+        slots = self.options.slots
+        if not slots:
             return None
         spread = self._of_tensor(load)
         rows, depth = spread.layout.shape
-        config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), self.options.slots)
+        config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         try:
             return operand(self._view(load.tile, spread, depth), rows, spread.layout, config, self.facts)
         except DoesNotFit:
@@ -202,10 +204,12 @@ class _Emitter:
                 return k.load_view(f"{name}_tile", self._view(tile, spread), at, layout, "load", name)
             case Full(value=number):
                 return Splat(held, const(number, value.elem))
+            case Positions():
+                return self._positions(value)
             case Convert(of=of, saturate=saturate):
                 return k.let("converted", self._value(of).to(held, saturate=saturate))
             case Map(name=name, function=function):
-                given = [self._spread(v, value) if isinstance(v, Value) else v for v in value.operands]
+                given = [self._operand_of(v, value) for v in value.operands]
                 return k.let(name, function(*given))
             case Product(a=a, b=b, acc=acc):
                 op = self.layouts.tiles[value]
@@ -215,6 +219,22 @@ class _Emitter:
             case Reduced(of=of, axis=axis, kind=kind):
                 return self._reduced(value, of, axis, kind)
         raise AssertionError(value)
+
+    def _operand_of(self, operand: Value | float | Expr, value: Map) -> float | Expr:
+        """An operand of a function of elements; a scalar is the same for all."""
+        if isinstance(operand, Value):
+            return self._spread(operand, value)
+        if isinstance(operand, Expr):
+            scalar = substitute(operand, self.scalars)
+            return Splat(vector(scalar.type.elem, self.layouts.of[value].layout.registers), scalar)
+        return operand
+
+    def _positions(self, value: Positions) -> Expr:
+        layout, axes = self.layouts.of[value].layout, self.layouts.of[value].axes
+        dim = layout.dims[axes.index(value.axis)]
+        held = (layout.coords(self.k.subgroup, Lane(), r)[dim] for r in range(layout.registers))
+        parts = tuple(e if isinstance(e, Expr) else const(e) for e in held)
+        return self.k.let("positions", Pack(vector(value.elem, len(parts)), parts))
 
     def _reduced(self, value: Value, of: Value, axis: int, kind: type[Binary]) -> Expr:
         spread = self.layouts.of[of]

@@ -11,9 +11,12 @@ import attrs
 from convgen.ir.error import UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
+from convgen.passes.exchange import exchange
 from convgen.tile.emit import emit
 from convgen.tile.layouts import Options
 from convgen.tile.trace import Tensor, Trace, tracing
+
+_SLOTS = (2, 1, 0)  #: what is tried where nothing is said
 
 
 @attrs.frozen
@@ -27,7 +30,15 @@ class TileProgram:
 
     def kernel(self, facts: TargetFacts) -> Kernel:
         """Its IR on a target. Raises UserError or Unsupported, one line, for what that cannot do."""
-        return emit(self.name, self.trace, self.tensors, self.options, facts)
+        needed = 0
+        for slots in _SLOTS if self.options.slots is None else (self.options.slots,):
+            options = attrs.evolve(self.options, slots=slots)
+            made = emit(self.name, self.trace, self.tensors, options, facts)
+            needed = exchange(made, facts).shared_bytes
+            if needed <= facts.shared_bytes:
+                return made
+        given = f"given {self.name} that takes {needed} bytes of shared memory"
+        raise UserError(f"{given}, wanted at most {facts.shared_bytes} on {facts.name}, from smaller blocks")
 
 
 @attrs.frozen
@@ -52,14 +63,15 @@ class TileKernel:
 
 
 def kernel(
-    *, subgroups: tuple[int, int] = (1, 1), slots: int = 2, mma: str = "", acc: str = ""
+    *, subgroups: tuple[int, int] = (1, 1), slots: int | None = None, mma: str = "", acc: str = ""
 ) -> Callable[[Callable[..., None]], TileKernel]:
     """Make a function a tile kernel.
 
-    `subgroups` along M and N of products; `slots` buffers in shared memory of what products share, 0 for none; `mma`
-    NxMxK of a matrix instruction and `acc`, "v" or "a", where sums live: else the first that fits.
+    `subgroups` along M and N of products; `slots` buffers in shared memory of what products share, 0 for none, by
+    default two, or as many as fit; `mma` NxMxK of a matrix instruction, by default the first that fits, and `acc`, "v" or
+    "a", where sums live.
     """
-    if min(subgroups) < 1 or slots not in (0, 1, 2, 3) or acc not in ("", "v", "a"):
+    if min(subgroups) < 1 or slots not in (None, 0, 1, 2, 3) or acc not in ("", "v", "a"):
         given = f"given subgroups={subgroups} slots={slots} acc={acc!r}"
         raise UserError(f"{given}, wanted subgroups from 1, slots of 0 to 3 and acc of v or a, at tile.kernel")
     return lambda function: TileKernel(function, Options(subgroups, slots, mma, acc))

@@ -46,7 +46,7 @@ class Options:
     """How a kernel's workgroups are made."""
 
     subgroups: tuple[int, int]  #: along M and N of products
-    slots: int = 2  #: buffers in shared memory of what products share
+    slots: int | None = None  #: buffers in shared memory of what products share; None: as many as fit, two at most
     mma: str = ""  #: NxMxK of the matrix instruction; the target's first that fits if nothing is said
     acc: str = ""  #: "v" or "a", see docs/config.md; by the count of accumulators if nothing is said
 

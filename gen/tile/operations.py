@@ -19,6 +19,7 @@ from convgen.tile.trace import (
     Load,
     Loop,
     Map,
+    Positions,
     Prefetch,
     Product,
     Reduced,
@@ -93,6 +94,14 @@ def store_tile(value: Value, tile: Tile) -> None:
 def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
     """A block with every element the same."""
     made: Value = say("full", Full(shape=tuple(shape), elem=scalar(dtype), value=value))
+    return made
+
+
+def positions(shape: Sequence[int], axis: int) -> Value:
+    """A block of s32 with each element's position along an axis. Raises UserError for an axis that is none."""
+    if not 0 <= axis < len(shape):
+        raise UserError(f"given the axis {axis}, wanted one of {_x(shape)}, at positions")
+    made: Value = say("positions", Positions(shape=tuple(shape), elem=scalar("s32"), axis=axis))
     return made
 
 
@@ -171,12 +180,12 @@ def fma(a: Value, b: Value, c: Value) -> Value:
     return applied("fma", floats.fma, a, b, c)
 
 
-def less(a: Value, b: Value | float) -> Value:
+def less(a: Value, b: Value | float | Expr) -> Value:
     """Whether the first of each pair is less."""
     return applied("less", lambda x, y: x < y, a, b, elem=scalar("bool"))
 
 
-def equal(a: Value, b: Value | float) -> Value:
+def equal(a: Value, b: Value | float | Expr) -> Value:
     """Whether both of each pair are equal."""
     return applied("equal", ir.eq, a, b, elem=scalar("bool"))
 
@@ -196,12 +205,12 @@ def where(cond: Value, a: Value, b: Value) -> Value:
     return made
 
 
-def maximum(a: Value, b: Value | float) -> Value:
+def maximum(a: Value, b: Value | float | Expr) -> Value:
     """The greater one of each pair."""
     return applied("max", ir.maximum, a, b)
 
 
-def minimum(a: Value, b: Value | float) -> Value:
+def minimum(a: Value, b: Value | float | Expr) -> Value:
     """The lesser one of each pair."""
     return applied("min", ir.minimum, a, b)
 

@@ -75,17 +75,23 @@ class Value:
         """What it is made of."""
         return ()
 
-    def __add__(self, other: Value | float) -> Value:
+    def __add__(self, other: Value | float | Expr) -> Value:
         return applied("add", lambda a, b: a + b, self, other)
 
     def __radd__(self, other: float) -> Value:
         return applied("add", lambda a, b: b + a, self, other)
 
-    def __sub__(self, other: Value | float) -> Value:
+    def __sub__(self, other: Value | float | Expr) -> Value:
         return applied("sub", lambda a, b: a - b, self, other)
 
-    def __mul__(self, other: Value | float) -> Value:
+    def __mul__(self, other: Value | float | Expr) -> Value:
         return applied("mul", lambda a, b: a * b, self, other)
+
+    def __rsub__(self, other: float) -> Value:
+        return applied("sub", lambda a, b: b - a, self, other)
+
+    def __neg__(self) -> Value:
+        return applied("neg", lambda a: -a, self)
 
     def __rmul__(self, other: float) -> Value:
         return applied("mul", lambda a, b: b * a, self, other)
@@ -111,12 +117,19 @@ class Full(Value):
 
 
 @attrs.frozen(eq=False, kw_only=True)
+class Positions(Value):
+    """Every element its position along an axis of the block."""
+
+    axis: int
+
+
+@attrs.frozen(eq=False, kw_only=True)
 class Map(Value):
     """A function of elements that stand in the same place; arguments of size 1 along a dim are the same all along."""
 
     name: str
     function: Callable[..., Expr]
-    operands: tuple[Value | float, ...]
+    operands: tuple[Value | float | Expr, ...]
 
     @property
     def args(self) -> tuple[Value, ...]:
@@ -245,7 +258,9 @@ def say(operation: str, said: Any) -> Any:
     return said
 
 
-def applied(name: str, function: Callable[..., Expr], *operands: Value | float, elem: Type | None = None) -> Value:
+def applied(
+    name: str, function: Callable[..., Expr], *operands: Value | float | Expr, elem: Type | None = None
+) -> Value:
     """A function of elements in the same place; raises UserError unless types agree and shapes do, or are 1."""
     values = [v for v in operands if isinstance(v, Value)]
     elems = list(dict.fromkeys(v.elem.name for v in values))

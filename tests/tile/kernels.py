@@ -35,3 +35,61 @@ def saxpy(x: Tensor, y: Tensor, *, bm: int, bn: int) -> None:
     m, n = tile.grid(y, (bm, bn))
     to = tile.init_tile(y, (m, n), (bm, bn))
     tile.store_tile(tile.load_tile(tile.init_tile(x, (m, n), (bm, bn))) * 3.0 + tile.load_tile(to), to)
+
+
+@tile.kernel(subgroups=(4, 1))
+def softmax(x: Tensor, y: Tensor, *, rows: int, cols: int) -> None:
+    """Of each row, as wide as one block."""
+    m, _ = tile.grid(y, (rows, cols))
+    at = tile.init_tile(x, (m, 0), (rows, cols))
+    inside = tile.less(tile.positions((1, cols), 1), x.shape[1])
+    values = tile.where(inside, tile.load_tile(at), tile.full((1, 1), -1e30))
+    e = tile.exp(values - tile.reduce("max", values, 1))
+    tile.store_tile(tile.divide(e, tile.reduce("sum", e, 1)), tile.init_tile(y, (m, 0), (rows, cols)))
+
+
+@tile.kernel(subgroups=(4, 1))
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, y: Tensor, *, rows: int, cols: int) -> None:
+    m, _ = tile.grid(y, (rows, cols))
+    values = tile.load_tile(tile.init_tile(x, (m, 0), (rows, cols)))
+    mean = tile.reduce("sum", values, 1) * (1 / cols)
+    centred = values - mean
+    variance = tile.reduce("sum", centred * centred, 1) * (1 / cols)
+    scaled = centred * tile.rsqrt(variance + 1e-5)
+    scale, shift = (tile.load_tile(tile.init_tile(t, (0, 0), (1, cols))) for t in (gamma, beta))
+    tile.store_tile(scaled * scale + shift, tile.init_tile(y, (m, 0), (rows, cols)))
+
+
+@tile.kernel(subgroups=(4, 1))
+def attention(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int, bn: int, causal: bool) -> None:
+    """One head: softmax(q k' / sqrt(head)) v, block by block of the keys."""
+    length, head = k.shape
+    m, _ = tile.grid(o, (bm, head))
+    query = tile.load_tile(tile.init_tile(q, (m, 0), (bm, head)))
+    top, total = tile.full((bm, 1), -1e30), tile.zeros((bm, 1))
+    acc = tile.zeros((bm, head))
+    for n in tile.range(0, length, bn):
+        keys = tile.load_tile(tile.init_tile(k, (n, 0), (bn, head)), transpose=True)
+        column = tile.positions((1, bn), 1) + n
+        inside = tile.less(column, length)
+        scores = tile.tile_mma(query, keys) * head**-0.5
+        scores = tile.where(inside, scores, tile.full((1, 1), -1e30))
+        if causal:
+            future = tile.less(tile.positions((bm, 1), 0) + m, column)
+            scores = tile.where(future, tile.full((1, 1), -1e30), scores)
+        higher = tile.max(top, tile.reduce("max", scores, 1))
+        p = tile.exp(scores - higher)
+        scale = tile.exp(top - higher)
+        total = total * scale + tile.reduce("sum", p, 1)
+        values = tile.load_tile(tile.init_tile(v, (n, 0), (bn, head)))
+        acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * scale)
+        top = higher
+    tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, 0), (bm, head)))
+
+
+@tile.kernel(subgroups=(2, 2))
+def reductions(x: Tensor, rows: Tensor, columns: Tensor, *, kind: str) -> None:
+    """Of one block, along each dim."""
+    block = tile.load_tile(tile.init_tile(x, (0, 0), x.shape))
+    tile.store_tile(tile.reduce(kind, block, 1), tile.init_tile(rows, (0, 0), rows.shape))
+    tile.store_tile(tile.reduce(kind, block, 0), tile.init_tile(columns, (0, 0), columns.shape))

@@ -13,7 +13,7 @@ import pytest
 import convgen as cg
 from convgen.tile import Tensor
 from convgen.tile.kernel import TileKernel
-from tests.tile.kernels import fused, gemm, saxpy
+from tests.tile.kernels import attention, fused, gemm, layer_norm, reductions, saxpy, softmax
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
 NUMPY: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "s8": np.int8, "f32": np.float32}
@@ -93,3 +93,63 @@ def test_the_same_instructions_as_the_built_in_product(
     problem = cg.Matmul.parse(f"{m}x{k}:{k}x{n}", dt="f16:f16:f32")
     built_in = cg.compile(cg.build(problem, target=target, config=f"{config} map=rows"))
     assert instructions(cg.compile(program, target).asm) == instructions(built_in.asm)
+
+
+REDUCING = ("gfx90a", "gfx942", "gfx950")
+
+
+def softmax_of(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    return np.asarray(e / e.sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("target", REDUCING)
+@pytest.mark.parametrize(("shape", "rows", "cols"), [((10, 1024), 4, 1024), ((3, 4099), 1, 8192), ((70, 40), 64, 64)])
+def test_softmax(shape: tuple[int, int], rows: int, cols: int, target: str) -> None:
+    """exp is within 6 ulp, the quotient within one, a sum of n within n halves of one."""
+    x = (np.random.default_rng(1).standard_normal(shape) * 3).astype(np.float32)
+    code = cg.compile(softmax(Tensor(shape, "f32"), Tensor(shape, "f32"), rows=rows, cols=cols), target)
+    found = cg.simulate(code, x=x.ravel()).reshape(shape)
+    assert np.abs(found / softmax_of(x) - 1).max() < 3e-6
+
+
+@pytest.mark.parametrize("target", REDUCING)
+def test_layer_norm(target: str) -> None:
+    shape = (9, 512)
+    random = np.random.default_rng(1)
+    x, gamma, beta = (random.standard_normal(s).astype(np.float32) for s in (shape, shape[1:], shape[1:]))
+    tensors = Tensor(shape, "f32"), Tensor((1, 512), "f32"), Tensor((1, 512), "f32"), Tensor(shape, "f32")
+    code = cg.compile(layer_norm(*tensors, rows=4, cols=512), target)
+    found = cg.simulate(code, x=x.ravel(), gamma=gamma, beta=beta).reshape(shape)
+    centred = x.astype(np.float64) - x.mean(1, keepdims=True, dtype=np.float64)
+    wanted = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) * gamma + beta
+    assert np.abs(found - wanted).max() < 4e-6
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+@pytest.mark.parametrize(("length", "head"), [(256, 64), (250, 64), (256, 128), (250, 128)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(length: int, head: int, target: str, *, causal: bool) -> None:
+    """The result is rounded to f16, and so are the weights of the sum on the way: half an ulp each, of values up to 1."""
+    random = np.random.default_rng(1)
+    q, k, v = (random.standard_normal((length, head)).astype(np.float16) for _ in range(3))
+    program = attention(*[Tensor((length, head), "f16")] * 4, bm=64, bn=64, causal=causal)
+    found = cg.simulate(cg.compile(program, target), q=q.ravel(), k=k.ravel(), v=v.ravel()).reshape(length, head)
+    scores = q.astype(np.float64) @ k.astype(np.float64).T / np.sqrt(head)
+    if causal:
+        scores[np.triu_indices(length, 1)] = -np.inf
+    wanted = softmax_of(scores) @ v.astype(np.float64)
+    assert np.abs(found - wanted).max() < 2**-10 * max(1, np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("target", REDUCING)
+@pytest.mark.parametrize("kind", ["sum", "max", "min"])
+@pytest.mark.parametrize("dtype", ["f32", "s32"])
+def test_reductions_along_each_dim(dtype: str, kind: str, target: str) -> None:
+    shape = (16, 64)
+    x = integers(1, shape, "f32").astype({"f32": np.float32, "s32": np.int32}[dtype])
+    tensors = Tensor(shape, dtype), Tensor((16, 1), dtype), Tensor((1, 64), dtype)
+    found = cg.simulate(cg.compile(reductions(*tensors, kind=kind), target), x=x.ravel())
+    operation = {"sum": np.sum, "max": np.max, "min": np.min}[kind]
+    assert np.array_equal(found["rows"], operation(x, 1))
+    assert np.array_equal(found["columns"], operation(x, 0))
