@@ -130,7 +130,7 @@ def test_layer_norm(target: str) -> None:
 @pytest.mark.parametrize(("length", "head"), [(256, 64), (250, 64), (256, 128), (250, 128)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention(length: int, head: int, target: str, *, causal: bool) -> None:
-    """The result is rounded to f16, and so are the weights of the sum on the way: half an ulp each, of values up to 1."""
+    """The result is rounded to f16, and so are the weights of the sum on the way: half an ulp each, of at most 1."""
     random = np.random.default_rng(1)
     q, k, v = (random.standard_normal((length, head)).astype(np.float16) for _ in range(3))
     program = attention(*[Tensor((length, head), "f16")] * 4, bm=64, bn=64, causal=causal)
