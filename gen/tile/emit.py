@@ -8,7 +8,7 @@ import attrs
 
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, UserError
-from convgen.ir.expr import Binary, Expr, Lane, Pack, Shuffle, Splat, Var, const, zeros
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Splat, Var, const, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
@@ -21,6 +21,7 @@ from convgen.plan.config import Config
 from convgen.plan.plan import Operand, operand
 from convgen.tile.layouts import Layouts, Options, Spread, statements
 from convgen.tile.trace import (
+    REDUCTIONS,
     Convert,
     Full,
     Grid,
@@ -236,10 +237,10 @@ class _Emitter:
         parts = tuple(e if isinstance(e, Expr) else const(e) for e in held)
         return self.k.let("positions", Pack(vector(value.elem, len(parts)), parts))
 
-    def _reduced(self, value: Value, of: Value, axis: int, kind: type[Binary]) -> Expr:
+    def _reduced(self, value: Value, of: Value, axis: int, kind: str) -> Expr:
         spread = self.layouts.of[of]
         dim = spread.layout.dims[spread.axes.index(axis)]
-        found, _ = self.k.reduce("reduced", self._value(of), spread.layout, dim, kind)
+        found, _ = self.k.reduce("reduced", self._value(of), spread.layout, dim, REDUCTIONS[kind])
         made, wanted = self.layouts.along(value, of), self.layouts.of[value]
         return self._brought(_unnamed(found), made, wanted)
 

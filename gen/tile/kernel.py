@@ -14,6 +14,7 @@ from convgen.ir.program import Kernel
 from convgen.passes.exchange import exchange
 from convgen.tile.emit import emit
 from convgen.tile.layouts import Options
+from convgen.tile.text import text_of
 from convgen.tile.trace import Tensor, Trace, tracing
 
 _SLOTS = (2, 1, 0)  #: what is tried where nothing is said
@@ -27,6 +28,9 @@ class TileProgram:
     tensors: tuple[Tensor, ...]
     trace: Trace
     options: Options
+
+    def __str__(self) -> str:
+        return text_of(self.name, self.tensors, self.trace)
 
     def kernel(self, facts: TargetFacts) -> Kernel:
         """Its IR on a target. Raises UserError or Unsupported, one line, for what that cannot do."""

@@ -12,6 +12,7 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
 from convgen.ir.types import scalar
 from convgen.tile.trace import (
+    REDUCTIONS,
     Convert,
     Full,
     Grid,
@@ -125,21 +126,16 @@ def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
     return value
 
 
-_REDUCTIONS: dict[str, type[ir.Binary]] = {
-    "sum": ir.Add, "prod": ir.Mul, "max": ir.Max, "min": ir.Min, "and": ir.And, "or": ir.Or,
-}  # fmt: skip
-
-
 def reduce(kind: str, value: Value, axis: int) -> Value:
     """All elements along `axis` as one, sum, prod, max, min, and or or; the dim stays, of size 1.
 
     In which order floats are added docs/ir.md says. Raises UserError for another operation or axis.
     """
-    if kind not in _REDUCTIONS or not 0 <= axis < len(value.shape):
-        given, wanted = f"given reduce {kind!r} along {axis}", f"one of {', '.join(_REDUCTIONS)} along an axis"
+    if kind not in REDUCTIONS or not 0 <= axis < len(value.shape):
+        given, wanted = f"given reduce {kind!r} along {axis}", f"one of {', '.join(REDUCTIONS)} along an axis"
         raise UserError(f"{given}, wanted {wanted} of {_x(value.shape)}")
     shape = tuple(1 if n == axis else size for n, size in enumerate(value.shape))
-    made: Value = say("reduce", Reduced(shape=shape, elem=value.elem, of=value, axis=axis, kind=_REDUCTIONS[kind]))
+    made: Value = say("reduce", Reduced(shape=shape, elem=value.elem, of=value, axis=axis, kind=kind))
     return made
 
 

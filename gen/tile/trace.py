@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from convgen.ir import expr as ir
 from convgen.ir.error import UserError
-from convgen.ir.expr import Binary, Expr, Var
+from convgen.ir.expr import Expr, Var
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import Type, scalar
 
@@ -148,13 +149,19 @@ class Convert(Value):
         return (self.of,)
 
 
+#: name of a reduction -> the operation of the IR
+REDUCTIONS: dict[str, type[ir.Binary]] = {
+    "sum": ir.Add, "prod": ir.Mul, "max": ir.Max, "min": ir.Min, "and": ir.And, "or": ir.Or,
+}  # fmt: skip
+
+
 @attrs.frozen(eq=False, kw_only=True)
 class Reduced(Value):
-    """All elements along a dim as one: `kind` is an operation of `KernelBuilder.reduce`."""
+    """All elements along a dim as one; `kind` is a key of `REDUCTIONS`."""
 
     of: Value
     axis: int
-    kind: type[Binary]
+    kind: str
 
     @property
     def args(self) -> tuple[Value, ...]:
