@@ -14,6 +14,7 @@ from convgen.tile.operations import (
     absolute as abs,
 )
 from convgen.tile.operations import (
+    add_tile,
     ceil,
     convert,
     cos,
@@ -70,6 +71,7 @@ __all__ = [
     "TileProgram",
     "Value",
     "abs",
+    "add_tile",
     "ceil",
     "convert",
     "cos",

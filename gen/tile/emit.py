@@ -92,12 +92,13 @@ class _Emitter:
             match each:
                 case Loop():
                     self._loop(each, said)
-                case Store(tile, value):
-                    spread = self.layouts.of[value]
+                case Store(tile, value, adds):
+                    spread = _of_tensor(tile, self.layouts.of[value])
                     view, at = self._view(tile, spread), self._at(tile, spread)
-                    self.k.store_view(view, at, self._value(value), spread.layout, "store", tile.tensor.name)
+                    store = self.k.add_view if adds else self.k.store_view
+                    store(view, at, self._value(value), spread.layout, "store", tile.tensor.name)
                 case Prefetch(tile):
-                    spread = self.layouts.in_rows(tile.shape, len(tile.shape) - 1, 1)
+                    spread = _of_tensor(tile, self.layouts.in_rows(tile.shape, len(tile.shape) - 1, 1))
                     self.k.prefetch(self._view(tile, spread), self._at(tile, spread), spread.layout)
                 case Load() if each in self.shared:
                     self.waiting.append(each)
@@ -133,7 +134,7 @@ class _Emitter:
 
     def _move(self, first: Tile, last: Tile, steps: Expr, to: Tile | None = None) -> None:
         """Where a tile begins that each iteration moves by the same distance."""
-        by: tuple[Index, ...] = (0,) * len(first.shape)
+        by: tuple[Index, ...] = (0,) * len(first.offsets)
         at = last
         while at is not first:
             if at.moved_from is None:
@@ -162,7 +163,7 @@ class _Emitter:
             assert made.tile is not None
             assert made.copy is not None
             self.k.tiles.append(made.tile)
-            at, name = self._at(load.tile, self._of_tensor(load)), load.tile.tensor.name
+            at, name = self._at(load.tile, self._loaded(load)), load.tile.tensor.name
             self.k.copy(made.tile, made.view, at, made.copy.stored, 0, "copy", made.copy.loaded, name)
         self.k.barrier("publish")
 
@@ -171,7 +172,7 @@ class _Emitter:
         slots = self.options.slots
         if not slots:
             return None
-        spread = self._of_tensor(load)
+        spread = self._loaded(load)
         rows, depth = spread.layout.shape
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         try:
@@ -200,7 +201,7 @@ class _Emitter:
                 name = value.tile.tensor.name
                 return k.load_shared(f"{name}_frag", made.tile, layout, 0, "fragment", name)
             case Load(tile=tile):
-                name, spread = tile.tensor.name, self._of_tensor(value)
+                name, spread = tile.tensor.name, self._loaded(value)
                 at = self._at(tile, spread)
                 return k.load_view(f"{name}_tile", self._view(tile, spread), at, layout, "load", name)
             case Full(value=number):
@@ -267,7 +268,7 @@ class _Emitter:
 
     # ------------------------------------------------------------ memory
 
-    def _of_tensor(self, load: Load) -> Spread:
+    def _loaded(self, load: Load) -> Spread:
         """The layout of a loaded value by the dims of the tensor."""
         spread = self.layouts.of[load]
         return attrs.evolve(spread, axes=tuple(load.dim(n) for n in spread.axes))
@@ -275,7 +276,11 @@ class _Emitter:
     def _at(self, tile: Tile, spread: Spread) -> tuple[Index, ...]:
         """Where a tile begins, in the order of a layout's dims."""
         begin = self._begin(tile)
-        return tuple(begin[n] for n in spread.axes)
+        around: Index = 0
+        for n, size in enumerate(tile.tensor.shape):
+            around = around if n in tile.kept else around * size + begin[n]
+        first = tile.kept[0]
+        return tuple(begin[n] + around * _room(tile) if n == first else begin[n] for n in spread.axes)
 
     def _begin(self, tile: Tile) -> tuple[Index, ...]:
         if tile in self.moved:
@@ -287,15 +292,34 @@ class _Emitter:
         return tuple(substitute(o, self.scalars) if isinstance(o, Expr) else o for o in at)
 
     def _view(self, tile: Tile, spread: Spread, depth: int = 1) -> View:
-        """A tensor with its dims in the order of a layout's; the last one is padded to whole tiles of `depth`."""
+        """A tensor with its dims in the order of a layout's; the last one is padded to whole tiles of `depth`.
+
+        Dims of which a tile has one position go around its first one.
+        """
         tensor = tile.tensor
-        names = dict(zip(spread.axes, spread.layout.dims))
-        padded = dict(enumerate(tensor.shape))
+        names = {n: f"around{n}" for n in range(len(tensor.shape))} | dict(zip(spread.axes, spread.layout.dims))
+        padded = dict(enumerate(tensor.shape)) | {tile.kept[0]: _room(tile)}
         last = spread.axes[-1]
-        padded[last] = -(-padded[last] // depth) * depth
-        axes = tuple((Dim(names[n], tensor.shape[n], padded[n]),) for n in spread.axes)
+        padded[last] = (
+            -(-padded[last] // depth) * depth if last != tile.kept[0] or len(tile.kept) == len(names) else padded[last]
+        )
+        dims = {n: Dim(names[n], size, padded[n]) for n, size in enumerate(tensor.shape)}
+        around = tuple(dim for n, dim in dims.items() if n not in tile.kept)
+        axes = tuple((*around, dims[n]) if n == tile.kept[0] else (dims[n],) for n in spread.axes)
         index = tuple(TensorDim(size, ((names[n], 1),)) for n, size in enumerate(tensor.shape))
         return View(self.memory[tensor.name], tensor.layout, axes, index)
+
+
+def _of_tensor(tile: Tile, spread: Spread) -> Spread:
+    """A layout by the dims of the tensor."""
+    return attrs.evolve(spread, axes=tuple(tile.kept[n] for n in spread.axes))
+
+
+def _room(tile: Tile) -> int:
+    """Positions of a tile's first dim, with room for one that reaches outside where other dims go around it."""
+    first = tile.kept[0]
+    size = tile.tensor.shape[first]
+    return size if len(tile.kept) == len(tile.offsets) else size + tile.shape[0] - 1
 
 
 def _unnamed(held: Expr) -> Expr:

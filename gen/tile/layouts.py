@@ -161,9 +161,10 @@ class Layouts:
     def _default(self, value: Value, alike: _Alike, said: list[Said]) -> None:
         """A value that no product says anything of."""
         group = alike.group(value)
-        moves = [[s[v.dim(n)] for n in range(len(s))] for v in group if isinstance(v, Load)
+        moves = [[s[v.dim(n)] for n in range(len(v.shape))] for v in group if isinstance(v, Load)
                  for s in [v.tile.tensor.layout.strides()]]  # fmt: skip
-        moves += [list(s.tile.tensor.layout.strides()) for s in said if isinstance(s, Store) and s.value in group]
+        moves += [[s.tile.tensor.layout.strides()[n] for n in s.tile.kept]
+                  for s in said if isinstance(s, Store) and s.value in group]  # fmt: skip
         strides = moves[0] if moves else []
         along = next((n for n, s in enumerate(strides) if s == 1 and value.shape[n] > 1), len(value.shape) - 1)
         bits = max(v.elem.bits for v in group)

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
+import attrs
+
 from convgen.ir import expr as ir
 from convgen.ir import floats, functions
 from convgen.ir.error import UserError
@@ -35,41 +37,47 @@ from convgen.tile.trace import (
 )
 
 
-def grid(tensor: Tensor, shape: Sequence[int], *, map: str = "rows") -> tuple[Expr, ...]:
-    """One workgroup for each block of a tensor; the offsets of its own, elements along each dim.
+def grid(over: Tensor | Sequence[int], shape: Sequence[int], *, map: str = "rows") -> tuple[Expr, ...]:
+    """One workgroup for each block of a tensor, or of so many positions; the offsets of its own along each dim.
 
-    `map` is the order of the last two dims' blocks (docs/mapping.md). Raises UserError unless the block has the
-    tensor's rank, or where the kernel has a grid already.
+    `map` is the order of the last two dims' blocks (docs/mapping.md). Raises UserError unless the block has as many dims,
+    or where the kernel has a grid already.
     """
     trace = current("grid")
     if trace.grid is not None:
         raise UserError("given a second grid, wanted one a kernel")
-    if len(shape) != len(tensor.shape) or min(shape) < 1:
-        raise UserError(
-            f"given a grid of {_x(shape)} blocks, wanted {len(tensor.shape)} sizes from 1, for {_x(tensor.shape)}"
-        )
-    counts = tuple(-(-size // block) for size, block in zip(tensor.shape, shape))
+    sizes = over.shape if isinstance(over, Tensor) else tuple(over)
+    if len(shape) != len(sizes) or min(*shape, *sizes) < 1:
+        raise UserError(f"given a grid of {_x(shape)} blocks, wanted {len(sizes)} sizes from 1, for {_x(sizes)}")
+    counts = tuple(-(-size // block) for size, block in zip(sizes, shape))
     trace.grid = Grid(counts, tuple(shape), tuple(trace.var(f"at{n}") for n in range(len(shape))), map)
     return trace.grid.offsets
 
 
-def init_tile(tensor: Tensor, offsets: Sequence[Index], shape: Sequence[int]) -> Tile:
-    """The block of `shape` elements at `offsets` of a tensor. Raises UserError unless both have the tensor's rank."""
+def init_tile(tensor: Tensor, offsets: Sequence[Index], shape: Sequence[int | None]) -> Tile:
+    """The block of `shape` elements at `offsets` of a tensor; along a dim of None at one position, without that dim.
+
+    Raises UserError unless both have the tensor's rank.
+    """
     current("init_tile")
     rank = len(tensor.shape)
-    if len(offsets) != rank or len(shape) != rank or min(shape) < 1:
+    sizes = {n: size for n, size in enumerate(shape) if size is not None}
+    if len(offsets) != rank or len(shape) != rank or min(sizes.values(), default=0) < 1:
         given = f"given {len(offsets)} offsets and a block of {_x(shape)}"
         raise UserError(
             f"{given}, wanted {rank} of each, sizes from 1, at init_tile of {tensor.name} {_x(tensor.shape)}"
         )
-    return Tile(tensor, tuple(shape), tuple(offsets))
+    return Tile(tensor, tuple(sizes.values()), tuple(offsets), tuple(sizes))
 
 
 def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
     """The tile that begins so many elements further on."""
-    if len(by) != len(tile.shape):
-        raise UserError(f"given {len(by)} steps, wanted {len(tile.shape)}, at update_tile_offset of {tile.tensor.name}")
-    return Tile(tile.tensor, tile.shape, tuple(o + d for o, d in zip(tile.offsets, by)), tile, tuple(by))
+    if len(by) != len(tile.offsets):
+        raise UserError(
+            f"given {len(by)} steps, wanted {len(tile.offsets)}, at update_tile_offset of {tile.tensor.name}"
+        )
+    offsets = tuple(o + d for o, d in zip(tile.offsets, by))
+    return attrs.evolve(tile, offsets=offsets, moved_from=tile, moved_by=tuple(by))
 
 
 def load_tile(tile: Tile, *, transpose: bool = False) -> Value:
@@ -90,6 +98,13 @@ def store_tile(value: Value, tile: Tile) -> None:
         given = f"given {_x(value.shape)} of {value.elem}, wanted {_x(tile.shape)} of {tile.tensor.elem}"
         raise UserError(f"{given}, at store_tile to {tile.tensor.name}")
     say("store_tile", Store(tile, value))
+
+
+def add_tile(value: Value, tile: Tile) -> None:
+    """Add a block of f32, f64 or s32 to what stands in memory, each element indivisibly, in no defined order."""
+    store_tile(value, tile)
+    suite = current("add_tile").suites[-1]
+    suite[-1] = Store(tile, value, adds=True)
 
 
 def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
@@ -268,5 +283,5 @@ def _carry(loop: Loop, before: dict[str, Value | Tile], after: dict[str, Value |
             loop.moved.append((name, first, last))
 
 
-def _x(shape: Sequence[int]) -> str:
+def _x(shape: Sequence[int | None]) -> str:
     return "x".join(map(str, shape))

@@ -82,10 +82,10 @@ class _Writer:
 
     def operation(self, said: Value | Store | Prefetch) -> Iterator[str]:
         match said:
-            case Store(tile, value):
+            case Store(tile, value, adds):
                 given = self.name(value)
                 yield from self.tile(tile)
-                yield f"store_tile {given}, {self.name(tile)}"
+                yield f"{'add' if adds else 'store'}_tile {given}, {self.name(tile)}"
             case Prefetch(tile):
                 yield from self.tile(tile)
                 yield f"prefetch_tile {self.name(tile)}"
@@ -118,7 +118,7 @@ class _Writer:
 
 def _moved(first: Tile, last: Tile) -> list[Expr | int]:
     """By how much an iteration moves a tile."""
-    steps: list[Expr | int] = [0] * len(first.shape)
+    steps: list[Expr | int] = [0] * len(first.offsets)
     while last is not first and last.moved_from is not None:
         steps = [a + b for a, b in zip(steps, last.moved_by)]
         last = last.moved_from

@@ -55,11 +55,15 @@ class Tensor:
 
 @attrs.frozen(eq=False)
 class Tile:
-    """Where a block of `shape` begins in a tensor; of a moved tile, by how much and from which one."""
+    """Where a block of `shape` begins in a tensor; of a moved tile, by how much and from which one.
+
+    The block has the tensor's dims `kept`; along others it is at one position.
+    """
 
     tensor: Tensor
     shape: Shape
     offsets: tuple[Index, ...]
+    kept: tuple[int, ...]
     moved_from: Tile | None = None
     moved_by: tuple[Index, ...] = ()
 
@@ -107,7 +111,7 @@ class Load(Value):
 
     def dim(self, axis: int) -> int:
         """The tensor's dim that is an axis of the value."""
-        return len(self.shape) - 1 - axis if self.turned else axis
+        return self.tile.kept[len(self.shape) - 1 - axis if self.turned else axis]
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -183,10 +187,11 @@ class Product(Value):
 
 @attrs.frozen(eq=False)
 class Store:
-    """Elements outside the tensor are dropped."""
+    """Elements outside the tensor are dropped. `adds`, each is added to what stands there, indivisibly."""
 
     tile: Tile
     value: Value
+    adds: bool = False
 
 
 @attrs.frozen(eq=False)

@@ -93,3 +93,29 @@ def reductions(x: Tensor, rows: Tensor, columns: Tensor, *, kind: str) -> None:
     block = tile.load_tile(tile.init_tile(x, (0, 0), x.shape))
     tile.store_tile(tile.reduce(kind, block, 1), tile.init_tile(rows, (0, 0), rows.shape))
     tile.store_tile(tile.reduce(kind, block, 0), tile.init_tile(columns, (0, 0), columns.shape))
+
+
+@tile.kernel(subgroups=(2, 2))
+def batched(a: Tensor, b: Tensor, c: Tensor, *, bm: int, bn: int, bk: int) -> None:
+    """c[g] = a[g] @ b[g] for two dims of batches."""
+    g, h, m, n = tile.grid(c, (1, 1, bm, bn))
+    ta = tile.init_tile(a, (g, h, m, 0), (None, None, bm, bk))
+    tb = tile.init_tile(b, (g, h, 0, n), (None, None, bk, bn))
+    acc = tile.zeros((bm, bn))
+    for _ in tile.range(0, a.shape[3], bk):
+        acc = tile.tile_mma(tile.load_tile(ta), tile.load_tile(tb), acc)
+        ta, tb = tile.update_tile_offset(ta, (0, 0, 0, bk)), tile.update_tile_offset(tb, (0, 0, bk, 0))
+    tile.store_tile(acc, tile.init_tile(c, (g, h, m, n), (None, None, bm, bn)))
+
+
+@tile.kernel(subgroups=(2, 2))
+def sliced(a: Tensor, b: Tensor, c: Tensor, *, slices: int, bm: int, bn: int, bk: int) -> None:
+    """Parts of K that add to c."""
+    s, m, n = tile.grid((slices, *c.shape), (1, bm, bn))
+    each = -(-a.shape[1] // (slices * bk)) * bk
+    acc = tile.zeros((bm, bn))
+    for k in tile.range(0, each, bk):
+        left = tile.load_tile(tile.init_tile(a, (m, s * each + k), (bm, bk)))
+        right = tile.load_tile(tile.init_tile(b, (s * each + k, n), (bk, bn)))
+        acc = tile.tile_mma(left, right, acc)
+    tile.add_tile(acc, tile.init_tile(c, (m, n), (bm, bn)))

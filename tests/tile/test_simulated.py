@@ -13,7 +13,17 @@ import pytest
 import convgen as cg
 from convgen.tile import Tensor
 from convgen.tile.kernel import TileKernel
-from tests.tile.kernels import attention, fused, gemm, layer_norm, reductions, saxpy, softmax
+from tests.tile.kernels import (
+    attention,
+    batched,
+    fused,
+    gemm,
+    layer_norm,
+    reductions,
+    saxpy,
+    sliced,
+    softmax,
+)
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
 NUMPY: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "s8": np.int8, "f32": np.float32}
@@ -153,3 +163,24 @@ def test_reductions_along_each_dim(dtype: str, kind: str, target: str) -> None:
     operation: Any = {"sum": np.sum, "max": np.max, "min": np.min}[kind]
     assert np.array_equal(found["rows"], operation(x, 1))
     assert np.array_equal(found["columns"], operation(x, 0))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_batches(target: str) -> None:
+    g, h, m, n, k = 2, 3, 40, 72, 50
+    shapes = (g, h, m, k), (g, h, k, n), (g, h, m, n)
+    tensors = (Tensor(shape, dtype) for shape, dtype in zip(shapes, ("f16", "f16", "f32")))
+    program = for_target(batched, target)(*tensors, **BLOCKS.get(target, LARGE))
+    a, b = integers(1, shapes[0], "f16"), integers(2, shapes[1], "f16")
+    found = cg.simulate(cg.compile(program, target), a=a.ravel(), b=b.ravel())
+    assert np.array_equal(found.reshape(g, h, m, n), a.astype(np.float32) @ b.astype(np.float32))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_slices_of_k_add(target: str) -> None:
+    m, n, k = 70, 60, 200
+    tensors = Tensor((m, k), "f16"), Tensor((k, n), "f16"), Tensor((m, n), "f32")
+    program = for_target(sliced, target)(*tensors, slices=3, **BLOCKS.get(target, LARGE))
+    a, b, c = integers(1, (m, k), "f16"), integers(2, (k, n), "f16"), integers(3, (m, n), "f32")
+    found = cg.simulate(cg.compile(program, target), a=a.ravel(), b=b.ravel(), c=c.ravel())
+    assert np.array_equal(found.reshape(m, n), c + a.astype(np.float32) @ b.astype(np.float32))

@@ -141,7 +141,7 @@ def test_what_is_refused(function: Callable[[Tensor], None], said: str) -> None:
 
 def test_operations_belong_in_kernels() -> None:
     with pytest.raises(UserError, match=r"given load_tile outside of a kernel, wanted it in a function"):
-        tile.load_tile(tile.Tile(X, (8, 8), (0, 0)))
+        tile.load_tile(tile.Tile(X, (8, 8), (0, 0), (0, 1)))
 
 
 def test_tensors_are_checked() -> None:
