@@ -40,7 +40,7 @@ from convgen.tile.trace import (
 def grid(over: Tensor | Sequence[int], shape: Sequence[int], *, map: str = "rows") -> tuple[Expr, ...]:
     """One workgroup for each block of a tensor, or of so many positions; the offsets of its own along each dim.
 
-    `map` is the order of the last two dims' blocks (docs/mapping.md). Raises UserError unless the block has as many dims,
+    `map` is the order of the last two dims' blocks (docs/mapping.md). Raises UserError unless a block has as many dims,
     or where the kernel has a grid already.
     """
     trace = current("grid")

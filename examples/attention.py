@@ -1,0 +1,55 @@
+"""Flash attention, one head: softmax(q k' / sqrt(head)) v, block by block of the keys, causal if asked for.
+
+    python examples/attention.py [TARGET]
+
+The kernel is compiled for the target (gfx942 if none is given), simulated and compared with numpy in f64.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import convgen as cg
+from convgen import tile
+from convgen.tile import Tensor
+
+
+@tile.kernel(subgroups=(4, 1))
+def attention(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int = 64, bn: int = 64, causal: bool = False) -> None:
+    length, head = k.shape
+    m, _ = tile.grid(o, (bm, head))
+    query = tile.load_tile(tile.init_tile(q, (m, 0), (bm, head)))
+    top, total = tile.full((bm, 1), -1e30), tile.zeros((bm, 1))
+    acc = tile.zeros((bm, head))
+    for n in tile.range(0, length, bn):
+        keys = tile.load_tile(tile.init_tile(k, (n, 0), (bn, head)), transpose=True)
+        column = tile.positions((1, bn), 1) + n
+        scores = tile.tile_mma(query, keys) * head**-0.5
+        scores = tile.where(tile.less(column, length), scores, tile.full((1, 1), -1e30))
+        if causal:
+            future = tile.less(tile.positions((bm, 1), 0) + m, column)
+            scores = tile.where(future, tile.full((1, 1), -1e30), scores)
+        higher = tile.max(top, tile.reduce("max", scores, 1))
+        p, scale = tile.exp(scores - higher), tile.exp(top - higher)
+        total, top = total * scale + tile.reduce("sum", p, 1), higher
+        values = tile.load_tile(tile.init_tile(v, (n, 0), (bn, head)))
+        acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * scale)
+    tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, 0), (bm, head)))
+
+
+def main(target: str) -> None:
+    length, head = 250, 64
+    q, k, v = (np.random.default_rng(n).standard_normal((length, head)).astype(np.float16) for n in range(3))
+    code = cg.compile(attention(*[Tensor((length, head), "f16")] * 4, causal=True), target)
+    found = cg.simulate(code, q=q.ravel(), k=k.ravel(), v=v.ravel()).reshape(length, head)
+    scores = q.astype(np.float64) @ k.astype(np.float64).T / np.sqrt(head)
+    scores[np.triu_indices(length, 1)] = -np.inf
+    e = np.exp(scores - scores.max(1, keepdims=True))
+    wanted = e / e.sum(1, keepdims=True) @ v.astype(np.float64)
+    print(f"{code.name} on {target}: greatest error {np.abs(found - wanted).max():.1e}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:] or ["gfx942"])
