@@ -24,13 +24,14 @@ BANK_PERIOD, ACCUMULATORS_AT, INPUTS_AT = 4, 0, 3
 TYPE_BYTES = {"ub": 1, "b": 1, "uw": 2, "w": 2, "hf": 2, "bf": 2, "ud": 4, "d": 4, "f": 4, "uq": 8, "q": 8}
 FLOATS = frozenset(("f", "hf", "bf"))
 LONGS = frozenset(("q", "uq"))
+FLAG_BITS = 16  #: lanes of a flag register
 
 
 @attrs.frozen(eq=False)
 class Region(Reg):
     """How an instruction sees words of a register: elements of `type`, `stride` apart, from element `sub` on.
 
-    Stride 0 is one element for all lanes. `negated` is a modifier of sources, `saturated` one of destinations.
+    Stride 0 is one element for all lanes. Sources are `negated` once they are `absolute`, destinations `saturated`.
     """
 
     type: str = "ud"
@@ -38,14 +39,20 @@ class Region(Reg):
     stride: int = 1
     negated: bool = False
     saturated: bool = False
+    absolute: bool = False
 
     @property
     def uniform(self) -> bool:
         return self.stride == 0
 
+    @property
+    def signs(self) -> str:
+        """The text of the modifiers of a source."""
+        return ("-" if self.negated else "") + ("(abs)" if self.absolute else "")
+
     def shown(self, place: Place) -> str:
         sub = f".{self.sub}" if self.sub else ""
-        return f"{'-' if self.negated else ''}{place(self)}{sub}<{self.stride}>:{self.type}"
+        return f"{self.signs}{place(self)}{sub}<{self.stride}>:{self.type}"
 
     def spans(self, lanes: int, register_bytes: int) -> bool:
         """Whether `lanes` elements lie in more than one register of `register_bytes`."""
@@ -55,10 +62,17 @@ class Region(Reg):
 
 
 def region(
-    r: Reg, type: str, sub: int = 0, stride: int = 1, *, negated: bool = False, saturated: bool = False
+    r: Reg,
+    type: str,
+    sub: int = 0,
+    stride: int = 1,
+    *,
+    negated: bool = False,
+    saturated: bool = False,
+    absolute: bool = False,
 ) -> Region:
     """A view of a register."""
-    return Region(r.vreg, r.first, r.count, type, sub, stride, negated, saturated)
+    return Region(r.vreg, r.first, r.count, type, sub, stride, negated, saturated, absolute)
 
 
 @attrs.frozen
@@ -175,12 +189,14 @@ class XeInstruction(Instruction):
 
 
 _SLOT_CLOCKS = 4  #: clocks; of a slot in which the scheduler counts
-_ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  #: slots
+_ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8, "math": 5}  #: slots
 #: Instructions behind a message that had better not overwrite what it reads: as long as it may be under way.
 _HOLDS = {"slm": 12, "ugm": 96}
 
-_ALU = "mov add3 mad dp4a shl shr asr not cmp bfn".split()
+_ALU = "mov add3 mad dp4a shl shr asr not cmp bfn rndd rndu rnde".split()
 _ALU_COMMUTES = "add mul and or xor".split()
+_MATH = "inv log exp sqt rsqt sin cos".split()
+MATH = "math"  #: the port of the unit for functions of one operand; a pipe in order on some generations
 
 
 def _send(
@@ -203,6 +219,7 @@ def _send(
 OPCODES: dict[str, Opcode] = {
     **{name: Opcode(name, Unit.VALU, _ALU_LATENCY) for name in _ALU},
     **{name: Opcode(name, Unit.VALU, _ALU_LATENCY, commutes=True) for name in _ALU_COMMUTES},
+    **{f"math.{f}": Opcode(f"math.{f}", Unit.VALU, _TOKEN_LATENCY[MATH], port=MATH) for f in _MATH},
     "fenced": Opcode("mov", Unit.VALU, _ALU_LATENCY, fence=True),  # reads a fence's response, and so waits for it
     "sel": Select("sel", Unit.VALU, _ALU_LATENCY),
     "addc": Opcode("addc", Unit.VALU, _ALU_LATENCY, writes=("acc0",)),
