@@ -31,24 +31,19 @@ FLAG_BITS = 16  #: lanes of a flag register
 class Region(Reg):
     """How an instruction sees words of a register: elements of `type`, `stride` apart, from element `sub` on.
 
-    Stride 0 is one element for all lanes. Sources are `negated` once they are `absolute`, destinations `saturated`.
+    Stride 0 is one element for all lanes. `signs` are modifiers of sources, "-", "(abs)" or "-(abs)"; `saturated` is one
+    of destinations.
     """
 
     type: str = "ud"
     sub: int = 0
     stride: int = 1
-    negated: bool = False
     saturated: bool = False
-    absolute: bool = False
+    signs: str = ""
 
     @property
     def uniform(self) -> bool:
         return self.stride == 0
-
-    @property
-    def signs(self) -> str:
-        """The text of the modifiers of a source."""
-        return ("-" if self.negated else "") + ("(abs)" if self.absolute else "")
 
     def shown(self, place: Place) -> str:
         sub = f".{self.sub}" if self.sub else ""
@@ -61,18 +56,9 @@ class Region(Reg):
         return first // register_bytes != last // register_bytes
 
 
-def region(
-    r: Reg,
-    type: str,
-    sub: int = 0,
-    stride: int = 1,
-    *,
-    negated: bool = False,
-    saturated: bool = False,
-    absolute: bool = False,
-) -> Region:
+def region(r: Reg, type: str, sub: int = 0, stride: int = 1, *, saturated: bool = False, signs: str = "") -> Region:
     """A view of a register."""
-    return Region(r.vreg, r.first, r.count, type, sub, stride, negated, saturated, absolute)
+    return Region(r.vreg, r.first, r.count, type, sub, stride, saturated, signs)
 
 
 @attrs.frozen

@@ -23,12 +23,12 @@ TYPES: dict[Type, str] = {
     s32: "d",
     u32: "ud",
 }
-_FLOATS, _INTEGERS = (f16, f32), (s16, u16, s32, u32)
+_INTEGERS = (s16, u16, s32, u32)
 _NAMES: dict[type[Expr], str] = {Add: "add", Sub: "sub", Mul: "mul", Min: "min", Max: "max"}
 
 #: Of two operands, by operation and element type, as `Elements` knows them.
 BINARY: dict[tuple[type[Expr], Type], str] = {
-    **{(o, t): name for o, name in _NAMES.items() for t in (*_FLOATS, *_INTEGERS)},
+    **{(o, t): name for o, name in _NAMES.items() for t in (f16, f32, *_INTEGERS)},
     **{(Shl, t): "shl" for t in _INTEGERS},
     **{(Shr, t): "shr" if t.kind is Kind.UNSIGNED else "asr" for t in _INTEGERS},
     **dict.fromkeys([(MulHi, s32), (MulHi, u32)], "mulhi"),
@@ -37,7 +37,8 @@ COMMUTES = frozenset(("add", "mul", "min", "max"))
 #: Of two operands: the condition by which `sel` takes the first; and what makes the sign of a zero of the signs of two.
 EXTREMA = {"min": ("lt", "or"), "max": ("ge", "and")}
 
-#: Of one f32. Sines and cosines want radians of no more than 32767 half turns (Intel, documentation of ESIMD's math).
+#: Of one f32, as which halves are computed. Sines and cosines want radians, of at most 32767 half turns (Intel,
+#: documentation of ESIMD's math).
 UNARY: dict[type[Unary], str] = {
     Floor: "rndd",
     Ceil: "rndu",
@@ -51,21 +52,15 @@ UNARY: dict[type[Unary], str] = {
     Cos: "math.cos",
 }
 WIDER: dict[Type, Type] = {s8: s32, u8: u32, bf16: f32}
-#: What is computed in a wider type for some operations only.
-WIDENED: dict[tuple[type[Expr], Type], Type] = {(o, f16): f32 for o in UNARY}
-
-#: Conversions that one `mov` makes, rounding to nearest even; of integers to narrower ones those that saturate.
-CONVERSIONS = frozenset(
-    (
-        *((f32, f16), (f16, f32), (f32, bf16), (bf16, f32), (s32, f32), (u32, f32)),
-        *((of, to) for of in (s8, u8, s16, u16) for to in (s32, u32)),
-    )
-)
-SATURATING = frozenset(((s32, s8), (s32, u8)))
-#: Other conversions, by way of a type that holds what counts: of sums past 2^24 a half is infinite anyhow.
-THROUGH: dict[tuple[Type, Type], Type] = {
+#: Which type each conversion reaches first. One `mov` goes there, rounding to nearest even; what is wider, or has more
+#: digits, holds what counts (of sums past 2^24 a half is infinite anyhow).
+CONVERSIONS: dict[tuple[Type, Type], Type] = {
+    **{(of, to): to for of, to in ((f32, f16), (f16, f32), (f32, bf16), (bf16, f32), (s32, f32), (u32, f32))},
+    **{(of, to): to for of in (s8, u8, s16, u16) for to in (s32, u32)},
+    **{(of, to): s32 for of in (s8, u8) for to in (s16, u16)},
     **{(of, f32): s32 for of in (s8, u8, s16, u16)},
     **{(of, f16): f32 for of in (bf16, s8, u8, s16, u16, s32, u32)},
     **{(of, bf16): f32 for of in (f16, s8, u8, s16, u16)},
-    **{(of, to): s32 for of in (s8, u8) for to in (s16, u16)},
 }
+#: Of integers to narrower ones, one `mov` that saturates.
+SATURATING = frozenset(((s32, s8), (s32, u8)))

@@ -122,7 +122,7 @@ class XeScalars(Scalars):
         """The operand with its sign turned on the way."""
         source = self.out.source(o, type)
         assert isinstance(source, Region)
-        return region(source, type, source.sub, source.stride, negated=True)
+        return region(source, type, source.sub, source.stride, signs="-")
 
     def _select(self, mask: Reg, chosen: Operand, other: Operand, type: str, uniform: bool) -> Reg:
         out = self.out

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
 from convgen.backends.intel.bytes import UNSIGNED, gather_words
-from convgen.backends.intel.elements import Elements, retyped
+from convgen.backends.intel.elements import Elements
 from convgen.backends.intel.isa import ACCUMULATORS_AT, Literal, Null, dpas, region
-from convgen.backends.intel.operations import CONVERSIONS, SATURATING, THROUGH, TYPES
+from convgen.backends.intel.operands import retyped
+from convgen.backends.intel.operations import CONVERSIONS, SATURATING, TYPES
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import MATRIX
 from convgen.backends.machine.instruction import Operand, Reg
@@ -75,12 +76,12 @@ class XeVectors(Elements):
         whole = of.elem.is_int and to.elem.is_int and not saturates
         if whole and of.elem.bits == to.elem.bits:
             return self.tuple_of(self.held(e.a))
-        through = None if saturates else THROUGH.get((of.elem, to.elem))
-        if through is not None:
-            return self.tuple_of(self.held(e.a.to(retyped(of, through)).to(e.type)))
-        wraps = whole and to.elem.bits < of.elem.bits
-        if not wraps and (of.elem, to.elem) not in (SATURATING if saturates else CONVERSIONS):
-            raise Unsupported(f"given a conversion from {of} to {to}, wanted one that a move makes: {e}")
+        pair, wraps = (of.elem, to.elem), whole and to.elem.bits < of.elem.bits
+        first = CONVERSIONS.get(pair) if not saturates else to.elem if pair in SATURATING else None
+        if first is None and not wraps:
+            raise Unsupported(f"given a conversion from {of} to {to}, wanted one that moves make: {e}")
+        if first not in (None, to.elem):
+            return self.tuple_of(self.held(e.a.to(retyped(of, first)).to(e.type)))
         source = self.held(e.a)
         dst = self.out.new("v", max(1, to.bits // 32))
         for n in range(to.lanes):
@@ -130,17 +131,21 @@ class XeVectors(Elements):
         """
         if e.type.elem.bits == 32:
             return self.tuple_of(self.value(e))
-        whole, kinds = e, (UNSIGNED[e.type.elem.bytes],) * 2
-        if isinstance(e, Cast) and e.a.type.elem.bits == 32 and (e.a.type.elem, e.type.elem) in CONVERSIONS:
-            whole, kinds = e.a, (TYPES[e.type.elem], TYPES[e.a.type.elem])
+        elem, whole, kinds = e.type.elem, e, (UNSIGNED[e.type.elem.bytes],) * 2
+        of = e.a.type.elem if isinstance(e, Cast) else elem
+        if isinstance(e, Cast) and of.bits == 32 and CONVERSIONS.get((of, elem)) is elem:
+            whole, kinds = e.a, (TYPES[elem], TYPES[of])
         source, lanes, dst = self.value(whole), self.out.lanes, self.out.new("v", e.type.bits // 32)
         each, wide = 32 // e.type.elem.bits, whole.type.elem.bits
         for n in range(e.type.lanes):
             word, part = divmod(n, each)
             at, sub = divmod(n * wide, 32)
             (held,) = view(source, at, 1)
-            to, of = region(dst.words(word, 1), kinds[0], part * lanes), region(held, kinds[1], sub // wide, 32 // wide)
-            self.out.emit("mov", (to,), (of,), lanes=lanes, partial=part > 0)
+            to, read = (
+                region(dst.words(word, 1), kinds[0], part * lanes),
+                region(held, kinds[1], sub // wide, 32 // wide),
+            )
+            self.out.emit("mov", (to,), (read,), lanes=lanes, partial=part > 0)
         return dst
 
     def _fill(self, dst: Reg, words: Sequence[int]) -> None:
