@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from convgen.backends.intel.bytes import UNSIGNED
 from convgen.backends.intel.isa import Literal, region
-from convgen.backends.intel.operands import Operands, Words, in_wider, is_constant, words_of
+from convgen.backends.intel.operands import Operands, Words, check, in_wider, is_constant, words_of
 from convgen.backends.intel.operations import TYPES, WIDER
 from convgen.backends.intel.scalars import CONDITIONS, SWAPPED
 from convgen.backends.machine.instruction import Operand, Reg
@@ -35,6 +35,7 @@ class Choices(Operands):
         if elem.bits < 16 and elem in WIDER:
             a, b = (in_wider(c, WIDER[elem]) for c in (e.a, e.b))
             return self.tuple_of(self.value(x.Select(e.cond, a, b).to(e.type)))
+        check(e.type)
         width = 32 if isinstance(e.cond.type, Type) else elem.bits
         turned = is_constant(e.a) and not is_constant(e.b)
         first, second = (e.b, e.a) if turned else (e.a, e.b)
@@ -78,9 +79,8 @@ class Choices(Operands):
         first, second, condition = e.a, e.b, CONDITIONS[type(e)]
         if is_constant(first):
             first, second, condition = second, first, SWAPPED[condition]
-        if e.a.type.elem not in TYPES:
-            raise Unsupported(f"given a comparison of {e.a.type}, wanted elements of up to 32 bits: {e}")
-        return condition, TYPES[e.a.type.elem], self.operand(first, last=False), self.operand(second, last=True)
+        a, b = self.operand(first, last=False), self.operand(second, last=True)
+        return condition, TYPES[e.a.type.elem], a, b
 
     def compare(self, condition: str, kind: str, a: Operand, b: Operand, into: Reg | None = None) -> Reg:
         """Flags of the elements in a dword of each lane; `into` has all ones or zeros in each of them."""

@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 from convgen.backends.intel.bytes import UNSIGNED
 from convgen.backends.intel.choices import LOGIC, Choices
-from convgen.backends.intel.isa import Literal, region
+from convgen.backends.intel.isa import Literal, Region, region
 from convgen.backends.intel.operands import Words, as_type, in_wider, is_constant, number, uniform
 from convgen.backends.intel.operations import BINARY, COMMUTES, EXTREMA, TYPES, UNARY, WIDER
 from convgen.backends.machine.instruction import Reg
@@ -119,24 +119,23 @@ class Elements(Choices):
 
     def _unary(self, e: x.Unary) -> Reg:
         source = self.operand(e.a, last=False)
-        if type(e) in (Sin, Cos):
-            source = self._radians(source)
         dst, into = self.result(e.type)
-        for n, to in enumerate(into):
-            self.do(UNARY[type(e)], region(to, "f"), source(n))
+        held = [region(to, "f") for to in into]
+        if type(e) in (Sin, Cos):
+            self._radians(source, held)
+            source = held.__getitem__
+        for n, to in enumerate(held):
+            self.do(UNARY[type(e)], to, source(n))
         return dst
 
-    def _radians(self, turns: Words) -> Words:
+    def _radians(self, turns: Words, into: list[Region]) -> None:
         """Of turns, the part of one that lies nearest to zero, which is exact, as radians."""
-
-        def word(n: int) -> Reg:
-            whole, part = (region(self.out.new("v"), "f") for _ in range(2))
-            self.do("rnde", whole, turns(n))
-            self.do("add", part, turns(n), self.scalars.negated(whole, "f"))
-            self.do("mul", part, part, Literal(_TURN, "f"))
-            return part
-
-        return word
+        for n, to in enumerate(into):
+            self.do("rnde", to, turns(n))
+        for n, to in enumerate(into):
+            self.do("add", to, turns(n), self.scalars.negated(to, "f"))
+        for to in into:
+            self.do("mul", to, to, Literal(_TURN, "f"))
 
     def _changed(self, e: Expr) -> Reg:
         """Bits of each element changed: the sign of a float, or all of an integer."""

@@ -31,8 +31,8 @@ FLAG_BITS = 16  #: lanes of a flag register
 class Region(Reg):
     """How an instruction sees words of a register: elements of `type`, `stride` apart, from element `sub` on.
 
-    Stride 0 is one element for all lanes. `signs` are modifiers of sources, "-", "(abs)" or "-(abs)"; `saturated` is one
-    of destinations.
+    Stride 0 is one element for all lanes. `signs` are modifiers of sources: "-", "(abs)" or "-(abs)". Destinations may
+    be `saturated`.
     """
 
     type: str = "ud"

@@ -41,6 +41,7 @@ class Operands(Vectors):
 
     def bits(self, e: Expr, width: int, *, last: bool) -> Words:
         """The bits of a value's dwords, in elements of so many bits; no signs are turned."""
+        check(e.type)
         elem, inner, kind = e.type.elem, uniform(e), UNSIGNED[width // 8]
         if not isinstance(inner, x.Const):
             source = self.typed(e, last=last)
@@ -56,6 +57,7 @@ class Operands(Vectors):
         return lambda n: region(held[n], kind, 0, _stride(held[n]), signs=signs)
 
     def _typed(self, e: Expr, signs: str, *, last: bool) -> Words:
+        check(e.type)
         kind, inner = TYPES[e.type.elem], uniform(e)
         if isinstance(inner, x.Const):
             sign = 1 << inner.type.bits - 1
@@ -95,8 +97,7 @@ class Operands(Vectors):
 
     def result(self, type: AnyType) -> tuple[Reg, list[Reg]]:
         """Registers for a value, and each of its dwords."""
-        if type.elem not in TYPES or (type.lanes > 1 and type.bits % 32):
-            raise Unsupported(f"given an operation on {type}, wanted whole dwords of elements of up to 32 bits")
+        check(type)
         dst = self.out.new("v", max(1, type.bits // 32))
         return dst, words_of((dst,))
 
@@ -109,6 +110,12 @@ class Operands(Vectors):
         self.out.emit(
             name, (into,), sources, lanes=self.lanes(into.type), condition=condition, predicate=predicate
         )  # fmt: skip
+
+
+def check(type: AnyType) -> None:
+    """Raises Unsupported for values with which no element-wise instruction works."""
+    if type.elem not in TYPES or (type.lanes > 1 and type.bits % 32):
+        raise Unsupported(f"given an operation on {type}, wanted whole dwords of elements of up to 32 bits")
 
 
 def _signs(e: Expr) -> tuple[str, Expr]:
