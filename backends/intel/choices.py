@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from convgen.backends.intel.bytes import UNSIGNED
 from convgen.backends.intel.isa import Literal, region
-from convgen.backends.intel.operands import Operands, Words, check, in_wider, is_constant, words_of
+from convgen.backends.intel.operands import Operands, Words, check, in_pairs, in_wider, is_constant, words_of
 from convgen.backends.intel.operations import TYPES, WIDER
 from convgen.backends.intel.scalars import CONDITIONS, SWAPPED
 from convgen.backends.machine.instruction import Operand, Reg
@@ -42,12 +42,11 @@ class Choices(Operands):
         chosen, other = self.bits(first, width, last=False), self.bits(second, width, last=True)
         flags = self.flags(e.cond, width)
         dst, into = self.result(e.type)
-        for n, to in enumerate(into):
-            kind = UNSIGNED[width // 8]
-            self.out.emit(
-                "sel", (region(to, kind),), (chosen(n), other(n)),
-                lanes=self.lanes(kind), predicate=flags(n), modifiers=("unless",) if turned else (),
-            )  # fmt: skip
+        kind, modifiers = UNSIGNED[width // 8], ("unless",) if turned else ()
+        for pair in in_pairs(into):
+            held = [flags(n) for n, _ in pair]
+            for flag, (n, to) in zip(held, pair):
+                self.do("sel", region(to, kind), chosen(n), other(n), predicate=flag, modifiers=modifiers)
         return dst
 
     # ------------------------------------------------------------ flags

@@ -8,7 +8,7 @@ from typing import ClassVar, cast
 from convgen.backends.intel.bytes import UNSIGNED
 from convgen.backends.intel.choices import LOGIC, Choices
 from convgen.backends.intel.isa import Literal, Region, region
-from convgen.backends.intel.operands import Words, as_type, in_wider, is_constant, number, uniform
+from convgen.backends.intel.operands import Words, as_type, in_pairs, in_wider, is_constant, number, uniform
 from convgen.backends.intel.operations import BINARY, COMMUTES, EXTREMA, TYPES, UNARY, WIDER
 from convgen.backends.machine.instruction import Reg
 from convgen.backends.machine.vectors import Parts
@@ -63,7 +63,8 @@ class Elements(Choices):
             a, b = b, a
         if name == "sub" and elem.is_float:
             name, b = "add", -b
-        name = f"long {name}" if elem.bits == 32 and name in ("mul", "mulhi") and elem.is_int else name
+        if elem.bits == 32 and elem.is_int and name.startswith("mul"):
+            name = f"{'short' if name == 'mul' and _is_short(b) else 'long'} {name}"
         source = self.typed if name in EXTREMA else self.operand
         left = self.registers(self.value(a), TYPES[elem], "") if begins else source(a, last=False)
         right = source(b, last=name != "sub" and not name.startswith("long"))
@@ -76,7 +77,9 @@ class Elements(Choices):
 
     def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
         to = region(into, TYPES[elem])
-        if name == "long mul":
+        if name == "short mul":
+            self.do("mul", to, a, as_type(b, "uw"))
+        elif name == "long mul":
             self.scalars.product(a, b, to.type, into=into)
         elif name == "long mulhi":
             self.scalars.product(a, b, "ud", high=True, into=into)
@@ -96,14 +99,18 @@ class Elements(Choices):
         (condition, bitwise), kind = EXTREMA[name], TYPES[e.type.elem]
         bits = UNSIGNED[e.type.elem.bytes]
         dst, into = self.result(e.type)
+        added = name == "max" and _is_zero(other)
         for n, word in enumerate(into):
             to = region(word, kind)
             self.do("sel", to, a(n), b(n), condition=condition)
-            if name == "max" and _is_zero(other):
+            if added:
                 self.do("add", to, to, b(n))
-            elif not isinstance(other, x.Const) or not other.value:
-                equal = self.compare("eq", kind, a(n), b(n))
-                self.do(bitwise, region(word, bits), as_type(a(n), bits), as_type(b(n), bits), predicate=equal)
+        if added or (isinstance(other, x.Const) and other.value):
+            return dst
+        for pair in in_pairs(into):
+            equal = [self.compare("eq", kind, a(n), b(n)) for n, _ in pair]
+            for flag, (n, word) in zip(equal, pair):
+                self.do(bitwise, region(word, bits), as_type(a(n), bits), as_type(b(n), bits), predicate=flag)
         return dst
 
     def _bitwise(self, e: Expr) -> Reg:
@@ -163,6 +170,12 @@ class Elements(Choices):
         if not e.a.type.elem.is_bool:
             return self._convert(e.type if isinstance(e.type, VectorType) else vector(e.type, 1), e)
         return self.tuple_of(self.held(x.Select(e.a, number(1, e.type), number(0, e.type))))
+
+
+def _is_short(e: Expr) -> bool:
+    """Whether an operand is one constant of 16 bits for all elements: a product by that is one instruction."""
+    inner = uniform(e)
+    return isinstance(inner, x.Const) and 0 <= inner.value < 1 << 16
 
 
 def _is_zero(e: Expr) -> bool:

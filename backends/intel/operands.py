@@ -6,7 +6,7 @@ is the same in all elements is one operand for all of them: an immediate, or the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from convgen.backends.intel.bytes import UNSIGNED
 from convgen.backends.intel.emitter import XeEmitter
@@ -105,11 +105,26 @@ class Operands(Vectors):
         """How many elements of a type the dwords of all lanes hold."""
         return self.out.lanes * WORD_BYTES // TYPE_BYTES[kind]
 
-    def do(self, name: str, into: Region, *sources: Operand, condition: str = "", predicate: Reg | None = None) -> None:
+    def do(
+        self,
+        name: str,
+        into: Region,
+        *sources: Operand,
+        condition: str = "",
+        predicate: Reg | None = None,
+        modifiers: Sequence[str] = (),
+    ) -> None:
         """An instruction on the elements of a dword of each lane."""
+        lanes = self.lanes(into.type)
         self.out.emit(
-            name, (into,), sources, lanes=self.lanes(into.type), condition=condition, predicate=predicate
-        )  # fmt: skip
+            name, (into,), sources, lanes=lanes, condition=condition, predicate=predicate, modifiers=modifiers
+        )
+
+
+def in_pairs(words: Sequence[Reg]) -> Iterator[list[tuple[int, Reg]]]:
+    """Dwords with their numbers two by two: two flags at a time, so that one need not wait for what uses the other."""
+    numbered = list(enumerate(words))
+    return (numbered[at : at + 2] for at in range(0, len(numbered), 2))
 
 
 def check(type: AnyType) -> None:
