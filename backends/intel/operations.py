@@ -53,8 +53,10 @@ UNARY: dict[type[Unary], str] = {
 }
 WIDER: dict[Type, Type] = {s8: s32, u8: u32, bf16: f32}
 #: Which type each conversion reaches first. One `mov` goes there, rounding to nearest even; what is wider, or has more
-#: digits, holds what counts (of sums past 2^24 a half is infinite anyhow).
+#: digits, holds what counts (of sums past 2^24 a half is infinite anyhow). Of integers to narrower ones those that
+#: saturate; bits that wrap need no conversion.
 CONVERSIONS: dict[tuple[Type, Type], Type] = {
+    **{(s32, to): to for to in (s8, u8)},
     **{(of, to): to for of, to in ((f32, f16), (f16, f32), (f32, bf16), (bf16, f32), (s32, f32), (u32, f32))},
     **{(of, to): to for of in (s8, u8, s16, u16) for to in (s32, u32)},
     **{(of, to): s32 for of in (s8, u8) for to in (s16, u16)},
@@ -62,5 +64,3 @@ CONVERSIONS: dict[tuple[Type, Type], Type] = {
     **{(of, f16): f32 for of in (bf16, s8, u8, s16, u16, s32, u32)},
     **{(of, bf16): f32 for of in (f16, s8, u8, s16, u16)},
 }
-#: Of integers to narrower ones, one `mov` that saturates.
-SATURATING = frozenset(((s32, s8), (s32, u8)))

@@ -13,7 +13,7 @@ from convgen.backends.intel.bytes import UNSIGNED, gather_words
 from convgen.backends.intel.elements import Elements
 from convgen.backends.intel.isa import ACCUMULATORS_AT, Literal, Null, dpas, region
 from convgen.backends.intel.operands import retyped
-from convgen.backends.intel.operations import CONVERSIONS, SATURATING, TYPES
+from convgen.backends.intel.operations import CONVERSIONS, TYPES
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import MATRIX
 from convgen.backends.machine.instruction import Operand, Reg
@@ -73,12 +73,12 @@ class XeVectors(Elements):
 
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
         of, saturates = e.a.type, isinstance(e, Saturate)
-        whole = of.elem.is_int and to.elem.is_int and not saturates
-        if whole and of.elem.bits == to.elem.bits:
+        integers = of.elem.is_int and to.elem.is_int
+        if integers and not saturates and of.elem.bits == to.elem.bits:
             return self.tuple_of(self.held(e.a))
-        pair, wraps = (of.elem, to.elem), whole and to.elem.bits < of.elem.bits
-        first = CONVERSIONS.get(pair) if not saturates else to.elem if pair in SATURATING else None
-        if first is None and not wraps:
+        narrows = integers and to.elem.bits < of.elem.bits
+        first, wraps = CONVERSIONS.get((of.elem, to.elem)), narrows and not saturates
+        if (first is None and not wraps) or (saturates and not narrows):
             raise Unsupported(f"given a conversion from {of} to {to}, wanted one that moves make: {e}")
         if first not in (None, to.elem):
             return self.tuple_of(self.held(e.a.to(retyped(of, first)).to(e.type)))

@@ -62,7 +62,7 @@ def test_conversions(target: str) -> None:
     """Those of the table, and of integers to narrower ones and to others of the same width."""
     to = TARGETS[target]
     wraps = [(a, b) for a in ar.INTEGERS for b in ar.INTEGERS if a is not b and b.bits <= a.bits]
-    pairs, count = [*CONVERSIONS, *wraps], 4
+    pairs, count = dict.fromkeys([*CONVERSIONS, *wraps]), 4
 
     def to_type(elem: Type) -> ar.Operation:
         return lambda a, b, c: a.to(vector(elem, count))
