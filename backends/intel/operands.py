@@ -136,12 +136,10 @@ def check(type: AnyType) -> None:
 def _signs(e: Expr) -> tuple[str, Expr]:
     """The modifiers that change signs as a value says, and of what."""
     signs = ""
-    while isinstance(e, Neg):
-        signs, e = "" if signs else "-", e.a
+    if isinstance(e, Neg):
+        signs, e = "-", e.a
     if isinstance(e, Abs):
-        signs += "(abs)"
-        while isinstance(e, (Neg, Abs)):
-            e = e.a
+        signs, e = f"{signs}(abs)", e.a
     return signs, e
 
 

@@ -57,12 +57,14 @@ def test_exact_operations(target: str, elem: Type, single: bool) -> None:
         assert not differ.any(), (name, given, found[differ][:3], wanted[differ][:3])
 
 
+_WRAPS = [(a, b) for a in ar.INTEGERS for b in ar.INTEGERS if a is not b and b.bits <= a.bits]
+
+
+@pytest.mark.parametrize("pairs", [list(CONVERSIONS), _WRAPS], ids=["table", "wraps"])
 @pytest.mark.parametrize("target", TARGETS)
-def test_conversions(target: str) -> None:
+def test_conversions(target: str, pairs: list[tuple[Type, Type]]) -> None:
     """Those of the table, and of integers to narrower ones and to others of the same width."""
-    to = TARGETS[target]
-    wraps = [(a, b) for a in ar.INTEGERS for b in ar.INTEGERS if a is not b and b.bits <= a.bits]
-    pairs, count = dict.fromkeys([*CONVERSIONS, *wraps]), 4
+    to, count = TARGETS[target], 4
 
     def to_type(elem: Type) -> ar.Operation:
         return lambda a, b, c: a.to(vector(elem, count))
@@ -245,6 +247,30 @@ def test_vectors_of_bools_are_bound_carried_and_rearranged(target: str) -> None:
     wanted, found = run(target, k.done(), data(target), {})
     assert len(np.unique(wanted)) > WIDTH[target]
     assert np.array_equal(wanted, found)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_signs_turn_on_the_way(target: str) -> None:
+    operations: list[ar.Operation] = [
+        lambda a, b, c: fma(-a, fl.Abs(b), -fl.Abs(c)),
+        lambda a, b, c: select(-fl.Abs(a) < fl.Abs(b), fl.Floor(-c), -(a - fl.Abs(c))),
+        lambda a, b, c: fl.Abs(a) * -const_like(a, 2.5) - Max(-b, fl.Abs(c)),
+    ]
+    for elem in (f16, f32):
+        cases = [ar.Case(operation, ar.widths(elem)[0], WIDTH[target]) for operation in operations]
+        kernels = [case.kernel(f"k{n}") for n, case in enumerate(cases)]
+        code, emitted = ar.compile_all(TARGETS[target], kernels)
+        for case, kernel in zip(cases, kernels):
+            memory = case.memory(5)
+            wanted = ar.results(kernel, memory, elem)
+            ar.clean(TARGETS[target].simulate(code, [ar.launch(kernel, emitted[kernel.name])], memory))
+            assert not ar.differing(memory["out"].view(elem.numpy), wanted, elem).any()
+        text = " ".join(e.text for e in emitted.values())
+        assert "-(abs)" in text
+
+
+def const_like(a: Expr, value: float) -> Expr:
+    return Splat(a.type, const(value, a.type.elem))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("elem", [f16, f32], ids=str)
