@@ -25,7 +25,7 @@ from convgen.ir.floats import fma
 from convgen.ir.functions import LIBRARY, Function
 from convgen.ir.interp import interpret
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type, bool_, f16, f32, f64, s64, vector
+from convgen.ir.types import Type, bool_, f16, f32, f64, s64, u32, vector
 from convgen.passes import pipeline
 from tests import arithmetic as ar
 from tests.functions import EXACT, TWO, operands, usual
@@ -249,24 +249,43 @@ def test_vectors_of_bools_are_bound_carried_and_rearranged(target: str) -> None:
     assert np.array_equal(wanted, found)
 
 
+def check(target: str, operations: list[ar.Operation], elem: Type) -> str:
+    """Each operation on vectors is simulated as interpreted; gives the text."""
+    cases = [ar.Case(operation, ar.widths(elem)[0], WIDTH[target]) for operation in operations]
+    kernels = [case.kernel(f"k{n}") for n, case in enumerate(cases)]
+    code, emitted = ar.compile_all(TARGETS[target], kernels)
+    for case, kernel in zip(cases, kernels):
+        memory = case.memory(5)
+        wanted = ar.results(kernel, memory, elem)
+        ar.clean(TARGETS[target].simulate(code, [ar.launch(kernel, emitted[kernel.name])], memory))
+        assert not ar.differing(memory["out"].view(elem.numpy), wanted, elem).any(), kernel
+    return " ".join(e.text for e in emitted.values())
+
+
+@pytest.mark.parametrize("elem", [f16, f32], ids=str)
 @pytest.mark.parametrize("target", TARGETS)
-def test_signs_turn_on_the_way(target: str) -> None:
+def test_signs_turn_on_the_way(target: str, elem: Type) -> None:
     operations: list[ar.Operation] = [
         lambda a, b, c: fma(-a, fl.Abs(b), -fl.Abs(c)),
         lambda a, b, c: select(-fl.Abs(a) < fl.Abs(b), fl.Floor(-c), -(a - fl.Abs(c))),
         lambda a, b, c: fl.Abs(a) * -const_like(a, 2.5) - Max(-b, fl.Abs(c)),
     ]
-    for elem in (f16, f32):
-        cases = [ar.Case(operation, ar.widths(elem)[0], WIDTH[target]) for operation in operations]
-        kernels = [case.kernel(f"k{n}") for n, case in enumerate(cases)]
-        code, emitted = ar.compile_all(TARGETS[target], kernels)
-        for case, kernel in zip(cases, kernels):
-            memory = case.memory(5)
-            wanted = ar.results(kernel, memory, elem)
-            ar.clean(TARGETS[target].simulate(code, [ar.launch(kernel, emitted[kernel.name])], memory))
-            assert not ar.differing(memory["out"].view(elem.numpy), wanted, elem).any()
-        text = " ".join(e.text for e in emitted.values())
-        assert "-(abs)" in text
+    assert "-(abs)" in check(target, operations, elem)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_constants_of_any_size_stand_on_either_side(target: str) -> None:
+    products: list[ar.Operation] = [lambda a, b, c, n=n: a * n for n in (5, 65535, 65536, 70000)]  # type: ignore[misc]
+    text = check(target, products, u32)
+    assert "65535:uw" in text
+    assert "65536:u" not in text
+    sides: list[ar.Operation] = [
+        lambda a, b, c: select(a < b, const_like(a, 3), c),
+        lambda a, b, c: select(const_like(a, 3) < b, const_like(a, 3), const_like(a, 4)),
+        lambda a, b, c: const_like(a, 3) - b,
+    ]
+    for elem in (u32, f16, f32):
+        check(target, sides, elem)
 
 
 def const_like(a: Expr, value: float) -> Expr:
