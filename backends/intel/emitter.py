@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgen.backends.intel.isa import (
+    FLAG_BITS,
     OPCODES,
     TYPE_BYTES,
     Literal,
@@ -123,15 +124,16 @@ class XeEmitter(Emitter):
         return dst
 
     def compare(
-        self, condition: str, type: str, a: Operand, b: Operand, lanes: int | None = None, into: Reg | None = None
+        self, condition: str, type: str, a: Operand, b: Operand, lanes: int | None = None, into: Region | None = None
     ) -> Reg:
-        """A flag register with one bit a lane; `into` becomes minus one where the condition holds, else zero."""
-        flag = self.new("f")
+        """A flag register with one bit a lane; `into` becomes all ones where the condition holds, else zeros."""
+        count = lanes or self.lanes
+        flag = self.new("f", -(-count // FLAG_BITS))
         first, second = self.source(a, type), self.source(b, type)
         if isinstance(first, Literal):
             first = self.source(self.constant(first), type)
-        dst = Null(type) if into is None else region(into, "d")
-        self.emit("cmp", (dst,), (first, second), lanes=lanes or self.lanes, condition=condition, flag=flag)
+        dst = Null(type) if into is None else into
+        self.emit("cmp", (dst,), (first, second), lanes=count, condition=condition, flag=flag)
         return flag
 
     def accumulator(self, type: str) -> Special:

@@ -24,20 +24,22 @@ BANK_PERIOD, ACCUMULATORS_AT, INPUTS_AT = 4, 0, 3
 TYPE_BYTES = {"ub": 1, "b": 1, "uw": 2, "w": 2, "hf": 2, "bf": 2, "ud": 4, "d": 4, "f": 4, "uq": 8, "q": 8}
 FLOATS = frozenset(("f", "hf", "bf"))
 LONGS = frozenset(("q", "uq"))
+FLAG_BITS = 16  #: lanes of a flag register
 
 
 @attrs.frozen(eq=False)
 class Region(Reg):
     """How an instruction sees words of a register: elements of `type`, `stride` apart, from element `sub` on.
 
-    Stride 0 is one element for all lanes. `negated` is a modifier of sources, `saturated` one of destinations.
+    Stride 0 is one element for all lanes. `signs` are modifiers of sources: "-", "(abs)" or "-(abs)". Destinations may
+    be `saturated`.
     """
 
     type: str = "ud"
     sub: int = 0
     stride: int = 1
-    negated: bool = False
     saturated: bool = False
+    signs: str = ""
 
     @property
     def uniform(self) -> bool:
@@ -45,7 +47,7 @@ class Region(Reg):
 
     def shown(self, place: Place) -> str:
         sub = f".{self.sub}" if self.sub else ""
-        return f"{'-' if self.negated else ''}{place(self)}{sub}<{self.stride}>:{self.type}"
+        return f"{self.signs}{place(self)}{sub}<{self.stride}>:{self.type}"
 
     def spans(self, lanes: int, register_bytes: int) -> bool:
         """Whether `lanes` elements lie in more than one register of `register_bytes`."""
@@ -54,11 +56,9 @@ class Region(Reg):
         return first // register_bytes != last // register_bytes
 
 
-def region(
-    r: Reg, type: str, sub: int = 0, stride: int = 1, *, negated: bool = False, saturated: bool = False
-) -> Region:
+def region(r: Reg, type: str, sub: int = 0, stride: int = 1, *, saturated: bool = False, signs: str = "") -> Region:
     """A view of a register."""
-    return Region(r.vreg, r.first, r.count, type, sub, stride, negated, saturated)
+    return Region(r.vreg, r.first, r.count, type, sub, stride, saturated, signs)
 
 
 @attrs.frozen
@@ -175,12 +175,14 @@ class XeInstruction(Instruction):
 
 
 _SLOT_CLOCKS = 4  #: clocks; of a slot in which the scheduler counts
-_ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8}  #: slots
+_ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8, "math": 5}  #: slots
 #: Instructions behind a message that had better not overwrite what it reads: as long as it may be under way.
 _HOLDS = {"slm": 12, "ugm": 96}
 
-_ALU = "mov add3 mad dp4a shl shr asr not cmp bfn".split()
+_ALU = "mov add3 mad dp4a shl shr asr not cmp bfn rndd rndu rnde".split()
 _ALU_COMMUTES = "add mul and or xor".split()
+_MATH = "inv log exp sqt rsqt sin cos".split()
+MATH = "math"  #: the port of the unit for functions of one operand; a pipe in order on some generations
 
 
 def _send(
@@ -203,6 +205,7 @@ def _send(
 OPCODES: dict[str, Opcode] = {
     **{name: Opcode(name, Unit.VALU, _ALU_LATENCY) for name in _ALU},
     **{name: Opcode(name, Unit.VALU, _ALU_LATENCY, commutes=True) for name in _ALU_COMMUTES},
+    **{f"math.{f}": Opcode(f"math.{f}", Unit.VALU, _TOKEN_LATENCY[MATH], port=MATH) for f in _MATH},
     "fenced": Opcode("mov", Unit.VALU, _ALU_LATENCY, fence=True),  # reads a fence's response, and so waits for it
     "sel": Select("sel", Unit.VALU, _ALU_LATENCY),
     "addc": Opcode("addc", Unit.VALU, _ALU_LATENCY, writes=("acc0",)),

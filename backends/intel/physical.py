@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from convgen.backends.intel.isa import TYPE_BYTES, Literal, Null, Region, Special, XeInstruction
+from convgen.backends.intel.isa import FLOATS, TYPE_BYTES, Literal, Null, Region, Special, XeInstruction
 from convgen.backends.machine.allocate import Allocation
 from convgen.backends.machine.instruction import Operand, Reg
 
@@ -84,7 +84,7 @@ class Physical:
             return f"{o.name}.0<{'0;1,0' if scalar else '1;1,0'}>:{o.type}"
         assert isinstance(o, Region)
         stride = f"{o.stride};1,0"
-        return f"{'-' if o.negated else ''}{self._place(o)}<{stride}>:{o.type}"
+        return f"{o.signs}{self._place(o)}<{stride}>:{o.type}"
 
     def source_of_three(self, o: Operand, last: bool) -> str:
         """A source operand of an instruction with three."""
@@ -92,7 +92,7 @@ class Physical:
             return literal(o)
         assert isinstance(o, Region)
         stride = str(o.stride) if last else f"{o.stride};0"
-        return f"{'-' if o.negated else ''}{self._place(o)}<{stride}>:{o.type}"
+        return f"{o.signs}{self._place(o)}<{stride}>:{o.type}"
 
     def matrix_source(self, o: Operand, last: bool) -> str:
         """An operand of a matrix instruction; the last one, the packed rows, has a subregister."""
@@ -103,7 +103,7 @@ class Physical:
 
 
 def literal(o: Literal) -> str:
-    """An immediate: small numbers decimal, others as bits."""
+    """An immediate: small integers decimal, others, and the bits of floats, in hexadecimal."""
     value = o.value
-    small = isinstance(value, int) and -0x8000 <= value < 0x10000
+    small = isinstance(value, int) and -0x8000 <= value < 0x10000 and o.type not in FLOATS
     return f"{value}:{o.type}" if small or isinstance(value, float) else f"{value & 0xFFFFFFFFFFFFFFFF:#x}:{o.type}"

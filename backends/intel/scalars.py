@@ -5,14 +5,16 @@ Integers have 32 bits, addresses 64.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, Null, Region, region
 from convgen.backends.machine.instruction import Imm, Operand, Reg
-from convgen.backends.machine.scalars import Scalars, strip
+from convgen.backends.machine.scalars import Scalars, plain, strip
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.simplify.bounds import Bounds
-from convgen.ir.types import Kind, Type
+from convgen.ir.types import AnyType, Kind, Type
 from convgen.ir.uniform import Uniformity
 
 #: node class -> (mnemonic for signed, for unsigned)
@@ -24,16 +26,27 @@ _ALU: dict[type[x.Expr], tuple[str, str]] = {
     x.Shl: ("shl", "shl"),
     x.Shr: ("asr", "shr"),
 }
-_CONDITIONS: dict[type[x.Expr], str] = {x.Lt: "lt", x.Le: "le", x.Eq: "eq", x.Ne: "ne", x.Min: "lt", x.Max: "ge"}
+CONDITIONS: dict[type[x.Expr], str] = {x.Lt: "lt", x.Le: "le", x.Eq: "eq", x.Ne: "ne", x.Min: "lt", x.Max: "ge"}
 #: A condition with its operands exchanged.
-_SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
+SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
 _U16 = (1 << 16) - 1
+
+
+class OtherTypes(Protocol):
+    """What knows values that are no integers of 32 bits and more."""
+
+    def converted(self, e: x.Expr) -> Reg:
+        """A conversion of one."""
+
+    def compared(self, e: x.Comparison) -> Reg:
+        """The flags of a comparison of two."""
 
 
 class XeScalars(Scalars):
     """Evaluates integers, addresses and bools."""
 
     out: XeEmitter
+    elements: OtherTypes  #: what computes with the values that are not kept here
 
     def __init__(self, out: XeEmitter, uniform: Uniformity, bounds: Bounds) -> None:
         super().__init__(out, uniform, bounds)
@@ -47,6 +60,9 @@ class XeScalars(Scalars):
                 return self.pointers[buffer.name]
             case x.Uniform(a) if not e.type.elem.is_bool:
                 return self._first_lane(self.value(a))
+            case x.Cast() | x.Saturate() if not e.type.elem.is_bool and not _is_kept(e.a.type):
+                made = self.elements.converted(e)
+                return self._first_lane(made) if self.uniform(e) else made
         if e.type.elem.is_bool:
             return self.kept(e)
         if not isinstance(e.type, Type) or e.type.bits not in (32, 64):
@@ -74,7 +90,8 @@ class XeScalars(Scalars):
                 return self._multiply(e, kind)
             case x.MulHi():
                 return self.product(self.value(e.a), self.value(e.b), "ud", high=True)
-            case x.Add(counted, x.Select(cond, x.Const(_, 1), x.Const(_, 0))) if isinstance(cond, x.Comparison):
+            case x.Add(counted, x.Select(cond, x.Const(_, 1), x.Const(_, 0))) if _counts(cond):
+                assert isinstance(cond, x.Comparison)
                 return self._count(counted, cond, kind)
             case x.Sub():
                 a, b = self.value(e.a), self.value(e.b)
@@ -83,7 +100,7 @@ class XeScalars(Scalars):
                 return out.alu("add", kind, a, self.negated(b, kind))
             case x.Min() | x.Max():
                 a, b = self.value(e.a), self.value(e.b)
-                return out.alu("sel", kind, a, b, condition=_CONDITIONS[type(e)])
+                return out.alu("sel", kind, a, b, condition=CONDITIONS[type(e)])
             case x.Binary() if type(e) in _ALU:
                 return out.alu(_ALU[type(e)][unsigned], kind, self.value(e.a), self.value(e.b))
             case x.Not():
@@ -98,14 +115,14 @@ class XeScalars(Scalars):
         out = self.out
         uniform = self.uniform(condition)
         held = out.new("s" if uniform else "v")
-        self._compare(condition, 1 if uniform else out.lanes, into=held)
+        self._compare(condition, 1 if uniform else out.lanes, into=region(held, "d"))
         return out.alu("add", type, self.value(a), self.negated(held, "d"))
 
     def negated(self, o: Operand, type: str) -> Operand:
         """The operand with its sign turned on the way."""
         source = self.out.source(o, type)
         assert isinstance(source, Region)
-        return region(source, type, source.sub, source.stride, negated=True)
+        return region(source, type, source.sub, source.stride, signs="-")
 
     def _select(self, mask: Reg, chosen: Operand, other: Operand, type: str, uniform: bool) -> Reg:
         out = self.out
@@ -139,18 +156,18 @@ class XeScalars(Scalars):
         assert isinstance(source, Region)
         return region(source, "uw", source.sub * 2, source.stride * 2)
 
-    def product(self, a: Operand, b: Operand, type: str, high: bool = False) -> Reg:
+    def product(self, a: Operand, b: Operand, type: str, high: bool = False, into: Reg | None = None) -> Reg:
         """The product of 32-bit factors: through the accumulator, 16 bits at a time."""
         out = self.out
         if isinstance(a, Imm):
             a = out.constant(Literal(a.value & 0xFFFFFFFF, "ud"))
         if isinstance(b, Imm):
             b = out.constant(Literal(b.value & 0xFFFFFFFF, "ud"))
-        lanes = 1 if out.is_uniform(a) and out.is_uniform(b) else out.lanes
+        lanes = 1 if out.is_uniform(a) and out.is_uniform(b) and into is None else out.lanes
         partial = out.accumulator(type)
         out.emit("mul", (partial,), (out.source(a, type), self._low_half(b)), lanes=lanes)
         name = "mach" if high else out.generation.low_product
-        dst = out.new("s" if lanes == 1 else "v")
+        dst = into or out.new("s" if lanes == 1 else "v")
         sources = (out.source(a, type), out.source(b, type))
         options = out.generation.carry_option if high else ()
         out.emit(name, (region(dst, type),), sources, lanes=lanes, modifiers=options)
@@ -262,7 +279,7 @@ class XeScalars(Scalars):
 
     def mask(self, e: x.Expr) -> Reg:
         """A bool: a flag register with one bit a lane, the same in all where it is uniform."""
-        e = strip(e)
+        e = plain(strip(e))
         out = self.out
         match e:
             case x.Const():
@@ -271,10 +288,8 @@ class XeScalars(Scalars):
                 return self._flags("mov", self.env[e])
             case x.Comparison():
                 return self._compare(e, out.lanes)
-            case x.And(a, b):
-                return self._flags("and", self._bits(a), self._bits(b))
-            case x.Or(a, b):
-                return self._flags("or", self._bits(a), self._bits(b))
+            case x.And(a, b) | x.Or(a, b) | x.Xor(a, b):
+                return self._flags(_ALU[type(e)][0], self._bits(a), self._bits(b))
             case x.Not(a):
                 return self._flags("not", self._bits(a))
             case x.Uniform(a):
@@ -283,7 +298,7 @@ class XeScalars(Scalars):
 
     def _bits(self, e: x.Expr) -> Operand:
         """A bool as an operand of logic on whole masks."""
-        e = strip(e)
+        e = plain(strip(e))
         return self.env[e] if isinstance(e, x.Var) else self.mask(e)
 
     def kept(self, e: x.Expr) -> Reg:
@@ -295,13 +310,13 @@ class XeScalars(Scalars):
 
     def condition(self, e: x.Expr) -> Reg:
         """A uniform bool in the first bit of a flag register."""
-        e = strip(e)
+        e = plain(strip(e))
         return self._compare(e, 1) if isinstance(e, x.Comparison) else self.mask(e)
 
-    def _compare(self, e: x.Comparison, lanes: int, into: Reg | None = None) -> Reg:
+    def _compare(self, e: x.Comparison, lanes: int, into: Region | None = None) -> Reg:
         unsigned = e.a.type.elem.kind is not Kind.SIGNED
-        if e.a.type.elem.is_bool:
-            raise Unsupported(f"given a comparison of bools, wanted one of integers: {e}")
+        if not _is_kept(e.a.type):
+            return self.elements.compared(e)
         if e.a.type.bits == 64 and not self.out.generation.long_alu:
             raise Unsupported(f"given a comparison of 64 bits, wanted one of 32: {e}")
         sign = self._sign_test(e, lanes) if into is None else None
@@ -309,9 +324,9 @@ class XeScalars(Scalars):
             return sign
         kind = ("uq" if unsigned else "q") if e.a.type.bits == 64 else ("ud" if unsigned else "d")
         a, b = self.value(e.a), self.value(e.b)
-        name = _CONDITIONS[type(e)]
+        name = CONDITIONS[type(e)]
         if isinstance(a, Imm) and not isinstance(b, Imm):
-            a, b, name = b, a, _SWAPPED[name]
+            a, b, name = b, a, SWAPPED[name]
         return self.out.compare(name, kind, a, b, lanes, into)
 
     def _sign_test(self, e: x.Comparison, lanes: int) -> Reg | None:
@@ -333,6 +348,16 @@ class XeScalars(Scalars):
         sources = [region(o, "uw", 0, 0) if isinstance(o, Reg) else self.out.source(o, "uw") for o in src]
         self.out.emit(name, (region(flag, "uw"),), sources)
         return flag
+
+
+def _is_kept(type: AnyType) -> bool:
+    """Whether this class computes with such values."""
+    return isinstance(type, Type) and type.is_int and type.bits >= 32
+
+
+def _counts(e: x.Expr) -> bool:
+    """Whether a comparison's result is a number."""
+    return isinstance(e, x.Comparison) and _is_kept(e.a.type)
 
 
 def _signed(bits: int) -> int:

@@ -22,7 +22,7 @@ from itertools import cycle, takewhile
 import attrs
 
 from convgen.backends.intel.barriers import behind_signals, conflict, touches_local, unfenced_signals
-from convgen.backends.intel.isa import OPCODES, Literal, XeInstruction
+from convgen.backends.intel.isa import MATH, OPCODES, Literal, XeInstruction
 from convgen.backends.intel.physical import Cell, Physical
 from convgen.backends.intel.tables import Generation
 from convgen.backends.machine.dataflow import solve
@@ -33,10 +33,10 @@ from convgen.backends.machine.loops import natural_loops
 _MATRIX_TOKENS = 4
 _FARTHEST = 7  #: the greatest distance that encodes
 #: Instructions of a pipe after which one of it is done, waited for or not (IGA, RegDeps).
-_SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 12}
+_SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 12, "M": 18}
 _INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
 _MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
-_PIPES = "FIL"
+_PIPES = "FILM"
 _MATRIX = "dpas"  #: the port of matrix instructions; those of messages are named as in their text
 _LOCAL_LOADS = "local loads"  #: cells, one for each instruction, of what is in flight
 
@@ -76,16 +76,28 @@ def pipe_of(i: XeInstruction, generation: Generation) -> str:
     """The letter of the in-order pipe that executes an instruction; "" if none does."""
     if i.op.unit is not Unit.VALU:
         return ""
+    if i.op.port == MATH:
+        return generation.math_pipe
+    return type_pipe(i, generation)
+
+
+def type_pipe(i: XeInstruction, generation: Generation) -> str:
+    """The pipe that a distance without a letter means: that of the destination's type."""
     if i.long and not generation.long_alu:
         return "L"
     return "F" if i.floats else "I"
 
 
-def _shares(function: Function, tokens: int) -> dict[str, int]:
+def _unit(i: Instruction, generation: Generation) -> str:
+    """The unit that executes an instruction out of order; "" if none does."""
+    return "" if i.op.port == MATH and generation.math_pipe else i.op.port
+
+
+def _shares(function: Function, generation: Generation, tokens: int) -> dict[str, int]:
     """How many tokens each unit has for its messages: one at least, the others by how many there are in loops."""
     graph = [function.successors(n) for n in range(len(function.blocks))]
     looped = {n for body in natural_loops(graph).values() for n in body} or range(len(graph))
-    units = [(n, i.op.port) for n, block in enumerate(function.blocks) for i in block.instructions]
+    units = [(n, _unit(i, generation)) for n, block in enumerate(function.blocks) for i in block.instructions]
     share = {unit: 1 for _, unit in units if unit not in ("", _MATRIX)}
     wanted = Counter(unit for n, unit in units if n in looped)
     for _ in range(tokens - len(share) if share else 0):
@@ -110,14 +122,14 @@ class Scoreboard:
         """Tokens for matrix instructions by accumulator, for messages in turn among those of their unit."""
         own: dict[str, list[int]] = {}
         number = _MATRIX_TOKENS
-        for unit, share in _shares(self.function, tokens - _MATRIX_TOKENS).items():
+        for unit, share in _shares(self.function, self.generation, tokens - _MATRIX_TOKENS).items():
             own[unit] = list(range(number, number + share))
             self.units.update(dict.fromkeys(own[unit], unit))
             number += share
         turns = {unit: cycle(numbers) for unit, numbers in own.items()}
         accumulators: dict[VirtualRegister, int] = {}
         for i in self.function.instructions():
-            unit = i.op.port
+            unit = _unit(i, self.generation)
             if unit == _MATRIX:
                 (result,) = (r.vreg for r in i.defs())
                 self.tokens[i] = accumulators.setdefault(result, len(accumulators)) % _MATRIX_TOKENS
@@ -229,6 +241,10 @@ class Scoreboard:
         carried: list[str] = []
         if i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
             pass
+        elif own and i.op.unit is Unit.VALU:
+            pipe, _, d = distance.partition("@")
+            if pipe == type_pipe(i, self.generation):
+                carried, distance = [f"@{d}"], ""
         elif own or i.op.ends:
             if distance:
                 pipe, _, d = distance.partition("@")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import (
     BANK_PERIOD,
+    FLAG_BITS,
     GLOBAL_ADD,
     INPUTS_AT,
     OPCODES,
@@ -48,7 +49,6 @@ _ARGUMENTS_GRANULE = 32  #: bytes: the driver rounds them up to
 _THREAD_MASK = 0xFF  #: of r0.2: the thread's number in its workgroup
 _COUNT_MASK = 0xFF000000  #: of r0.2: how many threads a barrier of the workgroup waits for
 _GROUP_IDS = (1, 6, 7)  #: dwords of r0
-_FLAG_BITS = 16
 _KEEP_DENORMALS = 0x4C0  #: of cr0.0: bits for f64, f32 and f16
 
 
@@ -78,7 +78,7 @@ class _Selector(Selector):
         k, out = self.kernel, self.out
         control = Special("cr0", "ud")
         out.emit("or", (control,), (control, Literal(_KEEP_DENORMALS, "uw")), comment="keep denormals")
-        if out.lanes < _FLAG_BITS:  # comparisons leave the other bits, which logic on whole flags would read
+        if out.lanes < FLAG_BITS:  # comparisons leave the other bits, which logic on whole flags would read
             for n in range(out.generation.flags // 2):
                 out.emit("mov", (Special(f"f{n}", "ud"),), (Literal(0, "ud"),))
         for v, dword, count in zip(k.group_ids, _GROUP_IDS, k.grid):
@@ -124,6 +124,8 @@ class _Selector(Selector):
             access = Access("kernarg", "arguments", -1, False)
             out.emit(row, (loaded[-1],), (address,), access=access, comment="arguments")
         for p, offset, _ in placed:
+            if not isinstance(p, Global) and p.type.bits != 32:
+                raise Unsupported(f"given the argument {p.name} of type {p.type}, wanted 32 bits")
             dst = out.new("s", 2 if isinstance(p, Global) else 1, p.name)
             for word in range(dst.count):
                 to = region(dst.words(word, 1), "ud")

@@ -32,7 +32,7 @@ def banks(g: Generation) -> Mapping[str, Bank]:
     return {
         "v": Bank(limit=_GRF_COUNTS[-1], alignment={1: 1}),
         "s": Bank(limit=_SCALAR_REGISTERS * g.lanes, alignment={1: 1, 2: 2}),
-        "f": Bank(limit=g.flags, alignment={}),
+        "f": Bank(limit=g.flags, alignment={1: 1, 2: 2}),
     }
 
 

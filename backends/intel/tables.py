@@ -44,6 +44,7 @@ class Generation:
     lanes: int  #: dwords; of a general register
     long_alu: bool  #: 64-bit integer additions in one instruction
     low_product: str  #: mnemonic that completes a 32 x 32-bit product to its lower half
+    math_pipe: str  #: the pipe of math functions; none where they are out of order and set a token
     carry_option: tuple[str, ...]  #: option with which an instruction writes the accumulator, too
     flags: int  #: flag registers of 16 bits
     distance_pipes: frozenset[str]  #: pipes for whose distance a send may wait beside setting its token
@@ -61,6 +62,7 @@ _XEHPC = Generation(
     lanes=16,
     long_alu=True,
     low_product="macl",
+    math_pipe="M",
     carry_option=(),
     flags=8,
     distance_pipes=frozenset("AFI"),
@@ -78,6 +80,7 @@ GENERATIONS: dict[str, Generation] = {
         lanes=8,
         long_alu=False,
         low_product="mach",
+        math_pipe="",
         carry_option=("AccWrEn",),
         flags=4,
         distance_pipes=frozenset("A"),

@@ -6,44 +6,37 @@ side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import ClassVar
 
 from convgen.backends.intel.bytes import UNSIGNED, gather_words
-from convgen.backends.intel.emitter import XeEmitter
+from convgen.backends.intel.elements import Elements
 from convgen.backends.intel.isa import ACCUMULATORS_AT, Literal, Null, dpas, region
+from convgen.backends.intel.operands import retyped
+from convgen.backends.intel.operations import CONVERSIONS, TYPES
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import MATRIX
 from convgen.backends.machine.instruction import Operand, Reg
-from convgen.backends.machine.vectors import WORD_BYTES, Bytes, Parts, Vectors, view
+from convgen.backends.machine.vectors import WORD_BYTES, Bytes, Parts, view
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Cast, Expr, Mul, Saturate, Sub
+from convgen.ir.expr import Cast, Expr, Saturate, Var
 from convgen.ir.layout.mma import MmaAtom
-from convgen.ir.types import Type, VectorType, bf16, f16, f32, s8, s32, u8, u32
+from convgen.ir.types import Type, VectorType, bf16, f16, f32, s8, u8
 
-#: element type -> IGA's name
-_TYPES: dict[Type, str] = {f16: "hf", bf16: "bf", f32: "f", s8: "b", u8: "ub", s32: "d", u32: "ud"}
 #: element type -> what a dword of such elements is on the vector engine
 _DWORDS: dict[Type, str] = {f32: "f", s8: "d", u8: "ud"}
 #: instruction of the vector engine that adds a product -> one that begins a sum, and what that adds to
 _BEGINNINGS: dict[str, tuple[str, tuple[Operand, ...]]] = {"mad": ("mul", ()), "dp4a": ("dp4a", (Literal(0, "w"),))}
-#: Conversions that one `mov` makes, rounding to nearest even; of integers to narrower ones those that saturate.
-_CONVERSIONS = frozenset(((f32, f16), (f16, f32), (f32, bf16), (bf16, f32), (s32, f32), (s8, s32), (u8, s32)))
-_SATURATING = frozenset(((s32, s8), (s32, u8)))
 
 
-class XeVectors(Vectors):
+class XeVectors(Elements):
     """Evaluates vector expressions."""
 
-    out: XeEmitter
-    scalars: XeScalars
-    elementwise: ClassVar = {
-        **{(Add, elem): "add" for elem in (f16, f32, s32, u32)},
-        **{(Sub, elem): "sub" for elem in (f16, f32, s32, u32)},
-        **{(Mul, elem): "mul" for elem in (f16, f32, s32, u32)},
-    }
     accumulators_at = ACCUMULATORS_AT
+
+    def __init__(self, scalars: XeScalars, uses: Mapping[Var, int]) -> None:
+        super().__init__(scalars, uses)
+        scalars.elements = self
 
     def _pack(self, parts: tuple[Expr, ...]) -> Parts:
         out: list[Reg] = []
@@ -78,27 +71,34 @@ class XeVectors(Vectors):
     def _gather(self, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
         return gather_words(self.out, held, wanted)
 
-    def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
-        """Elements that share a dword are worked on side by side, so none moves within it."""
-        kind, lanes = _TYPES[elem], self.out.lanes * 32 // elem.bits
-        if name == "mul" and elem.is_int:
-            self.out.copy(into, self.scalars.product(a, b, kind))
-        elif name == "sub":
-            self.out.alu("add", kind, a, self.scalars.negated(b, kind), into=into, lanes=lanes)
-        else:
-            self.out.alu(name, kind, a, b, into=into, lanes=lanes)
-
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
-        of, source = e.a.type, self.value(e.a)
-        saturates = isinstance(e, Saturate)
-        if (of.elem, to.elem) not in (_SATURATING if saturates else _CONVERSIONS):
-            raise Unsupported(f"given a conversion from {of} to {to}, wanted one that a move makes: {e}")
+        of, saturates = e.a.type, isinstance(e, Saturate)
+        integers = of.elem.is_int and to.elem.is_int
+        if integers and not saturates and of.elem.bits == to.elem.bits:
+            return self.tuple_of(self.held(e.a))
+        narrows = integers and to.elem.bits < of.elem.bits
+        first, wraps = CONVERSIONS.get((of.elem, to.elem)), narrows and not saturates
+        if (first is None and not wraps) or (saturates and not narrows):
+            raise Unsupported(f"given a conversion from {of} to {to}, wanted one that moves make: {e}")
+        if first not in (None, to.elem):
+            return self.tuple_of(self.held(e.a.to(retyped(of, first)).to(e.type)))
+        source = self.held(e.a)
         dst = self.out.new("v", max(1, to.bits // 32))
         for n in range(to.lanes):
             (word, place), (at, part) = divmod(n, 32 // to.elem.bits), divmod(n, 32 // of.elem.bits)
             (held,) = view(source, at, 1)
-            self._convert_element(dst.words(word, 1), place, to.elem, held, part, of.elem, saturates)
+            into = dst.words(word, 1)
+            if wraps:
+                self._low_bits(into, place, to.elem, held, part * of.elem.bits // to.elem.bits)
+            else:
+                self._convert_element(into, place, to.elem, held, part, of.elem, saturates)
         return dst
+
+    def _low_bits(self, into: Reg, place: int, to: Type, held: Reg, part: int) -> None:
+        """Element `place` of each dword of `into` from the bits of `held` that begin at element `part`."""
+        kind, apart = UNSIGNED[to.bytes], 32 // to.bits
+        written, read = region(into, kind, place, apart), region(held, kind, part, apart)
+        self.out.emit("mov", (written,), (read,), lanes=self.out.lanes, partial=place > 0)
 
     def _convert_element(
         self, into: Reg, place: int, to: Type, held: Reg, part: int, of: Type, saturates: bool
@@ -116,10 +116,10 @@ class XeVectors(Vectors):
             return
         if of is f16 and part:
             held, part = self._bits(held, of.bits, of.bits), 0
-        written = region(into, _TYPES[to], place, apart, saturated=saturates)
-        read = region(held, _TYPES[of], part, 32 // of.bits)
+        written = region(into, TYPES[to], place, apart, saturated=saturates)
+        read = region(held, TYPES[of], part, 32 // of.bits)
         if place and to is not bf16:
-            low = region(out.new("v"), _TYPES[to], 0, apart, saturated=saturates)
+            low = region(out.new("v"), TYPES[to], 0, apart, saturated=saturates)
             out.emit("mov", (low,), (read,), lanes=out.lanes)
             written, read = (region(r, UNSIGNED[to.bytes], r.sub, apart) for r in (written, low))
         out.emit("mov", (written,), (read,), lanes=out.lanes, partial=place > 0)
@@ -131,17 +131,21 @@ class XeVectors(Vectors):
         """
         if e.type.elem.bits == 32:
             return self.tuple_of(self.value(e))
-        whole, kinds = e, (UNSIGNED[e.type.elem.bytes],) * 2
-        if isinstance(e, Cast) and e.a.type.elem.bits == 32 and (e.a.type.elem, e.type.elem) in _CONVERSIONS:
-            whole, kinds = e.a, (_TYPES[e.type.elem], _TYPES[e.a.type.elem])
+        elem, whole, kinds = e.type.elem, e, (UNSIGNED[e.type.elem.bytes],) * 2
+        of = e.a.type.elem if isinstance(e, Cast) else elem
+        if isinstance(e, Cast) and of.bits == 32 and CONVERSIONS.get((of, elem)) is elem:
+            whole, kinds = e.a, (TYPES[elem], TYPES[of])
         source, lanes, dst = self.value(whole), self.out.lanes, self.out.new("v", e.type.bits // 32)
         each, wide = 32 // e.type.elem.bits, whole.type.elem.bits
         for n in range(e.type.lanes):
             word, part = divmod(n, each)
             at, sub = divmod(n * wide, 32)
             (held,) = view(source, at, 1)
-            to, of = region(dst.words(word, 1), kinds[0], part * lanes), region(held, kinds[1], sub // wide, 32 // wide)
-            self.out.emit("mov", (to,), (of,), lanes=lanes, partial=part > 0)
+            to, read = (
+                region(dst.words(word, 1), kinds[0], part * lanes),
+                region(held, kinds[1], sub // wide, 32 // wide),
+            )
+            self.out.emit("mov", (to,), (read,), lanes=lanes, partial=part > 0)
         return dst
 
     def _fill(self, dst: Reg, words: Sequence[int]) -> None:
@@ -158,8 +162,8 @@ class XeVectors(Vectors):
         multiply(atom, dst, start, a, b, comment)
 
     def _dpas(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
-        first, second = ("tf32" if atom.rounds_to else _TYPES[t] for t in (atom.a_elem, atom.b_elem))
-        sums = _TYPES[atom.acc]
+        first, second = ("tf32" if atom.rounds_to else TYPES[t] for t in (atom.a_elem, atom.b_elem))
+        sums = TYPES[atom.acc]
         before: Operand = Null(sums) if start is None else region(start, sums)
         operands = (before, region(a, first), region(b, second))
         code = dpas(MATRIX[atom.name].mnemonic, atom.clocks)
@@ -168,7 +172,7 @@ class XeVectors(Vectors):
     def _multiply_adds(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
         """Row by row of the result, one lane of b at a time."""
         name = MATRIX[atom.name].mnemonic
-        first, second, sums = _DWORDS[atom.a_elem], _DWORDS[atom.b_elem], _TYPES[atom.acc]
+        first, second, sums = _DWORDS[atom.a_elem], _DWORDS[atom.b_elem], TYPES[atom.acc]
         for j in range(atom.m):
             row, factors = dst.words(j, 1), (region(a, first), region(b, second, j, 0))
             code, addends = _BEGINNINGS[name]

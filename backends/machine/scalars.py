@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from convgen.backends.machine.emitter import Emitter
 from convgen.backends.machine.instruction import Operand, Reg
 from convgen.ir.error import VerifyError
-from convgen.ir.expr import Cast, Expr, Lane, Var
+from convgen.ir.expr import Cast, Eq, Expr, Lane, Ne, Select, Splat, Var, ne
 from convgen.ir.simplify.bounds import Bounds
-from convgen.ir.types import Type
+from convgen.ir.types import Type, VectorType
 from convgen.ir.uniform import Uniformity
 
 
@@ -47,4 +47,20 @@ def strip(e: Expr) -> Expr:
         if e.a.type.bits != e.dtype.bits:
             break
         e = e.a
+    return e
+
+
+def plain(e: Expr) -> Expr:
+    """A bool, or a vector of them, without a choice, a conversion, or a comparison of bools at its root."""
+    match e:
+        case Select(cond, a, b):
+            if isinstance(e.type, VectorType) and not isinstance(cond.type, VectorType):
+                cond = Splat(e.type, cond)
+            return (cond & a) | (~cond & b)
+        case Cast(_, a):
+            return ne(a, 0)
+        case Ne(a, b) if a.type.elem.is_bool:
+            return a ^ b
+        case Eq(a, b) if a.type.elem.is_bool:
+            return ~(a ^ b)
     return e

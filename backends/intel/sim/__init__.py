@@ -11,7 +11,8 @@ Findings: "distance", "token-wait", "token", "swsb" (annotations), "send-war" (d
 "end-of-thread", "slm-size", "control", "runaway".
 
 Not simulated: rounding other than to nearest even, bindless surfaces, descriptors in registers, calls, scratch memory,
-the exact error of transcendentals (they are rounded correctly), the order in which atomic operations meet.
+the very error of math functions (they are rounded correctly, or with `approximate` wrong by no more than is documented:
+`curves`), the order in which atomic operations meet.
 
 May import: convgen.backends.simulation, convgen.backends.sim; nothing from selection or emission."""
 

@@ -11,6 +11,7 @@ from convgen.backends.intel.sim import alu_table as table
 from convgen.backends.intel.sim.alu_steps import condition_of, float_type, new_step, operands, union
 from convgen.backends.intel.sim.areas import Operation
 from convgen.backends.intel.sim.comparisons import choose, compare, select
+from convgen.backends.intel.sim.curves import CURVES
 from convgen.backends.intel.sim.decode import SIZES, Instruction, Region
 from convgen.backends.intel.sim.masks import active, set_flags
 from convgen.backends.intel.sim.operands import FLOATS, VIEWS, Reader, is_signed, working
@@ -69,7 +70,7 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
         return choose(instruction, context)
     if op == "mov" and _is_raw(instruction):
         return _copy(instruction, context)
-    function = _function(instruction)
+    function = _function(instruction, context)
     if function is None:
         return None
     sources = operands(instruction, context)
@@ -148,7 +149,7 @@ def _computing(instruction: Instruction, sources: list[Reader], function: table.
     return lambda g: function(*(get(g) for get in gets))
 
 
-def _function(instruction: Instruction) -> table.Function | None:
+def _function(instruction: Instruction, context: Context) -> table.Function | None:
     """What an instruction computes, None when it is not one of these."""
     op, kind = instruction.op, float_type(instruction)
     if op in SHIFTS:
@@ -163,14 +164,23 @@ def _function(instruction: Instruction) -> table.Function | None:
     if op == "dp4a":
         return table.dot4((is_signed(instruction.sources[1].type), is_signed(instruction.sources[2].type)))
     if op == "math":
-        if instruction.sub not in table.MATH:
-            raise unsupported(instruction, "math function")
-        return table.MATH[instruction.sub]
+        return _math(instruction, context)
     if op in ("mad", "madm") and kind:
         return table.FUSED[kind]
     if (op == "mul" and kind in ("f", "df")) or not kind:
         return (table.FLOAT if kind else table.INTEGER).get(op)
     return table.FLOAT.get(op)
+
+
+def _math(instruction: Instruction, context: Context) -> table.Function:
+    """A function of the math unit; with a seed, with the errors that it may have."""
+    curve = CURVES.get(instruction.sub)
+    if curve is None and instruction.sub not in table.MATH:
+        raise unsupported(instruction, "math function")
+    if curve is None:
+        return table.MATH[instruction.sub]
+    assert instruction.dst is not None
+    return curve if context.approximate is None else curve.within(context.approximate, instruction.dst.type)
 
 
 def _shift(instruction: Instruction) -> table.Function:

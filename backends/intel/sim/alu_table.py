@@ -162,18 +162,11 @@ FUSED: Mapping[str, Function] = {
     "hf": lambda c, a, b: num.fma_f16(a, b, c),
     "bf": lambda c, a, b: num.fma_f16(a, b, c),
 }
-#: math.*: correctly rounded, but for the last bit of transcendentals. invm and rsqtm begin IEEE division and square
-#: root: they give the final result and say so in their flag (early out), so that the steps behind them are skipped.
+#: math.* beside `CURVES`. invm and rsqtm begin IEEE division and square root: they give the final result and say so in
+#: their flag (early out), so that the steps behind them are skipped.
 MATH: Mapping[str, Function] = {
-    "inv": _wide(lambda a: 1.0 / a),
-    "log": _wide(np.log2),
-    "exp": _wide(np.exp2),
-    "sqt": _wide(np.sqrt),
-    "rsqt": _wide(lambda a: 1.0 / np.sqrt(a)),
     "invm": lambda a, b: a.astype(np.float64) / b,
     "rsqtm": _wide(np.sqrt),
-    "sin": _wide(np.sin),
-    "cos": _wide(np.cos),
 }
 COMPARE: Mapping[str, Function] = {
     "eq": np.equal,

@@ -92,7 +92,15 @@ def _compiled(
 
     Kept beyond a kernel: what is simulated next is often the same kernel again, or one that differs in a few lines.
     """
-    context = Context(platform, layout, simd, dict(targets), errata=rules.errata, trust_igc=rules.trust_igc)
+    context = Context(
+        platform,
+        layout,
+        simd,
+        dict(targets),
+        errata=rules.errata,
+        trust_igc=rules.trust_igc,
+        approximate=rules.approximate,
+    )
     for compiler in _COMPILERS:
         step = compiler(instruction, context)
         if step is not None:

@@ -42,6 +42,7 @@ class Rules:
 
     errata: bool = True  #: look for hardware defects that the program must work round
     trust_igc: bool = False  #: what Intel's compiler takes for granted holds
+    approximate: int | None = None  #: math functions are exact, or err as this seed says
 
 
 @attrs.frozen

@@ -40,6 +40,7 @@ def simulate(
     hardware_ids: bool = False,
     errata: bool = True,
     trust_igc: bool = False,
+    approximate: int | None = None,
 ) -> SimReport:
     """Execute launches of a code object, one after the other, on buffers that are changed in place.
 
@@ -48,11 +49,12 @@ def simulate(
     done and in all, `observe` with each access to global memory that goes lane by lane. With `hardware_ids`,
     threads start behind the prologue that loads local ids, which come in registers: runtimes do both. Code of
     Intel's compiler wants `trust_igc` (see `scoreboard`) and, where it is older than the workaround for a defect of
-    XeHPC, as IGC 1.0.12504 is, no look for `errata`.
+    XeHPC, as IGC 1.0.12504 is, no look for `errata`. With the seed `approximate`, math functions err as much as is
+    documented (see `curves`).
     """
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
     run.observe = observe
-    run.load(code_object, Rules(errata, trust_igc), hardware_ids=hardware_ids)
+    run.load(code_object, Rules(errata, trust_igc, approximate), hardware_ids=hardware_ids)
     return run.report(launches, KINDS, progress)
 
 

@@ -61,6 +61,9 @@ class Code:
         condition = "" if flag is None else "lt"
         self.add(XeInstruction(OPCODES["add"], (dst,), src, condition=condition, flag=held))
 
+    def math(self, to: int, source: int) -> None:
+        self.add(XeInstruction(OPCODES["math.exp"], (region(self.r(to), "f"),), (region(self.r(source), "f"),)))
+
     def load(self, to: int, address: int) -> None:
         self.add(XeInstruction(message("load", "ugm", 4), (self.r(to),), (self.r(address),)))
 
@@ -164,6 +167,28 @@ def test_64_bit_integers_have_a_pipe_where_the_others_do_not_take_them(target: s
     c.alu(2)
     c.alu(3, 1)
     assert c.waits(target)[-1] == ("I@2" if target == "xehpc" else "L@1")
+
+
+def test_math_functions_have_a_pipe_or_a_token() -> None:
+    """Beside its token an instruction waits by distance for its own pipe only."""
+    c = Code()
+    c.alu(1, type="f")
+    c.math(2, 1)
+    c.math(3, 2)
+    c.math(4, 10)
+    c.alu(5, 3, 4, type="f")
+    c.alu(6)
+    c.math(7, 6)
+    assert c.waits("xehpc") == ["", "F@1", "M@1", "", "M@1", "", "I@1"]
+    assert c.waits("xehpg") == ["", "@1,$4", "$4.dst; $5", "$6", "sync.allwr 0x60", "", "I@1; $7"]
+
+
+def test_overwriting_the_source_of_a_math_function_waits_for_it() -> None:
+    c = Code()
+    c.math(2, 1)
+    c.alu(1)
+    assert c.waits("xehpc") == ["", "M@1"]
+    assert c.waits("xehpg") == ["$4", "$4.src"]
 
 
 @BOTH

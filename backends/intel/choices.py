@@ -1,0 +1,150 @@
+"""Selection of comparisons of elements, of logic on their results, and of choices by them.
+
+Of a vector of bools a variable holds dwords, all ones where an element is true; what chooses by it makes flags of
+them. A comparison of elements as wide as those that it chooses sets the flags itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from convgen.backends.intel.bytes import UNSIGNED
+from convgen.backends.intel.isa import Literal, region
+from convgen.backends.intel.operands import Operands, Words, check, in_pairs, in_wider, is_constant, words_of
+from convgen.backends.intel.operations import TYPES, WIDER
+from convgen.backends.intel.scalars import CONDITIONS, SWAPPED
+from convgen.backends.machine.instruction import Operand, Reg
+from convgen.backends.machine.scalars import plain
+from convgen.ir import expr as x
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import Expr
+from convgen.ir.types import Kind, Type, f32, s32, u32
+
+Flags = Callable[[int], Reg]  #: the flags of the elements in each dword
+
+LOGIC: dict[type[Expr], str] = {x.And: "and", x.Or: "or", x.Xor: "xor"}
+
+
+class Choices(Operands):
+    """Evaluates bools of elements, and what is chosen by bools."""
+
+    def select(self, e: Expr) -> Reg:
+        """Elements, or whole dwords where one bool chooses among all."""
+        assert isinstance(e, x.Select)
+        elem = e.type.elem
+        if elem.bits < 16 and elem in WIDER:
+            a, b = (in_wider(c, WIDER[elem]) for c in (e.a, e.b))
+            return self.tuple_of(self.value(x.Select(e.cond, a, b).to(e.type)))
+        check(e.type)
+        width = 32 if isinstance(e.cond.type, Type) else elem.bits
+        turned = is_constant(e.a) and not is_constant(e.b)
+        first, second = (e.b, e.a) if turned else (e.a, e.b)
+        chosen, other = self.bits(first, width, last=False), self.bits(second, width, last=True)
+        flags = self.flags(e.cond, width)
+        dst, into = self.result(e.type)
+        kind, modifiers = UNSIGNED[width // 8], ("unless",) if turned else ()
+        for pair in in_pairs(into):
+            held = [flags(n) for n, _ in pair]
+            for flag, (n, to) in zip(held, pair):
+                self.do("sel", region(to, kind), chosen(n), other(n), predicate=flag, modifiers=modifiers)
+        return dst
+
+    # ------------------------------------------------------------ flags
+
+    def flags(self, cond: Expr, width: int) -> Flags:
+        """The flags of a bool, or of a vector of them by whose elements others of so many bits are chosen."""
+        if isinstance(cond.type, Type):
+            one = self.scalars.mask(cond)
+            return lambda n: one
+        cond = plain(cond)
+        if isinstance(cond, x.Comparison) and cond.a.type.elem.bits == width and cond.a.type.elem not in WIDER:
+            return self._compared(cond)
+        kind = UNSIGNED[width // 8]
+        words = self.masks(cond, width)
+        return lambda n: self.compare("ne", kind, region(words[n], kind), Literal(0, kind))
+
+    def compared(self, e: x.Comparison) -> Reg:
+        """The flags of a comparison of one element a lane, in a dword of its own."""
+        elem = e.a.type.elem
+        wide = f32 if elem.is_float else s32 if elem.kind is Kind.SIGNED else u32
+        return self._compared(type(e)(in_wider(e.a, wide), in_wider(e.b, wide)))(0)
+
+    def _compared(self, e: x.Comparison) -> Flags:
+        condition, kind, a, b = self._comparison(e)
+        return lambda n: self.compare(condition, kind, a(n), b(n))
+
+    def _comparison(self, e: x.Comparison) -> tuple[str, str, Words, Words]:
+        """Condition, type and operands."""
+        first, second, condition = e.a, e.b, CONDITIONS[type(e)]
+        if is_constant(first):
+            first, second, condition = second, first, SWAPPED[condition]
+        a, b = self.operand(first, last=False), self.operand(second, last=True)
+        return condition, TYPES[e.a.type.elem], a, b
+
+    def compare(self, condition: str, kind: str, a: Operand, b: Operand, into: Reg | None = None) -> Reg:
+        """Flags of the elements in a dword of each lane; `into` has all ones or zeros in each of them."""
+        dst = None if into is None else region(into, kind)
+        return self.out.compare(condition, kind, a, b, self.lanes(kind), dst)
+
+    # ------------------------------------------------------------ masks
+
+    def masks(self, e: Expr, width: int) -> list[Reg]:
+        """The dwords of a vector of bools, all ones or zeros in elements of so many bits."""
+        e = plain(e)
+        match e:
+            case x.Comparison():
+                return self._compared_masks(e, width)
+            case x.And() | x.Or() | x.Xor():
+                pairs = zip(self.masks(e.a, width), self.masks(e.b, width))
+                return [self._logic(LOGIC[type(e)], *pair) for pair in pairs]
+            case x.Not(a):
+                return [self._logic("not", word) for word in self.masks(a, width)]
+        return self._masks_of(self._held_masks(e), 32, width)
+
+    def _held_masks(self, e: Expr) -> list[Reg]:
+        """A dword for each of some bools that are moved or held."""
+        match e:
+            case x.Var():
+                return words_of(self.value(e))
+            case x.Slice(a, start, count):
+                return self.masks(a, 32)[start : start + count]
+            case x.Shuffle(a, order):
+                held = self.masks(a, 32)
+                return [held[i] for i in order]
+            case x.Splat(_, a):
+                return [self.spread(self.scalars.mask(a))] * e.type.lanes
+            case x.Uniform(a):
+                return self.masks(a, 32)
+        raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a comparison or logic: {e}")
+
+    def spread(self, flag: Reg) -> Reg:
+        """All ones in the lanes of the flags, else zeros."""
+        dst = self.out.new("v")
+        self.out.fill(dst, Literal(0, "ud"))
+        self.do("mov", region(dst, "d"), Literal(-1, "d"), predicate=flag)
+        return dst
+
+    def _logic(self, name: str, *words: Reg) -> Reg:
+        dst = self.out.new("v")
+        self.do(name, region(dst, "ud"), *(region(w, "ud") for w in words))
+        return dst
+
+    def _compared_masks(self, e: x.Comparison, width: int) -> list[Reg]:
+        """As wide as what is compared, then as asked for."""
+        wide = WIDER.get(e.a.type.elem)
+        if wide is not None:
+            e = type(e)(in_wider(e.a, wide), in_wider(e.b, wide))
+        condition, kind, a, b = self._comparison(e)
+        _, into = self.result(e.a.type)
+        for n, to in enumerate(into):
+            self.compare(condition, kind, a(n), b(n), to)
+        return self._masks_of(into, e.a.type.elem.bits, width)
+
+    def _masks_of(self, words: list[Reg], of: int, width: int) -> list[Reg]:
+        """Masks of another width."""
+        if of == width:
+            return words
+        if width == 32:
+            return [self.side_by_side("d", region(w, "w", part, 2)) for w in words for part in (0, 1)]
+        pairs = zip(words[::2], words[1::2])
+        return [self.side_by_side("uw", *(region(w, "uw", 0, 2) for w in pair)) for pair in pairs]

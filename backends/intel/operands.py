@@ -1,0 +1,187 @@
+"""Operands of element-wise instructions: registers, immediates and signs.
+
+Narrow elements share dwords and are worked on side by side, so none moves within its dword: twice as many lanes. What
+is the same in all elements is one operand for all of them: an immediate, or the register of a scalar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from convgen.backends.intel.bytes import UNSIGNED
+from convgen.backends.intel.emitter import XeEmitter
+from convgen.backends.intel.isa import TYPE_BYTES, Literal, Region, region
+from convgen.backends.intel.operations import TYPES
+from convgen.backends.intel.scalars import XeScalars
+from convgen.backends.machine.instruction import Imm, Operand, Reg
+from convgen.backends.machine.vectors import WORD_BYTES, Parts, Vectors
+from convgen.ir import expr as x
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import Expr
+from convgen.ir.floats import Abs, Neg
+from convgen.ir.types import AnyType, Type, VectorType, vector
+
+Words = Callable[[int], Operand]  #: what an operand is of each dword of a result
+
+
+class Operands(Vectors):
+    """Makes the operands of an instruction, dword by dword. Only its `last` source may be an immediate."""
+
+    out: XeEmitter
+    scalars: XeScalars
+
+    def operand(self, e: Expr, *, last: bool) -> Words:
+        """A value as a source, signs turned on the way."""
+        signs, inner = _signs(e)
+        return self._typed(inner, signs, last=last)
+
+    def typed(self, e: Expr, *, last: bool) -> Words:
+        """A value as a source without modifiers."""
+        return self._typed(e, "", last=last)
+
+    def bits(self, e: Expr, width: int, *, last: bool) -> Words:
+        """The bits of a value's dwords, in elements of so many bits; no signs are turned."""
+        check(e.type)
+        elem, inner, kind = e.type.elem, uniform(e), UNSIGNED[width // 8]
+        if not isinstance(inner, x.Const):
+            source = self.typed(e, last=last)
+            return lambda n: as_type(source(n), kind)
+        pattern = inner.bits & (1 << elem.bits) - 1
+        if width == 32 and e.type.lanes > 1:
+            pattern = sum(pattern << i for i in range(0, 32, elem.bits))
+        return self._immediate(Literal(pattern, kind), last=last)
+
+    def registers(self, parts: Parts, kind: str, signs: str) -> Words:
+        """The registers of a value as sources."""
+        held = words_of(parts)
+        return lambda n: region(held[n], kind, 0, _stride(held[n]), signs=signs)
+
+    def _typed(self, e: Expr, signs: str, *, last: bool) -> Words:
+        check(e.type)
+        kind, inner = TYPES[e.type.elem], uniform(e)
+        if isinstance(inner, x.Const):
+            sign = 1 << inner.type.bits - 1
+            bits = (inner.bits & ~sign if "(abs)" in signs else inner.bits) ^ (sign if signs[:1] == "-" else 0)
+            literal = self.out.source(Imm(bits), kind)
+            assert isinstance(literal, Literal)
+            return self._immediate(literal, last=last)
+        if isinstance(e, x.Splat):
+            same = self.same(e.a)
+            return lambda n: region(same, kind, 0, _stride(same), signs=signs)
+        return self.registers(self.held(e), kind, signs)
+
+    def _immediate(self, literal: Literal, *, last: bool) -> Words:
+        held: Operand = literal if last else region(self.out.constant(literal), literal.type, 0, 0)
+        return lambda n: held
+
+    def same(self, a: Expr) -> Reg:
+        """A register with the scalar in all elements of its dwords: of the lanes, or the one dword that all see."""
+        known = self.scalars.env.get(a) if isinstance(a, x.Var) else None
+        if a.type.bits == 32 and isinstance(known, Reg):
+            return known
+        word = self.tuple_of(self.held(a))
+        if a.type.bits == 32:
+            return word
+        part = region(word, UNSIGNED[a.type.bits // 8], 0, 32 // a.type.bits)
+        return self.side_by_side(part.type, *[part] * part.stride)
+
+    def side_by_side(self, kind: str, *parts: Region) -> Reg:
+        """Dwords of the parts, the first one lowest."""
+        dst = self.out.new("v")
+        for n, of in enumerate(parts):
+            to = region(dst, kind, n, len(parts))
+            self.out.emit("mov", (to,), (of,), lanes=self.out.lanes, partial=n > 0)
+        return dst
+
+    # ------------------------------------------------------------ results
+
+    def result(self, type: AnyType) -> tuple[Reg, list[Reg]]:
+        """Registers for a value, and each of its dwords."""
+        check(type)
+        dst = self.out.new("v", max(1, type.bits // 32))
+        return dst, words_of((dst,))
+
+    def lanes(self, kind: str) -> int:
+        """How many elements of a type the dwords of all lanes hold."""
+        return self.out.lanes * WORD_BYTES // TYPE_BYTES[kind]
+
+    def do(
+        self,
+        name: str,
+        into: Region,
+        *sources: Operand,
+        condition: str = "",
+        predicate: Reg | None = None,
+        modifiers: Sequence[str] = (),
+    ) -> None:
+        """An instruction on the elements of a dword of each lane."""
+        lanes = self.lanes(into.type)
+        self.out.emit(
+            name, (into,), sources, lanes=lanes, condition=condition, predicate=predicate, modifiers=modifiers
+        )
+
+
+def in_pairs(words: Sequence[Reg]) -> Iterator[list[tuple[int, Reg]]]:
+    """Dwords with their numbers two by two: two flags at a time, so that one need not wait for what uses the other."""
+    numbered = list(enumerate(words))
+    return (numbered[at : at + 2] for at in range(0, len(numbered), 2))
+
+
+def check(type: AnyType) -> None:
+    """Raises Unsupported for values with which no element-wise instruction works."""
+    if type.elem not in TYPES or (type.lanes > 1 and type.bits % 32):
+        raise Unsupported(f"given an operation on {type}, wanted whole dwords of elements of up to 32 bits")
+
+
+def _signs(e: Expr) -> tuple[str, Expr]:
+    """The modifiers that change signs as a value says, and of what."""
+    signs = ""
+    if isinstance(e, Neg):
+        signs, e = "-", e.a
+    if isinstance(e, Abs):
+        signs, e = f"{signs}(abs)", e.a
+    return signs, e
+
+
+def _stride(r: Reg) -> int:
+    return int(r.bank != "s")
+
+
+def words_of(parts: Parts) -> list[Reg]:
+    """The dwords of a value."""
+    return [p.words(i, 1) for p in parts for i in range(p.count)]
+
+
+def as_type(o: Operand, kind: str) -> Operand:
+    """The bits of an operand as another type of the same size."""
+    if isinstance(o, Literal):
+        return Literal(o.value, kind)
+    assert isinstance(o, Reg)
+    return region(o, kind, 0, _stride(o))
+
+
+def uniform(e: Expr) -> Expr:
+    """What all elements are, or the value itself."""
+    return e.a if isinstance(e, x.Splat) else e
+
+
+def is_constant(e: Expr) -> bool:
+    """Whether an operand is one constant for all elements."""
+    return isinstance(uniform(e), x.Const)
+
+
+def number(n: float, type: AnyType) -> Expr:
+    """A value with that number in all elements."""
+    one = x.const(n, type.elem)
+    return x.Splat(type, one) if isinstance(type, VectorType) else one
+
+
+def retyped(type: AnyType, elem: Type) -> AnyType:
+    """The same number of other elements."""
+    return vector(elem, type.lanes) if isinstance(type, VectorType) else elem
+
+
+def in_wider(e: Expr, wide: Type) -> Expr:
+    """A value as elements of a wider type."""
+    inner, type = uniform(e), retyped(e.type, wide)
+    return number(inner.value, type) if isinstance(inner, x.Const) else e.to(type)

@@ -1,0 +1,80 @@
+"""Functions of the math unit: what is documented of their error, and results anywhere within it.
+
+By default a result is the exact one, rounded. With a seed it is any that the documents allow, the same for the same
+operand, so that kernels which rely on more are seen; denormals of f32 are then zeros, going in and coming out, as
+nothing says that the unit keeps them.
+
+Source: Intel, documentation of ESIMD, "Math functions supported by hardware": errors in units in the last place; of
+sines and cosines for operands of at most 32767 half turns, in radians, beyond which a result means nothing. Of halves
+nothing else is said; their denormals are kept (PRM of Kaby Lake, "math", restrictions, by Mesa, anv_physical_device.c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from convgen.backends.intel.sim.operands import TINY, VIEWS, flush
+from convgen.backends.sim.arrays import Array
+
+_REACH = 32767 * np.pi  #: radians; of sines and cosines, either way
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  #: 2^64 divided by the golden ratio: Knuth's multiplicative hash
+
+
+@attrs.frozen
+class Curve:
+    """A function of one operand; `ulps` and `absolute` bound the distance from the exact result, whichever is more."""
+
+    exact: Callable[[Array], Array]  #: in f64
+    ulps: float = 0.0
+    absolute: float = 0.0
+
+    def __call__(self, operand: Array) -> Array:
+        """The exact result, for storing to round it."""
+        return self.exact(operand.astype(np.float64))
+
+    def within(self, seed: int, type_: str) -> Callable[[Array], Array]:
+        """A result of a type that the documents allow instead."""
+        dtype, flushes = np.dtype(VIEWS[type_]), type_ == "f"
+
+        def function(operand: Array) -> Array:
+            wide = self(flush(operand, TINY["f"]) if flushes else operand)
+            room = np.maximum(self.ulps * _ulp(wide, dtype), self.absolute)
+            moved = (wide + room * _noise(wide, seed)).astype(dtype)
+            allowed = np.isfinite(wide) & (np.abs(moved - wide) <= room) & ((wide != 0) | (self.ulps == 0))
+            result = np.where(allowed, moved, wide)
+            return flush(result, TINY["f"]) if flushes else result
+
+        return function
+
+
+def _ulp(wide: Array, dtype: np.dtype[Any]) -> Array:
+    """The distance of floats at exact results, at least that of the smallest normal ones."""
+    info = np.finfo(dtype)
+    exponent = np.frexp(np.maximum(np.abs(np.nan_to_num(wide)), float(info.tiny)))[1] - 1
+    return np.asarray(np.ldexp(1.0, exponent - info.nmant))
+
+
+def _noise(wide: Array, seed: int) -> Array:
+    """Numbers in [-1, 1) that depend on the seed and the exact results alone."""
+    mixed = (np.ascontiguousarray(wide).view(np.uint64) ^ np.uint64(seed + 1)) * _MULTIPLIER
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * _MULTIPLIER
+    return mixed.view(np.int64) / 2.0**63
+
+
+def _periodic(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return lambda a: function(np.where(np.abs(a) <= _REACH, a, np.nan))
+
+
+CURVES: Mapping[str, Curve] = {
+    "inv": Curve(lambda a: 1 / a, ulps=1),
+    "log": Curve(np.log2, ulps=4, absolute=2.0**-21),
+    "exp": Curve(np.exp2, ulps=4),
+    "sqt": Curve(np.sqrt, ulps=4),
+    "rsqt": Curve(lambda a: 1 / np.sqrt(a), ulps=4),
+    "sin": Curve(_periodic(np.sin), absolute=0.0008),
+    "cos": Curve(_periodic(np.cos), absolute=0.0008),
+}
