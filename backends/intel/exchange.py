@@ -14,9 +14,6 @@ from convgen.backends.machine.lanes import lanes_read
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import FromLane
 
-#: Lanes from one element to the next: of a destination, of a source (PRM, "Register Region Parameters").
-_WRITTEN, _READ = (1, 2, 4), (0, 1, 2, 4, 8)
-
 
 @attrs.frozen
 class _Move:
@@ -66,10 +63,10 @@ def _moves(lanes: tuple[int, ...]) -> tuple[_Move, ...]:
 
 
 def _beginning(lanes: tuple[int, ...], to: int) -> Iterator[_Move]:
-    """The moves whose first lane is `to`."""
+    """The moves whose first lane is `to`, at the strides that regions have (PRM, "Register Region Parameters")."""
     yield _Move(1, to, 1, lanes[to], 0)
     count = 2
     while count <= len(lanes):
-        every = (_Move(count, to, step, lanes[to], stride) for step in _WRITTEN for stride in _READ)
+        every = (_Move(count, to, step, lanes[to], stride) for step in (1, 2, 4) for stride in (0, 1, 2, 4, 8))
         yield from (m for m in every if m.agrees(lanes))
         count *= 2

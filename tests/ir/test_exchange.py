@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ def test_what_cannot_be_exchanged() -> None:
     k = KernelBuilder("k", subgroups=2, width=16)
     held = var("held", vector(f32, 12))
     part = layout(("n", 8, L, 1), ("m", 12, R, 1), ("m", 2, F, 1))
-    refused = {
+    refused: dict[str, Callable[[], object]] = {
         "given Sub, wanted one of Add, Mul, Min, Max, And, Or": lambda: k.reduce("v", held, MIXED, "m", Sub),
         "given add along k, wanted one of .* along one of n, m": lambda: k.reduce("v", held, MIXED, "k", Add),
         "which is a part along m, wanted all of it": lambda: k.reduce("v", held, part, "m", Add),

@@ -18,7 +18,6 @@ from tests import exchange as ex
 from tests.strategies import FIXED, SWEEP
 
 ELEMENTS = [f32, s32, f16, bf16, u32, s16, u16, s8, f64]
-_LANE = np.arange(64)
 
 #: lane expression -> what moves a word so
 MOVES: dict[str, tuple[Expr, str]] = {
