@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 from convgen.backends.target import Target
 from convgen.ir import expr as x
 from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
+from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type
+from convgen.ir.types import Type, f16
 from tests.arithmetic import after_passes, clean, compile_all, launch, results
 
 OPERATIONS: dict[type[x.Binary], Any] = {
@@ -110,6 +113,21 @@ def cases(draw: st.DrawFn, elems: list[Type], width: int) -> Case:
         return Case(elem, of, draw(fragments(shape, width, subgroups)), "", None, width, subgroups)
     ops = [x.Add, x.Min, x.Max, x.Mul] + ([x.And, x.Or] if elem.is_int else [])
     return Case(elem, of, None, draw(st.sampled_from("nm")), draw(st.sampled_from(ops)), width, subgroups)
+
+
+def between_products(facts: TargetFacts) -> Iterator[Case]:
+    """For f16, each matrix instruction's result brought into the distribution of its operands, by two subgroups."""
+    for atom in facts.atoms:
+        if atom.a_elem is not f16 or (atom.m % atom.k and atom.k % atom.m):
+            continue
+        steps = max(1, atom.m // atom.k)
+        tiles = atom.k * steps // atom.m, atom.k * steps // atom.n if atom.k * steps % atom.n == 0 else 0
+        left = MmaTile(atom, 1, tiles[0], steps, teams_n=2)
+        yield Case(f16, left.d, left.a.renamed({"k": "m"}), "", None, facts.subgroup_size, 2 * atom.spans)
+        if tiles[1]:
+            right = MmaTile(atom, tiles[1], 1, steps, teams_m=2)
+            to = attrs.evolve(right.b.renamed({"k": "n"}), dims=("n", "m"))
+            yield Case(f16, right.d, to, "", None, facts.subgroup_size, 2 * atom.spans)
 
 
 def numbers(case: Case, rng: np.random.Generator) -> Any:

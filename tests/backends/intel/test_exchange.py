@@ -30,6 +30,14 @@ def test_random_exchanges(target: str, data: st.DataObject, seed: int) -> None:
     ex.check(targets.get(target), drawn, seed)
 
 
+@pytest.mark.parametrize("target", SIMULATED)
+def test_from_a_product_to_the_next(target: str) -> None:
+    to = targets.get(target)
+    cases = list(ex.between_products(to.facts))
+    assert len(cases) >= 2
+    ex.check(to, cases, 5)
+
+
 @pytest.mark.sweep
 @settings(SWEEP, max_examples=40)
 @given(st.data(), st.integers(0, 1 << 16))
