@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 from convgen.backends.target import Target
 from convgen.ir import expr as x
 from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
+from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type
+from convgen.ir.types import Type, f16
 from tests.arithmetic import after_passes, clean, compile_all, launch, results
 
 OPERATIONS: dict[type[x.Binary], Any] = {
@@ -112,6 +115,21 @@ def cases(draw: st.DrawFn, elems: list[Type], width: int) -> Case:
     return Case(elem, of, None, draw(st.sampled_from("nm")), draw(st.sampled_from(ops)), width, subgroups)
 
 
+def between_products(facts: TargetFacts) -> Iterator[Case]:
+    """For f16, each matrix instruction's result brought into the distribution of its operands, by two subgroups."""
+    for atom in facts.atoms:
+        if atom.a_elem is not f16 or (atom.m % atom.k and atom.k % atom.m):
+            continue
+        steps = max(1, atom.m // atom.k)
+        tiles = atom.k * steps // atom.m, atom.k * steps // atom.n if atom.k * steps % atom.n == 0 else 0
+        left = MmaTile(atom, 1, tiles[0], steps, teams_n=2)
+        yield Case(f16, left.d, left.a.renamed({"k": "m"}), "", None, facts.subgroup_size, 2 * atom.spans)
+        if tiles[1]:
+            right = MmaTile(atom, tiles[1], 1, steps, teams_m=2)
+            to = attrs.evolve(right.b.renamed({"k": "n"}), dims=("n", "m"))
+            yield Case(f16, right.d, to, "", None, facts.subgroup_size, 2 * atom.spans)
+
+
 def numbers(case: Case, rng: np.random.Generator) -> Any:
     """Data whose sums and products are exact in every order."""
     n, m = case.of.shape
@@ -122,18 +140,25 @@ def numbers(case: Case, rng: np.random.Generator) -> Any:
     return given.astype(case.elem.numpy)
 
 
+def rounded(case: Case, rng: np.random.Generator) -> Any:
+    """Data whose sums and products depend on their order."""
+    return (rng.standard_normal(case.of.shape) * (3 if case.elem.is_float else 1000)).astype(case.elem.numpy)
+
+
 def check(to: Target, cases: list[Case], seed: int) -> None:
-    """Interpreted before and after each pass, and simulated: what numpy says."""
+    """Interpreted before and after each pass, and simulated: what numpy says, and for all data the same bits."""
     rng = np.random.default_rng(seed)
     kernels = [case.kernel(f"k{n}") for n, case in enumerate(cases)]
-    given = [numbers(case, rng) for case in cases]
-    for case, kernel, data in zip(cases, kernels, given):
-        for name, after in {"": kernel, **after_passes(kernel, to.facts)}.items():
-            found = results(after, case.memory(data.copy()), case.elem)
-            assert np.array_equal(found, case.wanted(data).ravel()), (name, case, str(after))
     code, emitted = compile_all(to, kernels)
-    for case, kernel, data in zip(cases, kernels, given):
-        memory = case.memory(data.copy())
-        clean(to.simulate(code, [launch(kernel, emitted[kernel.name])], memory))
-        found = memory["out"].view(case.elem.numpy)
-        assert np.array_equal(found, case.wanted(data).ravel()), (case, found)
+    for case, kernel in zip(cases, kernels):
+        exact, other = numbers(case, rng), rounded(case, rng)
+        assert np.array_equal(results(kernel, case.memory(exact.copy()), case.elem), case.wanted(exact).ravel()), case
+        for name, after in after_passes(kernel, to.facts).items():
+            found = results(after, case.memory(exact.copy()), case.elem)
+            assert np.array_equal(found, case.wanted(exact).ravel()), (name, case, str(after))
+        for given in (exact, other):
+            memory = case.memory(given.copy())
+            wanted = results(kernel, memory, case.elem)
+            clean(to.simulate(code, [launch(kernel, emitted[kernel.name])], memory))
+            found = memory["out"].view(case.elem.numpy)
+            assert np.array_equal(found.view(np.uint8), wanted.view(np.uint8)), (case, found, wanted)

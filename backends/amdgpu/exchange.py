@@ -13,9 +13,9 @@ import numpy as np
 from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.machine.instruction import Imm, Operand, Reg
-from convgen.ir.evaluate import Array, Evaluator
+from convgen.backends.machine.lanes import lanes_read
+from convgen.ir.evaluate import Array
 from convgen.ir.expr import Expr
-from convgen.ir.mutate import free_vars
 from convgen.ir.simplify.simplify import simplify
 
 _LANE = np.arange(WAVE)
@@ -27,9 +27,9 @@ def from_lanes(scalars: AmdScalars, words: Sequence[Reg], lane: Expr) -> Reg:
     """A tuple of the words that the lanes `lane` hold."""
     out = scalars.out
     dst = out.new("v", len(words))
-    lanes = None if free_vars(lane) else Evaluator(WAVE)(lane).data
-    controls = None if lanes is None else _controls(tuple(lanes.tolist()))
-    pattern = None if lanes is None else _pattern(lanes)
+    lanes = lanes_read(lane, WAVE, scalars.lets)
+    controls = None if lanes is None else _controls(lanes)
+    pattern = None if lanes is None else _pattern(np.array(lanes))
     address: Operand = Imm(0)
     if controls is None and pattern is None:
         address = out.move_to_vector(scalars.value(simplify(lane * 4)))

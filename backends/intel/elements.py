@@ -7,8 +7,9 @@ from typing import ClassVar, cast
 
 from convgen.backends.intel.bytes import UNSIGNED
 from convgen.backends.intel.choices import LOGIC, Choices
+from convgen.backends.intel.exchange import from_lanes
 from convgen.backends.intel.isa import Literal, Region, region
-from convgen.backends.intel.operands import Words, as_type, in_pairs, in_wider, is_constant, number, uniform
+from convgen.backends.intel.operands import Words, as_type, in_pairs, in_wider, is_constant, number, uniform, words_of
 from convgen.backends.intel.operations import BINARY, COMMUTES, EXTREMA, TYPES, UNARY, WIDER
 from convgen.backends.machine.instruction import Reg
 from convgen.backends.machine.vectors import Parts
@@ -164,6 +165,11 @@ class Elements(Choices):
             self.do("mad", region(to, TYPES[e.type.elem]), *(source(n) for source in sources))
         return dst
 
+    def from_lane(self, e: Expr) -> Reg:
+        """Word by word, whatever the elements are."""
+        assert isinstance(e, x.FromLane)
+        return from_lanes(self.scalars, words_of(self.held(e.a)), e)
+
     def converted(self, e: Expr) -> Reg:
         """A conversion to the elements of its type, be it a vector or not."""
         assert isinstance(e, (x.Cast, x.Saturate))
@@ -190,6 +196,7 @@ _KINDS: dict[type[Expr], Callable[[Elements, Expr], Reg]] = {
     **dict.fromkeys(LOGIC, Elements._bitwise),
     **dict.fromkeys((x.Cast, x.Saturate), Elements.converted),
     x.Select: Elements.select,
+    x.FromLane: Elements.from_lane,
     x.Const: lambda elements, e: elements.filled(vector(e.type.elem, 1), e),
     x.Uniform: lambda elements, e: elements.tuple_of(elements.value(cast(x.Uniform, e).a)),
 }

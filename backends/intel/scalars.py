@@ -38,6 +38,9 @@ class OtherTypes(Protocol):
     def converted(self, e: x.Expr) -> Reg:
         """A conversion of one."""
 
+    def from_lane(self, e: x.Expr) -> Reg:
+        """The registers of a value of other lanes."""
+
     def compared(self, e: x.Comparison) -> Reg:
         """The flags of a comparison of two."""
 
@@ -60,6 +63,9 @@ class XeScalars(Scalars):
                 return self.pointers[buffer.name]
             case x.Uniform(a) if not e.type.elem.is_bool:
                 return self._first_lane(self.value(a))
+            case x.FromLane():
+                made = self.elements.from_lane(e)
+                return self._first_lane(made) if self.uniform(e) else made
             case x.Cast() | x.Saturate() if not e.type.elem.is_bool and not _is_kept(e.a.type):
                 made = self.elements.converted(e)
                 return self._first_lane(made) if self.uniform(e) else made

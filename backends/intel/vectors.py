@@ -62,8 +62,8 @@ class XeVectors(Elements):
         return self._gather([held for held, _ in pieces], [wanted])
 
     def _bits(self, word: Reg, offset: int, bits: int) -> Reg:
-        if offset % bits:
-            raise Unsupported(f"given a slice at bit {offset} of {bits} bits, wanted an aligned one within a word")
+        if offset % bits or bits // 8 not in UNSIGNED:
+            return self._gather([word], [tuple(range(offset // 8, (offset + bits) // 8))])
         dst, part = self.out.new("v"), region(word, UNSIGNED[bits // 8], offset // bits, 32 // bits)
         self.out.emit("mov", (region(dst, "ud"),), (part,), lanes=self.out.lanes)
         return dst

@@ -21,6 +21,7 @@ class Scalars(ABC):
     def __init__(self, out: Emitter, uniform: Uniformity, bounds: Bounds) -> None:
         self.out, self.uniform, self.bounds = out, uniform, bounds
         self.env: dict[Var, Operand] = {}
+        self.lets: dict[Var, Expr] = {}  # what variables stand for
         self.lane: Reg | None = None
 
     def value(self, e: Expr) -> Operand:

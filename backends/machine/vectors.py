@@ -142,7 +142,7 @@ class Vectors(ABC):
     def _slice(self, parts: Parts, elem: Type, start: int, count: int) -> Parts:
         first, offset = divmod(start * elem.bits, 32)
         bits = count * elem.bits
-        if bits > 32 and (offset or bits % 32):
+        if offset + bits > 32 and (offset or bits % 32):  # what it takes are no whole words
             return self._shuffle(parts, elem, tuple(range(start, start + count)))
         if not offset:
             return view(parts, first, max(1, bits // 32))

@@ -1,0 +1,72 @@
+"""Selection of exchanges between lanes: moves of regions, which read and write lanes at equal distances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import attrs
+
+from convgen.backends.intel.isa import region
+from convgen.backends.intel.scalars import XeScalars
+from convgen.backends.machine.instruction import Reg
+from convgen.backends.machine.lanes import lanes_read
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import FromLane
+
+
+@attrs.frozen
+class _Move:
+    """`count` lanes from `to` on, `step` apart, take what lanes from `of` on have, `stride` apart."""
+
+    count: int
+    to: int
+    step: int
+    of: int
+    stride: int
+
+    @property
+    def written(self) -> range:
+        return range(self.to, self.to + self.count * self.step, self.step)
+
+    def agrees(self, lanes: Sequence[int]) -> bool:
+        wanted = [self.of + n * self.stride for n in range(self.count)]
+        return self.written[-1] < len(lanes) and [lanes[n] for n in self.written] == wanted
+
+
+def from_lanes(scalars: XeScalars, words: Sequence[Reg], e: FromLane) -> Reg:
+    """A tuple of the words that other lanes hold."""
+    out = scalars.out
+    lanes = lanes_read(e.lane, out.lanes, scalars.lets)
+    if lanes is None or e.type.elem.bits > 32:
+        wanted = "elements of up to 32 bits from lanes that follow from the lane's own number"
+        raise Unsupported(f"given {e.type} from lane {e.lane}, wanted {wanted}")
+    dst = out.new("v", len(words))
+    for n, word in enumerate(words):
+        for m in _moves(lanes):
+            to, of = region(dst.words(n, 1), "ud", m.to, m.step), region(word, "ud", m.of, m.stride)
+            out.emit("mov", (to,), (of,), lanes=m.count, partial=m.to > 0)
+    return dst
+
+
+@lru_cache(maxsize=2**8)
+def _moves(lanes: tuple[int, ...]) -> tuple[_Move, ...]:
+    """Moves that together do it, each of as many lanes as one can."""
+    done: dict[int, None] = {}
+    found = []
+    for to in range(len(lanes)):
+        if to not in done:
+            most = max(_beginning(lanes, to), key=lambda m: m.count if done.keys().isdisjoint(m.written) else 0)
+            done.update(dict.fromkeys(most.written))
+            found.append(most)
+    return tuple(found)
+
+
+def _beginning(lanes: tuple[int, ...], to: int) -> Iterator[_Move]:
+    """The moves whose first lane is `to`, at the strides that regions have (PRM, "Register Region Parameters")."""
+    yield _Move(1, to, 1, lanes[to], 0)
+    count = 2
+    while count <= len(lanes):
+        every = (_Move(count, to, step, lanes[to], stride) for step in (1, 2, 4) for stride in (0, 1, 2, 4, 8))
+        yield from (m for m in every if m.agrees(lanes))
+        count *= 2
