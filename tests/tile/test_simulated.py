@@ -32,7 +32,7 @@ LARGE = {"bm": 64, "bn": 64, "bk": 32}
 
 
 def for_target(kernel: TileKernel, target: str) -> TileKernel:
-    return TileKernel(kernel.function, type(kernel.options)((4, 2) if target == "xehpg" else (2, 2)))
+    return on(kernel, (4, 2) if target == "xehpg" else (2, 2))
 
 
 def integers(seed: int, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
@@ -105,7 +105,14 @@ def test_the_same_instructions_as_the_built_in_product(
     assert instructions(cg.compile(program, target).asm) == instructions(built_in.asm)
 
 
-REDUCING = ("gfx90a", "gfx942", "gfx950")
+#: A subgroup of Xe has fewer lanes, and these fewer registers: more of them share a block.
+ROWS = dict.fromkeys(TARGETS, (4, 1)) | {"xehpc": (16, 1), "xehpg": (32, 1)}
+HEADS = {"xehpc": ((4, 4), 32, 64), "xehpg": ((4, 8), 32, 64)}
+HEAD_CASES = [(256, 64), (250, 64), (256, 128), (250, 128)]  #: positions, size of the head
+
+
+def on(kernel: TileKernel, subgroups: tuple[int, int]) -> TileKernel:
+    return TileKernel(kernel.function, type(kernel.options)(subgroups))
 
 
 def softmax_of(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -113,37 +120,46 @@ def softmax_of(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.asarray(e / e.sum(1, keepdims=True))
 
 
-@pytest.mark.parametrize("target", REDUCING)
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("shape", "rows", "cols"), [((10, 1024), 4, 1024), ((3, 4099), 1, 8192), ((70, 40), 64, 64)])
 def test_softmax(shape: tuple[int, int], rows: int, cols: int, target: str) -> None:
     """exp is within 6 ulp, the quotient within one, a sum of n within n halves of one."""
     x = (np.random.default_rng(1).standard_normal(shape) * 3).astype(np.float32)
-    code = cg.compile(softmax(Tensor(shape, "f32"), Tensor(shape, "f32"), rows=rows, cols=cols), target)
+    program = on(softmax, ROWS[target])(Tensor(shape, "f32"), Tensor(shape, "f32"), rows=rows, cols=cols)
+    code = cg.compile(program, target)
     found = cg.simulate(code, x=x.ravel()).reshape(shape)
     assert np.abs(found / softmax_of(x) - 1).max() < 3e-6
 
 
-@pytest.mark.parametrize("target", REDUCING)
+@pytest.mark.parametrize("target", TARGETS)
 def test_layer_norm(target: str) -> None:
     shape = (9, 512)
     random = np.random.default_rng(1)
     x, gamma, beta = (random.standard_normal(s).astype(np.float32) for s in (shape, shape[1:], shape[1:]))
     tensors = Tensor(shape, "f32"), Tensor((1, 512), "f32"), Tensor((1, 512), "f32"), Tensor(shape, "f32")
-    code = cg.compile(layer_norm(*tensors, rows=4, cols=512), target)
+    code = cg.compile(on(layer_norm, ROWS[target])(*tensors, rows=4, cols=512), target)
     found = cg.simulate(code, x=x.ravel(), gamma=gamma, beta=beta).reshape(shape)
     centred = x.astype(np.float64) - x.mean(1, keepdims=True, dtype=np.float64)
     wanted = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) * gamma + beta
     assert np.abs(found - wanted).max() < 4e-6
 
 
-@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
-@pytest.mark.parametrize(("length", "head"), [(256, 64), (250, 64), (256, 128), (250, 128)])
+@pytest.mark.parametrize(
+    ("target", "length", "head"),
+    [
+        (target, *case)
+        for target in ("gfx942", "gfx950", "xehpc", "xehpg")
+        for case in HEAD_CASES
+        if (target, case[1]) != ("xehpg", 128)  # registers do not suffice there yet
+    ],
+)
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention(length: int, head: int, target: str, *, causal: bool) -> None:
     """The result is rounded to f16, and so are the weights of the sum on the way: half an ulp each, of at most 1."""
     random = np.random.default_rng(1)
     q, k, v = (random.standard_normal((length, head)).astype(np.float16) for _ in range(3))
-    program = attention(*[Tensor((length, head), "f16")] * 4, bm=64, bn=64, causal=causal)
+    subgroups, bm, bn = HEADS.get(target, ((4, 1), 64, 64))
+    program = on(attention, subgroups)(*[Tensor((length, head), "f16")] * 4, bm=bm, bn=bn, causal=causal)
     found = cg.simulate(cg.compile(program, target), q=q.ravel(), k=k.ravel(), v=v.ravel()).reshape(length, head)
     scores = q.astype(np.float64) @ k.astype(np.float64).T / np.sqrt(head)
     if causal:
@@ -152,7 +168,7 @@ def test_attention(length: int, head: int, target: str, *, causal: bool) -> None
     assert np.abs(found - wanted).max() < 2**-10 * max(1, np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("target", REDUCING)
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", ["sum", "max", "min"])
 @pytest.mark.parametrize("dtype", ["f32", "s32"])
 def test_reductions_along_each_dim(dtype: str, kind: str, target: str) -> None:
