@@ -58,7 +58,7 @@ from convgen.ir.layout.tags import Layout
 from convgen.ir.layout.turns import Share
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Site, Stmt
-from convgen.ir.types import AnyType, Type, VectorType, s32, vector
+from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, vector
 
 Index = Expr | int
 
@@ -336,6 +336,26 @@ class KernelBuilder:
             raise UserError(f"broadcast: given {of}, wanted {wanted}, as lanes need it for {to}; redistribute it first")
         return x.Shuffle(value, tuple(of.owner(to.coords(0, 0, r))[2] for r in range(to.registers)))
 
+    def load_at(
+        self, name: str, buffer: Global, offsets: Expr, layout: Fragment, mask: Expr | None = None, stage: str = ""
+    ) -> Var:
+        """Bind the elements of a buffer whose numbers `offsets` has; zero where the mask does not hold."""
+        v = self.var(name, vector(buffer.elem, layout.registers))
+        self.add(s.LoadAt(v, buffer, offsets, _every(mask, layout), layout, self.site(stage, buffer.name)))
+        return v
+
+    def store_at(
+        self, buffer: Global, offsets: Expr, value: Expr, layout: Fragment, mask: Expr | None = None, stage: str = ""
+    ) -> None:
+        """Store each element to the one of a buffer whose number `offsets` has, where the mask holds."""
+        self.add(s.StoreAt(buffer, offsets, _every(mask, layout), value, layout, self.site(stage, buffer.name)))
+
+    def add_at(
+        self, buffer: Global, offsets: Expr, value: Expr, layout: Fragment, mask: Expr | None = None, stage: str = ""
+    ) -> None:
+        """Add each element there, atomically."""
+        self.add(s.AddAt(buffer, offsets, _every(mask, layout), value, layout, self.site(stage, buffer.name)))
+
     def surface(self, buffer: Global, shift: Index = 0, extent: Index | None = None) -> x.Surface:
         """A window of a buffer; all of it if nothing is said."""
         return x.Surface(buffer, _index(shift), _index(buffer.bytes if extent is None else extent))
@@ -382,3 +402,8 @@ def _index(i: Index) -> Expr:
 
 def _indices(coords: Sequence[Index]) -> tuple[Expr, ...]:
     return tuple(map(_index, coords))
+
+
+def _every(mask: Expr | None, layout: Fragment) -> Expr:
+    """The mask, which holds everywhere where none is given."""
+    return x.Splat(vector(bool_, layout.registers), x.const(True, bool_)) if mask is None else mask

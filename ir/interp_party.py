@@ -227,17 +227,36 @@ class Party:
 
     def store_view(self, node: s.StoreView) -> None:
         at, exists = self.places(node.view, node.coords, node.layout)
-        value = self.ev(node.value)
-        Value(value.data, None if value.poison is None else value.poison & exists).decided("a stored value")
-        memory = self.elements(node.view.memory)
-        agree(at[exists], value.data[exists].view(f"u{memory.itemsize}"), f"buffer {node.view.memory.name}")
-        self.changing(memory, at[exists])[at[exists]] = value.data[exists]
+        self.put_elements(node.view.memory, node.value, at, exists, adds=node.adds)
 
-    def add_view(self, node: s.AddView) -> None:
-        at, exists = self.places(node.view, node.coords, node.layout)
-        value = self.ev(node.value)
-        Value(value.data, None if value.poison is None else value.poison & exists).decided("an added value")
-        np.add.at(self.changing(self.elements(node.view.memory), at[exists]), at[exists], value.data[exists])
+    def chosen(self, node: s.LoadAt | s.StoreAt) -> tuple[Array, Mask]:
+        """The element of a buffer that each (lane, register) says, and whether it is accessed."""
+        exists, count = self.ev(node.mask).decided("a mask"), len(self.elements(node.buffer))
+        offsets = self.ev(node.offsets)
+        Value(offsets.data, None if offsets.poison is None else offsets.poison & exists).decided("an offset")
+        if (bad := offsets.data[exists & ((offsets.data < 0) | (offsets.data >= count))]).size:
+            raise InterpError(f"element {bad[0]} of buffer {node.buffer.name}, which has {count}")
+        return np.where(exists, offsets.data, 0), exists
+
+    def load_at(self, node: s.LoadAt) -> None:
+        at, exists = self.chosen(node)
+        data = np.where(exists, self.elements(node.buffer)[at], np.zeros((), node.buffer.elem.numpy))
+        self.bind(node.var, Value(data))
+
+    def store_at(self, node: s.StoreAt) -> None:
+        self.put_elements(node.buffer, node.value, *self.chosen(node), adds=node.adds)
+
+    def put_elements(self, buffer: Global, value: Expr, at: Array, exists: Mask, *, adds: bool) -> None:
+        """Elements stored where they exist, or added there; what two lanes store in one place must be the same."""
+        held, memory = self.ev(value), self.elements(buffer)
+        poison = None if held.poison is None else held.poison & exists
+        Value(held.data, poison).decided("an added value" if adds else "a stored value")
+        places, data = at[exists], held.data[exists]
+        if adds:
+            np.add.at(self.changing(memory, places), places, data)
+            return
+        agree(places, data.view(f"u{memory.itemsize}"), f"buffer {buffer.name}")
+        self.changing(memory, places)[places] = data
 
     def copy(self, node: s.Copy) -> None:
         self.put(node.tile, node.slot, node.layout, self.view_tile(node.view, node.coords, node.layout))
@@ -403,7 +422,10 @@ _STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.Redistribute: Party.exchange,
     s.LoadView: Party.load_view,
     s.StoreView: Party.store_view,
-    s.AddView: Party.add_view,
+    s.AddView: Party.store_view,
+    s.LoadAt: Party.load_at,
+    s.StoreAt: Party.store_at,
+    s.AddAt: Party.store_at,
     s.Copy: Party.copy,
     s.LoadShared: Party.load_shared,
     s.StoreShared: Party.store_shared,

@@ -195,6 +195,41 @@ class AddView(StoreView):
 
 
 @node
+class LoadAt(Load):
+    """Bind `var` to the elements of `buffer` whose numbers the fragment `offsets` has; zero where `mask` does not hold.
+
+    Offsets, mask and `var` are distributed as `layout`.
+    """
+
+    form, level = "{var} = gather {buffer}[{offsets}]{mask: if } as {layout}", "tile"
+    buffer: Global = role(Effect.READS)
+    offsets: Expr = role("offsets")
+    mask: Expr = role("exists")
+    layout: Fragment
+    site: Site
+
+
+@node
+class StoreAt(Store):
+    """Store each element of the fragment `value` to the one of `buffer` that `offsets` says, where `mask` holds."""
+
+    form, level = "scatter {buffer}[{offsets}]{mask: if } = {value} as {layout}", "tile"
+    buffer: Global = role(Effect.WRITES)
+    offsets: Expr = role("offsets")
+    mask: Expr = role("exists")
+    value: Expr
+    layout: Fragment
+    site: Site
+
+
+@node
+class AddAt(StoreAt):
+    """Add each element of the fragment `value`, each addition atomic in the whole grid; replicas add as well."""
+
+    form, adds = "scatter {buffer}[{offsets}]{mask: if } += {value} as {layout}", True
+
+
+@node
 class Copy(Stmt):
     """Bring the tile of `view` at `coords` into slot `slot` of `tile`, the work split over the workgroup as `layout`.
 

@@ -178,6 +178,18 @@ def _moved(c: Checker, n: Any) -> str | None:
     return None if n.moved is wanted else f"a fragment of type {n.moved}, wanted {wanted}"
 
 
+def _indexed(c: Checker, n: s.LoadAt | s.StoreAt) -> str | None:
+    """Each element has a number and a condition of its own."""
+    count = n.layout.registers
+    if n.offsets.type is not vector(s32, count) or n.mask.type is not vector(bool_, count):
+        return f"offsets of {n.offsets.type} and a mask of {n.mask.type}, wanted {vector(s32, count)} and as many bools"
+    for e in (n.offsets, n.mask):
+        given = c.distribution(e)
+        if isinstance(given, Fragment) and given != n.layout:
+            return f"{show(e)} is distributed as {given}, wanted {n.layout}"
+    return None
+
+
 def _ticket(c: Checker, n: Any) -> str | None:
     known = n.turns.bits if isinstance(n.turns, Const) else 1
     if n.var.type is not s32 or n.buffer.elem is not s32 or n.turns.type is not s32 or not 1 <= known <= _MOST_TURNS:
@@ -252,6 +264,9 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.Prefetch: (_view, _uniform("coords"), _fragment),
     s.StoreView: (_view, _uniform("coords"), _fragment, _moved),
     s.AddView: (_view, _uniform("coords"), _fragment, _moved, _adds),
+    s.LoadAt: (_fragment, _moved, _indexed),
+    s.StoreAt: (_fragment, _moved, _indexed),
+    s.AddAt: (_fragment, _moved, _indexed, _adds),
     s.Copy: (_view, _uniform("coords", "slot"), _fragment, _copied),
     s.LoadShared: (_uniform("slot"), _fragment, _moved),
     s.StoreShared: (_uniform("slot"), _fragment, _moved),

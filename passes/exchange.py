@@ -1,8 +1,8 @@
 """Exchanges between lanes become operations on registers, exchanges of registers, or ways through shared memory.
 
 Where every lane has what it needs, registers are put in order. Where it is in another lane of the subgroup, always in
-the same register, `FromLane` brings it. All else goes through a scratch tile, between barriers where subgroups meet
-(`stmt.Exchange.meet`); barriers that order nothing are left to `drop_barriers`.
+the same register, `FromLane` brings it. All else goes through a scratch tile: between barriers where subgroups meet
+(`stmt.Exchange.meet`), else through a part of it that no other subgroup touches.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ from convgen.passes.messages.sources import Sources, sources
 
 _ZERO = const(0)
 
+#: The tiles made, by what they are like and, where subgroups do not meet in them, whose parts they have.
+Scratch = dict[tuple[Shared, Any], Shared]
+
 
 def exchange(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """No reduction or redistribution is left; shared tiles that they need are added to the kernel's."""
-    scratch: dict[Shared, Shared] = {}
+    scratch: Scratch = {}
     cloner = Cloner(kernel)
 
     def lower(s: st.Exchange) -> st.Stmt:
@@ -53,7 +56,7 @@ class _Lowering:
         kernel: Kernel,
         facts: TargetFacts,
         cloner: Cloner,
-        scratch: dict[Shared, Shared],
+        scratch: Scratch,
         node: st.Exchange,
     ) -> None:
         self.kernel, self.facts, self.cloner, self.scratch, self.node = kernel, facts, cloner, scratch, node
@@ -76,7 +79,7 @@ class _Lowering:
             self.reduce(self.node.dim, st.REDUCTIONS[self.node.op])
         else:
             self.redistribute(self.node.layout, meet=self.node.meet)
-        return st.block(*self.out, st.Let(self.node.var, self.value))
+        return st.block(*self.out, st.Let(self.node.var, _anew(self.value)))
 
     # ------------------------------------------------------------ reductions
 
@@ -172,20 +175,25 @@ class _Lowering:
         if not meet:
             copies = replicas(of, self.kernel.subgroups)
             stored, loaded = with_copies(stored, copies), with_copies(loaded, copies)
-        tile = self.tile(stored, loaded)
-        store: st.Stmt = st.StoreShared(tile, _ZERO, self.value, stored, self.site())
+        tile = self.tile(stored, loaded, None if meet else stored.owners(Space.SUBGROUP))
+        store: st.Stmt = st.StoreShared(tile, _ZERO, _anew(self.value), stored, self.site())
+        made = var(self.node.var.name, vector(self.elem, to.registers))
+        load = st.LoadShared(made, tile, _ZERO, loaded, self.site())
         if meet and replicas(of, self.kernel.subgroups):
             first = lift(of.place(of.coords(self.kernel.subgroup, 0, 0)).get(Space.SUBGROUP, 0), _ZERO)
             store = st.If(eq(first, self.kernel.subgroup), store, st.empty)
-        made = var(self.node.var.name, vector(self.elem, to.registers))
-        load = st.LoadShared(made, tile, _ZERO, loaded, self.site())
-        self.out += [st.Barrier(self.site()), store, st.Barrier(self.site()), load]
+        self.out += [st.Barrier(self.site()), store, st.Barrier(self.site()), load] if meet else [store, load]
         self.value = made
 
-    def tile(self, stored: Fragment, loaded: Fragment) -> Shared:
-        """A scratch tile for two layouts of it; what needs one alike shares it."""
+    def tile(self, stored: Fragment, loaded: Fragment, parts: Any) -> Shared:
+        """A scratch tile for two layouts of it; what needs one alike, with the same parts, shares it."""
         made = scratch_tile("scratch", self.elem, stored, loaded, self.facts.chunk_bytes)
-        return self.scratch.setdefault(made, replace(made, name=f"scratch_{len(self.scratch)}"))
+        return self.scratch.setdefault((made, parts), replace(made, name=f"scratch_{len(self.scratch)}"))
+
+
+def _anew(value: Expr) -> Expr:
+    """The registers without what is known of their distribution, which now has other names or is another."""
+    return Slice(value, 0, value.type.lanes)
 
 
 def picked(value: Expr, registers: Sequence[int]) -> Expr:

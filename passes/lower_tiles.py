@@ -13,16 +13,34 @@ import attrs
 
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported, VerifyError
-from convgen.ir.expr import Binary, Cast, Const, Expr, Pack, Saturate, Shuffle, Slice, Splat, Var, var
+from convgen.ir.expr import (
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Pack,
+    Saturate,
+    Shuffle,
+    Slice,
+    Splat,
+    Surface,
+    Var,
+    const,
+    select,
+    temporary,
+    var,
+)
 from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import Mutator
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
-from convgen.ir.types import VectorType, vector
+from convgen.ir.types import VectorType, s32, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.access import TileAccess
-from convgen.passes.messages.linear import linearize
+from convgen.passes.messages.linear import ZERO, linearize
+from convgen.passes.messages.masks import OUT_OF_RANGE
 from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.messages.planes import PlaneMessage, plane_messages
 from convgen.passes.messages.planner import GlobalMessage, global_messages
@@ -146,6 +164,34 @@ class _Lowering(Mutator):
                 return self._slice(self.values[e], start, count)
         return Slice(e, start, count)
 
+    # ------------------------------------------------------------ elements by number
+
+    def LoadAt(self, s: st.LoadAt) -> st.Stmt:
+        place, parts = self._numbered(s), []
+        out: list[st.Stmt] = [place]
+        for n in range(s.layout.registers):
+            parts.append(part := var(f"{s.var.name}_{n}", vector(s.buffer.elem, 1)))
+            out.append(st.GlobalLoad(part, s.buffer, _all_of(s.buffer), _word(place.var, n), ZERO, 0, self._site(s)))
+        return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
+
+    def StoreAt(self, s: st.StoreAt) -> st.Stmt:
+        place, kind = self._numbered(s), st.GlobalAdd if s.adds else st.GlobalStore
+        out: list[st.Stmt] = [place]
+        for n in range(s.layout.registers):
+            at, value = _word(place.var, n), self._slice(s.value, n, 1)
+            out.append(kind(s.buffer, _all_of(s.buffer), at, ZERO, 0, value, self._site(s)))
+        return st.block(*out)
+
+    AddAt = StoreAt
+
+    def _site(self, s: st.LoadAt | st.StoreAt) -> st.Site:
+        return self.cloner.site(s.site)
+
+    def _numbered(self, s: st.LoadAt | st.StoreAt) -> st.Let:
+        """The bytes at which elements stand, out of range where the mask does not hold."""
+        at = select(s.mask, s.offsets * s.buffer.elem.bytes, OUT_OF_RANGE)
+        return st.Let(temporary(at.type), at)
+
     # ------------------------------------------------------------ shared tiles
 
     def _shared(self, s: Any) -> Any:
@@ -173,3 +219,12 @@ class _Lowering(Mutator):
             write = st.BlockWrite if m.block else st.SharedWrite
             out.append(write(s.tile, m.address, m.imm, value, self._slot_site(s)))
         return st.block(*out)
+
+
+def _all_of(buffer: Global) -> Surface:
+    return Surface(buffer, ZERO, const(buffer.bytes))
+
+
+def _word(e: Expr, n: int) -> Expr:
+    """Element `n` of a vector as an integer of 32 bits."""
+    return Pack(s32, (Slice(e, n, 1),))

@@ -20,6 +20,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, f16
+from convgen.ir.verify import verify
 from tests.arithmetic import after_passes, clean, compile_all, launch, results
 
 OPERATIONS: dict[type[x.Binary], Any] = {
@@ -154,7 +155,7 @@ def check(to: Target, cases: list[Case], seed: int) -> None:
         exact, other = numbers(case, rng), rounded(case, rng)
         assert np.array_equal(results(kernel, case.memory(exact.copy()), case.elem), case.wanted(exact).ravel()), case
         for name, after in after_passes(kernel, to.facts).items():
-            found = results(after, case.memory(exact.copy()), case.elem)
+            found = results(verify(after), case.memory(exact.copy()), case.elem)
             assert np.array_equal(found, case.wanted(exact).ravel()), (name, case, str(after))
         for given in (exact, other):
             memory = case.memory(given.copy())

@@ -73,8 +73,8 @@ class OtherTypes(Protocol):
     def compared(self, e: x.Comparison) -> Callable[[int], Reg]:
         """The mask of each element of a comparison."""
 
-    def from_lane(self, e: x.Expr) -> tuple[Reg, ...]:
-        """The registers of a value of other lanes."""
+    def value(self, e: x.Expr) -> tuple[Reg, ...]:
+        """The registers of a value that is put together, or of other lanes."""
 
 
 class AmdScalars(Scalars):
@@ -89,8 +89,8 @@ class AmdScalars(Scalars):
                 return Imm(e.bits)
             case x.Uniform(a):
                 return self.out.salu_from_lane(self.value(a))
-            case x.FromLane() if e.type.bits == 32:
-                (made,) = self.elements.from_lane(e)
+            case x.FromLane() | x.Pack() if e.type.bits == 32:
+                (made,) = self.elements.value(e)
                 return self.out.salu_from_lane(made) if self.uniform(e) else made
             case x.Saturate() | x.Cast() if not e.type.elem.is_bool and e.type.bits == 32:
                 made = self.elements.converted(e)

@@ -38,8 +38,8 @@ class OtherTypes(Protocol):
     def converted(self, e: x.Expr) -> Reg:
         """A conversion of one."""
 
-    def from_lane(self, e: x.Expr) -> Reg:
-        """The registers of a value of other lanes."""
+    def value(self, e: x.Expr) -> tuple[Reg, ...]:
+        """The registers of a value that is put together, or of other lanes."""
 
     def compared(self, e: x.Comparison) -> Reg:
         """The flags of a comparison of two."""
@@ -63,8 +63,8 @@ class XeScalars(Scalars):
                 return self.pointers[buffer.name]
             case x.Uniform(a) if not e.type.elem.is_bool:
                 return self._first_lane(self.value(a))
-            case x.FromLane():
-                made = self.elements.from_lane(e)
+            case x.FromLane() | x.Pack() if e.type.bits == 32:
+                (made,) = self.elements.value(e)
                 return self._first_lane(made) if self.uniform(e) else made
             case x.Cast() | x.Saturate() if not e.type.elem.is_bool and not _is_kept(e.a.type):
                 made = self.elements.converted(e)

@@ -16,6 +16,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
 from convgen.ir.types import f32, s32
+from convgen.ir.verify import verify
 from convgen.passes.exchange import exchange
 from convgen.passes.messages.scratch import replicas, scratch_tile
 from tests.exchange import Case
@@ -54,7 +55,7 @@ WAYS = {
     ),
     "fewer registers of replicas": (
         Case(s32, layout(("n", 4, R, 1)), layout(("n", 4, L, 1)), "", None, 64, 1),
-        (0, 2, 1),
+        (0, 0, 1),
     ),
     "more registers of replicas": (
         Case(s32, layout(("n", 4, L, 1)), layout(("n", 4, R, 1)), "", None, 64, 1),
@@ -66,7 +67,7 @@ WAYS = {
     ),
     "lanes change places with registers": (
         Case(s32, ALONE, layout(("n", 16, L, 1), ("m", 4, L, 16), ("m", 4, R, 1)), "", None, 64, 1),
-        (0, 2, 1),
+        (0, 0, 1),
     ),
     "subgroups change places": (
         Case(s32, layout(("n", 2, S, 1), ("m", 2, S, 2)), layout(("n", 2, S, 2), ("m", 2, S, 1)), "", None, 64, 4),
@@ -112,6 +113,28 @@ def test_alike_exchanges_share_a_tile_between_barriers() -> None:
     assert len(after.shared) == 1
     order = [type(n) for n in statements(after.body) if isinstance(n, (s.Barrier, s.StoreShared, s.LoadShared))]
     assert order == [s.Barrier, s.StoreShared, s.Barrier, s.LoadShared] * 3
+
+
+def test_who_does_not_meet_has_a_part_to_itself() -> None:
+    """No barrier waits for the others, and tiles whose parts are cut otherwise are others."""
+    k = KernelBuilder("k", subgroups=2, width=4)
+    a, out = (matrix(k.buffer(name, s32, 16), 4, 4) for name in ("a", "out"))
+    layouts = [
+        (layout((x, 4, L, 1), (y, 2, R, 1), (y, 2, S, 1)), layout((x, 4, R, 1), (y, 2, L, 1), (y, 2, S, 1)))
+        for x, y in ("nm", "mn")
+    ]
+    with k.when(k.subgroup < 1):
+        for of, to in [*layouts, *layouts]:
+            held = k.load_view("held", a, (0, 0), of)
+            k.store_view(out, (0, 0), k.redistribute("moved", held, of, to), to)
+    before = k.done()
+    after = exchange(before, attrs.evolve(_FACTS, permutes=False))
+    assert not any(isinstance(n, s.Barrier) for n in statements(after.body))
+    assert len(after.shared) == 2
+    memories = [{"a": np.arange(64, dtype=np.uint8), "out": np.zeros(64, np.uint8)} for _ in range(2)]
+    for kernel, memory in zip((before, after), memories):
+        interpret(verify(kernel), memory)
+    assert np.array_equal(memories[0]["out"], memories[1]["out"])
 
 
 def test_replicas_are_what_digits_leave_out() -> None:
