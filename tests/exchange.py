@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from convgen.backends.target import Target
 from convgen.ir import expr as x
 from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.error import AssemblerError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
@@ -19,8 +20,9 @@ from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type, f16
+from convgen.ir.types import Type, f16, f32
 from convgen.ir.verify import verify
+from convgen.passes import pipeline
 from tests.arithmetic import after_passes, clean, compile_all, launch, results
 
 OPERATIONS: dict[type[x.Binary], Any] = {
@@ -114,6 +116,46 @@ def cases(draw: st.DrawFn, elems: list[Type], width: int) -> Case:
         return Case(elem, of, draw(fragments(shape, width, subgroups)), "", None, width, subgroups)
     ops = [x.Add, x.Min, x.Max, x.Mul] + ([x.And, x.Or] if elem.is_int else [])
     return Case(elem, of, None, draw(st.sampled_from("nm")), draw(st.sampled_from(ops)), width, subgroups)
+
+
+def exchanging(width: int) -> Kernel:
+    """Sums over registers, all lanes and two subgroups, and another distribution, over and over in the same tiles."""
+    lanes, subgroups = Digit("n", width, Space.LANE, 1), Digit("n", 2, Space.SUBGROUP, 1)
+    of = Fragment(("n", "m"), (Digit("n", 2, Space.REGISTER, 1), lanes, subgroups, Digit("m", 2, Space.REGISTER, 2)))
+    turned = Fragment(("n", "m"), (Digit("n", 4, Space.REGISTER, 1), lanes, Digit("m", 2, Space.SUBGROUP, 1)))
+    k, rows = KernelBuilder("exchanging", subgroups=2, width=width), 4 * width
+    a, out = (matrix(k.buffer(name, f32, 6 * rows), 3 * rows, 2) for name in ("a", "out"))
+    with k.loop("turn", 0, 3) as loop:
+        held = k.load_view("held", a, (loop.var * rows, 0), of)
+        total, left = k.reduce("total", held, of, "n", x.Add)
+        moved = k.redistribute("moved", held * k.broadcast(total, left, of), of, turned)
+        k.store_view(out, (loop.var * rows, 0), moved, turned)
+    return k.done()
+
+
+class Watched:
+    """`exchanging` as compiled for a target, and whether anyone notices that its text has changed."""
+
+    def __init__(self, to: Target) -> None:
+        kernel = exchanging(to.facts.subgroup_size)
+        self.to, self.emitted = to, to.emit(pipeline.run(kernel, to.facts))
+        self.text = to.module([self.emitted])
+        given = np.random.default_rng(1).integers(-9, 9, 24 * to.facts.subgroup_size).astype(np.float32)
+        self.memory = {"a": given.view(np.uint8), "out": np.zeros(given.nbytes, np.uint8)}
+        self.wanted = results(kernel, self.memory, f32)
+        self.request = launch(kernel, self.emitted)
+        assert not self.notices(self.text)
+
+    def notices(self, text: str) -> bool:
+        """The assembler's objection counts as well."""
+        try:
+            code = self.to.assemble(text)
+        except AssemblerError:
+            return True
+        assert code is not None
+        memory = {name: data.copy() for name, data in self.memory.items()}
+        report = self.to.simulate(code, [self.request], memory)
+        return bool(report.findings) or not np.array_equal(memory["out"].view(np.float32), self.wanted)
 
 
 def between_products(facts: TargetFacts) -> Iterator[Case]:

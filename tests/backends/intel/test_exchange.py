@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from itertools import takewhile
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +18,8 @@ from convgen.ir.expr import FromLane, Lane
 from convgen.ir.types import bf16, f16, f32, s8, s16, s32, u16, u32
 from convgen.passes import pipeline
 from tests import exchange as ex
+from tests.product.changes import Change, described
+from tests.product.test_deletion_xe import changes
 from tests.strategies import FIXED, SWEEP
 
 ELEMENTS = [f32, s32, f16, bf16, u32, s16, u16, s8]
@@ -64,6 +69,27 @@ def test_moves_do_what_is_asked(lanes: list[int]) -> None:
             assert got[to] == -1
             got[to] = m.of + n * m.stride
     assert got == lanes
+
+
+def unnoticed(target: str, sample: int | None) -> list[Change]:
+    """The changes to waits, fences and barriers of a kernel, or to a sample of them, that nobody notices."""
+    kernel = ex.Watched(targets.get(target))
+    waits = list(changes(kernel.text))
+    waits = waits if sample is None else random.Random(target).sample(waits, sample)
+    return [c for wait in waits for c in takewhile(lambda c: not kernel.notices(c.applied(kernel.text)), wait)]
+
+
+@pytest.mark.parametrize(("target", "sample"), [(t, 12) for t in SIMULATED])
+def test_a_sample_of_losses_is_noticed(target: str, sample: int) -> None:
+    lost = unnoticed(target, sample)
+    assert not lost, described(lost)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", SIMULATED)
+def test_every_loss_is_noticed(target: str) -> None:
+    lost = unnoticed(target, None)
+    assert not lost, described(lost)
 
 
 def test_lanes_that_are_not_known_are_refused() -> None:
