@@ -36,17 +36,23 @@ def with_copies(f: Fragment, copies: tuple[Digit, ...]) -> Fragment:
 
 
 def replicas(f: Fragment, subgroups: int) -> tuple[Digit, ...]:
-    """The digits of a subgroup's number that tell apart those that hold the same."""
-    return tuple(Digit(ROW, size, Space.SUBGROUP, stride) for size, stride in _gaps(f, subgroups) if size > 1)
+    """The digits of a subgroup's number that tell apart those that hold the same.
+
+    The whole number does where what a layout's digits leave out of it is no digits.
+    """
+    gaps = list(_gaps(f, subgroups))
+    if any(end % begin for begin, end in gaps):
+        return (Digit(ROW, subgroups, Space.SUBGROUP, 1),)
+    return tuple(Digit(ROW, end // begin, Space.SUBGROUP, begin) for begin, end in gaps if end > begin)
 
 
 def _gaps(f: Fragment, subgroups: int) -> Iterator[tuple[int, int]]:
-    """(size, stride) of what a layout's digits leave out of a subgroup's number."""
+    """The strides where a layout's digits end in a subgroup's number, and where the next one begins."""
     end = 1
     for d in sorted((d for d in f.digits if d.space == Space.SUBGROUP and d.size > 1), key=lambda d: d.stride):
-        yield -(-d.stride // end), end
+        yield end, d.stride
         end = d.stride * d.size
-    yield -(-subgroups // end), end
+    yield end, subgroups
 
 
 def scratch_tile(name: str, elem: Type, stored: Fragment, loaded: Fragment, chunk: int) -> Shared:

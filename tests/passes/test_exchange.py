@@ -141,6 +141,7 @@ def test_replicas_are_what_digits_leave_out() -> None:
     found = replicas(layout(("n", 2, S, 2), ("m", 3, S, 8)), 48)
     assert [(d.size, d.stride) for d in found] == [(2, 1), (2, 4), (2, 24)]
     assert not replicas(layout(("n", 2, S, 1), ("m", 2, S, 2)), 4)
+    assert [(d.size, d.stride) for d in replicas(layout(("n", 2, S, 1)), 3)] == [(3, 1)]
 
 
 def test_rows_of_a_scratch_tile_begin_in_different_banks() -> None:
