@@ -201,3 +201,29 @@ def error(found: Any, exact: Any, elem: Type, of: fl.Accuracy) -> Any:
         beyond = np.isinf(wide) & (size >= elem.largest)
         same = (wide == exact) | (np.isnan(wide) & np.isnan(exact)) | flushed | beyond
         return np.where(same, 0.0, np.where(np.isfinite(distance), distance, np.inf))
+
+
+def check_exact(to: Target, cases: dict[str, Case], elem: Type) -> None:
+    """Simulated as interpreted, bit for bit."""
+    kernels = [case.kernel(f"k{n}") for n, case in enumerate(cases.values())]
+    code, emitted = compile_all(to, kernels)
+    for (name, case), kernel in zip(cases.items(), kernels):
+        memory = case.memory(7)
+        wanted = results(kernel, memory, elem)
+        clean(to.simulate(code, [launch(kernel, emitted[kernel.name])], memory))
+        found = memory["out"].view(elem.numpy)
+        differ = differing(found, wanted, elem)
+        given = [memory[n].view(elem.numpy)[differ[: case.width * case.type.lanes]][:3] for n in "abc"]
+        assert not differ.any(), (name, given, found[differ][:3], wanted[differ][:3])
+
+
+def run(to: Target, kernel: Kernel, given: Any, scalars: dict[str, float]) -> tuple[Any, Any]:
+    """What the kernel leaves in `out`, interpreted and simulated; its scalar arguments are f32."""
+    code, emitted = compile_all(to, [kernel])
+    mine, theirs = ({"a": given.view(np.uint8).copy(), "out": np.zeros(given.nbytes, np.uint8)} for _ in range(2))
+    interpret(kernel, mine, scalars)  # type: ignore[arg-type]
+    request = launch(kernel, emitted["k"])
+    raw = {name: np.float32(value).tobytes() for name, value in scalars.items()}
+    args = tuple(attrs.evolve(a, value=raw.get(str(a.value), a.value)) for a in request.args)
+    clean(to.simulate(code, [attrs.evolve(request, args=args)], theirs))
+    return mine["out"].view(np.float32), theirs["out"].view(np.float32)

@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from convgen.backends.simulation import SimReport
+from convgen.backends.target import Target
+from convgen.ir.functions import LIBRARY, Function
 from convgen.ir.types import Type, f16, f32
+from tests import arithmetic as ar
 from tests.arithmetic import edges
 
 _COUNT = 1 << 16
@@ -70,3 +74,27 @@ def operands(name: str, elem: Type) -> list[Any]:
     if name in ("sin", "cos"):
         return [np.where(wide <= 2.0**16, x, x.dtype.type(np.nan))]
     return [np.where(x == -np.inf, x.dtype.type(0), x)] if name in _BELOW_INFINITY else [x]
+
+
+def applied(f: Function) -> ar.Operation:
+    return (lambda a, b, c: f(a, b)) if f.name in TWO else (lambda a, b, c: f(a))
+
+
+def check_bounds(to: Target, simulate: Callable[..., SimReport], width: int, elem: Type, many: int) -> None:
+    """Each function on `many` operands, where approximate operations err as far as they may."""
+    cases = {name: ar.Case(applied(f), ar.widths(elem)[0], width) for name, f in LIBRARY.items()}
+    lanes = width * (128 // elem.bits)
+    kernels = {name: case.kernel(name, many // lanes) for name, case in cases.items()}
+    code, emitted = ar.compile_all(to, list(kernels.values()))
+    for name, kernel in kernels.items():
+        given = [g[:many] for g in operands(name, elem)]
+        with np.errstate(all="ignore"):
+            exact = EXACT[name](*(g.astype(np.float64) for g in given))
+        memory = {n: np.ascontiguousarray(g).view(np.uint8) for n, g in zip("abc", [*given, given[0], given[0]])}
+        memory["out"] = np.zeros(many * elem.bytes, np.uint8)
+        ar.clean(simulate(code, [ar.launch(kernel, emitted[name])], memory, approximate=4))
+        found = memory["out"].view(elem.numpy)
+        far = ar.error(found, exact, elem, LIBRARY[name].accuracy_of(elem))
+        far = np.where(usual(exact), far, 0) if name == "divide" else far
+        worst = far.argmax()
+        assert far[worst] <= 1, (name, far[worst], [g[worst] for g in given], found[worst], exact[worst])

@@ -12,8 +12,9 @@ from typing import ClassVar, cast
 from convgen.backends.amdgpu.emitter import AmdEmitter
 from convgen.backends.amdgpu.exchange import from_lanes
 from convgen.backends.amdgpu.operations import BINARY, BITWISE, COMPARE, FUSED, IN_TURNS, REVERSED, UNARY, WIDER
-from convgen.backends.amdgpu.scalars import LOGIC, AmdScalars, plain
+from convgen.backends.amdgpu.scalars import LOGIC, AmdScalars
 from convgen.backends.machine.instruction import Imm, Operand, Reg
+from convgen.backends.machine.scalars import plain, retyped
 from convgen.backends.machine.vectors import Parts, Vectors, view
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
@@ -335,11 +336,6 @@ def words_of(elem: Type) -> int:
 def _are_pairs(parts: Parts) -> bool:
     """Whether every two words begin at an even register."""
     return all(p.bank == "v" and p.first % 2 == 0 and p.count % 2 == 0 for p in parts)
-
-
-def retyped(type: AnyType, elem: Type) -> AnyType:
-    """The same number of other elements."""
-    return vector(elem, type.lanes) if isinstance(type, VectorType) else elem
 
 
 def _is_same(e: Expr) -> bool:

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from convgen.backends.amdgpu.emitter import AmdEmitter
 from convgen.backends.machine.instruction import Imm, Operand, Reg
-from convgen.backends.machine.scalars import Scalars, strip
+from convgen.backends.machine.scalars import Scalars, plain, strip
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.fused import Fused
-from convgen.ir.types import AnyType, Kind, Type, VectorType
+from convgen.ir.types import AnyType, Kind, Type
 
 #: node class -> (SALU mnemonic for signed, for unsigned)
 _SALU: dict[type[x.Expr], tuple[str, str]] = {
@@ -199,22 +199,6 @@ class AmdScalars(Scalars):
     def fits_u24(self, *es: x.Expr) -> bool:
         """Whether all values are provably in [0, 2^24)."""
         return all(self.bounds(e)[0] >= 0 and self.bounds(e)[1] <= _U24 for e in es)
-
-
-def plain(e: x.Expr) -> x.Expr:
-    """A bool, or a vector of them, without a choice, a conversion, or a comparison of bools at its root."""
-    match e:
-        case x.Select(cond, a, b):
-            if isinstance(e.type, VectorType) and not isinstance(cond.type, VectorType):
-                cond = x.Splat(e.type, cond)
-            return (cond & a) | (~cond & b)
-        case x.Cast(_, a):
-            return x.ne(a, 0)
-        case x.Ne(a, b) if a.type.elem.is_bool:
-            return a ^ b
-        case x.Eq(a, b) if a.type.elem.is_bool:
-            return ~(a ^ b)
-    return e
 
 
 def _is_word(type: AnyType) -> bool:

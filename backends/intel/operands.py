@@ -14,12 +14,13 @@ from convgen.backends.intel.isa import TYPE_BYTES, Literal, Region, region
 from convgen.backends.intel.operations import TYPES
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.machine.instruction import Imm, Operand, Reg
+from convgen.backends.machine.scalars import retyped
 from convgen.backends.machine.vectors import WORD_BYTES, Parts, Vectors
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
 from convgen.ir.floats import Abs, Neg
-from convgen.ir.types import AnyType, Type, VectorType, vector
+from convgen.ir.types import AnyType, Type, VectorType
 
 Words = Callable[[int], Operand]  #: what an operand is of each dword of a result
 
@@ -174,11 +175,6 @@ def number(n: float, type: AnyType) -> Expr:
     """A value with that number in all elements."""
     one = x.const(n, type.elem)
     return x.Splat(type, one) if isinstance(type, VectorType) else one
-
-
-def retyped(type: AnyType, elem: Type) -> AnyType:
-    """The same number of other elements."""
-    return vector(elem, type.lanes) if isinstance(type, VectorType) else elem
 
 
 def in_wider(e: Expr, wide: Type) -> Expr:

@@ -12,11 +12,11 @@ from itertools import product
 from convgen.backends.intel.bytes import UNSIGNED, gather_words
 from convgen.backends.intel.elements import Elements
 from convgen.backends.intel.isa import ACCUMULATORS_AT, Literal, Null, dpas, region
-from convgen.backends.intel.operands import retyped
 from convgen.backends.intel.operations import CONVERSIONS, TYPES
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import MATRIX
 from convgen.backends.machine.instruction import Operand, Reg
+from convgen.backends.machine.scalars import retyped
 from convgen.backends.machine.vectors import WORD_BYTES, Bytes, Parts, view
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Cast, Expr, Saturate, Var

@@ -9,7 +9,7 @@ from convgen.backends.machine.instruction import Operand, Reg
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Cast, Eq, Expr, Lane, Ne, Select, Splat, Var, ne
 from convgen.ir.simplify.bounds import Bounds
-from convgen.ir.types import Type, VectorType
+from convgen.ir.types import AnyType, Type, VectorType, vector
 from convgen.ir.uniform import Uniformity
 
 
@@ -49,6 +49,11 @@ def strip(e: Expr) -> Expr:
             break
         e = e.a
     return e
+
+
+def retyped(type: AnyType, elem: Type) -> AnyType:
+    """The same number of other elements."""
+    return vector(elem, type.lanes) if isinstance(type, VectorType) else elem
 
 
 def plain(e: Expr) -> Expr:

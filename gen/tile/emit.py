@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 import attrs
 
@@ -119,18 +120,18 @@ class _Emitter:
         outside = dict(self.values), dict(self.moved), dict(self.scalars)
         index = self.scalars[loop.var] = k.var(loop.var.name)
         for _, first, last in loop.moved:
-            self._move(first, last, index - loop.begin if loop.begin else index)
+            self._move(first, last, index)
         self.values |= {first: v for (_, first, _), v in zip(carried, names)}
         with k.suite() as body:
             self._share(loop.body)
             self._suite(loop.body)
             yields = tuple(self._value(last) for _, _, last in carried)
         self.values, self.moved, self.scalars = outside
-        bounds = const(loop.begin), const(loop.end)
-        k.add(For(index, *bounds, tuple(names), tuple(inits), block(*body), yields, tuple(results), "k_loop"))
+        state = tuple(names), tuple(inits), block(*body), yields, tuple(results)
+        k.add(For(index, const(0), const(loop.trips), *state, "k_loop"))
         self.values |= {last: v for (_, _, last), v in zip(carried, results)}
         for _, first, last in loop.moved:
-            self._move(first, last, const(loop.end - loop.begin), last)
+            self._move(first, last, const(loop.trips), last)
 
     def _move(self, first: Tile, last: Tile, steps: Expr, to: Tile | None = None) -> None:
         """Where a tile begins that each iteration moves by the same distance."""
@@ -261,10 +262,7 @@ class _Emitter:
         wanted = self.layouts.along(value, to)
         held = self._as(value, wanted)
         few, whole = wanted.layout, self.layouts.of[to].layout
-        own = {d.dim for d in few.digits}
-        place = {tuple(few.coords(0, 0, r)[d] for d in own): r for r in range(few.registers)}
-        order = [place[tuple(whole.coords(0, 0, r)[d] for d in own)] for r in range(whole.registers)]
-        return Shuffle(held, tuple(order))
+        return Shuffle(held, tuple(few.owner(whole.coords(0, 0, r))[2] for r in range(whole.registers)))
 
     # ------------------------------------------------------------ memory
 
@@ -285,7 +283,7 @@ class _Emitter:
     def _begin(self, tile: Tile) -> tuple[Index, ...]:
         if tile in self.moved:
             at = self.moved[tile]
-        elif tile.moved_from in self.moved or (tile.moved_from and tile.moved_from.moved_from):
+        elif tile.moved_from is not None:
             at = tuple(a + b for a, b in zip(self._begin(tile.moved_from), tile.moved_by))
         else:
             at = tile.offsets
@@ -300,9 +298,8 @@ class _Emitter:
         names = {n: f"around{n}" for n in range(len(tensor.shape))} | dict(zip(spread.axes, spread.layout.dims))
         padded = dict(enumerate(tensor.shape)) | {tile.kept[0]: _room(tile)}
         last = spread.axes[-1]
-        padded[last] = (
-            -(-padded[last] // depth) * depth if last != tile.kept[0] or len(tile.kept) == len(names) else padded[last]
-        )
+        if last != tile.kept[0] or len(tile.kept) == len(names):
+            padded[last] = -(-padded[last] // depth) * depth
         dims = {n: Dim(names[n], size, padded[n]) for n, size in enumerate(tensor.shape)}
         around = tuple(dim for n, dim in dims.items() if n not in tile.kept)
         axes = tuple((*around, dims[n]) if n == tile.kept[0] else (dims[n],) for n in spread.axes)
@@ -330,10 +327,7 @@ def _unnamed(held: Expr) -> Expr:
 def _tiles(counts: Sequence[int]) -> tuple[int, int, int]:
     """Batch, rows and columns of a grid."""
     *outer, rows, columns = (1, 1, *counts) if len(counts) < 2 else counts
-    batch = 1
-    for count in outer:
-        batch *= count
-    return batch, rows, columns
+    return prod(outer), rows, columns
 
 
 def _uses(said: Said) -> tuple[Value, ...]:

@@ -19,7 +19,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaTile
 from convgen.plan.config import Config
 from convgen.plan.plan import mma_tile
-from convgen.tile.trace import Convert, Load, Loop, Map, Product, Reduced, Said, Shape, Store, Trace, Value
+from convgen.tile.trace import Convert, Load, Loop, Map, Product, Reduced, Said, Shape, Store, Trace, Value, sized
 
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 
@@ -68,7 +68,7 @@ class Layouts:
     options: Options
     of: dict[Value, Spread] = attrs.field(factory=dict)
     tiles: dict[Product, MmaTile] = attrs.field(factory=dict)
-    factors: dict[Value, Product] = attrs.field(factory=dict)  #: loads of which products take fragments
+    factors: set[Value] = attrs.field(factory=set)  #: loads of which products take fragments
 
     def __attrs_post_init__(self) -> None:
         said = list(statements(self.trace.said))
@@ -119,7 +119,7 @@ class Layouts:
         for other in alike.group(value):
             if self.of.setdefault(other, layout) != layout:
                 raise Unsupported(
-                    f"given a block of {_x(value.shape)} that is wanted as {layout} and as {self.of[other]}, "
+                    f"given a block of {sized(value.shape)} that is wanted as {layout} and as {self.of[other]}, "
                     "wanted one distribution: blocks are not brought from one to another yet",
                     rule="tile-redistribution",
                 )
@@ -131,9 +131,7 @@ class Layouts:
             if factor in self.of:
                 continue  # it is brought from one distribution to the other
             self._set(factor, spread, alike)
-            for v in alike.group(factor):
-                if isinstance(v, Load):
-                    self.factors[v] = value
+            self.factors.update(v for v in alike.group(factor) if isinstance(v, Load))
 
     def _tile(self, value: Product) -> MmaTile:
         (m, k), n = value.a.shape, value.b.shape[1]
@@ -145,7 +143,7 @@ class Layouts:
         why = f"no matrix instruction {self.options.mma}"
         for atom in atoms:
             shape = (atom.n, atom.m, atom.k)
-            if self.options.mma and _x(shape) != self.options.mma:
+            if self.options.mma and sized(shape) != self.options.mma:
                 continue
             try:
                 tile = mma_tile(atom, Config((m, n, k), self.options.subgroups, shape), self.facts.chunk_bytes)
@@ -155,7 +153,7 @@ class Layouts:
             held = tile.d.registers * atom.acc.bytes // 4
             many = self.facts.accumulators and held > _MOST_IN_VECTORS
             return attrs.evolve(tile, separate_accumulators=(self.options.acc or ("a" if many else "v")) == "a")
-        given = f"given tile_mma of {m}x{k} by {k}x{n} on {_x(self.options.subgroups)} subgroups"
+        given = f"given tile_mma of {m}x{k} by {k}x{n} on {sized(self.options.subgroups)} subgroups"
         raise UserError(f"{given}, wanted one that {self.facts.name} has instructions for: {why}")
 
     def _default(self, value: Value, alike: _Alike, said: list[Said]) -> None:
@@ -213,7 +211,3 @@ class _Alike:
         if one is not other:
             one |= other
             self._groups.update(dict.fromkeys(other, one))
-
-
-def _x(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))

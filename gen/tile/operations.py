@@ -34,6 +34,7 @@ from convgen.tile.trace import (
     common_shape,
     current,
     say,
+    sized,
 )
 
 
@@ -48,7 +49,7 @@ def grid(over: Tensor | Sequence[int], shape: Sequence[int], *, map: str = "rows
         raise UserError("given a second grid, wanted one a kernel")
     sizes = over.shape if isinstance(over, Tensor) else tuple(over)
     if len(shape) != len(sizes) or min(*shape, *sizes) < 1:
-        raise UserError(f"given a grid of {_x(shape)} blocks, wanted {len(sizes)} sizes from 1, for {_x(sizes)}")
+        raise UserError(f"given a grid of {sized(shape)} blocks, wanted {len(sizes)} sizes from 1, for {sized(sizes)}")
     counts = tuple(-(-size // block) for size, block in zip(sizes, shape))
     trace.grid = Grid(counts, tuple(shape), tuple(trace.var(f"at{n}") for n in range(len(shape))), map)
     return trace.grid.offsets
@@ -63,9 +64,9 @@ def init_tile(tensor: Tensor, offsets: Sequence[Index], shape: Sequence[int | No
     rank = len(tensor.shape)
     sizes = {n: size for n, size in enumerate(shape) if size is not None}
     if len(offsets) != rank or len(shape) != rank or min(sizes.values(), default=0) < 1:
-        given = f"given {len(offsets)} offsets and a block of {_x(shape)}"
+        given = f"given {len(offsets)} offsets and a block of {sized(shape)}"
         raise UserError(
-            f"{given}, wanted {rank} of each, sizes from 1, at init_tile of {tensor.name} {_x(tensor.shape)}"
+            f"{given}, wanted {rank} of each, sizes from 1, at init_tile of {tensor.name} {sized(tensor.shape)}"
         )
     return Tile(tensor, tuple(sizes.values()), tuple(offsets), tuple(sizes))
 
@@ -94,17 +95,19 @@ def prefetch_tile(tile: Tile) -> None:
 
 def store_tile(value: Value, tile: Tile) -> None:
     """Store a block; what lies outside the tensor is dropped. Raises UserError unless shape and type are the tile's."""
+    _store(value, tile, adds=False)
+
+
+def _store(value: Value, tile: Tile, *, adds: bool) -> None:
     if value.shape != tile.shape or value.elem is not tile.tensor.elem:
-        given = f"given {_x(value.shape)} of {value.elem}, wanted {_x(tile.shape)} of {tile.tensor.elem}"
+        given = f"given {sized(value.shape)} of {value.elem}, wanted {sized(tile.shape)} of {tile.tensor.elem}"
         raise UserError(f"{given}, at store_tile to {tile.tensor.name}")
-    say("store_tile", Store(tile, value))
+    say("store_tile", Store(tile, value, adds))
 
 
 def add_tile(value: Value, tile: Tile) -> None:
     """Add a block of f32, f64 or s32 to what stands in memory, each element indivisibly, in no defined order."""
-    store_tile(value, tile)
-    suite = current("add_tile").suites[-1]
-    suite[-1] = Store(tile, value, adds=True)
+    _store(value, tile, adds=True)
 
 
 def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
@@ -116,7 +119,7 @@ def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
 def positions(shape: Sequence[int], axis: int) -> Value:
     """A block of s32 with each element's position along an axis. Raises UserError for an axis that is none."""
     if not 0 <= axis < len(shape):
-        raise UserError(f"given the axis {axis}, wanted one of {_x(shape)}, at positions")
+        raise UserError(f"given the axis {axis}, wanted one of {sized(shape)}, at positions")
     made: Value = say("positions", Positions(shape=tuple(shape), elem=scalar("s32"), axis=axis))
     return made
 
@@ -132,10 +135,10 @@ def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
     Raises UserError unless the shapes fit.
     """
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
-        raise UserError(f"given a {_x(a.shape)} and b {_x(b.shape)}, wanted MxK and KxN, at tile_mma")
+        raise UserError(f"given a {sized(a.shape)} and b {sized(b.shape)}, wanted MxK and KxN, at tile_mma")
     shape = (a.shape[0], b.shape[1])
     if acc is not None and acc.shape != shape:
-        raise UserError(f"given acc {_x(acc.shape)}, wanted {_x(shape)}, at tile_mma")
+        raise UserError(f"given acc {sized(acc.shape)}, wanted {sized(shape)}, at tile_mma")
     elem = acc.elem if acc else scalar("s32" if a.elem.is_int else "f64" if a.elem.name == "f64" else "f32")
     value: Value = say("tile_mma", Product(shape=shape, elem=elem, a=a, b=b, acc=acc))
     return value
@@ -148,7 +151,7 @@ def reduce(kind: str, value: Value, axis: int) -> Value:
     """
     if kind not in REDUCTIONS or not 0 <= axis < len(value.shape):
         given, wanted = f"given reduce {kind!r} along {axis}", f"one of {', '.join(REDUCTIONS)} along an axis"
-        raise UserError(f"{given}, wanted {wanted} of {_x(value.shape)}")
+        raise UserError(f"{given}, wanted {wanted} of {sized(value.shape)}")
     shape = tuple(1 if n == axis else size for n, size in enumerate(value.shape))
     made: Value = say("reduce", Reduced(shape=shape, elem=value.elem, of=value, axis=axis, kind=kind))
     return made
@@ -237,7 +240,7 @@ def steps(begin: int, end: int, step: int = 1) -> Iterator[Expr]:
         raise UserError(
             f"given range({begin}, {end}, {step}), wanted a step from 1 and an end not before the beginning"
         )
-    loop = Loop(trace.var("i"), 0, -(-(end - begin) // step))
+    loop = Loop(trace.var("i"), -(-(end - begin) // step))
     frame = sys._getframe(1)
     before = _named(frame)
     trace.suites[-1].append(loop)
@@ -281,7 +284,3 @@ def _carry(loop: Loop, before: dict[str, Value | Tile], after: dict[str, Value |
             loop.carried.append((name, first, last))
         elif isinstance(first, Tile) and isinstance(last, Tile):
             loop.moved.append((name, first, last))
-
-
-def _x(shape: Sequence[int | None]) -> str:
-    return "x".join(map(str, shape))

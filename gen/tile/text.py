@@ -24,16 +24,17 @@ from convgen.tile.trace import (
     Tile,
     Trace,
     Value,
+    sized,
 )
 
 
 def text_of(name: str, tensors: Sequence[Tensor], trace: Trace) -> str:
     """The whole kernel."""
-    given = ", ".join(f"{t.name}: memref<{_x(t.shape)}x{t.dtype}>" for t in tensors)
+    given = ", ".join(f"{t.name}: memref<{sized(t.shape)}x{t.dtype}>" for t in tensors)
     lines = [f"kernel {name}({given})"]
     if grid := trace.grid:
         offsets = ", ".join(v.name for v in grid.offsets)
-        lines.append(f"  {offsets} = grid {_x(grid.counts)} of <{_x(grid.shape)}> in {grid.order}")
+        lines.append(f"  {offsets} = grid {sized(grid.counts)} of <{sized(grid.shape)}> in {grid.order}")
     return "\n".join([*lines, *_Writer().suite(trace.said, 1)]) + "\n"
 
 
@@ -55,7 +56,7 @@ class _Writer:
         moved = [line for _, first, _ in loop.moved for line in self.tile(first)]
         yield from ("  " * depth + line for line in moved)
         behind = f" carrying {', '.join(carried)}" if carried else ""
-        yield f"{'  ' * depth}for {loop.var.name} in [{loop.begin}, {loop.end}){behind}"
+        yield f"{'  ' * depth}for {loop.var.name} in [0, {loop.trips}){behind}"
         outside = dict(self.names)
         self.names |= {first: f"%{name}" for name, first, _ in loop.carried}
         yield from self.suite(loop.body, depth + 1)
@@ -130,8 +131,4 @@ def _shown(value: float | Expr) -> str:
 
 
 def _type(kind: str, shape: Sequence[int], dtype: str) -> str:
-    return f"{kind}<{_x(shape)}x{dtype}>"
-
-
-def _x(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))
+    return f"{kind}<{sized(shape)}x{dtype}>"

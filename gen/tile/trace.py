@@ -203,11 +203,10 @@ class Prefetch:
 
 @attrs.define(eq=False)
 class Loop:
-    """`for var in [begin, end)`; `carried` are names with their values before and behind the body, `moved` tiles."""
+    """`for var in [0, trips)`; `carried` are names with their values before and behind the body, `moved` tiles."""
 
     var: Var
-    begin: int
-    end: int
+    trips: int
     body: list[Said] = attrs.field(factory=list)
     carried: list[tuple[str, Value, Value]] = attrs.field(factory=list)
     moved: list[tuple[str, Tile, Tile]] = attrs.field(factory=list)
@@ -284,9 +283,14 @@ def applied(
     return result
 
 
+def sized(shape: Sequence[int | None]) -> str:
+    """A shape as text."""
+    return "x".join(map(str, shape))
+
+
 def common_shape(name: str, shapes: Sequence[Shape]) -> Shape:
     """The shape that all have where those of size 1 count for any."""
     if len({len(s) for s in shapes}) != 1 or any(len({n for n in sizes if n != 1}) > 1 for sizes in zip(*shapes)):
-        given = " and ".join("x".join(map(str, s)) for s in shapes)
+        given = " and ".join(map(sized, shapes))
         raise UserError(f"given blocks of {given}, wanted the same shape, or 1 along a dim, at {name}")
     return tuple(max(sizes) for sizes in zip(*shapes))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,13 +19,10 @@ from convgen.ir.error import Unsupported
 from convgen.ir.evaluate_floats import APPROXIMATE
 from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, const, ne, select
 from convgen.ir.floats import fma
-from convgen.ir.functions import LIBRARY, Function
-from convgen.ir.interp import interpret
-from convgen.ir.program import Kernel
 from convgen.ir.types import Type, bool_, f16, f32, s64, vector
 from convgen.passes import pipeline
 from tests import arithmetic as ar
-from tests.functions import EXACT, TWO, operands, usual
+from tests.functions import check_bounds
 from tests.strategies import FIXED, SWEEP, Tree, trees
 
 _MANY = 1 << 14  #: operands of a function
@@ -38,16 +34,7 @@ TARGETS = {name: targets.get(name) for name in FACTS}
 def test_exact_operations(target: str, elem: Type) -> None:
     to = TARGETS[target]
     cases = {f"{name}, {t}": ar.Case(f, t, 64) for name, f in ar.exact(elem).items() for t in ar.widths(elem)}
-    kernels = [case.kernel(f"k{n}") for n, case in enumerate(cases.values())]
-    code, emitted = ar.compile_all(to, kernels)
-    for (name, case), kernel in zip(cases.items(), kernels):
-        memory = case.memory(7)
-        wanted = ar.results(kernel, memory, elem)
-        ar.clean(to.simulate(code, [ar.launch(kernel, emitted[kernel.name])], memory))
-        found = memory["out"].view(elem.numpy)
-        differ = ar.differing(found, wanted, elem)
-        given = [memory[n].view(elem.numpy)[differ[: case.width * case.type.lanes]][:3] for n in "abc"]
-        assert not differ.any(), (name, given, found[differ][:3], wanted[differ][:3])
+    ar.check_exact(to, cases, elem)
 
 
 def check_trees(target: str, drawn: list[Tree], seed: int) -> None:
@@ -134,42 +121,10 @@ def test_approximate_operations_keep_their_bounds(target: str, elem: Type) -> No
         assert (results[1] != results[2]).any(), "the seed matters"
 
 
-def applied(f: Function) -> ar.Operation:
-    return (lambda a, b, c: f(a, b)) if f.name in TWO else (lambda a, b, c: f(a))
-
-
 @pytest.mark.parametrize("elem", [f16, f32], ids=str)
 @pytest.mark.parametrize("target", FACTS)
 def test_functions_keep_their_bounds(target: str, elem: Type) -> None:
-    cases = {name: ar.Case(applied(f), ar.widths(elem)[0], 64) for name, f in LIBRARY.items()}
-    lanes = 64 * (128 // elem.bits)
-    kernels = {name: case.kernel(name, _MANY // lanes) for name, case in cases.items()}
-    code, emitted = ar.compile_all(TARGETS[target], list(kernels.values()))
-    for name, kernel in kernels.items():
-        given = [g[:_MANY] for g in operands(name, elem)]
-        with np.errstate(all="ignore"):
-            exact = EXACT[name](*(g.astype(np.float64) for g in given))
-        memory = {n: np.ascontiguousarray(g).view(np.uint8) for n, g in zip("abc", [*given, given[0], given[0]])}
-        memory["out"] = np.zeros(_MANY * elem.bytes, np.uint8)
-        ar.clean(simulate(code, [ar.launch(kernel, emitted[name])], memory, approximate=4))
-        found = memory["out"].view(elem.numpy)
-        far = ar.error(found, exact, elem, LIBRARY[name].accuracy_of(elem))
-        far = np.where(usual(exact), far, 0) if name == "divide" else far
-        worst = far.argmax()
-        assert far[worst] <= 1, (name, far[worst], [g[worst] for g in given], found[worst], exact[worst])
-
-
-def run(target: str, kernel: Kernel, given: Any, scalars: dict[str, float]) -> tuple[Any, Any]:
-    """What the kernel leaves in `out`, interpreted and simulated; its scalar arguments are f32."""
-    to = TARGETS[target]
-    code, emitted = ar.compile_all(to, [kernel])
-    mine, theirs = ({"a": given.view(np.uint8).copy(), "out": np.zeros(given.nbytes, np.uint8)} for _ in range(2))
-    interpret(kernel, mine, scalars)  # type: ignore[arg-type]
-    request = ar.launch(kernel, emitted["k"])
-    raw = {name: np.float32(value).tobytes() for name, value in scalars.items()}
-    args = tuple(attrs.evolve(a, value=raw.get(str(a.value), a.value)) for a in request.args)
-    ar.clean(to.simulate(code, [attrs.evolve(request, args=args)], theirs))
-    return mine["out"].view(np.float32), theirs["out"].view(np.float32)
+    check_bounds(TARGETS[target], simulate, 64, elem, _MANY)
 
 
 def begin(elements: int) -> tuple[KernelBuilder, Expr, Callable[[Expr], None]]:
@@ -200,7 +155,7 @@ def test_scalar_floats_are_arguments_conditions_and_carried(target: str) -> None
         store(Splat(vector(f32, 4), select(loop.result("factor") < 0.2, scale, limit)))
     kernel = k.done()
     for scalars in ({"scale": 1.25, "limit": 2.0}, {"scale": 1.25, "limit": 1.25}, {"scale": -1.5, "limit": -2.0}):
-        wanted, found = run(target, kernel, DATA, scalars)
+        wanted, found = ar.run(TARGETS[target], kernel, DATA, scalars)
         assert wanted.any()
         assert np.array_equal(wanted, found), scalars
 
@@ -213,7 +168,7 @@ def test_vectors_of_bools_are_bound_carried_and_rearranged(target: str) -> None:
         mask = loop["seen"] ^ (held < Splat(vector(f32, 4), loop.var.to(f32) * 0.3))
         loop.yields(mask, loop["never"] | (Slice(Shuffle(mask, (3, 2, 1, 0, 1)), 1, 4) & mask))
     store(select(loop.result("seen"), held, 2.0) + select(loop.result("never"), held, -0.5))
-    wanted, found = run(target, k.done(), DATA, {})
+    wanted, found = ar.run(TARGETS[target], k.done(), DATA, {})
     assert len(np.unique(wanted)) > 100
     assert np.array_equal(wanted, found)
 
