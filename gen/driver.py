@@ -236,8 +236,7 @@ def _compile(program: Build) -> Code:
     if program.attempt is not None:
         _tell(program.options, attrs.evolve(program.attempt, actual=_most_registers(emitted)))
     text = target.module(emitted)
-    arguments = [launch.mapping.arguments for launch in program.tiles.launches] if program.tiles else []
-    record = launch_record(target.facts.name, program.ir.kernels, emitted, program.problem, program.scalars, arguments)
+    record = launch_record(target.facts.name, program.ir.kernels, emitted, program.problem, program.scalars)
     start = perf_counter()
     code_object = target.assemble(text)
     stages["assemble"] = perf_counter() - start

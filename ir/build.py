@@ -47,9 +47,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from convgen.ir import expr as x
+from convgen.ir import sizes
 from convgen.ir import stmt as s
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
+from convgen.ir.layout.argument import Argument
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
@@ -57,6 +59,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.layout.turns import Share
 from convgen.ir.program import Kernel
+from convgen.ir.sizes import Extent
 from convgen.ir.stmt import Site, Stmt
 from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, vector
 
@@ -101,7 +104,9 @@ class KernelBuilder:
         width: int = 64,
         subgroup: str | None = "subgroup",
     ) -> None:
-        self.name, self.grid, self.subgroups, self.width = name, grid, subgroups, width
+        self.name, self.subgroups, self.width = name, subgroups, width
+        self.grid = grid[0], grid[1], grid[2]
+        self.launched: tuple[Extent, ...] = ()
         self._ids = 0  # of its own, so that what a builder makes depends on nothing else
         self.group = tuple(self.var(f"group_{axis}") for axis in "xyz")
         if subgroup is not None:
@@ -135,6 +140,19 @@ class KernelBuilder:
         self.params.append(v := self.var(name, type))
         return v
 
+    def size(self, name: str, most: int, least: int = 1, multiple: int = 1) -> sizes.Size:
+        """A scalar argument of s32 of which the host promises so much."""
+        self._ids += 1
+        self.params.append(v := sizes.Size(name, self._ids, s32, least, most, multiple))
+        return v
+
+    def host_value(self, argument: Argument) -> Var:
+        """A scalar argument that the host computes."""
+        self._ids += 1
+        value = sizes.HostValue(argument.name, self._ids, argument.type, argument.value, argument.expr or "")
+        self.params.append(value)
+        return value
+
     def shared(
         self,
         name: str,
@@ -164,7 +182,8 @@ class KernelBuilder:
         Where workgroups persist it runs for one tile, or share of a tile, after the other, with a barrier between.
         Beside the tile is its share (`Share.values`), and in slices who they are.
         """
-        arguments = [self.scalar(a.name, a.type) for a in mapping.arguments]
+        arguments = [self.host_value(a) for a in mapping.arguments]
+        self.launched = mapping.launched
         with ExitStack() as around:
             share = mapping.turns.whole(self.group[0])
             if mapping.turns.count > 1 or mapping.turns.shared:
@@ -393,7 +412,8 @@ class KernelBuilder:
         x.reserve_ids(self._ids)
         body = s.block(*self._suites[0])
         size = self.grid, self.subgroups, self.width
-        return Kernel(self.name, tuple(self.params), *size, self.group, self.subgroup, tuple(self.tiles), body)
+        names = self.group, self.subgroup, tuple(self.tiles)
+        return Kernel(self.name, tuple(self.params), *size, *names, body, self.launched)
 
 
 def _index(i: Index) -> Expr:

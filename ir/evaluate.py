@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir import expr as x
+from convgen.ir import sizes
 from convgen.ir.error import VerifyError
 from convgen.ir.evaluate_floats import APPROXIMATE, EXACT, fma
 from convgen.ir.expr import Expr, Var
@@ -451,6 +452,8 @@ _RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     **dict.fromkeys(_OPERATORS, _binary),
     x.Const: _const,
     x.Var: _var,
+    sizes.Size: _var,
+    sizes.HostValue: _var,
     x.Lane: lambda ev, e: Value(np.tile(np.arange(ev.width, dtype=np.int32), len(ev.numbers))),
     x.Not: _not,
     **dict.fromkeys(EXACT, _exact),

@@ -21,6 +21,8 @@ from convgen.ir.interp_party import Group, Parted, Party, Run, Stop
 from convgen.ir.interp_shared import SharedTile
 from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.extents import value_of
+from convgen.ir.sizes import Size
 
 __all__ = ["InterpError", "interpret"]
 
@@ -38,9 +40,9 @@ def interpret(
     `buffers` holds a 1-D uint8 array for each buffer argument, changed in place; `scalars` the other arguments.
     Raises UserError where an argument is missing or too short, InterpError where the kernel breaks docs/ir.md.
     """
-    memory = {p: _buffer(p, buffers) for p in kernel.params if isinstance(p, Global)}
     values = {p: _scalar(p, scalars or {}) for p in kernel.params if isinstance(p, Var)}
-    x, y, z = kernel.grid
+    memory = {p: _buffer(p, value_of(p.length, values), buffers) for p in kernel.params if isinstance(p, Global)}
+    x, y, z = (value_of(count, values) for count in kernel.workgroups)
     numbers = list(range(x * y * z) if groups is None else groups)
     together = max(1, _MOST_LANES // (kernel.width * kernel.subgroups))
     for first in range(0, len(numbers), together):
@@ -50,18 +52,21 @@ def interpret(
                 _run_group(kernel, memory, values, place)
 
 
-def _buffer(p: Global, buffers: Mapping[str, Array]) -> Array:
+def _buffer(p: Global, length: int, buffers: Mapping[str, Array]) -> Array:
     given = buffers.get(p.name)
-    if given is None or given.dtype != np.uint8 or given.ndim != 1 or given.size < p.bytes:
+    if given is None or given.dtype != np.uint8 or given.ndim != 1 or given.size < length:
         what = "nothing" if given is None else f"{given.dtype}{list(given.shape)}"
-        raise UserError(f"buffer {p.name}: given {what}, wanted uint8[{p.bytes}]")
-    return given[: p.bytes]
+        raise UserError(f"buffer {p.name}: given {what}, wanted uint8[{length}]")
+    return given[:length]
 
 
 def _scalar(p: Var, scalars: Mapping[str, int]) -> int:
     if p.name not in scalars:
         raise UserError(f"argument {p.name}: given nothing, wanted {p.type}")
-    return scalars[p.name]
+    value = scalars[p.name]
+    if isinstance(p, Size):
+        p.check(value)
+    return value
 
 
 def _run_together(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], groups: Sequence[Group]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Shared, View
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.extents import value_of
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
 from convgen.ir.types import AnyType
@@ -81,6 +82,7 @@ class Party:
         number = np.repeat(self.numbers, k.width)
         group = np.arange(len(number)) // k.width // k.subgroups
         self.accessors = Accessors(group, [(n, np.flatnonzero(number == n)) for n in sorted({*self.numbers})])
+        self.sizes = values
         for var, value in values.items():
             self.bind(var, self.ev.full(var.type, value))
         for var, of in zip((*k.group_ids, k.subgroup), (*zip(*(place for place, _ in members)), self.numbers)):
@@ -195,7 +197,7 @@ class Party:
             position = self.integers(start, "a view's coordinate")[:, None] + inner
             dims.update((d, np.broadcast_to(p, exists.shape)) for d, p in view.decode(axis, position).items())
             for dim in view.axes[axis]:
-                exists &= (dims[dim.name] >= 0) & (dims[dim.name] < dim.size)
+                exists &= (dims[dim.name] >= 0) & (dims[dim.name] < value_of(dim.extent, self.sizes))
         index = [np.broadcast_to(t.at(dims), exists.shape) for t in view.index]
         inside = [(at >= 0) & (at < t.size) for t, at in zip(view.index, index)]
         for t, ok in zip(view.index, inside):
@@ -207,16 +209,17 @@ class Party:
                     f"tensor dim {number} of the view of {view.memory.name} is not masked, and is "
                     f"{index[number][exists & ~ok][0]} of {view.index[number].size}"
                 )
-        at = np.broadcast_to(view.layout.offset([np.where(exists, i, 0) for i in index]), exists.shape)
-        elements = view.memory.bytes // view.memory.elem.bytes
+        chosen = [np.where(exists, i, 0) for i in index]
+        at = np.broadcast_to(view.offset(chosen, partial(value_of, sizes=self.sizes)), exists.shape)
+        elements = len(self.elements(view.memory))
         if (bad := at[exists & (at >= elements)]).size:
             raise InterpError(f"element {bad[0]} of buffer {view.memory.name}, which has {elements}")
         return np.where(exists, at, 0), exists
 
     def elements(self, memory: Global) -> Array:
         """A buffer as an array of its elements."""
-        whole = memory.bytes // memory.elem.bytes * memory.elem.bytes
-        return self.memory[memory][:whole].view(memory.elem.numpy)
+        held = self.memory[memory]
+        return held[: len(held) // memory.elem.bytes * memory.elem.bytes].view(memory.elem.numpy)
 
     def view_tile(self, view: View, coords: tuple[Expr, ...], layout: Fragment) -> Value:
         at, exists = self.places(view, coords, layout)
@@ -293,10 +296,9 @@ class Party:
         buffer = node.buffer
         mask = self.ev(node.mask).decided("a mask")
         start = self.integers(node.address, "an address") - self.bases[buffer]
-        if (bad := start[mask & ((start < 0) | (start + size > buffer.bytes))]).size:
-            raise InterpError(
-                f"bytes {bad[0]} to {bad[0] + size - 1} of buffer {buffer.name}, which has {buffer.bytes}"
-            )
+        length = len(self.memory[buffer])
+        if (bad := start[mask & ((start < 0) | (start + size > length))]).size:
+            raise InterpError(f"bytes {bad[0]} to {bad[0] + size - 1} of buffer {buffer.name}, which has {length}")
         at = start[:, None] + np.arange(size)
         inside = np.broadcast_to(mask[:, None], at.shape)
         return self.memory[buffer], np.where(inside, at, 0), inside
@@ -315,8 +317,9 @@ class Party:
             extent = surface.extent[0]  # of the only subgroup, where this is told
             raise InterpError(f"the extent {extent} of a surface of {surface.buffer.name} cuts a word in two")
         at = at + surface.shift[:, None]
-        if (bad := at[inside & ((at < 0) | (at >= surface.buffer.bytes))]).size:
-            raise InterpError(f"byte {bad[0]} of buffer {surface.buffer.name}, which has {surface.buffer.bytes}")
+        length = len(self.memory[surface.buffer])
+        if (bad := at[inside & ((at < 0) | (at >= length))]).size:
+            raise InterpError(f"byte {bad[0]} of buffer {surface.buffer.name}, which has {length}")
         return self.memory[surface.buffer], np.where(inside, at, 0), inside
 
     def global_load(self, node: s.GlobalLoad | s.FlatLoad) -> None:
@@ -367,8 +370,9 @@ class Party:
         start = np.broadcast_to(x * node.shape.grain(elem) + col * elem, (self.ev.lanes, type.lanes))
         byte = (start[:, :, None] + np.arange(elem)).reshape(self.ev.lanes, -1)
         row = np.repeat(np.broadcast_to(y + row, start.shape), elem, axis=1)
-        inside = (row >= 0) & (row < plane.height) & (byte >= 0) & (byte < plane.width)
-        return self.memory[plane.memory], np.where(inside, plane.base + row * plane.pitch + byte, 0), inside
+        width, height, pitch = (value_of(e, self.sizes) for e in (plane.width, plane.height, plane.pitch))
+        inside = (row >= 0) & (row < height) & (byte >= 0) & (byte < width)
+        return self.memory[plane.memory], np.where(inside, plane.base + row * pitch + byte, 0), inside
 
     def prefetch(self, node: s.Prefetch | s.FlatPrefetch | s.PlanePrefetch) -> None:
         """No value changes; what decides where must be known all the same."""

@@ -8,6 +8,7 @@ from convgen.ir.checks import check_name
 from convgen.ir.expr import Var
 from convgen.ir.layout.memory import Global, Shared
 from convgen.ir.node import Node, node
+from convgen.ir.sizes import Extent
 from convgen.ir.stmt import Stmt
 
 
@@ -16,7 +17,8 @@ class Kernel(Node):
     """What one subgroup of one workgroup does, bound to its ABI.
 
     `params` are the arguments in order: buffers (Global) and scalars (Var). `group_ids` (x, y, z) and `subgroup` are
-    bound on entry, all uniform. `grid` counts workgroups; a workgroup has `subgroups` subgroups of `width` lanes.
+    bound on entry, all uniform. `grid` counts workgroups; a workgroup has `subgroups` subgroups of `width` lanes. Where
+    the host says how many workgroups there are, that is `launched`, and `grid` the most of them.
     """
 
     name: str
@@ -28,9 +30,15 @@ class Kernel(Node):
     subgroup: Var
     shared: tuple[Shared, ...]
     body: Stmt
+    launched: tuple[Extent, ...]
 
     def infer(self) -> None:
         check_name(self.name, "kernel")
+
+    @property
+    def workgroups(self) -> tuple[Extent, ...]:
+        """Along x, y and z, in a launch."""
+        return self.launched or self.grid
 
     def shared_base(self, tile: Shared) -> int:
         """Byte offset of a shared tile in the workgroup's allocation; tiles stand in order of declaration."""

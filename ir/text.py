@@ -15,11 +15,12 @@ from typing import Any
 import attrs
 
 from convgen.ir import expr as x
+from convgen.ir import sizes
 from convgen.ir import stmt as s
 from convgen.ir.expr import Expr, Var
 from convgen.ir.floats import Fma
 from convgen.ir.fused import Fused
-from convgen.ir.layout.memory import Dim, Global, Plane, Rectangle, Shared, TensorDim, View
+from convgen.ir.layout.memory import Dim, Global, Plane, Rectangle, Shared, SizedGlobal, SizedView, TensorDim, View
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
@@ -274,6 +275,8 @@ def _args(p: _Printer, *es: Expr) -> str:
 
 _EXPRESSIONS: dict[type[Expr], Callable[[_Printer, Any], str]] = {
     x.Var: lambda p, e: p.vars[e],
+    sizes.Size: lambda p, e: p.vars[e],
+    sizes.HostValue: lambda p, e: p.vars[e],
     x.Lane: lambda p, e: "lane",
     x.Select: lambda p, e: f"select({_args(p, e.cond, e.a, e.b)})",
     Fma: lambda p, e: f"fma({_args(p, e.a, e.b, e.c)})",
@@ -325,7 +328,8 @@ def _view(v: View) -> str:
 
 
 def _dim(d: Dim) -> str:
-    return f"{d.name}{d.size}" + (f"<{d.padded}" if d.padded != d.size else "")
+    size = d.size if d.exact is None else f"({d.exact})"
+    return f"{d.name}{size}" + (f"<{d.padded}" if d.padded != d.size else "")
 
 
 def _tensor_dim(t: TensorDim) -> str:
@@ -337,6 +341,8 @@ def _tensor_dim(t: TensorDim) -> str:
 
 _DEFINITIONS: dict[type[Node], Callable[[Any], str]] = {
     Global: lambda g: f"{g.name}: {g.elem}[{8 * g.bytes // g.elem.spacing}]",
+    SizedGlobal: lambda g: f"{g.name}: {g.elem}[{g.elements}]",
     Shared: _tile,
     View: _view,
+    SizedView: lambda v: f"{_view(v)} by {'x'.join(map(str, v.apart))}",
 }

@@ -9,9 +9,10 @@ from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Const, Expr
 from convgen.ir.floats import APPROXIMATE, EXACT, Approximate, Fma
-from convgen.ir.layout.digits import Space
+from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Shared, View
+from convgen.ir.simplify.extents import never_less
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
 from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f16, f32, f64, s32, surface, u64, vector
@@ -230,11 +231,9 @@ def _block(c: Checker, n: Any) -> str | None:
 
 
 def _plane(c: Checker, n: Any) -> str | None:
-    inside = (
-        n.plane.base >= 0
-        and n.plane.base + (n.plane.height - 1) * n.plane.pitch + n.plane.width <= n.plane.memory.bytes
-    )
-    if not inside or n.plane.width > n.plane.pitch:
+    end = times(n.plane.height - 1, n.plane.pitch) + n.plane.base + n.plane.width
+    inside = n.plane.base >= 0 and never_less(n.plane.memory.length, end)
+    if not inside or not never_less(n.plane.pitch, n.plane.width):
         return f"{n.plane} is not within its buffer"
     return None
 

@@ -8,23 +8,27 @@ S(i) their stores to slot i % slots:
     3 slots   ... S(1); L(2);     for i: barrier; compute(i); S(i+2); L(i+3)
 
 The loop runs while every stage has work; the last iterations are peeled, so nothing is loaded or stored in vain. The
-body is unrolled by the number of slots, so that slots are constants. So bounds are constants, or multiples of the
-number of slots where `begin < end` is known to hold.
+body is unrolled by the number of slots, so that slots are constants. That is so where bounds are constants, or
+multiples of the number of slots where `begin < end` is known to hold.
+
+Of any other trips whole rounds run in the main loop, and one loop for each slot but the last has the iteration that may
+be left over. Nothing is peeled: what is loaded behind the end is masked by the view, and never read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 
 import attrs
 
 from convgen.ir.error import VerifyError
-from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Var, const, var
+from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Var, const, maximum, minimum, var
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import postorder, rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.sizes import Extent
 from convgen.ir.stmt import Barrier, Block, Copy, For, If, Let, LoadShared, LoadView, Site, Stmt, StoreShared, block
 from convgen.ir.types import vector
 from convgen.passes.clone import Cloner
@@ -86,20 +90,29 @@ class _Trips:
     slots: int
     first: tuple[Expr, ...]  #: indices; those before the main loop has begun
     counter: tuple[Expr, Expr] | None  #: bounds of the main loop's counter, if there is one
-    begin: int  #: index of the first iteration of round zero
+    begin: Extent  #: index of the first iteration of round zero
     rest: tuple[tuple[Expr, int], ...]  #: indices and slots
+    left: tuple[tuple[Expr, Expr], ...] = ()  #: of the rounds that may not be whole, each index and how often it runs
 
 
 def _trips(loop: For, slots: int, known: Container[Expr]) -> _Trips:
     if isinstance(loop.begin, Const) and isinstance(loop.end, Const):
         return _constant_trips(loop.begin.bits, loop.end.bits, slots)
     begin, end = (_rounds(bound, slots) for bound in (loop.begin, loop.end))
-    if begin is None or end is None or Lt(begin, end) not in known:
-        wanted = f"constant bounds, or multiples of {slots} where begin < end is known"
-        raise VerifyError(f"buffer_shared: loop {loop.label} is for [{loop.begin}, {loop.end}), wanted {wanted}")
     first = tuple(loop.begin + i for i in range(slots))
+    if begin is None or end is None or Lt(begin, end) not in known:
+        return _any_trips(loop, slots, first)
     rest = tuple((loop.end + (i - slots), i) for i in range(slots))
     return _Trips(slots, first, (begin, end - 1), 0, rest)
+
+
+def _any_trips(loop: For, slots: int, first: tuple[Expr, ...]) -> _Trips:
+    """Trips of which nothing is known, not even that there are any."""
+    count = maximum(loop.end - loop.begin, 0)
+    rounds = count // slots
+    over = count - rounds * slots
+    left = tuple((first[i] + rounds * slots, minimum(maximum(over - i, 0), 1)) for i in range(slots - 1))
+    return _Trips(slots, first, (const(0), rounds), loop.begin, (), left)
 
 
 def _constant_trips(begin: int, end: int, slots: int) -> _Trips:
@@ -154,6 +167,10 @@ class _Pipeline:
         for behind, (index, slot) in zip(reversed(range(len(self.trips.rest))), self.trips.rest):
             stmts, state, held = self._iteration(index, slot, state, held, behind)
             out += stmts
+        for slot, (index, trips) in enumerate(self.trips.left):
+            counter = var(self.loop.var.name)
+            last, state, held = self._looped(counter, (const(0), trips), ((index, slot),), state, held)
+            out.append(last)
         results = [Let(r, value) for r, value in zip(self.loop.results, state)]
         return block(*out, *results)
 
@@ -161,21 +178,33 @@ class _Pipeline:
         self, begin: Expr, end: Expr, state: tuple[Expr, ...], held: tuple[Expr, ...]
     ) -> tuple[For, tuple[Expr, ...], tuple[Expr, ...]]:
         counter = var(self.loop.var.name)
+        scaled = counter * self.slots if self.slots > 1 else counter
+        rounds = tuple((scaled + (self.trips.begin + j), j) for j in range(self.slots))
+        return self._looped(counter, (begin, end), rounds, state, held)
+
+    def _looped(
+        self,
+        counter: Var,
+        bounds: tuple[Expr, Expr],
+        iterations: Sequence[tuple[Expr, int]],
+        state: tuple[Expr, ...],
+        held: tuple[Expr, ...],
+    ) -> tuple[For, tuple[Expr, ...], tuple[Expr, ...]]:
+        """A loop over these indices and slots, behind which as many run, or are loaded in vain."""
         carried = tuple(var(v.name, v.type) for v in (*self.loop.carried, *self._held_vars()))
         results = tuple(var(v.name, v.type) for v in carried)
         split = len(self.loop.carried)
         now: tuple[Expr, ...] = carried[:split]
         regs: tuple[Expr, ...] = carried[split:]
         body: list[Stmt] = []
-        for j in range(self.slots):
-            index = (counter * self.slots if self.slots > 1 else counter) + (self.trips.begin + j)
-            stmts, now, regs = self._iteration(index, j, now, regs, self.slots)
+        for index, slot in iterations:
+            stmts, now, regs = self._iteration(index, slot, now, regs, self.slots)
             body += stmts
         loop = replace(
             self.loop,
             var=counter,
-            begin=begin,
-            end=end,
+            begin=bounds[0],
+            end=bounds[1],
             carried=carried,
             inits=(*state, *held),
             body=block(*body),

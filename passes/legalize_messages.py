@@ -16,9 +16,10 @@ from convgen.ir.mutate import Mutator, statements
 from convgen.ir.node import CLASSES, replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.simplify.extents import divisor
 from convgen.ir.types import AnyType, Type, bool_, u8, u16, u32, u64, vector
 from convgen.passes.clone import Cloner
-from convgen.passes.messages.linear import ZERO, divisor, plus
+from convgen.passes.messages.linear import ZERO, plus
 
 _WORD = 4  #: bytes: what surfaces check their bounds by (docs/ir.md, "Global memory")
 _ELEMENTS: dict[int, Type] = {1: u8, 2: u16, 4: u32}  #: bytes -> what a part of a message consists of

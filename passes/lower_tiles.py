@@ -25,7 +25,7 @@ from convgen.ir.expr import (
     Splat,
     Surface,
     Var,
-    const,
+    lift,
     select,
     temporary,
     var,
@@ -222,7 +222,7 @@ class _Lowering(Mutator):
 
 
 def _all_of(buffer: Global) -> Surface:
-    return Surface(buffer, ZERO, const(buffer.bytes))
+    return Surface(buffer, ZERO, lift(buffer.length, ZERO))
 
 
 def _word(e: Expr, n: int) -> Expr:

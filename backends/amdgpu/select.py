@@ -149,11 +149,14 @@ class _Selector(Selector):
             case Mul(Cast(_, index), Const() as scale) if 0 <= scale.bits < 1 << 32:
                 i, by = self.scalars.value(index), Imm(signed(scale.bits))
                 return out.salu("s_mul_i32", i, by), out.salu("s_mul_hi_u32", i, by)
+            case Mul(Cast(_, a), Cast(_, b)) if min(self.scalars.bounds(a)[0], self.scalars.bounds(b)[0]) >= 0:
+                one, other = self.scalars.value(a), self.scalars.value(b)
+                return out.salu("s_mul_i32", one, other), out.salu("s_mul_hi_u32", one, other)
             case Add(a, b):
                 (al, ah), (bl, bh) = self._shift(a), self._shift(b)
                 low = out.salu("s_add_u32", al, bl)
                 return low, out.salu("s_addc_u32", ah, bh)
-        raise Unsupported(f"given the 64-bit shift {e}, wanted index * constant + constant")
+        raise Unsupported(f"given the 64-bit shift {e}, wanted index * factor + constant")
 
     def _address(self, s: st.GlobalLoad | st.GlobalStore) -> tuple[tuple[Operand, ...], tuple[str, ...]]:
         if isinstance(s.surface, Surface):

@@ -104,6 +104,7 @@ class Payloads:
         out.emit("add" if plane.base else "mov", (region(payload, "q"),), base, partial=True)
         cols = shape.cols * elem_bytes // shape.grain(elem_bytes)
         sizes = (plane.width - 1, plane.height - 1, plane.pitch - 1)
-        for dword, value in (*zip((2, 3, 4), sizes), (7, (shape.count - 1) << 16 | (shape.rows - 1) << 8 | cols - 1)):
-            out.emit("mov", (region(payload, "ud", dword),), (Literal(value, "ud"),), partial=True)
+        for dword, size in (*zip((2, 3, 4), sizes), (7, (shape.count - 1) << 16 | (shape.rows - 1) << 8 | cols - 1)):
+            value = Literal(size, "ud") if isinstance(size, int) else out.source(self.scalars.value(size), "ud")
+            out.emit("mov", (region(payload, "ud", dword),), (value,), partial=True)
         return payload

@@ -199,15 +199,17 @@ class XeScalars(Scalars):
             case x.Cast(_, a) if a.type.bits == 64:
                 return self._whole(a)
             case x.Mul(a, x.Const() as by) | x.Mul(a, x.Cast(_, x.Const() as by)) if 0 <= by.bits < 1 << 32:
-                return self._product_wide(a, by.bits)
+                return self._product_wide(a, Imm(by.bits))
+            case x.Mul(a, x.Cast(_, by)) if by.type.bits == 32 and self.bounds(by)[0] >= 0:
+                return self._product_wide(a, self.value(by))
         raise Unsupported(f"given {type(e).__name__}, wanted an operation on addresses: {e}")
 
-    def _product_wide(self, a: x.Expr, by: int) -> Reg:
-        """A 64-bit value times a constant of 32 bits."""
+    def _product_wide(self, a: x.Expr, by: Operand) -> Reg:
+        """A 64-bit value times one of 32 bits that is not negative."""
         below, above = self._halves(a)
-        low, high = (self.product(below, Imm(by), "ud", high=h) for h in (False, True))
+        low, high = (self.product(below, by, "ud", high=h) for h in (False, True))
         if above != Imm(0):
-            high = self.out.alu("add", "ud", high, self.product(above, Imm(by), "ud"))
+            high = self.out.alu("add", "ud", high, self.product(above, by, "ud"))
         return self._joined(low, high)
 
     def _extended(self, a: x.Expr) -> Reg:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, repeat
 
 from convgen.backends.stages import Emitted
 from convgen.ir.error import UserError
 from convgen.ir.expr import Var
-from convgen.ir.layout.argument import Argument
-from convgen.ir.layout.memory import Global
+from convgen.ir.layout.argument import told
+from convgen.ir.layout.memory import Global, SizedGlobal
 from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
+from convgen.ir.sizes import HostValue, Size
 from convgen.ir.stmt import Ticket
 from convgen.problem.matmul import Problem
-from convgen.run.record import Access, Buffer, Launch, LaunchRecord, Scalar, StoredTensor
+from convgen.run.record import Access, Buffer, Launch, LaunchRecord, Promise, Scalar, StoredTensor
 
 Scalars = Mapping[str, int | float]
 
@@ -26,24 +26,26 @@ def launch_record(
     emitted: Sequence[Emitted],
     problem: Problem | None,
     scalars: Scalars,
-    arguments: Sequence[Sequence[Argument]] = (),
 ) -> LaunchRecord:
     """The launches of `kernels` in order, each with its arguments where `emitted` placed them.
 
-    `scalars` gives the scalar arguments of all kernels by name, `arguments` those that each kernel's mapping has.
+    `scalars` gives the scalar arguments of all kernels by name that do not say themselves what they are; sizes are as
+    large as may be where it has none.
     """
     tensors = {} if problem is None else _tensors_of(problem)
     launches = []
-    for kernel, e, own in zip(kernels, emitted, chain(arguments, repeat(()))):
+    for kernel, e in zip(kernels, emitted):
         accesses, zeroed = buffer_accesses(kernel), zeroed_buffers(kernel)
         args = tuple(
-            Buffer(p.name, offset, accesses[p.name], tensors.get(p.name) or _flat(p), p in zeroed)
+            Buffer(p.name, offset, accesses[p.name], tensors.get(p.name) or _flat(p), p in zeroed, _elements(p))
             if isinstance(p, Global)
-            else _scalar(kernel, p, offset, scalars, own)
+            else _scalar(kernel, p, offset, scalars)
             for p, (_, offset, _) in zip(kernel.params, e.arguments)
         )
         workgroup = (kernel.subgroups * kernel.width, 1, 1)
-        launches.append(Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size, e.shared_bytes))
+        x, y, z = (None if isinstance(count, int) else told(count) for count in kernel.workgroups)
+        launch = Launch(kernel.name, kernel.grid, workgroup, args, e.kernarg_size, e.shared_bytes, (x, y, z))
+        launches.append(launch.with_scalars({}))
     return LaunchRecord(target, None, tuple(launches), None if problem is None else str(problem))
 
 
@@ -56,10 +58,19 @@ def _flat(buffer: Global) -> StoredTensor:
     return StoredTensor.of(Layout.dense((buffer.bytes // buffer.elem.bytes,), (0,)), buffer.elem.name)
 
 
-def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars, arguments: Sequence[Argument]) -> Scalar:
-    for a in arguments:
-        if a.name == parameter.name:
-            return Scalar(a.name, offset, a.type.name, a.value, a.expr)
+def _elements(buffer: Global) -> str | None:
+    """How a host counts the elements, if it has to."""
+    return told(buffer.elements) if isinstance(buffer, SizedGlobal) else None
+
+
+def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Scalar:
+    match parameter:
+        case HostValue(name, _, dtype, value, how):
+            return Scalar(name, offset, dtype.elem.name, scalars.get(name, value), how or None)
+        case Size(name, _, dtype):
+            chosen = scalars.get(name, parameter.most // parameter.multiple * parameter.multiple)
+            promise = Promise(parameter.least, parameter.most, parameter.multiple)
+            return Scalar(name, offset, dtype.elem.name, chosen, promise=promise)
     if parameter.name not in scalars:
         raise UserError(f"given no value for scalar {parameter.name} of kernel {kernel.name}, wanted one in scalars=")
     return Scalar(parameter.name, offset, parameter.type.name, scalars[parameter.name])

@@ -61,7 +61,12 @@ class Buffer:
     access: Access
     tensor: StoredTensor
     zero: bool = False  #: whether it holds zeros before the first launch; launches leave it so
+    elements: str | None = None  #: how a host counts them for other sizes; the tensor has one dim
     size: int = _POINTER_BYTES
+
+    def of_elements(self, count: int) -> Buffer:
+        """The same, that long."""
+        return attrs.evolve(self, tensor=StoredTensor.of(Layout.dense((count,), (0,)), self.tensor.dtype))
 
     @property
     def is_read(self) -> bool:
@@ -73,14 +78,33 @@ class Buffer:
 
 
 @attrs.frozen
+class Promise:
+    """What a kernel takes for granted of a scalar: it is in [least, most] and a multiple of `multiple`."""
+
+    least: int
+    most: int
+    multiple: int
+
+
+@attrs.frozen
 class Scalar:
-    """A kernel argument passed by value; `expr` says how a host computes it for other sizes."""
+    """A kernel argument passed by value; `expr` says how a host computes it for other sizes.
+
+    Raises UserError for a value that breaks the promise.
+    """
 
     name: str
     offset: int
     dtype: str
     value: int | float
     expr: str | None = None
+    promise: Promise | None = None
+
+    def __attrs_post_init__(self) -> None:
+        p = self.promise
+        if p and not (p.least <= self.value <= p.most and self.value % p.multiple == 0):
+            multiple = f", a multiple of {p.multiple}" if p.multiple > 1 else ""
+            raise UserError(f"given {self.name}={self.value}, wanted {p.least} to {p.most}{multiple}")
 
     @property
     def size(self) -> int:
@@ -113,14 +137,15 @@ class Launch:
 
         def renewed(arg: Buffer | Scalar) -> Buffer | Scalar:
             if isinstance(arg, Buffer):
-                return arg
+                return arg if arg.elements is None else arg.of_elements(evaluate(arg.elements, integers))
             value = chosen[arg.name] if arg.expr is None else evaluate(arg.expr, integers)
             kind = types.scalar(arg.dtype)
             if kind.is_int and not kind.min <= value <= kind.max:
                 raise UserError(f"given {arg.name}={value} of kernel {self.kernel}, wanted one of type {arg.dtype}")
             return attrs.evolve(arg, value=value)
 
-        return attrs.evolve(self, args=tuple(map(renewed, self.args)))
+        counts = [n if e is None else evaluate(e, integers) for n, e in zip(self.grid, self.grid_expr)]
+        return attrs.evolve(self, args=tuple(map(renewed, self.args)), grid=(counts[0], counts[1], counts[2]))
 
     def request(self, groups: Sequence[int] | None = None) -> LaunchRequest:
         """The launch as a simulator wants it; `groups` are the linear workgroup ids to run (all if None)."""
@@ -219,9 +244,14 @@ def _arg_json(arg: Buffer | Scalar) -> dict[str, Json]:
             "bytes": arg.tensor.bytes,
         }
         zero: dict[str, Json] = {"zero": True} if arg.zero else {}
-        return {**place, "access": arg.access, "tensor": tensor, **zero}
+        elements: dict[str, Json] = {} if arg.elements is None else {"elements": arg.elements}
+        return {**place, "access": arg.access, "tensor": tensor, **zero, **elements}
     expr: dict[str, Json] = {} if arg.expr is None else {"expr": arg.expr}
-    return {**place, "kind": "scalar", "dtype": arg.dtype, "value": arg.value, **expr}
+    promise: dict[str, Json] = {} if arg.promise is None else dict(zip(_PROMISE, attrs.astuple(arg.promise)))
+    return {**place, "kind": "scalar", "dtype": arg.dtype, "value": arg.value, **expr, **promise}
+
+
+_PROMISE = tuple(field.name for field in attrs.fields(Promise))
 
 
 def _read_launch(entry: Entry) -> Launch:
@@ -265,7 +295,8 @@ def _read_buffer(entry: Entry) -> Buffer:
         if access == known:
             name, offset = entry["name"].name("buffer"), entry["offset"].integer(0, _MOST_BLOCK)
             zero = entry.has("zero") and entry["zero"].flag()
-            return Buffer(name, offset, known, _read_tensor(entry["tensor"]), zero)
+            elements = entry.optional_text("elements")
+            return Buffer(name, offset, known, _read_tensor(entry["tensor"]), zero, elements)
     raise entry["access"].error(" or ".join(get_args(Access)))
 
 
@@ -277,7 +308,15 @@ def _read_scalar(entry: Entry) -> Scalar:
         dtype,
         _read_value(entry["value"], types.scalar(dtype)),
         entry.optional_text("expr"),
+        _read_promise(entry),
     )
+
+
+def _read_promise(entry: Entry) -> Promise | None:
+    if not any(map(entry.has, _PROMISE)):
+        return None
+    least, most, multiple = (entry[name].integer(0 if name == "least" else 1, _MOST_GROUPS) for name in _PROMISE)
+    return Promise(least, most, multiple)
 
 
 def _read_value(entry: Entry, dtype: types.Type) -> int | float:

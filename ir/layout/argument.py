@@ -20,8 +20,9 @@ import attrs
 import numpy as np
 
 from convgen.ir.error import UserError
-from convgen.ir.expr import Expr, MulHi, const
+from convgen.ir.expr import Add, Binary, Const, Div, Expr, Max, Min, Mul, MulHi, Sub, Var, const
 from convgen.ir.layout.digits import Index
+from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, s32, u32
 
 
@@ -73,6 +74,24 @@ def _value(node: ast.expr, values: Mapping[str, int]) -> int:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](*(_value(a, values) for a in args))
     raise ValueError(ast.dump(node))
+
+
+_SYMBOLS: dict[type[Expr], str] = {Add: "+", Sub: "-", Mul: "*", Div: "//", Min: "min", Max: "max"}
+
+
+def told(extent: Extent) -> str:
+    """An extent as a launch expression. Raises UserError for operations that hosts are not told."""
+    if isinstance(extent, int):
+        return str(extent)
+    if isinstance(extent, Const):
+        return str(extent.bits)
+    if isinstance(extent, Var):
+        return extent.name
+    symbol = _SYMBOLS.get(type(extent))
+    if symbol is None or not isinstance(extent, Binary):
+        raise UserError(f"given the extent {extent}, wanted + - * // min and max of sizes and numbers")
+    a, b = told(extent.a), told(extent.b)
+    return f"{symbol}({a}, {b})" if symbol.isalpha() else f"({a} {symbol} {b})"
 
 
 def divided(number: Index, multiplier: Index, by: Index) -> Index:

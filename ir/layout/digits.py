@@ -271,6 +271,14 @@ def _plus(total: Index, digit: Index, step: int) -> Index:
     return plus(total, digit if step == 1 else digit * step)
 
 
+def times(a: Index, b: Index) -> Index:
+    """The product of two indices without factors that change nothing."""
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, int) and one in (0, 1):
+            return other if one else 0
+    return a * b
+
+
 def plus(a: Index, b: Index) -> Index:
     """The sum of two indices without zeros."""
     if isinstance(a, int) and a == 0:

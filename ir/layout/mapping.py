@@ -12,11 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.error import UserError
+from convgen.ir.expr import Expr
 from convgen.ir.layout.argument import Argument
-from convgen.ir.layout.digits import Digits, Index, Space, stacked
+from convgen.ir.layout.digits import Digits, Index, Space, stacked, times
 from convgen.ir.layout.index import Condition
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.turns import Persist, Turns, follow_one_another
+from convgen.ir.layout.walks import SizedRows
+from convgen.ir.sizes import Extent
 
 TILE = ("batch", "m", "n", "k")  #: what a workgroup's number is split into: M and N tiles, slices of K
 
@@ -38,9 +41,10 @@ class WorkgroupMapping:
     order: Order = IN_ROWS
     blocks: int = 1  #: of K in a slice; an order may share them out
     grain: int = 1  #: blocks that stay together
+    exact: tuple[Extent, ...] = ()  #: tiles along batch, M, N and K that the host says there are, at most `counts`
 
     def __attrs_post_init__(self) -> None:
-        if self.order == IN_ROWS:
+        if self.order == IN_ROWS or self.exact:
             return
         _numbers_of_tiles(self)
         if self.turns.shared:
@@ -73,6 +77,24 @@ class WorkgroupMapping:
     def grid(self) -> tuple[int, int, int]:
         """Workgroups along x, y and z."""
         return (self.turns.workgroups, 1, 1) if self._is_flat else self._parts
+
+    @classmethod
+    def sized(cls, counts: tuple[int, int, int, int], exact: tuple[Extent, ...], order: Order) -> WorkgroupMapping:
+        """Of tiles that are counted at launch; UserError for an order that wants to know before."""
+        if all(isinstance(count, int) for count in exact):
+            return cls(counts, order)
+        if order != IN_ROWS:
+            raise UserError(f"given the order {order} for tiles that are counted at launch, wanted rows")
+        length = exact[TILE.index("n")]
+        return cls(counts, Order(walk=SizedRows(length)) if isinstance(length, Expr) else order, exact=exact)
+
+    @property
+    def launched(self) -> tuple[Extent, ...]:
+        """Workgroups along x, y and z where the host says how many."""
+        if not self.exact:
+            return ()
+        batch, m, n, k = self.exact
+        return times(m, n), k, batch
 
     @property
     def numbers(self) -> int:

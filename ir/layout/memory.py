@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import pairwise
 from typing import Any
@@ -11,10 +12,12 @@ import attrs
 
 from convgen.ir.checks import check_name, check_range
 from convgen.ir.error import UserError
-from convgen.ir.layout.digits import Digit, Digits, Space, stacked
+from convgen.ir.expr import Expr
+from convgen.ir.layout.digits import Digit, Digits, Space, stacked, times
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.tags import Layout
 from convgen.ir.node import Node, node
+from convgen.ir.sizes import Extent
 from convgen.ir.types import Type
 
 MOST_BYTES = 1 << 48  #: of a buffer: what virtual addresses of these devices reach
@@ -32,6 +35,23 @@ class Global(Node):
     def infer(self) -> None:
         check_name(self.name, "buffer")
         check_range(self.bytes, 0, MOST_BYTES, f"bytes of buffer {self.name}:")
+
+    @property
+    def length(self) -> Extent:
+        """Bytes that the buffer has in a launch."""
+        return self.bytes
+
+
+@node
+class SizedGlobal(Global):
+    """A buffer that is as long as the host says at launch, `elements` of them, and at most `bytes`."""
+
+    elements: Extent
+
+    @property
+    def length(self) -> Extent:
+        found: Extent = times(self.elements, self.elem.bytes)
+        return found
 
 
 ROW, COL = "row", "col"  #: dims of a shared tile
@@ -129,9 +149,9 @@ class Plane:
 
     memory: Global
     base: int
-    width: int
-    height: int
-    pitch: int
+    width: Extent
+    height: Extent
+    pitch: Extent
 
 
 class RectangleOrder(Enum):
@@ -186,11 +206,20 @@ class Rectangle:
 
 @attrs.frozen(cache_hash=True)
 class Dim:
-    """One dimension of a view: positions [0, size) exist; `padded` >= size is its share of the fused axis."""
+    """One dimension of a view: positions [0, size) exist; `padded` >= size is its share of the fused axis.
+
+    Of an axis's outermost dim the host may say at launch how many there are: `exact`, at most `size`.
+    """
 
     name: str
     size: int
     padded: int
+    exact: Expr | None = None
+
+    @property
+    def extent(self) -> Extent:
+        """Positions that exist in a launch."""
+        return self.size if self.exact is None else self.exact
 
     def __attrs_post_init__(self) -> None:
         check_name(self.name, "dim")
@@ -233,6 +262,15 @@ class View(Node):
     axes: tuple[tuple[Dim, ...], ...]
     index: tuple[TensorDim, ...]
 
+    @property
+    def strides(self) -> tuple[Extent, ...]:
+        """Elements from one position to the next along each tensor dimension; UserError if there is no one number."""
+        return self.layout.strides()
+
+    def offset(self, indices: Sequence[Any], known: Callable[[Extent], int]) -> Any:
+        """The element of memory at these tensor indices, of extents that are `known`."""
+        return self.layout.offset(indices)
+
     def extent(self, axis: int) -> int:
         """Length of a fused axis, padding included."""
         return math.prod(d.padded for d in self.axes[axis])
@@ -243,3 +281,20 @@ class View(Node):
         inner_first = [(d.name, d.padded) for d in reversed(dims)]
         fused = Digits(tuple(d.name for d in dims), stacked(Space.AXIS, inner_first))
         return fused.coordinates({Space.AXIS: position}, overrun=True)
+
+
+@node
+class SizedView(View):
+    """A view of a tensor whose sizes the host gives at launch: `layout` is that of the largest.
+
+    `apart` are its strides, in elements.
+    """
+
+    apart: tuple[Extent, ...]
+
+    @property
+    def strides(self) -> tuple[Extent, ...]:
+        return self.apart
+
+    def offset(self, indices: Sequence[Any], known: Callable[[Extent], int]) -> Any:
+        return sum(index * known(apart) for index, apart in zip(indices, self.apart))

@@ -15,7 +15,7 @@ import attrs
 
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, const
-from convgen.ir.layout.argument import Argument, divided, magic, shift
+from convgen.ir.layout.argument import Argument, divided, magic, shift, told
 from convgen.ir.layout.digits import Digits, Index, Space, plus, stacked
 from convgen.ir.layout.index import choose, clamped, least, split
 from convgen.ir.types import u32
@@ -249,6 +249,33 @@ class ArgumentGroups(Walk):
 
     def __str__(self) -> str:
         return f"wgm:{self.size}{self.along}"
+
+
+@attrs.frozen
+class SizedRows(Walk):
+    """One row of tiles after the other, each as long as the host says at launch: `length`."""
+
+    length: Expr
+    values: tuple[Index, ...] | None = None
+
+    def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
+        length = told(self.length)
+        return (
+            Argument("row_magic", magic(n), f"magic({length})", u32),
+            Argument("row_shift", shift(n), f"shift({length})", u32),
+        )
+
+    def given(self, arguments: Sequence[Index]) -> SizedRows:
+        return attrs.evolve(self, values=tuple(arguments))
+
+    def tile(self, number: Index, m: int, n: int) -> Tile:
+        if self.values is None or not isinstance(number, Expr):
+            return split(number, n)
+        row = divided(number, *self.values)
+        return row, number - row * self.length
+
+    def __str__(self) -> str:
+        return "rows"
 
 
 @attrs.frozen

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from convgen.ir import expr as x
+from convgen.ir import sizes
 from convgen.ir.evaluate import Evaluator
 from convgen.ir.floats import EXACT, Abs, Ceil, Floor, Fma, Neg, Round
 from convgen.ir.simplify.bounds import FULL
@@ -44,7 +45,7 @@ _FOLD: dict[type[x.Expr], Callable[[int, int], int]] = {
 }
 
 #: Where a range of one value shows what neither rules nor algorithms see.
-_MAY_COLLAPSE = frozenset((x.Div, x.Mod, x.MulHi, x.Shr, x.Var, x.Lane))
+_MAY_COLLAPSE = frozenset((x.Div, x.Mod, x.MulHi, x.Shr, x.Var, sizes.Size, sizes.HostValue, x.Lane))
 
 
 class Notes:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from convgen.ir import expr as x
+from convgen.ir import sizes
 from convgen.ir.fused import Fused
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import ExitIf, For, Let, Stmt
@@ -247,6 +248,8 @@ def _same(ranges: Bounds, e: Any) -> Range:
 _RULES: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
     x.Const: lambda ranges, e: (int(e.bits), int(e.bits)),
     x.Var: lambda ranges, e: ranges.env.get(e) or type_range(e.type.elem),
+    sizes.Size: lambda ranges, e: (e.least, e.most),
+    sizes.HostValue: lambda ranges, e: ranges.env.get(e) or type_range(e.type.elem),
     x.Lane: lambda ranges, e: (0, ranges.width - 1),
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(_COMPARISONS, _comparison),
@@ -291,9 +294,9 @@ class Scope:
             self.bind(var, hull(*(self.bounds(v) for v in values)))
 
     def kernel(self, k: Kernel) -> None:
-        """Bind what a kernel binds on entry, save its arguments, of which nothing is known."""
+        """Bind what a kernel binds on entry, save its arguments: of sizes is known what the host promises."""
         for var, count in zip((*k.group_ids, k.subgroup), (*k.grid, k.subgroups)):
-            self.bind(var, (0, count - 1))
+            self.bind(var, (0, (self.bounds(count)[1] if isinstance(count, x.Expr) else count) - 1))
 
     def loop(self, s: For) -> None:
         """Bind the variable and the carried values of a loop that runs at least once.

@@ -11,6 +11,7 @@ from math import gcd
 from typing import Any
 
 from convgen.ir import expr as x
+from convgen.ir import sizes
 from convgen.ir.simplify.bounds import Bounds
 
 Congruence = tuple[int, int]
@@ -122,6 +123,8 @@ def _same(s: Congruences, e: Any) -> Congruence:
 _RULES: dict[type[x.Expr], Callable[[Congruences, Any], Congruence]] = {
     x.Const: lambda s, e: (0, int(e.bits)) if not e.dtype.is_float else ANYTHING,
     x.Var: lambda s, e: s.known.get(e, ANYTHING),
+    sizes.Size: lambda s, e: (e.multiple, 0),
+    sizes.HostValue: lambda s, e: s.known.get(e, ANYTHING),
     x.Add: _add,
     x.Sub: _sub,
     x.Mul: _mul,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from convgen.ir import floats, fused
+from convgen.ir import floats, fused, sizes
 from convgen.ir.expr import Expr, Lane
 from convgen.ir.node import CLASSES
 
-_ = floats, fused  # their classes must be declared before CLASSES is read
+_ = floats, fused, sizes  # their classes must be declared before CLASSES is read
 #: Of expressions, by module and in order of declaration, in whatever order modules and other nodes were declared.
 _EXPRESSIONS = sorted((c for c in CLASSES.values() if issubclass(c, Expr)), key=lambda c: c.__module__)
 _RANK = {cls: -i for i, cls in enumerate(_EXPRESSIONS)}

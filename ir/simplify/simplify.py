@@ -80,6 +80,8 @@ class _Simplifier(Mutator):
     def Var(self, v: Var) -> Expr:
         return self.values[v] if v in self.values else self.algebra(v)
 
+    Size = HostValue = Var
+
     # ------------------------------------------------------------ scopes
 
     @contextmanager

@@ -11,6 +11,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.mutate import free_vars
 from convgen.ir.simplify.bounds import Bounds
+from convgen.ir.sizes import Extent
 from convgen.passes.messages.linear import ZERO, LinearView
 
 
@@ -54,6 +55,6 @@ class Position:
         return self.uniform + self.varying + self.const
 
 
-def scale(e: Expr, factor: int) -> Expr:
+def scale(e: Expr, factor: Extent) -> Expr:
     """A product without factors that change nothing."""
-    return e if factor == 1 or e is ZERO else e * factor
+    return e if e is ZERO or (isinstance(factor, int) and factor == 1) else e * factor

@@ -7,14 +7,17 @@ coordinate is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 
 import attrs
 
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Const, Expr, Min, Mul, Sub, Var, const
+from convgen.ir.expr import Expr, const
+from convgen.ir.layout.digits import plus as sum_of
+from convgen.ir.layout.digits import times
 from convgen.ir.layout.memory import Global, View
+from convgen.ir.simplify.extents import is_multiple
+from convgen.ir.sizes import Extent
 
 ZERO = const(0)
 
@@ -25,14 +28,21 @@ WHOLE_MESSAGE = 16  #: bytes; dims this long need not be merged for the sake of 
 class LinearDim:
     """One dimension of an axis: `size` positions exist, it takes `padded`, `stride` bytes apart.
 
-    One that is `reversed` runs against memory: position 0 is farthest, `stride` is still positive.
+    One that is `reversed` runs against memory: position 0 is farthest, `stride` is still positive. Where the host says
+    how many positions there are, that is `exact`.
     """
 
     name: str
     size: int
     padded: int
-    stride: int
+    stride: Extent
     reversed: bool = False
+    exact: Expr | None = None
+
+    @property
+    def extent(self) -> Extent:
+        """Positions that exist in a launch."""
+        return self.size if self.exact is None else self.exact
 
 
 @attrs.frozen
@@ -93,9 +103,9 @@ class LinearView:
             return run == 1
         inner, align = self.axes[self.unit_axis][-1], min(4, run * self.memory.elem.bytes)
         others = (d.stride for dims in self.axes for d in dims if d is not inner)
-        whole = inner.size % run == 0 and inner.padded % run == 0
+        whole = is_multiple(inner.extent, run) and inner.padded % run == 0
         together = all(h.is_constant_over(inner.name, run) for h in self.halos)
-        return whole and together and not any(s % align for s in (*others, self.base))
+        return whole and together and all(is_multiple(s, align) for s in (*others, self.base))
 
 
 @lru_cache(maxsize=2**10)
@@ -104,32 +114,51 @@ def linearize(view: View) -> LinearView:
     if not view.layout.is_plain:
         raise Unsupported(f"given the layout {view.layout.tag} of {view.memory.name}, wanted a plain one")
     size = view.memory.elem.bytes
-    strides = view.layout.strides()
-    of_dim: dict[str, int] = {}
-    for t, stride in zip(view.index, strides):
+    of_dim: dict[str, Extent] = {}
+    for t, apart in zip(view.index, view.strides):
         for name, coef in t.terms:
-            of_dim[name] = of_dim.get(name, 0) + coef * stride * size
+            of_dim[name] = sum_of(times(apart, coef * size), of_dim.get(name, 0))
     halos = [Halo(t.size, t.terms, t.const) for t in view.index if t.masked]
     axes = []
     for dims in view.axes:
         merged: list[LinearDim] = []
         for d in dims:
             stride = of_dim.get(d.name, 0)
-            dim = LinearDim(d.name, d.size, d.padded, abs(stride), stride < 0)
+            turned = isinstance(stride, int) and stride < 0
+            dim = LinearDim(d.name, d.size, d.padded, times(stride, -1) if turned else stride, turned, d.exact)
             last = merged[-1] if merged else None
-            turned = dim.reversed or (last and last.reversed)
-            if last and not turned and last.stride == dim.stride * dim.size == dim.stride * dim.padded:
+            if last and _run_on(last, dim):
                 through = [h.merged(last.name, dim, size) for h in halos]
                 if all(through):
                     halos = [h for h in through if h]
-                    merged[-1] = LinearDim(last.name, last.size * dim.size, last.padded * dim.size, dim.stride)
+                    merged[-1] = _merged(last, dim)
                     continue
             merged.append(dim)
         kept = [d for d in merged if d.padded != 1 or d.size != 1]
         axes.append(tuple(kept or merged[-1:]))
-    base = size * sum(t.const * s for t, s in zip(view.index, strides))
-    base -= sum((d.size - 1) * d.stride for dims in axes for d in dims if d.reversed)
+    base = sum(_number(times(s, t.const * size), view) for t, s in zip(view.index, view.strides) if t.const)
+    base -= sum((d.size - 1) * _number(d.stride, view) for dims in axes for d in dims if d.reversed)
     return LinearView(view.memory, tuple(axes), base, tuple(halos))
+
+
+def _run_on(outer: LinearDim, inner: LinearDim) -> bool:
+    """Whether the positions of two dims follow one another in memory, and can be counted as those of one."""
+    if outer.reversed or inner.reversed or inner.exact is not None or inner.size != inner.padded:
+        return False
+    after: Extent = times(inner.stride, inner.size)
+    return outer.stride is after or outer.stride == after
+
+
+def _merged(outer: LinearDim, inner: LinearDim) -> LinearDim:
+    n = inner.size
+    exact = None if outer.exact is None else outer.exact * n
+    return LinearDim(outer.name, outer.size * n, outer.padded * n, inner.stride, exact=exact)
+
+
+def _number(extent: Extent, view: View) -> int:
+    if isinstance(extent, int):
+        return extent
+    raise Unsupported(f"given {view.memory.name} with a shift of {extent}, wanted a number", rule="size")
 
 
 def plus(a: Expr, b: Expr) -> Expr:
@@ -137,17 +166,3 @@ def plus(a: Expr, b: Expr) -> Expr:
     if a is ZERO:
         return b
     return a if b is ZERO else a + b
-
-
-def divisor(e: Expr, values: Mapping[Var, Expr]) -> int:
-    """A number that divides the value of an integer expression; 0 for the constant zero. `values` resolves lets."""
-    match e:
-        case Const():
-            return abs(e.bits)
-        case Mul(a, b):
-            return divisor(a, values) * divisor(b, values)
-        case Add(a, b) | Sub(a, b) | Min(a, b):
-            return math.gcd(divisor(a, values), divisor(b, values))
-        case Var() if e in values:
-            return divisor(values[e], values)
-    return 1

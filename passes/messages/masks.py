@@ -7,6 +7,8 @@ from functools import reduce
 from operator import and_, or_
 
 from convgen.ir.expr import Expr, const, maximum, minimum, select
+from convgen.ir.layout.digits import times
+from convgen.ir.simplify.extents import least, never_less
 from convgen.ir.types import bool_, s32, u32
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import ZERO, Halo, LinearDim, plus
@@ -40,10 +42,10 @@ class Masks:
                 tested.append(tap[0].name)
                 words.append(self._halo_word(halo, *tap, positions))
         for dim, value in self._overruns(positions):
-            if self._fits_word(value) and not self.access.is_steady_or_lane(value):
+            if self._fits_bits(dim, value) and not self.access.is_steady_or_lane(value):
                 words += [] if dim.name in tested else [(ONES >> const(dim.size, u32)) << value.to(u32)]
             else:
-                conditions.append(value < dim.size)
+                conditions.append(value < dim.extent)
         return words, conditions
 
     def mask(self, words: list[Expr], conditions: list[Expr]) -> Expr:
@@ -69,19 +71,18 @@ class Masks:
 
     def _overruns(self, positions: Mapping[str, Position]) -> Iterator[tuple[LinearDim, Expr]]:
         """The dims that may leave their range and whose offsets would not show it, with their positions."""
-        last = self.view.memory.bytes - self.view.base
+        last = self.view.memory.length - self.view.base
+        is_surface = not (self.access.facts.flat or self.is_moved)
         for dims in self.view.axes:
             for i, d in enumerate(dims):
                 value = positions[d.name].value
                 if i and d.size == d.padded:
                     continue  # a remainder
-                if self.bounds(value)[1] < d.size:
+                if self.bounds(value)[1] < least(d.extent):
                     continue
                 # Past the end of the buffer by the varying offset alone: soffset may not take part in the check.
                 alone = positions[d.name].uniform is ZERO or self.access.is_steady(positions[d.name].uniform)
-                shows = alone and not (d.reversed or self.access.facts.flat) and d.size * d.stride >= last
-                shows = shows and not self.is_moved
-                if not shows:
+                if not (alone and is_surface and not d.reversed and never_less(times(d.stride, d.extent), last)):
                     yield d, value
 
     def _coordinate(self, terms: Sequence[tuple[str, int]], start: int, positions: Mapping[str, Position]) -> Expr:
@@ -99,6 +100,10 @@ class Masks:
             return None
         dim, step = taps[0]
         return (dim, step) if dim.size <= MASK_BITS and self._fits_word(positions[dim.name].value) else None
+
+    def _fits_bits(self, dim: LinearDim, position: Expr) -> bool:
+        """Whether a word has a bit for each position of a dim, and for each value."""
+        return dim.exact is None and self._fits_word(position)
 
     def _fits_word(self, position: Expr) -> bool:
         """Whether a word has a bit for each value of a position."""

@@ -16,10 +16,11 @@ import numpy as np
 
 from convgen.ir.expr import Expr, Var, lift
 from convgen.ir.facts import Planes, TargetFacts
-from convgen.ir.layout.digits import Space
+from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Plane, Rectangle, RectangleOrder
-from convgen.passes.messages.linear import ZERO, LinearView, divisor, plus
+from convgen.ir.simplify.extents import divisor, is_multiple, least, most, never_less
+from convgen.passes.messages.linear import ZERO, LinearView, plus
 
 
 @attrs.frozen
@@ -41,14 +42,15 @@ def plane_of(view: LinearView, limits: Planes | None) -> Plane | None:
     if any(len(dims) != 1 for dims in view.axes):
         return None
     ((cols,), (rows,)) = (view.axes[view.unit_axis], view.axes[1 - view.unit_axis])
-    width = cols.size * view.memory.elem.bytes
+    width = times(cols.extent, view.memory.elem.bytes)
     fits = (
         not rows.reversed,
         view.base >= 0 and not view.base % limits.align,
-        not width % DWORD and not rows.stride % limits.pitch,
-        limits.least <= width <= rows.stride < limits.most and rows.size < limits.most,
+        is_multiple(width, DWORD) and is_multiple(rows.stride, limits.pitch),
+        limits.least <= least(width) and never_less(rows.stride, width),
+        most(rows.stride) < limits.most and rows.size < limits.most,
     )
-    return Plane(view.memory, view.base, width, rows.size, rows.stride) if all(fits) else None
+    return Plane(view.memory, view.base, width, rows.extent, rows.stride) if all(fits) else None
 
 
 def rectangle_of(view: LinearView, layout: Fragment, facts: TargetFacts, *, stores: bool = False) -> Rectangle | None:

@@ -102,5 +102,8 @@ def _offset(access: TileAccess, window: Window, positions: Mapping[str, Position
                 varying = plus(varying, scale(at.uniform, d.stride))
             else:
                 uniform = plus(uniform, scale(at.uniform, d.stride))
-            imm += at.const * d.stride
+            if isinstance(d.stride, int):
+                imm += at.const * d.stride
+            elif at.const:
+                varying = plus(varying, d.stride * at.const)
     return varying, uniform, imm

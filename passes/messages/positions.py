@@ -7,8 +7,9 @@ from typing import Any
 
 from convgen.ir.expr import Expr, Lane
 from convgen.ir.layout.digits import Space
+from convgen.ir.simplify.extents import divisor
 from convgen.passes.messages.access import Position, TileAccess
-from convgen.passes.messages.linear import ZERO, divisor
+from convgen.passes.messages.linear import ZERO
 
 
 class Positions:

@@ -7,7 +7,10 @@ largest stride.
 from __future__ import annotations
 
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Expr, Surface, const, maximum, minimum
+from convgen.ir.expr import Expr, Surface, const, lift, maximum, minimum
+from convgen.ir.layout.digits import times
+from convgen.ir.simplify.extents import least, most
+from convgen.ir.sizes import Extent
 from convgen.ir.types import s64
 from convgen.passes.messages.access import Position, TileAccess
 from convgen.passes.messages.linear import ZERO, LinearDim
@@ -37,7 +40,7 @@ class Window:
         Positions beyond the view, which the last tiles have, count: their offsets must not wrap into the surface.
         """
         beyond = sum(
-            (self.layout.extent(name) * dims[0].padded // self.view.extent(axis) + 1) * dims[0].stride
+            (self.layout.extent(name) * dims[0].padded // self.view.extent(axis) + 1) * most(dims[0].stride)
             for axis, (name, dims) in enumerate(zip(self.layout.dims, self.view.axes))
         )
         if self.view.memory.bytes - self.view.base + beyond <= self.facts.surface_max:
@@ -50,33 +53,45 @@ class Window:
     def _moves(self, axis: int) -> bool:
         """Whether a surface can begin further on with the first dimension of an axis."""
         outer = self.view.axes[axis][0]
-        return not outer.reversed and outer.stride > 0
+        return not outer.reversed and most(outer.stride) > 0
 
     def _reach(self, axis: int) -> int:
         """The bytes that a tile spans at most, from where it begins along the first dimension of an axis."""
         outer, tile = self.view.axes[axis][0], self.layout.extent(self.layout.dims[axis])
         inner = self.view.extent(axis) // outer.padded
         span = min(outer.size, (tile + inner - 2) // inner + 1)
-        others = sum((d.size - 1) * d.stride for dims in self.view.axes for d in dims if d is not outer)
-        return (span - 1) * outer.stride + others + self.view.memory.elem.bytes
+        others = sum((d.size - 1) * most(d.stride) for dims in self.view.axes for d in dims if d is not outer)
+        return (span - 1) * most(outer.stride) + others + self.view.memory.elem.bytes
 
     def _surface(self) -> Surface:
         memory, base = self.view.memory, self.view.base
         if self.origin is None:
-            return Surface(memory, const(base, s64), const(memory.bytes - base))
+            return Surface(memory, const(base, s64), lift(memory.length - base, ZERO))
         outer, reach = self.view.axes[self.far][0], self._reach(self.far)
         step = outer.stride if self._moves(self.far) else memory.bytes
-        rows, rest = divmod(memory.bytes - base, step)
-        fitting = (self.facts.surface_max - rest) // step
-        if fitting * step + rest < reach or step != outer.stride:
+        rows, rest = self._rows(outer, step)
+        fitting = (self.facts.surface_max - rest) // most(step)
+        if fitting * most(step) + rest < reach or step is not outer.stride:
             raise Unsupported(
-                f"given {memory.name} of which one tile spans {reach} bytes, wanted at most {fitting * step + rest}",
+                f"given {memory.name} of which one tile spans {reach} bytes, "
+                f"wanted at most {fitting * most(step) + rest}",
                 rule="size",
             )
         # To the end of the buffer or as far as a surface goes: what the tile may not touch is masked.
-        shift = self.origin.to(s64) * const(outer.stride, s64) + const(base, s64)
-        left = minimum(maximum(const(rows) - self.origin, 0), fitting)
+        apart = outer.stride.to(s64) if isinstance(outer.stride, Expr) else const(outer.stride, s64)
+        shift = self.origin.to(s64) * apart + const(base, s64)
+        left = minimum(maximum(lift(rows, ZERO) - self.origin, 0), fitting)
         return Surface(memory, shift, left * outer.stride + const(rest))
+
+    def _rows(self, outer: LinearDim, step: Extent) -> tuple[Extent, int]:
+        """How often a step goes into the buffer, and the bytes that are left."""
+        whole = self.view.memory.length - self.view.base
+        if isinstance(whole, int) and isinstance(step, int):
+            return divmod(whole, step)
+        rest = whole - times(step, outer.extent)
+        if least(rest) != most(rest) or least(rest) < 0:
+            raise Unsupported(f"given {self.view.memory.name} of {whole} bytes, wanted rows of {step}", rule="size")
+        return outer.extent, least(rest)
 
     def _from_origin(self, at: Position, origin: Expr) -> Position:
         """The position counted from where the surface begins. No part may be negative: the varying one is checked."""

@@ -103,7 +103,7 @@ def test_variables_of_a_kernel() -> None:
         ),
         stmt.Let(late, out + 1),
     )
-    kernel = Kernel("k", (), (4, 1, 1), 2, 64, (gx, gy, gz), sub, (), body)
+    kernel = Kernel("k", (), (4, 1, 1), 2, 64, (gx, gy, gz), sub, (), body, ())
     assert var_ranges(kernel) == {
         gx: (0, 3),
         gy: (0, 0),

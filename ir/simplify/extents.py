@@ -1,0 +1,124 @@
+"""What is known of extents: of numbers, and of expressions of the sizes that a host gives at launch.
+
+Extents are exact integers here, however large; whoever computes one at run time sees to it that it fits.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import Add, Binary, Const, Div, Expr, Max, Min, Mul, Sub, Var
+from convgen.ir.sizes import Extent, Size
+
+#: Operations of extents, on integers of any size.
+_EXACT: dict[type[Binary], Callable[[int, int], int]] = {
+    Add: operator.add,
+    Sub: operator.sub,
+    Mul: operator.mul,
+    Div: operator.floordiv,
+    Min: min,
+    Max: max,
+}
+
+_Terms = Mapping[tuple[Expr, ...], int]  #: coefficients of products of what is no sum and no product itself
+
+
+def least(extent: Extent) -> int:
+    """A number that it is never below."""
+    return extent if isinstance(extent, int) else _range(extent)[0]
+
+
+def most(extent: Extent) -> int:
+    """A number that it is never above."""
+    return extent if isinstance(extent, int) else _range(extent)[1]
+
+
+def is_multiple(extent: Extent, of: int) -> bool:
+    """Whether a number is known to divide it."""
+    return (extent if isinstance(extent, int) else divisor(extent, {})) % of == 0
+
+
+def never_less(a: Extent, b: Extent) -> bool:
+    """Whether `a >= b` is known, whatever the sizes."""
+    return least(a - b) >= 0
+
+
+def divisor(e: Expr, values: Mapping[Var, Expr]) -> int:
+    """A number that divides the value of an integer expression; 0 for the constant zero. `values` resolves lets."""
+    match e:
+        case Const():
+            return abs(e.bits)
+        case Mul(a, b):
+            return divisor(a, values) * divisor(b, values)
+        case Add(a, b) | Sub(a, b) | Min(a, b):
+            return math.gcd(divisor(a, values), divisor(b, values))
+        case Size():
+            return e.multiple
+        case Var() if e in values:
+            return divisor(values[e], values)
+    return 1
+
+
+def value_of(extent: Extent, sizes: Mapping[Var, int]) -> int:
+    """The number that it is in a launch with these sizes."""
+    if isinstance(extent, int):
+        return extent
+    match extent:
+        case Const():
+            return int(extent.bits)
+        case Var():
+            return sizes[extent]
+        case Binary(a, b) if type(extent) in _EXACT:
+            return _EXACT[type(extent)](value_of(a, sizes), value_of(b, sizes))
+    raise _no_extent(extent)
+
+
+@lru_cache(maxsize=1 << 10)
+def _range(e: Expr) -> tuple[int, int]:
+    """Of a sum of products; no factor is ever negative."""
+    low = high = 0
+    for factors, coef in _terms(e).items():
+        ends = [coef * math.prod(_atom(f)[end] for f in factors) for end in (0, 1)]
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+def _atom(e: Expr) -> tuple[int, int]:
+    match e:
+        case Size():
+            return e.least, e.most
+        case Div(a, Const(_, by)) if by > 0:
+            low, high = _range(a)
+            return max(0, low // by), high // by
+        case Min(a, b) | Max(a, b):
+            choose = min if isinstance(e, Min) else max
+            (low, high), (other_low, other_high) = _range(a), _range(b)
+            return max(0, choose(low, other_low)), choose(high, other_high)
+    raise _no_extent(e)
+
+
+def _no_extent(e: Expr) -> Unsupported:
+    return Unsupported(f"given the extent {e}, wanted + - * // min and max of sizes and numbers")
+
+
+@lru_cache(maxsize=1 << 10)
+def _terms(e: Expr) -> _Terms:
+    found: Counter[tuple[Expr, ...]] = Counter()
+    match e:
+        case Const():
+            found[()] = e.bits
+        case Add(a, b) | Sub(a, b):
+            found.update(_terms(a))
+            found.update({t: coef if isinstance(e, Add) else -coef for t, coef in _terms(b).items()})
+        case Mul(a, b):
+            for one, coef in _terms(a).items():
+                for other, by in _terms(b).items():
+                    found[tuple(sorted((*one, *other), key=str))] += coef * by
+        case _:
+            found[(e,)] = 1
+    return {t: coef for t, coef in found.items() if coef}
