@@ -68,7 +68,7 @@ def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Sc
         case HostValue(name, _, dtype, value, how):
             return Scalar(name, offset, dtype.elem.name, scalars.get(name, value), how or None)
         case Size(name, _, dtype):
-            chosen = scalars.get(name, parameter.most // parameter.multiple * parameter.multiple)
+            chosen = scalars.get(name, parameter.range[1])
             promise = Promise(parameter.least, parameter.most, parameter.multiple)
             return Scalar(name, offset, dtype.elem.name, chosen, promise=promise)
     if parameter.name not in scalars:

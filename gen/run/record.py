@@ -182,6 +182,12 @@ class LaunchRecord:
                     merged[arg.name] = attrs.evolve(before, access=access)
         return merged
 
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The scalars of which a host has promised something: sizes that are known at launch."""
+        scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]
+        return tuple(dict.fromkeys(a.name for a in scalars if a.promise))
+
     def with_scalars(self, values: Mapping[str, int]) -> LaunchRecord:
         """The record with other values of scalars that a host may choose. Raises UserError for names it has not."""
         scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]

@@ -63,7 +63,7 @@ from convgen.tile.operations import (
 from convgen.tile.operations import (
     steps as range,
 )
-from convgen.tile.trace import Tensor, Tile, Value
+from convgen.tile.trace import Tensor, Tile, Value, size
 
 __all__ = [
     "Tensor",
@@ -103,6 +103,7 @@ __all__ = [
     "rsqrt",
     "sigmoid",
     "sin",
+    "size",
     "softplus",
     "sqrt",
     "store_tile",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import prod
 from typing import Any, TypeAlias
 
 import attrs
@@ -16,21 +17,35 @@ import attrs
 from convgen.ir import expr as ir
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
-from convgen.ir.layout.tags import Layout
+from convgen.ir.layout.digits import times
+from convgen.ir.layout.memory import Global, SizedGlobal
+from convgen.ir.layout.tags import LETTERS, Layout
+from convgen.ir.simplify.extents import most
+from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, scalar
 
-Index: TypeAlias = int | Expr
+Index: TypeAlias = Extent
 Shape: TypeAlias = tuple[int, ...]
+
+
+def size(name: str, most: int, *, least: int = 1, multiple: int = 1) -> Size:
+    """A size that is known at launch only: in [least, most], and a multiple of `multiple`.
+
+    The more is promised, the better the kernel: rows of whole chunks of 16 bytes come in wide messages. Raises
+    UserError for a promise that cannot be kept.
+    """
+    return Size(name, 0, scalar("s32"), least, most, multiple)
 
 
 @attrs.frozen
 class Tensor:
     """A tensor argument: `shape` in elements, `dtype` by name, and where its elements lie, row after row without a tag.
 
-    Raises UserError for a tag or a type that is none.
+    Sizes are numbers, or known at launch only (`tile.size`). Raises UserError for a tag or a type that is none, and for
+    blocks or gaps in a tensor of sizes that are not known.
     """
 
-    shape: Shape
+    shape: tuple[Any, ...]  #: extents; a kernel that takes numbers from it is one for numbers
     dtype: str
     tag: str = ""
     name: str = ""
@@ -40,17 +55,54 @@ class Tensor:
             scalar(self.dtype)
         except KeyError:
             raise UserError(f"given the type {self.dtype!r}, wanted one such as f16 or s8 of a tensor") from None
-        _ = self.layout
+        _ = self.layout, self.strides
 
     @property
     def elem(self) -> Type:
         return scalar(self.dtype)
 
     @property
+    def most(self) -> Shape:
+        """The shape where all sizes are as large as they may be."""
+        return tuple(map(most, self.shape))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all sizes are numbers."""
+        return all(isinstance(size, int) for size in self.shape)
+
+    @property
     def layout(self) -> Layout:
+        """Of the largest tensor that it may be."""
         if self.tag:
-            return Layout.from_tag(self.tag, self.shape)
-        return Layout.dense(self.shape, range(len(self.shape)))
+            return Layout.from_tag(self.tag, self.most)
+        return Layout.dense(self.most, range(len(self.shape)))
+
+    @property
+    def strides(self) -> tuple[Extent, ...]:
+        """Elements from one position to the next along each dim; of a tensor of numbers, what its layout says."""
+        layout = self.layout
+        if self.is_known:
+            return layout.strides() if layout.is_plain else ()
+        apart: dict[str, Extent] = {}
+        after: Extent = 1
+        for digit in layout.blocks:
+            apart[digit.dim] = after
+            after = times(after, self.shape[LETTERS.index(digit.dim)])
+        if not layout.is_plain or layout.size_elems != prod(self.most):
+            raise UserError(f"given the tag {self.tag} of {sized(self.shape)}, wanted letters: sizes are not known")
+        return tuple(apart[letter] for letter in layout.digits.dims)
+
+    @property
+    def memory(self) -> Global:
+        """The buffer that holds it."""
+        most_bytes = self.layout.size_elems * self.elem.bytes
+        if self.is_known:
+            return Global(self.name, self.elem, most_bytes)
+        elements: Extent = 1
+        for size in self.shape:
+            elements = times(elements, size)
+        return SizedGlobal(self.name, self.elem, most_bytes, elements)
 
 
 @attrs.frozen(eq=False)
@@ -206,7 +258,7 @@ class Loop:
     """`for var in [0, trips)`; `carried` are names with their values before and behind the body, `moved` tiles."""
 
     var: Var
-    trips: int
+    trips: Extent
     body: list[Said] = attrs.field(factory=list)
     carried: list[tuple[str, Value, Value]] = attrs.field(factory=list)
     moved: list[tuple[str, Tile, Tile]] = attrs.field(factory=list)
@@ -219,7 +271,7 @@ Said: TypeAlias = Value | Store | Prefetch | Loop
 class Grid:
     """The workgroups: tiles along each dim of a tensor, and the offsets that stand for theirs."""
 
-    counts: Shape
+    counts: tuple[Extent, ...]
     shape: Shape
     offsets: tuple[Var, ...]
     order: str
@@ -283,7 +335,7 @@ def applied(
     return result
 
 
-def sized(shape: Sequence[int | None]) -> str:
+def sized(shape: Sequence[Extent | None]) -> str:
     """A shape as text."""
     return "x".join(map(str, shape))
 

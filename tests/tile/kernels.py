@@ -119,3 +119,17 @@ def sliced(a: Tensor, b: Tensor, c: Tensor, *, slices: int, bm: int, bn: int, bk
         right = tile.load_tile(tile.init_tile(b, (s * each + k, n), (bk, bn)))
         acc = tile.tile_mma(left, right, acc)
     tile.add_tile(acc, tile.init_tile(c, (m, n), (bm, bn)))
+
+
+@tile.kernel(subgroups=(2, 2))
+def triangle(a: Tensor, b: Tensor, c: Tensor, *, block: int) -> None:
+    """The lower triangle of a times b."""
+    width = 2 * block
+    m, n = tile.grid(c, (width, width))
+    acc = tile.zeros((width, width))
+    for k in tile.range(0, m + width, block):
+        left = tile.load_tile(tile.init_tile(a, (m, k), (width, block)))
+        below = tile.less(tile.positions((1, block), 1) + k, tile.positions((width, 1), 0) + m + 1)
+        left = tile.where(below, left, tile.full((1, 1), 0, "f16"))
+        acc = tile.tile_mma(left, tile.load_tile(tile.init_tile(b, (k, n), (block, width))), acc)
+    tile.store_tile(acc, tile.init_tile(c, (m, n), (width, width)))
