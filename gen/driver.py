@@ -301,22 +301,23 @@ def simulate(code: Code, **given: npt.ArrayLike) -> Any:
     Arrays of a problem are logical: its inputs (src, wei) to its outputs (dst). A hand-written kernel takes a flat
     array for each buffer that it reads, and gives one for each that it writes. Lists are taken as arrays of the
     buffer's type, objects with `__array__` as what that makes of them. Sizes that are known at launch only are given by
-    name, as numbers.
+    name, as numbers; those of a problem are else the problem's.
 
     Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
     """
     _expect("code", code, Code)
     sizes = code.record.sizes
-    if missing := [name for name in sizes if name not in given]:
+    missing = [name for name in sizes if name not in given]
+    if missing and code.problem is None:
         raise UserError(f"given no {missing[0]}, wanted a number for each of {', '.join(sizes)}")
-    record = code.record.with_scalars({name: _whole(name, given[name]) for name in sizes})
+    record = code.record.with_scalars({name: _whole(name, given[name]) for name in sizes if name in given})
     buffers = record.buffers
     arrays = {name: _array(name, a, buffers.get(name)) for name, a in given.items() if name not in sizes}
     if code.problem is None:
         wanted = {name: b.tensor.dims for name, b in buffers.items() if b.is_read}
         outputs = [name for name, b in buffers.items() if b.is_written]
     else:
-        wanted = {spec.name: spec.dims for spec in code.problem.inputs}
+        wanted = {spec.name: buffers[spec.name].tensor.dims for spec in code.problem.inputs}
         outputs = [spec.name for spec in code.problem.outputs]
     shapes = {name: a.shape for name, a in arrays.items()}
     if shapes != wanted:

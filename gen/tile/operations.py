@@ -12,7 +12,7 @@ from convgen.ir import expr as ir
 from convgen.ir import floats, functions
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
-from convgen.ir.simplify.extents import least
+from convgen.ir.simplify.extents import least, rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import scalar
 from convgen.tile.trace import (
@@ -53,16 +53,9 @@ def grid(over: Tensor | Sequence[Extent], shape: Sequence[int], *, map: str = "r
     _check_block("grid", shape)
     if len(shape) != len(sizes) or min(*shape, *(least(size) for size in sizes)) < 1:
         raise UserError(f"given a grid of {sized(shape)} blocks, wanted {len(sizes)} sizes from 1, for {sized(sizes)}")
-    counts = tuple(_rounded_up(size, block) for size, block in zip(sizes, shape))
+    counts = tuple(rounded_up(size, block) for size, block in zip(sizes, shape))
     trace.grid = Grid(counts, tuple(shape), tuple(trace.var(f"at{n}") for n in range(len(shape))), map)
     return trace.grid.offsets
-
-
-def _rounded_up(extent: Extent, part: int) -> Extent:
-    """The quotient."""
-    if isinstance(extent, int):
-        return -(-extent // part)
-    return (extent + (part - 1)) // part if part > 1 else extent
 
 
 def init_tile(tensor: Tensor, offsets: Sequence[Index], shape: Sequence[int | None]) -> Tile:
@@ -256,7 +249,7 @@ def steps(begin: Index, end: Index, step: int = 1) -> Iterator[Expr]:
         raise UserError(
             f"given range({begin}, {end}, {step}), wanted a step from 1 and an end not before the beginning"
         )
-    loop = Loop(trace.var("i"), _rounded_up(end if _is_zero(begin) else end - begin, step))
+    loop = Loop(trace.var("i"), rounded_up(end if _is_zero(begin) else end - begin, step))
     frame = sys._getframe(1)
     before = _named(frame)
     trace.suites[-1].append(loop)

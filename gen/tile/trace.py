@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from math import prod
 from typing import Any, TypeAlias
 
 import attrs
@@ -17,9 +16,8 @@ import attrs
 from convgen.ir import expr as ir
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
-from convgen.ir.layout.digits import times
 from convgen.ir.layout.memory import Global, SizedGlobal
-from convgen.ir.layout.tags import LETTERS, Layout
+from convgen.ir.layout.tags import Layout
 from convgen.ir.simplify.extents import most
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, scalar
@@ -84,14 +82,7 @@ class Tensor:
         layout = self.layout
         if self.is_known:
             return layout.strides() if layout.is_plain else ()
-        apart: dict[str, Extent] = {}
-        after: Extent = 1
-        for digit in layout.blocks:
-            apart[digit.dim] = after
-            after = times(after, self.shape[LETTERS.index(digit.dim)])
-        if not layout.is_plain or layout.size_elems != prod(self.most):
-            raise UserError(f"given the tag {self.tag} of {sized(self.shape)}, wanted letters: sizes are not known")
-        return tuple(apart[letter] for letter in layout.digits.dims)
+        return layout.strides_of(self.shape)
 
     @property
     def memory(self) -> Global:
@@ -99,10 +90,7 @@ class Tensor:
         most_bytes = self.layout.size_elems * self.elem.bytes
         if self.is_known:
             return Global(self.name, self.elem, most_bytes)
-        elements: Extent = 1
-        for size in self.shape:
-            elements = times(elements, size)
-        return SizedGlobal(self.name, self.elem, most_bytes, elements)
+        return SizedGlobal(self.name, self.elem, most_bytes, self.shape)
 
 
 @attrs.frozen(eq=False)

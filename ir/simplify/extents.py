@@ -40,6 +40,13 @@ def most(extent: Extent) -> int:
     return extent if isinstance(extent, int) else _range(extent)[1]
 
 
+def rounded_up(extent: Extent, part: int) -> Extent:
+    """How many parts of that length it takes."""
+    if isinstance(extent, int):
+        return -(-extent // part)
+    return (extent + (part - 1)) // part if part > 1 else extent
+
+
 def is_multiple(extent: Extent, of: int) -> bool:
     """Whether a number is known to divide it."""
     return (extent if isinstance(extent, int) else divisor(extent, {})) % of == 0

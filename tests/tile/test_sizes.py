@@ -167,8 +167,8 @@ def test_the_record_says_how_it_is_launched() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda m: Tensor((m, 32), "f16", "Ab8a"), "given the tag Ab8a of mx32, wanted letters"),
-        (lambda m: Tensor((m, 32), "f16", "64x1"), "given the tag 64x1 of mx32, wanted letters"),
+        (lambda m: Tensor((m, 32), "f16", "Ab8a"), "given the layout Ab8a of sizes known at launch"),
+        (lambda m: Tensor((m, 32), "f16", "64x1"), "given the layout 64x1 of sizes known at launch"),
         (lambda m: tile.size("m", 4, least=5), "least|most"),
         (lambda m: tile.size("m", 4, multiple=5), "divisor of m"),
         (lambda m: saxpy(Tensor((m, 32), "f32"), Tensor((m, 32), "f32"), bm=m, bn=32), "given a block size m, wanted"),
