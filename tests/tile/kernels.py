@@ -87,6 +87,35 @@ def attention(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int, bn: int, c
     tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, 0), (bm, head)))
 
 
+@tile.kernel(subgroups=(4, 1))
+def attention_by_parts(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int, bn: int, bh: int, causal: bool) -> None:
+    """The same where registers do not hold a block of all of the head: by parts of it, with a loop in the loop."""
+    length, head = k.shape
+    m, _ = tile.grid(o, (bm, head))
+    top, total = tile.full((bm, 1), -1e30), tile.zeros((bm, 1))
+    acc = tile.zeros((bm, head))
+    for n in tile.range(0, length, bn):
+        scores = tile.zeros((bm, bn))
+        for h in tile.range(0, head, bh):
+            query = tile.load_tile(tile.init_tile(q, (m, h), (bm, bh)))
+            keys = tile.load_tile(tile.init_tile(k, (n, h), (bn, bh)), transpose=True)
+            scores = tile.tile_mma(query, keys, scores)
+        scores = scores * head**-0.5
+        column = tile.positions((1, bn), 1) + n
+        scores = tile.where(tile.less(column, length), scores, tile.full((1, 1), -1e30))
+        if causal:
+            future = tile.less(tile.positions((bm, 1), 0) + m, column)
+            scores = tile.where(future, tile.full((1, 1), -1e30), scores)
+        higher = tile.max(top, tile.reduce("max", scores, 1))
+        p = tile.exp(scores - higher)
+        scale = tile.exp(top - higher)
+        total = total * scale + tile.reduce("sum", p, 1)
+        values = tile.load_tile(tile.init_tile(v, (n, 0), (bn, head)))
+        acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * scale)
+        top = higher
+    tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, 0), (bm, head)))
+
+
 @tile.kernel(subgroups=(2, 2))
 def reductions(x: Tensor, rows: Tensor, columns: Tensor, *, kind: str) -> None:
     """Of one block, along each dim."""
