@@ -18,6 +18,7 @@ from convgen.ir.mutate import substitute
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, block
 from convgen.ir.types import vector
+from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
 from convgen.plan.plan import Operand, operand
 from convgen.tile.layouts import Layouts, Options, Spread, statements
@@ -53,11 +54,14 @@ class _Emitter:
         self, name: str, trace: Trace, tensors: Sequence[Tensor], options: Options, facts: TargetFacts
     ) -> None:
         self.trace, self.options, self.facts = trace, options, facts
+        subgroups = prod(options.subgroups)
+        if subgroups * facts.subgroup_size > MOST_LANES:
+            given = f"given {subgroups} subgroups of {facts.subgroup_size} lanes on {facts.name}"
+            raise UserError(f"{given}, wanted at most {MOST_LANES} lanes of a workgroup, at tile.kernel")
         self.layouts = Layouts(trace, facts, options)
         grid = trace.grid or Grid((), (), (), "rows")
         batch, rows, columns = _tiles(grid.counts)
         self.mapping = WorkgroupMapping((batch, rows, columns, 1), Order.parse(grid.order))
-        subgroups = options.subgroups[0] * options.subgroups[1]
         self.k = KernelBuilder(name, self.mapping.grid, subgroups, facts.subgroup_size)
         self.memory = {t.name: Global(t.name, t.elem, t.layout.size_elems * t.elem.bytes) for t in tensors}
         self.k.params += self.memory.values()

@@ -12,7 +12,7 @@ from convgen.ir import expr as ir
 from convgen.ir import floats, functions
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
-from convgen.ir.types import scalar
+from convgen.ir.types import Type, bf16, f32, scalar, vector
 from convgen.tile.trace import (
     REDUCTIONS,
     Convert,
@@ -33,6 +33,7 @@ from convgen.tile.trace import (
     applied,
     common_shape,
     current,
+    elem_of,
     say,
     sized,
 )
@@ -112,7 +113,7 @@ def add_tile(value: Value, tile: Tile) -> None:
 
 def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
     """A block with every element the same."""
-    made: Value = say("full", Full(shape=tuple(shape), elem=scalar(dtype), value=value))
+    made: Value = say("full", Full(shape=tuple(shape), elem=elem_of(dtype, "full"), value=value))
     return made
 
 
@@ -152,6 +153,8 @@ def reduce(kind: str, value: Value, axis: int) -> Value:
     if kind not in REDUCTIONS or not 0 <= axis < len(value.shape):
         given, wanted = f"given reduce {kind!r} along {axis}", f"one of {', '.join(REDUCTIONS)} along an axis"
         raise UserError(f"{given}, wanted {wanted} of {sized(value.shape)}")
+    if not (value.elem.is_int or (value.elem.is_float and kind not in ("and", "or"))):
+        raise UserError(f"given {value.elem}, wanted numbers, and integers for and and or, at reduce {kind}")
     shape = tuple(1 if n == axis else size for n, size in enumerate(value.shape))
     made: Value = say("reduce", Reduced(shape=shape, elem=value.elem, of=value, axis=axis, kind=kind))
     return made
@@ -159,7 +162,9 @@ def reduce(kind: str, value: Value, axis: int) -> Value:
 
 def convert(value: Value, dtype: str, *, saturate: bool = False) -> Value:
     """The elements as another type: floats round to nearest even; see docs/ir.md."""
-    made: Value = say("convert", Convert(shape=value.shape, elem=scalar(dtype), of=value, saturate=saturate))
+    made: Value = say(
+        "convert", Convert(shape=value.shape, elem=elem_of(dtype, "convert"), of=value, saturate=saturate)
+    )
     return made
 
 
@@ -173,9 +178,21 @@ def _function(name: str) -> Callable[[Value], Value]:
     return of
 
 
+def _in_f32(operation: type[floats.Approximate]) -> Callable[[Expr], Expr]:
+    """An approximate operation, which of bf16 is computed in f32 and rounded."""
+
+    def of(a: Expr) -> Expr:
+        if a.type.elem is not bf16:
+            return operation(a)
+        return operation(a.to(f32 if isinstance(a.type, Type) else vector(f32, a.type.lanes))).to(a.type)
+
+    return of
+
+
 _OPERATIONS: dict[str, Callable[[Expr], Expr]] = {
-    "exp2": floats.Exp2, "log2": floats.Log2, "sqrt": floats.Sqrt, "rsqrt": floats.Rsqrt, "reciprocal": floats.Rcp,
-    "abs": floats.Abs, "floor": floats.Floor, "ceil": floats.Ceil, "round": floats.Round,
+    "exp2": _in_f32(floats.Exp2), "log2": _in_f32(floats.Log2), "reciprocal": _in_f32(floats.Rcp),
+    "sqrt": _in_f32(floats.Sqrt), "rsqrt": _in_f32(floats.Rsqrt), "abs": floats.absolute,
+    "floor": floats.Floor, "ceil": floats.Ceil, "round": floats.Round,
 }  # fmt: skip
 
 exp, log, tanh, erf, sigmoid = map(_function, ("exp", "log", "tanh", "erf", "sigmoid"))

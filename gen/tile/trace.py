@@ -15,12 +15,21 @@ import attrs
 
 from convgen.ir import expr as ir
 from convgen.ir.error import UserError
-from convgen.ir.expr import Expr, Var
+from convgen.ir.expr import Expr, Splat, Var
 from convgen.ir.layout.tags import Layout
-from convgen.ir.types import Type, scalar
+from convgen.ir.types import Type, scalar, vector
+from convgen.ir.verify_rules import refused
 
 Index: TypeAlias = int | Expr
 Shape: TypeAlias = tuple[int, ...]
+
+
+def elem_of(dtype: str, where: str) -> Type:
+    """The type of elements of that name. Raises UserError, naming the place, where there is none."""
+    try:
+        return scalar(dtype)
+    except KeyError:
+        raise UserError(f"given the type {dtype!r}, wanted one such as f16 or s8, at {where}") from None
 
 
 @attrs.frozen
@@ -36,15 +45,13 @@ class Tensor:
     name: str = ""
 
     def __attrs_post_init__(self) -> None:
-        try:
-            scalar(self.dtype)
-        except KeyError:
-            raise UserError(f"given the type {self.dtype!r}, wanted one such as f16 or s8 of a tensor") from None
+        if self.elem.bits < 8:
+            raise UserError(f"given the type {self.dtype!r}, wanted one of whole bytes, at a tensor")
         _ = self.layout
 
     @property
     def elem(self) -> Type:
-        return scalar(self.dtype)
+        return elem_of(self.dtype, "a tensor")
 
     @property
     def layout(self) -> Layout:
@@ -277,10 +284,28 @@ def applied(
     elems = list(dict.fromkeys(v.elem.name for v in values))
     if len(elems) != 1:
         raise UserError(f"given {' and '.join(elems) or 'numbers'}, wanted values of one type, at {name}")
+    _check(name, function, operands)
     shape = common_shape(name, [v.shape for v in values])
     made = Map(shape=shape, elem=elem or values[0].elem, name=name, function=function, operands=tuple(operands))
     result: Value = say(name, made)
     return result
+
+
+def _check(name: str, function: Callable[..., Expr], operands: Sequence[Value | float | Expr]) -> None:
+    """Raises UserError where a function does not take elements of these types."""
+
+    def sample(n: int, o: Value | float | Expr) -> float | Expr:
+        if isinstance(o, Value):
+            return Var("x", n, vector(o.elem, 2))
+        return Splat(vector(o.type.elem, 2), o) if isinstance(o, Expr) else o
+
+    try:
+        made = function(*(sample(n, o) for n, o in enumerate(operands)))
+    except UserError as error:
+        raise UserError(f"{error}, at {name}") from None
+    if complaint := refused(made):
+        elems = " and ".join(dict.fromkeys(o.elem.name for o in operands if isinstance(o, Value)))
+        raise UserError(f"given {elems}, wanted {complaint.rpartition('wanted ')[2]}, at {name}")
 
 
 def sized(shape: Sequence[int | None]) -> str:
