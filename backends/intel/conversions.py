@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from convgen.backends.intel.operations import CONVERSIONS
+from convgen.backends.machine.conversions import odd
 from convgen.backends.machine.scalars import retyped
-from convgen.ir.expr import Cast, Expr, Max, Min, Saturate, eq, lift, select
+from convgen.ir.expr import Cast, Expr, Max, Min, Saturate, lift, select
 from convgen.ir.floats import Round
 from convgen.ir.types import Type, bf16, f32, s32
 
@@ -23,7 +24,7 @@ def in_steps(e: Cast | Saturate) -> Expr | None:
             return Saturate(e.type, a.to(retyped(a.type, s32)))
         return None if isinstance(a, Round) else Round(a).to(e.type)
     if of.bits == 32 and of.is_int and to is bf16:
-        return _odd(a).to(retyped(a.type, f32)).to(e.type)
+        return odd(a).to(retyped(a.type, f32)).to(e.type)
     if not isinstance(e, Saturate):
         return None
     if to.is_float:
@@ -31,14 +32,6 @@ def in_steps(e: Cast | Saturate) -> Expr | None:
     if to.bits < of.bits and (of, to) in CONVERSIONS:
         return None
     return _within(a, of, to).to(e.type)
-
-
-def _odd(a: Expr) -> Expr:
-    """An integer that an f32 holds, and that rounds to the same bf16: of large ones the low bits count as one half."""
-    signed = a.type.elem is s32
-    exact = (a + (1 << 24) < lift(1 << 25, a)) & (a + (1 << 24) >= 0) if signed else a < lift(1 << 24, a)
-    low = a & 0xFF
-    return select(exact | eq(low, 0), a, (a - low) | 0x80)
 
 
 def _clamped(a: Expr, to: Type) -> Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 import attrs
@@ -17,7 +17,7 @@ from convgen.ir.layout.order import Order
 from convgen.ir.mutate import substitute
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, block
-from convgen.ir.types import vector
+from convgen.ir.types import Type, vector
 from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
 from convgen.plan.plan import Operand, operand
@@ -42,6 +42,8 @@ from convgen.tile.trace import (
     Trace,
     Value,
 )
+
+WORD = 32  #: bits of a register in one lane
 
 
 def emit(name: str, trace: Trace, tensors: Sequence[Tensor], options: Options, facts: TargetFacts) -> Kernel:
@@ -214,10 +216,10 @@ class _Emitter:
             case Positions():
                 return self._positions(value)
             case Convert(of=of, saturate=saturate):
-                return k.let("converted", self._value(of).to(held, saturate=saturate))
+                return self._elementwise("converted", lambda a: _converted(a, value.elem, saturate), self._value(of))
             case Map(name=name, function=function):
                 given = [self._operand_of(v, value) for v in value.operands]
-                return k.let(name, function(*given))
+                return self._elementwise(name, function, *given)
             case Product(a=a, b=b, acc=acc):
                 op = self.layouts.tiles[value]
                 start = self._value(acc) if acc else zeros(op.acc_type)
@@ -226,6 +228,17 @@ class _Emitter:
             case Reduced(of=of, axis=axis, kind=kind):
                 return self._reduced(value, of, axis, kind)
         raise AssertionError(value)
+
+    def _elementwise(self, name: str, function: Callable[..., Expr], *given: float | Expr) -> Expr:
+        """A function of fragments. Where elements make no whole words, the last one is repeated, and left out again."""
+        found, count = function(*given), max(e.type.lanes for e in given if isinstance(e, Expr))
+        narrow = [e for e in (*given, found) if isinstance(e, Expr) and not e.type.elem.is_bool]
+        if count == 1 or not any(e.type.bits % WORD for e in narrow):
+            return self.k.let(name, found)
+        each = max(WORD // e.type.elem.bits for e in narrow)
+        order = (*range(count), *[count - 1] * (-count % each))
+        wide = (self.k.let(name, Shuffle(e, order)) if isinstance(e, Expr) else e for e in given)
+        return self.k.let(name, Shuffle(self.k.let(name, function(*wide)), tuple(range(count))))
 
     def _operand_of(self, operand: Value | float | Expr, value: Map) -> float | Expr:
         """An operand of a function of elements; a scalar is the same for all."""
@@ -321,6 +334,10 @@ def _room(tile: Tile) -> int:
     first = tile.kept[0]
     size = tile.tensor.shape[first]
     return size if len(tile.kept) == len(tile.offsets) else size + tile.shape[0] - 1
+
+
+def _converted(held: Expr, elem: Type, saturate: bool) -> Expr:
+    return held.to(vector(elem, held.type.lanes), saturate=saturate)
 
 
 def _unnamed(held: Expr) -> Expr:
