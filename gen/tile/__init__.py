@@ -63,6 +63,7 @@ from convgen.tile.operations import (
 from convgen.tile.operations import (
     steps as range,
 )
+from convgen.tile.parse import parse
 from convgen.tile.trace import Tensor, Tile, Value
 
 __all__ = [
@@ -94,6 +95,7 @@ __all__ = [
     "log2",
     "max",
     "min",
+    "parse",
     "positions",
     "prefetch_tile",
     "range",

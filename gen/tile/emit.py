@@ -41,6 +41,7 @@ from convgen.tile.trace import (
     Tile,
     Trace,
     Value,
+    moved,
 )
 
 WORD = 32  #: bits of a register in one lane
@@ -125,8 +126,9 @@ class _Emitter:
         results = [k.var(v.name, v.type) for v in names]
         outside = dict(self.values), dict(self.moved), dict(self.scalars)
         index = self.scalars[loop.var] = k.var(loop.var.name)
-        for _, first, last in loop.moved:
-            self._move(first, last, index)
+        moves = [(first, moved(first, last, loop.body)[1], last) for _, first, last in loop.moved]
+        for first, by, _ in moves:
+            self._move(first, by, index)
         self.values |= {first: v for (_, first, _), v in zip(carried, names)}
         with k.suite() as body:
             self._share(loop.body)
@@ -136,23 +138,12 @@ class _Emitter:
         state = tuple(names), tuple(inits), block(*body), yields, tuple(results)
         k.add(For(index, const(0), const(loop.trips), *state, "k_loop"))
         self.values |= {last: v for (_, _, last), v in zip(carried, results)}
-        for _, first, last in loop.moved:
-            self._move(first, last, const(loop.trips), last)
+        for first, by, last in moves:
+            self._move(first, by, const(loop.trips), last)
 
-    def _move(self, first: Tile, last: Tile, steps: Expr, to: Tile | None = None) -> None:
+    def _move(self, first: Tile, by: tuple[Index, ...], steps: Expr, to: Tile | None = None) -> None:
         """Where a tile begins that each iteration moves by the same distance."""
-        by: tuple[Index, ...] = (0,) * len(first.offsets)
-        at = last
-        while at is not first:
-            if at.moved_from is None:
-                raise UserError(
-                    f"given a tile of {first.tensor.name} that is another one in the next iteration, "
-                    "wanted it moved by update_tile_offset, in tile.range"
-                )
-            by = tuple(a + b for a, b in zip(by, at.moved_by))
-            at = at.moved_from
-        start = self.moved.get(first, first.offsets)
-        self.moved[to or first] = tuple(_times(o, steps, d) for o, d in zip(start, by))
+        self.moved[to or first] = tuple(_times(o, steps, d) for o, d in zip(self._begin(first), by))
 
     # ------------------------------------------------------------ shared memory
 

@@ -8,11 +8,9 @@ from types import FrameType
 
 import attrs
 
-from convgen.ir import expr as ir
-from convgen.ir import floats, functions
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
-from convgen.ir.types import Type, bf16, f32, scalar, vector
+from convgen.ir.types import scalar
 from convgen.tile.trace import (
     REDUCTIONS,
     Convert,
@@ -21,7 +19,6 @@ from convgen.tile.trace import (
     Index,
     Load,
     Loop,
-    Map,
     Positions,
     Prefetch,
     Product,
@@ -31,7 +28,6 @@ from convgen.tile.trace import (
     Tile,
     Value,
     applied,
-    common_shape,
     current,
     elem_of,
     say,
@@ -169,31 +165,14 @@ def convert(value: Value, dtype: str, *, saturate: bool = False) -> Value:
 
 
 def _function(name: str) -> Callable[[Value], Value]:
-    """A function of `ir.functions` or an operation of `ir.floats` of each element."""
+    """A function of each element."""
 
     def of(a: Value) -> Value:
-        return applied(name, functions.LIBRARY.get(name) or _OPERATIONS[name], a)
+        return applied(name, a)
 
     of.__name__, of.__doc__ = name, f"{name} of each element; its error is stated in docs/ir.md."
     return of
 
-
-def _in_f32(operation: type[floats.Approximate]) -> Callable[[Expr], Expr]:
-    """An approximate operation, which of bf16 is computed in f32 and rounded."""
-
-    def of(a: Expr) -> Expr:
-        if a.type.elem is not bf16:
-            return operation(a)
-        return operation(a.to(f32 if isinstance(a.type, Type) else vector(f32, a.type.lanes))).to(a.type)
-
-    return of
-
-
-_OPERATIONS: dict[str, Callable[[Expr], Expr]] = {
-    "exp2": _in_f32(floats.Exp2), "log2": _in_f32(floats.Log2), "reciprocal": _in_f32(floats.Rcp),
-    "sqrt": _in_f32(floats.Sqrt), "rsqrt": _in_f32(floats.Rsqrt), "abs": floats.absolute,
-    "floor": floats.Floor, "ceil": floats.Ceil, "round": floats.Round,
-}  # fmt: skip
 
 exp, log, tanh, erf, sigmoid = map(_function, ("exp", "log", "tanh", "erf", "sigmoid"))
 gelu, gelu_tanh, swish, softplus = map(_function, ("gelu", "gelu_tanh", "swish", "softplus"))
@@ -203,47 +182,39 @@ reciprocal, absolute, floor, ceil, rounded = map(_function, ("reciprocal", "abs"
 
 def divide(a: Value, b: Value) -> Value:
     """The quotient of each pair."""
-    return applied("divide", functions.divide, a, b)
+    return applied("divide", a, b)
 
 
 def fma(a: Value, b: Value, c: Value) -> Value:
     """`a * b + c`, rounded once."""
-    return applied("fma", floats.fma, a, b, c)
+    return applied("fma", a, b, c)
 
 
 def less(a: Value, b: Value | float | Expr) -> Value:
     """Whether the first of each pair is less."""
-    return applied("less", lambda x, y: x < y, a, b, elem=scalar("bool"))
+    return applied("less", a, b)
 
 
 def equal(a: Value, b: Value | float | Expr) -> Value:
     """Whether both of each pair are equal."""
-    return applied("equal", ir.eq, a, b, elem=scalar("bool"))
+    return applied("equal", a, b)
 
 
 def where(cond: Value, a: Value, b: Value) -> Value:
     """`a` where the condition holds, else `b`. Raises UserError unless types and shapes agree."""
     if cond.elem is not scalar("bool") or a.elem is not b.elem:
         raise UserError(f"given {cond.elem}, {a.elem} and {b.elem}, wanted bool and twice the same type, at where")
-    made = Map(
-        shape=common_shape("where", [cond.shape, a.shape, b.shape]),
-        elem=a.elem,
-        name="where",
-        function=ir.select,
-        operands=(cond, a, b),
-    )
-    say("where", made)
-    return made
+    return applied("where", cond, a, b)
 
 
 def maximum(a: Value, b: Value | float | Expr) -> Value:
     """The greater one of each pair."""
-    return applied("max", ir.maximum, a, b)
+    return applied("max", a, b)
 
 
 def minimum(a: Value, b: Value | float | Expr) -> Value:
     """The lesser one of each pair."""
-    return applied("min", ir.minimum, a, b)
+    return applied("min", a, b)
 
 
 def steps(begin: int, end: int, step: int = 1) -> Iterator[Expr]:

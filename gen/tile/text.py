@@ -1,41 +1,33 @@
-"""A tile program as text, in XeTile's words: one operation a line, tiles and blocks with their types."""
+"""A tile program as text, in XeTile's words: one operation a line, tiles and blocks with their types.
+
+`convgen.tile.parse` reads it back. Each operation is written as its row of `forms.py` says.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import chain, count
 
 import attrs
 
-from convgen.ir.expr import Expr
-from convgen.tile.trace import (
-    Convert,
-    Full,
-    Load,
-    Loop,
-    Map,
-    Positions,
-    Prefetch,
-    Product,
-    Reduced,
-    Said,
-    Store,
-    Tensor,
-    Tile,
-    Trace,
-    Value,
-    sized,
-)
+from convgen.tile.forms import shown, type_of, written
+from convgen.tile.layouts import Options
+from convgen.tile.trace import Index, Load, Loop, Prefetch, Said, Store, Tensor, Tile, Trace, Value, moved, sized
 
 
-def text_of(name: str, tensors: Sequence[Tensor], trace: Trace) -> str:
+def text_of(name: str, tensors: Sequence[Tensor], trace: Trace, options: Options) -> str:
     """The whole kernel."""
-    given = ", ".join(f"{t.name}: memref<{sized(t.shape)}x{t.dtype}>" for t in tensors)
-    lines = [f"kernel {name}({given})"]
+    said = {"slots": options.slots, "mma": options.mma or None, "acc": options.acc or None}
+    knobs = [f"subgroups={sized(options.subgroups)}", *(f"{k}={v}" for k, v in said.items() if v is not None)]
+    lines = [f"kernel {name}({', '.join(map(_tensor, tensors))}) {' '.join(knobs)}"]
     if grid := trace.grid:
         offsets = ", ".join(v.name for v in grid.offsets)
         lines.append(f"  {offsets} = grid {sized(grid.counts)} of <{sized(grid.shape)}> in {grid.order}")
     return "\n".join([*lines, *_Writer().suite(trace.said, 1)]) + "\n"
+
+
+def _tensor(t: Tensor) -> str:
+    return f"{t.name}: memref<{sized(t.shape)}x{t.dtype}{t.tag and f', {t.tag}'}>"
 
 
 @attrs.define
@@ -45,28 +37,33 @@ class _Writer:
 
     def suite(self, said: Sequence[Said], depth: int) -> Iterator[str]:
         for each in said:
-            if isinstance(each, Loop):
-                yield from self.loop(each, depth)
-                continue
-            for line in self.operation(each):
-                yield "  " * depth + line
+            lines = self.loop(each) if isinstance(each, Loop) else self.operation(each)
+            yield from ("  " * depth + line for line in lines)
 
-    def loop(self, loop: Loop, depth: int) -> Iterator[str]:
-        carried = [f"{name} = {self.name(first)}" for name, first, _ in loop.carried]
-        moved = [line for _, first, _ in loop.moved for line in self.tile(first)]
-        yield from ("  " * depth + line for line in moved)
-        behind = f" carrying {', '.join(carried)}" if carried else ""
-        yield f"{'  ' * depth}for {loop.var.name} in [0, {loop.trips}){behind}"
+    def loop(self, loop: Loop) -> Iterator[str]:
+        for _, first, _ in loop.moved:
+            yield from self.tile(first)
+        carried: dict[Value | Tile, str] = {first: self.fresh(name) for name, first, _ in loop.carried}
+        inits = [f"{name[1:]} = {self.name(first)}" for first, name in carried.items()]
+        behind = f" carrying {', '.join(inits)}" if carried else ""
+        yield f"for {loop.var.name} in [0, {loop.trips}){behind}"
         outside = dict(self.names)
-        self.names |= {first: f"%{name}" for name, first, _ in loop.carried}
-        yield from self.suite(loop.body, depth + 1)
+        self.names |= carried
+        yield from self.suite(loop.body, 1)
         for _, first, last in loop.moved:
-            steps = ", ".join(map(str, _moved(first, last)))
-            yield f"{'  ' * (depth + 1)}{self.name(first)} = update_tile_offset {self.name(first)}, [{steps}]"
-        if loop.carried:
-            yield f"{'  ' * (depth + 1)}yield {', '.join(self.name(last) for *_, last in loop.carried)}"
-        self.names = outside | {last: f"%{name}" for name, _, last in loop.carried}
+            by, _ = moved(first, last, loop.body)
+            if any(by):
+                yield f"  {self.name(first)} = update_tile_offset {self.name(first)}, [{_listed(by)}]"
+        if carried:
+            yield f"  yield {', '.join(self.name(last) for *_, last in loop.carried)}"
+        self.names = outside | {last: carried[first] for _, first, last in loop.carried}
         self.names |= {last: self.name(first) for _, first, last in loop.moved}
+
+    def fresh(self, name: str) -> str:
+        """A name of its own for what a loop carries."""
+        bare = "%" + "".join(c for c in name.replace("[", "_") if c.isalnum() or c == "_")
+        taken = self.names.values()
+        return next(n for n in chain([bare], (f"{bare}_{i}" for i in count(2))) if n not in taken)
 
     def name(self, what: Value | Tile) -> str:
         if what not in self.names:
@@ -74,61 +71,26 @@ class _Writer:
         return self.names[what]
 
     def tile(self, tile: Tile) -> Iterator[str]:
-        """The line that makes a tile, where it has none yet."""
+        """The lines that make a tile, where it has none yet."""
         if tile in self.names:
             return
-        offsets = ", ".join(map(_shown, tile.offsets))
-        kind = _type("tile", tile.shape, tile.tensor.dtype)
-        yield f"{self.name(tile)} = init_tile {tile.tensor.name}[{offsets}] : {kind}"
+        if tile.moved_from is not None:
+            yield from self.tile(tile.moved_from)
+            by, of = _listed(tile.moved_by), self.name(tile.moved_from)
+            yield f"{self.name(tile)} = update_tile_offset {of}, [{by}]"
+            return
+        at = f"{tile.tensor.name}[{_listed(tile.offsets)}]"
+        along = "" if len(tile.kept) == len(tile.offsets) else f" along {', '.join(map(str, tile.kept))}"
+        yield f"{self.name(tile)} = init_tile {at}{along} : {type_of('tile', tile.shape, tile.tensor.dtype)}"
 
     def operation(self, said: Value | Store | Prefetch) -> Iterator[str]:
-        match said:
-            case Store(tile, value, adds):
-                given = self.name(value)
-                yield from self.tile(tile)
-                yield f"{'add' if adds else 'store'}_tile {given}, {self.name(tile)}"
-            case Prefetch(tile):
-                yield from self.tile(tile)
-                yield f"prefetch_tile {self.name(tile)}"
-            case Value():
-                if isinstance(said, Load):
-                    yield from self.tile(said.tile)
-                what = self.made(said)
-                yield f"{self.name(said)} = {what} : {_type('vector', said.shape, said.elem.name)}"
-
-    def made(self, value: Value) -> str:
-        names = [self.name(v) for v in value.args]
-        match value:
-            case Load(tile=tile, turned=turned):
-                return f"load_tile {self.name(tile)}" + (" {transpose}" if turned else "")
-            case Full(value=number):
-                return f"constant {number}"
-            case Positions(axis=axis):
-                return f"positions along {axis}"
-            case Map(name=name, operands=operands):
-                shown = (self.name(o) if isinstance(o, Value) else _shown(o) for o in operands)
-                return f"{name} {', '.join(shown)}"
-            case Convert(saturate=saturate):
-                return f"convert {names[0]}" + (" {saturate}" if saturate else "")
-            case Reduced(axis=axis, kind=kind):
-                return f"reduce {kind} {names[0]} along {axis}"
-            case Product():
-                return f"tile_mma {', '.join(names)}"
-        raise AssertionError(value)
+        if isinstance(said, Load | Store | Prefetch):
+            yield from self.tile(said.tile)
+        text = written(said, self)
+        if isinstance(said, Value):
+            text = f"{self.name(said)} = {text} : {type_of('vector', said.shape, said.elem.name)}"
+        yield text
 
 
-def _moved(first: Tile, last: Tile) -> list[Expr | int]:
-    """By how much an iteration moves a tile."""
-    steps: list[Expr | int] = [0] * len(first.offsets)
-    while last is not first and last.moved_from is not None:
-        steps = [a + b for a, b in zip(steps, last.moved_by)]
-        last = last.moved_from
-    return steps
-
-
-def _shown(value: float | Expr) -> str:
-    return str(value)
-
-
-def _type(kind: str, shape: Sequence[int], dtype: str) -> str:
-    return f"{kind}<{sized(shape)}x{dtype}>"
+def _listed(scalars: Sequence[Index]) -> str:
+    return ", ".join(map(shown, scalars))

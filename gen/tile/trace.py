@@ -6,6 +6,7 @@ loop variables) are expressions of the IR at once.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,10 +15,11 @@ from typing import Any, TypeAlias
 import attrs
 
 from convgen.ir import expr as ir
+from convgen.ir import floats, functions
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Splat, Var
 from convgen.ir.layout.tags import Layout
-from convgen.ir.types import Type, scalar, vector
+from convgen.ir.types import Type, bf16, f32, scalar, vector
 from convgen.ir.verify_rules import refused
 
 Index: TypeAlias = int | Expr
@@ -88,25 +90,25 @@ class Value:
         return ()
 
     def __add__(self, other: Value | float | Expr) -> Value:
-        return applied("add", lambda a, b: a + b, self, other)
+        return applied("add", self, other)
 
     def __radd__(self, other: float) -> Value:
-        return applied("add", lambda a, b: b + a, self, other)
+        return applied("add", other, self)
 
     def __sub__(self, other: Value | float | Expr) -> Value:
-        return applied("sub", lambda a, b: a - b, self, other)
+        return applied("sub", self, other)
 
     def __mul__(self, other: Value | float | Expr) -> Value:
-        return applied("mul", lambda a, b: a * b, self, other)
+        return applied("mul", self, other)
 
     def __rsub__(self, other: float) -> Value:
-        return applied("sub", lambda a, b: b - a, self, other)
+        return applied("sub", other, self)
 
     def __neg__(self) -> Value:
-        return applied("neg", lambda a: -a, self)
+        return applied("neg", self)
 
     def __rmul__(self, other: float) -> Value:
-        return applied("mul", lambda a, b: b * a, self, other)
+        return applied("mul", other, self)
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -139,9 +141,12 @@ class Positions(Value):
 class Map(Value):
     """A function of elements that stand in the same place; arguments of size 1 along a dim are the same all along."""
 
-    name: str
-    function: Callable[..., Expr]
+    name: str  #: a key of `ELEMENTWISE`
     operands: tuple[Value | float | Expr, ...]
+
+    @property
+    def function(self) -> Callable[..., Expr]:
+        return ELEMENTWISE[self.name]
 
     @property
     def args(self) -> tuple[Value, ...]:
@@ -159,6 +164,29 @@ class Convert(Value):
     def args(self) -> tuple[Value, ...]:
         return (self.of,)
 
+
+def _in_f32(operation: type[floats.Approximate]) -> Callable[[Expr], Expr]:
+    """An approximate operation, which of bf16 is computed in f32 and rounded."""
+
+    def of(a: Expr) -> Expr:
+        if a.type.elem is not bf16:
+            return operation(a)
+        return operation(a.to(f32 if isinstance(a.type, Type) else vector(f32, a.type.lanes))).to(a.type)
+
+    return of
+
+
+#: name of a function of elements -> what it is in the IR
+ELEMENTWISE: dict[str, Callable[..., Expr]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
+    "max": ir.maximum, "min": ir.minimum, "fma": floats.fma, "abs": floats.absolute,
+    "floor": floats.Floor, "ceil": floats.Ceil, "round": floats.Round,
+    "less": operator.lt, "equal": ir.eq, "where": ir.select,
+    "exp2": _in_f32(floats.Exp2), "log2": _in_f32(floats.Log2), "reciprocal": _in_f32(floats.Rcp),
+    "sqrt": _in_f32(floats.Sqrt), "rsqrt": _in_f32(floats.Rsqrt),
+    **functions.LIBRARY,
+}  # fmt: skip
+CONDITIONS = ("less", "equal")  #: functions that give bools
 
 #: name of a reduction -> the operation of the IR
 REDUCTIONS: dict[str, type[ir.Binary]] = {
@@ -219,6 +247,30 @@ class Loop:
     moved: list[tuple[str, Tile, Tile]] = attrs.field(factory=list)
 
 
+def moved(first: Tile, last: Tile, body: Sequence[Said]) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
+    """By how much an iteration moves a tile: what the body itself says, and that with the loops in it.
+
+    Raises UserError where the last tile does not come from the first one.
+    """
+    inner = {to: (of, each) for each in body if isinstance(each, Loop) for _, of, to in each.moved}
+    own: tuple[Index, ...] = (0,) * len(first.offsets)
+    whole, at = own, last
+    while at is not first:
+        if at in inner:
+            of, loop = inner[at]
+            whole = tuple(w + n * loop.trips for w, n in zip(whole, moved(of, at, loop.body)[1]))
+            at = of
+        elif at.moved_from is not None:
+            own, whole = (tuple(n + by for n, by in zip(steps, at.moved_by)) for steps in (own, whole))
+            at = at.moved_from
+        else:
+            raise UserError(
+                f"given a tile of {first.tensor.name} that is another one in the next iteration, "
+                "wanted it moved by update_tile_offset, in tile.range"
+            )
+    return own, whole
+
+
 Said: TypeAlias = Value | Store | Prefetch | Loop
 
 
@@ -241,10 +293,14 @@ class Trace:
     suites: list[list[Said]] = attrs.field(factory=list)
     ids: int = 0
 
+    scalars: dict[str, Var] = attrs.field(factory=dict)
+
     def var(self, name: str) -> Var:
-        """A scalar of this kernel."""
+        """A scalar of this kernel, with a number behind its name if that is taken."""
         self.ids += 1
-        return Var(name, self.ids, scalar("s32"))
+        name = f"{name}_{self.ids}" if name in self.scalars else name
+        made = self.scalars[name] = Var(name, self.ids, scalar("s32"))
+        return made
 
 
 _current: ContextVar[Trace | None] = ContextVar("tile kernel", default=None)
@@ -276,22 +332,21 @@ def say(operation: str, said: Any) -> Any:
     return said
 
 
-def applied(
-    name: str, function: Callable[..., Expr], *operands: Value | float | Expr, elem: Type | None = None
-) -> Value:
+def applied(name: str, *operands: Value | float | Expr) -> Value:
     """A function of elements in the same place; raises UserError unless types agree and shapes do, or are 1."""
     values = [v for v in operands if isinstance(v, Value)]
-    elems = list(dict.fromkeys(v.elem.name for v in values))
+    typed = values[1:] if name == "where" else values
+    elems = list(dict.fromkeys(v.elem.name for v in typed))
     if len(elems) != 1:
         raise UserError(f"given {' and '.join(elems) or 'numbers'}, wanted values of one type, at {name}")
-    _check(name, function, operands)
     shape = common_shape(name, [v.shape for v in values])
-    made = Map(shape=shape, elem=elem or values[0].elem, name=name, function=function, operands=tuple(operands))
-    result: Value = say(name, made)
+    _check(name, operands)
+    elem = scalar("bool") if name in CONDITIONS else typed[0].elem
+    result: Value = say(name, Map(shape=shape, elem=elem, name=name, operands=tuple(operands)))
     return result
 
 
-def _check(name: str, function: Callable[..., Expr], operands: Sequence[Value | float | Expr]) -> None:
+def _check(name: str, operands: Sequence[Value | float | Expr]) -> None:
     """Raises UserError where a function does not take elements of these types."""
 
     def sample(n: int, o: Value | float | Expr) -> float | Expr:
@@ -300,7 +355,7 @@ def _check(name: str, function: Callable[..., Expr], operands: Sequence[Value | 
         return Splat(vector(o.type.elem, 2), o) if isinstance(o, Expr) else o
 
     try:
-        made = function(*(sample(n, o) for n, o in enumerate(operands)))
+        made = ELEMENTWISE[name](*(sample(n, o) for n, o in enumerate(operands)))
     except UserError as error:
         raise UserError(f"{error}, at {name}") from None
     if complaint := refused(made):

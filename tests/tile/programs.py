@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import attrs
@@ -10,6 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from convgen import tile
+from convgen.ir.facts import TargetFacts
 from convgen.ir.types import scalar
 from convgen.tile import Tensor
 from convgen.tile.kernel import TileProgram
@@ -311,6 +313,7 @@ _OPS = (
     "reduce",
 )
 _SMALL = ((8, 32), (16, 16), (32, 32), (4, 64), (64, 8), (1, 128), (24, 16), (12, 48), (16, 5))
+_HELD, _ATOM = 12, 16  #: elements of a lane; rows or columns of a matrix instruction on most targets
 _LARGE = ((32, 32), (64, 32), (32, 64), (64, 64))
 
 
@@ -338,8 +341,16 @@ def _givens(draw: st.DrawFn, size: tuple[int, int]) -> Given:
     )
 
 
+def _subgroups(block: tuple[int, int], facts: TargetFacts, *, products: bool) -> list[tuple[int, int]]:
+    """Subgroups between which a block may be divided, such that a lane has a few dozens of its elements at most."""
+    held = prod(block) // (facts.subgroup_size * _HELD)
+    many = [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (4, 2), (3, 1), (8, 2), (4, 4)]
+    even = [each for each in many if not products or all(b % (_ATOM * n) == 0 for b, n in zip(block, each))]
+    return [each for each in even if prod(each) >= held] or even[-1:]
+
+
 @st.composite
-def programs(draw: st.DrawFn) -> Program:
+def programs(draw: st.DrawFn, facts: TargetFacts) -> Program:
     """A program of at most four small workgroups."""
     products = draw(st.integers(0, 3)) == 0
     block = draw(st.sampled_from(_LARGE if products else _SMALL))
@@ -356,13 +367,7 @@ def programs(draw: st.DrawFn) -> Program:
         steps = (*steps[:at], Step("product", numbers), *steps[at:])
     size = max(1, size[0]), max(1, size[1])
     return Program(
-        draw(
-            st.sampled_from(
-                [(1, 1), (2, 1), (2, 2), (4, 2)]
-                if products
-                else [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (4, 2), (3, 1)]
-            )
-        ),
+        draw(st.sampled_from(_subgroups(block, facts, products=products))),
         block,
         size,
         tuple(draw(st.lists(_givens(size), min_size=1, max_size=3))),

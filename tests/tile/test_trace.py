@@ -15,7 +15,7 @@ from tests.tile.kernels import gemm
 X = Tensor((64, 64), "f16")
 
 GEMM = """\
-kernel gemm(a: memref<200x100xf16>, b: memref<100x136xf16>, c: memref<200x136xf32>)
+kernel gemm(a: memref<200x100xf16>, b: memref<100x136xf16>, c: memref<200x136xf32>) subgroups=2x2
   at0, at1 = grid 4x3 of <64x64> in rows
   %0 = constant 0 : vector<64x64xf32>
   %1 = init_tile a[at0, 0] : tile<64x32xf16>

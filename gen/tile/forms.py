@@ -1,0 +1,207 @@
+"""How each operation of a tile program is written: one table, by which it is printed and parsed.
+
+A form is text with fields in braces, `{axis:int}`: an attribute of what is said, and its kind, a row of `KINDS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr
+from convgen.ir.text import infix
+from convgen.tile import operations
+from convgen.tile.trace import (
+    ELEMENTWISE,
+    Convert,
+    Full,
+    Load,
+    Map,
+    Positions,
+    Prefetch,
+    Product,
+    Reduced,
+    Shape,
+    Store,
+    Tile,
+    Value,
+    applied,
+    sized,
+)
+
+
+class Names(Protocol):
+    """What values and tiles are called, when they are printed."""
+
+    def name(self, what: Value | Tile) -> str: ...
+
+
+class Scope(Protocol):
+    """What names mean, when they are parsed."""
+
+    def value(self, name: str) -> Value: ...
+    def tile(self, name: str) -> Tile: ...
+    def scalar(self, text: str) -> int | Expr: ...
+
+
+@attrs.frozen
+class Kind:
+    """How a field is written: what it looks like, and both ways."""
+
+    pattern: str
+    show: Callable[[Any, Names], str]
+    read: Callable[[str, Scope], Any]
+
+
+def number(text: str) -> float | None:
+    """A number as Python writes it."""
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return None
+
+
+def shown(what: float | Expr) -> str:
+    """A number or a scalar of the kernel."""
+    return infix(what) if isinstance(what, Expr) else repr(what)
+
+
+def listed(text: str) -> list[str]:
+    """The parts of a list, split at commas that are in no parentheses."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c in "([") - (c in ")]")
+        if c == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [part.strip() for part in parts]
+
+
+def _operand(text: str, scope: Scope) -> Value | float | Expr:
+    if text.startswith("%"):
+        return scope.value(text)
+    known = number(text)
+    return scope.scalar(text) if known is None else known
+
+
+def _operands(what: Sequence[Value | float | Expr], names: Names) -> str:
+    return ", ".join(names.name(o) if isinstance(o, Value) else shown(o) for o in what)
+
+
+def _constant(text: str, scope: Scope) -> float:
+    found = number(text)
+    if found is None:
+        raise UserError(f"given {text!r}, wanted a number")
+    return found
+
+
+def _flag(word: str) -> Kind:
+    """A word that is there where something holds."""
+    return Kind(rf"(?: {{{word}}})?", lambda what, _: f" {{{word}}}" if what else "", lambda text, _: bool(text))
+
+
+KINDS: dict[str, Kind] = {
+    "block": Kind(r"%\w+", lambda what, names: names.name(what), lambda text, scope: scope.value(text)),
+    "tile": Kind(r"%\w+", lambda what, names: names.name(what), lambda text, scope: scope.tile(text)),
+    "int": Kind(r"\d+", lambda what, _: str(what), lambda text, _: int(text)),
+    "word": Kind(r"\w+", lambda what, _: str(what), lambda text, _: text),
+    "number": Kind(r"\S+", lambda what, _: shown(what), _constant),
+    "operands": Kind(r".+", _operands, lambda text, scope: tuple(_operand(part, scope) for part in listed(text))),
+    "more": Kind(
+        r"(?:, %\w+)?",
+        lambda what, names: f", {names.name(what)}" if what else "",
+        lambda text, scope: scope.value(text[2:]) if text else None,
+    ),
+    "transpose": _flag("transpose"),
+    "saturate": _flag("saturate"),
+}
+_FIELD = re.compile(r"{(\w+):(\w+)}")
+
+
+@attrs.frozen
+class Form:
+    """How what is said of one class is written; with `where`, if attributes have these values.
+
+    `make` says it again, given the fields and, of a value, its `shape` and the name of its type.
+    """
+
+    said: type[Any]
+    text: str
+    make: Callable[..., Any]
+    where: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def suits(self, said: Any) -> bool:
+        return isinstance(said, self.said) and all(getattr(said, k) == v for k, v in self.where.items())
+
+    def show(self, said: Any, names: Names) -> str:
+        return _FIELD.sub(lambda f: KINDS[f[2]].show(getattr(said, f[1]), names), self.text)
+
+    def read(self, text: str, scope: Scope) -> dict[str, Any] | None:
+        """The fields; None for another form."""
+        literal = re.split(_FIELD, self.text)
+        groups = (f"({KINDS[kind].pattern})" for kind in literal[2::3])
+        pattern = re.escape(literal[0]) + "".join(
+            group + re.escape(between) for group, between in zip(groups, literal[3::3])
+        )
+        found = re.fullmatch(pattern, text)
+        if found is None:
+            return None
+        fields = zip(literal[1::3], literal[2::3], found.groups(default=""))
+        return {name: KINDS[kind].read(part, scope) for name, kind, part in fields}
+
+
+def _map(shape: Shape, dtype: str, name: str, operands: tuple[Any, ...]) -> Value:
+    if name not in ELEMENTWISE:
+        raise UserError(f"given the operation {name!r}, wanted one of those in docs/tile.md")
+    return applied(name, *operands)
+
+
+#: The forms of values, behind `%name = ` and before ` : vector<...>`; the first that suits is printed.
+VALUES: tuple[Form, ...] = (
+    Form(
+        Load,
+        "load_tile {tile:tile}{turned:transpose}",
+        lambda shape, dtype, tile, turned: operations.load_tile(tile, transpose=turned),
+    ),
+    Form(Full, "constant {value:number}", lambda shape, dtype, value: operations.full(shape, value, dtype)),
+    Form(Positions, "positions along {axis:int}", lambda shape, dtype, axis: operations.positions(shape, axis)),
+    Form(
+        Convert,
+        "convert {of:block}{saturate:saturate}",
+        lambda shape, dtype, of, saturate: operations.convert(of, dtype, saturate=saturate),
+    ),
+    Form(
+        Reduced,
+        "reduce {kind:word} {of:block} along {axis:int}",
+        lambda shape, dtype, kind, of, axis: operations.reduce(kind, of, axis),
+    ),
+    Form(
+        Product,
+        "tile_mma {a:block}, {b:block}{acc:more}",
+        lambda shape, dtype, a, b, acc: operations.tile_mma(a, b, acc),
+    ),
+    Form(Map, "{name:word} {operands:operands}", _map),
+)
+#: The forms of what makes no value.
+STATEMENTS: tuple[Form, ...] = (
+    Form(Store, "store_tile {value:block}, {tile:tile}", operations.store_tile, {"adds": False}),
+    Form(Store, "add_tile {value:block}, {tile:tile}", operations.add_tile, {"adds": True}),
+    Form(Prefetch, "prefetch_tile {tile:tile}", operations.prefetch_tile),
+)
+
+
+def written(said: Any, names: Names) -> str:
+    """The text of a value or statement."""
+    return next(form for form in (*VALUES, *STATEMENTS) if form.suits(said)).show(said, names)
+
+
+def type_of(kind: str, shape: Sequence[int], dtype: str) -> str:
+    return f"{kind}<{sized(shape)}x{dtype}>"
