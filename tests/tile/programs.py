@@ -262,8 +262,9 @@ class _Run:
             else:
                 left = t.load_tile(t.init_tile(a, (self.at[0], k), (bm, f.block)))
                 right = t.load_tile(t.init_tile(b, (k, self.at[1]), (f.block, bn)))
-            left = left * 2 if numbers[1] % 3 == 0 else left
-            right = t.max(right, 0) if numbers[2] % 3 == 0 else right
+            if f.dtype != "s8":  # bytes are reckoned with in words, for which registers do not suffice everywhere
+                left = left * 2 if numbers[1] % 3 == 0 else left
+                right = t.max(right, 0) if numbers[2] % 3 == 0 else right
             acc = t.tile_mma(left, right, acc)
         return acc
 
