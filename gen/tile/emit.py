@@ -9,7 +9,7 @@ import attrs
 
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, UserError
-from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Splat, Var, const, zeros
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, Var, const, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
@@ -21,6 +21,7 @@ from convgen.ir.types import Type, vector
 from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
 from convgen.plan.plan import Operand, operand
+from convgen.tile.edges import Section, sections
 from convgen.tile.layouts import Layouts, Options, Spread, statements
 from convgen.tile.trace import (
     REDUCTIONS,
@@ -101,10 +102,7 @@ class _Emitter:
                 case Loop():
                     self._loop(each, said)
                 case Store(tile, value, adds):
-                    spread = _of_tensor(tile, self.layouts.of[value])
-                    view, at = self._view(tile, spread), self._at(tile, spread)
-                    store = self.k.add_view if adds else self.k.store_view
-                    store(view, at, self._value(value), spread.layout, "store", tile.tensor.name)
+                    self._store(tile, self._value(value), _of_tensor(tile, self.layouts.of[value]), adds=adds)
                 case Prefetch(tile):
                     spread = _of_tensor(tile, self.layouts.in_rows(tile.shape, len(tile.shape) - 1, 1))
                     self.k.prefetch(self._view(tile, spread), self._at(tile, spread), spread.layout)
@@ -199,9 +197,7 @@ class _Emitter:
                 name = value.tile.tensor.name
                 return k.load_shared(f"{name}_frag", made.tile, layout, 0, "fragment", name)
             case Load(tile=tile):
-                name, spread = tile.tensor.name, self._loaded(value)
-                at = self._at(tile, spread)
-                return k.load_view(f"{name}_tile", self._view(tile, spread), at, layout, "load", name)
+                return self._load(tile, self._loaded(value))
             case Full(value=number):
                 return Splat(held, const(number, value.elem))
             case Positions():
@@ -274,6 +270,37 @@ class _Emitter:
 
     # ------------------------------------------------------------ memory
 
+    def _load(self, tile: Tile, spread: Spread) -> Expr:
+        name, at = tile.tensor.name, self._at(tile, spread)
+        parts: list[Expr] = []
+        for part in self._sections(tile, spread):
+            if part.size != 0:
+                view = self._view(tile, spread, row=part.size)
+                parts.append(self.k.load_view(f"{name}_tile", view, at, part.layout, "load", name))
+            else:
+                parts.append(Splat(vector(tile.tensor.elem, part.layout.registers), const(0, tile.tensor.elem)))
+        if len(parts) == 1:
+            return parts[0]
+        return self.k.let(f"{name}_tile", Pack(vector(tile.tensor.elem, spread.layout.registers), tuple(parts)))
+
+    def _store(self, tile: Tile, held: Expr, spread: Spread, *, adds: bool) -> None:
+        store, at = self.k.add_view if adds else self.k.store_view, self._at(tile, spread)
+        for part in self._sections(tile, spread):
+            if part.size != 0:
+                view, count = self._view(tile, spread, row=part.size), part.layout.registers
+                value = held if count == spread.layout.registers else Slice(_unnamed(held), part.start, count)
+                store(view, at, value, part.layout, "store", tile.tensor.name)
+
+    def _sections(self, tile: Tile, spread: Spread) -> list[Section]:
+        """The block in parts, along the dim in which memory runs, if it is known where there it begins."""
+        tensor, layout, begin = tile.tensor, spread.layout, self._begin(tile)
+        for n, dim, stride in ((n, d, tensor.layout.strides()[n]) for n, d in zip(spread.axes, layout.dims)):
+            alone = n != tile.kept[0] or len(tile.kept) == len(begin)
+            at, size = begin[n], tensor.shape[n]
+            if stride == 1 and alone and isinstance(at, int):
+                return sections(layout, dim, at, size)
+        return [Section(0, layout)]
+
     def _loaded(self, load: Load) -> Spread:
         """The layout of a loaded value by the dims of the tensor."""
         spread = self.layouts.of[load]
@@ -297,10 +324,10 @@ class _Emitter:
             at = tile.offsets
         return tuple(substitute(o, self.scalars) if isinstance(o, Expr) else o for o in at)
 
-    def _view(self, tile: Tile, spread: Spread, depth: int = 1) -> View:
+    def _view(self, tile: Tile, spread: Spread, depth: int = 1, row: int | None = None) -> View:
         """A tensor with its dims in the order of a layout's; the last one is padded to whole tiles of `depth`.
 
-        Dims of which a tile has one position go around its first one.
+        Dims of which a tile has one position go around its first one. Rows of memory have `row` positions, if given.
         """
         tensor = tile.tensor
         names = {n: f"around{n}" for n in range(len(tensor.shape))} | dict(zip(spread.axes, spread.layout.dims))
@@ -309,6 +336,8 @@ class _Emitter:
         if last != tile.kept[0] or len(tile.kept) == len(names):
             padded[last] = -(-padded[last] // depth) * depth
         dims = {n: Dim(names[n], size, padded[n]) for n, size in enumerate(tensor.shape)}
+        if row is not None:
+            dims |= {n: Dim(names[n], row, row) for n, stride in enumerate(tensor.layout.strides()) if stride == 1}
         around = tuple(dim for n, dim in dims.items() if n not in tile.kept)
         axes = tuple((*around, dims[n]) if n == tile.kept[0] else (dims[n],) for n in spread.axes)
         index = tuple(TensorDim(size, ((names[n], 1),)) for n, size in enumerate(tensor.shape))
