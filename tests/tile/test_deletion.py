@@ -38,7 +38,7 @@ def program(name: str, target: str) -> TileProgram:
         wide = 512 if target == "gfx942" else 256
         return on(kernels.softmax, (4, 1))(*[Tensor((3, wide - 9), "f32")] * 2, rows=2, cols=wide)
     return on(kernels.attention, (2, 1) if target == "gfx942" else (4, 2))(
-        *[Tensor((50, 32), "f16")] * 4, bm=32, bn=32, causal=True
+        *[Tensor((50, 32), "f16")] * 4, bm=32, bn=32, causal=False
     )
 
 
