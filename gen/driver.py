@@ -87,6 +87,7 @@ class Build:
     passed: Mapping[str, str] = attrs.Factory(dict)
     trail: list[tuple[Kernel, str | None]] = attrs.Factory(list)
     tiles: Tiles | None = None
+    others: Iterator[Kernel] = attrs.Factory(lambda: iter(()))
     _rest: Iterator[Candidate] = attrs.Factory(lambda: iter(()))
 
     def __str__(self) -> str:
@@ -98,9 +99,11 @@ class Build:
         return "" if self.plan is None else str(self.plan.config)
 
     def next_config(self, why: DoesNotFit) -> bool:
-        """Replace the plan by that of the next config that fits; False if none is left."""
+        """Replace the plan, or the kernel, by the next one that may fit; False if none is left."""
         if self.problem is None or self.attempt is None:
-            return False
+            other = next(self.others, None)
+            self.ir = self.ir if other is None else _alone(other)
+            return other is not None
         _tell(self.options, attrs.evolve(self.attempt, refused=f"in the back end: {why}"))
         found = _first_plan(self.problem, self.target, self._rest, self.options)
         if found is None:
@@ -159,12 +162,18 @@ def wrap(
     options: Options | None = None,
 ) -> Build:
     """The program of one hand-written kernel; `scalars` gives its scalar arguments their values."""
+    others: Iterator[Kernel] = iter(())
     if isinstance(kernel, TileProgram):
-        kernel = kernel.kernel(targets.get(target).facts)
+        others = kernel.kernels(targets.get(target).facts)
+        kernel = next(others)
     done = kernel.done() if isinstance(kernel, KernelBuilder) else kernel
-    buffers = tuple(p for p in done.params if isinstance(p, Global))
-    given = Program((done,), buffers)
-    return Build(targets.get(target), given, options or Options(), {}, scalars=scalars or {})
+    chosen = targets.get(target)
+    return Build(chosen, _alone(done), options or Options(), {}, scalars=scalars or {}, others=others)
+
+
+def _alone(kernel: Kernel) -> Program:
+    """The program of one kernel."""
+    return Program((kernel,), tuple(p for p in kernel.params if isinstance(p, Global)))
 
 
 def with_tiles(code: Code) -> Code:
@@ -294,23 +303,29 @@ def simulate(code: Code, **given: npt.ArrayLike) -> Any:
 
     Arrays of a problem are logical: its inputs (src, wei) to its outputs (dst). A hand-written kernel takes a flat
     array for each buffer that it reads, and gives one for each that it writes. Lists are taken as arrays of the
-    buffer's type, objects with `__array__` as what that makes of them.
+    buffer's type, objects with `__array__` as what that makes of them. Sizes that are known at launch only are given by
+    name, as numbers; those of a problem are else the problem's.
 
     Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
     """
     _expect("code", code, Code)
-    buffers = code.record.buffers
-    arrays = {name: _array(name, array, buffers.get(name)) for name, array in given.items()}
+    sizes = code.record.sizes
+    missing = [name for name in sizes if name not in given]
+    if missing and code.problem is None:
+        raise UserError(f"given no {missing[0]}, wanted a number for each of {', '.join(sizes)}")
+    record = code.record.with_scalars({name: _whole(name, given[name]) for name in sizes if name in given})
+    buffers = record.buffers
+    arrays = {name: _array(name, a, buffers.get(name)) for name, a in given.items() if name not in sizes}
     if code.problem is None:
         wanted = {name: b.tensor.dims for name, b in buffers.items() if b.is_read}
         outputs = [name for name, b in buffers.items() if b.is_written]
     else:
-        wanted = {spec.name: spec.dims for spec in code.problem.inputs}
+        wanted = {spec.name: buffers[spec.name].tensor.dims for spec in code.problem.inputs}
         outputs = [spec.name for spec in code.problem.outputs]
     shapes = {name: a.shape for name, a in arrays.items()}
     if shapes != wanted:
         raise UserError(f"given arrays {_shapes(shapes)}, wanted {_shapes(wanted)}")
-    memory, report = execute(code.record, code.object, arrays)
+    memory, report = execute(record, code.object, arrays)
     if report.findings:
         raise SimulationError(report.findings)
     tensors = {name: buffers[name].tensor for name in outputs}
@@ -332,6 +347,12 @@ def _array(name: str, given: npt.ArrayLike, buffer: Buffer | None) -> npt.NDArra
         return np.asarray(given, None if typed or buffer is None else numpy_type(buffer.tensor.dtype))
     except (ValueError, TypeError, OverflowError) as error:
         raise UserError(f"given {name} that is no array ({error}), wanted numbers") from None
+
+
+def _whole(name: str, given: npt.ArrayLike) -> int:
+    if not isinstance(given, int | np.integer):
+        raise UserError(f"given {name} of type {type(given).__name__}, wanted a number")
+    return int(given)
 
 
 def _shapes(arrays: Mapping[str, tuple[int, ...]]) -> str:

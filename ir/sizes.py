@@ -26,6 +26,12 @@ class Size(Var):
         check_range(self.multiple, 1, max(1, self.most), f"divisor of {self.name}:")
         return self.dtype
 
+    @property
+    def range(self) -> tuple[int, int]:
+        """The least and the greatest value that keeps the promise."""
+        n = self.multiple
+        return -(-self.least // n) * n, self.most // n * n
+
     def check(self, value: int) -> None:
         """UserError for a value that breaks the promise."""
         if not self.least <= value <= self.most or value % self.multiple:

@@ -16,7 +16,9 @@ from convgen.ir import stmt as s
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.floats import Fma
+from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.extents import complaint
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt
 from convgen.ir.uniform import Uniformity, varying
@@ -58,6 +60,10 @@ def _kernel(k: Kernel) -> str | None:
     twice = [name for name, count in names.items() if count > 1]
     if twice:
         return f"two arguments or shared tiles are called {twice[0]}"
+    found = [complaint(n, k.params, 0, most) for n, most in zip(k.workgroups, k.grid)] if k.launched else []
+    found += [complaint(p.length, k.params, 0, p.bytes) for p in k.params if isinstance(p, Global)]
+    if any(found) or len(k.workgroups) != len(k.grid):
+        return next(filter(None, found), f"{len(k.launched)} counts of workgroups")
     if min(*k.grid, k.subgroups, k.width) < 1 or len(k.group_ids) != 3:
         return f"a grid of {k.grid} as {k.group_ids}, {k.subgroups} subgroups of {k.width} lanes"
     if max(k.grid) > _MOST_GROUPS or k.subgroups * k.width > MOST_LANES:

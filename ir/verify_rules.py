@@ -11,9 +11,9 @@ from convgen.ir.expr import Const, Expr
 from convgen.ir.floats import APPROXIMATE, EXACT, Approximate, Fma
 from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Global, Shared, View
+from convgen.ir.layout.memory import MOST_BYTES, Global, Plane, Shared, SizedView, View
 from convgen.ir.mutate import postorder
-from convgen.ir.simplify.extents import never_less
+from convgen.ir.simplify.extents import complaint, never_less
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
 from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f16, f32, f64, s32, surface, u64, vector
@@ -129,7 +129,16 @@ def _view(c: Checker, n: Any) -> str | None:
         return f"the view of {view.memory.name} indexes {[t.size for t in view.index]}, its layout {view.layout.dims}"
     if len(n.coords) != len(view.axes) or len(n.layout.dims) != len(view.axes):
         return f"{len(n.coords)} coordinates and {len(n.layout.dims)} fragment dims for {len(view.axes)} axes"
-    return None
+    inner = [d.name for axis in view.axes for d in axis[1:] if d.exact is not None]
+    if inner:
+        return f"the view of {view.memory.name} has {inner[0]} positions of an inner dim, wanted a number"
+    params = c.kernel.params
+    found = [complaint(d.extent, params, 0, d.size) for axis in view.axes for d in axis]
+    if isinstance(view, SizedView):
+        if len(view.apart) != len(view.index):
+            return f"the view of {view.memory.name} has {len(view.apart)} strides for {len(view.index)} dims"
+        found += [complaint(apart, params, 0, MOST_BYTES) for apart in view.apart]
+    return next(filter(None, found), None)
 
 
 def _fragment(c: Checker, n: Any) -> str | None:
@@ -232,6 +241,10 @@ def _block(c: Checker, n: Any) -> str | None:
 
 
 def _plane(c: Checker, n: Any) -> str | None:
+    plane: Plane = n.plane
+    found = [complaint(e, c.kernel.params, 0, MOST_BYTES) for e in (plane.width, plane.height, plane.pitch)]
+    if any(found):
+        return next(filter(None, found))
     end = times(n.plane.height - 1, n.plane.pitch) + n.plane.base + n.plane.width
     inside = n.plane.base >= 0 and never_less(n.plane.memory.length, end)
     if not inside or not never_less(n.plane.pitch, n.plane.width):

@@ -198,11 +198,17 @@ class XeScalars(Scalars):
                 return self._extended(a)
             case x.Cast(_, a) if a.type.bits == 64:
                 return self._whole(a)
-            case x.Mul(a, x.Const() as by) | x.Mul(a, x.Cast(_, x.Const() as by)) if 0 <= by.bits < 1 << 32:
-                return self._product_wide(a, Imm(by.bits))
-            case x.Mul(a, x.Cast(_, by)) if by.type.bits == 32 and self.bounds(by)[0] >= 0:
-                return self._product_wide(a, self.value(by))
+            case x.Mul(a, b):
+                for one, other in ((a, b), (b, a)):
+                    by = self._word(other)
+                    if by is not None:
+                        return self._product_wide(one, by)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation on addresses: {e}")
+
+    def _word(self, e: x.Expr) -> Operand | None:
+        """The lower half of a 64-bit value whose upper one is zero; None if it may be another."""
+        low, high = self.bounds(e)
+        return self._halves(e)[0] if low >= 0 and high < 1 << 32 else None
 
     def _product_wide(self, a: x.Expr, by: Operand) -> Reg:
         """A 64-bit value times one of 32 bits that is not negative."""

@@ -19,6 +19,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
 from convgen.kernels.epilogue import Epilogue
+from convgen.plan import views
 from convgen.plan.plan import Operand, Part, Plan, Reduction
 from convgen.problem.conv import Conv
 
@@ -67,6 +68,7 @@ class _ProductKernel:
         buffers = part.of_m.view.memory, part.of_n.view.memory, *epilogue.reads, result.memory
         shared = (meeting.sums.memory, meeting.counts) if meeting else ()
         k.params += dict.fromkeys((*buffers, *shared))
+        k.params += views.sizes(plan.problem)
         with k.tile_of(part.mapping) as self.tile:
             self.is_backward = part.mapping.is_backward((self.tile["number"],))
             self.m0 = k.let("m0", self.tile["m"] * tile_m)
@@ -146,6 +148,8 @@ class _ProductKernel:
         state = tuple(acc), tuple(map(zeros, types)), block(*body), products, tuple(totals)
         grain = part.mapping.grain
         begin, end = (lift(grains * grain, kb) for grains in (self.tile["begin"], self.tile["end"]))
+        trips = part.trips(self.plan.config.tile[2])
+        end = end if trips is None else lift(trips, kb)
         k.add(For(kb, begin, end, *state, K_LOOP))
         return totals
 

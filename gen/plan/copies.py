@@ -17,6 +17,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space, Straddles
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, View
+from convgen.ir.simplify.extents import most
 from convgen.passes.messages.linear import LinearView, linearize
 from convgen.passes.messages.planes import plane_of, rectangle_of
 
@@ -53,7 +54,7 @@ def _runs_along(view: LinearView) -> int:
     """The axis along which neighbours are nearest in memory: neighbouring lanes go along it."""
     if view.unit_axis is not None:
         return view.unit_axis
-    return min((K, ROWS), key=lambda axis: view.axes[axis][-1].stride or view.memory.bytes)
+    return min((K, ROWS), key=lambda axis: most(view.axes[axis][-1].stride) or view.memory.bytes)
 
 
 def _message(view: LinearView, most: int) -> int:

@@ -18,7 +18,9 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, row_major
 from convgen.ir.layout.mma import MmaAtom, MmaTile
-from convgen.ir.layout.order import Order
+from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.simplify.extents import rounded_up
+from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
 from convgen.kernels.epilogue import Bias, Convert, Epilogue, Step
 from convgen.passes.messages.linear import linearize
@@ -45,6 +47,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     if isinstance(problem, Matmul) and not problem.k:
         raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
     _check_sizes(problem)
+    _check_runtime(problem)
     for tensor in problem.tensors:
         if not tensor.layout.is_plain:
             raise Unsupported(
@@ -77,6 +80,24 @@ def _check_sizes(problem: Problem) -> None:
         if size >= LIMIT - _LARGEST_TILE:
             given = f"given {what} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
             raise Unsupported(f"{given}: larger sizes are not generated", rule="size")
+
+
+def _check_runtime(problem: Problem) -> None:
+    """Refuse sizes that are known at launch only where a kernel beside the product's would have to know them."""
+    if not problem.runtime:
+        return
+    given = f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
+    gaps = [t for t in problem.tensors if not t.layout.is_plain or t.layout.size_elems != prod(t.dims)]
+    if gaps:
+        wanted = f"{gaps[0].name} without blocks or gaps"
+        raise Unsupported(f"{given} and the layout {gaps[0].layout.tag}, wanted {wanted}", rule="runtime-sizes")
+    if isinstance(problem, Conv):
+        parts = views.products(problem, 1)
+        axes = [axis for part in parts for view in (part.of_m, part.result) for axis in view.axes]
+        inner = any(d.exact is not None for axis in axes for d in axis[1:])
+        if inner or problem.direction is Direction.BWD_WB or not views.covers_result(problem, parts):
+            wanted = "images outermost in memory, one product, and no gradient of a bias"
+            raise Unsupported(f"{given} in {problem.direction.value}, wanted {wanted}", rule="runtime-sizes")
 
 
 def _check_phases(problem: Conv) -> None:
@@ -149,6 +170,11 @@ class Part:
         """Blocks of K of one slice."""
         return self.mapping.turns.blocks_of_tile
 
+    def trips(self, tile_k: int) -> Extent | None:
+        """Blocks of K in a launch, where the host says how many."""
+        found = rounded_up(self.product.of_m.length(1), tile_k)
+        return None if isinstance(found, int) else found
+
     @property
     def tiles(self) -> tuple[Shared, ...]:
         """In shared memory."""
@@ -218,6 +244,8 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"{facts.name} has no prefetch")
     mma = mma_tile(_atom(problem, config, facts), config, facts.chunk_bytes)
     block = k_block(config.taps, config.tile[2], mma.atom.elem_bytes, facts.chunk_bytes)
+    if problem.runtime and (config.slices > 1 or config.reorder or config.map != IN_ROWS):
+        raise DoesNotFit(f"sizes are known at launch: wanted one slice, no reorder and map={IN_ROWS}")
     missing = [name for name in config.reorder if name not in [t.name for t in problem.inputs]]
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
@@ -292,6 +320,9 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     blocks = -(-product.k // (tile_k * config.slices))
     grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn
     mapping = WorkgroupMapping.of(*tiles, k=config.slices, order=config.map, blocks=blocks, grain=grain)
+    if problem.runtime:
+        exact = rounded_up(product.result.length(1), tile_m), rounded_up(product.result.length(0), tile_n)
+        mapping = WorkgroupMapping.sized((1, *tiles, 1), (1, *exact, 1), config.map, blocks)
     return Part(product, of_n, of_m, Epilogue(steps), mapping)
 
 

@@ -19,8 +19,9 @@ from math import gcd, prod
 
 import attrs
 
-from convgen.ir.layout.memory import Dim, Global, TensorDim, View
-from convgen.ir.types import Type, scalar
+from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, TensorDim, View
+from convgen.ir.sizes import Extent, Size
+from convgen.ir.types import Type, s32, scalar
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.conv import Direction as Dir
 from convgen.problem.matmul import Matmul, Problem
@@ -68,8 +69,17 @@ def products(problem: Problem, block: int, moved: Collection[str] = ()) -> tuple
     They write disjoint parts of the result. What is a sum of nothing is left out: what no window reaches in backward
     data, all of it in backward weights without images (see `covers_result`).
     """
-    made = (c.reading(problem, moved).product(block) for c in _contractions(problem))
+    made = (c.reading(problem, moved).counted(sizes(problem)).product(block) for c in _contractions(problem))
     return tuple(p for p in made if p.m and p.n and p.k)
+
+
+def sizes(problem: Problem) -> tuple[Size, ...]:
+    """The sizes that are known at launch: at most the problem's, and multiples of what divides these, up to a chunk."""
+    known = {name: getattr(problem, name) for name in problem.runtime}
+    return tuple(Size(name, 0, s32, 1, most, gcd(most, _PROMISED)) for name, most in known.items())
+
+
+_PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
 
 
 def operand_types(problem: Problem) -> tuple[Type, Type]:
@@ -155,6 +165,19 @@ class _Tensor:
 
     spec: TensorSpec
     index: Index
+    sizes: tuple[Size, ...] = ()  #: those of its dims that are known at launch
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """Of the tensor's dims."""
+        known = {size.name: size for size in self.sizes}
+        names = (t.terms[0][0] if t.terms else "" for t in self.index)
+        return tuple(known.get(name, t.size) for name, t in zip(names, self.index))
+
+    def counted(self, sizes: tuple[Size, ...]) -> _Tensor:
+        """The same with those of these sizes that it has."""
+        own = {name for t in self.index for name, _ in t.terms}
+        return attrs.evolve(self, sizes=tuple(size for size in sizes if size.name in own))
 
     def stride(self, dim: str) -> int:
         """Distance in memory, in elements, between neighbours along a dim."""
@@ -166,7 +189,11 @@ class _Tensor:
         return any(d.size > 1 and self.stride(d.name) == 1 for d in dims)
 
     def view(self, *axes: tuple[Dim, ...]) -> View:
-        return View(buffer(self.spec), self.spec.layout, axes, self.index)
+        if not self.sizes:
+            return View(buffer(self.spec), self.spec.layout, axes, self.index)
+        memory, layout = buffer(self.spec), self.spec.layout
+        held = SizedGlobal(memory.name, memory.elem, memory.bytes, self.extents)
+        return SizedView(held, layout, axes, self.index, layout.strides_of(self.extents))
 
 
 def buffer(spec: TensorSpec) -> Global:
@@ -194,6 +221,15 @@ class _Contraction:
             for t in (self.of_m, self.of_n)
         )
         return attrs.evolve(self, of_m=of_m, of_n=of_n)
+
+    def counted(self, sizes: tuple[Size, ...]) -> _Contraction:
+        """The same where some sizes are known at launch."""
+        if not sizes:
+            return self
+        exact = {size.name: size for size in sizes}
+        m, n, k = (tuple(attrs.evolve(d, exact=exact.get(d.name)) for d in dims) for dims in (self.m, self.n, self.k))
+        of_m, of_n, result = (t.counted(sizes) for t in (self.of_m, self.of_n, self.result))
+        return attrs.evolve(self, m=m, n=n, k=k, of_m=of_m, of_n=of_n, result=result)
 
     def product(self, block: int) -> Product:
         """The views; M and N are exchanged where the result is contiguous along M."""

@@ -257,10 +257,13 @@ def fpmath(text: str) -> tuple[str, bool]:
     return chosen, bool(rest) and rest[0].flag()
 
 
-def masks(text: str) -> str:
-    """Bit masks of runtime dimensions, one a tensor; zeros ask for nothing."""
+def masks(text: str) -> tuple[int, ...]:
+    """Bit masks of runtime dimensions, one a tensor, without zeros at the end."""
     _Field(text, text, 0).matches(_MASKS, "masks such as 1:2")
-    return text if text.strip("0:") else ""
+    found = [int(mask or 0) for mask in text.split(":")]
+    while found and not found[-1]:
+        found.pop()
+    return tuple(found)
 
 
 def encoding(text: str) -> str:

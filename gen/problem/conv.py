@@ -13,7 +13,7 @@ from typing import ClassVar
 import attrs
 
 from convgen.problem import grammar, options
-from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed
+from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
 
 #: what `any` means: activations channels-last, weights K-contiguous, without and with a group dimension
 _ANY, _ANY_GROUPED = "axb", "abxc"
@@ -154,6 +154,10 @@ class Conv(TensorProblem):
     def dst_dims(self) -> tuple[int, ...]:
         """[mb, oc, spatial...]"""
         return (self.mb, self.oc, *(axis.o for axis in self.spatial))
+
+    @property
+    def runtime(self) -> tuple[str, ...]:
+        return unknown_dims(self, ("mb",))
 
     @property
     def any_tags(self) -> Triple:

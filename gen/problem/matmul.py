@@ -12,7 +12,7 @@ from convgen.ir.caret import PointedError
 from convgen.ir.layout.tags import LETTERS
 from convgen.problem import grammar, options
 from convgen.problem.conv import Conv
-from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed
+from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
 
 
 @attrs.frozen(slots=False)
@@ -74,6 +74,10 @@ class Matmul(TensorProblem):
         """[batch...,] m, n"""
         batch = tuple(0 if 0 in pair else max(pair) for pair in zip(self.src_batch, self.wei_batch))
         return *batch, self.m, self.n
+
+    @property
+    def runtime(self) -> tuple[str, ...]:
+        return unknown_dims(self, ("m", "k"), ("k", "n"))
 
     @property
     def any_tags(self) -> Triple:

@@ -169,9 +169,9 @@ KNOBS = (
         "runtime_dims_masks",
         "",
         attributes.masks,
-        "dimensions known only at run time, SRC:WEI",
-        (MATMUL,),
-        "runtime-sizes",
+        "dimensions known only at run time, up to the problem's, SRC:WEI; of a convolution 1, the minibatch",
+        rule="runtime-sizes",
+        generated=lambda masks: True,  # of a product's sizes and the minibatch; the problem says so
     ),
     Option("alg", "direct", _one_of(*_ALGORITHMS), "direct, wino or auto: the result is the same", (CONV,)),
     Option("attr-scales", "", attributes.scales, "ARG:MASK[:SCALE[:TYPE[:GROUPS]]][+...]", rule="scales"),

@@ -58,8 +58,14 @@ class TensorProblem(ABC):
     dtag: str = "any"
     deterministic: bool = False  #: whether two runs must give the same bits
     fpmath: str = "strict"  #: to which type f32 inputs may be rounded before they are multiplied
+    masks: tuple[int, ...] = ()  #: bits of the dims of src, then of the weights, that are known at launch only
     name: str = ""
     others: tuple[tuple[str, str], ...] = ()
+
+    @property
+    @abstractmethod
+    def runtime(self) -> tuple[str, ...]:
+        """The names of the dims that are known at launch only; the problem's are the largest. Raises Unsupported."""
 
     @property
     @abstractmethod
@@ -156,6 +162,7 @@ class TensorProblem(ABC):
             "dt": types[0] if len(set(types)) == 1 else ":".join(types),
             **{knob: "any" if listed else tag for knob, tag, listed in given},
             "strides": ":".join(strides) if any(strides) else "",
+            "runtime_dims_masks": ":".join(map(str, self.masks)),
             "attr-deterministic": str(self.deterministic).lower(),
             "attr-fpmath": self.fpmath,
             **dict(self.others),
@@ -189,8 +196,21 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
         **tags,
         "deterministic": knobs["attr-deterministic"],
         "fpmath": knobs["attr-fpmath"][0],
+        "masks": knobs["runtime_dims_masks"],
         "others": knobs.others,
     }
+
+
+def unknown_dims(problem: TensorProblem, *names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, those of the dims of one tensor a tuple, whose bits are set. Raises Unsupported for other bits."""
+    found: dict[str, None] = {}
+    for n, mask in enumerate(problem.masks):
+        own = names[n] if n < len(names) else ()
+        for bit in (bit for bit in range(mask.bit_length()) if mask >> bit & 1):
+            if bit >= len(own):
+                options.SPELLED[problem.driver]["runtime_dims_masks"].refuse(":".join(map(str, problem.masks)))
+            found[own[bit]] = None
+    return tuple(found)
 
 
 def refuse_others(problem: TensorProblem) -> None:

@@ -12,7 +12,7 @@ from convgen.ir.layout.memory import Global, SizedGlobal
 from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
-from convgen.ir.sizes import HostValue, Size
+from convgen.ir.sizes import Extent, HostValue, Size
 from convgen.ir.stmt import Ticket
 from convgen.problem.matmul import Problem
 from convgen.run.record import Access, Buffer, Launch, LaunchRecord, Promise, Scalar, StoredTensor
@@ -37,7 +37,7 @@ def launch_record(
     for kernel, e in zip(kernels, emitted):
         accesses, zeroed = buffer_accesses(kernel), zeroed_buffers(kernel)
         args = tuple(
-            Buffer(p.name, offset, accesses[p.name], tensors.get(p.name) or _flat(p), p in zeroed, _elements(p))
+            _buffer(p, offset, accesses[p.name], tensors.get(p.name), zero=p in zeroed)
             if isinstance(p, Global)
             else _scalar(kernel, p, offset, scalars)
             for p, (_, offset, _) in zip(kernel.params, e.arguments)
@@ -58,9 +58,12 @@ def _flat(buffer: Global) -> StoredTensor:
     return StoredTensor.of(Layout.dense((buffer.bytes // buffer.elem.bytes,), (0,)), buffer.elem.name)
 
 
-def _elements(buffer: Global) -> str | None:
-    """How a host counts the elements, if it has to."""
-    return told(buffer.elements) if isinstance(buffer, SizedGlobal) else None
+def _buffer(p: Global, offset: int, access: Access, tensor: StoredTensor | None, *, zero: bool) -> Buffer:
+    """A buffer, and how a host computes its dims if it has to; of what is no tensor of the problem, its elements."""
+    shape: tuple[Extent, ...] = ()
+    if isinstance(p, SizedGlobal):
+        shape = (p.elements,) if tensor is None else p.shape
+    return Buffer(p.name, offset, access, tensor or _flat(p), zero, tuple(map(told, shape)))
 
 
 def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Scalar:
@@ -68,7 +71,7 @@ def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Sc
         case HostValue(name, _, dtype, value, how):
             return Scalar(name, offset, dtype.elem.name, scalars.get(name, value), how or None)
         case Size(name, _, dtype):
-            chosen = scalars.get(name, parameter.most // parameter.multiple * parameter.multiple)
+            chosen = scalars.get(name, parameter.range[1])
             promise = Promise(parameter.least, parameter.most, parameter.multiple)
             return Scalar(name, offset, dtype.elem.name, chosen, promise=promise)
     if parameter.name not in scalars:

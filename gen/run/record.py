@@ -61,12 +61,19 @@ class Buffer:
     access: Access
     tensor: StoredTensor
     zero: bool = False  #: whether it holds zeros before the first launch; launches leave it so
-    elements: str | None = None  #: how a host counts them for other sizes; the tensor has one dim
+    shape: tuple[str, ...] = ()  #: how a host computes the tensor's dims for other sizes
     size: int = _POINTER_BYTES
 
-    def of_elements(self, count: int) -> Buffer:
-        """The same, that long."""
-        return attrs.evolve(self, tensor=StoredTensor.of(Layout.dense((count,), (0,)), self.tensor.dtype))
+    def sized(self, integers: Mapping[str, int]) -> Buffer:
+        """The same with the tensor of these sizes."""
+        if not self.shape:
+            return self
+        dims = tuple(evaluate(expr, integers) for expr in self.shape)
+        layout = Layout.from_tag(self.tensor.tag, dims)
+        return attrs.evolve(self, tensor=StoredTensor(dims, layout.tag, self.tensor.dtype, self._bytes(layout)))
+
+    def _bytes(self, layout: Layout) -> int:
+        return layout.size_elems * types.scalar(self.tensor.dtype).bytes
 
     @property
     def is_read(self) -> bool:
@@ -137,7 +144,7 @@ class Launch:
 
         def renewed(arg: Buffer | Scalar) -> Buffer | Scalar:
             if isinstance(arg, Buffer):
-                return arg if arg.elements is None else arg.of_elements(evaluate(arg.elements, integers))
+                return arg.sized(integers)
             value = chosen[arg.name] if arg.expr is None else evaluate(arg.expr, integers)
             kind = types.scalar(arg.dtype)
             if kind.is_int and not kind.min <= value <= kind.max:
@@ -181,6 +188,12 @@ class LaunchRecord:
                     access: Access = before.access if before.access == arg.access else "readwrite"
                     merged[arg.name] = attrs.evolve(before, access=access)
         return merged
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The scalars of which a host has promised something: sizes that are known at launch."""
+        scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]
+        return tuple(dict.fromkeys(a.name for a in scalars if a.promise))
 
     def with_scalars(self, values: Mapping[str, int]) -> LaunchRecord:
         """The record with other values of scalars that a host may choose. Raises UserError for names it has not."""
@@ -244,8 +257,8 @@ def _arg_json(arg: Buffer | Scalar) -> dict[str, Json]:
             "bytes": arg.tensor.bytes,
         }
         zero: dict[str, Json] = {"zero": True} if arg.zero else {}
-        elements: dict[str, Json] = {} if arg.elements is None else {"elements": arg.elements}
-        return {**place, "access": arg.access, "tensor": tensor, **zero, **elements}
+        shape: dict[str, Json] = {"shape": list(arg.shape)} if arg.shape else {}
+        return {**place, "access": arg.access, "tensor": tensor, **zero, **shape}
     expr: dict[str, Json] = {} if arg.expr is None else {"expr": arg.expr}
     promise: dict[str, Json] = {} if arg.promise is None else dict(zip(_PROMISE, attrs.astuple(arg.promise)))
     return {**place, "kind": "scalar", "dtype": arg.dtype, "value": arg.value, **expr, **promise}
@@ -295,8 +308,11 @@ def _read_buffer(entry: Entry) -> Buffer:
         if access == known:
             name, offset = entry["name"].name("buffer"), entry["offset"].integer(0, _MOST_BLOCK)
             zero = entry.has("zero") and entry["zero"].flag()
-            elements = entry.optional_text("elements")
-            return Buffer(name, offset, known, _read_tensor(entry["tensor"]), zero, elements)
+            shape = tuple(e.text() for e in entry["shape"].items(len(LETTERS))) if entry.has("shape") else ()
+            tensor = _read_tensor(entry["tensor"])
+            if shape and len(shape) != len(tensor.dims):
+                raise entry["shape"].error(f"{len(tensor.dims)} expressions")
+            return Buffer(name, offset, known, tensor, zero, shape)
     raise entry["access"].error(" or ".join(get_args(Access)))
 
 

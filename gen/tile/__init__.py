@@ -64,7 +64,7 @@ from convgen.tile.operations import (
     steps as range,
 )
 from convgen.tile.parse import parse
-from convgen.tile.trace import Tensor, Tile, Value
+from convgen.tile.trace import Tensor, Tile, Value, size
 
 __all__ = [
     "Tensor",
@@ -105,6 +105,7 @@ __all__ = [
     "rsqrt",
     "sigmoid",
     "sin",
+    "size",
     "softplus",
     "sqrt",
     "store_tile",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from math import prod
 
 import attrs
@@ -11,11 +12,14 @@ from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, Var, const, zeros
 from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.mapping import WorkgroupMapping
-from convgen.ir.layout.memory import Dim, Global, TensorDim, View
+from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.layout.order import Order
 from convgen.ir.mutate import substitute
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.extents import most
+from convgen.ir.sizes import Extent, Size
 from convgen.ir.stmt import For, block
 from convgen.ir.types import Type, vector
 from convgen.ir.verify import MOST_LANES
@@ -64,11 +68,13 @@ class _Emitter:
             raise UserError(f"{given}, wanted at most {MOST_LANES} lanes of a workgroup, at tile.kernel")
         self.layouts = Layouts(trace, facts, options)
         grid = trace.grid or Grid((), (), (), "rows")
-        batch, rows, columns = _tiles(grid.counts)
-        self.mapping = WorkgroupMapping((batch, rows, columns, 1), Order.parse(grid.order))
+        exact = *_tiles(grid.counts), 1
+        batch, rows, columns, _ = map(most, exact)
+        self.mapping = WorkgroupMapping.sized((batch, rows, columns, 1), exact, Order.parse(grid.order))
         self.k = KernelBuilder(name, self.mapping.grid, subgroups, facts.subgroup_size)
-        self.memory = {t.name: Global(t.name, t.elem, t.layout.size_elems * t.elem.bytes) for t in tensors}
+        self.memory = {t.name: t.memory for t in tensors}
         self.k.params += self.memory.values()
+        self.k.params += dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
         self.scalars: dict[Var, Expr] = {}
         self.values: dict[Value, Expr] = {}
         self.moved: dict[Tile, tuple[Index, ...]] = {}  #: where moved tiles begin in the iteration at hand
@@ -88,9 +94,15 @@ class _Emitter:
             return
         numbers: list[Index] = [tile["m"], tile["n"]][-len(grid.counts) :]
         rest: Index = tile["batch"]
-        for count in reversed(grid.counts[:-2]):
-            numbers.insert(0, rest % count if count > 1 else 0)
-            rest = rest // count if count > 1 else rest
+        outer = grid.counts[:-2]
+        for n, count in reversed(list(enumerate(outer))):
+            if isinstance(count, int):
+                numbers.insert(0, rest % count if count > 1 else 0)
+                rest = rest // count if count > 1 else rest
+            elif n:
+                raise UserError(f"given {count} blocks along dim {n} of a grid, wanted a number but for the first dim")
+            else:
+                numbers.insert(0, rest)
         for var, number, size in zip(grid.offsets, numbers, grid.shape):
             self.scalars[var] = self.k.let(var.name, number * size)
 
@@ -134,10 +146,11 @@ class _Emitter:
             yields = tuple(self._value(last) for _, _, last in carried)
         self.values, self.moved, self.scalars = outside
         state = tuple(names), tuple(inits), block(*body), yields, tuple(results)
-        k.add(For(index, const(0), const(loop.trips), *state, "k_loop"))
+        trips = self._scalar(loop.trips)
+        k.add(For(index, const(0), trips, *state, "k_loop"))
         self.values |= {last: v for (_, _, last), v in zip(carried, results)}
         for first, by, last in moves:
-            self._move(first, by, const(loop.trips), last)
+            self._move(first, by, trips, last)
 
     def _move(self, first: Tile, by: tuple[Index, ...], steps: Expr, to: Tile | None = None) -> None:
         """Where a tile begins that each iteration moves by the same distance."""
@@ -232,7 +245,7 @@ class _Emitter:
         if isinstance(operand, Value):
             return self._spread(operand, value)
         if isinstance(operand, Expr):
-            scalar = substitute(operand, self.scalars)
+            scalar = self._scalar(operand)
             return Splat(vector(scalar.type.elem, self.layouts.of[value].layout.registers), scalar)
         return operand
 
@@ -294,10 +307,10 @@ class _Emitter:
     def _sections(self, tile: Tile, spread: Spread) -> list[Section]:
         """The block in parts, along the dim in which memory runs, if it is known where there it begins."""
         tensor, layout, begin = tile.tensor, spread.layout, self._begin(tile)
-        for n, dim, stride in ((n, d, tensor.layout.strides()[n]) for n, d in zip(spread.axes, layout.dims)):
+        for n, dim, stride in ((n, d, tensor.strides[n]) for n, d in zip(spread.axes, layout.dims)):
             alone = n != tile.kept[0] or len(tile.kept) == len(begin)
             at, size = begin[n], tensor.shape[n]
-            if stride == 1 and alone and isinstance(at, int):
+            if tensor.is_known and stride == 1 and alone and isinstance(at, int):
                 return sections(layout, dim, at, size)
         return [Section(0, layout)]
 
@@ -311,7 +324,7 @@ class _Emitter:
         begin = self._begin(tile)
         around: Index = 0
         for n, size in enumerate(tile.tensor.shape):
-            around = around if n in tile.kept else around * size + begin[n]
+            around = around if n in tile.kept else plus(times(around, size), begin[n])
         first = tile.kept[0]
         return tuple(begin[n] + around * _room(tile) if n == first else begin[n] for n in spread.axes)
 
@@ -322,7 +335,11 @@ class _Emitter:
             at = tuple(a + b for a, b in zip(self._begin(tile.moved_from), tile.moved_by))
         else:
             at = tile.offsets
-        return tuple(substitute(o, self.scalars) if isinstance(o, Expr) else o for o in at)
+        return tuple(self._scalar(o) if isinstance(o, Expr) else o for o in at)
+
+    def _scalar(self, index: Index) -> Expr:
+        """An index by what its variables stand for here."""
+        return substitute(index, self.scalars) if isinstance(index, Expr) else const(index)
 
     def _view(self, tile: Tile, spread: Spread, depth: int = 1, row: int | None = None) -> View:
         """A tensor with its dims in the order of a layout's; the last one is padded to whole tiles of `depth`.
@@ -331,16 +348,24 @@ class _Emitter:
         """
         tensor = tile.tensor
         names = {n: f"around{n}" for n in range(len(tensor.shape))} | dict(zip(spread.axes, spread.layout.dims))
-        padded = dict(enumerate(tensor.shape)) | {tile.kept[0]: _room(tile)}
+        padded = dict(enumerate(tensor.most)) | {tile.kept[0]: _room(tile)}
         last = spread.axes[-1]
         if last != tile.kept[0] or len(tile.kept) == len(names):
             padded[last] = -(-padded[last] // depth) * depth
-        dims = {n: Dim(names[n], size, padded[n]) for n, size in enumerate(tensor.shape)}
+        exact = {n: size for n, size in enumerate(tensor.shape) if isinstance(size, Expr)}
+        dims = {n: Dim(names[n], size, padded[n], exact.get(n)) for n, size in enumerate(tensor.most)}
         if row is not None:
             dims |= {n: Dim(names[n], row, row) for n, stride in enumerate(tensor.layout.strides()) if stride == 1}
         around = tuple(dim for n, dim in dims.items() if n not in tile.kept)
         axes = tuple((*around, dims[n]) if n == tile.kept[0] else (dims[n],) for n in spread.axes)
-        index = tuple(TensorDim(size, ((names[n], 1),)) for n, size in enumerate(tensor.shape))
+        if any(dim.exact is not None for axis in axes for dim in axis[1:]):
+            raise UserError(
+                f"given a tile of one position along a dim of {tensor.name}, whose rows are counted at launch, "
+                "wanted numbers for all dims but the first"
+            )
+        index = tuple(TensorDim(size, ((names[n], 1),)) for n, size in enumerate(tensor.most))
+        if not tensor.is_known:
+            return SizedView(self.memory[tensor.name], tensor.layout, axes, index, tensor.strides)
         return View(self.memory[tensor.name], tensor.layout, axes, index)
 
 
@@ -352,7 +377,7 @@ def _of_tensor(tile: Tile, spread: Spread) -> Spread:
 def _room(tile: Tile) -> int:
     """Positions of a tile's first dim, with room for one that reaches outside where other dims go around it."""
     first = tile.kept[0]
-    size = tile.tensor.shape[first]
+    size = tile.tensor.most[first]
     return size if len(tile.kept) == len(tile.offsets) else size + tile.shape[0] - 1
 
 
@@ -365,10 +390,10 @@ def _unnamed(held: Expr) -> Expr:
     return Shuffle(held, tuple(range(held.type.lanes)))
 
 
-def _tiles(counts: Sequence[int]) -> tuple[int, int, int]:
+def _tiles(counts: Sequence[Extent]) -> tuple[Extent, Extent, Extent]:
     """Batch, rows and columns of a grid."""
     *outer, rows, columns = (1, 1, *counts) if len(counts) < 2 else counts
-    return prod(outer), rows, columns
+    return reduce(times, outer, 1), rows, columns
 
 
 def _uses(said: Said) -> tuple[Value, ...]:

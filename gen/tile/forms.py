@@ -73,6 +73,11 @@ def shown(what: float | Expr) -> str:
     return infix(what) if isinstance(what, Expr) else repr(what)
 
 
+def extents(shape: Sequence[int | Expr]) -> str:
+    """A shape; what is known at launch only stands in brackets."""
+    return "x".join(f"[{infix(size)}]" if isinstance(size, Expr) else str(size) for size in shape)
+
+
 def listed(text: str) -> list[str]:
     """The parts of a list, split at commas that are in no parentheses."""
     parts, depth = [""], 0

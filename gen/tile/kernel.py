@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -34,15 +34,24 @@ class TileProgram:
 
     def kernel(self, facts: TargetFacts) -> Kernel:
         """Its IR on a target. Raises UserError or Unsupported, one line, for what that cannot do."""
-        needed = 0
+        return next(self.kernels(facts))
+
+    def kernels(self, facts: TargetFacts) -> Iterator[Kernel]:
+        """The same with fewer and fewer slots, where nothing is said of them: what else to try where one does not fit.
+
+        Raises UserError where none fits shared memory.
+        """
+        needed, found = 0, False
         for slots in _SLOTS if self.options.slots is None else (self.options.slots,):
             options = attrs.evolve(self.options, slots=slots)
             made = emit(self.name, self.trace, self.tensors, options, facts)
             needed = exchange(made, facts).shared_bytes
             if needed <= facts.shared_bytes:
-                return made
-        given = f"given {self.name} that takes {needed} bytes of shared memory"
-        raise UserError(f"{given}, wanted at most {facts.shared_bytes} on {facts.name}, from smaller blocks")
+                found = True
+                yield made
+        if not found:
+            given = f"given {self.name} that takes {needed} bytes of shared memory"
+            raise UserError(f"{given}, wanted at most {facts.shared_bytes} on {facts.name}, from smaller blocks")
 
 
 @attrs.frozen

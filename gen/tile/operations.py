@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 
 import attrs
 
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
+from convgen.ir.simplify.extents import least, rounded_up
+from convgen.ir.sizes import Extent
 from convgen.ir.types import scalar
 from convgen.tile.trace import (
     REDUCTIONS,
@@ -35,7 +37,7 @@ from convgen.tile.trace import (
 )
 
 
-def grid(over: Tensor | Sequence[int], shape: Sequence[int], *, map: str = "rows") -> tuple[Expr, ...]:
+def grid(over: Tensor | Sequence[Extent], shape: Sequence[int], *, map: str = "rows") -> tuple[Expr, ...]:
     """One workgroup for each block of a tensor, or of so many positions; the offsets of its own along each dim.
 
     `map` is the order of the last two dims' blocks (docs/mapping.md). Raises UserError unless a block has as many dims,
@@ -45,9 +47,10 @@ def grid(over: Tensor | Sequence[int], shape: Sequence[int], *, map: str = "rows
     if trace.grid is not None:
         raise UserError("given a second grid, wanted one a kernel")
     sizes = over.shape if isinstance(over, Tensor) else tuple(over)
-    if len(shape) != len(sizes) or min(*shape, *sizes) < 1:
+    _check_block("grid", shape)
+    if len(shape) != len(sizes) or min(*shape, *(least(size) for size in sizes)) < 1:
         raise UserError(f"given a grid of {sized(shape)} blocks, wanted {len(sizes)} sizes from 1, for {sized(sizes)}")
-    counts = tuple(-(-size // block) for size, block in zip(sizes, shape))
+    counts = tuple(rounded_up(size, block) for size, block in zip(sizes, shape))
     trace.grid = Grid(counts, tuple(shape), tuple(trace.var(f"at{n}") for n in range(len(shape))), map)
     return trace.grid.offsets
 
@@ -60,6 +63,7 @@ def init_tile(tensor: Tensor, offsets: Sequence[Index], shape: Sequence[int | No
     current("init_tile")
     rank = len(tensor.shape)
     sizes = {n: size for n, size in enumerate(shape) if size is not None}
+    _check_block("init_tile", sizes.values())
     if len(offsets) != rank or len(shape) != rank or min(sizes.values(), default=0) < 1:
         given = f"given {len(offsets)} offsets and a block of {sized(shape)}"
         raise UserError(
@@ -109,12 +113,14 @@ def add_tile(value: Value, tile: Tile) -> None:
 
 def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
     """A block with every element the same."""
+    _check_block("full", shape)
     made: Value = say("full", Full(shape=tuple(shape), elem=elem_of(dtype, "full"), value=value))
     return made
 
 
 def positions(shape: Sequence[int], axis: int) -> Value:
     """A block of s32 with each element's position along an axis. Raises UserError for an axis that is none."""
+    _check_block("positions", shape)
     if not 0 <= axis < len(shape):
         raise UserError(f"given the axis {axis}, wanted one of {sized(shape)}, at positions")
     made: Value = say("positions", Positions(shape=tuple(shape), elem=scalar("s32"), axis=axis))
@@ -217,26 +223,40 @@ def minimum(a: Value, b: Value | float | Expr) -> Value:
     return applied("min", a, b)
 
 
-def steps(begin: int, end: int, step: int = 1) -> Iterator[Expr]:
+def steps(begin: Index, end: Index, step: int = 1) -> Iterator[Expr]:
     """`for k in tile.range(begin, end, step)`: a loop of the kernel, whose body runs once while it is traced.
+
+    The bounds are numbers, or scalars of the kernel: sizes, offsets and what is made of them.
 
     Names of the function that are bound to other values or tiles behind the body than before it are carried from one
     iteration to the next. Raises UserError for what cannot be.
     """
     trace = current("range")
-    if step < 1 or end < begin:
+    known = isinstance(begin, int) and isinstance(end, int)
+    if step < 1 or (known and end < begin):
         raise UserError(
             f"given range({begin}, {end}, {step}), wanted a step from 1 and an end not before the beginning"
         )
-    loop = Loop(trace.var("i"), -(-(end - begin) // step))
+    loop = Loop(trace.var("i"), rounded_up(end if _is_zero(begin) else end - begin, step))
     frame = sys._getframe(1)
     before = _named(frame)
     trace.suites[-1].append(loop)
     trace.suites.append(loop.body)
     position: Expr = loop.var * step if step > 1 else loop.var
-    yield position + begin if begin else position
+    yield position if _is_zero(begin) else position + begin
     trace.suites.pop()  # left by a break it stays, which the kernel notices when it ends
     _carry(loop, before, _named(frame))
+
+
+def _check_block(operation: str, shape: Iterable[object]) -> None:
+    """UserError for a block of which not all sizes are numbers."""
+    for size in shape:
+        if not isinstance(size, int):
+            raise UserError(f"given a block size {size}, wanted a number, at {operation}")
+
+
+def _is_zero(index: Index) -> bool:
+    return isinstance(index, int) and index == 0
 
 
 def _named(frame: FrameType) -> dict[str, Value | Tile]:

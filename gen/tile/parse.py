@@ -14,15 +14,17 @@ import attrs
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Max, Min, lift
 from convgen.ir.layout.order import Order
+from convgen.ir.simplify.extents import least
 from convgen.tile import operations
 from convgen.tile.forms import STATEMENTS, VALUES, listed, type_of
 from convgen.tile.kernel import TileProgram, options
-from convgen.tile.trace import Grid, Index, Loop, Shape, Tensor, Tile, Trace, Value, tracing
+from convgen.tile.trace import Grid, Index, Loop, Shape, Tensor, Tile, Trace, Value, size, tracing
 
 _KERNEL = re.compile(r"kernel (\w+)\((.*)\)((?: \w+=\w+)*)")
-_TENSOR = re.compile(r"(\w+): memref<((?:\d+x)*)(\w+)(?:, (\w+))?>(?:, |$)")
-_GRID = re.compile(r"(\w+(?:, \w+)*) = grid ([\dx]+) of <([\dx]+)> in (\S+)")
-_LOOP = re.compile(r"for (\w+) in \[0, (\d+)\)(?: carrying (.+))?")
+_EXTENT = r"(?:\d+|\[[^\]]*\])"
+_PARAMETER = re.compile(rf"(\w+): (?:size<(\d+) to (\d+) by (\d+)>|memref<((?:{_EXTENT}x)*)(\w+)(?:, (\w+))?>)(?:, |$)")
+_GRID = re.compile(r"(\w+(?:, \w+)*) = grid (.+) of <([\dx]+)> in (\S+)")
+_LOOP = re.compile(r"for (\w+) in \[0, (.+)\)(?: carrying (.+))?")
 _CARRIED = re.compile(r"(\w+) = (%\w+)")
 _INIT = re.compile(r"(%\w+) = init_tile (\w+)\[(.*)\](?: along ([\d, ]+))? : tile<((?:\d+x)*)(\w+)>")
 _MOVE = re.compile(r"(%\w+) = update_tile_offset (%\w+), \[(.*)\]")
@@ -73,8 +75,8 @@ class _Reader:
 
     def program(self) -> TileProgram:
         with self.line() as text:
-            name, tensors, knobs = self.matched(_KERNEL, text, "kernel NAME(TENSOR: memref<...>, ...) subgroups=MxN")
-            self.read_tensors(tensors)
+            name, parameters, knobs = self.matched(_KERNEL, text, "kernel NAME(TENSOR: memref<...>, ...) subgroups=MxN")
+            self.read_parameters(parameters)
             chosen = options(**_knobs(knobs))
         with tracing() as self.trace:
             if self.at < len(self.lines) and " = grid " in self.lines[self.at].text:
@@ -91,22 +93,29 @@ class _Reader:
             raise UserError(f"given {text!r}, wanted {wanted}")
         return found.groups(default="")
 
-    def read_tensors(self, text: str) -> None:
+    def read_parameters(self, text: str) -> None:
         end = 0
-        for found in _TENSOR.finditer(text):
-            name, sizes, dtype, tag = found.groups(default="")
-            if found.start() != end or name in self.tensors:
+        for found in _PARAMETER.finditer(text):
+            name, least, most, by, sizes, dtype, tag = found.groups(default="")
+            if found.start() != end or name in self.tensors or name in self.scalars:
                 break
-            self.tensors[name] = Tensor(_shape(sizes), dtype, tag, name)
+            if most:
+                self.scalars[name] = size(name, int(most), least=int(least), multiple=int(by))
+            else:
+                self.tensors[name] = Tensor(self.extents(sizes), dtype, tag, name)
             end = found.end()
         if end != len(text) or not self.tensors:
             raise UserError(f"given the tensors {text!r}, wanted such as a: memref<64x32xf16>, each with its own name")
 
+    def extents(self, text: str) -> tuple[Index, ...]:
+        """Numbers, and in brackets what is made of sizes."""
+        return tuple(self.scalar(part.strip("[]")) for part in re.findall(_EXTENT, text))
+
     def read_grid(self) -> None:
         with self.line() as text:
             offsets, counts, block, order = self.matched(_GRID, text, "M, N = grid 4x3 of <64x64> in ORDER")
-            names, sizes, shape = offsets.split(", "), _shape(counts), _shape(block)
-            if not len(names) == len(sizes) == len(shape) or min(*sizes, *shape) < 1:
+            names, sizes, shape = offsets.split(", "), self.extents(counts), _shape(block)
+            if not len(names) == len(sizes) == len(shape) or min(*map(least, sizes), *shape) < 1:
                 raise UserError(f"given {text!r}, wanted as many offsets, counts and sizes from 1")
             Order.parse(order)
             self.trace.grid = Grid(sizes, shape, tuple(self.trace.var(n) for n in names), order)
@@ -134,7 +143,7 @@ class _Reader:
             inits: dict[str, Value | Tile] = {f"%{to}": first for (to, _), first in zip(carried, firsts)}
             if len(set(inits.values())) < len(carried):
                 raise UserError(f"given {carrying!r}, wanted values of their own for each name")
-            loop = Loop(self.trace.var(name), int(trips))
+            loop = Loop(self.trace.var(name), self.scalar(trips))
         outside, scalars = dict(self.names), dict(self.scalars)
         self.scalars[name] = loop.var
         self.names = {n: v for n, v in outside.items() if v not in inits.values()} | inits

@@ -10,7 +10,8 @@ from itertools import chain, count
 
 import attrs
 
-from convgen.tile.forms import shown, type_of, written
+from convgen.ir.sizes import Size
+from convgen.tile.forms import extents, shown, type_of, written
 from convgen.tile.layouts import Options
 from convgen.tile.trace import Index, Load, Loop, Prefetch, Said, Store, Tensor, Tile, Trace, Value, moved, sized
 
@@ -19,15 +20,20 @@ def text_of(name: str, tensors: Sequence[Tensor], trace: Trace, options: Options
     """The whole kernel."""
     said = {"slots": options.slots, "mma": options.mma or None, "acc": options.acc or None}
     knobs = [f"subgroups={sized(options.subgroups)}", *(f"{k}={v}" for k, v in said.items() if v is not None)]
-    lines = [f"kernel {name}({', '.join(map(_tensor, tensors))}) {' '.join(knobs)}"]
+    sizes = dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
+    lines = [f"kernel {name}({', '.join([*map(_size, sizes), *map(_tensor, tensors)])}) {' '.join(knobs)}"]
     if grid := trace.grid:
         offsets = ", ".join(v.name for v in grid.offsets)
-        lines.append(f"  {offsets} = grid {sized(grid.counts)} of <{sized(grid.shape)}> in {grid.order}")
+        lines.append(f"  {offsets} = grid {extents(grid.counts)} of <{sized(grid.shape)}> in {grid.order}")
     return "\n".join([*lines, *_Writer().suite(trace.said, 1)]) + "\n"
 
 
+def _size(size: Size) -> str:
+    return f"{size.name}: size<{size.least} to {size.most} by {size.multiple}>"
+
+
 def _tensor(t: Tensor) -> str:
-    return f"{t.name}: memref<{sized(t.shape)}x{t.dtype}{t.tag and f', {t.tag}'}>"
+    return f"{t.name}: memref<{extents(t.shape)}x{t.dtype}{t.tag and f', {t.tag}'}>"
 
 
 @attrs.define
@@ -46,7 +52,7 @@ class _Writer:
         carried: dict[Value | Tile, str] = {first: self.fresh(name) for name, first, _ in loop.carried}
         inits = [f"{name[1:]} = {self.name(first)}" for first, name in carried.items()]
         behind = f" carrying {', '.join(inits)}" if carried else ""
-        yield f"for {loop.var.name} in [0, {loop.trips}){behind}"
+        yield f"for {loop.var.name} in [0, {shown(loop.trips)}){behind}"
         outside = dict(self.names)
         self.names |= carried
         yield from self.suite(loop.body, 1)

@@ -18,12 +18,24 @@ from convgen.ir import expr as ir
 from convgen.ir import floats, functions
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Splat, Var
+from convgen.ir.layout.memory import Global, SizedGlobal
 from convgen.ir.layout.tags import Layout
+from convgen.ir.simplify.extents import most
+from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, bf16, f32, scalar, vector
 from convgen.ir.verify_rules import refused
 
-Index: TypeAlias = int | Expr
+Index: TypeAlias = Extent
 Shape: TypeAlias = tuple[int, ...]
+
+
+def size(name: str, most: int, *, least: int = 1, multiple: int = 1) -> Size:
+    """A size that is known at launch only: in [least, most], and a multiple of `multiple`.
+
+    The more is promised, the better the kernel: rows of whole chunks of 16 bytes come in wide messages. Raises
+    UserError for a promise that cannot be kept.
+    """
+    return Size(name, 0, scalar("s32"), least, most, multiple)
 
 
 def elem_of(dtype: str, where: str) -> Type:
@@ -38,10 +50,11 @@ def elem_of(dtype: str, where: str) -> Type:
 class Tensor:
     """A tensor argument: `shape` in elements, `dtype` by name, and where its elements lie, row after row without a tag.
 
-    Raises UserError for a tag or a type that is none.
+    Sizes are numbers, or known at launch only (`tile.size`). Raises UserError for a tag or a type that is none, and for
+    blocks or gaps in a tensor of sizes that are not known.
     """
 
-    shape: Shape
+    shape: tuple[Any, ...]  #: extents; a kernel that takes numbers from it is one for numbers
     dtype: str
     tag: str = ""
     name: str = ""
@@ -49,17 +62,44 @@ class Tensor:
     def __attrs_post_init__(self) -> None:
         if self.elem.bits < 8:
             raise UserError(f"given the type {self.dtype!r}, wanted one of whole bytes, at a tensor")
-        _ = self.layout
+        _ = self.layout, self.strides
 
     @property
     def elem(self) -> Type:
         return elem_of(self.dtype, "a tensor")
 
     @property
+    def most(self) -> Shape:
+        """The shape where all sizes are as large as they may be."""
+        return tuple(map(most, self.shape))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all sizes are numbers."""
+        return all(isinstance(size, int) for size in self.shape)
+
+    @property
     def layout(self) -> Layout:
+        """Of the largest tensor that it may be."""
         if self.tag:
-            return Layout.from_tag(self.tag, self.shape)
-        return Layout.dense(self.shape, range(len(self.shape)))
+            return Layout.from_tag(self.tag, self.most)
+        return Layout.dense(self.most, range(len(self.shape)))
+
+    @property
+    def strides(self) -> tuple[Extent, ...]:
+        """Elements from one position to the next along each dim; of a tensor of numbers, what its layout says."""
+        layout = self.layout
+        if self.is_known:
+            return layout.strides() if layout.is_plain else ()
+        return layout.strides_of(self.shape)
+
+    @property
+    def memory(self) -> Global:
+        """The buffer that holds it."""
+        most_bytes = self.layout.size_elems * self.elem.bytes
+        if self.is_known:
+            return Global(self.name, self.elem, most_bytes)
+        return SizedGlobal(self.name, self.elem, most_bytes, self.shape)
 
 
 @attrs.frozen(eq=False)
@@ -241,7 +281,7 @@ class Loop:
     """`for var in [0, trips)`; `carried` are names with their values before and behind the body, `moved` tiles."""
 
     var: Var
-    trips: int
+    trips: Extent
     body: list[Said] = attrs.field(factory=list)
     carried: list[tuple[str, Value, Value]] = attrs.field(factory=list)
     moved: list[tuple[str, Tile, Tile]] = attrs.field(factory=list)
@@ -278,7 +318,7 @@ Said: TypeAlias = Value | Store | Prefetch | Loop
 class Grid:
     """The workgroups: tiles along each dim of a tensor, and the offsets that stand for theirs."""
 
-    counts: Shape
+    counts: tuple[Extent, ...]
     shape: Shape
     offsets: tuple[Var, ...]
     order: str
@@ -363,7 +403,7 @@ def _check(name: str, operands: Sequence[Value | float | Expr]) -> None:
         raise UserError(f"given {elems}, wanted {complaint.rpartition('wanted ')[2]}, at {name}")
 
 
-def sized(shape: Sequence[int | None]) -> str:
+def sized(shape: Sequence[Extent | None]) -> str:
     """A shape as text."""
     return "x".join(map(str, shape))
 

@@ -79,14 +79,16 @@ class WorkgroupMapping:
         return (self.turns.workgroups, 1, 1) if self._is_flat else self._parts
 
     @classmethod
-    def sized(cls, counts: tuple[int, int, int, int], exact: tuple[Extent, ...], order: Order) -> WorkgroupMapping:
-        """Of tiles that are counted at launch; UserError for an order that wants to know before."""
+    def sized(
+        cls, counts: tuple[int, int, int, int], exact: tuple[Extent, ...], order: Order, blocks: int = 1
+    ) -> WorkgroupMapping:
+        """Of tiles that are counted at launch, at most `counts`; UserError for an order that wants to know before."""
         if all(isinstance(count, int) for count in exact):
-            return cls(counts, order)
+            return cls(counts, order, blocks)
         if order != IN_ROWS:
             raise UserError(f"given the order {order} for tiles that are counted at launch, wanted rows")
         length = exact[TILE.index("n")]
-        return cls(counts, Order(walk=SizedRows(length)) if isinstance(length, Expr) else order, exact=exact)
+        return cls(counts, Order(walk=SizedRows(length)) if isinstance(length, Expr) else order, blocks, exact=exact)
 
     @property
     def launched(self) -> tuple[Extent, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -44,9 +45,14 @@ class Global(Node):
 
 @node
 class SizedGlobal(Global):
-    """A buffer that is as long as the host says at launch, `elements` of them, and at most `bytes`."""
+    """A buffer of a tensor whose shape the host says at launch: dense, and at most `bytes`."""
 
-    elements: Extent
+    shape: tuple[Extent, ...]
+
+    @property
+    def elements(self) -> Extent:
+        found: Extent = reduce(times, self.shape, 1)
+        return found
 
     @property
     def length(self) -> Extent:
@@ -274,6 +280,12 @@ class View(Node):
     def extent(self, axis: int) -> int:
         """Length of a fused axis, padding included."""
         return math.prod(d.padded for d in self.axes[axis])
+
+    def length(self, axis: int) -> Extent:
+        """Length of a fused axis in a launch, padding of inner dims included."""
+        outer, *inner = self.axes[axis]
+        found: Extent = times(outer.padded if outer.exact is None else outer.exact, math.prod(d.padded for d in inner))
+        return found
 
     def decode(self, axis: int, position: Any) -> dict[str, Any]:
         """The view dims of a fused position; the outermost dim is not reduced, so over-run shows as `>= size`."""

@@ -17,7 +17,8 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
-from convgen.ir.layout.digits import Digit, Digits, Index, Space, stacked
+from convgen.ir.layout.digits import Digit, Digits, Index, Space, stacked, times
+from convgen.ir.sizes import Extent
 
 LETTERS = "abcdefghijkl"
 STRIDES = re.compile(r"[0-9]{1,18}(x[0-9]{1,18})*")  #: a stride list
@@ -107,6 +108,20 @@ class Layout:
             raise UserError(f"given the blocked layout {self.tag}, wanted a plain one")
         by_dim = {block.dim: block.stride for block in self.blocks}
         return tuple(by_dim.get(dim, 0) for dim in self.digits.dims)
+
+    def strides_of(self, sizes: Sequence[Extent]) -> tuple[Extent, ...]:
+        """One stride a dimension, in elements, of a tensor of other sizes in the same order without gaps.
+
+        Raises UserError for a layout with blocks or gaps.
+        """
+        if not self.is_plain or self.size_elems != prod(self.dims):
+            raise UserError(f"given the layout {self.tag} of sizes known at launch, wanted one without blocks or gaps")
+        apart: dict[str, Extent] = {}
+        after: Extent = 1
+        for block in self.blocks:
+            apart[block.dim] = after
+            after = times(after, sizes[LETTERS.index(block.dim)])
+        return tuple(apart[dim] for dim in self.digits.dims)
 
     @property
     def tag(self) -> str:

@@ -271,8 +271,8 @@ class SizedRows(Walk):
     def tile(self, number: Index, m: int, n: int) -> Tile:
         if self.values is None or not isinstance(number, Expr):
             return split(number, n)
-        row = divided(number, *self.values)
-        return row, number - row * self.length
+        row = clamped(divided(number, *self.values), m)
+        return row, clamped(number - row * self.length, n)
 
     def __str__(self) -> str:
         return "rows"

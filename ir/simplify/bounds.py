@@ -248,7 +248,7 @@ def _same(ranges: Bounds, e: Any) -> Range:
 _RULES: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
     x.Const: lambda ranges, e: (int(e.bits), int(e.bits)),
     x.Var: lambda ranges, e: ranges.env.get(e) or type_range(e.type.elem),
-    sizes.Size: lambda ranges, e: (e.least, e.most),
+    sizes.Size: lambda ranges, e: e.range,
     sizes.HostValue: lambda ranges, e: ranges.env.get(e) or type_range(e.type.elem),
     x.Lane: lambda ranges, e: (0, ranges.width - 1),
     **dict.fromkeys(_ARITHMETIC, _arithmetic),

@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import lru_cache
+from typing import Any
 
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Add, Binary, Const, Div, Expr, Max, Min, Mul, Sub, Var
+from convgen.ir.mutate import free_vars
 from convgen.ir.sizes import Extent, Size
 
 #: Operations of extents, on integers of any size.
@@ -36,6 +38,13 @@ def least(extent: Extent) -> int:
 def most(extent: Extent) -> int:
     """A number that it is never above."""
     return extent if isinstance(extent, int) else _range(extent)[1]
+
+
+def rounded_up(extent: Extent, part: int) -> Extent:
+    """How many parts of that length it takes."""
+    if isinstance(extent, int):
+        return -(-extent // part)
+    return (extent + (part - 1)) // part if part > 1 else extent
 
 
 def is_multiple(extent: Extent, of: int) -> bool:
@@ -78,6 +87,19 @@ def value_of(extent: Extent, sizes: Mapping[Var, int]) -> int:
     raise _no_extent(extent)
 
 
+def complaint(extent: Extent, known: Container[Any], least_: int, most_: int) -> str | None:
+    """What is wrong with an extent that is to be made of the sizes `known`, and in a range."""
+    if isinstance(extent, Expr):
+        unknown = [v.name for v in free_vars(extent) if v not in known or not isinstance(v, Size)]
+        if unknown:
+            return f"the extent {extent} is made of {unknown[0]}, which is no size of the kernel's"
+    try:
+        low, high = least(extent), most(extent)
+    except Unsupported as error:
+        return str(error)
+    return None if least_ <= low and high <= most_ else f"an extent {extent} of {low} to {high}, at most {most_}"
+
+
 @lru_cache(maxsize=1 << 10)
 def _range(e: Expr) -> tuple[int, int]:
     """Of a sum of products; no factor is ever negative."""
@@ -91,7 +113,7 @@ def _range(e: Expr) -> tuple[int, int]:
 def _atom(e: Expr) -> tuple[int, int]:
     match e:
         case Size():
-            return e.least, e.most
+            return e.range
         case Div(a, Const(_, by)) if by > 0:
             low, high = _range(a)
             return max(0, low // by), high // by

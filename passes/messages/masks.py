@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
 
 from convgen.ir.expr import Expr, const, lift, maximum, minimum, select
 from convgen.ir.layout.digits import times
-from convgen.ir.simplify.extents import least, never_less
+from convgen.ir.simplify.extents import divisor, least, never_less
 from convgen.ir.types import bool_, s32, u32
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import ZERO, Halo, LinearDim, plus
@@ -47,8 +48,17 @@ class Masks:
             elif self.bounds(value)[0] < 0:
                 conditions.append(value.to(u32) < lift(dim.extent, ZERO).to(u32))
             else:
-                conditions.append(value < dim.extent)
+                conditions.append(self._inside(dim, positions[dim.name]))
         return words, conditions
+
+    def _inside(self, dim: LinearDim, at: Position) -> Expr:
+        """Whether a position exists; the same for all lanes where these stay within a run that does or does not."""
+        if dim.exact is not None:
+            run = math.gcd(divisor(at.uniform, self.access.values), divisor(dim.exact, {}))
+            low, high = self.bounds(at.varying + at.const)
+            if low >= 0 and high < run:
+                return at.uniform < dim.exact
+        return at.value < dim.extent
 
     def mask(self, words: list[Expr], conditions: list[Expr]) -> Expr:
         """Where the element exists. Loop-invariant conditions come first."""

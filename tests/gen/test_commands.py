@@ -139,7 +139,7 @@ def complete(script: str, words: list[str]) -> list[str]:
 
 COMPLETIONS = [
     (["convgen", "re"], ["replay"]),
-    (["convgen", "conv", "--run"], ["--run", "--run-groups"]),
+    (["convgen", "conv", "--run-"], ["--run-groups"]),
     (["convgen", "conv", "x", "--dir", "BWD_W"], ["BWD_W", "BWD_WB"]),
     (["convgen", "gemm", "--target", "gfx9"], ["gfx90a", "gfx942", "gfx950"]),
     (["convgen", "gemm", "--disable", "simp"], ["simplify"]),

@@ -36,7 +36,7 @@ stmt1 = Let(at_5, Mul(Lane(), Const(s32, 4)))
 x_7 = Surface(x, Const(s32, 0), Const(s32, 256))
 stmt2 = GlobalLoad(v_6, x, x_7, at_5, Const(s32, 0), {imm}, Site(0, {stage}, {comment}))
 stmt3 = GlobalStore(x, x_7, at_5, Const(s32, 0), 0, v_6, Site(1))
-Kernel({name}, (x,), (1, 1, 1), 1, 64, (gx_1, gy_2, gz_3), s_4, (), Block((stmt1, stmt2, stmt3)))
+Kernel({name}, (x,), (1, 1, 1), 1, 64, (gx_1, gy_2, gz_3), s_4, (), Block((stmt1, stmt2, stmt3)), ())
 """
 PLAIN = {"var": "at", "stage": "load", "comment": "what is loaded", "name": "k", "imm": 0}
 

@@ -76,7 +76,6 @@ REFUSED = [
     (CONV, ["--stag=aBcd16b"], "blocked-layout"),
     (MATMUL, ["--bia-dt=f32"], "bias"),
     (MATMUL, ["--bia_dt=f32", "--bia_mask=3"], "bias"),
-    (MATMUL, ["--runtime_dims_masks=1:0"], "runtime-sizes"),
     (MATMUL, ["--encoding=csr+0.99::"], "sparse"),
     (MATMUL, ["--grouped=0:2:16+16"], "grouped-gemm"),
     (MATMUL, ["--attr-precomputed-reductions=src:per_tensor:s32:1x16"], "precomputed-reductions"),

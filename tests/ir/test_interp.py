@@ -257,11 +257,15 @@ def test_arguments_are_checked() -> None:
     k = KernelBuilder("k")
     k.buffer("x", f32, 4)
     k.scalar("n")
+    k.size("rows", 64, multiple=8)
     kernel = k.done()
+    known = {"n": 1, "rows": 8}
     with pytest.raises(UserError, match=r"buffer x: given nothing, wanted uint8\[16\]"):
-        interpret(kernel, {})
+        interpret(kernel, {}, known)
     with pytest.raises(UserError, match="buffer x: given float32"):
-        interpret(kernel, {"x": np.zeros(4, np.float32)})
+        interpret(kernel, {"x": np.zeros(4, np.float32)}, known)
+    with pytest.raises(UserError, match="given rows=4, wanted 1 to 64, a multiple of 8"):
+        interpret(kernel, {"x": np.zeros(16, np.uint8)}, known | {"rows": 4})
     with pytest.raises(UserError, match="argument n: given nothing, wanted s32"):
         interpret(kernel, {"x": np.zeros(16, np.uint8)})
 

@@ -214,12 +214,19 @@ def test_other_loops_stay_as_they_are() -> None:
     assert buffer_shared(buffered) is buffered
 
 
-def test_a_loop_of_unknown_length_is_refused() -> None:
-    naive = kernel(6, 2, 2)
-    length = var("length")
-    runtime = mutate(naive, {For: lambda s: replace(s, end=length)})
-    with pytest.raises(VerifyError, match="wanted constant bounds, or multiples of 2 where begin < end is known"):
-        buffer_shared(runtime)
+@pytest.mark.parametrize(("begin", "end"), [(0, 0), (0, 1), (0, 2), (1, 4), (2, 6), (3, 2)])
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_a_loop_of_any_length(slots: int, begin: int, end: int) -> None:
+    """Bounds of which nothing is known: each block is read once, in order, from the slot that holds it."""
+    naive = kernel(6, slots, 2)
+    loop = next(n for n in postorder(naive.body) if isinstance(n, For))
+    first, last = var("first"), var("last")
+    runtime = replace(naive, body=replace(loop, begin=first, end=last))
+    values = {first: const(begin), last: const(end)}
+    found = list(run(buffer_shared(runtime).body, dict(values), {}, {}))
+    for operand in ("src_tile", "wei_tile"):
+        assert [e.step for e in found if (e.kind, e.operand) == ("read", operand)] == list(range(begin, end))
+    assert sum(e.kind == "mma" for e in found) == max(end - begin, 0)
 
 
 @pytest.mark.parametrize(("slots", "begin", "end"), [(1, 2, 6), (2, 0, 2), (2, 2, 6), (3, 0, 6), (3, 3, 6), (3, 6, 6)])

@@ -129,3 +129,17 @@ def stencil(x: Tensor, y: Tensor, *, bm: int, bn: int) -> None:
     for row, col in ((-1, 0), (1, 0), (0, -1), (0, 1)):
         total = total + tile.load_tile(tile.init_tile(x, (m + row, n + col), (bm, bn)))
     tile.store_tile(total, tile.init_tile(y, (m, n), (bm, bn)))
+
+
+@tile.kernel(subgroups=(2, 2))
+def triangle(a: Tensor, b: Tensor, c: Tensor, *, block: int) -> None:
+    """The lower triangle of a times b."""
+    width = 2 * block
+    m, n = tile.grid(c, (width, width))
+    acc = tile.zeros((width, width))
+    for k in tile.range(0, m + width, block):
+        left = tile.load_tile(tile.init_tile(a, (m, k), (width, block)))
+        below = tile.less(tile.positions((1, block), 1) + k, tile.positions((width, 1), 0) + m + 1)
+        left = tile.where(below, left, tile.full((1, 1), 0, "f16"))
+        acc = tile.tile_mma(left, tile.load_tile(tile.init_tile(b, (k, n), (block, width))), acc)
+    tile.store_tile(acc, tile.init_tile(c, (m, n), (width, width)))

@@ -22,8 +22,11 @@ FACTS = targets.get("gfx942").facts
 _H, _F = Tensor((96, 96), "f16"), Tensor((96, 96), "f32")
 _ROW, _BLOCKS = Tensor((1, 96), "f32"), {"bm": 64, "bn": 64, "bk": 32}
 
+_M, _N, _K = tile.size("m", 4096), tile.size("n", 512, multiple=8), tile.size("k", 4096, least=32, multiple=16)
+
 PROGRAMS: dict[str, TileProgram] = {
     "gemm": k.gemm(_H, Tensor((96, 96), "f16", "ba"), _F, **_BLOCKS),
+    "gemm of any size": k.gemm(Tensor((_M, _K), "f16"), Tensor((_K, _N), "f16"), Tensor((_M, _N), "f32"), **_BLOCKS),
     "fused": k.fused(_H, _H, _ROW, _F, **_BLOCKS),
     "saxpy": k.saxpy(_F, _F, bm=8, bn=32),
     "softmax": k.softmax(_F, _F, rows=4, cols=128),
