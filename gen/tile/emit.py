@@ -9,7 +9,7 @@ import attrs
 
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, UserError
-from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Splat, Var, const, zeros
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Splat, Var, const, select, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.mapping import WorkgroupMapping
@@ -20,14 +20,16 @@ from convgen.ir.program import Kernel
 from convgen.ir.simplify.extents import most
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.stmt import For, block
-from convgen.ir.types import vector
+from convgen.ir.types import VectorType, vector
 from convgen.plan.config import Config
 from convgen.plan.plan import Operand, operand
 from convgen.tile.layouts import Layouts, Options, Spread, statements
+from convgen.tile.numbered import inside, once
 from convgen.tile.trace import (
     REDUCTIONS,
     Convert,
     Full,
+    Gather,
     Grid,
     Index,
     Load,
@@ -38,10 +40,12 @@ from convgen.tile.trace import (
     Product,
     Reduced,
     Said,
+    Scatter,
     Store,
     Tensor,
     Tile,
     Trace,
+    Turned,
     Value,
 )
 
@@ -104,11 +108,10 @@ class _Emitter:
             match each:
                 case Loop():
                     self._loop(each, said)
-                case Store(tile, value, adds):
-                    spread = _of_tensor(tile, self.layouts.of[value])
-                    view, at = self._view(tile, spread), self._at(tile, spread)
-                    store = self.k.add_view if adds else self.k.store_view
-                    store(view, at, self._value(value), spread.layout, "store", tile.tensor.name)
+                case Store():
+                    self._store(each)
+                case Scatter():
+                    self._scatter(each)
                 case Prefetch(tile):
                     spread = _of_tensor(tile, self.layouts.in_rows(tile.shape, len(tile.shape) - 1, 1))
                     self.k.prefetch(self._view(tile, spread), self._at(tile, spread), spread.layout)
@@ -217,6 +220,11 @@ class _Emitter:
                 name, spread = tile.tensor.name, self._loaded(value)
                 at = self._at(tile, spread)
                 return k.load_view(f"{name}_tile", self._view(tile, spread), at, layout, "load", name)
+            case Gather():
+                return self._gathered(value, held)
+            case Turned(of=of):
+                axes = tuple(1 - n for n in spread.axes)
+                return self._brought(self._value(of), self.layouts.of[of], attrs.evolve(spread, axes=axes))
             case Full(value=number):
                 return Splat(held, const(number, value.elem))
             case Positions():
@@ -243,6 +251,14 @@ class _Emitter:
             scalar = self._scalar(operand)
             return Splat(vector(scalar.type.elem, self.layouts.of[value].layout.registers), scalar)
         return operand
+
+    def _gathered(self, value: Gather, held: VectorType) -> Expr:
+        k, layout, name = self.k, self.layouts.of[value].layout, value.tensor.name
+        numbers = self._value(value.indices)
+        there = inside(k, value.tensor, numbers, self._value(value.mask) if value.mask else None)
+        found = k.load_at(f"{name}_at", self.memory[name], numbers, layout, there, "load")
+        other = Splat(held, const(value.other, value.elem))
+        return k.let("gathered", select(there, found, other)) if value.other else found
 
     def _positions(self, value: Positions) -> Expr:
         layout, axes = self.layouts.of[value].layout, self.layouts.of[value].axes
@@ -277,6 +293,25 @@ class _Emitter:
         return Shuffle(held, tuple(few.owner(whole.coords(0, 0, r))[2] for r in range(whole.registers)))
 
     # ------------------------------------------------------------ memory
+
+    def _store(self, said: Store) -> None:
+        tile, spread = said.tile, _of_tensor(said.tile, self.layouts.of[said.value])
+        view, at, value = self._view(tile, spread), self._at(tile, spread), self._value(said.value)
+        if said.op:
+            value = once(self.k, value, spread.layout, said.op)
+            self.k.atomic_view(said.op, view, at, value, spread.layout, "store", tile.tensor.name)
+        else:
+            self.k.store_view(view, at, value, spread.layout, "store", tile.tensor.name)
+
+    def _scatter(self, said: Scatter) -> None:
+        k, layout, memory = self.k, self.layouts.of[said.value].layout, self.memory[said.tensor.name]
+        numbers, value = self._value(said.indices), self._value(said.value)
+        there = inside(k, said.tensor, numbers, self._value(said.mask) if said.mask else None)
+        if said.op:
+            value = once(k, value, layout, said.op)
+            k.atomic_at(said.op, memory, numbers, value, layout, there, "store")
+        else:
+            k.store_at(memory, numbers, value, layout, there, "store")
 
     def _loaded(self, load: Load) -> Spread:
         """The layout of a loaded value by the dims of the tensor."""
@@ -356,9 +391,7 @@ def _tiles(counts: Sequence[Extent]) -> tuple[Extent, Extent, Extent]:
 
 def _uses(said: Said) -> tuple[Value, ...]:
     match said:
-        case Store(_, value):
-            return (value,)
-        case Value():
+        case Store() | Scatter() | Value():
             return said.args
         case Loop():
             return tuple(v for _, first, last in said.carried for v in (first, last))

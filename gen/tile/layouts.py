@@ -19,7 +19,22 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaTile
 from convgen.plan.config import Config
 from convgen.plan.plan import mma_tile
-from convgen.tile.trace import Convert, Load, Loop, Map, Product, Reduced, Said, Shape, Store, Trace, Value, sized
+from convgen.tile.trace import (
+    Convert,
+    Gather,
+    Load,
+    Loop,
+    Map,
+    Product,
+    Reduced,
+    Said,
+    Scatter,
+    Shape,
+    Store,
+    Trace,
+    Value,
+    sized,
+)
 
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 
@@ -81,6 +96,11 @@ class Layouts:
                             alike.join(each, v)
                 case Convert():
                     alike.join(each, each.of)
+                case Gather() | Scatter():
+                    for v in each.args:
+                        alike.join(each.args[0], v)
+                    if isinstance(each, Gather):
+                        alike.join(each, each.indices)
                 case Product() if each.acc:
                     alike.join(each, each.acc)
                 case Loop():

@@ -14,11 +14,13 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
 from convgen.ir.simplify.extents import least
 from convgen.ir.sizes import Extent
+from convgen.ir.stmt import ATOMICS
 from convgen.ir.types import scalar
 from convgen.tile.trace import (
     REDUCTIONS,
     Convert,
     Full,
+    Gather,
     Grid,
     Index,
     Load,
@@ -28,9 +30,12 @@ from convgen.tile.trace import (
     Prefetch,
     Product,
     Reduced,
+    Scatter,
+    Shape,
     Store,
     Tensor,
     Tile,
+    Turned,
     Value,
     applied,
     common_shape,
@@ -106,19 +111,98 @@ def prefetch_tile(tile: Tile) -> None:
 
 def store_tile(value: Value, tile: Tile) -> None:
     """Store a block; what lies outside the tensor is dropped. Raises UserError unless shape and type are the tile's."""
-    _store(value, tile, adds=False)
+    _store("store_tile", value, tile)
 
 
-def _store(value: Value, tile: Tile, *, adds: bool) -> None:
+def _store(operation: str, value: Value, tile: Tile, op: str = "") -> None:
     if value.shape != tile.shape or value.elem is not tile.tensor.elem:
         given = f"given {sized(value.shape)} of {value.elem}, wanted {sized(tile.shape)} of {tile.tensor.elem}"
-        raise UserError(f"{given}, at store_tile to {tile.tensor.name}")
-    say("store_tile", Store(tile, value, adds))
+        raise UserError(f"{given}, at {operation} to {tile.tensor.name}")
+    say(operation, Store(tile, value, op))
 
 
-def add_tile(value: Value, tile: Tile) -> None:
-    """Add a block of f32, f64 or s32 to what stands in memory, each element indivisibly, in no defined order."""
-    _store(value, tile, adds=True)
+def gather(tensor: Tensor, indices: Value, mask: Value | None = None, other: float = 0) -> Value:
+    """The tensor's elements whose numbers, as they stand in memory, are the block `indices` of s32.
+
+    `other` where a number is none of an element or `mask` does not hold. Raises UserError for other types.
+    """
+    shape, (indices, *rest) = _numbered("gather", tensor, indices, mask)
+    (mask,) = rest or (None,)
+    made = Gather(shape=shape, elem=tensor.elem, tensor=tensor, indices=indices, mask=mask, other=other)
+    value: Value = say("gather", made)
+    return value
+
+
+def scatter(tensor: Tensor, indices: Value, values: Value, mask: Value | None = None) -> None:
+    """Store each element to the tensor's one whose number `indices` has, as for `gather`; others are dropped.
+
+    What is stored to one element more than once must be the same. Raises UserError for other types.
+    """
+    _scatter("scatter", tensor, indices, values, mask)
+
+
+def atomic_rmw(
+    kind: str, value: Value, to: Tile | Tensor, indices: Value | None = None, mask: Value | None = None
+) -> None:
+    """Combine each element with the tile's, or with the tensor's that `indices` names as for `scatter`, indivisibly.
+
+    `kind` is add, min or max of f32, f64, s32 or u32, or and, or or xor of integers, as far as a target has them; in
+    no defined order. Raises UserError for other kinds and types.
+    """
+    takes = ATOMICS.get(kind, ())
+    if value.elem not in takes:
+        wanted = f"one of {' '.join(map(str, takes))}" if takes else f"one of {', '.join(ATOMICS)}"
+        raise UserError(f"given {kind} of {value.elem}, wanted {wanted}, at atomic_rmw")
+    if isinstance(to, Tensor) and indices is not None:
+        _scatter("atomic_rmw", to, indices, value, mask, kind)
+    elif isinstance(to, Tile) and indices is None and mask is None:
+        _store("atomic_rmw", value, to, kind)
+    else:
+        raise UserError("given neither a tile alone nor a tensor with indices, wanted one of these, at atomic_rmw")
+
+
+def _scatter(operation: str, tensor: Tensor, indices: Value, values: Value, mask: Value | None, op: str = "") -> None:
+    if values.elem is not tensor.elem:
+        raise UserError(f"given values of {values.elem}, wanted {tensor.elem}, at {operation} to {tensor.name}")
+    _, (indices, values, *rest) = _numbered(operation, tensor, indices, values, mask)
+    (mask,) = rest or (None,)
+    say(operation, Scatter(tensor, indices, values, mask, op))
+
+
+def _numbered(operation: str, tensor: Tensor, indices: Value, *others: Value | None) -> tuple[Shape, list[Value]]:
+    """The shape of blocks that belong together, and these, repeated where they have one position of a dim."""
+    blocks = [indices, *(v for v in others if v is not None)]
+    mask = others[-1]
+    if indices.elem is not scalar("s32") or (mask is not None and mask.elem is not scalar("bool")):
+        given = " and ".join(str(v.elem) for v in (indices, mask) if v is not None)
+        raise UserError(f"given {given}, wanted indices of s32 and a mask of bool, at {operation} of {tensor.name}")
+    shape = common_shape(operation, [v.shape for v in blocks])
+    return shape, [broadcast(v, shape) for v in blocks]
+
+
+def broadcast(value: Value, shape: Sequence[int]) -> Value:
+    """The block, repeated along dims that it has one position of. Raises UserError unless the others are alike."""
+    wanted = tuple(shape)
+    if wanted == value.shape:
+        return value
+    if len(wanted) != len(value.shape) or any(n not in (1, size) for n, size in zip(value.shape, wanted)):
+        raise UserError(f"given {sized(value.shape)}, wanted {sized(wanted)}, or 1 along a dim, at broadcast")
+    made: Value = say(
+        "broadcast", Map(shape=wanted, elem=value.elem, name="broadcast", function=_same, operands=(value,))
+    )
+    return made
+
+
+def _same(a: Expr) -> Expr:
+    return a
+
+
+def transpose(value: Value) -> Value:
+    """The block with its two dims swapped, through shared memory where lanes need it. Raises UserError for others."""
+    if len(value.shape) != 2:
+        raise UserError(f"given {sized(value.shape)}, wanted a block of two dims, at transpose")
+    made: Value = say("transpose", Turned(shape=value.shape[::-1], elem=value.elem, of=value))
+    return made
 
 
 def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:

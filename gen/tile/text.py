@@ -11,6 +11,7 @@ from convgen.ir.expr import Expr
 from convgen.tile.trace import (
     Convert,
     Full,
+    Gather,
     Load,
     Loop,
     Map,
@@ -19,10 +20,12 @@ from convgen.tile.trace import (
     Product,
     Reduced,
     Said,
+    Scatter,
     Store,
     Tensor,
     Tile,
     Trace,
+    Turned,
     Value,
     sized,
 )
@@ -81,12 +84,16 @@ class _Writer:
         kind = _type("tile", tile.shape, tile.tensor.dtype)
         yield f"{self.name(tile)} = init_tile {tile.tensor.name}[{offsets}] : {kind}"
 
-    def operation(self, said: Value | Store | Prefetch) -> Iterator[str]:
+    def operation(self, said: Value | Store | Scatter | Prefetch) -> Iterator[str]:
         match said:
-            case Store(tile, value, adds):
+            case Store(tile, value, op):
                 given = self.name(value)
                 yield from self.tile(tile)
-                yield f"{'add' if adds else 'store'}_tile {given}, {self.name(tile)}"
+                yield f"{f'atomic_rmw {op}' if op else 'store_tile'} {given}, {self.name(tile)}"
+            case Scatter(tensor, indices, value, mask, op):
+                given, at = self.name(value), f"{tensor.name}[{self.name(indices)}]"
+                masked = f" if {self.name(mask)}" if mask else ""
+                yield f"{f'atomic_rmw {op}' if op else 'scatter'} {given}, {at}{masked}"
             case Prefetch(tile):
                 yield from self.tile(tile)
                 yield f"prefetch_tile {self.name(tile)}"
@@ -101,6 +108,11 @@ class _Writer:
         match value:
             case Load(tile=tile, turned=turned):
                 return f"load_tile {self.name(tile)}" + (" {transpose}" if turned else "")
+            case Gather(tensor=tensor, mask=mask, other=other):
+                masked = f" if {names[1]}" if mask else ""
+                return f"gather {tensor.name}[{names[0]}]{masked}" + (f" else {other}" if other else "")
+            case Turned():
+                return f"transpose {names[0]}"
             case Full(value=number):
                 return f"constant {number}"
             case Positions(axis=axis):

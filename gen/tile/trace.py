@@ -167,6 +167,20 @@ class Load(Value):
 
 
 @attrs.frozen(eq=False, kw_only=True)
+class Gather(Value):
+    """The tensor's elements whose numbers `indices` has; `other` where there are none, or `mask` does not hold."""
+
+    tensor: Tensor
+    indices: Value
+    mask: Value | None
+    other: float
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.indices, *([self.mask] if self.mask else []))
+
+
+@attrs.frozen(eq=False, kw_only=True)
 class Full(Value):
     """Every element the same."""
 
@@ -212,6 +226,17 @@ REDUCTIONS: dict[str, type[ir.Binary]] = {
 
 
 @attrs.frozen(eq=False, kw_only=True)
+class Turned(Value):
+    """The transpose."""
+
+    of: Value
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.of,)
+
+
+@attrs.frozen(eq=False, kw_only=True)
 class Reduced(Value):
     """All elements along a dim as one; `kind` is a key of `REDUCTIONS`."""
 
@@ -239,11 +264,36 @@ class Product(Value):
 
 @attrs.frozen(eq=False)
 class Store:
-    """Elements outside the tensor are dropped. `adds`, each is added to what stands there, indivisibly."""
+    """Elements outside the tensor are dropped. `op`, each is combined with what stands there, indivisibly.
+
+    `op` is a key of `ir.stmt.ATOMICS`, or empty.
+    """
 
     tile: Tile
     value: Value
-    adds: bool = False
+    op: str = ""
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.value,)
+
+
+@attrs.frozen(eq=False)
+class Scatter:
+    """Each element goes to the tensor's one whose number `indices` has, where there is one and `mask` holds.
+
+    `op` as of `Store`.
+    """
+
+    tensor: Tensor
+    indices: Value
+    value: Value
+    mask: Value | None
+    op: str = ""
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.value, self.indices, *([self.mask] if self.mask else []))
 
 
 @attrs.frozen(eq=False)
@@ -264,7 +314,7 @@ class Loop:
     moved: list[tuple[str, Tile, Tile]] = attrs.field(factory=list)
 
 
-Said: TypeAlias = Value | Store | Prefetch | Loop
+Said: TypeAlias = Value | Store | Scatter | Prefetch | Loop
 
 
 @attrs.define(eq=False)
