@@ -47,6 +47,8 @@ from convgen.passes.messages.planes import PlaneMessage, plane_messages
 from convgen.passes.messages.planner import GlobalMessage, global_messages
 from convgen.passes.messages.shared import shared_messages
 
+_MOST_BYTES = 1 << 31  #: of a buffer whose elements are numbered: the bytes of a number count in s32
+
 #: Makes a store, or an atomic operation, of a buffer, where in it, a value and a site.
 _On = Callable[..., st.Stmt]
 
@@ -192,6 +194,9 @@ class _Lowering(Mutator):
 
     def _numbered(self, s: st.LoadAt | st.StoreAt) -> st.Let:
         """The bytes at which elements stand, out of range where the mask does not hold."""
+        if s.buffer.bytes >= _MOST_BYTES:
+            given = f"given elements by number of {s.buffer.name}, which has {s.buffer.bytes} bytes"
+            raise Unsupported(f"{given}, wanted less than 2^31", rule="size")
         at = select(s.mask, s.offsets * s.buffer.elem.bytes, OUT_OF_RANGE)
         return st.Let(temporary(at.type), at)
 

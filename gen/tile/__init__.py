@@ -9,15 +9,16 @@ from __future__ import annotations
 if __name__ != "convgen.tile":  # a second copy of a module would mean a second intern table
     raise ImportError(f"import this package as convgen.tile, not as {__name__}")
 
+from convgen.tile.elements import atomic_rmw, gather, scatter
 from convgen.tile.kernel import TileProgram, kernel
 from convgen.tile.operations import (
     absolute as abs,
 )
 from convgen.tile.operations import (
-    atomic_rmw,
     broadcast,
     ceil,
     convert,
+    convert_layout,
     cos,
     divide,
     equal,
@@ -27,7 +28,6 @@ from convgen.tile.operations import (
     floor,
     fma,
     full,
-    gather,
     gelu,
     gelu_tanh,
     grid,
@@ -41,7 +41,6 @@ from convgen.tile.operations import (
     reciprocal,
     reduce,
     rsqrt,
-    scatter,
     sigmoid,
     sin,
     softplus,
@@ -79,6 +78,7 @@ __all__ = [
     "broadcast",
     "ceil",
     "convert",
+    "convert_layout",
     "cos",
     "divide",
     "equal",

@@ -9,22 +9,23 @@ import attrs
 
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, UserError
-from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Splat, Var, const, select, zeros
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Splat, const, select, zeros
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.digits import plus, times
+from convgen.ir.layout.digits import times
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
-from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.layout.order import Order
-from convgen.ir.mutate import substitute
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.extents import most
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.stmt import For, block
-from convgen.ir.types import VectorType, vector
+from convgen.ir.types import Type, VectorType, vector
 from convgen.plan.config import Config
 from convgen.plan.plan import Operand, operand
+from convgen.tile.fma import FmaTile, multiplied
 from convgen.tile.layouts import Layouts, Options, Spread, statements
 from convgen.tile.numbered import inside, once
+from convgen.tile.places import Places
 from convgen.tile.trace import (
     REDUCTIONS,
     Convert,
@@ -32,6 +33,7 @@ from convgen.tile.trace import (
     Gather,
     Grid,
     Index,
+    Laid,
     Load,
     Loop,
     Map,
@@ -67,14 +69,13 @@ class _Emitter:
         self.mapping = WorkgroupMapping.sized((batch, rows, columns, 1), exact, Order.parse(grid.order))
         subgroups = options.subgroups[0] * options.subgroups[1]
         self.k = KernelBuilder(name, self.mapping.grid, subgroups, facts.subgroup_size)
-        self.memory = {t.name: t.memory for t in tensors}
-        self.k.params += self.memory.values()
+        self.places = Places(tensors, trace.said)
+        self.k.params += self.places.memory.values()
         self.k.params += dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
-        self.scalars: dict[Var, Expr] = {}
         self.values: dict[Value, Expr] = {}
-        self.moved: dict[Tile, tuple[Index, ...]] = {}  #: where moved tiles begin in the iteration at hand
         self.shared: dict[Load, Operand] = {}
         self.waiting: list[Value] = []  #: fragments in shared memory, read when they are first wanted
+        self.carried_on: set[Value] = set()  #: what the loops around carry on to their next iteration
 
     def build(self) -> Kernel:
         with self.k.tile_of(self.mapping) as tile:
@@ -98,8 +99,9 @@ class _Emitter:
                 raise UserError(f"given {count} blocks along dim {n} of a grid, wanted a number but for the first dim")
             else:
                 numbers.insert(0, rest)
-        for var, number, size in zip(grid.offsets, numbers, grid.shape):
-            self.scalars[var] = self.k.let(var.name, number * size)
+        for var, number, count, size in zip(grid.offsets, numbers, grid.counts, grid.shape):
+            self.places.scalars[var] = at = self.k.let(var.name, number * size)
+            self.places.ranges[at] = (0, (most(count) - 1) * size)
 
     # ------------------------------------------------------------ statements
 
@@ -113,8 +115,8 @@ class _Emitter:
                 case Scatter():
                     self._scatter(each)
                 case Prefetch(tile):
-                    spread = _of_tensor(tile, self.layouts.in_rows(tile.shape, len(tile.shape) - 1, 1))
-                    self.k.prefetch(self._view(tile, spread), self._at(tile, spread), spread.layout)
+                    spread = _of_tensor(tile, self.layouts.nearer(tile))
+                    self.k.prefetch(self.places.view(tile, spread), self.places.at(tile, spread), spread.layout)
                 case Load() if each in self.shared:
                     self.waiting.append(each)
                 case Value():
@@ -125,43 +127,27 @@ class _Emitter:
         used = {v for each in statements(loop.body) for v in _uses(each)}
         behind = around[around.index(loop) + 1 :]
         used |= {v for each in statements(behind) for v in _uses(each)}
+        used |= self.carried_on
         carried = [(name, first, last) for name, first, last in loop.carried if first in used or last in used]
         for value in list(self.waiting):
             self._value(value)
         inits = [self._value(first) for _, first, _ in carried]
         names = [k.var(name.replace("[", "_").replace("]", ""), init.type) for (name, *_), init in zip(carried, inits)]
         results = [k.var(v.name, v.type) for v in names]
-        outside = dict(self.values), dict(self.moved), dict(self.scalars)
-        index = self.scalars[loop.var] = k.var(loop.var.name)
-        for _, first, last in loop.moved:
-            self._move(first, last, index)
+        outside = dict(self.values), set(self.carried_on)
+        self.carried_on |= {last for *_, last in carried}
+        index = k.var(loop.var.name)
         self.values |= {first: v for (_, first, _), v in zip(carried, names)}
-        with k.suite() as body:
+        with self.places.within(loop, index), k.suite() as body:
             self._share(loop.body)
             self._suite(loop.body)
-            yields = tuple(self._value(last) for _, _, last in carried)
-        self.values, self.moved, self.scalars = outside
+            yields = tuple(self._like(last, first) for _, first, last in carried)
+        self.values, self.carried_on = outside
         state = tuple(names), tuple(inits), block(*body), yields, tuple(results)
-        trips = self._scalar(loop.trips)
-        k.add(For(index, const(0), trips, *state, "k_loop"))
-        self.values |= {last: v for (_, _, last), v in zip(carried, results)}
-        for _, first, last in loop.moved:
-            self._move(first, last, trips, last)
-
-    def _move(self, first: Tile, last: Tile, steps: Expr, to: Tile | None = None) -> None:
-        """Where a tile begins that each iteration moves by the same distance."""
-        by: tuple[Index, ...] = (0,) * len(first.offsets)
-        at = last
-        while at is not first:
-            if at.moved_from is None:
-                raise UserError(
-                    f"given a tile of {first.tensor.name} that is another one in the next iteration, "
-                    "wanted it moved by update_tile_offset, in tile.range"
-                )
-            by = tuple(a + b for a, b in zip(by, at.moved_by))
-            at = at.moved_from
-        start = self.moved.get(first, first.offsets)
-        self.moved[to or first] = tuple(_times(o, steps, d) for o, d in zip(start, by))
+        k.add(For(index, const(0), self.places.scalar(loop.trips), *state, "k_loop"))
+        of = self.layouts.of
+        found = [self._brought(v, of[first], of[last]) for (_, first, last), v in zip(carried, results)]
+        self.values |= {last: v for (_, _, last), v in zip(carried, found)}
 
     # ------------------------------------------------------------ shared memory
 
@@ -179,7 +165,7 @@ class _Emitter:
             assert made.tile is not None
             assert made.copy is not None
             self.k.tiles.append(made.tile)
-            at, name = self._at(load.tile, self._loaded(load)), load.tile.tensor.name
+            at, name = self.places.at(load.tile, self._loaded(load)), load.tile.tensor.name
             self.k.copy(made.tile, made.view, at, made.copy.stored, 0, "copy", made.copy.loaded, name)
         self.k.barrier("publish")
 
@@ -192,7 +178,7 @@ class _Emitter:
         rows, depth = spread.layout.shape
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         try:
-            return operand(self._view(load.tile, spread, depth), rows, spread.layout, config, self.facts)
+            return operand(self.places.view(load.tile, spread, depth), rows, spread.layout, config, self.facts)
         except DoesNotFit:
             return None
 
@@ -218,10 +204,12 @@ class _Emitter:
                 return k.load_shared(f"{name}_frag", made.tile, layout, 0, "fragment", name)
             case Load(tile=tile):
                 name, spread = tile.tensor.name, self._loaded(value)
-                at = self._at(tile, spread)
-                return k.load_view(f"{name}_tile", self._view(tile, spread), at, layout, "load", name)
+                at = self.places.at(tile, spread)
+                return k.load_view(f"{name}_tile", self.places.view(tile, spread), at, layout, "load", name)
             case Gather():
                 return self._gathered(value, held)
+            case Laid(of=of):
+                return self._as(of, spread)
             case Turned(of=of):
                 axes = tuple(1 - n for n in spread.axes)
                 return self._brought(self._value(of), self.layouts.of[of], attrs.evolve(spread, axes=axes))
@@ -230,15 +218,12 @@ class _Emitter:
             case Positions():
                 return self._positions(value)
             case Convert(of=of, saturate=saturate):
-                return k.let("converted", self._value(of).to(held, saturate=saturate))
+                return k.let("converted", self._as(of, spread).to(held, saturate=saturate))
             case Map(name=name, function=function):
                 given = [self._operand_of(v, value) for v in value.operands]
                 return k.let(name, function(*given))
-            case Product(a=a, b=b, acc=acc):
-                op = self.layouts.tiles[value]
-                start = self._value(acc) if acc else zeros(op.acc_type)
-                right = self._as(b, Spread(op.a, (1, 0)))
-                return k.mma("product", op, start, right, self._as(a, Spread(op.b, (0, 1))))
+            case Product():
+                return self._product(value)
             case Reduced(of=of, axis=axis, kind=kind):
                 return self._reduced(value, of, axis, kind)
         raise AssertionError(value)
@@ -248,15 +233,31 @@ class _Emitter:
         if isinstance(operand, Value):
             return self._spread(operand, value)
         if isinstance(operand, Expr):
-            scalar = self._scalar(operand)
+            scalar = self.places.scalar(operand)
             return Splat(vector(scalar.type.elem, self.layouts.of[value].layout.registers), scalar)
         return operand
 
+    def _product(self, value: Product) -> Expr:
+        k, op = self.k, self.layouts.tiles[value]
+        acc = self._as(value.acc, self.layouts.of[value]) if value.acc else None
+        if isinstance(op, FmaTile):
+            a, b = (self._factor(v, f, value.elem) for v, f in ((value.a, op.a), (value.b, op.b)))
+            return _unnamed(multiplied(k, op, a, b, acc))
+        right, left = self._as(value.b, Spread(op.a, (1, 0))), self._as(value.a, Spread(op.b, (0, 1)))
+        return k.mma("product", op, zeros(op.acc_type) if acc is None else acc, right, left)
+
+    def _factor(self, factor: Value, layout: Fragment, elem: Type) -> Expr:
+        """A factor as lanes multiply it: converted while each element is in one lane, then brought to all."""
+        held, own = self._value(factor), self.layouts.of[factor]
+        if factor.elem is not elem:
+            held = self.k.let("factor", held.to(vector(elem, held.type.lanes)))
+        return self._brought(held, own, Spread(layout, (0, 1)))
+
     def _gathered(self, value: Gather, held: VectorType) -> Expr:
         k, layout, name = self.k, self.layouts.of[value].layout, value.tensor.name
-        numbers = self._value(value.indices)
-        there = inside(k, value.tensor, numbers, self._value(value.mask) if value.mask else None)
-        found = k.load_at(f"{name}_at", self.memory[name], numbers, layout, there, "load")
+        numbers = self._like(value.indices, value)
+        there = inside(k, value.tensor, numbers, self._like(value.mask, value) if value.mask else None)
+        found = k.load_at(f"{name}_at", self.places.memory[name], numbers, layout, there, "load")
         other = Splat(held, const(value.other, value.elem))
         return k.let("gathered", select(there, found, other)) if value.other else found
 
@@ -273,6 +274,10 @@ class _Emitter:
         found, _ = self.k.reduce("reduced", self._value(of), spread.layout, dim, REDUCTIONS[kind])
         made, wanted = self.layouts.along(value, of), self.layouts.of[value]
         return self._brought(_unnamed(found), made, wanted)
+
+    def _like(self, value: Value, other: Value) -> Expr:
+        """A value as another one is distributed."""
+        return self._as(value, self.layouts.of[other])
 
     def _as(self, value: Value, wanted: Spread) -> Expr:
         """A value in another distribution."""
@@ -295,8 +300,11 @@ class _Emitter:
     # ------------------------------------------------------------ memory
 
     def _store(self, said: Store) -> None:
-        tile, spread = said.tile, _of_tensor(said.tile, self.layouts.of[said.value])
-        view, at, value = self._view(tile, spread), self._at(tile, spread), self._value(said.value)
+        tile, wanted = said.tile, self.layouts.of[said.value]
+        if tile.maps:
+            wanted = self.layouts.mapped(tile.maps, tile.shape, said.value.elem)
+        value, spread = self._as(said.value, wanted), _of_tensor(tile, wanted)
+        view, at = self.places.view(tile, spread), self.places.at(tile, spread)
         if said.op:
             value = once(self.k, value, spread.layout, said.op)
             self.k.atomic_view(said.op, view, at, value, spread.layout, "store", tile.tensor.name)
@@ -304,9 +312,9 @@ class _Emitter:
             self.k.store_view(view, at, value, spread.layout, "store", tile.tensor.name)
 
     def _scatter(self, said: Scatter) -> None:
-        k, layout, memory = self.k, self.layouts.of[said.value].layout, self.memory[said.tensor.name]
-        numbers, value = self._value(said.indices), self._value(said.value)
-        there = inside(k, said.tensor, numbers, self._value(said.mask) if said.mask else None)
+        k, layout, memory = self.k, self.layouts.of[said.value].layout, self.places.memory[said.tensor.name]
+        numbers, value = self._like(said.indices, said.value), self._value(said.value)
+        there = inside(k, said.tensor, numbers, self._like(said.mask, said.value) if said.mask else None)
         if said.op:
             value = once(k, value, layout, said.op)
             k.atomic_at(said.op, memory, numbers, value, layout, there, "store")
@@ -318,64 +326,10 @@ class _Emitter:
         spread = self.layouts.of[load]
         return attrs.evolve(spread, axes=tuple(load.dim(n) for n in spread.axes))
 
-    def _at(self, tile: Tile, spread: Spread) -> tuple[Index, ...]:
-        """Where a tile begins, in the order of a layout's dims."""
-        begin = self._begin(tile)
-        around: Index = 0
-        for n, size in enumerate(tile.tensor.shape):
-            around = around if n in tile.kept else plus(times(around, size), begin[n])
-        first = tile.kept[0]
-        return tuple(begin[n] + around * _room(tile) if n == first else begin[n] for n in spread.axes)
-
-    def _begin(self, tile: Tile) -> tuple[Index, ...]:
-        if tile in self.moved:
-            at = self.moved[tile]
-        elif tile.moved_from is not None:
-            at = tuple(a + b for a, b in zip(self._begin(tile.moved_from), tile.moved_by))
-        else:
-            at = tile.offsets
-        return tuple(self._scalar(o) if isinstance(o, Expr) else o for o in at)
-
-    def _scalar(self, index: Index) -> Expr:
-        """An index by what its variables stand for here."""
-        return substitute(index, self.scalars) if isinstance(index, Expr) else const(index)
-
-    def _view(self, tile: Tile, spread: Spread, depth: int = 1) -> View:
-        """A tensor with its dims in the order of a layout's; the last one is padded to whole tiles of `depth`.
-
-        Dims of which a tile has one position go around its first one.
-        """
-        tensor = tile.tensor
-        names = {n: f"around{n}" for n in range(len(tensor.shape))} | dict(zip(spread.axes, spread.layout.dims))
-        padded = dict(enumerate(tensor.most)) | {tile.kept[0]: _room(tile)}
-        last = spread.axes[-1]
-        if last != tile.kept[0] or len(tile.kept) == len(names):
-            padded[last] = -(-padded[last] // depth) * depth
-        exact = {n: size for n, size in enumerate(tensor.shape) if isinstance(size, Expr)}
-        dims = {n: Dim(names[n], size, padded[n], exact.get(n)) for n, size in enumerate(tensor.most)}
-        around = tuple(dim for n, dim in dims.items() if n not in tile.kept)
-        axes = tuple((*around, dims[n]) if n == tile.kept[0] else (dims[n],) for n in spread.axes)
-        if any(dim.exact is not None for axis in axes for dim in axis[1:]):
-            raise UserError(
-                f"given a tile of one position along a dim of {tensor.name}, whose rows are counted at launch, "
-                "wanted numbers for all dims but the first"
-            )
-        index = tuple(TensorDim(size, ((names[n], 1),)) for n, size in enumerate(tensor.most))
-        if not tensor.is_known:
-            return SizedView(self.memory[tensor.name], tensor.layout, axes, index, tensor.strides)
-        return View(self.memory[tensor.name], tensor.layout, axes, index)
-
 
 def _of_tensor(tile: Tile, spread: Spread) -> Spread:
     """A layout by the dims of the tensor."""
     return attrs.evolve(spread, axes=tuple(tile.kept[n] for n in spread.axes))
-
-
-def _room(tile: Tile) -> int:
-    """Positions of a tile's first dim, with room for one that reaches outside where other dims go around it."""
-    first = tile.kept[0]
-    size = tile.tensor.most[first]
-    return size if len(tile.kept) == len(tile.offsets) else size + tile.shape[0] - 1
 
 
 def _unnamed(held: Expr) -> Expr:
@@ -405,10 +359,3 @@ def _loads(value: Value, body: list[Said]) -> Iterator[Load]:
     if isinstance(value, Map | Convert):
         for v in value.args:
             yield from _loads(v, body)
-
-
-def _times(offset: Index, steps: Expr, by: Index) -> Index:
-    if isinstance(by, int) and by == 0:
-        return offset
-    moved = steps * by if not (isinstance(by, int) and by == 1) else steps
-    return moved if isinstance(offset, int) and offset == 0 else moved + offset

@@ -17,11 +17,15 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaTile
+from convgen.ir.types import Type
 from convgen.plan.config import Config
 from convgen.plan.plan import mma_tile
+from convgen.tile.fma import FmaTile, fma_tile, has_replicas
+from convgen.tile.maps import Maps
 from convgen.tile.trace import (
     Convert,
     Gather,
+    Laid,
     Load,
     Loop,
     Map,
@@ -31,6 +35,7 @@ from convgen.tile.trace import (
     Scatter,
     Shape,
     Store,
+    Tile,
     Trace,
     Value,
     sized,
@@ -62,7 +67,7 @@ class Options:
 
     subgroups: tuple[int, int]  #: along M and N of products
     slots: int | None = None  #: buffers in shared memory of what products share; None: as many as fit, two at most
-    mma: str = ""  #: NxMxK of the matrix instruction; the target's first that fits if nothing is said
+    mma: str = ""  #: NxMxK of the matrix instruction, or "fma"; the target's first that fits if nothing is said
     acc: str = ""  #: "v" or "a", see docs/config.md; by the count of accumulators if nothing is said
 
 
@@ -82,41 +87,59 @@ class Layouts:
     facts: TargetFacts
     options: Options
     of: dict[Value, Spread] = attrs.field(factory=dict)
-    tiles: dict[Product, MmaTile] = attrs.field(factory=dict)
+    tiles: dict[Product, MmaTile | FmaTile] = attrs.field(factory=dict)
     factors: set[Value] = attrs.field(factory=set)  #: loads of which products take fragments
 
     def __attrs_post_init__(self) -> None:
         said = list(statements(self.trace.said))
-        alike = _Alike()
-        for each in said:
-            match each:
-                case Map():
-                    for v in each.args:
-                        if v.shape == each.shape:
-                            alike.join(each, v)
-                case Convert():
-                    alike.join(each, each.of)
-                case Gather() | Scatter():
-                    for v in each.args:
-                        alike.join(each.args[0], v)
-                    if isinstance(each, Gather):
-                        alike.join(each, each.indices)
-                case Product() if each.acc:
-                    alike.join(each, each.acc)
-                case Loop():
-                    for _, first, last in each.carried:
-                        if first.shape == last.shape:
-                            alike.join(first, last)
+        alike, wishes = _Alike(), list(self._given(said))
+        for a, b in _together(said):
+            for one, other in ((a, b), (b, a)):
+                if other in self.of and one not in self.of:
+                    wishes.append((one, self.of[other]))
+            if a not in self.of and b not in self.of:
+                alike.join(a, b)
         values = [each for each in said if isinstance(each, Value)]
-        for each in values:
-            if isinstance(each, Product):
-                self._product(each, alike)
         edges = list(_narrower(values))
+        products = [each for each in values if isinstance(each, Product)]
+        without = [each for each in products if not self._product(each, alike)]
+        for value, wish in wishes:
+            if value not in self.of:
+                self._set(value, wish, alike)
         self._follow(edges, alike)
+        for each in without:
+            if each not in self.of:
+                self._default(each, alike, said)
+            self._product_of_lanes(each, alike)
+            self._follow(edges, alike)
         for value in sorted(values, key=lambda v: -prod(v.shape)):
             if value not in self.of:
                 self._default(value, alike, said)
                 self._follow(edges, alike)
+
+    def _given(self, said: list[Said]) -> Iterator[tuple[Value, Spread]]:
+        """What the kernel says is noted; the values that are stored as it says, and how."""
+        for each in said:
+            match each:
+                case Load(maps=Maps() as maps, tile=tile, turned=turned):
+                    self.of[each] = self.mapped(maps, tile.shape, each.elem, turned=turned)
+                case Laid(maps=maps):
+                    self.of[each] = self.mapped(maps, each.shape, each.elem)
+                    yield each.of, self.of[each]
+                case Store(tile, value) if tile.maps:
+                    yield value, self.mapped(tile.maps, tile.shape, value.elem)
+
+    def mapped(self, maps: Maps, shape: Shape, elem: Type, *, turned: bool = False) -> Spread:
+        """The layout of a block, or of its transpose, by the maps that a kernel gives."""
+        wide = max(1, 8 * self.facts.chunk_bytes // elem.bits)
+        fragment = maps.fragment((shape[0], shape[1]), self.facts.subgroup_size, prod(self.options.subgroups), wide)
+        return Spread(fragment, (1, 0) if turned else (0, 1))
+
+    def nearer(self, tile: Tile) -> Spread:
+        """How the lanes share out a prefetch."""
+        if tile.maps:
+            return self.mapped(tile.maps, tile.shape, tile.tensor.elem)
+        return self.in_rows(tile.shape, len(tile.shape) - 1, 1)
 
     def _follow(self, edges: list[tuple[Value, Value]], alike: _Alike) -> None:
         """What is the same all along some dims of another is distributed as that is, where nothing else is wanted."""
@@ -144,22 +167,35 @@ class Layouts:
                     rule="tile-redistribution",
                 )
 
-    def _product(self, value: Product, alike: _Alike) -> None:
-        tile = self.tiles[value] = self._tile(value)
+    def _product(self, value: Product, alike: _Alike) -> bool:
+        """Whether there is a matrix instruction for a product, as which it and its factors are distributed."""
+        tile = self._tile(value)
+        if tile is None:
+            return False
+        self.tiles[value] = tile
         self._set(value, Spread(tile.d, (1, 0)), alike)
         for factor, spread in ((value.a, Spread(tile.b, (0, 1))), (value.b, Spread(tile.a, (1, 0)))):
             if factor in self.of:
                 continue  # it is brought from one distribution to the other
             self._set(factor, spread, alike)
             self.factors.update(v for v in alike.group(factor) if isinstance(v, Load))
+        return True
 
-    def _tile(self, value: Product) -> MmaTile:
+    def _product_of_lanes(self, value: Product, alike: _Alike) -> None:
+        """The factors as lanes need them, but for those that several lanes do: these are loaded once, and brought."""
+        size = self.facts.subgroup_size, prod(self.options.subgroups)
+        tile = self.tiles[value] = fma_tile(self.of[value].by_axis, value.a.shape[1], *size)
+        for factor, layout in ((value.a, tile.a), (value.b, tile.b)):
+            if factor not in self.of and not has_replicas(layout, *size):
+                self._set(factor, Spread(layout, (0, 1)), alike)
+
+    def _tile(self, value: Product) -> MmaTile | None:
+        """The tile of a matrix instruction; None where none fits, or none is wanted."""
+        if self.options.mma == "fma":
+            return None
         (m, k), n = value.a.shape, value.b.shape[1]
         types = value.b.elem, value.a.elem, value.elem
         atoms = [a for a in self.facts.atoms if (a.a_elem, a.b_elem, a.acc) == types and not a.rounds_to]
-        if not atoms:
-            given = f"given tile_mma of {value.a.elem} by {value.b.elem} into {value.elem}"
-            raise Unsupported(f"{given}, wanted types that {self.facts.name} multiplies", rule="tile-types")
         why = f"no matrix instruction {self.options.mma}"
         for atom in atoms:
             shape = (atom.n, atom.m, atom.k)
@@ -173,6 +209,8 @@ class Layouts:
             held = tile.d.registers * atom.acc.bytes // 4
             many = self.facts.accumulators and held > _MOST_IN_VECTORS
             return attrs.evolve(tile, separate_accumulators=(self.options.acc or ("a" if many else "v")) == "a")
+        if not self.options.mma:
+            return None
         given = f"given tile_mma of {m}x{k} by {k}x{n} on {sized(self.options.subgroups)} subgroups"
         raise UserError(f"{given}, wanted one that {self.facts.name} has instructions for: {why}")
 
@@ -206,6 +244,24 @@ class Layouts:
         take(Space.SUBGROUP, prod(self.options.subgroups), 1, order[1:] + order[:1])
         take(Space.REGISTER, prod(left.values()), held, order)
         return Spread(Fragment(tuple(f"d{n}" for n in range(len(shape))), tuple(digits)), tuple(range(len(shape))))
+
+
+def _together(said: list[Said]) -> Iterator[tuple[Value, Value]]:
+    """Values that are to be distributed alike."""
+    for each in said:
+        match each:
+            case Map():
+                yield from ((each, v) for v in each.args if v.shape == each.shape)
+            case Convert():
+                yield each, each.of
+            case Gather() | Scatter():
+                yield from ((each.args[0], v) for v in each.args[1:])
+                if isinstance(each, Gather):
+                    yield each, each.indices
+            case Product() if each.acc:
+                yield each, each.acc
+            case Loop():
+                yield from ((first, last) for _, first, last in each.carried if first.shape == last.shape)
 
 
 def _narrower(values: list[Value]) -> Iterator[tuple[Value, Value]]:

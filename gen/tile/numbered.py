@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from math import inf
 
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane, Splat, const, eq, select
-from convgen.ir.layout.digits import Space
+from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.types import Type, VectorType, bool_, vector
 from convgen.tile.trace import Tensor
@@ -25,7 +26,9 @@ _IDLE: dict[str, Callable[[Type], float]] = {
 
 def inside(k: KernelBuilder, tensor: Tensor, numbers: Expr, mask: Expr | None) -> Expr:
     """Where a tensor has an element of such a number, and a mask holds."""
-    there = (numbers >= 0) & (numbers < tensor.layout.size_elems)
+    count = tensor.layout.size_elems if tensor.is_known else reduce(times, tensor.shape, 1)
+    assert isinstance(numbers.type, VectorType)
+    there = (numbers >= 0) & (numbers < (Splat(numbers.type, count) if isinstance(count, Expr) else count))
     return k.let("inside", there if mask is None else there & mask)
 
 

@@ -14,15 +14,15 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
 from convgen.ir.simplify.extents import least
 from convgen.ir.sizes import Extent
-from convgen.ir.stmt import ATOMICS
 from convgen.ir.types import scalar
+from convgen.tile.maps import Pairs, maps
 from convgen.tile.trace import (
     REDUCTIONS,
     Convert,
     Full,
-    Gather,
     Grid,
     Index,
+    Laid,
     Load,
     Loop,
     Map,
@@ -30,8 +30,6 @@ from convgen.tile.trace import (
     Prefetch,
     Product,
     Reduced,
-    Scatter,
-    Shape,
     Store,
     Tensor,
     Tile,
@@ -70,10 +68,18 @@ def _rounded_up(extent: Extent, part: int) -> Extent:
     return (extent + (part - 1)) // part if part > 1 else extent
 
 
-def init_tile(tensor: Tensor, offsets: Sequence[Index], shape: Sequence[int | None]) -> Tile:
+def init_tile(
+    tensor: Tensor,
+    offsets: Sequence[Index],
+    shape: Sequence[int | None],
+    *,
+    wg_map: Pairs | None = None,
+    sg_map: Pairs | None = None,
+) -> Tile:
     """The block of `shape` elements at `offsets` of a tensor; along a dim of None at one position, without that dim.
 
-    Raises UserError unless both have the tensor's rank.
+    What is loaded and stored is distributed by `wg_map=(sg_layout, sg_data)` and `sg_map=(wi_layout, wi_data)`.
+    Raises UserError unless both have the tensor's rank, and the maps divide the block (docs/layouts.md).
     """
     current("init_tile")
     rank = len(tensor.shape)
@@ -84,7 +90,8 @@ def init_tile(tensor: Tensor, offsets: Sequence[Index], shape: Sequence[int | No
         raise UserError(
             f"{given}, wanted {rank} of each, sizes from 1, at init_tile of {tensor.name} {sized(tensor.shape)}"
         )
-    return Tile(tensor, tuple(sizes.values()), tuple(offsets), tuple(sizes))
+    given_maps = maps(f"init_tile of {tensor.name}", tuple(sizes.values()), wg_map, sg_map)
+    return Tile(tensor, tuple(sizes.values()), tuple(offsets), tuple(sizes), maps=given_maps)
 
 
 def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
@@ -97,11 +104,25 @@ def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
     return attrs.evolve(tile, offsets=offsets, moved_from=tile, moved_by=tuple(by))
 
 
-def load_tile(tile: Tile, *, transpose: bool = False) -> Value:
-    """The tile's elements, or its transpose; zero where it reaches outside the tensor."""
+def load_tile(
+    tile: Tile, *, transpose: bool = False, wg_map: Pairs | None = None, sg_map: Pairs | None = None
+) -> Value:
+    """The tile's elements, or its transpose; zero where it reaches outside the tensor.
+
+    The maps are those of the tile before it is transposed, instead of what `init_tile` was given.
+    """
     shape = tile.shape[::-1] if transpose else tile.shape
-    value: Value = say("load_tile", Load(shape=shape, elem=tile.tensor.elem, tile=tile, turned=transpose))
+    given = maps(f"load_tile of {tile.tensor.name}", tile.shape, wg_map, sg_map) or tile.maps
+    value: Value = say("load_tile", Load(shape=shape, elem=tile.tensor.elem, tile=tile, turned=transpose, maps=given))
     return value
+
+
+def convert_layout(value: Value, *, wg_map: Pairs, sg_map: Pairs | None = None) -> Value:
+    """The same block, distributed by maps as of `init_tile`; through shared memory where lanes have not all."""
+    given = maps("convert_layout", value.shape, wg_map, sg_map)
+    assert given is not None
+    made: Value = say("convert_layout", Laid(shape=value.shape, elem=value.elem, of=value, maps=given))
+    return made
 
 
 def prefetch_tile(tile: Tile) -> None:
@@ -111,73 +132,17 @@ def prefetch_tile(tile: Tile) -> None:
 
 def store_tile(value: Value, tile: Tile) -> None:
     """Store a block; what lies outside the tensor is dropped. Raises UserError unless shape and type are the tile's."""
-    _store("store_tile", value, tile)
+    stored("store_tile", value, tile)
 
 
-def _store(operation: str, value: Value, tile: Tile, op: str = "") -> None:
+def stored(operation: str, value: Value, tile: Tile, op: str = "") -> None:
+    """A block goes to a tile, or is combined with it by `op`. Raises UserError unless shape, type and maps agree."""
     if value.shape != tile.shape or value.elem is not tile.tensor.elem:
         given = f"given {sized(value.shape)} of {value.elem}, wanted {sized(tile.shape)} of {tile.tensor.elem}"
         raise UserError(f"{given}, at {operation} to {tile.tensor.name}")
+    if tile.maps:
+        tile.maps.check_store(tile.shape, f"{operation} to {tile.tensor.name}")
     say(operation, Store(tile, value, op))
-
-
-def gather(tensor: Tensor, indices: Value, mask: Value | None = None, other: float = 0) -> Value:
-    """The tensor's elements whose numbers, as they stand in memory, are the block `indices` of s32.
-
-    `other` where a number is none of an element or `mask` does not hold. Raises UserError for other types.
-    """
-    shape, (indices, *rest) = _numbered("gather", tensor, indices, mask)
-    (mask,) = rest or (None,)
-    made = Gather(shape=shape, elem=tensor.elem, tensor=tensor, indices=indices, mask=mask, other=other)
-    value: Value = say("gather", made)
-    return value
-
-
-def scatter(tensor: Tensor, indices: Value, values: Value, mask: Value | None = None) -> None:
-    """Store each element to the tensor's one whose number `indices` has, as for `gather`; others are dropped.
-
-    What is stored to one element more than once must be the same. Raises UserError for other types.
-    """
-    _scatter("scatter", tensor, indices, values, mask)
-
-
-def atomic_rmw(
-    kind: str, value: Value, to: Tile | Tensor, indices: Value | None = None, mask: Value | None = None
-) -> None:
-    """Combine each element with the tile's, or with the tensor's that `indices` names as for `scatter`, indivisibly.
-
-    `kind` is add, min or max of f32, f64, s32 or u32, or and, or or xor of integers, as far as a target has them; in
-    no defined order. Raises UserError for other kinds and types.
-    """
-    takes = ATOMICS.get(kind, ())
-    if value.elem not in takes:
-        wanted = f"one of {' '.join(map(str, takes))}" if takes else f"one of {', '.join(ATOMICS)}"
-        raise UserError(f"given {kind} of {value.elem}, wanted {wanted}, at atomic_rmw")
-    if isinstance(to, Tensor) and indices is not None:
-        _scatter("atomic_rmw", to, indices, value, mask, kind)
-    elif isinstance(to, Tile) and indices is None and mask is None:
-        _store("atomic_rmw", value, to, kind)
-    else:
-        raise UserError("given neither a tile alone nor a tensor with indices, wanted one of these, at atomic_rmw")
-
-
-def _scatter(operation: str, tensor: Tensor, indices: Value, values: Value, mask: Value | None, op: str = "") -> None:
-    if values.elem is not tensor.elem:
-        raise UserError(f"given values of {values.elem}, wanted {tensor.elem}, at {operation} to {tensor.name}")
-    _, (indices, values, *rest) = _numbered(operation, tensor, indices, values, mask)
-    (mask,) = rest or (None,)
-    say(operation, Scatter(tensor, indices, values, mask, op))
-
-
-def _numbered(operation: str, tensor: Tensor, indices: Value, *others: Value | None) -> tuple[Shape, list[Value]]:
-    """The shape of blocks that belong together, and these, repeated where they have one position of a dim."""
-    blocks = [indices, *(v for v in others if v is not None)]
-    mask = others[-1]
-    if indices.elem is not scalar("s32") or (mask is not None and mask.elem is not scalar("bool")):
-        given = " and ".join(str(v.elem) for v in (indices, mask) if v is not None)
-        raise UserError(f"given {given}, wanted indices of s32 and a mask of bool, at {operation} of {tensor.name}")
-    shape = common_shape(operation, [v.shape for v in blocks])
-    return shape, [broadcast(v, shape) for v in blocks]
 
 
 def broadcast(value: Value, shape: Sequence[int]) -> Value:
@@ -229,13 +194,17 @@ def zeros(shape: Sequence[int], dtype: str = "f32") -> Value:
 def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
     """`acc + a @ b`: `a` M x K, `b` K x N; without `acc` from zero, in f32, or s32 for integers.
 
-    Raises UserError unless the shapes fit.
+    By matrix instructions where the target has one that fits, else by lanes. Raises UserError unless shapes fit, and
+    types, which are all of integers or all of floats.
     """
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         raise UserError(f"given a {sized(a.shape)} and b {sized(b.shape)}, wanted MxK and KxN, at tile_mma")
     shape = (a.shape[0], b.shape[1])
     if acc is not None and acc.shape != shape:
         raise UserError(f"given acc {sized(acc.shape)}, wanted {sized(shape)}, at tile_mma")
+    if len({v.elem.is_int for v in (a, b, *([acc] if acc else []))}) > 1:
+        given = f"given {a.elem} by {b.elem}" + (f" into {acc.elem}" if acc else "")
+        raise UserError(f"{given}, wanted all of integers or all of floats, at tile_mma")
     elem = acc.elem if acc else scalar("s32" if a.elem.is_int else "f64" if a.elem.name == "f64" else "f32")
     value: Value = say("tile_mma", Product(shape=shape, elem=elem, a=a, b=b, acc=acc))
     return value
@@ -272,7 +241,7 @@ def _function(name: str) -> Callable[[Value], Value]:
 
 _OPERATIONS: dict[str, Callable[[Expr], Expr]] = {
     "exp2": floats.Exp2, "log2": floats.Log2, "sqrt": floats.Sqrt, "rsqrt": floats.Rsqrt, "reciprocal": floats.Rcp,
-    "abs": floats.Abs, "floor": floats.Floor, "ceil": floats.Ceil, "round": floats.Round,
+    "abs": floats.absolute, "floor": floats.Floor, "ceil": floats.Ceil, "round": floats.Round,
 }  # fmt: skip
 
 exp, log, tanh, erf, sigmoid = map(_function, ("exp", "log", "tanh", "erf", "sigmoid"))

@@ -12,6 +12,7 @@ from convgen.tile.trace import (
     Convert,
     Full,
     Gather,
+    Laid,
     Load,
     Loop,
     Map,
@@ -64,7 +65,7 @@ class _Writer:
         self.names |= {first: f"%{name}" for name, first, _ in loop.carried}
         yield from self.suite(loop.body, depth + 1)
         for _, first, last in loop.moved:
-            steps = ", ".join(map(str, _moved(first, last)))
+            steps = ", ".join(map(str, self.moved(first, last)))
             yield f"{'  ' * (depth + 1)}{self.name(first)} = update_tile_offset {self.name(first)}, [{steps}]"
         if loop.carried:
             yield f"{'  ' * (depth + 1)}yield {', '.join(self.name(last) for *_, last in loop.carried)}"
@@ -81,8 +82,17 @@ class _Writer:
         if tile in self.names:
             return
         offsets = ", ".join(map(_shown, tile.offsets))
-        kind = _type("tile", tile.shape, tile.tensor.dtype)
+        maps = f", {tile.maps}" if tile.maps else ""
+        kind = _type("tile", tile.shape, tile.tensor.dtype + maps)
         yield f"{self.name(tile)} = init_tile {tile.tensor.name}[{offsets}] : {kind}"
+
+    def moved(self, first: Tile, last: Tile) -> list[Expr | int]:
+        """By how much an iteration moves a tile beside what loops in it do."""
+        steps: list[Expr | int] = [0] * len(first.offsets)
+        while self.names.get(last) != self.names[first] and last.moved_from is not None:
+            steps = [a + b for a, b in zip(steps, last.moved_by)]
+            last = last.moved_from
+        return steps
 
     def operation(self, said: Value | Store | Scatter | Prefetch) -> Iterator[str]:
         match said:
@@ -106,8 +116,11 @@ class _Writer:
     def made(self, value: Value) -> str:
         names = [self.name(v) for v in value.args]
         match value:
-            case Load(tile=tile, turned=turned):
-                return f"load_tile {self.name(tile)}" + (" {transpose}" if turned else "")
+            case Load(tile=tile, turned=turned, maps=maps):
+                mapped = f" {{{maps}}}" if maps and maps is not tile.maps else ""
+                return f"load_tile {self.name(tile)}" + (" {transpose}" if turned else "") + mapped
+            case Laid(maps=maps):
+                return f"convert_layout {names[0]} {{{maps}}}"
             case Gather(tensor=tensor, mask=mask, other=other):
                 masked = f" if {names[1]}" if mask else ""
                 return f"gather {tensor.name}[{names[0]}]{masked}" + (f" else {other}" if other else "")
@@ -127,15 +140,6 @@ class _Writer:
             case Product():
                 return f"tile_mma {', '.join(names)}"
         raise AssertionError(value)
-
-
-def _moved(first: Tile, last: Tile) -> list[Expr | int]:
-    """By how much an iteration moves a tile."""
-    steps: list[Expr | int] = [0] * len(first.offsets)
-    while last is not first and last.moved_from is not None:
-        steps = [a + b for a, b in zip(steps, last.moved_by)]
-        last = last.moved_from
-    return steps
 
 
 def _shown(value: float | Expr) -> str:

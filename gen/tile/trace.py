@@ -23,6 +23,7 @@ from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.simplify.extents import most
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, scalar
+from convgen.tile.maps import Maps
 
 Index: TypeAlias = Extent
 Shape: TypeAlias = tuple[int, ...]
@@ -118,6 +119,7 @@ class Tile:
     kept: tuple[int, ...]
     moved_from: Tile | None = None
     moved_by: tuple[Index, ...] = ()
+    maps: Maps | None = None  #: how what is loaded and stored is distributed, if the kernel says so
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -150,6 +152,24 @@ class Value:
     def __neg__(self) -> Value:
         return applied("neg", lambda a: -a, self)
 
+    def __and__(self, other: Value | float | Expr) -> Value:
+        return applied("and", lambda a, b: a & b, self, other)
+
+    def __or__(self, other: Value | float | Expr) -> Value:
+        return applied("or", lambda a, b: a | b, self, other)
+
+    def __xor__(self, other: Value | float | Expr) -> Value:
+        return applied("xor", lambda a, b: a ^ b, self, other)
+
+    def __invert__(self) -> Value:
+        return applied("not", lambda a: ~a, self)
+
+    def __lshift__(self, other: Value | float | Expr) -> Value:
+        return applied("shift_left", lambda a, b: a << b, self, other)
+
+    def __rshift__(self, other: Value | float | Expr) -> Value:
+        return applied("shift_right", lambda a, b: a >> b, self, other)
+
     def __rmul__(self, other: float) -> Value:
         return applied("mul", lambda a, b: b * a, self, other)
 
@@ -160,6 +180,7 @@ class Load(Value):
 
     tile: Tile
     turned: bool = False
+    maps: Maps | None = None  #: of the tile, before it is turned
 
     def dim(self, axis: int) -> int:
         """The tensor's dim that is an axis of the value."""
@@ -230,6 +251,18 @@ class Turned(Value):
     """The transpose."""
 
     of: Value
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.of,)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Laid(Value):
+    """The same, distributed as is said."""
+
+    of: Value
+    maps: Maps
 
     @property
     def args(self) -> tuple[Value, ...]:
