@@ -344,11 +344,16 @@ def _condition(c: Checker, e: x.Select) -> str | None:
     return None
 
 
+def _hold_alike(a: Fragment, b: Fragment) -> bool:
+    """Whether two layouts are one, written in other digits."""
+    return a.dims == b.dims and a.owners(*Space) == b.owners(*Space)
+
+
 def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
     for name, operand, wanted in (("a", e.a, e.op.a), ("b", e.b, e.op.b), ("acc", e.acc, e.op.d)):
         given = c.distribution(operand)
         unknown = given is None and name != "acc" and c.level == "tile"
-        if unknown or (isinstance(given, Fragment) and given != wanted):
+        if unknown or (isinstance(given, Fragment) and given != wanted and not _hold_alike(given, wanted)):
             return f"mma operand {name} is distributed as {given or 'nobody knows'}, wanted {wanted}"
     return None
 

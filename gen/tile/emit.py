@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import reduce
 
@@ -15,6 +16,7 @@ from convgen.ir.layout.digits import times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.order import Order
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.extents import most
 from convgen.ir.sizes import Extent, Size
@@ -159,9 +161,9 @@ class _Emitter:
         shared = {load: way for load, way in ways.items() if way is not None}
         if not shared:
             return
-        self.shared |= shared
         self.k.barrier("release")
-        for load, made in shared.items():
+        for load, way in shared.items():
+            made = self.shared[load] = self._tile_of_its_own(way)
             assert made.tile is not None
             assert made.copy is not None
             self.k.tiles.append(made.tile)
@@ -181,6 +183,14 @@ class _Emitter:
             return operand(self.places.view(load.tile, spread, depth), rows, spread.layout, config, self.facts)
         except DoesNotFit:
             return None
+
+    def _tile_of_its_own(self, made: Operand) -> Operand:
+        """A tensor may come through shared memory more than once; each time it has another tile."""
+        assert made.tile is not None
+        taken, name = {m.name for m in (*self.k.tiles, *self.k.params)}, made.tile.name
+        names = itertools.chain([name], (f"{name}{n}" for n in itertools.count(1)))
+        free = next(each for each in names if each not in taken)
+        return attrs.evolve(made, tile=replace(made.tile, name=free))
 
     # ------------------------------------------------------------ values
 

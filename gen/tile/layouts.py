@@ -7,12 +7,13 @@ messages are.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from math import gcd, prod
 
 import attrs
 
-from convgen.ir.error import DoesNotFit, Unsupported, UserError
+from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
@@ -92,30 +93,48 @@ class Layouts:
 
     def __attrs_post_init__(self) -> None:
         said = list(statements(self.trace.said))
-        alike, wishes = _Alike(), list(self._given(said))
-        for a, b in _together(said):
-            for one, other in ((a, b), (b, a)):
-                if other in self.of and one not in self.of:
-                    wishes.append((one, self.of[other]))
-            if a not in self.of and b not in self.of:
-                alike.join(a, b)
         values = [each for each in said if isinstance(each, Value)]
-        edges = list(_narrower(values))
         products = [each for each in values if isinstance(each, Product)]
-        without = [each for each in products if not self._product(each, alike)]
+        wishes = list(self._given(said))
+        given = list(self.of)
+        for each in products:
+            self._instructed(each)
+        alike, near = self._joined(said)
+        edges = list(_narrower(values))
+        for each in products:
+            self._grant(near[each], each, alike)
+            self._factors(each, alike)
+        for value in given:
+            self._grant(near[value], value, alike)
         for value, wish in wishes:
             if value not in self.of:
                 self._set(value, wish, alike)
         self._follow(edges, alike)
-        for each in without:
-            if each not in self.of:
-                self._default(each, alike, said)
-            self._product_of_lanes(each, alike)
-            self._follow(edges, alike)
+        for each in products:
+            if each not in self.tiles:
+                self._product_of_lanes(each, alike, said)
+                self._follow(edges, alike)
         for value in sorted(values, key=lambda v: -prod(v.shape)):
             if value not in self.of:
                 self._default(value, alike, said)
                 self._follow(edges, alike)
+
+    def _joined(self, said: list[Said]) -> tuple[_Alike, dict[Value, list[Value]]]:
+        """What is to be distributed alike, but for values of which it is said how; and what is combined with those."""
+        alike, near = _Alike(), defaultdict[Value, list[Value]](list)
+        for a, b in _together(said):
+            if a in self.of or b in self.of:
+                near[a].append(b)
+                near[b].append(a)
+            else:
+                alike.join(a, b)
+        return alike, near
+
+    def _grant(self, values: list[Value], like: Value, alike: _Alike) -> None:
+        """What nobody has said anything of yet is distributed as a value that it is combined with."""
+        for value in values:
+            if like in self.of and value not in self.of:
+                self._set(value, self.of[like], alike)
 
     def _given(self, said: list[Said]) -> Iterator[tuple[Value, Spread]]:
         """What the kernel says is noted; the values that are stored as it says, and how."""
@@ -159,30 +178,29 @@ class Layouts:
         return Spread(Fragment(layout.dims, own).renumbered(Space.REGISTER), axes)
 
     def _set(self, value: Value, layout: Spread, alike: _Alike) -> None:
-        for other in alike.group(value):
-            if self.of.setdefault(other, layout) != layout:
-                raise Unsupported(
-                    f"given a block of {sized(value.shape)} that is wanted as {layout} and as {self.of[other]}, "
-                    "wanted one distribution: blocks are not brought from one to another yet",
-                    rule="tile-redistribution",
-                )
+        self.of |= dict.fromkeys(alike.group(value), layout)
 
-    def _product(self, value: Product, alike: _Alike) -> bool:
-        """Whether there is a matrix instruction for a product, as which it and its factors are distributed."""
+    def _instructed(self, value: Product) -> None:
+        """A product is distributed as a matrix instruction makes it, if there is one that fits."""
         tile = self._tile(value)
-        if tile is None:
-            return False
-        self.tiles[value] = tile
-        self._set(value, Spread(tile.d, (1, 0)), alike)
-        for factor, spread in ((value.a, Spread(tile.b, (0, 1))), (value.b, Spread(tile.a, (1, 0)))):
-            if factor in self.of:
-                continue  # it is brought from one distribution to the other
-            self._set(factor, spread, alike)
-            self.factors.update(v for v in alike.group(factor) if isinstance(v, Load))
-        return True
+        if tile is not None:
+            self.tiles[value] = tile
+            self.of[value] = Spread(tile.d, (1, 0))
 
-    def _product_of_lanes(self, value: Product, alike: _Alike) -> None:
+    def _factors(self, value: Product, alike: _Alike) -> None:
+        """The factors as a matrix instruction takes them; others are brought there."""
+        tile = self.tiles.get(value)
+        if not isinstance(tile, MmaTile):
+            return
+        for factor, spread in ((value.a, Spread(tile.b, (0, 1))), (value.b, Spread(tile.a, (1, 0)))):
+            if factor not in self.of:
+                self._set(factor, spread, alike)
+                self.factors.update(v for v in alike.group(factor) if isinstance(v, Load))
+
+    def _product_of_lanes(self, value: Product, alike: _Alike, said: list[Said]) -> None:
         """The factors as lanes need them, but for those that several lanes do: these are loaded once, and brought."""
+        if value not in self.of:
+            self._default(value, alike, said)
         size = self.facts.subgroup_size, prod(self.options.subgroups)
         tile = self.tiles[value] = fma_tile(self.of[value].by_axis, value.a.shape[1], *size)
         for factor, layout in ((value.a, tile.a), (value.b, tile.b)):

@@ -229,3 +229,19 @@ def doubled(x: Tensor, y: Tensor, *, rows: int, cols: int) -> None:
     m, n = tile.grid(y, (rows, cols))
     block = tile.load_tile(tile.init_tile(x, (m, n), (rows, cols)))
     tile.store_tile(block + block, tile.init_tile(y, (m, n), (rows, cols)))
+
+
+@tile.kernel(subgroups=(2, 2))
+def in_two_types(a: Tensor, b: Tensor, c: Tensor, *, size: int) -> None:
+    """a @ b by parts of K: as f16, and as f32, whose instructions distribute sums in another way or are none."""
+    m, n = tile.grid(c, (size, size))
+    acc = tile.zeros((size, size))
+    for k in tile.range(0, a.shape[1], 2 * size):
+        for narrow in (True, False):
+            at = k if narrow else k + size
+            left = tile.load_tile(tile.init_tile(a, (m, at), (size, size)))
+            right = tile.load_tile(tile.init_tile(b, (at, n), (size, size)))
+            if narrow:
+                left, right = tile.convert(left, "f16"), tile.convert(right, "f16")
+            acc = tile.tile_mma(left, right, acc)
+    tile.store_tile(acc, tile.init_tile(c, (m, n), (size, size)))
