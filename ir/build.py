@@ -306,10 +306,18 @@ class KernelBuilder:
         site = self.site(stage, comment)
         self.add(s.Copy(tile, _index(slot), view, _indices(coords), loaded or layout, layout, site))
 
-    def add_view(
-        self, view: View, coords: Sequence[Index], value: Expr, layout: Fragment, stage: str = "", comment: str = ""
+    def atomic_view(
+        self,
+        op: str,
+        view: View,
+        coords: Sequence[Index],
+        value: Expr,
+        layout: Fragment,
+        stage: str = "",
+        comment: str = "",
     ) -> None:
-        self.add(s.AddView(view, _indices(coords), value, layout, self.site(stage, comment)))
+        """Each element there becomes `op`, a key of `stmt.ATOMICS`, of itself and that of the value."""
+        self.add(s.AtomicView(view, _indices(coords), value, layout, self.site(stage, comment), op))
 
     def load_shared(
         self, name: str, tile: Shared, layout: Fragment, slot: Index = 0, stage: str = "", comment: str = ""
@@ -369,11 +377,18 @@ class KernelBuilder:
         """Store each element to the one of a buffer whose number `offsets` has, where the mask holds."""
         self.add(s.StoreAt(buffer, offsets, _every(mask, layout), value, layout, self.site(stage, buffer.name)))
 
-    def add_at(
-        self, buffer: Global, offsets: Expr, value: Expr, layout: Fragment, mask: Expr | None = None, stage: str = ""
+    def atomic_at(
+        self,
+        op: str,
+        buffer: Global,
+        offsets: Expr,
+        value: Expr,
+        layout: Fragment,
+        mask: Expr | None = None,
+        stage: str = "",
     ) -> None:
-        """Add each element there, atomically."""
-        self.add(s.AddAt(buffer, offsets, _every(mask, layout), value, layout, self.site(stage, buffer.name)))
+        """Each element there becomes `op`, a key of `stmt.ATOMICS`, of itself and that of the value."""
+        self.add(s.AtomicAt(buffer, offsets, _every(mask, layout), value, layout, self.site(stage, buffer.name), op))
 
     def surface(self, buffer: Global, shift: Index = 0, extent: Index | None = None) -> x.Surface:
         """A window of a buffer; all of it if nothing is said."""
@@ -396,8 +411,10 @@ class KernelBuilder:
     def global_store(self, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0) -> None:
         self.add(s.GlobalStore(*self._window(surface, varying, uniform), imm, value, self.site()))
 
-    def global_add(self, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0) -> None:
-        self.add(s.GlobalAdd(*self._window(surface, varying, uniform), imm, value, self.site()))
+    def global_atomic(
+        self, op: str, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0
+    ) -> None:
+        self.add(s.GlobalAtomic(*self._window(surface, varying, uniform), imm, value, self.site(), op))
 
     def shared_read(self, name: str, type: AnyType, tile: Shared, address: Index, imm: int = 0) -> Var:
         v = self.var(name, type)

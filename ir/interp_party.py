@@ -230,7 +230,9 @@ class Party:
 
     def store_view(self, node: s.StoreView) -> None:
         at, exists = self.places(node.view, node.coords, node.layout)
-        self.put_elements(node.view.memory, node.value, at, exists, adds=node.adds)
+        self.put_elements(
+            node.view.memory, node.value, at, exists, op=node.op if isinstance(node, s.AtomicView) else None
+        )
 
     def chosen(self, node: s.LoadAt | s.StoreAt) -> tuple[Array, Mask]:
         """The element of a buffer that each (lane, register) says, and whether it is accessed."""
@@ -247,16 +249,21 @@ class Party:
         self.bind(node.var, Value(data))
 
     def store_at(self, node: s.StoreAt) -> None:
-        self.put_elements(node.buffer, node.value, *self.chosen(node), adds=node.adds)
+        self.put_elements(
+            node.buffer, node.value, *self.chosen(node), op=node.op if isinstance(node, s.AtomicAt) else None
+        )
 
-    def put_elements(self, buffer: Global, value: Expr, at: Array, exists: Mask, *, adds: bool) -> None:
-        """Elements stored where they exist, or added there; what two lanes store in one place must be the same."""
+    def put_elements(self, buffer: Global, value: Expr, at: Array, exists: Mask, *, op: str | None) -> None:
+        """Elements stored where they exist, or combined with those there by `op`.
+
+        What two lanes store in one place must be the same.
+        """
         held, memory = self.ev(value), self.elements(buffer)
         poison = None if held.poison is None else held.poison & exists
-        Value(held.data, poison).decided("an added value" if adds else "a stored value")
+        Value(held.data, poison).decided("an added value" if op else "a stored value")
         places, data = at[exists], held.data[exists]
-        if adds:
-            np.add.at(self.changing(memory, places), places, data)
+        if op:
+            _COMBINED[op].at(self.changing(memory, places), places, data)
             return
         agree(places, data.view(f"u{memory.itemsize}"), f"buffer {buffer.name}")
         self.changing(memory, places)[places] = data
@@ -336,7 +343,7 @@ class Party:
         agree(at[inside], raw[inside], "a buffer")
         self.changing(buffer, at[inside])[at[inside]] = raw[inside]
 
-    def global_add(self, node: s.GlobalAdd | s.FlatAdd) -> None:
+    def global_atomic(self, node: s.GlobalAtomic | s.FlatAtomic) -> None:
         value = self.ev(node.value)
         elem = node.value.type.elem
         data = value.data.reshape(self.ev.lanes, -1)
@@ -346,7 +353,7 @@ class Party:
         Value(data, None if poison is None else poison & there).decided("an added value")
         whole = len(buffer) // elem.bytes * elem.bytes
         elements = buffer[:whole].view(elem.numpy)
-        np.add.at(self.changing(elements, first[there]), first[there], data[there])
+        _COMBINED[node.op].at(self.changing(elements, first[there]), first[there], data[there])
 
     def ticket(self, node: s.Ticket) -> None:
         counts = self.elements(node.buffer)
@@ -420,22 +427,27 @@ class Party:
         self.bind(node.var, exchanged(node, held))
 
 
+#: What atomic operations do; of a number and what is none, the lesser and the greater are the number.
+_COMBINED: dict[str, np.ufunc] = {
+    "add": np.add, "min": np.fmin, "max": np.fmax, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+
 _STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.Let: Party.let,
     s.Reduce: Party.exchange,
     s.Redistribute: Party.exchange,
     s.LoadView: Party.load_view,
     s.StoreView: Party.store_view,
-    s.AddView: Party.store_view,
+    s.AtomicView: Party.store_view,
     s.LoadAt: Party.load_at,
     s.StoreAt: Party.store_at,
-    s.AddAt: Party.store_at,
+    s.AtomicAt: Party.store_at,
     s.Copy: Party.copy,
     s.LoadShared: Party.load_shared,
     s.StoreShared: Party.store_shared,
     s.GlobalLoad: Party.global_load,
     s.GlobalStore: Party.global_store,
-    s.GlobalAdd: Party.global_add,
+    s.GlobalAtomic: Party.global_atomic,
     s.Ticket: Party.ticket,
     s.FlatLoad: Party.global_load,
     s.PlaneLoad: Party.plane_load,
@@ -444,7 +456,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.FlatPrefetch: Party.prefetch,
     s.PlanePrefetch: Party.prefetch,
     s.FlatStore: Party.global_store,
-    s.FlatAdd: Party.global_add,
+    s.FlatAtomic: Party.global_atomic,
     s.SharedRead: Party.shared_read,
     s.SharedWrite: Party.shared_write,
     s.BlockRead: Party.shared_read,

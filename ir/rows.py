@@ -54,7 +54,7 @@ class Stmt(Node):
     form: ClassVar[str]  #: as text, fields in braces; with a prefix, `{mask: if }`, a field that may say nothing
     level: ClassVar[str] = ""  #: "tile" or "message"; empty if both have it
     needs: ClassVar[str] = ""  #: the field of a target's facts that says whether there is such a message
-    adds: ClassVar[bool] = False  #: what it writes is added to what stands there
+    updates: ClassVar[bool] = False  #: what it writes is made of what stands there
     is_uniform: ClassVar[bool] = False  #: what it binds is the same in all lanes of a subgroup
 
     @property
@@ -94,7 +94,7 @@ class Stmt(Node):
     @property
     def reads(self) -> tuple[Global | Shared, ...]:
         """The memory whose content matters to it."""
-        return self.memory(Effect.READS, *([Effect.WRITES] if self.adds else []))
+        return self.memory(Effect.READS, *([Effect.WRITES] if self.updates else []))
 
     @property
     def writes(self) -> tuple[Global | Shared, ...]:

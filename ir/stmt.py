@@ -23,7 +23,7 @@ from convgen.ir.rows import Load as Load
 from convgen.ir.rows import Site as Site
 from convgen.ir.rows import Stmt as Stmt
 from convgen.ir.rows import Store as Store
-from convgen.ir.types import bool_, vector
+from convgen.ir.types import Type, bool_, f32, f64, s32, u32, vector
 
 
 @node
@@ -140,7 +140,7 @@ class Ticket(Load):
     """
 
     form, needs = "{var} = ticket {buffer}[{index}] of {turns}", "tickets"
-    adds, is_uniform = True, True
+    updates, is_uniform = True, True
     buffer: Global = role(Effect.WRITES)
     index: Expr
     turns: Expr
@@ -188,10 +188,14 @@ class StoreView(Store):
 
 
 @node
-class AddView(StoreView):
-    """Add the fragment `value` to the tile of `view`, element by element, each addition atomic in the whole grid."""
+class AtomicView(StoreView):
+    """Each element of the tile of `view` becomes `op` of itself and that of `value`, atomically in the whole grid.
 
-    form, adds = "add {view}[{coords}] += {value} as {layout}", True
+    `op` is a key of `ATOMICS`.
+    """
+
+    form, updates = "atomic {op} {view}[{coords}], {value} as {layout}", True
+    op: str
 
 
 @node
@@ -223,10 +227,11 @@ class StoreAt(Store):
 
 
 @node
-class AddAt(StoreAt):
-    """Add each element of the fragment `value`, each addition atomic in the whole grid; replicas add as well."""
+class AtomicAt(StoreAt):
+    """Each element becomes `op` of itself and `value`'s, atomically in the whole grid; replicas take part as well."""
 
-    form, adds = "scatter {buffer}[{offsets}]{mask: if } += {value} as {layout}", True
+    form, updates = "atomic {op} {buffer}[{offsets}]{mask: if }, {value} as {layout}", True
+    op: str
 
 
 @node
@@ -272,6 +277,12 @@ class StoreShared(Store):
     layout: Fragment
     site: Site
 
+
+#: What an atomic operation does with what stands in memory, by name, and the types of elements that it takes.
+ATOMICS: dict[str, tuple[Type, ...]] = {
+    "add": (f32, f64, s32, u32), "min": (f32, f64, s32, u32), "max": (f32, f64, s32, u32),
+    "and": (s32, u32), "or": (s32, u32), "xor": (s32, u32),
+}  # fmt: skip
 
 #: What a reduction does with two elements, by the name under which statements have it.
 REDUCTIONS: dict[str, type[Binary]] = {"add": Add, "mul": Mul, "min": Min, "max": Max, "and": And, "or": Or}
@@ -385,10 +396,11 @@ class GlobalStore(Store):
 
 
 @node
-class GlobalAdd(GlobalStore):
-    """Add `value` to what stands there, each element atomically; outside the surface it is dropped."""
+class GlobalAtomic(GlobalStore):
+    """What stands there becomes `op` of itself and `value`, each element atomically; outside the surface nothing."""
 
-    form, adds = "global {surface}[{varying}, {uniform}, {imm}] += {value}", True
+    form, updates = "atomic {op} {surface}[{varying}, {uniform}, {imm}], {value}", True
+    op: str
 
 
 @node
@@ -415,10 +427,11 @@ class FlatStore(Store):
 
 
 @node
-class FlatAdd(FlatStore):
-    """Add `value` to what stands there, each element atomically, where `mask` holds."""
+class FlatAtomic(FlatStore):
+    """What stands there becomes `op` of itself and `value`, each element atomically, where `mask` holds."""
 
-    form, adds = "flat {buffer}[{address}]{mask: if } += {value}", True
+    form, updates = "atomic {op} {buffer}[{address}]{mask: if }, {value}", True
+    op: str
 
 
 @node

@@ -208,9 +208,11 @@ def _ticket(c: Checker, n: Any) -> str | None:
     return None
 
 
-def _adds(c: Checker, n: Any) -> str | None:
-    elem = n.value.type.elem
-    return None if elem in (f32, f64, s32) else f"atomic additions of {elem}, wanted f32, f64 or s32"
+def _atomic(c: Checker, n: Any) -> str | None:
+    elem, takes = n.value.type.elem, s.ATOMICS.get(n.op)
+    if takes is None:
+        return f"the atomic operation {n.op}, wanted one of {', '.join(s.ATOMICS)}"
+    return None if elem in takes else f"atomic {n.op} of {elem}, wanted {', '.join(map(str, takes))}"
 
 
 def _copied(c: Checker, n: s.Copy) -> str | None:
@@ -276,10 +278,10 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.LoadView: (_view, _uniform("coords"), _fragment, _moved),
     s.Prefetch: (_view, _uniform("coords"), _fragment),
     s.StoreView: (_view, _uniform("coords"), _fragment, _moved),
-    s.AddView: (_view, _uniform("coords"), _fragment, _moved, _adds),
+    s.AtomicView: (_view, _uniform("coords"), _fragment, _moved, _atomic),
     s.LoadAt: (_fragment, _moved, _indexed),
     s.StoreAt: (_fragment, _moved, _indexed),
-    s.AddAt: (_fragment, _moved, _indexed, _adds),
+    s.AtomicAt: (_fragment, _moved, _indexed, _atomic),
     s.Copy: (_view, _uniform("coords", "slot"), _fragment, _copied),
     s.LoadShared: (_uniform("slot"), _fragment, _moved),
     s.StoreShared: (_uniform("slot"), _fragment, _moved),
@@ -288,11 +290,11 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.Ticket: (_uniform("index"), _uniform("turns"), _ticket),
     s.GlobalLoad: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
-    s.GlobalAdd: (_surface, _offset("varying"), _uniform("uniform"), _message, _adds),
+    s.GlobalAtomic: (_surface, _offset("varying"), _uniform("uniform"), _message, _atomic),
     s.FlatLoad: (_flat, _message),
     s.FlatStore: (_flat, _message),
     s.FlatPrefetch: (_flat,),
-    s.FlatAdd: (_flat, _message, _adds),
+    s.FlatAtomic: (_flat, _message, _atomic),
     s.PlaneLoad: (_plane, _uniform("x", "y"), _rectangle),
     s.PlaneStore: (_plane, _uniform("x", "y"), _rectangle),
     s.PlanePrefetch: (_plane, _uniform("x", "y")),
@@ -343,11 +345,16 @@ def _condition(c: Checker, e: x.Select) -> str | None:
     return None
 
 
+def _hold_alike(a: Fragment, b: Fragment) -> bool:
+    """Whether two layouts are one, written in other digits."""
+    return a.dims == b.dims and a.owners(*Space) == b.owners(*Space)
+
+
 def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
     for name, operand, wanted in (("a", e.a, e.op.a), ("b", e.b, e.op.b), ("acc", e.acc, e.op.d)):
         given = c.distribution(operand)
         unknown = given is None and name != "acc" and c.level == "tile"
-        if unknown or (isinstance(given, Fragment) and given != wanted):
+        if unknown or (isinstance(given, Fragment) and given != wanted and not _hold_alike(given, wanted)):
             return f"mma operand {name} is distributed as {given or 'nobody knows'}, wanted {wanted}"
     return None
 

@@ -266,5 +266,5 @@ class _Pipeline:
         first = next((s for s in placed if not isinstance(s, LoadShared)), None)
         needed = dict.fromkeys(n for n in postorder(first) if isinstance(n, Var)) if first else {}
         reads: list[Stmt] = [s for s in placed if isinstance(s, LoadShared) and (s.var in needed or not first)]
-        yields = tuple(names[y] if isinstance(y, Var) else y for y in self.loop.yields)
+        yields = tuple(substitute(y, names) for y in self.loop.yields)
         return reads, [s for s in placed if s not in reads], yields

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from convgen.ir import stmt as st
@@ -78,10 +79,10 @@ class _Legalizer(Mutator):
     def GlobalStore(self, s: st.GlobalStore) -> st.Stmt:
         return self._global_store(s, self.facts.global_widths, st.FlatStore)
 
-    def GlobalAdd(self, s: st.GlobalAdd) -> st.Stmt:
-        return self._global_store(s, (s.value.type.bits // 8,), st.FlatAdd)
+    def GlobalAtomic(self, s: st.GlobalAtomic) -> st.Stmt:
+        return self._global_store(s, (s.value.type.bits // 8,), partial(st.FlatAtomic, op=s.op))
 
-    def _global_store(self, s: st.GlobalStore, widths: Sequence[int], flat: type[st.FlatStore]) -> st.Stmt:
+    def _global_store(self, s: st.GlobalStore, widths: Sequence[int], flat: Callable[..., st.FlatStore]) -> st.Stmt:
         if self.facts.flat:
             window = _Window(s, self)
 

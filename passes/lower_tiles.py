@@ -6,7 +6,8 @@ fragments remain only as operands of `mma`. Element-wise work on a stored fragme
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import attrs
@@ -45,6 +46,11 @@ from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.messages.planes import PlaneMessage, plane_messages
 from convgen.passes.messages.planner import GlobalMessage, global_messages
 from convgen.passes.messages.shared import shared_messages
+
+_MOST_BYTES = 1 << 31  #: of a buffer whose elements are numbered: the bytes of a number count in s32
+
+#: Makes a store, or an atomic operation, of a buffer, where in it, a value and a site.
+_On = Callable[..., st.Stmt]
 
 
 def lower_tiles(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -130,13 +136,11 @@ class _Lowering(Mutator):
             *(st.PlaneStore(m.plane, m.shape, m.x, m.y, value, self.cloner.site(s.site)) for m, value in values)
         )
 
-    def AddView(self, s: st.AddView) -> st.Stmt:
+    def AtomicView(self, s: st.AtomicView) -> st.Stmt:
         one = self._global(s, s.view.memory.elem.bytes)
-        return self._stores(s, (st.GlobalAdd, st.FlatAdd), one)
+        return self._stores(s, (partial(st.GlobalAtomic, op=s.op), partial(st.FlatAtomic, op=s.op)), one)
 
-    def _stores(
-        self, s: st.StoreView, how: tuple[type[st.GlobalStore], type[st.FlatStore]], messages: Iterable[GlobalMessage]
-    ) -> st.Stmt:
+    def _stores(self, s: st.StoreView, how: tuple[_On, _On], messages: Iterable[GlobalMessage]) -> st.Stmt:
         on_surface, on_address = how
         out: list[st.Stmt] = []
         for m in messages:
@@ -175,20 +179,24 @@ class _Lowering(Mutator):
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
     def StoreAt(self, s: st.StoreAt) -> st.Stmt:
-        place, kind = self._numbered(s), st.GlobalAdd if s.adds else st.GlobalStore
+        place = self._numbered(s)
+        kind: _On = partial(st.GlobalAtomic, op=s.op) if isinstance(s, st.AtomicAt) else st.GlobalStore
         out: list[st.Stmt] = [place]
         for n in range(s.layout.registers):
             at, value = _word(place.var, n), self._slice(s.value, n, 1)
             out.append(kind(s.buffer, _all_of(s.buffer), at, ZERO, 0, value, self._site(s)))
         return st.block(*out)
 
-    AddAt = StoreAt
+    AtomicAt = StoreAt
 
     def _site(self, s: st.LoadAt | st.StoreAt) -> st.Site:
         return self.cloner.site(s.site)
 
     def _numbered(self, s: st.LoadAt | st.StoreAt) -> st.Let:
         """The bytes at which elements stand, out of range where the mask does not hold."""
+        if s.buffer.bytes >= _MOST_BYTES:
+            given = f"given elements by number of {s.buffer.name}, which has {s.buffer.bytes} bytes"
+            raise Unsupported(f"{given}, wanted less than 2^31", rule="size")
         at = select(s.mask, s.offsets * s.buffer.elem.bytes, OUT_OF_RANGE)
         return st.Let(temporary(at.type), at)
 

@@ -11,7 +11,7 @@ from convgen.backends.target import get
 from convgen.ir.expr import Shuffle
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
-from convgen.ir.stmt import AddView, Copy
+from convgen.ir.stmt import AtomicView, Copy
 from convgen.kernels import launches
 from convgen.passes.messages.linear import linearize
 from convgen.plan.plan import Reduction, make_plan
@@ -33,7 +33,7 @@ def features(case: Case) -> Iterator[str]:
 
 
 def _of_node(n: Node) -> Iterator[str]:
-    if isinstance(n, (AddView, Shuffle)):
+    if isinstance(n, (AtomicView, Shuffle)):
         yield type(n).__name__
     if isinstance(n, Copy):
         if n.loaded != n.layout:
@@ -67,7 +67,7 @@ def test_cases_reach_everything() -> None:
         "f64",
         "s8",
     }
-    wanted |= {m.name for m in Reduction} | {"AddView", "Shuffle", "a copy that turns", "a reversed dim", "xf32"}
+    wanted |= {m.name for m in Reduction} | {"AtomicView", "Shuffle", "a copy that turns", "a reversed dim", "xf32"}
     assert found == wanted
 
 

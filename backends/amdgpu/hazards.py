@@ -40,7 +40,7 @@ class Use(Enum):
     """What a consumer does to a register."""
 
     MFMA_AB = "a matrix instruction reads it as srcA or srcB"
-    MFMA_C = "a matrix instruction reads it as srcC, not as exactly the tuple that was written"
+    MFMA_C = "a matrix instruction reads it as srcC, not as exactly the tuple that one of its class wrote"
     VALU_READ = "a vector instruction reads a vector register"
     PLAIN_READ = "a vector instruction that is not transcendental reads it"
     VALU_WRITE = "a vector instruction overwrites it"
@@ -173,12 +173,12 @@ class _Clock:
         return missing
 
     def _missing(self, i: Instruction) -> int:
-        need = 0
+        need, (own, _) = 0, _MATRIX_EVENTS.get(i.op.hazard, (None, None))
         for use, words in _uses(i, self.physical, self.curves):
             for w in words:
                 for mark, made in self.history.get(w, {}).items():
                     passed = self.now - made
-                    if passed >= _LONGEST or (use is Use.MFMA_C and words == mark.whole):
+                    if passed >= _LONGEST or (use is Use.MFMA_C and words == mark.whole and mark.event is own):
                         continue
                     if row := self.rows.get((mark.event, use)):
                         need = max(need, row.states(mark.passes) - passed)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from convgen.backends.amdgpu.tables import MFMA, WAVE, MfmaRow
 from convgen.backends.machine.instruction import Opcode, Role, Unit
-from convgen.ir.types import f32, f64, s32
+from convgen.ir.types import Type, f32, f64, s32, u32
 
 _SCC = ("scc",)
 
@@ -52,8 +52,14 @@ STORE_WIDTH = {16: "dwordx4", 12: "dwordx3", 8: "dwordx2", 4: "dword", 2: "short
 DS_READ_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "u16", 1: "u8"}
 DS_WRITE_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "b16", 1: "b8"}
 
-#: type -> atomic addition without a result, and the bytes of a lane
-GLOBAL_ADD = {f32: ("buffer_atomic_add_f32", 4), f64: ("buffer_atomic_add_f64", 8), s32: ("buffer_atomic_add", 4)}
+#: (operation, type) -> atomic operation without a result, and the bytes of a lane (CDNA3 ISA 12.15, MUBUF)
+GLOBAL_ATOMICS: dict[tuple[str, Type], tuple[str, int]] = {
+    ("add", f32): ("buffer_atomic_add_f32", 4),
+    **{(op, f64): (f"buffer_atomic_{op}_f64", 8) for op in ("add", "min", "max")},
+    **{(op, elem): (f"buffer_atomic_{op}", 4) for op in ("add", "and", "or", "xor") for elem in (s32, u32)},
+    **{(op, s32): (f"buffer_atomic_s{op}", 4) for op in ("min", "max")},
+    **{(op, u32): (f"buffer_atomic_u{op}", 4) for op in ("min", "max")},
+}
 
 _LATENCY = {Unit.SHARED: 20, Unit.GLOBAL: 150, Unit.SCALAR_MEMORY: 50}
 
@@ -117,7 +123,7 @@ def _rows() -> dict[str, Opcode]:
     rows.append(_memory("ds_bpermute_b32", Unit.SHARED, 4, _ADDRESS, _data(4, "v"), loads=True))
     rows += [_memory(f"buffer_load_{n}", Unit.GLOBAL, b, *_PLACE, loads=True) for b, n in LOAD_WIDTH.items()]
     rows += [_memory(f"buffer_store_{n}", Unit.GLOBAL, b, _data(b), *_PLACE) for b, n in STORE_WIDTH.items()]
-    rows += [_memory(name, Unit.GLOBAL, b, _data(b), *_PLACE) for name, b in GLOBAL_ADD.values()]
+    rows += [_memory(name, Unit.GLOBAL, b, _data(b), *_PLACE) for name, b in dict.fromkeys(GLOBAL_ATOMICS.values())]
     rows.append(
         Opcode(
             "buffer_atomic_inc",

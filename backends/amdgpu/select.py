@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from convgen.backends.amdgpu.emitter import AmdEmitter, signed
-from convgen.backends.amdgpu.isa import DS_READ_WIDTH, DS_WRITE_WIDTH, GLOBAL_ADD, LOAD_WIDTH, STORE_WIDTH, is_inline
+from convgen.backends.amdgpu.isa import (
+    DS_READ_WIDTH,
+    DS_WRITE_WIDTH,
+    GLOBAL_ATOMICS,
+    LOAD_WIDTH,
+    STORE_WIDTH,
+    is_inline,
+)
 from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.amdgpu.tables import SCOPES
 from convgen.backends.amdgpu.vectors import AmdVectors
 from convgen.backends.machine.instruction import Access, Function, Imm, Operand, Reg
-from convgen.backends.machine.selection import Handlers, Selector, comment, kernel_arguments
+from convgen.backends.machine.selection import Handlers, Selector, atomic, comment, kernel_arguments
 from convgen.backends.machine.vectors import held_as_vector
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
@@ -185,10 +192,8 @@ class _Selector(Selector):
     def _global_store(self, s: st.GlobalStore) -> None:
         self._write_global(s, f"buffer_store_{STORE_WIDTH[s.value.type.bits // 8]}")
 
-    def _global_add(self, s: st.GlobalAdd) -> None:
-        if s.value.type.lanes != 1:
-            raise Unsupported(f"given an atomic addition of {s.value.type}, wanted one element a message")
-        self._write_global(s, GLOBAL_ADD[s.value.type.elem][0])
+    def _global_atomic(self, s: st.GlobalAtomic) -> None:
+        self._write_global(s, atomic(s, GLOBAL_ATOMICS, self.facts.name)[0])
 
     def _write_global(self, s: st.GlobalStore, name: str) -> None:
         value = self._stored(s.value)
@@ -240,7 +245,7 @@ MESSAGES: Handlers = {
     st.Barrier: _Selector._barrier,
     st.GlobalLoad: _Selector._global_load,
     st.GlobalStore: _Selector._global_store,
-    st.GlobalAdd: _Selector._global_add,
+    st.GlobalAtomic: _Selector._global_atomic,
     st.Ticket: _Selector._ticket,
     st.SharedRead: _Selector._shared_read,
     st.SharedWrite: _Selector._shared_write,

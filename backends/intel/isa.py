@@ -15,7 +15,7 @@ import attrs
 
 from convgen.backends.machine.instruction import Flag, Inert, Instruction, Opcode, Place, Reg, Role, Unit
 from convgen.ir.layout.memory import RectangleOrder
-from convgen.ir.types import Type, f32, s32
+from convgen.ir.types import Type, f32, s32, u32
 
 #: Registers stand in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
 #: An instruction whose three sources are in one bank takes a clock more: accumulators and inputs stand apart on both.
@@ -230,8 +230,14 @@ def device_fence(descriptor: str) -> Send:
 
 _VECTORS = {4: "d32", 8: "d32x2", 12: "d32x3", 16: "d32x4", 32: "d32x8", 2: "d16u32", 1: "d8u32"}
 
-#: type -> atomic addition
-GLOBAL_ADD: dict[Type, str] = {f32: "atomic_fadd", s32: "atomic_iadd"}
+#: (operation, type) -> atomic operation (IGA's names of the LSC's)
+GLOBAL_ATOMICS: dict[tuple[str, Type], str] = {
+    **{(op, f32): f"atomic_f{op}" for op in ("add", "min", "max")},
+    **{("add", elem): "atomic_iadd" for elem in (s32, u32)},
+    **{(op, elem): f"atomic_{op}" for op in ("and", "or", "xor") for elem in (s32, u32)},
+    **{(op, s32): f"atomic_s{op}" for op in ("min", "max")},
+    **{(op, u32): f"atomic_u{op}" for op in ("min", "max")},
+}
 
 
 def _message(
@@ -250,14 +256,14 @@ def _message(
         block=block,
         address_bits=address_bits,
         stores=stores,
-        returns=kind in GLOBAL_ADD.values(),
+        returns=kind in GLOBAL_ATOMICS.values(),
         window=window,
     )
 
 
 @cache
 def message(kind: str, sfid: str, lane_bytes: int) -> Message:
-    """The row of a load, store or addition of `lane_bytes` a lane.
+    """The row of a load, store or atomic operation of `lane_bytes` a lane.
 
     Addresses are 64 bits in global memory ("ugm"), 32 in local memory ("slm"). Names follow IGA's load and store text.
     """

@@ -12,7 +12,7 @@ from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import (
     BANK_PERIOD,
     FLAG_BITS,
-    GLOBAL_ADD,
+    GLOBAL_ATOMICS,
     INPUTS_AT,
     OPCODES,
     Literal,
@@ -31,7 +31,7 @@ from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.backends.intel.vectors import XeVectors
 from convgen.backends.machine.instruction import Access, Function, Imm, Opcode, Operand, Reg
-from convgen.backends.machine.selection import Handlers, Selector, comment, kernel_arguments
+from convgen.backends.machine.selection import Handlers, Selector, atomic, comment, kernel_arguments
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Lane, Var, const, eq
@@ -64,6 +64,7 @@ class _Selector(Selector):
 
     def __init__(self, kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int]) -> None:
         super().__init__(kernel, lines, MESSAGES)
+        self.target = facts.name
         self.out = XeEmitter(kernel.name, GENERATIONS[facts.name])
         bounds = Bounds(var_ranges(kernel), kernel.width)
         self.scalars = XeScalars(self.out, Uniformity(varying(kernel)), bounds)
@@ -253,10 +254,8 @@ class _Selector(Selector):
     def _flat_store(self, s: st.FlatStore) -> None:
         self._write_global(s, "store")
 
-    def _flat_add(self, s: st.FlatAdd) -> None:
-        if s.value.type.lanes != 1 or s.value.type.elem not in GLOBAL_ADD:
-            raise Unsupported(f"given an atomic addition of {s.value.type}, wanted one f32 or s32 a message")
-        self._write_global(s, GLOBAL_ADD[s.value.type.elem])
+    def _flat_atomic(self, s: st.FlatAtomic) -> None:
+        self._write_global(s, atomic(s, GLOBAL_ATOMICS, self.target))
 
     def _write_global(self, s: st.FlatStore, kind: str) -> None:
         out = self.out
@@ -285,7 +284,10 @@ class _Selector(Selector):
         out = self.out
         value, mask = out.new("v"), self.scalars.mask(where)
         out.move(value, self.scalars.value(number))
-        row, access = message(GLOBAL_ADD[s32], "ugm", s.buffer.elem.bytes), Access("global", s.buffer.name, -1, True)
+        row, access = (
+            message(GLOBAL_ATOMICS["add", s32], "ugm", s.buffer.elem.bytes),
+            Access("global", s.buffer.name, -1, True),
+        )
         dst, src = () if into is None else (into,), (address, value)
         out.emit(row, dst, src, lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
@@ -361,7 +363,7 @@ MESSAGES: Handlers = {
     st.Wait: _Selector._wait,
     st.FlatLoad: _Selector._flat_load,
     st.FlatStore: _Selector._flat_store,
-    st.FlatAdd: _Selector._flat_add,
+    st.FlatAtomic: _Selector._flat_atomic,
     st.Ticket: _Selector._ticket,
     st.FlatPrefetch: _Selector._flat_prefetch,
     st.PlaneLoad: _Selector._plane_load,

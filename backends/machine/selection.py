@@ -9,21 +9,31 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from convgen.backends.machine.emitter import Emitter
 from convgen.backends.machine.instruction import Function, Operand, Reg
 from convgen.backends.machine.scalars import Scalars
 from convgen.backends.machine.vectors import Parts, Vectors, held_as_vector
 from convgen.ir import stmt as st
-from convgen.ir.error import VerifyError
+from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Splat, Surface, Var
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import free_vars, postorder
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type
 
+Row = TypeVar("Row")
 Handlers = Mapping[type[st.Stmt], Callable[[Any, Any], None]]  #: statement class -> method of a selector
+
+
+def atomic(s: st.GlobalAtomic | st.FlatAtomic, rows: Mapping[tuple[str, Type], Row], target: str) -> Row:
+    """The row of an atomic operation. Raises Unsupported for one that the target lacks."""
+    row = rows.get((s.op, s.value.type.elem))
+    if row is None or s.value.type.lanes != 1:
+        has = ", ".join(str(elem) for op, elem in rows if op == s.op)
+        raise Unsupported(f"given atomic {s.op} of {s.value.type}, wanted one element a message, on {target} of {has}")
+    return row
 
 
 class Selector(ABC):

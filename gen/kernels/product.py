@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import attrs
 
@@ -100,7 +101,7 @@ class _ProductKernel:
         k = self.k
         for total, layout in totals:
             stored = epilogue.apply(k, total, (self.n0, self.m0), layout)
-            store = k.add_view if self.plan.reduction is Reduction.ATOMIC else k.store_view
+            store = partial(k.atomic_view, "add") if self.plan.reduction is Reduction.ATOMIC else k.store_view
             store(result, (self.n0, row), stored, layout, "store", result.memory.name)
 
     def _row_of_slice(self) -> Index:

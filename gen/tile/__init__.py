@@ -9,14 +9,16 @@ from __future__ import annotations
 if __name__ != "convgen.tile":  # a second copy of a module would mean a second intern table
     raise ImportError(f"import this package as convgen.tile, not as {__name__}")
 
+from convgen.tile.elements import atomic_rmw, gather, scatter
 from convgen.tile.kernel import TileProgram, kernel
 from convgen.tile.operations import (
     absolute as abs,
 )
 from convgen.tile.operations import (
-    add_tile,
+    broadcast,
     ceil,
     convert,
+    convert_layout,
     cos,
     divide,
     equal,
@@ -47,6 +49,7 @@ from convgen.tile.operations import (
     swish,
     tanh,
     tile_mma,
+    transpose,
     update_tile_offset,
     where,
     zeros,
@@ -72,9 +75,11 @@ __all__ = [
     "TileProgram",
     "Value",
     "abs",
-    "add_tile",
+    "atomic_rmw",
+    "broadcast",
     "ceil",
     "convert",
+    "convert_layout",
     "cos",
     "divide",
     "equal",
@@ -84,6 +89,7 @@ __all__ = [
     "floor",
     "fma",
     "full",
+    "gather",
     "gelu",
     "gelu_tanh",
     "grid",
@@ -103,6 +109,7 @@ __all__ = [
     "reduce",
     "round",
     "rsqrt",
+    "scatter",
     "sigmoid",
     "sin",
     "size",
@@ -112,6 +119,7 @@ __all__ = [
     "swish",
     "tanh",
     "tile_mma",
+    "transpose",
     "update_tile_offset",
     "where",
     "zeros",

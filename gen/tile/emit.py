@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from math import prod
@@ -10,29 +11,34 @@ import attrs
 
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, UserError
-from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, Var, const, zeros
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, const, select, zeros
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.digits import plus, times
+from convgen.ir.layout.digits import times
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
-from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.layout.order import Order
-from convgen.ir.mutate import substitute
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.extents import most
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.stmt import For, block
-from convgen.ir.types import Type, vector
+from convgen.ir.types import Type, VectorType, vector
 from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
 from convgen.plan.plan import Operand, operand
 from convgen.tile.edges import Section, sections
+from convgen.tile.fma import FmaTile, multiplied
 from convgen.tile.layouts import Layouts, Options, Spread, statements
+from convgen.tile.numbered import inside, once
+from convgen.tile.places import Places
 from convgen.tile.trace import (
     REDUCTIONS,
     Convert,
     Full,
+    Gather,
     Grid,
     Index,
+    Laid,
     Load,
     Loop,
     Map,
@@ -41,12 +47,13 @@ from convgen.tile.trace import (
     Product,
     Reduced,
     Said,
+    Scatter,
     Store,
     Tensor,
     Tile,
     Trace,
+    Turned,
     Value,
-    moved,
 )
 
 WORD = 32  #: bits of a register in one lane
@@ -72,14 +79,13 @@ class _Emitter:
         batch, rows, columns, _ = map(most, exact)
         self.mapping = WorkgroupMapping.sized((batch, rows, columns, 1), exact, Order.parse(grid.order))
         self.k = KernelBuilder(name, self.mapping.grid, subgroups, facts.subgroup_size)
-        self.memory = {t.name: t.memory for t in tensors}
-        self.k.params += self.memory.values()
+        self.places = Places(tensors, trace.said)
+        self.k.params += self.places.memory.values()
         self.k.params += dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
-        self.scalars: dict[Var, Expr] = {}
         self.values: dict[Value, Expr] = {}
-        self.moved: dict[Tile, tuple[Index, ...]] = {}  #: where moved tiles begin in the iteration at hand
         self.shared: dict[Load, Operand] = {}
         self.waiting: list[Value] = []  #: fragments in shared memory, read when they are first wanted
+        self.carried_on: set[Value] = set()  #: what the loops around carry on to their next iteration
 
     def build(self) -> Kernel:
         with self.k.tile_of(self.mapping) as tile:
@@ -103,8 +109,9 @@ class _Emitter:
                 raise UserError(f"given {count} blocks along dim {n} of a grid, wanted a number but for the first dim")
             else:
                 numbers.insert(0, rest)
-        for var, number, size in zip(grid.offsets, numbers, grid.shape):
-            self.scalars[var] = self.k.let(var.name, number * size)
+        for var, number, count, size in zip(grid.offsets, numbers, grid.counts, grid.shape):
+            self.places.scalars[var] = at = self.k.let(var.name, number * size)
+            self.places.ranges[at] = (0, (most(count) - 1) * size)
 
     # ------------------------------------------------------------ statements
 
@@ -113,11 +120,13 @@ class _Emitter:
             match each:
                 case Loop():
                     self._loop(each, said)
-                case Store(tile, value, adds):
-                    self._store(tile, self._value(value), _of_tensor(tile, self.layouts.of[value]), adds=adds)
+                case Store():
+                    self._store(each)
+                case Scatter():
+                    self._scatter(each)
                 case Prefetch(tile):
-                    spread = _of_tensor(tile, self.layouts.in_rows(tile.shape, len(tile.shape) - 1, 1))
-                    self.k.prefetch(self._view(tile, spread), self._at(tile, spread), spread.layout)
+                    spread = _of_tensor(tile, self.layouts.nearer(tile))
+                    self.k.prefetch(self.places.view(tile, spread), self.places.at(tile, spread), spread.layout)
                 case Load() if each in self.shared:
                     self.waiting.append(each)
                 case Value():
@@ -128,33 +137,27 @@ class _Emitter:
         used = {v for each in statements(loop.body) for v in _uses(each)}
         behind = around[around.index(loop) + 1 :]
         used |= {v for each in statements(behind) for v in _uses(each)}
+        used |= self.carried_on
         carried = [(name, first, last) for name, first, last in loop.carried if first in used or last in used]
         for value in list(self.waiting):
             self._value(value)
         inits = [self._value(first) for _, first, _ in carried]
         names = [k.var(name.replace("[", "_").replace("]", ""), init.type) for (name, *_), init in zip(carried, inits)]
         results = [k.var(v.name, v.type) for v in names]
-        outside = dict(self.values), dict(self.moved), dict(self.scalars)
-        index = self.scalars[loop.var] = k.var(loop.var.name)
-        moves = [(first, moved(first, last, loop.body)[1], last) for _, first, last in loop.moved]
-        for first, by, _ in moves:
-            self._move(first, by, index)
+        outside = dict(self.values), set(self.carried_on)
+        self.carried_on |= {last for *_, last in carried}
+        index = k.var(loop.var.name)
         self.values |= {first: v for (_, first, _), v in zip(carried, names)}
-        with k.suite() as body:
+        with self.places.within(loop, index), k.suite() as body:
             self._share(loop.body)
             self._suite(loop.body)
-            yields = tuple(self._value(last) for _, _, last in carried)
-        self.values, self.moved, self.scalars = outside
+            yields = tuple(self._like(last, first) for _, first, last in carried)
+        self.values, self.carried_on = outside
         state = tuple(names), tuple(inits), block(*body), yields, tuple(results)
-        trips = self._scalar(loop.trips)
-        k.add(For(index, const(0), trips, *state, "k_loop"))
-        self.values |= {last: v for (_, _, last), v in zip(carried, results)}
-        for first, by, last in moves:
-            self._move(first, by, trips, last)
-
-    def _move(self, first: Tile, by: tuple[Index, ...], steps: Expr, to: Tile | None = None) -> None:
-        """Where a tile begins that each iteration moves by the same distance."""
-        self.moved[to or first] = tuple(_times(o, steps, d) for o, d in zip(self._begin(first), by))
+        k.add(For(index, const(0), self.places.scalar(loop.trips), *state, "k_loop"))
+        of = self.layouts.of
+        found = [self._brought(v, of[first], of[last]) for (_, first, last), v in zip(carried, results)]
+        self.values |= {last: v for (_, _, last), v in zip(carried, found)}
 
     # ------------------------------------------------------------ shared memory
 
@@ -166,13 +169,13 @@ class _Emitter:
         shared = {load: way for load, way in ways.items() if way is not None}
         if not shared:
             return
-        self.shared |= shared
         self.k.barrier("release")
-        for load, made in shared.items():
+        for load, way in shared.items():
+            made = self.shared[load] = self._tile_of_its_own(way)
             assert made.tile is not None
             assert made.copy is not None
             self.k.tiles.append(made.tile)
-            at, name = self._at(load.tile, self._loaded(load)), load.tile.tensor.name
+            at, name = self.places.at(load.tile, self._loaded(load)), load.tile.tensor.name
             self.k.copy(made.tile, made.view, at, made.copy.stored, 0, "copy", made.copy.loaded, name)
         self.k.barrier("publish")
 
@@ -185,9 +188,17 @@ class _Emitter:
         rows, depth = spread.layout.shape
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         try:
-            return operand(self._view(load.tile, spread, depth), rows, spread.layout, config, self.facts)
+            return operand(self.places.view(load.tile, spread, depth), rows, spread.layout, config, self.facts)
         except DoesNotFit:
             return None
+
+    def _tile_of_its_own(self, made: Operand) -> Operand:
+        """A tensor may come through shared memory more than once; each time it has another tile."""
+        assert made.tile is not None
+        taken, name = {m.name for m in (*self.k.tiles, *self.k.params)}, made.tile.name
+        names = itertools.chain([name], (f"{name}{n}" for n in itertools.count(1)))
+        free = next(each for each in names if each not in taken)
+        return attrs.evolve(made, tile=replace(made.tile, name=free))
 
     # ------------------------------------------------------------ values
 
@@ -211,20 +222,25 @@ class _Emitter:
                 return k.load_shared(f"{name}_frag", made.tile, layout, 0, "fragment", name)
             case Load(tile=tile):
                 return self._load(tile, self._loaded(value))
+            case Gather():
+                return self._gathered(value, held)
+            case Laid(of=of):
+                return self._as(of, spread)
+            case Turned(of=of):
+                axes = tuple(1 - n for n in spread.axes)
+                return self._brought(self._value(of), self.layouts.of[of], attrs.evolve(spread, axes=axes))
             case Full(value=number):
                 return Splat(held, const(number, value.elem))
             case Positions():
                 return self._positions(value)
             case Convert(of=of, saturate=saturate):
-                return self._elementwise("converted", lambda a: _converted(a, value.elem, saturate), self._value(of))
+                wide = self._as(of, spread)
+                return self._elementwise("converted", lambda a: _converted(a, value.elem, saturate), wide)
             case Map(name=name, function=function):
                 given = [self._operand_of(v, value) for v in value.operands]
                 return self._elementwise(name, function, *given)
-            case Product(a=a, b=b, acc=acc):
-                op = self.layouts.tiles[value]
-                start = self._value(acc) if acc else zeros(op.acc_type)
-                right = self._as(b, Spread(op.a, (1, 0)))
-                return k.mma("product", op, start, right, self._as(a, Spread(op.b, (0, 1))))
+            case Product():
+                return self._product(value)
             case Reduced(of=of, axis=axis, kind=kind):
                 return self._reduced(value, of, axis, kind)
         raise AssertionError(value)
@@ -245,9 +261,33 @@ class _Emitter:
         if isinstance(operand, Value):
             return self._spread(operand, value)
         if isinstance(operand, Expr):
-            scalar = self._scalar(operand)
+            scalar = self.places.scalar(operand)
             return Splat(vector(scalar.type.elem, self.layouts.of[value].layout.registers), scalar)
         return operand
+
+    def _product(self, value: Product) -> Expr:
+        k, op = self.k, self.layouts.tiles[value]
+        acc = self._as(value.acc, self.layouts.of[value]) if value.acc else None
+        if isinstance(op, FmaTile):
+            a, b = (self._factor(v, f, value.elem) for v, f in ((value.a, op.a), (value.b, op.b)))
+            return _unnamed(multiplied(k, op, a, b, acc))
+        right, left = self._as(value.b, Spread(op.a, (1, 0))), self._as(value.a, Spread(op.b, (0, 1)))
+        return k.mma("product", op, zeros(op.acc_type) if acc is None else acc, right, left)
+
+    def _factor(self, factor: Value, layout: Fragment, elem: Type) -> Expr:
+        """A factor as lanes multiply it: converted while each element is in one lane, then brought to all."""
+        held, own = self._value(factor), self.layouts.of[factor]
+        if factor.elem is not elem:
+            held = self.k.let("factor", held.to(vector(elem, held.type.lanes)))
+        return self._brought(held, own, Spread(layout, (0, 1)))
+
+    def _gathered(self, value: Gather, held: VectorType) -> Expr:
+        k, layout, name = self.k, self.layouts.of[value].layout, value.tensor.name
+        numbers = self._like(value.indices, value)
+        there = inside(k, value.tensor, numbers, self._like(value.mask, value) if value.mask else None)
+        found = k.load_at(f"{name}_at", self.places.memory[name], numbers, layout, there, "load")
+        other = Splat(held, const(value.other, value.elem))
+        return k.let("gathered", select(there, found, other)) if value.other else found
 
     def _positions(self, value: Positions) -> Expr:
         layout, axes = self.layouts.of[value].layout, self.layouts.of[value].axes
@@ -262,6 +302,10 @@ class _Emitter:
         found, _ = self.k.reduce("reduced", self._value(of), spread.layout, dim, REDUCTIONS[kind])
         made, wanted = self.layouts.along(value, of), self.layouts.of[value]
         return self._brought(_unnamed(found), made, wanted)
+
+    def _like(self, value: Value, other: Value) -> Expr:
+        """A value as another one is distributed."""
+        return self._as(value, self.layouts.of[other])
 
     def _as(self, value: Value, wanted: Spread) -> Expr:
         """A value in another distribution."""
@@ -284,11 +328,11 @@ class _Emitter:
     # ------------------------------------------------------------ memory
 
     def _load(self, tile: Tile, spread: Spread) -> Expr:
-        name, at = tile.tensor.name, self._at(tile, spread)
+        name, at = tile.tensor.name, self.places.at(tile, spread)
         parts: list[Expr] = []
         for part in self._sections(tile, spread):
             if part.size != 0:
-                view = self._view(tile, spread, row=part.size)
+                view = self.places.view(tile, spread, row=part.size)
                 parts.append(self.k.load_view(f"{name}_tile", view, at, part.layout, "load", name))
             else:
                 parts.append(Splat(vector(tile.tensor.elem, part.layout.registers), const(0, tile.tensor.elem)))
@@ -296,89 +340,51 @@ class _Emitter:
             return parts[0]
         return self.k.let(f"{name}_tile", Pack(vector(tile.tensor.elem, spread.layout.registers), tuple(parts)))
 
-    def _store(self, tile: Tile, held: Expr, spread: Spread, *, adds: bool) -> None:
-        store, at = self.k.add_view if adds else self.k.store_view, self._at(tile, spread)
+    def _store(self, said: Store) -> None:
+        tile, wanted, name = said.tile, self.layouts.of[said.value], said.tile.tensor.name
+        if tile.maps:
+            wanted = self.layouts.mapped(tile.maps, tile.shape, said.value.elem)
+        held, spread = self._as(said.value, wanted), _of_tensor(tile, wanted)
+        at = self.places.at(tile, spread)
+        if said.op:
+            held = once(self.k, held, spread.layout, said.op)
+            self.k.atomic_view(said.op, self.places.view(tile, spread), at, held, spread.layout, "store", name)
+            return
         for part in self._sections(tile, spread):
             if part.size != 0:
-                view, count = self._view(tile, spread, row=part.size), part.layout.registers
+                view, count = self.places.view(tile, spread, row=part.size), part.layout.registers
                 value = held if count == spread.layout.registers else Slice(_unnamed(held), part.start, count)
-                store(view, at, value, part.layout, "store", tile.tensor.name)
+                self.k.store_view(view, at, value, part.layout, "store", name)
 
     def _sections(self, tile: Tile, spread: Spread) -> list[Section]:
         """The block in parts, along the dim in which memory runs, if it is known where there it begins."""
-        tensor, layout, begin = tile.tensor, spread.layout, self._begin(tile)
+        tensor, layout, begin = tile.tensor, spread.layout, self.places.begin(tile)
         for n, dim, stride in ((n, d, tensor.strides[n]) for n, d in zip(spread.axes, layout.dims)):
             alone = n != tile.kept[0] or len(tile.kept) == len(begin)
             at, size = begin[n], tensor.shape[n]
-            if tensor.is_known and stride == 1 and alone and isinstance(at, int):
+            if tensor.is_known and stride == 1 and alone and isinstance(at, int) and at >= 0:
                 return sections(layout, dim, at, size)
         return [Section(0, layout)]
+
+    def _scatter(self, said: Scatter) -> None:
+        k, layout, memory = self.k, self.layouts.of[said.value].layout, self.places.memory[said.tensor.name]
+        numbers, value = self._like(said.indices, said.value), self._value(said.value)
+        there = inside(k, said.tensor, numbers, self._like(said.mask, said.value) if said.mask else None)
+        if said.op:
+            value = once(k, value, layout, said.op)
+            k.atomic_at(said.op, memory, numbers, value, layout, there, "store")
+        else:
+            k.store_at(memory, numbers, value, layout, there, "store")
 
     def _loaded(self, load: Load) -> Spread:
         """The layout of a loaded value by the dims of the tensor."""
         spread = self.layouts.of[load]
         return attrs.evolve(spread, axes=tuple(load.dim(n) for n in spread.axes))
 
-    def _at(self, tile: Tile, spread: Spread) -> tuple[Index, ...]:
-        """Where a tile begins, in the order of a layout's dims."""
-        begin = self._begin(tile)
-        around: Index = 0
-        for n, size in enumerate(tile.tensor.shape):
-            around = around if n in tile.kept else plus(times(around, size), begin[n])
-        first = tile.kept[0]
-        return tuple(begin[n] + around * _room(tile) if n == first else begin[n] for n in spread.axes)
-
-    def _begin(self, tile: Tile) -> tuple[Index, ...]:
-        if tile in self.moved:
-            at = self.moved[tile]
-        elif tile.moved_from is not None:
-            at = tuple(a + b for a, b in zip(self._begin(tile.moved_from), tile.moved_by))
-        else:
-            at = tile.offsets
-        return tuple(self._scalar(o) if isinstance(o, Expr) else o for o in at)
-
-    def _scalar(self, index: Index) -> Expr:
-        """An index by what its variables stand for here."""
-        return substitute(index, self.scalars) if isinstance(index, Expr) else const(index)
-
-    def _view(self, tile: Tile, spread: Spread, depth: int = 1, row: int | None = None) -> View:
-        """A tensor with its dims in the order of a layout's; the last one is padded to whole tiles of `depth`.
-
-        Dims of which a tile has one position go around its first one. Rows of memory have `row` positions, if given.
-        """
-        tensor = tile.tensor
-        names = {n: f"around{n}" for n in range(len(tensor.shape))} | dict(zip(spread.axes, spread.layout.dims))
-        padded = dict(enumerate(tensor.most)) | {tile.kept[0]: _room(tile)}
-        last = spread.axes[-1]
-        if last != tile.kept[0] or len(tile.kept) == len(names):
-            padded[last] = -(-padded[last] // depth) * depth
-        exact = {n: size for n, size in enumerate(tensor.shape) if isinstance(size, Expr)}
-        dims = {n: Dim(names[n], size, padded[n], exact.get(n)) for n, size in enumerate(tensor.most)}
-        if row is not None:
-            dims |= {n: Dim(names[n], row, row) for n, stride in enumerate(tensor.layout.strides()) if stride == 1}
-        around = tuple(dim for n, dim in dims.items() if n not in tile.kept)
-        axes = tuple((*around, dims[n]) if n == tile.kept[0] else (dims[n],) for n in spread.axes)
-        if any(dim.exact is not None for axis in axes for dim in axis[1:]):
-            raise UserError(
-                f"given a tile of one position along a dim of {tensor.name}, whose rows are counted at launch, "
-                "wanted numbers for all dims but the first"
-            )
-        index = tuple(TensorDim(size, ((names[n], 1),)) for n, size in enumerate(tensor.most))
-        if not tensor.is_known:
-            return SizedView(self.memory[tensor.name], tensor.layout, axes, index, tensor.strides)
-        return View(self.memory[tensor.name], tensor.layout, axes, index)
-
 
 def _of_tensor(tile: Tile, spread: Spread) -> Spread:
     """A layout by the dims of the tensor."""
     return attrs.evolve(spread, axes=tuple(tile.kept[n] for n in spread.axes))
-
-
-def _room(tile: Tile) -> int:
-    """Positions of a tile's first dim, with room for one that reaches outside where other dims go around it."""
-    first = tile.kept[0]
-    size = tile.tensor.most[first]
-    return size if len(tile.kept) == len(tile.offsets) else size + tile.shape[0] - 1
 
 
 def _converted(held: Expr, elem: Type, saturate: bool) -> Expr:
@@ -398,9 +404,7 @@ def _tiles(counts: Sequence[Extent]) -> tuple[Extent, Extent, Extent]:
 
 def _uses(said: Said) -> tuple[Value, ...]:
     match said:
-        case Store(_, value):
-            return (value,)
-        case Value():
+        case Store() | Scatter() | Value():
             return said.args
         case Loop():
             return tuple(v for _, first, last in said.carried for v in (first, last))
@@ -414,10 +418,3 @@ def _loads(value: Value, body: list[Said]) -> Iterator[Load]:
     if isinstance(value, Map | Convert):
         for v in value.args:
             yield from _loads(v, body)
-
-
-def _times(offset: Index, steps: Expr, by: Index) -> Index:
-    if isinstance(by, int) and by == 0:
-        return offset
-    moved = steps * by if not (isinstance(by, int) and by == 1) else steps
-    return moved if isinstance(offset, int) and offset == 0 else moved + offset

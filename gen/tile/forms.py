@@ -13,21 +13,27 @@ import attrs
 
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
+from convgen.ir.layout.xetile import SgMap, WgMap
 from convgen.ir.text import infix
-from convgen.tile import operations
+from convgen.tile import elements, operations
 from convgen.tile.trace import (
     ELEMENTWISE,
     Convert,
     Full,
+    Gather,
+    Laid,
     Load,
     Map,
     Positions,
     Prefetch,
     Product,
     Reduced,
+    Scatter,
     Shape,
     Store,
+    Tensor,
     Tile,
+    Turned,
     Value,
     applied,
     sized,
@@ -45,6 +51,7 @@ class Scope(Protocol):
 
     def value(self, name: str) -> Value: ...
     def tile(self, name: str) -> Tile: ...
+    def tensor(self, name: str) -> Tensor: ...
     def scalar(self, text: str) -> int | Expr: ...
 
 
@@ -55,6 +62,9 @@ class Kind:
     pattern: str
     show: Callable[[Any, Names], str]
     read: Callable[[str, Scope], Any]
+
+
+MAPS = r"(?: {#xetile[^}]*})?"  #: how distributions are written, if any are given
 
 
 def number(text: str) -> float | None:
@@ -113,6 +123,19 @@ def _flag(word: str) -> Kind:
     return Kind(rf"(?: {{{word}}})?", lambda what, _: f" {{{word}}}" if what else "", lambda text, _: bool(text))
 
 
+def _maps(text: str, scope: Scope) -> dict[str, Any]:
+    """The arguments that give maps."""
+    found: dict[str, Any] = {}
+    for kind, name in re.findall(r"(#xetile\.(\w+)<[^>]*>)", text):
+        if name == "wg_map":
+            wg = WgMap.parse(kind)
+            found[name] = wg.sg_layout, wg.sg_data
+        else:
+            sg = SgMap.parse(kind)
+            found[name] = sg.wi_layout, sg.wi_data
+    return found
+
+
 KINDS: dict[str, Kind] = {
     "block": Kind(r"%\w+", lambda what, names: names.name(what), lambda text, scope: scope.value(text)),
     "tile": Kind(r"%\w+", lambda what, names: names.name(what), lambda text, scope: scope.tile(text)),
@@ -120,6 +143,18 @@ KINDS: dict[str, Kind] = {
     "word": Kind(r"\w+", lambda what, _: str(what), lambda text, _: text),
     "number": Kind(r"\S+", lambda what, _: shown(what), _constant),
     "operands": Kind(r".+", _operands, lambda text, scope: tuple(_operand(part, scope) for part in listed(text))),
+    "tensor": Kind(r"\w+", lambda what, _: str(what.name), lambda text, scope: scope.tensor(text)),
+    "mask": Kind(
+        r"(?: if %\w+)?",
+        lambda what, names: f" if {names.name(what)}" if what else "",
+        lambda text, scope: scope.value(text[4:]) if text else None,
+    ),
+    "other": Kind(
+        r"(?: else \S+)?",
+        lambda what, _: f" else {shown(what)}" if what else "",
+        lambda text, scope: _constant(text[6:], scope) if text else 0,
+    ),
+    "maps": Kind(MAPS, lambda what, _: f" {{{what}}}" if what else "", _maps),
     "more": Kind(
         r"(?:, %\w+)?",
         lambda what, names: f", {names.name(what)}" if what else "",
@@ -173,8 +208,8 @@ def _map(shape: Shape, dtype: str, name: str, operands: tuple[Any, ...]) -> Valu
 VALUES: tuple[Form, ...] = (
     Form(
         Load,
-        "load_tile {tile:tile}{turned:transpose}",
-        lambda shape, dtype, tile, turned: operations.load_tile(tile, transpose=turned),
+        "load_tile {tile:tile}{turned:transpose}{own_maps:maps}",
+        lambda shape, dtype, tile, turned, own_maps: operations.load_tile(tile, transpose=turned, **own_maps),
     ),
     Form(Full, "constant {value:number}", lambda shape, dtype, value: operations.full(shape, value, dtype)),
     Form(Positions, "positions along {axis:int}", lambda shape, dtype, axis: operations.positions(shape, axis)),
@@ -193,12 +228,44 @@ VALUES: tuple[Form, ...] = (
         "tile_mma {a:block}, {b:block}{acc:more}",
         lambda shape, dtype, a, b, acc: operations.tile_mma(a, b, acc),
     ),
+    Form(
+        Gather,
+        "gather {tensor:tensor}[{indices:block}]{mask:mask}{other:other}",
+        lambda shape, dtype, tensor, indices, mask, other: elements.gather(tensor, indices, mask, other),
+    ),
+    Form(Turned, "transpose {of:block}", lambda shape, dtype, of: operations.transpose(of)),
+    Form(
+        Laid,
+        "convert_layout {of:block}{maps:maps}",
+        lambda shape, dtype, of, maps: operations.convert_layout(of, **maps),
+    ),
+    Form(
+        Map,
+        "broadcast {operands:operands}",
+        lambda shape, dtype, operands: operations.broadcast(operands[0], shape),
+        {"name": "broadcast"},
+    ),
     Form(Map, "{name:word} {operands:operands}", _map),
 )
 #: The forms of what makes no value.
 STATEMENTS: tuple[Form, ...] = (
-    Form(Store, "store_tile {value:block}, {tile:tile}", operations.store_tile, {"adds": False}),
-    Form(Store, "add_tile {value:block}, {tile:tile}", operations.add_tile, {"adds": True}),
+    Form(Store, "store_tile {value:block}, {tile:tile}", operations.store_tile, {"op": ""}),
+    Form(
+        Store,
+        "atomic_rmw {op:word} {value:block}, {tile:tile}",
+        lambda op, value, tile: elements.atomic_rmw(op, value, tile),
+    ),
+    Form(
+        Scatter,
+        "scatter {value:block}, {tensor:tensor}[{indices:block}]{mask:mask}",
+        lambda value, tensor, indices, mask: elements.scatter(tensor, indices, value, mask),
+        {"op": ""},
+    ),
+    Form(
+        Scatter,
+        "atomic_rmw {op:word} {value:block}, {tensor:tensor}[{indices:block}]{mask:mask}",
+        lambda op, value, tensor, indices, mask: elements.atomic_rmw(op, value, tensor, indices, mask),
+    ),
     Form(Prefetch, "prefetch_tile {tile:tile}", operations.prefetch_tile),
 )
 

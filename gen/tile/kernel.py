@@ -81,8 +81,8 @@ def kernel(
     """Make a function a tile kernel.
 
     `subgroups` along M and N of products; `slots` buffers in shared memory of what products share, 0 for none, by
-    default two, or as many as fit; `mma` NxMxK of a matrix instruction, by default the first that fits, and `acc`, "v"
-    or "a", where sums live.
+    default two, or as many as fit; `mma` NxMxK of a matrix instruction, by default the first that fits, or "fma" for
+    none; `acc`, "v" or "a", where sums live.
     """
     chosen = options(subgroups, slots, mma, acc)
     return lambda function: TileKernel(function, chosen)

@@ -7,19 +7,40 @@ messages are.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from math import gcd, prod
 
 import attrs
 
-from convgen.ir.error import DoesNotFit, Unsupported, UserError
+from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaTile
+from convgen.ir.types import Type
 from convgen.plan.config import Config
 from convgen.plan.plan import mma_tile
-from convgen.tile.trace import Convert, Load, Loop, Map, Product, Reduced, Said, Shape, Store, Trace, Value, sized
+from convgen.tile.fma import FmaTile, fma_tile, has_replicas
+from convgen.tile.maps import Maps
+from convgen.tile.trace import (
+    Convert,
+    Gather,
+    Laid,
+    Load,
+    Loop,
+    Map,
+    Product,
+    Reduced,
+    Said,
+    Scatter,
+    Shape,
+    Store,
+    Tile,
+    Trace,
+    Value,
+    sized,
+)
 
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 
@@ -47,7 +68,7 @@ class Options:
 
     subgroups: tuple[int, int]  #: along M and N of products
     slots: int | None = None  #: buffers in shared memory of what products share; None: as many as fit, two at most
-    mma: str = ""  #: NxMxK of the matrix instruction; the target's first that fits if nothing is said
+    mma: str = ""  #: NxMxK of the matrix instruction, or "fma"; the target's first that fits if nothing is said
     acc: str = ""  #: "v" or "a", see docs/config.md; by the count of accumulators if nothing is said
 
 
@@ -67,36 +88,77 @@ class Layouts:
     facts: TargetFacts
     options: Options
     of: dict[Value, Spread] = attrs.field(factory=dict)
-    tiles: dict[Product, MmaTile] = attrs.field(factory=dict)
+    tiles: dict[Product, MmaTile | FmaTile] = attrs.field(factory=dict)
     factors: set[Value] = attrs.field(factory=set)  #: loads of which products take fragments
 
     def __attrs_post_init__(self) -> None:
         said = list(statements(self.trace.said))
-        alike = _Alike()
-        for each in said:
-            match each:
-                case Map():
-                    for v in each.args:
-                        if v.shape == each.shape:
-                            alike.join(each, v)
-                case Convert():
-                    alike.join(each, each.of)
-                case Product() if each.acc:
-                    alike.join(each, each.acc)
-                case Loop():
-                    for _, first, last in each.carried:
-                        if first.shape == last.shape:
-                            alike.join(first, last)
         values = [each for each in said if isinstance(each, Value)]
-        for each in values:
-            if isinstance(each, Product):
-                self._product(each, alike)
+        products = [each for each in values if isinstance(each, Product)]
+        wishes = list(self._given(said))
+        given = list(self.of)
+        for each in products:
+            self._instructed(each)
+        alike, near = self._joined(said)
         edges = list(_narrower(values))
+        for each in products:
+            self._grant(near[each], each, alike)
+            self._factors(each, alike)
+        for value in given:
+            self._grant(near[value], value, alike)
+        for value, wish in wishes:
+            if value not in self.of:
+                self._set(value, wish, alike)
         self._follow(edges, alike)
+        for each in products:
+            if each not in self.tiles:
+                self._product_of_lanes(each, alike, said)
+                self._follow(edges, alike)
         for value in sorted(values, key=lambda v: -prod(v.shape)):
             if value not in self.of:
                 self._default(value, alike, said)
                 self._follow(edges, alike)
+
+    def _joined(self, said: list[Said]) -> tuple[_Alike, dict[Value, list[Value]]]:
+        """What is to be distributed alike, but for values of which it is said how; and what is combined with those."""
+        alike, near = _Alike(), defaultdict[Value, list[Value]](list)
+        for a, b in _together(said):
+            if a in self.of or b in self.of:
+                near[a].append(b)
+                near[b].append(a)
+            else:
+                alike.join(a, b)
+        return alike, near
+
+    def _grant(self, values: list[Value], like: Value, alike: _Alike) -> None:
+        """What nobody has said anything of yet is distributed as a value that it is combined with."""
+        for value in values:
+            if like in self.of and value not in self.of:
+                self._set(value, self.of[like], alike)
+
+    def _given(self, said: list[Said]) -> Iterator[tuple[Value, Spread]]:
+        """What the kernel says is noted; the values that are stored as it says, and how."""
+        for each in said:
+            match each:
+                case Load(maps=Maps() as maps, tile=tile, turned=turned):
+                    self.of[each] = self.mapped(maps, tile.shape, each.elem, turned=turned)
+                case Laid(maps=maps):
+                    self.of[each] = self.mapped(maps, each.shape, each.elem)
+                    yield each.of, self.of[each]
+                case Store(tile, value) if tile.maps:
+                    yield value, self.mapped(tile.maps, tile.shape, value.elem)
+
+    def mapped(self, maps: Maps, shape: Shape, elem: Type, *, turned: bool = False) -> Spread:
+        """The layout of a block, or of its transpose, by the maps that a kernel gives."""
+        wide = max(1, 8 * self.facts.chunk_bytes // elem.bits)
+        fragment = maps.fragment((shape[0], shape[1]), self.facts.subgroup_size, prod(self.options.subgroups), wide)
+        return Spread(fragment, (1, 0) if turned else (0, 1))
+
+    def nearer(self, tile: Tile) -> Spread:
+        """How the lanes share out a prefetch."""
+        if tile.maps:
+            return self.mapped(tile.maps, tile.shape, tile.tensor.elem)
+        return self.in_rows(tile.shape, len(tile.shape) - 1, 1)
 
     def _follow(self, edges: list[tuple[Value, Value]], alike: _Alike) -> None:
         """What is the same all along some dims of another is distributed as that is, where nothing else is wanted."""
@@ -116,30 +178,42 @@ class Layouts:
         return Spread(Fragment(layout.dims, own).renumbered(Space.REGISTER), axes)
 
     def _set(self, value: Value, layout: Spread, alike: _Alike) -> None:
-        for other in alike.group(value):
-            if self.of.setdefault(other, layout) != layout:
-                raise Unsupported(
-                    f"given a block of {sized(value.shape)} that is wanted as {layout} and as {self.of[other]}, "
-                    "wanted one distribution: blocks are not brought from one to another yet",
-                    rule="tile-redistribution",
-                )
+        self.of |= dict.fromkeys(alike.group(value), layout)
 
-    def _product(self, value: Product, alike: _Alike) -> None:
-        tile = self.tiles[value] = self._tile(value)
-        self._set(value, Spread(tile.d, (1, 0)), alike)
+    def _instructed(self, value: Product) -> None:
+        """A product is distributed as a matrix instruction makes it, if there is one that fits."""
+        tile = self._tile(value)
+        if tile is not None:
+            self.tiles[value] = tile
+            self.of[value] = Spread(tile.d, (1, 0))
+
+    def _factors(self, value: Product, alike: _Alike) -> None:
+        """The factors as a matrix instruction takes them; others are brought there."""
+        tile = self.tiles.get(value)
+        if not isinstance(tile, MmaTile):
+            return
         for factor, spread in ((value.a, Spread(tile.b, (0, 1))), (value.b, Spread(tile.a, (1, 0)))):
-            if factor in self.of:
-                continue  # it is brought from one distribution to the other
-            self._set(factor, spread, alike)
-            self.factors.update(v for v in alike.group(factor) if isinstance(v, Load))
+            if factor not in self.of:
+                self._set(factor, spread, alike)
+                self.factors.update(v for v in alike.group(factor) if isinstance(v, Load))
 
-    def _tile(self, value: Product) -> MmaTile:
+    def _product_of_lanes(self, value: Product, alike: _Alike, said: list[Said]) -> None:
+        """The factors as lanes need them, but for those that several lanes do: these are loaded once, and brought."""
+        if value not in self.of:
+            self._default(value, alike, said)
+        size = self.facts.subgroup_size, prod(self.options.subgroups)
+        tile = self.tiles[value] = fma_tile(self.of[value].by_axis, value.a.shape[1], *size)
+        for factor, layout in ((value.a, tile.a), (value.b, tile.b)):
+            if factor not in self.of and not has_replicas(layout, *size):
+                self._set(factor, Spread(layout, (0, 1)), alike)
+
+    def _tile(self, value: Product) -> MmaTile | None:
+        """The tile of a matrix instruction; None where none fits, or none is wanted."""
+        if self.options.mma == "fma":
+            return None
         (m, k), n = value.a.shape, value.b.shape[1]
         types = value.b.elem, value.a.elem, value.elem
         atoms = [a for a in self.facts.atoms if (a.a_elem, a.b_elem, a.acc) == types and not a.rounds_to]
-        if not atoms:
-            given = f"given tile_mma of {value.a.elem} by {value.b.elem} into {value.elem}"
-            raise Unsupported(f"{given}, wanted types that {self.facts.name} multiplies", rule="tile-types")
         why = f"no matrix instruction {self.options.mma}"
         for atom in atoms:
             shape = (atom.n, atom.m, atom.k)
@@ -153,6 +227,8 @@ class Layouts:
             held = tile.d.registers * atom.acc.bytes // 4
             many = self.facts.accumulators and held > _MOST_IN_VECTORS
             return attrs.evolve(tile, separate_accumulators=(self.options.acc or ("a" if many else "v")) == "a")
+        if not self.options.mma:
+            return None
         given = f"given tile_mma of {m}x{k} by {k}x{n} on {sized(self.options.subgroups)} subgroups"
         raise UserError(f"{given}, wanted one that {self.facts.name} has instructions for: {why}")
 
@@ -191,6 +267,24 @@ class Layouts:
         take(Space.SUBGROUP, prod(self.options.subgroups), 1, order[1:] + order[:1])
         take(Space.REGISTER, prod(left.values()), held, order)
         return Spread(Fragment(tuple(f"d{n}" for n in range(len(shape))), tuple(digits)), tuple(range(len(shape))))
+
+
+def _together(said: list[Said]) -> Iterator[tuple[Value, Value]]:
+    """Values that are to be distributed alike."""
+    for each in said:
+        match each:
+            case Map():
+                yield from ((each, v) for v in each.args if v.shape == each.shape)
+            case Convert():
+                yield each, each.of
+            case Gather() | Scatter():
+                yield from ((each.args[0], v) for v in each.args[1:])
+                if isinstance(each, Gather):
+                    yield each, each.indices
+            case Product() if each.acc:
+                yield each, each.acc
+            case Loop():
+                yield from ((first, last) for _, first, last in each.carried if first.shape == last.shape)
 
 
 def _narrower(values: list[Value]) -> Iterator[tuple[Value, Value]]:

@@ -13,14 +13,17 @@ from convgen.ir.expr import Expr
 from convgen.ir.simplify.extents import least, rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import scalar
+from convgen.tile.maps import Pairs, maps
 from convgen.tile.trace import (
     REDUCTIONS,
     Convert,
     Full,
     Grid,
     Index,
+    Laid,
     Load,
     Loop,
+    Map,
     Positions,
     Prefetch,
     Product,
@@ -28,6 +31,7 @@ from convgen.tile.trace import (
     Store,
     Tensor,
     Tile,
+    Turned,
     Value,
     applied,
     current,
@@ -55,10 +59,18 @@ def grid(over: Tensor | Sequence[Extent], shape: Sequence[int], *, map: str = "r
     return trace.grid.offsets
 
 
-def init_tile(tensor: Tensor, offsets: Sequence[Index], shape: Sequence[int | None]) -> Tile:
+def init_tile(
+    tensor: Tensor,
+    offsets: Sequence[Index],
+    shape: Sequence[int | None],
+    *,
+    wg_map: Pairs | None = None,
+    sg_map: Pairs | None = None,
+) -> Tile:
     """The block of `shape` elements at `offsets` of a tensor; along a dim of None at one position, without that dim.
 
-    Raises UserError unless both have the tensor's rank.
+    What is loaded and stored is distributed by `wg_map=(sg_layout, sg_data)` and `sg_map=(wi_layout, wi_data)`.
+    Raises UserError unless both have the tensor's rank, and the maps divide the block (docs/layouts.md).
     """
     current("init_tile")
     rank = len(tensor.shape)
@@ -69,7 +81,8 @@ def init_tile(tensor: Tensor, offsets: Sequence[Index], shape: Sequence[int | No
         raise UserError(
             f"{given}, wanted {rank} of each, sizes from 1, at init_tile of {tensor.name} {sized(tensor.shape)}"
         )
-    return Tile(tensor, tuple(sizes.values()), tuple(offsets), tuple(sizes))
+    given_maps = maps(f"init_tile of {tensor.name}", tuple(sizes.values()), wg_map, sg_map)
+    return Tile(tensor, tuple(sizes.values()), tuple(offsets), tuple(sizes), maps=given_maps)
 
 
 def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
@@ -82,11 +95,25 @@ def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
     return attrs.evolve(tile, offsets=offsets, moved_from=tile, moved_by=tuple(by))
 
 
-def load_tile(tile: Tile, *, transpose: bool = False) -> Value:
-    """The tile's elements, or its transpose; zero where it reaches outside the tensor."""
+def load_tile(
+    tile: Tile, *, transpose: bool = False, wg_map: Pairs | None = None, sg_map: Pairs | None = None
+) -> Value:
+    """The tile's elements, or its transpose; zero where it reaches outside the tensor.
+
+    The maps are those of the tile before it is transposed, instead of what `init_tile` was given.
+    """
     shape = tile.shape[::-1] if transpose else tile.shape
-    value: Value = say("load_tile", Load(shape=shape, elem=tile.tensor.elem, tile=tile, turned=transpose))
+    given = maps(f"load_tile of {tile.tensor.name}", tile.shape, wg_map, sg_map) or tile.maps
+    value: Value = say("load_tile", Load(shape=shape, elem=tile.tensor.elem, tile=tile, turned=transpose, maps=given))
     return value
+
+
+def convert_layout(value: Value, *, wg_map: Pairs, sg_map: Pairs | None = None) -> Value:
+    """The same block, distributed by maps as of `init_tile`; through shared memory where lanes have not all."""
+    given = maps("convert_layout", value.shape, wg_map, sg_map)
+    assert given is not None
+    made: Value = say("convert_layout", Laid(shape=value.shape, elem=value.elem, of=value, maps=given))
+    return made
 
 
 def prefetch_tile(tile: Tile) -> None:
@@ -96,19 +123,36 @@ def prefetch_tile(tile: Tile) -> None:
 
 def store_tile(value: Value, tile: Tile) -> None:
     """Store a block; what lies outside the tensor is dropped. Raises UserError unless shape and type are the tile's."""
-    _store(value, tile, adds=False)
+    stored("store_tile", value, tile)
 
 
-def _store(value: Value, tile: Tile, *, adds: bool) -> None:
+def stored(operation: str, value: Value, tile: Tile, op: str = "") -> None:
+    """A block goes to a tile, or is combined with it by `op`. Raises UserError unless shape, type and maps agree."""
     if value.shape != tile.shape or value.elem is not tile.tensor.elem:
         given = f"given {sized(value.shape)} of {value.elem}, wanted {sized(tile.shape)} of {tile.tensor.elem}"
-        raise UserError(f"{given}, at store_tile to {tile.tensor.name}")
-    say("store_tile", Store(tile, value, adds))
+        raise UserError(f"{given}, at {operation} to {tile.tensor.name}")
+    if tile.maps:
+        tile.maps.check_store(tile.shape, f"{operation} to {tile.tensor.name}")
+    say(operation, Store(tile, value, op))
 
 
-def add_tile(value: Value, tile: Tile) -> None:
-    """Add a block of f32, f64 or s32 to what stands in memory, each element indivisibly, in no defined order."""
-    _store(value, tile, adds=True)
+def broadcast(value: Value, shape: Sequence[int]) -> Value:
+    """The block, repeated along dims that it has one position of. Raises UserError unless the others are alike."""
+    wanted = tuple(shape)
+    if wanted == value.shape:
+        return value
+    if len(wanted) != len(value.shape) or any(n not in (1, size) for n, size in zip(value.shape, wanted)):
+        raise UserError(f"given {sized(value.shape)}, wanted {sized(wanted)}, or 1 along a dim, at broadcast")
+    made: Value = say("broadcast", Map(shape=wanted, elem=value.elem, name="broadcast", operands=(value,)))
+    return made
+
+
+def transpose(value: Value) -> Value:
+    """The block with its two dims swapped, through shared memory where lanes need it. Raises UserError for others."""
+    if len(value.shape) != 2:
+        raise UserError(f"given {sized(value.shape)}, wanted a block of two dims, at transpose")
+    made: Value = say("transpose", Turned(shape=value.shape[::-1], elem=value.elem, of=value))
+    return made
 
 
 def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
@@ -135,13 +179,17 @@ def zeros(shape: Sequence[int], dtype: str = "f32") -> Value:
 def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
     """`acc + a @ b`: `a` M x K, `b` K x N; without `acc` from zero, in f32, or s32 for integers.
 
-    Raises UserError unless the shapes fit.
+    By matrix instructions where the target has one that fits, else by lanes. Raises UserError unless shapes fit, and
+    types, which are all of integers or all of floats.
     """
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         raise UserError(f"given a {sized(a.shape)} and b {sized(b.shape)}, wanted MxK and KxN, at tile_mma")
     shape = (a.shape[0], b.shape[1])
     if acc is not None and acc.shape != shape:
         raise UserError(f"given acc {sized(acc.shape)}, wanted {sized(shape)}, at tile_mma")
+    if len({v.elem.is_int for v in (a, b, *([acc] if acc else []))}) > 1:
+        given = f"given {a.elem} by {b.elem}" + (f" into {acc.elem}" if acc else "")
+        raise UserError(f"{given}, wanted all of integers or all of floats, at tile_mma")
     elem = acc.elem if acc else scalar("s32" if a.elem.is_int else "f64" if a.elem.name == "f64" else "f32")
     value: Value = say("tile_mma", Product(shape=shape, elem=elem, a=a, b=b, acc=acc))
     return value

@@ -16,7 +16,7 @@ from convgen.ir.expr import Expr, Max, Min, lift
 from convgen.ir.layout.order import Order
 from convgen.ir.simplify.extents import least
 from convgen.tile import operations
-from convgen.tile.forms import STATEMENTS, VALUES, listed, type_of
+from convgen.tile.forms import KINDS, MAPS, STATEMENTS, VALUES, listed, type_of
 from convgen.tile.kernel import TileProgram, options
 from convgen.tile.trace import Grid, Index, Loop, Shape, Tensor, Tile, Trace, Value, size, tracing
 
@@ -26,7 +26,7 @@ _PARAMETER = re.compile(rf"(\w+): (?:size<(\d+) to (\d+) by (\d+)>|memref<((?:{_
 _GRID = re.compile(r"(\w+(?:, \w+)*) = grid (.+) of <([\dx]+)> in (\S+)")
 _LOOP = re.compile(r"for (\w+) in \[0, (.+)\)(?: carrying (.+))?")
 _CARRIED = re.compile(r"(\w+) = (%\w+)")
-_INIT = re.compile(r"(%\w+) = init_tile (\w+)\[(.*)\](?: along ([\d, ]+))? : tile<((?:\d+x)*)(\w+)>")
+_INIT = re.compile(rf"(%\w+) = init_tile (\w+)\[(.*)\](?: along ([\d, ]+))? : tile<((?:\d+x)*)(\w+)>({MAPS})")
 _MOVE = re.compile(r"(%\w+) = update_tile_offset (%\w+), \[(.*)\]")
 _VALUE = re.compile(r"(%\w+) = (.+) : vector<((?:\d+x)*)(\w+)>")
 
@@ -199,15 +199,13 @@ class _Reader:
                 return value
         raise UserError(f"given {text!r}, wanted an operation that makes a value")
 
-    def init(self, name: str, tensor: str, at: str, along: str, sizes: str, dtype: str) -> None:
-        if tensor not in self.tensors:
-            raise UserError(f"given the tensor {tensor}, wanted one of {', '.join(self.tensors)}")
-        offsets, shape, of = self.indices(at), _shape(sizes), self.tensors[tensor]
+    def init(self, name: str, tensor: str, at: str, along: str, sizes: str, dtype: str, maps: str) -> None:
+        offsets, shape, of = self.indices(at), _shape(sizes), self.tensor(tensor)
         kept = [int(n) for n in listed(along)] if along else list(range(len(offsets)))
         if len(kept) != len(shape) or dtype != of.dtype:
             raise UserError(f"given a tile of {sizes}{dtype}, wanted {len(kept)} sizes of {of.dtype}, at init_tile")
-        known = dict(zip(kept, shape))
-        self.bind(name, operations.init_tile(of, offsets, [known.get(n) for n in range(len(offsets))]))
+        known, given = dict(zip(kept, shape)), KINDS["maps"].read(maps, self)
+        self.bind(name, operations.init_tile(of, offsets, [known.get(n) for n in range(len(offsets))], **given))
 
     # ------------------------------------------------------------ names and scalars
 
@@ -221,6 +219,11 @@ class _Reader:
         if not isinstance(found, Value):
             raise UserError(f"given {name}, wanted a value that was made before")
         return found
+
+    def tensor(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise UserError(f"given the tensor {name}, wanted one of {', '.join(self.tensors)}")
+        return self.tensors[name]
 
     def tile(self, name: str) -> Tile:
         found = self.names.get(name)

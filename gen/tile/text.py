@@ -13,7 +13,7 @@ import attrs
 from convgen.ir.sizes import Size
 from convgen.tile.forms import extents, shown, type_of, written
 from convgen.tile.layouts import Options
-from convgen.tile.trace import Index, Load, Loop, Prefetch, Said, Store, Tensor, Tile, Trace, Value, moved, sized
+from convgen.tile.trace import Index, Load, Loop, Prefetch, Said, Scatter, Store, Tensor, Tile, Trace, Value, sized
 
 
 def text_of(name: str, tensors: Sequence[Tensor], trace: Trace, options: Options) -> str:
@@ -57,13 +57,21 @@ class _Writer:
         self.names |= carried
         yield from self.suite(loop.body, 1)
         for _, first, last in loop.moved:
-            by, _ = moved(first, last, loop.body)
+            by = self.moved(first, last)
             if any(by):
                 yield f"  {self.name(first)} = update_tile_offset {self.name(first)}, [{_listed(by)}]"
         if carried:
             yield f"  yield {', '.join(self.name(last) for *_, last in loop.carried)}"
         self.names = outside | {last: carried[first] for _, first, last in loop.carried}
         self.names |= {last: self.name(first) for _, first, last in loop.moved}
+
+    def moved(self, first: Tile, last: Tile) -> tuple[Index, ...]:
+        """By how much an iteration moves a tile beside what loops in it do."""
+        steps: tuple[Index, ...] = (0,) * len(first.offsets)
+        while self.names.get(last) != self.names[first] and last.moved_from is not None:
+            steps = tuple(a + b for a, b in zip(steps, last.moved_by))
+            last = last.moved_from
+        return steps
 
     def fresh(self, name: str) -> str:
         """A name of its own for what a loop carries."""
@@ -86,10 +94,11 @@ class _Writer:
             yield f"{self.name(tile)} = update_tile_offset {of}, [{by}]"
             return
         at = f"{tile.tensor.name}[{_listed(tile.offsets)}]"
+        maps = f" {{{tile.maps}}}" if tile.maps else ""
         along = "" if len(tile.kept) == len(tile.offsets) else f" along {', '.join(map(str, tile.kept))}"
-        yield f"{self.name(tile)} = init_tile {at}{along} : {type_of('tile', tile.shape, tile.tensor.dtype)}"
+        yield f"{self.name(tile)} = init_tile {at}{along} : {type_of('tile', tile.shape, tile.tensor.dtype)}{maps}"
 
-    def operation(self, said: Value | Store | Prefetch) -> Iterator[str]:
+    def operation(self, said: Value | Store | Scatter | Prefetch) -> Iterator[str]:
         if isinstance(said, Load | Store | Prefetch):
             yield from self.tile(said.tile)
         text = written(said, self)

@@ -24,6 +24,7 @@ from convgen.ir.simplify.extents import most
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, bf16, f32, scalar, vector
 from convgen.ir.verify_rules import refused
+from convgen.tile.maps import Maps
 
 Index: TypeAlias = Extent
 Shape: TypeAlias = tuple[int, ...]
@@ -115,6 +116,7 @@ class Tile:
     kept: tuple[int, ...]
     moved_from: Tile | None = None
     moved_by: tuple[Index, ...] = ()
+    maps: Maps | None = None  #: how what is loaded and stored is distributed, if the kernel says so
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -147,6 +149,24 @@ class Value:
     def __neg__(self) -> Value:
         return applied("neg", self)
 
+    def __and__(self, other: Value | float | Expr) -> Value:
+        return applied("and", self, other)
+
+    def __or__(self, other: Value | float | Expr) -> Value:
+        return applied("or", self, other)
+
+    def __xor__(self, other: Value | float | Expr) -> Value:
+        return applied("xor", self, other)
+
+    def __invert__(self) -> Value:
+        return applied("not", self)
+
+    def __lshift__(self, other: Value | float | Expr) -> Value:
+        return applied("shift_left", self, other)
+
+    def __rshift__(self, other: Value | float | Expr) -> Value:
+        return applied("shift_right", self, other)
+
     def __rmul__(self, other: float) -> Value:
         return applied("mul", other, self)
 
@@ -157,10 +177,30 @@ class Load(Value):
 
     tile: Tile
     turned: bool = False
+    maps: Maps | None = None  #: of the tile, before it is turned
+
+    @property
+    def own_maps(self) -> Maps | None:
+        """What is said of it beside what is said of the tile."""
+        return None if self.maps is self.tile.maps else self.maps
 
     def dim(self, axis: int) -> int:
         """The tensor's dim that is an axis of the value."""
         return self.tile.kept[len(self.shape) - 1 - axis if self.turned else axis]
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Gather(Value):
+    """The tensor's elements whose numbers `indices` has; `other` where there are none, or `mask` does not hold."""
+
+    tensor: Tensor
+    indices: Value
+    mask: Value | None
+    other: float
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.indices, *([self.mask] if self.mask else []))
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -221,6 +261,8 @@ ELEMENTWISE: dict[str, Callable[..., Expr]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
     "max": ir.maximum, "min": ir.minimum, "fma": floats.fma, "abs": floats.absolute,
     "floor": floats.Floor, "ceil": floats.Ceil, "round": floats.Round,
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor, "not": operator.invert,
+    "shift_left": operator.lshift, "shift_right": operator.rshift, "broadcast": lambda a: a,
     "less": operator.lt, "equal": ir.eq, "where": ir.select,
     "exp2": _in_f32(floats.Exp2), "log2": _in_f32(floats.Log2), "reciprocal": _in_f32(floats.Rcp),
     "sqrt": _in_f32(floats.Sqrt), "rsqrt": _in_f32(floats.Rsqrt),
@@ -232,6 +274,29 @@ CONDITIONS = ("less", "equal")  #: functions that give bools
 REDUCTIONS: dict[str, type[ir.Binary]] = {
     "sum": ir.Add, "prod": ir.Mul, "max": ir.Max, "min": ir.Min, "and": ir.And, "or": ir.Or,
 }  # fmt: skip
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Turned(Value):
+    """The transpose."""
+
+    of: Value
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.of,)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Laid(Value):
+    """The same, distributed as is said."""
+
+    of: Value
+    maps: Maps
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.of,)
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -262,11 +327,36 @@ class Product(Value):
 
 @attrs.frozen(eq=False)
 class Store:
-    """Elements outside the tensor are dropped. `adds`, each is added to what stands there, indivisibly."""
+    """Elements outside the tensor are dropped. `op`, each is combined with what stands there, indivisibly.
+
+    `op` is a key of `ir.stmt.ATOMICS`, or empty.
+    """
 
     tile: Tile
     value: Value
-    adds: bool = False
+    op: str = ""
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.value,)
+
+
+@attrs.frozen(eq=False)
+class Scatter:
+    """Each element goes to the tensor's one whose number `indices` has, where there is one and `mask` holds.
+
+    `op` as of `Store`.
+    """
+
+    tensor: Tensor
+    indices: Value
+    value: Value
+    mask: Value | None
+    op: str = ""
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return (self.value, self.indices, *([self.mask] if self.mask else []))
 
 
 @attrs.frozen(eq=False)
@@ -287,31 +377,7 @@ class Loop:
     moved: list[tuple[str, Tile, Tile]] = attrs.field(factory=list)
 
 
-def moved(first: Tile, last: Tile, body: Sequence[Said]) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
-    """By how much an iteration moves a tile: what the body itself says, and that with the loops in it.
-
-    Raises UserError where the last tile does not come from the first one.
-    """
-    inner = {to: (of, each) for each in body if isinstance(each, Loop) for _, of, to in each.moved}
-    own: tuple[Index, ...] = (0,) * len(first.offsets)
-    whole, at = own, last
-    while at is not first:
-        if at in inner:
-            of, loop = inner[at]
-            whole = tuple(w + n * loop.trips for w, n in zip(whole, moved(of, at, loop.body)[1]))
-            at = of
-        elif at.moved_from is not None:
-            own, whole = (tuple(n + by for n, by in zip(steps, at.moved_by)) for steps in (own, whole))
-            at = at.moved_from
-        else:
-            raise UserError(
-                f"given a tile of {first.tensor.name} that is another one in the next iteration, "
-                "wanted it moved by update_tile_offset, in tile.range"
-            )
-    return own, whole
-
-
-Said: TypeAlias = Value | Store | Prefetch | Loop
+Said: TypeAlias = Value | Store | Scatter | Prefetch | Loop
 
 
 @attrs.define(eq=False)

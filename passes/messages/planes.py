@@ -94,9 +94,12 @@ def plane_messages(
 def whole_rectangles(
     layout: Fragment, unit: int, elem_bytes: int, facts: TargetFacts, *, stores: bool = False
 ) -> Rectangle | None:
-    """The largest rectangle that every run of so many registers is; `unit` is the axis along the plane's rows."""
+    """The largest rectangle that every run of so many registers is; `unit` is the axis along the plane's rows.
+
+    None of elements wider than a dword, whose order in registers is none of a rectangle's.
+    """
     limits, lanes = facts.planes, facts.subgroup_size
-    if limits is None:
+    if limits is None or elem_bytes > DWORD:
         return None
     dims = layout.dims[unit], layout.dims[1 - unit]
     own = layout.coords(0, np.arange(lanes)[:, None], np.arange(layout.registers))

@@ -9,13 +9,14 @@ import pytest
 
 from convgen.backends import target as targets
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.error import VerifyError
+from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Select, Splat, const, zeros
 from convgen.ir.interp import InterpError, interpret
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type, bf16, f16, f32, s8, s32, vector
+from convgen.ir.stmt import ATOMICS
+from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s32, u32, vector
 from convgen.ir.verify import verify
 from tests import arithmetic as ar
 
@@ -42,7 +43,7 @@ def kernel(elem: Type, width: int) -> Kernel:
     k.store_at(out, to, value, as_held)
     with k.when(k.subgroup < 1):  # lanes beyond the eighth hold the same, and would count again
         one = Splat(vector(s32, 6), const(1))
-        k.add_at(count, to & 3, Select(exists, one, zeros(vector(s32, 6))), as_held, exists)
+        k.atomic_at("add", count, to & 3, Select(exists, one, zeros(vector(s32, 6))), as_held, exists)
     return verify(k.done())
 
 
@@ -71,6 +72,61 @@ def test_gather_and_scatter(target: str) -> None:
         ar.clean(to.simulate(code, [ar.launch(made, emitted[made.name])], memory))
         for name in ("out", "count"):
             assert np.array_equal(memory[name], wanted[name]), (elem, name)
+
+
+def combining(op: str, elem: Type, width: int) -> Kernel:
+    """Two workgroups: each element of `a` combined with one of three in `by_number` and with its own in `by_place`."""
+    k = KernelBuilder(f"{op}_{elem}", (2, 1, 1), subgroups=2, width=width)
+    rows = Fragment(("n", "m"), (Digit("n", width, Space.LANE, 1), Digit("m", 2, Space.REGISTER, 1)))
+    whole = Fragment(rows.dims, (*rows.digits, Digit("m", 2, Space.SUBGROUP, 1)))
+    a, place = (matrix(k.buffer(n, e, 4 * width), width, 4) for n, e in (("a", elem), ("place", s32)))
+    value, to = (k.load_view(n, view, (0, 0), whole) for n, view in (("value", a), ("to", place)))
+    k.atomic_at(op, k.buffer("by_number", elem, 3), to, value, whole, to >= 0)
+    k.atomic_view(op, matrix(k.buffer("by_place", elem, 4 * width), width, 4), (0, 0), value, whole)
+    return verify(k.done())
+
+
+def combined(op: str, elem: Type, width: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Memory before and after."""
+    rng = np.random.default_rng(5)
+    a, start, places = (rng.integers(-50, 50, n).astype(np.int32) for n in (4 * width, 4 * width, 4 * width))
+    a, start = (v.astype(np.uint32).astype(elem.numpy) if elem is u32 else v.astype(elem.numpy) for v in (a, start))
+    places = places % 4 - 1
+    numpy = {"add": np.add, "min": np.minimum, "max": np.maximum,
+             "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[op]  # fmt: skip
+    before = {"a": a, "place": places, "by_number": start[:3].copy(), "by_place": start.copy()}
+    after = {name: data.copy() for name, data in before.items()}
+    for _ in range(2):
+        numpy.at(after["by_number"], places[places >= 0], a[places >= 0])
+        after["by_place"] = numpy(after["by_place"], a)
+    return ({n: v.view(np.uint8) for n, v in each.items()} for each in (before, after))  # type: ignore[return-value]
+
+
+#: Elements whose atomic operations a family lacks, or has in part.
+LACKING = {"gfx": {(op, f32) for op in ("min", "max")}, "xe": {(op, f64) for op in ("add", "min", "max")}}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_atomic_operations(target: str) -> None:
+    """Of both families each that the other has, or one line that says so."""
+    to = targets.get(target)
+    width, lacking = to.facts.subgroup_size, next(LACKING[f] for f in LACKING if target.startswith(f))
+    pairs = [(op, elem) for op, elems in ATOMICS.items() for elem in elems]
+    kernels = [combining(op, elem, width) for op, elem in pairs if (op, elem) not in lacking]
+    code, emitted = ar.compile_all(to, kernels)
+    for (op, elem), made in zip([pair for pair in pairs if pair not in lacking], kernels):
+        memory, wanted = combined(op, elem, width)
+        interpreted = {n: b.copy() for n, b in memory.items()}
+        interpret(made, interpreted, {})
+        ar.clean(to.simulate(code, [ar.launch(made, emitted[made.name])], memory))
+        for name in ("by_number", "by_place"):
+            assert np.array_equal(interpreted[name], wanted[name]), (op, elem, name)
+            assert np.array_equal(memory[name], wanted[name]), (op, elem, name)
+    for op, elem in lacking:
+        with pytest.raises(
+            Unsupported, match=f"^given atomic {op} of {elem}x1, wanted one element a message, on {target} of"
+        ):
+            ar.compile_all(to, [combining(op, elem, width)])
 
 
 def test_additions_meet() -> None:

@@ -224,9 +224,9 @@ def test_movement(target: str, golden: Callable[[str, str], None]) -> None:
             value = load(k, "a", elem, 1, flat)
             buffer, where, what = place(k, "out", elem, 1, flat)
             if flat:
-                k.add(s.FlatAdd(buffer, where, what, value, k.site()))
+                k.add(s.FlatAtomic(buffer, where, what, value, k.site(), "add"))
             else:
-                k.global_add(where, value, what)
+                k.global_atomic("add", where, value, what)
 
         return make
 

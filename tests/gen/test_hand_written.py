@@ -83,9 +83,9 @@ def test_a_buffer_that_is_added_to_is_read_and_written(tile_level: bool) -> None
     out = k.buffer("out", t.f32, 64)
     if tile_level:
         rows = Fragment(("i", "j"), (Digit("i", 64, Space.LANE, 1),))
-        k.add_view(matrix(out, 64, 1), (0, 0), k.zeros(t.vector(t.f32, 1)), rows)
+        k.atomic_view("add", matrix(out, 64, 1), (0, 0), k.zeros(t.vector(t.f32, 1)), rows)
     else:
-        k.global_add(k.surface(out), const(0.0, t.f32), Lane() * 4)
+        k.global_atomic("add", k.surface(out), const(0.0, t.f32), Lane() * 4)
     assert buffer_accesses(k.done()) == {"out": "readwrite"}
 
 

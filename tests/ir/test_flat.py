@@ -16,7 +16,7 @@ from convgen.ir.expr import AddressOf, Expr, Lane, Slice, Var, const, eq, select
 from convgen.ir.interp import InterpError, interpret
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import postorder
-from convgen.ir.types import bool_, f16, f32, u32, u64, vector
+from convgen.ir.types import bool_, f16, f32, u8, u32, u64, vector
 from convgen.ir.uniform import varying
 from convgen.ir.verify import verify
 
@@ -98,7 +98,7 @@ def test_wide_messages_move_elements_in_order() -> None:
 
 def test_additions_take_effect_one_by_one() -> None:
     k = Room()
-    k.add(s.FlatAdd(k.sums, at(k.sums, LANE % 2 * 4), LANE < 7, (LANE + 1).to(f32), k.site()))
+    k.add(s.FlatAtomic(k.sums, at(k.sums, LANE % 2 * 4), LANE < 7, (LANE + 1).to(f32), k.site(), "add"))
     assert run(k)["sums"].tolist() == [1 + 3 + 5 + 7, 2 + 4 + 6, 0, 0]
 
 
@@ -286,8 +286,8 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.load(AddressOf(k.x), type=vector(u32, 5)), "a message of u32x5"),
     (lambda k: k.load(AddressOf(Global("z", u32, 4))), "no buffer argument of the kernel"),
     (
-        lambda k: k.add(s.FlatAdd(k.x, AddressOf(k.x), TRUE, LANE.to(u32), k.site())),
-        "atomic additions of u32, wanted f32, f64 or s32",
+        lambda k: k.add(s.FlatAtomic(k.x, AddressOf(k.x), TRUE, LANE.to(u8), k.site(), "nand")),
+        "the atomic operation nand, wanted one of add, min, max, and, or, xor",
     ),
     # blocks
     (lambda k: k.read(LANE * 4), "address lane [*] 4 differs between lanes"),
@@ -328,7 +328,7 @@ def test_both_belong_to_the_message_level() -> None:
 TEXT = """\
   v: u32 = flat x[address_of(x) + u64(lane * 4)]  # 1
   flat y[address_of(y) + u64(lane)] if lane < 3 = v  # 2
-  flat sums[address_of(sums)] if lane == 0 += 1.0  # 3
+  atomic add sums[address_of(sums)] if lane == 0, 1.0  # 3
   arrive  # 4
   wait  # 5
   block tile[subgroup * 32, 16] = v  # 6
@@ -339,7 +339,7 @@ def test_text_and_dump() -> None:
     k = Room()
     loaded = k.load(at(k.x, LANE * 4))
     k.store(loaded, at(k.y, LANE), LANE < 3)
-    k.add(s.FlatAdd(k.sums, AddressOf(k.sums), eq(LANE, 0), const(1.0, f32), k.site()))
+    k.add(s.FlatAtomic(k.sums, AddressOf(k.sums), eq(LANE, 0), const(1.0, f32), k.site(), "add"))
     k.arrive()
     k.wait()
     k.write(loaded, k.subgroup * 32, 16)

@@ -183,8 +183,8 @@ def test_every_workgroup_and_wave_adds(elem: Any) -> None:
     k = KernelBuilder("adds", grid=(3, 1, 1), subgroups=2)
     waves = Fragment(("n", "m"), (*ROWS.digits, Digit("n", 2, S, 1)))
     source, out = (matrix(k.buffer(name, elem, 60 * 8), 60, 8) for name in "xy")
-    k.add_view(out, (0, 0), k.load_view("t", source, (0, 0), waves), waves)
-    k.add_view(out, (0, 4), k.zeros(vector(elem, 8)) + 0.5, waves)  # reaches over the end of rows and columns
+    k.atomic_view("add", out, (0, 0), k.load_view("t", source, (0, 0), waves), waves)
+    k.atomic_view("add", out, (0, 4), k.zeros(vector(elem, 8)) + 0.5, waves)  # reaches over the end of rows and columns
     x, y = np.arange(480, dtype=elem.numpy).reshape(60, 8), np.full((60, 8), 7, elem.numpy)
     run(k, x=x, y=y)
     expected = 7 + 3 * x
@@ -195,8 +195,8 @@ def test_every_workgroup_and_wave_adds(elem: Any) -> None:
 def test_lanes_that_meet_in_one_element_all_add() -> None:
     k = KernelBuilder("meet")
     out = k.surface(k.buffer("y", f32, 4))
-    k.global_add(out, Lane().to(f32), LANE % 3 * 4)
-    k.global_add(k.surface(buffer(k), 4, 8), const(100.0, f32), LANE * 4)  # two elements are in the window
+    k.global_atomic("add", out, Lane().to(f32), LANE % 3 * 4)
+    k.global_atomic("add", k.surface(buffer(k), 4, 8), const(100.0, f32), LANE * 4)  # two elements are in the window
     y = np.ones(4, np.float32)
     run(k, y=y)
     assert y.tolist() == [1 + sum(range(0, 64, 3)), 101 + sum(range(1, 64, 3)), 101 + sum(range(2, 64, 3)), 1]
@@ -208,9 +208,9 @@ def test_poison_is_not_added(tile_level: bool) -> None:
     out = matrix(k.buffer("x", f32, 64 * 8), 64, 8)
     poison = k.load_shared("p", k.shared("t", f32, 64, 8), ROWS)
     if tile_level:
-        k.add_view(out, (0, 0), poison, ROWS)
+        k.atomic_view("add", out, (0, 0), poison, ROWS)
     else:
-        k.global_add(k.surface(out.memory), Slice(poison, 0, 1), LANE * 4)
+        k.global_atomic("add", k.surface(out.memory), Slice(poison, 0, 1), LANE * 4)
     with pytest.raises(InterpError, match="an added value depends on memory that nobody wrote"):
         run(k, x=np.zeros(512, np.float32))
 
@@ -402,9 +402,9 @@ def test_subgroups_that_part_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert alone == []
     k = KernelBuilder("part", grid=(3, 1, 1), subgroups=2)
     y = k.surface(k.buffer("y", f32, 64))
-    k.global_add(y, const(1.0, f32), LANE * 4)
+    k.global_atomic("add", y, const(1.0, f32), LANE * 4)
     with k.when(eq(k.subgroup, 1)):
-        k.global_add(y, const(10.0, f32), LANE * 4)
+        k.global_atomic("add", y, const(10.0, f32), LANE * 4)
     sums = np.zeros(64, np.float32)
     run(k, y=sums)
     assert (sums == 3 * (2 * 1 + 10)).all()

@@ -40,7 +40,7 @@ def test_every_row_is_whole(cls: type[Stmt]) -> None:
     assert cls.level in ("", "tile", "message")
     assert bool(memory) <= bool(cls.level or cls.is_uniform)  # what a subgroup does as one needs no lowering
     assert not cls.needs or hasattr(TargetFacts, cls.needs) or cls.needs in attrs.fields_dict(TargetFacts)
-    assert not cls.adds or issubclass(cls, (Store, stmt.Ticket))
+    assert not cls.updates or issubclass(cls, (Store, stmt.Ticket))
 
 
 def loop() -> For:
@@ -62,7 +62,7 @@ def test_what_messages_access() -> None:
     x, tile = k.buffer("x", u32, 64), k.shared("tile", u32, 4, 4)
     v, at, zero, site = k.var("v", u32), AddressOf(x), const(0), k.site()
     load = stmt.FlatLoad(v, x, at, const(True, bool_), site)
-    add = stmt.FlatAdd(x, at, const(True, bool_), v, site)
+    add = stmt.FlatAtomic(x, at, const(True, bool_), v, site, "add")
     write = stmt.SharedWrite(tile, zero, 0, v, site)
     nearer = stmt.FlatPrefetch(x, at, const(True, bool_), site)
     assert (load.reads, load.writes, load.binds) == ((x,), (), (v,))

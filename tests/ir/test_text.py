@@ -134,8 +134,8 @@ def sample() -> Kernel:
     k.store_view(out, (0, 0), again, rows)
     k.copy(tile, other, (0, 0), blocks((2, 1)), stage="turn", loaded=blocks((1, 4)))
     sums = k.buffer("sums", f32, 64 * 8)
-    k.add_view(matrix(sums, 64, 8), (0, 0), Shuffle(again, (7, *range(7))).to(vector(f32, 8)), rows)
-    k.global_add(k.surface(sums), const(1.0, f32), address, 0, 4)
+    k.atomic_view("add", matrix(sums, 64, 8), (0, 0), Shuffle(again, (7, *range(7))).to(vector(f32, 8)), rows)
+    k.global_atomic("add", k.surface(sums), const(1.0, f32), address, 0, 4)
     return k.done()
 
 
@@ -176,8 +176,8 @@ kernel sample(src: f16[4096], n: s32, dst: f16[512], sums: f32[512]):
   global window[t0, 0, 0] = again  # 9
   store dst[0, 0] = again as m8r1 n64l1  # 10
   copy tile[0] = src.2[0, 0] as n4r2 m2r1 n16l1 m4l16, loaded as n4r1 m2r4 n16l1 m4l16  # 11 turn
-  add sums[0, 0] += f32x8(again[7, 0, 1, 2, 3, 4, 5, 6]) as m8r1 n64l1  # 12
-  global surface(sums, 0, 2048)[t0, 0, 4] += 1.0  # 13"""
+  atomic add sums[0, 0], f32x8(again[7, 0, 1, 2, 3, 4, 5, 6]) as m8r1 n64l1  # 12
+  atomic add surface(sums, 0, 2048)[t0, 0, 4], 1.0  # 13"""
 
 
 def test_a_kernel_with_every_statement() -> None:

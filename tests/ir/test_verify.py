@@ -100,7 +100,7 @@ def good(k: Room) -> None:
     k.copy(k.tile, k.view, (k.n, 0), EIGHTS, loaded=TURNED)
     k.barrier()
     k.store_view(k.view, (0, 0), k.load_shared("u", k.tile, ROWS), ROWS)
-    k.add_view(k.view, (0, 0), k.let("again", Shuffle(t, tuple(range(8)))), ROWS)
+    k.atomic_view("add", k.view, (0, 0), k.let("again", Shuffle(t, tuple(range(8)))), ROWS)
     a, b = (k.load_view(n, k.half, (0, 0), f) for n, f in (("a", TILE.a), ("b", TILE.b)))
     with k.loop("i", 0, k.n, acc=k.zeros(TILE.acc_type), a=a) as loop:
         k.exit_if(loop.var > 5, loop["acc"], a)
@@ -239,17 +239,23 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.store_view(k.view, (0, 0), k.zeros(vector(f32, 4)), ROWS), "a fragment of type f32x4, wanted f32x8"),
     (lambda k: k.store_view(k.view, (0, 0), k.load(), COLS), "distributed as m8r1 n64l1 is stored as m8l1 n8l8 n8r1"),
     (lambda k: k.store_shared(k.tile, Cast(FLOATS, k.load()), COLS), "is stored as"),
-    (lambda k: k.add_view(k.view, (0, 0), k.zeros(vector(f32, 4)), ROWS), "a fragment of type f32x4, wanted f32x8"),
-    (lambda k: k.add_view(k.view, (0, 0), k.load(), COLS), "distributed as m8r1 n64l1 is stored as m8l1 n8l8 n8r1"),
-    (lambda k: k.add_view(k.view, (LANE, 0), k.load(), ROWS), "coords lane differs between lanes"),
     (
-        lambda k: k.add_view(k.half, (0, 0), k.zeros(TILE.a_type), TILE.a),
-        "atomic additions of f16, wanted f32, f64 or s32",
+        lambda k: k.atomic_view("add", k.view, (0, 0), k.zeros(vector(f32, 4)), ROWS),
+        "a fragment of type f32x4, wanted f32x8",
+    ),
+    (
+        lambda k: k.atomic_view("add", k.view, (0, 0), k.load(), COLS),
+        "distributed as m8r1 n64l1 is stored as m8l1 n8l8 n8r1",
+    ),
+    (lambda k: k.atomic_view("add", k.view, (LANE, 0), k.load(), ROWS), "coords lane differs between lanes"),
+    (
+        lambda k: k.atomic_view("add", k.half, (0, 0), k.zeros(TILE.a_type), TILE.a),
+        "atomic add of f16, wanted f32, f64, s32, u32",
     ),
     # messages
-    (lambda k: k.global_add(k.all, const(1, u32), 0), "atomic additions of u32, wanted f32, f64 or s32"),
-    (lambda k: k.global_add(k.all, k.zeros(vector(f32, 16)), 0), "a message of f32x16, 512 bits"),
-    (lambda k: k.global_add(k.all, const(1.0, f32), 0, LANE), "uniform lane differs"),
+    (lambda k: k.global_atomic("add", k.all, const(1, u8), 0), "atomic add of u8, wanted f32, f64, s32, u32"),
+    (lambda k: k.global_atomic("add", k.all, k.zeros(vector(f32, 16)), 0), "a message of f32x16, 512 bits"),
+    (lambda k: k.global_atomic("add", k.all, const(1.0, f32), 0, LANE), "uniform lane differs"),
     (lambda k: k.add(on_surface(k, k.n)), "n is not a surface"),
     (lambda k: k.add(on_surface(k, k.surface(k.half.memory))), "a surface of h, of a message that accesses x"),
     (lambda k: k.global_load("v", vector(u8, 3), k.all, 0), "a message of u8x3, 24 bits a lane"),
@@ -305,9 +311,9 @@ def test_a_copys_lanes_store_what_they_loaded() -> None:
 def test_additions_belong_to_their_level(level: str) -> None:
     k = Room()
     if level == "tile":
-        k.global_add(k.all, const(1.0, f32), 0)
+        k.global_atomic("add", k.all, const(1.0, f32), 0)
     else:
-        k.add_view(k.view, (0, 0), k.zeros(FLOATS), ROWS)
+        k.atomic_view("add", k.view, (0, 0), k.zeros(FLOATS), ROWS)
     with pytest.raises(VerifyError, match=f"does not belong to the {level} level"):
         verify(k.done(), level)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Shared, Swizzle, row_major
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import BlockRead, BlockWrite, FlatAdd, FlatLoad, FlatStore, PlaneLoad, SharedRead, SharedWrite
+from convgen.ir.stmt import BlockRead, BlockWrite, FlatAtomic, FlatLoad, FlatStore, PlaneLoad, SharedRead, SharedWrite
 from convgen.ir.types import f16, f32
 from convgen.ir.verify import verify
 from convgen.passes.buffer_shared import buffer_shared
@@ -101,10 +101,10 @@ def test_stores_and_additions_are_flat_too() -> None:
     k = KernelBuilder("adds", width=16)
     rows = Fragment(("i", "j"), (Digit("j", 2, Space.REGISTER, 1), Digit("i", 16, Space.LANE, 1)))
     sums = matrix(k.buffer("sums", f32, 14 * 2), 14, 2)
-    k.add_view(sums, (0, 0), k.load_view("v", sums, (0, 0), rows), rows)
+    k.atomic_view("add", sums, (0, 0), k.load_view("v", sums, (0, 0), rows), rows)
     before = k.done()
     after = verify(lower_tiles(before, XEHPC), "message")
-    added = [s for s in postorder(after) if isinstance(s, FlatAdd)]
+    added = [s for s in postorder(after) if isinstance(s, FlatAtomic)]
     assert [s.value.type.bits for s in added] == [32, 32]
     results = []
     for kernel in (before, after):

@@ -19,7 +19,7 @@ from convgen.ir.layout.memory import Dim, Swizzle, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import mutate, postorder
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Copy, GlobalAdd, GlobalLoad, SharedWrite, Stmt, StoreShared
+from convgen.ir.stmt import Copy, GlobalAtomic, GlobalLoad, SharedWrite, Stmt, StoreShared
 from convgen.ir.types import Type, f16, f32, f64, vector
 from convgen.passes import pipeline
 from convgen.passes.buffer_shared import buffer_shared
@@ -121,10 +121,10 @@ def test_additions_are_lowered_element_by_element(elem: Type, off: tuple[int, in
         View(k.buffer(name, elem, 62 * width), Layout.dense((62, width), (0, 1)), dims, index) for name in ("x", "y")
     )
     value = k.load_view("t", source, off, layout)
-    k.add_view(result, off, Shuffle(value, (1, 0, 3, 2)) + k.zeros(vector(elem, 4)), layout)
+    k.atomic_view("add", result, off, Shuffle(value, (1, 0, 3, 2)) + k.zeros(vector(elem, 4)), layout)
     before = k.done()
     after = lower_tiles(before, FACTS)
-    adds = [s for s in postorder(after) if isinstance(s, GlobalAdd)]
+    adds = [s for s in postorder(after) if isinstance(s, GlobalAtomic)]
     assert [s.value.type.lanes for s in adds] == [1] * 4
     x = np.arange(62 * width).astype(elem.numpy)
     results = []

@@ -118,7 +118,7 @@ def sliced(a: Tensor, b: Tensor, c: Tensor, *, slices: int, bm: int, bn: int, bk
         left = tile.load_tile(tile.init_tile(a, (m, s * each + k), (bm, bk)))
         right = tile.load_tile(tile.init_tile(b, (s * each + k, n), (bk, bn)))
         acc = tile.tile_mma(left, right, acc)
-    tile.add_tile(acc, tile.init_tile(c, (m, n), (bm, bn)))
+    tile.atomic_rmw("add", acc, tile.init_tile(c, (m, n), (bm, bn)))
 
 
 @tile.kernel(subgroups=(4, 1))

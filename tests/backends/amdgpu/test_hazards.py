@@ -21,6 +21,11 @@ EXPECTED = {
         v_mfma_f32_16x16x16_f16 a[0:3], v[0:1], v[2:3], a[0:3]
         v_mfma_f32_16x16x16_f16 a[0:3], v[4:5], v[6:7], a[0:3]
     """,
+    ("gfx942", "accumulating into the same tuple, in f32"): """
+        v_mfma_f32_16x16x16_f16 a[0:3], v[0:1], v[2:3], a[0:3]
+        s_nop 4
+        v_mfma_f32_16x16x4_f32 a[0:3], v4, v6, a[0:3]
+    """,
     ("gfx942", "an addend that overlaps the last result"): """
         v_mfma_f32_32x32x8_f16 a[0:15], v[0:1], v[2:3], a[0:15]
         s_nop 8

@@ -12,7 +12,7 @@ import pytest
 from convgen.backends.amdgpu.isa import (
     DS_READ_WIDTH,
     DS_WRITE_WIDTH,
-    GLOBAL_ADD,
+    GLOBAL_ATOMICS,
     LOAD_WIDTH,
     MATRIX,
     OPCODES,
@@ -97,9 +97,12 @@ FORMS = {
     "v1, v[2:3] offset:65535": "ds_write_b64",
     "v[4:7], v1, s[4:7], s2 offen offset:4095": "buffer_load_dwordx4 buffer_store_dwordx4",
     "v[4:6], v1, s[4:7], 0 offen offset:4095": "buffer_load_dwordx3 buffer_store_dwordx3",
-    "v[4:5], v1, s[4:7], s2 offen": "buffer_load_dwordx2 buffer_store_dwordx2 buffer_atomic_add_f64",
+    "v[4:5], v1, s[4:7], s2 offen": "buffer_load_dwordx2 buffer_store_dwordx2 buffer_atomic_add_f64 "
+    "buffer_atomic_min_f64 buffer_atomic_max_f64",
     "v4, v1, s[4:7], s2 offen": "buffer_load_dword buffer_store_dword buffer_load_ushort buffer_load_ubyte "
-    "buffer_store_short buffer_store_byte buffer_atomic_add_f32 buffer_atomic_add",
+    "buffer_store_short buffer_store_byte buffer_atomic_add_f32 buffer_atomic_add "
+    "buffer_atomic_smin buffer_atomic_smax buffer_atomic_umin buffer_atomic_umax buffer_atomic_and buffer_atomic_or "
+    "buffer_atomic_xor",
     "vmcnt(63) lgkmcnt(15)": "s_waitcnt",
     "15": "s_nop",
     "v4, v1, s[4:7], 0 offen": "buffer_atomic_inc",
@@ -135,7 +138,7 @@ def test_every_opcode_assembles(target: str) -> None:
 def test_widths_name_opcodes_that_are_there() -> None:
     names = [f"buffer_load_{w}" for w in LOAD_WIDTH.values()] + [f"buffer_store_{w}" for w in STORE_WIDTH.values()]
     names += [f"ds_read_{w}" for w in DS_READ_WIDTH.values()] + [f"ds_write_{w}" for w in DS_WRITE_WIDTH.values()]
-    names += [name for name, _ in GLOBAL_ADD.values()]
+    names += [name for name, _ in GLOBAL_ATOMICS.values()]
     assert [name for name in names if name not in OPCODES] == []
     for facts in FACTS.values():
         assert set(facts.global_widths) == set(LOAD_WIDTH) == set(STORE_WIDTH)

@@ -202,7 +202,7 @@ def test_vector_and_atomic_additions(elem: Type, target: str) -> None:
     pair = k.global_load("pair", vector(elem, 2), source, Lane() * 2 * elem.bytes)
     total = k.let("total", pair + Shuffle(pair, (1, 0)))
     for i in (0, 1):
-        k.global_add(out, Slice(total, i, 1), ((Lane() + k.subgroup) % LANES * 2 + i) * elem.bytes)
+        k.global_atomic("add", out, Slice(total, i, 1), ((Lane() + k.subgroup) % LANES * 2 + i) * elem.bytes)
     values = np.random.default_rng(2).integers(-99, 100, LANES * 2).astype(elem.numpy)
     run_both(
         k.done(),

@@ -1,0 +1,88 @@
+"""Products without a matrix instruction: each lane multiplies and adds what its elements of the result need.
+
+Lanes and subgroups that are left over from the result share out K, and their sums meet in the end.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+import attrs
+
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Add, Expr, Shuffle, zeros
+from convgen.ir.floats import fma
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.types import f16, f32, f64, vector
+
+_ROUNDED_ONCE = (f16, f32, f64)  #: types with a multiplication and addition in one (docs/ir.md)
+_MOST_MET = 32  #: registers; sums of subgroups that a lane adds up in the end all stand side by side before
+_ROWS, _COLS, _DEPTH = "d0", "d1", "k"
+
+
+@attrs.frozen
+class FmaTile:
+    """Layouts of a product's factors, M x K and K x N, and of its sums, M x N x the parts of K, by their axes."""
+
+    a: Fragment
+    b: Fragment
+    sums: Fragment
+    steps: int  #: positions of K of a lane
+
+
+def fma_tile(result: Fragment, depth: int, width: int, subgroups: int) -> FmaTile:
+    """For a result of dims d0 and d1, and K of `depth`."""
+    left, shares = depth, []
+    for space, have, most in ((Space.LANE, width, width), (Space.SUBGROUP, subgroups, _MOST_MET // result.registers)):
+        count, stride = _spare(result, space, have)
+        even = gcd(left, count)
+        size = max((n for n in range(1, min(even, most) + 1) if even % n == 0), default=1)
+        shares += [Digit(_DEPTH, size, space, stride)] if size > 1 else []
+        left //= size
+    steps = Digit(_DEPTH, left, Space.REGISTER, 1)
+    sums = Fragment((_ROWS, _COLS, _DEPTH), (*result.digits, *shares))
+    across, down = ({_DEPTH: dim} for dim in (_COLS, _ROWS))
+    return FmaTile(
+        _factor(result.of(_ROWS), (steps, *shares), across),
+        _factor(result.of(_COLS), (steps, *shares), down),
+        sums,
+        left,
+    )
+
+
+def _spare(f: Fragment, space: Space, have: int) -> tuple[int, int]:
+    """How many lanes or subgroups hold the same, and the stride at which they do."""
+    end = max((d.stride * d.size for d in f.digits if d.space == space and d.size > 1), default=1)
+    return have // end if have % end == 0 else 1, end
+
+
+def _factor(own: tuple[Digit, ...], depth: tuple[Digit, ...], named: dict[str, str]) -> Fragment:
+    """A lane's rows or columns behind one another, each with all of the lane's positions of K."""
+    held = Fragment((_ROWS, _COLS, _DEPTH), own).renumbered(Space.REGISTER)
+    steps = depth[0].size
+    further = (attrs.evolve(d, stride=d.stride * steps) if d.space == Space.REGISTER else d for d in held.digits)
+    digits = (*further, *(attrs.evolve(d, dim=named[_DEPTH]) for d in depth))
+    return Fragment((_ROWS, _COLS), tuple(d for d in digits if d.size > 1))
+
+
+def has_replicas(f: Fragment, width: int, subgroups: int) -> bool:
+    """Whether some lanes hold the same."""
+    return (f.count(Space.LANE), f.count(Space.SUBGROUP)) != (width, subgroups)
+
+
+def multiplied(k: KernelBuilder, tile: FmaTile, a: Expr, b: Expr, acc: Expr | None) -> Expr:
+    """The lanes' part of `acc + a @ b`, all of one type: K in order, then what lanes share out of it."""
+    elem = a.type.elem
+    held = vector(elem, tile.sums.registers)
+    shared = any(d.dim == _DEPTH for d in tile.sums.digits)
+    total = zeros(held) if shared or acc is None else acc
+    at = [tile.sums.coords(0, 0, r) for r in range(held.lanes)]
+    for step in range(tile.steps):
+        left = Shuffle(a, tuple(tile.a.owner({_ROWS: c[_ROWS], _COLS: step})[2] for c in at))
+        right = Shuffle(b, tuple(tile.b.owner({_ROWS: step, _COLS: c[_COLS]})[2] for c in at))
+        total = k.let("sums", fma(left, right, total) if elem in _ROUNDED_ONCE else total + left * right)
+    if not shared:
+        return total
+    met, _ = k.reduce("sums", total, tile.sums, _DEPTH, Add)
+    return met if acc is None else k.let("sums", acc + Shuffle(met, tuple(range(held.lanes))))

@@ -1,0 +1,84 @@
+"""Distributions that a kernel asks for, as XeTile's maps: blocks on subgroups, and a block's elements on lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import gcd
+
+import attrs
+
+from convgen.ir.error import UserError
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.xetile import Pair, SgMap, WgMap
+
+Pairs = tuple[Sequence[int], Sequence[int]]  #: layout and data of a map, as given
+
+
+@attrs.frozen
+class Maps:
+    """Blocks of a tile on subgroups; their elements on lanes as `sg` says, or in rows as wide as messages are."""
+
+    wg: WgMap
+    sg: SgMap | None
+    at: str  #: the operation and its tensor, for errors
+
+    def __str__(self) -> str:
+        return f"{self.wg}, {self.sg}" if self.sg else str(self.wg)
+
+    def check_store(self, shape: Sequence[int], operation: str) -> None:
+        """UserError unless each element of a block has one owner."""
+        with _saying(operation):
+            self.wg.check_store((shape[0], shape[1]))
+
+    def fragment(self, shape: Pair, width: int, subgroups: int, wide: int) -> Fragment:
+        """Of a tile, `wide` elements side by side unless lanes are given.
+
+        Raises UserError where the workgroup has not as many subgroups, or a subgroup not as many lanes.
+        """
+        if self.wg.subgroups != subgroups:
+            given = f"given sg_layout of {self.wg.subgroups} subgroups"
+            raise UserError(f"{given}, wanted the workgroup's {subgroups}, at {self.at}")
+        lanes = self.sg or _in_rows(self.wg.sg_data, width, wide)
+        if lanes.lanes != width:
+            given = f"given a block of {'x'.join(map(str, self.wg.sg_data))} on {lanes.lanes} lanes"
+            raise UserError(f"{given}, wanted the subgroup's {width}, at {self.at}")
+        return self.wg.fragment(shape, lanes)
+
+
+def maps(operation: str, shape: Sequence[int], wg_map: Pairs | None, sg_map: Pairs | None) -> Maps | None:
+    """What is given of a block of `shape`; None if nothing is. Raises UserError where XeTile's rules are not kept."""
+    if wg_map is None and sg_map is None:
+        return None
+    if wg_map is None or len(shape) != 2:
+        given = f"given {'sg_map alone' if wg_map is None else 'wg_map'} of {'x'.join(map(str, shape))}"
+        raise UserError(
+            f"{given}, wanted wg_map, and sg_map where lanes matter, of a block of two dims, at {operation}"
+        )
+    with _saying(operation):
+        made = Maps(WgMap(*wg_map), SgMap(*sg_map) if sg_map else None, operation)
+        made.wg.check_load((shape[0], shape[1]))
+        if made.sg:
+            made.sg.units(made.wg.sg_data)
+    return made
+
+
+@contextmanager
+def _saying(operation: str) -> Iterator[None]:
+    """Errors say where they are."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{error}, at {operation}") from None
+
+
+def _in_rows(block: Pair, width: int, wide: int) -> SgMap:
+    """Lanes side by side along rows, then below, as wide as all have something; of a small block not all."""
+    most = gcd(block[1], wide)
+    made = [_lanes(block, width, data) for data in range(most, 0, -1) if most % data == 0]
+    return next((lanes for lanes in made if lanes.lanes == width), made[-1])
+
+
+def _lanes(block: Pair, width: int, data: int) -> SgMap:
+    across = gcd(block[1] // data, width)
+    return SgMap((gcd(block[0], width // across), across), (1, data))

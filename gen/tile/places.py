@@ -1,0 +1,158 @@
+"""Where tiles are: the memory of tensors, where each tile begins in the iteration at hand, and views of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr, Var, const
+from convgen.ir.layout.digits import plus, times
+from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
+from convgen.ir.mutate import substitute
+from convgen.ir.simplify.bounds import Bounds, Range
+from convgen.tile.layouts import Spread
+from convgen.tile.trace import Index, Loop, Said, Tensor, Tile
+
+_MOST_BEFORE = 1 << 16  #: positions before a tensor's first at which a tile may begin; views count them as well
+
+By = tuple[Index, ...]  #: a distance, along each dim of a tensor
+
+
+class Places:
+    """What scalars of a kernel stand for, and where that puts its tiles."""
+
+    def __init__(self, tensors: Sequence[Tensor], said: Sequence[Said]) -> None:
+        self.memory = {t.name: t.memory for t in tensors}
+        self.scalars: dict[Var, Expr] = {}
+        self.ranges: dict[Expr, Range] = {}  #: between which integers they lie
+        self._moved: dict[Tile, By] = {}  #: where moved tiles begin in the iteration at hand
+        self._steps: dict[tuple[Loop, Tile], By] = {}  #: by how much an iteration moves a tile, by what it is behind it
+        self._ends: dict[Tile, tuple[Tile, By]] = {}  #: behind a loop: from which tile it moved a tile how far
+        self._measure(said)
+
+    def _measure(self, said: Sequence[Said]) -> None:
+        """The steps of all loops, inner ones first."""
+        for loop in (each for each in said if isinstance(each, Loop)):
+            self._measure(loop.body)
+            steps = {last: (first, self._distance(first, last)) for _, first, last in loop.moved}
+            for last, (first, by) in steps.items():
+                self._steps[loop, last] = by
+                self._ends[last] = first, tuple(times(loop.trips, d) for d in by)
+
+    def _distance(self, first: Tile, last: Tile) -> By:
+        by: By = (0,) * len(first.offsets)
+        at: Tile | None = last
+        while at is not first and at is not None:
+            at, further = self._ends.get(at, (at.moved_from, at.moved_by))
+            by = tuple(a + b for a, b in zip(by, further))
+        if at is None:
+            raise UserError(
+                f"given a tile of {first.tensor.name} that is another one in the next iteration, "
+                "wanted it moved by update_tile_offset, in tile.range"
+            )
+        return by
+
+    @contextmanager
+    def within(self, loop: Loop, index: Var) -> Iterator[None]:
+        """In the suite tiles are where an iteration has them; behind it, where the last one leaves them."""
+        outside = dict(self._moved), dict(self.scalars)
+        self.scalars[loop.var] = index
+        trips = self.scalar(loop.trips)
+        self.ranges[index] = (0, max(0, Bounds(self.ranges)(trips)[1] - 1))
+        starts = {last: (first, self.begin(first)) for _, first, last in loop.moved}
+        for last, (first, start) in starts.items():
+            self._moved[first] = _further(start, index, self._steps[loop, last])
+        yield
+        self._moved, self.scalars = outside
+        for last, (_, start) in starts.items():
+            self._moved[last] = _further(start, trips, self._steps[loop, last])
+
+    def begin(self, tile: Tile) -> By:
+        """Where a tile begins along each dim of its tensor."""
+        if tile in self._moved:
+            at = self._moved[tile]
+        elif tile.moved_from is not None:
+            at = tuple(a + b for a, b in zip(self.begin(tile.moved_from), tile.moved_by))
+        else:
+            at = tile.offsets
+        return tuple(self.scalar(o) if isinstance(o, Expr) else o for o in at)
+
+    def scalar(self, index: Index) -> Expr:
+        """An index by what its variables stand for here."""
+        return substitute(index, self.scalars) if isinstance(index, Expr) else const(index)
+
+    def at(self, tile: Tile, spread: Spread) -> tuple[Index, ...]:
+        """Where a tile begins, in the order of a layout's dims."""
+        begin = self.begin(tile)
+        around: Index = 0
+        for n, size in enumerate(tile.tensor.shape):
+            around = around if n in tile.kept else plus(times(around, size), begin[n])
+        first, margins = tile.kept[0], self._margins(tile)
+        inside = [begin[n] + margins[n] if margins[n] else begin[n] for n in range(len(begin))]
+        room = _room(tile, margins)
+        return tuple(inside[n] + around * room if n == first else inside[n] for n in spread.axes)
+
+    def _margins(self, tile: Tile) -> list[int]:
+        """How far before each dim of its tensor a tile may begin."""
+        least = [at if isinstance(at, int) else Bounds(self.ranges)(at)[0] for at in self.begin(tile)]
+        for n, low in enumerate(least):
+            if low < (-_MOST_BEFORE if n in tile.kept else 0):
+                given = f"given an offset of {tile.tensor.name} that may be {low}"
+                wanted = f"at least {-_MOST_BEFORE}" if n in tile.kept else "one from 0 along a dim without a block"
+                raise UserError(f"{given}, wanted {wanted}, at init_tile")
+        return [max(0, -low) for low in least]
+
+    def view(self, tile: Tile, spread: Spread, depth: int = 1, row: int | None = None) -> View:
+        """A tensor with its dims in the order of a layout's; the last one is padded to whole tiles of `depth`.
+
+        Dims of which a tile has one position go around its first one. Rows of memory have `row` positions, if given.
+        """
+        tensor, margins = tile.tensor, self._margins(tile)
+        names = {n: f"around{n}" for n in range(len(tensor.shape))} | dict(zip(spread.axes, spread.layout.dims))
+        sizes = [size + margin for size, margin in zip(tensor.most, margins)]
+        padded = dict(enumerate(sizes)) | {tile.kept[0]: _room(tile, margins)}
+        last = spread.axes[-1]
+        if last != tile.kept[0] or len(tile.kept) == len(names):
+            padded[last] = -(-padded[last] // depth) * depth
+        exact = {n: plus(size, margins[n]) for n, size in enumerate(tensor.shape) if isinstance(size, Expr)}
+        dims = {n: Dim(names[n], size, padded[n], exact.get(n)) for n, size in enumerate(sizes)}
+        if row is not None:
+            dims |= {n: Dim(names[n], row, row) for n, stride in enumerate(tensor.strides) if stride == 1}
+        around = tuple(dim for n, dim in dims.items() if n not in tile.kept)
+        axes = tuple((*around, dims[n]) if n == tile.kept[0] else (dims[n],) for n in spread.axes)
+        if any(dim.exact is not None for axis in axes for dim in axis[1:]):
+            raise UserError(
+                f"given a tile of one position along a dim of {tensor.name}, whose rows are counted at launch, "
+                "wanted numbers for all dims but the first"
+            )
+        index = tuple(
+            TensorDim(size, ((names[n], 1),), -margin, masked=margin > 0)
+            for n, (size, margin) in enumerate(zip(tensor.most, margins))
+        )
+        if any(margins[n] and isinstance(step, Expr) for n, step in enumerate(tensor.strides)):
+            raise UserError(
+                f"given a tile that may begin before {tensor.name}, whose rows are measured at launch, "
+                "wanted numbers for all dims but the first"
+            )
+        if not tensor.is_known:
+            return SizedView(self.memory[tensor.name], tensor.layout, axes, index, tensor.strides)
+        return View(self.memory[tensor.name], tensor.layout, axes, index)
+
+
+def _room(tile: Tile, margins: Sequence[int]) -> int:
+    """Positions of a tile's first dim, with room for one that reaches outside where other dims go around it."""
+    first = tile.kept[0]
+    size = tile.tensor.most[first] + margins[first]
+    return size if len(tile.kept) == len(tile.offsets) else size + tile.shape[0] - 1
+
+
+def _further(start: By, steps: Expr, by: By) -> By:
+    return tuple(_times(o, steps, d) for o, d in zip(start, by))
+
+
+def _times(offset: Index, steps: Expr, by: Index) -> Index:
+    if isinstance(by, int) and by == 0:
+        return offset
+    moved = steps * by if not (isinstance(by, int) and by == 1) else steps
+    return moved if isinstance(offset, int) and offset == 0 else moved + offset
