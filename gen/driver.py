@@ -224,6 +224,9 @@ def compile(
     A hand-written kernel is compiled for `target`; `scalars` gives its scalar arguments their values.
     """
     _expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
+    wanted = "one that fits"
+    if isinstance(program, TileProgram):
+        wanted = "one whose blocks fit the registers: smaller blocks, or more subgroups"
     if not isinstance(program, Build):
         program = wrap(program, target, scalars)
     while True:
@@ -233,7 +236,7 @@ def compile(
             if program.next_config(error):
                 continue
             given = f"config {program.config}" if program.plan else f"kernel {program.ir.kernels[0].name}"
-            raise UserError(f"given {given}, wanted one that fits: {error}") from error
+            raise UserError(f"given {given}, wanted {wanted}: {error}") from error
 
 
 def _compile(program: Build) -> Code:

@@ -49,6 +49,11 @@ def show(node: Node) -> str:
     return "\n".join(line.text for line in listing(node))
 
 
+def infix(e: Expr) -> str:
+    """An expression on one line: what it repeats is written out again."""
+    return _Printer(e).inline(e, _LOOSEST)
+
+
 def listing(node: Node) -> list[ListingLine]:
     """The lines of `show(node)`, each with its statement."""
     printer = _Printer(node)

@@ -36,7 +36,7 @@ from convgen.ir.verify_rules import (
 
 Level = Literal["tile", "message"]
 _MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid: ids are s32
-_MOST_LANES = 1024  #: of a workgroup, on every target
+MOST_LANES = 1024  #: of a workgroup, on every target
 
 
 def verify(kernel: Kernel, level: Level | None = None) -> Kernel:
@@ -66,8 +66,8 @@ def _kernel(k: Kernel) -> str | None:
         return next(filter(None, found), f"{len(k.launched)} counts of workgroups")
     if min(*k.grid, k.subgroups, k.width) < 1 or len(k.group_ids) != 3:
         return f"a grid of {k.grid} as {k.group_ids}, {k.subgroups} subgroups of {k.width} lanes"
-    if max(k.grid) > _MOST_GROUPS or k.subgroups * k.width > _MOST_LANES:
-        return f"a grid of {k.grid}, workgroups of {k.subgroups * k.width}; at most {_MOST_GROUPS} and {_MOST_LANES}"
+    if max(k.grid) > _MOST_GROUPS or k.subgroups * k.width > MOST_LANES:
+        return f"a grid of {k.grid}, workgroups of {k.subgroups * k.width}; at most {_MOST_GROUPS} and {MOST_LANES}"
     return None
 
 

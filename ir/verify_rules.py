@@ -12,6 +12,7 @@ from convgen.ir.floats import APPROXIMATE, EXACT, Approximate, Fma
 from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import MOST_BYTES, Global, Plane, Shared, SizedView, View
+from convgen.ir.mutate import postorder
 from convgen.ir.simplify.extents import complaint, never_less
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
@@ -387,3 +388,11 @@ EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
     x.AddressOf: (_buffer,),
     x.Mma: (_operand_layouts,),
 }
+
+
+def refused(e: Expr) -> str | None:
+    """What is wrong with the operands of an operation on elements, or of one that it is made of; None if nothing is."""
+    nowhere: Any = None  # no rule of such operations asks where they stand
+    parts = (each for each in postorder(e) if isinstance(each, Expr))
+    complaints = (rule(nowhere, each) for each in parts for rule in EXPRESSIONS.get(type(each), ()))
+    return next((c for c in complaints if c is not None), None)

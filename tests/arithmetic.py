@@ -171,11 +171,16 @@ def launch(kernel: Kernel, emitted: Any) -> LaunchRequest:
     return LaunchRequest(kernel.name, kernel.grid, (kernel.subgroups * kernel.width, 1, 1), args)
 
 
-def results(kernel: Kernel, memory: dict[str, Any], elem: Type) -> Any:
-    """What the interpreter leaves in `out`."""
+def interpreted(kernel: Kernel, memory: dict[str, Any]) -> dict[str, Any]:
+    """What the interpreter makes of a memory, which stays as it is."""
     mine = {n: b.copy() for n, b in memory.items()}
     interpret(kernel, mine, {})
-    return mine["out"].view(elem.numpy)
+    return mine
+
+
+def results(kernel: Kernel, memory: dict[str, Any], elem: Type) -> Any:
+    """What the interpreter leaves in `out`."""
+    return interpreted(kernel, memory)["out"].view(elem.numpy)
 
 
 def differing(found: Any, wanted: Any, elem: Type) -> Any:

@@ -296,7 +296,8 @@ def plan(source: Type, to: Type, facts: TargetFacts, *, saturate: bool = False) 
     missing = (
         (source is not held and not unpack) or (held is not wanted and not step) or (to is not wanted and not pack)
     )
-    if missing or (to.is_float and pack and source in (s32, u32, f64)):
+    twice = to.is_float and pack and (source is f64 or (source in (s32, u32) and to is not f16))
+    if missing or twice:  # what an f32 does not hold is too large for a half
         return None
     limited = (saturate or (source.is_float and to.is_int)) if pack else (saturate and source.is_float and to is f32)
     return Conversion(unpack, step, to if limited else None, pack)

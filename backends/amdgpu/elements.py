@@ -94,7 +94,7 @@ class Elements(Vectors):
             return super().filled(dtype, a, into)
         word = self.scalars.mask(a) if dtype.elem.is_bool else self._repeated(a)
         size = word.count
-        count = dtype.lanes if dtype.elem.is_bool else max(1, dtype.bits // 32 // size)
+        count = dtype.lanes if dtype.elem.is_bool else max(1, -(-dtype.bits // 32) // size)
         dst = into or self.out.new(word.bank, count * size)
         for n in range(count):
             self.out.copy(dst.words(n * size, size), word)

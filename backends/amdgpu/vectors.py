@@ -13,13 +13,15 @@ from convgen.backends.amdgpu.elements import Elements
 from convgen.backends.amdgpu.emitter import signed
 from convgen.backends.amdgpu.isa import MATRIX
 from convgen.backends.amdgpu.scalars import AmdScalars
+from convgen.backends.machine.conversions import odd
 from convgen.backends.machine.instruction import Imm, Operand, Reg
+from convgen.backends.machine.scalars import retyped
 from convgen.backends.machine.vectors import Bytes, Parts, view
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Cast, Expr, Saturate, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
-from convgen.ir.types import VectorType
+from convgen.ir.types import VectorType, bf16, f32, s32, u32
 
 
 class AmdVectors(Elements):
@@ -70,6 +72,8 @@ class AmdVectors(Elements):
 
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
         of = e.a.type
+        if to.elem is bf16 and of.elem in (s32, u32):
+            return self.tuple_of(self.held(odd(e.a).to(retyped(of, f32)).to(e.type)))
         source = self.held(e.a)
         how = plan(of.elem, to.elem, self.facts, saturate=isinstance(e, Saturate))
         if how is None:

@@ -146,5 +146,6 @@ class Choices(Operands):
             return words
         if width == 32:
             return [self.side_by_side("d", region(w, "w", part, 2)) for w in words for part in (0, 1)]
-        pairs = zip(words[::2], words[1::2])
+        even = [*words, *words[-1:]] if len(words) % 2 else words
+        pairs = zip(even[::2], even[1::2])
         return [self.side_by_side("uw", *(region(w, "uw", 0, 2) for w in pair)) for pair in pairs]

@@ -50,7 +50,7 @@ class Elements(Choices):
         if isinstance(a, x.Const) and not dtype.elem.is_bool:
             return super().filled(dtype, a, into)
         word = self.spread(self.scalars.mask(a)) if dtype.elem.is_bool else self.same(a)
-        dst = into or self.out.new("v", dtype.lanes if dtype.elem.is_bool else max(1, dtype.bits // 32))
+        dst = into or self.out.new("v", dtype.lanes if dtype.elem.is_bool else -(-dtype.bits // 32))
         for n in range(dst.count):
             self.out.move(dst.words(n, 1), word)
         return dst

@@ -54,9 +54,10 @@ UNARY: dict[type[Unary], str] = {
 WIDER: dict[Type, Type] = {s8: s32, u8: u32, bf16: f32}
 #: Which type each conversion reaches first. One `mov` goes there, rounding to nearest even; what is wider, or has more
 #: digits, holds what counts (of sums past 2^24 a half is infinite anyhow). Of integers to narrower ones those that
-#: saturate; bits that wrap need no conversion.
+#: saturate; bits that wrap need no conversion. Of floats to integers those that are rounded before.
 CONVERSIONS: dict[tuple[Type, Type], Type] = {
     **{(s32, to): to for to in (s8, u8)},
+    **{(f32, to): to for to in (s32, u32)},
     **{(of, to): to for of, to in ((f32, f16), (f16, f32), (f32, bf16), (bf16, f32), (s32, f32), (u32, f32))},
     **{(of, to): to for of in (s8, u8, s16, u16) for to in (s32, u32)},
     **{(of, to): s32 for of in (s8, u8) for to in (s16, u16)},

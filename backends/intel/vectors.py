@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
 from convgen.backends.intel.bytes import UNSIGNED, gather_words
+from convgen.backends.intel.conversions import in_steps
 from convgen.backends.intel.elements import Elements
 from convgen.backends.intel.isa import ACCUMULATORS_AT, Literal, Null, dpas, region
 from convgen.backends.intel.operations import CONVERSIONS, TYPES
@@ -72,6 +73,8 @@ class XeVectors(Elements):
         return gather_words(self.out, held, wanted)
 
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
+        if (steps := in_steps(e)) is not None:
+            return self.tuple_of(self.held(steps))
         of, saturates = e.a.type, isinstance(e, Saturate)
         integers = of.elem.is_int and to.elem.is_int
         if integers and not saturates and of.elem.bits == to.elem.bits:

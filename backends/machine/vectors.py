@@ -116,7 +116,7 @@ class Vectors(ABC):
             raise Unsupported(f"given a splat of {a}, wanted a constant")
         bits, wide = a.bits & (1 << a.dtype.bits) - 1, max(32, a.dtype.bits)
         repeated = sum(bits << i for i in range(0, wide, a.dtype.bits))
-        dst = into or self.out.new("v", max(1, dtype.bits // 32))
+        dst = into or self.out.new("v", -(-dtype.bits // 32))
         self._fill(dst, [repeated >> i & 0xFFFFFFFF for i in range(0, wide, 32)])
         return dst
 
@@ -145,7 +145,7 @@ class Vectors(ABC):
         if offset + bits > 32 and (offset or bits % 32):  # what it takes are no whole words
             return self._shuffle(parts, elem, tuple(range(start, start + count)))
         if not offset:
-            return view(parts, first, max(1, bits // 32))
+            return view(parts, first, -(-bits // 32))
         (word,) = view(parts, first, 1)
         return (self._bits(word, offset, bits),)
 

@@ -6,6 +6,7 @@ import argparse
 import gc
 import json
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from time import perf_counter
 
 import attrs
@@ -40,15 +41,21 @@ def _once(run: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def main(title: str, measure: Callable[..., Iterable[Figure]], count: int | None = None) -> None:
-    """Measure and print: a table, or JSON with --json; with `count`, `--count` gives another number of problems."""
+def main(title: str, measure: Callable[..., Iterable[Figure]], count: int | None = None, folder: str = "") -> None:
+    """Measure and print: a table, or JSON with --json.
+
+    With `count`, `--count` gives another number of problems; with `folder`, which says what is there, one may be given.
+    """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     if count is not None:
         parser.add_argument("--count", type=int, default=count, help=f"problems to measure (default {count})")
-    arguments = parser.parse_args()
-    figures = list(measure() if count is None else measure(arguments.count))
-    if arguments.json:
+    if folder:
+        parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help=folder)
+    arguments = vars(parser.parse_args())
+    as_json = arguments.pop("json")
+    figures = list(measure(*arguments.values()))
+    if as_json:
         print(json.dumps({"title": title, "figures": [attrs.asdict(f) for f in figures]}, indent=2))
         return
     print(title)

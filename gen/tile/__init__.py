@@ -66,6 +66,7 @@ from convgen.tile.operations import (
 from convgen.tile.operations import (
     steps as range,
 )
+from convgen.tile.parse import parse
 from convgen.tile.trace import Tensor, Tile, Value, size
 
 __all__ = [
@@ -100,6 +101,7 @@ __all__ = [
     "log2",
     "max",
     "min",
+    "parse",
     "positions",
     "prefetch_tile",
     "range",

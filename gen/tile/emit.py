@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
+from math import prod
 
 import attrs
 
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, UserError
-from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Splat, const, select, zeros
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, const, select, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import times
 from convgen.ir.layout.fragment import Fragment
@@ -22,8 +23,10 @@ from convgen.ir.simplify.extents import most
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.stmt import For, block
 from convgen.ir.types import Type, VectorType, vector
+from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
 from convgen.plan.plan import Operand, operand
+from convgen.tile.edges import Section, sections
 from convgen.tile.fma import FmaTile, multiplied
 from convgen.tile.layouts import Layouts, Options, Spread, statements
 from convgen.tile.numbered import inside, once
@@ -53,6 +56,8 @@ from convgen.tile.trace import (
     Value,
 )
 
+WORD = 32  #: bits of a register in one lane
+
 
 def emit(name: str, trace: Trace, tensors: Sequence[Tensor], options: Options, facts: TargetFacts) -> Kernel:
     """The kernel. Raises UserError or Unsupported, one line, for what the target cannot do."""
@@ -64,12 +69,15 @@ class _Emitter:
         self, name: str, trace: Trace, tensors: Sequence[Tensor], options: Options, facts: TargetFacts
     ) -> None:
         self.trace, self.options, self.facts = trace, options, facts
+        subgroups = prod(options.subgroups)
+        if subgroups * facts.subgroup_size > MOST_LANES:
+            given = f"given {subgroups} subgroups of {facts.subgroup_size} lanes on {facts.name}"
+            raise UserError(f"{given}, wanted at most {MOST_LANES} lanes of a workgroup, at tile.kernel")
         self.layouts = Layouts(trace, facts, options)
         grid = trace.grid or Grid((), (), (), "rows")
         exact = *_tiles(grid.counts), 1
         batch, rows, columns, _ = map(most, exact)
         self.mapping = WorkgroupMapping.sized((batch, rows, columns, 1), exact, Order.parse(grid.order))
-        subgroups = options.subgroups[0] * options.subgroups[1]
         self.k = KernelBuilder(name, self.mapping.grid, subgroups, facts.subgroup_size)
         self.places = Places(tensors, trace.said)
         self.k.params += self.places.memory.values()
@@ -213,9 +221,7 @@ class _Emitter:
                 name = value.tile.tensor.name
                 return k.load_shared(f"{name}_frag", made.tile, layout, 0, "fragment", name)
             case Load(tile=tile):
-                name, spread = tile.tensor.name, self._loaded(value)
-                at = self.places.at(tile, spread)
-                return k.load_view(f"{name}_tile", self.places.view(tile, spread), at, layout, "load", name)
+                return self._load(tile, self._loaded(value))
             case Gather():
                 return self._gathered(value, held)
             case Laid(of=of):
@@ -228,15 +234,27 @@ class _Emitter:
             case Positions():
                 return self._positions(value)
             case Convert(of=of, saturate=saturate):
-                return k.let("converted", self._as(of, spread).to(held, saturate=saturate))
+                wide = self._as(of, spread)
+                return self._elementwise("converted", lambda a: _converted(a, value.elem, saturate), wide)
             case Map(name=name, function=function):
                 given = [self._operand_of(v, value) for v in value.operands]
-                return k.let(name, function(*given))
+                return self._elementwise(name, function, *given)
             case Product():
                 return self._product(value)
             case Reduced(of=of, axis=axis, kind=kind):
                 return self._reduced(value, of, axis, kind)
         raise AssertionError(value)
+
+    def _elementwise(self, name: str, function: Callable[..., Expr], *given: float | Expr) -> Expr:
+        """A function of fragments. Where elements make no whole words, the last one is repeated, and left out again."""
+        found, count = function(*given), max(e.type.lanes for e in given if isinstance(e, Expr))
+        narrow = [e for e in (*given, found) if isinstance(e, Expr) and not e.type.elem.is_bool]
+        if count == 1 or not any(e.type.bits % WORD for e in narrow):
+            return self.k.let(name, found)
+        each = max(WORD // e.type.elem.bits for e in narrow)
+        order = (*range(count), *[count - 1] * (-count % each))
+        wide = (self.k.let(name, Shuffle(e, order)) if isinstance(e, Expr) else e for e in given)
+        return self.k.let(name, Shuffle(self.k.let(name, function(*wide)), tuple(range(count))))
 
     def _operand_of(self, operand: Value | float | Expr, value: Map) -> float | Expr:
         """An operand of a function of elements; a scalar is the same for all."""
@@ -309,17 +327,44 @@ class _Emitter:
 
     # ------------------------------------------------------------ memory
 
+    def _load(self, tile: Tile, spread: Spread) -> Expr:
+        name, at = tile.tensor.name, self.places.at(tile, spread)
+        parts: list[Expr] = []
+        for part in self._sections(tile, spread):
+            if part.size != 0:
+                view = self.places.view(tile, spread, row=part.size)
+                parts.append(self.k.load_view(f"{name}_tile", view, at, part.layout, "load", name))
+            else:
+                parts.append(Splat(vector(tile.tensor.elem, part.layout.registers), const(0, tile.tensor.elem)))
+        if len(parts) == 1:
+            return parts[0]
+        return self.k.let(f"{name}_tile", Pack(vector(tile.tensor.elem, spread.layout.registers), tuple(parts)))
+
     def _store(self, said: Store) -> None:
-        tile, wanted = said.tile, self.layouts.of[said.value]
+        tile, wanted, name = said.tile, self.layouts.of[said.value], said.tile.tensor.name
         if tile.maps:
             wanted = self.layouts.mapped(tile.maps, tile.shape, said.value.elem)
-        value, spread = self._as(said.value, wanted), _of_tensor(tile, wanted)
-        view, at = self.places.view(tile, spread), self.places.at(tile, spread)
+        held, spread = self._as(said.value, wanted), _of_tensor(tile, wanted)
+        at = self.places.at(tile, spread)
         if said.op:
-            value = once(self.k, value, spread.layout, said.op)
-            self.k.atomic_view(said.op, view, at, value, spread.layout, "store", tile.tensor.name)
-        else:
-            self.k.store_view(view, at, value, spread.layout, "store", tile.tensor.name)
+            held = once(self.k, held, spread.layout, said.op)
+            self.k.atomic_view(said.op, self.places.view(tile, spread), at, held, spread.layout, "store", name)
+            return
+        for part in self._sections(tile, spread):
+            if part.size != 0:
+                view, count = self.places.view(tile, spread, row=part.size), part.layout.registers
+                value = held if count == spread.layout.registers else Slice(_unnamed(held), part.start, count)
+                self.k.store_view(view, at, value, part.layout, "store", name)
+
+    def _sections(self, tile: Tile, spread: Spread) -> list[Section]:
+        """The block in parts, along the dim in which memory runs, if it is known where there it begins."""
+        tensor, layout, begin = tile.tensor, spread.layout, self.places.begin(tile)
+        for n, dim, stride in ((n, d, tensor.strides[n]) for n, d in zip(spread.axes, layout.dims)):
+            alone = n != tile.kept[0] or len(tile.kept) == len(begin)
+            at, size = begin[n], tensor.shape[n]
+            if tensor.is_known and stride == 1 and alone and isinstance(at, int) and at >= 0:
+                return sections(layout, dim, at, size)
+        return [Section(0, layout)]
 
     def _scatter(self, said: Scatter) -> None:
         k, layout, memory = self.k, self.layouts.of[said.value].layout, self.places.memory[said.tensor.name]
@@ -340,6 +385,10 @@ class _Emitter:
 def _of_tensor(tile: Tile, spread: Spread) -> Spread:
     """A layout by the dims of the tensor."""
     return attrs.evolve(spread, axes=tuple(tile.kept[n] for n in spread.axes))
+
+
+def _converted(held: Expr, elem: Type, saturate: bool) -> Expr:
+    return held.to(vector(elem, held.type.lanes), saturate=saturate)
 
 
 def _unnamed(held: Expr) -> Expr:

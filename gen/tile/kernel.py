@@ -30,7 +30,7 @@ class TileProgram:
     options: Options
 
     def __str__(self) -> str:
-        return text_of(self.name, self.tensors, self.trace)
+        return text_of(self.name, self.tensors, self.trace, self.options)
 
     def kernel(self, facts: TargetFacts) -> Kernel:
         """Its IR on a target. Raises UserError or Unsupported, one line, for what that cannot do."""
@@ -84,7 +84,13 @@ def kernel(
     default two, or as many as fit; `mma` NxMxK of a matrix instruction, by default the first that fits, or "fma" for
     none; `acc`, "v" or "a", where sums live.
     """
-    if min(subgroups) < 1 or slots not in (None, 0, 1, 2, 3) or acc not in ("", "v", "a"):
+    chosen = options(subgroups, slots, mma, acc)
+    return lambda function: TileKernel(function, chosen)
+
+
+def options(subgroups: tuple[int, ...] = (1, 1), slots: int | None = None, mma: str = "", acc: str = "") -> Options:
+    """How workgroups are made. Raises UserError for what cannot be."""
+    if len(subgroups) != 2 or min(subgroups) < 1 or slots not in (None, 0, 1, 2, 3) or acc not in ("", "v", "a"):
         given = f"given subgroups={subgroups} slots={slots} acc={acc!r}"
         raise UserError(f"{given}, wanted subgroups from 1, slots of 0 to 3 and acc of v or a, at tile.kernel")
-    return lambda function: TileKernel(function, Options(subgroups, slots, mma, acc))
+    return Options((subgroups[0], subgroups[1]), slots, mma, acc)

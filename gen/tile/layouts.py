@@ -245,7 +245,12 @@ class Layouts:
         self._set(value, self.in_rows(value.shape, along, max(1, 8 * self.facts.chunk_bytes // bits)), alike)
 
     def in_rows(self, shape: Shape, along: int, wide: int) -> Spread:
-        """Registers, lanes and then subgroups along one dim, then along the others, as far as they go."""
+        """Registers, lanes and then subgroups along one dim, then along the others, as far as they go.
+
+        Registers of so `wide` a message, or as wide as leaves something for each lane of a subgroup.
+        """
+        while wide > 1 and prod(shape) < wide * self.facts.subgroup_size:
+            wide //= 2
         order = [along, *(n for n in reversed(range(len(shape))) if n != along)]
         left, digits = dict(enumerate(shape)), []
 

@@ -8,8 +8,6 @@ from types import FrameType
 
 import attrs
 
-from convgen.ir import expr as ir
-from convgen.ir import floats, functions
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
 from convgen.ir.simplify.extents import least, rounded_up
@@ -36,8 +34,8 @@ from convgen.tile.trace import (
     Turned,
     Value,
     applied,
-    common_shape,
     current,
+    elem_of,
     say,
     sized,
 )
@@ -145,14 +143,8 @@ def broadcast(value: Value, shape: Sequence[int]) -> Value:
         return value
     if len(wanted) != len(value.shape) or any(n not in (1, size) for n, size in zip(value.shape, wanted)):
         raise UserError(f"given {sized(value.shape)}, wanted {sized(wanted)}, or 1 along a dim, at broadcast")
-    made: Value = say(
-        "broadcast", Map(shape=wanted, elem=value.elem, name="broadcast", function=_same, operands=(value,))
-    )
+    made: Value = say("broadcast", Map(shape=wanted, elem=value.elem, name="broadcast", operands=(value,)))
     return made
-
-
-def _same(a: Expr) -> Expr:
-    return a
 
 
 def transpose(value: Value) -> Value:
@@ -166,7 +158,7 @@ def transpose(value: Value) -> Value:
 def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
     """A block with every element the same."""
     _check_block("full", shape)
-    made: Value = say("full", Full(shape=tuple(shape), elem=scalar(dtype), value=value))
+    made: Value = say("full", Full(shape=tuple(shape), elem=elem_of(dtype, "full"), value=value))
     return made
 
 
@@ -211,6 +203,8 @@ def reduce(kind: str, value: Value, axis: int) -> Value:
     if kind not in REDUCTIONS or not 0 <= axis < len(value.shape):
         given, wanted = f"given reduce {kind!r} along {axis}", f"one of {', '.join(REDUCTIONS)} along an axis"
         raise UserError(f"{given}, wanted {wanted} of {sized(value.shape)}")
+    if not (value.elem.is_int or (value.elem.is_float and kind not in ("and", "or"))):
+        raise UserError(f"given {value.elem}, wanted numbers, and integers for and and or, at reduce {kind}")
     shape = tuple(1 if n == axis else size for n, size in enumerate(value.shape))
     made: Value = say("reduce", Reduced(shape=shape, elem=value.elem, of=value, axis=axis, kind=kind))
     return made
@@ -218,24 +212,21 @@ def reduce(kind: str, value: Value, axis: int) -> Value:
 
 def convert(value: Value, dtype: str, *, saturate: bool = False) -> Value:
     """The elements as another type: floats round to nearest even; see docs/ir.md."""
-    made: Value = say("convert", Convert(shape=value.shape, elem=scalar(dtype), of=value, saturate=saturate))
+    made: Value = say(
+        "convert", Convert(shape=value.shape, elem=elem_of(dtype, "convert"), of=value, saturate=saturate)
+    )
     return made
 
 
 def _function(name: str) -> Callable[[Value], Value]:
-    """A function of `ir.functions` or an operation of `ir.floats` of each element."""
+    """A function of each element."""
 
     def of(a: Value) -> Value:
-        return applied(name, functions.LIBRARY.get(name) or _OPERATIONS[name], a)
+        return applied(name, a)
 
     of.__name__, of.__doc__ = name, f"{name} of each element; its error is stated in docs/ir.md."
     return of
 
-
-_OPERATIONS: dict[str, Callable[[Expr], Expr]] = {
-    "exp2": floats.Exp2, "log2": floats.Log2, "sqrt": floats.Sqrt, "rsqrt": floats.Rsqrt, "reciprocal": floats.Rcp,
-    "abs": floats.absolute, "floor": floats.Floor, "ceil": floats.Ceil, "round": floats.Round,
-}  # fmt: skip
 
 exp, log, tanh, erf, sigmoid = map(_function, ("exp", "log", "tanh", "erf", "sigmoid"))
 gelu, gelu_tanh, swish, softplus = map(_function, ("gelu", "gelu_tanh", "swish", "softplus"))
@@ -245,47 +236,39 @@ reciprocal, absolute, floor, ceil, rounded = map(_function, ("reciprocal", "abs"
 
 def divide(a: Value, b: Value) -> Value:
     """The quotient of each pair."""
-    return applied("divide", functions.divide, a, b)
+    return applied("divide", a, b)
 
 
 def fma(a: Value, b: Value, c: Value) -> Value:
     """`a * b + c`, rounded once."""
-    return applied("fma", floats.fma, a, b, c)
+    return applied("fma", a, b, c)
 
 
 def less(a: Value, b: Value | float | Expr) -> Value:
     """Whether the first of each pair is less."""
-    return applied("less", lambda x, y: x < y, a, b, elem=scalar("bool"))
+    return applied("less", a, b)
 
 
 def equal(a: Value, b: Value | float | Expr) -> Value:
     """Whether both of each pair are equal."""
-    return applied("equal", ir.eq, a, b, elem=scalar("bool"))
+    return applied("equal", a, b)
 
 
 def where(cond: Value, a: Value, b: Value) -> Value:
     """`a` where the condition holds, else `b`. Raises UserError unless types and shapes agree."""
     if cond.elem is not scalar("bool") or a.elem is not b.elem:
         raise UserError(f"given {cond.elem}, {a.elem} and {b.elem}, wanted bool and twice the same type, at where")
-    made = Map(
-        shape=common_shape("where", [cond.shape, a.shape, b.shape]),
-        elem=a.elem,
-        name="where",
-        function=ir.select,
-        operands=(cond, a, b),
-    )
-    say("where", made)
-    return made
+    return applied("where", cond, a, b)
 
 
 def maximum(a: Value, b: Value | float | Expr) -> Value:
     """The greater one of each pair."""
-    return applied("max", ir.maximum, a, b)
+    return applied("max", a, b)
 
 
 def minimum(a: Value, b: Value | float | Expr) -> Value:
     """The lesser one of each pair."""
-    return applied("min", ir.minimum, a, b)
+    return applied("min", a, b)
 
 
 def steps(begin: Index, end: Index, step: int = 1) -> Iterator[Expr]:

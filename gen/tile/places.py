@@ -60,7 +60,7 @@ class Places:
         self.scalars[loop.var] = index
         trips = self.scalar(loop.trips)
         self.ranges[index] = (0, max(0, Bounds(self.ranges)(trips)[1] - 1))
-        starts = {last: (first, self._begin(first)) for _, first, last in loop.moved}
+        starts = {last: (first, self.begin(first)) for _, first, last in loop.moved}
         for last, (first, start) in starts.items():
             self._moved[first] = _further(start, index, self._steps[loop, last])
         yield
@@ -68,11 +68,12 @@ class Places:
         for last, (_, start) in starts.items():
             self._moved[last] = _further(start, trips, self._steps[loop, last])
 
-    def _begin(self, tile: Tile) -> By:
+    def begin(self, tile: Tile) -> By:
+        """Where a tile begins along each dim of its tensor."""
         if tile in self._moved:
             at = self._moved[tile]
         elif tile.moved_from is not None:
-            at = tuple(a + b for a, b in zip(self._begin(tile.moved_from), tile.moved_by))
+            at = tuple(a + b for a, b in zip(self.begin(tile.moved_from), tile.moved_by))
         else:
             at = tile.offsets
         return tuple(self.scalar(o) if isinstance(o, Expr) else o for o in at)
@@ -83,7 +84,7 @@ class Places:
 
     def at(self, tile: Tile, spread: Spread) -> tuple[Index, ...]:
         """Where a tile begins, in the order of a layout's dims."""
-        begin = self._begin(tile)
+        begin = self.begin(tile)
         around: Index = 0
         for n, size in enumerate(tile.tensor.shape):
             around = around if n in tile.kept else plus(times(around, size), begin[n])
@@ -94,7 +95,7 @@ class Places:
 
     def _margins(self, tile: Tile) -> list[int]:
         """How far before each dim of its tensor a tile may begin."""
-        least = [at if isinstance(at, int) else Bounds(self.ranges)(at)[0] for at in self._begin(tile)]
+        least = [at if isinstance(at, int) else Bounds(self.ranges)(at)[0] for at in self.begin(tile)]
         for n, low in enumerate(least):
             if low < (-_MOST_BEFORE if n in tile.kept else 0):
                 given = f"given an offset of {tile.tensor.name} that may be {low}"
@@ -102,10 +103,10 @@ class Places:
                 raise UserError(f"{given}, wanted {wanted}, at init_tile")
         return [max(0, -low) for low in least]
 
-    def view(self, tile: Tile, spread: Spread, depth: int = 1) -> View:
+    def view(self, tile: Tile, spread: Spread, depth: int = 1, row: int | None = None) -> View:
         """A tensor with its dims in the order of a layout's; the last one is padded to whole tiles of `depth`.
 
-        Dims of which a tile has one position go around its first one.
+        Dims of which a tile has one position go around its first one. Rows of memory have `row` positions, if given.
         """
         tensor, margins = tile.tensor, self._margins(tile)
         names = {n: f"around{n}" for n in range(len(tensor.shape))} | dict(zip(spread.axes, spread.layout.dims))
@@ -116,6 +117,8 @@ class Places:
             padded[last] = -(-padded[last] // depth) * depth
         exact = {n: plus(size, margins[n]) for n, size in enumerate(tensor.shape) if isinstance(size, Expr)}
         dims = {n: Dim(names[n], size, padded[n], exact.get(n)) for n, size in enumerate(sizes)}
+        if row is not None:
+            dims |= {n: Dim(names[n], row, row) for n, stride in enumerate(tensor.strides) if stride == 1}
         around = tuple(dim for n, dim in dims.items() if n not in tile.kept)
         axes = tuple((*around, dims[n]) if n == tile.kept[0] else (dims[n],) for n in spread.axes)
         if any(dim.exact is not None for axis in axes for dim in axis[1:]):

@@ -6,6 +6,7 @@ loop variables) are expressions of the IR at once.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,13 +15,15 @@ from typing import Any, TypeAlias
 import attrs
 
 from convgen.ir import expr as ir
+from convgen.ir import floats, functions
 from convgen.ir.error import UserError
-from convgen.ir.expr import Expr, Var
+from convgen.ir.expr import Expr, Splat, Var
 from convgen.ir.layout.memory import Global, SizedGlobal
 from convgen.ir.layout.tags import Layout
 from convgen.ir.simplify.extents import most
 from convgen.ir.sizes import Extent, Size
-from convgen.ir.types import Type, scalar
+from convgen.ir.types import Type, bf16, f32, scalar, vector
+from convgen.ir.verify_rules import refused
 from convgen.tile.maps import Maps
 
 Index: TypeAlias = Extent
@@ -34,6 +37,14 @@ def size(name: str, most: int, *, least: int = 1, multiple: int = 1) -> Size:
     UserError for a promise that cannot be kept.
     """
     return Size(name, 0, scalar("s32"), least, most, multiple)
+
+
+def elem_of(dtype: str, where: str) -> Type:
+    """The type of elements of that name. Raises UserError, naming the place, where there is none."""
+    try:
+        return scalar(dtype)
+    except KeyError:
+        raise UserError(f"given the type {dtype!r}, wanted one such as f16 or s8, at {where}") from None
 
 
 @attrs.frozen
@@ -50,15 +61,13 @@ class Tensor:
     name: str = ""
 
     def __attrs_post_init__(self) -> None:
-        try:
-            scalar(self.dtype)
-        except KeyError:
-            raise UserError(f"given the type {self.dtype!r}, wanted one such as f16 or s8 of a tensor") from None
+        if self.elem.bits < 8:
+            raise UserError(f"given the type {self.dtype!r}, wanted one of whole bytes, at a tensor")
         _ = self.layout, self.strides
 
     @property
     def elem(self) -> Type:
-        return scalar(self.dtype)
+        return elem_of(self.dtype, "a tensor")
 
     @property
     def most(self) -> Shape:
@@ -123,43 +132,43 @@ class Value:
         return ()
 
     def __add__(self, other: Value | float | Expr) -> Value:
-        return applied("add", lambda a, b: a + b, self, other)
+        return applied("add", self, other)
 
     def __radd__(self, other: float) -> Value:
-        return applied("add", lambda a, b: b + a, self, other)
+        return applied("add", other, self)
 
     def __sub__(self, other: Value | float | Expr) -> Value:
-        return applied("sub", lambda a, b: a - b, self, other)
+        return applied("sub", self, other)
 
     def __mul__(self, other: Value | float | Expr) -> Value:
-        return applied("mul", lambda a, b: a * b, self, other)
+        return applied("mul", self, other)
 
     def __rsub__(self, other: float) -> Value:
-        return applied("sub", lambda a, b: b - a, self, other)
+        return applied("sub", other, self)
 
     def __neg__(self) -> Value:
-        return applied("neg", lambda a: -a, self)
+        return applied("neg", self)
 
     def __and__(self, other: Value | float | Expr) -> Value:
-        return applied("and", lambda a, b: a & b, self, other)
+        return applied("and", self, other)
 
     def __or__(self, other: Value | float | Expr) -> Value:
-        return applied("or", lambda a, b: a | b, self, other)
+        return applied("or", self, other)
 
     def __xor__(self, other: Value | float | Expr) -> Value:
-        return applied("xor", lambda a, b: a ^ b, self, other)
+        return applied("xor", self, other)
 
     def __invert__(self) -> Value:
-        return applied("not", lambda a: ~a, self)
+        return applied("not", self)
 
     def __lshift__(self, other: Value | float | Expr) -> Value:
-        return applied("shift_left", lambda a, b: a << b, self, other)
+        return applied("shift_left", self, other)
 
     def __rshift__(self, other: Value | float | Expr) -> Value:
-        return applied("shift_right", lambda a, b: a >> b, self, other)
+        return applied("shift_right", self, other)
 
     def __rmul__(self, other: float) -> Value:
-        return applied("mul", lambda a, b: b * a, self, other)
+        return applied("mul", other, self)
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -169,6 +178,11 @@ class Load(Value):
     tile: Tile
     turned: bool = False
     maps: Maps | None = None  #: of the tile, before it is turned
+
+    @property
+    def own_maps(self) -> Maps | None:
+        """What is said of it beside what is said of the tile."""
+        return None if self.maps is self.tile.maps else self.maps
 
     def dim(self, axis: int) -> int:
         """The tensor's dim that is an axis of the value."""
@@ -207,9 +221,12 @@ class Positions(Value):
 class Map(Value):
     """A function of elements that stand in the same place; arguments of size 1 along a dim are the same all along."""
 
-    name: str
-    function: Callable[..., Expr]
+    name: str  #: a key of `ELEMENTWISE`
     operands: tuple[Value | float | Expr, ...]
+
+    @property
+    def function(self) -> Callable[..., Expr]:
+        return ELEMENTWISE[self.name]
 
     @property
     def args(self) -> tuple[Value, ...]:
@@ -227,6 +244,31 @@ class Convert(Value):
     def args(self) -> tuple[Value, ...]:
         return (self.of,)
 
+
+def _in_f32(operation: type[floats.Approximate]) -> Callable[[Expr], Expr]:
+    """An approximate operation, which of bf16 is computed in f32 and rounded."""
+
+    def of(a: Expr) -> Expr:
+        if a.type.elem is not bf16:
+            return operation(a)
+        return operation(a.to(f32 if isinstance(a.type, Type) else vector(f32, a.type.lanes))).to(a.type)
+
+    return of
+
+
+#: name of a function of elements -> what it is in the IR
+ELEMENTWISE: dict[str, Callable[..., Expr]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
+    "max": ir.maximum, "min": ir.minimum, "fma": floats.fma, "abs": floats.absolute,
+    "floor": floats.Floor, "ceil": floats.Ceil, "round": floats.Round,
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor, "not": operator.invert,
+    "shift_left": operator.lshift, "shift_right": operator.rshift, "broadcast": lambda a: a,
+    "less": operator.lt, "equal": ir.eq, "where": ir.select,
+    "exp2": _in_f32(floats.Exp2), "log2": _in_f32(floats.Log2), "reciprocal": _in_f32(floats.Rcp),
+    "sqrt": _in_f32(floats.Sqrt), "rsqrt": _in_f32(floats.Rsqrt),
+    **functions.LIBRARY,
+}  # fmt: skip
+CONDITIONS = ("less", "equal")  #: functions that give bools
 
 #: name of a reduction -> the operation of the IR
 REDUCTIONS: dict[str, type[ir.Binary]] = {
@@ -357,10 +399,14 @@ class Trace:
     suites: list[list[Said]] = attrs.field(factory=list)
     ids: int = 0
 
+    scalars: dict[str, Var] = attrs.field(factory=dict)
+
     def var(self, name: str) -> Var:
-        """A scalar of this kernel."""
+        """A scalar of this kernel, with a number behind its name if that is taken."""
         self.ids += 1
-        return Var(name, self.ids, scalar("s32"))
+        name = f"{name}_{self.ids}" if name in self.scalars else name
+        made = self.scalars[name] = Var(name, self.ids, scalar("s32"))
+        return made
 
 
 _current: ContextVar[Trace | None] = ContextVar("tile kernel", default=None)
@@ -392,18 +438,35 @@ def say(operation: str, said: Any) -> Any:
     return said
 
 
-def applied(
-    name: str, function: Callable[..., Expr], *operands: Value | float | Expr, elem: Type | None = None
-) -> Value:
+def applied(name: str, *operands: Value | float | Expr) -> Value:
     """A function of elements in the same place; raises UserError unless types agree and shapes do, or are 1."""
     values = [v for v in operands if isinstance(v, Value)]
-    elems = list(dict.fromkeys(v.elem.name for v in values))
+    typed = values[1:] if name == "where" else values
+    elems = list(dict.fromkeys(v.elem.name for v in typed))
     if len(elems) != 1:
         raise UserError(f"given {' and '.join(elems) or 'numbers'}, wanted values of one type, at {name}")
     shape = common_shape(name, [v.shape for v in values])
-    made = Map(shape=shape, elem=elem or values[0].elem, name=name, function=function, operands=tuple(operands))
-    result: Value = say(name, made)
+    _check(name, operands)
+    elem = scalar("bool") if name in CONDITIONS else typed[0].elem
+    result: Value = say(name, Map(shape=shape, elem=elem, name=name, operands=tuple(operands)))
     return result
+
+
+def _check(name: str, operands: Sequence[Value | float | Expr]) -> None:
+    """Raises UserError where a function does not take elements of these types."""
+
+    def sample(n: int, o: Value | float | Expr) -> float | Expr:
+        if isinstance(o, Value):
+            return Var("x", n, vector(o.elem, 2))
+        return Splat(vector(o.type.elem, 2), o) if isinstance(o, Expr) else o
+
+    try:
+        made = ELEMENTWISE[name](*(sample(n, o) for n, o in enumerate(operands)))
+    except UserError as error:
+        raise UserError(f"{error}, at {name}") from None
+    if complaint := refused(made):
+        elems = " and ".join(dict.fromkeys(o.elem.name for o in operands if isinstance(o, Value)))
+        raise UserError(f"given {elems}, wanted {complaint.rpartition('wanted ')[2]}, at {name}")
 
 
 def sized(shape: Sequence[Extent | None]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
 
-from convgen.ir.expr import Expr, const, maximum, minimum, select
+from convgen.ir.expr import Expr, const, lift, maximum, minimum, select
 from convgen.ir.layout.digits import times
 from convgen.ir.simplify.extents import divisor, least, never_less
 from convgen.ir.types import bool_, s32, u32
@@ -45,6 +45,8 @@ class Masks:
         for dim, value in self._overruns(positions):
             if self._fits_bits(dim, value) and not self.access.is_steady_or_lane(value):
                 words += [] if dim.name in tested else [(ONES >> const(dim.size, u32)) << value.to(u32)]
+            elif self.bounds(value)[0] < 0:
+                conditions.append(value.to(u32) < lift(dim.extent, ZERO).to(u32))
             else:
                 conditions.append(self._inside(dim, positions[dim.name]))
         return words, conditions
@@ -88,11 +90,13 @@ class Masks:
                 value = positions[d.name].value
                 if i and d.size == d.padded:
                     continue  # a remainder
-                if self.bounds(value)[1] < least(d.extent):
+                low, high = self.bounds(value)
+                if low >= 0 and high < least(d.extent):
                     continue
                 # Past the end of the buffer by the varying offset alone: soffset may not take part in the check.
                 alone = positions[d.name].uniform is ZERO or self.access.is_steady(positions[d.name].uniform)
-                if not (alone and is_surface and not d.reversed and never_less(times(d.stride, d.extent), last)):
+                shows = alone and is_surface and not d.reversed and low >= 0
+                if not (shows and never_less(times(d.stride, d.extent), last)):
                     yield d, value
 
     def _coordinate(self, terms: Sequence[tuple[str, int]], start: int, positions: Mapping[str, Position]) -> Expr:

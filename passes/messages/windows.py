@@ -29,7 +29,9 @@ class Window:
     def position(self, d: LinearDim, at: Position) -> Position:
         """A position along a dim as the surface counts it: from its start, and in the direction of memory."""
         if d.reversed:
-            at = self._reversed(d, at)
+            at = self._whole(const(d.size - 1) - at.value, at)
+        elif min(self.bounds(at.uniform)[0], self.bounds(at.varying)[0]) < 0:
+            at = self._whole(at.value, at)
         if self.origin is not None and d is self.view.axes[self.far][0]:
             at = self._from_origin(at, self.origin)
         return at
@@ -99,12 +101,11 @@ class Window:
             return Position(ZERO, at.varying - origin, at.const)
         return Position(at.uniform - origin, at.varying, at.const)
 
-    def _reversed(self, dim: LinearDim, at: Position) -> Position:
-        """The position counted from the other end, where memory begins; never below, for an offset must not wrap.
+    def _whole(self, place: Expr, at: Position) -> Position:
+        """A position of which parts may be negative, as one part; never below 0, for an offset must not wrap.
 
-        It is one part, for as several these would be negative.
+        That is so where a dimension is counted from its other end, or a tile begins outside the view.
         """
-        place = const(dim.size - 1) - at.value
         if self.bounds(place)[0] < 0:
             place = maximum(place, 0)
         return Position(ZERO, place, 0) if at.varying is not ZERO else Position(place, ZERO, 0)

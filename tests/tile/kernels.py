@@ -150,6 +150,16 @@ def sliced(a: Tensor, b: Tensor, c: Tensor, *, slices: int, bm: int, bn: int, bk
     tile.atomic_rmw("add", acc, tile.init_tile(c, (m, n), (bm, bn)))
 
 
+@tile.kernel(subgroups=(4, 1))
+def stencil(x: Tensor, y: Tensor, *, bm: int, bn: int) -> None:
+    """The sum of each element's neighbours; tiles begin outside the tensor."""
+    m, n = tile.grid(y, (bm, bn))
+    total = tile.zeros((bm, bn))
+    for row, col in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+        total = total + tile.load_tile(tile.init_tile(x, (m + row, n + col), (bm, bn)))
+    tile.store_tile(total, tile.init_tile(y, (m, n), (bm, bn)))
+
+
 @tile.kernel(subgroups=(2, 2))
 def triangle(a: Tensor, b: Tensor, c: Tensor, *, block: int) -> None:
     """The lower triangle of a times b."""

@@ -24,6 +24,7 @@ from tests.tile.kernels import (
     saxpy,
     sliced,
     softmax,
+    stencil,
 )
 
 Matrix = npt.NDArray[Any]
@@ -80,6 +81,17 @@ def test_element_by_element(shape: tuple[int, int], target: str) -> None:
     x, y = integers(1, shape, "f32"), integers(2, shape, "f32")
     found = cg.simulate(cg.compile(program, target), x=x.ravel(), y=y.ravel())
     assert np.array_equal(found.reshape(shape), x * 3 + y)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("tag", ["ab", "ba"])
+def test_tiles_that_begin_outside(tag: str, target: str) -> None:
+    shape = (33, 100)
+    x = integers(1, shape, "f32")
+    program = stencil(Tensor(shape, "f32", tag), Tensor(shape, "f32"), bm=8, bn=64)
+    found = cg.simulate(cg.compile(program, target), x=stored(x, tag)).reshape(shape)
+    around = np.pad(x, 1)
+    assert np.array_equal(found, around[:-2, 1:-1] + around[2:, 1:-1] + around[1:-1, :-2] + around[1:-1, 2:])
 
 
 def instructions(asm: str) -> list[str]:

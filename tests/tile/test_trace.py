@@ -9,13 +9,13 @@ import pytest
 import convgen as cg
 from convgen import tile
 from convgen.ir.error import ConvgenError, UserError
-from convgen.tile import Tensor, Value
+from convgen.tile import Tensor, TileProgram, Value
 from tests.tile.kernels import gemm
 
 X = Tensor((64, 64), "f16")
 
 GEMM = """\
-kernel gemm(a: memref<200x100xf16>, b: memref<100x136xf16>, c: memref<200x136xf32>)
+kernel gemm(a: memref<200x100xf16>, b: memref<100x136xf16>, c: memref<200x136xf32>) subgroups=2x2
   at0, at1 = grid 4x3 of <64x64> in rows
   %0 = constant 0 : vector<64x64xf32>
   %1 = init_tile a[at0, 0] : tile<64x32xf16>
@@ -113,6 +113,31 @@ def large_blocks(x: Tensor) -> None:
     tile.store_tile(tile.convert(tile.tile_mma(v, v), "f16"), tile.init_tile(x, (0, 0), (32, 32)))
 
 
+def wrong_function(x: Tensor) -> None:
+    tile.sqrt(tile.convert(_loads(x), "s32"))
+
+
+def wrong_library(x: Tensor) -> None:
+    tile.exp(tile.convert(_loads(x), "s32"))
+
+
+def wrong_fma(x: Tensor) -> None:
+    v = tile.convert(_loads(x), "bf16")
+    tile.fma(v, v, v)
+
+
+def wrong_bits(x: Tensor) -> None:
+    tile.reduce("and", _loads(x), 0)
+
+
+def wrong_name(x: Tensor) -> None:
+    tile.convert(_loads(x), "f17")
+
+
+def wrong_constant(x: Tensor) -> None:
+    _ = tile.convert(_loads(x), "s8") * 300
+
+
 REFUSED: list[tuple[Callable[[Tensor], None], str]] = [
     (two_grids, "given a second grid, wanted one a kernel"),
     (wrong_rank, "given a grid of 32 blocks, wanted 2 sizes from 1, for 64x64"),
@@ -123,6 +148,12 @@ REFUSED: list[tuple[Callable[[Tensor], None], str]] = [
     (wrong_product, "given a 32x32 and b 16x32, wanted MxK and KxN, at tile_mma"),
     (wrong_axis, "given reduce 'sum' along 2, wanted one of sum, prod, max, min, and, or along an axis of 32x32"),
     (wrong_reduction, "given reduce 'median' along 0"),
+    (wrong_function, "given s32, wanted f32 or f16, at sqrt"),
+    (wrong_library, "given exp of s32x2, wanted elements of f32, f16 or bf16, at exp"),
+    (wrong_fma, "given bf16, wanted f16, f32 or f64, at fma"),
+    (wrong_bits, "given f16, wanted numbers, and integers for and and or, at reduce and"),
+    (wrong_name, "given the type 'f17', wanted one such as f16 or s8, at convert"),
+    (wrong_constant, "constant 300 does not fit s8, at mul"),
     (early_end, "given a break or return out of tile.range, wanted loops that run to their end, at early_end"),
     (wrong_range, "given range(4, 0, 1), wanted a step from 1 and an end not before the beginning"),
     (two_names, "given a and b, the same when the loop begins, wanted one of their own for each"),
@@ -147,6 +178,8 @@ def test_operations_belong_in_kernels() -> None:
 def test_tensors_are_checked() -> None:
     with pytest.raises(UserError, match="given the type 'f17'"):
         Tensor((8,), "f17")
+    with pytest.raises(UserError, match="given the type 's4', wanted one of whole bytes"):
+        Tensor((8,), "s4")
     with pytest.raises(UserError, match="given 1 arguments, wanted the tensors a, b, c, at gemm"):
         gemm(X)
 
@@ -168,3 +201,17 @@ def test_what_a_target_cannot_do() -> None:
     program = tile.kernel(mma="7x7x7")(large_blocks)(X)
     with pytest.raises(ConvgenError, match="wanted one that gfx942 has instructions for: no matrix instruction 7x7x7"):
         cg.compile(program)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+def test_blocks_that_take_too_many_registers(target: str) -> None:
+    program = gemm(*[Tensor((256, 256), t) for t in ("f16", "f16", "f32")], bm=256, bn=256, bk=32)
+    one = TileProgram(program.name, program.tensors, program.trace, type(program.options)((1, 1)))
+    with pytest.raises(UserError, match="blocks fit the registers: smaller blocks, or more subgroups") as refused:
+        cg.compile(one, target)
+    assert "\n" not in str(refused.value)
+
+
+def test_too_many_subgroups() -> None:
+    with pytest.raises(UserError, match="given 64 subgroups of 64 lanes on gfx942, wanted at most 1024 lanes"):
+        cg.compile(tile.kernel(subgroups=(8, 8))(large_blocks)(X))

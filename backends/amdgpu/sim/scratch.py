@@ -42,6 +42,12 @@ class Where:
     stride: int = 4  #: bytes from word to word of a lane
     local: Bools | None = None  #: lanes of a flat instruction that reach LDS, at the low half of `address`
 
+    def moved(self, active: int, size: int) -> int:
+        """Bytes that reach memory, of `size` a lane of so many active ones."""
+        if self.words is not None:
+            return sum(int(np.count_nonzero(lanes)) * min(4, size) for lanes in self.words)
+        return size * (active if self.lanes is None else int(np.count_nonzero(self.lanes)))
+
 
 @attrs.frozen
 class Scratch:

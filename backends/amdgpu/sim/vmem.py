@@ -143,7 +143,7 @@ def _load(
         transfer.check_address(g, step, address)
         where = address.resolve(g, step, width.size, transfer.active(g))
         data, poison = load_words(g, step, where, width.size, meets)
-        g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
+        g.env.counters["global_read_bytes"] += where.moved(g.active_lanes(), width.size)
         kept = None if g.exec_full else g.exec.copy()
         payload: tuple[Array | None, ...] = (transfer.expand(data, width), poison, kept)
         if atomic:
@@ -181,7 +181,7 @@ def _store(
             for word, lanes in enumerate(where.words):
                 at = where.address + np.uint64(where.stride * word)
                 store_lanes(g, step, at, 4, values[word : word + 1], lanes, ticket)
-        g.env.counters["global_write_bytes"] += g.active_lanes() * width.size
+        g.env.counters["global_write_bytes"] += where.moved(g.active_lanes(), width.size)
         issue(g, Pending(step, queue(where), 0, (), transfer.land_stores, (ticket,)))
 
     return step.running(run)

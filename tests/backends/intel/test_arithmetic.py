@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.backends import target as targets
-from convgen.backends.intel.operations import CONVERSIONS
 from convgen.backends.intel.sim import simulate
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.ir import floats as fl
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import Unsupported
 from convgen.ir.evaluate_floats import APPROXIMATE
-from convgen.ir.expr import Expr, Lane, Max, Min, Pack, Shuffle, Slice, Splat, const, ne, select
+from convgen.ir.expr import Cast, Expr, Lane, Max, Min, Pack, Saturate, Shuffle, Slice, Splat, const, ne, select
 from convgen.ir.floats import fma
 from convgen.ir.types import Type, bool_, f16, f32, f64, s64, u32, vector
 from convgen.passes import pipeline
@@ -27,7 +26,7 @@ from tests import arithmetic as ar
 from tests.functions import check_bounds
 from tests.product.changes import Change, described
 from tests.product.test_deletion_xe import changes
-from tests.strategies import FIXED, SWEEP, Tree, trees
+from tests.strategies import FIXED, SWEEP, Tree, always, trees
 
 _MANY = 1 << 13  #: operands of a function
 TARGETS = {name: targets.get(name) for name in ("xehpg", "xehpc")}
@@ -44,17 +43,18 @@ def test_exact_operations(target: str, elem: Type, single: bool) -> None:
     ar.check_exact(to, cases, elem)
 
 
-_WRAPS = [(a, b) for a in ar.INTEGERS for b in ar.INTEGERS if a is not b and b.bits <= a.bits]
+_PAIRS = [(of, to) for of in (*FLOATS, *ar.INTEGERS) for to in (*FLOATS, *ar.INTEGERS) if of is not to]
 
 
-@pytest.mark.parametrize("pairs", [list(CONVERSIONS), _WRAPS], ids=["table", "wraps"])
+@pytest.mark.parametrize("part", always(zip(range(5)), lambda n, _: n == 0))
+@pytest.mark.parametrize("how", [Cast, Saturate], ids=["cast", "saturating"])
 @pytest.mark.parametrize("target", TARGETS)
-def test_conversions(target: str, pairs: list[tuple[Type, Type]]) -> None:
-    """Those of the table, and of integers to narrower ones and to others of the same width."""
-    to, count = TARGETS[target], 4
+def test_conversions(target: str, how: type[Cast] | type[Saturate], part: int) -> None:
+    """Of every type to every other one."""
+    to, count, pairs = TARGETS[target], 4, _PAIRS[part::5]
 
     def to_type(elem: Type) -> ar.Operation:
-        return lambda a, b, c: a.to(vector(elem, count))
+        return lambda a, b, c: how(vector(elem, count), a)
 
     rows = [ar.Case(to_type(elem), vector(of, count), WIDTH[target]) for of, elem in pairs]
     kernels = [case.kernel(f"k{n}") for n, case in enumerate(rows)]
@@ -63,7 +63,9 @@ def test_conversions(target: str, pairs: list[tuple[Type, Type]]) -> None:
         memory = case.memory(3)
         wanted = ar.results(kernel, memory, elem)
         ar.clean(to.simulate(code, [ar.launch(kernel, emitted[kernel.name])], memory))
-        assert not ar.differing(memory["out"].view(elem.numpy), wanted, elem).any(), (of, elem)
+        found = memory["out"].view(elem.numpy)
+        differ = ar.differing(found, wanted, elem)
+        assert not differ.any(), (of, elem, found[differ][:4], wanted[differ][:4])
 
 
 def check_trees(target: str, drawn: list[Tree], seed: int) -> None:

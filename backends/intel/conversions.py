@@ -1,0 +1,47 @@
+"""Conversions that no single move makes, as expressions that moves make."""
+
+from __future__ import annotations
+
+from convgen.backends.intel.operations import CONVERSIONS
+from convgen.backends.machine.conversions import odd
+from convgen.backends.machine.scalars import retyped
+from convgen.ir.expr import Cast, Expr, Max, Min, Saturate, lift, select
+from convgen.ir.floats import Round
+from convgen.ir.types import Type, bf16, f32, s32
+
+
+def in_steps(e: Cast | Saturate) -> Expr | None:
+    """The conversion by way of others; None where a move makes it, or none does.
+
+    A move from a float to an integer of 32 bits goes toward zero, keeps to what the integer holds, and makes a zero of
+    NaN (PRM, "Data Conversion": float to integer), so what is rounded before is converted as it should be.
+    """
+    a, of, to = e.a, e.a.type.elem, e.type.elem
+    if of.is_float and to.is_int:
+        if of is not f32:
+            return a.to(retyped(a.type, f32)).to(e.type)
+        if to.bits < 32:
+            return Saturate(e.type, a.to(retyped(a.type, s32)))
+        return None if isinstance(a, Round) else Round(a).to(e.type)
+    if of.bits == 32 and of.is_int and to is bf16:
+        return odd(a).to(retyped(a.type, f32)).to(e.type)
+    if not isinstance(e, Saturate):
+        return None
+    if to.is_float:
+        return _clamped(a.to(retyped(a.type, f32)), to).to(e.type)
+    if to.bits < of.bits and (of, to) in CONVERSIONS:
+        return None
+    return _within(a, of, to).to(e.type)
+
+
+def _clamped(a: Expr, to: Type) -> Expr:
+    """The nearest finite number of a type; NaN stays."""
+    largest, least = lift(to.largest, a), lift(-to.largest, a)
+    return select(largest < a, largest, select(a < least, least, a))
+
+
+def _within(a: Expr, of: Type, to: Type) -> Expr:
+    """The nearest integer that another type holds, too."""
+    if to.min > of.min:
+        a = Max(a, lift(to.min, a))
+    return Min(a, lift(to.max, a)) if to.max < of.max else a

@@ -1,0 +1,279 @@
+"""How each operation of a tile program is written: one table, by which it is printed and parsed.
+
+A form is text with fields in braces, `{axis:int}`: an attribute of what is said, and its kind, a row of `KINDS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr
+from convgen.ir.layout.xetile import SgMap, WgMap
+from convgen.ir.text import infix
+from convgen.tile import elements, operations
+from convgen.tile.trace import (
+    ELEMENTWISE,
+    Convert,
+    Full,
+    Gather,
+    Laid,
+    Load,
+    Map,
+    Positions,
+    Prefetch,
+    Product,
+    Reduced,
+    Scatter,
+    Shape,
+    Store,
+    Tensor,
+    Tile,
+    Turned,
+    Value,
+    applied,
+    sized,
+)
+
+
+class Names(Protocol):
+    """What values and tiles are called, when they are printed."""
+
+    def name(self, what: Value | Tile) -> str: ...
+
+
+class Scope(Protocol):
+    """What names mean, when they are parsed."""
+
+    def value(self, name: str) -> Value: ...
+    def tile(self, name: str) -> Tile: ...
+    def tensor(self, name: str) -> Tensor: ...
+    def scalar(self, text: str) -> int | Expr: ...
+
+
+@attrs.frozen
+class Kind:
+    """How a field is written: what it looks like, and both ways."""
+
+    pattern: str
+    show: Callable[[Any, Names], str]
+    read: Callable[[str, Scope], Any]
+
+
+MAPS = r"(?: {#xetile[^}]*})?"  #: how distributions are written, if any are given
+
+
+def number(text: str) -> float | None:
+    """A number as Python writes it."""
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return None
+
+
+def shown(what: float | Expr) -> str:
+    """A number or a scalar of the kernel."""
+    return infix(what) if isinstance(what, Expr) else repr(what)
+
+
+def extents(shape: Sequence[int | Expr]) -> str:
+    """A shape; what is known at launch only stands in brackets."""
+    return "x".join(f"[{infix(size)}]" if isinstance(size, Expr) else str(size) for size in shape)
+
+
+def listed(text: str) -> list[str]:
+    """The parts of a list, split at commas that are in no parentheses."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c in "([") - (c in ")]")
+        if c == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [part.strip() for part in parts]
+
+
+def _operand(text: str, scope: Scope) -> Value | float | Expr:
+    if text.startswith("%"):
+        return scope.value(text)
+    known = number(text)
+    return scope.scalar(text) if known is None else known
+
+
+def _operands(what: Sequence[Value | float | Expr], names: Names) -> str:
+    return ", ".join(names.name(o) if isinstance(o, Value) else shown(o) for o in what)
+
+
+def _constant(text: str, scope: Scope) -> float:
+    found = number(text)
+    if found is None:
+        raise UserError(f"given {text!r}, wanted a number")
+    return found
+
+
+def _flag(word: str) -> Kind:
+    """A word that is there where something holds."""
+    return Kind(rf"(?: {{{word}}})?", lambda what, _: f" {{{word}}}" if what else "", lambda text, _: bool(text))
+
+
+def _maps(text: str, scope: Scope) -> dict[str, Any]:
+    """The arguments that give maps."""
+    found: dict[str, Any] = {}
+    for kind, name in re.findall(r"(#xetile\.(\w+)<[^>]*>)", text):
+        if name == "wg_map":
+            wg = WgMap.parse(kind)
+            found[name] = wg.sg_layout, wg.sg_data
+        else:
+            sg = SgMap.parse(kind)
+            found[name] = sg.wi_layout, sg.wi_data
+    return found
+
+
+KINDS: dict[str, Kind] = {
+    "block": Kind(r"%\w+", lambda what, names: names.name(what), lambda text, scope: scope.value(text)),
+    "tile": Kind(r"%\w+", lambda what, names: names.name(what), lambda text, scope: scope.tile(text)),
+    "int": Kind(r"\d+", lambda what, _: str(what), lambda text, _: int(text)),
+    "word": Kind(r"\w+", lambda what, _: str(what), lambda text, _: text),
+    "number": Kind(r"\S+", lambda what, _: shown(what), _constant),
+    "operands": Kind(r".+", _operands, lambda text, scope: tuple(_operand(part, scope) for part in listed(text))),
+    "tensor": Kind(r"\w+", lambda what, _: str(what.name), lambda text, scope: scope.tensor(text)),
+    "mask": Kind(
+        r"(?: if %\w+)?",
+        lambda what, names: f" if {names.name(what)}" if what else "",
+        lambda text, scope: scope.value(text[4:]) if text else None,
+    ),
+    "other": Kind(
+        r"(?: else \S+)?",
+        lambda what, _: f" else {shown(what)}" if what else "",
+        lambda text, scope: _constant(text[6:], scope) if text else 0,
+    ),
+    "maps": Kind(MAPS, lambda what, _: f" {{{what}}}" if what else "", _maps),
+    "more": Kind(
+        r"(?:, %\w+)?",
+        lambda what, names: f", {names.name(what)}" if what else "",
+        lambda text, scope: scope.value(text[2:]) if text else None,
+    ),
+    "transpose": _flag("transpose"),
+    "saturate": _flag("saturate"),
+}
+_FIELD = re.compile(r"{(\w+):(\w+)}")
+
+
+@attrs.frozen
+class Form:
+    """How what is said of one class is written; with `where`, if attributes have these values.
+
+    `make` says it again, given the fields and, of a value, its `shape` and the name of its type.
+    """
+
+    said: type[Any]
+    text: str
+    make: Callable[..., Any]
+    where: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def suits(self, said: Any) -> bool:
+        return isinstance(said, self.said) and all(getattr(said, k) == v for k, v in self.where.items())
+
+    def show(self, said: Any, names: Names) -> str:
+        return _FIELD.sub(lambda f: KINDS[f[2]].show(getattr(said, f[1]), names), self.text)
+
+    def read(self, text: str, scope: Scope) -> dict[str, Any] | None:
+        """The fields; None for another form."""
+        literal = re.split(_FIELD, self.text)
+        groups = (f"({KINDS[kind].pattern})" for kind in literal[2::3])
+        pattern = re.escape(literal[0]) + "".join(
+            group + re.escape(between) for group, between in zip(groups, literal[3::3])
+        )
+        found = re.fullmatch(pattern, text)
+        if found is None:
+            return None
+        fields = zip(literal[1::3], literal[2::3], found.groups(default=""))
+        return {name: KINDS[kind].read(part, scope) for name, kind, part in fields}
+
+
+def _map(shape: Shape, dtype: str, name: str, operands: tuple[Any, ...]) -> Value:
+    if name not in ELEMENTWISE:
+        raise UserError(f"given the operation {name!r}, wanted one of those in docs/tile.md")
+    return applied(name, *operands)
+
+
+#: The forms of values, behind `%name = ` and before ` : vector<...>`; the first that suits is printed.
+VALUES: tuple[Form, ...] = (
+    Form(
+        Load,
+        "load_tile {tile:tile}{turned:transpose}{own_maps:maps}",
+        lambda shape, dtype, tile, turned, own_maps: operations.load_tile(tile, transpose=turned, **own_maps),
+    ),
+    Form(Full, "constant {value:number}", lambda shape, dtype, value: operations.full(shape, value, dtype)),
+    Form(Positions, "positions along {axis:int}", lambda shape, dtype, axis: operations.positions(shape, axis)),
+    Form(
+        Convert,
+        "convert {of:block}{saturate:saturate}",
+        lambda shape, dtype, of, saturate: operations.convert(of, dtype, saturate=saturate),
+    ),
+    Form(
+        Reduced,
+        "reduce {kind:word} {of:block} along {axis:int}",
+        lambda shape, dtype, kind, of, axis: operations.reduce(kind, of, axis),
+    ),
+    Form(
+        Product,
+        "tile_mma {a:block}, {b:block}{acc:more}",
+        lambda shape, dtype, a, b, acc: operations.tile_mma(a, b, acc),
+    ),
+    Form(
+        Gather,
+        "gather {tensor:tensor}[{indices:block}]{mask:mask}{other:other}",
+        lambda shape, dtype, tensor, indices, mask, other: elements.gather(tensor, indices, mask, other),
+    ),
+    Form(Turned, "transpose {of:block}", lambda shape, dtype, of: operations.transpose(of)),
+    Form(
+        Laid,
+        "convert_layout {of:block}{maps:maps}",
+        lambda shape, dtype, of, maps: operations.convert_layout(of, **maps),
+    ),
+    Form(
+        Map,
+        "broadcast {operands:operands}",
+        lambda shape, dtype, operands: operations.broadcast(operands[0], shape),
+        {"name": "broadcast"},
+    ),
+    Form(Map, "{name:word} {operands:operands}", _map),
+)
+#: The forms of what makes no value.
+STATEMENTS: tuple[Form, ...] = (
+    Form(Store, "store_tile {value:block}, {tile:tile}", operations.store_tile, {"op": ""}),
+    Form(
+        Store,
+        "atomic_rmw {op:word} {value:block}, {tile:tile}",
+        lambda op, value, tile: elements.atomic_rmw(op, value, tile),
+    ),
+    Form(
+        Scatter,
+        "scatter {value:block}, {tensor:tensor}[{indices:block}]{mask:mask}",
+        lambda value, tensor, indices, mask: elements.scatter(tensor, indices, value, mask),
+        {"op": ""},
+    ),
+    Form(
+        Scatter,
+        "atomic_rmw {op:word} {value:block}, {tensor:tensor}[{indices:block}]{mask:mask}",
+        lambda op, value, tensor, indices, mask: elements.atomic_rmw(op, value, tensor, indices, mask),
+    ),
+    Form(Prefetch, "prefetch_tile {tile:tile}", operations.prefetch_tile),
+)
+
+
+def written(said: Any, names: Names) -> str:
+    """The text of a value or statement."""
+    return next(form for form in (*VALUES, *STATEMENTS) if form.suits(said)).show(said, names)
+
+
+def type_of(kind: str, shape: Sequence[int], dtype: str) -> str:
+    return f"{kind}<{sized(shape)}x{dtype}>"
