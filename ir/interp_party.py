@@ -193,7 +193,8 @@ class Party:
         """The element of memory that each (lane, register) of a view's tile stands for, and whether there is one."""
         dims: dict[str, Array] = {}
         exists = np.ones((self.ev.lanes, layout.registers), np.bool_)
-        for axis, (start, inner) in enumerate(zip(coords, _tile_coords(layout, self.numbers, self.ev.width))):
+        places = _tile_coords(layout.over(len(coords)), self.numbers, self.ev.width)
+        for axis, (start, inner) in enumerate(zip(coords, places)):
             position = self.integers(start, "a view's coordinate")[:, None] + inner
             dims.update((d, np.broadcast_to(p, exists.shape)) for d, p in view.decode(axis, position).items())
             for dim in view.axes[axis]:

@@ -127,7 +127,7 @@ def _view(c: Checker, n: Any) -> str | None:
         return f"the view of {view.memory.name} has no dim {unknown[0]}"
     if tuple(t.size for t in view.index) != view.layout.dims:
         return f"the view of {view.memory.name} indexes {[t.size for t in view.index]}, its layout {view.layout.dims}"
-    if len(n.coords) != len(view.axes) or len(n.layout.dims) != len(view.axes):
+    if len(n.coords) != len(view.axes) or len(n.layout.dims) > len(view.axes):
         return f"{len(n.coords)} coordinates and {len(n.layout.dims)} fragment dims for {len(view.axes)} axes"
     inner = [d.name for axis in view.axes for d in axis[1:] if d.exact is not None]
     if inner:

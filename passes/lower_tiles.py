@@ -91,7 +91,8 @@ class _Lowering(Mutator):
     def _global(self, s: Any, widest: int | None = None) -> Iterator[GlobalMessage]:
         """The messages of an access to a view that are no rectangles."""
         known = self.facts, self.bounds, frozenset(self.steady), self.values
-        return global_messages(TileAccess(linearize(s.view), s.coords, s.layout, self.kernel.subgroup, *known), widest)
+        layout = s.layout.over(len(s.coords))
+        return global_messages(TileAccess(linearize(s.view), s.coords, layout, self.kernel.subgroup, *known), widest)
 
     def LoadView(self, s: st.LoadView) -> st.Stmt:
         out: list[st.Stmt] = []

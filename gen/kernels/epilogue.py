@@ -21,7 +21,10 @@ from convgen.ir.types import Type, vector
 
 
 class Step(Protocol):
-    """One step; `total` is distributed as `layout`, whose first two dims are N and M and begin at the coordinates."""
+    """One step; `total` is distributed as `layout`, whose first two dims are N and M and begin at the coordinates.
+
+    Where there are several products, the last coordinate is the number of this one.
+    """
 
     @property
     def reads(self) -> tuple[Global, ...]:
@@ -52,7 +55,7 @@ class Bias:
         used = {name for t in self.view.index for name, _ in t.terms}
         axis = next(n for n, dims in enumerate(self.view.axes) if used.intersection(d.name for d in dims))
         few, order = along(layout, layout.dims[axis])
-        held = k.load_view("bias", self.view, at[:2], few, "load", self.view.memory.name)
+        held = k.load_view("bias", self.view, at[: len(self.view.axes)], few, "load", self.view.memory.name)
         return total + Shuffle(held, order).to(total.type)
 
 

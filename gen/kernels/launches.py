@@ -27,7 +27,7 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.run.code import OutputRegion
 
 Indices = npt.NDArray[np.int64]
-Positions = tuple[range, range]  #: along M and N
+Positions = tuple[range, range, range]  #: along M, N and the products of a batch
 
 _FILL_TILE = (64, 64)
 
@@ -44,7 +44,7 @@ class TiledKernel:
     mapping: WorkgroupMapping
 
     def groups(self, positions: Positions) -> tuple[int, ...]:
-        """The workgroups that have one of the positions, of all slices and batches."""
+        """The workgroups that have one of the positions, of all slices."""
         if self.tile is None:
             return self.mapping.groups({})
         counts = self.mapping.counts[1:3]
@@ -52,12 +52,16 @@ class TiledKernel:
             range(p.start // size, min(-(-p.stop // size), count))
             for p, size, count in zip(positions, self.tile, counts)
         )
-        return self.mapping.groups({"m": down, "n": across})
+        batch = positions[2] if self.mapping.counts[0] > 1 else range(1)
+        return self.mapping.groups({"m": down, "n": across, "batch": batch})
 
 
 @attrs.frozen
 class Section:
-    """Tiles of `result` (N, M, …), an output, that the launches of these numbers make, numbered row by row."""
+    """Tiles of `result` (N, M, …), an output, that the launches of these numbers make, numbered row by row.
+
+    Of several products the rows stand below one another; their number is the result's third axis.
+    """
 
     output: str
     result: View
@@ -67,10 +71,16 @@ class Section:
     but: tuple[View, ...] = ()  #: views of what others write over
 
     def positions(self, tile: int) -> Positions:
-        at = divmod(tile, self.grid[1])
+        row, column = divmod(tile, self.grid[1])
         extents = self.result.extent(1), self.result.extent(0)
-        down, across = (range(i * s, min((i + 1) * s, e)) for i, s, e in zip(at, self.tile, extents))
-        return down, across
+        number, row = divmod(row, -(-extents[0] // self.tile[0])) if self.is_batched else (0, row)
+        down, across = (range(i * s, min((i + 1) * s, e)) for i, s, e in zip((row, column), self.tile, extents))
+        return down, across, range(number, number + 1)
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether it is the result of several products."""
+        return len(self.result.axes) > 2
 
 
 @attrs.frozen
@@ -95,8 +105,9 @@ class Tiles:
     def regions(self, part: int, tile: int) -> tuple[OutputRegion, ...]:
         """What the tile holds of its output."""
         section = self.sections[part]
-        down, across = section.positions(tile)
-        coordinates = {**_coordinates(section.result, 1, down), **_coordinates(section.result, 0, across)}
+        down, across, number = section.positions(tile)
+        fixed = section.result.decode(2, np.asarray(number, np.int64)) if section.is_batched else {}
+        coordinates = {**_coordinates(section.result, 1, down, fixed), **_coordinates(section.result, 0, across, fixed)}
         rows, columns = (
             _flat(coordinates, dims, self.problem.tensor(section.output).dims)
             for dims in _matrix_dims(self.problem, section.output)
@@ -107,18 +118,17 @@ class Tiles:
         return (OutputRegion(section.output, rows, columns),)
 
 
-def _coordinates(view: View, axis: int, positions: range) -> dict[int, Indices]:
-    """The tensor coordinates that depend on one axis, at positions along it."""
-    dims = view.decode(axis, np.asarray(positions, np.int64))
-    own = {d.name for d in view.axes[axis]}
-    return {n: t.at(dims) for n, t in enumerate(view.index) if t.terms and all(name in own for name, _ in t.terms)}
+def _coordinates(view: View, axis: int, positions: range, fixed: dict[str, Indices]) -> dict[int, Indices]:
+    """The tensor coordinates that depend on one axis, at positions along it, and on dims that are fixed."""
+    dims = view.decode(axis, np.asarray(positions, np.int64)) | fixed
+    return {n: t.at(dims) for n, t in enumerate(view.index) if t.terms and all(name in dims for name, _ in t.terms)}
 
 
 def _matrix_dims(problem: Problem, output: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tensor dims that make the rows and the columns of an output as a matrix (see `reference.output_shape`)."""
     count = len(problem.tensor(output).dims)
     if isinstance(problem, Matmul):
-        return (0,), (1,)
+        return tuple(range(count - 1)), (count - 1,)
     if output == "diff_bia":
         return (), (0,)
     if output == "diff_wei":
@@ -206,8 +216,8 @@ class _Builder:
                 multiply(workspace.slices, _NOTHING)
                 total = streams.sum_slices(workspace.terms, result, part.epilogue, acc, tile, facts, f"sum{tail}")
                 used.append(self._stream(total))
-        output, grid = self.problem.outputs[0].name, part.mapping.counts[1:3]
-        self.sections.append(Section(output, result, tile, grid, tuple(used)))
+        batch, rows, columns, _ = part.mapping.counts
+        self.sections.append(Section(self.problem.outputs[0].name, result, tile, (batch * rows, columns), tuple(used)))
 
     def uncovered(self) -> None:
         """Zero where no window reaches: everywhere, for the products write over the rest."""

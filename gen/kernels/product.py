@@ -71,6 +71,7 @@ class _ProductKernel:
         k.params += dict.fromkeys((*buffers, *shared))
         k.params += views.sizes(plan.problem)
         with k.tile_of(part.mapping) as self.tile:
+            self.batch = (self.tile["batch"],) if len(result.axes) > 2 else ()
             self.is_backward = part.mapping.is_backward((self.tile["number"],))
             self.m0 = k.let("m0", self.tile["m"] * tile_m)
             self.n0 = k.let("n0", self.tile["n"] * tile_n)
@@ -100,9 +101,9 @@ class _ProductKernel:
         """Store, or add, what the epilogue makes of the sums of each part of the tile."""
         k = self.k
         for total, layout in totals:
-            stored = epilogue.apply(k, total, (self.n0, self.m0), layout)
+            stored = epilogue.apply(k, total, (self.n0, self.m0, *self.batch), layout)
             store = partial(k.atomic_view, "add") if self.plan.reduction is Reduction.ATOMIC else k.store_view
-            store(result, (self.n0, row), stored, layout, "store", result.memory.name)
+            store(result, (self.n0, row, *self.batch), stored, layout, "store", result.memory.name)
 
     def _row_of_slice(self) -> Index:
         """The first row of the tile in the part of its slice in a workspace."""
@@ -181,13 +182,13 @@ class _ProductKernel:
             for operand in ((part.of_n, self.n0), (part.of_m, self.m0)):
                 self._prefetch(*operand, lift(self.tile["begin"] * part.mapping.grain + n, self.m0))
 
-    def _at(self, start: Expr, kb: Expr) -> tuple[Expr, Expr]:
-        """The coordinates of a K block of this slice."""
+    def _at(self, start: Expr, kb: Expr) -> tuple[Index, ...]:
+        """The coordinates of a K block of this slice, and of this product where there are several."""
         blocks = self.part.k_blocks
         if self.is_backward is not None:
             kb = select(self.is_backward, maximum(const(blocks - 1) - kb, 0), kb)
         block = kb + self.tile["k"] * blocks if self.plan.config.slices > 1 else kb
-        return start, block * self.plan.config.tile[2]
+        return start, block * self.plan.config.tile[2], *self.batch
 
     def _copy(self, operand: Operand, start: Expr, kb: Expr) -> None:
         assert operand.tile is not None

@@ -120,7 +120,8 @@ class _Shape:
     n: int
     outer: int
     inner: int
-    parts: int  #: number of products of that shape
+    parts: int  #: number of products of that shape, one after the other
+    batch: int  #: number of such products in one launch
     of_m: View
     of_n: View
 
@@ -159,7 +160,8 @@ def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
     if parts:
         largest = max(parts, key=lambda p: p.m * p.n * p.k)
         inner = largest.k_inner.size
-        yield _Shape(largest.m, largest.n, largest.k // inner, inner, len(parts), largest.of_m, largest.of_n)
+        sizes = largest.m, largest.n, largest.k // inner, inner
+        yield _Shape(*sizes, len(parts), largest.batch, largest.of_m, largest.of_n)
 
 
 def _comes_as_fragments(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> bool:
@@ -268,6 +270,8 @@ def _blocks(shape: _Shape, k_order: str, tile_k: int, elem_bytes: int, facts: Ta
 
 def _slices(shape: _Shape, tile: tuple[int, int], blocks: int, facts: TargetFacts) -> int:
     """As many slices of K as it takes to give every unit work, each long enough to be worth its own result."""
+    if shape.batch > 1:
+        return 1
     tiles = -(-shape.m // tile[0]) * -(-shape.n // tile[1])
     wanted = min(facts.compute_units // tiles, blocks // _SLICE_BLOCKS)
     return power_of_two(max(1, wanted))
@@ -365,7 +369,7 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     costs = facts.costs
     serial = float(costs.barrier if config.slots else 0)
     serial += costs.shared_exposed * work.shared + costs.shared_latency if config.slots == 1 else 0
-    tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1]) * config.slices
+    tiles = shape.batch * -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1]) * config.slices
     persist = config.map.persist
     turns = Turns(persist, tiles, k_blocks, max(1, config.slots)) if persist else None
     a_unit = -(-(turns.workgroups if turns else tiles) // facts.compute_units)

@@ -92,7 +92,9 @@ def best_order(launch: Launch) -> Order:
 
 def ordered(plan: Plan, together: int) -> Plan:
     """The plan in the order that suits its largest launch, with so many workgroups together on a unit."""
-    return plan.in_order(best_order(Launch.of(plan, together))) if plan.parts else plan
+    if not plan.parts or plan.parts[0].product.batch > 1:  # what one of several products reads decides little
+        return plan
+    return plan.in_order(best_order(Launch.of(plan, together)))
 
 
 def _orders(launch: Launch) -> Iterator[Order]:

@@ -106,6 +106,7 @@ class _Run:
 
 def panels(view: View, tile: int, line_bytes: int) -> Panels:
     """The panels of tiles of `tile` consecutive positions of axis 0 of an operand, over all of axis 1."""
+    view = view.first(2)
     rows, k = ({d.name: d.size for d in axis} for axis in view.axes)
     elem = view.memory.elem.bytes
     runs = {dim: run for dim in view.index if (run := _run(dim, rows, k))}

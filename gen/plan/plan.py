@@ -38,12 +38,6 @@ from convgen.problem.tensors import refuse_others
 def check_supported(problem: Problem, facts: TargetFacts) -> None:
     """Raise Unsupported, in one line and by the name of a rule, for problems outside what convgen generates so far."""
     refuse_others(problem)
-    if isinstance(problem, Conv) and problem.groups != 1:
-        given = f"given g{problem.groups}, wanted g1"
-        raise Unsupported(f"{given}: grouped convolution is not generated yet", rule="groups")
-    if isinstance(problem, Matmul) and len(problem.dst_dims) > 2:
-        given = f"a {len(problem.src_dims)}-D by a {len(problem.wei_dims)}-D tensor in {problem.descriptor}"
-        raise Unsupported(f"given {given}, wanted MxK:KxN: batches are not generated yet", rule="batch")
     if isinstance(problem, Matmul) and not problem.k:
         raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
     _check_sizes(problem)
@@ -76,6 +70,9 @@ def _check_sizes(problem: Problem) -> None:
         sizes |= {f"{name}{axis}": getattr(a, name) for axis, a in axes for name in "iokspd"}
         _check_phases(problem)
     sizes |= dict(zip(("M", "N", "K"), _flat(problem)))
+    batch = problem.groups if isinstance(problem, Conv) else prod(problem.dst_dims[:-2])
+    if batch > _MOST_PRODUCTS:
+        raise Unsupported(f"given {batch} products, wanted at most {_MOST_PRODUCTS} in a launch", rule="size")
     for what, size in sizes.items():
         if size >= LIMIT - _LARGEST_TILE:
             given = f"given {what} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
@@ -109,6 +106,7 @@ def _check_phases(problem: Conv) -> None:
 
 
 _LARGEST_TILE = 2**12  #: along M, N or K: by as much at most are they padded
+_MOST_PRODUCTS = 2**16 - 1  #: groups, or matrices of a batch: workgroups along z, of which HIP launches no more
 _MOST_PHASES = 2**8  #: of backward data: as many as strides of 16 x 16 have
 
 
@@ -225,6 +223,11 @@ def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     return [a for a in fitting if not a.rounds_to or a.rounds_to == rounded]
 
 
+def _has_batch(problem: Problem) -> bool:
+    """Whether there are several products, of groups or of a batch."""
+    return problem.groups > 1 if isinstance(problem, Conv) else prod(problem.dst_dims[:-2]) > 1
+
+
 def _atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
     for atom in input_atoms(problem, facts):
         if (atom.n, atom.m, atom.k) == config.mma:
@@ -246,6 +249,10 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     block = k_block(config.taps, config.tile[2], mma.atom.elem_bytes, facts.chunk_bytes)
     if problem.runtime and (config.slices > 1 or config.reorder or config.map != IN_ROWS):
         raise DoesNotFit(f"sizes are known at launch: wanted one slice, no reorder and map={IN_ROWS}")
+    if config.slices > 1 and _has_batch(problem):
+        raise DoesNotFit(f"slices={config.slices}: there are several products")
+    if config.map.shares and _has_batch(problem):
+        raise DoesNotFit(f"map={config.map}: there are several products")
     missing = [name for name in config.reorder if name not in [t.name for t in problem.inputs]]
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
@@ -319,10 +326,11 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
     grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn
-    mapping = WorkgroupMapping.of(*tiles, k=config.slices, order=config.map, blocks=blocks, grain=grain)
+    batch = product.batch
+    mapping = WorkgroupMapping.of(*tiles, k=config.slices, batch=batch, order=config.map, blocks=blocks, grain=grain)
     if problem.runtime:
         exact = rounded_up(product.result.length(1), tile_m), rounded_up(product.result.length(0), tile_n)
-        mapping = WorkgroupMapping.sized((1, *tiles, 1), (1, *exact, 1), config.map, blocks)
+        mapping = WorkgroupMapping.sized((batch, *tiles, 1), (batch, *exact, 1), config.map, blocks)
     return Part(product, of_n, of_m, Epilogue(steps), mapping)
 
 

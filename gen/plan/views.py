@@ -56,6 +56,11 @@ class Product:
         return self.of_m.extent(1)
 
     @property
+    def batch(self) -> int:
+        """How many such products there are, one for each position of the views' last axis, if they have a third."""
+        return self.result.extent(2) if len(self.result.axes) > 2 else 1
+
+    @property
     def k_inner(self) -> Dim:
         """The innermost dimension of K: what a block of K may run along."""
         return self.of_m.axes[1][-1]
@@ -102,16 +107,16 @@ def _contractions(problem: Problem) -> Iterable[_Contraction]:
 
 def covers_result(problem: Problem, parts: Sequence[Product]) -> bool:
     """Whether the products write every element of the result."""
-    return sum(p.m * p.n for p in parts) == prod(problem.outputs[0].dims)
+    return sum(p.batch * p.m * p.n for p in parts) == prod(problem.outputs[0].dims)
 
 
 def whole_result(problem: Problem) -> View:
     """All of the result as (N, M)."""
     if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_D:
         (contraction,) = _contractions(problem)
-        return contraction.product(1).result
+        return contraction.fused().product(1).result
     axes = _axes(problem)
-    index = (_same("mb", problem.mb), _same("ic", problem.ic), *(_same(f"i{n}", a.i) for n, a in axes))
+    index = (_same("mb", problem.mb), _same("ic", problem.ic), *(_same(f"i{n}", a.i) for n, a in axes))  # of all groups
     tensor = _Tensor(_tensor(problem, "diff_src"), index)
     channels = (_dim("ic", problem.ic),)
     positions = (_dim("mb", problem.mb), *(_dim(f"i{n}", a.i) for n, a in axes))
@@ -121,7 +126,7 @@ def whole_result(problem: Problem) -> View:
 
 def bias(problem: Problem, part: Product) -> View | None:
     """The bias as (N, M), the same all along the side that is not oc; None if the problem has none."""
-    if "bia" not in [t.name for t in problem.inputs]:
+    if isinstance(problem, Matmul) or "bia" not in [t.name for t in problem.inputs]:
         return None
     spec = problem.tensor("bia")
     sides = (part.result.axes[0], part.result.axes[1])
@@ -129,14 +134,15 @@ def bias(problem: Problem, part: Product) -> View | None:
         side if "oc" in [d.name for d in side] else (_dim("any", part.result.extent(n)),)
         for n, side in enumerate(sides)
     )
-    return _Tensor(spec, (_same("oc", spec.dims[0]),)).view(*axes)
+    return _Tensor(spec, (_channels(problem, "oc"),)).view(*axes, *part.result.axes[2:])
 
 
 def bias_gradient(problem: Problem) -> View | None:
     """diff_dst as (N, K), of which the sums along K are the gradient of the bias; None if that is not wanted."""
     if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_WB:
         return None
-    tensor, positions = _backward_weights(problem).of_m, _forward_dims(problem)[0]
+    alone = attrs.evolve(problem, groups=1, has_groups=False)  # each channel is summed by itself
+    tensor, positions = _backward_weights(alone).of_m, _forward_dims(alone)[0]
     return tensor.view((_dim("oc", problem.oc),), _order(positions, tensor, tensor))
 
 
@@ -213,6 +219,11 @@ class _Contraction:
     of_n: _Tensor
     result: _Tensor
     role: str = ""
+    batch: tuple[Dim, ...] = ()  #: each position is a product by itself
+
+    def fused(self) -> _Contraction:
+        """The same result where the batch is part of N: right for who writes all of it alike."""
+        return attrs.evolve(self, n=(*self.batch, *self.n), batch=())
 
     def reading(self, problem: Problem, moved: Collection[str]) -> _Contraction:
         """The same with some inputs read where they were moved to."""
@@ -243,7 +254,9 @@ class _Contraction:
         k = _order(k, *sorted((self.of_m, self.of_n), key=lambda t: (not t.runs_along(k), -prod(t.spec.dims))))
         inner = k[-1]
         k = (*k[:-1], attrs.evolve(inner, padded=-(-inner.size // block) * block))
-        return Product(self.of_n.view(n, k), self.of_m.view(m, k), self.result.view(n, m), self.role)
+        batch = (_order(self.batch, self.result, self.of_m),) if self.batch else ()
+        views = self.of_n.view(n, k, *batch), self.of_m.view(m, k, *batch), self.result.view(n, m, *batch)
+        return Product(*views, self.role)
 
 
 def _order(dims: tuple[Dim, ...], first: _Tensor, second: _Tensor) -> tuple[Dim, ...]:
@@ -270,17 +283,24 @@ def _same(name: str, size: int) -> TensorDim:
 
 
 def _matmul(problem: Matmul) -> _Contraction:
-    """dst[m, n] = sum over k of src[m, k] * wei[k, n]."""
+    """dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; a tensor of size 1 along b is read again."""
     src, wei = problem.inputs
     (dst,) = problem.outputs
     m, n, k = (_same(name, size) for name, size in zip("mnk", (problem.m, problem.n, problem.k)))
+    sizes = dst.dims[:-2]
+
+    def batched(spec: TensorSpec, *last: TensorDim) -> _Tensor:
+        found = (_same(f"b{i}", size) if size > 1 else TensorDim(size, ()) for i, size in enumerate(spec.dims[:-2]))
+        return _Tensor(spec, (*found, *last))
+
     return _Contraction(
         (_dim("m", problem.m),),
         (_dim("n", problem.n),),
         (_dim("k", problem.k),),
-        _Tensor(src, (m, k)),
-        _Tensor(wei, (k, n)),
-        _Tensor(dst, (m, n)),
+        batched(src, m, k),
+        batched(wei, k, n),
+        batched(dst, m, n),
+        batch=tuple(_dim(f"b{i}", size) for i, size in enumerate(sizes) if size != 1),
     )
 
 
@@ -300,8 +320,24 @@ def _input_coordinate(name: str, axis: Axis) -> TensorDim:
 
 
 def _weight_index(problem: Conv, taps: Index) -> Index:
-    group = (TensorDim(1, ()),) if problem.has_groups else ()
-    return (*group, _same("oc", problem.oc), _same("ic", problem.ic), *taps)
+    group = (_same("g", problem.groups) if problem.groups > 1 else TensorDim(1, ()),) if problem.has_groups else ()
+    return (*group, *(_same(name, size) for name, size in _of_group(problem).items()), *taps)
+
+
+def _of_group(problem: Conv) -> dict[str, int]:
+    """Output and input channels of one group."""
+    return {name: getattr(problem, name) // problem.groups for name in ("oc", "ic")}
+
+
+def _channels(problem: Conv, name: str) -> TensorDim:
+    """The coordinate along a tensor's channels, those of all groups."""
+    size = _of_group(problem)[name]
+    group = (("g", size),) if problem.groups > 1 else ()
+    return TensorDim(size * problem.groups, (*group, (name, 1)))
+
+
+def _groups(problem: Conv) -> tuple[Dim, ...]:
+    return (_dim("g", problem.groups),) if problem.groups > 1 else ()
 
 
 def _forward_dims(problem: Conv) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Index, Index, Index]:
@@ -310,9 +346,9 @@ def _forward_dims(problem: Conv) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Inde
     positions = (_dim("mb", problem.mb), *(_dim(f"o{n}", a.o) for n, a in axes))
     taps = tuple(_dim(f"k{n}", a.k) for n, a in axes)
     images = _same("mb", problem.mb)
-    src = (images, _same("ic", problem.ic), *(_input_coordinate(n, a) for n, a in axes))
+    src = (images, _channels(problem, "ic"), *(_input_coordinate(n, a) for n, a in axes))
     wei = _weight_index(problem, tuple(_same(f"k{n}", a.k) for n, a in axes))
-    dst = (images, _same("oc", problem.oc), *(_same(f"o{n}", a.o) for n, a in axes))
+    dst = (images, _channels(problem, "oc"), *(_same(f"o{n}", a.o) for n, a in axes))
     return positions, taps, src, wei, dst
 
 
@@ -320,23 +356,25 @@ def _forward(problem: Conv) -> _Contraction:
     positions, taps, src, wei, dst = _forward_dims(problem)
     return _Contraction(
         positions,
-        (_dim("oc", problem.oc),),
-        (*taps, _dim("ic", problem.ic)),
+        (_dim("oc", _of_group(problem)["oc"]),),
+        (*taps, _dim("ic", _of_group(problem)["ic"])),
         _Tensor(_tensor(problem, "src"), src),
         _Tensor(_tensor(problem, "wei"), wei),
         _Tensor(_tensor(problem, "dst"), dst),
+        batch=_groups(problem),
     )
 
 
 def _backward_weights(problem: Conv) -> _Contraction:
     positions, taps, src, wei, dst = _forward_dims(problem)
     return _Contraction(
-        (_dim("oc", problem.oc),),
-        (*taps, _dim("ic", problem.ic)),
+        (_dim("oc", _of_group(problem)["oc"]),),
+        (*taps, _dim("ic", _of_group(problem)["ic"])),
         positions,
         _Tensor(_tensor(problem, "diff_dst"), dst),
         _Tensor(_tensor(problem, "src"), src),
         _Tensor(_tensor(problem, "diff_wei"), wei),
+        batch=_groups(problem),
     )
 
 
@@ -404,7 +442,7 @@ def phases(problem: Conv) -> int:
 
 def _backward_data(problem: Conv) -> Iterator[_Contraction]:
     """A product for each combination of stride phases that has something to sum."""
-    axes = _axes(problem)
+    axes, channels = _axes(problem), _of_group(problem)
     images = _same("mb", problem.mb)
     of_axes = [
         sorted((_Phase(axis, name, tap) for tap in range(_Phase.count(axis))), key=lambda p: p.residue)
@@ -417,10 +455,11 @@ def _backward_data(problem: Conv) -> Iterator[_Contraction]:
         role = "".join(f"{p.name}{p.residue}" for p in chosen if p.axis.s > 1)
         yield _Contraction(
             (_dim("mb", problem.mb), *(_dim(f"i{p.name}", p.positions) for p in chosen)),
-            (_dim("ic", problem.ic),),
-            (*(_dim(f"k{p.name}", count) for p, count in zip(chosen, taps)), _dim("oc", problem.oc)),
-            _Tensor(_tensor(problem, "diff_dst"), (images, _same("oc", problem.oc), *diff_dst)),
+            (_dim("ic", channels["ic"]),),
+            (*(_dim(f"k{p.name}", count) for p, count in zip(chosen, taps)), _dim("oc", channels["oc"])),
+            _Tensor(_tensor(problem, "diff_dst"), (images, _channels(problem, "oc"), *diff_dst)),
             _Tensor(_tensor(problem, "wei"), _weight_index(problem, wei)),
-            _Tensor(_tensor(problem, "diff_src"), (images, _same("ic", problem.ic), *diff_src)),
+            _Tensor(_tensor(problem, "diff_src"), (images, _channels(problem, "ic"), *diff_src)),
             role,
+            _groups(problem),
         )

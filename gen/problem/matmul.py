@@ -77,7 +77,8 @@ class Matmul(TensorProblem):
 
     @property
     def runtime(self) -> tuple[str, ...]:
-        return unknown_dims(self, ("m", "k"), ("k", "n"))
+        none = ("",) * len(self.src_batch)  # a batch is a number
+        return unknown_dims(self, (*none, "m", "k"), (*none, "k", "n"))
 
     @property
     def any_tags(self) -> Triple:

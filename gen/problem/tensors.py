@@ -207,7 +207,7 @@ def unknown_dims(problem: TensorProblem, *names: tuple[str, ...]) -> tuple[str, 
     for n, mask in enumerate(problem.masks):
         own = names[n] if n < len(names) else ()
         for bit in (bit for bit in range(mask.bit_length()) if mask >> bit & 1):
-            if bit >= len(own):
+            if bit >= len(own) or not own[bit]:
                 options.SPELLED[problem.driver]["runtime_dims_masks"].refuse(":".join(map(str, problem.masks)))
             found[own[bit]] = None
     return tuple(found)

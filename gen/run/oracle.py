@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.problem.conv import Axis, Conv
+from convgen.problem.matmul import Matmul
 from convgen.run.fills import Fill
 
 Array = npt.NDArray[np.generic]
@@ -188,8 +189,24 @@ def by_bias(diff_dst: Tensor, columns: Indices) -> Floats:
     return sums
 
 
-def by_inner(src: Tensor, wei: Tensor, rows: Indices, columns: Indices) -> Floats:
-    """dst[m, n] = sum over k of src[m, k] * wei[k, n]."""
+def by_inner(problem: Matmul, src: Tensor, wei: Tensor, rows: Indices, columns: Indices) -> Floats:
+    """dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; rows (b..., m), columns n.
+
+    A tensor of size 1 along a dimension of the batch is the same all along it.
+    """
+    sums, batch = np.zeros((len(rows), len(columns))), problem.dst_dims[:-2]
+    for number in np.unique(rows // problem.m):
+        here = np.flatnonzero(rows // problem.m == number)
+        at = np.unravel_index(number, batch) if batch else ()
+        of_src, of_wei = (
+            tensor[tuple(int(i) if size > 1 else 0 for i, size in zip(at, tensor.shape))] for tensor in (src, wei)
+        )
+        sums[here] = _product(of_src, of_wei, rows[here] % problem.m, columns)
+    return sums
+
+
+def _product(src: Tensor, wei: Tensor, rows: Indices, columns: Indices) -> Floats:
+    """Rows of one matrix by columns of another."""
     sums = np.zeros((len(rows), len(columns)))
     step = max(1, _CHUNK_ELEMS // max(1, len(rows), len(columns)))
     for start in range(0, src.shape[1], step):

@@ -6,7 +6,7 @@ integers that the accumulator does not hold, of data given, wrap.
 
 Outputs are seen as matrices:
 
-    dst       (n, o...) x oc        M x N of a matrix product
+    dst       (n, o...) x oc        (batch..., M) x N of a matrix product
     diff_src  (n, i...) x ic
     diff_wei  (k..., ic of one group) x oc of all groups
     diff_bia  1 x oc
@@ -107,7 +107,7 @@ def output_shape(problem: Problem, output: str) -> tuple[int, int]:
     refuse_others(problem)
     dims = problem.tensor(output).dims
     if isinstance(problem, Matmul):
-        return problem.m, problem.n
+        return prod(dims[:-1]), problem.n
     columns = problem.ic if output == "diff_src" else problem.oc
     return prod(dims) // columns, columns
 
@@ -115,9 +115,9 @@ def output_shape(problem: Problem, output: str) -> tuple[int, int]:
 def output_index(problem: Problem, output: str, rows: Indices, columns: Indices) -> list[Indices]:
     """The logical index of the elements rows x columns: one array a dimension, broadcasting against each other."""
     down, across = rows[:, None], columns[None, :]
-    if isinstance(problem, Matmul):
-        return [down, across]
     dims = problem.tensor(output).dims
+    if isinstance(problem, Matmul):
+        return [*np.unravel_index(down, dims[:-1]), across]
     if output == "diff_bia":
         return [across + 0 * down]
     if output == "diff_wei":
@@ -157,7 +157,7 @@ def _sums(
     problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices
 ) -> npt.NDArray[np.float64]:
     if isinstance(problem, Matmul):
-        return sums.by_inner(inputs["src"], inputs["wei"], rows, columns)
+        return sums.by_inner(problem, inputs["src"], inputs["wei"], rows, columns)
     match output:
         case "dst":
             return sums.forward(problem, inputs["src"], inputs["wei"], rows, columns)

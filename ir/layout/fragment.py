@@ -72,6 +72,11 @@ class Fragment(Digits):
             raise UserError(f"fragments {self} and {other}: lanes hold different elements")
         return tuple(self.owner(other.coords(0, 0, register))[2] for register in range(other.registers))
 
+    def over(self, axes: int) -> Fragment:
+        """The same with so many dims: along those that it lacks it is at one position."""
+        more = tuple(f"at{n}" for n in range(len(self.dims), axes))
+        return attrs.evolve(self, dims=(*self.dims, *more)) if more else self
+
     def without(self, dim: str) -> Fragment:
         """The same without a dimension: its registers close up, lanes and subgroups along it become replicas."""
         dims, digits = (d for d in self.dims if d != dim), (d for d in self.digits if d.dim != dim)

@@ -287,6 +287,15 @@ class View(Node):
         found: Extent = times(outer.padded if outer.exact is None else outer.exact, math.prod(d.padded for d in inner))
         return found
 
+    def first(self, axes: int) -> View:
+        """The view at position 0 of all axes but the first ones."""
+        if len(self.axes) <= axes:
+            return self
+        kept = {d.name for dims in self.axes[:axes] for d in dims}
+        terms = (tuple(term for term in t.terms if term[0] in kept) for t in self.index)
+        index = tuple(attrs.evolve(t, terms=own) for t, own in zip(self.index, terms))
+        return View(self.memory, self.layout, self.axes[:axes], index)
+
     def decode(self, axis: int, position: Any) -> dict[str, Any]:
         """The view dims of a fused position; the outermost dim is not reduced, so over-run shows as `>= size`."""
         dims = self.axes[axis]
