@@ -113,9 +113,9 @@ def problems(
     types: tuple[str, ...] = _INPUTS,
     unusual: bool = False,
 ) -> Conv:
-    """An ungrouped problem with at most `most` positions an axis and `channels` channels.
+    """A problem with at most `most` positions an axis and `channels` channels.
 
-    With `unusual`, also no images, weights with a dimension for one group, and strided tensors.
+    With `unusual`, also no images, groups, weights with a dimension for one group, and strided tensors.
     """
     sizes = st.integers(1, channels) | st.sampled_from(range(8, channels + 1, 8))
     direction, inputs = draw(st.sampled_from(directions)), draw(st.sampled_from(types))
@@ -127,7 +127,9 @@ def problems(
     grouped = ""
     if unusual:
         mb = draw(st.sampled_from((0, *[mb] * 15)))
-        grouped = draw(st.sampled_from(("g1", "", "", "")))
+        groups = draw(st.sampled_from((0, 0, 0, 1, 2, 3, 8)))
+        grouped = f"g{groups}" if groups else ""
+        ic, oc = (max(1, groups) * -(-size // max(1, groups)) for size in (ic, oc))
     chosen = {tag: draw(tags) for tag in ("stag", "wtag", "dtag")}
     if grouped:
         chosen["wtag"] = draw(st.sampled_from(("any", "abx", "abxc")))

@@ -43,7 +43,7 @@ def run(capsys: pytest.CaptureFixture[str], text: str, *options: str) -> tuple[i
 
 def test_every_status(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["good", "killed", "wrong", "broken", "fine"]
-    lines = "\n".join(f"{GOOD}n{name}" for name in names) + "\n--dir=BWD_D mb1ic4zz\ng2ic16oc16ih4kh1"
+    lines = "\n".join(f"{GOOD}n{name}" for name in names) + "\n--dir=BWD_D mb1ic4zz\nic2147483640oc16ih4kh1"
     code, rows, err = run(capsys, lines, "--run", "--jobs", "2")
     assert code == 3
     assert [row["status"] for row in rows] == ["passed", "error", "failed", "error", "passed", "error", "unsupported"]
@@ -88,7 +88,7 @@ CODES = [
     ("nwrong", "ic4", 1),
     ("nwrong", "--speed=9", 1),
     ("nbroken", f"{GOOD}nwrong", 3),
-    ("", "g2ic16oc16ih4kh1", 2),
+    ("", "ic2147483640oc16ih4kh1", 2),
 ]
 
 
@@ -190,7 +190,7 @@ def test_what_takes_too_long_is_given_up(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_is_done_is_not_done_again(capsys: pytest.CaptureFixture[str]) -> None:
-    text = f"{GOOD}nwrong\n{GOOD}\ng2ic16oc16ih4kh1"
+    text = f"{GOOD}nwrong\n{GOOD}\nic2147483640oc16ih4kh1"
     code, first, _ = run(capsys, text, "--run", "--resume", "j")
     assert code == 1
     code, again, err = run(capsys, text, "--run", "--resume", "j")

@@ -82,17 +82,20 @@ def test_types_depend_on_the_target(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("file").write_text("--dt=f16 mb1ic16oc16ih6kh3 g2ic16oc16ih6kh3 g4ic16oc16ih6kh3 ic4zz\n--mode=P")
+    Path("file").write_text("--dt=f16 mb1ic16oc16ih6kh3 ic2147483640oc16ih6kh3 ic2147483641oc16ih6kh3 ic4zz\n--mode=P")
     assert cli.main(["batch", "file", "--check"]) == 2
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert lines[0].split() == ["supported", "--dt=f16", "mb1_ic16oc16_ih6oh4kh3ph0"]
-    assert lines[1].split() == ["unsupported", "groups", "--dt=f16", "g2mb2_ic16oc16_ih6oh4kh3ph0"]
-    assert lines[2] == "    unsupported: given g2, wanted g1: grouped convolution is not generated yet"
+    assert lines[1].split() == ["unsupported", "size", "--dt=f16", "mb2_ic2147483640oc16_ih6oh4kh3ph0"]
+    assert (
+        lines[2]
+        == "    unsupported: given ic of 2147483640, wanted less than 2^31 - 4096: larger sizes are not generated"
+    )
     assert lines[5].split() == ["malformed", "--dt=f16", "ic4zz"]
     assert lines[6].startswith("    given 'zz', wanted a key")
     assert lines[7].endswith(" s: 1 supported, 2 unsupported, 1 malformed")
-    assert lines[8].split() == ["2", "groups"]
+    assert lines[8].split() == ["2", "size"]
     assert err == "convgen: note: ignored, as they mean nothing here: --mode=P (file:2)\n"
 
 

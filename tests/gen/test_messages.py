@@ -192,7 +192,10 @@ MESSAGES = [
         "unsupported: given f64 inputs and dst of f32, wanted both inputs one of bf16, f16, f32, f64, s8 and dst one "
         "of f64 on gfx950",
     ),
-    ("conv g2DESC F16", "unsupported: given g2, wanted g1: grouped convolution is not generated yet"),
+    (
+        "conv g70000ic70000oc70000ih4kh1 F16",
+        "unsupported: given 70000 products, wanted at most 65535 in a launch",
+    ),
     (
         "conv DESC F16 --stag aBcd16b",
         "unsupported: given src of layout aBcd16b, wanted a plain one: blocked layouts are not generated yet",
@@ -237,8 +240,8 @@ MESSAGES = [
     ("gemm 128x64", "given nothing, wanted ':' between the two matrices, at column 7: 128x64^"),
     ("gemm 128:64x3", "given one size, wanted MxK, at column 1: ^128:64x3"),
     (
-        "gemm 2x3x4:2x4x5",
-        "unsupported: given a 3-D by a 3-D tensor in 2x3x4:2x4x5, wanted MxK:KxN: batches are not generated yet",
+        "gemm 2x70000x3x4:2x70000x4x5 --dt f16",
+        "unsupported: given 140000 products, wanted at most 65535 in a launch",
     ),
     ("gemm 2x3x4:4x5", "given a 3-D by a 2-D tensor, wanted as many dimensions of both, at column 7: 2x3x4:^4x5"),
     ("gemm 2x3x4:3x4x5", "given a batch dimension of 3, wanted 2 or 1, at column 7: 2x3x4:^3x4x5"),

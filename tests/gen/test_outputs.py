@@ -17,7 +17,7 @@ SHORT = [*CONV, "--config", "tile=32x32x32 waves=1x2 mma=16x16x16"]
 BATCH = """\
 --dir=FWD_D --dt=f16,f32
 mb1ic16oc16ih6kh3ph1 mb1ic16oc16ih6kh3ph1nmiddle
-g2ic16oc16ih6kh3ph1
+g2ic16oc16ih6kh3ph1 ic2147483640oc16ih6kh3ph1
 --reset --dir=BWD_D mb1ic16oc16ih6kh3ph1sh2
 --matmul --reset --dt=s8:s8:s32 16x64:64x16
 conv nonsense
@@ -32,7 +32,7 @@ COMMANDS = {
     "conv_groups": [*SHORT, "--run-groups=1"],
     "conv_dump": [*SHORT, "--dump=changed"],
     "gemm": ["gemm", "40x24:24x20", "--dt", "f16", "--target", "xehpc"],
-    "gemm_refused": ["gemm", "4x40x24:4x24x20", "--dt", "f16"],
+    "gemm_refused": ["gemm", "40x24:24x20", "--dt", "f16", "--attr-dropout", "0.5"],
     "batch_check": ["batch", "problems.txt", "--check"],
     "batch_check_json": ["batch", "problems.txt", "--check", "--json"],
     "analyze": ["analyze", str(FOREIGN / "triton_gfx942_small_gemm_NT.hsaco")],

@@ -1,0 +1,76 @@
+"""Groups of convolutions and batches of matrices: several products in one launch, exact on every target."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import convgen as cg
+from convgen.ir.error import UserError
+from convgen.problem.matmul import parse_problem
+from convgen.run import verify
+from tests.strategies import SWEEP
+
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
+LINES = (
+    "--dt=f16 --dir=FWD_B g4mb2ic32ih9oc64oh9kh3ph1",
+    "--dt=bf16 --dir=FWD_D g8mb1ic8ih9oc8oh9kh3ph1_n\"depthwise\"",
+    "--dt=f16 --dir=BWD_D g3mb2ic15ih9oc21oh5kh3ph1sh2",
+    "--dt=f16 --dir=BWD_WB --stag=abcd --dtag=abcd g3mb2ic15ih9oc21oh5kh3ph1sh2",
+    "--dt=s8:s8:s32 --dir=FWD_D g2mb2ic64ih6oc32oh6kh3ph1",
+    "--dt=f16 --dir=BWD_D g6mb1ic6ih8oc12oh8kh3ph1_n\"multiplier_2\"",
+    "--dt=f16 3x100x64:3x64x80",
+    "--dt=f16:f16:f32 --wtag=abdc 2x3x40x64:1x3x64x48",
+    "--dt=s8:s8:s32 --stag=acb --dtag=bac 5x33x64:1x64x20",
+    "--dt=f16 --runtime_dims_masks=2:0 2x40x64:2x64x48",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("line", LINES)
+def test_several_products(line: str, target: str) -> None:
+    outcome = verify.run(cg.compile(cg.build(parse_problem(line), target)))
+    assert outcome.checked
+    assert outcome.passed
+
+
+@pytest.mark.parametrize("line", LINES[2:4] + LINES[7:9])
+def test_samples_of_tiles(line: str) -> None:
+    """Sampled tiles of several products are computed by the workgroups that they say."""
+    code = cg.compile(cg.build(parse_problem(line), "gfx942"))
+    assert code.tiles is not None
+    for part, (rows, columns) in enumerate(code.tiles.grids):
+        seen = [code.tiles.regions(part, tile)[0] for tile in range(rows * columns)]
+        elements = sum(len(region.rows) * len(region.columns) for region in seen)
+        shape = code.problem.tensor(seen[0].output).dims if code.problem else ()
+        assert part or elements == np.prod(shape) or len(code.tiles.grids) > 1
+    outcome = verify.run(code, groups=5)
+    assert outcome.checked
+    assert outcome.passed
+
+
+def test_what_several_products_do_not_take() -> None:
+    problem = parse_problem("--dt=f16 3x64x64:3x64x64")
+    for config in ("slices=2", "map=stream:3"):
+        with pytest.raises(UserError, match="there are several products"):
+            cg.build(problem, "gfx942", f"tile=32x32x32 waves=1x1 mma=32x32x8 slots=2 {config}")
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", TARGETS)
+def test_random_batches(target: str) -> None:
+    """Random groups are among the random problems."""
+    pairs = st.integers(1, 3).flatmap(lambda b: st.sampled_from([(b, b), (1, b), (b, 1)]))
+    sizes = st.tuples(*[st.integers(1, 90)] * 3)
+
+    @settings(SWEEP, max_examples=40)
+    @given(st.lists(pairs, min_size=1, max_size=2), sizes, st.sampled_from(("f16", "bf16:bf16:f32", "s8:s8:s32")))
+    def run(batch: list[tuple[int, int]], size: tuple[int, int, int], types: str) -> None:
+        left, right = ("".join(f"{b}x" for b in side) for side in zip(*batch))
+        m, k, n = size
+        line = f"--dt={types} {left}{m}x{k}:{right}{k}x{n}"
+        assert verify.run(cg.compile(cg.build(parse_problem(line), target))).passed, line
+
+    run()
