@@ -8,7 +8,8 @@
 
 N is the side along which the result lies contiguous in memory: the matrix unit holds neighbours along N in one lane.
 Where the result's layout runs along the other side, the two change places. The order of the dims within an axis is that
-of memory, so that what is contiguous stays together. Nothing after this module knows more of convolution.
+of memory, so that what is contiguous stays together. Channels are those of one group: groups, and the matrices of a
+batch, are a third axis, each position of which is a product by itself. Nothing after this module knows more of convolution.
 """
 
 from __future__ import annotations
