@@ -9,7 +9,8 @@
 N is the side along which the result lies contiguous in memory: the matrix unit holds neighbours along N in one lane.
 Where the result's layout runs along the other side, the two change places. The order of the dims within an axis is that
 of memory, so that what is contiguous stays together. Channels are those of one group: groups, and the matrices of a
-batch, are a third axis, each position of which is a product by itself. Nothing after this module knows more of convolution.
+batch, are a third axis, each position of which is a product by itself. Nothing after this module knows more of
+convolution.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ def bias_gradient(problem: Problem) -> View | None:
     if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_WB:
         return None
     alone = attrs.evolve(problem, groups=1, has_groups=False)  # each channel is summed by itself
-    tensor, positions = _backward_weights(alone).of_m, _forward_dims(alone)[0]
+    positions, _, _, _, index = _forward_dims(alone)
+    tensor = _Tensor(_tensor(problem, "diff_dst"), index)
     return tensor.view((_dim("oc", problem.oc),), _order(positions, tensor, tensor))
 
 

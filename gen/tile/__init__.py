@@ -67,7 +67,8 @@ from convgen.tile.operations import (
     steps as range,
 )
 from convgen.tile.parse import parse
-from convgen.tile.trace import Tensor, Tile, Value, size
+from convgen.tile.tensors import Tensor, Tile, size
+from convgen.tile.trace import Value
 
 __all__ = [
     "Tensor",

@@ -6,7 +6,8 @@ from convgen.ir.error import UserError
 from convgen.ir.stmt import ATOMICS
 from convgen.ir.types import scalar
 from convgen.tile.operations import broadcast, stored
-from convgen.tile.trace import Gather, Scatter, Shape, Tensor, Tile, Value, common_shape, say
+from convgen.tile.tensors import Shape, Tensor, Tile, common_shape
+from convgen.tile.trace import Gather, Scatter, Value, say
 
 
 def gather(tensor: Tensor, indices: Value, mask: Value | None = None, other: float = 0) -> Value:

@@ -31,13 +31,13 @@ from convgen.tile.fma import FmaTile, multiplied
 from convgen.tile.layouts import Layouts, Options, Spread, statements
 from convgen.tile.numbered import inside, once
 from convgen.tile.places import Places
+from convgen.tile.tensors import Index, Tensor, Tile
 from convgen.tile.trace import (
     REDUCTIONS,
     Convert,
     Full,
     Gather,
     Grid,
-    Index,
     Laid,
     Load,
     Loop,
@@ -49,8 +49,6 @@ from convgen.tile.trace import (
     Said,
     Scatter,
     Store,
-    Tensor,
-    Tile,
     Trace,
     Turned,
     Value,

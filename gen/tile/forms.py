@@ -16,6 +16,7 @@ from convgen.ir.expr import Expr
 from convgen.ir.layout.xetile import SgMap, WgMap
 from convgen.ir.text import infix
 from convgen.tile import elements, operations
+from convgen.tile.tensors import Shape, Tensor, Tile, sized
 from convgen.tile.trace import (
     ELEMENTWISE,
     Convert,
@@ -29,14 +30,10 @@ from convgen.tile.trace import (
     Product,
     Reduced,
     Scatter,
-    Shape,
     Store,
-    Tensor,
-    Tile,
     Turned,
     Value,
     applied,
-    sized,
 )
 
 

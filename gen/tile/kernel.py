@@ -14,8 +14,9 @@ from convgen.ir.program import Kernel
 from convgen.passes.exchange import exchange
 from convgen.tile.emit import emit
 from convgen.tile.layouts import Options
+from convgen.tile.tensors import Tensor
 from convgen.tile.text import text_of
-from convgen.tile.trace import Tensor, Trace, tracing
+from convgen.tile.trace import Trace, tracing
 
 _SLOTS = (2, 1, 0)  #: what is tried where nothing is said
 

@@ -23,6 +23,7 @@ from convgen.plan.config import Config
 from convgen.plan.plan import mma_tile
 from convgen.tile.fma import FmaTile, fma_tile, has_replicas
 from convgen.tile.maps import Maps
+from convgen.tile.tensors import Shape, Tile, sized
 from convgen.tile.trace import (
     Convert,
     Gather,
@@ -34,12 +35,9 @@ from convgen.tile.trace import (
     Reduced,
     Said,
     Scatter,
-    Shape,
     Store,
-    Tile,
     Trace,
     Value,
-    sized,
 )
 
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest

@@ -11,7 +11,7 @@ from convgen.ir.expr import Expr, Lane, Splat, const, eq, select
 from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.types import Type, VectorType, bool_, vector
-from convgen.tile.trace import Tensor
+from convgen.tile.tensors import Tensor
 
 #: atomic operation -> what changes nothing, of a type of elements
 _IDLE: dict[str, Callable[[Type], float]] = {

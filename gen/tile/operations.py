@@ -14,12 +14,12 @@ from convgen.ir.simplify.extents import least, rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import scalar
 from convgen.tile.maps import Pairs, maps
+from convgen.tile.tensors import Index, Tensor, Tile, elem_of, sized
 from convgen.tile.trace import (
     REDUCTIONS,
     Convert,
     Full,
     Grid,
-    Index,
     Laid,
     Load,
     Loop,
@@ -29,15 +29,11 @@ from convgen.tile.trace import (
     Product,
     Reduced,
     Store,
-    Tensor,
-    Tile,
     Turned,
     Value,
     applied,
     current,
-    elem_of,
     say,
-    sized,
 )
 
 

@@ -18,7 +18,8 @@ from convgen.ir.simplify.extents import least
 from convgen.tile import operations
 from convgen.tile.forms import KINDS, MAPS, STATEMENTS, VALUES, listed, type_of
 from convgen.tile.kernel import TileProgram, options
-from convgen.tile.trace import Grid, Index, Loop, Shape, Tensor, Tile, Trace, Value, size, tracing
+from convgen.tile.tensors import Index, Shape, Tensor, Tile, size
+from convgen.tile.trace import Grid, Loop, Trace, Value, tracing
 
 _KERNEL = re.compile(r"kernel (\w+)\((.*)\)((?: \w+=\w+)*)")
 _EXTENT = r"(?:\d+|\[[^\]]*\])"

@@ -12,7 +12,8 @@ from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.mutate import substitute
 from convgen.ir.simplify.bounds import Bounds, Range
 from convgen.tile.layouts import Spread
-from convgen.tile.trace import Index, Loop, Said, Tensor, Tile
+from convgen.tile.tensors import Index, Tensor, Tile
+from convgen.tile.trace import Loop, Said
 
 _MOST_BEFORE = 1 << 16  #: positions before a tensor's first at which a tile may begin; views count them as well
 

@@ -13,7 +13,8 @@ import attrs
 from convgen.ir.sizes import Size
 from convgen.tile.forms import extents, shown, type_of, written
 from convgen.tile.layouts import Options
-from convgen.tile.trace import Index, Load, Loop, Prefetch, Said, Scatter, Store, Tensor, Tile, Trace, Value, sized
+from convgen.tile.tensors import Index, Tensor, Tile, sized
+from convgen.tile.trace import Load, Loop, Prefetch, Said, Scatter, Store, Trace, Value
 
 
 def text_of(name: str, tensors: Sequence[Tensor], trace: Trace, options: Options) -> str:
