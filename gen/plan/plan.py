@@ -49,6 +49,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
                 "wanted a plain one: blocked layouts are not generated yet",
                 rule="blocked-layout",
             )
+    _check_bias(problem)
     inputs, (output, *_) = [t.dtype for t in problem.inputs if t.name != "bia"], problem.outputs
     outputs = _OUTPUTS.get(inputs[0], _FLOATS)
     known = {elem.name for atom in facts.atoms for elem in (atom.a_elem, atom.b_elem)}
@@ -59,6 +60,14 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
             f"{_factors(facts)} and {output.name} one of {', '.join(outputs)} on {facts.name}",
             rule="types",
         )
+
+
+def _check_bias(problem: Problem) -> None:
+    """Refuse a bias, or the gradient of one, of a type that sums do not take or become."""
+    known = _BIASES["f64" if problem.acc_type == "f64" else ""]
+    if problem.bias_type and problem.bias_type not in known:
+        wanted = f"wanted one of {', '.join(known)}"
+        raise Unsupported(f"given a bias of {problem.bias_type}, {wanted}", rule="bias-type")
 
 
 def _check_sizes(problem: Problem) -> None:
@@ -125,6 +134,7 @@ def _flat(problem: Problem) -> tuple[int, int, int]:
 
 #: What sums of products may become, by the type of the factors: rounded once, or saturated.
 _FLOATS, _INTEGERS = ("f16", "bf16", "f32"), ("s32", "f32", "s8", "u8")
+_BIASES = {"": ("f32", "f16", "bf16", "s32", "s8", "u8"), "f64": ("f64",)}
 _OUTPUTS = {"f64": ("f64",), "s8": _INTEGERS, "u8": _INTEGERS}
 
 
@@ -321,8 +331,8 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     of_n = operand(product.of_n, tile_n, mma.a, config, facts)
     of_m = operand(product.of_m, tile_m, mma.b, config, facts)
     bias = views.bias(problem, product)
-    convert = Convert(product.result.memory.elem)
-    steps: tuple[Step, ...] = (Bias(bias), convert) if bias else (convert,)
+    steps: list[Step] = [Convert(scalar(problem.result_type))] if problem.result_type != problem.acc_type else []
+    steps += [Bias(bias)] if bias else []
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
     grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn
@@ -331,7 +341,7 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     if problem.runtime:
         exact = rounded_up(product.result.length(1), tile_m), rounded_up(product.result.length(0), tile_n)
         mapping = WorkgroupMapping.sized((batch, *tiles, 1), (batch, *exact, 1), config.map, blocks)
-    return Part(product, of_n, of_m, Epilogue(steps), mapping)
+    return Part(product, of_n, of_m, Epilogue((*steps, Convert(product.result.memory.elem))), mapping)
 
 
 def operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:

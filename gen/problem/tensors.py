@@ -15,6 +15,7 @@ from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.tags import Layout
+from convgen.ir.types import scalar
 from convgen.problem import grammar, options
 
 Triple = tuple[str, str, str]
@@ -58,6 +59,7 @@ class TensorProblem(ABC):
     dtag: str = "any"
     deterministic: bool = False  #: whether two runs must give the same bits
     fpmath: str = "strict"  #: to which type f32 inputs may be rounded before they are multiplied
+    bias_type: str = ""  #: of a bias; empty for that of the sums, where there is a bias
     masks: tuple[int, ...] = ()  #: bits of the dims of src, then of the weights, that are known at launch only
     name: str = ""
     others: tuple[tuple[str, str], ...] = ()
@@ -78,6 +80,11 @@ class TensorProblem(ABC):
     @property
     @abstractmethod
     def dst_dims(self) -> tuple[int, ...]: ...
+
+    @property
+    @abstractmethod
+    def bias_dims(self) -> tuple[int, ...]:
+        """The logical size of a bias, if there is one."""
 
     @property
     @abstractmethod
@@ -113,7 +120,7 @@ class TensorProblem(ABC):
 
     @property
     def acc_type(self) -> str:
-        """The type of a bias, and in which products are summed: s32 if both factors are 8-bit integers."""
+        """In which products are summed: s32 if both factors are 8-bit integers."""
         types = self._types
         factors = [types[name.removeprefix("diff_")] for name in self.tensor_names[0] if name != _BIAS]
         if all(name in _INTEGERS for name in factors):
@@ -121,14 +128,21 @@ class TensorProblem(ABC):
         return "f64" if "f64" in types.values() else "f32"
 
     @property
+    def result_type(self) -> str:
+        """In which sums become results: f32 for those of integers to which something else is added."""
+        is_sum = not self.bias_type or self.acc_type != "s32" or scalar(self.bias_type).is_int
+        return self.acc_type if is_sum else "f32"
+
+    @property
     def _types(self) -> dict[str, str]:
         return {"src": self.src_type, "wei": self.wei_type, "dst": self.dst_type}
 
     def tensor(self, name: str) -> TensorSpec:
-        """The tensor of a name; a bias is dense, one element a channel of dst."""
+        """The tensor of a name; a bias is dense."""
         role = name.removeprefix("diff_")
         if role == _BIAS:
-            return TensorSpec(name, Layout.dense(self.dst_dims[1:2], (0,)), self.acc_type)
+            dims = self.bias_dims
+            return TensorSpec(name, Layout.dense(dims, tuple(range(len(dims)))), self.bias_type or self.acc_type)
         layouts = {"src": self.src_layout, "wei": self.wei_layout, "dst": self.dst_layout}
         return TensorSpec(name, layouts[role], self._types[role])
 

@@ -137,11 +137,28 @@ def outputs(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: I
         raise Unsupported(f"a destination of type {to}")
     sums_ = _sums(problem, inputs, output, rows, columns)
     acc = (sums_.astype(np.int64) if acc_type.is_int else sums_).astype(acc_type.numpy)
+    acc = acc.astype(types.scalar(problem.result_type).numpy)
     if "bia" in inputs:
-        acc = acc + inputs["bia"][columns]
+        acc = acc + _bias(problem, inputs["bia"], rows, columns).astype(acc.dtype)
+    return _stored(acc, to)
+
+
+def _bias(problem: Problem, bias: Tensor, rows: Indices, columns: Indices) -> Array:
+    """The bias of rows x columns of the result, in its own type, broadcasting against them."""
+    if not isinstance(problem, Matmul):
+        return np.asarray(bias[columns])
+    index = output_index(problem, "dst", rows, columns)
+    return np.asarray(bias)[tuple(at if size > 1 else 0 * at for at, size in zip(index, problem.bias_dims))]
+
+
+def _stored(values: Array, to: types.Type) -> Array:
+    """Rounded to the nearest of a type, to which integers saturate."""
+    if to.is_int and values.dtype.kind == "f":
+        values = np.rint(values.astype(np.float64))
+        return np.clip(values, to.min, to.max).astype(to.numpy)
     if to.is_int:
-        acc = np.clip(acc, max(to.min, acc_type.min), min(to.max, acc_type.max))
-    return acc.astype(numpy_type(to.name))
+        values = np.clip(values.astype(np.int64), to.min, to.max)
+    return values.astype(numpy_type(to.name))
 
 
 def whole(problem: Problem, inputs: Mapping[str, Tensor], output: str) -> Array:

@@ -69,13 +69,12 @@ REFUSED = [
     (CONV, ["--attr-acc-mode=f16"], "acc-mode"),
     (CONV, ["--attr-rounding-mode=dst:stochastic"], "rounding-mode"),
     (CONV, ["--attr-fpmath=bf16:true"], "fpmath-int"),
-    (CONV, ["--dir=FWD_D", "--bia-dt=f16"], "bias-type"),
-    (CONV, ["--dir=FWD_D", "--bia-dt=f32", "--dt=s8:s8:s32"], "bias-type"),
+    (CONV, ["--dir=FWD_D", "--bia-dt=f64"], "bias-type"),
+    (CONV, ["--dir=FWD_D", "--dt=f64", "--bia-dt=f32"], "bias-type"),
     (CONV, ["--cfg=u8s8f32"], "cfg"),
     (CONV, ["--dt=f8_e5m2"], "types"),
     (CONV, ["--stag=aBcd16b"], "blocked-layout"),
-    (MATMUL, ["--bia-dt=f32"], "bias"),
-    (MATMUL, ["--bia_dt=f32", "--bia_mask=3"], "bias"),
+    (MATMUL, ["--bia_dt=f8_e5m2"], "bias-type"),
     (MATMUL, ["--encoding=csr+0.99::"], "sparse"),
     (MATMUL, ["--grouped=0:2:16+16"], "grouped-gemm"),
     (MATMUL, ["--attr-precomputed-reductions=src:per_tensor:s32:1x16"], "precomputed-reductions"),
@@ -105,7 +104,10 @@ GENERATED = [
     (CONV, ["--ctx-init=4:0:1", "--ctx-exe=auto:1"]),
     (CONV, ["--engine=gpu:1", "--mode=p", "--impl=a,b"]),
     (CONV, ["--attr-deterministic=1"]),
+    (CONV, ["--dir=FWD_D", "--bia-dt=f16"]),
+    (CONV, ["--dir=FWD_D", "--bia-dt=f32", "--dt=s8:s8:s32"]),
     (MATMUL, ["--bia_mask=3"]),
+    (MATMUL, ["--bia_dt=f32", "--bia_mask=3"]),
     (MATMUL, ["--runtime_dims_masks=0:0"]),
     (MATMUL, ["--encoding=::"]),
 ]
@@ -129,8 +131,19 @@ def test_a_bias_type_makes_a_bias(given: str, wanted: str) -> None:
     assert cg.Conv.parse(descriptor, dir=given, bia_dt="f32", dt="f16") == cg.Conv.parse(
         descriptor, dir=wanted, dt="f16"
     )
-    assert cg.Conv.parse(descriptor, dir=wanted, bia_dt="f16").others == ()
-    assert cg.Conv.parse(descriptor, dir="BWD_D", bia_dt="f16").others == ()
+    assert cg.Conv.parse(descriptor, dir=wanted, bia_dt="f16") == cg.Conv.parse(descriptor, dir=wanted)
+    assert cg.Conv.parse(descriptor, dir="BWD_D", bia_dt="f16") == cg.Conv.parse(descriptor, dir="BWD_D")
+    other = cg.Conv.parse(descriptor, dir=given, bia_dt="f16")
+    assert cg.Conv.parse(str(other)) == other
+    assert (other.bias_type, other.direction.value) == ("f16", wanted)
+
+
+def test_the_mask_of_a_bias_is_one_of_the_results_dims() -> None:
+    problem = cg.Matmul.parse("--bia-dt=bf16 --bia_mask=5 3x4x8:3x8x16")
+    assert problem.tensor("bia").dims == (3, 1, 16)
+    assert cg.Matmul.parse(str(problem)) == problem
+    with pytest.raises(cg.Unsupported, match="given the mask 4, wanted one of 2 dimensions"):
+        cg.Matmul.parse("--bia-dt=bf16 --bia_mask=4 4x8:8x16")
 
 
 GRAMMAR: list[tuple[Any, str]] = [
