@@ -8,16 +8,19 @@ one, the kernel that fills it beforehand applies it to zero, which only sums all
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from math import gcd
 from typing import Protocol
 
 import attrs
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Shuffle
+from convgen.ir.expr import Expr, Pack, Shuffle, Slice
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, View
 from convgen.ir.types import Type, vector
+from convgen.kernels import eltwise
+from convgen.problem import post_ops
 
 
 class Step(Protocol):
@@ -52,6 +55,29 @@ class Bias:
 
     def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
         return total + broadcast(k, "bias", self.view, at, layout).to(total.type)
+
+
+@attrs.frozen
+class Eltwise:
+    """A function of each sum, few at a time: what it holds of them in between is not much."""
+
+    op: post_ops.Eltwise
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return ()
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        whole, count = k.let("total", total), gcd(_AT_A_TIME, total.type.lanes)
+        starts = range(0, total.type.lanes, count)
+        parts = tuple(k.let(self.op.name, eltwise.apply(self.op, Slice(whole, start, count))) for start in starts)
+        return Pack(total.type, parts)
+
+
+_AT_A_TIME = 8  #: registers
 
 
 @attrs.frozen

@@ -22,7 +22,7 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
-from convgen.kernels.epilogue import Bias, Convert, Epilogue, Step
+from convgen.kernels.epilogue import Bias, Convert, Eltwise, Epilogue, Step
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.swizzle import find_swizzle
 from convgen.plan import views
@@ -50,6 +50,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
                 rule="blocked-layout",
             )
     _check_bias(problem)
+    _check_post_ops(problem)
     inputs, (output, *_) = [t.dtype for t in problem.inputs if t.name != "bia"], problem.outputs
     outputs = _OUTPUTS.get(inputs[0], _FLOATS)
     known = {elem.name for atom in facts.atoms for elem in (atom.a_elem, atom.b_elem)}
@@ -68,6 +69,17 @@ def _check_bias(problem: Problem) -> None:
     if problem.bias_type and problem.bias_type not in known:
         wanted = f"wanted one of {', '.join(known)}"
         raise Unsupported(f"given a bias of {problem.bias_type}, {wanted}", rule="bias-type")
+
+
+def _check_post_ops(problem: Problem) -> None:
+    """Refuse them where they have no meaning, or in a type in which they are not computed."""
+    if not problem.post_ops:
+        return
+    given = f"given attr-post-ops {problem.knob_texts['attr-post-ops']}"
+    if isinstance(problem, Conv) and not problem.direction.is_forward:
+        raise Unsupported(f"{given} in {problem.direction.value}, wanted none", rule="post-op-backward")
+    if problem.result_type != "f32":
+        raise Unsupported(f"{given} of sums of {problem.acc_type}, wanted those of f32 or s32", rule="post-op-type")
 
 
 def _check_sizes(problem: Problem) -> None:
@@ -333,6 +345,7 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     bias = views.bias(problem, product)
     steps: list[Step] = [Convert(scalar(problem.result_type))] if problem.result_type != problem.acc_type else []
     steps += [Bias(bias)] if bias else []
+    steps += map(Eltwise, problem.post_ops)
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
     grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn

@@ -14,7 +14,7 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError, meant, named
-from convgen.problem import attributes, grammar
+from convgen.problem import attributes, grammar, post_ops
 
 CONV, MATMUL = "conv", "matmul"
 BOTH = (CONV, MATMUL)
@@ -188,7 +188,8 @@ KNOBS = (
         "",
         attributes.post_ops,
         "sum, element-wise, binary, prelu or dw, joined by +",
-        rule=lambda text: f"post-op-{attributes.first_kind(text)}",
+        rule=lambda text: f"post-op-{post_ops.refused(text)}",
+        generated=lambda text: not post_ops.refused(text),
     ),
     Option("attr-scratchpad", "library", _one_of("library", "user"), "library or user: the result is the same"),
     Option(

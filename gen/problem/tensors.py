@@ -16,7 +16,8 @@ from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import scalar
-from convgen.problem import grammar, options
+from convgen.problem import grammar, options, post_ops
+from convgen.problem.post_ops import PostOp
 
 Triple = tuple[str, str, str]
 
@@ -59,6 +60,7 @@ class TensorProblem(ABC):
     dtag: str = "any"
     deterministic: bool = False  #: whether two runs must give the same bits
     fpmath: str = "strict"  #: to which type f32 inputs may be rounded before they are multiplied
+    post_ops: tuple[PostOp, ...] = ()  #: what becomes of a sum, a bias included, in order
     bias_type: str = ""  #: of a bias; empty for that of the sums, where there is a bias
     masks: tuple[int, ...] = ()  #: bits of the dims of src, then of the weights, that are known at launch only
     name: str = ""
@@ -129,9 +131,9 @@ class TensorProblem(ABC):
 
     @property
     def result_type(self) -> str:
-        """In which sums become results: f32 for those of integers to which something else is added."""
-        is_sum = not self.bias_type or self.acc_type != "s32" or scalar(self.bias_type).is_int
-        return self.acc_type if is_sum else "f32"
+        """In which sums become results: f32 for those of integers of which something else is made."""
+        is_sum = not self.post_ops and (not self.bias_type or scalar(self.bias_type).is_int)
+        return self.acc_type if is_sum or self.acc_type != "s32" else "f32"
 
     @property
     def _types(self) -> dict[str, str]:
@@ -179,6 +181,7 @@ class TensorProblem(ABC):
             "runtime_dims_masks": ":".join(map(str, self.masks)),
             "attr-deterministic": str(self.deterministic).lower(),
             "attr-fpmath": self.fpmath,
+            "attr-post-ops": "+".join(map(str, self.post_ops)),
             **dict(self.others),
         }
 
@@ -212,6 +215,7 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
         "fpmath": knobs["attr-fpmath"][0],
         "masks": knobs["runtime_dims_masks"],
         "others": knobs.others,
+        "post_ops": () if "attr-post-ops" in dict(knobs.others) else post_ops.read(knobs["attr-post-ops"]),
     }
 
 

@@ -27,6 +27,7 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.tensors import TensorSpec, refuse_others
 from convgen.run import oracle as sums
 from convgen.run.fills import Fill
+from convgen.run.ranges import chained
 
 Array = npt.NDArray[np.generic]
 Tensor = Array | Fill
@@ -70,7 +71,10 @@ def _magnitude(problem: Problem, spec: TensorSpec) -> int:
     """The largest absolute value of a fill, while sums allow it.
 
     8-bit integers take every value, so that their signs show; not if the result has 8 bits, for all would saturate.
+    Functions that are not exact are flat where sums are large.
     """
+    if not all(op.is_exact for op in problem.post_ops):
+        return 1
     element = types.scalar(spec.dtype)
     whole_range = element.is_int and element.bits == 8 < types.scalar(problem.outputs[0].dtype).bits
     return max(-element.min, element.max) if whole_range else _MAGNITUDE[spec.name]
@@ -129,8 +133,17 @@ def output_index(problem: Problem, output: str, rows: Indices, columns: Indices)
 
 
 def outputs(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Array:
-    """The right values rows x columns of an output: exact sums, rounded to the accumulator, a bias added there, and
-    one rounding to the result, to which sums of integers saturate. Raises Unsupported for other results of integers.
+    """The right values rows x columns of an output; the least ones where there are several (see `ranges`)."""
+    return ranges(problem, inputs, output, rows, columns)[0]
+
+
+def ranges(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices
+) -> tuple[Array, Array]:
+    """The least and the most that is right of rows x columns of an output, one array if they are the same.
+
+    Exact sums, rounded to the accumulator, a bias added there, post-ops, and one rounding to the result, to which sums
+    of integers saturate. Raises Unsupported for other results of integers.
     """
     acc_type, to = types.scalar(problem.acc_type), types.scalar(problem.tensor(output).dtype)
     if to.is_int and not acc_type.is_int:
@@ -140,7 +153,11 @@ def outputs(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: I
     acc = acc.astype(types.scalar(problem.result_type).numpy)
     if "bia" in inputs:
         acc = acc + _bias(problem, inputs["bia"], rows, columns).astype(acc.dtype)
-    return _stored(acc, to)
+    if output != "dst" or not problem.post_ops:
+        found = _stored(acc, to)
+        return found, found
+    least, most = chained(problem.post_ops, acc.astype(np.float32))
+    return _stored(least, to), _stored(most, to)
 
 
 def _bias(problem: Problem, bias: Tensor, rows: Indices, columns: Indices) -> Array:

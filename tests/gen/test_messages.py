@@ -139,8 +139,8 @@ MESSAGES = [
         "unsupported: given attr-fpmath bf16:true, wanted strict: other values are not generated yet",
     ),
     (
-        "conv DESC --attr-post-ops relu:0.5",
-        "unsupported: given attr-post-ops relu:0.5, wanted none: other values are not generated yet",
+        "conv DESC --attr-post-ops prelu:per_oc",
+        "unsupported: given attr-post-ops prelu:per_oc, wanted none: other values are not generated yet",
     ),
     (
         "conv DESC --attr-post-ops sum+rellu",

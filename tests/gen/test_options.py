@@ -60,7 +60,9 @@ def test_names_are_those_of_benchdnn() -> None:
 REFUSED = [
     (CONV, ["--attr-scales=src:common:0.25+wei:per_oc"], "scales"),
     (CONV, ["--attr-zero-points=src:common:1"], "zero-points"),
-    (CONV, ["--attr-post-ops=relu:0.5+sum"], "post-op-eltwise"),
+    (CONV, ["--attr-post-ops=soft_relu"], "post-op-eltwise"),
+    (CONV, ["--attr-post-ops=relu", "--dir=BWD_D"], "post-op-backward"),
+    (CONV, ["--attr-post-ops=relu", "--dt=f64"], "post-op-type"),
     (CONV, ["--attr-post-ops=sum:0.5:2:s8"], "post-op-sum"),
     (CONV, ["--attr-post-ops=add:f32:per_oc"], "post-op-binary"),
     (CONV, ["--attr-post-ops=PReLU:per_oc"], "post-op-prelu"),
@@ -106,6 +108,7 @@ GENERATED = [
     (CONV, ["--attr-deterministic=1"]),
     (CONV, ["--dir=FWD_D", "--bia-dt=f16"]),
     (CONV, ["--dir=FWD_D", "--bia-dt=f32", "--dt=s8:s8:s32"]),
+    (CONV, ["--attr-post-ops=relu:0.5+tanh+ELTWISE_linear:2:1e+10:0.5"]),
     (MATMUL, ["--bia_mask=3"]),
     (MATMUL, ["--bia_dt=f32", "--bia_mask=3"]),
     (MATMUL, ["--runtime_dims_masks=0:0"]),
@@ -136,6 +139,13 @@ def test_a_bias_type_makes_a_bias(given: str, wanted: str) -> None:
     other = cg.Conv.parse(descriptor, dir=given, bia_dt="f16")
     assert cg.Conv.parse(str(other)) == other
     assert (other.bias_type, other.direction.value) == ("f16", wanted)
+
+
+def test_post_ops_print_as_what_they_are() -> None:
+    given = "ELTWISE_Relu:0.5+srelu:1+tanh_dst:0:0+linear:2:1e+10:0.5+logistic:0:0:1"
+    problem = cg.Matmul.parse("8x8:8x8", attr_post_ops=given)
+    assert "--attr-post-ops=relu:0.5+soft_relu:1+tanh+linear:2:10000000000:0.5+logistic " in str(problem)
+    assert cg.Matmul.parse(str(problem)) == problem
 
 
 def test_the_mask_of_a_bias_is_one_of_the_results_dims() -> None:
