@@ -18,7 +18,7 @@ from convgen.ir.expr import Expr, Pack, Shuffle, Slice
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, View
-from convgen.ir.types import Type, vector
+from convgen.ir.types import Type, scalar, vector
 from convgen.kernels import eltwise
 from convgen.problem import post_ops
 
@@ -55,6 +55,31 @@ class Bias:
 
     def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
         return total + broadcast(k, "bias", self.view, at, layout).to(total.type)
+
+
+@attrs.frozen
+class Sum:
+    """Adds what stands in the destination, a view with the axes of the result, before it is written over."""
+
+    op: post_ops.Sum
+    view: View
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return (self.view.memory,)
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        """Integers of 8 bits are seen with or without a sign, as the post-op has them."""
+        plane = attrs.evolve(layout, dims=layout.dims[:2])
+        old: Expr = k.load_view("old", self.view, at[: len(self.view.axes)], plane, "load", self.view.memory.name)
+        elem = scalar(self.op.dtype) if self.op.dtype else self.view.memory.elem
+        term = old.to(vector(elem, layout.registers)).to(total.type)
+        if self.op.zero_point:
+            term = term - float(self.op.zero_point)
+        return total + (term if self.op.scale == 1 else term * self.op.scale)
 
 
 @attrs.frozen

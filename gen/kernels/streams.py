@@ -64,7 +64,8 @@ class Stream:
 
     def kernel(self, name: str, facts: TargetFacts) -> Kernel:
         k = KernelBuilder(name, self.mapping.grid, self.layout.subgroups, facts.subgroup_size)
-        k.params += [*([self.source.memory] if self.source else []), *self.epilogue.reads, self.result.memory]
+        source = [self.source.memory] if self.source else []
+        k.params += dict.fromkeys([*source, *self.epilogue.reads, self.result.memory])
         tile_m, tile_n = self.tile
         with k.tile_of(self.mapping) as tile:
             m0, n0 = k.let("m0", tile["m"] * tile_m), k.let("n0", tile["n"] * tile_n)

@@ -22,13 +22,14 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
-from convgen.kernels.epilogue import Bias, Convert, Eltwise, Epilogue, Step
+from convgen.kernels.epilogue import Bias, Convert, Eltwise, Epilogue, Step, Sum
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.swizzle import find_swizzle
 from convgen.plan import views
 from convgen.plan.config import Config
 from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.views import Product
+from convgen.problem import post_ops
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
 from convgen.problem.matmul import Matmul, Problem
@@ -51,7 +52,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
             )
     _check_bias(problem)
     _check_post_ops(problem)
-    inputs, (output, *_) = [t.dtype for t in problem.inputs if t.name != "bia"], problem.outputs
+    inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
     outputs = _OUTPUTS.get(inputs[0], _FLOATS)
     known = {elem.name for atom in facts.atoms for elem in (atom.a_elem, atom.b_elem)}
     if not known.issuperset(inputs) or not input_atoms(problem, facts) or output.dtype not in outputs:
@@ -80,6 +81,10 @@ def _check_post_ops(problem: Problem) -> None:
         raise Unsupported(f"{given} in {problem.direction.value}, wanted none", rule="post-op-backward")
     if problem.result_type != "f32":
         raise Unsupported(f"{given} of sums of {problem.acc_type}, wanted those of f32 or s32", rule="post-op-type")
+    for read in {op.dtype for op in problem.post_ops if isinstance(op, post_ops.Sum)} - {"", problem.dst_type}:
+        if {read, problem.dst_type} != {"s8", "u8"}:
+            wanted = f"wanted {problem.dst_type}, as that is, or s8 of u8 and the other way round"
+            raise Unsupported(f"{given} that reads dst as {read}, {wanted}", rule="post-op-sum")
 
 
 def _check_sizes(problem: Problem) -> None:
@@ -275,7 +280,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"slices={config.slices}: there are several products")
     if config.map.shares and _has_batch(problem):
         raise DoesNotFit(f"map={config.map}: there are several products")
-    missing = [name for name in config.reorder if name not in [t.name for t in problem.inputs]]
+    missing = [name for name in config.reorder if name not in [t.name for t in problem.factors]]
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
     parts = tuple(_part(problem, p, mma, config, facts) for p in views.products(problem, block, config.reorder))
@@ -345,7 +350,7 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     bias = views.bias(problem, product)
     steps: list[Step] = [Convert(scalar(problem.result_type))] if problem.result_type != problem.acc_type else []
     steps += [Bias(bias)] if bias else []
-    steps += map(Eltwise, problem.post_ops)
+    steps += [Sum(op, product.result) if isinstance(op, post_ops.Sum) else Eltwise(op) for op in problem.post_ops]
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
     grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn

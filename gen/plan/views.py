@@ -89,7 +89,7 @@ _PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
 
 def operand_types(problem: Problem) -> tuple[Type, Type]:
     """The element types of `of_n` and `of_m`, which all products of a problem have on the same sides."""
-    first, second = (scalar(t.dtype) for t in problem.inputs if t.name != "bia")
+    first, second = (scalar(t.dtype) for t in problem.factors)
     if first is not second:
         for contraction in _contractions(problem):
             made = contraction.product(1)

@@ -1,6 +1,6 @@
 """Post-ops: what becomes of a sum before it is stored, in the words of benchdnn and in what they mean.
 
-An element-wise one is a function of one number. Those that are not `exact` may be off by as much as `Algorithm` says.
+An element-wise one is a function of one number. Those that are not exact may be off by as much as `Algorithm` says.
 """
 
 from __future__ import annotations
@@ -64,12 +64,7 @@ class Eltwise:
     scale: float = 1.0
 
     def __str__(self) -> str:
-        values = [self.alpha, self.beta, self.scale]
-        for default in (1.0, 0.0, 0.0):
-            if values[-1] != default:
-                break
-            values.pop()
-        return ":".join([self.name, *map(_number, values)])
+        return _printed(self.name, [_number(self.alpha), _number(self.beta), _number(self.scale)], ["0", "0", "1"])
 
     @property
     def ulps(self) -> float:
@@ -84,23 +79,39 @@ class Eltwise:
         return not self.ulps
 
 
-PostOp = Eltwise
+@attrs.frozen
+class Sum:
+    """Adds `scale` times what stands in the destination, less the zero point; read as `dtype`, if not as it is."""
+
+    scale: float = 1.0
+    zero_point: int = 0
+    dtype: str = ""
+
+    def __str__(self) -> str:
+        return _printed("sum", [_number(self.scale), str(self.zero_point), self.dtype], ["1", "0", ""])
+
+    @property
+    def is_exact(self) -> bool:
+        return True
+
+
+PostOp = Eltwise | Sum
 
 
 def read(text: str) -> tuple[PostOp, ...]:
     """The post-ops of a text that `attributes.post_ops` took, of kinds that are `GENERATED`."""
-    return tuple(_eltwise(entry) for entry in attributes.split_entries(text))
+    return tuple(_sum(e) if e.lower().startswith("sum") else _eltwise(e) for e in attributes.split_entries(text))
 
 
 def refused(text: str) -> str:
     """The kind of the first that is not generated, if there is one."""
     parts = [entry.split(":") for entry in attributes.split_entries(text)]
     kinds = [attributes.KINDS[name.lower()] for name, *_ in parts]
-    divides = [_name(name) == "soft_relu" and not float((fields or ["0"])[0]) for name, *fields in parts]
+    divides = [_name(name) == "soft_relu" and not _real((fields or ["0"])[0]) for name, *fields in parts]
     return next((kind for kind, bad in zip(kinds, divides) if kind not in GENERATED or bad), "")
 
 
-GENERATED = ("eltwise",)
+GENERATED = ("eltwise", "sum")
 
 
 def _name(spelled: str) -> str:
@@ -110,7 +121,23 @@ def _name(spelled: str) -> str:
 
 def _eltwise(entry: str) -> Eltwise:
     name, *fields = entry.split(":")
-    return Eltwise(_name(name), *map(float, (field.rstrip("f") if "inf" not in field else field for field in fields)))
+    return Eltwise(_name(name), *map(_real, fields))
+
+
+def _sum(entry: str) -> Sum:
+    scale, zero_point, dtype = (*entry.split(":")[1:], "", "", "")[:3]
+    return Sum(_real(scale or "1"), int(zero_point or "0"), dtype.removeprefix("dnnl_"))
+
+
+def _real(text: str) -> float:
+    return float(text if "inf" in text else text.removesuffix("f"))
+
+
+def _printed(name: str, fields: list[str], defaults: list[str]) -> str:
+    """A name and its fields, but for those at the end that have their defaults."""
+    while fields and fields[-1] == defaults[len(fields) - 1]:
+        fields = fields[:-1]
+    return ":".join([name, *fields])
 
 
 def _number(value: float) -> str:

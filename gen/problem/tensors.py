@@ -17,7 +17,7 @@ from convgen.ir.layout.digits import Space
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import scalar
 from convgen.problem import grammar, options, post_ops
-from convgen.problem.post_ops import PostOp
+from convgen.problem.post_ops import PostOp, Sum
 
 Triple = tuple[str, str, str]
 
@@ -96,7 +96,7 @@ class TensorProblem(ABC):
     @property
     @abstractmethod
     def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The tensors that are read, and those that are written."""
+        """The tensors that are read, factors first, and those that are written."""
 
     @property
     @abstractmethod
@@ -124,7 +124,7 @@ class TensorProblem(ABC):
     def acc_type(self) -> str:
         """In which products are summed: s32 if both factors are 8-bit integers."""
         types = self._types
-        factors = [types[name.removeprefix("diff_")] for name in self.tensor_names[0] if name != _BIAS]
+        factors = [types[name.removeprefix("diff_")] for name in self.tensor_names[0][:2]]
         if all(name in _INTEGERS for name in factors):
             return "s32"
         return "f64" if "f64" in types.values() else "f32"
@@ -150,8 +150,14 @@ class TensorProblem(ABC):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What is read."""
-        return tuple(map(self.tensor, self.tensor_names[0]))
+        """What is read: the factors, a bias, and a destination to which sums are added."""
+        adds = any(isinstance(op, Sum) for op in self.post_ops)
+        return tuple(map(self.tensor, (*self.tensor_names[0], *(("dst",) if adds else ()))))
+
+    @property
+    def factors(self) -> tuple[TensorSpec, ...]:
+        """The two tensors that are multiplied."""
+        return self.inputs[:2]
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -161,7 +167,7 @@ class TensorProblem(ABC):
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
         """All tensors, inputs first."""
-        return self.inputs + self.outputs
+        return tuple(dict.fromkeys(self.inputs + self.outputs))
 
     @property
     def is_empty(self) -> bool:

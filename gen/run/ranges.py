@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from convgen.problem.post_ops import Eltwise, PostOp
+from convgen.ir import types
+from convgen.problem.post_ops import Eltwise, PostOp, Sum
 
 Floats = npt.NDArray[np.float32]
 Range = tuple[Floats, Floats]
@@ -23,13 +24,27 @@ _Any = npt.NDArray[np.floating]
 _LEAST = 2.0**-126  #: denormal numbers may count as zeros where an operation is approximate
 
 
-def chained(ops: Sequence[PostOp], values: Floats) -> Range:
-    """The ranges behind all post-ops."""
+def chained(ops: Sequence[PostOp], values: Floats, old: npt.NDArray[Any] | None = None) -> Range:
+    """The ranges behind all post-ops; `old` is what stands in the destination."""
     found = values, values
     with np.errstate(all="ignore"):
         for op in ops:
-            found = _scaled(op, _applied(op, found))
+            if isinstance(op, Eltwise):
+                found = _scaled(op, _applied(op, found))
+            else:
+                assert old is not None
+                found = _added(found, _term(op, old))
     return found
+
+
+def _term(op: Sum, old: npt.NDArray[Any]) -> Any:
+    seen = old.view(types.scalar(op.dtype).numpy) if op.dtype else old
+    return (seen.astype(np.float32) - np.float32(op.zero_point)) * np.float32(op.scale)
+
+
+def _added(given: Range, term: Floats) -> Range:
+    least = given[0] + term
+    return (least, least) if given[0] is given[1] else (least, given[1] + term)
 
 
 def _applied(op: Eltwise, given: Range) -> Range:

@@ -34,7 +34,8 @@ Tensor = Array | Fill
 Indices = npt.NDArray[np.int64]
 
 _EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: an accumulator holds every integer up to this power of two
-_MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "diff_dst": 4}  #: the largest absolute value of a fill, while sums allow it
+#: The largest absolute value of a fill, while sums allow it.
+_MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "dst": 8, "diff_dst": 4}
 
 
 def numpy_type(name: str) -> np.dtype[np.generic]:
@@ -82,7 +83,7 @@ def _magnitude(problem: Problem, spec: TensorSpec) -> int:
 
 def _largest_sum(depth: int, magnitudes: Mapping[str, int]) -> int:
     """A bound of the sum of so many products, bias included."""
-    factors = prod(magnitude for name, magnitude in magnitudes.items() if name != "bia")
+    factors = prod(magnitude for name, magnitude in magnitudes.items() if name not in ("bia", "dst"))
     return depth * factors + magnitudes.get("bia", 0)
 
 
@@ -156,7 +157,10 @@ def ranges(
     if output != "dst" or not problem.post_ops:
         found = _stored(acc, to)
         return found, found
-    least, most = chained(problem.post_ops, acc.astype(np.float32))
+    old = inputs.get("dst")
+    index = tuple(output_index(problem, output, rows, columns))
+    before = None if old is None else np.ascontiguousarray(old[index])
+    least, most = chained(problem.post_ops, acc.astype(np.float32), before)
     return _stored(least, to), _stored(most, to)
 
 

@@ -64,6 +64,7 @@ REFUSED = [
     (CONV, ["--attr-post-ops=relu", "--dir=BWD_D"], "post-op-backward"),
     (CONV, ["--attr-post-ops=relu", "--dt=f64"], "post-op-type"),
     (CONV, ["--attr-post-ops=sum:0.5:2:s8"], "post-op-sum"),
+    (CONV, ["--attr-post-ops=sum+add:f32"], "post-op-binary"),
     (CONV, ["--attr-post-ops=add:f32:per_oc"], "post-op-binary"),
     (CONV, ["--attr-post-ops=PReLU:per_oc"], "post-op-prelu"),
     (CONV, ["--attr-post-ops=dw:k3s1p1:f32"], "post-op-dw"),
@@ -142,9 +143,10 @@ def test_a_bias_type_makes_a_bias(given: str, wanted: str) -> None:
 
 
 def test_post_ops_print_as_what_they_are() -> None:
-    given = "ELTWISE_Relu:0.5+srelu:1+tanh_dst:0:0+linear:2:1e+10:0.5+logistic:0:0:1"
+    given = "ELTWISE_Relu:0.5+srelu:1+tanh_dst:0:0+linear:2:1e+10:0.5+logistic:0:0:1+sum:1:0+sum:1:3+sum:1:0:dnnl_f32"
     problem = cg.Matmul.parse("8x8:8x8", attr_post_ops=given)
-    assert "--attr-post-ops=relu:0.5+soft_relu:1+tanh+linear:2:10000000000:0.5+logistic " in str(problem)
+    wanted = "relu:0.5+soft_relu:1+tanh+linear:2:10000000000:0.5+logistic+sum+sum:1:3+sum:1:0:f32"
+    assert f"--attr-post-ops={wanted} " in str(problem)
     assert cg.Matmul.parse(str(problem)) == problem
 
 

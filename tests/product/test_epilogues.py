@@ -1,4 +1,4 @@
-"""What becomes of sums: biases of every type and element-wise post-ops, on the simulator against the reference."""
+"""What becomes of sums: biases of every type and post-ops, on the simulator against the reference."""
 
 from __future__ import annotations
 
@@ -95,6 +95,38 @@ def test_whoever_has_the_whole_sum_applies_post_ops(summed: str) -> None:
     run(problem, "gfx942", config)
     with pytest.raises(cg.UserError, match="sum=atomic: the result is no sum"):
         cg.build(problem, "gfx942", config.removesuffix(summed) + " sum=atomic")
+
+
+SUMS = [
+    f"--dt=f16 --attr-post-ops=sum:1.5:2+relu --dtag=abcd g2{CONVOLUTION}",
+    f"--dt=f16:f16:f32 --attr-post-ops=tanh+sum:0.25:3 {CONVOLUTION}",
+    f"--dt=s8:s8:u8 --attr-post-ops=sum:0.5:3:s8+relu {CONVOLUTION}",
+    f"--dt=bf16 --attr-post-ops=sum+relu --runtime_dims_masks=1 {PRODUCT}",
+    "--dt=f16 --bia-dt=f32 --bia_mask=4 --attr-post-ops=relu:0.5+sum 3x35x32:3x32x20",
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("line", SUMS)
+def test_a_sum_takes_the_destination_before_it_is_written_over(line: str, target: str) -> None:
+    problem = parse_problem(line)
+    run(problem, target)
+    assert [t.name for t in problem.tensors].count("dst") == 1
+    assert problem.inputs[-1].name == "dst"
+
+
+@pytest.mark.parametrize("summed", ["last", "launch"])
+def test_slices_read_the_destination_once(summed: str) -> None:
+    config = f"tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 taps=fused slices=3 sum={summed}"
+    run(parse_problem("--dt=f16 --attr-post-ops=sum:0.5+abs 33x256:256x40"), "gfx942", config)
+
+
+def test_a_sum_is_of_what_was_there_less_the_zero_point() -> None:
+    problem = parse_problem("--dt=s8:s8:u8 --attr-post-ops=sum:0.5:1:s8 1x1:1x3")
+    arrays = {"src": [[2]], "wei": [[10, 20, 31]]}
+    inputs = {name: np.array(values, np.int8) for name, values in arrays.items()}
+    old = np.array([[5, 255, 129]], np.uint8)  # 5, -1 and -127
+    assert reference.whole(problem, {**inputs, "dst": old}, "dst").tolist() == [[22, 39, 0]]
 
 
 def test_a_range_holds_what_is_right_and_little_more() -> None:
