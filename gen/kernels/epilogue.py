@@ -7,17 +7,20 @@ one, the kernel that fills it beforehand applies it to zero, which only sums all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from math import gcd
 from typing import Protocol
 
 import attrs
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Shuffle
+from convgen.ir.expr import Expr, Pack, Shuffle, Slice
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, View
-from convgen.ir.types import Type, vector
+from convgen.ir.types import Type, scalar, vector
+from convgen.kernels import eltwise
+from convgen.problem import post_ops
 
 
 class Step(Protocol):
@@ -39,7 +42,7 @@ class Step(Protocol):
 
 @attrs.frozen
 class Bias:
-    """Adds a vector, a view with the axes N and M that is the same all along one of them."""
+    """Adds a tensor, a view with the axes N and M, which may be the same all along any of them."""
 
     view: View
 
@@ -51,12 +54,55 @@ class Bias:
         return True
 
     def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
-        """Loads each element once a lane: what the registers hold of the other axis shares them."""
-        used = {name for t in self.view.index for name, _ in t.terms}
-        axis = next(n for n, dims in enumerate(self.view.axes) if used.intersection(d.name for d in dims))
-        few, order = along(layout, layout.dims[axis])
-        held = k.load_view("bias", self.view, at[: len(self.view.axes)], few, "load", self.view.memory.name)
-        return total + Shuffle(held, order).to(total.type)
+        return total + broadcast(k, "bias", self.view, at, layout).to(total.type)
+
+
+@attrs.frozen
+class Sum:
+    """Adds what stands in the destination, a view with the axes of the result, before it is written over."""
+
+    op: post_ops.Sum
+    view: View
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return (self.view.memory,)
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        """Integers of 8 bits are seen with or without a sign, as the post-op has them."""
+        plane = attrs.evolve(layout, dims=layout.dims[:2])
+        old: Expr = k.load_view("old", self.view, at[: len(self.view.axes)], plane, "load", self.view.memory.name)
+        elem = scalar(self.op.dtype) if self.op.dtype else self.view.memory.elem
+        term = old.to(vector(elem, layout.registers)).to(total.type)
+        if self.op.zero_point:
+            term = term - float(self.op.zero_point)
+        return total + (term if self.op.scale == 1 else term * self.op.scale)
+
+
+@attrs.frozen
+class Eltwise:
+    """A function of each sum, few at a time: what it holds of them in between is not much."""
+
+    op: post_ops.Eltwise
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return ()
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        whole, count = k.let("total", total), gcd(_AT_A_TIME, total.type.lanes)
+        starts = range(0, total.type.lanes, count)
+        parts = tuple(k.let(self.op.name, eltwise.apply(self.op, Slice(whole, start, count))) for start in starts)
+        return Pack(total.type, parts)
+
+
+_AT_A_TIME = 8  #: registers
 
 
 @attrs.frozen
@@ -97,13 +143,26 @@ class Epilogue:
         return total
 
 
-def along(layout: Fragment, dim: str) -> tuple[Fragment, tuple[int, ...]]:
-    """The layout, over its first two dims, of what is the same all along all others: without those's registers.
+def broadcast(k: KernelBuilder, name: str, view: View, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+    """What a view has for each register of `layout`; each lane loads an element once, and shares it out."""
+    used = {name for t in view.index for name, _ in t.terms}
+    sides = [n for n, dims in enumerate(view.axes[:2]) if used.intersection(d.name for d in dims)]
+    few, order = along(layout, [layout.dims[n] for n in sides])
+    held = k.load_view(name, view, at[: len(view.axes)], few, "load", view.memory.name)
+    return Shuffle(held, order)
+
+
+def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int, ...]]:
+    """The layout, over its first two dims, of what differs along `dims` only: without the registers of all others.
 
     With it, for each register of `layout` the one that belongs to it.
     """
-    own = tuple(d for d in layout.digits if d.space != Space.REGISTER or d.dim == dim)
+    own = tuple(d for d in layout.digits if d.space != Space.REGISTER or d.dim in dims)
     few = Fragment(layout.dims, own).renumbered(Space.REGISTER)
-    place = {few.coords(0, 0, r)[dim]: r for r in range(few.registers)}
-    order = tuple(place[layout.coords(0, 0, r)[dim]] for r in range(layout.registers))
+
+    def place(fragment: Fragment, register: int) -> tuple[int, ...]:
+        return tuple(int(at) for dim, at in fragment.coords(0, 0, register).items() if dim in dims)
+
+    places = {place(few, r): r for r in range(few.registers)}
+    order = tuple(places[place(layout, r)] for r in range(layout.registers))
     return attrs.evolve(few, dims=layout.dims[:2]), order

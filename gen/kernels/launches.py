@@ -237,7 +237,7 @@ class _Builder:
         if gradient is None:
             return
         target = self.problem.tensor("diff_bia")
-        chain = streams.sums_of_channels(gradient, target, self.plan.facts, "bias")
+        chain = streams.sums_of_channels(gradient, target, self.plan.acc_type, self.plan.facts, "bias")
         used, last = tuple(map(self._stream, chain)), chain[-1]
         self.sections.append(Section(target.name, last.result, last.tile, last.mapping.counts[1:3], used))
 

@@ -64,7 +64,8 @@ class Stream:
 
     def kernel(self, name: str, facts: TargetFacts) -> Kernel:
         k = KernelBuilder(name, self.mapping.grid, self.layout.subgroups, facts.subgroup_size)
-        k.params += [*([self.source.memory] if self.source else []), *self.epilogue.reads, self.result.memory]
+        source = [self.source.memory] if self.source else []
+        k.params += dict.fromkeys([*source, *self.epilogue.reads, self.result.memory])
         tile_m, tile_n = self.tile
         with k.tile_of(self.mapping) as tile:
             m0, n0 = k.let("m0", tile["m"] * tile_m), k.let("n0", tile["n"] * tile_n)
@@ -157,16 +158,18 @@ def _with_parts(view: View) -> View:
     return View(view.memory, view.layout, (*view.axes, (ONE,)), view.index)
 
 
-def sums_of_channels(gradient: View, result: TensorSpec, facts: TargetFacts, role: str) -> tuple[Stream, ...]:
+def sums_of_channels(
+    gradient: View, result: TensorSpec, acc: Type, facts: TargetFacts, role: str
+) -> tuple[Stream, ...]:
     """The sum of `gradient` (N, R) along R into a vector of N elements, in as many kernels as it takes."""
     out: list[Stream] = []
     target, (channels, terms_axis) = buffer(result), gradient.axes
     n, terms = gradient.extent(0), gradient.extent(1)
     source = View(gradient.memory, gradient.layout, (channels, (ONE,), terms_axis), gradient.index)
-    same = Epilogue((Convert(target.elem),))
+    rounded = Epilogue((Convert(target.elem),))
     if not terms:
         whole = View(target, result.layout, (channels, (Dim("m", 1, 1),)), (TensorDim(n, ((channels[0].name, 1),)),))
-        return (fill(whole, same, target.elem, (1, n), facts, f"{role}_0"),)
+        return (fill(whole, rounded, acc, (1, n), facts, f"{role}_0"),)
     while True:
         last = terms <= _MOST_TERMS
         lanes_n = min(facts.subgroup_size, -(-power_of_two(2 * n - 1) // _VECTOR))
@@ -175,9 +178,10 @@ def sums_of_channels(gradient: View, result: TensorSpec, facts: TargetFacts, rol
         rounds = -(-min(terms, _MOST_TERMS) // _AHEAD)
         slices = -(-terms // (rounds * layout.extent("r")))
         parts = slices * layout.extent("r") // _AHEAD
-        memory = target if last else Global(f"{role}_{len(out)}", target.elem, n * parts * target.elem.bytes)
+        memory = target if last else Global(f"{role}_{len(out)}", acc, n * parts * acc.bytes)
         view = _rows(memory, n, parts)
-        out.append(Stream(f"{role}_{len(out)}", source, view, same, target.elem, layout, rounds, slices))
+        epilogue = rounded if last else Epilogue((Convert(acc),))
+        out.append(Stream(f"{role}_{len(out)}", source, view, epilogue, acc, layout, rounds, slices))
         if last:
             return tuple(out)
         source, terms = view, parts  # the parts of one kernel are the terms of the next

@@ -200,7 +200,7 @@ def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str,
     yield (), 0.0
     if all(_load(view, facts).widest > 1 for part in products(problem, 1)[:1] for view in (part.of_m, part.of_n)):
         return
-    elsewhere = [t for t in problem.inputs if t.name != "bia" and reordered(problem, t.name).layout != t.layout]
+    elsewhere = [t for t in problem.factors if reordered(problem, t.name).layout != t.layout]
     if elsewhere:
         traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in elsewhere)
         clocks = len(elsewhere) * facts.costs.launch + traffic / (facts.compute_units * facts.costs.stream_rate)

@@ -91,7 +91,7 @@ _PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
 
 def operand_types(problem: Problem) -> tuple[Type, Type]:
     """The element types of `of_n` and `of_m`, which all products of a problem have on the same sides."""
-    first, second = (scalar(t.dtype) for t in problem.inputs if t.name != "bia")
+    first, second = (scalar(t.dtype) for t in problem.factors)
     if first is not second:
         for contraction in _contractions(problem):
             made = contraction.product(1)
@@ -127,16 +127,20 @@ def whole_result(problem: Problem) -> View:
 
 
 def bias(problem: Problem, part: Product) -> View | None:
-    """The bias as (N, M), the same all along the side that is not oc; None if the problem has none."""
-    if isinstance(problem, Matmul) or "bia" not in [t.name for t in problem.inputs]:
+    """The bias as (N, M), the same all along a side on which it does not depend; None if the problem has none."""
+    if "bia" not in [t.name for t in problem.inputs]:
         return None
     spec = problem.tensor("bia")
-    sides = (part.result.axes[0], part.result.axes[1])
+    if isinstance(problem, Matmul):
+        index = tuple(t if t.size != 1 else TensorDim(1, ()) for t in _batched(spec, "mn"))
+    else:
+        index = (_channels(problem, "oc"),)
+    used = {name for t in index for name, _ in t.terms}
     axes = tuple(
-        side if "oc" in [d.name for d in side] else (_dim("any", part.result.extent(n)),)
-        for n, side in enumerate(sides)
+        side if used.intersection(d.name for d in side) else (_dim(f"any{n}", part.result.extent(n)),)
+        for n, side in enumerate(part.result.axes[:2])
     )
-    return _Tensor(spec, (_channels(problem, "oc"),)).view(*axes, *part.result.axes[2:])
+    return _Tensor(spec, index).counted(sizes(problem)).view(*axes, *part.result.axes[2:])
 
 
 def bias_gradient(problem: Problem) -> View | None:
@@ -287,24 +291,23 @@ def _same(name: str, size: int) -> TensorDim:
 
 def _matmul(problem: Matmul) -> _Contraction:
     """dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; a tensor of size 1 along b is read again."""
-    src, wei = problem.inputs
-    (dst,) = problem.outputs
-    m, n, k = (_same(name, size) for name, size in zip("mnk", (problem.m, problem.n, problem.k)))
-    sizes = dst.dims[:-2]
-
-    def batched(spec: TensorSpec, *last: TensorDim) -> _Tensor:
-        found = (_same(f"b{i}", size) if size > 1 else TensorDim(size, ()) for i, size in enumerate(spec.dims[:-2]))
-        return _Tensor(spec, (*found, *last))
-
+    src, wei, dst = map(problem.tensor, ("src", "wei", "dst"))
     return _Contraction(
         (_dim("m", problem.m),),
         (_dim("n", problem.n),),
         (_dim("k", problem.k),),
-        batched(src, m, k),
-        batched(wei, k, n),
-        batched(dst, m, n),
-        batch=tuple(_dim(f"b{i}", size) for i, size in enumerate(sizes) if size != 1),
+        _Tensor(src, _batched(src, "mk")),
+        _Tensor(wei, _batched(wei, "kn")),
+        _Tensor(dst, _batched(dst, "mn")),
+        batch=tuple(_dim(f"b{i}", size) for i, size in enumerate(dst.dims[:-2]) if size != 1),
     )
+
+
+def _batched(spec: TensorSpec, matrix: str) -> Index:
+    """The coordinates of a tensor of matrices; where one of a batch is 1 long, it is read again."""
+    *sizes, rows, columns = spec.dims
+    batch = (_same(f"b{i}", size) if size > 1 else TensorDim(size, ()) for i, size in enumerate(sizes))
+    return *batch, _same(matrix[0], rows), _same(matrix[1], columns)
 
 
 def _axes(problem: Conv) -> list[tuple[str, Axis]]:

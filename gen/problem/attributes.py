@@ -221,9 +221,9 @@ def post_ops(text: str) -> str:
     return text
 
 
-def first_kind(text: str) -> str:
-    """The kind of the first post-op."""
-    return KINDS[re.split(r"[:+]", text, maxsplit=1)[0].lower()]
+def split_entries(text: str) -> list[str]:
+    """The texts between plus signs."""
+    return [entry.text for entry in _entries(text)]
 
 
 def _dotted(*checks: Callable[[_Field], object]) -> Callable[[_Field], None]:

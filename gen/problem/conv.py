@@ -156,6 +156,11 @@ class Conv(TensorProblem):
         return (self.mb, self.oc, *(axis.o for axis in self.spatial))
 
     @property
+    def bias_dims(self) -> tuple[int, ...]:
+        """[oc]"""
+        return (self.oc,)
+
+    @property
     def runtime(self) -> tuple[str, ...]:
         return unknown_dims(self, ("mb",))
 
@@ -174,7 +179,11 @@ class Conv(TensorProblem):
 
     @property
     def knob_texts(self) -> dict[str, str]:
-        return {"dir": self.direction.value, **super().knob_texts}
+        """A direction that brings a bias brings one of the type of the sums."""
+        if not self.bias_type:
+            return {"dir": self.direction.value, **super().knob_texts}
+        without = next(d for d in _WITH_BIAS if d.with_bias is self.direction)
+        return {"dir": without.value, "bia-dt": self.bias_type, **super().knob_texts}
 
     @property
     def descriptor(self) -> str:
@@ -191,9 +200,7 @@ def _with_bias(problem: Conv, dtype: str) -> Conv:
     direction = problem.direction.with_bias
     if dtype == "undef" or direction is problem.direction:
         return problem
-    if dtype == problem.acc_type:
-        return attrs.evolve(problem, direction=direction)
-    return attrs.evolve(problem, others=(("bia-dt", dtype), *problem.others))
+    return attrs.evolve(problem, direction=direction, bias_type="" if dtype == problem.acc_type else dtype)
 
 
 def _axes(scanned: grammar.Descriptor) -> tuple[tuple[Axis, Axis, Axis], int]:

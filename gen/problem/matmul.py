@@ -26,6 +26,7 @@ class Matmul(TensorProblem):
     n: int
     src_batch: tuple[int, ...] = ()
     wei_batch: tuple[int, ...] = ()
+    bias_mask: int = 0  #: bits of the dims of dst along which a bias differs
 
     @classmethod
     def parse(cls, desc: str, **arguments: str | int | bool) -> Matmul:
@@ -52,7 +53,12 @@ class Matmul(TensorProblem):
         (*src_batch, m, k), (*wei_batch, inner, n) = ([size for size, _ in sizes] for sizes in (src, wei))
         if inner != k:
             raise PointedError(f"given K of {inner}, wanted {k} as in the first matrix", text, wei[-2][1])
-        problem = cls(m, k, n, tuple(src_batch), tuple(wei_batch), name=name, **fields_of(values))
+        batches = tuple(src_batch), tuple(wei_batch)
+        bias, mask = ("", 0) if values["bia-dt"] == "undef" else (values["bia-dt"], int(values["bia_mask"]))
+        if mask >> len(src):
+            message = f"given the mask {mask}, wanted one of {len(src)} dimensions"
+            raise options.Misfit(message, "bia_mask", str(mask), 0, rule="bias-mask")
+        problem = cls(m, k, n, *batches, mask, name=name, bias_type=bias, **fields_of(values))
         for sizes in dst:
             if not is_grouped and tuple(size for size, _ in sizes) != problem.dst_dims:
                 wanted = "x".join(map(str, problem.dst_dims))
@@ -76,6 +82,11 @@ class Matmul(TensorProblem):
         return *batch, self.m, self.n
 
     @property
+    def bias_dims(self) -> tuple[int, ...]:
+        """Those of dst, 1 along the dims that the mask has not."""
+        return tuple(size if self.bias_mask >> n & 1 else 1 for n, size in enumerate(self.dst_dims))
+
+    @property
     def runtime(self) -> tuple[str, ...]:
         none = ("",) * len(self.src_batch)  # a batch is a number
         return unknown_dims(self, (*none, "m", "k"), (*none, "k", "n"))
@@ -89,7 +100,12 @@ class Matmul(TensorProblem):
 
     @property
     def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        return ("src", "wei"), ("dst",)
+        return ("src", "wei", *(("bia",) if self.bias_type else ())), ("dst",)
+
+    @property
+    def knob_texts(self) -> dict[str, str]:
+        bias = {"bia-dt": self.bias_type, "bia_mask": str(self.bias_mask)} if self.bias_type else {}
+        return {**super().knob_texts, **bias}
 
     @property
     def is_empty(self) -> bool:

@@ -14,7 +14,7 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError, meant, named
-from convgen.problem import attributes, grammar
+from convgen.problem import attributes, grammar, post_ops
 
 CONV, MATMUL = "conv", "matmul"
 BOTH = (CONV, MATMUL)
@@ -156,8 +156,6 @@ KNOBS = (
         _bias_type,
         "type of the bias of FWD_D, FWD_I and BWD_W (default undef: none)",
         (CONV,),
-        "bias-type",
-        generated=lambda dtype: True,  # where it is the type of the sums; the problem says so
     ),
     Option("stag", "any", str, "layout of the source or first matrix (default any)"),
     Option("wtag", "any", str, "layout of the weights or second matrix (default any)"),
@@ -190,7 +188,8 @@ KNOBS = (
         "",
         attributes.post_ops,
         "sum, element-wise, binary, prelu or dw, joined by +",
-        rule=lambda text: f"post-op-{attributes.first_kind(text)}",
+        rule=lambda text: f"post-op-{post_ops.refused(text)}",
+        generated=lambda text: not post_ops.refused(text),
     ),
     Option("attr-scratchpad", "library", _one_of("library", "user"), "library or user: the result is the same"),
     Option(
@@ -209,10 +208,8 @@ KNOBS = (
     ),
     Option("ctx-init", "auto", _threads, "threads of benchdnn: no effect"),
     Option("ctx-exe", "auto", _threads, "threads of benchdnn: no effect"),
-    Option(
-        "bia-dt", "undef", _bias_type, "type of a bias (default undef: none)", (MATMUL,), "bias", aliases=("bia_dt",)
-    ),
-    Option("bia_mask", "2", _whole, "dimensions along which a bias differs", (MATMUL,), "bias", beside="bia-dt"),
+    Option("bia-dt", "undef", _bias_type, "type of a bias (default undef: none)", (MATMUL,), aliases=("bia_dt",)),
+    Option("bia_mask", "2", _whole, "dimensions along which a bias differs", (MATMUL,), beside="bia-dt"),
     Option("mb", "0", grammar.parse_minibatch, "minibatch; 0 (default) keeps the descriptor's", (CONV,)),
     Option(
         "cfg",
@@ -312,9 +309,7 @@ def read(driver: str, given: Mapping[str, str]) -> Knobs:
     others = tuple(
         (option.name, given[option.name])
         for option in _RULED[driver]
-        if option.name in given
-        and not option.is_generated(values[option.name])
-        and (not option.beside or values[option.beside] != _DEFAULTS[driver][option.beside])
+        if option.name in given and not option.is_generated(values[option.name])
     )
     return Knobs(values, others)
 

@@ -15,7 +15,9 @@ from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.tags import Layout
-from convgen.problem import grammar, options
+from convgen.ir.types import scalar
+from convgen.problem import grammar, options, post_ops
+from convgen.problem.post_ops import PostOp, Sum
 
 Triple = tuple[str, str, str]
 
@@ -58,6 +60,8 @@ class TensorProblem(ABC):
     dtag: str = "any"
     deterministic: bool = False  #: whether two runs must give the same bits
     fpmath: str = "strict"  #: to which type f32 inputs may be rounded before they are multiplied
+    post_ops: tuple[PostOp, ...] = ()  #: what becomes of a sum, a bias included, in order
+    bias_type: str = ""  #: of a bias; empty for that of the sums, where there is a bias
     masks: tuple[int, ...] = ()  #: bits of the dims of src, then of the weights, that are known at launch only
     name: str = ""
     others: tuple[tuple[str, str], ...] = ()
@@ -81,13 +85,18 @@ class TensorProblem(ABC):
 
     @property
     @abstractmethod
+    def bias_dims(self) -> tuple[int, ...]:
+        """The logical size of a bias, if there is one."""
+
+    @property
+    @abstractmethod
     def any_tags(self) -> Triple:
         """What the tag `any` means for src, wei and dst."""
 
     @property
     @abstractmethod
     def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The tensors that are read, and those that are written."""
+        """The tensors that are read, factors first, and those that are written."""
 
     @property
     @abstractmethod
@@ -113,29 +122,42 @@ class TensorProblem(ABC):
 
     @property
     def acc_type(self) -> str:
-        """The type of a bias, and in which products are summed: s32 if both factors are 8-bit integers."""
+        """In which products are summed: s32 if both factors are 8-bit integers."""
         types = self._types
-        factors = [types[name.removeprefix("diff_")] for name in self.tensor_names[0] if name != _BIAS]
+        factors = [types[name.removeprefix("diff_")] for name in self.tensor_names[0][:2]]
         if all(name in _INTEGERS for name in factors):
             return "s32"
         return "f64" if "f64" in types.values() else "f32"
+
+    @property
+    def result_type(self) -> str:
+        """In which sums become results: f32 for those of integers of which something else is made."""
+        is_sum = not self.post_ops and (not self.bias_type or scalar(self.bias_type).is_int)
+        return self.acc_type if is_sum or self.acc_type != "s32" else "f32"
 
     @property
     def _types(self) -> dict[str, str]:
         return {"src": self.src_type, "wei": self.wei_type, "dst": self.dst_type}
 
     def tensor(self, name: str) -> TensorSpec:
-        """The tensor of a name; a bias is dense, one element a channel of dst."""
+        """The tensor of a name; a bias is dense."""
         role = name.removeprefix("diff_")
         if role == _BIAS:
-            return TensorSpec(name, Layout.dense(self.dst_dims[1:2], (0,)), self.acc_type)
+            dims = self.bias_dims
+            return TensorSpec(name, Layout.dense(dims, tuple(range(len(dims)))), self.bias_type or self.acc_type)
         layouts = {"src": self.src_layout, "wei": self.wei_layout, "dst": self.dst_layout}
         return TensorSpec(name, layouts[role], self._types[role])
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What is read."""
-        return tuple(map(self.tensor, self.tensor_names[0]))
+        """What is read: the factors, a bias, and a destination to which sums are added."""
+        adds = any(isinstance(op, Sum) for op in self.post_ops)
+        return tuple(map(self.tensor, (*self.tensor_names[0], *(("dst",) if adds else ()))))
+
+    @property
+    def factors(self) -> tuple[TensorSpec, ...]:
+        """The two tensors that are multiplied."""
+        return self.inputs[:2]
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -145,7 +167,7 @@ class TensorProblem(ABC):
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
         """All tensors, inputs first."""
-        return self.inputs + self.outputs
+        return tuple(dict.fromkeys(self.inputs + self.outputs))
 
     @property
     def is_empty(self) -> bool:
@@ -165,6 +187,7 @@ class TensorProblem(ABC):
             "runtime_dims_masks": ":".join(map(str, self.masks)),
             "attr-deterministic": str(self.deterministic).lower(),
             "attr-fpmath": self.fpmath,
+            "attr-post-ops": "+".join(map(str, self.post_ops)),
             **dict(self.others),
         }
 
@@ -198,6 +221,7 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
         "fpmath": knobs["attr-fpmath"][0],
         "masks": knobs["runtime_dims_masks"],
         "others": knobs.others,
+        "post_ops": () if "attr-post-ops" in dict(knobs.others) else post_ops.read(knobs["attr-post-ops"]),
     }
 
 

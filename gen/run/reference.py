@@ -27,13 +27,15 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.tensors import TensorSpec, refuse_others
 from convgen.run import oracle as sums
 from convgen.run.fills import Fill
+from convgen.run.ranges import chained
 
 Array = npt.NDArray[np.generic]
 Tensor = Array | Fill
 Indices = npt.NDArray[np.int64]
 
 _EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: an accumulator holds every integer up to this power of two
-_MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "diff_dst": 4}  #: the largest absolute value of a fill, while sums allow it
+#: The largest absolute value of a fill, while sums allow it.
+_MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "dst": 8, "diff_dst": 4}
 
 
 def numpy_type(name: str) -> np.dtype[np.generic]:
@@ -70,7 +72,10 @@ def _magnitude(problem: Problem, spec: TensorSpec) -> int:
     """The largest absolute value of a fill, while sums allow it.
 
     8-bit integers take every value, so that their signs show; not if the result has 8 bits, for all would saturate.
+    Functions that are not exact are flat where sums are large.
     """
+    if not all(op.is_exact for op in problem.post_ops):
+        return 1
     element = types.scalar(spec.dtype)
     whole_range = element.is_int and element.bits == 8 < types.scalar(problem.outputs[0].dtype).bits
     return max(-element.min, element.max) if whole_range else _MAGNITUDE[spec.name]
@@ -78,7 +83,7 @@ def _magnitude(problem: Problem, spec: TensorSpec) -> int:
 
 def _largest_sum(depth: int, magnitudes: Mapping[str, int]) -> int:
     """A bound of the sum of so many products, bias included."""
-    factors = prod(magnitude for name, magnitude in magnitudes.items() if name != "bia")
+    factors = prod(magnitude for name, magnitude in magnitudes.items() if name not in ("bia", "dst"))
     return depth * factors + magnitudes.get("bia", 0)
 
 
@@ -129,19 +134,52 @@ def output_index(problem: Problem, output: str, rows: Indices, columns: Indices)
 
 
 def outputs(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Array:
-    """The right values rows x columns of an output: exact sums, rounded to the accumulator, a bias added there, and
-    one rounding to the result, to which sums of integers saturate. Raises Unsupported for other results of integers.
+    """The right values rows x columns of an output; the least ones where there are several (see `ranges`)."""
+    return ranges(problem, inputs, output, rows, columns)[0]
+
+
+def ranges(
+    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices
+) -> tuple[Array, Array]:
+    """The least and the most that is right of rows x columns of an output, one array if they are the same.
+
+    Exact sums, rounded to the accumulator, a bias added there, post-ops, and one rounding to the result, to which sums
+    of integers saturate. Raises Unsupported for other results of integers.
     """
     acc_type, to = types.scalar(problem.acc_type), types.scalar(problem.tensor(output).dtype)
     if to.is_int and not acc_type.is_int:
         raise Unsupported(f"a destination of type {to}")
     sums_ = _sums(problem, inputs, output, rows, columns)
     acc = (sums_.astype(np.int64) if acc_type.is_int else sums_).astype(acc_type.numpy)
+    acc = acc.astype(types.scalar(problem.result_type).numpy)
     if "bia" in inputs:
-        acc = acc + inputs["bia"][columns]
+        acc = acc + _bias(problem, inputs["bia"], rows, columns).astype(acc.dtype)
+    if output != "dst" or not problem.post_ops:
+        found = _stored(acc, to)
+        return found, found
+    old = inputs.get("dst")
+    index = tuple(output_index(problem, output, rows, columns))
+    before = None if old is None else np.ascontiguousarray(old[index])
+    least, most = chained(problem.post_ops, acc.astype(np.float32), before)
+    return _stored(least, to), _stored(most, to)
+
+
+def _bias(problem: Problem, bias: Tensor, rows: Indices, columns: Indices) -> Array:
+    """The bias of rows x columns of the result, in its own type, broadcasting against them."""
+    if not isinstance(problem, Matmul):
+        return np.asarray(bias[columns])
+    index = output_index(problem, "dst", rows, columns)
+    return np.asarray(bias)[tuple(at if size > 1 else 0 * at for at, size in zip(index, problem.bias_dims))]
+
+
+def _stored(values: Array, to: types.Type) -> Array:
+    """Rounded to the nearest of a type, to which integers saturate."""
+    if to.is_int and values.dtype.kind == "f":
+        values = np.rint(values.astype(np.float64))
+        return np.clip(values, to.min, to.max).astype(to.numpy)
     if to.is_int:
-        acc = np.clip(acc, max(to.min, acc_type.min), min(to.max, acc_type.max))
-    return acc.astype(numpy_type(to.name))
+        values = np.clip(values.astype(np.int64), to.min, to.max)
+    return values.astype(numpy_type(to.name))
 
 
 def whole(problem: Problem, inputs: Mapping[str, Tensor], output: str) -> Array:

@@ -63,7 +63,7 @@ def test_a_bias_is_added_along_its_axis(axis: int, elem: Type) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_lane_loads_an_element_of_the_bias_once(axis: int) -> None:
-    few, order = along(LAYOUT, LAYOUT.dims[axis])
+    few, order = along(LAYOUT, [LAYOUT.dims[axis]])
     assert few.registers == (4, 2)[axis]
     for register, source in enumerate(order):
         lanes = np.arange(64)

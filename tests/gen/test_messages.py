@@ -139,8 +139,8 @@ MESSAGES = [
         "unsupported: given attr-fpmath bf16:true, wanted strict: other values are not generated yet",
     ),
     (
-        "conv DESC --attr-post-ops relu:0.5",
-        "unsupported: given attr-post-ops relu:0.5, wanted none: other values are not generated yet",
+        "conv DESC --attr-post-ops prelu:per_oc",
+        "unsupported: given attr-post-ops prelu:per_oc, wanted none: other values are not generated yet",
     ),
     (
         "conv DESC --attr-post-ops sum+rellu",
@@ -151,7 +151,7 @@ MESSAGES = [
         "conv DESC --attr-scales src:common:-1",
         "given the scale -1, wanted one from 0 in --attr-scales, at column 12: src:common:^-1",
     ),
-    ("conv DESC --bia-dt f16 F16", "unsupported: given bia-dt f16, wanted undef: other values are not generated yet"),
+    ("conv DESC --bia-dt f64 F16", "unsupported: given a bias of f64, wanted one of f32, f16, bf16, s32, s8, u8"),
     ("conv DESC --mb -1", "given '-1' as a minibatch, wanted a number from 0 in --mb, at column 1: ^-1"),
     ("conv DESC --mb many", "given 'many' as a minibatch, wanted a number from 0 in --mb, at column 1: ^many"),
     (

@@ -60,8 +60,11 @@ def test_names_are_those_of_benchdnn() -> None:
 REFUSED = [
     (CONV, ["--attr-scales=src:common:0.25+wei:per_oc"], "scales"),
     (CONV, ["--attr-zero-points=src:common:1"], "zero-points"),
-    (CONV, ["--attr-post-ops=relu:0.5+sum"], "post-op-eltwise"),
+    (CONV, ["--attr-post-ops=soft_relu"], "post-op-eltwise"),
+    (CONV, ["--attr-post-ops=relu", "--dir=BWD_D"], "post-op-backward"),
+    (CONV, ["--attr-post-ops=relu", "--dt=f64"], "post-op-type"),
     (CONV, ["--attr-post-ops=sum:0.5:2:s8"], "post-op-sum"),
+    (CONV, ["--attr-post-ops=sum+add:f32"], "post-op-binary"),
     (CONV, ["--attr-post-ops=add:f32:per_oc"], "post-op-binary"),
     (CONV, ["--attr-post-ops=PReLU:per_oc"], "post-op-prelu"),
     (CONV, ["--attr-post-ops=dw:k3s1p1:f32"], "post-op-dw"),
@@ -69,13 +72,12 @@ REFUSED = [
     (CONV, ["--attr-acc-mode=f16"], "acc-mode"),
     (CONV, ["--attr-rounding-mode=dst:stochastic"], "rounding-mode"),
     (CONV, ["--attr-fpmath=bf16:true"], "fpmath-int"),
-    (CONV, ["--dir=FWD_D", "--bia-dt=f16"], "bias-type"),
-    (CONV, ["--dir=FWD_D", "--bia-dt=f32", "--dt=s8:s8:s32"], "bias-type"),
+    (CONV, ["--dir=FWD_D", "--bia-dt=f64"], "bias-type"),
+    (CONV, ["--dir=FWD_D", "--dt=f64", "--bia-dt=f32"], "bias-type"),
     (CONV, ["--cfg=u8s8f32"], "cfg"),
     (CONV, ["--dt=f8_e5m2"], "types"),
     (CONV, ["--stag=aBcd16b"], "blocked-layout"),
-    (MATMUL, ["--bia-dt=f32"], "bias"),
-    (MATMUL, ["--bia_dt=f32", "--bia_mask=3"], "bias"),
+    (MATMUL, ["--bia_dt=f8_e5m2"], "bias-type"),
     (MATMUL, ["--encoding=csr+0.99::"], "sparse"),
     (MATMUL, ["--grouped=0:2:16+16"], "grouped-gemm"),
     (MATMUL, ["--attr-precomputed-reductions=src:per_tensor:s32:1x16"], "precomputed-reductions"),
@@ -105,7 +107,11 @@ GENERATED = [
     (CONV, ["--ctx-init=4:0:1", "--ctx-exe=auto:1"]),
     (CONV, ["--engine=gpu:1", "--mode=p", "--impl=a,b"]),
     (CONV, ["--attr-deterministic=1"]),
+    (CONV, ["--dir=FWD_D", "--bia-dt=f16"]),
+    (CONV, ["--dir=FWD_D", "--bia-dt=f32", "--dt=s8:s8:s32"]),
+    (CONV, ["--attr-post-ops=relu:0.5+tanh+ELTWISE_linear:2:1e+10:0.5"]),
     (MATMUL, ["--bia_mask=3"]),
+    (MATMUL, ["--bia_dt=f32", "--bia_mask=3"]),
     (MATMUL, ["--runtime_dims_masks=0:0"]),
     (MATMUL, ["--encoding=::"]),
 ]
@@ -129,8 +135,27 @@ def test_a_bias_type_makes_a_bias(given: str, wanted: str) -> None:
     assert cg.Conv.parse(descriptor, dir=given, bia_dt="f32", dt="f16") == cg.Conv.parse(
         descriptor, dir=wanted, dt="f16"
     )
-    assert cg.Conv.parse(descriptor, dir=wanted, bia_dt="f16").others == ()
-    assert cg.Conv.parse(descriptor, dir="BWD_D", bia_dt="f16").others == ()
+    assert cg.Conv.parse(descriptor, dir=wanted, bia_dt="f16") == cg.Conv.parse(descriptor, dir=wanted)
+    assert cg.Conv.parse(descriptor, dir="BWD_D", bia_dt="f16") == cg.Conv.parse(descriptor, dir="BWD_D")
+    other = cg.Conv.parse(descriptor, dir=given, bia_dt="f16")
+    assert cg.Conv.parse(str(other)) == other
+    assert (other.bias_type, other.direction.value) == ("f16", wanted)
+
+
+def test_post_ops_print_as_what_they_are() -> None:
+    given = "ELTWISE_Relu:0.5+srelu:1+tanh_dst:0:0+linear:2:1e+10:0.5+logistic:0:0:1+sum:1:0+sum:1:3+sum:1:0:dnnl_f32"
+    problem = cg.Matmul.parse("8x8:8x8", attr_post_ops=given)
+    wanted = "relu:0.5+soft_relu:1+tanh+linear:2:10000000000:0.5+logistic+sum+sum:1:3+sum:1:0:f32"
+    assert f"--attr-post-ops={wanted} " in str(problem)
+    assert cg.Matmul.parse(str(problem)) == problem
+
+
+def test_the_mask_of_a_bias_is_one_of_the_results_dims() -> None:
+    problem = cg.Matmul.parse("--bia-dt=bf16 --bia_mask=5 3x4x8:3x8x16")
+    assert problem.tensor("bia").dims == (3, 1, 16)
+    assert cg.Matmul.parse(str(problem)) == problem
+    with pytest.raises(cg.Unsupported, match="given the mask 4, wanted one of 2 dimensions"):
+        cg.Matmul.parse("--bia-dt=bf16 --bia_mask=4 4x8:8x16")
 
 
 GRAMMAR: list[tuple[Any, str]] = [

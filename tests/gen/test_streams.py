@@ -79,7 +79,7 @@ def test_channels_are_summed_in_as_many_kernels_as_it_takes(name: str, n: int, t
     target_spec = TensorSpec("dst", Layout.dense((n,), (0,)), "f32")
     given = np.arange(n * terms, dtype=np.float32).reshape(terms, n) % 8
     memory = {"src": given.ravel().view(np.uint8).copy(), "dst": np.full(n, 7, np.float32).view(np.uint8)}
-    chain = sums_of_channels(gradient, target_spec, FACTS[name], "bias")
+    chain = sums_of_channels(gradient, target_spec, f32, FACTS[name], "bias")
     for stream in chain:
         memory.setdefault(stream.result.memory.name, np.zeros(stream.result.memory.bytes, np.uint8))
         if stream.source is not None:

@@ -1,0 +1,96 @@
+"""Element-wise post-ops on f32, by name: functions of the sums, of alpha and of beta."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from convgen.ir import functions
+from convgen.ir.expr import Expr, Max, Min, lift, maximum, minimum, select
+from convgen.ir.floats import Abs, Neg, Rcp, Round, Sqrt
+from convgen.problem.post_ops import Eltwise
+
+
+def apply(op: Eltwise, x: Expr) -> Expr:
+    """What a post-op makes of the numbers x."""
+    found = _FUNCTIONS[op.name](x, op.alpha, op.beta)
+    return found if op.scale == 1 else found * op.scale
+
+
+def _relu(x: Expr, alpha: float, beta: float) -> Expr:
+    return select(x > 0.0, x, x * alpha) if alpha else maximum(x, 0.0)
+
+
+def _elu(x: Expr, alpha: float, beta: float) -> Expr:
+    return select(x > 0.0, x, (functions.exp(minimum(x, 0.0)) - 1.0) * alpha)
+
+
+def _linear(x: Expr, alpha: float, beta: float) -> Expr:
+    scaled = x if alpha == 1 else x * alpha
+    return scaled + beta if beta else scaled
+
+
+def _clip(x: Expr, alpha: float, beta: float) -> Expr:
+    return Max(Min(x, lift(beta, x)), lift(alpha, x))
+
+
+def _hardsigmoid(x: Expr, alpha: float, beta: float) -> Expr:
+    return _clip(_linear(x, alpha, beta), 0.0, 1.0)
+
+
+def _soft_relu(x: Expr, alpha: float, beta: float) -> Expr:
+    return functions.softplus(x * alpha) * (1 / alpha)
+
+
+def _swish(x: Expr, alpha: float, beta: float) -> Expr:
+    return x * functions.sigmoid(x * alpha)
+
+
+def _mish(x: Expr, alpha: float, beta: float) -> Expr:
+    """x * tanh(log(1 + e)) is x * n / (n + 2) with n = e * (e + 2); from 20 on it is x."""
+    e = functions.exp(minimum(x, 20.0))
+    n = e * (e + 2.0)
+    return x * (n * Rcp(n + 2.0))
+
+
+def _power(x: Expr, alpha: float, beta: float) -> Expr:
+    """Of negative numbers where the exponent is whole; an odd power has their sign."""
+    if beta in _POWERS:
+        return _POWERS[beta](x) * alpha
+    if not beta.is_integer():
+        return functions.power(x, beta) * alpha
+    found = functions.power(Abs(x), beta)
+    return (select(x < 0.0, Neg(found), found) if beta % 2 else found) * alpha
+
+
+#: Exponents that need no logarithm.
+_POWERS: dict[float, Callable[[Expr], Expr]] = {
+    0.0: lambda x: lift(1.0, x),
+    0.5: Sqrt,
+    1.0: lambda x: x,
+    2.0: lambda x: x * x,
+    -1.0: Rcp,
+}
+
+_FUNCTIONS: dict[str, Callable[[Expr, float, float], Expr]] = {
+    "abs": lambda x, alpha, beta: Abs(x),
+    "clip": _clip,
+    "clip_v2": _clip,
+    "elu": _elu,
+    "exp": lambda x, alpha, beta: functions.exp(x),
+    "gelu_erf": lambda x, alpha, beta: functions.gelu(x),
+    "gelu_tanh": lambda x, alpha, beta: functions.gelu_tanh(x),
+    "hardsigmoid": _hardsigmoid,
+    "hardswish": lambda x, alpha, beta: x * _hardsigmoid(x, alpha, beta),
+    "linear": _linear,
+    "log": lambda x, alpha, beta: functions.log(x),
+    "logistic": lambda x, alpha, beta: functions.sigmoid(x),
+    "mish": _mish,
+    "pow": _power,
+    "relu": _relu,
+    "round": lambda x, alpha, beta: Round(x),
+    "soft_relu": _soft_relu,
+    "sqrt": lambda x, alpha, beta: Sqrt(x),
+    "square": lambda x, alpha, beta: x * x,
+    "swish": _swish,
+    "tanh": lambda x, alpha, beta: functions.tanh(x),
+}

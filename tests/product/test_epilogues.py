@@ -1,0 +1,148 @@
+"""What becomes of sums: biases of every type and post-ops, on the simulator against the reference."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+import convgen as cg
+from convgen.problem import post_ops
+from convgen.problem.matmul import Problem, parse_problem
+from convgen.run import reference, verify
+from convgen.run.ranges import chained
+
+TARGETS = ("gfx942", "xehpc")
+CONVOLUTION = "mb1ic16ih6oc20kh3ph1"
+PRODUCT = "35x32:32x20"
+
+
+def run(problem: Problem, target: str, config: str | None = None) -> verify.Outcome:
+    outcome = verify.run(cg.compile(cg.build(problem, target, config)))
+    assert outcome.passed, outcome.first
+    return outcome
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("of", ["f16", "s8"])
+@pytest.mark.parametrize("bias", ["f32", "f16", "bf16", "s32", "s8", "u8"])
+def test_a_bias_has_any_type(bias: str, of: str, target: str) -> None:
+    """Those that are no integers are added to sums of integers in f32."""
+    run(parse_problem(f"--dt={of} --dir=FWD_D --bia-dt={bias} {CONVOLUTION}"), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("mask", range(8))
+def test_a_bias_of_products_differs_along_any_dims(mask: int, target: str) -> None:
+    run(parse_problem(f"--dt=f16 --bia-dt=bf16 --bia_mask={mask} 3x35x32:3x32x20"), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("knobs", ["--dtag=ba", "--runtime_dims_masks=1:2"])
+def test_a_bias_lies_as_the_result_is_seen(knobs: str, target: str) -> None:
+    run(parse_problem(f"--dt=f16 {knobs} --bia-dt=f32 --bia_mask=3 {PRODUCT}"), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_gradient_of_a_bias_is_rounded_once(target: str) -> None:
+    run(parse_problem("--dt=bf16 --dir=BWD_W --bia-dt=bf16 mb2ic16ih14oc20kh3ph1"), target)
+
+
+def test_the_reference_adds_a_bias_by_its_mask() -> None:
+    problem = parse_problem("--dt=s8:s8:s8 --bia-dt=f16 --bia_mask=1 2x1:1x3")
+    src, wei = np.array([[1], [2]], np.int8), np.array([[1, 50, 100]], np.int8)
+    bias = np.array([[0.5], [0.25]], np.float16)
+    found = reference.whole(problem, {"src": src, "wei": wei, "bia": bias}, "dst")
+    assert found.tolist() == [[2, 50, 100], [2, 100, 127]]  # 1.5 and 50.5 go to the even ones
+
+
+EXACT = "abs clip:-2:3 clip_v2:-2:3 hardsigmoid:0.2:0.5 hardswish:0.2:0.5 linear:2:1 relu relu:0.1 round square pow:1:2"
+BOUNDED = (
+    "elu:0.5 elu:-2 exp gelu_erf gelu_tanh log logistic mish pow:1:1.5 pow:2:0.5 pow:1:-1 pow:0.5:3 soft_relu:1 "
+    "soft_relu:-2 sqrt swish swish:1 swish:-0.5 tanh"
+)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("op", [*EXACT.split(), *BOUNDED.split()])
+def test_every_function_is_within_its_bound(op: str, target: str) -> None:
+    run(parse_problem(f"--dt=f16:f16:f32 --attr-post-ops={op} 17x9:9x20"), target)
+
+
+def test_all_functions_are_tried() -> None:
+    tried = {op.partition(":")[0] for op in [*EXACT.split(), *BOUNDED.split()]}
+    assert tried == set(post_ops.ALGORITHMS)
+
+
+CHAINS = [
+    f"--dt=s8:s8:u8 --attr-post-ops=linear:0.02:3+relu {CONVOLUTION}",
+    f"--dt=s8:s8:s8 --dir=FWD_D --bia-dt=bf16 --attr-post-ops=linear:0.02+gelu_erf {CONVOLUTION}",
+    f"--dt=f16 --attr-post-ops=linear:0.1:0.3+tanh+square+linear:0.25:0.375+round {CONVOLUTION}",
+    f"--dt=bf16 --bia-dt=f32 --attr-post-ops=relu:0:0:2.6 --runtime_dims_masks=1 {PRODUCT}",
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("line", CHAINS)
+def test_post_ops_follow_each_other(line: str, target: str) -> None:
+    run(parse_problem(line), target)
+
+
+@pytest.mark.parametrize("summed", ["", " sum=last", " sum=launch"])
+def test_whoever_has_the_whole_sum_applies_post_ops(summed: str) -> None:
+    problem = parse_problem("--dt=f16 --bia-dt=f16 --attr-post-ops=linear:0.1:0.3+tanh 33x256:256x40")
+    config = f"tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 taps=fused slices=3{summed}"
+    run(problem, "gfx942", config)
+    with pytest.raises(cg.UserError, match="sum=atomic: the result is no sum"):
+        cg.build(problem, "gfx942", config.removesuffix(summed) + " sum=atomic")
+
+
+SUMS = [
+    f"--dt=f16 --attr-post-ops=sum:1.5:2+relu --dtag=abcd g2{CONVOLUTION}",
+    f"--dt=f16:f16:f32 --attr-post-ops=tanh+sum:0.25:3 {CONVOLUTION}",
+    f"--dt=s8:s8:u8 --attr-post-ops=sum:0.5:3:s8+relu {CONVOLUTION}",
+    f"--dt=bf16 --attr-post-ops=sum+relu --runtime_dims_masks=1 {PRODUCT}",
+    "--dt=f16 --bia-dt=f32 --bia_mask=4 --attr-post-ops=relu:0.5+sum 3x35x32:3x32x20",
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("line", SUMS)
+def test_a_sum_takes_the_destination_before_it_is_written_over(line: str, target: str) -> None:
+    problem = parse_problem(line)
+    run(problem, target)
+    assert [t.name for t in problem.tensors].count("dst") == 1
+    assert problem.inputs[-1].name == "dst"
+
+
+@pytest.mark.parametrize("summed", ["last", "launch"])
+def test_slices_read_the_destination_once(summed: str) -> None:
+    config = f"tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 taps=fused slices=3 sum={summed}"
+    run(parse_problem("--dt=f16 --attr-post-ops=sum:0.5+abs 33x256:256x40"), "gfx942", config)
+
+
+def test_a_sum_is_of_what_was_there_less_the_zero_point() -> None:
+    problem = parse_problem("--dt=s8:s8:u8 --attr-post-ops=sum:0.5:1:s8 1x1:1x3")
+    arrays = {"src": [[2]], "wei": [[10, 20, 31]]}
+    inputs = {name: np.array(values, np.int8) for name, values in arrays.items()}
+    old = np.array([[5, 255, 129]], np.uint8)  # 5, -1 and -127
+    assert reference.whole(problem, {**inputs, "dst": old}, "dst").tolist() == [[22, 39, 0]]
+
+
+def test_a_range_holds_what_is_right_and_little_more() -> None:
+    """A function that turns is followed to where it turns."""
+    values = np.array([-1, 0, 3], np.float32)
+    exact, same = chained(post_ops.read("linear:2:1+abs"), values)
+    assert exact is same
+    assert exact.tolist() == [1, 1, 7]
+    least, most = chained(post_ops.read("tanh+square"), values)
+    wanted = np.tanh(values.astype(np.float64)) ** 2
+    assert np.all((least <= wanted) & (wanted <= most))
+    assert np.all(most - least < 1e-5)
+
+
+def test_what_is_out_of_range_is_wrong() -> None:
+    problem = parse_problem("--dt=f16:f16:f32 --attr-post-ops=tanh 8x8:8x8")
+    code = cg.compile(cg.build(problem))
+    other = attrs.evolve(problem, post_ops=post_ops.read("gelu_erf"))
+    assert verify.run(attrs.evolve(code, problem=other)).mismatches
