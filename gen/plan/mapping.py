@@ -94,6 +94,9 @@ def ordered(plan: Plan, together: int) -> Plan:
     """The plan in the order that suits its largest launch, with so many workgroups together on a unit."""
     if not plan.parts or plan.parts[0].product.batch > 1:  # what one of several products reads decides little
         return plan
+    workgroups = max(part.mapping.numbers for part in plan.parts)
+    if not plan.facts.caches.xcds < workgroups <= _MOST_WORKGROUPS:  # before anything is counted
+        return plan
     return plan.in_order(best_order(Launch.of(plan, together)))
 
 
