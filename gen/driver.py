@@ -320,7 +320,8 @@ def simulate(code: Code, **given: npt.ArrayLike) -> Any:
         wanted = {name: b.tensor.dims for name, b in buffers.items() if b.is_read}
         outputs = [name for name, b in buffers.items() if b.is_written]
     else:
-        wanted = {spec.name: buffers[spec.name].tensor.dims for spec in code.problem.inputs}
+        inputs = code.problem.inputs
+        wanted = {s.name: buffers[s.name].tensor.dims if s.name in buffers else s.dims for s in inputs}
         outputs = [spec.name for spec in code.problem.outputs]
     shapes = {name: a.shape for name, a in arrays.items()}
     if shapes != wanted:

@@ -79,7 +79,21 @@ def test_all_problems(problem: Conv, record_property: Row) -> None:
     check(problem, record_property, affordable_groups(problem))
 
 
-@pytest.mark.parametrize("problem", [p for p in listed() if p not in F16], ids=name)
+GROUPED = [p for p in listed() if p.groups > 1 and p.src_type == "f16"]
+
+
+@pytest.mark.parametrize("problem", chosen(GROUPED, 3), ids=name)
+def test_a_few_of_groups(problem: Conv, record_property: Row) -> None:
+    check(problem, record_property, 2)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("problem", GROUPED, ids=name)
+def test_all_of_groups(problem: Conv, record_property: Row) -> None:
+    check(problem, record_property, affordable_groups(problem))
+
+
+@pytest.mark.parametrize("problem", [p for p in listed() if p not in (*F16, *GROUPED)], ids=name)
 def test_other_problems_are_refused_in_one_line(problem: Conv) -> None:
     with pytest.raises(Unsupported, match=r"^given .*, wanted .*: .* not generated yet$"):
         driver.build(problem)
