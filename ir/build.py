@@ -104,8 +104,7 @@ class KernelBuilder:
         width: int = 64,
         subgroup: str | None = "subgroup",
     ) -> None:
-        self.name, self.subgroups, self.width = name, subgroups, width
-        self.grid = grid[0], grid[1], grid[2]
+        self.name, self.grid, self.subgroups, self.width = name, grid, subgroups, width
         self.launched: tuple[Extent, ...] = ()
         self._ids = 0  # of its own, so that what a builder makes depends on nothing else
         self.group = tuple(self.var(f"group_{axis}") for axis in "xyz")

@@ -65,7 +65,7 @@ def _scalar(p: Var, scalars: Mapping[str, int]) -> int:
         raise UserError(f"argument {p.name}: given nothing, wanted {p.type}")
     value = scalars[p.name]
     if isinstance(p, Size):
-        p.check(value)
+        p.promise.check(p.name, value)
     return value
 
 

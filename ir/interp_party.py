@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from convgen.ir.layout.memory import Global, Shared, View
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.extents import value_of
+from convgen.ir.sizes import Extent
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
 from convgen.ir.types import AnyType
@@ -110,6 +111,10 @@ class Party:
         """The exact integers of all lanes, for an address."""
         return self.ev(e).decided(what).astype(np.int64)
 
+    def extent(self, e: Extent) -> int:
+        """The number that an extent is in this launch."""
+        return value_of(e, self.sizes)
+
     def changing(self, memory: Array, at: Array) -> Array:
         """The memory, of which places are about to change."""
         self.overwritten.append((memory, at, memory[at]))
@@ -198,7 +203,7 @@ class Party:
             position = self.integers(start, "a view's coordinate")[:, None] + inner
             dims.update((d, np.broadcast_to(p, exists.shape)) for d, p in view.decode(axis, position).items())
             for dim in view.axes[axis]:
-                exists &= (dims[dim.name] >= 0) & (dims[dim.name] < value_of(dim.extent, self.sizes))
+                exists &= (dims[dim.name] >= 0) & (dims[dim.name] < self.extent(dim.extent))
         index = [np.broadcast_to(t.at(dims), exists.shape) for t in view.index]
         inside = [(at >= 0) & (at < t.size) for t, at in zip(view.index, index)]
         for t, ok in zip(view.index, inside):
@@ -211,7 +216,7 @@ class Party:
                     f"{index[number][exists & ~ok][0]} of {view.index[number].size}"
                 )
         chosen = [np.where(exists, i, 0) for i in index]
-        at = np.broadcast_to(view.offset(chosen, partial(value_of, sizes=self.sizes)), exists.shape)
+        at = np.broadcast_to(view.offset(chosen, self.extent), exists.shape)
         elements = len(self.elements(view.memory))
         if (bad := at[exists & (at >= elements)]).size:
             raise InterpError(f"element {bad[0]} of buffer {view.memory.name}, which has {elements}")
@@ -378,7 +383,7 @@ class Party:
         start = np.broadcast_to(x * node.shape.grain(elem) + col * elem, (self.ev.lanes, type.lanes))
         byte = (start[:, :, None] + np.arange(elem)).reshape(self.ev.lanes, -1)
         row = np.repeat(np.broadcast_to(y + row, start.shape), elem, axis=1)
-        width, height, pitch = (value_of(e, self.sizes) for e in (plane.width, plane.height, plane.pitch))
+        width, height, pitch = map(self.extent, (plane.width, plane.height, plane.pitch))
         inside = (row >= 0) & (row < height) & (byte >= 0) & (byte < width)
         return self.memory[plane.memory], np.where(inside, plane.base + row * pitch + byte, 0), inside
 

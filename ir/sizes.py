@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import TypeAlias
+
+import attrs
 
 from convgen.ir.checks import check_name, check_range
 from convgen.ir.error import UserError
-from convgen.ir.expr import Expr, Var
+from convgen.ir.expr import Add, Div, Expr, Max, Min, Mul, Sub, Var
 from convgen.ir.node import node
 from convgen.ir.types import AnyType
+
+
+@attrs.frozen
+class Promise:
+    """What a kernel takes for granted of a number: it is in [least, most] and a multiple of `multiple`."""
+
+    least: int
+    most: int
+    multiple: int
+
+    def check(self, name: str, value: float) -> None:
+        """UserError for a value that breaks the promise."""
+        if not self.least <= value <= self.most or value % self.multiple:
+            multiple = f", a multiple of {self.multiple}" if self.multiple > 1 else ""
+            raise UserError(f"given {name}={value}, wanted {self.least} to {self.most}{multiple}")
 
 
 @node
@@ -32,11 +51,9 @@ class Size(Var):
         n = self.multiple
         return -(-self.least // n) * n, self.most // n * n
 
-    def check(self, value: int) -> None:
-        """UserError for a value that breaks the promise."""
-        if not self.least <= value <= self.most or value % self.multiple:
-            multiple = f", a multiple of {self.multiple}" if self.multiple > 1 else ""
-            raise UserError(f"given {self.name}={value}, wanted {self.least} to {self.most}{multiple}")
+    @property
+    def promise(self) -> Promise:
+        return Promise(self.least, self.most, self.multiple)
 
 
 @node
@@ -50,4 +67,19 @@ class HostValue(Var):
     told: str
 
 
+#: What extents are made of: how hosts are told of it, and what it is of integers of any size.
+OPERATIONS: dict[type[Expr], tuple[str, Callable[[int, int], int]]] = {
+    Add: ("+", operator.add),
+    Sub: ("-", operator.sub),
+    Mul: ("*", operator.mul),
+    Div: ("//", operator.floordiv),
+    Min: ("min", min),
+    Max: ("max", max),
+}
+
 Extent: TypeAlias = int | Expr  #: a length, stride or count: a number, or an expression of sizes
+
+
+def no_extent(e: Expr) -> str:
+    """What is said of another expression."""
+    return f"given the extent {e}, wanted + - * // min and max of sizes and numbers"

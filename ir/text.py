@@ -345,8 +345,7 @@ def _tensor_dim(t: TensorDim) -> str:
 
 
 _DEFINITIONS: dict[type[Node], Callable[[Any], str]] = {
-    Global: lambda g: f"{g.name}: {g.elem}[{8 * g.bytes // g.elem.spacing}]",
-    SizedGlobal: lambda g: f"{g.name}: {g.elem}[{g.elements}]",
+    **dict.fromkeys((Global, SizedGlobal), lambda g: f"{g.name}: {g.elem}[{g.elements}]"),
     Shared: _tile,
     View: _view,
     SizedView: lambda v: f"{_view(v)} by {'x'.join(map(str, v.apart))}",

@@ -247,10 +247,10 @@ def _plane(c: Checker, n: Any) -> str | None:
     found = [complaint(e, c.kernel.params, 0, MOST_BYTES) for e in (plane.width, plane.height, plane.pitch)]
     if any(found):
         return next(filter(None, found))
-    end = times(n.plane.height - 1, n.plane.pitch) + n.plane.base + n.plane.width
-    inside = n.plane.base >= 0 and never_less(n.plane.memory.length, end)
-    if not inside or not never_less(n.plane.pitch, n.plane.width):
-        return f"{n.plane} is not within its buffer"
+    end = times(plane.height - 1, plane.pitch) + plane.base + plane.width
+    inside = plane.base >= 0 and never_less(plane.memory.length, end)
+    if not inside or not never_less(plane.pitch, plane.width):
+        return f"{plane} is not within its buffer"
     return None
 
 

@@ -262,7 +262,8 @@ class _Pipeline:
         """The compute stage on one slot: the reads that its first operation needs, the rest, and what it yields."""
         values: dict[Var, Expr] = {self.loop.var: index, **dict(zip(self.loop.carried, state))}
         stmts, names = self.cloner.copy(self.stages.compute, values)
-        placed = [_on_slot(s, slot, [c.tile for c in self.stages.copies]) for s in stmts]
+        tiles = [c.tile for c in self.stages.copies]
+        placed = [_on_slot(s, slot, tiles) for s in stmts]
         first = next((s for s in placed if not isinstance(s, LoadShared)), None)
         needed = dict.fromkeys(n for n in postorder(first) if isinstance(n, Var)) if first else {}
         reads: list[Stmt] = [s for s in placed if isinstance(s, LoadShared) and (s.var in needed or not first)]

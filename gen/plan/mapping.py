@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import product as combinations
 
 import attrs
@@ -15,6 +16,7 @@ from convgen.ir.layout.walks import Chunk, Grouped, Remap, Xcc
 from convgen.plan.lru import Steps, simulate
 from convgen.plan.plan import Plan
 from convgen.plan.traffic import Moved, Operands, Tiles, Traffic, count
+from convgen.plan.views import Product
 
 _WORTH = 0.98  #: share of the default's clocks; an order that does not come below it is not worth its arithmetic
 _MATTERS = 0.2  #: of what a launch costs by itself; fewer clocks of memory are not worth a comparison
@@ -25,11 +27,17 @@ _MOST_WORKGROUPS = 1 << 15  #: of a launch whose orders are compared: each costs
 class Launch:
     """What decides the traffic of a product's launch beside the order."""
 
-    operands: Operands
+    product: Product
+    tile: tuple[int, int]  #: along M and N
     tiles: tuple[int, int]  #: along M and N
     slices: int
     facts: TargetFacts
     together: int  #: workgroups on one unit
+
+    @cached_property
+    def operands(self) -> Operands:
+        """What its tiles read and write; of many tiles that takes a while, and not every launch is worth it."""
+        return Operands.of(self.product, self.tile, self.facts.caches)
 
     @property
     def in_flight(self) -> int:
@@ -44,9 +52,8 @@ class Launch:
         """The largest launch of a plan, with so many workgroups together on a unit."""
         part = max(plan.parts, key=lambda p: p.product.m * p.product.n * p.product.k)
         tile_m, tile_n, _ = plan.config.tile
-        operands = Operands.of(part.product, (tile_m, tile_n), plan.facts.caches)
         _, m, n, slices = part.mapping.counts
-        return cls(operands, (m, n), slices, plan.facts, together)
+        return cls(part.product, (tile_m, tile_n), (m, n), slices, plan.facts, together)
 
     @property
     def workgroups(self) -> int:
@@ -93,9 +100,6 @@ def best_order(launch: Launch) -> Order:
 def ordered(plan: Plan, together: int) -> Plan:
     """The plan in the order that suits its largest launch, with so many workgroups together on a unit."""
     if not plan.parts or plan.parts[0].product.batch > 1:  # what one of several products reads decides little
-        return plan
-    workgroups = max(part.mapping.numbers for part in plan.parts)
-    if not plan.facts.caches.xcds < workgroups <= _MOST_WORKGROUPS:  # before anything is counted
         return plan
     return plan.in_order(best_order(Launch.of(plan, together)))
 

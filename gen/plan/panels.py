@@ -115,14 +115,14 @@ def panels(view: View, tile: int, line_bytes: int) -> Panels:
     tiles = -(-view.extent(0) // tile)
     requested = float(tile * prod(k.values()) * elem)
     if inner is None:
-        held = elem * prod(_reach(dim, {**rows, **k}) for dim in view.index)
+        held = elem * prod(reach(dim, {**rows, **k}) for dim in view.index)
         return Panels(np.arange(tiles + 1), np.zeros(tiles, np.int64), np.ones(tiles, np.int64), 1, held, requested)
     dim = firm[view.axes[0][inner].name]
     along = runs.pop(dim)
     outside = [d.name for d in view.axes[0][:inner]]
     around = {other: run for other, run in runs.items() if run.dim in outside}
     still = (other for other in view.index if other != dim and (other not in around or around[other].wraps))
-    held = elem * prod(_reach(other, {**rows, **k}) for other in still)
+    held = elem * prod(reach(other, {**rows, **k}) for other in still)
     classes = prod(run.classes(rows[run.dim]) for run in around.values())
     step, share = _step(along, _gap_bytes(view, dim), line_bytes)
     found = list(_intervals(_segments(view, inner, tile), along, list(around.values()), step))
@@ -147,11 +147,19 @@ def _run(dim: TensorDim, rows: dict[str, int], k: dict[str, int]) -> _Run | None
     return _Run(name, coef, dim.const, (0,), classes, wraps=True) if classes > 1 else None
 
 
-def _reach(dim: TensorDim, sizes: dict[str, int]) -> int:
-    """How many positions a coordinate takes in all."""
-    if len(dim.terms) == 1 and dim.terms[0][1] == 1:  # without a list, which sums of 10^8 terms would have
-        first, end = dim.const, dim.const + sizes.get(dim.terms[0][0], 1)
-        return max(0, min(end, dim.size) - max(first, 0))
+def reach(dim: TensorDim, sizes: dict[str, int]) -> int:
+    """How many positions a coordinate takes in all.
+
+    They are one run as long as no step leads over more than the smaller ones reach; else they are listed.
+    """
+    first, length = dim.const, 1
+    for name, coef in sorted(dim.terms, key=lambda term: abs(term[1])):
+        steps = sizes.get(name, 1) - 1
+        if steps < 0 or (steps and abs(coef) > length):
+            break
+        first, length = first + min(0, coef * steps), length + abs(coef) * steps
+    else:
+        return max(0, min(first + length, dim.size) - max(first, 0))
     at = np.array([dim.const])
     for name, coef in dim.terms:
         at = np.unique(at[:, None] + coef * np.arange(sizes.get(name, 1)))

@@ -96,8 +96,7 @@ def _check_sizes(problem: Problem) -> None:
         sizes |= {f"{name}{axis}": getattr(a, name) for axis, a in axes for name in "iokspd"}
         _check_phases(problem)
     sizes |= dict(zip(("M", "N", "K"), _flat(problem)))
-    batch = problem.groups if isinstance(problem, Conv) else prod(problem.dst_dims[:-2])
-    if batch > _MOST_PRODUCTS:
+    if (batch := _products(problem)) > _MOST_PRODUCTS:
         raise Unsupported(f"given {batch} products, wanted at most {_MOST_PRODUCTS} in a launch", rule="size")
     for what, size in sizes.items():
         if size >= LIMIT - _LARGEST_TILE:
@@ -110,7 +109,7 @@ def _check_runtime(problem: Problem) -> None:
     if not problem.runtime:
         return
     given = f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
-    gaps = [t for t in problem.tensors if not t.layout.is_plain or t.layout.size_elems != prod(t.dims)]
+    gaps = [t for t in problem.tensors if not t.layout.is_dense]
     if gaps:
         wanted = f"{gaps[0].name} without blocks or gaps"
         raise Unsupported(f"{given} and the layout {gaps[0].layout.tag}, wanted {wanted}", rule="runtime-sizes")
@@ -250,9 +249,9 @@ def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     return [a for a in fitting if not a.rounds_to or a.rounds_to == rounded]
 
 
-def _has_batch(problem: Problem) -> bool:
-    """Whether there are several products, of groups or of a batch."""
-    return problem.groups > 1 if isinstance(problem, Conv) else prod(problem.dst_dims[:-2]) > 1
+def _products(problem: Problem) -> int:
+    """How many products there are in one: of groups, or of the matrices of a batch."""
+    return problem.groups if isinstance(problem, Conv) else prod(problem.dst_dims[:-2])
 
 
 def _atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
@@ -276,10 +275,9 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     block = k_block(config.taps, config.tile[2], mma.atom.elem_bytes, facts.chunk_bytes)
     if problem.runtime and (config.slices > 1 or config.reorder or config.map != IN_ROWS):
         raise DoesNotFit(f"sizes are known at launch: wanted one slice, no reorder and map={IN_ROWS}")
-    if config.slices > 1 and _has_batch(problem):
-        raise DoesNotFit(f"slices={config.slices}: there are several products")
-    if config.map.shares and _has_batch(problem):
-        raise DoesNotFit(f"map={config.map}: there are several products")
+    if _products(problem) > 1 and (config.slices > 1 or config.map.shares):
+        what = f"slices={config.slices}" if config.slices > 1 else f"map={config.map}"
+        raise DoesNotFit(f"{what}: there are several products")
     missing = [name for name in config.reorder if name not in [t.name for t in problem.factors]]
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")

@@ -15,7 +15,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.sizes import Extent, HostValue, Size
 from convgen.ir.stmt import Ticket
 from convgen.problem.matmul import Problem
-from convgen.run.record import Access, Buffer, Launch, LaunchRecord, Promise, Scalar, StoredTensor
+from convgen.run.record import Access, Buffer, Launch, LaunchRecord, Scalar, StoredTensor
 
 Scalars = Mapping[str, int | float]
 
@@ -72,8 +72,7 @@ def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Sc
             return Scalar(name, offset, dtype.elem.name, scalars.get(name, value), how or None)
         case Size(name, _, dtype):
             chosen = scalars.get(name, parameter.range[1])
-            promise = Promise(parameter.least, parameter.most, parameter.multiple)
-            return Scalar(name, offset, dtype.elem.name, chosen, promise=promise)
+            return Scalar(name, offset, dtype.elem.name, chosen, promise=parameter.promise)
     if parameter.name not in scalars:
         raise UserError(f"given no value for scalar {parameter.name} of kernel {kernel.name}, wanted one in scalars=")
     return Scalar(parameter.name, offset, parameter.type.name, scalars[parameter.name])

@@ -20,6 +20,7 @@ from convgen.ir.error import UserError
 from convgen.ir.layout.argument import evaluate
 from convgen.ir.layout.memory import MOST_BYTES
 from convgen.ir.layout.tags import LETTERS, Layout
+from convgen.ir.sizes import Promise
 from convgen.run.schema import Entry, Json
 
 Access: TypeAlias = Literal["read", "write", "readwrite"]
@@ -85,15 +86,6 @@ class Buffer:
 
 
 @attrs.frozen
-class Promise:
-    """What a kernel takes for granted of a scalar: it is in [least, most] and a multiple of `multiple`."""
-
-    least: int
-    most: int
-    multiple: int
-
-
-@attrs.frozen
 class Scalar:
     """A kernel argument passed by value; `expr` says how a host computes it for other sizes.
 
@@ -108,10 +100,8 @@ class Scalar:
     promise: Promise | None = None
 
     def __attrs_post_init__(self) -> None:
-        p = self.promise
-        if p and not (p.least <= self.value <= p.most and self.value % p.multiple == 0):
-            multiple = f", a multiple of {p.multiple}" if p.multiple > 1 else ""
-            raise UserError(f"given {self.name}={self.value}, wanted {p.least} to {p.most}{multiple}")
+        if self.promise:
+            self.promise.check(self.name, self.value)
 
     @property
     def size(self) -> int:

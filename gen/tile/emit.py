@@ -280,10 +280,10 @@ class _Emitter:
         return self._brought(held, own, Spread(layout, (0, 1)))
 
     def _gathered(self, value: Gather, held: VectorType) -> Expr:
-        k, layout, name = self.k, self.layouts.of[value].layout, value.tensor.name
+        k, layout, memory = self.k, self.layouts.of[value].layout, self.places.memory[value.tensor.name]
         numbers = self._like(value.indices, value)
-        there = inside(k, value.tensor, numbers, self._like(value.mask, value) if value.mask else None)
-        found = k.load_at(f"{name}_at", self.places.memory[name], numbers, layout, there, "load")
+        there = inside(k, memory, numbers, self._like(value.mask, value) if value.mask else None)
+        found = k.load_at(f"{memory.name}_at", memory, numbers, layout, there, "load")
         other = Splat(held, const(value.other, value.elem))
         return k.let("gathered", select(there, found, other)) if value.other else found
 
@@ -367,7 +367,7 @@ class _Emitter:
     def _scatter(self, said: Scatter) -> None:
         k, layout, memory = self.k, self.layouts.of[said.value].layout, self.places.memory[said.tensor.name]
         numbers, value = self._like(said.indices, said.value), self._value(said.value)
-        there = inside(k, said.tensor, numbers, self._like(said.mask, said.value) if said.mask else None)
+        there = inside(k, memory, numbers, self._like(said.mask, said.value) if said.mask else None)
         if said.op:
             value = once(k, value, layout, said.op)
             k.atomic_at(said.op, memory, numbers, value, layout, there, "store")

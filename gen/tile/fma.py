@@ -66,11 +66,6 @@ def _factor(own: tuple[Digit, ...], depth: tuple[Digit, ...], named: dict[str, s
     return Fragment((_ROWS, _COLS), tuple(d for d in digits if d.size > 1))
 
 
-def has_replicas(f: Fragment, width: int, subgroups: int) -> bool:
-    """Whether some lanes hold the same."""
-    return (f.count(Space.LANE), f.count(Space.SUBGROUP)) != (width, subgroups)
-
-
 def multiplied(k: KernelBuilder, tile: FmaTile, a: Expr, b: Expr, acc: Expr | None) -> Expr:
     """The lanes' part of `acc + a @ b`, all of one type: K in order, then what lanes share out of it."""
     elem = a.type.elem

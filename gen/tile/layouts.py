@@ -21,7 +21,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import Type
 from convgen.plan.config import Config
 from convgen.plan.plan import mma_tile
-from convgen.tile.fma import FmaTile, fma_tile, has_replicas
+from convgen.tile.fma import FmaTile, fma_tile
 from convgen.tile.maps import Maps
 from convgen.tile.tensors import Shape, Tile, sized
 from convgen.tile.trace import (
@@ -202,7 +202,7 @@ class Layouts:
         size = self.facts.subgroup_size, prod(self.options.subgroups)
         tile = self.tiles[value] = fma_tile(self.of[value].by_axis, value.a.shape[1], *size)
         for factor, layout in ((value.a, tile.a), (value.b, tile.b)):
-            if factor not in self.of and not has_replicas(layout, *size):
+            if factor not in self.of and not layout.has_replicas(*size):
                 self._set(factor, Spread(layout, (0, 1)), alike)
 
     def _tile(self, value: Product) -> MmaTile | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from math import inf
 
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane, Splat, const, eq, select
-from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global
 from convgen.ir.types import Type, VectorType, bool_, vector
-from convgen.tile.tensors import Tensor
 
 #: atomic operation -> what changes nothing, of a type of elements
 _IDLE: dict[str, Callable[[Type], float]] = {
@@ -24,9 +22,9 @@ _IDLE: dict[str, Callable[[Type], float]] = {
 }
 
 
-def inside(k: KernelBuilder, tensor: Tensor, numbers: Expr, mask: Expr | None) -> Expr:
+def inside(k: KernelBuilder, memory: Global, numbers: Expr, mask: Expr | None) -> Expr:
     """Where a tensor has an element of such a number, and a mask holds."""
-    count = tensor.layout.size_elems if tensor.is_known else reduce(times, tensor.shape, 1)
+    count = memory.elements
     assert isinstance(numbers.type, VectorType)
     there = (numbers >= 0) & (numbers < (Splat(numbers.type, count) if isinstance(count, Expr) else count))
     return k.let("inside", there if mask is None else there & mask)
@@ -34,7 +32,7 @@ def inside(k: KernelBuilder, tensor: Tensor, numbers: Expr, mask: Expr | None) -
 
 def once(k: KernelBuilder, value: Expr, layout: Fragment, op: str) -> Expr:
     """A value of which an atomic operation counts each element once: replicas have what changes nothing."""
-    if (layout.count(Space.LANE), layout.count(Space.SUBGROUP)) == (k.width, k.subgroups):
+    if not layout.has_replicas(k.width, k.subgroups):
         return value
     subgroup, lane, _ = layout.owner(layout.coords(k.subgroup, Lane(), 0))
     first = eq(Lane(), lane) & eq(k.subgroup, subgroup)

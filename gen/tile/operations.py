@@ -10,6 +10,7 @@ import attrs
 
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
+from convgen.ir.layout.digits import plus, times
 from convgen.ir.simplify.extents import least, rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import scalar
@@ -281,13 +282,13 @@ def steps(begin: Index, end: Index, step: int = 1) -> Iterator[Expr]:
         raise UserError(
             f"given range({begin}, {end}, {step}), wanted a step from 1 and an end not before the beginning"
         )
-    loop = Loop(trace.var("i"), rounded_up(end if _is_zero(begin) else end - begin, step))
+    from_zero = isinstance(begin, int) and begin == 0
+    loop = Loop(trace.var("i"), rounded_up(end if from_zero else end - begin, step))
     frame = sys._getframe(1)
     before = _named(frame)
     trace.suites[-1].append(loop)
     trace.suites.append(loop.body)
-    position: Expr = loop.var * step if step > 1 else loop.var
-    yield position if _is_zero(begin) else position + begin
+    yield plus(times(loop.var, step), begin)
     trace.suites.pop()  # left by a break it stays, which the kernel notices when it ends
     _carry(loop, before, _named(frame))
 
@@ -297,10 +298,6 @@ def _check_block(operation: str, shape: Iterable[object]) -> None:
     for size in shape:
         if not isinstance(size, int):
             raise UserError(f"given a block size {size}, wanted a number, at {operation}")
-
-
-def _is_zero(index: Index) -> bool:
-    return isinstance(index, int) and index == 0
 
 
 def _named(frame: FrameType) -> dict[str, Value | Tile]:

@@ -149,11 +149,4 @@ def _room(tile: Tile, margins: Sequence[int]) -> int:
 
 
 def _further(start: By, steps: Expr, by: By) -> By:
-    return tuple(_times(o, steps, d) for o, d in zip(start, by))
-
-
-def _times(offset: Index, steps: Expr, by: Index) -> Index:
-    if isinstance(by, int) and by == 0:
-        return offset
-    moved = steps * by if not (isinstance(by, int) and by == 1) else steps
-    return moved if isinstance(offset, int) and offset == 0 else moved + offset
+    return tuple(plus(times(steps, d), o) for o, d in zip(start, by))

@@ -20,9 +20,9 @@ import attrs
 import numpy as np
 
 from convgen.ir.error import UserError
-from convgen.ir.expr import Add, Binary, Const, Div, Expr, Max, Min, Mul, MulHi, Sub, Var, const
+from convgen.ir.expr import Binary, Const, Expr, MulHi, Var, const
 from convgen.ir.layout.digits import Index
-from convgen.ir.sizes import Extent
+from convgen.ir.sizes import OPERATIONS, Extent, no_extent
 from convgen.ir.types import Type, s32, u32
 
 
@@ -76,9 +76,6 @@ def _value(node: ast.expr, values: Mapping[str, int]) -> int:
     raise ValueError(ast.dump(node))
 
 
-_SYMBOLS: dict[type[Expr], str] = {Add: "+", Sub: "-", Mul: "*", Div: "//", Min: "min", Max: "max"}
-
-
 def told(extent: Extent) -> str:
     """An extent as a launch expression. Raises UserError for operations that hosts are not told."""
     if isinstance(extent, int):
@@ -87,9 +84,9 @@ def told(extent: Extent) -> str:
         return str(extent.bits)
     if isinstance(extent, Var):
         return extent.name
-    symbol = _SYMBOLS.get(type(extent))
-    if symbol is None or not isinstance(extent, Binary):
-        raise UserError(f"given the extent {extent}, wanted + - * // min and max of sizes and numbers")
+    if not isinstance(extent, Binary) or type(extent) not in OPERATIONS:
+        raise UserError(no_extent(extent))
+    symbol, _ = OPERATIONS[type(extent)]
     a, b = told(extent.a), told(extent.b)
     return f"{symbol}({a}, {b})" if symbol.isalpha() else f"({a} {symbol} {b})"
 

@@ -77,6 +77,10 @@ class Fragment(Digits):
         more = tuple(f"at{n}" for n in range(len(self.dims), axes))
         return attrs.evolve(self, dims=(*self.dims, *more)) if more else self
 
+    def has_replicas(self, lanes: int, subgroups: int) -> bool:
+        """Whether some of so many lanes, or subgroups, hold the same."""
+        return (self.count(Space.LANE), self.count(Space.SUBGROUP)) != (lanes, subgroups)
+
     def without(self, dim: str) -> Fragment:
         """The same without a dimension: its registers close up, lanes and subgroups along it become replicas."""
         dims, digits = (d for d in self.dims if d != dim), (d for d in self.digits if d.dim != dim)

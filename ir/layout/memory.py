@@ -38,6 +38,11 @@ class Global(Node):
         check_range(self.bytes, 0, MOST_BYTES, f"bytes of buffer {self.name}:")
 
     @property
+    def elements(self) -> Extent:
+        """Elements that the buffer has in a launch."""
+        return 8 * self.bytes // self.elem.spacing
+
+    @property
     def length(self) -> Extent:
         """Bytes that the buffer has in a launch."""
         return self.bytes

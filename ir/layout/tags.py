@@ -98,6 +98,11 @@ class Layout:
         return len({block.dim for block in self.blocks}) == len(self.blocks)
 
     @property
+    def is_dense(self) -> bool:
+        """Whether it has neither blocks nor gaps."""
+        return self.is_plain and self.size_elems == prod(self.dims)
+
+    @property
     def is_apart(self) -> bool:
         """Whether no two elements meet, since each stride is past what the smaller ones reach."""
         return self.digits.overlap(Space.MEMORY) is None
@@ -114,7 +119,7 @@ class Layout:
 
         Raises UserError for a layout with blocks or gaps.
         """
-        if not self.is_plain or self.size_elems != prod(self.dims):
+        if not self.is_dense:
             raise UserError(f"given the layout {self.tag} of sizes known at launch, wanted one without blocks or gaps")
         apart: dict[str, Extent] = {}
         after: Extent = 1

@@ -6,26 +6,15 @@ Extents are exact integers here, however large; whoever computes one at run time
 from __future__ import annotations
 
 import math
-import operator
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from functools import lru_cache
 from typing import Any
 
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Add, Binary, Const, Div, Expr, Max, Min, Mul, Sub, Var
 from convgen.ir.mutate import free_vars
-from convgen.ir.sizes import Extent, Size
-
-#: Operations of extents, on integers of any size.
-_EXACT: dict[type[Binary], Callable[[int, int], int]] = {
-    Add: operator.add,
-    Sub: operator.sub,
-    Mul: operator.mul,
-    Div: operator.floordiv,
-    Min: min,
-    Max: max,
-}
+from convgen.ir.sizes import OPERATIONS, Extent, Size, no_extent
 
 _Terms = Mapping[tuple[Expr, ...], int]  #: coefficients of products of what is no sum and no product itself
 
@@ -82,9 +71,10 @@ def value_of(extent: Extent, sizes: Mapping[Var, int]) -> int:
             return int(extent.bits)
         case Var():
             return sizes[extent]
-        case Binary(a, b) if type(extent) in _EXACT:
-            return _EXACT[type(extent)](value_of(a, sizes), value_of(b, sizes))
-    raise _no_extent(extent)
+        case Binary(a, b) if type(extent) in OPERATIONS:
+            _, operation = OPERATIONS[type(extent)]
+            return operation(value_of(a, sizes), value_of(b, sizes))
+    raise Unsupported(no_extent(extent))
 
 
 def complaint(extent: Extent, known: Container[Any], least_: int, most_: int) -> str | None:
@@ -121,11 +111,7 @@ def _atom(e: Expr) -> tuple[int, int]:
             choose = min if isinstance(e, Min) else max
             (low, high), (other_low, other_high) = _range(a), _range(b)
             return max(0, choose(low, other_low)), choose(high, other_high)
-    raise _no_extent(e)
-
-
-def _no_extent(e: Expr) -> Unsupported:
-    return Unsupported(f"given the extent {e}, wanted + - * // min and max of sizes and numbers")
+    raise Unsupported(no_extent(e))
 
 
 @lru_cache(maxsize=1 << 10)

@@ -146,7 +146,7 @@ def _run_on(outer: LinearDim, inner: LinearDim) -> bool:
     if outer.reversed or inner.reversed or inner.exact is not None or inner.size != inner.padded:
         return False
     after: Extent = times(inner.stride, inner.size)
-    return outer.stride is after or outer.stride == after
+    return outer.stride == after
 
 
 def _merged(outer: LinearDim, inner: LinearDim) -> LinearDim:

@@ -43,7 +43,7 @@ class Masks:
                 tested.append(tap[0].name)
                 words.append(self._halo_word(halo, *tap, positions))
         for dim, value in self._overruns(positions):
-            if self._fits_bits(dim, value) and not self.access.is_steady_or_lane(value):
+            if dim.exact is None and self._fits_word(value) and not self.access.is_steady_or_lane(value):
                 words += [] if dim.name in tested else [(ONES >> const(dim.size, u32)) << value.to(u32)]
             elif self.bounds(value)[0] < 0:
                 conditions.append(value.to(u32) < lift(dim.extent, ZERO).to(u32))
@@ -114,10 +114,6 @@ class Masks:
             return None
         dim, step = taps[0]
         return (dim, step) if dim.size <= MASK_BITS and self._fits_word(positions[dim.name].value) else None
-
-    def _fits_bits(self, dim: LinearDim, position: Expr) -> bool:
-        """Whether a word has a bit for each position of a dim, and for each value."""
-        return dim.exact is None and self._fits_word(position)
 
     def _fits_word(self, position: Expr) -> bool:
         """Whether a word has a bit for each value of a position."""

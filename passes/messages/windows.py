@@ -73,7 +73,7 @@ class Window:
         step = outer.stride if self._moves(self.far) else memory.bytes
         rows, rest = self._rows(outer, step)
         fitting = (self.facts.surface_max - rest) // most(step)
-        if fitting * most(step) + rest < reach or step is not outer.stride or most(step) > self.facts.surface_max:
+        if fitting * most(step) + rest < reach or step != outer.stride or most(step) > self.facts.surface_max:
             raise Unsupported(
                 f"given {memory.name} of which one tile spans {reach} bytes, "
                 f"wanted at most {fitting * most(step) + rest}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product as ranges
 from math import prod
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from convgen.backends.target import get
-from convgen.ir.layout.memory import View
+from convgen.ir.layout.memory import TensorDim, View
 from convgen.plan import traffic
 from convgen.plan.lru import Steps, simulate
-from convgen.plan.panels import panels
+from convgen.plan.panels import panels, reach
 from convgen.plan.traffic import Operands, Schedule, Traffic, count
 from convgen.plan.views import Product, products
 from convgen.problem.conv import Conv
@@ -320,3 +323,16 @@ def test_caches_of_targets(target: str) -> None:
     assert caches.l2_bytes % (caches.channels * caches.line_bytes) == 0
     assert caches.memory_rate <= caches.fill_rate
     assert bool(caches.memory_side_bytes) == (caches.fill_rate > caches.memory_rate)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(-7, 7)), min_size=1, max_size=3),
+    st.integers(-9, 9),
+    st.integers(1, 30),
+)
+def test_how_far_a_coordinate_reaches(steps: list[tuple[int, int]], first: int, size: int) -> None:
+    """By intervals as by enumeration."""
+    dim = TensorDim(size, tuple((f"d{n}", coef) for n, (_, coef) in enumerate(steps)), first)
+    sizes = {f"d{n}": count for n, (count, _) in enumerate(steps)}
+    listed = {first + sum(c * i for (_, c), i in zip(steps, at)) for at in ranges(*(range(c) for c, _ in steps))}
+    assert reach(dim, sizes) == len([at for at in listed if 0 <= at < size])
