@@ -4,7 +4,8 @@ A type describes what *one lane* holds. `vector(f16, 8)` is eight halves in one 
 vector whose layout says which element of a tile each (subgroup, lane, register) holds.
 
 The fp8 formats come in the forms of the OCP specification (`f8_e4m3`, `f8_e5m2`) and in those that are finite and have
-no negative zero (`…fnuz`, of Graphcore and AMD's CDNA3). `s4` and `u4` stand two a byte, low nibble first.
+no negative zero (`…fnuz`, of Graphcore and AMD's CDNA3). `s4`, `u4` and `f4_e2m1` stand two a byte, low nibble first.
+`e8m0` is a power of two, or NaN: a scale.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class Type:
     def is_storage(self) -> bool:
         """Whether elements are only kept, moved and converted: narrow formats that no arithmetic is defined for."""
         return self.bits < 16 and (self.is_float or self.bits == 4)
+
+    @property
+    def is_rounded_to(self) -> bool:
+        """Whether other numbers are converted to it: all types but those of scales and of 4-bit floats."""
+        return self not in (f4_e2m1, e8m0)
 
     @property
     def bytes(self) -> int:
@@ -151,6 +157,8 @@ _NUMPY: dict[str, np.dtype[np.generic]] = {
     **{f"{s}{b}": np.dtype(f"{'int' if s == 's' else 'uint'}{b}") for s in "su" for b in (8, 16, 32, 64)},
     "s4": np.dtype(ml_dtypes.int4),
     "u4": np.dtype(ml_dtypes.uint4),
+    "f4_e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
+    "e8m0": np.dtype(ml_dtypes.float8_e8m0fnu),
     "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "f8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
@@ -166,11 +174,13 @@ s4, s8, s16, s32, s64 = (Type(f"s{b}", Kind.SIGNED, b) for b in (4, 8, 16, 32, 6
 u4, u8, u16, u32, u64 = (Type(f"u{b}", Kind.UNSIGNED, b) for b in (4, 8, 16, 32, 64))
 f8_e4m3, f8_e5m2 = (Type(f"f8_{form}", Kind.FLOAT, 8) for form in ("e4m3", "e5m2"))
 f8_e4m3fnuz, f8_e5m2fnuz = (Type(f"f8_{form}fnuz", Kind.FLOAT, 8) for form in ("e4m3", "e5m2"))
+f4_e2m1, e8m0 = Type("f4_e2m1", Kind.FLOAT, 4), Type("e8m0", Kind.FLOAT, 8)
 f16, f32, f64 = (Type(f"f{b}", Kind.FLOAT, b) for b in (16, 32, 64))
 bf16 = Type("bf16", Kind.FLOAT, 16)
 
 _INTEGERS = (s4, s8, s16, s32, s64, u4, u8, u16, u32, u64)
-_FLOATS = (f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz, f16, bf16, f32, f64)
+_FLOATS = (f4_e2m1, e8m0, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz, f16, bf16, f32, f64)
+HALF_BYTES = tuple(t.numpy for t in (*_INTEGERS, *_FLOATS) if t.bits == 4)  #: numpy types of elements two a byte
 SCALARS: dict[str, Type] = {t.name: t for t in (bool_, *_INTEGERS, *_FLOATS)}
 
 

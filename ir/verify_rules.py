@@ -326,6 +326,7 @@ def _packed(c: Checker, e: x.Pack) -> str | None:
 def _convertible(c: Checker, e: x.Conversion) -> str | None:
     kinds = e.a.type.elem.kind, e.type.elem.kind
     wrong = Kind.POINTER in kinds or (kinds[1] is Kind.BOOL and isinstance(e, x.Saturate))
+    wrong |= not e.type.elem.is_rounded_to
     return f"{show(e)}: a conversion from {e.a.type} to {e.type}" if wrong else None
 
 

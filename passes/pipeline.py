@@ -20,6 +20,7 @@ from convgen.ir.verify import verify
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.drop_barriers import drop_barriers
 from convgen.passes.exchange import exchange
+from convgen.passes.expand_conversions import expand_conversions
 from convgen.passes.expand_division import expand_division
 from convgen.passes.legalize_messages import legalize_messages
 from convgen.passes.lower_tiles import lower_tiles
@@ -67,6 +68,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("lower_tiles", "tile", LOWERING, lower_tiles),
     Pass("legalize_messages", "message", LOWERING, legalize_messages),
     _pass("resolve_packs", "message", LOWERING, resolve_packs),
+    Pass("expand_conversions", "message", LOWERING, expand_conversions),
     _pass("simplify", "message", OPTIMISING, simplify),
     _pass("reduce_strength", "message", OPTIMISING, reduce_strength),
     _pass("expand_division", "message", LOWERING, expand_division),

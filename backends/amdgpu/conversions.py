@@ -29,11 +29,9 @@ from convgen.ir.types import (
     f16,
     f32,
     f64,
-    s4,
     s8,
     s16,
     s32,
-    u4,
     u8,
     u16,
     u32,
@@ -107,12 +105,8 @@ _UNPACK = (
     ConversionRow(bf16, f32, _from_bf16),
     ConversionRow(u8, f32, _from_u8),
     *(ConversionRow(t, f32, partial(_from_f8, form=form), t.name) for t, form in _F8.items()),
-    *(ConversionRow(t, s32, partial(_field, name="v_bfe_i32", bits=t.bits)) for t in (s4, s8, s16)),
-    *(
-        ConversionRow(t, word, partial(_field, name="v_bfe_u32", bits=t.bits))
-        for t in (u4, u8, u16)
-        for word in (u32, s32)
-    ),
+    *(ConversionRow(t, s32, partial(_field, name="v_bfe_i32", bits=t.bits)) for t in (s8, s16)),
+    *(ConversionRow(t, word, partial(_field, name="v_bfe_u32", bits=t.bits)) for t in (u8, u16) for word in (u32, s32)),
 )
 
 

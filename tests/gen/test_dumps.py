@@ -197,7 +197,7 @@ def test_check_passes_finds_a_lost_barrier(
     assert first.startswith("convgen: internal error: InterpError: ")
     assert "(pass: simplify)" in first
     (path,) = tmp_path.glob("*.dump")
-    assert "# after: resolve_packs\n" in path.read_text()
+    assert "# after: expand_conversions\n" in path.read_text()
 
 
 def test_the_verifier_names_the_pass_and_points(

@@ -17,7 +17,7 @@ from convgen.ir.expr import Add, Lane
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.program import Kernel
-from convgen.ir.types import f32, vector
+from convgen.ir.types import f8_e4m3, f16, f32, vector
 from convgen.passes import pipeline
 from tests import samples
 from tests.passes.texts import statements
@@ -78,7 +78,16 @@ def exchanging() -> Kernel:
     return k.done()
 
 
-BY_HAND = {"legalize_messages": wide, "exchange": exchanging}
+def narrow() -> Kernel:
+    """Bytes that are read as floats, and written so."""
+    k = KernelBuilder("narrow")
+    source, result = (k.surface(k.buffer(name, f8_e4m3, 256)) for name in ("source", "result"))
+    held = k.global_load("v", vector(f8_e4m3, 4), source, Lane() * 4)
+    k.global_store(result, held.to(vector(f16, 4)).to(vector(f8_e4m3, 4)), Lane() * 4)
+    return k.done()
+
+
+BY_HAND = {"legalize_messages": wide, "exchange": exchanging, "expand_conversions": narrow}
 
 
 @pytest.mark.parametrize("name", [p.name for p in pipeline.PASSES])

@@ -166,7 +166,8 @@ def test_needed_conversions(target: str, source: Type, to: Type, saturate: bool)
     lanes = lanes_for(source, to)
     k = kernel(source, to, lanes[0], saturate)
     if plan(source, to, FACTS[target], saturate=saturate) is None:
-        assert {source, to} & {*OCP, *FNUZ}
+        if not {source, to} & {*FNUZ}:
+            return  # made of other operations, see tests/backends/test_narrow.py
         with pytest.raises(Unsupported, match=f"given a conversion from .* wanted one that {target} has"):
             TARGETS[target].emit(pipeline.run(k, FACTS[target]))
         return

@@ -1,0 +1,219 @@
+"""Conversions from and to narrow types, made of operations on words.
+
+Widening is exact for all values: `f16` holds every number of the types in `WIDENED`, and what is narrower stands in a
+half at its own exponent's place, a product by a power of two away. Rounding to the 8-bit formats is that of a cast
+(docs/ir.md, "Conversions"): to nearest even, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from convgen.ir.expr import Expr, Pack, Select, Shuffle, Slice, Splat, const, eq, lift, minimum, zeros
+from convgen.ir.types import (
+    Type,
+    VectorType,
+    bf16,
+    e8m0,
+    f4_e2m1,
+    f8_e4m3,
+    f8_e5m2,
+    f16,
+    f32,
+    s4,
+    s8,
+    u4,
+    u8,
+    u16,
+    u32,
+    vector,
+)
+
+_WORD = 32  #: bits
+_HALVES = 0x00010001  #: one in each half of a word
+_BYTES = 0x01010101  #: one in each byte
+
+WIDENED = (s4, u4, f4_e2m1, f8_e4m3, f8_e5m2)  #: to f16, bf16 and f32
+
+
+@attrs.frozen
+class _Rounding:
+    """An 8-bit format to which an f32 is rounded: its mantissa, its bias, and its last codes without the sign."""
+
+    mantissa: int  #: bits
+    bias: int
+    largest: int  #: code of the largest finite value
+    beyond: int  #: code of what is too large
+
+
+_ROUNDINGS = {
+    f8_e4m3: _Rounding(3, 7, largest=0x7E, beyond=0x7F),
+    f8_e5m2: _Rounding(2, 15, largest=0x7B, beyond=0x7C),
+}
+
+
+def widens(of: Type, to: Type) -> bool:
+    """Whether `widened` knows the conversion."""
+    if of is e8m0:
+        return to is f32
+    return (of in WIDENED and to in (f16, bf16, f32)) or (of.bits == 4 and of.is_int and to in (s8, u8))
+
+
+def narrows(of: Type, to: Type) -> bool:
+    """Whether `rounded` knows the conversion."""
+    return of is f32 and to in _ROUNDINGS
+
+
+def widened(a: Expr, to: Type) -> Expr:
+    """A vector of narrow elements in the wider type `to`, exactly."""
+    of, count = a.type.elem, a.type.lanes
+    if of is e8m0:
+        return _power_of_two(a)
+    if to in (s8, u8):
+        return _first(to, count, _bytes_of_nibbles(of, _words(a)))
+    if to is f16:
+        return _first(f16, count, _halves(of, _words(a)))
+    wide = widened(a, f16).to(vector(f32, count))
+    return wide if to is f32 else _upper_halves(wide)
+
+
+def rounded(a: Expr, to: Type, *, saturate: bool) -> Expr:
+    """A vector of f32 in an 8-bit format; with `saturate` what is too large becomes the largest finite value."""
+    how, count = _ROUNDINGS[to], a.type.lanes
+    shift = 23 - how.mantissa
+    bits: Expr = Pack(vector(u32, count), (a,))
+    size = bits & 0x7FFFFFFF
+    # Of normal numbers: half a step is added, less where the last bit kept is even; the exponent's bias changes.
+    half = (1 << shift - 1) - 1 - (127 - how.bias << 23)
+    normal = size + lift(half & 0xFFFFFFFF, size) + (size >> shift & 1) >> shift
+    # Of others: an f32 of which the last bit counts the least steps of the format.
+    steps = const(2.0 ** (24 - how.bias - how.mantissa), f32)
+    raised = Pack(a.type, (size,)) + Splat(_vector(a), steps)
+    denormal = Pack(bits.type, (raised,)) - lift(steps.bits, bits)
+    code: Expr = minimum(normal, how.largest if saturate else how.beyond)
+    code = _select(size < lift(128 - how.bias << 23, size), denormal, code)
+    code = _select(lift(0x7F800000, size) < size, lift(0x7F, size), code) | bits >> 24 & 0x80
+    return Pack(vector(to, count), (code.to(vector(u8, count)),))
+
+
+def _vector(a: Expr) -> VectorType:
+    return vector(a.type.elem, a.type.lanes)
+
+
+def _select(cond: Expr, a: Expr, b: Expr) -> Expr:
+    return Select(cond, a, b)
+
+
+def _words(a: Expr) -> Expr:
+    """The bits of a vector as words; of less than a word in the lower bits of one."""
+    bits = a.type.bits
+    if bits % _WORD == 0:
+        return Pack(vector(u32, bits // _WORD), (a,))
+    elem = {8: u8, 16: u16}[bits]
+    return Pack(vector(elem, 1), (a,)).to(vector(u32, 1))
+
+
+def _first(elem: Type, count: int, words: Expr) -> Expr:
+    """The first elements that words hold."""
+    held = words.type.bits // elem.bits
+    found: Expr = Pack(vector(elem, held), (words,))
+    return found if held == count else Slice(found, 0, count)
+
+
+def _interleaved(parts: Sequence[Expr]) -> Expr:
+    """The first words of all parts, then the second ones, and so on."""
+    count = parts[0].type.lanes
+    together: Expr = Pack(vector(u32, count * len(parts)), tuple(parts))
+    return Shuffle(together, tuple(n * count + i for i in range(count) for n in range(len(parts))))
+
+
+def _halves(of: Type, words: Expr) -> Expr:
+    """Words with two f16 each, of words with narrow elements."""
+    split = _halves_of_nibbles if of.bits == 4 else _halves_of_bytes
+    return _MADE[of](split(words))
+
+
+def _halves_of_bytes(words: Expr) -> Expr:
+    """Words with two bytes each, in the upper bits of their halves."""
+    count = words.type.lanes
+    with_zero: Expr = Pack(vector(u8, 4 * count + 4), (words, zeros(vector(u8, 4))))
+    zero = 4 * count
+    return Pack(vector(u32, 2 * count), (Shuffle(with_zero, tuple(n for i in range(zero) for n in (zero, i))),))
+
+
+def _halves_of_nibbles(words: Expr) -> Expr:
+    """Words with two nibbles each, in the lower bits of their halves; above these is anything."""
+    count = words.type.lanes
+    parts = tuple(words >> 4 * i if i else words for i in range(4))
+    order = (2 * (n % 4 * count + w) + n // 4 for w in range(count) for n in range(8))
+    spread = Shuffle(Pack(vector(u16, 8 * count), parts), tuple(order))
+    return Pack(vector(u32, 4 * count), (spread,))
+
+
+def _bytes_of_nibbles(of: Type, words: Expr) -> Expr:
+    """Words with four bytes each: nibbles with their signs, or zeros, above."""
+    pairs = _interleaved([words & 0x0F * _BYTES, words >> 4 & 0x0F * _BYTES])
+    count = words.type.lanes
+    order = (8 * w + 4 * (n % 2) + n // 2 for w in range(count) for n in range(8))
+    spread = Pack(pairs.type, (Shuffle(Pack(vector(u8, 8 * count), (pairs,)), tuple(order)),))
+    if of is u4:
+        return spread
+    sign = spread & 0x08 * _BYTES
+    return spread | (sign << 5) - (sign << 1)
+
+
+def _as_halves(words: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """Words whose halves are f16, and what becomes of these."""
+    return Pack(words.type, (change(Pack(vector(f16, 2 * words.type.lanes), (words,))),))
+
+
+def _counted(flipped: int) -> Callable[[Expr], Expr]:
+    """Integers in four bits, of which `flipped` are changed: from 1024 on halves have steps of one."""
+
+    def make(words: Expr) -> Expr:
+        numbers = words & 0xF * _HALVES ^ (0x6400 | flipped) * _HALVES
+        return _as_halves(numbers, lambda h: h - float(1024 + flipped))
+
+    return make
+
+
+def _e2m1(words: Expr) -> Expr:
+    """Sign and exponent go up; the exponent's bias is 1 instead of 15."""
+    moved = words << 12 & 0x8000 * _HALVES | words << 9 & 0x0E00 * _HALVES
+    return _as_halves(moved, lambda h: h * 2.0**14)
+
+
+def _e4m3(words: Expr) -> Expr:
+    """The exponent's bias is 7 instead of 15; the largest code is the NaN."""
+    size = words & 0x7F00 * _HALVES
+    nan = size + 0x0100 * _HALVES & 0x8000 * _HALVES
+    moved = words & 0x8000 * _HALVES | size >> 1
+    return _as_halves(moved, lambda h: h * 2.0**8) | nan - (nan >> 6)
+
+
+#: Makes f16 of bytes in the upper bits of halves, or of nibbles in the lower ones.
+_MADE: dict[Type, Callable[[Expr], Expr]] = {
+    u4: _counted(0),
+    s4: _counted(8),
+    f4_e2m1: _e2m1,
+    f8_e4m3: _e4m3,
+    f8_e5m2: lambda words: words,
+}
+
+
+def _upper_halves(a: Expr) -> Expr:
+    """Elements of f32 that are bf16."""
+    count = a.type.lanes
+    halves: Expr = Pack(vector(bf16, 2 * count), (a,))
+    return Shuffle(halves, tuple(range(1, 2 * count, 2)))
+
+
+def _power_of_two(a: Expr) -> Expr:
+    """The code is the exponent; of zero a denormal number, and the last one is NaN."""
+    count = a.type.lanes
+    code: Expr = Pack(vector(u8, count), (a,)).to(vector(u32, count))
+    bits = _select(eq(code, 0), lift(1 << 22, code), code << 23)
+    bits = _select(eq(code, 0xFF), lift(0x7FC00000, code), bits)
+    return Pack(vector(f32, count), (bits,))

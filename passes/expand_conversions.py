@@ -1,0 +1,51 @@
+"""Conversions from and to narrow types that a target has no instructions for, as operations on words."""
+
+from __future__ import annotations
+
+from convgen.ir.expr import Cast, Expr, Pack, Saturate
+from convgen.ir.facts import TargetFacts
+from convgen.ir.mutate import mutate
+from convgen.ir.narrow import narrows, widened, widens
+from convgen.ir.narrow import rounded as narrowed
+from convgen.ir.node import replace
+from convgen.ir.program import Kernel
+from convgen.ir.types import Type, VectorType, f16, f32, vector
+
+
+def expand_conversions(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    """No conversion is left of a narrow type that the target does not convert, and that `ir/narrow.py` does."""
+
+    def expand(e: Cast | Saturate) -> Expr:
+        made = _expanded(e, facts)
+        return e if made is None else made
+
+    return replace(kernel, body=mutate(kernel.body, {Cast: expand, Saturate: expand}))
+
+
+def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr | None:
+    """The conversion by other means; None where it stays as it is."""
+    if e.type.elem.is_bool or e.a.type.elem.is_bool:
+        return None
+    if not isinstance(e.type, VectorType):
+        found = _expanded(type(e)(vector(e.type, 1), Pack(vector(e.a.type, 1), (e.a,))), facts)
+        return None if found is None else Pack(e.type, (found,))
+    of, to, count = e.a.type.elem, e.type.elem, e.type.lanes
+    if _is_made(of, facts):
+        between = next((t for t in (to, f16, f32) if widens(of, t)), None)
+        if between is None:
+            return None
+        wide = widened(e.a, between)
+        return wide if between is to else _again(type(e)(e.type, wide), facts)
+    if _is_made(to, facts) and narrows(f32, to):
+        return narrowed(e.a.to(vector(f32, count)), to, saturate=isinstance(e, Saturate))
+    return None
+
+
+def _again(e: Cast | Saturate, facts: TargetFacts) -> Expr:
+    made = _expanded(e, facts)
+    return e if made is None else made
+
+
+def _is_made(t: Type, facts: TargetFacts) -> bool:
+    """Whether the target's instructions know nothing of a type."""
+    return t.is_storage and t.name not in facts.conversions

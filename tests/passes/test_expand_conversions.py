@@ -1,0 +1,89 @@
+"""Conversions of narrow types on every simulator: all values of what is widened, all ties of what is rounded."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from convgen.backends import target as targets
+from convgen.backends.simulation import KernelArg, LaunchRequest
+from convgen.ir import types as t
+from convgen.ir.build import KernelBuilder
+from convgen.ir.evaluate import convert, from_bytes
+from convgen.ir.expr import Lane
+from convgen.ir.narrow import WIDENED, widens
+from convgen.ir.program import Kernel
+from convgen.ir.types import Type, vector
+from convgen.passes import pipeline
+
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc")
+WIDER = [(a, b) for a in (*WIDENED, t.e8m0) for b in (t.f16, t.bf16, t.f32, t.s8, t.u8) if widens(a, b)]
+NARROWER = [(t.f32, to) for to in (t.f8_e4m3, t.f8_e5m2)]
+ROWS = [*((a, b, False) for a, b in WIDER), *((a, b, s) for a, b in NARROWER for s in (False, True))]
+ELEMENTS = 1024
+
+
+def source(of: Type, to: Type) -> Any:
+    """Every code of a type of up to 8 bits; of an f32 all codes of the result, middles, neighbours and extremes."""
+    if of.bits <= 8:
+        return np.arange(ELEMENTS * of.bits // 8).astype(np.uint8)
+    with np.errstate(all="ignore"):
+        codes = np.arange(256).astype(np.uint8).view(to.numpy).astype(np.float32)
+        middles = (codes[:-1] + codes[1:]) / 2
+        near = (np.nextafter(middles, np.float32(end)) for end in (-np.inf, np.inf))
+        special = np.array([np.inf, -np.inf, 3e38, 464, -464, 465, 61440, 61439, 1e-40, -1e-45], np.float32)
+        found = np.concatenate([codes, middles, *near, special])[-ELEMENTS:]
+    return found.astype(np.float32).view(np.uint8)
+
+
+def name(of: Type, to: Type, saturate: bool, lanes: int) -> str:
+    return f"{of}_to_{to}_by_{lanes}{'_saturating' * saturate}"
+
+
+def kernel(of: Type, to: Type, saturate: bool, lanes: int, width: int) -> Kernel:
+    """Each lane of each workgroup converts `lanes` elements."""
+    k = KernelBuilder(name(of, to, saturate, lanes), (ELEMENTS // (lanes * width), 1, 1), 1, width)
+    given, out = k.buffer("source", of, ELEMENTS), k.buffer("out", to, ELEMENTS)
+    types = vector(of, lanes), vector(to, lanes)
+    at = k.group[0] * width + Lane()
+    held = k.global_load("held", types[0], k.surface(given), at * (types[0].bits // 8))
+    k.global_store(k.surface(out), held.to(types[1], saturate=saturate), at * (types[1].bits // 8))
+    return k.done()
+
+
+@cache
+def compiled(target: str) -> tuple[bytes, dict[str, Any]]:
+    """One code object for the kernels of all conversions."""
+    chosen = targets.get(target)
+    kernels = [kernel(a, b, s, lanes, chosen.facts.subgroup_size) for a, b, s in ROWS for lanes in lanes_of(a)]
+    emitted = [chosen.emit(pipeline.run(k, chosen.facts)) for k in kernels]
+    code = chosen.assemble(chosen.module(emitted))
+    assert code is not None
+    return code, {e.name: (e, k) for e, k in zip(emitted, kernels)}
+
+
+def lanes_of(of: Type) -> list[int]:
+    """Elements of whole words, and of less than one."""
+    return [8 if of.bits == 4 else 4, 2 if of.bits == 4 else 1]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_value(target: str) -> None:
+    code, made = compiled(target)
+    for of, to, saturate in ROWS:
+        raw = source(of, to)
+        wanted = convert(from_bytes(raw[None], None, vector(of, ELEMENTS)).data[0], to, saturate=saturate)
+        for lanes in lanes_of(of):
+            emitted, k = made[name(of, to, saturate, lanes)]
+            memory = {"source": raw.copy(), "out": np.zeros(ELEMENTS * to.bytes, np.uint8)}
+            args = tuple(KernelArg(offset, size, argument) for argument, offset, size in emitted.arguments)
+            report = targets.get(target).simulate(code, [LaunchRequest(k.name, k.grid, (k.width, 1, 1), args)], memory)
+            assert not report.findings, report.findings[0]
+            got = memory["out"].view(to.numpy)
+            same = got.view(f"u{to.bytes}") == wanted.view(f"u{to.bytes}")
+            if to.is_float:
+                same |= np.isnan(got.astype(np.float32)) & np.isnan(wanted.astype(np.float32))
+            assert same.all(), (k.name, np.flatnonzero(~same)[:4], wanted[~same][:4], got[~same][:4])
