@@ -12,7 +12,7 @@ import numpy as np
 
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
-from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, SurfaceValue, Value, from_bytes, to_bytes
+from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, SurfaceValue, Value, convert, from_bytes, to_bytes
 from convgen.ir.expr import Expr, Var
 from convgen.ir.interp_exchange import Held, exchanged
 from convgen.ir.interp_shared import Accessors, SharedTile, agree
@@ -275,7 +275,10 @@ class Party:
         self.changing(memory, places)[places] = data
 
     def copy(self, node: s.Copy) -> None:
-        self.put(node.tile, node.slot, node.layout, self.view_tile(node.view, node.coords, node.layout))
+        found = self.view_tile(node.view, node.coords, node.layout)
+        elem = node.tile.elem
+        held = found if elem is node.view.memory.elem else Value(convert(found.data, elem))
+        self.put(node.tile, node.slot, node.layout, held)
 
     def load_shared(self, node: s.LoadShared) -> None:
         at = self.addresses(node.tile, node.slot, node.layout)

@@ -239,7 +239,8 @@ class Copy(Stmt):
     """Bring the tile of `view` at `coords` into slot `slot` of `tile`, the work split over the workgroup as `layout`.
 
     One statement with a load and a store stage: lowered through registers, or to an asynchronous message. On the way
-    each lane's registers stand as `loaded`, which may order them in another way: as memory does.
+    each lane's registers stand as `loaded`, which may order them in another way: as memory does. The tile's elements
+    may be of another type, which holds all numbers of the view's.
     """
 
     form, level = "copy {tile}[{slot}] = {view}[{coords}] as {layout}{loaded:, loaded as }", "tile"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import cache
+from typing import Any
 
 import attrs
 import ml_dtypes
@@ -95,10 +96,23 @@ class Type:
         """The greatest value of an integer type (1 for bool)."""
         return (1 << (self.bits - 1)) - 1 if self.kind is Kind.SIGNED else (1 << self.bits) - 1
 
+    def holds(self, other: Type) -> bool:
+        """Whether every number of another type is one of this."""
+        if self is other:
+            return True
+        if self.is_int:
+            return other.is_int and self.min <= other.min and other.max <= self.max
+        mine = _limits(self)
+        if other.is_int:
+            return max(-other.min, other.max) <= 2 << int(mine.nmant)
+        theirs = _limits(other)
+        least = float(mine.smallest_subnormal) <= float(theirs.smallest_subnormal)
+        return least and float(mine.max) >= float(theirs.max) and int(mine.nmant) >= int(theirs.nmant)
+
     @property
     def largest(self) -> float:
         """The greatest finite value of a float type."""
-        return float(ml_dtypes.finfo(self.numpy).max)  # type: ignore[no-untyped-call]
+        return float(_limits(self).max)
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
@@ -150,6 +164,11 @@ class PointerType(Type):
 
 
 AnyType = Type | VectorType
+
+
+@cache
+def _limits(t: Type) -> Any:
+    return ml_dtypes.finfo(t.numpy)  # type: ignore[no-untyped-call]
 
 
 _NUMPY: dict[str, np.dtype[np.generic]] = {

@@ -216,8 +216,8 @@ def _atomic(c: Checker, n: Any) -> str | None:
 
 
 def _copied(c: Checker, n: s.Copy) -> str | None:
-    if n.tile.elem is not n.view.memory.elem:
-        return f"copy of {n.view.memory.elem} into a shared tile of {n.tile.elem}"
+    if not n.tile.elem.holds(n.view.memory.elem):
+        return f"copy of {n.view.memory.elem} into a shared tile of {n.tile.elem}, which does not hold all its numbers"
     return None
 
 

@@ -145,6 +145,12 @@ def reordered(value: Expr, held: Fragment, wanted: Fragment) -> Expr:
     return value if held == wanted else Shuffle(value, held.order_of(wanted))
 
 
+def _as_stored(copy: Copy, value: Expr) -> Expr:
+    """What was loaded in the order, and of the type, of the tile."""
+    wanted = vector(copy.tile.elem, copy.layout.registers)
+    return reordered(value.to(wanted), copy.loaded, copy.layout)
+
+
 class _Pipeline:
     """Builds prologue, loop and peeled iterations of one loop."""
 
@@ -234,7 +240,7 @@ class _Pipeline:
 
     def _held_vars(self) -> tuple[Var, ...]:
         return tuple(
-            var(f"{c.site.comment or c.tile.name}_next", vector(c.tile.elem, c.layout.registers))
+            var(f"{c.site.comment or c.tile.name}_next", vector(c.view.memory.elem, c.layout.registers))
             for c in self.stages.copies
         )
 
@@ -249,7 +255,7 @@ class _Pipeline:
 
     def _store(self, slot: int, held: tuple[Expr, ...]) -> list[Stmt]:
         return [
-            StoreShared(c.tile, const(slot), reordered(value, c.loaded, c.layout), c.layout, self._site(c, "store"))
+            StoreShared(c.tile, const(slot), _as_stored(c, value), c.layout, self._site(c, "store"))
             for c, value in zip(self.stages.copies, held)
         ]
 

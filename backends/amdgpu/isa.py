@@ -152,7 +152,7 @@ OPCODES: dict[str, Opcode] = _rows()
 def _mfma(row: MfmaRow) -> Opcode:
     """A matrix instruction blocks its pipe for its passes; its result is readable some passes later."""
     sums = row.rows * row.cols * row.acc.bytes // (4 * WAVE)
-    a, b = (side * row.k * row.ab.bytes // (4 * WAVE) for side in (row.rows, row.cols))
+    a, b = (side * row.k * of.bytes // (4 * WAVE) for side, of in ((row.rows, row.ab), (row.cols, row.b)))
     return Opcode(
         row.mnemonic,
         Unit.MATRIX,
@@ -165,8 +165,10 @@ def _mfma(row: MfmaRow) -> Opcode:
     )
 
 
-#: Target -> mnemonic -> row.
-MATRIX: dict[str, dict[str, Opcode]] = {t: {row.mnemonic: _mfma(row) for row in rows} for t, rows in MFMA.items()}
+#: Target -> name of an atom -> the instruction, and its modifiers.
+MATRIX: dict[str, dict[str, tuple[Opcode, tuple[str, ...]]]] = {
+    t: {row.name: (_mfma(row), row.modifiers) for row in rows} for t, rows in MFMA.items()
+}
 
 
 def is_inline(value: int) -> bool:

@@ -6,6 +6,8 @@ MFMA passes against llvm-mca's scheduling model and AMD's matrix instruction cal
 
 from __future__ import annotations
 
+from itertools import product
+
 import attrs
 
 from convgen.ir.facts import Caches, Core, SharedPhases, TargetFacts
@@ -13,7 +15,7 @@ from convgen.ir.fused import MEANING
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaAtom
-from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s32
+from convgen.ir.types import Type, bf16, f8_e4m3, f8_e4m3fnuz, f8_e5m2, f8_e5m2fnuz, f16, f32, f64, s8, s32
 
 WAVE = 64
 #: Hazard classes of matrix instructions: narrow inputs (xf32 counts among them), f32, f64.
@@ -25,18 +27,37 @@ WORD_GROUP = 4  #: consecutive rows of a 32-bit result in one lane
 class MfmaRow:
     """One dense, single-block MFMA, `rows x cols x k`.
 
-    Integers are signed, both of them (CDNA3 ISA 7, "Matrix Arithmetic Instructions": there is no unsigned form).
+    Integers are signed, both of them (CDNA3 ISA 7, "Matrix Arithmetic Instructions": there is no unsigned form). Where
+    modifiers say of what types the inputs are, there is a row for each pair of types.
     """
 
     mnemonic: str
     rows: int
     cols: int
     k: int
-    ab: Type  #: type of both inputs
+    ab: Type  #: type of both inputs, or of the first one
     acc: Type  #: type of sums
     passes: int = attrs.field(kw_only=True)  #: units of 4 clocks; from one such instruction to the next
     hazard: str = attrs.field(kw_only=True)  #: class in the manuals' tables of dependences
     rounds_to: str = attrs.field(default="", kw_only=True)  #: type that inputs are rounded to, if not their own
+    second: Type | None = attrs.field(default=None, kw_only=True)  #: type of the second input, if it is another
+    formats: tuple[int, int] | None = attrs.field(default=None, kw_only=True)  #: codes of the inputs' types
+
+    @property
+    def b(self) -> Type:
+        """Of the second input."""
+        return self.second or self.ab
+
+    @property
+    def name(self) -> str:
+        """The mnemonic, with what its modifiers say."""
+        return self.mnemonic if self.formats is None else f"{self.mnemonic}.{_F8[self.ab]}_{_F8[self.b]}"
+
+    @property
+    def modifiers(self) -> tuple[str, ...]:
+        """Those of the instruction; 0 is the default."""
+        codes = zip(("cbsz", "blgp"), self.formats or ())
+        return tuple(f"{field}:{code}" for field, code in codes if code)
 
     def atom(self) -> MmaAtom:
         """The instruction with the layouts of its operands: the manual's rows, neighbours in a lane of D, are our N.
@@ -44,14 +65,17 @@ class MfmaRow:
         A: lane = n + rows * (k // held), element k % held, with held = rows*k/64 elements a lane; B alike with m.
         D: groups of 4 consecutive rows (of one where elements have 64 bits) in the registers of a lane; the next
         groups go to further lanes, then to further registers (CDNA3 ISA 7.1, "MFMA register layouts").
+        With formats a lane holds a chunk of each half of K (CDNA4 ISA 7.1).
         """
         groups = WAVE // self.rows
         held = self.rows * self.k // WAVE
 
         def operand(row: str) -> Fragment:
             lanes = (Digit(row, self.rows, Space.LANE, 1),)
-            inner = (Digit("k", held, Space.REGISTER, 1), Digit("k", groups, Space.LANE, self.rows))
-            return Fragment((row, "k"), lanes + inner)
+            halves = 2 if self.formats else 1
+            inner = (Digit("k", held // halves, Space.REGISTER, 1), Digit("k", groups, Space.LANE, self.rows))
+            outer = (Digit("k", halves, Space.REGISTER, held // halves),) if halves > 1 else ()
+            return Fragment((row, "k"), lanes + inner + outer)
 
         own = WORD_GROUP if self.acc.bits == 32 else 1
         d = Fragment(
@@ -64,12 +88,12 @@ class MfmaRow:
             ),
         )
         return MmaAtom(
-            self.mnemonic,
+            self.name,
             n=self.rows,
             m=self.cols,
             k=self.k,
             a_elem=self.ab,
-            b_elem=self.ab,
+            b_elem=self.b,
             acc=self.acc,
             a=operand("n"),
             b=operand("m"),
@@ -77,6 +101,35 @@ class MfmaRow:
             clocks=4 * self.passes,
             rounds_to=self.rounds_to,
         )
+
+
+#: fp8 type -> how mnemonics call it; which of the two forms that means is the target's
+_F8 = {f8_e4m3: "fp8", f8_e4m3fnuz: "fp8", f8_e5m2: "bf8", f8_e5m2fnuz: "bf8"}
+
+
+def _f8_rows(*types: Type) -> tuple[MfmaRow, ...]:
+    """Products of any two of the types, by instructions of their names."""
+    return tuple(
+        MfmaRow(f"v_mfma_f32_{m}x{m}x{k}_{_F8[a]}_{_F8[b]}", m, m, k, a, f32, passes=passes, hazard=XDL, second=b)
+        for m, k, passes in ((32, 16, 8), (16, 32, 4))
+        for a, b in product(types, repeat=2)
+    )
+
+
+def _f8f6f4_rows(*types: Type) -> tuple[MfmaRow, ...]:
+    """The same by the instructions to which modifiers say the types, numbered in that order (CDNA4 ISA 7.1)."""
+    return tuple(
+        MfmaRow(
+            f"v_mfma_f32_{m}x{m}x{k}_f8f6f4",
+            *(m, m, k, types[a], f32),
+            passes=passes,
+            hazard=XDL,
+            second=types[b],
+            formats=(a, b),
+        )
+        for m, k, passes in ((32, 64, 16), (16, 128, 8))
+        for a, b in product(range(len(types)), repeat=2)
+    )
 
 
 _CDNA2_MFMA = (
@@ -104,6 +157,7 @@ _CDNA3_ONLY = (
     MfmaRow("v_mfma_f32_32x32x4_xf32", 32, 32, 4, f32, f32, passes=8, hazard=XDL, rounds_to="xf32"),
     MfmaRow("v_mfma_f32_16x16x8_xf32", 16, 16, 8, f32, f32, passes=4, hazard=XDL, rounds_to="xf32"),
     MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, passes=8, hazard=DGEMM),
+    *_f8_rows(f8_e4m3fnuz, f8_e5m2fnuz),
 )
 _CDNA4_MFMA = (
     MfmaRow("v_mfma_f32_32x32x16_f16", 32, 32, 16, f16, f32, passes=8, hazard=XDL),
@@ -113,6 +167,8 @@ _CDNA4_MFMA = (
     MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, passes=16, hazard=DGEMM),
     MfmaRow("v_mfma_i32_32x32x32_i8", 32, 32, 32, s8, s32, passes=8, hazard=XDL),
     MfmaRow("v_mfma_i32_16x16x64_i8", 16, 16, 64, s8, s32, passes=4, hazard=XDL),
+    *_f8f6f4_rows(f8_e4m3, f8_e5m2),
+    *_f8_rows(f8_e4m3, f8_e5m2),
 )
 
 

@@ -97,4 +97,5 @@ class AmdVectors(Elements):
 
     def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
         addend: Operand = Imm(0) if start is None else start
-        self.out.emit(MATRIX[self.facts.name][atom.name], (dst,), (a, b, addend), comment=comment)
+        op, modifiers = MATRIX[self.facts.name][atom.name]
+        self.out.emit(op, (dst,), (a, b, addend), modifiers=modifiers, comment=comment)

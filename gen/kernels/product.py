@@ -205,5 +205,7 @@ class _ProductKernel:
     def _fragment(self, operand: Operand, start: Expr, kb: Expr, layout: Fragment) -> Var:
         name = operand.view.memory.name
         if operand.tile is None:
-            return self.k.load_view(f"{name}_frag", operand.view, self._at(start, kb), layout, "fragment", name)
+            found = self.k.load_view(f"{name}_frag", operand.view, self._at(start, kb), layout, "fragment", name)
+            wanted = vector(operand.elem, layout.registers)
+            return found if found.type is wanted else self.k.let(f"{name}_as_{operand.elem}", found.to(wanted))
         return self.k.load_shared(f"{name}_frag", operand.tile, layout, 0, "fragment", name)

@@ -118,7 +118,7 @@ def transpose(name: str, source: View, target: View, facts: TargetFacts) -> tupl
     Each lane turns a little matrix in its registers, so that loads and stores both run along memory.
     """
     side = power_of_two(isqrt(_TURN_SHARE * facts.subgroup_size))
-    split = copy_layout(source, row_major(side, side), side, side, facts, 1)
+    split = copy_layout(source, row_major(side, side), side, side, facts, 1, target.memory.elem)
     down, across = (-(-target.extent(axis) // side) for axis in (0, 1))
     mapping = WorkgroupMapping.of(down, across)
     k = KernelBuilder(name, mapping.grid, 1, facts.subgroup_size)

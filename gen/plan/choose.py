@@ -23,8 +23,8 @@ from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import rectangle_of
 from convgen.plan.config import Config
 from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, power_of_two, rows_at_once
-from convgen.plan.plan import Plan, input_atoms, k_block, make_plan
-from convgen.plan.views import products, reordered
+from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
+from convgen.plan.views import operand_types, products, reordered
 from convgen.problem.matmul import Problem
 
 _TILE_M = (32, 64, 128, 256)
@@ -125,6 +125,10 @@ class _Shape:
     of_m: View
     of_n: View
 
+    def types(self, atom: MmaAtom) -> tuple[str, ...]:
+        """How a config writes the types that an instruction multiplies."""
+        return converted((self.of_n.memory.elem, self.of_m.memory.elem), atom)
+
 
 def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
     """All configs worth trying, best first, ending in the always-valid one."""
@@ -136,7 +140,7 @@ def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
         for atom in atoms
         for c in _scored(shape, atom, facts, moved)
     ]
-    return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(atoms, facts))]
+    return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(problem, atoms, facts))]
 
 
 def first_fitting(
@@ -207,12 +211,13 @@ def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str,
         yield tuple(t.name for t in elsewhere), clocks
 
 
-def last_resort(atoms: list[MmaAtom], facts: TargetFacts) -> Config:
+def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts) -> Config:
     """One subgroup, the smallest square tile that its lanes share out evenly: fits every problem."""
     atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
     k = max(_TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
-    return Config((side, side, k), (1, 1), (atom.n, atom.m, atom.k), 1, "split", "v")
+    types = converted(operand_types(problem), atom)
+    return Config((side, side, k), (1, 1), (atom.n, atom.m, atom.k), 1, "split", "v", types=types)
 
 
 def _tiles_k(atom: MmaAtom) -> tuple[int, ...]:
@@ -256,7 +261,17 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                     blocks = _blocks(shape, k_order, k, elem, facts)
                     slices = _slices(shape, (m, n), blocks, facts)
                     config = Config(
-                        (m, n, k), (wm, wn), mma, way.slots, k_order, acc, slices, moved, subtiles, way.prefetch
+                        (m, n, k),
+                        (wm, wn),
+                        mma,
+                        way.slots,
+                        k_order,
+                        acc,
+                        slices,
+                        moved,
+                        subtiles,
+                        way.prefetch,
+                        types=shape.types(atom),
                     )
                     clocks = _clocks(shape, config, work, -(-blocks // slices), atom, facts)
                     yield Candidate(shape.parts * clocks.total, config, clocks)

@@ -10,6 +10,7 @@ import attrs
 
 from convgen.ir.error import UserError
 from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.types import SCALARS
 
 _TRIPLE = re.compile(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)")
 _PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
@@ -33,6 +34,7 @@ class Config:
     prefetch: int = 0  #: blocks of K; distance between prefetch and load
     sum: str = ""  #: how slices meet, by name of a `plan.Reduction`; empty: atomically if that is right, else `launch`
     map: Order = IN_ROWS  #: order in which workgroups take their tiles
+    types: tuple[str, ...] = ()  #: in which N's and M's inputs are multiplied, one for both, where any is converted
 
     @property
     def separate_accumulators(self) -> bool:
@@ -59,7 +61,7 @@ class Config:
         missing = [k for k in ("tile", "waves", "mma") if k not in values]
         if missing:
             raise UserError(f"given no {missing[0]}=, wanted {missing[0]}={FIELDS[missing[0]][0]} in the config")
-        return cls(**values)
+        return cls(**{_ATTRIBUTES.get(key, key): value for key, value in values.items()})
 
     def __str__(self) -> str:
         def sizes(v: tuple[int, ...]) -> str:
@@ -71,10 +73,14 @@ class Config:
         rest += f" reorder={'+'.join(self.reorder)}" if self.reorder else ""
         rest += f" sum={self.sum}" if self.sum else ""
         rest += f" map={self.map}" if self.map != IN_ROWS else ""
+        rest += f" in={':'.join(self.types)}" if self.types else ""
         return (
             f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={sizes(self.mma)} "
             f"slots={self.slots} taps={self.taps} acc={self.acc}{rest}"
         )
+
+
+_ATTRIBUTES = {"in": "types"}  #: of a Config, where a line calls it otherwise
 
 
 def _numbers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None]:
@@ -103,6 +109,11 @@ def _names(text: str) -> tuple[str, ...] | None:
     return names if known and len(names) == len(dict.fromkeys(names)) else None
 
 
+def _types(text: str) -> tuple[str, ...] | None:
+    names = tuple(text.split(":"))
+    return names if len(names) <= 2 and SCALARS.keys() >= set(names) else None
+
+
 FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tile": ("MxNxK", _numbers(_TRIPLE)),
     "waves": ("MxN", _numbers(_PAIR)),
@@ -116,4 +127,5 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "reorder": ("src|wei|diff_dst[+...]", _names),
     "sum": ("atomic|launch|last", _choice("atomic", "launch", "last")),
     "map": ("ORDER", Order.parse),
+    "in": ("TYPE[:TYPE]", _types),
 }

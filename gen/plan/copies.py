@@ -18,6 +18,7 @@ from convgen.ir.layout.digits import Digit, Digits, Space, Straddles
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, View
 from convgen.ir.simplify.extents import most
+from convgen.ir.types import Type
 from convgen.passes.messages.linear import LinearView, linearize
 from convgen.passes.messages.planes import plane_of, rectangle_of
 
@@ -35,13 +36,18 @@ class CopyLayout:
     message: int
 
 
-def copy_layout(view: View, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int) -> CopyLayout:
-    """The split of the copy of a rows x cols tile whose digits are `memory`; DoesNotFit where it is not even."""
+def copy_layout(
+    view: View, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
+) -> CopyLayout:
+    """The split of the copy of a rows x cols tile of `elem` whose digits are `memory`; DoesNotFit where it is not even.
+
+    Elements of the view are of this type, or are converted to it on the way.
+    """
     linear = linearize(view)
-    if whole := _split_as_stored(linear, memory, facts, subgroups):
+    if elem is view.memory.elem and (whole := _split_as_stored(linear, memory, facts, subgroups)):
         return whole
     split = _split_along_k if _runs_along(linear) == K else _split_along_rows
-    return split(linear, memory, rows, cols, facts, subgroups)
+    return split(linear, memory, rows, cols, facts, subgroups, elem)
 
 
 def message_elems(view: View, chunk_bytes: int, along: int = K) -> int:
@@ -110,11 +116,11 @@ def _blocks(memory: Digits, block: int, elem_bytes: int, facts: TargetFacts, sub
 
 
 def _split_along_k(
-    view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int
+    view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
 ) -> CopyLayout:
     """A lane takes whole chunks along K; neighbouring lanes go along the row, down the rows for block messages."""
     lanes = facts.subgroup_size
-    chunk, across = _chunks(rows, cols, view.memory.elem.bytes, facts, subgroups)
+    chunk, across = _chunks(rows, cols, elem.bytes, facts, subgroups)
     down = lanes // across
     chunks = cols // (chunk * across)
     subgroups_down = gcd(subgroups, rows // down)
@@ -177,15 +183,14 @@ def rows_at_once(widest: int, share: int, elem_bytes: int, chunk_bytes: int) -> 
 
 
 def _split_along_rows(
-    view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int
+    view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
 ) -> CopyLayout:
     """A lane takes blocks of `run` rows by `chunk` of K, neighbouring lanes go down the rows."""
     lanes = facts.subgroup_size
-    elem = view.memory.elem.bytes
     share = divide("elements of a lane", rows * cols, lanes * subgroups)
-    most = facts.chunk_bytes // elem
+    most = facts.chunk_bytes // elem.bytes
     widest = _message(view, most) if view.unit_axis == ROWS else 1
-    run = rows_at_once(widest, share, elem, facts.chunk_bytes)
+    run = rows_at_once(widest, share, elem.bytes, facts.chunk_bytes)
     chunk = min(most, share // run, cols)
     down = min(lanes, rows // run)
     across = lanes // down

@@ -6,11 +6,13 @@ A plan fixes views, fragments, shared tiles and grids, and estimates registers. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from math import prod
 
 import attrs
 
+from convgen.ir import types
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digits
@@ -53,13 +55,12 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     _check_bias(problem)
     _check_post_ops(problem)
     inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
-    outputs = _OUTPUTS.get(inputs[0], _FLOATS)
-    known = {elem.name for atom in facts.atoms for elem in (atom.a_elem, atom.b_elem)}
-    if not known.issuperset(inputs) or not input_atoms(problem, facts) or output.dtype not in outputs:
+    outputs = _OUTPUTS[problem.acc_type]
+    if not types.SCALARS.keys() >= set(inputs) or not input_atoms(problem, facts) or output.dtype not in outputs:
         given = " and ".join(dict.fromkeys(inputs))
         raise Unsupported(
             f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
-            f"{_factors(facts)} and {output.name} one of {', '.join(outputs)} on {facts.name}",
+            f"{_factors(facts)}, or what these hold, and {output.name} one of {', '.join(outputs)} on {facts.name}",
             rule="types",
         )
 
@@ -148,10 +149,9 @@ def _flat(problem: Problem) -> tuple[int, int, int]:
     return problem.oc, taps * problem.ic, outputs
 
 
-#: What sums of products may become, by the type of the factors: rounded once, or saturated.
-_FLOATS, _INTEGERS = ("f16", "bf16", "f32"), ("s32", "f32", "s8", "u8")
+#: What sums of products may become, by their type: rounded once, or saturated.
 _BIASES = {"": ("f32", "f16", "bf16", "s32", "s8", "u8"), "f64": ("f64",)}
-_OUTPUTS = {"f64": ("f64",), "s8": _INTEGERS, "u8": _INTEGERS}
+_OUTPUTS = {"f64": ("f64",), "f32": ("f16", "bf16", "f32", "f8_e4m3", "f8_e5m2"), "s32": ("s32", "f32", "s8", "u8")}
 
 
 def _factors(facts: TargetFacts) -> str:
@@ -175,6 +175,7 @@ class Operand:
     """One input of a product on its way: from a view through a shared tile, if there is one, into fragments."""
 
     view: View
+    elem: Type  #: in which it is multiplied; elements are converted on the way
     tile: Shared | None
     copy: CopyLayout | None  #: each lane's share of the copy or prefetch
 
@@ -244,9 +245,31 @@ def k_block(k_order: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     """The matrix instructions for a problem's inputs and accumulator, in the target's order of preference."""
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
-    types = views.operand_types(problem)
-    fitting = [a for a in facts.atoms if (a.a_elem, a.b_elem) == types]
-    return [a for a in fitting if not a.rounds_to or a.rounds_to == rounded]
+    given = views.operand_types(problem)
+    exact = [a for a in facts.atoms if not a.rounds_to or a.rounds_to == rounded]
+    return [a for a in exact if (a.a_elem, a.b_elem) == given] or _of_wider_types(problem, exact, given)
+
+
+def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], given: tuple[Type, Type]) -> list[MmaAtom]:
+    """The instructions of the narrowest types that hold both inputs, and convert the fewest."""
+
+    def fits(a: MmaAtom) -> bool:
+        return a.acc.name == problem.acc_type and a.a_elem.holds(given[0]) and a.b_elem.holds(given[1])
+
+    def cost(a: MmaAtom) -> tuple[int, int]:
+        return a.elem_bytes, (a.a_elem is not given[0]) + (a.b_elem is not given[1])
+
+    fitting = [a for a in atoms if fits(a)]
+    best = min(fitting, key=cost, default=None)
+    return [a for a in fitting if best and (a.a_elem, a.b_elem) == (best.a_elem, best.b_elem)]
+
+
+def converted(given: tuple[Type, Type], atom: MmaAtom) -> tuple[str, ...]:
+    """The types in which N's and M's side are multiplied, one if they are the same; none where neither is converted."""
+    wanted = atom.a_elem, atom.b_elem
+    if wanted == given:
+        return ()
+    return tuple(dict.fromkeys(t.name for t in wanted))
 
 
 def _products(problem: Problem) -> int:
@@ -255,11 +278,13 @@ def _products(problem: Problem) -> int:
 
 
 def _atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
+    given = views.operand_types(problem)
     for atom in input_atoms(problem, facts):
-        if (atom.n, atom.m, atom.k) == config.mma:
+        if (atom.n, atom.m, atom.k) == config.mma and converted(given, atom) == config.types:
             return atom
     shape = "x".join(map(str, config.mma))
-    raise DoesNotFit(f"{facts.name} has no {shape} matrix instruction for {problem.inputs[0].dtype}")
+    kinds = ":".join(config.types) or problem.inputs[0].dtype
+    raise DoesNotFit(f"{facts.name} has no {shape} matrix instruction for {kinds}")
 
 
 def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
@@ -343,8 +368,8 @@ def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
 
 def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, facts: TargetFacts) -> Part:
     tile_m, tile_n, tile_k = config.tile
-    of_n = operand(product.of_n, tile_n, mma.a, config, facts)
-    of_m = operand(product.of_m, tile_m, mma.b, config, facts)
+    of_n = operand(product.of_n, mma.atom.a_elem, tile_n, mma.a, config, facts)
+    of_m = operand(product.of_m, mma.atom.b_elem, tile_m, mma.b, config, facts)
     bias = views.bias(problem, product)
     steps: list[Step] = [Convert(scalar(problem.result_type))] if problem.result_type != problem.acc_type else []
     steps += [Bias(bias)] if bias else []
@@ -360,18 +385,20 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     return Part(product, of_n, of_m, Epilogue((*steps, Convert(product.result.memory.elem))), mapping)
 
 
-def operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
-    """How `rows` rows of a view, as deep as the config's tile, come to a fragment; DoesNotFit where that is uneven."""
-    elem, cols = view.memory.elem, config.tile[2]
+def operand(view: View, elem: Type, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
+    """How `rows` rows of a view, as deep as the config's tile, come to a fragment of `elem`; DoesNotFit where that is
+    uneven.
+    """
+    cols = config.tile[2]
     digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
     copied = config.slots or config.prefetch
-    copy = copy_layout(view, digits, rows, cols, facts, config.waves[0] * config.waves[1]) if copied else None
+    copy = copy_layout(view, digits, rows, cols, facts, config.waves[0] * config.waves[1], elem) if copied else None
     chunk = facts.chunk_bytes
     if not config.slots or copy is None:
-        return Operand(view, None, copy)
+        return Operand(view, elem, None, copy)
     swizzle = Swizzle() if facts.block_bytes else find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
     tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
-    return Operand(view, tile, copy)
+    return Operand(view, elem, tile, copy)
 
 
 def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:

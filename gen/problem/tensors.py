@@ -22,7 +22,7 @@ from convgen.problem.post_ops import PostOp, Sum
 Triple = tuple[str, str, str]
 
 _BIAS = "bia"
-_INTEGERS = ("s8", "u8")
+_INTEGERS = ("s8", "u8", "s4", "u4")
 
 
 @attrs.frozen

@@ -39,8 +39,8 @@ _MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "dst": 8, "diff_dst": 4}
 
 
 def numpy_type(name: str) -> np.dtype[np.generic]:
-    """The numpy type of one element; Unsupported for types that have no arithmetic here."""
-    if name not in types.SCALARS or types.scalar(name).is_storage:
+    """The numpy type of one element; Unsupported for types that are not known."""
+    if name not in types.SCALARS:
         raise Unsupported(f"tensors of type {name}")
     return types.scalar(name).numpy
 
@@ -72,12 +72,13 @@ def _magnitude(problem: Problem, spec: TensorSpec) -> int:
     """The largest absolute value of a fill, while sums allow it.
 
     8-bit integers take every value, so that their signs show; not if the result has 8 bits, for all would saturate.
-    Functions that are not exact are flat where sums are large.
+    Functions that are not exact are flat where sums are large, and floats of 8 bits end there.
     """
-    if not all(op.is_exact for op in problem.post_ops):
+    result = types.scalar(problem.outputs[0].dtype)
+    if not all(op.is_exact for op in problem.post_ops) or (result.is_float and result.bits == 8):
         return 1
     element = types.scalar(spec.dtype)
-    whole_range = element.is_int and element.bits == 8 < types.scalar(problem.outputs[0].dtype).bits
+    whole_range = element.is_int and element.bits <= 8 < result.bits
     return max(-element.min, element.max) if whole_range else _MAGNITUDE[spec.name]
 
 
@@ -104,7 +105,8 @@ def _draw(seed: tuple[int, int], dims: tuple[int, ...], dtype: str, magnitude: i
     if types.scalar(dtype).is_int:
         least, most = max(least, types.scalar(dtype).min), min(most, types.scalar(dtype).max)
     values = np.array([value for value in range(least, most + 1) if value])
-    return Fill.of(values.astype(element), seed, dims)
+    held = values.astype(element)
+    return Fill.of(held[held.astype(np.int64) == values], seed, dims)
 
 
 def output_shape(problem: Problem, output: str) -> tuple[int, int]:

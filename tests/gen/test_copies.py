@@ -22,7 +22,7 @@ LANES, CHUNK_BYTES = FACTS.subgroup_size, FACTS.chunk_bytes
 
 def split(source: View, rows: int, cols: int, waves: int) -> CopyLayout:
     """Into a row-major tile."""
-    return copy_layout(source, row_major(rows, cols), rows, cols, FACTS, waves)
+    return copy_layout(source, row_major(rows, cols), rows, cols, FACTS, waves, source.memory.elem)
 
 
 def view(elem: Type, order: tuple[int, int, int], inner: int = 64, gap: int = 0) -> View:

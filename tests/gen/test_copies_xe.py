@@ -47,7 +47,7 @@ def test_every_element_is_copied_once(name: str, order: tuple[int, int, int]) ->
         if memory is None:
             continue
         try:
-            split = copy_layout(view(f16, order), memory, rows, cols, facts, waves)
+            split = copy_layout(view(f16, order), memory, rows, cols, facts, waves, f16)
         except DoesNotFit:
             continue
         made += 1
@@ -68,7 +68,7 @@ def test_lanes_go_down_the_rows_and_write_blocks(name: str) -> None:
     for rows, cols, waves in product((64, 128, 256), (32, 64), (1, 4, 8)):
         memory = images(facts, rows, cols, False)
         assert memory is not None
-        split = copy_layout(view(f16, (0, 1, 2)), memory, rows, cols, facts, waves)
+        split = copy_layout(view(f16, (0, 1, 2)), memory, rows, cols, facts, waves, f16)
         one, two = (split.loaded.coords(0, lane, 0) for lane in (0, 1))
         assert (two["row"] - one["row"], two["k"] - one["k"]) == (1, 0)
         tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), 16)
@@ -92,7 +92,7 @@ def test_rectangles_come_as_blocks_are_stored(operand: str, unit: int) -> None:
     for rows, cols, waves in product((64, 128, 256), (32, 64), (1, 4, 8)):
         memory = images(facts, rows, cols, operand == "b")
         assert memory is not None
-        split = copy_layout(view(f16, (0, 1, 2) if unit else (1, 2, 0)), memory, rows, cols, facts, waves)
+        split = copy_layout(view(f16, (0, 1, 2) if unit else (1, 2, 0)), memory, rows, cols, facts, waves, f16)
         shape = whole_rectangles(split.loaded, unit, f16.bytes, facts)
         if RECTANGLES[operand, unit] is None:
             assert split.loaded != split.stored
@@ -110,7 +110,7 @@ def test_what_comes_out_even_is_split(name: str) -> None:
     facts = target.get(name).facts
     for rows, cols, waves in TILES:
         try:
-            copy_layout(view(f16, (0, 1, 2)), row_major(rows, cols), rows, cols, facts, waves)
+            copy_layout(view(f16, (0, 1, 2)), row_major(rows, cols), rows, cols, facts, waves, f16)
             fits = True
         except DoesNotFit:
             fits = False

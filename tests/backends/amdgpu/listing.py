@@ -62,7 +62,7 @@ def _instruction(line: str, target: str) -> Instruction:
 
 
 def _opcode(name: str, target: str) -> Opcode:
-    return OPCODES.get(name) or MATRIX[target][name]
+    return OPCODES.get(name) or MATRIX[target][name][0]
 
 
 def _operand(word: str) -> Operand:

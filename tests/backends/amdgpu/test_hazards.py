@@ -358,7 +358,7 @@ def required(target: str, event: Event | None, use: Use, passes: int) -> int:
 def test_matrix_rows_are_those_of_llvm(target: str, atom: MmaAtom) -> None:
     """The recognizer's numbers, instruction by instruction, and from the listing what each instruction leaves."""
     theirs = measured(target, atom)
-    made, taken = _MATRIX_EVENTS[MATRIX[target][atom.name].hazard]
+    made, taken = _MATRIX_EVENTS[MATRIX[target][atom.name][0].hazard]
     for probe, use in _PROBES.items():
         assert required(target, made, use, atom.clocks // 4) == _BEYOND.get((target, made, use), theirs[probe]), probe
     for probe, use in _ADDEND_PROBES.items():

@@ -20,12 +20,16 @@ from convgen.backends.amdgpu.isa import (
 )
 from convgen.backends.amdgpu.sim.archs import ARCHS
 from convgen.backends.amdgpu.sim.mfma import ResultLayout, operand_rows
-from convgen.backends.amdgpu.sim.mfma_table import BITS, MATRIX_ROWS
+from convgen.backends.amdgpu.sim.mfma_table import F8F6F4_FORMATS, MATRIX_ROWS
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.ir.layout.mma import MmaAtom
 
 _TRIPLE = "-triple=amdgcn-amd-amdhsa"
-_THEIRS = {"s8": "i8", "s32": "i32"}  #: what the simulator calls a type otherwise
+#: What the simulator calls a type otherwise.
+_THEIRS = {
+    "s8": "i8", "s32": "i32",
+    **{f"f8_{form}{kind}": name for form, name in (("e4m3", "fp8"), ("e5m2", "bf8")) for kind in ("", "fnuz")},
+}
 
 _CURVES = ("exp", "log", "rcp", "sqrt", "rsq", "sin", "cos")
 
@@ -151,14 +155,21 @@ ATOMS = [(target, atom) for target, facts in FACTS.items() for atom in facts.ato
 IDS = [f"{target}-{atom.name}" for target, atom in ATOMS]
 
 
+MODIFIERS = {name: modifiers for rows in MATRIX.values() for name, (_, modifiers) in rows.items()}
+
+
 def words(atom: MmaAtom) -> tuple[int, int]:
     """Registers of an operand and of the result."""
     return atom.a.registers * atom.elem_bytes // 4, atom.d.registers * atom.acc.bytes // 4
 
 
 def line(atom: MmaAtom, ab: int, d: int, bank: str = "a", addend: str = "") -> str:
-    result = f"{bank}[0:{d - 1}]"
-    return f"{atom.name} {result}, v[0:{ab - 1}], v[32:{31 + ab}], {addend or result}"
+    result, formats = f"{bank}[0:{d - 1}]", " ".join(MODIFIERS.get(atom.name, ()))
+    return f"{mnemonic(atom)} {result}, v[0:{ab - 1}], v[32:{31 + ab}], {addend or result} {formats}".rstrip()
+
+
+def mnemonic(atom: MmaAtom) -> str:
+    return atom.name.partition(".")[0]
 
 
 @pytest.mark.parametrize("target", FACTS)
@@ -175,7 +186,10 @@ def test_matrix_rows_assemble_with_these_tuples_only(target: str) -> None:
 
 @pytest.mark.parametrize("target", FACTS)
 def test_passes_are_those_of_the_scheduling_model(target: str) -> None:
-    """The pressure on the matrix unit, in issue slots of 4 clocks; LLVM counts those on f64 as the vector unit's."""
+    """The pressure on the matrix unit, in issue slots of 4 clocks; LLVM counts those on f64 as the vector unit's.
+
+    Where modifiers say the types, llvm-mca counts as for types of 6 bits, twice as fast as 8 (CDNA4 ISA 7.1).
+    """
     atoms = FACTS[target].atoms
     text = "\n".join(line(atom, *words(atom)) for atom in atoms)
     command = ["llvm-mca-22", "-mtriple=amdgcn-amd-amdhsa", f"-mcpu={target}", "-iterations=1"]
@@ -188,17 +202,24 @@ def test_passes_are_those_of_the_scheduling_model(target: str) -> None:
         fields = row.split()
         name = fields[len(units)]
         pressure[name] = float(fields[column["HWVALU" if name.endswith("f64") else "HWXDL"]])
-    assert pressure == {atom.name: atom.clocks / 4 for atom in atoms}
+    assert pressure == {
+        mnemonic(atom): atom.clocks / (8 if ".fp8" in atom.name or ".bf8" in atom.name else 4) for atom in atoms
+    }
 
 
 @pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
 def test_matrix_rows_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
-    row = MATRIX_ROWS[target][atom.name]
+    row = MATRIX_ROWS[target][mnemonic(atom)]
     assert (row.m, row.n, row.k, row.blocks, 4 * row.passes) == (atom.n, atom.m, atom.k, 1, atom.clocks)
-    taken, sums = (_THEIRS.get(name, name) for name in (atom.rounds_to or atom.a_elem.name, atom.acc.name))
-    assert (row.a_type, row.b_type, row.result) == (taken, taken, sums)
-    assert words(atom) == (row.m * row.k // 64 * BITS[row.a_type] // 32, row.result_registers)
-    ours = MATRIX[target][atom.name]
+    names = (atom.rounds_to or atom.a_elem.name, atom.rounds_to or atom.b_elem.name, atom.acc.name)
+    *taken, sums = (_THEIRS.get(name, name) for name in names)
+    if row.a_type == "f8f6f4":
+        codes = [int(dict(m.split(":") for m in MODIFIERS[atom.name]).get(field, 0)) for field in ("cbsz", "blgp")]
+        assert [F8F6F4_FORMATS[code] for code in codes] == [(f"{name}_ocp", 8) for name in taken]
+        taken = [row.a_type, row.b_type]  # modifiers say of what types they are
+    assert (row.a_type, row.b_type, row.result) == (*taken, sums)
+    assert words(atom) == (row.m * row.k // 64 * atom.a_elem.bits // 32, row.result_registers)
+    ours, _ = MATRIX[target][atom.name]
     assert (ours.busy, ours.hazard) == (row.passes, row.hazard_class.removesuffix("16"))
 
 
@@ -209,7 +230,7 @@ def test_operand_layouts_are_those_of_the_simulator(target: str, atom: MmaAtom) 
     places = np.arange(64)[:, None] * held + np.arange(held)
     digits = [np.ascontiguousarray((places >> n & 0xFF).astype(elem).view(np.uint32).T)[:, None, :] for n in (0, 8)]
     for fragment, side, dim in ((atom.a, atom.n, "n"), (atom.b, atom.m, "m")):
-        low, high = (operand_rows(d, side, 1, split=False)[0, 0].view(elem).astype(int) for d in digits)
+        low, high = (operand_rows(d, side, 1, split="f8f6f4" in atom.name)[0, 0].view(elem).astype(int) for d in digits)
         theirs = low + 256 * high
         row, k = np.indices((side, atom.k))
         _, lane, register = fragment.owner({dim: row, "k": k})
@@ -219,7 +240,7 @@ def test_operand_layouts_are_those_of_the_simulator(target: str, atom: MmaAtom) 
 @pytest.mark.parametrize(("target", "atom"), ATOMS, ids=IDS)
 def test_result_layouts_are_those_of_the_simulator(target: str, atom: MmaAtom) -> None:
     numbers = np.arange(atom.n * atom.m).reshape(1, 1, atom.n, atom.m)
-    theirs = ResultLayout(MATRIX_ROWS[target][atom.name]).to_registers(numbers)[:, 0, :]
+    theirs = ResultLayout(MATRIX_ROWS[target][mnemonic(atom)]).to_registers(numbers)[:, 0, :]
     register, lane = np.indices(theirs.shape)
     at = atom.d.coords(0, lane, register)
     assert np.array_equal(theirs, at["n"] * atom.m + at["m"])
