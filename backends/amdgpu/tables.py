@@ -157,7 +157,6 @@ _CDNA3_ONLY = (
     MfmaRow("v_mfma_f32_32x32x4_xf32", 32, 32, 4, f32, f32, passes=8, hazard=XDL, rounds_to="xf32"),
     MfmaRow("v_mfma_f32_16x16x8_xf32", 16, 16, 8, f32, f32, passes=4, hazard=XDL, rounds_to="xf32"),
     MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, passes=8, hazard=DGEMM),
-    *_f8_rows(f8_e4m3fnuz, f8_e5m2fnuz),
 )
 _CDNA4_MFMA = (
     MfmaRow("v_mfma_f32_32x32x16_f16", 32, 32, 16, f16, f32, passes=8, hazard=XDL),
@@ -167,8 +166,6 @@ _CDNA4_MFMA = (
     MfmaRow("v_mfma_f64_16x16x4_f64", 16, 16, 4, f64, f64, passes=16, hazard=DGEMM),
     MfmaRow("v_mfma_i32_32x32x32_i8", 32, 32, 32, s8, s32, passes=8, hazard=XDL),
     MfmaRow("v_mfma_i32_16x16x64_i8", 16, 16, 64, s8, s32, passes=4, hazard=XDL),
-    *_f8f6f4_rows(f8_e4m3, f8_e5m2),
-    *_f8_rows(f8_e4m3, f8_e5m2),
 )
 
 
@@ -284,8 +281,8 @@ def _facts(
 
 MFMA: dict[str, tuple[MfmaRow, ...]] = {
     "gfx90a": _CDNA2_MFMA,
-    "gfx942": _CDNA3_ONLY + _CDNA3_MFMA,
-    "gfx950": _CDNA4_MFMA + _CDNA3_MFMA,
+    "gfx942": _CDNA3_ONLY + _CDNA3_MFMA + _f8_rows(f8_e4m3fnuz, f8_e5m2fnuz),
+    "gfx950": _CDNA4_MFMA + _CDNA3_MFMA + _f8f6f4_rows(f8_e4m3, f8_e5m2) + _f8_rows(f8_e4m3, f8_e5m2),
 }
 
 

@@ -38,15 +38,16 @@ def test_each_fragment_is_a_layout_with_its_registers_in_order(name: str) -> Non
 def iree(atom: MmaAtom) -> dict[str, NestedLayout]:
     """Layouts of A (MxK), B (KxN) and C (MxN) of single-block MFMA, as IREE has them (IREEGPUAttrs.cpp)."""
     side, groups = atom.n, 64 // atom.n
-    each = atom.k // groups
+    halves = 2 if "f8f6f4" in atom.name else 1  # of K, of which each lane has a part
+    each = atom.k // groups // halves
     outer, element = (4, 1) if atom.acc is f64 else (side // groups // 4, 4)
 
     def layout(outer: Any, thread: Any, strides: Any, element: Any) -> NestedLayout:
         return NestedLayout([1, 1], [1, 1], outer, thread, element, [0, 0], strides)
 
     return {
-        "a": layout([1, 1], [side, groups], [1, side], [1, each]),
-        "b": layout([1, 1], [groups, side], [side, 1], [each, 1]),
+        "a": layout([1, halves], [side, groups], [1, side], [1, each]),
+        "b": layout([halves, 1], [groups, side], [side, 1], [each, 1]),
         "d": layout([outer, 1], [groups, side], [side, 1], [element, 1]),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -267,7 +268,7 @@ def passes_of(target: str, event: Event) -> list[int]:
     """The passes that instructions with such an event have."""
     kinds = {Event.MFMA_F32_RESULT: "sgemm", Event.MFMA_F32_ADDEND: "sgemm", Event.MFMA_F64_RESULT: "dgemm16"}
     kind = kinds.get(event, "xdl")
-    rows = [MATRIX_ROWS[target][atom.name] for atom in FACTS[target].atoms]
+    rows = [MATRIX_ROWS[target][atom.name.partition(".")[0]] for atom in FACTS[target].atoms]
     found = sorted({row.passes for row in rows if row.hazard_class == kind})
     assert found
     return found
@@ -333,7 +334,10 @@ _MEASURED = json.loads((Path(__file__).parents[2] / "data" / "amdgpu_hazards.jso
 
 
 def measured(target: str, atom: MmaAtom) -> dict[str, int]:
-    """LLVM's wait states after a matrix instruction, by probe. It names instructions in the style of CDNA2."""
+    """LLVM's wait states after a matrix instruction, by probe. It names instructions in the style of CDNA2, those of
+    8-bit floats as if both were of one type.
+    """
+    alike = re.sub(r"\.[bfp]+8_[bfp]+8$", "_f8_f8", atom.name).replace("bf8", "fp8")
 
     def bare(name: str) -> str:
         return name.lower().replace("_", "").removesuffix("1k")
@@ -341,7 +345,7 @@ def measured(target: str, atom: MmaAtom) -> dict[str, int]:
     found = {}
     for name, states in _MEASURED[target]["mfma"].items():
         producer, _, probe = name.partition("|")
-        if bare(producer) == bare(atom.name):
+        if bare(producer) == bare(alike):
             found[probe] = states
     return found
 

@@ -27,7 +27,8 @@ from convgen.ir.layout.mma import MmaAtom
 _TRIPLE = "-triple=amdgcn-amd-amdhsa"
 #: What the simulator calls a type otherwise.
 _THEIRS = {
-    "s8": "i8", "s32": "i32",
+    "s8": "i8",
+    "s32": "i32",
     **{f"f8_{form}{kind}": name for form, name in (("e4m3", "fp8"), ("e5m2", "bf8")) for kind in ("", "fnuz")},
 }
 
