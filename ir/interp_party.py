@@ -225,6 +225,8 @@ class Party:
     def elements(self, memory: Global) -> Array:
         """A buffer as an array of its elements."""
         held = self.memory[memory]
+        if memory.elem.bits == 4:
+            return np.stack((held & 0xF, held >> 4), axis=1).reshape(-1).view(memory.elem.numpy)  # to be read only
         return held[: len(held) // memory.elem.bytes * memory.elem.bytes].view(memory.elem.numpy)
 
     def view_tile(self, view: View, coords: tuple[Expr, ...], layout: Fragment) -> Value:

@@ -78,6 +78,10 @@ class Type:
         """Bits from one element to the next in memory."""
         return 4 if self.bits == 4 else 8 * self.bytes
 
+    def size(self, count: int) -> int:
+        """Bytes that so many elements take in memory."""
+        return -(-count * self.spacing // 8)
+
     @property
     def lanes(self) -> int:
         return 1

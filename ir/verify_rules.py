@@ -145,7 +145,7 @@ def _fragment(c: Checker, n: Any) -> str | None:
     """The layout fits the workgroup and, where there is one, the shared tile."""
     layout: Fragment = n.layout
     elem = n.memory()[0].elem
-    if elem.bits == 4:
+    if elem.bits == 4 and not isinstance(n, s.LoadView | s.Prefetch | s.Copy):
         return f"a fragment of {elem}, which has no address of its own; wanted messages"
     tile = getattr(n, "tile", None)
     complaint = _fits(c, layout)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -37,12 +37,13 @@ from convgen.ir.mutate import Mutator
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
-from convgen.ir.types import VectorType, s32, vector
+from convgen.ir.types import VectorType, s32, u8, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.access import TileAccess
 from convgen.passes.messages.linear import ZERO, linearize
 from convgen.passes.messages.masks import OUT_OF_RANGE
 from convgen.passes.messages.ownership import private_tiles
+from convgen.passes.messages.pairs import check_pairs, half, halved_fragment, pairs_of
 from convgen.passes.messages.planes import PlaneMessage, plane_messages
 from convgen.passes.messages.planner import GlobalMessage, global_messages
 from convgen.passes.messages.shared import shared_messages
@@ -52,10 +53,17 @@ _MOST_BYTES = 1 << 31  #: of a buffer whose elements are numbered: the bytes of 
 #: Makes a store, or an atomic operation, of a buffer, where in it, a value and a site.
 _On = Callable[..., st.Stmt]
 
+_Access = TypeVar("_Access", st.LoadView, st.Prefetch)
+
 
 def lower_tiles(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Every tile access of `kernel` as messages; raises Unsupported where offsets cannot fit."""
-    return replace(kernel, body=_Lowering(kernel, facts)(kernel.body))
+    """Every tile access of `kernel` as messages; raises Unsupported where offsets cannot fit.
+
+    Buffers of 4-bit elements that views looked at are buffers of bytes.
+    """
+    lowering = _Lowering(kernel, facts)
+    body = lowering(kernel.body)
+    return replace(kernel, body=body, params=tuple(lowering.in_pairs.get(p, p) for p in kernel.params))
 
 
 class _Lowering(Mutator):
@@ -68,6 +76,7 @@ class _Lowering(Mutator):
         self.private = private_tiles(kernel)
         self.values: dict[Var, Expr] = {}
         self.depth = 0
+        self.in_pairs: dict[Global | Var, Global] = {}  # buffers of 4-bit elements as bytes
 
     # ------------------------------------------------------------ structure
 
@@ -97,14 +106,31 @@ class _Lowering(Mutator):
     def LoadView(self, s: st.LoadView) -> st.Stmt:
         out: list[st.Stmt] = []
         parts: list[Expr] = []
-        for m in self._loading(s):
-            part = var(f"{s.var.name}_{m.start}", vector(s.view.memory.elem, m.count))
+        loaded = self._paired(s)
+        for m in self._loading(loaded):
+            part = var(f"{s.var.name}_{m.start}", vector(loaded.view.memory.elem, m.count))
             out.append(self._load(part, m, self.cloner.site(s.site)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
     def Prefetch(self, s: st.Prefetch) -> st.Stmt:
-        return st.block(*(self._prefetch(m, self.cloner.site(s.site)) for m in self._loading(s)))
+        return st.block(*(self._prefetch(m, self.cloner.site(s.site)) for m in self._loading(self._paired(s))))
+
+    def _paired(self, s: _Access) -> _Access:
+        """The same access, of pairs if elements have 4 bits."""
+        if s.view.memory.elem.bits != 4:
+            return s
+        check_pairs(s.view)
+        found = pairs_of(s.view)
+        assert found is not None
+        view, axis = found
+        self.in_pairs[s.view.memory] = view.memory
+        coords = tuple(half(c, self.values) if n == axis else c for n, c in enumerate(s.coords))
+        layout = halved_fragment(s.layout, s.layout.dims[axis])
+        changed: dict[str, Any] = {"view": view, "coords": coords, "layout": layout}
+        if isinstance(s, st.LoadView):
+            changed["var"] = var(s.var.name, vector(u8, layout.registers))
+        return replace(s, **changed)
 
     def _prefetch(self, m: GlobalMessage | PlaneMessage, site: st.Site) -> st.Stmt:
         if isinstance(m, PlaneMessage):

@@ -94,6 +94,8 @@ def _steps(stmt: Stmt) -> int:
 
 def _fill(buffer: Global, seed: int) -> npt.NDArray[np.uint8]:
     """Small integers, whose sums are exact in whatever order."""
+    if buffer.elem.bits == 4:
+        return np.random.default_rng(seed).integers(0, 256, buffer.bytes).astype(np.uint8)
     values = np.random.default_rng(seed).integers(-3, 4, buffer.bytes // buffer.elem.bytes)
     if not buffer.elem.is_float and not buffer.elem.min:
         values = abs(values)

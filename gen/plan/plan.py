@@ -26,6 +26,7 @@ from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
 from convgen.kernels.epilogue import Bias, Convert, Eltwise, Epilogue, Step, Sum
 from convgen.passes.messages.linear import linearize
+from convgen.passes.messages.pairs import check_pairs
 from convgen.passes.messages.swizzle import find_swizzle
 from convgen.plan import views
 from convgen.plan.config import Config
@@ -54,6 +55,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
             )
     _check_bias(problem)
     _check_post_ops(problem)
+    _check_nibbles(problem)
     inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
     outputs = _OUTPUTS[problem.acc_type]
     if not types.SCALARS.keys() >= set(inputs) or not input_atoms(problem, facts) or output.dtype not in outputs:
@@ -63,6 +65,14 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
             f"{_factors(facts)}, or what these hold, and {output.name} one of {', '.join(outputs)} on {facts.name}",
             rule="types",
         )
+
+
+def _check_nibbles(problem: Problem) -> None:
+    """Refuse elements of 4 bits that do not stand in pairs."""
+    if any(types.SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in types.SCALARS):
+        for part in views.products(problem, 1):
+            check_pairs(part.of_m)
+            check_pairs(part.of_n)
 
 
 def _check_bias(problem: Problem) -> None:

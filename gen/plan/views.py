@@ -212,7 +212,7 @@ class _Tensor:
 def buffer(spec: TensorSpec) -> Global:
     """The kernel argument that holds a tensor."""
     elem = scalar(spec.dtype)
-    return Global(spec.name, elem, spec.layout.size_elems * elem.bytes)
+    return Global(spec.name, elem, elem.size(spec.layout.size_elems))
 
 
 @attrs.frozen

@@ -55,7 +55,7 @@ def _tensors_of(problem: Problem) -> dict[str, StoredTensor]:
 
 def _flat(buffer: Global) -> StoredTensor:
     """A buffer that is no tensor of the problem: nothing is known but its elements."""
-    return StoredTensor.of(Layout.dense((buffer.bytes // buffer.elem.bytes,), (0,)), buffer.elem.name)
+    return StoredTensor.of(Layout.dense((buffer.bytes * 8 // buffer.elem.spacing,), (0,)), buffer.elem.name)
 
 
 def _buffer(p: Global, offset: int, access: Access, tensor: StoredTensor | None, *, zero: bool) -> Buffer:

@@ -46,7 +46,7 @@ class StoredTensor:
 
     @classmethod
     def of(cls, layout: Layout, dtype: str) -> StoredTensor:
-        return cls(layout.dims, layout.tag, dtype, layout.size_elems * types.scalar(dtype).bytes)
+        return cls(layout.dims, layout.tag, dtype, types.scalar(dtype).size(layout.size_elems))
 
     @property
     def layout(self) -> Layout:
@@ -74,7 +74,7 @@ class Buffer:
         return attrs.evolve(self, tensor=StoredTensor(dims, layout.tag, self.tensor.dtype, self._bytes(layout)))
 
     def _bytes(self, layout: Layout) -> int:
-        return layout.size_elems * types.scalar(self.tensor.dtype).bytes
+        return types.scalar(self.tensor.dtype).size(layout.size_elems)
 
     @property
     def is_read(self) -> bool:
@@ -343,7 +343,7 @@ def _read_tensor(entry: Entry) -> StoredTensor:
         entry["bytes"].integer(0, MOST_BYTES),
     )
     try:
-        needed = tensor.layout.size_elems * types.scalar(tensor.dtype).bytes
+        needed = types.scalar(tensor.dtype).size(tensor.layout.size_elems)
     except UserError as error:
         raise UserError(f"{error} ({entry['tag'].place})") from None
     if tensor.bytes < needed:

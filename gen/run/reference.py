@@ -209,7 +209,10 @@ def _sums(
 
 
 def pack(layout: Layout, logical: Array, gaps: int = 0) -> npt.NDArray[np.uint8]:
-    """The bytes of a logical tensor in memory: padding is zero, what strides leave out is filled with `gaps`."""
+    """The bytes of a logical tensor in memory: padding is zero, what strides leave out is filled with `gaps`.
+
+    Elements of 4 bits stand two a byte, the first in the lower half.
+    """
     memory = np.full(layout.size_elems * logical.itemsize, gaps, np.uint8)
     padded = logical
     if layout.padded_dims != logical.shape:
@@ -217,7 +220,24 @@ def pack(layout: Layout, logical: Array, gaps: int = 0) -> npt.NDArray[np.uint8]
         padded[tuple(map(slice, logical.shape))] = logical
     digits = _digits(layout, memory.view(logical.dtype))
     digits[...] = padded.reshape(digits.shape)
+    if logical.dtype in types.HALF_BYTES:
+        return _two_a_byte(np.append(memory, np.zeros(len(memory) % 2, np.uint8)))
     return memory
+
+
+def _two_a_byte(nibbles: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    joined: npt.NDArray[np.uint8] = nibbles[..., ::2] & np.uint8(0xF) | nibbles[..., 1::2] << np.uint8(4)
+    return joined
+
+
+def packed_bytes(layout: Layout, logical: Fill, places: Indices, gaps: int = 0) -> npt.NDArray[np.uint8]:
+    """The bytes that `pack` leaves at some places: rows of neighbours that begin with an element."""
+    if logical.dtype in types.HALF_BYTES:
+        both = np.repeat(places * 2, 2, axis=1)
+        both[:, 1::2] += 1
+        return _two_a_byte(packed(layout, logical, both, gaps).view(np.uint8))
+    element = logical.dtype.itemsize
+    return packed(layout, logical, places[:, ::element] // element, gaps).view(np.uint8)
 
 
 def packed(layout: Layout, logical: Fill, places: Indices, gaps: int = 0) -> Array:

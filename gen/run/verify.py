@@ -280,11 +280,11 @@ def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
     """The bytes of a buffer: a logical array in its layout, or zeros where it wants them, or the sentinel."""
     layout, size = buffer.tensor.layout, 0
     if logical is not None:
-        wanted = reference.numpy_type(buffer.tensor.dtype)
+        wanted, elem = reference.numpy_type(buffer.tensor.dtype), types.scalar(buffer.tensor.dtype)
         if logical.shape != buffer.tensor.dims or logical.dtype != wanted:
             given = f"{logical.dtype}{list(logical.shape)}"
             raise UserError(f"given {buffer.name} of {given}, wanted {wanted}{list(buffer.tensor.dims)}")
-        size = layout.size_elems * wanted.itemsize
+        size = elem.size(layout.size_elems)
     if logical is not None and not isinstance(logical, Fill):
         memory = np.full(buffer.tensor.bytes, SENTINEL, np.uint8)
         memory[:size] = reference.pack(layout, logical, FOREIGN)
@@ -293,9 +293,8 @@ def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
     def make(places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         memory = np.full(places.shape, 0 if buffer.zero else SENTINEL, np.uint8)
         if logical is not None:
-            element = logical.dtype.itemsize
-            drawn = reference.packed(layout, logical, places[:, ::element] // element, FOREIGN)
-            np.copyto(memory, drawn.view(np.uint8), where=places < size)
+            drawn = reference.packed_bytes(layout, logical, places, FOREIGN)
+            np.copyto(memory, drawn, where=places < size)
         return memory
 
     return Pages(buffer.tensor.bytes, make, budget, _BESIDE if buffer.is_written else 0)
@@ -399,7 +398,7 @@ def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
 
 def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
     """The logical tensor in a buffer."""
-    size = tensor.layout.size_elems * types.scalar(tensor.dtype).bytes
+    size = types.scalar(tensor.dtype).size(tensor.layout.size_elems)
     return reference.unpack(tensor.layout, tensor.dtype, memory.whole(size))
 
 

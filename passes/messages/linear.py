@@ -79,7 +79,10 @@ class Halo:
 
 @attrs.frozen(cache_hash=True)
 class LinearView:
-    """`axes` hold their dims outermost first; `base` (bytes, at most 0 with left padding) is where index 0 lies."""
+    """`axes` hold their dims outermost first; `base` (bytes, at most 0 with left padding) is where index 0 lies.
+
+    Of 4-bit elements everything is counted in halves of bytes: such views are planned with, and lowered as pairs.
+    """
 
     memory: Global
     axes: tuple[tuple[LinearDim, ...], ...]
@@ -101,7 +104,8 @@ class LinearView:
         """Whether aligned runs of that many positions of the unit axis lie side by side, aligned, all or none there."""
         if self.unit_axis is None:
             return run == 1
-        inner, align = self.axes[self.unit_axis][-1], min(4, run * self.memory.elem.bytes)
+        inner, elem = self.axes[self.unit_axis][-1], self.memory.elem
+        align = min(8, run) if elem.bits == 4 else min(4, run * elem.bytes)
         others = (d.stride for dims in self.axes for d in dims if d is not inner)
         whole = is_multiple(inner.extent, run) and inner.padded % run == 0
         together = all(h.is_constant_over(inner.name, run) for h in self.halos)

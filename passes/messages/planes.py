@@ -37,7 +37,7 @@ class PlaneMessage:
 
 def plane_of(view: LinearView, limits: Planes | None) -> Plane | None:
     """The view as a plane with its unit axis along the rows, if it is one."""
-    if limits is None or len(view.axes) != 2 or view.halos or view.unit_axis is None:
+    if limits is None or view.memory.elem.bits < 8 or len(view.axes) != 2 or view.halos or view.unit_axis is None:
         return None
     if any(len(dims) != 1 for dims in view.axes):
         return None

@@ -1,0 +1,89 @@
+"""Views of 4-bit elements as views of bytes: what stands two a byte has no address of its own, a pair of it has.
+
+Pairs are neighbours along the view's unit axis. Everything is counted in pairs along that: the innermost dim, the
+coordinate of the tile, the digits of the fragment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import attrs
+
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import Add, Const, Expr, Mul, Var, const
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Dim, Global, SizedView, TensorDim, View
+from convgen.ir.layout.tags import Layout
+from convgen.ir.types import u8
+
+
+@lru_cache(maxsize=2**10)
+def pairs_of(view: View) -> tuple[View, int] | None:
+    """The view with pairs for elements, and the axis along which they are counted; None if there is none."""
+    axis = next((n for n, dims in enumerate(view.axes) if _stride(view, dims[-1]) == 1), None)
+    if axis is None or isinstance(view, SizedView) or not view.layout.is_plain:
+        return None
+    unit = view.axes[axis][-1]
+    index = [_halved(t, unit) if unit.name in dict(t.terms) else t for t in view.index]
+    strides = [s if unit.name in dict(t.terms) else s / 2 for t, s in zip(view.index, view.layout.strides())]
+    if unit.size % 2 or unit.padded % 2 or None in index or any(s != int(s) for s in strides):
+        return None
+    whole = [t for t in index if t is not None]
+    layout = Layout.strided((t.size for t in whole), [int(s) for s in strides])
+    held = attrs.evolve(unit, size=unit.size // 2, padded=unit.padded // 2)
+    axes = tuple((*dims[:-1], held) if n == axis else dims for n, dims in enumerate(view.axes))
+    memory = Global(view.memory.name, u8, view.memory.bytes)
+    return View(memory, layout, axes, tuple(whole)), axis
+
+
+def check_pairs(view: View) -> None:
+    """Refuse a view of 4-bit elements that does not go in pairs."""
+    if view.memory.elem.bits == 4 and pairs_of(view) is None:
+        given = f"given {view.memory.name} of {view.memory.elem}"
+        wanted = "wanted an even number along a dimension of stride 1, and even strides along all others"
+        raise Unsupported(f"{given} with strides {'x'.join(map(str, view.layout.strides()))}, {wanted}", rule="nibbles")
+
+
+def halved_fragment(layout: Fragment, dim: str) -> Fragment:
+    """A fragment whose registers hold pairs along a dim. Raises Unsupported where they do not stand in pairs."""
+    first = next((d for d in layout.digits if d.dim == dim), None)
+    if first is None or first.space != Space.REGISTER or first.stride != 1 or first.size % 2:
+        raise Unsupported(f"given a fragment {layout}, wanted pairs of neighbours along {dim} in its registers")
+    digits = [attrs.evolve(d, size=d.size // 2) if d is first else _further(d) for d in layout.digits]
+    return attrs.evolve(layout, digits=tuple(d for d in digits if d.size > 1))
+
+
+def half(e: Expr, values: Mapping[Var, Expr]) -> Expr:
+    """Half of a coordinate that is even; `values` are the lets in scope."""
+    match e:
+        case Const(dtype, bits) if bits % 2 == 0:
+            return const(bits // 2, dtype)
+        case Mul(a, Const(dtype, bits)) if bits % 2 == 0:
+            return a if bits == 2 else a * const(bits // 2, dtype)
+        case Add(a, b):
+            return half(a, values) + half(b, values)
+        case Var() if e in values:
+            return half(values[e], values)
+    return e // 2
+
+
+def _stride(view: View, d: Dim) -> int:
+    terms = ((dict(t.terms).get(d.name, 0), s) for t, s in zip(view.index, view.layout.strides()))
+    return sum(coef * s for coef, s in terms)
+
+
+def _halved(t: TensorDim, unit: Dim) -> TensorDim | None:
+    """The coordinate in pairs; None where elements that it counts are no pairs."""
+    others = [(name, coef) for name, coef in t.terms if name != unit.name]
+    if t.size % 2 or t.const % 2 or any(coef % 2 for _, coef in others):
+        return None
+    terms = tuple((name, coef if name == unit.name else coef // 2) for name, coef in t.terms)
+    return attrs.evolve(t, size=t.size // 2, terms=terms, const=t.const // 2)
+
+
+def _further(d: Digit) -> Digit:
+    """A digit behind the first, whose registers are half as far apart."""
+    return attrs.evolve(d, stride=d.stride // 2) if d.space == Space.REGISTER else d
