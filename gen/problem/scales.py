@@ -51,8 +51,9 @@ class Scale:
 
     @property
     def number(self) -> np.float32:
-        """The one number, rounded to its type."""
-        return np.float32(scalar(self.dtype).numpy.type(self.value))
+        """The one number, rounded to its type; infinite where that is too narrow."""
+        with np.errstate(over="ignore"):
+            return np.float32(np.array(self.value).astype(scalar(self.dtype).numpy))
 
     @property
     def name(self) -> str:
