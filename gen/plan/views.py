@@ -30,6 +30,7 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.tensors import TensorSpec
 
 _NAMES = "dhw"
+_MATRICES = {"src": "mk", "wei": "kn", "dst": "mn"}
 
 Index = tuple[TensorDim, ...]
 
@@ -126,21 +127,37 @@ def whole_result(problem: Problem) -> View:
     return tensor.view(*(_order(side, tensor, tensor) for side in sides))
 
 
-def bias(problem: Problem, part: Product) -> View | None:
-    """The bias as (N, M), the same all along a side on which it does not depend; None if the problem has none."""
-    if "bia" not in [t.name for t in problem.inputs]:
-        return None
-    spec = problem.tensor("bia")
-    if isinstance(problem, Matmul):
-        index = tuple(t if t.size != 1 else TensorDim(1, ()) for t in _batched(spec, "mn"))
-    else:
-        index = (_channels(problem, "oc"),)
+def operand(problem: Problem, part: Product, name: str, role: str = "dst") -> View:
+    """A tensor that a step reads as (N, M), the same all along a side on which it does not depend.
+
+    Its dims are those of src, of weights or of dst, `role`, or 1.
+    """
+    spec, index = problem.tensor(name), _operand_index(problem, name, role)
     used = {name for t in index for name, _ in t.terms}
     axes = tuple(
         side if used.intersection(d.name for d in side) else (_dim(f"any{n}", part.result.extent(n)),)
         for n, side in enumerate(part.result.axes[:2])
     )
     return _Tensor(spec, index).counted(sizes(problem)).view(*axes, *part.result.axes[2:])
+
+
+def is_along_k(problem: Problem, name: str, role: str) -> bool:
+    """Whether an operand differs along dims that are summed."""
+    result = {term for t in _coordinates(problem)["dst"] for term, _ in t.terms}
+    return any(term not in result for t in _operand_index(problem, name, role) for term, _ in t.terms)
+
+
+def _operand_index(problem: Problem, name: str, role: str) -> Index:
+    index = _coordinates(problem)[name if name == "bia" and isinstance(problem, Conv) else role]
+    return tuple(t if size != 1 else TensorDim(1, ()) for t, size in zip(index, problem.tensor(name).dims))
+
+
+def _coordinates(problem: Problem) -> dict[str, Index]:
+    """Those of src, of weights, of dst and of the channels that a bias has, of what is computed forward."""
+    if isinstance(problem, Matmul):
+        return {role: _batched(problem.tensor(role), dims) for role, dims in _MATRICES.items()}
+    _, _, src, wei, dst = _forward_dims(problem)
+    return {"src": src, "wei": wei, "dst": dst, "bia": dst[1:2]}
 
 
 def bias_gradient(problem: Problem) -> View | None:
@@ -291,14 +308,15 @@ def _same(name: str, size: int) -> TensorDim:
 
 def _matmul(problem: Matmul) -> _Contraction:
     """dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; a tensor of size 1 along b is read again."""
-    src, wei, dst = map(problem.tensor, ("src", "wei", "dst"))
+    src, wei, dst = map(problem.tensor, _MATRICES)
+    index = _coordinates(problem)
     return _Contraction(
         (_dim("m", problem.m),),
         (_dim("n", problem.n),),
         (_dim("k", problem.k),),
-        _Tensor(src, _batched(src, "mk")),
-        _Tensor(wei, _batched(wei, "kn")),
-        _Tensor(dst, _batched(dst, "mn")),
+        _Tensor(src, index["src"]),
+        _Tensor(wei, index["wei"]),
+        _Tensor(dst, index["dst"]),
         batch=tuple(_dim(f"b{i}", size) for i, size in enumerate(dst.dims[:-2]) if size != 1),
     )
 

@@ -322,7 +322,7 @@ def _compare(
         tensor = record.buffers[region.output].tensor
         got = _gathered(memory[region.output], tensor, indices)
         expected, most = reference.ranges(problem, inputs, region.output, region.rows, region.columns)
-        wrong = _differ(expected, got) if expected is most else ~_within(expected, got, most)
+        wrong = _differs(expected, got) if expected is most else ~_within(expected, got, most)
         checked += wrong.size
         mismatches += int(np.count_nonzero(wrong))
         for row, column in np.argwhere(wrong)[: _SHOWN - len(first)]:
@@ -333,8 +333,8 @@ def _compare(
     return checked, mismatches, tuple(first)
 
 
-def _differ(expected: npt.NDArray[Any], got: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Whether values have other bits; which NaN is not specified."""
+def _differs(expected: Array, got: Array) -> npt.NDArray[np.bool_]:
+    """Where bits differ, but for those of a NaN: which one an operation gives is not said."""
     found: npt.NDArray[np.bool_] = (_bits(expected) != _bits(got)) & ~((expected != expected) & (got != got))
     return found
 

@@ -139,8 +139,8 @@ MESSAGES = [
         "unsupported: given attr-fpmath bf16:true, wanted strict: other values are not generated yet",
     ),
     (
-        "conv DESC --attr-post-ops prelu:per_oc",
-        "unsupported: given attr-post-ops prelu:per_oc, wanted none: other values are not generated yet",
+        "conv DESC --attr-post-ops dw:k3s1p1",
+        "unsupported: given attr-post-ops dw:k3s1p1, wanted none: other values are not generated yet",
     ),
     (
         "conv DESC --attr-post-ops sum+rellu",
@@ -174,8 +174,8 @@ MESSAGES = [
         "s8, u8 on gfx942",
     ),
     (
-        "conv DESC --dt s8:s8:f16 --target xehpg",
-        "unsupported: given s8 inputs and dst of f16, wanted both inputs one of bf16, f16, f32, s8, u8, s8 with "
+        "conv DESC --dt s8:s8:f64 --target xehpg",
+        "unsupported: given s8 inputs and dst of f64, wanted both inputs one of bf16, f16, f32, s8, u8, s8 with "
         "u8, or what these hold, and dst one of s32, f32, s8, u8 on xehpg",
     ),
     (
