@@ -162,6 +162,7 @@ def build(plan: Plan) -> tuple[Program, Tiles]:
     made = _Builder(plan)
     made.uncovered()
     made.reorders()
+    made.widened()
     for part in plan.parts:
         made.product(part)
     made.bias_gradient()
@@ -191,6 +192,14 @@ class _Builder:
             kernel = kernel_name(self.plan, f"reorder_{name}")
             made, mapping = streams.transpose(kernel, *views.reordering(self.problem, name), self.plan.facts)
             self.shared.append(self._launch(made, None, mapping))
+
+    def widened(self) -> None:
+        """The kernels that bring zero points of 4 bits to bytes."""
+        for point in self.problem.zero_points:
+            if views.is_widened(self.problem, point.name):
+                kernel = kernel_name(self.plan, f"widen_{point.name}")
+                made, mapping = streams.transpose(kernel, *views.widening(self.problem, point.name), self.plan.facts)
+                self.shared.append(self._launch(made, None, mapping))
 
     def product(self, part: Part) -> None:
         """The launches of one matrix product."""

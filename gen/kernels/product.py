@@ -6,7 +6,7 @@ The loop is the naive one (copy, barrier, multiply); `buffer_shared` overlaps it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -20,11 +20,13 @@ from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
 from convgen.kernels.epilogue import Epilogue
-from convgen.plan import views
+from convgen.plan import dequantise, views
 from convgen.plan.plan import Operand, Part, Plan, Reduction
 from convgen.problem.conv import Conv
 
 K_LOOP = "k_loop"
+
+_Key = tuple[Fragment, dequantise.Shared]
 
 _MOST_SUMMED = 32  #: elements of a lane; of the sums of shares at a time, beside what others left
 
@@ -66,7 +68,8 @@ class _ProductKernel:
     def build(self, result: View, epilogue: Epilogue, meeting: Meeting | None) -> Kernel:
         plan, part, k = self.plan, self.part, self.k
         tile_m, tile_n, _ = plan.config.tile
-        buffers = part.of_m.view.memory, part.of_n.view.memory, *epilogue.reads, result.memory
+        beside = [what.view.memory for side in (part.of_n, part.of_m) if side.made for what in side.made.shared]
+        buffers = part.of_m.view.memory, part.of_n.view.memory, *beside, *epilogue.reads, result.memory
         shared = (meeting.sums.memory, meeting.counts) if meeting else ()
         k.params += dict.fromkeys((*buffers, *shared))
         k.params += views.sizes(plan.problem)
@@ -145,18 +148,37 @@ class _ProductKernel:
         k.name_subgroup("wave")
         kb, *acc = k.var("kb"), *(k.var("acc", t) for t in types)
         products = tuple(k.var("acc_next", t) for t in types)
-        with k.suite() as body:
-            self._block(kb, acc, products)
-        state = tuple(acc), tuple(map(zeros, types)), block(*body), products, tuple(totals)
         grain = part.mapping.grain
         begin, end = (lift(grains * grain, kb) for grains in (self.tile["begin"], self.tile["end"]))
+        first = self._shared_parts(begin)
+        held = {key: k.var(f"{key[1].view.memory.name}_held", found.type) for key, found in first.items()}
+        with k.suite() as body:
+            later = self._block(kb, acc, products, held)
+        left = tuple(k.var(v.name, v.type) for v in held.values())  # behind the loop nobody wants it
+        carried, inits = (*acc, *held.values()), (*map(zeros, types), *first.values())
+        state = carried, inits, block(*body), (*products, *later.values()), (*totals, *left)
         trips = part.trips(self.plan.config.tile[2])
         end = end if trips is None else lift(trips, kb)
         k.add(For(kb, begin, end, *state, K_LOOP))
         return totals
 
-    def _block(self, kb: Var, acc: Sequence[Var], products: Sequence[Var]) -> None:
-        """One K block: copy it, multiply it. The parts of the tile come one after the other."""
+    def _shared_parts(self, kb: Expr) -> dict[_Key, Expr]:
+        """What neighbours among the weights of a K block share, by fragment."""
+        sides = [(self.part.of_n, self.n0, self.plan.mma.a)]
+        sides += [(self.part.of_m, self.m0, mma.b) for mma in self.mmas]
+        return {
+            (layout, what): dequantise.load(self.k, what, self._at(start, kb), layout)
+            for operand, start, layout in sides
+            for what in (operand.made.shared if operand.made else ())
+        }
+
+    def _block(
+        self, kb: Var, acc: Sequence[Var], products: Sequence[Var], held: Mapping[_Key, Expr]
+    ) -> dict[_Key, Expr]:
+        """One K block: copy it, multiply it. The parts of the tile come one after the other.
+
+        `held` is what neighbours among its weights share; gives that of the next block, on its way meanwhile.
+        """
         k, part, config = self.k, self.part, self.plan.config
         operands = (part.of_n, self.n0), (part.of_m, self.m0)
         if part.tiles:
@@ -164,16 +186,18 @@ class _ProductKernel:
             for operand in operands:
                 self._copy(*operand, kb)
             k.barrier("publish")
-        a = self._fragment(*operands[0], kb, self.plan.mma.a)
-        b = self._fragment(*operands[1], kb, self.mmas[0].b)
+        later = self._shared_parts(kb + 1) if held else {}
+        a = self._fragment(*operands[0], kb, self.plan.mma.a, held)
+        b = self._fragment(*operands[1], kb, self.mmas[0].b, held)
         if config.prefetch:
             for operand in operands:
                 self._prefetch(*operand, kb + (config.slots + config.prefetch))
         for n, mma in enumerate(self.mmas):
             # The next part is read while this one multiplies.
-            after = [self._fragment(*operands[1], kb, later.b) for later in self.mmas[n + 1 : n + 2]]
+            after = [self._fragment(*operands[1], kb, further.b, held) for further in self.mmas[n + 1 : n + 2]]
             k.add(Let(products[n], Mma(mma, acc[n], a, b)))
             b = after[0] if after else b
+        return later
 
     def _prefetch_at_first(self) -> None:
         """The blocks that the loop's own prefetches come too late for; the first one is loaded at once."""
@@ -202,7 +226,15 @@ class _ProductKernel:
         name = operand.view.memory.name
         self.k.prefetch(operand.view, self._at(start, kb), operand.copy.loaded, "prefetch", name)
 
-    def _fragment(self, operand: Operand, start: Expr, kb: Expr, layout: Fragment) -> Var:
+    def _fragment(self, operand: Operand, start: Expr, kb: Expr, layout: Fragment, held: Mapping[_Key, Expr]) -> Var:
+        """A fragment of an operand as it is multiplied."""
+        found, made = self._loaded(operand, start, kb, layout), operand.made
+        if made is None:
+            return found
+        own = {what: held[layout, what] for what in made.shared}
+        return self.k.let(f"{operand.view.memory.name}_made", dequantise.applied(self.k, made, own, found, layout))
+
+    def _loaded(self, operand: Operand, start: Expr, kb: Expr, layout: Fragment) -> Var:
         name = operand.view.memory.name
         if operand.tile is None:
             found = self.k.load_view(f"{name}_frag", operand.view, self._at(start, kb), layout, "fragment", name)

@@ -113,7 +113,7 @@ def _layout(n: int, m: int, lanes: int, subgroups: int, ahead: int, lanes_r: int
 
 
 def transpose(name: str, source: View, target: View, facts: TargetFacts) -> tuple[Kernel, WorkgroupMapping]:
-    """Bring a tensor from one layout to another, both as (rows, K).
+    """Bring a tensor from one layout, and element type, to another, both as (rows, K).
 
     Each lane turns a little matrix in its registers, so that loads and stores both run along memory.
     """
@@ -126,7 +126,8 @@ def transpose(name: str, source: View, target: View, facts: TargetFacts) -> tupl
     with k.tile_of(mapping) as tile:
         at = k.let("row0", tile["m"] * side), k.let("k0", tile["n"] * side)
         held = k.load_view("held", source, at, split.loaded, "load")
-        k.store_view(target, at, reordered(held, split.loaded, split.stored), split.stored, "store")
+        wide = held.to(vector(target.memory.elem, split.loaded.registers))
+        k.store_view(target, at, reordered(wide, split.loaded, split.stored), split.stored, "store")
     return k.done(), mapping
 
 

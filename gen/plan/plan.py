@@ -28,9 +28,10 @@ from convgen.kernels.epilogue import Epilogue
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.pairs import check_pairs
 from convgen.passes.messages.swizzle import find_swizzle
-from convgen.plan import steps, views
+from convgen.plan import dequantise, steps, views
 from convgen.plan.config import Config
 from convgen.plan.copies import CopyLayout, copy_layout, divide
+from convgen.plan.dequantise import Dequantisation
 from convgen.plan.views import Product
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
@@ -54,6 +55,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
             )
     steps.check(problem)
     _check_nibbles(problem)
+    dequantise.check(problem)
     inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
     outputs = steps.results(problem)
     if not types.SCALARS.keys() >= set(inputs) or not input_atoms(problem, facts) or output.dtype not in outputs:
@@ -158,6 +160,7 @@ class Operand:
     elem: Type  #: in which it is multiplied; elements are converted on the way
     tile: Shared | None
     copy: CopyLayout | None  #: each lane's share of the copy or prefetch
+    made: Dequantisation | None = None  #: what becomes of it before it is multiplied
 
 
 @attrs.frozen
@@ -225,9 +228,18 @@ def k_block(k_order: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     """The matrix instructions for a problem's inputs and accumulator, in the target's order of preference."""
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
-    given = views.operand_types(problem)
+    given = _multiplied(problem)
     exact = [a for a in facts.atoms if not a.rounds_to or a.rounds_to == rounded]
     return [a for a in exact if (a.a_elem, a.b_elem) == given] or _of_wider_types(problem, exact, given)
+
+
+def _multiplied(problem: Problem) -> tuple[Type, Type]:
+    """The types of N's and M's input, of weights that are dequantised the one they become."""
+    wide, types_ = dequantise.multiplied_type(problem), views.operand_types(problem)
+    if wide is None:
+        return types_
+    n, m = (view.memory.name == "wei" for view in views.operands(problem))
+    return wide if n else types_[0], wide if m else types_[1]
 
 
 def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], given: tuple[Type, Type]) -> list[MmaAtom]:
@@ -350,6 +362,10 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     tile_m, tile_n, tile_k = config.tile
     of_n = operand(product.of_n, mma.atom.a_elem, tile_n, mma.a, config, facts)
     of_m = operand(product.of_m, mma.atom.b_elem, tile_m, mma.b, config, facts)
+    if product.of_n.memory.name.startswith("wei"):
+        of_n = attrs.evolve(of_n, made=dequantise.of(problem, product, (tile_n, tile_k)))
+    else:
+        of_m = attrs.evolve(of_m, made=dequantise.of(problem, product, (tile_m, tile_k)))
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
     grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn

@@ -10,8 +10,9 @@ from convgen.kernels.epilogue import Bias, Binary, Convert, Eltwise, Prelu, Scal
 from convgen.plan import views
 from convgen.plan.views import Product
 from convgen.problem import post_ops
+from convgen.problem import scales as problem_scales
 from convgen.problem.conv import Conv
-from convgen.problem.matmul import Problem
+from convgen.problem.matmul import Matmul, Problem
 
 _ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")
 
@@ -40,6 +41,8 @@ def _check_scales(problem: Problem) -> None:
     """Refuse them where they have no meaning, and those that differ along what is summed."""
     _check_steps(problem, "attr-scales", "scales")
     for scale in problem.scales:
+        if _is_on_the_way(problem, scale):
+            continue
         given = f"given the scale {scale}"
         if scale.is_grouped(problem.size(scale.role)):
             raise Unsupported(f"{given}, wanted one without groups", rule="scales-groups")
@@ -82,10 +85,15 @@ def of(problem: Problem, product: Product) -> Iterator[Step]:
 
 def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:
     """One step for the scales of some tensors, if they have any."""
-    chosen = [scale for scale in problem.scales if scale.role in roles]
+    chosen = [scale for scale in problem.scales if scale.role in roles and not _is_on_the_way(problem, scale)]
     if chosen:
         tensors = [views.operand(problem, product, s.name, s.role) for s in chosen if not s.is_single]
         yield Scale(tuple(s.number for s in chosen if s.is_single), tuple(tensors), divides="dst" in roles)
+
+
+def _is_on_the_way(problem: Problem, scale: problem_scales.Scale) -> bool:
+    """Whether weights are multiplied by it before products are summed."""
+    return isinstance(problem, Matmul) and scale == problem.scale_on_the_way
 
 
 def _post_op(problem: Problem, product: Product, op: post_ops.PostOp, number: int) -> Step:

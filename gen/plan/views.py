@@ -90,14 +90,64 @@ def sizes(problem: Problem) -> tuple[Size, ...]:
 _PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
 
 
+def beside(problem: Matmul, spec: TensorSpec, weights: View) -> View:
+    """A tensor that is 1 long along dims of the weights, or has one element for a group, by the axes of these."""
+    *batch, rows, columns = _batched(spec, "kn")
+    index = (*batch, _of_groups(rows, problem.groups_k), _of_groups(columns, problem.groups_n))
+    return View(buffer(spec), spec.layout, weights.axes, index)
+
+
+def _of_groups(t: TensorDim, sizes: tuple[int, ...]) -> TensorDim:
+    """A coordinate along K or N as the number of its group."""
+    if t.size == 1:
+        return TensorDim(1, ())
+    ((name, _),) = t.terms
+    return TensorDim(t.size, ((f"{name}g" if _is_split(sizes) else name, 1),))
+
+
+def _is_split(sizes: tuple[int, ...]) -> bool:
+    """Whether an axis is one of groups of neighbours."""
+    return len(sizes) == 1 and sizes[0] > 1
+
+
+def is_widened(problem: Problem, name: str) -> bool:
+    """Whether an input has elements of 4 bits, which a launch before brings to bytes."""
+    return any(spec.name == name and scalar(spec.dtype).bits == 4 for spec in problem.inputs)
+
+
+def bytes_of(problem: Problem, name: str) -> TensorSpec:
+    """A tensor, or where its elements have 4 bits the same in bytes, in a buffer of its own."""
+    spec = problem.tensor(name)
+    wide = {"s4": "s8", "u4": "u8"}.get(spec.dtype)
+    return attrs.evolve(spec, name=f"{name}_bytes", dtype=wide) if wide else spec
+
+
+def widening(problem: Problem, name: str) -> tuple[View, View]:
+    """A tensor as it is and as bytes, both as (rows, columns)."""
+    specs = problem.tensor(name), bytes_of(problem, name)
+    rows, columns = (tuple(_dim(f"dim{n}", specs[0].dims[n]) for n in dims) for dims in _last_apart(len(specs[0].dims)))
+    index = tuple(_same(d.name, d.size) for d in (*rows, *columns))
+    source, target = (_Tensor(spec, index) for spec in specs)
+    return source.view(rows, columns), target.view(rows, columns)
+
+
+def _last_apart(rank: int) -> tuple[range, range]:
+    return range(rank - 1), range(rank - 1, rank)
+
+
 def operand_types(problem: Problem) -> tuple[Type, Type]:
     """The element types of `of_n` and `of_m`, which all products of a problem have on the same sides."""
     first, second = (scalar(t.dtype) for t in problem.factors)
-    if first is not second:
-        for contraction in _contractions(problem):
-            made = contraction.product(1)
-            return made.of_n.memory.elem, made.of_m.memory.elem
+    if first is not second and any(True for _ in _contractions(problem)):
+        n, m = operands(problem)
+        return n.memory.elem, m.memory.elem
     return first, second
+
+
+def operands(problem: Problem) -> tuple[View, View]:
+    """N's and M's input of a product of a problem; which one that is does not matter."""
+    made = next(iter(_contractions(problem))).product(1)
+    return made.of_n, made.of_m
 
 
 def _contractions(problem: Problem) -> Iterable[_Contraction]:
@@ -143,12 +193,14 @@ def operand(problem: Problem, part: Product, name: str, role: str = "dst") -> Vi
 
 def is_along_k(problem: Problem, name: str, role: str) -> bool:
     """Whether an operand differs along dims that are summed."""
-    result = {term for t in _coordinates(problem)["dst"] for term, _ in t.terms}
+    result = {term for t in _operand_index(problem, "dst", "dst") for term, _ in t.terms}
     return any(term not in result for t in _operand_index(problem, name, role) for term, _ in t.terms)
 
 
 def _operand_index(problem: Problem, name: str, role: str) -> Index:
     index = _coordinates(problem)[name if name == "bia" and isinstance(problem, Conv) else role]
+    if isinstance(problem, Matmul):
+        index = tuple(_grouped(problem, t) for t in index)
     return tuple(t if size != 1 else TensorDim(1, ()) for t, size in zip(index, problem.tensor(name).dims))
 
 
@@ -309,16 +361,32 @@ def _same(name: str, size: int) -> TensorDim:
 def _matmul(problem: Matmul) -> _Contraction:
     """dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; a tensor of size 1 along b is read again."""
     src, wei, dst = map(problem.tensor, _MATRICES)
-    index = _coordinates(problem)
+    index = {role: tuple(_grouped(problem, t) for t in own) for role, own in _coordinates(problem).items()}
     return _Contraction(
         (_dim("m", problem.m),),
-        (_dim("n", problem.n),),
-        (_dim("k", problem.k),),
+        _in_groups("n", problem.n, problem.groups_n),
+        _in_groups("k", problem.k, problem.groups_k),
         _Tensor(src, index["src"]),
         _Tensor(wei, index["wei"]),
         _Tensor(dst, index["dst"]),
         batch=tuple(_dim(f"b{i}", size) for i, size in enumerate(dst.dims[:-2]) if size != 1),
     )
+
+
+def _in_groups(name: str, size: int, sizes: tuple[int, ...]) -> tuple[Dim, ...]:
+    """K or N, the number of a group apart where neighbours share what they are multiplied by."""
+    if not _is_split(sizes):
+        return (_dim(name, size),)
+    return _dim(f"{name}g", size // sizes[0]), _dim(name, sizes[0])
+
+
+def _grouped(problem: Matmul, t: TensorDim) -> TensorDim:
+    """A coordinate where K and N may go in groups."""
+    sizes = {"k": problem.groups_k, "n": problem.groups_n}.get(t.terms[0][0] if t.terms else "", ())
+    if not _is_split(sizes):
+        return t
+    ((name, _),) = t.terms
+    return attrs.evolve(t, terms=((f"{name}g", sizes[0]), (name, 1)))
 
 
 def _batched(spec: TensorSpec, matrix: str) -> Index:

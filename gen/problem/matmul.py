@@ -12,6 +12,7 @@ from convgen.ir.caret import PointedError
 from convgen.ir.layout.tags import LETTERS
 from convgen.problem import grammar, masks, options
 from convgen.problem.conv import Conv
+from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
 
 
@@ -111,6 +112,34 @@ class Matmul(TensorProblem):
     def knob_texts(self) -> dict[str, str]:
         bias = {"bia-dt": self.bias_type, "bia_mask": str(self.bias_mask)} if self.bias_type else {}
         return {**super().knob_texts, **bias}
+
+    @property
+    def scale_on_the_way(self) -> Scale | None:
+        """The scale of the weights where it differs along K, so that sums cannot be multiplied by it."""
+        scale = next((s for s in self.scales if s.role == "wei" and not s.is_single), None)
+        return scale if scale and self.acc_type == "f32" and self.tensor(scale.name).dims[-2] > 1 else None
+
+    @property
+    def dequantises(self) -> bool:
+        """Whether weights become floats, by their zero point and scale, before they are multiplied by floats."""
+        return self.acc_type == "f32" and (self.zero_point("wei") is not None or self.scale_on_the_way is not None)
+
+    @property
+    def groups_k(self) -> tuple[int, ...]:
+        """How many neighbours along K share a zero point or a scale; 0 where they are not always as many."""
+        return self._groups(-2)
+
+    @property
+    def groups_n(self) -> tuple[int, ...]:
+        """The same along N."""
+        return self._groups(-1)
+
+    def _groups(self, dim: int) -> tuple[int, ...]:
+        point, scale, size = self.zero_point("wei"), self.scale_on_the_way, self.wei_dims[dim]
+        names = [point.name] if point and not point.is_known else []
+        counts = (self.tensor(name).dims[dim] for name in (*names, *([scale.name] if scale else [])))
+        found = (size // count if size % count == 0 else 0 for count in counts if count > 1)
+        return tuple(dict.fromkeys(found)) if self.dequantises else ()
 
     @property
     def is_empty(self) -> bool:

@@ -14,7 +14,7 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError, meant, named
-from convgen.problem import attributes, grammar, post_ops, scales
+from convgen.problem import attributes, grammar, post_ops, scales, zero_points
 
 CONV, MATMUL = "conv", "matmul"
 BOTH = (CONV, MATMUL)
@@ -181,7 +181,12 @@ KNOBS = (
         generated=lambda text: not scales.refused(text),
     ),
     Option(
-        "attr-zero-points", "", attributes.zero_points, "ARG:MASK[:VALUE[:TYPE[:GROUPS]]][+...]", rule="zero-points"
+        "attr-zero-points",
+        "",
+        attributes.zero_points,
+        "ARG:MASK[:VALUE[:TYPE[:GROUPS]]][+...]",
+        rule=zero_points.refused,
+        generated=lambda text: not zero_points.refused(text),
     ),
     Option(
         "attr-precomputed-reductions",
@@ -203,9 +208,7 @@ KNOBS = (
         "attr-fpmath",
         "strict",
         attributes.fpmath,
-        "strict (default), tf32, bf16, f16 or any",
-        rule="fpmath-int",
-        generated=lambda mode: not mode[1],
+        "strict (default), tf32, bf16, f16 or any; with :true also for weights that are integers",
     ),
     Option("attr-acc-mode", "strict", _accumulation, "strict (default), relaxed or any", rule="acc-mode"),
     Option("attr-deterministic", "false", _flag, "the same bits in every run (default false)"),

@@ -14,7 +14,7 @@ from convgen.problem.masks import SINGLE
 ROLES = ("src", "wei", "dst")
 
 #: Types of scales that become f32 in a kernel.
-TYPES = ("f32", "f16", "bf16")
+TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "e8m0")
 
 _ALIASES = {"src0": "src"}
 _DYNAMIC = ("mx", "dynamic_fp")

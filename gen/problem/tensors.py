@@ -17,9 +17,10 @@ from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import scalar
-from convgen.problem import grammar, masks, options, post_ops, scales
+from convgen.problem import grammar, masks, options, post_ops, scales, zero_points
 from convgen.problem.post_ops import Binary, Operand, PostOp, Prelu, Sum
 from convgen.problem.scales import Scale
+from convgen.problem.zero_points import ZeroPoint
 
 Triple = tuple[str, str, str]
 
@@ -62,7 +63,9 @@ class TensorProblem(ABC):
     dtag: str = "any"
     deterministic: bool = False  #: whether two runs must give the same bits
     fpmath: str = "strict"  #: to which type f32 inputs may be rounded before they are multiplied
+    fpmath_ints: bool = False  #: whether integers may be multiplied so, too
     scales: tuple[Scale, ...] = ()  #: by what sums are multiplied before a bias, and results divided
+    zero_points: tuple[ZeroPoint, ...] = ()  #: at most one of each of src, wei and dst
     post_ops: tuple[PostOp, ...] = ()  #: what becomes of a sum, a bias included, in order
     bias_type: str = ""  #: of a bias; empty for that of the sums, where there is a bias
     masks: tuple[int, ...] = ()  #: bits of the dims of src, then of the weights, that are known at launch only
@@ -151,6 +154,10 @@ class TensorProblem(ABC):
         """The logical size of src, wei or dst."""
         return {"src": self.src_dims, "wei": self.wei_dims, "dst": self.dst_dims}[role]
 
+    def zero_point(self, argument: str) -> ZeroPoint | None:
+        """That of src, wei or dst, if it has one other than zero."""
+        return next((point for point in self.zero_points if point.argument == argument), None)
+
     def tensor(self, name: str) -> TensorSpec:
         """The tensor of a name; a bias is dense."""
         if name in self._operands:
@@ -165,7 +172,7 @@ class TensorProblem(ABC):
     @cached_property
     def _operands(self) -> dict[str, TensorSpec]:
         """What scales and post-ops read, by name."""
-        return {spec.name: spec for spec in (*self._scale_tensors(), *self._post_op_tensors())}
+        return {spec.name: spec for spec in (*self._scale_tensors(), *self._points(), *self._post_op_tensors())}
 
     def _scale_tensors(self) -> Iterator[TensorSpec]:
         for scale in self.scales:
@@ -173,6 +180,13 @@ class TensorProblem(ABC):
             dims = scale.dims(size, masks.bits(scale.mask, len(size), self.policies(scale.role)))
             if not scale.is_single:
                 yield TensorSpec(scale.name, Layout.dense(dims, tuple(range(len(dims)))), scale.dtype)
+
+    def _points(self) -> Iterator[TensorSpec]:
+        for point in self.zero_points:
+            if not point.is_known:
+                size = self.size(point.argument)
+                dims = point.dims(size, masks.bits(point.policy, len(size), self.policies(point.argument)))
+                yield TensorSpec(point.name, Layout.dense(dims, tuple(range(len(dims)))), point.dtype)
 
     def _post_op_tensors(self) -> Iterator[TensorSpec]:
         for n, op in enumerate(self.post_ops):
@@ -224,8 +238,9 @@ class TensorProblem(ABC):
             "strides": ":".join(strides) if any(strides) else "",
             "runtime_dims_masks": ":".join(map(str, self.masks)),
             "attr-deterministic": str(self.deterministic).lower(),
-            "attr-fpmath": self.fpmath,
+            "attr-fpmath": f"{self.fpmath}:true" if self.fpmath_ints else self.fpmath,
             "attr-scales": "+".join(map(str, self.scales)),
+            "attr-zero-points": "+".join(map(str, self.zero_points)),
             "attr-post-ops": "+".join(map(str, self.post_ops)),
             **dict(self.others),
         }
@@ -259,8 +274,10 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
         **tags,
         "deterministic": knobs["attr-deterministic"],
         "fpmath": knobs["attr-fpmath"][0],
+        "fpmath_ints": knobs["attr-fpmath"][1],
         "masks": knobs["runtime_dims_masks"],
         "others": knobs.others,
+        "zero_points": () if "attr-zero-points" in others else zero_points.read(knobs["attr-zero-points"]),
         "scales": () if "attr-scales" in others else scales.read(knobs["attr-scales"]),
         "post_ops": () if "attr-post-ops" in others else post_ops.read(knobs["attr-post-ops"]),
     }

@@ -39,7 +39,8 @@ Indices = npt.NDArray[np.int64]
 _EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: an accumulator holds every integer up to this power of two
 #: The largest absolute value of a fill, while sums allow it.
 _MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "dst": 8, "diff_dst": 4}
-_OPERAND = 8  #: that of what post-ops read
+_OPERAND = 8  #: that of what post-ops read, and of zero points
+_SCALES = (0.25, 0.5, 1.0, 2.0)
 
 
 def numpy_type(name: str) -> np.dtype[np.generic]:
@@ -62,7 +63,7 @@ def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
     """
     magnitudes = {spec.name: _magnitude(problem, spec) for spec in problem.inputs if spec.name in _MAGNITUDE}
     products, power = depth(problem), _EXACT[problem.acc_type]
-    while _largest_sum(products, magnitudes) > 2**power:
+    while _largest_sum(problem, products, magnitudes) > 2**power:
         if max(magnitudes.values()) == 1:
             raise Unsupported(f"exact sums of {products} products, more than 2^{power}")
         magnitudes = {name: max(1, magnitude // 2) for name, magnitude in magnitudes.items()}
@@ -86,9 +87,11 @@ def _magnitude(problem: Problem, spec: TensorSpec) -> int:
     return max(-element.min, element.max) if whole_range else _MAGNITUDE[spec.name]
 
 
-def _largest_sum(depth: int, magnitudes: Mapping[str, int]) -> int:
-    """A bound of the sum of so many products, bias included."""
+def _largest_sum(problem: Problem, depth: int, magnitudes: Mapping[str, int]) -> int:
+    """A bound of the sum of so many products, bias included; counted in the least steps of what weights become."""
     factors = prod(magnitude for name, magnitude in magnitudes.items() if name not in ("bia", "dst"))
+    if isinstance(problem, Matmul) and problem.dequantises:
+        factors = magnitudes["src"] * (magnitudes["wei"] + _OPERAND) * int(max(_SCALES) / min(_SCALES))
     return depth * factors + magnitudes.get("bia", 0)
 
 
@@ -107,7 +110,7 @@ def depth(problem: Problem) -> int:
 def _values(spec: TensorSpec, magnitudes: Mapping[str, int]) -> Array:
     """Those that a fill takes: powers of two of scales, conditions that hold or not, else integers but zero."""
     if spec.name.endswith("_scales"):
-        return np.array([0.25, 0.5, 1, 2]).astype(numpy_type(spec.dtype))
+        return np.array(_SCALES).astype(numpy_type(spec.dtype))
     if spec.name.endswith("_condition"):
         return np.array([0, 1]).astype(numpy_type(spec.dtype))
     magnitude = magnitudes.get(spec.name, _OPERAND)
@@ -183,7 +186,8 @@ def ranges(
 
 def _scales(problem: Problem, read: Read, *roles: str) -> tuple[list[np.float32], list[Array]] | None:
     """The numbers and the tensors by which sums are multiplied, if there are any."""
-    chosen = [scale for scale in problem.scales if scale.role in roles]
+    done = problem.scale_on_the_way if isinstance(problem, Matmul) else None
+    chosen = [scale for scale in problem.scales if scale.role in roles and scale != done]
     numbers = [scale.number for scale in chosen if scale.is_single]
     return (numbers, [read(scale.name) for scale in chosen if not scale.is_single]) if chosen else None
 
@@ -237,7 +241,8 @@ def _sums(
     problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices
 ) -> npt.NDArray[np.float64]:
     if isinstance(problem, Matmul):
-        return sums.by_inner(problem, inputs["src"], inputs["wei"], rows, columns)
+        weights = _dequantised(problem, inputs) if problem.dequantises else inputs["wei"]
+        return sums.by_inner(problem, inputs["src"], weights, rows, columns)
     match output:
         case "dst":
             return sums.forward(problem, inputs["src"], inputs["wei"], rows, columns)
@@ -246,6 +251,32 @@ def _sums(
         case "diff_wei":
             return sums.by_weights(problem, inputs["src"], inputs["diff_dst"], rows, columns)
     return sums.by_bias(inputs["diff_dst"], columns)[rows]
+
+
+def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor]) -> Array:
+    """What weights are multiplied as: (q - zero point) * scale, in f32, rounded to the type of `--attr-fpmath`.
+
+    That is the source's where it asks for none that holds the source, and f32 of sources of 8 bits.
+    """
+    weights = np.asarray(inputs["wei"]).astype(np.float32)
+    point, scale = problem.zero_point("wei"), problem.scale_on_the_way
+    if point is not None:
+        weights = weights - (_repeated(inputs[point.name], weights.shape) if point.value is None else point.value)
+    if scale is not None:
+        weights = weights * _repeated(inputs[scale.name], weights.shape)
+    source, allowed = types.scalar(problem.src_type), types.SCALARS.get(problem.fpmath)
+    wide = source if source.bits >= 16 else types.f32
+    to = allowed if allowed is not None and allowed.holds(source) else wide
+    rounded: Array = weights.astype(to.numpy)
+    return rounded
+
+
+def _repeated(tensor: Tensor, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """A tensor of which neighbours share elements, as long as a shape."""
+    found = np.asarray(tensor).astype(np.float32)
+    for axis, size in enumerate(shape):
+        found = np.repeat(found, size // found.shape[axis], axis)
+    return found
 
 
 def pack(layout: Layout, logical: Array, gaps: int = 0) -> npt.NDArray[np.uint8]:

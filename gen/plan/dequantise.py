@@ -1,0 +1,165 @@
+"""Weights that become floats on their way: (q - zero point) * scale, which differ along what is summed.
+
+Both are views with the axes of the weights, of which K and N go in groups that share one. What comes of it is rounded
+to the type in which the product multiplies: that of `--attr-fpmath` where it holds the source, else the source's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+
+import attrs
+
+from convgen.ir.build import Index, KernelBuilder
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import Expr, Pack, Shuffle, Slice, lift
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import View
+from convgen.ir.types import Type, VectorType, bf16, f16, f32, scalar, vector
+from convgen.passes.messages.pairs import check_pairs
+from convgen.plan import views
+from convgen.plan.views import Product
+from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.tensors import TensorSpec
+
+_AT_A_TIME = 8  #: elements of a lane; what is held of them in between is not much
+
+
+@attrs.frozen
+class Shared:
+    """A tensor that neighbours along N and K share, `spans` of them in powers of two."""
+
+    view: View
+    spans: tuple[int, int]
+
+
+@attrs.frozen
+class Dequantisation:
+    """What becomes of the weights: `zero` is taken off, then they are multiplied by `scale`."""
+
+    zero: Shared | int
+    scale: Shared | None
+
+    @property
+    def shared(self) -> tuple[Shared, ...]:
+        """The tensors, in order."""
+        return tuple(each for each in (self.zero, self.scale) if isinstance(each, Shared))
+
+
+def multiplied_type(problem: Problem) -> Type | None:
+    """The type that weights become; None where they are multiplied as they are."""
+    if not isinstance(problem, Matmul) or not problem.dequantises:
+        return None
+    allowed, source = {"f16": f16, "bf16": bf16}.get(problem.fpmath), scalar(problem.src_type)
+    if allowed and allowed.holds(source):
+        return allowed
+    return source if source in (f16, bf16, f32) else f32
+
+
+def check(problem: Problem) -> None:
+    """Refuse zero points that nothing takes off, and groups of which an axis does not consist."""
+    for point in problem.zero_points:
+        if not (isinstance(problem, Matmul) and problem.dequantises and point.argument == "wei"):
+            given = f"given attr-zero-points {problem.knob_texts['attr-zero-points']}"
+            raise Unsupported(f"{given}, wanted those of weights that are dequantised", rule="zero-points")
+    if isinstance(problem, Matmul) and problem.dequantises:
+        if problem.runtime:
+            given = f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
+            raise Unsupported(f"{given} and weights that are dequantised, wanted numbers", rule="runtime-sizes")
+        for point in problem.zero_points:
+            if views.is_widened(problem, point.name):
+                check_pairs(views.widening(problem, point.name)[0])
+        for axis, sizes in (("K", problem.groups_k), ("N", problem.groups_n)):
+            if len(sizes) > 1 or 0 in sizes:
+                given = f"given groups of {' and '.join(map(str, sizes))} along {axis}"
+                raise Unsupported(f"{given}, wanted one size that divides it", rule="scales-groups")
+
+
+def of(problem: Problem, product: Product, tile: tuple[int, int]) -> Dequantisation | None:
+    """How the weights of a product are dequantised, of which a workgroup takes so many along N and K."""
+    if multiplied_type(problem) is None:
+        return None
+    assert isinstance(problem, Matmul)
+    weights = product.of_n if product.of_n.memory.name.startswith("wei") else product.of_m
+    point = problem.zero_point("wei")
+    zero: Shared | int = 0 if point is None or point.value is None else point.value
+    if point is not None and not point.is_known:
+        zero = _shared(problem, views.bytes_of(problem, point.name), weights, tile)
+    scale = problem.scale_on_the_way
+    return Dequantisation(zero, _shared(problem, problem.tensor(scale.name), weights, tile) if scale else None)
+
+
+def _shared(problem: Matmul, spec: TensorSpec, weights: View, tile: tuple[int, int]) -> Shared:
+    rows, columns = spec.dims[-2:]
+
+    def span(count: int, size: int, most: int) -> int:
+        return most if count == 1 else _power_of_two(gcd(size // count, most))
+
+    spans = span(columns, problem.n, tile[0]), span(rows, problem.k, tile[1])
+    return Shared(views.beside(problem, spec, weights), spans)
+
+
+def _power_of_two(number: int) -> int:
+    return number & -number
+
+
+def load(k: KernelBuilder, what: Shared, at: tuple[Index, ...], layout: Fragment) -> Expr:
+    """What neighbours share, of a tile at coordinates: each lane loads an element once."""
+    few = _few(layout, what.spans)
+    name = what.view.memory.name
+    return k.load_view(f"{name}_part", what.view, at, few, "fragment", name)
+
+
+def held_type(what: Shared, layout: Fragment) -> VectorType:
+    """Of what `load` gives."""
+    return vector(what.view.memory.elem, _few(layout, what.spans).registers)
+
+
+def applied(k: KernelBuilder, how: Dequantisation, held: Mapping[Shared, Expr], value: Expr, layout: Fragment) -> Expr:
+    """A fragment of weights as floats; rounded once where zero point and product are exact in f32."""
+    elem, count = value.type.elem, layout.registers
+    each = gcd(_AT_A_TIME, count)
+
+    def spread(what: Shared, to: Type) -> Expr:
+        return Shuffle(held[what].to(vector(to, held[what].type.lanes)), _order(layout, what.spans))
+
+    zero = spread(how.zero, elem) if isinstance(how.zero, Shared) else lift(float(how.zero), value)
+    exact = how.scale is None or how.scale.view.memory.elem is elem
+    scale = spread(how.scale, elem if exact else f32) if how.scale else None
+    parts = []
+    for start in range(0, count, each):
+        part: Expr = Slice(value, start, each)
+        part = part - Slice(zero, start, each) if how.zero != 0 else part
+        if scale is not None:
+            wide = part.to(vector(scale.type.elem, each)) * Slice(scale, start, each)
+            part = wide.to(part.type)
+        parts.append(k.let("dequantised", part))
+    return Pack(value.type, tuple(parts))
+
+
+def _few(layout: Fragment, spans: tuple[int, int]) -> Fragment:
+    """The layout without the registers of what neighbours share: they are at the first of these."""
+    return Fragment(layout.dims, tuple(_fixed(layout, spans))).renumbered(Space.REGISTER)
+
+
+def _fixed(layout: Fragment, spans: tuple[int, int]) -> list[Digit]:
+    of = dict(zip(layout.dims, spans))
+    fine = layout.factored(Space.REGISTER)
+    return [
+        attrs.evolve(d, space=Space.FIXED, stride=0) if d.space == Space.REGISTER and step * d.size <= of[d.dim] else d
+        for step, d in fine.stepped()
+    ]
+
+
+def _order(layout: Fragment, spans: tuple[int, int]) -> tuple[int, ...]:
+    """For each register of a layout that of what it shares."""
+    few = _few(layout, spans)
+
+    def place(fragment: Fragment, register: int) -> tuple[int, ...]:
+        at = fragment.coords(0, 0, register).values()
+        return tuple(int(n) // span for n, span in zip(at, spans))
+
+    places = {place(few, r): r for r in range(few.registers)}
+    return tuple(places[place(layout, r)] for r in range(layout.registers))
