@@ -6,14 +6,14 @@ to the type in which the product multiplies: that of `--attr-fpmath` where it ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import gcd
 
 import attrs
 
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Expr, Pack, Shuffle, Slice, lift
+from convgen.ir.expr import Expr, Pack, Shuffle, Slice
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
@@ -119,24 +119,31 @@ def held_type(what: Shared, layout: Fragment) -> VectorType:
 
 def applied(k: KernelBuilder, how: Dequantisation, held: Mapping[Shared, Expr], value: Expr, layout: Fragment) -> Expr:
     """A fragment of weights as floats; rounded once where zero point and product are exact in f32."""
-    elem, count = value.type.elem, layout.registers
-    each = gcd(_AT_A_TIME, count)
-
-    def spread(what: Shared, to: Type) -> Expr:
-        return Shuffle(held[what].to(vector(to, held[what].type.lanes)), _order(layout, what.spans))
-
-    zero = spread(how.zero, elem) if isinstance(how.zero, Shared) else lift(float(how.zero), value)
+    elem, each = value.type.elem, gcd(_AT_A_TIME, layout.registers)
     exact = how.scale is None or how.scale.view.memory.elem is elem
-    scale = spread(how.scale, elem if exact else f32) if how.scale else None
+    wide = elem if exact else f32
+    zeros = _spread(k, how.zero, elem, held, layout) if isinstance(how.zero, Shared) else None
+    scales = _spread(k, how.scale, wide, held, layout) if how.scale else None
     parts = []
-    for start in range(0, count, each):
+    for start in range(0, layout.registers, each):
         part: Expr = Slice(value, start, each)
-        part = part - Slice(zero, start, each) if how.zero != 0 else part
-        if scale is not None:
-            wide = part.to(vector(scale.type.elem, each)) * Slice(scale, start, each)
-            part = wide.to(part.type)
+        if zeros is not None:
+            part = part - zeros(start)
+        elif isinstance(how.zero, int) and how.zero:
+            part = part - float(how.zero)
+        if scales is not None:
+            part = (part.to(vector(wide, each)) * scales(start)).to(part.type)
         parts.append(k.let("dequantised", part))
     return Pack(value.type, tuple(parts))
+
+
+def _spread(
+    k: KernelBuilder, what: Shared, to: Type, held: Mapping[Shared, Expr], layout: Fragment
+) -> Callable[[int], Expr]:
+    """For a few registers from one on what they share, as another type."""
+    order, each = _order(layout, what.spans), gcd(_AT_A_TIME, layout.registers)
+    few = k.let(f"{what.view.memory.name}_{to}", held[what].to(vector(to, held[what].type.lanes)))
+    return lambda start: Shuffle(few, order[start : start + each])
 
 
 def _few(layout: Fragment, spans: tuple[int, int]) -> Fragment:

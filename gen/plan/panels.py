@@ -138,6 +138,8 @@ def _run(dim: TensorDim, rows: dict[str, int], k: dict[str, int]) -> _Run | None
     moving = [(name, coef) for name, coef in dim.terms if name in rows and rows[name] > 1]
     if not moving:
         return None
+    if len(moving) > 1:  # rows in groups of neighbours, which are counted as if all tiles read all of them
+        return None
     ((name, coef),) = moving
     of_k = [(k[other], c) for other, c in dim.terms if k.get(other, 1) > 1]
     if prod(n for n, _ in of_k) < rows[name]:
