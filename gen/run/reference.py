@@ -290,7 +290,7 @@ def pack(layout: Layout, logical: Array, gaps: int = 0) -> npt.NDArray[np.uint8]
         padded = np.zeros(layout.padded_dims, logical.dtype)
         padded[tuple(map(slice, logical.shape))] = logical
     digits = _digits(layout, memory.view(logical.dtype))
-    digits[...] = padded.reshape(digits.shape)
+    digits[...] = _raw(np.ascontiguousarray(padded)).reshape(digits.shape)
     if logical.dtype in types.HALF_BYTES:
         return _two_a_byte(np.append(memory, np.zeros(len(memory) % 2, np.uint8)))
     return memory
@@ -338,7 +338,7 @@ def packed(layout: Layout, logical: Fill, places: Indices, gaps: int = 0) -> Arr
 def unpack(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8]) -> Array:
     """The logical tensor that bytes in memory hold: the inverse of `pack`."""
     digits = _digits(layout, _elements(memory, dtype))
-    return digits.reshape(layout.padded_dims)[tuple(map(slice, layout.dims))].copy()
+    return digits.reshape(layout.padded_dims)[tuple(map(slice, layout.dims))].copy().view(numpy_type(dtype))
 
 
 def gather(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8], index: Sequence[Indices]) -> Array:
@@ -352,8 +352,13 @@ def _elements(memory: npt.NDArray[np.uint8], dtype: str) -> Array:
     return memory[: len(memory) // element.itemsize * element.itemsize].view(element)
 
 
-def _digits(layout: Layout, flat: Array) -> Array:
-    """`flat` seen with one axis a block: dimension by dimension, each dimension's blocks outermost first."""
+def _raw(values: Array) -> npt.NDArray[np.unsignedinteger]:
+    """The bits: numpy takes types that are not its own for some operations only."""
+    return values.view(f"u{values.dtype.itemsize}")
+
+
+def _digits(layout: Layout, flat: Array) -> npt.NDArray[np.unsignedinteger]:
+    """The bits of `flat` with one axis a block: dimension by dimension, each dimension's blocks outermost first."""
     blocks = [block for dim in layout.digits.dims for block in reversed(layout.digits.of(dim))]
     shape = [block.size for block in blocks]
-    return np.lib.stride_tricks.as_strided(flat, shape, [block.stride * flat.itemsize for block in blocks])
+    return np.lib.stride_tricks.as_strided(_raw(flat), shape, [block.stride * flat.itemsize for block in blocks])

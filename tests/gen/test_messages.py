@@ -135,10 +135,6 @@ MESSAGES = [
         "given the flag 'maybe', wanted one of true false 1 0 in --attr-fpmath, at column 6: bf16:^maybe",
     ),
     (
-        "conv DESC --attr-fpmath bf16:true",
-        "unsupported: given attr-fpmath bf16:true, wanted strict: other values are not generated yet",
-    ),
-    (
         "conv DESC --attr-post-ops dw:k3s1p1",
         "unsupported: given attr-post-ops dw:k3s1p1, wanted none: other values are not generated yet",
     ),
@@ -170,13 +166,13 @@ MESSAGES = [
     (
         "conv DESC --dt u8:s8:s32",
         "unsupported: given u8 and s8 inputs and dst of s32, wanted both inputs one of bf16, f16, f32, f64, "
-        "f8_e4m3fnuz, f8_e5m2fnuz, s8, f8_e4m3fnuz with f8_e5m2fnuz, or what these hold, and dst one of s32, f32, "
-        "s8, u8 on gfx942",
+        "f8_e4m3fnuz, f8_e5m2fnuz, s8, f8_e4m3fnuz with f8_e5m2fnuz, or what these hold, and dst one of f32, f16, "
+        "bf16, s32, s8, u8, f8_e4m3, f8_e5m2 on gfx942",
     ),
     (
         "conv DESC --dt s8:s8:f64 --target xehpg",
         "unsupported: given s8 inputs and dst of f64, wanted both inputs one of bf16, f16, f32, s8, u8, s8 with "
-        "u8, or what these hold, and dst one of s32, f32, s8, u8 on xehpg",
+        "u8, or what these hold, and dst one of f32, f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2 on xehpg",
     ),
     (
         "conv DESC --dt f64:f64:f32 --target gfx950",
@@ -261,8 +257,8 @@ MESSAGES = [
     (
         "gemm GEMM --dt s32",
         "unsupported: given s32 inputs and dst of s32, wanted both inputs one of bf16, f16, f32, f64, f8_e4m3fnuz,"
-        " f8_e5m2fnuz, s8, f8_e4m3fnuz with f8_e5m2fnuz, or what these hold, and dst one of f16, bf16, f32, "
-        "f8_e4m3, f8_e5m2 on gfx942",
+        " f8_e5m2fnuz, s8, f8_e4m3fnuz with f8_e5m2fnuz, or what these hold, and dst one of f32, f16, bf16, s32, "
+        "s8, u8, f8_e4m3, f8_e5m2 on gfx942",
     ),
     ("gemm GEMM --dt f16 --stag abc", "given dimension 'c', wanted one of a 2-D tensor in --stag, at column 3: ab^c"),
     (

@@ -59,8 +59,8 @@ def test_names_are_those_of_benchdnn() -> None:
 
 REFUSED = [
     (CONV, ["--attr-scales=src:per_oc"], "scales-k"),
-    (MATMUL, ["--attr-scales=wei:per_ocic:f32:4x1"], "scales-groups"),
-    (CONV, ["--attr-scales=wei:per_oc:e8m0"], "scales-type"),
+    (MATMUL, ["--attr-scales=src:per_ocic:f32:1x4"], "scales-groups"),
+    (CONV, ["--attr-scales=wei:per_oc:s32"], "scales-type"),
     (CONV, ["--attr-scales=wei:per_oc", "--dt=f64"], "scales-type"),
     (CONV, ["--attr-scales=wei:common:2", "--dir=BWD_D"], "scales-backward"),
     (MATMUL, ["--attr-scales=dst:mx:e8m0"], "scales-dynamic"),
@@ -76,7 +76,6 @@ REFUSED = [
     (CONV, ["--attr-dropout=0.5:7:axb"], "dropout"),
     (CONV, ["--attr-acc-mode=f16"], "acc-mode"),
     (CONV, ["--attr-rounding-mode=dst:stochastic"], "rounding-mode"),
-    (CONV, ["--attr-fpmath=bf16:true"], "fpmath-int"),
     (CONV, ["--dir=FWD_D", "--bia-dt=f64"], "bias-type"),
     (CONV, ["--dir=FWD_D", "--dt=f64", "--bia-dt=f32"], "bias-type"),
     (CONV, ["--cfg=u8s8f32"], "cfg"),
