@@ -101,7 +101,7 @@ class Type:
         return (1 << (self.bits - 1)) - 1 if self.kind is Kind.SIGNED else (1 << self.bits) - 1
 
     def holds(self, other: Type) -> bool:
-        """Whether every number of another type is one of this."""
+        """Whether every number of another type, infinity included, is one of this."""
         if self is other:
             return True
         if self.is_int:
@@ -110,6 +110,8 @@ class Type:
         if other.is_int:
             return max(-other.min, other.max) <= 2 << int(mine.nmant)
         theirs = _limits(other)
+        if _infinite(other) and not _infinite(self):
+            return False
         least = float(mine.smallest_subnormal) <= float(theirs.smallest_subnormal)
         return least and float(mine.max) >= float(theirs.max) and int(mine.nmant) >= int(theirs.nmant)
 
@@ -168,6 +170,13 @@ class PointerType(Type):
 
 
 AnyType = Type | VectorType
+
+
+@cache
+def _infinite(t: Type) -> bool:
+    """Whether a float type has an infinity."""
+    with np.errstate(all="ignore"):
+        return bool(np.isinf(np.array([np.inf]).astype(t.numpy).astype(np.float64)).any())
 
 
 @cache

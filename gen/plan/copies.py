@@ -191,6 +191,9 @@ def _split_along_rows(
     most = facts.chunk_bytes // elem.bytes
     widest = _message(view, most) if view.unit_axis == ROWS else 1
     run = rows_at_once(widest, share, elem.bytes, facts.chunk_bytes)
+    if view.memory.elem.bits == 4:  # of which two stand in a byte
+        run = max(run, 2)
+        divide("elements of a lane over those of a byte", share, run)
     chunk = min(most, share // run, cols)
     down = min(lanes, rows // run)
     across = lanes // down

@@ -1,6 +1,6 @@
-"""Weights that become floats on their way: (q - zero point) * scale, which differ along what is summed.
+"""Factors that become floats on their way: (q - zero point) * scale, which differ along what is summed.
 
-Both are views with the axes of the weights, of which K and N go in groups that share one. What comes of it is rounded
+Both are views with the axes of the factor, of which K and N go in groups that share one. What comes of it is rounded
 to the type in which the product multiplies: that of `--attr-fpmath` where it holds the source, else the source's.
 """
 
@@ -20,7 +20,6 @@ from convgen.ir.layout.memory import View
 from convgen.ir.types import Type, VectorType, bf16, f16, f32, scalar, vector
 from convgen.passes.messages.pairs import check_pairs
 from convgen.plan import views
-from convgen.plan.views import Product
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.tensors import TensorSpec
 
@@ -29,7 +28,7 @@ _AT_A_TIME = 8  #: elements of a lane; what is held of them in between is not mu
 
 @attrs.frozen
 class Shared:
-    """A tensor that neighbours along N and K share, `spans` of them in powers of two."""
+    """A tensor that neighbours along rows and K share, `spans` of them in powers of two."""
 
     view: View
     spans: tuple[int, int]
@@ -37,7 +36,7 @@ class Shared:
 
 @attrs.frozen
 class Dequantisation:
-    """What becomes of the weights: `zero` is taken off, then they are multiplied by `scale`."""
+    """What becomes of a factor: `zero` is taken off, then they are multiplied by `scale`."""
 
     zero: Shared | int
     scale: Shared | None
@@ -48,14 +47,19 @@ class Dequantisation:
         return tuple(each for each in (self.zero, self.scale) if isinstance(each, Shared))
 
 
-def multiplied_type(problem: Problem) -> Type | None:
-    """The type that weights become; None where they are multiplied as they are."""
-    if not isinstance(problem, Matmul) or not problem.dequantises:
+def multiplied_type(problem: Problem, role: str) -> Type | None:
+    """The type that src or weights become; None where they are multiplied as they are."""
+    if not isinstance(problem, Matmul) or not problem.dequantises or not _is_made(problem, role):
         return None
     allowed, source = {"f16": f16, "bf16": bf16}.get(problem.fpmath), scalar(problem.src_type)
     if allowed and allowed.holds(source):
         return allowed
     return source if source in (f16, bf16, f32) else f32
+
+
+def _is_made(problem: Matmul, role: str) -> bool:
+    """Whether anything is taken off a factor, or it is multiplied by anything, on its way."""
+    return problem.zero_point(role) is not None or role in problem.scales_on_the_way
 
 
 def check(problem: Problem) -> None:
@@ -65,40 +69,40 @@ def check(problem: Problem) -> None:
             given = f"given attr-zero-points {problem.knob_texts['attr-zero-points']}"
             raise Unsupported(f"{given}, wanted those of weights that are dequantised", rule="zero-points")
     if isinstance(problem, Matmul) and problem.dequantises:
-        if problem.runtime:
-            given = f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
-            raise Unsupported(f"{given} and weights that are dequantised, wanted numbers", rule="runtime-sizes")
-        for point in problem.zero_points:
-            if views.is_widened(problem, point.name):
-                check_pairs(views.widening(problem, point.name)[0])
-        for axis, sizes in (("K", problem.groups_k), ("N", problem.groups_n)):
-            if len(sizes) > 1 or 0 in sizes:
-                given = f"given groups of {' and '.join(map(str, sizes))} along {axis}"
-                raise Unsupported(f"{given}, wanted one size that divides it", rule="scales-groups")
+        _check_groups(problem)
 
 
-def of(problem: Problem, product: Product, tile: tuple[int, int]) -> Dequantisation | None:
-    """How the weights of a product are dequantised, of which a workgroup takes so many along N and K."""
-    if multiplied_type(problem) is None:
+def _check_groups(problem: Matmul) -> None:
+    if problem.runtime:
+        given = f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
+        raise Unsupported(f"{given} and weights that are dequantised, wanted numbers", rule="runtime-sizes")
+    for point in problem.zero_points:
+        if views.is_widened(problem, point.name):
+            check_pairs(views.widening(problem, point.name)[0])
+    for axis, sizes in problem.groups.items():
+        if len(sizes) > 1 or 0 in sizes or (axis == "m" and sizes not in ((), (1,))):
+            given = f"given groups of {' and '.join(map(str, sizes))} along {axis}"
+            raise Unsupported(f"{given}, wanted one size that divides it, and 1 along m", rule="scales-groups")
+
+
+def of(problem: Problem, operand: View, tile: tuple[int, int]) -> Dequantisation | None:
+    """How a factor is dequantised, of which a workgroup takes so many rows, and so many along K."""
+    role = next(r for r in ("src", "wei", "") if operand.memory.name.startswith(r))
+    if multiplied_type(problem, role) is None:
         return None
     assert isinstance(problem, Matmul)
-    weights = product.of_n if product.of_n.memory.name.startswith("wei") else product.of_m
-    point = problem.zero_point("wei")
+    point, scale = problem.zero_point(role), problem.scales_on_the_way.get(role)
     zero: Shared | int = 0 if point is None or point.value is None else point.value
     if point is not None and not point.is_known:
-        zero = _shared(problem, views.bytes_of(problem, point.name), weights, tile)
-    scale = problem.scale_on_the_way
-    return Dequantisation(zero, _shared(problem, problem.tensor(scale.name), weights, tile) if scale else None)
+        zero = _shared(problem, views.bytes_of(problem, point.name), role, operand, tile)
+    return Dequantisation(zero, _shared(problem, problem.tensor(scale.name), role, operand, tile) if scale else None)
 
 
-def _shared(problem: Matmul, spec: TensorSpec, weights: View, tile: tuple[int, int]) -> Shared:
-    rows, columns = spec.dims[-2:]
-
-    def span(count: int, size: int, most: int) -> int:
-        return most if count == 1 else _power_of_two(gcd(size // count, most))
-
-    spans = span(columns, problem.n, tile[0]), span(rows, problem.k, tile[1])
-    return Shared(views.beside(problem, spec, weights), spans)
+def _shared(problem: Matmul, spec: TensorSpec, role: str, operand: View, tile: tuple[int, int]) -> Shared:
+    along = zip(spec.dims[-2:], problem.size(role)[-2:], tile if role == "src" else tile[::-1])
+    spans = [most if count == 1 else _power_of_two(gcd(size // count, most)) for count, size, most in along]
+    rows, depth = spans if role == "src" else spans[::-1]
+    return Shared(views.beside(problem, spec, role, operand), (rows, depth))
 
 
 def _power_of_two(number: int) -> int:
@@ -118,7 +122,7 @@ def held_type(what: Shared, layout: Fragment) -> VectorType:
 
 
 def applied(k: KernelBuilder, how: Dequantisation, held: Mapping[Shared, Expr], value: Expr, layout: Fragment) -> Expr:
-    """A fragment of weights as floats; rounded once where zero point and product are exact in f32."""
+    """A fragment as floats; rounded once where zero point and product are exact in f32."""
     elem, each = value.type.elem, gcd(_AT_A_TIME, layout.registers)
     exact = how.scale is None or how.scale.view.memory.elem is elem
     wide = elem if exact else f32

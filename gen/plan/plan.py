@@ -234,12 +234,12 @@ def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
 
 
 def _multiplied(problem: Problem) -> tuple[Type, Type]:
-    """The types of N's and M's input, of weights that are dequantised the one they become."""
-    wide, types_ = dequantise.multiplied_type(problem), views.operand_types(problem)
-    if wide is None:
-        return types_
-    n, m = (view.memory.name == "wei" for view in views.operands(problem))
-    return wide if n else types_[0], wide if m else types_[1]
+    """The types of N's and M's input, of those that are dequantised the one they become."""
+    wide = {role: dequantise.multiplied_type(problem, role) for role in ("src", "wei")}
+    if not any(wide.values()):
+        return views.operand_types(problem)
+    n, m = (wide.get(view.memory.name) or view.memory.elem for view in views.operands(problem))
+    return n, m
 
 
 def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], given: tuple[Type, Type]) -> list[MmaAtom]:
@@ -362,10 +362,10 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     tile_m, tile_n, tile_k = config.tile
     of_n = operand(product.of_n, mma.atom.a_elem, tile_n, mma.a, config, facts)
     of_m = operand(product.of_m, mma.atom.b_elem, tile_m, mma.b, config, facts)
-    if product.of_n.memory.name.startswith("wei"):
-        of_n = attrs.evolve(of_n, made=dequantise.of(problem, product, (tile_n, tile_k)))
-    else:
-        of_m = attrs.evolve(of_m, made=dequantise.of(problem, product, (tile_m, tile_k)))
+    of_n, of_m = (
+        attrs.evolve(o, made=dequantise.of(problem, o.view, (rows, tile_k)))
+        for o, rows in ((of_n, tile_n), (of_m, tile_m))
+    )
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
     grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn

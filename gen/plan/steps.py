@@ -92,8 +92,8 @@ def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:
 
 
 def _is_on_the_way(problem: Problem, scale: problem_scales.Scale) -> bool:
-    """Whether weights are multiplied by it before products are summed."""
-    return isinstance(problem, Matmul) and scale == problem.scale_on_the_way
+    """Whether factors are multiplied by it before products are summed."""
+    return isinstance(problem, Matmul) and scale in problem.scales_on_the_way.values()
 
 
 def _post_op(problem: Problem, product: Product, op: post_ops.PostOp, number: int) -> Step:

@@ -90,18 +90,18 @@ def sizes(problem: Problem) -> tuple[Size, ...]:
 _PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
 
 
-def beside(problem: Matmul, spec: TensorSpec, weights: View) -> View:
-    """A tensor that is 1 long along dims of the weights, or has one element for a group, by the axes of these."""
-    *batch, rows, columns = _batched(spec, "kn")
-    index = (*batch, _of_groups(rows, problem.groups_k), _of_groups(columns, problem.groups_n))
-    return View(buffer(spec), spec.layout, weights.axes, index)
+def beside(problem: Matmul, spec: TensorSpec, role: str, factor: View) -> View:
+    """A tensor that is 1 long along dims of src or weights, or has one element for a group, by the axes of these."""
+    index = tuple(_of_groups(problem, t) for t in _batched(spec, _MATRICES[role]))
+    return View(buffer(spec), spec.layout, factor.axes, index)
 
 
-def _of_groups(t: TensorDim, sizes: tuple[int, ...]) -> TensorDim:
-    """A coordinate along K or N as the number of its group."""
+def _of_groups(problem: Matmul, t: TensorDim) -> TensorDim:
+    """A coordinate as the number of its group, if it goes in groups."""
     if t.size == 1:
         return TensorDim(1, ())
     ((name, _),) = t.terms
+    sizes = problem.groups.get(name, ())
     return TensorDim(t.size, ((f"{name}g" if _is_split(sizes) else name, 1),))
 
 
@@ -364,8 +364,8 @@ def _matmul(problem: Matmul) -> _Contraction:
     index = {role: tuple(_grouped(problem, t) for t in own) for role, own in _coordinates(problem).items()}
     return _Contraction(
         (_dim("m", problem.m),),
-        _in_groups("n", problem.n, problem.groups_n),
-        _in_groups("k", problem.k, problem.groups_k),
+        _in_groups("n", problem.n, problem.groups["n"]),
+        _in_groups("k", problem.k, problem.groups["k"]),
         _Tensor(src, index["src"]),
         _Tensor(wei, index["wei"]),
         _Tensor(dst, index["dst"]),
@@ -382,7 +382,7 @@ def _in_groups(name: str, size: int, sizes: tuple[int, ...]) -> tuple[Dim, ...]:
 
 def _grouped(problem: Matmul, t: TensorDim) -> TensorDim:
     """A coordinate where K and N may go in groups."""
-    sizes = {"k": problem.groups_k, "n": problem.groups_n}.get(t.terms[0][0] if t.terms else "", ())
+    sizes = problem.groups.get(t.terms[0][0] if t.terms else "", ())
     if not _is_split(sizes):
         return t
     ((name, _),) = t.terms

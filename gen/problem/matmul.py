@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from math import prod
 from typing import ClassVar
 
@@ -14,6 +15,8 @@ from convgen.problem import grammar, masks, options
 from convgen.problem.conv import Conv
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
+
+_DIM_OF_K = {"src": -1, "wei": -2}
 
 
 @attrs.frozen(slots=False)
@@ -113,33 +116,32 @@ class Matmul(TensorProblem):
         bias = {"bia-dt": self.bias_type, "bia_mask": str(self.bias_mask)} if self.bias_type else {}
         return {**super().knob_texts, **bias}
 
-    @property
-    def scale_on_the_way(self) -> Scale | None:
-        """The scale of the weights where it differs along K, so that sums cannot be multiplied by it."""
-        scale = next((s for s in self.scales if s.role == "wei" and not s.is_single), None)
-        return scale if scale and self.acc_type == "f32" and self.tensor(scale.name).dims[-2] > 1 else None
+    @cached_property
+    def scales_on_the_way(self) -> dict[str, Scale]:
+        """The scales of src and of weights, by role, that differ along K: sums cannot be multiplied by them."""
+        tensors = [s for s in self.scales if s.role in _DIM_OF_K and not s.is_single and self.acc_type == "f32"]
+        return {s.role: s for s in tensors if self.tensor(s.name).dims[_DIM_OF_K[s.role]] > 1}
 
     @property
     def dequantises(self) -> bool:
-        """Whether weights become floats, by their zero point and scale, before they are multiplied by floats."""
-        return self.acc_type == "f32" and (self.zero_point("wei") is not None or self.scale_on_the_way is not None)
+        """Whether factors become floats, by a zero point of weights or scales, before they are multiplied by floats."""
+        return self.acc_type == "f32" and (self.zero_point("wei") is not None or bool(self.scales_on_the_way))
 
-    @property
-    def groups_k(self) -> tuple[int, ...]:
-        """How many neighbours along K share a zero point or a scale; 0 where they are not always as many."""
-        return self._groups(-2)
-
-    @property
-    def groups_n(self) -> tuple[int, ...]:
-        """The same along N."""
-        return self._groups(-1)
-
-    def _groups(self, dim: int) -> tuple[int, ...]:
-        point, scale, size = self.zero_point("wei"), self.scale_on_the_way, self.wei_dims[dim]
+    def beside(self, role: str) -> tuple[str, ...]:
+        """The names of the tensors by which src or weights become floats: of zero points, then of scales."""
+        point, scale = self.zero_point(role), self.scales_on_the_way.get(role)
         names = [point.name] if point and not point.is_known else []
-        counts = (self.tensor(name).dims[dim] for name in (*names, *([scale.name] if scale else [])))
-        found = (size // count if size % count == 0 else 0 for count in counts if count > 1)
-        return tuple(dict.fromkeys(found)) if self.dequantises else ()
+        return (*names, scale.name) if scale else tuple(names)
+
+    @cached_property
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """How many neighbours along m, n and k share a zero point or a scale; 0 where they are not always as many."""
+        found: dict[str, list[int]] = {"m": [], "n": [], "k": []}
+        for role, letters in (("src", "mk"), ("wei", "kn")) if self.dequantises else ():
+            for dims in (self.tensor(name).dims for name in self.beside(role)):
+                for letter, count, size in zip(letters, dims[-2:], self.size(role)[-2:]):
+                    found[letter] += [size // count if size % count == 0 else 0] if count > 1 else []
+        return {letter: tuple(dict.fromkeys(sizes)) for letter, sizes in found.items()}
 
     @property
     def is_empty(self) -> bool:

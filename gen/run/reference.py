@@ -91,7 +91,8 @@ def _largest_sum(problem: Problem, depth: int, magnitudes: Mapping[str, int]) ->
     """A bound of the sum of so many products, bias included; counted in the least steps of what weights become."""
     factors = prod(magnitude for name, magnitude in magnitudes.items() if name not in ("bia", "dst"))
     if isinstance(problem, Matmul) and problem.dequantises:
-        factors = magnitudes["src"] * (magnitudes["wei"] + _OPERAND) * int(max(_SCALES) / min(_SCALES))
+        steps = int(max(_SCALES) / min(_SCALES)) ** len(problem.scales_on_the_way)
+        factors = magnitudes["src"] * (magnitudes["wei"] + _OPERAND) * steps
     return depth * factors + magnitudes.get("bia", 0)
 
 
@@ -186,8 +187,8 @@ def ranges(
 
 def _scales(problem: Problem, read: Read, *roles: str) -> tuple[list[np.float32], list[Array]] | None:
     """The numbers and the tensors by which sums are multiplied, if there are any."""
-    done = problem.scale_on_the_way if isinstance(problem, Matmul) else None
-    chosen = [scale for scale in problem.scales if scale.role in roles and scale != done]
+    done = problem.scales_on_the_way.values() if isinstance(problem, Matmul) else ()
+    chosen = [scale for scale in problem.scales if scale.role in roles and scale not in done]
     numbers = [scale.number for scale in chosen if scale.is_single]
     return (numbers, [read(scale.name) for scale in chosen if not scale.is_single]) if chosen else None
 
@@ -241,8 +242,8 @@ def _sums(
     problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices
 ) -> npt.NDArray[np.float64]:
     if isinstance(problem, Matmul):
-        weights = _dequantised(problem, inputs) if problem.dequantises else inputs["wei"]
-        return sums.by_inner(problem, inputs["src"], weights, rows, columns)
+        src, wei = (_dequantised(problem, inputs, role) for role in ("src", "wei"))
+        return sums.by_inner(problem, src, wei, rows, columns)
     match output:
         case "dst":
             return sums.forward(problem, inputs["src"], inputs["wei"], rows, columns)
@@ -253,21 +254,23 @@ def _sums(
     return sums.by_bias(inputs["diff_dst"], columns)[rows]
 
 
-def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor]) -> Array:
-    """What weights are multiplied as: (q - zero point) * scale, in f32, rounded to the type of `--attr-fpmath`.
+def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor], role: str) -> Tensor:
+    """What src or weights are multiplied as: (q - zero point) * scale, in f32, rounded to the type of `--attr-fpmath`.
 
     That is the source's where it asks for none that holds the source, and f32 of sources of 8 bits.
     """
-    weights = np.asarray(inputs["wei"]).astype(np.float32)
-    point, scale = problem.zero_point("wei"), problem.scale_on_the_way
+    point, scale = problem.zero_point(role), problem.scales_on_the_way.get(role)
+    if not problem.dequantises or (point is None and scale is None):
+        return inputs[role]
+    found = np.asarray(inputs[role]).astype(np.float32)
     if point is not None:
-        weights = weights - (_repeated(inputs[point.name], weights.shape) if point.value is None else point.value)
+        found = found - (_repeated(inputs[point.name], found.shape) if point.value is None else point.value)
     if scale is not None:
-        weights = weights * _repeated(inputs[scale.name], weights.shape)
+        found = found * _repeated(inputs[scale.name], found.shape)
     source, allowed = types.scalar(problem.src_type), types.SCALARS.get(problem.fpmath)
     wide = source if source.bits >= 16 else types.f32
     to = allowed if allowed is not None and allowed.holds(source) else wide
-    rounded: Array = weights.astype(to.numpy)
+    rounded: Array = found.astype(to.numpy)
     return rounded
 
 

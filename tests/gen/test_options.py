@@ -59,7 +59,7 @@ def test_names_are_those_of_benchdnn() -> None:
 
 REFUSED = [
     (CONV, ["--attr-scales=src:per_oc"], "scales-k"),
-    (MATMUL, ["--attr-scales=src:per_ocic:f32:1x4"], "scales-groups"),
+    (MATMUL, ["--attr-scales=src:per_ocic:f32:1x4", "--dt=s8"], "scales-groups"),
     (CONV, ["--attr-scales=wei:per_oc:s32"], "scales-type"),
     (CONV, ["--attr-scales=wei:per_oc", "--dt=f64"], "scales-type"),
     (CONV, ["--attr-scales=wei:common:2", "--dir=BWD_D"], "scales-backward"),

@@ -348,3 +348,14 @@ def test_four_bit_elements_are_loaded_from_views_and_not_stored() -> None:
     k.store_view(view, (0, 0), held, layout)
     with pytest.raises(VerifyError, match="a fragment of s4, which has no address of its own"):
         verify(k.done(), "tile")
+
+
+@pytest.mark.parametrize("wide", FLOATS, ids=str)
+def test_a_float_holds_what_converts_to_it_and_back(wide: Type) -> None:
+    for other in (x for x in t.SCALARS.values() if x.bits <= 16 and not x.is_bool):
+        raw = np.arange(1 << other.bits).astype(f"u{other.bytes}")
+        with np.errstate(all="ignore"):
+            values = raw.view(other.numpy).astype(np.float64)
+            same = convert(values, wide).astype(np.float64) == values
+        assert wide.holds(other) == bool((same | np.isnan(values)).all()), other
+    assert not any(x.holds(wide) for x in INTEGERS)

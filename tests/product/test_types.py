@@ -42,6 +42,8 @@ DEQUANTISED = [
     "--attr-zero-points=wei:per_ocic:s8:48x1 --attr-fpmath=bf16:true 3x17x96:3x96x40",
     "--dt=f32:s8:f32 --wtag=ab --attr-zero-points=wei:common:3 --attr-scales=wei:per_oc 35x40:40x24",
     "--dt=bf16:f8_e4m3:bf16 --attr-scales=wei:per_tensor:e8m0:32x32 40x96:96x64",
+    "--dt=f8_e4m3:f8_e4m3:bf16 --stag=abx --attr-scales=src:per_tensor:f16:1x32+wei:per_tensor:e8m0:32x32 9x64:64x64",
+    "--dt=f4_e2m1:f4_e2m1:bf16 --wtag=ab --attr-scales=src:per_tensor:f8_e4m3:1x16+wei:per_oc 35x48:48x20",
     "--dt=f8_e5m2:s4:bf16 --dtag=ba --attr-scales=wei:per_ocic:bf16:32x1 --attr-fpmath=bf16:true 33x64:64x64",
 ]
 
@@ -64,6 +66,7 @@ def test_the_config_says_in_which_type_is_multiplied() -> None:
     ("dt", "target", "types"),
     [
         ("f8_e4m3", "gfx942", "f16"),
+        ("f8_e5m2", "gfx942", "f16"),
         ("f8_e4m3", "gfx950", ""),
         ("f8_e4m3fnuz:f8_e5m2fnuz:f32", "gfx942", ""),
         ("f8_e5m2:f8_e4m3:f32", "xehpc", "f16"),
@@ -103,7 +106,7 @@ def test_8_bit_results_round_and_overflow(target: str, to: str) -> None:
 
 @pytest.mark.parametrize("target", ["gfx942", "xehpc"])
 def test_every_8_bit_float_is_multiplied_as_what_it_is(target: str) -> None:
-    """All codes, denormals included: each times one, in a row of its own."""
+    """All codes, denormals, infinities and NaN included: each times one, in a row of zeros of its own."""
     for name in ("f8_e4m3", "f8_e5m2"):
         problem = parse_problem(f"--dt={name}:{name}:f32 256x16:16x16")
         elem = reference.numpy_type(name)
