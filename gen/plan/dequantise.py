@@ -1,7 +1,7 @@
 """Factors that become floats on their way: (q - zero point) * scale, which differ along what is summed.
 
 Both are views with the axes of the factor, of which K and N go in groups that share one. What comes of it is rounded
-to the type in which the product multiplies: that of `--attr-fpmath` where it holds the source, else the source's.
+to the type in which the product multiplies: that of `--attr-fpmath`, the source's, or f32, the first that holds both.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def multiplied_type(problem: Problem, role: str) -> Type | None:
     """The type that src or weights become; None where they are multiplied as they are."""
     if not isinstance(problem, Matmul) or not problem.dequantises or not _is_made(problem, role):
         return None
-    allowed, source = {"f16": f16, "bf16": bf16}.get(problem.fpmath), scalar(problem.src_type)
-    if allowed and allowed.holds(source):
-        return allowed
-    return source if source in (f16, bf16, f32) else f32
+    given = [scalar(t.dtype) for t in problem.factors]
+    allowed = [t for t in (f16, bf16) if t.name == problem.fpmath]
+    wide = (*allowed, *(t for t in given[:1] if t in (f16, bf16)), f32)
+    return next(t for t in wide if all(map(t.holds, given)))
 
 
 def _is_made(problem: Matmul, role: str) -> bool:

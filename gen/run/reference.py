@@ -257,7 +257,7 @@ def _sums(
 def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor], role: str) -> Tensor:
     """What src or weights are multiplied as: (q - zero point) * scale, in f32, rounded to the type of `--attr-fpmath`.
 
-    That is the source's where it asks for none that holds the source, and f32 of sources of 8 bits.
+    Where that does not hold all numbers of both it is the source's type, of 16 bits, or else f32.
     """
     point, scale = problem.zero_point(role), problem.scales_on_the_way.get(role)
     if not problem.dequantises or (point is None and scale is None):
@@ -267,9 +267,9 @@ def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor], role: str) -> Te
         found = found - (_repeated(inputs[point.name], found.shape) if point.value is None else point.value)
     if scale is not None:
         found = found * _repeated(inputs[scale.name], found.shape)
-    source, allowed = types.scalar(problem.src_type), types.SCALARS.get(problem.fpmath)
-    wide = source if source.bits >= 16 else types.f32
-    to = allowed if allowed is not None and allowed.holds(source) else wide
+    given = [types.scalar(name) for name in (problem.src_type, problem.wei_type)]
+    wide = [types.SCALARS[name] for name in (problem.fpmath, problem.src_type, "f32") if name in ("f16", "bf16", "f32")]
+    to = next(t for t in wide if all(t.holds(each) for each in given))
     rounded: Array = found.astype(to.numpy)
     return rounded
 

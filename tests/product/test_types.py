@@ -177,7 +177,7 @@ _ORDERS, _MODES = st.sampled_from(("ab", "ba")), st.sampled_from(("strict", "f16
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_random_types(target: str, data: st.DataObject) -> None:
     line = data.draw(products())
