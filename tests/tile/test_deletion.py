@@ -46,7 +46,7 @@ class Watched:
     """A tile program on a target, and whether anyone notices that its kernel or its text has changed."""
 
     def __init__(self, name: str, target: str) -> None:
-        self.name, made = name, program(name, target)
+        made = program(name, target)
         self.to, self.out = targets.get(target), made.tensors[-1]
         self.tiles = made.kernel(self.to.facts)
         self.emitted = self.to.emit(pipeline.run(self.tiles, self.to.facts))
@@ -75,16 +75,11 @@ class Watched:
 
 
 def unnoticed(kernel: Watched, sample: int | None) -> list[Change]:
-    """The losses of waits and barriers that nobody notices.
-
-    Distances of floats in attention on Xe are left out: a wait for all pipes (`A@3`) makes some needless that the
-    scoreboard, which counts each pipe by itself, still asks for.
-    """
+    """The losses of waits and barriers that nobody notices."""
     if kernel.to.facts.name == "gfx942":
         waits = [[change] for change in test_deletion.changes(kernel.text)]
     else:
-        listed = (list(wait) for wait in test_deletion_xe.changes(kernel.text))
-        waits = [wait for wait in listed if kernel.name != "attention" or not wait[0].what.startswith("F@")]
+        waits = [list(wait) for wait in test_deletion_xe.changes(kernel.text)]
     waits = waits if sample is None else random.Random(1).sample(waits, sample)
     return [c for wait in waits for c in takewhile(lambda c: not kernel.notices(c.applied(kernel.text)), wait)]
 
