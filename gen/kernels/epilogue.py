@@ -14,11 +14,11 @@ from typing import Protocol
 import attrs
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Pack, Shuffle, Slice
-from convgen.ir.layout.digits import Space
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, lift, select, zeros
+from convgen.ir.layout.digits import Index, Space, plus
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Global, View
-from convgen.ir.types import Type, scalar, vector
+from convgen.ir.layout.memory import Global, TensorDim, View
+from convgen.ir.types import Type, s32, scalar, vector
 from convgen.kernels import eltwise
 from convgen.problem import post_ops
 
@@ -106,6 +106,44 @@ _AT_A_TIME = 8  #: registers
 
 
 @attrs.frozen
+class Tails:
+    """Zero in the padding of the result's blocks, whatever the steps before made of it.
+
+    `view` has the axes of the result, `sizes` are those of the tensor, without padding.
+    """
+
+    view: View
+    sizes: tuple[int, ...]
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return ()
+
+    def is_sum(self, acc: Type) -> bool:
+        return True  # sums of padding are zero
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        for t, size in zip(self.view.index, self.sizes):
+            if t.size > size:
+                exists = k.let("exists", self._coordinate(k, t, at, layout) < size)
+                total = select(exists, total, zeros(vector(total.type.elem, layout.registers)))
+        return total
+
+    def _coordinate(self, k: KernelBuilder, t: TensorDim, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        """A coordinate of the tensor for each register of `layout`."""
+        axes = axes_of(self.view, t)
+        few, order = along(layout, [layout.dims[axis] for axis in axes if axis < 2])
+        found: list[Expr] = []
+        for register in range(few.registers):
+            held = few.coords(k.subgroup, Lane(), register)
+            dims: dict[str, Index] = {}
+            for axis in axes:
+                dims |= self.view.decode(axis, plus(held[layout.dims[axis]], at[axis]) if axis < 2 else at[axis])
+            found.append(lift(t.at(dims), Lane()))
+        return Shuffle(Pack(vector(s32, len(found)), tuple(found)), order)
+
+
+@attrs.frozen
 class Convert:
     """Rounds to the result's type; integers saturate."""
 
@@ -145,11 +183,16 @@ class Epilogue:
 
 def broadcast(k: KernelBuilder, name: str, view: View, at: Sequence[Expr | int], layout: Fragment) -> Expr:
     """What a view has for each register of `layout`; each lane loads an element once, and shares it out."""
-    used = {name for t in view.index for name, _ in t.terms}
-    sides = [n for n, dims in enumerate(view.axes[:2]) if used.intersection(d.name for d in dims)]
+    sides = {axis for t in view.index for axis in axes_of(view, t) if axis < 2}
     few, order = along(layout, [layout.dims[n] for n in sides])
     held = k.load_view(name, view, at[: len(view.axes)], few, "load", view.memory.name)
     return Shuffle(held, order)
+
+
+def axes_of(view: View, t: TensorDim) -> list[int]:
+    """The axes of a view on which a coordinate depends."""
+    names = {name for name, _ in t.terms}
+    return [n for n, dims in enumerate(view.axes) if names.intersection(d.name for d in dims)]
 
 
 def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int, ...]]:

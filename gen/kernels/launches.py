@@ -108,13 +108,14 @@ class Tiles:
         down, across, number = section.positions(tile)
         fixed = section.result.decode(2, np.asarray(number, np.int64)) if section.is_batched else {}
         coordinates = {**_coordinates(section.result, 1, down, fixed), **_coordinates(section.result, 0, across, fixed)}
-        rows, columns = (
-            _flat(coordinates, dims, self.problem.tensor(section.output).dims)
-            for dims in _matrix_dims(self.problem, section.output)
+        sizes = self.problem.tensor(section.output).dims
+        (rows, kept), (columns, exist) = (
+            _flat(coordinates, dims, sizes) for dims in _matrix_dims(self.problem, section.output)
         )
         if section.but:
             dims = _matrix_dims(self.problem, section.output)[0]
-            rows = rows[~np.logical_or.reduce([_reached(view, coordinates, dims) for view in section.but])]
+            kept = kept & ~np.logical_or.reduce([_reached(view, coordinates, dims) for view in section.but])
+        rows, columns = rows[kept], columns[exist]
         return (OutputRegion(section.output, rows, columns),)
 
 
@@ -137,12 +138,15 @@ def _matrix_dims(problem: Problem, output: str) -> tuple[tuple[int, ...], tuple[
     return (0, *range(2, count)), (1,)
 
 
-def _flat(coordinates: dict[int, Indices], dims: Sequence[int], sizes: Sequence[int]) -> Indices:
-    """Row or column numbers from coordinates along some dims, outermost first."""
-    number = np.zeros(1, np.int64)
+def _flat(
+    coordinates: dict[int, Indices], dims: Sequence[int], sizes: Sequence[int]
+) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """Row or column numbers from coordinates along some dims, outermost first; false for the padding of blocks."""
+    number, exists = np.zeros(1, np.int64), np.ones(1, np.bool_)
     for d in dims:
-        number = number * sizes[d] + coordinates.get(d, 0)
-    return number
+        at = coordinates.get(d, np.zeros(1, np.int64))
+        number, exists = number * sizes[d] + at, exists & (at < sizes[d])
+    return number, np.broadcast_to(exists, number.shape)
 
 
 def _reached(other: View, coordinates: dict[int, Indices], dims: Sequence[int]) -> npt.NDArray[np.bool_]:
@@ -221,13 +225,12 @@ class _Builder:
 
     def uncovered(self) -> None:
         """Zero where no window reaches: everywhere, for the products write over the rest."""
-        products = tuple(part.product for part in self.plan.parts)
-        if views.covers_result(self.problem, products):
+        if views.covers_result(self.problem):
             return
         whole = views.whole_result(self.problem)
         zero = Epilogue((Convert(whole.memory.elem),))
         stream = streams.fill(whole, zero, self.plan.acc_type, _FILL_TILE, self.plan.facts, "zero")
-        reached = tuple(p.result for p in products)
+        reached = tuple(part.product.result for part in self.plan.parts)
         output, used = self.problem.outputs[0].name, (self._stream(stream),)
         self.sections.append(Section(output, stream.result, stream.tile, stream.mapping.counts[1:3], used, reached))
 

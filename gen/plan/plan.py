@@ -22,7 +22,7 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
-from convgen.kernels.epilogue import Bias, Convert, Eltwise, Epilogue, Step, Sum
+from convgen.kernels.epilogue import Bias, Convert, Eltwise, Epilogue, Step, Sum, Tails
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.swizzle import find_swizzle
 from convgen.plan import views
@@ -43,13 +43,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
         raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
     _check_sizes(problem)
     _check_runtime(problem)
-    for tensor in problem.tensors:
-        if not tensor.layout.is_plain:
-            raise Unsupported(
-                f"given {tensor.name} of layout {tensor.layout.tag}, "
-                "wanted a plain one: blocked layouts are not generated yet",
-                rule="blocked-layout",
-            )
+    views.must_move(problem)  # raises where no kernel writes the result
     _check_bias(problem)
     _check_post_ops(problem)
     inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
@@ -117,7 +111,7 @@ def _check_runtime(problem: Problem) -> None:
         parts = views.products(problem, 1)
         axes = [axis for part in parts for view in (part.of_m, part.result) for axis in view.axes]
         inner = any(d.exact is not None for axis in axes for d in axis[1:])
-        if inner or problem.direction is Direction.BWD_WB or not views.covers_result(problem, parts):
+        if inner or problem.direction is Direction.BWD_WB or not views.covers_result(problem):
             wanted = "images outermost in memory, one product, and no gradient of a bias"
             raise Unsupported(f"{given} in {problem.direction.value}, wanted {wanted}", rule="runtime-sizes")
 
@@ -349,6 +343,8 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     steps: list[Step] = [Convert(scalar(problem.result_type))] if problem.result_type != problem.acc_type else []
     steps += [Bias(bias)] if bias else []
     steps += [Sum(op, product.result) if isinstance(op, post_ops.Sum) else Eltwise(op) for op in problem.post_ops]
+    (output, *_) = problem.outputs
+    steps += [Tails(product.result, output.dims)] if output.layout.padded_dims != output.dims else []
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
     grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn

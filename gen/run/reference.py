@@ -179,7 +179,8 @@ def _stored(values: Array, to: types.Type) -> Array:
         return np.clip(values, to.min, to.max).astype(to.numpy)
     if to.is_int:
         values = np.clip(values.astype(np.int64), to.min, to.max)
-    return values.astype(numpy_type(to.name))
+    with np.errstate(over="ignore"):  # what is too large becomes infinite
+        return values.astype(numpy_type(to.name))
 
 
 def whole(problem: Problem, inputs: Mapping[str, Tensor], output: str) -> Array:
