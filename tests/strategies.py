@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from itertools import permutations, product
 from math import prod
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, reject, settings
 from hypothesis import strategies as st
 
-from convgen.ir.error import DoesNotFit
+from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.expr import Expr
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space
@@ -24,6 +25,7 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.types import Type
 from convgen.plan.config import Config
 from convgen.plan.plan import input_atoms, make_plan
+from convgen.plan.views import must_move
 from convgen.problem.conv import Conv, Direction
 from tests.arithmetic import FLOATS, INTEGERS, exact
 
@@ -146,7 +148,29 @@ def problems(
         for n, (tag, sizes_of) in enumerate(zip(chosen, (dense.src_dims, dense.wei_dims, dense.dst_dims))):
             if not draw(st.integers(0, 4)):
                 chosen[tag], listed[n] = "any", draw(_strides(sizes_of))
-    return Conv.parse(text, strides=":".join(listed), attr_deterministic=deterministic, **knobs, **chosen)
+            elif not draw(st.integers(0, 3)):
+                chosen[tag] = draw(_blocks(len(sizes_of)))
+    made = Conv.parse(text, strides=":".join(listed), attr_deterministic=deterministic, **knobs, **chosen)
+    return made if _can_move(made) else Conv.parse(text, attr_deterministic=deterministic, **knobs)
+
+
+@st.composite
+def _blocks(draw: st.DrawFn, rank: int) -> str:
+    """A tag whose second dim, with the first or third at times, is in blocks; each of them of one or two."""
+    letters = "abcdef"[:rank]
+    order = draw(st.permutations(letters))
+    blocked = draw(st.sampled_from(["b", "ab", "bc" if rank > 4 else "b"]))
+    sizes = st.sampled_from([2, 4, 8, 16, 32])
+    inner = [f"{draw(sizes)}{letter}" for letter in draw(st.permutations(blocked * draw(st.sampled_from([1, 1, 2]))))]
+    return "".join([c.upper() if c in blocked else c for c in order] + inner)
+
+
+def _can_move(problem: Conv) -> bool:
+    """Whether blocks of the result end where views can follow."""
+    with suppress(Unsupported):
+        must_move(problem)
+        return True
+    return False
 
 
 @cache
@@ -161,9 +185,10 @@ def _shapes(atoms: tuple[MmaAtom, ...]) -> tuple[Config, ...]:
 
 @st.composite
 def _reorder(draw: st.DrawFn, problem: Conv) -> tuple[str, ...]:
-    """Inputs to reorder: mostly none."""
+    """Inputs to reorder: those that must be, and mostly no others."""
     names = [t.name for t in problem.inputs if t.name != "bia"]
-    return tuple(draw(st.lists(st.sampled_from(names), unique=True))) if not draw(st.integers(0, 3)) else ()
+    chosen = draw(st.lists(st.sampled_from(names), unique=True)) if not draw(st.integers(0, 3)) else []
+    return tuple(dict.fromkeys([*must_move(problem), *chosen]))
 
 
 _SIZE, _DIM, _SNAKE = st.integers(1, 12), st.sampled_from("mn"), st.sampled_from(["", ":snake"])

@@ -187,8 +187,8 @@ def sums_of_channels(
 
 
 def _rows(memory: Global, n: int, parts: int) -> View:
-    """`parts` rows of n elements, as (N, one, P); a vector if there is one."""
-    axes = ((Dim("n", n, n),), (ONE,), (Dim("p", parts, parts),))
+    """`parts` rows of n elements, as (N, M, P); a vector if there is one."""
+    axes = ((Dim("n", n, n),), (Dim("m", 1, 1),), (Dim("p", parts, parts),))
     columns, rows = TensorDim(n, (("n", 1),)), TensorDim(parts, (("p", 1),))
     if parts == 1:
         return View(memory, Layout.dense((n,), (0,)), axes, (columns,))

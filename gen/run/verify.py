@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
-from math import prod
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, BinaryIO
@@ -352,7 +351,7 @@ def _with_padding(
         whole = reference.unpack(tensor.layout.padded, tensor.dtype, memory[spec.name].whole(_layout_bytes(tensor)))
         whole[tuple(map(slice, tensor.dims))] = 0
         wrong = np.argwhere(_bits(whole))
-        checked, mismatches = checked + whole.size - prod(tensor.dims), mismatches + len(wrong)
+        mismatches += len(wrong)
         for index in wrong[: _SHOWN - len(first)]:
             first = (*first, _mismatch(spec.name, tuple(map(int, index)), 0.0, whole[tuple(index)]))
     return checked, mismatches, first

@@ -197,8 +197,8 @@ MESSAGES = [
         "unsupported: given 70000 products, wanted at most 65535 in a launch",
     ),
     (
-        "conv DESC F16 --stag aBcd16b",
-        "unsupported: given src of layout aBcd16b, wanted a plain one: blocked layouts are not generated yet",
+        "conv g2ic20oc20ih4kh1 F16 --dtag aBcd16b",
+        "unsupported: given dst of layout aBcd16b, wanted blocks that end where groups, taps or windows do",
     ),
     ("conv DESC F16 --disable fast", "given pass 'fast', wanted one of <optimising>"),
     ("conv DESC F16 --disable lower_tiles", "given pass 'lower_tiles', wanted one of <optimising>"),

@@ -76,7 +76,7 @@ REFUSED = [
     (CONV, ["--dir=FWD_D", "--dt=f64", "--bia-dt=f32"], "bias-type"),
     (CONV, ["--cfg=u8s8f32"], "cfg"),
     (CONV, ["--dt=f8_e5m2"], "types"),
-    (CONV, ["--stag=aBcd16b"], "blocked-layout"),
+    (CONV, ["--dtag=abCd64c"], "blocked-layout"),
     (MATMUL, ["--bia_dt=f8_e5m2"], "bias-type"),
     (MATMUL, ["--encoding=csr+0.99::"], "sparse"),
     (MATMUL, ["--grouped=0:2:16+16"], "grouped-gemm"),
