@@ -27,6 +27,8 @@ from convgen.plan.config import Config
 from convgen.plan.plan import input_atoms, make_plan
 from convgen.plan.views import must_move
 from convgen.problem.conv import Conv, Direction
+from convgen.problem.matmul import Matmul
+from tests import attributes
 from tests.arithmetic import FLOATS, INTEGERS, exact
 
 Case = tuple[Conv, Config]
@@ -48,9 +50,9 @@ _DIRECTIONS = tuple(d.value for d in Direction)
 _INTEGERS = ("s8", "u8:s8", "s8:u8", "u8")
 _INPUTS = ("f16", "bf16", "f32", "f64", *_INTEGERS)
 _OUTPUTS = {
-    **dict.fromkeys(_INPUTS, ("f16", "bf16", "f32")),
+    **dict.fromkeys(_INPUTS, ("f16", "bf16", "f32", "f16", "bf16", "f32", "s32", "s8", "u8")),
     "f64": ("f64",),
-    **dict.fromkeys(_INTEGERS, ("s32", "f32", "s8", "u8")),
+    **dict.fromkeys(_INTEGERS, ("s32", "f32", "s8", "u8", "s32", "f32", "s8", "u8", "f16", "bf16")),
 }
 
 _TILES_M = (16, 32, 64, 128)
@@ -117,7 +119,8 @@ def problems(
 ) -> Conv:
     """A problem with at most `most` positions an axis and `channels` channels.
 
-    With `unusual`, also no images, groups, weights with a dimension for one group, and strided tensors.
+    With `unusual`, also no images, groups, weights with a dimension for one group, strided tensors, scales and
+    post-ops.
     """
     sizes = st.integers(1, channels) | st.sampled_from(range(8, channels + 1, 8))
     direction, inputs = draw(st.sampled_from(directions)), draw(st.sampled_from(types))
@@ -150,6 +153,12 @@ def problems(
                 chosen[tag], listed[n] = "any", draw(_strides(sizes_of))
             elif not draw(st.integers(0, 3)):
                 chosen[tag] = draw(_blocks(len(sizes_of)))
+        if dense.direction.is_forward and inputs != "f64":
+            known = {"src": ("1",), "wei": ("per_oc", "1"), "dst": attributes.masks(dense.ndims)}
+            knobs |= {
+                "attr_scales": draw(attributes.scales(known)),
+                "attr_post_ops": draw(attributes.post_ops(dense.ndims)),
+            }
     made = Conv.parse(text, strides=":".join(listed), attr_deterministic=deterministic, **knobs, **chosen)
     return made if _can_move(made) else Conv.parse(text, attr_deterministic=deterministic, **knobs)
 
@@ -173,6 +182,34 @@ def _can_move(problem: Conv) -> bool:
     return False
 
 
+@st.composite
+def products(draw: st.DrawFn, *, most: int = 70, types: tuple[str, ...] = _INPUTS) -> Matmul:
+    """A product of matrices, or of several with batches that one side may have alone, with a bias, scales, post-ops."""
+    size = st.integers(1, most) | st.sampled_from(range(8, most + 1, 8))
+    m, k, n = (draw(size) for _ in range(3))
+    batch = draw(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(((1, 1), (1, 1), (1, 0), (0, 1)))), max_size=2))
+    src, wei = ("".join(f"{extent if own[side] else 1}x" for extent, own in batch) for side in (0, 1))
+    inputs, ndims = draw(st.sampled_from(types)), len(batch) + 2
+    tags = st.just("any") | st.permutations("abcd"[:ndims]).map("".join)
+    knobs = {
+        "dt": ":".join((*_pair(inputs), draw(st.sampled_from(_OUTPUTS[inputs])))),
+        **{tag: draw(tags) for tag in ("stag", "wtag", "dtag")},
+    }
+    if inputs != "f64":
+        known = {
+            "src": attributes.masks(ndims, without=1 << ndims - 1),
+            "wei": attributes.masks(ndims, without=1 << ndims - 2),
+            "dst": attributes.masks(ndims),
+        }
+        knobs |= {
+            "bia_dt": draw(st.sampled_from(("undef", "f32", "f16", "s8"))),
+            "bia_mask": str(draw(st.integers(0, (1 << ndims) - 1))),
+            "attr_scales": draw(attributes.scales(known)),
+            "attr_post_ops": draw(attributes.post_ops(ndims)),
+        }
+    return Matmul.parse(f"{src}{m}x{k}:{wei}{k}x{n}", **knobs)
+
+
 @cache
 def _shapes(atoms: tuple[MmaAtom, ...]) -> tuple[Config, ...]:
     """Configs of all small tiles that split evenly over waves and instructions."""
@@ -186,7 +223,7 @@ def _shapes(atoms: tuple[MmaAtom, ...]) -> tuple[Config, ...]:
 @st.composite
 def _reorder(draw: st.DrawFn, problem: Conv) -> tuple[str, ...]:
     """Inputs to reorder: those that must be, and mostly no others."""
-    names = [t.name for t in problem.inputs if t.name != "bia"]
+    names = [t.name for t in problem.factors]
     chosen = draw(st.lists(st.sampled_from(names), unique=True)) if not draw(st.integers(0, 3)) else []
     return tuple(dict.fromkeys([*must_move(problem), *chosen]))
 

@@ -1,11 +1,12 @@
-"""Element-wise post-ops on f32, by name: functions of the sums, of alpha and of beta."""
+"""Element-wise and binary post-ops on f32, by name: functions of the sums, of alpha and beta, or of a second number."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 from convgen.ir import functions
-from convgen.ir.expr import Expr, Max, Min, lift, maximum, minimum, select
+from convgen.ir.expr import Expr, Max, Min, eq, lift, minimum, ne, select
 from convgen.ir.floats import Abs, Neg, Rcp, Round, Sqrt
 from convgen.problem.post_ops import Eltwise
 
@@ -17,11 +18,12 @@ def apply(op: Eltwise, x: Expr) -> Expr:
 
 
 def _relu(x: Expr, alpha: float, beta: float) -> Expr:
-    return select(x > 0.0, x, x * alpha) if alpha else maximum(x, 0.0)
+    """Selected, not the maximum, for which a NaN counts less than a number."""
+    return select(x > 0.0, x, x * alpha) if alpha else select(x < 0.0, lift(0.0, x), x)
 
 
 def _elu(x: Expr, alpha: float, beta: float) -> Expr:
-    return select(x > 0.0, x, (functions.exp(minimum(x, 0.0)) - 1.0) * alpha)
+    return select(x < 0.0, (functions.exp(minimum(x, 0.0)) - 1.0) * alpha, x)
 
 
 def _linear(x: Expr, alpha: float, beta: float) -> Expr:
@@ -30,7 +32,8 @@ def _linear(x: Expr, alpha: float, beta: float) -> Expr:
 
 
 def _clip(x: Expr, alpha: float, beta: float) -> Expr:
-    return Max(Min(x, lift(beta, x)), lift(alpha, x))
+    below = select(x > beta, lift(beta, x), x)
+    return select(below < alpha, lift(alpha, x), below)
 
 
 def _hardsigmoid(x: Expr, alpha: float, beta: float) -> Expr:
@@ -69,6 +72,27 @@ _POWERS: dict[float, Callable[[Expr], Expr]] = {
     1.0: lambda x: x,
     2.0: lambda x: x * x,
     -1.0: Rcp,
+}
+
+
+def _told(holds: Callable[[Expr, Expr], Expr]) -> Callable[[Expr, Expr], Expr]:
+    """A comparison as 1 or 0."""
+    return lambda x, y: select(holds(x, y), lift(1.0, x), 0.0)
+
+
+BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "add": operator.add,
+    "div": functions.divide,
+    "max": Max,
+    "min": Min,
+    "mul": operator.mul,
+    "sub": operator.sub,
+    "eq": _told(eq),
+    "ge": _told(operator.ge),
+    "gt": _told(operator.gt),
+    "le": _told(operator.le),
+    "lt": _told(operator.lt),
+    "ne": _told(ne),
 }
 
 _FUNCTIONS: dict[str, Callable[[Expr, float, float], Expr]] = {

@@ -7,18 +7,22 @@ one, the kernel that fills it beforehand applies it to zero, which only sums all
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial, reduce
 from math import gcd
+from operator import mul
 from typing import Protocol
 
 import attrs
+import numpy as np
 
+from convgen.ir import functions
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, lift, select, zeros
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, lift, ne, select, zeros
 from convgen.ir.layout.digits import Index, Space, plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, TensorDim, View
-from convgen.ir.types import Type, s32, scalar, vector
+from convgen.ir.types import Type, f32, s32, scalar, vector
 from convgen.kernels import eltwise
 from convgen.problem import post_ops
 
@@ -54,7 +58,87 @@ class Bias:
         return True
 
     def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
-        return total + broadcast(k, "bias", self.view, at, layout).to(total.type)
+        return total + broadcast(k, "bias", self.view, at, layout, total.type.elem)
+
+
+@attrs.frozen
+class Scale:
+    """Multiplies by numbers and tensors, or divides: by one number or one tensor, whose reciprocal is rounded to f32.
+
+    The product of what it multiplies by comes first, the numbers' at the front.
+    """
+
+    numbers: tuple[np.float32, ...]
+    views: tuple[View, ...]
+    divides: bool = False
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return tuple(view.memory for view in self.views)
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        factor = _constant(self.numbers, divides=self.divides)
+        terms = [broadcast(k, "scale", view, at, layout, f32, self._reciprocal) for view in self.views]
+        if not terms:
+            return total * factor
+        first, *others = terms
+        term = first if factor == 1 else first * factor
+        for other in others:
+            term = term * other
+        return total * term
+
+    def _reciprocal(self, held: Expr) -> Expr:
+        return functions.divide(lift(1.0, held), held) if self.divides else held
+
+
+def _constant(numbers: Sequence[np.float32], *, divides: bool) -> float:
+    with np.errstate(all="ignore"):
+        found = reduce(mul, numbers, np.float32(1))
+        return float(1 / found if divides else found)
+
+
+@attrs.frozen
+class Binary:
+    """An operation on the sums and a tensor, f32 both; `condition` is a tensor of integers that chooses."""
+
+    name: str
+    view: View
+    condition: View | None = None
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return (self.view.memory, *((self.condition.memory,) if self.condition else ()))
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        operand = broadcast(k, self.name, self.view, at, layout, f32)
+        if self.condition is None:
+            return _in_pieces(k, self.name, eltwise.BINARY[self.name], total, operand)
+        chosen = broadcast(k, "condition", self.condition, at, layout, s32)
+        return _in_pieces(k, self.name, lambda x, y, c: select(ne(c, 0), x, y), total, operand, chosen)
+
+
+@attrs.frozen
+class Prelu:
+    """Multiplies sums below zero by a tensor."""
+
+    view: View
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return (self.view.memory,)
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        slopes = broadcast(k, "slope", self.view, at, layout, f32)
+        return _in_pieces(k, "prelu", lambda x, slope: select(x > 0.0, x, x * slope), total, slopes)
 
 
 @attrs.frozen
@@ -96,13 +180,18 @@ class Eltwise:
         return False
 
     def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
-        whole, count = k.let("total", total), gcd(_AT_A_TIME, total.type.lanes)
-        starts = range(0, total.type.lanes, count)
-        parts = tuple(k.let(self.op.name, eltwise.apply(self.op, Slice(whole, start, count))) for start in starts)
-        return Pack(total.type, parts)
+        return _in_pieces(k, self.op.name, partial(eltwise.apply, self.op), total)
 
 
 _AT_A_TIME = 8  #: registers
+
+
+def _in_pieces(k: KernelBuilder, name: str, function: Callable[..., Expr], total: Expr, *others: Expr) -> Expr:
+    """A function of fragments, computed for a few registers at a time."""
+    count = gcd(_AT_A_TIME, total.type.lanes)
+    whole = [k.let("total", total), *others]
+    pieces = ([Slice(each, start, count) for each in whole] for start in range(0, total.type.lanes, count))
+    return Pack(total.type, tuple(k.let(name, function(*piece)) for piece in pieces))
 
 
 @attrs.frozen
@@ -181,12 +270,23 @@ class Epilogue:
         return total
 
 
-def broadcast(k: KernelBuilder, name: str, view: View, at: Sequence[Expr | int], layout: Fragment) -> Expr:
-    """What a view has for each register of `layout`; each lane loads an element once, and shares it out."""
+def broadcast(
+    k: KernelBuilder,
+    name: str,
+    view: View,
+    at: Sequence[Expr | int],
+    layout: Fragment,
+    elem: Type,
+    made: Callable[[Expr], Expr] = lambda held: held,
+) -> Expr:
+    """What is made of what a view has, as another type, for each register of `layout`.
+
+    Each lane loads an element once, and shares out what becomes of it.
+    """
     sides = {axis for t in view.index for axis in axes_of(view, t) if axis < 2}
     few, order = along(layout, [layout.dims[n] for n in sides])
     held = k.load_view(name, view, at[: len(view.axes)], few, "load", view.memory.name)
-    return Shuffle(held, order)
+    return Shuffle(made(held.to(vector(elem, few.registers))), order)
 
 
 def axes_of(view: View, t: TensorDim) -> list[int]:

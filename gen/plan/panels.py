@@ -70,7 +70,9 @@ def _ranges(first: Ints, counts: Ints) -> Ints:
 
 
 def _merged(start: Ints, end: Ints, group: Ints, span: int) -> tuple[Ints, Ints, Ints]:
-    """Disjoint intervals with the same unions, group by group."""
+    """Disjoint intervals with the same unions, group by group; none where windows reach nothing."""
+    if not len(start):
+        return start, end, group
     base = group * (span + 1)  # one granule stays free, so that no interval reaches into the next group
     start, end = start + base, end + base
     order = np.argsort(start)

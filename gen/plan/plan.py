@@ -22,14 +22,13 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
-from convgen.kernels.epilogue import Bias, Convert, Eltwise, Epilogue, Step, Sum, Tails
+from convgen.kernels.epilogue import Epilogue
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.swizzle import find_swizzle
-from convgen.plan import views
+from convgen.plan import steps, views
 from convgen.plan.config import Config
 from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.views import Product
-from convgen.problem import post_ops
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
 from convgen.problem.matmul import Matmul, Problem
@@ -44,10 +43,9 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     _check_sizes(problem)
     _check_runtime(problem)
     views.must_move(problem)  # raises where no kernel writes the result
-    _check_bias(problem)
-    _check_post_ops(problem)
+    steps.check(problem)
     inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
-    outputs = _OUTPUTS.get(inputs[0], _FLOATS)
+    outputs = steps.results(problem)
     known = {elem.name for atom in facts.atoms for elem in (atom.a_elem, atom.b_elem)}
     if not known.issuperset(inputs) or not input_atoms(problem, facts) or output.dtype not in outputs:
         given = " and ".join(dict.fromkeys(inputs))
@@ -56,29 +54,6 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
             f"{_factors(facts)} and {output.name} one of {', '.join(outputs)} on {facts.name}",
             rule="types",
         )
-
-
-def _check_bias(problem: Problem) -> None:
-    """Refuse a bias, or the gradient of one, of a type that sums do not take or become."""
-    known = _BIASES["f64" if problem.acc_type == "f64" else ""]
-    if problem.bias_type and problem.bias_type not in known:
-        wanted = f"wanted one of {', '.join(known)}"
-        raise Unsupported(f"given a bias of {problem.bias_type}, {wanted}", rule="bias-type")
-
-
-def _check_post_ops(problem: Problem) -> None:
-    """Refuse them where they have no meaning, or in a type in which they are not computed."""
-    if not problem.post_ops:
-        return
-    given = f"given attr-post-ops {problem.knob_texts['attr-post-ops']}"
-    if isinstance(problem, Conv) and not problem.direction.is_forward:
-        raise Unsupported(f"{given} in {problem.direction.value}, wanted none", rule="post-op-backward")
-    if problem.result_type != "f32":
-        raise Unsupported(f"{given} of sums of {problem.acc_type}, wanted those of f32 or s32", rule="post-op-type")
-    for read in {op.dtype for op in problem.post_ops if isinstance(op, post_ops.Sum)} - {"", problem.dst_type}:
-        if {read, problem.dst_type} != {"s8", "u8"}:
-            wanted = f"wanted {problem.dst_type}, as that is, or s8 of u8 and the other way round"
-            raise Unsupported(f"{given} that reads dst as {read}, {wanted}", rule="post-op-sum")
 
 
 def _check_sizes(problem: Problem) -> None:
@@ -140,12 +115,6 @@ def _flat(problem: Problem) -> tuple[int, int, int]:
     if problem.direction is Direction.BWD_D:
         return inputs, problem.ic, taps * problem.oc
     return problem.oc, taps * problem.ic, outputs
-
-
-#: What sums of products may become, by the type of the factors: rounded once, or saturated.
-_FLOATS, _INTEGERS = ("f16", "bf16", "f32"), ("s32", "f32", "s8", "u8")
-_BIASES = {"": ("f32", "f16", "bf16", "s32", "s8", "u8"), "f64": ("f64",)}
-_OUTPUTS = {"f64": ("f64",), "s8": _INTEGERS, "u8": _INTEGERS}
 
 
 def _factors(facts: TargetFacts) -> str:
@@ -339,12 +308,6 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     tile_m, tile_n, tile_k = config.tile
     of_n = operand(product.of_n, tile_n, mma.a, config, facts)
     of_m = operand(product.of_m, tile_m, mma.b, config, facts)
-    bias = views.bias(problem, product)
-    steps: list[Step] = [Convert(scalar(problem.result_type))] if problem.result_type != problem.acc_type else []
-    steps += [Bias(bias)] if bias else []
-    steps += [Sum(op, product.result) if isinstance(op, post_ops.Sum) else Eltwise(op) for op in problem.post_ops]
-    (output, *_) = problem.outputs
-    steps += [Tails(product.result, output.dims)] if output.layout.padded_dims != output.dims else []
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
     grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn
@@ -353,7 +316,7 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     if problem.runtime:
         exact = rounded_up(product.result.length(1), tile_m), rounded_up(product.result.length(0), tile_n)
         mapping = WorkgroupMapping.sized((batch, *tiles, 1), (batch, *exact, 1), config.map, blocks)
-    return Part(product, of_n, of_m, Epilogue((*steps, Convert(product.result.memory.elem))), mapping)
+    return Part(product, of_n, of_m, Epilogue(tuple(steps.of(problem, product))), mapping)
 
 
 def operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:

@@ -34,6 +34,7 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.tensors import TensorSpec
 
 _NAMES = "dhw"
+_MATRICES = {"src": "mk", "wei": "kn", "dst": "mn"}
 
 Index = tuple[TensorDim, ...]
 
@@ -81,7 +82,8 @@ def products(problem: Problem, block: int, moved: Collection[str] = ()) -> tuple
     They write disjoint parts of the result. What is a sum of nothing is left out: what no window reaches in backward
     data, all of it in backward weights without images (see `covers_result`).
     """
-    found = (c.reading(problem, moved).in_blocks().counted(sizes(problem)) for c in _contractions(problem))
+    steps = _in_steps(problem)
+    found = (c.reading(problem, moved).in_blocks(steps).counted(sizes(problem)) for c in _contractions(problem))
     made = (c.product(block) for c in found)
     return tuple(p for p in made if p.m and p.n and p.k)
 
@@ -137,7 +139,7 @@ def whole_result(problem: Problem) -> View:
     """All of the result as (N, M)."""
     if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_D:
         (contraction,) = _contractions(problem)
-        return contraction.fused().in_blocks().product(1).result
+        return contraction.reading(problem, must_move(problem)).fused().in_blocks().product(1).result
     axes = _axes(problem)
     index = (_same("mb", problem.mb), _same("ic", problem.ic), *(_same(f"i{n}", a.i) for n, a in axes))  # of all groups
     tensor = _Tensor(_tensor(problem, "diff_src"), index)
@@ -149,22 +151,43 @@ def whole_result(problem: Problem) -> View:
     return tensor.view(*(_order(side, tensor, tensor) for side in sides))
 
 
-def bias(problem: Problem, part: Product) -> View | None:
-    """The bias as (N, M), the same all along a side on which it does not depend; None if the problem has none."""
-    if "bia" not in [t.name for t in problem.inputs]:
-        return None
-    spec = problem.tensor("bia")
-    if isinstance(problem, Matmul):
-        index = tuple(t if t.size != 1 else TensorDim(1, ()) for t in _batched(spec, "mn"))
-    else:
-        index = (_channels(problem, "oc"),)
-    tensor = _Tensor(spec, index).cut(part.cuts)
+def operand(problem: Problem, part: Product, name: str, role: str = "dst") -> View:
+    """A tensor that a step reads as (N, M), the same all along a side on which it does not depend.
+
+    Its dims are those of src, of weights or of dst, `role`, or 1.
+    """
+    tensor = _Tensor(problem.tensor(name), _operand_index(problem, name, role)).cut(part.cuts)
     used = {name for t in tensor.index for name, _ in t.terms}
     axes = tuple(
         side if used.intersection(d.name for d in side) else (_dim(f"any{n}", part.result.extent(n)),)
         for n, side in enumerate(part.result.axes[:2])
     )
     return tensor.counted(sizes(problem)).view(*axes, *part.result.axes[2:])
+
+
+def _in_steps(problem: Problem) -> list[_Tensor]:
+    """The tensors in blocks that steps behind the sums read: they have the dims of the result."""
+    steps = (t for t in problem.inputs if t not in problem.factors and t not in problem.outputs)
+    return [_Tensor(t, _operand_index(problem, t.name, "dst")) for t in steps if not t.layout.is_plain]
+
+
+def is_along_k(problem: Problem, name: str, role: str) -> bool:
+    """Whether an operand differs along dims that are summed."""
+    result = {term for t in _coordinates(problem)["dst"] for term, _ in t.terms}
+    return any(term not in result for t in _operand_index(problem, name, role) for term, _ in t.terms)
+
+
+def _operand_index(problem: Problem, name: str, role: str) -> Index:
+    index = _coordinates(problem)[name if name == "bia" and isinstance(problem, Conv) else role]
+    return tuple(t if size != 1 else TensorDim(1, ()) for t, size in zip(index, problem.tensor(name).dims))
+
+
+def _coordinates(problem: Problem) -> dict[str, Index]:
+    """Those of src, of weights, of dst and of the channels that a bias has, of what is computed forward."""
+    if isinstance(problem, Matmul):
+        return {role: _batched(problem.tensor(role), dims) for role, dims in _MATRICES.items()}
+    _, _, src, wei, dst = _forward_dims(problem)
+    return {"src": src, "wei": wei, "dst": dst, "bia": dst[1:2]}
 
 
 def bias_gradient(problem: Problem) -> View | None:
@@ -261,10 +284,10 @@ class _Contraction:
     batch: tuple[Dim, ...] = ()  #: each position is a product by itself
     cuts: Cuts = WHOLE  #: of the problem's dims into these
 
-    def in_blocks(self) -> _Contraction:
-        """The same with dims cut where blocks of the tensors' layouts end."""
+    def in_blocks(self, others: Collection[_Tensor] = ()) -> _Contraction:
+        """The same with dims cut where blocks of the tensors' layouts end, `others` included."""
         tensors = self.of_m, self.of_n, self.result
-        cuts = Cuts.of((*self.m, *self.n, *self.k, *self.batch), [(t.spec, t.index) for t in tensors])
+        cuts = Cuts.of((*self.m, *self.n, *self.k, *self.batch), [(t.spec, t.index) for t in (*tensors, *others)])
         if not cuts.sizes:
             return self
         m, n, k, batch = map(cuts.dims, (self.m, self.n, self.k, self.batch))
@@ -334,14 +357,15 @@ def _same(name: str, size: int) -> TensorDim:
 
 def _matmul(problem: Matmul) -> _Contraction:
     """dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; a tensor of size 1 along b is read again."""
-    src, wei, dst = map(problem.tensor, ("src", "wei", "dst"))
+    src, wei, dst = map(problem.tensor, _MATRICES)
+    index = _coordinates(problem)
     return _Contraction(
         (_dim("m", problem.m),),
         (_dim("n", problem.n),),
         (_dim("k", problem.k),),
-        _Tensor(src, _batched(src, "mk")),
-        _Tensor(wei, _batched(wei, "kn")),
-        _Tensor(dst, _batched(dst, "mn")),
+        _Tensor(src, index["src"]),
+        _Tensor(wei, index["wei"]),
+        _Tensor(dst, index["dst"]),
         batch=tuple(_dim(f"b{i}", size) for i, size in enumerate(dst.dims[:-2]) if size != 1),
     )
 

@@ -15,11 +15,11 @@ from convgen.ir.caret import PointedError
 from convgen.ir.error import named
 from convgen.ir.layout.tags import STRIDES
 from convgen.problem import grammar
+from convgen.problem.masks import SINGLE
 
 _ARGUMENTS = ("src", "src0", "src1", "wei", "dst", "attr_post_op_dw_dst", "attr_post_op_dw_wei")
-_SINGLE = ("common", "host_scalar")  #: policies of one value for the whole tensor
 _POLICIES = (
-    *_SINGLE,
+    *SINGLE,
     *("mx", "dynamic_fp", "per_oc", "per_ocic", "per_dim_0", "per_dim_1", "per_dim_01", "per_dim_2", "per_dim_3"),
     "per_tensor",
 )
@@ -45,7 +45,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?f?|[+-]?(inf|nan)")
 _DEPTHWISE = re.compile(r"k[1-9][0-9]{0,8}s[1-9][0-9]{0,8}p[0-9]{1,9}")
 _SOURCE = re.compile(r"msrc[0-9]{1,4}")
-_PAIR = re.compile(r"[0-9]{1,18}x[0-9]{1,18}")
+_PAIR = re.compile(r"[1-9][0-9]{0,17}x[1-9][0-9]{0,17}")
 _MASKS = re.compile(r"[0-9]{0,9}(:[0-9]{0,9})*")
 
 
@@ -76,7 +76,7 @@ class _Field:
 
     def real(self) -> float:
         self.matches(_REAL, "a number")
-        return float(self.text.rstrip("f") if self.text[-1:] == "f" and "inf" not in self.text else self.text)
+        return real(self.text)
 
     def integer(self) -> int:
         self.matches(_INTEGER, "an integer")
@@ -102,7 +102,7 @@ class _Field:
         """A mask or a policy; whether it means one value for the whole tensor."""
         if self.text.isascii() and self.text.isdigit():
             return int(self.text) == 0
-        return self.choose("policy", *_POLICIES) in _SINGLE
+        return self.choose("policy", *_POLICIES) in SINGLE
 
     def flag(self) -> bool:
         return grammar.FLAGS[self.choose("flag", *grammar.FLAGS)]
@@ -132,7 +132,7 @@ def _each(fields: list[_Field], checks: Sequence[Callable[[_Field], object]]) ->
 def scales(text: str) -> str:
     """`ARG:MASK[:SCALE][:TYPE[:GROUPS]][+...]`; a scale stands where the mask means one value."""
     for fields in _quantities(text):
-        if fields and fields[0].real() < 0:
+        if fields and not fields[0].real() >= 0:
             raise fields[0].error(f"given the scale {fields[0].text}, wanted one from 0")
     return text
 
@@ -224,6 +224,23 @@ def post_ops(text: str) -> str:
 def split_entries(text: str) -> list[str]:
     """The texts between plus signs."""
     return [entry.text for entry in _entries(text)]
+
+
+def real(text: str) -> float:
+    """The number of a text, which may end as C has it."""
+    return float(text if "inf" in text else text.removesuffix("f"))
+
+
+def number(value: float) -> str:
+    """A number as short as may be."""
+    return repr(value).removesuffix(".0")
+
+
+def printed(fields: Sequence[str], defaults: Sequence[str], delimiter: str = ":") -> str:
+    """Fields, but for those at the end that have their defaults."""
+    while fields and fields[-1] == defaults[len(fields) - 1]:
+        fields = fields[:-1]
+    return delimiter.join(fields)
 
 
 def _dotted(*checks: Callable[[_Field], object]) -> Callable[[_Field], None]:

@@ -172,6 +172,12 @@ class Conv(TensorProblem):
     def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return _TENSORS[self.direction]
 
+    def policies(self, role: str) -> Mapping[str, int]:
+        """Output channels of the weights stand first, behind the groups."""
+        if role != "wei":
+            return {}
+        return {"per_oc": 0b11, "per_ocic": 0b110} if self.has_groups else {"per_oc": 0b1}
+
     @property
     def macs(self) -> int:
         """Multiply-accumulates, those with padding included."""

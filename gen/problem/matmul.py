@@ -10,7 +10,7 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.layout.tags import LETTERS
-from convgen.problem import grammar, options
+from convgen.problem import grammar, masks, options
 from convgen.problem.conv import Conv
 from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
 
@@ -84,7 +84,7 @@ class Matmul(TensorProblem):
     @property
     def bias_dims(self) -> tuple[int, ...]:
         """Those of dst, 1 along the dims that the mask has not."""
-        return tuple(size if self.bias_mask >> n & 1 else 1 for n, size in enumerate(self.dst_dims))
+        return masks.dims(self.dst_dims, self.bias_mask)
 
     @property
     def runtime(self) -> tuple[str, ...]:
@@ -101,6 +101,11 @@ class Matmul(TensorProblem):
     @property
     def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return ("src", "wei", *(("bia",) if self.bias_type else ())), ("dst",)
+
+    def policies(self, role: str) -> Mapping[str, int]:
+        """Rows and columns are the last two dims."""
+        last = 1 << len(self.dst_dims) - 1
+        return {"per_oc": last, "per_dim_1": last, "per_ocic": last + last // 2}
 
     @property
     def knob_texts(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError, meant, named
-from convgen.problem import attributes, grammar, post_ops
+from convgen.problem import attributes, grammar, post_ops, scales
 
 CONV, MATMUL = "conv", "matmul"
 BOTH = (CONV, MATMUL)
@@ -172,7 +172,14 @@ KNOBS = (
         generated=lambda masks: True,  # of a product's sizes and the minibatch; the problem says so
     ),
     Option("alg", "direct", _one_of(*_ALGORITHMS), "direct, wino or auto: the result is the same", (CONV,)),
-    Option("attr-scales", "", attributes.scales, "ARG:MASK[:SCALE[:TYPE[:GROUPS]]][+...]", rule="scales"),
+    Option(
+        "attr-scales",
+        "",
+        attributes.scales,
+        "ARG:MASK[:SCALE[:TYPE[:GROUPS]]][+...]",
+        rule=scales.refused,
+        generated=lambda text: not scales.refused(text),
+    ),
     Option(
         "attr-zero-points", "", attributes.zero_points, "ARG:MASK[:VALUE[:TYPE[:GROUPS]]][+...]", rule="zero-points"
     ),

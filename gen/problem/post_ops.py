@@ -1,15 +1,17 @@
 """Post-ops: what becomes of a sum before it is stored, in the words of benchdnn and in what they mean.
 
 An element-wise one is a function of one number. Those that are not exact may be off by as much as `Algorithm` says.
+Others have a tensor as second operand, which differs along the dims of the destination that a mask names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 
-from convgen.problem import attributes
+from convgen.problem import attributes, grammar, masks
+from convgen.problem.attributes import number, printed, real
 
 
 @attrs.frozen
@@ -64,7 +66,7 @@ class Eltwise:
     scale: float = 1.0
 
     def __str__(self) -> str:
-        return _printed(self.name, [_number(self.alpha), _number(self.beta), _number(self.scale)], ["0", "0", "1"])
+        return printed([self.name, *map(number, (self.alpha, self.beta, self.scale))], ["", "0", "0", "1"])
 
     @property
     def ulps(self) -> float:
@@ -88,57 +90,135 @@ class Sum:
     dtype: str = ""
 
     def __str__(self) -> str:
-        return _printed("sum", [_number(self.scale), str(self.zero_point), self.dtype], ["1", "0", ""])
+        return printed(["sum", number(self.scale), str(self.zero_point), self.dtype], ["", "1", "0", ""])
+
+
+@attrs.frozen
+class Operand:
+    """A tensor that a post-op reads: as the destination along the dims of a mask, of size 1 along the others.
+
+    It lies as `tag` says, where that is not `any`, or with `strides`.
+    """
+
+    dtype: str
+    mask: str = "common"
+    tag: str = "any"
+    strides: str = ""
+
+    def dims(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        """Its own, for a destination of such a size. Raises Unsupported."""
+        return masks.dims(size, masks.bits(self.mask, len(size)))
+
+
+@attrs.frozen
+class Binary:
+    """An operation on a number and an element of a tensor; `condition` is that of `select`, the number where it holds.
+
+    A comparison gives 1 or 0.
+    """
+
+    name: str
+    operand: Operand
+    condition: Operand | None = None
+
+    def __str__(self) -> str:
+        own = self.operand
+        if self.condition is None:
+            return printed([self.name, own.dtype, own.mask, own.tag, own.strides], ["", "", *_PLAIN])
+        other = printed([self.condition.mask, self.condition.tag], [_WHOLE.mask, _WHOLE.tag], ".")
+        return printed([self.name, printed([own.dtype, own.mask, own.tag], ["", *_PLAIN], "."), other], ["", "", ""])
 
     @property
-    def is_exact(self) -> bool:
-        return True
+    def operands(self) -> dict[str, Operand]:
+        """What it reads, by the end of a name."""
+        return {"": self.operand, **({"_condition": self.condition} if self.condition else {})}
 
 
-PostOp = Eltwise | Sum
+@attrs.frozen
+class Prelu:
+    """Multiplies negative numbers by an element of a tensor."""
+
+    operand: Operand = Operand("f32")
+
+    def __str__(self) -> str:
+        return printed(["prelu", self.operand.mask], ["", _PLAIN[0]])
+
+    @property
+    def operands(self) -> dict[str, Operand]:
+        return {"": self.operand}
+
+
+PostOp = Eltwise | Sum | Binary | Prelu
+
+_PLAIN = ("common", "any", "")  #: mask, tag and strides of an operand where nothing is said
+_WHOLE = Operand("s8", "per_tensor")  #: the condition of a select where nothing is said
+#: Types of operands that become f32 in a kernel.
+_TYPES = ("f32", "f16", "bf16", "s32", "s8", "u8")
+
+
+def operand_name(number: int, ending: str = "") -> str:
+    """The name, as an argument, of what the post-op of a number reads."""
+    return f"post_op_{number}{ending}"
 
 
 def read(text: str) -> tuple[PostOp, ...]:
-    """The post-ops of a text that `attributes.post_ops` took, of kinds that are `GENERATED`."""
-    return tuple(_sum(e) if e.lower().startswith("sum") else _eltwise(e) for e in attributes.split_entries(text))
+    """The post-ops of a text that `attributes.post_ops` took, of kinds that are generated."""
+    return tuple(_READERS[_kind(entry)](entry) for entry in attributes.split_entries(text))
 
 
 def refused(text: str) -> str:
     """The kind of the first that is not generated, if there is one."""
-    parts = [entry.split(":") for entry in attributes.split_entries(text)]
-    kinds = [attributes.KINDS[name.lower()] for name, *_ in parts]
-    divides = [_name(name) == "soft_relu" and not _real((fields or ["0"])[0]) for name, *fields in parts]
-    return next((kind for kind, bad in zip(kinds, divides) if kind not in GENERATED or bad), "")
+    return next((_kind(e) for e in attributes.split_entries(text) if not _is_generated(e)), "")
 
 
-GENERATED = ("eltwise", "sum")
+def _is_generated(entry: str) -> bool:
+    if _kind(entry) not in _READERS:
+        return False
+    op = _READERS[_kind(entry)](entry)
+    if isinstance(op, Binary):
+        return op.operand.dtype in _TYPES
+    return not isinstance(op, Eltwise) or op.name != "soft_relu" or op.alpha != 0
 
 
-def _name(spelled: str) -> str:
-    name = spelled.lower().removeprefix("eltwise_").removesuffix("_use_dst_for_bwd").removesuffix("_dst")
-    return _ALIASES.get(name, name)
+def _kind(entry: str) -> str:
+    return attributes.KINDS[entry.partition(":")[0].lower()]
 
 
 def _eltwise(entry: str) -> Eltwise:
-    name, *fields = entry.split(":")
-    return Eltwise(_name(name), *map(_real, fields))
+    spelled, *fields = entry.split(":")
+    name = spelled.lower().removeprefix("eltwise_").removesuffix("_use_dst_for_bwd").removesuffix("_dst")
+    return Eltwise(_ALIASES.get(name, name), *map(real, fields))
 
 
 def _sum(entry: str) -> Sum:
     scale, zero_point, dtype = (*entry.split(":")[1:], "", "", "")[:3]
-    return Sum(_real(scale or "1"), int(zero_point or "0"), dtype.removeprefix("dnnl_"))
+    return Sum(real(scale or "1"), int(zero_point or "0"), dtype.removeprefix("dnnl_"))
 
 
-def _real(text: str) -> float:
-    return float(text if "inf" in text else text.removesuffix("f"))
+def _binary(entry: str) -> Binary:
+    spelled, *fields = entry.split(":")
+    name = spelled.lower().removeprefix("binary_")
+    if name != "select":
+        return Binary(name, _operand(fields))
+    other = [_WHOLE.dtype, *fields[1].split(".")] if len(fields) > 1 else []
+    return Binary(name, _operand(fields[0].split(".")), _operand(other) if other else _WHOLE)
 
 
-def _printed(name: str, fields: list[str], defaults: list[str]) -> str:
-    """A name and its fields, but for those at the end that have their defaults."""
-    while fields and fields[-1] == defaults[len(fields) - 1]:
-        fields = fields[:-1]
-    return ":".join([name, *fields])
+def _prelu(entry: str) -> Prelu:
+    return Prelu(_operand(["f32", *entry.split(":")[1:]]))
 
 
-def _number(value: float) -> str:
-    return repr(value).removesuffix(".0")
+def _operand(fields: Sequence[str]) -> Operand:
+    """Of a type, a mask, a tag and strides, of which all but the first may be missing."""
+    dtype, mask, tag, strides = (*fields, "", "", "")[:4]
+    mask = str(int(mask)) if mask.isdigit() else mask.lower()
+    listed = strides and grammar.plain_strides(strides)
+    return Operand(dtype.removeprefix("dnnl_"), mask or _PLAIN[0], tag or _PLAIN[1], listed)
+
+
+_READERS: dict[str, Callable[[str], PostOp]] = {
+    "eltwise": _eltwise,
+    "sum": _sum,
+    "binary": _binary,
+    "prelu": _prelu,
+}

@@ -6,6 +6,7 @@ The roles are src, wei and dst. A tensor has its role's type and layout; `diff_`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, TypeVar
 
@@ -16,8 +17,9 @@ from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import scalar
-from convgen.problem import grammar, options, post_ops
-from convgen.problem.post_ops import PostOp, Sum
+from convgen.problem import grammar, masks, options, post_ops, scales
+from convgen.problem.post_ops import Binary, Operand, PostOp, Prelu, Sum
+from convgen.problem.scales import Scale
 
 Triple = tuple[str, str, str]
 
@@ -60,6 +62,7 @@ class TensorProblem(ABC):
     dtag: str = "any"
     deterministic: bool = False  #: whether two runs must give the same bits
     fpmath: str = "strict"  #: to which type f32 inputs may be rounded before they are multiplied
+    scales: tuple[Scale, ...] = ()  #: by what sums are multiplied before a bias, and results divided
     post_ops: tuple[PostOp, ...] = ()  #: what becomes of a sum, a bias included, in order
     bias_type: str = ""  #: of a bias; empty for that of the sums, where there is a bias
     masks: tuple[int, ...] = ()  #: bits of the dims of src, then of the weights, that are known at launch only
@@ -98,6 +101,10 @@ class TensorProblem(ABC):
     def tensor_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The tensors that are read, factors first, and those that are written."""
 
+    @abstractmethod
+    def policies(self, role: str) -> Mapping[str, int]:
+        """The masks that policies mean for a role, where they are not those of the destination."""
+
     @property
     @abstractmethod
     def macs(self) -> int:
@@ -110,15 +117,15 @@ class TensorProblem(ABC):
 
     @cached_property
     def src_layout(self) -> Layout:
-        return _layout("src", self.stag, self.any_tags[0], self.src_dims)
+        return _layout("strides of src", "stag", self.stag, self.any_tags[0], self.src_dims)
 
     @cached_property
     def wei_layout(self) -> Layout:
-        return _layout("wei", self.wtag, self.any_tags[1], self.wei_dims)
+        return _layout("strides of wei", "wtag", self.wtag, self.any_tags[1], self.wei_dims)
 
     @cached_property
     def dst_layout(self) -> Layout:
-        return _layout("dst", self.dtag, self.any_tags[2], self.dst_dims)
+        return _layout("strides of dst", "dtag", self.dtag, self.any_tags[2], self.dst_dims)
 
     @property
     def acc_type(self) -> str:
@@ -132,15 +139,22 @@ class TensorProblem(ABC):
     @property
     def result_type(self) -> str:
         """In which sums become results: f32 for those of integers of which something else is made."""
-        is_sum = not self.post_ops and (not self.bias_type or scalar(self.bias_type).is_int)
+        made = self.scales or self.post_ops or self.dst_type in ("f16", "bf16")
+        is_sum = not made and (not self.bias_type or scalar(self.bias_type).is_int)
         return self.acc_type if is_sum or self.acc_type != "s32" else "f32"
 
     @property
     def _types(self) -> dict[str, str]:
         return {"src": self.src_type, "wei": self.wei_type, "dst": self.dst_type}
 
+    def size(self, role: str) -> tuple[int, ...]:
+        """The logical size of src, wei or dst."""
+        return {"src": self.src_dims, "wei": self.wei_dims, "dst": self.dst_dims}[role]
+
     def tensor(self, name: str) -> TensorSpec:
         """The tensor of a name; a bias is dense."""
+        if name in self._operands:
+            return self._operands[name]
         role = name.removeprefix("diff_")
         if role == _BIAS:
             dims = self.bias_dims
@@ -148,11 +162,35 @@ class TensorProblem(ABC):
         layouts = {"src": self.src_layout, "wei": self.wei_layout, "dst": self.dst_layout}
         return TensorSpec(name, layouts[role], self._types[role])
 
+    @cached_property
+    def _operands(self) -> dict[str, TensorSpec]:
+        """What scales and post-ops read, by name."""
+        return {spec.name: spec for spec in (*self._scale_tensors(), *self._post_op_tensors())}
+
+    def _scale_tensors(self) -> Iterator[TensorSpec]:
+        for scale in self.scales:
+            size = self.size(scale.role)
+            dims = scale.dims(size, masks.bits(scale.mask, len(size), self.policies(scale.role)))
+            if not scale.is_single:
+                yield TensorSpec(scale.name, Layout.dense(dims, tuple(range(len(dims)))), scale.dtype)
+
+    def _post_op_tensors(self) -> Iterator[TensorSpec]:
+        for n, op in enumerate(self.post_ops):
+            for ending, operand in op.operands.items() if isinstance(op, Binary | Prelu) else ():
+                yield TensorSpec(post_ops.operand_name(n, ending), self._operand_layout(operand), operand.dtype)
+
+    def _operand_layout(self, operand: Operand) -> Layout:
+        """As its tag or strides say, else as the destination lies."""
+        default = self.any_tags[2] if self.dtag == "any" or grammar.is_strides(self.dtag) else self.dtag
+        tag = operand.strides or operand.tag
+        return _layout("attr-post-ops", "attr-post-ops", tag, default, operand.dims(self.dst_dims))
+
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What is read: the factors, a bias, and a destination to which sums are added."""
+        """What is read: the factors, a bias, a destination to which sums are added, and what steps behind them need."""
         adds = any(isinstance(op, Sum) for op in self.post_ops)
-        return tuple(map(self.tensor, (*self.tensor_names[0], *(("dst",) if adds else ()))))
+        named = map(self.tensor, (*self.tensor_names[0], *(("dst",) if adds else ())))
+        return (*named, *self._operands.values())
 
     @property
     def factors(self) -> tuple[TensorSpec, ...]:
@@ -187,6 +225,7 @@ class TensorProblem(ABC):
             "runtime_dims_masks": ":".join(map(str, self.masks)),
             "attr-deterministic": str(self.deterministic).lower(),
             "attr-fpmath": self.fpmath,
+            "attr-scales": "+".join(map(str, self.scales)),
             "attr-post-ops": "+".join(map(str, self.post_ops)),
             **dict(self.others),
         }
@@ -212,6 +251,7 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
             message = f"given {tag} and strides of {role}, wanted one of them"
             raise options.Misfit(message, knob, tag, 0, rule="tag-and-strides")
         tags[knob] = listed or (grammar.plain_strides(tag) if grammar.is_strides(tag) else tag)
+    others = dict(knobs.others)
     return {
         "src_type": src,
         "wei_type": wei,
@@ -221,7 +261,8 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
         "fpmath": knobs["attr-fpmath"][0],
         "masks": knobs["runtime_dims_masks"],
         "others": knobs.others,
-        "post_ops": () if "attr-post-ops" in dict(knobs.others) else post_ops.read(knobs["attr-post-ops"]),
+        "scales": () if "attr-scales" in others else scales.read(knobs["attr-scales"]),
+        "post_ops": () if "attr-post-ops" in others else post_ops.read(knobs["attr-post-ops"]),
     }
 
 
@@ -249,10 +290,9 @@ def parsed(problem: ProblemT) -> ProblemT:
 
 
 @lru_cache(maxsize=2**12)
-def _layout(role: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
-    """The layout of a tag, where `any` means `default`, or of a stride list."""
+def _layout(strides: str, knob: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
+    """The layout of a tag, where `any` means `default`, or of a stride list; `strides` is what errors call that."""
     listed = grammar.is_strides(tag)
-    knob = f"{role[0]}tag"
     if tag == "undef":
         raise Unsupported(f"given {knob} undef, wanted a layout or any: it is not deduced", rule="undef-tag")
     try:
@@ -262,9 +302,9 @@ def _layout(role: str, tag: str, default: str, dims: tuple[int, ...]) -> Layout:
             raise options.Misfit(error.message, knob, error.text, error.column, rule="tag-rank") from None
         raise options.OptionError(error.message, knob, error.text, error.column) from None
     except UserError as error:
-        raise options.Misfit(str(error), f"strides of {role}", tag, len(tag), rule="strides-rank") from None
+        raise options.Misfit(str(error), strides, tag, len(tag), rule="strides-rank") from None
     if listed:
-        _check_apart(layout, tag, f"strides of {role}")
+        _check_apart(layout, tag, strides)
     return layout
 
 

@@ -1,4 +1,4 @@
-"""What post-ops may make of numbers: for each the least and the most f32 that is right, as arrays.
+"""What scales and post-ops may make of numbers: for each the least and the most f32 that is right, as arrays.
 
 Operations of exact post-ops are rounded to f32 one by one, as they are on every target. Others are computed in f64, and
 what they may be off by makes a range, which those behind carry on: an end of a range lies where one of its own ends, or
@@ -15,36 +15,101 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir import types
-from convgen.problem.post_ops import Eltwise, PostOp, Sum
+from convgen.problem.post_ops import Binary, Eltwise, PostOp, Prelu, Sum, operand_name
 
 Floats = npt.NDArray[np.float32]
 Range = tuple[Floats, Floats]
+Read = Callable[[str], npt.NDArray[Any]]
 _Any = npt.NDArray[np.floating]
 
 _LEAST = 2.0**-126  #: denormal numbers may count as zeros where an operation is approximate
 
 
-def chained(ops: Sequence[PostOp], values: Floats, old: npt.NDArray[Any] | None = None) -> Range:
-    """The ranges behind all post-ops; `old` is what stands in the destination."""
+def chained(ops: Sequence[PostOp], values: Floats, read: Read) -> Range:
+    """The ranges behind all post-ops; `read` gives, by name, the tensors that they need."""
     found = values, values
     with np.errstate(all="ignore"):
-        for op in ops:
-            if isinstance(op, Eltwise):
-                found = _scaled(op, _applied(op, found))
-            else:
-                assert old is not None
-                found = _added(found, _term(op, old))
+        for n, op in enumerate(ops):
+            match op:
+                case Eltwise():
+                    found = _scaled(op, _applied(op, found))
+                case Sum():
+                    found = _with(np.add, found, _term(op, read("dst")))
+                case Prelu():
+                    found = _with(_prelu, found, _floats(read(operand_name(n))), turns=[np.float32(0)])
+                case Binary():
+                    found = _binary(op, found, *(read(operand_name(n, ending)) for ending in op.operands))
     return found
+
+
+def multiplied(values: Floats, numbers: Sequence[np.float32], tensors: Sequence[npt.NDArray[Any]]) -> Floats:
+    """Values by the product of numbers and tensors, which are rounded to f32 one after the other, numbers first."""
+    with np.errstate(all="ignore"):
+        factor: Any = np.float32(1)
+        for term in (*numbers, *tensors):
+            factor = factor * np.asarray(term, np.float32)
+        found: Floats = values * factor
+        return found
+
+
+def divided(given: Range, by: npt.NDArray[Any]) -> Range:
+    """Times the reciprocal of numbers, which is rounded to f32, and off by an ulp if not by a power of two."""
+    with np.errstate(all="ignore"):
+        factor = np.float32(1) / _floats(by)
+        exact = np.abs(np.frexp(factor)[0]) == 0.5
+        if by.ndim == 0 or np.all(exact):
+            return _with(np.multiply, given, factor)
+        ends = [np.where(exact, factor, np.nextafter(factor, np.float32(end))) for end in (-np.inf, np.inf)]
+        found = np.stack([end * factor for end in given for factor in ends])
+        return found.min(0), found.max(0)
+
+
+def _floats(given: npt.NDArray[Any]) -> Floats:
+    return given.astype(np.float32)
 
 
 def _term(op: Sum, old: npt.NDArray[Any]) -> Any:
     seen = old.view(types.scalar(op.dtype).numpy) if op.dtype else old
-    return (seen.astype(np.float32) - np.float32(op.zero_point)) * np.float32(op.scale)
+    return (_floats(seen) - np.float32(op.zero_point)) * np.float32(op.scale)
 
 
-def _added(given: Range, term: Floats) -> Range:
-    least = given[0] + term
-    return (least, least) if given[0] is given[1] else (least, given[1] + term)
+def _with(function: Callable[[Any, Any], Any], given: Range, term: _Any, turns: Sequence[Any] = ()) -> Range:
+    """A function of numbers and a term, rounded once; `turns` is where it stops to rise or to fall."""
+    if given[0] is given[1]:
+        only = np.asarray(function(given[0], term), np.float32)
+        return only, only
+    points = [*given, *(np.minimum(np.maximum(turn, given[0]), given[1]) for turn in turns)]
+    found = np.stack([np.asarray(function(point, term), np.float32) for point in points])
+    return found.min(0), found.max(0)
+
+
+def _prelu(x: Floats, slope: Floats) -> Floats:
+    return np.where(x > 0, x, x * slope)
+
+
+def _binary(op: Binary, given: Range, operand: npt.NDArray[Any], condition: npt.NDArray[Any] | None = None) -> Range:
+    term = _floats(operand)
+    if condition is not None:
+        return _with(lambda x, y: np.where(condition != 0, x, y), given, term)
+    if op.name == "div":
+        return _outwards(*_with(np.divide, given, term))
+    return _with(_BINARY[op.name], given, term, turns=[term] if op.name in ("eq", "ne") else ())
+
+
+#: `min` and `max` of a NaN and a number are the number.
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": np.add,
+    "max": np.fmax,
+    "min": np.fmin,
+    "mul": np.multiply,
+    "sub": np.subtract,
+    "eq": np.equal,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "le": np.less_equal,
+    "lt": np.less,
+    "ne": np.not_equal,
+}
 
 
 def _applied(op: Eltwise, given: Range) -> Range:
@@ -118,7 +183,7 @@ def _exact(op: Eltwise, x: Floats) -> Any:
         case "pow":
             return (np.ones_like(x), x, x * x)[int(op.beta)] * alpha
         case "relu":
-            return np.where(x > 0, x, x * alpha) if alpha else np.maximum(x, np.float32(0))
+            return np.where(x > 0, x, x * alpha) if alpha else np.where(x < 0, np.float32(0), x)
         case "round":
             return np.rint(x)
     return x * x

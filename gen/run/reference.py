@@ -15,6 +15,7 @@ Outputs are seen as matrices:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -23,11 +24,13 @@ import numpy.typing as npt
 from convgen.ir import types
 from convgen.ir.error import Unsupported
 from convgen.ir.layout.tags import Layout
+from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.post_ops import Eltwise
 from convgen.problem.tensors import TensorSpec, refuse_others
 from convgen.run import oracle as sums
 from convgen.run.fills import Fill
-from convgen.run.ranges import chained
+from convgen.run.ranges import Read, chained, divided, multiplied
 
 Array = npt.NDArray[np.generic]
 Tensor = Array | Fill
@@ -36,6 +39,7 @@ Indices = npt.NDArray[np.int64]
 _EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: an accumulator holds every integer up to this power of two
 #: The largest absolute value of a fill, while sums allow it.
 _MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "dst": 8, "diff_dst": 4}
+_OPERAND = 8  #: that of what post-ops read
 
 
 def numpy_type(name: str) -> np.dtype[np.generic]:
@@ -56,28 +60,27 @@ def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
     Values are integers other than zero, drawn evenly: every product counts, so a wrong index shows. Their size is
     bounded so that the accumulator holds every partial sum, bias included.
     """
-    magnitudes = {spec.name: _magnitude(problem, spec) for spec in problem.inputs}
+    magnitudes = {spec.name: _magnitude(problem, spec) for spec in problem.inputs if spec.name in _MAGNITUDE}
     products, power = depth(problem), _EXACT[problem.acc_type]
     while _largest_sum(products, magnitudes) > 2**power:
         if max(magnitudes.values()) == 1:
             raise Unsupported(f"exact sums of {products} products, more than 2^{power}")
         magnitudes = {name: max(1, magnitude // 2) for name, magnitude in magnitudes.items()}
     return {
-        spec.name: _draw((seed, n), spec.dims, spec.dtype, magnitudes[spec.name])
-        for n, spec in enumerate(problem.inputs)
+        spec.name: Fill.of(_values(spec, magnitudes), (seed, n), spec.dims) for n, spec in enumerate(problem.inputs)
     }
 
 
 def _magnitude(problem: Problem, spec: TensorSpec) -> int:
     """The largest absolute value of a fill, while sums allow it.
 
-    8-bit integers take every value, so that their signs show; not if the result has 8 bits, for all would saturate.
+    8-bit integers take every value, so that their signs show; not if the result is so narrow that most would saturate.
     Functions that are not exact are flat where sums are large.
     """
-    if not all(op.is_exact for op in problem.post_ops):
+    if any(isinstance(op, Eltwise) and not op.is_exact for op in problem.post_ops):
         return 1
     element = types.scalar(spec.dtype)
-    whole_range = element.is_int and element.bits == 8 < types.scalar(problem.outputs[0].dtype).bits
+    whole_range = element.is_int and element.bits == 8 and problem.outputs[0].dtype not in ("s8", "u8", "f16")
     return max(-element.min, element.max) if whole_range else _MAGNITUDE[spec.name]
 
 
@@ -99,12 +102,17 @@ def depth(problem: Problem) -> int:
     }[problem.outputs[0].name]
 
 
-def _draw(seed: tuple[int, int], dims: tuple[int, ...], dtype: str, magnitude: int) -> Fill:
-    element, least, most = numpy_type(dtype), -magnitude, magnitude
-    if types.scalar(dtype).is_int:
-        least, most = max(least, types.scalar(dtype).min), min(most, types.scalar(dtype).max)
-    values = np.array([value for value in range(least, most + 1) if value])
-    return Fill.of(values.astype(element), seed, dims)
+def _values(spec: TensorSpec, magnitudes: Mapping[str, int]) -> Array:
+    """Those that a fill takes: powers of two of scales, conditions that hold or not, else integers but zero."""
+    if spec.name.endswith("_scales"):
+        return np.array([0.25, 0.5, 1, 2]).astype(numpy_type(spec.dtype))
+    if spec.name.endswith("_condition"):
+        return np.array([0, 1]).astype(numpy_type(spec.dtype))
+    magnitude = magnitudes.get(spec.name, _OPERAND)
+    least, most = -magnitude, magnitude
+    if types.scalar(spec.dtype).is_int:
+        least, most = max(least, types.scalar(spec.dtype).min), min(most, types.scalar(spec.dtype).max)
+    return np.array([value for value in range(least, most + 1) if value]).astype(numpy_type(spec.dtype))
 
 
 def output_shape(problem: Problem, output: str) -> tuple[int, int]:
@@ -143,39 +151,67 @@ def ranges(
 ) -> tuple[Array, Array]:
     """The least and the most that is right of rows x columns of an output, one array if they are the same.
 
-    Exact sums, rounded to the accumulator, a bias added there, post-ops, and one rounding to the result, to which sums
-    of integers saturate. Raises Unsupported for other results of integers.
+    Exact sums, rounded to the accumulator, times the scales of the factors, a bias added there, post-ops, over the
+    scale of the result, and one rounding to it, to which integers saturate.
     """
     acc_type, to = types.scalar(problem.acc_type), types.scalar(problem.tensor(output).dtype)
-    if to.is_int and not acc_type.is_int:
-        raise Unsupported(f"a destination of type {to}")
     sums_ = _sums(problem, inputs, output, rows, columns)
     acc = (sums_.astype(np.int64) if acc_type.is_int else sums_).astype(acc_type.numpy)
     acc = acc.astype(types.scalar(problem.result_type).numpy)
+    read = partial(_seen, problem, inputs, output_index(problem, output, rows, columns))
+    factors = _scales(problem, read, "src", "wei")
+    if factors:
+        acc = multiplied(acc, *factors)
     if "bia" in inputs:
-        acc = acc + _bias(problem, inputs["bia"], rows, columns).astype(acc.dtype)
-    if output != "dst" or not problem.post_ops:
+        acc = acc + read("bia").astype(acc.dtype)
+    if output != "dst" or not (problem.post_ops or problem.scales):
         found = _stored(acc, to)
         return found, found
-    old = inputs.get("dst")
-    index = tuple(output_index(problem, output, rows, columns))
-    before = None if old is None else np.ascontiguousarray(old[index])
-    least, most = chained(problem.post_ops, acc.astype(np.float32), before)
-    return _stored(least, to), _stored(most, to)
+    least, most = chained(problem.post_ops, acc, read)
+    for scale in problem.scales:
+        if scale.role == "dst":
+            by = np.asarray(scale.number) if scale.is_single else read(scale.name)
+            least, most = divided((least, most), by)
+    first = _stored(least, to)
+    return first, first if least is most else _stored(most, to)
 
 
-def _bias(problem: Problem, bias: Tensor, rows: Indices, columns: Indices) -> Array:
-    """The bias of rows x columns of the result, in its own type, broadcasting against them."""
-    if not isinstance(problem, Matmul):
-        return np.asarray(bias[columns])
-    index = output_index(problem, "dst", rows, columns)
-    return np.asarray(bias)[tuple(at if size > 1 else 0 * at for at, size in zip(index, problem.bias_dims))]
+def _scales(problem: Problem, read: Read, *roles: str) -> tuple[list[np.float32], list[Array]] | None:
+    """The numbers and the tensors by which sums are multiplied, if there are any."""
+    chosen = [scale for scale in problem.scales if scale.role in roles]
+    numbers = [scale.number for scale in chosen if scale.is_single]
+    return (numbers, [read(scale.name) for scale in chosen if not scale.is_single]) if chosen else None
+
+
+def _seen(problem: Problem, inputs: Mapping[str, Tensor], index: Sequence[Indices], name: str) -> Array:
+    """What stands beside elements of a forward result: a tensor that is 1 long along the dims in which it is the same.
+
+    `index` is the logical one of dst; in its own type.
+    """
+    tensor, role = inputs[name], name.removesuffix("_scales")
+    own = index[1:2] if name == "bia" and isinstance(problem, Conv) else _coordinates(problem, role, index)
+    return np.asarray(tensor[tuple(at if size > 1 else 0 * at for at, size in zip(own, tensor.shape))])
+
+
+def _coordinates(problem: Problem, role: str, index: Sequence[Indices]) -> Sequence[Indices]:
+    """Where elements of dst are along the dims of src and of weights, 0 along those that are summed."""
+    none = 0 * index[0]
+    if role not in ("src", "wei"):
+        return index
+    if isinstance(problem, Matmul):
+        *batch, m, n = index
+        return [*batch, m, none] if role == "src" else [*batch, none, n]
+    image, channel, *spatial = index
+    if role == "src":
+        return [image, none, *(none for _ in spatial)]
+    group, own = np.divmod(channel, problem.oc // problem.groups)
+    return [*([group] if problem.has_groups else []), own, none, *(none for _ in spatial)]
 
 
 def _stored(values: Array, to: types.Type) -> Array:
-    """Rounded to the nearest of a type, to which integers saturate."""
+    """Rounded to the nearest of a type, to which integers saturate; NaN is 0 there."""
     if to.is_int and values.dtype.kind == "f":
-        values = np.rint(values.astype(np.float64))
+        values = np.rint(np.where(values == values, values, 0).astype(np.float64))
         return np.clip(values, to.min, to.max).astype(to.numpy)
     if to.is_int:
         values = np.clip(values.astype(np.int64), to.min, to.max)

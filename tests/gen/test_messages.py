@@ -139,8 +139,8 @@ MESSAGES = [
         "unsupported: given attr-fpmath bf16:true, wanted strict: other values are not generated yet",
     ),
     (
-        "conv DESC --attr-post-ops prelu:per_oc",
-        "unsupported: given attr-post-ops prelu:per_oc, wanted none: other values are not generated yet",
+        "conv DESC --attr-post-ops dw:k3s1p1",
+        "unsupported: given attr-post-ops dw:k3s1p1, wanted none: other values are not generated yet",
     ),
     (
         "conv DESC --attr-post-ops sum+rellu",
@@ -170,22 +170,22 @@ MESSAGES = [
     (
         "conv DESC --dt u8:s8:s32",
         "unsupported: given u8 and s8 inputs and dst of s32, wanted both inputs one of bf16, f16, f32, f64, s8 and dst "
-        "one of s32, f32, s8, u8 on gfx942",
+        "one of f32, f16, bf16, s32, s8, u8 on gfx942",
     ),
     (
-        "conv DESC --dt s8:s8:f16 --target xehpg",
-        "unsupported: given s8 inputs and dst of f16, wanted both inputs one of bf16, f16, f32, s8, u8, s8 with u8 and "
-        "dst one of s32, f32, s8, u8 on xehpg",
+        "conv DESC --dt s8:s8:f64 --target xehpg",
+        "unsupported: given s8 inputs and dst of f64, wanted both inputs one of bf16, f16, f32, s8, u8, s8 with u8 and "
+        "dst one of f32, f16, bf16, s32, s8, u8 on xehpg",
     ),
     (
         "conv DESC --dir BWD_D --dt f64:f16:f16",
         "unsupported: given f16 inputs and diff_src of f64, wanted both inputs one of bf16, f16, f32, f64, s8 and "
-        "diff_src one of f16, bf16, f32 on gfx942",
+        "diff_src one of f32, f16, bf16, s32, s8, u8 on gfx942",
     ),
     (
         "conv DESC --dir BWD_W --dt f16:f16:f32",
         "unsupported: given f16 and f32 inputs and diff_wei of f16, wanted both inputs one of bf16, f16, f32, f64, s8 "
-        "and diff_wei one of f16, bf16, f32 on gfx942",
+        "and diff_wei one of f32, f16, bf16, s32, s8, u8 on gfx942",
     ),
     (
         "conv DESC --dt f64:f64:f32 --target gfx950",
@@ -270,7 +270,7 @@ MESSAGES = [
     (
         "gemm GEMM --dt s32",
         "unsupported: given s32 inputs and dst of s32, wanted both inputs one of bf16, f16, f32, f64, s8 and dst one "
-        "of f16, bf16, f32 on gfx942",
+        "of f32, f16, bf16, s32, s8, u8 on gfx942",
     ),
     ("gemm GEMM --dt f16 --stag abc", "given dimension 'c', wanted one of a 2-D tensor in --stag, at column 3: ab^c"),
     (
@@ -280,7 +280,7 @@ MESSAGES = [
     (
         "gemm GEMM --dt f16:bf16:f32",
         "unsupported: given f16 and bf16 inputs and dst of f32, wanted both inputs one of bf16, f16, f32, f64, s8 and "
-        "dst one of f16, bf16, f32 on gfx942",
+        "dst one of f32, f16, bf16, s32, s8, u8 on gfx942",
     ),
     ("gemm GEMM --dt f16 --wtag bc", "given dimension 'c', wanted one of a 2-D tensor in --wtag, at column 2: b^c"),
     (

@@ -13,13 +13,15 @@ from convgen.backends.target import get
 from convgen.ir.error import UserError
 from convgen.plan.config import Config
 from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.post_ops import Binary, Eltwise, Prelu, Sum
 from convgen.run import verify
-from tests.strategies import FIXED, SWEEP, Case, cases, input_types, problems
+from tests.strategies import FIXED, SWEEP, Case, cases, input_types, problems, products
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
 
 
-def check(problem: Conv, target: str, config: Config | None) -> None:
+def check(problem: Problem, target: str, config: Config | None) -> None:
     if problem.is_empty:
         with pytest.raises(UserError, match="given the empty problem"):
             driver.build(problem, target)
@@ -44,6 +46,25 @@ def targeted(draw: st.DrawFn, most: int, channels: int) -> tuple[Conv, str]:
     target = draw(st.sampled_from(TARGETS))
     types = input_types(get(target).facts)
     return draw(problems(most=most, channels=channels, types=types, unusual=True)), target
+
+
+@st.composite
+def targeted_products(draw: st.DrawFn) -> tuple[Matmul, str]:
+    target = draw(st.sampled_from(TARGETS))
+    return draw(products(types=input_types(get(target).facts))), target
+
+
+@settings(FIXED, max_examples=5)
+@given(targeted_products())
+def test_products(case: tuple[Matmul, str]) -> None:
+    check(*case, None)
+
+
+@pytest.mark.sweep
+@SWEEP
+@given(targeted_products())
+def test_many_products(case: tuple[Matmul, str]) -> None:
+    check(*case, None)
 
 
 @settings(FIXED, max_examples=8)
@@ -102,11 +123,17 @@ def traits(problem: Conv, config: Config) -> set[str]:
         "tf32": problem.fpmath == "tf32" and problem.inputs[0].dtype == "f32",
         "wider output": types >= {"f16", "f32"},
         "narrower output": problem.inputs[0].dtype == "f32" and "bf16" in types,
+        "scaled": any(s.is_single for s in problem.scales),
+        "scaled along dims": any(not s.is_single for s in problem.scales),
+        "chained": len(problem.post_ops) > 1,
+        "narrow integers of floats": types >= {"f16", "s8"},
         "sliced": config.slices > 1,
         "uneven slices": config.slices == 3,
         "reordered": bool(config.reorder),
     }
+    kinds = {Eltwise: "function", Sum: "sum", Binary: "operand", Prelu: "slopes"}
     names = {
+        *(kinds[type(op)] for op in problem.post_ops),
         problem.direction.value,
         f"{problem.ndims - 2}-D",
         *types,
@@ -142,6 +169,7 @@ def test_every_trait_is_drawn() -> None:
         ),
         *("stride above input", "kernel above input", "padding of the kernel", "padding on both sides"),
         *("negative right", "negative left", "deterministic", "tf32", "wider output", "narrower output"),
-        *("sliced", "uneven slices", "reordered"),
+        *("sliced", "uneven slices", "reordered", "scaled", "scaled along dims", "chained", "function", "sum"),
+        *("operand", "slopes", "narrow integers of floats"),
     }
     assert found == wanted

@@ -1,0 +1,102 @@
+"""From sums to results: which steps a problem asks for, and which of them are not generated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from convgen.ir.error import Unsupported
+from convgen.ir.types import scalar
+from convgen.kernels.epilogue import Bias, Binary, Convert, Eltwise, Prelu, Scale, Step, Sum, Tails
+from convgen.plan import views
+from convgen.plan.views import Product
+from convgen.problem import post_ops
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Problem
+
+_RESULTS = ("f32", "f16", "bf16", "s32", "s8", "u8")
+
+
+def results(problem: Problem) -> tuple[str, ...]:
+    """The types that sums may become, or that may be added to them."""
+    return ("f64",) if problem.factors[0].dtype == "f64" else _RESULTS
+
+
+def check(problem: Problem) -> None:
+    """Raise Unsupported for a bias, scales or post-ops that are not generated."""
+    _check_bias(problem)
+    _check_scales(problem)
+    _check_post_ops(problem)
+
+
+def _check_bias(problem: Problem) -> None:
+    """Refuse a bias, or the gradient of one, of a type that sums do not take or become."""
+    known = results(problem)
+    if problem.bias_type and problem.bias_type not in known:
+        wanted = f"wanted one of {', '.join(known)}"
+        raise Unsupported(f"given a bias of {problem.bias_type}, {wanted}", rule="bias-type")
+
+
+def _check_scales(problem: Problem) -> None:
+    """Refuse them where they have no meaning, and those that differ along what is summed."""
+    _check_steps(problem, "attr-scales", "scales")
+    for scale in problem.scales:
+        given = f"given the scale {scale}"
+        if scale.is_grouped(problem.size(scale.role)):
+            raise Unsupported(f"{given}, wanted one without groups", rule="scales-groups")
+        if not scale.is_single and views.is_along_k(problem, scale.name, scale.role):
+            raise Unsupported(f"{given} that differs along what is summed, wanted another mask", rule="scales-k")
+
+
+def _check_steps(problem: Problem, knob: str, rule: str) -> None:
+    """Refuse steps behind sums in other directions than forward, and in a type in which they are not computed."""
+    text = problem.knob_texts[knob]
+    if text and isinstance(problem, Conv) and not problem.direction.is_forward:
+        raise Unsupported(f"given {knob} {text} in {problem.direction.value}, wanted none", rule=f"{rule}-backward")
+    if text and problem.result_type != "f32":
+        given = f"given {knob} {text} of sums of {problem.acc_type}"
+        raise Unsupported(f"{given}, wanted those of f32 or s32", rule=f"{rule}-type")
+
+
+def _check_post_ops(problem: Problem) -> None:
+    """Refuse them where they have no meaning, or in a type in which they are not computed."""
+    _check_steps(problem, "attr-post-ops", "post-op")
+    given = f"given attr-post-ops {problem.knob_texts['attr-post-ops']}"
+    for read in {op.dtype for op in problem.post_ops if isinstance(op, post_ops.Sum)} - {"", problem.dst_type}:
+        if {read, problem.dst_type} != {"s8", "u8"}:
+            wanted = f"wanted {problem.dst_type}, as that is, or s8 of u8 and the other way round"
+            raise Unsupported(f"{given} that reads dst as {read}, {wanted}", rule="post-op-sum")
+
+
+def of(problem: Problem, product: Product) -> Iterator[Step]:
+    """From sums to results: in their type, times the scales of the factors, a bias, post-ops, over that of dst.
+
+    The padding of blocks becomes zero.
+    """
+    if problem.result_type != problem.acc_type:
+        yield Convert(scalar(problem.result_type))
+    yield from _scaled(problem, product, "src", "wei")
+    if "bia" in [t.name for t in problem.inputs]:
+        yield Bias(views.operand(problem, product, "bia"))
+    for n, op in enumerate(problem.post_ops):
+        yield _post_op(problem, product, op, n)
+    yield from _scaled(problem, product, "dst")
+    if (output := problem.outputs[0]).layout.padded_dims != output.dims:
+        yield Tails(product.result, output.dims)
+    yield Convert(product.result.memory.elem)
+
+
+def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:
+    """One step for the scales of some tensors, if they have any."""
+    chosen = [scale for scale in problem.scales if scale.role in roles]
+    if chosen:
+        tensors = [views.operand(problem, product, s.name, s.role) for s in chosen if not s.is_single]
+        yield Scale(tuple(s.number for s in chosen if s.is_single), tuple(tensors), divides="dst" in roles)
+
+
+def _post_op(problem: Problem, product: Product, op: post_ops.PostOp, number: int) -> Step:
+    if isinstance(op, post_ops.Sum):
+        return Sum(op, product.result)
+    if isinstance(op, post_ops.Eltwise):
+        return Eltwise(op)
+    own = [views.operand(problem, product, post_ops.operand_name(number, ending)) for ending in op.operands]
+    return Prelu(*own) if isinstance(op, post_ops.Prelu) else Binary(op.name, *own)

@@ -1,0 +1,36 @@
+"""Masks of benchdnn: along which dims of a tensor something differs, as bits or as the name of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from convgen.ir.error import Unsupported
+
+SINGLE = ("common", "host_scalar")  #: policies of one value for the whole tensor
+
+#: policy -> its bits, where a tensor gives it no others
+_BITS = {
+    **dict.fromkeys(SINGLE, 0b0),
+    "per_dim_0": 0b1,
+    **dict.fromkeys(("per_oc", "per_dim_1"), 0b10),
+    **dict.fromkeys(("per_ocic", "per_dim_01"), 0b11),
+    "per_dim_2": 0b100,
+    "per_dim_3": 0b1000,
+}
+
+
+def bits(text: str, ndims: int, own: Mapping[str, int] | None = None) -> int:
+    """The bits of a mask over a tensor of so many dims, for which some policies mean others.
+
+    Raises Unsupported, by the rule `mask`, where the tensor has not as many dims.
+    """
+    policies = {**_BITS, "per_tensor": (1 << ndims) - 1, **(own or {})}
+    found = int(text) if text.isdigit() else policies.get(text)
+    if found is None or found >> ndims:
+        raise Unsupported(f"given the mask {text} of a tensor of {ndims} dimensions, wanted one of these", rule="mask")
+    return found
+
+
+def dims(size: Sequence[int], mask: int) -> tuple[int, ...]:
+    """The size of a tensor that differs along the dims of a mask: 1 along the others."""
+    return tuple(extent if mask >> n & 1 else 1 for n, extent in enumerate(size))

@@ -1,0 +1,103 @@
+"""Scales: by what the sums of src and weights are multiplied, and by what the destination is divided."""
+
+from __future__ import annotations
+
+from math import prod
+
+import attrs
+import numpy as np
+
+from convgen.ir.types import scalar
+from convgen.problem import attributes, masks
+from convgen.problem.masks import SINGLE
+
+ROLES = ("src", "wei", "dst")
+
+#: Types of scales that become f32 in a kernel.
+TYPES = ("f32", "f16", "bf16")
+
+_ALIASES = {"src0": "src"}
+_DYNAMIC = ("mx", "dynamic_fp")
+
+
+@attrs.frozen
+class Scale:
+    """The scale of a tensor: one `value`, or where the mask has bits, a tensor that differs along its dims.
+
+    `groups` are so many neighbours along each of the last dims that have one scale.
+    """
+
+    role: str
+    mask: str = "common"
+    value: float = 1.0
+    dtype: str = "f32"
+    groups: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        value = [attributes.number(self.value)] if self.is_single else []
+        groups = "x".join(map(str, self.groups))
+        dtype = [self.dtype] if groups or self.dtype != "f32" else []
+        return ":".join([self.role, self.mask, *value, *dtype, *([groups] if groups else [])])
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one number, which a kernel holds as a constant."""
+        return self.mask in (*SINGLE, "0")
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it changes nothing."""
+        return self.is_single and self.value == 1
+
+    @property
+    def number(self) -> np.float32:
+        """The one number, rounded to its type; infinite where that is too narrow."""
+        with np.errstate(over="ignore"):
+            return np.float32(np.array(self.value).astype(scalar(self.dtype).numpy))
+
+    @property
+    def name(self) -> str:
+        """That of the tensor, as an argument."""
+        return f"{self.role}_scales"
+
+    def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
+        """Those of the tensor, for what is scaled."""
+        each = (*(1 for _ in size[len(self.groups) :]), *self.groups)
+        return masks.dims(tuple(-(-extent // count) for extent, count in zip(size, each)), mask)
+
+    def is_grouped(self, size: tuple[int, ...]) -> bool:
+        """Whether neighbours have one scale along a dim of `size`, and not all."""
+        each = zip(size[len(size) - len(self.groups) :], self.groups)
+        return any(1 < count < extent for extent, count in each)
+
+
+def read(text: str) -> tuple[Scale, ...]:
+    """The scales of a text that `attributes.scales` took; a scale of 1 is none, and the last of a tensor counts."""
+    found = {scale.role: scale for scale in map(_scale, attributes.split_entries(text))}
+    return tuple(found[role] for role in ROLES if role in found and not found[role].is_one)
+
+
+def refused(text: str) -> str:
+    """The rule by which a text is refused, if there is one."""
+    for entry in attributes.split_entries(text):
+        argument, mask, *_ = entry.split(":")
+        if argument.startswith("attr_post_op_dw"):
+            return "post-op-dw"
+        if _ALIASES.get(argument, argument) not in ROLES:
+            return "scales-argument"
+        if mask.lower() in _DYNAMIC:
+            return "scales-dynamic"
+        if _scale(entry).dtype not in TYPES:
+            return "scales-type"
+    return ""
+
+
+def _scale(entry: str) -> Scale:
+    role, mask, *fields = entry.split(":")
+    scale = Scale(_ALIASES.get(role, role), str(int(mask)) if mask.isdigit() else mask.lower())
+    if scale.is_single and fields:
+        scale = attrs.evolve(scale, value=attributes.real(fields.pop(0)))
+    dtype, groups = (*fields, "", "")[:2]
+    each = tuple(map(int, groups.split("x"))) if groups else ()
+    named = dtype.removeprefix("dnnl_") or scale.dtype
+    return attrs.evolve(scale, dtype=named, groups=each if prod(each) != 1 else ())
