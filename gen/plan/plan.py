@@ -41,19 +41,19 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     if isinstance(problem, Matmul) and not problem.k:
         raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
     _check_sizes(problem)
-    _check_runtime(problem)
-    views.must_move(problem)  # raises where no kernel writes the result
     steps.check(problem)
     inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
     outputs = steps.results(problem)
     known = {elem.name for atom in facts.atoms for elem in (atom.a_elem, atom.b_elem)}
-    if not known.issuperset(inputs) or not input_atoms(problem, facts) or output.dtype not in outputs:
+    if not known.issuperset(inputs) or output.dtype not in outputs or not input_atoms(problem, facts):
         given = " and ".join(dict.fromkeys(inputs))
         raise Unsupported(
             f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
             f"{_factors(facts)} and {output.name} one of {', '.join(outputs)} on {facts.name}",
             rule="types",
         )
+    _check_runtime(problem)
+    views.must_move(problem)  # raises where no kernel writes the result
 
 
 def _check_sizes(problem: Problem) -> None:
@@ -82,13 +82,15 @@ def _check_runtime(problem: Problem) -> None:
     if gaps:
         wanted = f"{gaps[0].name} without blocks or gaps"
         raise Unsupported(f"{given} and the layout {gaps[0].layout.tag}, wanted {wanted}", rule="runtime-sizes")
-    if isinstance(problem, Conv):
-        parts = views.products(problem, 1)
-        axes = [axis for part in parts for view in (part.of_m, part.result) for axis in view.axes]
-        inner = any(d.exact is not None for axis in axes for d in axis[1:])
-        if inner or problem.direction is Direction.BWD_WB or not views.covers_result(problem):
-            wanted = "images outermost in memory, one product, and no gradient of a bias"
-            raise Unsupported(f"{given} in {problem.direction.value}, wanted {wanted}", rule="runtime-sizes")
+    parts = views.products(problem, 1)
+    axes = [axis for part in parts for view in (part.of_m, part.result) for axis in view.axes]
+    inner = [d.name for axis in axes for d in axis[1:] if d.exact is not None]
+    if isinstance(problem, Matmul):
+        if inner:
+            raise Unsupported(f"{given}, wanted {inner[0]} known, or outermost of the batch", rule="runtime-sizes")
+    elif inner or problem.direction is Direction.BWD_WB or not views.covers_result(problem):
+        wanted = "images outermost in memory, one product, and no gradient of a bias"
+        raise Unsupported(f"{given} in {problem.direction.value}, wanted {wanted}", rule="runtime-sizes")
 
 
 def _check_phases(problem: Conv) -> None:
@@ -314,8 +316,10 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     batch = product.batch
     mapping = WorkgroupMapping.of(*tiles, k=config.slices, batch=batch, order=config.map, blocks=blocks, grain=grain)
     if problem.runtime:
-        exact = rounded_up(product.result.length(1), tile_m), rounded_up(product.result.length(0), tile_n)
-        mapping = WorkgroupMapping.sized((batch, *tiles, 1), (batch, *exact, 1), config.map, blocks)
+        result = product.result
+        exact = rounded_up(result.length(1), tile_m), rounded_up(result.length(0), tile_n)
+        products = result.length(2) if len(result.axes) > 2 else 1
+        mapping = WorkgroupMapping.sized((batch, *tiles, 1), (products, *exact, 1), config.map, blocks)
     return Part(product, of_n, of_m, Epilogue(tuple(steps.of(problem, product))), mapping)
 
 

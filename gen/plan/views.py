@@ -89,9 +89,17 @@ def products(problem: Problem, block: int, moved: Collection[str] = ()) -> tuple
 
 
 def sizes(problem: Problem) -> tuple[Size, ...]:
-    """The sizes that are known at launch: at most the problem's, and multiples of what divides these, up to a chunk."""
-    known = {name: getattr(problem, name) for name in problem.runtime}
-    return tuple(Size(name, 0, s32, 1, most, gcd(most, _PROMISED)) for name, most in known.items())
+    """The sizes that are known at launch: at most the problem's, and multiples of what divides these, up to a chunk.
+
+    Of a batch there may be any number.
+    """
+    if not problem.runtime:
+        return ()
+    divisors: dict[Dim, int] = {}
+    for c in _contractions(problem):
+        divisors |= {d: gcd(d.size, _PROMISED) for d in (*c.m, *c.n, *c.k)} | dict.fromkeys(c.batch, 1)
+    chosen = ((d, divisor) for d, divisor in divisors.items() if d.name in problem.runtime)
+    return tuple(Size(d.name, 0, s32, 1, d.size, divisor) for d, divisor in chosen)
 
 
 _PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
@@ -311,9 +319,10 @@ class _Contraction:
         if not sizes:
             return self
         exact = {size.name: size for size in sizes}
-        m, n, k = (tuple(attrs.evolve(d, exact=exact.get(d.name)) for d in dims) for dims in (self.m, self.n, self.k))
+        sides = (self.m, self.n, self.k, self.batch)
+        m, n, k, batch = (tuple(attrs.evolve(d, exact=exact.get(d.name)) for d in dims) for dims in sides)
         of_m, of_n, result = (t.counted(sizes) for t in (self.of_m, self.of_n, self.result))
-        return attrs.evolve(self, m=m, n=n, k=k, of_m=of_m, of_n=of_n, result=result)
+        return attrs.evolve(self, m=m, n=n, k=k, batch=batch, of_m=of_m, of_n=of_n, result=result)
 
     def product(self, block: int) -> Product:
         """The views; M and N are exchanged where the result is contiguous along M."""
