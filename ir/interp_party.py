@@ -275,7 +275,10 @@ class Party:
         self.changing(memory, places)[places] = data
 
     def copy(self, node: s.Copy) -> None:
-        self.put(node.tile, node.slot, node.layout, self.view_tile(node.view, node.coords, node.layout))
+        held = self.view_tile(node.view, node.coords, node.layout)
+        if node.flip:
+            held = Value((held.data ^ held.data.dtype.type(node.flip)).view(node.tile.elem.numpy))
+        self.put(node.tile, node.slot, node.layout, held)
 
     def load_shared(self, node: s.LoadShared) -> None:
         at = self.addresses(node.tile, node.slot, node.layout)

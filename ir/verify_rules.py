@@ -216,7 +216,8 @@ def _atomic(c: Checker, n: Any) -> str | None:
 
 
 def _copied(c: Checker, n: s.Copy) -> str | None:
-    if n.tile.elem is not n.view.memory.elem:
+    to, elem = n.tile.elem, n.view.memory.elem
+    if to is not elem and not (n.flip and to.is_int and elem.is_int and to.bits == elem.bits):
         return f"copy of {n.view.memory.elem} into a shared tile of {n.tile.elem}"
     return None
 

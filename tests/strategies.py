@@ -102,9 +102,9 @@ def _pair(inputs: str) -> tuple[str, str]:
 
 
 def input_types(facts: TargetFacts) -> tuple[str, ...]:
-    """The types of inputs that a target multiplies."""
+    """The types of inputs that a target multiplies; with s8 also u8."""
     known = {(atom.a_elem.name, atom.b_elem.name) for atom in facts.atoms}
-    return tuple(name for name in _INPUTS if _pair(name) in known)
+    return tuple(name for name in _INPUTS if _pair(name.replace("u8", "s8")) in known)
 
 
 @st.composite
@@ -119,8 +119,8 @@ def problems(
 ) -> Conv:
     """A problem with at most `most` positions an axis and `channels` channels.
 
-    With `unusual`, also no images, groups, weights with a dimension for one group, strided tensors, scales and
-    post-ops.
+    With `unusual`, also no images, groups, weights with a dimension for one group, strided tensors, scales, zero
+    points and post-ops.
     """
     sizes = st.integers(1, channels) | st.sampled_from(range(8, channels + 1, 8))
     direction, inputs = draw(st.sampled_from(directions)), draw(st.sampled_from(types))
@@ -158,6 +158,7 @@ def problems(
             knobs |= {
                 "attr_scales": draw(attributes.scales(known)),
                 "attr_post_ops": draw(attributes.post_ops(dense.ndims)),
+                "attr_zero_points": draw(attributes.zero_points()) if inputs in _INTEGERS else "",
             }
     made = Conv.parse(text, strides=":".join(listed), attr_deterministic=deterministic, **knobs, **chosen)
     return made if _can_move(made) else Conv.parse(text, attr_deterministic=deterministic, **knobs)
@@ -206,6 +207,7 @@ def products(draw: st.DrawFn, *, most: int = 70, types: tuple[str, ...] = _INPUT
             "bia_mask": str(draw(st.integers(0, (1 << ndims) - 1))),
             "attr_scales": draw(attributes.scales(known)),
             "attr_post_ops": draw(attributes.post_ops(ndims)),
+            "attr_zero_points": draw(attributes.zero_points()) if inputs in _INTEGERS else "",
         }
     return Matmul.parse(f"{src}{m}x{k}:{wei}{k}x{n}", **knobs)
 

@@ -18,10 +18,11 @@ import numpy as np
 
 from convgen.ir import functions
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, lift, ne, select, zeros
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, const, lift, ne, select, zeros
 from convgen.ir.layout.digits import Index, Space, plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, TensorDim, View
+from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, f32, s32, scalar, vector
 from convgen.kernels import eltwise
 from convgen.problem import post_ops
@@ -46,19 +47,49 @@ class Step(Protocol):
 
 @attrs.frozen
 class Bias:
-    """Adds a tensor, a view with the axes N and M, which may be the same all along any of them."""
+    """Adds a tensor, a view with the axes N and M, which may be the same all along any of them.
+
+    It may be multiplied before, by another such tensor and by a number.
+    """
 
     view: View
+    factor: View | None = None
+    scale: Extent = 1
 
     @property
     def reads(self) -> tuple[Global, ...]:
-        return (self.view.memory,)
+        return tuple(view.memory for view in (self.view, self.factor) if view)
 
     def is_sum(self, acc: Type) -> bool:
         return True
 
     def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
-        return total + broadcast(k, "bias", self.view, at, layout, total.type.elem)
+        term = broadcast(k, "bias", self.view, at, layout, total.type.elem, self._scaled)
+        if self.factor:
+            term = term * broadcast(k, "factor", self.factor, at, layout, total.type.elem)
+        return total + term
+
+    def _scaled(self, held: Expr) -> Expr:
+        return held if self.scale == 1 else held * every(self.scale, held)
+
+
+@attrs.frozen
+class Affine:
+    """Multiplies sums of integers and adds to them, modulo 2^32."""
+
+    scale: int
+    shift: Extent
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return ()
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        scaled = total if self.scale == 1 else total * every(self.scale, total)
+        return scaled if self.shift == 0 else scaled + every(self.shift, total)
 
 
 @attrs.frozen
@@ -268,6 +299,13 @@ class Epilogue:
         for step in self.steps:
             total = step.apply(k, total, at, layout)
         return total
+
+
+def every(number: Extent, like: Expr) -> Expr:
+    """A number, modulo 2^32, in place of each of some 32-bit integers."""
+    elem = like.type.elem
+    wrapped = const((number - elem.min) % (1 << elem.bits) + elem.min, elem) if isinstance(number, int) else number
+    return Splat(vector(elem, like.type.lanes), wrapped)
 
 
 def broadcast(

@@ -21,7 +21,9 @@ from convgen.kernels import streams
 from convgen.kernels.epilogue import Convert, Epilogue
 from convgen.kernels.product import Meeting, kernel_name, product_kernel
 from convgen.kernels.streams import Stream
+from convgen.kernels.sums import sums_kernel
 from convgen.plan import views
+from convgen.plan.compensation import Sums
 from convgen.plan.plan import Part, Plan, Reduction
 from convgen.problem.matmul import Matmul, Problem
 from convgen.run.code import OutputRegion
@@ -189,6 +191,12 @@ class _Builder:
         kernel = stream.kernel(kernel_name(self.plan, stream.role), self.plan.facts)
         return self._launch(kernel, stream.tile, stream.mapping)
 
+    def _sums(self, sums: Sums) -> int:
+        """Sums of a factor; every tile of the product needs all of their workgroups."""
+        name = kernel_name(self.plan, sums.role)
+        kernel, mapping = sums_kernel(name, sums, views.sizes(self.problem), self.plan.facts)
+        return self._launch(kernel, None, mapping)
+
     def reorders(self) -> None:
         """The kernels that bring inputs into another layout; every tile needs all of their workgroups."""
         for name in self.plan.config.reorder if self.plan.parts else ():
@@ -201,7 +209,7 @@ class _Builder:
         plan, tile = self.plan, self.plan.config.tile[:2]
         result, acc, facts = part.product.result, plan.acc_type, plan.facts
         tail = f"_{part.product.role}" if part.product.role else ""
-        used = list(self.shared)
+        used = [*self.shared, *map(self._sums, part.sums)]
 
         def multiply(target: View, epilogue: Epilogue, meeting: Meeting | None = None) -> None:
             kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", meeting)

@@ -7,13 +7,14 @@ A plan fixes views, fragments, shared tiles and grids, and estimates registers. 
 from __future__ import annotations
 
 from enum import Enum
+from itertools import product as combinations
 from math import prod
 
 import attrs
 
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.digits import Digits
+from convgen.ir.layout.digits import Digits, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, row_major
@@ -21,11 +22,12 @@ from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
-from convgen.ir.types import Type, scalar
+from convgen.ir.types import SCALARS, Type, s8, scalar, u8
 from convgen.kernels.epilogue import Epilogue
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.swizzle import find_swizzle
 from convgen.plan import steps, views
+from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import Config
 from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.views import Product
@@ -44,8 +46,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     steps.check(problem)
     inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
     outputs = steps.results(problem)
-    known = {elem.name for atom in facts.atoms for elem in (atom.a_elem, atom.b_elem)}
-    if not known.issuperset(inputs) or output.dtype not in outputs or not input_atoms(problem, facts):
+    if not SCALARS.keys() >= set(inputs) or output.dtype not in outputs or not input_atoms(problem, facts):
         given = " and ".join(dict.fromkeys(inputs))
         raise Unsupported(
             f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
@@ -121,7 +122,9 @@ def _flat(problem: Problem) -> tuple[int, int, int]:
 
 def _factors(facts: TargetFacts) -> str:
     """The types that the target multiplies: with themselves, and pairs that it mixes."""
-    pairs = {tuple(sorted((atom.a_elem.name, atom.b_elem.name))) for atom in facts.atoms}
+    types = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
+    types |= {pair for pair in combinations((s8, u8), (s8, u8)) if _signed(pair, facts) in types}
+    pairs = {tuple(sorted((a.name, b.name))) for a, b in types}
     mixed = [f"{a} with {b}" for a, b in sorted(pairs) if a != b]
     return ", ".join([a for a, b in sorted(pairs) if a == b] + mixed)
 
@@ -140,8 +143,17 @@ class Operand:
     """One input of a product on its way: from a view through a shared tile, if there is one, into fragments."""
 
     view: View
+    elem: Type  #: as it is multiplied
     tile: Shared | None
     copy: CopyLayout | None  #: each lane's share of the copy or prefetch
+
+    @property
+    def less(self) -> int:
+        """By how much less than they are numbers are multiplied: unsigned ones as signed ones, by half their range.
+
+        It is the bit that makes one of the other, which is flipped on the way.
+        """
+        return self.elem.max + 1 if self.view.memory.elem is not self.elem else 0
 
 
 @attrs.frozen
@@ -151,6 +163,7 @@ class Part:
     product: Product
     of_n: Operand
     of_m: Operand
+    sums: tuple[Sums, ...]  #: that are needed first
     epilogue: Epilogue
     mapping: WorkgroupMapping
 
@@ -209,9 +222,16 @@ def k_block(k_order: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     """The matrix instructions for a problem's inputs and accumulator, in the target's order of preference."""
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
-    types = views.operand_types(problem)
+    types = _signed(views.operand_types(problem), facts)
     fitting = [a for a in facts.atoms if (a.a_elem, a.b_elem) == types]
     return [a for a in fitting if not a.rounds_to or a.rounds_to == rounded]
+
+
+def _signed(types: tuple[Type, Type], facts: TargetFacts) -> tuple[Type, Type]:
+    """The types in which numbers of some types are multiplied: s8 for u8 where no instruction takes that."""
+    known = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
+    one, other = (s8 if elem is u8 else elem for elem in types)
+    return types if types in known else (one, other)
 
 
 def _products(problem: Problem) -> int:
@@ -308,33 +328,29 @@ def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
 
 def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, facts: TargetFacts) -> Part:
     tile_m, tile_n, tile_k = config.tile
-    of_n = operand(product.of_n, tile_n, mma.a, config, facts)
-    of_m = operand(product.of_m, tile_m, mma.b, config, facts)
+    of_n = operand(product.of_n, mma.atom.a_elem, tile_n, mma.a, config, facts)
+    of_m = operand(product.of_m, mma.atom.b_elem, tile_m, mma.b, config, facts)
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
     grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn
     batch = product.batch
     mapping = WorkgroupMapping.of(*tiles, k=config.slices, batch=batch, order=config.map, blocks=blocks, grain=grain)
     if problem.runtime:
-        result = product.result
-        exact = rounded_up(result.length(1), tile_m), rounded_up(result.length(0), tile_n)
-        products = result.length(2) if len(result.axes) > 2 else 1
-        mapping = WorkgroupMapping.sized((batch, *tiles, 1), (products, *exact, 1), config.map, blocks)
-    return Part(product, of_n, of_m, Epilogue(tuple(steps.of(problem, product))), mapping)
+    if not SCALARS.keys() >= set(inputs) or output.dtype not in outputs or not input_atoms(problem, facts):
 
 
-def operand(view: View, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
-    """How `rows` rows of a view, as deep as the config's tile, come to a fragment; DoesNotFit where that is uneven."""
-    elem, cols = view.memory.elem, config.tile[2]
+def operand(view: View, elem: Type, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
+    """How `rows` rows of a view, as deep as the config's tile, come to a fragment of a type; DoesNotFit if uneven."""
+    cols = config.tile[2]
     digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
     copied = config.slots or config.prefetch
     copy = copy_layout(view, digits, rows, cols, facts, config.waves[0] * config.waves[1]) if copied else None
     chunk = facts.chunk_bytes
     if not config.slots or copy is None:
-        return Operand(view, None, copy)
+        return Operand(view, elem, None, copy)
     swizzle = Swizzle() if facts.block_bytes else find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
     tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
-    return Operand(view, tile, copy)
+    return Operand(view, elem, tile, copy)
 
 
 def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:

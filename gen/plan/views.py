@@ -164,13 +164,30 @@ def operand(problem: Problem, part: Product, name: str, role: str = "dst") -> Vi
 
     Its dims are those of src, of weights or of dst, `role`, or 1.
     """
-    tensor = _Tensor(problem.tensor(name), _operand_index(problem, name, role)).cut(part.cuts)
-    used = {name for t in tensor.index for name, _ in t.terms}
-    axes = tuple(
+    tensor = _Tensor(problem.tensor(name), _operand_index(problem, name, role)).cut(part.cuts).counted(sizes(problem))
+    return tensor.view(*over_result(part, tensor.index))
+
+
+def over_result(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
+    """The axes of the result for a tensor with these coordinates; without dims where it is the same all along."""
+    used = {name for t in index for name, _ in t.terms}
+    sides = (
         side if used.intersection(d.name for d in side) else (_dim(f"any{n}", part.result.extent(n)),)
         for n, side in enumerate(part.result.axes[:2])
     )
-    return tensor.counted(sizes(problem)).view(*axes, *part.result.axes[2:])
+    return *sides, *part.result.axes[2:]
+
+
+def operand_over(problem: Problem, part: Product, name: str, role: str, *axes: tuple[Dim, ...]) -> View:
+    """A tensor with the dims of src, of weights or of dst, `role`, or 1, by some axes."""
+    tensor = _Tensor(problem.tensor(name), _operand_index(problem, name, role)).cut(part.cuts)
+    return tensor.counted(sizes(problem)).view(*axes)
+
+
+def summed(problem: Problem) -> dict[str, Extent]:
+    """How many positions there are along the dims of K, by their names before they are cut."""
+    (contraction,) = _contractions(problem)
+    return {d.name: d.extent for d in contraction.counted(sizes(problem)).k}
 
 
 def _in_steps(problem: Problem) -> list[_Tensor]:

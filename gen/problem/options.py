@@ -14,7 +14,7 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError, meant, named
-from convgen.problem import attributes, grammar, post_ops, scales
+from convgen.problem import attributes, grammar, post_ops, scales, zero_points
 
 CONV, MATMUL = "conv", "matmul"
 BOTH = (CONV, MATMUL)
@@ -181,7 +181,12 @@ KNOBS = (
         generated=lambda text: not scales.refused(text),
     ),
     Option(
-        "attr-zero-points", "", attributes.zero_points, "ARG:MASK[:VALUE[:TYPE[:GROUPS]]][+...]", rule="zero-points"
+        "attr-zero-points",
+        "",
+        attributes.zero_points,
+        "ARG:MASK[:VALUE[:TYPE]][+...]",
+        rule=zero_points.refused,
+        generated=lambda text: not zero_points.refused(text),
     ),
     Option(
         "attr-precomputed-reductions",

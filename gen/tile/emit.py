@@ -186,7 +186,8 @@ class _Emitter:
         rows, depth = spread.layout.shape
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         try:
-            return operand(self.places.view(load.tile, spread, depth), rows, spread.layout, config, self.facts)
+            view = self.places.view(load.tile, spread, depth)
+            return operand(view, load.elem, rows, spread.layout, config, self.facts)
         except DoesNotFit:
             return None
 

@@ -129,6 +129,30 @@ def test_geometry(name: str, dir: str, dt: str) -> None:
     assert_right(problem)
 
 
+#: Zero points with windows that reach outside, on a target each, in turn.
+POINTS = (
+    "src:common:135",
+    "src:per_dim_1",
+    "src:common:-3+wei:common:7",
+    "src:per_dim_1+wei:per_oc:s8",
+    "wei:common:-1",
+)
+WITH_POINTS = always(
+    [
+        (name, points, ("gfx942", "xehpc", "gfx90a", "xehpg", "gfx950")[(n + m) % 5])
+        for n, name in enumerate(GEOMETRIES)
+        for m, points in enumerate(POINTS)
+    ],
+    lambda n, case: n % 13 == 0,
+)
+
+
+@pytest.mark.parametrize(("name", "points", "target"), WITH_POINTS)
+def test_zero_points_do_not_count_in_padding(name: str, points: str, target: str) -> None:
+    descriptor, _ = GEOMETRIES[name]
+    assert_right(Conv.parse(descriptor, dir="FWD_B", dt="u8:s8:s32", attr_zero_points=points), target=target)
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize("dir", DIRECTIONS)
