@@ -336,7 +336,14 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     batch = product.batch
     mapping = WorkgroupMapping.of(*tiles, k=config.slices, batch=batch, order=config.map, blocks=blocks, grain=grain)
     if problem.runtime:
-    if not SCALARS.keys() >= set(inputs) or output.dtype not in outputs or not input_atoms(problem, facts):
+        result = product.result
+        exact = rounded_up(result.length(1), tile_m), rounded_up(result.length(0), tile_n)
+        products = result.length(2) if len(result.axes) > 2 else 1
+        mapping = WorkgroupMapping.sized((batch, *tiles, 1), (products, *exact, 1), config.map, blocks)
+    depth = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
+    added = compensation(problem, product, (of_n.less, of_m.less), times(depth, tile_k * config.slices))
+    epilogue = Epilogue((*added.steps, *steps.of(problem, product)))
+    return Part(product, of_n, of_m, added.sums, epilogue, mapping)
 
 
 def operand(view: View, elem: Type, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
