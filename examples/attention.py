@@ -13,7 +13,27 @@ import numpy as np
 
 import convgen as cg
 from convgen import tile
-from convgen.tile import Tensor
+from convgen.tile import Index, Tensor, Value
+
+LOW = -1e30  #: what stands for minus infinity: the exponential of a difference from it is 0, never NaN
+
+
+def masked(scores: Value, m: Index, n: Index, length: int, causal: bool) -> Value:
+    """Scores without those of keys that do not exist and, where causal, of later ones; the block begins at (m, n)."""
+    rows, cols = scores.shape
+    column = tile.positions((1, cols), 1) + n
+    scores = tile.where(tile.less(column, length), scores, tile.full((1, 1), LOW))
+    if not causal:
+        return scores
+    future = tile.less(tile.positions((rows, 1), 0) + m, column)
+    return tile.where(future, tile.full((1, 1), LOW), scores)
+
+
+def softmax_step(scores: Value, top: Value, total: Value) -> tuple[Value, Value, Value, Value]:
+    """The running softmax with another block: its weights, what earlier ones are scaled by, the new top and total."""
+    higher = tile.max(top, tile.reduce("max", scores, 1))
+    p, scale = tile.exp(scores - higher), tile.exp(top - higher)
+    return p, scale, higher, total * scale + tile.reduce("sum", p, 1)
 
 
 @tile.kernel(subgroups=(4, 1))
@@ -21,19 +41,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int = 64, bn: i
     length, head = k.shape
     m, _ = tile.grid(o, (bm, head))
     query = tile.load_tile(tile.init_tile(q, (m, 0), (bm, head)))
-    top, total = tile.full((bm, 1), -1e30), tile.zeros((bm, 1))
+    top, total = tile.full((bm, 1), LOW), tile.zeros((bm, 1))
     acc = tile.zeros((bm, head))
     for n in tile.range(0, length, bn):
         keys = tile.load_tile(tile.init_tile(k, (n, 0), (bn, head)), transpose=True)
-        column = tile.positions((1, bn), 1) + n
-        scores = tile.tile_mma(query, keys) * head**-0.5
-        scores = tile.where(tile.less(column, length), scores, tile.full((1, 1), -1e30))
-        if causal:
-            future = tile.less(tile.positions((bm, 1), 0) + m, column)
-            scores = tile.where(future, tile.full((1, 1), -1e30), scores)
-        higher = tile.max(top, tile.reduce("max", scores, 1))
-        p, scale = tile.exp(scores - higher), tile.exp(top - higher)
-        total, top = total * scale + tile.reduce("sum", p, 1), higher
+        scores = masked(tile.tile_mma(query, keys) * head**-0.5, m, n, length, causal)
+        p, scale, top, total = softmax_step(scores, top, total)
         values = tile.load_tile(tile.init_tile(v, (n, 0), (bn, head)))
         acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * scale)
     tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, 0), (bm, head)))

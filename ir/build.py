@@ -300,10 +300,11 @@ class KernelBuilder:
         stage: str = "",
         loaded: Fragment | None = None,
         comment: str = "",
+        flip: int = 0,
     ) -> None:
-        """A copy whose registers stand as `loaded` on the way; as `layout` unless said otherwise."""
+        """A copy whose registers stand as `loaded` on the way, as `layout` unless said otherwise, and flipped."""
         site = self.site(stage, comment)
-        self.add(s.Copy(tile, _index(slot), view, _indices(coords), loaded or layout, layout, site))
+        self.add(s.Copy(tile, _index(slot), view, _indices(coords), loaded or layout, layout, site, flip))
 
     def atomic_view(
         self,

@@ -278,8 +278,9 @@ class Party:
 
     def copy(self, node: s.Copy) -> None:
         found = self.view_tile(node.view, node.coords, node.layout)
-        elem = node.tile.elem
-        held = found if elem is node.view.memory.elem else Value(convert(found.data, elem))
+        if node.flip:
+            found = Value((found.data ^ found.data.dtype.type(node.flip)).view(node.tile.elem.numpy))
+        held = Value(convert(found.data, node.tile.elem)) if node.tile.elem.numpy != found.data.dtype else found
         self.put(node.tile, node.slot, node.layout, held)
 
     def load_shared(self, node: s.LoadShared) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from convgen.ir.checks import check_name
+from convgen.ir.checks import check_name, check_range
 from convgen.ir.error import UserError
 from convgen.ir.expr import Add, And, Binary, Expr, Max, Min, Mul, Or, Var
 from convgen.ir.layout.digits import Space
@@ -240,10 +240,11 @@ class Copy(Stmt):
 
     One statement with a load and a store stage: lowered through registers, or to an asynchronous message. On the way
     each lane's registers stand as `loaded`, which may order them in another way: as memory does. The tile's elements
-    may be of another type, which holds all numbers of the view's.
+    may be of another type, which holds all numbers of the view's. `flip` is what each element is combined with by
+    exclusive or, zeros in place of missing ones as well: 0x80 makes s8 of u8, less 128.
     """
 
-    form, level = "copy {tile}[{slot}] = {view}[{coords}] as {layout}{loaded:, loaded as }", "tile"
+    form, level = "copy {tile}[{slot}] = {view}[{coords}] as {layout}{loaded:, loaded as }{flip:, flipped by }", "tile"
     tile: Shared = role(Effect.WRITES)
     slot: Expr
     view: View = role(Effect.READS)
@@ -251,9 +252,11 @@ class Copy(Stmt):
     loaded: Fragment
     layout: Fragment
     site: Site
+    flip: int
 
     def infer(self) -> None:
         self.loaded.order_of(self.layout)
+        check_range(self.flip, 0, (1 << self.tile.elem.bits) - 1, "bits that a copy flips:")
 
 
 @node

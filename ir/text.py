@@ -185,7 +185,7 @@ class _Printer:
     def field(self, node: Stmt, name: str, prefix: str) -> str:
         """A field behind its prefix; one that has a prefix and says nothing is left out."""
         value: Any = getattr(node, name)
-        if prefix and (value in ((), TRUE) or value == getattr(node, "layout", None)):
+        if prefix and (value in ((), 0, TRUE) or value == getattr(node, "layout", None)):
             return ""
         if node.child_fields.get(name) == "Var":
             return prefix + self.binder(value)

@@ -216,8 +216,9 @@ def _atomic(c: Checker, n: Any) -> str | None:
 
 
 def _copied(c: Checker, n: s.Copy) -> str | None:
-    if not n.tile.elem.holds(n.view.memory.elem):
-        return f"copy of {n.view.memory.elem} into a shared tile of {n.tile.elem}, which does not hold all its numbers"
+    to, elem = n.tile.elem, n.view.memory.elem
+    if not to.holds(elem) and not (n.flip and to.is_int and elem.is_int and to.bits == elem.bits):
+        return f"copy of {elem} into a shared tile of {to}, which does not hold all its numbers"
     return None
 
 

@@ -22,7 +22,7 @@ from collections.abc import Container, Iterator, Sequence
 import attrs
 
 from convgen.ir.error import VerifyError
-from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Var, const, maximum, minimum, var
+from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Splat, Var, const, maximum, minimum, var
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import postorder, rewrite, substitute
@@ -30,7 +30,7 @@ from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import Barrier, Block, Copy, For, If, Let, LoadShared, LoadView, Site, Stmt, StoreShared, block
-from convgen.ir.types import vector
+from convgen.ir.types import Type, vector
 from convgen.passes.clone import Cloner
 
 
@@ -145,10 +145,19 @@ def reordered(value: Expr, held: Fragment, wanted: Fragment) -> Expr:
     return value if held == wanted else Shuffle(value, held.order_of(wanted))
 
 
+def flipped(value: Expr, flip: int, elem: Type) -> Expr:
+    """The elements, combined with `flip` by exclusive or, as those of another type."""
+    if not flip:
+        return value
+    held = vector(value.type.elem, value.type.lanes)
+    return (value ^ Splat(held, const(flip, held.elem))).to(vector(elem, held.lanes))
+
+
 def _as_stored(copy: Copy, value: Expr) -> Expr:
     """What was loaded in the order, and of the type, of the tile."""
-    wanted = vector(copy.tile.elem, copy.layout.registers)
-    return reordered(value.to(wanted), copy.loaded, copy.layout)
+    if copy.flip:
+        return flipped(reordered(value, copy.loaded, copy.layout), copy.flip, copy.tile.elem)
+    return reordered(value.to(vector(copy.tile.elem, copy.layout.registers)), copy.loaded, copy.layout)
 
 
 class _Pipeline:

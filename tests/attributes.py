@@ -1,4 +1,4 @@
-"""Random scales and post-ops, as texts, for tensors of some number of dims."""
+"""Random scales, zero points and post-ops, as texts, for tensors of some number of dims."""
 
 from __future__ import annotations
 
@@ -33,6 +33,21 @@ def scales(draw: st.DrawFn, known: Mapping[str, Collection[str]]) -> str:
             value = [draw(st.sampled_from(_VALUES))] if mask in ("common", "host_scalar") else []
             entries.append(":".join([role, mask, *value, draw(st.sampled_from(_FLOATS))]))
     return "+".join(entries)
+
+
+_POINTS = (-128, -2, 1, 5, 127, 128, 135, 255)
+
+
+@st.composite
+def zero_points(draw: st.DrawFn) -> str:
+    """Those of some arguments: one, or one for each channel of src, or for each channel or column of the others."""
+    known = {name: f"{name}:common:{draw(st.sampled_from(_POINTS))}" for name in ("src", "wei", "dst")}
+    found = (
+        draw(st.sampled_from(("", "", known["src"], "src:per_dim_1"))),
+        draw(st.sampled_from(("", "", known["wei"], "wei:per_oc:s8", "wei:per_oc:u8"))),
+        draw(st.sampled_from(("", "", known["dst"], "dst:per_dim_1"))),
+    )
+    return "+".join(filter(None, found))
 
 
 @st.composite

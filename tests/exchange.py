@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from convgen.backends.target import Target
 from convgen.ir import expr as x
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.error import AssemblerError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
@@ -22,8 +21,8 @@ from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, f16, f32
 from convgen.ir.verify import verify
-from convgen.passes import pipeline
 from tests.arithmetic import after_passes, clean, compile_all, launch, results
+from tests.watched import Watched
 
 OPERATIONS: dict[type[x.Binary], Any] = {
     x.Add: np.add, x.Mul: np.multiply, x.Min: np.minimum, x.Max: np.maximum, x.And: np.bitwise_and, x.Or: np.bitwise_or
@@ -133,29 +132,12 @@ def exchanging(width: int) -> Kernel:
     return k.done()
 
 
-class Watched:
-    """`exchanging` as compiled for a target, and whether anyone notices that its text has changed."""
-
-    def __init__(self, to: Target) -> None:
-        kernel = exchanging(to.facts.subgroup_size)
-        self.to, self.emitted = to, to.emit(pipeline.run(kernel, to.facts))
-        self.text = to.module([self.emitted])
-        given = np.random.default_rng(1).integers(-9, 9, 24 * to.facts.subgroup_size).astype(np.float32)
-        self.memory = {"a": given.view(np.uint8), "out": np.zeros(given.nbytes, np.uint8)}
-        self.wanted = results(kernel, self.memory, f32)
-        self.request = launch(kernel, self.emitted)
-        assert not self.notices(self.text)
-
-    def notices(self, text: str) -> bool:
-        """The assembler's objection counts as well."""
-        try:
-            code = self.to.assemble(text)
-        except AssemblerError:
-            return True
-        assert code is not None
-        memory = {name: data.copy() for name, data in self.memory.items()}
-        report = self.to.simulate(code, [self.request], memory)
-        return bool(report.findings) or not np.array_equal(memory["out"].view(np.float32), self.wanted)
+def watched(to: Target) -> Watched:
+    """`exchanging` as compiled for a target."""
+    kernel = exchanging(to.facts.subgroup_size)
+    given = np.random.default_rng(1).integers(-9, 9, 24 * to.facts.subgroup_size).astype(np.float32)
+    memory = {"a": given.view(np.uint8), "out": np.zeros(given.nbytes, np.uint8)}
+    return Watched(to, kernel, memory, "out", f32)
 
 
 def between_products(facts: TargetFacts) -> Iterator[Case]:
@@ -205,3 +187,10 @@ def check(to: Target, cases: list[Case], seed: int) -> None:
             clean(to.simulate(code, [launch(kernel, emitted[kernel.name])], memory))
             found = memory["out"].view(case.elem.numpy)
             assert np.array_equal(found.view(np.uint8), wanted.view(np.uint8)), (case, found, wanted)
+
+
+def check_between_products(to: Target) -> None:
+    """Of each instruction that a target has, the result as an operand of the next."""
+    cases = list(between_products(to.facts))
+    assert len(cases) >= 2
+    check(to, cases, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from itertools import permutations, product
 from math import prod
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, reject, settings
 from hypothesis import strategies as st
 
-from convgen.ir.error import DoesNotFit
+from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.expr import Expr
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space
@@ -24,6 +25,7 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.types import Type
 from convgen.plan.config import Config
 from convgen.plan.plan import input_atoms, make_plan
+from convgen.plan.views import must_move
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.matmul import Matmul
 from tests import attributes
@@ -100,9 +102,9 @@ def _pair(inputs: str) -> tuple[str, str]:
 
 
 def input_types(facts: TargetFacts) -> tuple[str, ...]:
-    """The types of inputs that a target multiplies."""
+    """The types of inputs that a target multiplies; with s8 also u8."""
     known = {(atom.a_elem.name, atom.b_elem.name) for atom in facts.atoms}
-    return tuple(name for name in _INPUTS if _pair(name) in known)
+    return tuple(name for name in _INPUTS if _pair(name.replace("u8", "s8")) in known)
 
 
 @st.composite
@@ -117,8 +119,8 @@ def problems(
 ) -> Conv:
     """A problem with at most `most` positions an axis and `channels` channels.
 
-    With `unusual`, also no images, groups, weights with a dimension for one group, strided tensors, scales and
-    post-ops.
+    With `unusual`, also no images, groups, weights with a dimension for one group, strided tensors, scales, zero
+    points and post-ops.
     """
     sizes = st.integers(1, channels) | st.sampled_from(range(8, channels + 1, 8))
     direction, inputs = draw(st.sampled_from(directions)), draw(st.sampled_from(types))
@@ -149,13 +151,36 @@ def problems(
         for n, (tag, sizes_of) in enumerate(zip(chosen, (dense.src_dims, dense.wei_dims, dense.dst_dims))):
             if not draw(st.integers(0, 4)):
                 chosen[tag], listed[n] = "any", draw(_strides(sizes_of))
+            elif not draw(st.integers(0, 3)):
+                chosen[tag] = draw(_blocks(len(sizes_of)))
         if dense.direction.is_forward and inputs != "f64":
             known = {"src": ("1",), "wei": ("per_oc", "1"), "dst": attributes.masks(dense.ndims)}
             knobs |= {
                 "attr_scales": draw(attributes.scales(known)),
                 "attr_post_ops": draw(attributes.post_ops(dense.ndims)),
+                "attr_zero_points": draw(attributes.zero_points()) if inputs in _INTEGERS else "",
             }
-    return Conv.parse(text, strides=":".join(listed), attr_deterministic=deterministic, **knobs, **chosen)
+    made = Conv.parse(text, strides=":".join(listed), attr_deterministic=deterministic, **knobs, **chosen)
+    return made if _can_move(made) else Conv.parse(text, attr_deterministic=deterministic, **knobs)
+
+
+@st.composite
+def _blocks(draw: st.DrawFn, rank: int) -> str:
+    """A tag whose second dim, with the first or third at times, is in blocks; each of them of one or two."""
+    letters = "abcdef"[:rank]
+    order = draw(st.permutations(letters))
+    blocked = draw(st.sampled_from(["b", "ab", "bc" if rank > 4 else "b"]))
+    sizes = st.sampled_from([2, 4, 8, 16, 32])
+    inner = [f"{draw(sizes)}{letter}" for letter in draw(st.permutations(blocked * draw(st.sampled_from([1, 1, 2]))))]
+    return "".join([c.upper() if c in blocked else c for c in order] + inner)
+
+
+def _can_move(problem: Conv) -> bool:
+    """Whether blocks of the result end where views can follow."""
+    with suppress(Unsupported):
+        must_move(problem)
+        return True
+    return False
 
 
 @st.composite
@@ -182,6 +207,7 @@ def products(draw: st.DrawFn, *, most: int = 70, types: tuple[str, ...] = _INPUT
             "bia_mask": str(draw(st.integers(0, (1 << ndims) - 1))),
             "attr_scales": draw(attributes.scales(known)),
             "attr_post_ops": draw(attributes.post_ops(ndims)),
+            "attr_zero_points": draw(attributes.zero_points()) if inputs in _INTEGERS else "",
         }
     return Matmul.parse(f"{src}{m}x{k}:{wei}{k}x{n}", **knobs)
 
@@ -198,9 +224,10 @@ def _shapes(atoms: tuple[MmaAtom, ...]) -> tuple[Config, ...]:
 
 @st.composite
 def _reorder(draw: st.DrawFn, problem: Conv) -> tuple[str, ...]:
-    """Inputs to reorder: mostly none."""
+    """Inputs to reorder: those that must be, and mostly no others."""
     names = [t.name for t in problem.factors]
-    return tuple(draw(st.lists(st.sampled_from(names), unique=True))) if not draw(st.integers(0, 3)) else ()
+    chosen = draw(st.lists(st.sampled_from(names), unique=True)) if not draw(st.integers(0, 3)) else []
+    return tuple(dict.fromkeys([*must_move(problem), *chosen]))
 
 
 _SIZE, _DIM, _SNAKE = st.integers(1, 12), st.sampled_from("mn"), st.sampled_from(["", ":snake"])

@@ -57,7 +57,7 @@ class Elements(Vectors):
     def words(self, e: Expr, *, scalar: bool = False) -> Sequence[Operand]:
         """A register, or two for 64 bits, for each word of a value; with `scalar`, also a constant for all of them."""
         elem, size = e.type.elem, words_of(e.type.elem)
-        if e.type.lanes > 1 and e.type.bits % 32:
+        if e.type.bits > 32 and e.type.bits % 32:
             raise Unsupported(f"given an operation on {e.type}, wanted whole words of elements: {e}")
         count = max(1, e.type.bits // 32) // size
         inner = e.a if isinstance(e, x.Splat) else e
@@ -78,7 +78,7 @@ class Elements(Vectors):
     def _constant(self, c: x.Const, type: AnyType) -> Operand:
         """A word of a constant. Inline ones mean other things to packed halves, zero apart."""
         bits = c.dtype.bits
-        word = sum((c.bits & (1 << bits) - 1) << i for i in range(0, 32 if type.lanes > 1 else 1, bits))
+        word = sum((c.bits & (1 << bits) - 1) << i for i in range(0, min(32, type.bits), bits))
         return self.out.constant(word) if bits < 32 and word else Imm(word)
 
     def _repeated(self, a: Expr) -> Reg:

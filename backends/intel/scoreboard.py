@@ -208,6 +208,8 @@ class Scoreboard:
                     after(source, distance, done if payload and self.generation.waits_for_writes else read)
         if _MODE in deeds.written or facts.writers(_MODE):
             distances.update(dict.fromkeys(_PIPES if facts.is_busy() else "", 1))
+        if len(distances) > 1:  # one distance serves all pipes: each is done as far
+            distances = dict.fromkeys(_PIPES, min(distances.values()))
         if isinstance(me, int):
             done.pop(me, None)
             read.pop(me, None)

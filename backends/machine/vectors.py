@@ -24,6 +24,11 @@ Bytes = tuple[int, ...]  #: bytes of a vector value, numbered in order
 WORD_BYTES = 4
 
 
+def _same_bits(a: Type, b: Type) -> bool:
+    """Whether an element is the same bits as another type: integers with and without a sign are."""
+    return a is b or (a.is_int and b.is_int and a.bits == b.bits)
+
+
 class Vectors(ABC):
     """Evaluates vector expressions on top of `Scalars`."""
 
@@ -52,7 +57,7 @@ class Vectors(ABC):
                 return self._shuffle(self.value(a), a.type.elem, order)
             case Binary() if (type(e), e.type.elem) in self.elementwise:
                 return (self._element_by_element(self.elementwise[type(e), e.type.elem], e),)
-            case Cast(VectorType() as to, a) if a.type.elem is to.elem:
+            case Cast(VectorType() as to, a) if _same_bits(a.type.elem, to.elem):
                 return (self.tuple_of(self.value(a)),)
             case Cast(VectorType() as to) | Saturate(VectorType() as to) if not e.a.type.elem.is_bool:
                 return (self._convert(to, e),)

@@ -18,10 +18,11 @@ import numpy as np
 
 from convgen.ir import functions
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Pack, Shuffle, Slice, lift, ne, select
-from convgen.ir.layout.digits import Space
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, const, lift, ne, select, zeros
+from convgen.ir.layout.digits import Index, Space, plus
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Global, View
+from convgen.ir.layout.memory import Global, TensorDim, View
+from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, f32, s32, scalar, vector
 from convgen.kernels import eltwise
 from convgen.problem import post_ops
@@ -46,19 +47,49 @@ class Step(Protocol):
 
 @attrs.frozen
 class Bias:
-    """Adds a tensor, a view with the axes N and M, which may be the same all along any of them."""
+    """Adds a tensor, a view with the axes N and M, which may be the same all along any of them.
+
+    It may be multiplied before, by another such tensor and by a number.
+    """
 
     view: View
+    factor: View | None = None
+    scale: Extent = 1
 
     @property
     def reads(self) -> tuple[Global, ...]:
-        return (self.view.memory,)
+        return tuple(view.memory for view in (self.view, self.factor) if view)
 
     def is_sum(self, acc: Type) -> bool:
         return True
 
     def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
-        return total + broadcast(k, "bias", self.view, at, layout, total.type.elem)
+        term = broadcast(k, "bias", self.view, at, layout, total.type.elem, self._scaled)
+        if self.factor:
+            term = term * broadcast(k, "factor", self.factor, at, layout, total.type.elem)
+        return total + term
+
+    def _scaled(self, held: Expr) -> Expr:
+        return held if self.scale == 1 else held * every(self.scale, held)
+
+
+@attrs.frozen
+class Affine:
+    """Multiplies sums of integers and adds to them, modulo 2^32."""
+
+    scale: int
+    shift: Extent
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return ()
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        scaled = total if self.scale == 1 else total * every(self.scale, total)
+        return scaled if self.shift == 0 else scaled + every(self.shift, total)
 
 
 @attrs.frozen
@@ -195,6 +226,44 @@ def _in_pieces(k: KernelBuilder, name: str, function: Callable[..., Expr], total
 
 
 @attrs.frozen
+class Tails:
+    """Zero in the padding of the result's blocks, whatever the steps before made of it.
+
+    `view` has the axes of the result, `sizes` are those of the tensor, without padding.
+    """
+
+    view: View
+    sizes: tuple[int, ...]
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return ()
+
+    def is_sum(self, acc: Type) -> bool:
+        return True  # sums of padding are zero
+
+    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        for t, size in zip(self.view.index, self.sizes):
+            if t.size > size:
+                exists = k.let("exists", self._coordinate(k, t, at, layout) < size)
+                total = select(exists, total, zeros(vector(total.type.elem, layout.registers)))
+        return total
+
+    def _coordinate(self, k: KernelBuilder, t: TensorDim, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+        """A coordinate of the tensor for each register of `layout`."""
+        axes = axes_of(self.view, t)
+        few, order = along(layout, [layout.dims[axis] for axis in axes if axis < 2])
+        found: list[Expr] = []
+        for register in range(few.registers):
+            held = few.coords(k.subgroup, Lane(), register)
+            dims: dict[str, Index] = {}
+            for axis in axes:
+                dims |= self.view.decode(axis, plus(held[layout.dims[axis]], at[axis]) if axis < 2 else at[axis])
+            found.append(lift(t.at(dims), Lane()))
+        return Shuffle(Pack(vector(s32, len(found)), tuple(found)), order)
+
+
+@attrs.frozen
 class Convert:
     """Rounds to the result's type; integers saturate."""
 
@@ -232,6 +301,13 @@ class Epilogue:
         return total
 
 
+def every(number: Extent, like: Expr) -> Expr:
+    """A number, modulo 2^32, in place of each of some 32-bit integers."""
+    elem = like.type.elem
+    wrapped = const((number - elem.min) % (1 << elem.bits) + elem.min, elem) if isinstance(number, int) else number
+    return Splat(vector(elem, like.type.lanes), wrapped)
+
+
 def broadcast(
     k: KernelBuilder,
     name: str,
@@ -245,11 +321,16 @@ def broadcast(
 
     Each lane loads an element once, and shares out what becomes of it.
     """
-    used = {name for t in view.index for name, _ in t.terms}
-    sides = [n for n, dims in enumerate(view.axes[:2]) if used.intersection(d.name for d in dims)]
+    sides = {axis for t in view.index for axis in axes_of(view, t) if axis < 2}
     few, order = along(layout, [layout.dims[n] for n in sides])
     held = k.load_view(name, view, at[: len(view.axes)], few, "load", view.memory.name)
     return Shuffle(made(held.to(vector(elem, few.registers))), order)
+
+
+def axes_of(view: View, t: TensorDim) -> list[int]:
+    """The axes of a view on which a coordinate depends."""
+    names = {name for name, _ in t.terms}
+    return [n for n, dims in enumerate(view.axes) if names.intersection(d.name for d in dims)]
 
 
 def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int, ...]]:

@@ -21,7 +21,9 @@ from convgen.kernels import streams
 from convgen.kernels.epilogue import Convert, Epilogue
 from convgen.kernels.product import Meeting, kernel_name, product_kernel
 from convgen.kernels.streams import Stream
+from convgen.kernels.sums import sums_kernel
 from convgen.plan import views
+from convgen.plan.compensation import Sums
 from convgen.plan.plan import Part, Plan, Reduction
 from convgen.problem.matmul import Matmul, Problem
 from convgen.run.code import OutputRegion
@@ -108,13 +110,14 @@ class Tiles:
         down, across, number = section.positions(tile)
         fixed = section.result.decode(2, np.asarray(number, np.int64)) if section.is_batched else {}
         coordinates = {**_coordinates(section.result, 1, down, fixed), **_coordinates(section.result, 0, across, fixed)}
-        rows, columns = (
-            _flat(coordinates, dims, self.problem.tensor(section.output).dims)
-            for dims in _matrix_dims(self.problem, section.output)
+        sizes = self.problem.tensor(section.output).dims
+        (rows, kept), (columns, exist) = (
+            _flat(coordinates, dims, sizes) for dims in _matrix_dims(self.problem, section.output)
         )
         if section.but:
             dims = _matrix_dims(self.problem, section.output)[0]
-            rows = rows[~np.logical_or.reduce([_reached(view, coordinates, dims) for view in section.but])]
+            kept = kept & ~np.logical_or.reduce([_reached(view, coordinates, dims) for view in section.but])
+        rows, columns = rows[kept], columns[exist]
         return (OutputRegion(section.output, rows, columns),)
 
 
@@ -137,12 +140,15 @@ def _matrix_dims(problem: Problem, output: str) -> tuple[tuple[int, ...], tuple[
     return (0, *range(2, count)), (1,)
 
 
-def _flat(coordinates: dict[int, Indices], dims: Sequence[int], sizes: Sequence[int]) -> Indices:
-    """Row or column numbers from coordinates along some dims, outermost first."""
-    number = np.zeros(1, np.int64)
+def _flat(
+    coordinates: dict[int, Indices], dims: Sequence[int], sizes: Sequence[int]
+) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """Row or column numbers from coordinates along some dims, outermost first; false for the padding of blocks."""
+    number, exists = np.zeros(1, np.int64), np.ones(1, np.bool_)
     for d in dims:
-        number = number * sizes[d] + coordinates.get(d, 0)
-    return number
+        at = coordinates.get(d, np.zeros(1, np.int64))
+        number, exists = number * sizes[d] + at, exists & (at < sizes[d])
+    return number, np.broadcast_to(exists, number.shape)
 
 
 def _reached(other: View, coordinates: dict[int, Indices], dims: Sequence[int]) -> npt.NDArray[np.bool_]:
@@ -186,6 +192,12 @@ class _Builder:
         kernel = stream.kernel(kernel_name(self.plan, stream.role), self.plan.facts)
         return self._launch(kernel, stream.tile, stream.mapping)
 
+    def _sums(self, sums: Sums) -> int:
+        """Sums of a factor; every tile of the product needs all of their workgroups."""
+        name = kernel_name(self.plan, sums.role)
+        kernel, mapping = sums_kernel(name, sums, views.sizes(self.problem), self.plan.facts)
+        return self._launch(kernel, None, mapping)
+
     def reorders(self) -> None:
         """The kernels that bring inputs into another layout; every tile needs all of their workgroups."""
         for name in self.plan.config.reorder if self.plan.parts else ():
@@ -206,7 +218,7 @@ class _Builder:
         plan, tile = self.plan, self.plan.config.tile[:2]
         result, acc, facts = part.product.result, plan.acc_type, plan.facts
         tail = f"_{part.product.role}" if part.product.role else ""
-        used = list(self.shared)
+        used = [*self.shared, *map(self._sums, part.sums)]
 
         def multiply(target: View, epilogue: Epilogue, meeting: Meeting | None = None) -> None:
             kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", meeting)
@@ -230,13 +242,12 @@ class _Builder:
 
     def uncovered(self) -> None:
         """Zero where no window reaches: everywhere, for the products write over the rest."""
-        products = tuple(part.product for part in self.plan.parts)
-        if views.covers_result(self.problem, products):
+        if views.covers_result(self.problem):
             return
         whole = views.whole_result(self.problem)
         zero = Epilogue((Convert(whole.memory.elem),))
         stream = streams.fill(whole, zero, self.plan.acc_type, _FILL_TILE, self.plan.facts, "zero")
-        reached = tuple(p.result for p in products)
+        reached = tuple(part.product.result for part in self.plan.parts)
         output, used = self.problem.outputs[0].name, (self._stream(stream),)
         self.sections.append(Section(output, stream.result, stream.tile, stream.mapping.counts[1:3], used, reached))
 

@@ -20,6 +20,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
 from convgen.kernels.epilogue import Epilogue
+from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
 from convgen.plan.plan import Operand, Part, Plan, Reduction
 from convgen.problem.conv import Conv
@@ -218,7 +219,8 @@ class _ProductKernel:
         assert operand.tile is not None
         assert operand.copy is not None
         copy, name = operand.copy, operand.view.memory.name
-        self.k.copy(operand.tile, operand.view, self._at(start, kb), copy.stored, 0, "copy", copy.loaded, name)
+        at, less = self._at(start, kb), operand.less
+        self.k.copy(operand.tile, operand.view, at, copy.stored, 0, "copy", copy.loaded, name, less)
 
     def _prefetch(self, operand: Operand, start: Expr, kb: Expr) -> None:
         """The workgroup's tile, shared out as if it were copied."""
@@ -238,6 +240,8 @@ class _ProductKernel:
         name = operand.view.memory.name
         if operand.tile is None:
             found = self.k.load_view(f"{name}_frag", operand.view, self._at(start, kb), layout, "fragment", name)
+            if operand.less:
+                return self.k.let(f"{name}_signed", flipped(found, operand.less, operand.elem))
             wanted = vector(operand.elem, layout.registers)
             return found if found.type is wanted else self.k.let(f"{name}_as_{operand.elem}", found.to(wanted))
         return self.k.load_shared(f"{name}_frag", operand.tile, layout, 0, "fragment", name)

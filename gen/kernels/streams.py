@@ -165,12 +165,11 @@ def sums_of_channels(
     """The sum of `gradient` (N, R) along R into a vector of N elements, in as many kernels as it takes."""
     out: list[Stream] = []
     target, (channels, terms_axis) = buffer(result), gradient.axes
-    n, terms = gradient.extent(0), gradient.extent(1)
+    (n,), terms = result.dims, gradient.extent(1)
     source = View(gradient.memory, gradient.layout, (channels, (ONE,), terms_axis), gradient.index)
     rounded = Epilogue((Convert(target.elem),))
     if not terms:
-        whole = View(target, result.layout, (channels, (Dim("m", 1, 1),)), (TensorDim(n, ((channels[0].name, 1),)),))
-        return (fill(whole, rounded, acc, (1, n), facts, f"{role}_0"),)
+        return (fill(_rows(target, n, 1).first(2), rounded, acc, (1, n), facts, f"{role}_0"),)
     while True:
         last = terms <= _MOST_TERMS
         lanes_n = min(facts.subgroup_size, -(-power_of_two(2 * n - 1) // _VECTOR))
@@ -189,7 +188,9 @@ def sums_of_channels(
 
 
 def _rows(memory: Global, n: int, parts: int) -> View:
-    """`parts` rows of n elements, as (N, one, P)."""
-    axes = ((Dim("n", n, n),), (ONE,), (Dim("p", parts, parts),))
-    index = (TensorDim(parts, (("p", 1),)), TensorDim(n, (("n", 1),)))
-    return View(memory, Layout.dense((parts, n), (0, 1)), axes, index)
+    """`parts` rows of n elements, as (N, M, P); a vector if there is one."""
+    axes = ((Dim("n", n, n),), (Dim("m", 1, 1),), (Dim("p", parts, parts),))
+    columns, rows = TensorDim(n, (("n", 1),)), TensorDim(parts, (("p", 1),))
+    if parts == 1:
+        return View(memory, Layout.dense((n,), (0,)), axes, (columns,))
+    return View(memory, Layout.dense((parts, n), (0, 1)), axes, (rows, columns))

@@ -6,7 +6,7 @@ slowest sets the pace; tiles go to compute units in rounds. It ranks, it does no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 from itertools import product
 
@@ -24,7 +24,7 @@ from convgen.passes.messages.planes import rectangle_of
 from convgen.plan.config import Config
 from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, power_of_two, rows_at_once
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
-from convgen.plan.views import operand_types, products, reordered
+from convgen.plan.views import must_move, operand_types, products, reordered
 from convgen.problem.matmul import Problem
 
 _TILE_M = (32, 64, 128, 256)
@@ -140,7 +140,8 @@ def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
         for atom in atoms
         for c in _scored(shape, atom, facts, moved)
     ]
-    return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), last_resort(problem, atoms, facts))]
+    resort = last_resort(problem, atoms, facts, must_move(problem))
+    return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), resort)]
 
 
 def first_fitting(
@@ -198,26 +199,33 @@ def _load(view: View, facts: TargetFacts) -> OperandLoad:
 
 
 def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Sets of inputs worth reordering, with the clocks that takes: none; where one is read element by element, all that
-    are not in their default layout, for the order of K follows memory.
+    """Sets of inputs worth reordering, with the clocks that takes: those that must be; where one is read element by
+    element, all that are not in their default layout, for the order of K follows memory.
     """
-    yield (), 0.0
-    if all(_load(view, facts).widest > 1 for part in products(problem, 1)[:1] for view in (part.of_m, part.of_n)):
+    least = must_move(problem)
+    yield least, _moving(problem, least, facts)
+    if all(
+        _load(view, facts).widest > 1 for part in products(problem, 1, least)[:1] for view in (part.of_m, part.of_n)
+    ):
         return
-    elsewhere = [t for t in problem.factors if reordered(problem, t.name).layout != t.layout]
-    if elsewhere:
-        traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in elsewhere)
-        clocks = len(elsewhere) * facts.costs.launch + traffic / (facts.compute_units * facts.costs.stream_rate)
-        yield tuple(t.name for t in elsewhere), clocks
+    elsewhere = tuple(t.name for t in problem.factors if reordered(problem, t.name).layout != t.layout)
+    if elsewhere != least:
+        yield elsewhere, _moving(problem, elsewhere, facts)
 
 
-def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts) -> Config:
+def _moving(problem: Problem, names: Collection[str], facts: TargetFacts) -> float:
+    """Clocks that reordering inputs takes."""
+    traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in problem.factors if t.name in names)
+    return len(names) * facts.costs.launch + traffic / (facts.compute_units * facts.costs.stream_rate)
+
+
+def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, moved: tuple[str, ...] = ()) -> Config:
     """One subgroup, the smallest square tile that its lanes share out evenly: fits every problem."""
     atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
     k = max(_TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
     types = converted(operand_types(problem), atom)
-    return Config((side, side, k), (1, 1), (atom.n, atom.m, atom.k), 1, "split", "v", types=types)
+    return Config((side, side, k), (1, 1), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=moved, types=types)
 
 
 def _tiles_k(atom: MmaAtom) -> tuple[int, ...]:

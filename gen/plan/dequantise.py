@@ -63,11 +63,7 @@ def _is_made(problem: Matmul, role: str) -> bool:
 
 
 def check(problem: Problem) -> None:
-    """Refuse zero points that nothing takes off, and groups of which an axis does not consist."""
-    for point in problem.zero_points:
-        if not (isinstance(problem, Matmul) and problem.dequantises and point.argument == "wei"):
-            given = f"given attr-zero-points {problem.knob_texts['attr-zero-points']}"
-            raise Unsupported(f"{given}, wanted those of weights that are dequantised", rule="zero-points")
+    """Refuse groups of which an axis does not consist."""
     if isinstance(problem, Matmul) and problem.dequantises:
         _check_groups(problem)
 

@@ -70,7 +70,9 @@ def _ranges(first: Ints, counts: Ints) -> Ints:
 
 
 def _merged(start: Ints, end: Ints, group: Ints, span: int) -> tuple[Ints, Ints, Ints]:
-    """Disjoint intervals with the same unions, group by group."""
+    """Disjoint intervals with the same unions, group by group; none where windows reach nothing."""
+    if not len(start):
+        return start, end, group
     base = group * (span + 1)  # one granule stays free, so that no interval reaches into the next group
     start, end = start + base, end + base
     order = np.argsort(start)
@@ -109,28 +111,44 @@ def panels(view: View, tile: int, line_bytes: int) -> Panels:
     view = view.first(2)
     rows, k = ({d.name: d.size for d in axis} for axis in view.axes)
     elem = view.memory.elem.bytes
-    runs = {dim: run for dim in view.index if (run := _run(dim, rows, k))}
+    gaps = _coordinates(view, rows)
+    runs = {dim: run for dim in gaps if (run := _run(dim, rows, k))}
     firm = {run.dim: dim for dim, run in runs.items() if not run.wraps}
     inner = next((n for n, d in reversed(list(enumerate(view.axes[0]))) if d.name in firm), None)
     tiles = -(-view.extent(0) // tile)
     requested = float(tile * prod(k.values()) * elem)
     if inner is None:
-        held = elem * prod(reach(dim, {**rows, **k}) for dim in view.index)
+        held = elem * prod(reach(dim, {**rows, **k}) for dim in gaps)
         return Panels(np.arange(tiles + 1), np.zeros(tiles, np.int64), np.ones(tiles, np.int64), 1, held, requested)
     dim = firm[view.axes[0][inner].name]
     along = runs.pop(dim)
     outside = [d.name for d in view.axes[0][:inner]]
     around = {other: run for other, run in runs.items() if run.dim in outside}
-    still = (other for other in view.index if other != dim and (other not in around or around[other].wraps))
+    still = (other for other in gaps if other != dim and (other not in around or around[other].wraps))
     held = elem * prod(reach(other, {**rows, **k}) for other in still)
     classes = prod(run.classes(rows[run.dim]) for run in around.values())
-    step, share = _step(along, _gap_bytes(view, dim), line_bytes)
+    step, share = _step(along, gaps[dim], line_bytes)
     found = list(_intervals(_segments(view, inner, tile), along, list(around.values()), step))
     span = prod(run.size for run in around.values()) * _width(along, step)
     every: list[Ints] = [np.concatenate(part) for part in zip(*found)]
     start, end, of = _merged(every[0], every[1], every[2], span)
     first = np.searchsorted(of, np.arange(tiles + 1))
     return Panels(first, start, end, span, held * share / classes, requested)
+
+
+def _coordinates(view: View, rows: dict[str, int]) -> dict[TensorDim, int]:
+    """The coordinates of the tensor with the bytes between neighbours along each; where rows move several dims of one,
+    which are then those of blocks and of what is in a block, each of them is a coordinate.
+    """
+    found: dict[TensorDim, int] = {}
+    for n, t in enumerate(view.index):
+        moving = [term for term in t.terms if rows.get(term[0], 1) > 1]
+        parts = {t: 1}
+        if len(moving) > 1:
+            parts = {TensorDim(rows[name], ((name, 1),)): coef for name, coef in moving}
+            parts[TensorDim(t.size, tuple(term for term in t.terms if term not in moving))] = 1
+        found |= {part: view.layout.step(n, coef) * view.memory.elem.bytes for part, coef in parts.items()}
+    return found
 
 
 def _run(dim: TensorDim, rows: dict[str, int], k: dict[str, int]) -> _Run | None:
@@ -166,13 +184,6 @@ def reach(dim: TensorDim, sizes: dict[str, int]) -> int:
     for name, coef in dim.terms:
         at = np.unique(at[:, None] + coef * np.arange(sizes.get(name, 1)))
     return int(((at >= 0) & (at < dim.size)).sum())
-
-
-def _gap_bytes(view: View, dim: TensorDim) -> int:
-    """Bytes between neighbours along a coordinate; in a blocked layout those of its smallest block."""
-    place = view.index.index(dim)
-    letter = view.layout.digits.dims[place]
-    return min(b.stride for b in view.layout.blocks if b.dim == letter) * view.memory.elem.bytes
 
 
 def _step(run: _Run, gap_bytes: int, line_bytes: int) -> tuple[int, float]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from itertools import product as combinations
 from math import prod
 
 import attrs
 
-from convgen.ir import types
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.digits import Digits
+from convgen.ir.layout.digits import Digits, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, row_major
@@ -23,12 +23,13 @@ from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
-from convgen.ir.types import Type, scalar
+from convgen.ir.types import SCALARS, Type, s8, scalar, u8
 from convgen.kernels.epilogue import Epilogue
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.pairs import check_pairs
 from convgen.passes.messages.swizzle import find_swizzle
 from convgen.plan import dequantise, steps, views
+from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import Config
 from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.dequantise import Dequantisation
@@ -45,31 +46,25 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     if isinstance(problem, Matmul) and not problem.k:
         raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
     _check_sizes(problem)
-    _check_runtime(problem)
-    for tensor in problem.tensors:
-        if not tensor.layout.is_plain:
-            raise Unsupported(
-                f"given {tensor.name} of layout {tensor.layout.tag}, "
-                "wanted a plain one: blocked layouts are not generated yet",
-                rule="blocked-layout",
-            )
     steps.check(problem)
     _check_nibbles(problem)
     dequantise.check(problem)
     inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
     outputs = steps.results(problem)
-    if not types.SCALARS.keys() >= set(inputs) or not input_atoms(problem, facts) or output.dtype not in outputs:
+    if not SCALARS.keys() >= set(inputs) or output.dtype not in outputs or not input_atoms(problem, facts):
         given = " and ".join(dict.fromkeys(inputs))
         raise Unsupported(
             f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
             f"{_factors(facts)}, or what these hold, and {output.name} one of {', '.join(outputs)} on {facts.name}",
             rule="types",
         )
+    _check_runtime(problem)
+    views.must_move(problem)  # raises where no kernel writes the result
 
 
 def _check_nibbles(problem: Problem) -> None:
     """Refuse elements of 4 bits that do not stand in pairs."""
-    if any(types.SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in types.SCALARS):
+    if any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
         for part in views.products(problem, 1):
             check_pairs(part.of_m)
             check_pairs(part.of_n)
@@ -101,13 +96,15 @@ def _check_runtime(problem: Problem) -> None:
     if gaps:
         wanted = f"{gaps[0].name} without blocks or gaps"
         raise Unsupported(f"{given} and the layout {gaps[0].layout.tag}, wanted {wanted}", rule="runtime-sizes")
-    if isinstance(problem, Conv):
-        parts = views.products(problem, 1)
-        axes = [axis for part in parts for view in (part.of_m, part.result) for axis in view.axes]
-        inner = any(d.exact is not None for axis in axes for d in axis[1:])
-        if inner or problem.direction is Direction.BWD_WB or not views.covers_result(problem, parts):
-            wanted = "images outermost in memory, one product, and no gradient of a bias"
-            raise Unsupported(f"{given} in {problem.direction.value}, wanted {wanted}", rule="runtime-sizes")
+    parts = views.products(problem, 1)
+    axes = [axis for part in parts for view in (part.of_m, part.result) for axis in view.axes]
+    inner = [d.name for axis in axes for d in axis[1:] if d.exact is not None]
+    if isinstance(problem, Matmul):
+        if inner:
+            raise Unsupported(f"{given}, wanted {inner[0]} known, or outermost of the batch", rule="runtime-sizes")
+    elif inner or problem.direction is Direction.BWD_WB or not views.covers_result(problem):
+        wanted = "images outermost in memory, one product, and no gradient of a bias"
+        raise Unsupported(f"{given} in {problem.direction.value}, wanted {wanted}", rule="runtime-sizes")
 
 
 def _check_phases(problem: Conv) -> None:
@@ -138,7 +135,9 @@ def _flat(problem: Problem) -> tuple[int, int, int]:
 
 def _factors(facts: TargetFacts) -> str:
     """The types that the target multiplies: with themselves, and pairs that it mixes."""
-    pairs = {tuple(sorted((atom.a_elem.name, atom.b_elem.name))) for atom in facts.atoms}
+    types = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
+    types |= {pair for pair in combinations((s8, u8), (s8, u8)) if _signed(pair, facts) in types}
+    pairs = {tuple(sorted((a.name, b.name))) for a, b in types}
     mixed = [f"{a} with {b}" for a, b in sorted(pairs) if a != b]
     return ", ".join([a for a, b in sorted(pairs) if a == b] + mixed)
 
@@ -162,6 +161,14 @@ class Operand:
     copy: CopyLayout | None  #: each lane's share of the copy or prefetch
     made: Dequantisation | None = None  #: what becomes of it before it is multiplied
 
+    @property
+    def less(self) -> int:
+        """By how much less than they are numbers are multiplied: unsigned ones as signed ones, by half their range.
+
+        It is the bit that makes one of the other, which is flipped on the way.
+        """
+        return s8.max + 1 if (self.view.memory.elem, self.elem) == (u8, s8) else 0
+
 
 @attrs.frozen
 class Part:
@@ -170,6 +177,7 @@ class Part:
     product: Product
     of_n: Operand
     of_m: Operand
+    sums: tuple[Sums, ...]  #: that are needed first
     epilogue: Epilogue
     mapping: WorkgroupMapping
 
@@ -228,7 +236,7 @@ def k_block(k_order: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     """The matrix instructions for a problem's inputs and accumulator, in the target's order of preference."""
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
-    given = _multiplied(problem)
+    given = _signed(_multiplied(problem), facts)
     exact = [a for a in facts.atoms if not a.rounds_to or a.rounds_to == rounded]
     return [a for a in exact if (a.a_elem, a.b_elem) == given] or _of_wider_types(problem, exact, given)
 
@@ -259,9 +267,17 @@ def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], given: tuple[Typ
 def converted(given: tuple[Type, Type], atom: MmaAtom) -> tuple[str, ...]:
     """The types in which N's and M's side are multiplied, one if they are the same; none where neither is converted."""
     wanted = atom.a_elem, atom.b_elem
-    if wanted == given:
+    flipped = {(u8, s8)}  # which is no conversion: only how the bits are seen, and a sum beside
+    if all(to is of or (of, to) in flipped for to, of in zip(wanted, given)):
         return ()
     return tuple(dict.fromkeys(t.name for t in wanted))
+
+
+def _signed(types: tuple[Type, Type], facts: TargetFacts) -> tuple[Type, Type]:
+    """The types in which numbers of some types are multiplied: s8 for u8 where no instruction takes that."""
+    known = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
+    one, other = (s8 if elem is u8 else elem for elem in types)
+    return types if types in known else (one, other)
 
 
 def _products(problem: Problem) -> int:
@@ -372,15 +388,18 @@ def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, fact
     batch = product.batch
     mapping = WorkgroupMapping.of(*tiles, k=config.slices, batch=batch, order=config.map, blocks=blocks, grain=grain)
     if problem.runtime:
-        exact = rounded_up(product.result.length(1), tile_m), rounded_up(product.result.length(0), tile_n)
-        mapping = WorkgroupMapping.sized((batch, *tiles, 1), (batch, *exact, 1), config.map, blocks)
-    return Part(product, of_n, of_m, Epilogue(tuple(steps.of(problem, product))), mapping)
+        result = product.result
+        exact = rounded_up(result.length(1), tile_m), rounded_up(result.length(0), tile_n)
+        products = result.length(2) if len(result.axes) > 2 else 1
+        mapping = WorkgroupMapping.sized((batch, *tiles, 1), (products, *exact, 1), config.map, blocks)
+    depth = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
+    added = compensation(problem, product, (of_n.less, of_m.less), times(depth, tile_k * config.slices))
+    epilogue = Epilogue((*added.steps, *steps.of(problem, product)))
+    return Part(product, of_n, of_m, added.sums, epilogue, mapping)
 
 
 def operand(view: View, elem: Type, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
-    """How `rows` rows of a view, as deep as the config's tile, come to a fragment of `elem`; DoesNotFit where that is
-    uneven.
-    """
+    """How `rows` rows of a view, as deep as the config's tile, come to a fragment of a type; DoesNotFit if uneven."""
     cols = config.tile[2]
     digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
     copied = config.slots or config.prefetch

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from convgen.ir.error import Unsupported
 from convgen.ir.types import scalar
-from convgen.kernels.epilogue import Bias, Binary, Convert, Eltwise, Prelu, Scale, Step, Sum
+from convgen.kernels.epilogue import Bias, Binary, Convert, Eltwise, Prelu, Scale, Step, Sum, Tails
 from convgen.plan import views
 from convgen.plan.views import Product
 from convgen.problem import post_ops
 from convgen.problem import scales as problem_scales
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.zero_points import ZeroPoint
 
 _ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")
 
@@ -23,9 +24,10 @@ def results(problem: Problem) -> tuple[str, ...]:
 
 
 def check(problem: Problem) -> None:
-    """Raise Unsupported for a bias, scales or post-ops that are not generated."""
+    """Raise Unsupported for a bias, scales, zero points or post-ops that are not generated."""
     _check_bias(problem)
     _check_scales(problem)
+    _check_zero_points(problem)
     _check_post_ops(problem)
 
 
@@ -50,6 +52,29 @@ def _check_scales(problem: Problem) -> None:
             raise Unsupported(f"{given} that differs along what is summed, wanted another mask", rule="scales-k")
 
 
+def _check_zero_points(problem: Problem) -> None:
+    """Refuse them where they have no meaning, or would differ along dims along which no sum is alike."""
+    text, rank = problem.knob_texts["attr-zero-points"], len(problem.dst_dims)
+    if not text:
+        return
+    given = f"given attr-zero-points {text}"
+    if isinstance(problem, Conv) and not problem.direction.is_forward:
+        raise Unsupported(f"{given} in {problem.direction.value}, wanted none", rule="zero-points")
+    if isinstance(problem, Matmul) and problem.dequantises and [p.argument for p in problem.zero_points] == ["wei"]:
+        return
+    if problem.acc_type != "s32":
+        types = " and ".join(dict.fromkeys(t.dtype for t in problem.factors))
+        raise Unsupported(f"{given} of {types}, wanted integers of 8 bits", rule="zero-points")
+    rows = (1 << rank) - 1 & ~(1 << rank - 2)
+    allowed = {"src": 2, "wei": 3 if problem.has_groups else 1} if isinstance(problem, Conv) else {"wei": rows}
+    allowed = {"src": 1 << rank - 1, "dst": (1 << rank) - 1, **allowed}
+    for point in problem.zero_points:
+        dims = problem.point_dims(point)
+        if any(size > 1 and not allowed[point.argument] >> n & 1 for n, size in enumerate(dims)):
+            wanted = {"src": "one value, or one for each position along K", "wei": "one value, or one a column"}
+            raise Unsupported(f"{given}, wanted for {point.argument} {wanted[point.argument]}", rule="zero-points")
+
+
 def _check_steps(problem: Problem, knob: str, rule: str) -> None:
     """Refuse steps behind sums in other directions than forward, and in a type in which they are not computed."""
     text = problem.knob_texts[knob]
@@ -71,7 +96,10 @@ def _check_post_ops(problem: Problem) -> None:
 
 
 def of(problem: Problem, product: Product) -> Iterator[Step]:
-    """From sums to results: in their type, times the scales of the factors, a bias, post-ops, over that of dst."""
+    """From sums to results: in their type, times the scales of the factors, a bias, post-ops, over that of dst.
+
+    Then comes its zero point; the padding of blocks becomes zero.
+    """
     if problem.result_type != problem.acc_type:
         yield Convert(scalar(problem.result_type))
     yield from _scaled(problem, product, "src", "wei")
@@ -80,6 +108,10 @@ def of(problem: Problem, product: Product) -> Iterator[Step]:
     for n, op in enumerate(problem.post_ops):
         yield _post_op(problem, product, op, n)
     yield from _scaled(problem, product, "dst")
+    if point := problem.zero_point("dst"):
+        yield _shifted(problem, product, point)
+    if (output := problem.outputs[0]).layout.padded_dims != output.dims:
+        yield Tails(product.result, output.dims)
     yield Convert(product.result.memory.elem)
 
 
@@ -94,6 +126,13 @@ def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:
 def _is_on_the_way(problem: Problem, scale: problem_scales.Scale) -> bool:
     """Whether factors are multiplied by it before products are summed."""
     return isinstance(problem, Matmul) and scale in problem.scales_on_the_way.values()
+
+
+def _shifted(problem: Problem, product: Product, point: ZeroPoint) -> Step:
+    """Adds the zero point of the result."""
+    if point.value is None:
+        return Bias(views.operand(problem, product, point.name))
+    return Eltwise(post_ops.Eltwise("linear", 1, point.value))
 
 
 def _post_op(problem: Problem, product: Product, op: post_ops.PostOp, number: int) -> Step:

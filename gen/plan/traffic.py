@@ -270,14 +270,11 @@ def camping(view: View, caches: Caches) -> str | None:
 
 
 def row_pitch(view: View, axis: int = 0) -> int:
-    """Bytes between neighbours along an axis; 0 where they lie next to one another or in a blocked layout."""
-    if not view.layout.is_plain:
-        return 0
+    """Bytes between neighbours along an axis; 0 where they lie next to one another."""
     dim = next((d for d in reversed(view.axes[axis]) if d.size > 1), None)
     if dim is None:
         return 0
-    strides = view.layout.strides()
-    step = sum(c * s for t, s in zip(view.index, strides) for name, c in t.terms if name == dim.name)
+    step = sum(view.layout.step(n, c) for n, t in enumerate(view.index) for name, c in t.terms if name == dim.name)
     pitch = abs(step) * view.memory.elem.bytes
     return pitch if pitch > view.memory.elem.bytes else 0
 

@@ -15,15 +15,19 @@ convolution.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
 from itertools import product as combinations
 from math import gcd, prod
 
 import attrs
 
+from convgen.ir.error import Unsupported
 from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, TensorDim, View
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, s32, scalar
+from convgen.plan.blocks import WHOLE, Cuts
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.conv import Direction as Dir
 from convgen.problem.matmul import Matmul, Problem
@@ -43,6 +47,7 @@ class Product:
     of_m: View
     result: View
     role: str = ""  #: name of the product among those of one problem
+    cuts: Cuts = WHOLE  #: of the dims of the problem into those of the views
 
     @property
     def m(self) -> int:
@@ -77,14 +82,24 @@ def products(problem: Problem, block: int, moved: Collection[str] = ()) -> tuple
     They write disjoint parts of the result. What is a sum of nothing is left out: what no window reaches in backward
     data, all of it in backward weights without images (see `covers_result`).
     """
-    made = (c.reading(problem, moved).counted(sizes(problem)).product(block) for c in _contractions(problem))
+    steps = _in_steps(problem)
+    found = (c.reading(problem, moved).in_blocks(steps).counted(sizes(problem)) for c in _contractions(problem))
+    made = (c.product(block) for c in found)
     return tuple(p for p in made if p.m and p.n and p.k)
 
 
 def sizes(problem: Problem) -> tuple[Size, ...]:
-    """The sizes that are known at launch: at most the problem's, and multiples of what divides these, up to a chunk."""
-    known = {name: getattr(problem, name) for name in problem.runtime}
-    return tuple(Size(name, 0, s32, 1, most, gcd(most, _PROMISED)) for name, most in known.items())
+    """The sizes that are known at launch: at most the problem's, and multiples of what divides these, up to a chunk.
+
+    Of a batch there may be any number.
+    """
+    if not problem.runtime:
+        return ()
+    divisors: dict[Dim, int] = {}
+    for c in _contractions(problem):
+        divisors |= {d: gcd(d.size, _PROMISED) for d in (*c.m, *c.n, *c.k)} | dict.fromkeys(c.batch, 1)
+    chosen = ((d, divisor) for d, divisor in divisors.items() if d.name in problem.runtime)
+    return tuple(Size(d.name, 0, s32, 1, d.size, divisor) for d, divisor in chosen)
 
 
 _PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
@@ -138,16 +153,31 @@ def _last_apart(rank: int) -> tuple[range, range]:
 def operand_types(problem: Problem) -> tuple[Type, Type]:
     """The element types of `of_n` and `of_m`, which all products of a problem have on the same sides."""
     first, second = (scalar(t.dtype) for t in problem.factors)
-    if first is not second and any(True for _ in _contractions(problem)):
-        n, m = operands(problem)
-        return n.memory.elem, m.memory.elem
+    if first is not second:
+        for made in products(problem, 1, must_move(problem)):
+            return made.of_n.memory.elem, made.of_m.memory.elem
     return first, second
 
 
 def operands(problem: Problem) -> tuple[View, View]:
     """N's and M's input of a product of a problem; which one that is does not matter."""
-    made = next(iter(_contractions(problem))).product(1)
+    made = products(problem, 1, must_move(problem))[0]
     return made.of_n, made.of_m
+
+
+@lru_cache(maxsize=2**10)
+def must_move(problem: Problem) -> tuple[str, ...]:
+    """The inputs in blocks that no view follows, the fewest: they are read where a kernel before has put them.
+
+    Raises Unsupported where it is the result that is in such blocks.
+    """
+    blocked = tuple(t.name for t in problem.factors if not t.layout.is_plain)
+    for moved in ((), *((name,) for name in blocked)):
+        with suppress(Unsupported):
+            products(problem, 1, moved)
+            return moved
+    products(problem, 1, blocked)
+    return blocked
 
 
 def _contractions(problem: Problem) -> Iterable[_Contraction]:
@@ -158,21 +188,24 @@ def _contractions(problem: Problem) -> Iterable[_Contraction]:
     return _backward_data(problem) if problem.direction is Dir.BWD_D else (_backward_weights(problem),)
 
 
-def covers_result(problem: Problem, parts: Sequence[Product]) -> bool:
+def covers_result(problem: Problem) -> bool:
     """Whether the products write every element of the result."""
-    return sum(p.batch * p.m * p.n for p in parts) == prod(problem.outputs[0].dims)
+    summed = (c for c in _contractions(problem) if prod(d.size for d in c.k))
+    return sum(prod(d.size for d in (*c.m, *c.n, *c.batch)) for c in summed) == prod(problem.outputs[0].dims)
 
 
 def whole_result(problem: Problem) -> View:
     """All of the result as (N, M)."""
     if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_D:
         (contraction,) = _contractions(problem)
-        return contraction.fused().product(1).result
+        return contraction.reading(problem, must_move(problem)).fused().in_blocks().product(1).result
     axes = _axes(problem)
     index = (_same("mb", problem.mb), _same("ic", problem.ic), *(_same(f"i{n}", a.i) for n, a in axes))  # of all groups
     tensor = _Tensor(_tensor(problem, "diff_src"), index)
-    channels = (_dim("ic", problem.ic),)
-    positions = (_dim("mb", problem.mb), *(_dim(f"i{n}", a.i) for n, a in axes))
+    channels: tuple[Dim, ...] = (_dim("ic", problem.ic),)
+    positions: tuple[Dim, ...] = (_dim("mb", problem.mb), *(_dim(f"i{n}", a.i) for n, a in axes))
+    cuts = Cuts.of((*channels, *positions), [(tensor.spec, tensor.index)])
+    tensor, channels, positions = tensor.cut(cuts), cuts.dims(channels), cuts.dims(positions)
     sides = (channels, positions) if tensor.runs_along(channels) else (positions, channels)
     return tensor.view(*(_order(side, tensor, tensor) for side in sides))
 
@@ -182,13 +215,36 @@ def operand(problem: Problem, part: Product, name: str, role: str = "dst") -> Vi
 
     Its dims are those of src, of weights or of dst, `role`, or 1.
     """
-    spec, index = problem.tensor(name), _operand_index(problem, name, role)
+    tensor = _Tensor(problem.tensor(name), _operand_index(problem, name, role)).cut(part.cuts).counted(sizes(problem))
+    return tensor.view(*over_result(part, tensor.index))
+
+
+def over_result(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
+    """The axes of the result for a tensor with these coordinates; without dims where it is the same all along."""
     used = {name for t in index for name, _ in t.terms}
-    axes = tuple(
+    sides = (
         side if used.intersection(d.name for d in side) else (_dim(f"any{n}", part.result.extent(n)),)
         for n, side in enumerate(part.result.axes[:2])
     )
-    return _Tensor(spec, index).counted(sizes(problem)).view(*axes, *part.result.axes[2:])
+    return *sides, *part.result.axes[2:]
+
+
+def operand_over(problem: Problem, part: Product, name: str, role: str, *axes: tuple[Dim, ...]) -> View:
+    """A tensor with the dims of src, of weights or of dst, `role`, or 1, by some axes."""
+    tensor = _Tensor(problem.tensor(name), _operand_index(problem, name, role)).cut(part.cuts)
+    return tensor.counted(sizes(problem)).view(*axes)
+
+
+def summed(problem: Problem) -> dict[str, Extent]:
+    """How many positions there are along the dims of K, by their names before they are cut."""
+    (contraction,) = _contractions(problem)
+    return {d.name: d.extent for d in contraction.counted(sizes(problem)).k}
+
+
+def _in_steps(problem: Problem) -> list[_Tensor]:
+    """The tensors in blocks that steps behind the sums read: they have the dims of the result."""
+    steps = (t for t in problem.inputs if t not in problem.factors and t not in problem.outputs)
+    return [_Tensor(t, _operand_index(problem, t.name, "dst")) for t in steps if not t.layout.is_plain]
 
 
 def is_along_k(problem: Problem, name: str, role: str) -> bool:
@@ -218,8 +274,10 @@ def bias_gradient(problem: Problem) -> View | None:
         return None
     alone = attrs.evolve(problem, groups=1, has_groups=False)  # each channel is summed by itself
     positions, _, _, _, index = _forward_dims(alone)
-    tensor = _Tensor(_tensor(problem, "diff_dst"), index)
-    return tensor.view((_dim("oc", problem.oc),), _order(positions, tensor, tensor))
+    tensor, channels = _Tensor(_tensor(problem, "diff_dst"), index), (_dim("oc", problem.oc),)
+    cuts = Cuts.of((*channels, *positions), [(tensor.spec, tensor.index)])
+    tensor = tensor.cut(cuts)
+    return tensor.view(cuts.dims(channels), _order(cuts.dims(positions), tensor, tensor))
 
 
 def reordered(problem: Problem, name: str) -> TensorSpec:
@@ -231,11 +289,13 @@ def reordered(problem: Problem, name: str) -> TensorSpec:
 def reordering(problem: Problem, name: str) -> tuple[View, View]:
     """An input where it is and where it goes, both as (rows, what is contiguous where it goes)."""
     specs = problem.tensor(name), reordered(problem, name)
-    index = tuple(_same(f"dim{n}", size) for n, size in enumerate(specs[0].dims))
-    source, target = (_Tensor(spec, index) for spec in specs)
-    dims = _order(tuple(_dim(f"dim{n}", size) for n, size in enumerate(specs[0].dims)), target, source)
-    rows = _order(dims[:-1], source, target)
-    return source.view(rows, dims[-1:]), target.view(rows, dims[-1:])
+    dims = tuple(_dim(f"dim{n}", size) for n, size in enumerate(specs[0].dims))
+    index = tuple(_same(d.name, d.size) for d in dims)
+    cuts = Cuts.of(dims, [(spec, index) for spec in specs])
+    source, target = (_Tensor(spec, index).cut(cuts) for spec in specs)
+    *outer, inner = _order(dims, _Tensor(specs[1], index), _Tensor(specs[1], index))
+    rows = _order(cuts.dims(outer), source, target)
+    return source.view(rows, cuts.dims((inner,))), target.view(rows, cuts.dims((inner,)))
 
 
 # ---------------------------------------------------------------- making views
@@ -263,17 +323,21 @@ class _Tensor:
 
     def stride(self, dim: str) -> int:
         """Distance in memory, in elements, between neighbours along a dim."""
-        strides = self.spec.layout.strides()
-        return sum(coef * s for t, s in zip(self.index, strides) for name, coef in t.terms if name == dim)
+        layout = self.spec.layout
+        return sum(layout.step(n, coef) for n, t in enumerate(self.index) for name, coef in t.terms if name == dim)
+
+    def cut(self, cuts: Cuts) -> _Tensor:
+        """The same with pieces of the dims for coordinates."""
+        return attrs.evolve(self, index=cuts.index(self.spec.layout, self.index)) if cuts.sizes else self
 
     def runs_along(self, dims: tuple[Dim, ...]) -> bool:
         """Whether neighbours along one of the dims are neighbours in memory."""
         return any(d.size > 1 and self.stride(d.name) == 1 for d in dims)
 
     def view(self, *axes: tuple[Dim, ...]) -> View:
+        memory, layout = buffer(self.spec), self.spec.layout.padded
         if not self.sizes:
-            return View(buffer(self.spec), self.spec.layout, axes, self.index)
-        memory, layout = buffer(self.spec), self.spec.layout
+            return View(memory, layout, axes, self.index)
         held = SizedGlobal(memory.name, memory.elem, memory.bytes, self.extents)
         return SizedView(held, layout, axes, self.index, layout.strides_of(self.extents))
 
@@ -296,6 +360,17 @@ class _Contraction:
     result: _Tensor
     role: str = ""
     batch: tuple[Dim, ...] = ()  #: each position is a product by itself
+    cuts: Cuts = WHOLE  #: of the problem's dims into these
+
+    def in_blocks(self, others: Collection[_Tensor] = ()) -> _Contraction:
+        """The same with dims cut where blocks of the tensors' layouts end, `others` included."""
+        tensors = self.of_m, self.of_n, self.result
+        cuts = Cuts.of((*self.m, *self.n, *self.k, *self.batch), [(t.spec, t.index) for t in (*tensors, *others)])
+        if not cuts.sizes:
+            return self
+        m, n, k, batch = map(cuts.dims, (self.m, self.n, self.k, self.batch))
+        of_m, of_n, result = (t.cut(cuts) for t in tensors)
+        return _Contraction(m, n, k, of_m, of_n, result, self.role, batch, cuts)
 
     def fused(self) -> _Contraction:
         """The same result where the batch is part of N: right for who writes all of it alike."""
@@ -314,9 +389,10 @@ class _Contraction:
         if not sizes:
             return self
         exact = {size.name: size for size in sizes}
-        m, n, k = (tuple(attrs.evolve(d, exact=exact.get(d.name)) for d in dims) for dims in (self.m, self.n, self.k))
+        sides = (self.m, self.n, self.k, self.batch)
+        m, n, k, batch = (tuple(attrs.evolve(d, exact=exact.get(d.name)) for d in dims) for dims in sides)
         of_m, of_n, result = (t.counted(sizes) for t in (self.of_m, self.of_n, self.result))
-        return attrs.evolve(self, m=m, n=n, k=k, of_m=of_m, of_n=of_n, result=result)
+        return attrs.evolve(self, m=m, n=n, k=k, batch=batch, of_m=of_m, of_n=of_n, result=result)
 
     def product(self, block: int) -> Product:
         """The views; M and N are exchanged where the result is contiguous along M."""
@@ -332,7 +408,7 @@ class _Contraction:
         k = (*k[:-1], attrs.evolve(inner, padded=-(-inner.size // block) * block))
         batch = (_order(self.batch, self.result, self.of_m),) if self.batch else ()
         views = self.of_n.view(n, k, *batch), self.of_m.view(m, k, *batch), self.result.view(n, m, *batch)
-        return Product(*views, self.role)
+        return Product(*views, self.role, self.cuts)
 
 
 def _order(dims: tuple[Dim, ...], first: _Tensor, second: _Tensor) -> tuple[Dim, ...]:

@@ -92,8 +92,8 @@ class Matmul(TensorProblem):
 
     @property
     def runtime(self) -> tuple[str, ...]:
-        none = ("",) * len(self.src_batch)  # a batch is a number
-        return unknown_dims(self, (*none, "m", "k"), (*none, "k", "n"))
+        batch = tuple(f"b{n}" for n in range(len(self.src_batch)))
+        return unknown_dims(self, (*batch, "m", "k"), (*batch, "k", "n"))
 
     @property
     def any_tags(self) -> Triple:

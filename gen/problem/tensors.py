@@ -142,7 +142,7 @@ class TensorProblem(ABC):
     @property
     def result_type(self) -> str:
         """In which sums become results: f32 for those of integers of which something else is made."""
-        made = self.scales or self.post_ops or self.dst_type in ("f16", "bf16")
+        made = self.scales or self.post_ops or self.zero_point("dst") or self.dst_type in ("f16", "bf16")
         is_sum = not made and (not self.bias_type or scalar(self.bias_type).is_int)
         return self.acc_type if is_sum or self.acc_type != "s32" else "f32"
 
@@ -154,39 +154,38 @@ class TensorProblem(ABC):
         """The logical size of src, wei or dst."""
         return {"src": self.src_dims, "wei": self.wei_dims, "dst": self.dst_dims}[role]
 
-    def zero_point(self, argument: str) -> ZeroPoint | None:
-        """That of src, wei or dst, if it has one other than zero."""
-        return next((point for point in self.zero_points if point.argument == argument), None)
-
     def tensor(self, name: str) -> TensorSpec:
         """The tensor of a name; a bias is dense."""
         if name in self._operands:
             return self._operands[name]
         role = name.removeprefix("diff_")
         if role == _BIAS:
-            dims = self.bias_dims
-            return TensorSpec(name, Layout.dense(dims, tuple(range(len(dims)))), self.bias_type or self.acc_type)
+            return TensorSpec(name, _dense(self.bias_dims), self.bias_type or self.acc_type)
         layouts = {"src": self.src_layout, "wei": self.wei_layout, "dst": self.dst_layout}
         return TensorSpec(name, layouts[role], self._types[role])
 
     @cached_property
     def _operands(self) -> dict[str, TensorSpec]:
-        """What scales and post-ops read, by name."""
-        return {spec.name: spec for spec in (*self._scale_tensors(), *self._points(), *self._post_op_tensors())}
+        """What scales, post-ops and zero points read, by name."""
+        points = (p for p in self.zero_points if not p.is_known)
+        shifts = (TensorSpec(p.name, _dense(self.point_dims(p)), p.dtype) for p in points)
+        return {spec.name: spec for spec in (*self._scale_tensors(), *self._post_op_tensors(), *shifts)}
+
+    def zero_point(self, argument: str) -> ZeroPoint | None:
+        """That of src, wei or dst, if it has one other than zero."""
+        return next((point for point in self.zero_points if point.argument == argument), None)
+
+    def point_dims(self, point: ZeroPoint) -> tuple[int, ...]:
+        """The logical size of a tensor of zero points: that of its argument, 1 along dims where they are the same."""
+        size = self.size(point.argument)
+        return point.dims(size, masks.bits(point.policy, len(size), self.policies(point.argument)))
 
     def _scale_tensors(self) -> Iterator[TensorSpec]:
         for scale in self.scales:
             size = self.size(scale.role)
             dims = scale.dims(size, masks.bits(scale.mask, len(size), self.policies(scale.role)))
             if not scale.is_single:
-                yield TensorSpec(scale.name, Layout.dense(dims, tuple(range(len(dims)))), scale.dtype)
-
-    def _points(self) -> Iterator[TensorSpec]:
-        for point in self.zero_points:
-            if not point.is_known:
-                size = self.size(point.argument)
-                dims = point.dims(size, masks.bits(point.policy, len(size), self.policies(point.argument)))
-                yield TensorSpec(point.name, Layout.dense(dims, tuple(range(len(dims)))), point.dtype)
+                yield TensorSpec(scale.name, _dense(dims), scale.dtype)
 
     def _post_op_tensors(self) -> Iterator[TensorSpec]:
         for n, op in enumerate(self.post_ops):
@@ -277,8 +276,8 @@ def fields_of(knobs: options.Knobs) -> dict[str, Any]:
         "fpmath_ints": knobs["attr-fpmath"][1],
         "masks": knobs["runtime_dims_masks"],
         "others": knobs.others,
-        "zero_points": () if "attr-zero-points" in others else zero_points.read(knobs["attr-zero-points"]),
         "scales": () if "attr-scales" in others else scales.read(knobs["attr-scales"]),
+        "zero_points": () if "attr-zero-points" in others else zero_points.read(knobs["attr-zero-points"]),
         "post_ops": () if "attr-post-ops" in others else post_ops.read(knobs["attr-post-ops"]),
     }
 
@@ -304,6 +303,10 @@ def parsed(problem: ProblemT) -> ProblemT:
     """A problem whose layouts are sound. Raises UserError for a wrong tag, Unsupported for one of another rank."""
     _ = problem.tensors
     return problem
+
+
+def _dense(dims: tuple[int, ...]) -> Layout:
+    return Layout.dense(dims, tuple(range(len(dims))))
 
 
 @lru_cache(maxsize=2**12)

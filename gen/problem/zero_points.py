@@ -30,7 +30,7 @@ class ZeroPoint:
     @property
     def name(self) -> str:
         """Of the tensor."""
-        return f"zero_points_{self.argument}"
+        return f"{self.argument}_zero_points"
 
     def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
         """Those of the tensor, for what it is the zero of."""

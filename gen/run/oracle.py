@@ -46,13 +46,30 @@ class _Channels:
         return cls(groups, within, (at_group, at_within))
 
 
-def forward(problem: Conv, src: Tensor, wei: Tensor, rows: Indices, columns: Indices) -> Floats:
-    """dst[n, oc, o] = sum over k and ic of src[n, ic, i] * wei[oc, ic, k]; rows (n, o...), columns oc."""
+@attrs.frozen(eq=False)
+class Points:
+    """The numbers at which src and weights count as zero, each with the tensor's rank, 1 long where it is the same."""
+
+    src: Floats
+    wei: Floats
+
+
+def forward(problem: Conv, src: Tensor, wei: Tensor, rows: Indices, columns: Indices, zero: Points) -> Floats:
+    """dst[n, oc, o] = sum over k and ic of (src[n, ic, i] - zero) * (wei[oc, ic, k] - zero).
+
+    Rows (n, o...), columns oc.
+
+    Zero points of src are those of channels.
+    """
     chosen = _Channels.of(columns, problem.oc // problem.groups)
-    taps = _grouped_weights(problem, wei)[np.ix_(chosen.groups, chosen.within)]  # [g, oc, ic, k...]
+    places = np.ix_(chosen.groups, chosen.within)
+    zeros = np.broadcast_to(zero.wei, problem.wei_dims)
+    weights, less = (np.asarray(_grouped_weights(problem, w)[places]) for w in (wei, zeros))
+    taps = weights.astype(np.float64) - less.astype(np.float64)  # [g, oc, ic, k...]
     sizes = tuple(axis.o for axis in problem.axes)
     source = src.reshape(problem.mb, problem.ic, *(axis.i for axis in problem.axes))
-    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 2, 1), sizes, _input_of, rows, chosen)
+    channels = np.broadcast_to(zero.src.reshape(-1), problem.ic)
+    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 2, 1), sizes, _input_of, rows, chosen, channels)
 
 
 def by_data(problem: Conv, wei: Tensor, diff_dst: Tensor, rows: Indices, columns: Indices) -> Floats:
@@ -62,7 +79,8 @@ def by_data(problem: Conv, wei: Tensor, diff_dst: Tensor, rows: Indices, columns
     taps = _grouped_weights(problem, wei)[np.ix_(chosen.groups, outputs, chosen.within)]  # [g, oc, ic, k...]
     sizes = tuple(axis.i for axis in problem.axes)
     source = diff_dst.reshape(problem.mb, problem.oc, *(axis.o for axis in problem.axes))
-    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 1, 2), sizes, _output_of, rows, chosen)
+    none = np.zeros(problem.oc)
+    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 1, 2), sizes, _output_of, rows, chosen, none)
 
 
 def _grouped_weights(problem: Conv, wei: Tensor) -> Tensor:
@@ -82,10 +100,17 @@ def _output_of(axis: Axis, i: Indices, k: int) -> tuple[Indices, npt.NDArray[np.
 
 
 def _gathered(
-    problem: Conv, source: Tensor, taps: Array, sizes: tuple[int, ...], law: _Law, rows: Indices, chosen: _Channels
+    problem: Conv,
+    source: Tensor,
+    taps: Array,
+    sizes: tuple[int, ...],
+    law: _Law,
+    rows: Indices,
+    chosen: _Channels,
+    zero: Floats,
 ) -> Floats:
     """Sums [rows, columns] over taps [k..., group, in, out]; rows are flat (n, positions of `sizes`), and `law` says
-    where `source` [n, channels, positions...] has what a tap multiplies.
+    where `source` [n, channels, positions...] has what a tap multiplies, less the `zero` of its channel.
     """
     shape = (problem.mb, *sizes)
     if 2 * len(rows) > prod(shape):  # a copy pays when most rows are gathered, once a tap
@@ -96,13 +121,20 @@ def _gathered(
     for start in range(0, len(rows), step):
         chunk = slice(start, start + step)
         n, *places = np.unravel_index(rows[chunk], shape)
-        sums = _over_taps(problem, source, weights, law, n, places, chosen.groups)
+        sums = _over_taps(problem, source, weights, law, n, places, chosen.groups, zero)
         result[chunk] = sums[chosen.place[0], :, chosen.place[1]].T
     return result
 
 
 def _over_taps(
-    problem: Conv, source: Tensor, weights: Floats, law: _Law, n: Indices, places: list[Indices], groups: Indices
+    problem: Conv,
+    source: Tensor,
+    weights: Floats,
+    law: _Law,
+    n: Indices,
+    places: list[Indices],
+    groups: Indices,
+    zero: Floats,
 ) -> Floats:
     """Sums [group, row, out]: one matrix product a tap, over the rows whose tap is inside the source."""
     sums = np.zeros((len(groups), len(n), weights.shape[5]))
@@ -110,8 +142,8 @@ def _over_taps(
         at, inside = zip(*map(law, problem.axes, places, tap))
         where = np.flatnonzero(np.logical_and.reduce(inside))
         if len(where):
-            found = source[n[where], :, at[0][where], at[1][where], at[2][where]]
-            by_group = found.reshape(len(where), problem.groups, -1)[:, groups].astype(np.float64)
+            found = source[n[where], :, at[0][where], at[1][where], at[2][where]].astype(np.float64) - zero
+            by_group = found.reshape(len(where), problem.groups, -1)[:, groups]
             sums[:, where] += by_group.transpose(1, 0, 2) @ weights[tap]
     return sums
 
@@ -189,8 +221,8 @@ def by_bias(diff_dst: Tensor, columns: Indices) -> Floats:
     return sums
 
 
-def by_inner(problem: Matmul, src: Tensor, wei: Tensor, rows: Indices, columns: Indices) -> Floats:
-    """dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; rows (b..., m), columns n.
+def by_inner(problem: Matmul, src: Tensor, wei: Tensor, rows: Indices, columns: Indices, zero: Points) -> Floats:
+    """dst[b..., m, n] = sum over k of (src[b..., m, k] - zero) * (wei[b..., k, n] - zero); rows (b..., m), columns n.
 
     A tensor of size 1 along a dimension of the batch is the same all along it.
     """
@@ -198,18 +230,21 @@ def by_inner(problem: Matmul, src: Tensor, wei: Tensor, rows: Indices, columns: 
     for number in np.unique(rows // problem.m):
         here = np.flatnonzero(rows // problem.m == number)
         at = np.unravel_index(number, batch) if batch else ()
-        of_src, of_wei = (
-            tensor[tuple(int(i) if size > 1 else 0 for i, size in zip(at, tensor.shape))] for tensor in (src, wei)
+        of_src, of_wei, *points = (
+            tensor[tuple(int(i) if size > 1 else 0 for i, size in zip(at, tensor.shape))]
+            for tensor in (src, wei, zero.src, zero.wei)
         )
-        sums[here] = _product(of_src, of_wei, rows[here] % problem.m, columns)
+        sums[here] = _product(of_src, of_wei, Points(*points), rows[here] % problem.m, columns)
     return sums
 
 
-def _product(src: Tensor, wei: Tensor, rows: Indices, columns: Indices) -> Floats:
-    """Rows of one matrix by columns of another."""
+def _product(src: Tensor, wei: Tensor, zero: Points, rows: Indices, columns: Indices) -> Floats:
+    """Rows of one matrix by columns of another, each less its zero points."""
     sums = np.zeros((len(rows), len(columns)))
+    of_src, of_wei = np.broadcast_to(zero.src, src.shape), np.broadcast_to(zero.wei, wei.shape)
     step = max(1, _CHUNK_ELEMS // max(1, len(rows), len(columns)))
     for start in range(0, src.shape[1], step):
-        a, b = src[rows, start : start + step], wei[start : start + step, columns]
-        sums += a.astype(np.float64) @ b.astype(np.float64)
+        here = slice(start, start + step)
+        a, b = src[rows, here].astype(np.float64), wei[here, columns].astype(np.float64)
+        sums += (a - of_src[rows, here]) @ (b - of_wei[here, columns])
     return sums

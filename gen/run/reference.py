@@ -37,6 +37,7 @@ Tensor = Array | Fill
 Indices = npt.NDArray[np.int64]
 
 _EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: an accumulator holds every integer up to this power of two
+_BYTES = 255  #: from the least to the greatest value of a byte
 #: The largest absolute value of a fill, while sums allow it.
 _MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "dst": 8, "diff_dst": 4}
 _OPERAND = 8  #: that of what post-ops read, and of zero points
@@ -58,8 +59,8 @@ def fill(problem: Problem, seed: int = 0) -> dict[str, Array]:
 def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
     """The inputs by name, in their own types and logical dimensions, none of them in memory.
 
-    Values are integers other than zero, drawn evenly: every product counts, so a wrong index shows. Their size is
-    bounded so that the accumulator holds every partial sum, bias included.
+    Values are integers other than zero, drawn evenly: every product counts, so a wrong index shows. Only among all
+    values of a byte is zero. Their size is bounded so that the accumulator holds every partial sum, bias included.
     """
     magnitudes = {spec.name: _magnitude(problem, spec) for spec in problem.inputs if spec.name in _MAGNITUDE}
     products, power = depth(problem), _EXACT[problem.acc_type]
@@ -88,11 +89,13 @@ def _magnitude(problem: Problem, spec: TensorSpec) -> int:
 
 
 def _largest_sum(problem: Problem, depth: int, magnitudes: Mapping[str, int]) -> int:
-    """A bound of the sum of so many products, bias included; counted in the least steps of what weights become."""
-    factors = prod(magnitude for name, magnitude in magnitudes.items() if name not in ("bia", "dst"))
+    """A bound of the sum of so many products, bias and zero points included, in the least steps of factors."""
+    factors = 1
+    for spec in problem.factors:
+        point = problem.zero_point(spec.name)
+        factors *= magnitudes[spec.name] + (0 if not point else abs(point.value or _OPERAND))
     if isinstance(problem, Matmul) and problem.dequantises:
-        steps = int(max(_SCALES) / min(_SCALES)) ** len(problem.scales_on_the_way)
-        factors = magnitudes["src"] * (magnitudes["wei"] + _OPERAND) * steps
+        factors *= int(max(_SCALES) / min(_SCALES)) ** len(problem.scales_on_the_way)
     return depth * factors + magnitudes.get("bia", 0)
 
 
@@ -118,7 +121,7 @@ def _values(spec: TensorSpec, magnitudes: Mapping[str, int]) -> Array:
     least, most = -magnitude, magnitude
     if types.scalar(spec.dtype).is_int:
         least, most = max(least, types.scalar(spec.dtype).min), min(most, types.scalar(spec.dtype).max)
-    values = np.array([value for value in range(least, most + 1) if value])
+    values = np.array([value for value in range(least, most + 1) if value or most - least == _BYTES])
     held: Array = values.astype(numpy_type(spec.dtype))
     found: Array = held[held.astype(np.int64) == values]
     return found
@@ -173,7 +176,7 @@ def ranges(
         acc = multiplied(acc, *factors)
     if "bia" in inputs:
         acc = acc + read("bia").astype(acc.dtype)
-    if output != "dst" or not (problem.post_ops or problem.scales):
+    if output != "dst" or not (problem.post_ops or problem.scales or problem.zero_point("dst")):
         found = _stored(acc, to)
         return found, found
     least, most = chained(problem.post_ops, acc, read)
@@ -181,6 +184,10 @@ def ranges(
         if scale.role == "dst":
             by = np.asarray(scale.number) if scale.is_single else read(scale.name)
             least, most = divided((least, most), by)
+    if point := problem.zero_point("dst"):
+        zero = np.asarray(read(point.name) if point.value is None else point.value).astype(np.float32)
+        shifted = least + zero
+        least, most = shifted, shifted if least is most else most + zero
     first = _stored(least, to)
     return first, first if least is most else _stored(most, to)
 
@@ -198,7 +205,7 @@ def _seen(problem: Problem, inputs: Mapping[str, Tensor], index: Sequence[Indice
 
     `index` is the logical one of dst; in its own type.
     """
-    tensor, role = inputs[name], name.removesuffix("_scales")
+    tensor, role = inputs[name], name.removesuffix("_scales").removesuffix("_zero_points")
     own = index[1:2] if name == "bia" and isinstance(problem, Conv) else _coordinates(problem, role, index)
     return np.asarray(tensor[tuple(at if size > 1 else 0 * at for at, size in zip(own, tensor.shape))])
 
@@ -225,7 +232,7 @@ def _stored(values: Array, to: types.Type) -> Array:
         return np.clip(values, to.min, to.max).astype(to.numpy)
     if to.is_int:
         values = np.clip(values.astype(np.int64), to.min, to.max)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # what is too large becomes infinite
         return values.astype(numpy_type(to.name))
 
 
@@ -241,17 +248,30 @@ def whole(problem: Problem, inputs: Mapping[str, Tensor], output: str) -> Array:
 def _sums(
     problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices
 ) -> npt.NDArray[np.float64]:
-    if isinstance(problem, Matmul):
-        src, wei = (_dequantised(problem, inputs, role) for role in ("src", "wei"))
-        return sums.by_inner(problem, src, wei, rows, columns)
+    if output == "dst":
+        zero = sums.Points(*(_zero_points(problem, inputs, argument) for argument in ("src", "wei")))
+        if isinstance(problem, Matmul):
+            src, wei = (_dequantised(problem, inputs, role) for role in ("src", "wei"))
+            return sums.by_inner(problem, src, wei, rows, columns, zero)
+        return sums.forward(problem, inputs["src"], inputs["wei"], rows, columns, zero)
+    assert not isinstance(problem, Matmul)
     match output:
-        case "dst":
-            return sums.forward(problem, inputs["src"], inputs["wei"], rows, columns)
         case "diff_src":
             return sums.by_data(problem, inputs["wei"], inputs["diff_dst"], rows, columns)
         case "diff_wei":
             return sums.by_weights(problem, inputs["src"], inputs["diff_dst"], rows, columns)
     return sums.by_bias(inputs["diff_dst"], columns)[rows]
+
+
+def _zero_points(problem: Problem, inputs: Mapping[str, Tensor], argument: str) -> npt.NDArray[np.float64]:
+    """Those of src or weights, with its rank; 1 long along dims where they are the same."""
+    point = problem.zero_point(argument)
+    if isinstance(problem, Matmul) and problem.dequantises:
+        point = None  # it is taken off before
+    if point and point.value is None:
+        return np.asarray(inputs[point.name]).astype(np.float64)
+    rank = len(problem.tensor(argument).dims)
+    return np.full((1,) * rank, point.value if point and point.value else 0, np.float64)
 
 
 def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor], role: str) -> Tensor:

@@ -19,6 +19,7 @@ from convgen.backends.simulation import Budget, Finding, Pages, SimReport
 from convgen.ir import types
 from convgen.ir.error import Unsupported, UserError
 from convgen.problem.matmul import Problem, parse_problem
+from convgen.problem.tensors import TensorSpec
 from convgen.run import footprint, reference
 from convgen.run.code import Code, OutputRegion
 from convgen.run.files import write_all
@@ -128,7 +129,8 @@ def _verified(
     memory, report = execute(record, code_object, inputs, progress=progress)
     save(memory)
     arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
-    return _outcome(report, _compare(problem, arrays, record, memory, _everything(problem)))
+    found = _compare(problem, arrays, record, memory, _everything(problem))
+    return _outcome(report, _with_padding(found, record, memory, problem.outputs))
 
 
 def _tell(taking: Taking | None, size: int) -> None:
@@ -327,10 +329,31 @@ def _compare(
         mismatches += int(np.count_nonzero(wrong))
         for row, column in np.argwhere(wrong)[: _SHOWN - len(first)]:
             index = tuple(int(np.broadcast_to(i, wrong.shape)[row, column]) for i in indices)
-            there = got[row, column]
-            unwritten = there.tobytes() == bytes([SENTINEL]) * there.itemsize
-            first.append(Mismatch(region.output, index, float(expected[row, column]), float(there), unwritten))
+            first.append(_mismatch(region.output, index, expected[row, column], got[row, column]))
     return checked, mismatches, tuple(first)
+
+
+def _mismatch(output: str, index: tuple[int, ...], expected: Any, there: Any) -> Mismatch:
+    unwritten = there.tobytes() == bytes([SENTINEL]) * there.itemsize
+    return Mismatch(output, index, float(expected), float(there), unwritten)
+
+
+def _with_padding(
+    found: _Comparison, record: LaunchRecord, memory: Memory, outputs: Sequence[TensorSpec]
+) -> _Comparison:
+    """The same with what blocks add to the outputs, which is zero."""
+    checked, mismatches, first = found
+    for spec in outputs:
+        tensor = record.buffers[spec.name].tensor
+        if tensor.layout.padded_dims == tensor.dims:
+            continue
+        whole = reference.unpack(tensor.layout.padded, tensor.dtype, memory[spec.name].whole(_layout_bytes(tensor)))
+        whole[tuple(map(slice, tensor.dims))] = 0
+        wrong = np.argwhere(_bits(whole))
+        mismatches += len(wrong)
+        for index in wrong[: _SHOWN - len(first)]:
+            first = (*first, _mismatch(spec.name, tuple(map(int, index)), 0.0, whole[tuple(index)]))
+    return checked, mismatches, first
 
 
 def _differs(expected: Array, got: Array) -> npt.NDArray[np.bool_]:
@@ -398,8 +421,11 @@ def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
 
 def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
     """The logical tensor in a buffer."""
-    size = types.scalar(tensor.dtype).size(tensor.layout.size_elems)
-    return reference.unpack(tensor.layout, tensor.dtype, memory.whole(size))
+    return reference.unpack(tensor.layout, tensor.dtype, memory.whole(_layout_bytes(tensor)))
+
+
+def _layout_bytes(tensor: StoredTensor) -> int:
+    return types.scalar(tensor.dtype).size(tensor.layout.size_elems)
 
 
 def _save(directory: Path, record: LaunchRecord, memory: Memory) -> None:

@@ -67,10 +67,11 @@ from convgen.tile.operations import (
     steps as range,
 )
 from convgen.tile.parse import parse
-from convgen.tile.tensors import Tensor, Tile, size
+from convgen.tile.tensors import Index, Tensor, Tile, size
 from convgen.tile.trace import Value
 
 __all__ = [
+    "Index",
     "Tensor",
     "Tile",
     "TileProgram",

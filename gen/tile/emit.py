@@ -187,7 +187,7 @@ class _Emitter:
         config = Config((rows, rows, depth), self.options.subgroups, (1, 1, 1), slots)
         try:
             view = self.places.view(load.tile, spread, depth)
-            return operand(view, view.memory.elem, rows, spread.layout, config, self.facts)
+            return operand(view, load.elem, rows, spread.layout, config, self.facts)
         except DoesNotFit:
             return None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from convgen.ir import arithmetic
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Max, Min, lift
 from convgen.ir.layout.order import Order
@@ -31,11 +30,20 @@ _INIT = re.compile(rf"(%\w+) = init_tile (\w+)\[(.*)\](?: along ([\d, ]+))? : ti
 _MOVE = re.compile(r"(%\w+) = update_tile_offset (%\w+), \[(.*)\]")
 _VALUE = re.compile(r"(%\w+) = (.+) : vector<((?:\d+x)*)(\w+)>")
 
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod, ast.USub: operator.neg,
-}  # fmt: skip
-_CALLS: dict[str, Callable[..., Any]] = {"min": Min, "max": Max}
+
+def _of_two(operation: Callable[[Expr, Expr], Expr]) -> Callable[[Index, Index], Expr]:
+    """An operation of which one operand at least is an expression; ValueError if none is."""
+
+    def apply(a: Index, b: Index) -> Expr:
+        like = next((e for e in (a, b) if isinstance(e, Expr)), None)
+        if like is None:
+            raise ValueError(f"{a}, {b}")
+        return operation(lift(a, like), lift(b, like))
+
+    return apply
+
+
+_FUNCTIONS = {"min": _of_two(Min), "max": _of_two(Max)}
 
 
 def parse(text: str) -> TileProgram:
@@ -238,28 +246,11 @@ class _Reader:
     def scalar(self, text: str) -> Index:
         """An expression of scalars as Python writes it."""
         try:
-            tree = ast.parse(text, mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise UserError(f"given {text!r}, wanted a number or an expression of scalars") from None
-        found: Index = self.scalar_of(tree)
+            found: Index = arithmetic.value(text, self.scalars, _FUNCTIONS)
+        except ValueError as error:
+            wanted = "numbers and scalars, + - * // % min and max of them"
+            raise UserError(f"given {str(error)!r}, wanted {wanted}") from None
         return found
-
-    def scalar_of(self, tree: ast.AST) -> Any:
-        match tree:
-            case ast.Constant(value=int() as number):
-                return number
-            case ast.Name(id=name) if name in self.scalars:
-                return self.scalars[name]
-            case ast.BinOp(left=a, op=op, right=b) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](self.scalar_of(a), self.scalar_of(b))
-            case ast.UnaryOp(op=op, operand=a) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](self.scalar_of(a))
-            case ast.Call(func=ast.Name(id=name), args=[a, b]) if name in _CALLS:
-                left, right = self.scalar_of(a), self.scalar_of(b)
-                like = next((e for e in (left, right) if isinstance(e, Expr)), None)
-                if like is not None:
-                    return _CALLS[name](lift(left, like), lift(right, like))
-        raise UserError(f"given {ast.unparse(tree)!r}, wanted numbers and scalars, + - * // % min and max of them")
 
 
 def _shape(sizes: str) -> Shape:

@@ -15,7 +15,7 @@ from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, scalar
 from convgen.tile.maps import Maps
 
-Index: TypeAlias = Extent
+Index: TypeAlias = Extent  #: where a tile begins: a number, or an expression that workgroups compute
 Shape: TypeAlias = tuple[int, ...]
 
 

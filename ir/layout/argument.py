@@ -12,13 +12,12 @@ invariant integers using multiplication", theorem 4.2).
 
 from __future__ import annotations
 
-import ast
-import operator
 from collections.abc import Callable, Mapping
 
 import attrs
 import numpy as np
 
+from convgen.ir import arithmetic
 from convgen.ir.error import UserError
 from convgen.ir.expr import Binary, Const, Expr, MulHi, Var, const
 from convgen.ir.layout.digits import Index
@@ -45,35 +44,15 @@ def magic(d: int) -> int:
 
 
 _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "magic": magic, "shift": shift}
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 
 
 def evaluate(expr: str, values: Mapping[str, int]) -> int:
     """The value of an expression; UserError where it is none, or names what is not given."""
     try:
-        return _value(ast.parse(expr, mode="eval").body, values)
-    except (SyntaxError, ValueError, ZeroDivisionError, TypeError, RecursionError) as error:
+        return int(arithmetic.value(expr, values, _FUNCTIONS))
+    except ValueError as error:
         wanted = f"integers, names of scalars, + - * // % and {', '.join(_FUNCTIONS)}"
         raise UserError(f"given the launch expression {expr!r}, wanted {wanted}") from error
-
-
-def _value(node: ast.expr, values: Mapping[str, int]) -> int:
-    match node:
-        case ast.Constant(value=int() as value) if not isinstance(value, bool):
-            return value
-        case ast.Name(id=name) if name in values:
-            return values[name]
-        case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(left, values), _value(right, values))
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*(_value(a, values) for a in args))
-    raise ValueError(ast.dump(node))
 
 
 def told(extent: Extent) -> str:

@@ -273,10 +273,9 @@ class View(Node):
     axes: tuple[tuple[Dim, ...], ...]
     index: tuple[TensorDim, ...]
 
-    @property
-    def strides(self) -> tuple[Extent, ...]:
-        """Elements from one position to the next along each tensor dimension; UserError if there is no one number."""
-        return self.layout.strides()
+    def step(self, n: int, count: int) -> Extent:
+        """From a position along tensor dimension n to the one `count` further on, in elements, within a block."""
+        return self.layout.step(n, count)
 
     def offset(self, indices: Sequence[Any], known: Callable[[Extent], int]) -> Any:
         """The element of memory at these tensor indices, of extents that are `known`."""
@@ -318,9 +317,9 @@ class SizedView(View):
 
     apart: tuple[Extent, ...]
 
-    @property
-    def strides(self) -> tuple[Extent, ...]:
-        return self.apart
+    def step(self, n: int, count: int) -> Extent:
+        apart: Extent = times(self.apart[n], count)
+        return apart
 
     def offset(self, indices: Sequence[Any], known: Callable[[Extent], int]) -> Any:
         return sum(index * known(apart) for index, apart in zip(indices, self.apart))

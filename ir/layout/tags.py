@@ -86,6 +86,11 @@ class Layout:
         return self.digits.shape
 
     @property
+    def padded(self) -> Layout:
+        """The layout of a tensor that has the padding of blocks for elements."""
+        return attrs.evolve(self, dims=self.padded_dims)
+
+    @property
     def size_elems(self) -> int:
         """How many elements an allocation needs, padding and gaps included."""
         if 0 in self.padded_dims:
@@ -113,6 +118,17 @@ class Layout:
             raise UserError(f"given the blocked layout {self.tag}, wanted a plain one")
         by_dim = {block.dim: block.stride for block in self.blocks}
         return tuple(by_dim.get(dim, 0) for dim in self.digits.dims)
+
+    def step(self, dim: int, count: int) -> int:
+        """From a position along a dimension to the one `count` further on, in elements, where no block ends between.
+
+        Raises UserError where blocks end between any two such positions.
+        """
+        own = [(at, d) for at, d in self.digits.stepped() if d.dim == LETTERS[dim]]
+        at, digit = next(((at, d) for at, d in reversed(own) if at <= abs(count)), (1, None))
+        if count % at:
+            raise UserError(f"given steps of {count} in the layout {self.tag}, wanted multiples of {at}")
+        return count // at * digit.stride if digit else 0
 
     def strides_of(self, sizes: Sequence[Extent]) -> tuple[Extent, ...]:
         """One stride a dimension, in elements, of a tensor of other sizes in the same order without gaps.

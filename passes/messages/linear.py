@@ -16,6 +16,7 @@ from convgen.ir.expr import Expr, const
 from convgen.ir.layout.digits import plus as sum_of
 from convgen.ir.layout.digits import times
 from convgen.ir.layout.memory import Global, View
+from convgen.ir.layout.tags import LETTERS
 from convgen.ir.simplify.extents import is_multiple
 from convgen.ir.sizes import Extent
 
@@ -114,14 +115,13 @@ class LinearView:
 
 @lru_cache(maxsize=2**10)
 def linearize(view: View) -> LinearView:
-    """The linear form of a view of a plain layout; Unsupported for blocked layouts."""
-    if not view.layout.is_plain:
-        raise Unsupported(f"given the layout {view.layout.tag} of {view.memory.name}, wanted a plain one")
+    """The linear form of a view; Unsupported where a block of its layout ends within what one dim counts."""
+    _check_blocks(view)
     size = view.memory.elem.bytes
     of_dim: dict[str, Extent] = {}
-    for t, apart in zip(view.index, view.strides):
+    for n, t in enumerate(view.index):
         for name, coef in t.terms:
-            of_dim[name] = sum_of(times(apart, coef * size), of_dim.get(name, 0))
+            of_dim[name] = sum_of(times(view.step(n, coef), size), of_dim.get(name, 0))
     halos = [Halo(t.size, t.terms, t.const) for t in view.index if t.masked]
     axes = []
     for dims in view.axes:
@@ -140,9 +140,23 @@ def linearize(view: View) -> LinearView:
             merged.append(dim)
         kept = [d for d in merged if d.padded != 1 or d.size != 1]
         axes.append(tuple(kept or merged[-1:]))
-    base = sum(_number(times(s, t.const * size), view) for t, s in zip(view.index, view.strides) if t.const)
+    base = sum(size * _number(view.step(n, t.const), view) for n, t in enumerate(view.index) if t.const)
     base -= sum((d.size - 1) * _number(d.stride, view) for dims in axes for d in dims if d.reversed)
     return LinearView(view.memory, tuple(axes), base, tuple(halos))
+
+
+def _check_blocks(view: View) -> None:
+    """Each digit of a coordinate in blocks is the sum of whole dims: the finer ones stay within the block."""
+    sizes = {d.name: d.size for dims in view.axes for d in dims}
+    for letter, t in zip(LETTERS, view.index):
+        terms = [(coef, sizes[name]) for name, coef in t.terms if sizes[name] > 1]
+        for end, digit in view.layout.digits.stepped():
+            if digit.dim != letter or end == 1 or digit.size == 1:  # past the last block nothing exists
+                continue
+            finer = sum((size - 1) * coef for coef, size in terms if coef < end)
+            if t.const or finer >= end or any(coef < 0 or (coef > end and coef % end) for coef, _ in terms):
+                given = f"given {view.memory.name} of layout {view.layout.tag}, a block of which ends within a dim"
+                raise Unsupported(f"{given} of its view, wanted it to end between two", rule="blocked-layout")
 
 
 def _run_on(outer: LinearDim, inner: LinearDim) -> bool:

@@ -66,7 +66,8 @@ REFUSED = [
     (MATMUL, ["--attr-scales=dst:mx:e8m0"], "scales-dynamic"),
     (CONV, ["--attr-scales=src1:common:2"], "scales-argument"),
     (CONV, ["--attr-scales=wei:per_oc+attr_post_op_dw_wei:per_oc"], "post-op-dw"),
-    (CONV, ["--attr-zero-points=src:common:1"], "zero-points"),
+    (CONV, ["--attr-zero-points=src:common:1"], "zero-points"),  # of floats
+    (MATMUL, ["--attr-zero-points=wei:per_ocic:s4:32x1"], "zero-points-groups"),
     (CONV, ["--attr-post-ops=soft_relu"], "post-op-eltwise"),
     (CONV, ["--attr-post-ops=relu", "--dir=BWD_D"], "post-op-backward"),
     (CONV, ["--attr-post-ops=relu", "--dt=f64"], "post-op-type"),
@@ -80,7 +81,7 @@ REFUSED = [
     (CONV, ["--dir=FWD_D", "--dt=f64", "--bia-dt=f32"], "bias-type"),
     (CONV, ["--cfg=u8s8f32"], "cfg"),
     (CONV, ["--dt=s32"], "types"),
-    (CONV, ["--stag=aBcd16b"], "blocked-layout"),
+    (CONV, ["--dtag=abCd64c"], "blocked-layout"),
     (MATMUL, ["--bia_dt=f8_e5m2"], "bias-type"),
     (MATMUL, ["--encoding=csr+0.99::"], "sparse"),
     (MATMUL, ["--grouped=0:2:16+16"], "grouped-gemm"),

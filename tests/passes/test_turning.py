@@ -11,6 +11,7 @@ import pytest
 
 from convgen.backends.target import get
 from convgen.ir.build import KernelBuilder
+from convgen.ir.error import VerifyError
 from convgen.ir.expr import Shuffle
 from convgen.ir.interp import interpret
 from convgen.ir.layout.digits import Digit, Space
@@ -18,9 +19,11 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, Swizzle, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import mutate, postorder
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Copy, GlobalAtomic, GlobalLoad, SharedWrite, Stmt, StoreShared
-from convgen.ir.types import Type, f16, f32, f64, vector
+from convgen.ir.types import Type, f16, f32, f64, s8, u8, vector
+from convgen.ir.verify import verify
 from convgen.passes import pipeline
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.lower_tiles import lower_tiles
@@ -48,19 +51,20 @@ def blocks(run: int, chunk: int, by_rows: bool) -> Fragment:
     )
 
 
-def kernel(elem: Type, run: int, chunk: int, trips: int, slots: int) -> Kernel:
-    """Copies blocks of K of a matrix that lies by columns through shared memory, and out by rows."""
+def kernel(elem: Type, run: int, chunk: int, trips: int, slots: int, flip: int = 0) -> Kernel:
+    """Copies blocks of K of a matrix that lies by columns through shared memory, and out by rows; u8 flipped as s8."""
     k = KernelBuilder("turn", subgroups=WAVES)
     width = COLS * trips
     dims = (Dim("row", ROWS, ROWS),), (Dim("k", width, width),)
     index = tuple(TensorDim(d.size, ((d.name, 1),)) for (d,) in dims)
     source = View(k.buffer("source", elem, ROWS * width), Layout.dense((ROWS, width), (1, 0)), dims, index)
-    result = View(k.buffer("result", elem, ROWS * width), Layout.dense((ROWS, width), (0, 1)), dims, index)
-    tile = k.shared("tile", elem, ROWS, COLS, slots=slots, swizzle=Swizzle(0, 3))
+    to = s8 if flip else elem
+    result = View(k.buffer("result", to, ROWS * width), Layout.dense((ROWS, width), (0, 1)), dims, index)
+    tile = k.shared("tile", to, ROWS, COLS, slots=slots, swizzle=Swizzle(0, min(3, COLS * to.bytes // 16 - 1)))
     stored, loaded = (blocks(run, chunk, by_rows) for by_rows in (False, True))
     with k.loop("kb", 0, trips) as loop:
         k.barrier("release")
-        k.copy(tile, source, (0, loop.var * COLS), stored, loaded=loaded)
+        k.copy(tile, source, (0, loop.var * COLS), stored, loaded=loaded, flip=flip)
         k.barrier("publish")
         k.store_view(result, (0, loop.var * COLS), k.load_shared("t", tile, stored), stored)
         loop.yields()
@@ -96,9 +100,22 @@ def test_each_stage_writes_the_same(elem: Type, run: int, chunk: int, trips: int
     assert {s.value.type.bits // 8 for s in postorder(lowered) if isinstance(s, SharedWrite)} == {chunk * elem.bytes}
 
 
+@pytest.mark.parametrize("run", [2, 4])
+def test_bits_are_flipped_on_the_way(run: int) -> None:
+    naive = kernel(u8, run, 4, 3, 2, flip=0x80)
+    for stage in (naive, buffer_shared(naive), pipeline.run(naive, FACTS)):
+        got, expected = transposed(u8, stage, COLS * 3)
+        assert np.array_equal(got.view(np.int8), expected.astype(np.int16) - 128)
+
+
+def test_copies_to_other_types_are_refused() -> None:
+    with pytest.raises(VerifyError, match="copy of u8 into a shared tile of s8"):
+        verify(mutate(kernel(u8, 2, 4, 3, 2, 0x80), {Copy: lambda c: replace(c, flip=0)}))
+
+
 def test_what_is_loaded_as_stored_is_not_shuffled() -> None:
     def straight(c: Copy) -> Stmt:
-        return Copy(c.tile, c.slot, c.view, c.coords, c.layout, c.layout, c.site)
+        return Copy(c.tile, c.slot, c.view, c.coords, c.layout, c.layout, c.site, c.flip)
 
     k = mutate(kernel(f16, 4, 4, 3, 2), {Copy: straight})
     assert not any(isinstance(n, Shuffle) for n in postorder(buffer_shared(k)))

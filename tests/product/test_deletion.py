@@ -65,7 +65,7 @@ KERNELS: dict[str, tuple[str, dict[str, str], str]] = {
     "stream-K": (
         "mb1ic64ih6oc64kh3ph1",
         {"dt": "f16"},
-        "tile=32x32x32 waves=2x2 mma=16x16x16 slots=2 taps=split acc=v map=stream:3",
+        "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 taps=split acc=v map=stream:3 sum=last",
     ),
     "backward weights in slices, with atomics": (
         "mb2ic24oc32iw40kw2",

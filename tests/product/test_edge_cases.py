@@ -77,6 +77,7 @@ GEOMETRIES: dict[str, tuple[str, Fact]] = {
     "padding_larger_than_the_kernel": ("mb2ic8ih4oc16kh2ph3", wide),
     "windows_wholly_in_padding": ("mb1ic9ih3oh9oc8kh2ph6sh2", lambda a: len(idle(a)) > 2),
     "no_window_touches_the_input": ("mb1ic8ih3oh2oc8kh2sh5ph2", lambda a: not taken(a)),
+    "dilated_taps_around_the_input": ("mb2ic16iw1ow1oc16kw3pw10dw3", lambda a: not taken(a) and a.k > 1),
     "all_windows_before_the_input": ("mb1ic16iw3ow1oc4kw1pw3", lambda a: past(a, 0) and not taken(a)),
     "a_phase_of_windows_before_the_input": ("mb1ic16iw4ow1oc4kw2sw2pw4dw4", lambda a: past(a, 0) and bool(taken(a))),
     "large_right_padding": ("mb1ic8ih5oh20oc8kh3ph1", lambda a: a.pad_r > 2 * a.i > a.p),
@@ -126,6 +127,30 @@ def test_geometry(name: str, dir: str, dt: str) -> None:
     problem = Conv.parse(descriptor, dir=dir, dt=dt)
     assert any(map(holds, problem.spatial))
     assert_right(problem)
+
+
+#: Zero points with windows that reach outside, on a target each, in turn.
+POINTS = (
+    "src:common:135",
+    "src:per_dim_1",
+    "src:common:-3+wei:common:7",
+    "src:per_dim_1+wei:per_oc:s8",
+    "wei:common:-1",
+)
+WITH_POINTS = always(
+    [
+        (name, points, ("gfx942", "xehpc", "gfx90a", "xehpg", "gfx950")[(n + m) % 5])
+        for n, name in enumerate(GEOMETRIES)
+        for m, points in enumerate(POINTS)
+    ],
+    lambda n, case: n % 13 == 0,
+)
+
+
+@pytest.mark.parametrize(("name", "points", "target"), WITH_POINTS)
+def test_zero_points_do_not_count_in_padding(name: str, points: str, target: str) -> None:
+    descriptor, _ = GEOMETRIES[name]
+    assert_right(Conv.parse(descriptor, dir="FWD_B", dt="u8:s8:s32", attr_zero_points=points), target=target)
 
 
 @pytest.mark.sweep

@@ -108,6 +108,8 @@ def traits(problem: Conv, config: Config) -> set[str]:
         "no images": problem.mb == 0,
         "one group": problem.has_groups,
         "strided": any("x" in tag and tag[0].isdigit() for tag in (problem.stag, problem.wtag, problem.dtag)),
+        "blocked": any(not t.layout.is_plain for t in problem.tensors),
+        "padded blocks": any(t.layout.padded_dims != t.dims for t in problem.outputs),
         "stride and dilation": any(a.s > 1 and a.d for a in axes),
         "common factor": any(gcd(a.s, a.d + 1) > 1 for a in axes),
         "stride above kernel": any(a.s > a.k for a in axes),
@@ -145,7 +147,7 @@ def traits(problem: Conv, config: Config) -> set[str]:
 def test_every_trait_is_drawn() -> None:
     found: set[str] = set()
 
-    @settings(FIXED, max_examples=250)
+    @settings(FIXED, max_examples=400)
     @given(problems(most=12, channels=64, unusual=True), cases(get("gfx942").facts, most=12, work=2000, unusual=True))
     def draw(problem: Conv, case: Case) -> None:
         found.update(traits(*case), traits(problem, case[1]))
@@ -155,7 +157,16 @@ def test_every_trait_is_drawn() -> None:
         *("FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB", "1-D", "2-D", "3-D"),
         *("f16", "bf16", "f32", "f64", "s8", "u8", "s32"),
         *("split", "chunk", "fused", "v", "a", "1 slots", "2 slots", "3 slots"),
-        *("no images", "one group", "strided", "stride and dilation", "common factor", "stride above kernel"),
+        *(
+            "no images",
+            "one group",
+            "strided",
+            "blocked",
+            "padded blocks",
+            "stride and dilation",
+            "common factor",
+            "stride above kernel",
+        ),
         *("stride above input", "kernel above input", "padding of the kernel", "padding on both sides"),
         *("negative right", "negative left", "deterministic", "tf32", "wider output", "narrower output"),
         *("sliced", "uneven slices", "reordered", "scaled", "scaled along dims", "chained", "function", "sum"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from convgen import tile
 from convgen.tile import Tensor
+from examples.attention import LOW, attention, masked, softmax_step
+
+__all__ = ["attention"]  # what users copy is what the tests run
 
 
 @tile.kernel(subgroups=(2, 2))
@@ -61,38 +64,11 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, y: Tensor, *, rows: int, 
 
 
 @tile.kernel(subgroups=(4, 1))
-def attention(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int, bn: int, causal: bool) -> None:
-    """One head: softmax(q k' / sqrt(head)) v, block by block of the keys."""
-    length, head = k.shape
-    m, _ = tile.grid(o, (bm, head))
-    query = tile.load_tile(tile.init_tile(q, (m, 0), (bm, head)))
-    top, total = tile.full((bm, 1), -1e30), tile.zeros((bm, 1))
-    acc = tile.zeros((bm, head))
-    for n in tile.range(0, length, bn):
-        keys = tile.load_tile(tile.init_tile(k, (n, 0), (bn, head)), transpose=True)
-        column = tile.positions((1, bn), 1) + n
-        inside = tile.less(column, length)
-        scores = tile.tile_mma(query, keys) * head**-0.5
-        scores = tile.where(inside, scores, tile.full((1, 1), -1e30))
-        if causal:
-            future = tile.less(tile.positions((bm, 1), 0) + m, column)
-            scores = tile.where(future, tile.full((1, 1), -1e30), scores)
-        higher = tile.max(top, tile.reduce("max", scores, 1))
-        p = tile.exp(scores - higher)
-        scale = tile.exp(top - higher)
-        total = total * scale + tile.reduce("sum", p, 1)
-        values = tile.load_tile(tile.init_tile(v, (n, 0), (bn, head)))
-        acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * scale)
-        top = higher
-    tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, 0), (bm, head)))
-
-
-@tile.kernel(subgroups=(4, 1))
 def attention_by_parts(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int, bn: int, bh: int, causal: bool) -> None:
-    """The same where registers do not hold a block of all of the head: by parts of it, with a loop in the loop."""
+    """Attention where registers do not hold a block of all of the head: by parts of it, with a loop in the loop."""
     length, head = k.shape
     m, _ = tile.grid(o, (bm, head))
-    top, total = tile.full((bm, 1), -1e30), tile.zeros((bm, 1))
+    top, total = tile.full((bm, 1), LOW), tile.zeros((bm, 1))
     acc = tile.zeros((bm, head))
     for n in tile.range(0, length, bn):
         scores = tile.zeros((bm, bn))
@@ -100,19 +76,10 @@ def attention_by_parts(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int, b
             query = tile.load_tile(tile.init_tile(q, (m, h), (bm, bh)))
             keys = tile.load_tile(tile.init_tile(k, (n, h), (bn, bh)), transpose=True)
             scores = tile.tile_mma(query, keys, scores)
-        scores = scores * head**-0.5
-        column = tile.positions((1, bn), 1) + n
-        scores = tile.where(tile.less(column, length), scores, tile.full((1, 1), -1e30))
-        if causal:
-            future = tile.less(tile.positions((bm, 1), 0) + m, column)
-            scores = tile.where(future, tile.full((1, 1), -1e30), scores)
-        higher = tile.max(top, tile.reduce("max", scores, 1))
-        p = tile.exp(scores - higher)
-        scale = tile.exp(top - higher)
-        total = total * scale + tile.reduce("sum", p, 1)
+        scores = masked(scores * head**-0.5, m, n, length, causal)
+        p, scale, top, total = softmax_step(scores, top, total)
         values = tile.load_tile(tile.init_tile(v, (n, 0), (bn, head)))
         acc = tile.tile_mma(tile.convert(p, "f16"), values, acc * scale)
-        top = higher
     tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, 0), (bm, head)))
 
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import Any
 
 import numpy as np
 import pytest
 
 from convgen.backends import target as targets
 from convgen.ir import stmt as st
-from convgen.ir.error import AssemblerError
 from convgen.ir.expr import Const, Expr, Select
 from convgen.ir.mutate import rewrite, statements
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.passes import pipeline
 from convgen.tile import Tensor, TileProgram
-from tests import arithmetic as ar
 from tests.product import test_deletion, test_deletion_xe
 from tests.product.changes import Change, described
 from tests.tile import kernels
 from tests.tile.test_simulated import on
+from tests.watched import Watched
 
 SAMPLE = 6  #: changes tried of a kernel in each run; sweeps try all
 TARGETS = ("gfx942", "xehpc")
@@ -42,49 +39,20 @@ def program(name: str, target: str) -> TileProgram:
     )
 
 
-class Watched:
-    """A tile program on a target, and whether anyone notices that its kernel or its text has changed."""
-
-    def __init__(self, name: str, target: str) -> None:
-        self.name, made = name, program(name, target)
-        self.to, self.out = targets.get(target), made.tensors[-1]
-        self.tiles = made.kernel(self.to.facts)
-        self.emitted = self.to.emit(pipeline.run(self.tiles, self.to.facts))
-        self.text = self.to.module([self.emitted])
-        rng = np.random.default_rng(1)
-        self.memory = {
-            t.name: rng.standard_normal(t.shape).astype(t.elem.numpy).view(np.uint8).ravel() for t in made.tensors
-        }
-        self.wanted = ar.interpreted(self.tiles, self.memory)[self.out.name]
-        assert not self.notices(self.text)
-
-    def notices(self, text: str) -> bool:
-        """The assembler's objection counts as well."""
-        try:
-            code = self.to.assemble(text)
-        except AssemblerError:
-            return True
-        assert code is not None
-        memory: dict[str, Any] = {name: data.copy() for name, data in self.memory.items()}
-        report = self.to.simulate(code, [ar.launch(self.tiles, self.emitted)], memory)
-        found, wanted = (m.view(self.out.elem.numpy) for m in (memory[self.out.name], self.wanted))
-        return bool(report.findings) or bool(ar.differing(found, wanted, self.out.elem).any())
-
-    def notices_kernel(self, tiles: Kernel) -> bool:
-        return self.notices(self.to.module([self.to.emit(pipeline.run(tiles, self.to.facts))]))
+def watched(name: str, target: str) -> Watched:
+    """A tile program as compiled for a target."""
+    made, to = program(name, target), targets.get(target)
+    rng, out = np.random.default_rng(1), made.tensors[-1]
+    memory = {t.name: rng.standard_normal(t.shape).astype(t.elem.numpy).view(np.uint8).ravel() for t in made.tensors}
+    return Watched(to, made.kernel(to.facts), memory, out.name, out.elem)
 
 
 def unnoticed(kernel: Watched, sample: int | None) -> list[Change]:
-    """The losses of waits and barriers that nobody notices.
-
-    Distances of floats in attention on Xe are left out: a wait for all pipes (`A@3`) makes some needless that the
-    scoreboard, which counts each pipe by itself, still asks for.
-    """
+    """The losses of waits and barriers that nobody notices."""
     if kernel.to.facts.name == "gfx942":
         waits = [[change] for change in test_deletion.changes(kernel.text)]
     else:
-        listed = (list(wait) for wait in test_deletion_xe.changes(kernel.text))
-        waits = [wait for wait in listed if kernel.name != "attention" or not wait[0].what.startswith("F@")]
+        waits = [list(wait) for wait in test_deletion_xe.changes(kernel.text)]
     waits = waits if sample is None else random.Random(1).sample(waits, sample)
     return [c for wait in waits for c in takewhile(lambda c: not kernel.notices(c.applied(kernel.text)), wait)]
 
@@ -93,7 +61,7 @@ def unnoticed(kernel: Watched, sample: int | None) -> list[Change]:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["gemm", "softmax", "attention"])
 def test_losses_of_waits_and_barriers(name: str, target: str, sample: int | None) -> None:
-    lost = unnoticed(Watched(name, target), sample)
+    lost = unnoticed(watched(name, target), sample)
     assert not lost, described(lost)
 
 
@@ -122,6 +90,6 @@ def _with(kernel: Kernel, old: st.Stmt, new: st.Stmt) -> Kernel:
 @pytest.mark.parametrize("name", ["softmax", "attention"])
 def test_losses_of_masks(name: str, target: str) -> None:
     """Rows end within their block, and so do keys."""
-    kernel = Watched(name, target)
-    (without,) = unmasked(kernel.tiles)
-    assert kernel.notices_kernel(without), str(without)
+    compiled = watched(name, target)
+    (without,) = unmasked(compiled.kernel)
+    assert compiled.notices_kernel(without), str(without)

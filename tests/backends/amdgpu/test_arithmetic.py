@@ -22,6 +22,7 @@ from convgen.ir.floats import fma
 from convgen.ir.types import Type, bool_, f16, f32, s64, vector
 from convgen.passes import pipeline
 from tests import arithmetic as ar
+from tests import trees as trees_on
 from tests.functions import check_bounds
 from tests.strategies import FIXED, SWEEP, Tree, trees
 
@@ -37,27 +38,11 @@ def test_exact_operations(target: str, elem: Type) -> None:
     ar.check_exact(to, cases, elem)
 
 
-def check_trees(target: str, drawn: list[Tree], seed: int) -> None:
-    """Interpreted before and after each pass, and simulated: the same."""
-    to = TARGETS[target]
-    cases = [ar.Case(tree, ar.widths(tree.elem)[(seed + n) % 2], 64) for n, tree in enumerate(drawn)]
-    kernels = [case.kernel(f"k{n}") for n, case in enumerate(cases)]
-    memories = [case.memory(seed) for case in cases]
-    code, emitted = ar.compile_all(to, kernels)
-    for tree, kernel, memory in zip(drawn, kernels, memories):
-        wanted = ar.results(kernel, memory, tree.elem)
-        for name, after in ar.after_passes(kernel, to.facts).items():
-            assert not ar.differing(ar.results(after, memory, tree.elem), wanted, tree.elem).any(), name
-        ar.clean(to.simulate(code, [ar.launch(kernel, emitted[kernel.name])], memory))
-        differ = ar.differing(memory["out"].view(tree.elem.numpy), wanted, tree.elem)
-        assert not differ.any(), (tree, str(kernel), np.flatnonzero(differ)[:4])
-
-
 @pytest.mark.parametrize("target", FACTS)
 @settings(FIXED, max_examples=4)
 @given(st.lists(trees(), min_size=10, max_size=10), st.integers(0, 1 << 16))
 def test_random_trees(target: str, drawn: list[Tree], seed: int) -> None:
-    check_trees(target, drawn, seed)
+    trees_on.check(TARGETS[target], drawn, seed)
 
 
 @pytest.mark.sweep
@@ -65,7 +50,7 @@ def test_random_trees(target: str, drawn: list[Tree], seed: int) -> None:
 @given(st.lists(trees(12), min_size=10, max_size=10), st.integers(0, 1 << 16))
 def test_many_random_trees(drawn: list[Tree], seed: int) -> None:
     for target in FACTS:
-        check_trees(target, drawn, seed)
+        trees_on.check(TARGETS[target], drawn, seed)
 
 
 def test_a_wait_state_behind_a_transcendental_is_needed() -> None:

@@ -71,10 +71,7 @@ def test_random_exchanges(target: str, drawn: list[ex.Case], seed: int) -> None:
 
 @pytest.mark.parametrize("target", FACTS)
 def test_from_a_product_to_the_next(target: str) -> None:
-    to = targets.get(target)
-    cases = list(ex.between_products(to.facts))
-    assert len(cases) >= 2
-    ex.check(to, cases, 5)
+    ex.check_between_products(targets.get(target))
 
 
 @pytest.mark.sweep
@@ -89,7 +86,7 @@ def test_many_random_exchanges(drawn: list[ex.Case], seed: int) -> None:
     ("target", "sample"), [("gfx942", 16), *(pytest.param(t, None, marks=pytest.mark.sweep) for t in FACTS)]
 )
 def test_every_loss_is_noticed(target: str, sample: int | None) -> None:
-    kernel = ex.Watched(targets.get(target))
+    kernel = ex.watched(targets.get(target))
     found = list(changes(kernel.text))
     assert {change.what.split()[0] for change in found} == {"s_waitcnt", "s_barrier", "s_nop"}
     found = found if sample is None else random.Random(target).sample(found, sample)

@@ -23,6 +23,7 @@ from convgen.ir.floats import fma
 from convgen.ir.types import Type, bool_, f16, f32, f64, s64, u32, vector
 from convgen.passes import pipeline
 from tests import arithmetic as ar
+from tests import trees as trees_on
 from tests.functions import check_bounds
 from tests.product.changes import Change, described
 from tests.product.test_deletion_xe import changes
@@ -69,20 +70,8 @@ def test_conversions(target: str, how: type[Cast] | type[Saturate], part: int) -
 
 
 def check_trees(target: str, drawn: list[Tree], seed: int) -> None:
-    """Interpreted before and after the passes, and simulated: the same."""
-    to = TARGETS[target]
-    kept = [tree for tree in drawn if tree.elem is not f64]
-    cases = [ar.Case(tree, ar.widths(tree.elem)[(seed + n) % 2], WIDTH[target]) for n, tree in enumerate(kept)]
-    kernels = [case.kernel(f"k{n}") for n, case in enumerate(cases)]
-    memories = [case.memory(seed) for case in cases]
-    if not kernels:
-        return
-    code, emitted = ar.compile_all(to, kernels)
-    for tree, kernel, memory in zip(kept, kernels, memories):
-        wanted = ar.results(kernel, memory, tree.elem)
-        ar.clean(to.simulate(code, [ar.launch(kernel, emitted[kernel.name])], memory))
-        differ = ar.differing(memory["out"].view(tree.elem.numpy), wanted, tree.elem)
-        assert not differ.any(), (tree, str(kernel), np.flatnonzero(differ)[:4])
+    """Those of types that Xe computes in."""
+    trees_on.check(TARGETS[target], [tree for tree in drawn if tree.elem is not f64], seed)
 
 
 @pytest.mark.parametrize("target", TARGETS)

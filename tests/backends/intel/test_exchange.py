@@ -37,10 +37,7 @@ def test_random_exchanges(target: str, data: st.DataObject, seed: int) -> None:
 
 @pytest.mark.parametrize("target", SIMULATED)
 def test_from_a_product_to_the_next(target: str) -> None:
-    to = targets.get(target)
-    cases = list(ex.between_products(to.facts))
-    assert len(cases) >= 2
-    ex.check(to, cases, 5)
+    ex.check_between_products(targets.get(target))
 
 
 @pytest.mark.sweep
@@ -73,7 +70,7 @@ def test_moves_do_what_is_asked(lanes: list[int]) -> None:
 
 def unnoticed(target: str, sample: int | None) -> list[Change]:
     """The changes to waits, fences and barriers of a kernel, or to a sample of them, that nobody notices."""
-    kernel = ex.Watched(targets.get(target))
+    kernel = ex.watched(targets.get(target))
     waits = list(changes(kernel.text))
     waits = waits if sample is None else random.Random(target).sample(waits, sample)
     return [c for wait in waits for c in takewhile(lambda c: not kernel.notices(c.applied(kernel.text)), wait)]

@@ -1,0 +1,132 @@
+"""Blocked layouts: the dims of a product cut where blocks end, so that each piece has one stride in every tensor.
+
+Channels in blocks of 16 are, to a product, two dims: `ic_1` counts the blocks and `ic_0` the channels of one. In a
+tensor without blocks the coordinate is `16 * ic_1 + ic_0`. Where blocks do not divide a dim, the pieces hold its
+padding: tensors without blocks mask it, blocked ones have zeros there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from math import prod
+from operator import mul
+
+import attrs
+
+from convgen.ir.error import Unsupported
+from convgen.ir.layout.memory import Dim, TensorDim
+from convgen.ir.layout.tags import LETTERS, Layout
+from convgen.problem.tensors import TensorSpec
+
+Index = tuple[TensorDim, ...]
+
+
+@attrs.frozen
+class Cuts:
+    """The sizes of the pieces of dims, innermost first; dims that are not named stay whole."""
+
+    sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @classmethod
+    def of(cls, dims: Iterable[Dim], tensors: Collection[tuple[TensorSpec, Index]]) -> Cuts:
+        """The fewest pieces that suit all tensors; Unsupported where blocks end within what one dim counts."""
+        extents = {d.name: d.size for d in dims}
+        ends: dict[str, dict[int, TensorSpec]] = {}
+        for spec, index in tensors:
+            for letter, t in zip(LETTERS, index):
+                for end in _ends(spec.layout, letter):
+                    if (cut := _cut(t, end, extents, spec)) is not None:
+                        name, at = cut
+                        ends.setdefault(name, {})[at] = spec
+        cuts = cls(tuple((name, _pieces(extents[name], sorted(found))) for name, found in ends.items()))
+        ragged = {name for name, sizes in cuts.sizes if prod(sizes) != extents[name]}
+        for name in ragged:
+            if not all(_ends_with(t, name, extents) for _, index in tensors for t in index if name in dict(t.terms)):
+                raise _straddles(ends[name][max(ends[name])])
+        return cuts
+
+    def dims(self, side: Sequence[Dim]) -> tuple[Dim, ...]:
+        """Dims as their pieces, outermost first."""
+        known = dict(self.sizes)
+        pieces = ([Dim(_piece(d.name, n), s, s) for n, s in enumerate(known[d.name])][::-1] if d.name in known else [d]
+                  for d in side)  # fmt: skip
+        return tuple(p for found in pieces for p in found)
+
+    def index(self, layout: Layout, index: Index) -> Index:
+        """The coordinates of a tensor as functions of the pieces; those of a dim in blocks reach its padding."""
+        known = dict(self.sizes)
+        return tuple(
+            _in_pieces(t, known, padded if len(layout.digits.of(letter)) > 1 else t.size)
+            for letter, t, padded in zip(LETTERS, index, layout.padded_dims)
+        )
+
+
+WHOLE = Cuts()  #: of problems without blocked layouts
+
+
+def _ends(layout: Layout, letter: str) -> list[int]:
+    """Where blocks of a dim end, in positions along it."""
+    sizes = [d.size for d in layout.digits.of(letter)[:-1]]
+    return [end for end in accumulate(sizes, mul) if end > 1]
+
+
+def _counted(t: TensorDim, extents: Mapping[str, int]) -> list[tuple[int, str]]:
+    """(coefficient, dim) of the terms that move, finest first."""
+    return sorted((coef, name) for name, coef in t.terms if extents.get(name, 1) > 1)
+
+
+def _ends_with(t: TensorDim, name: str, extents: Mapping[str, int]) -> bool:
+    """Whether a coordinate is past the tensor's end just where a dim is past its own."""
+    *finer, (coef, last) = _counted(t, extents) or [(1, name)]
+    return last == name and not t.const and sum((extents[other] - 1) * abs(c) for c, other in finer) < coef
+
+
+def _cut(t: TensorDim, end: int, extents: Mapping[str, int], spec: TensorSpec) -> tuple[str, int] | None:
+    """The dim within which a block ends, and after how many of its positions; None where it ends between two dims."""
+    terms = _counted(t, extents) or [(coef, name) for name, coef in t.terms[-1:]]
+    within, beyond = [term for term in terms if term[0] <= end], [coef for coef, _ in terms if coef > end]
+    if t.masked or t.const or not within or within[0][0] < 1 or any(coef % end for coef in beyond):
+        raise _straddles(spec)
+    coef, name = within.pop()
+    if sum((extents[other] - 1) * c for c, other in within) >= coef or end % coef:
+        raise _straddles(spec)
+    reached, at = extents[name] * coef, end // coef
+    if at == 1 or (beyond and reached <= end):
+        return None
+    if beyond and extents[name] % at:
+        raise _straddles(spec)
+    return name, at
+
+
+def _pieces(extent: int, ends: Sequence[int]) -> tuple[int, ...]:
+    for inner, outer in pairwise(ends):
+        if outer % inner:
+            raise Unsupported(f"given blocks of {inner} and of {outer}, wanted one a multiple of the other", rule=_RULE)
+    return (*(outer // inner for inner, outer in pairwise((1, *ends))), -(-extent // ends[-1]))
+
+
+def _piece(name: str, number: int) -> str:
+    return f"{name}_{number}"
+
+
+def _in_pieces(t: TensorDim, known: Mapping[str, tuple[int, ...]], size: int) -> TensorDim:
+    terms: list[tuple[str, int]] = []
+    reach, grown = 1, False
+    for name, coef in t.terms:
+        if name not in known:
+            terms.append((name, coef))
+            continue
+        steps = accumulate(known[name], mul, initial=coef)
+        terms += [(_piece(name, n), step) for n, step in zip(range(len(known[name])), steps)]
+        reach += coef * (prod(known[name]) - 1)
+        grown = True
+    return TensorDim(size, tuple(terms), t.const, t.masked or (grown and reach > size))
+
+
+_RULE = "blocked-layout"
+
+
+def _straddles(spec: TensorSpec) -> Unsupported:
+    wanted = "wanted blocks that end where groups, taps or windows do"
+    return Unsupported(f"given {spec.name} of layout {spec.layout.tag}, {wanted}", rule=_RULE)

@@ -1,0 +1,159 @@
+"""Zero points and unsigned bytes on every target: sums that are added for them, in any layout and order of sums."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from convgen import driver
+from convgen.backends import target as targets
+from convgen.ir.error import Unsupported
+from convgen.plan.config import Config
+from convgen.plan.plan import check_supported
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul, Problem, parse_problem
+from convgen.run import reference, verify
+from convgen.run.reference import Array
+from tests.strategies import always
+
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc")
+
+#: Problems by what is special about them.
+PROBLEMS = {
+    "greatest": "--dir=FWD_D --dt=u8:u8:s32 --attr-zero-points=src:common:255+wei:common:3 mb2ic17ih7oc19kh3ph1",
+    "least": "--dir=FWD_D --dt=s8:s8:s32 --attr-zero-points=src:common:-128+wei:common:127 mb2ic17ih7oc19kh3ph1",
+    "of_groups": "--dt=u8:s8:s32 --attr-zero-points=src:per_dim_1+wei:per_oc:s8 g2mb2ic18ih7oc20kh3ph1",
+    "of_channels": "--dir=FWD_I --dt=u8:s8:f32 --attr-zero-points=src:common:1+wei:per_oc:u8 g16mb1ic16oc32ih4kh3ph1",
+    "without_padding": "--dt=s8:s8:f16 --attr-zero-points=src:per_dim_1+wei:common:2 mb2ic17ih7oc19kh3ph0",
+    "one_axis_padded": "--dt=s8:u8:bf16 --attr-zero-points=src:common:7 mb1ic8id4ih5iw6oc16kd2kh1kw3pd1ph0pw0",
+    "planes_first": "--dir=FWD_D --dt=u8:s8:s8 --stag=abx --wtag=abx --dtag=abx "
+    "--attr-zero-points=src:common:5+wei:per_oc+dst:per_dim_1 mb2ic16ih9oc24kh3ph2dh1",
+    "result": "--dt=u8:s8:u8 --attr-post-ops=relu:0.5 --attr-zero-points=src:common:5+dst:common:130 "
+    "mb2ic3ih12oc8kh7sh2ph3",
+    "blocks": "--dt=u8:u8:s8 --stag=aBcd16b --wtag=ABcd16a16b --dtag=aBcd16b "
+    "--attr-zero-points=src:per_dim_1+wei:per_oc+dst:per_dim_1 mb1ic17ih5oc19kh3ph1",
+    "blocks_without_padding": "--dt=u8:u8:u8 --stag=ABcd32a32b --dtag=ABcd32a32b "
+    "--attr-zero-points=src:common:3+wei:common:2+dst:common:9 mb2ic40ih3oc33kh1ph0",
+    "rows": "--dt=u8:s8:s32 --attr-zero-points=src:common:4:s8+wei:per_oc:u8 33x47:47x21",
+    "columns": "--dt=u8:u8:f32 --stag=ba --wtag=ba --dtag=ba "
+    "--attr-zero-points=src:per_dim_1+dst:host_scalar:4 33x470:470x21",
+    "batch": "--dt=u8:u8:s8 --attr-zero-points=src:common:3+wei:common:2+dst:per_dim_1 3x1x33x47:1x2x47x21",
+    "sizes_at_launch": "--dt=u8:u8:f16 --runtime_dims_masks=3:3 --attr-zero-points=src:common:3+wei:per_oc 10x39:39x20",
+}
+
+
+def check(problem: Problem, target: str, config: str = "") -> str:
+    """Run everything; gives the config."""
+    code = driver.compile(driver.build(problem, target, Config.parse(config) if config else None))
+    outcome = verify.run(code)
+    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
+    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+    assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
+    return code.config
+
+
+#: Each problem on one target in every run, in turn.
+CASES = always(
+    [(name, target) for name in PROBLEMS for target in TARGETS],
+    lambda n, case: n % len(TARGETS) == n // 5 % len(TARGETS),
+)
+
+
+@pytest.mark.parametrize(("name", "target"), CASES)
+def test_problems(name: str, target: str) -> None:
+    check(parse_problem(PROBLEMS[name]), target)
+
+
+SUMS = ("slices=3", "slices=3 sum=launch", "slices=3 sum=last", "map=stream:5 sum=last", "map=stream:7:all sum=last")
+
+
+@pytest.mark.parametrize("way", [SUMS[0], *(pytest.param(way, marks=pytest.mark.sweep) for way in SUMS[1:])])
+def test_slices_add_what_is_missing_once(way: str) -> None:
+    """Beyond K there are zeros, too, which count as what they become on the way."""
+    problem = parse_problem("--dt=u8:u8:s32 --attr-zero-points=src:common:9 50x203:203x40")
+    check(problem, "gfx942", f"tile=32x32x32 waves=1x1 mma=32x32x16 slots=2 taps=split acc=v {way}")
+
+
+@pytest.mark.parametrize("target", ["gfx942", pytest.param("xehpc", marks=pytest.mark.sweep)])
+def test_fragments_straight_from_memory(target: str) -> None:
+    mma = {"gfx942": "32x32x16", "xehpc": "16x8x32"}[target]
+    problem = Conv.parse("mb1ic40ih6oc36kh3ph1", dir="FWD_D", dt="u8:u8:s32", attr_zero_points="src:common:3")
+    check(problem, target, f"tile=32x32x64 waves=1x1 mma={mma} slots=0 taps=split acc=v")
+
+
+@pytest.mark.parametrize(
+    ("target", "dt", "points", "roles"),
+    [
+        ("gfx942", "s8:s8:s32", "", []),
+        ("xehpc", "u8:u8:s32", "dst:common:3", []),
+        ("gfx942", "u8:s8:s32", "", ["sums_wei"]),
+        ("gfx942", "u8:u8:s32", "", ["sums_wei", "sums_at_src", "sums_src"]),
+        ("xehpc", "u8:s8:s32", "src:common:3", ["sums_points", "sums_inside"]),
+        (
+            "gfx942",
+            "u8:s8:s32",
+            "src:common:3+wei:common:1",
+            ["sums_wei", "sums_points", "sums_inside", "sums_at_src", "sums_src"],
+        ),
+    ],
+)
+def test_launches_before_the_product(target: str, dt: str, points: str, roles: list[str]) -> None:
+    problem = Conv.parse("mb1ic16ih5oc16kh3ph1", dir="FWD_D", dt=dt, attr_zero_points=points)
+    plan = driver.build(problem, target).plan
+    assert plan is not None
+    assert [sums.role for part in plan.parts for sums in part.sums] == roles
+
+
+def test_known_points_of_products_without_padding_cost_one_launch() -> None:
+    problem = Matmul.parse("32x64:64x32", dt="u8:s8:s32", attr_zero_points="src:common:3")
+    plan = driver.build(problem, "gfx942").plan
+    assert plan is not None
+    assert [sums.role for sums in plan.parts[0].sums] == ["sums_wei"]
+
+
+def direct(problem: Conv, inputs: dict[str, Array]) -> npt.NDArray[np.int64]:
+    """The definition, one product at a time: [oc, oh, ow] of one image."""
+    (h, w), src, wei = problem.spatial, inputs["src"].astype(int), inputs["wei"].astype(int)
+    zero = inputs["src_zero_points"].astype(int)
+    dst = np.zeros((problem.oc, h.o, w.o), np.int64)
+    for o, kh, kw in np.ndindex(h.o * w.o, h.k, w.k):
+        at = o // w.o * h.s - h.p + kh, o % w.o * w.s - w.p + kw
+        if 0 <= at[0] < h.i and 0 <= at[1] < w.i:
+            dst[:, o // w.o, o % w.o] += (wei[:, :, kh, kw] - 2) @ (src[0, :, at[0], at[1]] - zero[0, :, 0, 0])
+    return dst
+
+
+def test_the_reference_follows_the_definition() -> None:
+    points = "src:per_dim_1+wei:common:2+dst:common:-5"
+    problem = Conv.parse("mb1ic3ih5oc4kh3ph2sh2_iw4kw2pw1", dir="FWD_D", dt="u8:s8:f32", attr_zero_points=points)
+    inputs = reference.fill(problem)
+    assert np.array_equal(reference.whole(problem, inputs, "dst")[0], direct(problem, inputs) - 5)
+
+
+REFUSED = [
+    ("--dir=FWD_D --dt=s8:s8:s32 --attr-zero-points=src:per_dim_2 mb1ic8ih5oc8kh1", "zero-points"),
+    ("--dir=FWD_D --dt=s8:s8:s32 --attr-zero-points=wei:per_dim_1 mb1ic8ih5oc8kh1", "zero-points"),
+    ("--dir=BWD_D --dt=s32:s8:s8 --attr-zero-points=wei:common:1 mb1ic8ih5oc8kh1", "zero-points"),
+    ("--dir=FWD_D --dt=f16 --attr-zero-points=src:common:1 mb1ic8ih5oc8kh1", "zero-points"),
+    ("--dt=s8:s8:s32 --attr-zero-points=src:per_dim_0 8x8:8x8", "zero-points"),
+    ("--dt=s8:s8:s32 --attr-zero-points=wei:common:1:s4 8x8:8x8", "zero-points"),
+    ("--dt=s8:s8:s32 --attr-zero-points=wei:per_ocic:u8:4x1 8x8:8x8", "zero-points-groups"),
+]
+
+
+@pytest.mark.parametrize(("line", "rule"), REFUSED)
+def test_what_is_refused(line: str, rule: str) -> None:
+    with pytest.raises(Unsupported, match=r"^given attr-zero-points") as caught:
+        check_supported(parse_problem(line), targets.get("gfx942").facts)
+    assert caught.value.rule == rule
+
+
+def test_zero_points_print_what_they_mean() -> None:
+    line = "--attr-zero-points=dst:host_scalar:-3+wei:per_oc:u8+src0:0:7"
+    problem = Matmul.parse("8x8:8x8", dt="s8:s8:s32", attr_zero_points=line.partition("=")[2])
+    assert problem.knob_texts["attr-zero-points"] == "src:common:7+wei:per_oc:u8+dst:common:-3"
+    assert parse_problem(str(problem)) == problem
+    assert Matmul.parse("8x8:8x8", attr_zero_points="src:common:0") == Matmul.parse("8x8:8x8")
