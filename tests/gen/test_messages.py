@@ -165,23 +165,13 @@ MESSAGES = [
     ("conv DESC F16 -o /dev/null/k", "cannot write /dev/null: File exists, at -o"),
     (
         "conv DESC --dt s8:s8:f64 --target xehpg",
-        "unsupported: given s8 inputs and dst of f64, wanted both inputs one of bf16, f16, f32, s8, u8, s8 with u8 and "
-        "dst one of f32, f16, bf16, s32, s8, u8 on xehpg",
-    ),
-    (
-        "conv DESC --dir BWD_D --dt f64:f16:f16",
-        "unsupported: given f16 inputs and diff_src of f64, wanted both inputs one of bf16, f16, f32, f64, s8, u8, "
-        "s8 with u8 and diff_src one of f32, f16, bf16, s32, s8, u8 on gfx942",
-    ),
-    (
-        "conv DESC --dir BWD_W --dt f16:f16:f32",
-        "unsupported: given f16 and f32 inputs and diff_wei of f16, wanted both inputs one of bf16, f16, f32, f64, "
-        "s8, u8, s8 with u8 and diff_wei one of f32, f16, bf16, s32, s8, u8 on gfx942",
+        "unsupported: given s8 inputs and dst of f64, wanted both inputs one of bf16, f16, f32, s8, u8, s8 with "
+        "u8, or what these hold, and dst one of f32, f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2 on xehpg",
     ),
     (
         "conv DESC --dt f64:f64:f32 --target gfx950",
-        "unsupported: given f64 inputs and dst of f32, wanted both inputs one of bf16, f16, f32, f64, s8, u8, s8 "
-        "with u8 and dst one of f64 on gfx950",
+        "unsupported: given f64 inputs and dst of f32, wanted both inputs one of bf16, f16, f32, f64, f8_e4m3, "
+        "f8_e5m2, s8, u8, f8_e4m3 with f8_e5m2, s8 with u8, or what these hold, and dst one of f64 on gfx950",
     ),
     (
         "conv g70000ic70000oc70000ih4kh1 F16",
@@ -260,18 +250,14 @@ MESSAGES = [
     ("gemm GEMM --mb 3", "given --mb 3, wanted what `convgen gemm --help` lists"),
     (
         "gemm GEMM --dt s32",
-        "unsupported: given s32 inputs and dst of s32, wanted both inputs one of bf16, f16, f32, f64, s8, u8, s8 "
-        "with u8 and dst one of f32, f16, bf16, s32, s8, u8 on gfx942",
+        "unsupported: given s32 inputs and dst of s32, wanted both inputs one of bf16, f16, f32, f64, f8_e4m3fnuz,"
+        " f8_e5m2fnuz, s8, u8, f8_e4m3fnuz with f8_e5m2fnuz, s8 with u8, or what these hold, and dst one of f32, "
+        "f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2 on gfx942",
     ),
     ("gemm GEMM --dt f16 --stag abc", "given dimension 'c', wanted one of a 2-D tensor in --stag, at column 3: ab^c"),
     (
         "gemm GEMM --dt f16 --dtag AB4a",
         "given 'B' without a block, wanted one such as 16b in --dtag, at column 2: A^B4a",
-    ),
-    (
-        "gemm GEMM --dt f16:bf16:f32",
-        "unsupported: given f16 and bf16 inputs and dst of f32, wanted both inputs one of bf16, f16, f32, f64, s8, "
-        "u8, s8 with u8 and dst one of f32, f16, bf16, s32, s8, u8 on gfx942",
     ),
     ("gemm GEMM --dt f16 --wtag bc", "given dimension 'c', wanted one of a 2-D tensor in --wtag, at column 2: b^c"),
     (

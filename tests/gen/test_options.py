@@ -67,7 +67,7 @@ REFUSED = [
     (CONV, ["--attr-scales=src1:common:2"], "scales-argument"),
     (CONV, ["--attr-scales=wei:per_oc+attr_post_op_dw_wei:per_oc"], "post-op-dw"),
     (CONV, ["--attr-zero-points=src:common:1"], "zero-points"),  # of floats
-    (MATMUL, ["--attr-zero-points=wei:per_ocic:s4:32x1"], "zero-points-groups"),
+    (MATMUL, ["--attr-zero-points=src:per_ocic:s8:1x4"], "zero-points-groups"),
     (CONV, ["--attr-post-ops=soft_relu"], "post-op-eltwise"),
     (CONV, ["--attr-post-ops=relu", "--dir=BWD_D"], "post-op-backward"),
     (CONV, ["--attr-post-ops=relu", "--dt=f64"], "post-op-type"),
