@@ -81,6 +81,7 @@ REFUSED = [
     (CONV, ["--dir=FWD_D", "--dt=f64", "--bia-dt=f32"], "bias-type"),
     (CONV, ["--cfg=u8s8f32"], "cfg"),
     (CONV, ["--dt=f8_e5m2"], "types"),
+    (CONV, ["--dt=f4_e2m1:f4_e2m1:bf16", "--wtag=xba"], "types"),
     (CONV, ["--dtag=abCd64c"], "blocked-layout"),
     (MATMUL, ["--bia_dt=f8_e5m2"], "bias-type"),
     (MATMUL, ["--encoding=csr+0.99::"], "sparse"),
