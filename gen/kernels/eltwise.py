@@ -32,8 +32,8 @@ def _linear(x: Expr, alpha: float, beta: float) -> Expr:
 
 
 def _clip(x: Expr, alpha: float, beta: float) -> Expr:
-    below = select(x > beta, lift(beta, x), x)
-    return select(below < alpha, lift(alpha, x), below)
+    above = select(x < alpha, lift(alpha, x), x)
+    return select(above > beta, lift(beta, x), above)
 
 
 def _hardsigmoid(x: Expr, alpha: float, beta: float) -> Expr:

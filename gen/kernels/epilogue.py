@@ -7,7 +7,7 @@ one, the kernel that fills it beforehand applies it to zero, which only sums all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial, reduce
 from math import gcd
 from operator import mul
@@ -19,6 +19,7 @@ import numpy as np
 from convgen.ir import functions
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, const, lift, ne, select, zeros
+from convgen.ir.floats import fma
 from convgen.ir.layout.digits import Index, Space, plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, TensorDim, View
@@ -29,7 +30,7 @@ from convgen.problem import post_ops
 
 
 class Step(Protocol):
-    """One step; `total` is distributed as `layout`, whose first two dims are N and M and begin at the coordinates.
+    """One step; sums are distributed as `layout`, whose first two dims are N and M and begin at the coordinates.
 
     Where there are several products, the last coordinate is the number of this one.
     """
@@ -38,10 +39,17 @@ class Step(Protocol):
     def reads(self) -> tuple[Global, ...]:
         """The buffers that it needs."""
 
+    @property
+    def is_light(self) -> bool:
+        """Whether it needs no more room than the sums, all of which may take it together."""
+
     def is_sum(self, acc: Type) -> bool:
         """Whether it is the addition of something to sums of this type, so that sums may be added behind it."""
 
-    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        """What it reads for them: an element for each of their registers, in its own type."""
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         """The sums behind this step."""
 
 
@@ -60,13 +68,22 @@ class Bias:
     def reads(self) -> tuple[Global, ...]:
         return tuple(view.memory for view in (self.view, self.factor) if view)
 
+    @property
+    def is_light(self) -> bool:
+        return True
+
     def is_sum(self, acc: Type) -> bool:
         return True
 
-    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
-        term = broadcast(k, "bias", self.view, at, layout, total.type.elem, self._scaled)
-        if self.factor:
-            term = term * broadcast(k, "factor", self.factor, at, layout, total.type.elem)
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        names = ("bias", self.view), ("factor", self.factor)
+        return tuple(reader.read(name, view, layout) for name, view in names if view)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        bias, *factors = held
+        term = bias.as_type(total.type.elem, self._scaled)
+        for factor in factors:
+            term = term * factor.as_type(total.type.elem)
         return total + term
 
     def _scaled(self, held: Expr) -> Expr:
@@ -84,10 +101,17 @@ class Affine:
     def reads(self) -> tuple[Global, ...]:
         return ()
 
+    @property
+    def is_light(self) -> bool:
+        return True
+
     def is_sum(self, acc: Type) -> bool:
         return False
 
-    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        return ()
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         scaled = total if self.scale == 1 else total * every(self.scale, total)
         return scaled if self.shift == 0 else scaled + every(self.shift, total)
 
@@ -107,12 +131,19 @@ class Scale:
     def reads(self) -> tuple[Global, ...]:
         return tuple(view.memory for view in self.views)
 
+    @property
+    def is_light(self) -> bool:
+        return False
+
     def is_sum(self, acc: Type) -> bool:
         return False
 
-    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        return tuple(reader.read("scale", view, layout) for view in self.views)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         factor = _constant(self.numbers, divides=self.divides)
-        terms = [broadcast(k, "scale", view, at, layout, f32, self._reciprocal) for view in self.views]
+        terms = [scale.as_type(f32, self._reciprocal) for scale in held]
         if not terms:
             return total * factor
         first, *others = terms
@@ -143,14 +174,22 @@ class Binary:
     def reads(self) -> tuple[Global, ...]:
         return (self.view.memory, *((self.condition.memory,) if self.condition else ()))
 
+    @property
+    def is_light(self) -> bool:
+        return False
+
     def is_sum(self, acc: Type) -> bool:
         return False
 
-    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
-        operand = broadcast(k, self.name, self.view, at, layout, f32)
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        names = {self.name: self.view, **({"condition": self.condition} if self.condition else {})}
+        return tuple(reader.read(name, view, layout) for name, view in names.items())
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        operand = held[0].as_type(f32)
         if self.condition is None:
             return _in_pieces(k, self.name, eltwise.BINARY[self.name], total, operand)
-        chosen = broadcast(k, "condition", self.condition, at, layout, s32)
+        chosen = held[1].as_type(s32)
         return _in_pieces(k, self.name, lambda x, y, c: select(ne(c, 0), x, y), total, operand, chosen)
 
 
@@ -164,11 +203,18 @@ class Prelu:
     def reads(self) -> tuple[Global, ...]:
         return (self.view.memory,)
 
+    @property
+    def is_light(self) -> bool:
+        return False
+
     def is_sum(self, acc: Type) -> bool:
         return False
 
-    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
-        slopes = broadcast(k, "slope", self.view, at, layout, f32)
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        return (reader.read("slope", self.view, layout),)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        slopes = held[0].as_type(f32)
         return _in_pieces(k, "prelu", lambda x, slope: select(x > 0.0, x, x * slope), total, slopes)
 
 
@@ -183,18 +229,22 @@ class Sum:
     def reads(self) -> tuple[Global, ...]:
         return (self.view.memory,)
 
+    @property
+    def is_light(self) -> bool:
+        return False
+
     def is_sum(self, acc: Type) -> bool:
         return False
 
-    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        return (reader.read("old", self.view, layout),)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         """Integers of 8 bits are seen with or without a sign, as the post-op has them."""
-        plane = attrs.evolve(layout, dims=layout.dims[:2])
-        old: Expr = k.load_view("old", self.view, at[: len(self.view.axes)], plane, "load", self.view.memory.name)
-        elem = scalar(self.op.dtype) if self.op.dtype else self.view.memory.elem
-        term = old.to(vector(elem, layout.registers)).to(total.type)
+        term = held[0].as_type(f32, seen=scalar(self.op.dtype) if self.op.dtype else None)
         if self.op.zero_point:
             term = term - float(self.op.zero_point)
-        return total + (term if self.op.scale == 1 else term * self.op.scale)
+        return fma(term, 1.0, total) if self.op.scale == 1 else total + term * self.op.scale
 
 
 @attrs.frozen
@@ -207,10 +257,17 @@ class Eltwise:
     def reads(self) -> tuple[Global, ...]:
         return ()
 
+    @property
+    def is_light(self) -> bool:
+        return False
+
     def is_sum(self, acc: Type) -> bool:
         return False
 
-    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        return ()
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         return _in_pieces(k, self.op.name, partial(eltwise.apply, self.op), total)
 
 
@@ -239,19 +296,30 @@ class Tails:
     def reads(self) -> tuple[Global, ...]:
         return ()
 
+    @property
+    def is_light(self) -> bool:
+        return True
+
     def is_sum(self, acc: Type) -> bool:
         return True  # sums of padding are zero
 
-    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
-        for t, size in zip(self.view.index, self.sizes):
-            if t.size > size:
-                exists = k.let("exists", self._coordinate(k, t, at, layout) < size)
-                total = select(exists, total, zeros(vector(total.type.elem, layout.registers)))
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        """The coordinates along the dims that have padding, which are computed."""
+        return tuple(self._coordinate(reader, self.view.index[n], layout) for n in self._padded)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        for n, place in zip(self._padded, held):
+            exists = k.let("exists", place.as_type(s32) < self.sizes[n])
+            total = select(exists, total, zeros(vector(total.type.elem, total.type.lanes)))
         return total
 
-    def _coordinate(self, k: KernelBuilder, t: TensorDim, at: Sequence[Expr | int], layout: Fragment) -> Expr:
+    @property
+    def _padded(self) -> list[int]:
+        return [n for n, (t, size) in enumerate(zip(self.view.index, self.sizes)) if t.size > size]
+
+    def _coordinate(self, reader: Reader, t: TensorDim, layout: Fragment) -> Broadcast:
         """A coordinate of the tensor for each register of `layout`."""
-        axes = axes_of(self.view, t)
+        k, at, axes = reader.k, reader.at, axes_of(self.view, t)
         few, order = along(layout, [layout.dims[axis] for axis in axes if axis < 2])
         found: list[Expr] = []
         for register in range(few.registers):
@@ -260,7 +328,7 @@ class Tails:
             for axis in axes:
                 dims |= self.view.decode(axis, plus(held[layout.dims[axis]], at[axis]) if axis < 2 else at[axis])
             found.append(lift(t.at(dims), Lane()))
-        return Shuffle(Pack(vector(s32, len(found)), tuple(found)), order)
+        return Broadcast(Pack(vector(s32, len(found)), tuple(found)), order)
 
 
 @attrs.frozen
@@ -273,11 +341,18 @@ class Convert:
     def reads(self) -> tuple[Global, ...]:
         return ()
 
+    @property
+    def is_light(self) -> bool:
+        return True
+
     def is_sum(self, acc: Type) -> bool:
         return self.elem is acc
 
-    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
-        return total.to(vector(self.elem, layout.registers), saturate=self.elem.is_int)
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        return ()
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        return total.to(vector(self.elem, total.type.lanes), saturate=self.elem.is_int)
 
 
 @attrs.frozen
@@ -294,10 +369,18 @@ class Epilogue:
         """Whether slices may add their sums of this type to what it made of zero."""
         return all(step.is_sum(acc) for step in self.steps)
 
-    def apply(self, k: KernelBuilder, total: Expr, at: Sequence[Expr | int], layout: Fragment) -> Expr:
-        """What is to be stored in place of the sums `total`, distributed as `layout` from the coordinates (N, M)."""
-        for step in self.steps:
-            total = step.apply(k, total, at, layout)
+    @property
+    def is_light(self) -> bool:
+        return all(step.is_light for step in self.steps)
+
+    def load(self, reader: Reader, layout: Fragment) -> tuple[Held, ...]:
+        """What the steps read for sums distributed as `layout`."""
+        return tuple(step.load(reader, layout) for step in self.steps)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Sequence[Held]) -> Expr:
+        """What is to be stored in place of the sums `total`, of what was loaded for them."""
+        for step, own in zip(self.steps, held, strict=True):
+            total = step.apply(k, total, own)
         return total
 
 
@@ -308,23 +391,57 @@ def every(number: Extent, like: Expr) -> Expr:
     return Splat(vector(elem, like.type.lanes), wrapped)
 
 
-def broadcast(
-    k: KernelBuilder,
-    name: str,
-    view: View,
-    at: Sequence[Expr | int],
-    layout: Fragment,
-    elem: Type,
-    made: Callable[[Expr], Expr] = lambda held: held,
-) -> Expr:
-    """What is made of what a view has, as another type, for each register of `layout`.
+@attrs.frozen
+class Broadcast:
+    """A tensor beside sums: each lane has an element once, and `order` says which one each register takes."""
 
-    Each lane loads an element once, and shares out what becomes of it.
+    held: Expr
+    order: tuple[int, ...]
+
+    @property
+    def words(self) -> int:
+        """Registers that it takes."""
+        return -(-self.held.type.lanes * self.held.type.elem.bits // 32)
+
+    def as_type(self, elem: Type, made: Callable[[Expr], Expr] = lambda x: x, seen: Type | None = None) -> Expr:
+        """What is made of it, as another type, for each register; integers `seen` with or without a sign."""
+        lanes = self.held.type.lanes
+        found = self.held.to(vector(seen, lanes)) if seen else self.held
+        return Shuffle(made(found.to(vector(elem, lanes))), self.order)
+
+
+Held = tuple[Broadcast, ...]
+
+
+@attrs.define
+class Reader:
+    """Loads what stands beside sums whose fragments begin at the coordinates (N, M, and that of the product).
+
+    What fragments that are read in one scope have in common is loaded once, so long as there is room to keep it.
     """
-    sides = {axis for t in view.index for axis in axes_of(view, t) if axis < 2}
-    few, order = along(layout, [layout.dims[n] for n in sides])
-    held = k.load_view(name, view, at[: len(view.axes)], few, "load", view.memory.name)
-    return Shuffle(made(held.to(vector(elem, few.registers))), order)
+
+    k: KernelBuilder
+    at: Sequence[Expr | int]
+    room: int = 0  #: registers; of a lane, for what is kept
+    _kept: dict[tuple[str, View, Fragment], Broadcast] = attrs.Factory(dict)
+
+    def read(self, name: str, view: View, layout: Fragment) -> Broadcast:
+        """What a view has for each register of `layout`."""
+        sides = {axis for t in view.index for axis in axes_of(view, t) if axis < 2}
+        few, order = along(layout, [layout.dims[n] for n in sides])
+        key = name, view, few
+        if key in self._kept:
+            return Broadcast(self._kept[key].held, order)
+        held = self.k.load_view(name, view, self.at[: len(view.axes)], few, "load", view.memory.name)
+        found = Broadcast(held, order)
+        if len(sides) < len(layout.dims[:2]) and found.words <= self.room:
+            self.room -= found.words
+            self._kept[key] = found
+        return found
+
+    def fresh(self, held: Iterable[Broadcast]) -> int:
+        """Registers that these take, but for what is kept."""
+        return sum(b.words for b in held if all(b.held is not kept.held for kept in self._kept.values()))
 
 
 def axes_of(view: View, t: TensorDim) -> list[int]:
@@ -338,7 +455,7 @@ def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int,
 
     With it, for each register of `layout` the one that belongs to it.
     """
-    own = tuple(d for d in layout.digits if d.space != Space.REGISTER or d.dim in dims)
+    own = tuple(d for d in layout.digits if d.space not in (Space.REGISTER, Space.FIXED) or d.dim in dims)
     few = Fragment(layout.dims, own).renumbered(Space.REGISTER)
 
     def place(fragment: Fragment, register: int) -> tuple[int, ...]:

@@ -6,23 +6,25 @@ The loop is the naive one (copy, barrier, multiply); `buffer_shared` overlaps it
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain, islice
 
 import attrs
 
 from convgen.ir.build import Index, KernelBuilder
-from convgen.ir.expr import Expr, Mma, Var, const, eq, lift, maximum, select, zeros
+from convgen.ir.expr import Expr, Mma, Slice, Var, const, eq, lift, maximum, select, zeros
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
-from convgen.kernels.epilogue import Epilogue
+from convgen.kernels.epilogue import Epilogue, Held, Reader
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
-from convgen.plan.plan import Operand, Part, Plan, Reduction
+from convgen.plan.plan import Operand, Part, Plan, Reduction, accumulator_registers
 from convgen.problem.conv import Conv
 
 K_LOOP = "k_loop"
@@ -30,6 +32,11 @@ K_LOOP = "k_loop"
 _Key = tuple[Fragment, dequantise.Shared]
 
 _MOST_SUMMED = 32  #: elements of a lane; of the sums of shares at a time, beside what others left
+_MOST_MADE = 16  #: elements of a lane; of the sums that take the steps of an epilogue at a time
+_MOST_AHEAD = 3  #: pieces for which it is there at a time what steps read
+_ROOM = 0.25  #: of the registers beside the sums, for what steps read; as many for what pieces have in common
+
+_Piece = tuple[Expr, Fragment, tuple[Held, ...]]  #: some sums, how they are distributed, and what steps read for them
 
 
 def kernel_name(plan: Plan, role: str) -> str:
@@ -86,26 +93,49 @@ class _ProductKernel:
 
     def _finish(self, sums: Sequence[Var], result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
         """Store the tile, or leave this share of it for the last of the sharers to do so."""
-        sharers, whole = self.tile["sharers"], [(total, mma.d) for mma, total in zip(self.mmas, sums)]
+        sharers = self.tile["sharers"]
         if meeting is None:
             row = self._row_of_slice() if self.plan.reduction is Reduction.LAUNCH else self.m0
-            self._store(result, row, whole, epilogue)
+            self._store(result, row, self._pieces(sums, epilogue), epilogue)
             return
         with ExitStack() as around:
             if isinstance(sharers, Expr):
                 with self.k.when(eq(sharers, 1)):
-                    self._store(result, self.m0, whole, epilogue)
+                    self._store(result, self.m0, self._pieces(sums, epilogue), epilogue)
                 around.enter_context(self.k.otherwise())
             with self._last_to_arrive(meeting, sums):
                 parts = (part for mma in self.mmas for part in mma.d.parts(_MOST_SUMMED))
                 totals = ((self._sum_of_shares(meeting, part), part) for part in parts)
-                self._store(result, self.m0, totals, epilogue)
+                held = ((total, layout, epilogue.load(self._reader(), layout)) for total, layout in totals)
+                self._store(result, self.m0, held, epilogue)
 
-    def _store(self, result: View, row: Index, totals: Iterable[tuple[Var, Fragment]], epilogue: Epilogue) -> None:
+    def _reader(self) -> Reader:
+        """Of what stands beside the tile."""
+        return Reader(self.k, (self.n0, self.m0, *self.batch))
+
+    def _pieces(self, sums: Sequence[Var], epilogue: Epilogue) -> Iterator[_Piece]:
+        """The sums as they are, or where steps need room, few at a time; what the next need is loaded meanwhile."""
+        if epilogue.is_light:
+            for mma, total in zip(self.mmas, sums):
+                yield total, mma.d, epilogue.load(self._reader(), mma.d)
+            return
+        pieces = [(total, n, d) for mma, total in zip(self.mmas, sums) for n, d in enumerate(mma.d.parts(_MOST_MADE))]
+        taken = 0 if self.plan.config.separate_accumulators else accumulator_registers(self.plan)
+        room = int((self.plan.facts.registers - taken) * _ROOM)
+        reader = attrs.evolve(self._reader(), room=room)
+        loaded = (epilogue.load(reader, layout) for _, _, layout in pieces)
+        ahead = deque(islice(loaded, 1))
+        each = max(1, reader.fresh(chain(*ahead[0])))
+        ahead.extend(islice(loaded, max(0, min(room // each, _MOST_AHEAD) - 1)))
+        for total, n, layout in pieces:
+            yield Slice(total, n * layout.registers, layout.registers), layout, ahead.popleft()
+            ahead.extend(islice(loaded, 1))
+
+    def _store(self, result: View, row: Index, pieces: Iterable[_Piece], epilogue: Epilogue) -> None:
         """Store, or add, what the epilogue makes of the sums of each part of the tile."""
         k = self.k
-        for total, layout in totals:
-            stored = epilogue.apply(k, total, (self.n0, self.m0, *self.batch), layout)
+        for total, layout, held in pieces:
+            stored = epilogue.apply(k, total, held)
             store = partial(k.atomic_view, "add") if self.plan.reduction is Reduction.ATOMIC else k.store_view
             store(result, (self.n0, row, *self.batch), stored, layout, "store", result.memory.name)
 

@@ -23,7 +23,7 @@ from convgen.ir.layout.memory import Dim, Global, TensorDim, View, row_major
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, VectorType, vector
-from convgen.kernels.epilogue import Convert, Epilogue
+from convgen.kernels.epilogue import Convert, Epilogue, Reader
 from convgen.passes.buffer_shared import reordered
 from convgen.plan.copies import copy_layout, power_of_two
 from convgen.plan.views import buffer
@@ -71,7 +71,7 @@ class Stream:
             m0, n0 = k.let("m0", tile["m"] * tile_m), k.let("n0", tile["n"] * tile_n)
             out = _without_terms(self.layout)
             total = self._sum(k, (n0, m0), tile["k"], vector(self.acc, out.registers))
-            stored = self.epilogue.apply(k, total, (n0, m0), out)
+            stored = self.epilogue.apply(k, total, self.epilogue.load(Reader(k, (n0, m0)), out))
             k.store_view(self.result, (n0, m0, tile["k"] * out.extent("p")), stored, out, "store")
         return k.done()
 

@@ -20,7 +20,7 @@ from convgen.ir.layout.memory import Global, View
 from convgen.ir.program import Kernel
 from convgen.ir.sizes import Size
 from convgen.ir.types import s32, vector
-from convgen.kernels.epilogue import Epilogue, every
+from convgen.kernels.epilogue import Epilogue, Reader, every
 from convgen.passes.messages.linear import linearize
 from convgen.plan.compensation import Sums
 from convgen.plan.copies import power_of_two
@@ -43,7 +43,8 @@ def sums_kernel(name: str, sums: Sums, sizes: Sequence[Size], facts: TargetFacts
     with k.tile_of(mapping) as tile:
         at = k.let("n0", tile["n"] * layout.extent("n")), k.let("m0", tile["m"] * layout.extent("m"))
         total, left = k.reduce("total", _terms(k, sums, at, layout), layout, "r", Add)
-        k.store_view(sums.result, at, epilogue.apply(k, total, at, left), left, "store")
+        stored = epilogue.apply(k, total, epilogue.load(Reader(k, at), left))
+        k.store_view(sums.result, at, stored, left, "store")
     return k.done(), mapping
 
 

@@ -193,10 +193,11 @@ class TensorProblem(ABC):
                 yield TensorSpec(post_ops.operand_name(n, ending), self._operand_layout(operand), operand.dtype)
 
     def _operand_layout(self, operand: Operand) -> Layout:
-        """As its tag or strides say, else as the destination lies."""
-        default = self.any_tags[2] if self.dtag == "any" or grammar.is_strides(self.dtag) else self.dtag
-        tag = operand.strides or operand.tag
-        return _layout("attr-post-ops", "attr-post-ops", tag, default, operand.dims(self.dst_dims))
+        """As its tag or strides say, else as the destination lies; without blocks where it is the same along dims."""
+        dims, tag = operand.dims(self.dst_dims), operand.strides or operand.tag
+        alike = not grammar.is_strides(self.dtag) and (self.dst_layout.is_plain or dims == self.dst_dims)
+        default = self.dtag if alike and self.dtag != "any" else self.any_tags[2]
+        return _layout("attr-post-ops", "attr-post-ops", tag, default, dims)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

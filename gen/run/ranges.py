@@ -136,7 +136,8 @@ def _off(op: Eltwise, value: _Any) -> _Any:
 
 def _outwards(least: _Any, most: _Any) -> Range:
     low, high = least.astype(np.float32), most.astype(np.float32)
-    return np.nextafter(low, np.float32(-np.inf)), np.nextafter(high, np.float32(np.inf))
+    low = np.where(np.isinf(low), low, np.nextafter(low, np.float32(-np.inf)))
+    return low, np.where(np.isinf(high), high, np.nextafter(high, np.float32(np.inf)))
 
 
 def _scaled(op: Eltwise, given: Range) -> Range:
@@ -173,7 +174,7 @@ def _exact(op: Eltwise, x: Floats) -> Any:
         case "abs":
             return np.abs(x)
         case "clip" | "clip_v2":
-            return np.maximum(np.minimum(x, beta), alpha)
+            return np.minimum(np.maximum(x, alpha), beta)
         case "hardsigmoid":
             return np.clip(linear, np.float32(0), np.float32(1))
         case "hardswish":

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.expr import Splat, const
+from convgen.ir.expr import Expr, Splat, const
 from convgen.ir.interp import interpret
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import Type, f16, f32, s8, s32, vector
-from convgen.kernels.epilogue import Bias, Convert, Epilogue, along
+from convgen.kernels.epilogue import Bias, Convert, Epilogue, Reader, along
 
 N, M = 8, 64
 LAYOUT = Fragment(
@@ -38,6 +38,10 @@ def bias_of(k: KernelBuilder, axis: int) -> View:
     return View(memory, Layout.dense((size,), (0,)), axes, (TensorDim(size, (("c", 1),)),))
 
 
+def applied(epilogue: Epilogue, k: KernelBuilder, total: Expr) -> Expr:
+    return epilogue.apply(k, total, epilogue.load(Reader(k, (0, 0)), LAYOUT))
+
+
 def run(k: KernelBuilder, **buffers: Any) -> Any:
     """What the kernel leaves in `out`."""
     memory = {name: np.ascontiguousarray(a).view(np.uint8).copy() for name, a in buffers.items()}
@@ -53,7 +57,7 @@ def test_a_bias_is_added_along_its_axis(axis: int, elem: Type) -> None:
     out = matrix(k.buffer("out", elem, N * M), N, M)
     epilogue = Epilogue((Bias(bias), Convert(elem)))
     total = k.let("total", Splat(vector(f32, LAYOUT.registers), const(2, f32)))
-    k.store_view(out, (0, 0), epilogue.apply(k, total, (0, 0), LAYOUT), LAYOUT)
+    k.store_view(out, (0, 0), applied(epilogue, k, total), LAYOUT)
     values = np.arange((N, M)[axis], dtype=np.float32)
     found = run(k, bias=values, out=np.zeros(N * M, elem.numpy)).reshape(N, M)
     wanted = 2 + (values[:, None] if axis == 0 else values[None, :]) + np.zeros((N, M))
@@ -76,7 +80,7 @@ def test_integers_saturate() -> None:
     k = KernelBuilder("k")
     out = matrix(k.buffer("out", s8, N * M), N, M)
     total = k.let("total", Splat(vector(s32, LAYOUT.registers), const(300)))
-    k.store_view(out, (0, 0), Epilogue((Convert(s8),)).apply(k, total, (0, 0), LAYOUT), LAYOUT)
+    k.store_view(out, (0, 0), applied(Epilogue((Convert(s8),)), k, total), LAYOUT)
     assert set(run(k, out=np.zeros(N * M, np.int8)).tolist()) == {127}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import gcd, prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from convgen import driver
 from convgen.backends import target as targets
 from convgen.ir.error import UserError
 from convgen.problem.conv import Axis, Conv
+from convgen.problem.matmul import parse_problem
 from convgen.problem.tensors import TensorSpec
 from convgen.run import reference, verify
 from tests.strategies import always
@@ -354,3 +356,84 @@ def test_buffers_are_read_and_written_to_their_end_and_no_further(dir: str, dt: 
         memory[tensor.name] = memory[tensor.name][: -reference.numpy_type(tensor.dtype).itemsize]
         report = targets.get("gfx942").simulate(code.object, code.record.requests(), memory)
         assert "out-of-bounds" in {finding.kind for finding in report.findings}, tensor.name
+
+
+Values = Any
+
+#: name -> a product of one row, its inputs behind src of ones, and what is right. Steps follow each other in f32.
+STEPS: dict[str, tuple[str, dict[str, Values], list[float]]] = {
+    "ties_go_to_the_even_integer": ("--dt=f32:f32:s8 1x1:1x4", {"wei": [0.5, 1.5, -0.5, -1.5]}, [0, 2, 0, -2]),
+    "what_is_negative_is_0_without_a_sign": ("--dt=f32:f32:u8 1x1:1x3", {"wei": [-7, 255.5, 7]}, [0, 255, 7]),
+    "integers_saturate_behind_post_ops": (
+        "--dt=s8:s8:s8 --attr-post-ops=linear:4+linear:0.25 1x1:1x2",
+        {"wei": [100, -128]},
+        [100, -128],
+    ),
+    "a_sum_is_added_before_integers_saturate": (
+        "--dt=s8:s8:s8 --attr-post-ops=sum 1x1:1x2",
+        {"wei": [120, -120], "dst": [-100, 100]},
+        [20, -20],
+    ),
+    "a_sum_behind_relu": (
+        "--dt=f32 --attr-post-ops=relu+sum 1x1:1x2",
+        {"wei": [-3, 3], "dst": [1, 1]},
+        [1, 4],
+    ),
+    "relu_behind_a_sum": (
+        "--dt=f32 --attr-post-ops=sum+relu 1x1:1x2",
+        {"wei": [-3, 3], "dst": [1, 1]},
+        [0, 4],
+    ),
+    "a_sum_of_another_type_less_its_zero_point": (
+        "--dt=s8:s8:u8 --attr-post-ops=sum:2:1:s8 1x1:1x2",
+        {"wei": [100, 100], "dst": [255, 3]},
+        [96, 104],
+    ),
+    "the_largest_scale": (
+        "--dt=s8:s8:u8 --attr-scales=dst:common:4294967295 1x1:1x2",
+        {"wei": [100, -100]},
+        [0, 0],
+    ),
+    "a_scale_without_a_reciprocal": (
+        "--dt=s8:s8:s8 --attr-scales=dst:common:1e-45 1x1:1x3",
+        {"wei": [1, -1, 5]},
+        [127, -128, 127],
+    ),
+    "a_bias_is_not_scaled_and_is_divided": (
+        "--dt=s8:s8:f32 --bia-dt=f32 --attr-scales=src:common:0.5+dst:common:4 1x1:1x2",
+        {"wei": [4, 8], "bia": [1, 1]},
+        [0.75, 1.25],
+    ),
+    "division_by_zero": (
+        "--dt=f32 --attr-post-ops=div:f32:2 1x1:1x3",
+        {"wei": [1, -1, 0], "post_op_0": [0, 0, 0]},
+        [np.inf, -np.inf, np.nan],
+    ),
+    "slopes_along_rows_and_columns": (
+        "--dt=f32 --attr-post-ops=prelu:1+prelu:2 1x1:1x3",
+        {"wei": [-1, -1, 1], "post_op_0": [4], "post_op_1": [0.5, -0.5, 8]},
+        [-2, 2, 1],
+    ),
+    "a_sigmoid_of_large_numbers": (
+        "--dt=f32 --attr-post-ops=logistic 1x1:1x5",
+        {"wei": [-1e30, -200, 200, 1e30, np.nan]},
+        [0, 0, 1, 1, np.nan],
+    ),
+    "limits_that_cross": ("--dt=f32 --attr-post-ops=clip:2:1 1x1:1x3", {"wei": [0, 1.5, 9]}, [1, 1, 1]),
+}
+
+
+#: Each of them always, on one target in turn.
+ON_TARGETS = always([(name, t) for name in STEPS for t in ("gfx942", "xehpc")], lambda n, case: (n + n // 2) % 2 == 0)
+
+
+@pytest.mark.parametrize(("name", "target"), ON_TARGETS)
+def test_steps_behind_sums(name: str, target: str) -> None:
+    line, values, wanted = STEPS[name]
+    problem = parse_problem(line)
+    kinds = {spec.name: (reference.numpy_type(spec.dtype), spec.dims) for spec in problem.inputs}
+    arrays = {key: np.array(v, kinds[key][0]).reshape(kinds[key][1]) for key, v in {"src": 1, **values}.items()}
+    found = reference.whole(problem, arrays, "dst")[0].astype(np.float64)
+    assert np.allclose(found, wanted, 1e-6, 1e-6, equal_nan=True)
+    outcome = verify.run(driver.compile(driver.build(problem, target)), arrays=arrays)
+    assert outcome.passed, outcome.first

@@ -113,6 +113,7 @@ BINARY = [
     "--dt=f16 --attr-post-ops=select:f16.2:15.axb+select:f16+select:s8:0",
     "--dt=f16 --attr-post-ops=add:f32:13:abcd:100x100x6x1+add:bf16:per_tensor:cdba+sum --dtag=abcd",
     "--dt=f16 --attr-post-ops=add:f32:1+add:f32:4+add:f32:8+add:f32:12",
+    "--dt=f16 --attr-post-ops=mul:f32:per_oc+exp+add:s8:14:aBcd16b+add:f16:15+sum --dtag=ABcd2a16b",
     "--dt=f16 --attr-post-ops=mul:f32:1+mul:f32:9+add:f32:6+add:f32:14 --dtag=abcd",
 ]
 
@@ -130,6 +131,7 @@ def test_operands_of_other_targets(knobs: str, target: str) -> None:
 
 
 OF_PRODUCTS = [
+    f"--attr-post-ops=mul:f32:2+linear:1:2+add:f16:3+sum --dtag=AB16b16a {PRODUCT}",
     f"--attr-post-ops=add:f16:6:abc+mul:f16:5:abc+add:f16:7:bac+add:f32:1+prelu:per_oc {BATCH}",
     f"--attr-post-ops=add:f16:3:ab+mul:f16:1+mul:f16:2 --runtime_dims_masks=1:2 {PRODUCT}",
     f"--attr-post-ops=select:f32.1:3.ba+mul:f16:3 --dtag=ba {PRODUCT}",
@@ -206,3 +208,28 @@ def test_a_nan_is_not_lost(ops: str, target: str) -> None:
     arrays = given(problem, {"src": [-np.inf, -2.5, 0.0, 1.5, np.inf, np.nan], "wei": [1, -1, 2], **zeros})
     assert np.all(np.isnan(reference.whole(problem, arrays, "dst")[-1]))
     run(line, target, arrays)
+
+
+LARGE = "mb32ic64ih56oc64oh56kh3ph1"
+WIDE = {
+    "gfx942": "tile=256x64x32 waves=4x1 mma=32x32x8 slots=2 taps=split",
+    "xehpc": "tile=256x64x16 waves=8x1 mma=16x8x16 slots=2 taps=split",
+}
+
+
+@pytest.mark.parametrize(("target", "elements"), [("gfx942", 64), ("xehpc", 128)])
+def test_a_chain_adds_few_instructions_and_no_pass(target: str, elements: int) -> None:
+    """Of a lane's registers: bias, relu and a sum of f16 take some six instructions each, and their loads."""
+    lines = (f"--dt=f16 --dir=FWD_D {LARGE}", f"--dt=f16 --attr-post-ops=relu+sum {LARGE}")
+    plain, chain = (cg.compile(cg.build(parse_problem(line), target, WIDE[target])) for line in lines)
+    assert len(chain.record.launches) == len(plain.record.launches) == 1
+    counts = [len([row for row in code.asm.splitlines() if row.startswith(" ")]) for code in (plain, chain)]
+    assert counts[1] - counts[0] < 6.6 * elements
+
+
+@pytest.mark.parametrize("target", WIDE)
+def test_long_chains_have_room_in_large_tiles(target: str) -> None:
+    knobs = "--dt=f16 --attr-scales=src:common:0.5+wei:per_oc+dst:common:2"
+    line = f"{knobs} --attr-post-ops=mul:f32:per_oc+gelu_tanh+add:f32:per_tensor+prelu:per_oc+sum {LARGE}"
+    outcome = verify.run(cg.compile(cg.build(parse_problem(line), target, WIDE[target])), groups=1)
+    assert outcome.passed, outcome.first
