@@ -139,8 +139,9 @@ REFUSED = [
     ("--dir=BWD_D --dt=s32:s8:s8 --attr-zero-points=wei:common:1 mb1ic8ih5oc8kh1", "zero-points"),
     ("--dir=FWD_D --dt=f16 --attr-zero-points=src:common:1 mb1ic8ih5oc8kh1", "zero-points"),
     ("--dt=s8:s8:s32 --attr-zero-points=src:per_dim_0 8x8:8x8", "zero-points"),
-    ("--dt=s8:s8:s32 --attr-zero-points=wei:common:1:s4 8x8:8x8", "zero-points"),
-    ("--dt=s8:s8:s32 --attr-zero-points=wei:per_ocic:u8:4x1 8x8:8x8", "zero-points-groups"),
+    ("--dt=s8:s8:s32 --attr-zero-points=wei:common:1:f32 8x8:8x8", "zero-points"),
+    ("--dt=s8:s8:s32 --attr-zero-points=wei:per_ocic:u8:4x1 8x8:8x8", "zero-points"),
+    ("--dt=s8:s8:s32 --attr-zero-points=src:per_ocic:u8:1x4 8x8:8x8", "zero-points-groups"),
 ]
 
 
