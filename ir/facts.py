@@ -95,7 +95,7 @@ class Caches:
         return self.channels * self.channel_bytes
 
 
-@attrs.frozen(cache_hash=True)
+@attrs.frozen(cache_hash=True, repr=False)
 class TargetFacts:
     """Numbers and capabilities of one target; units in the names, sources in the target's table."""
 
@@ -130,6 +130,9 @@ class TargetFacts:
     #: bytes; greatest block message: a subgroup's registers as they stand, at one address; 0 if there are none
     block_bytes: int = 0
     chunk_bytes: int = 16  #: bytes; of a lane in one write to shared memory, and in one part of a fragment
+
+    def __repr__(self) -> str:
+        return f"<facts of {self.name}>"
 
     @property
     def surfaces(self) -> bool:
