@@ -79,8 +79,8 @@ class AmdVectors(Elements):
         if how is None:
             raise Unsupported(f"given a conversion from {of} to {to}, wanted one that {self.facts.name} has: {e}")
         size = max(1, of.elem.bits // 32)
-        elements = [self.tuple_of(view(source, i, size)) for i in range(0, max(1, of.bits // 32), size)]
-        dst = self.out.new("v", max(1, to.bits // 32))
+        elements = [self.tuple_of(view(source, i, size)) for i in range(0, -(-of.bits // 32), size)]
+        dst = self.out.new("v", -(-to.bits // 32))
         convert(self.out, how, elements, 32 // min(32, of.elem.bits), dst, to)
         return dst
 

@@ -22,9 +22,11 @@ from convgen.kernels.epilogue import Convert, Epilogue
 from convgen.kernels.product import Meeting, kernel_name, product_kernel
 from convgen.kernels.streams import Stream
 from convgen.kernels.sums import sums_kernel
+from convgen.kernels.windows import windows_kernel
 from convgen.plan import views
 from convgen.plan.compensation import Sums
 from convgen.plan.plan import Part, Plan, Reduction
+from convgen.plan.windows import LaneTile
 from convgen.problem.matmul import Matmul, Problem
 from convgen.run.code import OutputRegion
 
@@ -221,6 +223,9 @@ class _Builder:
         used = [*self.shared, *map(self._sums, part.sums)]
 
         def multiply(target: View, epilogue: Epilogue, meeting: Meeting | None = None) -> None:
+            if isinstance(plan.unit, LaneTile):
+                used.append(self._launch(windows_kernel(plan, part, f"main{tail}"), tile, part.mapping))
+                return
             kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", meeting)
             used.append(self._launch(kernel, tile, part.mapping))
 

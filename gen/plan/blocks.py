@@ -112,7 +112,7 @@ def _piece(name: str, number: int) -> str:
 
 def _in_pieces(t: TensorDim, known: Mapping[str, tuple[int, ...]], size: int) -> TensorDim:
     terms: list[tuple[str, int]] = []
-    reach, grown = 1, False
+    reach, grown = 1 + t.const, False
     for name, coef in t.terms:
         if name not in known:
             terms.append((name, coef))

@@ -21,6 +21,7 @@ from convgen.ir.layout.turns import Turns
 from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import rectangle_of
+from convgen.plan import lanes
 from convgen.plan.config import Config
 from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, power_of_two, rows_at_once
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
@@ -140,6 +141,7 @@ def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
         for atom in atoms
         for c in _scored(shape, atom, facts, moved)
     ]
+    found += [Candidate(clocks, config) for clocks, config in lanes.configs(problem, facts, must_move(problem))]
     resort = last_resort(problem, atoms, facts, must_move(problem))
     return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), resort)]
 

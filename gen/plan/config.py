@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -16,13 +16,28 @@ _TRIPLE = re.compile(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)")
 _PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 
 
+class Own(NamedTuple):
+    """What a lane has of the result where lanes multiply and add, without a matrix instruction."""
+
+    channels: int  #: neighbours along N
+    rows: int  #: positions along the last axis of space but one
+    columns: int  #: positions along the last axis of space
+
+    @property
+    def positions(self) -> int:
+        return self.rows * self.columns
+
+    def __str__(self) -> str:
+        return f"fma:{self.channels}x{self.rows}x{self.columns}"
+
+
 @attrs.frozen
 class Config:
     """Tiles in GEMM terms: M pixels, N output channels, K taps and input channels."""
 
     tile: tuple[int, int, int]  #: elements; M x N x K of a workgroup
     waves: tuple[int, int]  #: subgroups; along M and N of the tile
-    mma: tuple[int, int, int]  #: elements; n x m x k of the matrix instruction
+    mma: tuple[int, int, int]  #: elements; n x m x k of the matrix instruction, or what each lane has by `Own`
     slots: int = 2  #: buffers of the K loop in shared memory; with 0 fragments come from global memory
     taps: str = "split"  #: how K is cut: "split": no block straddles the innermost run (a tap's channels, a row of
     #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run
@@ -67,6 +82,7 @@ class Config:
         def sizes(v: tuple[int, ...]) -> str:
             return "x".join(map(str, v))
 
+        unit = str(self.mma) if isinstance(self.mma, Own) else sizes(self.mma)
         rest = f" slices={self.slices}" if self.slices > 1 else ""
         rest += f" subtiles={self.subtiles}" if self.subtiles > 1 else ""
         rest += f" prefetch={self.prefetch}" if self.prefetch else ""
@@ -75,7 +91,7 @@ class Config:
         rest += f" map={self.map}" if self.map != IN_ROWS else ""
         rest += f" in={':'.join(self.types)}" if self.types else ""
         return (
-            f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={sizes(self.mma)} "
+            f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={unit} "
             f"slots={self.slots} taps={self.taps} acc={self.acc}{rest}"
         )
 
@@ -89,6 +105,11 @@ def _numbers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None
         return tuple(int(g) for g in match.groups()) if match and len(text) < 24 else None
 
     return parse
+
+
+def _unit(text: str) -> tuple[int, ...] | None:
+    sizes = _numbers(_TRIPLE)(text.removeprefix("fma:"))
+    return Own(*sizes) if sizes and text.startswith("fma:") else sizes
 
 
 def _choice(*options: str) -> Callable[[str], str | None]:
@@ -117,7 +138,7 @@ def _types(text: str) -> tuple[str, ...] | None:
 FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tile": ("MxNxK", _numbers(_TRIPLE)),
     "waves": ("MxN", _numbers(_PAIR)),
-    "mma": ("ROWSxCOLSxK", _numbers(_TRIPLE)),
+    "mma": ("ROWSxCOLSxK|fma:NxROWSxCOLS", _unit),
     "slots": ("0|1|2|3", _slots),
     "taps": ("split|chunk|fused", _choice("split", "chunk", "fused")),
     "acc": ("v|a", _choice("v", "a")),

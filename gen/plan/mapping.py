@@ -17,6 +17,7 @@ from convgen.plan.lru import Steps, simulate
 from convgen.plan.plan import Plan
 from convgen.plan.traffic import Moved, Operands, Tiles, Traffic, count
 from convgen.plan.views import Product
+from convgen.plan.windows import LaneTile
 
 _WORTH = 0.98  #: share of the default's clocks; an order that does not come below it is not worth its arithmetic
 _MATTERS = 0.2  #: of what a launch costs by itself; fewer clocks of memory are not worth a comparison
@@ -100,6 +101,8 @@ def best_order(launch: Launch) -> Order:
 def ordered(plan: Plan, together: int) -> Plan:
     """The plan in the order that suits its largest launch, with so many workgroups together on a unit."""
     if not plan.parts or plan.parts[0].product.batch > 1:  # what one of several products reads decides little
+        return plan
+    if isinstance(plan.unit, LaneTile):  # sums over windows come in an order of their own
         return plan
     return plan.in_order(best_order(Launch.of(plan, together)))
 

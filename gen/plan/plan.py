@@ -30,10 +30,11 @@ from convgen.passes.messages.pairs import check_pairs
 from convgen.passes.messages.swizzle import find_swizzle
 from convgen.plan import dequantise, steps, views
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import Config
+from convgen.plan.config import Config, Own
 from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.dequantise import Dequantisation
 from convgen.plan.views import Product
+from convgen.plan.windows import LaneTile, Windows, windows
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
 from convgen.problem.matmul import Matmul, Problem
@@ -204,10 +205,16 @@ class Plan:
     problem: Problem
     config: Config
     facts: TargetFacts
-    mma: MmaTile
+    unit: MmaTile | LaneTile  #: what multiplies: by matrix instructions, or each lane for itself
     parts: tuple[Part, ...]
     reduction: Reduction
     registers: int  #: registers; of a lane, accumulators included, estimate
+
+    @property
+    def mma(self) -> MmaTile:
+        """Of a plan with matrix instructions."""
+        assert isinstance(self.unit, MmaTile)
+        return self.unit
 
     @property
     def subgroups(self) -> int:
@@ -304,8 +311,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"{facts.name} has no accumulator registers")
     if config.prefetch and not facts.prefetch:
         raise DoesNotFit(f"{facts.name} has no prefetch")
-    mma = mma_tile(_atom(problem, config, facts), config, facts.chunk_bytes)
-    block = k_block(config.taps, config.tile[2], mma.atom.elem_bytes, facts.chunk_bytes)
+    unit = _unit(problem, config, facts)
     if problem.runtime and (config.slices > 1 or config.reorder or config.map != IN_ROWS):
         raise DoesNotFit(f"sizes are known at launch: wanted one slice, no reorder and map={IN_ROWS}")
     if _products(problem) > 1 and (config.slices > 1 or config.map.shares):
@@ -314,13 +320,32 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     missing = [name for name in config.reorder if name not in [t.name for t in problem.factors]]
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
-    parts = tuple(_part(problem, p, mma, config, facts) for p in views.products(problem, block, config.reorder))
-    plan = Plan(problem, config, facts, mma, parts, _reduction(problem, config, parts, facts), 0)
+    parts = tuple(_part(problem, p, unit, config, facts) for p in _products_of(problem, unit, config, facts))
+    plan = Plan(problem, config, facts, unit, parts, _reduction(problem, config, parts, facts), 0)
     if plan.shared_bytes > facts.shared_bytes:
         raise DoesNotFit(f"{plan.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
     plan = attrs.evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
     _check_registers(plan)
     return plan
+
+
+def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | LaneTile:
+    if not isinstance(config.mma, Own):
+        return mma_tile(_atom(problem, config, facts), config, facts.chunk_bytes)
+    idle = {"slots": 0, "acc": "v", "slices": 1, "subtiles": 1, "prefetch": 0, "taps": "fused"}
+    for name, value in idle.items():
+        if getattr(config, name) != value:
+            raise DoesNotFit(f"{name}={getattr(config, name)}: mma={config.mma} has {name}={value}")
+    if config.map.shares:
+        raise DoesNotFit(f"map={config.map}: mma={config.mma} does not share K out")
+    return LaneTile.of(config, config.mma, facts)
+
+
+def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts) -> tuple[Product, ...]:
+    if isinstance(unit, LaneTile):
+        return windows(problem, unit.own, config, facts.chunk_bytes)
+    block = k_block(config.taps, config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
+    return views.products(problem, block, config.reorder)
 
 
 def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
@@ -374,14 +399,16 @@ def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
     return Reduction(config.sum or ("last" if facts.tickets else "atomic"))
 
 
-def _part(problem: Problem, product: Product, mma: MmaTile, config: Config, facts: TargetFacts) -> Part:
+def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts) -> Part:
     tile_m, tile_n, tile_k = config.tile
-    of_n = operand(product.of_n, mma.atom.a_elem, tile_n, mma.a, config, facts)
-    of_m = operand(product.of_m, mma.atom.b_elem, tile_m, mma.b, config, facts)
-    of_n, of_m = (
-        attrs.evolve(o, made=dequantise.of(problem, o.view, (rows, tile_k)))
-        for o, rows in ((of_n, tile_n), (of_m, tile_m))
-    )
+    of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in (product.of_n, product.of_m))
+    if isinstance(unit, MmaTile):
+        of_n = operand(product.of_n, unit.atom.a_elem, tile_n, unit.a, config, facts)
+        of_m = operand(product.of_m, unit.atom.b_elem, tile_m, unit.b, config, facts)
+        of_n, of_m = (
+            attrs.evolve(o, made=dequantise.of(problem, o.view, (rows, tile_k)))
+            for o, rows in ((of_n, tile_n), (of_m, tile_m))
+        )
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
     grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn
@@ -419,11 +446,16 @@ def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:
 
 
 def accumulator_registers(plan: Plan) -> int:
+    if isinstance(plan.unit, LaneTile):
+        return plan.unit.own.channels * plan.unit.own.positions * plan.acc_type.bytes // 4
     return plan.mma.parts * plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
 
 
 def _estimate_registers(plan: Plan, part: Part) -> int:
     """Vector registers a lane: accumulators, fragments of a K block, copies in flight, addresses, a margin."""
+    if isinstance(plan.unit, LaneTile):
+        assert isinstance(part.product, Windows)
+        return accumulator_registers(plan) + part.product.registers(plan.unit.own) + _MARGIN
     mma, elem = plan.mma, plan.mma.atom.elem_bytes
     sets = plan.facts.core.fragment_sets if plan.config.slots > 1 else 1  # one is read while the other multiplies
     fragments = sets * (mma.a.registers + mma.b.registers) * elem // 4
@@ -435,11 +467,15 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
         messages = copy.loaded.registers // copy.message
         copies += messages * (max(1, copy.message * elem // 4) + 3)
         copies += plan.facts.core.reserve[masked]
-    return accumulator_registers(plan) + fragments + copies + 2 * mma.steps + 16
+    return accumulator_registers(plan) + fragments + copies + 2 * mma.steps + _MARGIN
+
+
+_MARGIN = 16  #: registers
 
 
 def _check_registers(plan: Plan) -> None:
     acc = accumulator_registers(plan)
-    alu = plan.registers - (acc if plan.mma.separate_accumulators else 0)
-    if alu > plan.facts.registers or (plan.mma.separate_accumulators and acc > plan.facts.accumulators):
+    separate = plan.config.separate_accumulators
+    alu = plan.registers - (acc if separate else 0)
+    if alu > plan.facts.registers or (separate and acc > plan.facts.accumulators):
         raise DoesNotFit(f"about {alu} registers and {acc} accumulators, at most {plan.facts.registers}")

@@ -180,7 +180,14 @@ def must_move(problem: Problem) -> tuple[str, ...]:
     return blocked
 
 
-def _contractions(problem: Problem) -> Iterable[_Contraction]:
+def contractions(problem: Problem, moved: Collection[str] = ()) -> tuple[Contraction, ...]:
+    """The products of a problem with something to sum, before M, N and K are axes of views (see `products`)."""
+    steps = _in_steps(problem)
+    found = (c.reading(problem, moved).in_blocks(steps) for c in _contractions(problem))
+    return tuple(c for c in found if all(prod(d.size for d in dims) for dims in (c.m, c.n, c.k)))
+
+
+def _contractions(problem: Problem) -> Iterable[Contraction]:
     if isinstance(problem, Matmul):
         return (_matmul(problem),)
     if problem.direction.is_forward:
@@ -349,7 +356,7 @@ def buffer(spec: TensorSpec) -> Global:
 
 
 @attrs.frozen
-class _Contraction:
+class Contraction:
     """A product before M and N, and the order of the dims, are settled."""
 
     m: tuple[Dim, ...]
@@ -362,7 +369,7 @@ class _Contraction:
     batch: tuple[Dim, ...] = ()  #: each position is a product by itself
     cuts: Cuts = WHOLE  #: of the problem's dims into these
 
-    def in_blocks(self, others: Collection[_Tensor] = ()) -> _Contraction:
+    def in_blocks(self, others: Collection[_Tensor] = ()) -> Contraction:
         """The same with dims cut where blocks of the tensors' layouts end, `others` included."""
         tensors = self.of_m, self.of_n, self.result
         cuts = Cuts.of((*self.m, *self.n, *self.k, *self.batch), [(t.spec, t.index) for t in (*tensors, *others)])
@@ -370,13 +377,13 @@ class _Contraction:
             return self
         m, n, k, batch = map(cuts.dims, (self.m, self.n, self.k, self.batch))
         of_m, of_n, result = (t.cut(cuts) for t in tensors)
-        return _Contraction(m, n, k, of_m, of_n, result, self.role, batch, cuts)
+        return Contraction(m, n, k, of_m, of_n, result, self.role, batch, cuts)
 
-    def fused(self) -> _Contraction:
+    def fused(self) -> Contraction:
         """The same result where the batch is part of N: right for who writes all of it alike."""
         return attrs.evolve(self, n=(*self.batch, *self.n), batch=())
 
-    def reading(self, problem: Problem, moved: Collection[str]) -> _Contraction:
+    def reading(self, problem: Problem, moved: Collection[str]) -> Contraction:
         """The same with some inputs read where they were moved to."""
         of_m, of_n = (
             attrs.evolve(t, spec=reordered(problem, t.spec.name)) if t.spec.name in moved else t
@@ -384,7 +391,7 @@ class _Contraction:
         )
         return attrs.evolve(self, of_m=of_m, of_n=of_n)
 
-    def counted(self, sizes: tuple[Size, ...]) -> _Contraction:
+    def counted(self, sizes: tuple[Size, ...]) -> Contraction:
         """The same where some sizes are known at launch."""
         if not sizes:
             return self
@@ -434,11 +441,11 @@ def _same(name: str, size: int) -> TensorDim:
 # ---------------------------------------------------------------- the problems
 
 
-def _matmul(problem: Matmul) -> _Contraction:
+def _matmul(problem: Matmul) -> Contraction:
     """dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; a tensor of size 1 along b is read again."""
     src, wei, dst = map(problem.tensor, _MATRICES)
     index = {role: tuple(_grouped(problem, t) for t in own) for role, own in _coordinates(problem).items()}
-    return _Contraction(
+    return Contraction(
         (_dim("m", problem.m),),
         _in_groups("n", problem.n, problem.groups["n"]),
         _in_groups("k", problem.k, problem.groups["k"]),
@@ -520,9 +527,9 @@ def _forward_dims(problem: Conv) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Inde
     return positions, taps, src, wei, dst
 
 
-def _forward(problem: Conv) -> _Contraction:
+def _forward(problem: Conv) -> Contraction:
     positions, taps, src, wei, dst = _forward_dims(problem)
-    return _Contraction(
+    return Contraction(
         positions,
         (_dim("oc", _of_group(problem)["oc"]),),
         (*taps, _dim("ic", _of_group(problem)["ic"])),
@@ -533,9 +540,9 @@ def _forward(problem: Conv) -> _Contraction:
     )
 
 
-def _backward_weights(problem: Conv) -> _Contraction:
+def _backward_weights(problem: Conv) -> Contraction:
     positions, taps, src, wei, dst = _forward_dims(problem)
-    return _Contraction(
+    return Contraction(
         (_dim("oc", _of_group(problem)["oc"]),),
         (*taps, _dim("ic", _of_group(problem)["ic"])),
         positions,
@@ -608,7 +615,7 @@ def phases(problem: Conv) -> int:
     return prod(_Phase.count(axis) for _, axis in _axes(problem))
 
 
-def _backward_data(problem: Conv) -> Iterator[_Contraction]:
+def _backward_data(problem: Conv) -> Iterator[Contraction]:
     """A product for each combination of stride phases that has something to sum."""
     axes, channels = _axes(problem), _of_group(problem)
     images = _same("mb", problem.mb)
@@ -621,7 +628,7 @@ def _backward_data(problem: Conv) -> Iterator[_Contraction]:
             continue
         taps, diff_src, wei, diff_dst = zip(*(p.coordinates() for p in chosen))
         role = "".join(f"{p.name}{p.residue}" for p in chosen if p.axis.s > 1)
-        yield _Contraction(
+        yield Contraction(
             (_dim("mb", problem.mb), *(_dim(f"i{p.name}", p.positions) for p in chosen)),
             (_dim("ic", channels["ic"]),),
             (*(_dim(f"k{p.name}", count) for p, count in zip(chosen, taps)), _dim("oc", channels["oc"])),

@@ -1,0 +1,181 @@
+"""Sums over windows: which places neighbours share, what a lane holds, and configs that say so."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from convgen.backends.target import get
+from convgen.ir.error import DoesNotFit
+from convgen.ir.layout.digits import Space
+from convgen.ir.layout.memory import View
+from convgen.ir.mutate import postorder
+from convgen.ir.stmt import LoadView
+from convgen.kernels import launches
+from convgen.passes.messages.linear import linearize
+from convgen.plan import lanes
+from convgen.plan.choose import candidates
+from convgen.plan.config import Config, Own
+from convgen.plan.plan import make_plan
+from convgen.plan.windows import LaneTile, Window, Windows, windows
+from convgen.problem.conv import Conv
+from convgen.run import reference
+
+FACTS = get("gfx942").facts
+CONFIG = "tile=256x64x9 waves=1x4 mma=fma:8x2x4 slots=0 taps=fused acc=v"
+
+
+def made(line: str, config: str = CONFIG, **knobs: str) -> tuple[Windows, ...]:
+    parsed = Config.parse(config)
+    assert isinstance(parsed.mma, Own)
+    return windows(Conv.parse(line, **{"dir": "FWD_D", "dt": "f16", **knobs}), parsed.mma, parsed, FACTS.chunk_bytes)
+
+
+def test_configs_of_lanes_are_read_as_they_are_printed() -> None:
+    config = Config.parse(CONFIG)
+    assert config.mma == Own(channels=8, rows=2, columns=4)
+    assert str(config) == CONFIG
+    assert Config.parse("tile=64x64x16 waves=1x1 mma=8x2x4").mma == (8, 2, 4)
+    assert not isinstance(Config.parse("tile=64x64x16 waves=1x1 mma=8x2x4").mma, Own)
+
+
+@pytest.mark.parametrize(
+    ("count", "taps", "step", "growth", "places"),
+    [(4, 3, 1, 1, 6), (4, 7, 1, 1, 10), (4, 3, 2, 1, 9), (4, 3, 1, 2, 8), (2, 2, 3, 1, 4), (1, 5, 1, 1, 5)],
+)
+def test_a_place_is_read_once_for_all_taps_and_neighbours(
+    count: int, taps: int, step: int, growth: int, places: int
+) -> None:
+    found = Window(taps, count, step, growth).reads(range(taps))
+    assert len(found) == places
+    pairs = [(pair, place) for place, met in found.items() for pair in met]
+    assert sorted(pair for pair, _ in pairs) == sorted(product(range(count), range(taps)))
+    assert all(position * step + tap * growth == place for (position, tap), place in pairs)
+
+
+def test_sums_are_in_the_order_of_taps() -> None:
+    found = Window(5, 4, 2, 3).reads(range(5))
+    for position in range(4):
+        assert [tap for met in found.values() for at, tap in met if at == position] == list(range(5))
+
+
+def test_strides_and_dilations_with_a_common_factor_skip_places() -> None:
+    (w,) = made("mb2g64ic64oc64ih16oh8kh3sh2ph2dh1")
+    assert [(a.step, a.growth) for a in w.axes] == [(1, 1), (1, 1)]
+    assert w.of_m.extent(3) == 4 + 2
+
+
+@pytest.mark.parametrize(
+    ("line", "direction", "tag"),
+    [
+        ("mb2g16ic16oc16ih7oh7kh3ph1", "FWD_D", "axb"),
+        ("mb2g16ic16oc32ih7oh4kh3sh2ph1", "FWD_D", "abx"),
+        ("mb2g16ic16oc16ih9oh9kh3ph2dh1", "FWD_D", "aBcd16b"),
+        ("mb2g16ic16oc32ih7oh4kh3sh2ph1", "BWD_D", "axb"),
+        ("mb1g16ic16oc16iw9ow5kw4sw3pw4", "BWD_D", "axb"),
+        ("mb1g16ic16oc16id3od2kd2ih5oh5kh3ph1iw5ow5kw3pw1", "FWD_D", "axb"),
+    ],
+)
+def test_views_of_a_window_are_the_convolution(line: str, direction: str, tag: str) -> None:
+    """Multiplied and added element by element, what the views show makes the result; masks leave out the halo."""
+    rows = 1 if "iw9" in line else 2
+    problem = Conv.parse(line, dir=direction, dt="f32", stag=tag, dtag=tag)
+    own = Own(4, rows, 4)
+    parts = windows(problem, own, Config((1, 1, 10**4), (1, 1), own, 0, "fused"), FACTS.chunk_bytes)
+    inputs = {name: np.asarray(tensor) for name, tensor in reference.fills(problem, 1).items()}
+    name = problem.outputs[0].name
+    got = np.zeros(problem.tensor(name).dims)
+    for part in parts:
+        _add(part, own, inputs, got)
+    assert np.array_equal(got, reference.whole(problem, inputs, name))
+
+
+def _add(part: Windows, own: Own, inputs: dict[str, npt.NDArray[Any]], got: npt.NDArray[Any]) -> None:
+    """The products of all elements, taps and channels of the source, added to the tensor."""
+    per_lane = own.rows * own.columns if len(part.axes) > 1 else own.columns
+    spaces = part.n, part.m, *(w.taps for w in part.axes), part.ins
+    n, m, *taps, c = (x.ravel() for x in np.indices(spaces))
+    place = np.unravel_index(m % per_lane, [w.count for w in part.axes])
+    places = [w.lead + at * w.step + tap * w.growth for w, at, tap in zip(part.axes, place, taps)]
+    source, seen = _element(part.of_m, n // part.outs * part.ins + c, m // per_lane, *places)
+    shown = [w.of_weights(tap) for w, tap in zip(part.axes, taps)]
+    flat = n * part.k + sum(x * apart for x, apart in zip((*shown, c), part.flat))
+    weights, _ = _element(part.of_n, *((flat,) if part.flat else (n, *shown, c)))
+    result, kept = _element(part.result, n, m)
+    terms = np.where(seen, inputs[part.of_m.memory.name][source] * inputs[part.of_n.memory.name][weights], 0)
+    np.add.at(got, tuple(x[kept] for x in result), terms[kept])
+
+
+def _element(view: View, *at: npt.NDArray[Any]) -> tuple[tuple[npt.NDArray[Any], ...], npt.NDArray[np.bool_]]:
+    """Indices into the tensor at positions of a view, and where there is an element."""
+    dims: dict[str, Any] = {}
+    for axis, position in enumerate(at):
+        dims |= view.decode(axis, position)
+    index = [t.at(dims) + np.zeros_like(at[0]) for t in view.index]
+    inside = [(i >= 0) & (i < t.size) for i, t in zip(index, view.index)]
+    assert all(t.masked or there.all() for t, there in zip(view.index, inside)), "outside the tensor without a mask"
+    there = np.logical_and.reduce(inside)
+    return tuple(np.where(there, i, 0) for i in index), there
+
+
+def test_lanes_lie_along_memory() -> None:
+    tile = LaneTile(Own(8, 2, 4), (16, 4), (1, 2))
+    along_n, along_m = tile.sums(along_m=False), tile.sums(along_m=True)
+    assert along_n.shape == along_m.shape == (64, 128)
+    assert along_n.coords(0, 1, 0) == {"n": 8, "m": 0}
+    assert along_m.coords(0, 1, 0) == {"n": 0, "m": 8}
+    assert (along_n.contiguous("n"), along_m.contiguous("m")) == (8, 8)
+    assert {d.space for d in along_n.of("n")} == {Space.REGISTER, Space.LANE, Space.SUBGROUP}
+
+
+@pytest.mark.parametrize(("tag", "config"), [
+    ("axb", CONFIG), ("abx", "tile=512x16x9 waves=1x4 mma=fma:4x1x8 slots=0 taps=fused acc=v"),
+])  # fmt: skip
+def test_each_row_of_the_source_is_loaded_once_in_whole_messages(tag: str, config: str) -> None:
+    """Also where a halo is, and where memory runs along rows: there the first place begins a message."""
+    (part,) = made("mb2g64ic64oc64ih56oh56kh3ph1", config, stag=tag, dtag=tag)
+    plan = make_plan(Conv.parse("mb2g64ic64oc64ih56oh56kh3ph1", dir="FWD_D", dt="f16", stag=tag, dtag=tag),
+                     Config.parse(config), FACTS)  # fmt: skip
+    (kernel,) = launches.build(plan)[0].kernels
+    loads = [n for n in postorder(kernel) if isinstance(n, LoadView) and n.view == part.of_m]
+    assert len(loads) == Config.parse(config).mma[1] + 2
+    assert linearize(part.of_m).makes_messages(8)
+
+
+@pytest.mark.parametrize(
+    ("line", "config", "refused"),
+    [
+        ("mb1g16ic16oc16ih7oh7kh3ph1", CONFIG.replace("tile=256", "tile=64"), "tile M of 64, wanted"),
+        ("mb1g16ic16oc16ih7oh7kh3ph1", CONFIG.replace("slots=0", "slots=2"), "slots=2: mma=fma:8x2x4 has slots=0"),
+        ("mb1g16ic16oc16iw7ow7kw3pw1", CONFIG, "wanted one row a lane"),
+        ("mb1g16ic16oc48ih7oh7kh3ph1", CONFIG, "channels of a lane"),
+    ],
+)
+def test_what_does_not_suit_lanes_is_named(line: str, config: str, refused: str) -> None:
+    with pytest.raises(DoesNotFit, match=refused):
+        make_plan(Conv.parse(line, dir="FWD_D", dt="f16"), Config.parse(config), FACTS)
+
+
+def test_only_depthwise_problems_go_to_lanes() -> None:
+    def first(line: str, **knobs: str) -> bool:
+        problem = Conv.parse(line, **{"dir": "FWD_D", "dt": "f16", **knobs})
+        return isinstance(candidates(problem, FACTS)[0].config.mma, Own)
+
+    assert first("mb32g144ic144oc144ih56oh56kh3ph1")
+    assert first("mb32g144ic144oc288ih56oh28kh5sh2ph2", dir="BWD_D")
+    assert not lanes.is_depthwise(Conv.parse("mb2g8ic8oc8ih7oh7kh3ph1", dir="BWD_W", dt="f16"))
+    assert not lanes.is_depthwise(Conv.parse("mb2ic1oc8ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
+    assert not lanes.is_depthwise(Conv.parse("mb2g8ic32oc32ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
+
+
+def test_the_chosen_one_has_wide_messages() -> None:
+    """Of 16 bytes, and a tile that covers whole pixels."""
+    problem = Conv.parse("mb32g144ic144oc144ih56oh56kh3ph1", dir="FWD_D", dt="f16")
+    _, best = min(lanes.configs(problem, FACTS, ()), key=lambda scored: scored[0])
+    assert isinstance(best.mma, Own)
+    assert best.mma.channels == 8
+    assert best.tile[1] >= 144

@@ -1,0 +1,103 @@
+"""Depthwise convolutions by lanes, all the way: edge cases on every target, and random ones."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convgen import driver
+from convgen.backends import target as targets
+from convgen.ir.error import DoesNotFit
+from convgen.plan import lanes
+from convgen.problem.conv import Conv
+from convgen.run import verify
+from convgen.run.code import Code
+from tests.strategies import SWEEP, always
+
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
+OF_EACH_VENDOR = ("gfx942", "xehpc")  #: all cases run there always; on the others the first
+
+#: (problem, knobs, what each lane has)
+CASES = (
+    ("mb2g16ic16oc16ih9oh9kh3ph1", {"dir": "FWD_B", "dt": "f16", "attr_post_ops": "relu"}, (8, 2, 2)),
+    ("mb1g13ic13oc13ih9oh9kh3ph1", {"dir": "FWD_D", "dt": "bf16"}, (4, 1, 4)),
+    ("mb1g8ic8oc16ih9oh5kh3sh2ph1", {"dir": "BWD_D", "dt": "f32"}, (2, 2, 2)),
+    ("mb1g8ic8oc24ih9oh5kh3sh2ph1", {"dir": "FWD_B", "dt": "s8"}, (6, 1, 2)),
+    ("mb1g4ic4oc4ih16oh16kh3ph1", {"dir": "FWD_D", "dt": "f16", "stag": "abx", "dtag": "abx"}, (2, 1, 8)),
+    ("mb1g8ic8oc8ih7oh5kh5ph3dh1", {"dir": "BWD_D", "dt": "f16"}, (4, 1, 2)),
+    ("mb1g16ic16oc16iw9ow13kw5pw4", {"dir": "FWD_D", "dt": "f16"}, (8, 1, 4)),
+    ("mb1g8ic8oc8id4od4kd3pd1ih5oh5kh3ph1iw5ow5kw3pw1", {"dir": "FWD_D", "dt": "f32"}, (4, 1, 2)),
+    ("mb2g32ic32oc32ih5oh5kh3ph1", {"dir": "FWD_D", "dt": "f16", "stag": "aBcd16b", "dtag": "aBcd16b"}, (8, 1, 2)),
+    ("mb1g2ic2oc2ih3oh9kh1ph3", {"dir": "FWD_D", "dt": "f16"}, (2, 1, 2)),
+)
+
+
+def assert_right(code: Code) -> None:
+    outcome = verify.run(code, groups=4)
+    assert outcome.checked
+    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
+    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+
+
+@pytest.mark.parametrize(
+    ("line", "knobs", "own", "target"),
+    always(
+        [(*case, target) for case, target in product(CASES, TARGETS)],
+        lambda _, row: row[-1] in OF_EACH_VENDOR or row[:-1] == CASES[0],
+    ),
+)
+def test_edge_cases(line: str, knobs: dict[str, str], own: tuple[int, int, int], target: str) -> None:
+    """By the best config with such lanes."""
+    problem = Conv.parse(line, **knobs)
+    ranked = (scored for scored in lanes.configs(problem, targets.get(target).facts, ()) if scored[1].mma == own)
+    _, config = min(ranked, key=lambda scored: scored[0])
+    code = driver.compile(driver.build(problem, target, str(config)))
+    assert code.config == str(config)
+    assert_right(code)
+
+
+@pytest.mark.parametrize("target", OF_EACH_VENDOR)
+def test_taps_in_a_loop(target: str) -> None:
+    """Of 25, a row at a time; in backward data the weights are seen from their end."""
+    for direction in ("FWD_D", "BWD_D"):
+        problem = Conv.parse("mb1g8ic8oc8ih9oh9kh5ph2", dir=direction, dt="f16")
+        wide = targets.get(target).facts.subgroup_size
+        config = f"tile={wide}x8x5 waves=1x1 mma=fma:4x1x2 slots=0 taps=fused acc=v"
+        assert_right(driver.compile(driver.build(problem, target, config)))
+
+
+@st.composite
+def depthwise(draw: st.DrawFn) -> Conv:
+    """Groups with one channel on one side."""
+    groups, few = draw(st.sampled_from([2, 3, 8, 16, 17, 33])), draw(st.sampled_from([1, 1, 2, 3, 4]))
+    axes = draw(st.integers(1, 3))
+    text = f"mb{draw(st.integers(1, 3))}g{groups}ic{groups}oc{groups * few}"
+    for name in "dhw"[3 - axes :]:
+        k, s, d = (draw(st.integers(*span)) for span in ((1, 3 if axes > 2 else 5), (1, 3), (0, 2)))
+        p = draw(st.integers(0, k + 1))
+        window = (k - 1) * (d + 1) + 1
+        i = draw(st.integers(max(1, window - 2 * p), window + 9))
+        text += f"i{name}{i}o{name}{(i + 2 * p - window) // s + 1}k{name}{k}s{name}{s}p{name}{p}d{name}{d}"
+    knobs = {
+        "dir": draw(st.sampled_from(["FWD_B", "BWD_D"])),
+        "dt": draw(st.sampled_from(["f16", "bf16", "f32", "s8"])),
+    }
+    return Conv.parse(text, **knobs, **{tag: draw(st.sampled_from(["any", "abx"])) for tag in ("stag", "dtag")})
+
+
+@pytest.mark.sweep
+@SWEEP
+@given(depthwise(), st.sampled_from(TARGETS), st.integers(0, 1 << 16))
+def test_random_ones(problem: Conv, target: str, number: int) -> None:
+    configs = [config for _, config in lanes.configs(problem, targets.get(target).facts, ())]
+    if not configs:  # nothing is summed
+        return
+    config = configs[number % len(configs)]
+    try:
+        code = driver.compile(driver.build(problem, target, str(config)))
+    except DoesNotFit:
+        return
+    assert_right(code)
