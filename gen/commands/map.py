@@ -183,11 +183,15 @@ def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_
 def _problem(options: argparse.Namespace, problem: Problem) -> int:
     """What each order makes of the caches."""
     from convgen.commands import report
+    from convgen.plan.config import Own
     from convgen.plan.mapping import Launch, best_order, named
 
     plan, together = _plan(options, problem)
     if not plan.parts:
         raise UserError(f"given {problem.descriptor}, wanted a problem with a matrix product")
+    if isinstance(plan.config.mma, Own):
+        given = f"given {problem.descriptor} by mma={plan.config.mma}"
+        raise UserError(f"{given}, wanted a --config with a matrix instruction, whose tiles read panels")
     launch = Launch.of(plan, together)
     best, asked = best_order(launch), _order(options)
     orders = {str(asked): asked} if asked else {str(best): best, **named(launch.facts.caches.xcds, _GROUP)}

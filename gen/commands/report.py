@@ -141,6 +141,8 @@ def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
     for rank, candidate in enumerate(ranked, 1):
         c = candidate.clocks
         if c is None:
+            if candidate.score < float("inf"):  # by lanes; the last resort has no rank
+                rows.append((str(rank), str(candidate.config), f"{candidate.score:.0f}", *"-" * (len(header) - 3)))
             continue
         block = (f"{part:.0f}" for part in (c.matrix, c.shared, c.moved, c.issue, c.serial))
         rounds = f"{c.rounds} of {c.together}"

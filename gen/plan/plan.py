@@ -330,6 +330,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
 
 
 def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | LaneTile:
+    """What multiplies; DoesNotFit where words of the config do not go together."""
     if not isinstance(config.mma, Own):
         return mma_tile(_atom(problem, config, facts), config, facts.chunk_bytes)
     idle = {"slots": 0, "acc": "v", "slices": 1, "subtiles": 1, "prefetch": 0, "taps": "fused"}
@@ -338,6 +339,8 @@ def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | Lan
             raise DoesNotFit(f"{name}={getattr(config, name)}: mma={config.mma} has {name}={value}")
     if config.map.shares:
         raise DoesNotFit(f"map={config.map}: mma={config.mma} does not share K out")
+    if config.types:
+        raise DoesNotFit(f"in={':'.join(config.types)}: mma={config.mma} multiplies in {problem.acc_type}")
     return LaneTile.of(config, config.mma, facts)
 
 

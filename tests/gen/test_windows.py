@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from convgen.backends.target import get
+from convgen.commands.cli import main
+from convgen.commands.report import ranking_table
 from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.memory import View
@@ -18,7 +20,7 @@ from convgen.ir.stmt import LoadView
 from convgen.kernels import launches
 from convgen.passes.messages.linear import linearize
 from convgen.plan import lanes
-from convgen.plan.choose import candidates
+from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config, Own
 from convgen.plan.plan import make_plan
 from convgen.plan.windows import LaneTile, Window, Windows, windows
@@ -152,12 +154,25 @@ def test_each_row_of_the_source_is_loaded_once_in_whole_messages(tag: str, confi
         ("mb1g16ic16oc16ih7oh7kh3ph1", CONFIG.replace("tile=256", "tile=64"), "tile M of 64, wanted"),
         ("mb1g16ic16oc16ih7oh7kh3ph1", CONFIG.replace("slots=0", "slots=2"), "slots=2: mma=fma:8x2x4 has slots=0"),
         ("mb1g16ic16oc16iw7ow7kw3pw1", CONFIG, "wanted one row a lane"),
+        ("mb1g16ic16oc16ih7oh7kh3ph1", f"{CONFIG} in=f16", "in=f16: mma=fma:8x2x4 multiplies in f32"),
         ("mb1g16ic16oc48ih7oh7kh3ph1", CONFIG, "channels of a lane"),
     ],
 )
 def test_what_does_not_suit_lanes_is_named(line: str, config: str, refused: str) -> None:
     with pytest.raises(DoesNotFit, match=refused):
         make_plan(Conv.parse(line, dir="FWD_D", dt="f16"), Config.parse(config), FACTS)
+
+
+def test_what_has_no_panels_is_not_mapped(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["mb1g16ic16oc16ih7oh7kh3ph1", "--dir", "FWD_D", "--dt", "f16"]
+    assert main(["map", *line, "--config", CONFIG]) == 2
+    assert "wanted a --config with a matrix instruction" in capsys.readouterr().err
+
+
+def test_the_ranking_shows_lanes() -> None:
+    header, rows = ranking_table([Candidate(27.0, Config.parse(CONFIG)), Candidate(float("inf"), Config.parse(CONFIG))])
+    assert [row[:3] for row in rows] == [("1", CONFIG, "27")]
+    assert len(rows[0]) == len(header)
 
 
 def test_only_depthwise_problems_go_to_lanes() -> None:
