@@ -25,8 +25,8 @@ from convgen.ir.program import Kernel
 from convgen.ir.types import Type, VectorType, vector
 from convgen.kernels.epilogue import Convert, Epilogue, Reader
 from convgen.passes.buffer_shared import reordered
+from convgen.plan.contraction import buffer
 from convgen.plan.copies import copy_layout, power_of_two
-from convgen.plan.views import buffer
 from convgen.problem.tensors import TensorSpec
 
 _VECTOR = 4  #: neighbours along N in the registers of a lane: one wide access

@@ -23,9 +23,10 @@ from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import rectangle_of
 from convgen.plan import lanes
 from convgen.plan.config import Config
+from convgen.plan.contraction import reordered
 from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, power_of_two, rows_at_once
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
-from convgen.plan.views import must_move, operand_types, products, reordered
+from convgen.plan.views import must_move, operand_types, products
 from convgen.problem.matmul import Problem
 
 _TILE_M = (32, 64, 128, 256)

@@ -29,7 +29,7 @@ from convgen.ir.sizes import Extent
 from convgen.ir.types import s32
 from convgen.kernels.epilogue import Affine, Bias, Step
 from convgen.plan import views
-from convgen.plan.views import Product
+from convgen.plan.contraction import Product
 from convgen.problem.matmul import Problem
 from convgen.problem.zero_points import ZeroPoint
 

@@ -28,12 +28,12 @@ from convgen.kernels.epilogue import Epilogue
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.pairs import check_pairs
 from convgen.passes.messages.swizzle import find_swizzle
-from convgen.plan import dequantise, steps, views
+from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import Config, Own
+from convgen.plan.contraction import Product
 from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.dequantise import Dequantisation
-from convgen.plan.views import Product
 from convgen.plan.windows import LaneTile, Windows, windows
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
@@ -110,9 +110,9 @@ def _check_runtime(problem: Problem) -> None:
 
 def _check_phases(problem: Conv) -> None:
     """Refuse more kernels of a backward convolution than one would wait for: one for each phase of the strides."""
-    if problem.direction is Direction.BWD_D and views.phases(problem) > _MOST_PHASES:
+    if problem.direction is Direction.BWD_D and directions.phases(problem) > _MOST_PHASES:
         given = "".join(f"s{axis}{a.s}" for axis, a in zip("dhw", problem.axes) if a.s > 1)
-        given = f"given {given} in BWD_D, which makes {views.phases(problem)} stride phases with taps"
+        given = f"given {given} in BWD_D, which makes {directions.phases(problem)} stride phases with taps"
         raise Unsupported(f"{given}, wanted at most {_MOST_PHASES}: each is a kernel", rule="stride-phases")
 
 

@@ -8,7 +8,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.types import scalar
 from convgen.kernels.epilogue import Bias, Binary, Convert, Eltwise, Prelu, Scale, Step, Sum, Tails
 from convgen.plan import views
-from convgen.plan.views import Product
+from convgen.plan.contraction import Product
 from convgen.problem import post_ops
 from convgen.problem import scales as problem_scales
 from convgen.problem.conv import Conv

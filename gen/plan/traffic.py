@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from convgen.ir.facts import Caches
 from convgen.ir.layout.memory import View
+from convgen.plan.contraction import Product
 from convgen.plan.panels import Floats, Ints, Panels, panels
-from convgen.plan.views import Product
 
 Tiles = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]

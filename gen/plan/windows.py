@@ -29,8 +29,8 @@ from convgen.passes.messages.linear import linearize
 from convgen.plan import views
 from convgen.plan.blocks import Cuts
 from convgen.plan.config import Config, Own
+from convgen.plan.contraction import Contraction, Product
 from convgen.plan.copies import divide
-from convgen.plan.views import Contraction, Product
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.matmul import Problem
 

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from convgen.backends.target import get
 from convgen.ir.layout.memory import TensorDim, View
 from convgen.plan import traffic
+from convgen.plan.contraction import Product
 from convgen.plan.lru import Steps, simulate
 from convgen.plan.panels import panels, reach
 from convgen.plan.traffic import Operands, Schedule, Traffic, count
-from convgen.plan.views import Product, products
+from convgen.plan.views import products
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 from tests.gen.reference_mappings import ELEM, GEMMS, REFERENCES, TILE, Tiles, backwards, grouped, remapped, turned

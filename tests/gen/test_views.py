@@ -14,8 +14,8 @@ from convgen.backends.target import get
 from convgen.ir.error import Unsupported
 from convgen.ir.layout.memory import View
 from convgen.plan import views
+from convgen.plan.contraction import Product
 from convgen.plan.plan import check_supported
-from convgen.plan.views import Product
 from convgen.problem.conv import Conv
 from tests.strategies import problems
 

@@ -19,11 +19,12 @@ from convgen.ir.simplify.extents import divisor, most
 from convgen.ir.types import f16
 from convgen.passes.messages.linear import Halo, LinearDim, LinearView, linearize
 from convgen.plan import views
+from convgen.plan.contraction import Product
 from convgen.problem.conv import Conv
 from tests.strategies import problems
 
 
-def operands(descriptor: str, block: int = 1, **knobs: str) -> views.Product:
+def operands(descriptor: str, block: int = 1, **knobs: str) -> Product:
     """The one product of a problem; forward unless said otherwise: weights (N, K) times pixels (M, K)."""
     (found,) = views.products(Conv.parse(descriptor, **{"dir": "FWD_D", "dt": "f16", **knobs}), block)
     return found

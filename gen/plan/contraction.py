@@ -1,0 +1,195 @@
+"""Contractions: products of tensors before M, N and K are axes of views, and what makes views of them.
+
+N is the side along which the result lies contiguous in memory: the matrix unit holds neighbours along N in one lane.
+Where the result's layout runs along the other side, the two change places. The order of the dims within an axis is that
+of memory, so that what is contiguous stays together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import prod
+
+import attrs
+
+from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, TensorDim, View
+from convgen.ir.sizes import Extent, Size
+from convgen.ir.types import scalar
+from convgen.plan.blocks import WHOLE, Cuts, Index
+from convgen.problem.matmul import Problem
+from convgen.problem.tensors import TensorSpec
+
+
+@attrs.frozen
+class Product:
+    """One matrix product: `of_n` (N, K) times `of_m` (M, K) makes `result` (N, M)."""
+
+    of_n: View
+    of_m: View
+    result: View
+    role: str = ""  #: name of the product among those of one problem
+    cuts: Cuts = WHOLE  #: of the dims of the problem into those of the views
+
+    @property
+    def m(self) -> int:
+        """Rows of the result."""
+        return self.of_m.extent(0)
+
+    @property
+    def n(self) -> int:
+        return self.of_n.extent(0)
+
+    @property
+    def k(self) -> int:
+        """Length of the fused K axis, padding included."""
+        return self.of_m.extent(1)
+
+    @property
+    def batch(self) -> int:
+        """How many such products there are, one for each position of the views' last axis, if they have a third."""
+        return self.result.extent(2) if len(self.result.axes) > 2 else 1
+
+    @property
+    def k_inner(self) -> Dim:
+        """The innermost dimension of K: what a block of K may run along."""
+        return self.of_m.axes[1][-1]
+
+
+@attrs.frozen
+class Tensor:
+    """A tensor and its coordinates as linear functions of the product's dims."""
+
+    spec: TensorSpec
+    index: Index
+    sizes: tuple[Size, ...] = ()  #: those of its dims that are known at launch
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """Of the tensor's dims."""
+        known = {size.name: size for size in self.sizes}
+        names = (t.terms[0][0] if t.terms else "" for t in self.index)
+        return tuple(known.get(name, t.size) for name, t in zip(names, self.index))
+
+    def counted(self, sizes: tuple[Size, ...]) -> Tensor:
+        """The same with those of these sizes that it has."""
+        own = {name for t in self.index for name, _ in t.terms}
+        return attrs.evolve(self, sizes=tuple(size for size in sizes if size.name in own))
+
+    def stride(self, dim: str) -> int:
+        """Distance in memory, in elements, between neighbours along a dim."""
+        layout = self.spec.layout
+        return sum(layout.step(n, coef) for n, t in enumerate(self.index) for name, coef in t.terms if name == dim)
+
+    def cut(self, cuts: Cuts) -> Tensor:
+        """The same with pieces of the dims for coordinates."""
+        return attrs.evolve(self, index=cuts.index(self.spec.layout, self.index)) if cuts.sizes else self
+
+    def runs_along(self, dims: tuple[Dim, ...]) -> bool:
+        """Whether neighbours along one of the dims are neighbours in memory."""
+        return any(d.size > 1 and self.stride(d.name) == 1 for d in dims)
+
+    def view(self, *axes: tuple[Dim, ...]) -> View:
+        memory, layout = buffer(self.spec), self.spec.layout.padded
+        if not self.sizes:
+            return View(memory, layout, axes, self.index)
+        held = SizedGlobal(memory.name, memory.elem, memory.bytes, self.extents)
+        return SizedView(held, layout, axes, self.index, layout.strides_of(self.extents))
+
+
+def buffer(spec: TensorSpec) -> Global:
+    """The kernel argument that holds a tensor."""
+    elem = scalar(spec.dtype)
+    return Global(spec.name, elem, elem.size(spec.layout.size_elems))
+
+
+@attrs.frozen
+class Contraction:
+    """A product before M and N, and the order of the dims, are settled."""
+
+    m: tuple[Dim, ...]
+    n: tuple[Dim, ...]
+    k: tuple[Dim, ...]
+    of_m: Tensor
+    of_n: Tensor
+    result: Tensor
+    role: str = ""
+    batch: tuple[Dim, ...] = ()  #: each position is a product by itself
+    cuts: Cuts = WHOLE  #: of the problem's dims into these
+
+    def in_blocks(self, others: Collection[Tensor] = ()) -> Contraction:
+        """The same with dims cut where blocks of the tensors' layouts end, `others` included."""
+        tensors = self.of_m, self.of_n, self.result
+        cuts = Cuts.of((*self.m, *self.n, *self.k, *self.batch), [(t.spec, t.index) for t in (*tensors, *others)])
+        if not cuts.sizes:
+            return self
+        m, n, k, batch = map(cuts.dims, (self.m, self.n, self.k, self.batch))
+        of_m, of_n, result = (t.cut(cuts) for t in tensors)
+        return Contraction(m, n, k, of_m, of_n, result, self.role, batch, cuts)
+
+    def fused(self) -> Contraction:
+        """The same result where the batch is part of N: right for who writes all of it alike."""
+        return attrs.evolve(self, n=(*self.batch, *self.n), batch=())
+
+    def reading(self, problem: Problem, moved: Collection[str]) -> Contraction:
+        """The same with some inputs read where they were moved to."""
+        of_m, of_n = (
+            attrs.evolve(t, spec=reordered(problem, t.spec.name)) if t.spec.name in moved else t
+            for t in (self.of_m, self.of_n)
+        )
+        return attrs.evolve(self, of_m=of_m, of_n=of_n)
+
+    def counted(self, sizes: tuple[Size, ...]) -> Contraction:
+        """The same where some sizes are known at launch."""
+        if not sizes:
+            return self
+        exact = {size.name: size for size in sizes}
+        sides = (self.m, self.n, self.k, self.batch)
+        m, n, k, batch = (tuple(attrs.evolve(d, exact=exact.get(d.name)) for d in dims) for dims in sides)
+        of_m, of_n, result = (t.counted(sizes) for t in (self.of_m, self.of_n, self.result))
+        return attrs.evolve(self, m=m, n=n, k=k, batch=batch, of_m=of_m, of_n=of_n, result=result)
+
+    def product(self, block: int) -> Product:
+        """The views; M and N are exchanged where the result is contiguous along M."""
+        if not self.result.runs_along(self.n) and self.result.runs_along(self.m):
+            return attrs.evolve(self, m=self.n, n=self.m, of_m=self.of_n, of_n=self.of_m)._ordered(block)
+        return self._ordered(block)
+
+    def _ordered(self, block: int) -> Product:
+        m, n, k = (
+            in_order(self.m, self.result, self.of_m),
+            in_order(self.n, self.result, self.of_n),
+            self.k,
+        )
+        # K follows the tensor that lies contiguous along it, the larger one if that does not decide.
+        k = in_order(k, *sorted((self.of_m, self.of_n), key=lambda t: (not t.runs_along(k), -prod(t.spec.dims))))
+        inner = k[-1]
+        k = (*k[:-1], attrs.evolve(inner, padded=-(-inner.size // block) * block))
+        batch = (in_order(self.batch, self.result, self.of_m),) if self.batch else ()
+        views = self.of_n.view(n, k, *batch), self.of_m.view(m, k, *batch), self.result.view(n, m, *batch)
+        return Product(*views, self.role, self.cuts)
+
+
+def in_order(dims: tuple[Dim, ...], first: Tensor, second: Tensor) -> tuple[Dim, ...]:
+    """The dims as they lie in memory, outermost first; dims of one position go outermost.
+
+    Where a dim does not occur in the first tensor (or both run alike) the second decides.
+    """
+
+    def place(d: Dim) -> tuple[bool, int, int]:
+        return d.size > 1, -abs(first.stride(d.name)), -abs(second.stride(d.name))
+
+    return tuple(sorted(dims, key=place))
+
+
+def dim_of(name: str, size: int) -> Dim:
+    return Dim(name, size, size)
+
+
+def along(name: str, size: int) -> TensorDim:
+    return TensorDim(size, ((name, 1),))
+
+
+def reordered(problem: Problem, name: str) -> TensorSpec:
+    """An input in the layout that its tag `any` means, in a buffer of its own."""
+    spec = attrs.evolve(problem, stag="any", wtag="any", dtag="any").tensor(name)
+    return attrs.evolve(spec, name=f"{name}_reordered")
