@@ -18,8 +18,9 @@ from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel, Program
 from convgen.ir.types import s32
 from convgen.kernels import streams
-from convgen.kernels.epilogue import Convert, Epilogue
+from convgen.kernels.epilogue import Epilogue
 from convgen.kernels.product import Meeting, kernel_name, product_kernel
+from convgen.kernels.steps import Convert
 from convgen.kernels.streams import Stream
 from convgen.kernels.sums import sums_kernel
 from convgen.kernels.windows import windows_kernel

@@ -23,7 +23,8 @@ from convgen.ir.layout.memory import Dim, Global, TensorDim, View, row_major
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, VectorType, vector
-from convgen.kernels.epilogue import Convert, Epilogue, Reader
+from convgen.kernels.epilogue import Epilogue, Reader
+from convgen.kernels.steps import Convert
 from convgen.passes.buffer_shared import reordered
 from convgen.plan.contraction import buffer
 from convgen.plan.copies import copy_layout, power_of_two

@@ -20,7 +20,8 @@ from convgen.ir.layout.memory import Global, View
 from convgen.ir.program import Kernel
 from convgen.ir.sizes import Size
 from convgen.ir.types import s32, vector
-from convgen.kernels.epilogue import Epilogue, Reader, every
+from convgen.kernels.epilogue import Epilogue, Reader
+from convgen.kernels.steps import every
 from convgen.passes.messages.linear import linearize
 from convgen.plan.compensation import Sums
 from convgen.plan.copies import power_of_two

@@ -27,7 +27,8 @@ from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.node import replace
 from convgen.ir.sizes import Extent
 from convgen.ir.types import s32
-from convgen.kernels.epilogue import Affine, Bias, Step
+from convgen.kernels.epilogue import Step
+from convgen.kernels.steps import Affine, Bias
 from convgen.plan import views
 from convgen.plan.contraction import Product
 from convgen.problem.matmul import Problem

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from convgen.ir.error import Unsupported
 from convgen.ir.types import scalar
-from convgen.kernels.epilogue import Bias, Binary, Convert, Eltwise, Prelu, Scale, Step, Sum, Tails
+from convgen.kernels.epilogue import Step
+from convgen.kernels.steps import Bias, Binary, Convert, Eltwise, Prelu, Scale, Sum, Tails
 from convgen.plan import views
 from convgen.plan.contraction import Product
 from convgen.problem import post_ops

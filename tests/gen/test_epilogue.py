@@ -15,7 +15,8 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import Type, f16, f32, s8, s32, vector
-from convgen.kernels.epilogue import Bias, Convert, Epilogue, Reader, along
+from convgen.kernels.epilogue import Epilogue, Reader, along
+from convgen.kernels.steps import Bias, Convert
 
 N, M = 8, 64
 LAYOUT = Fragment(

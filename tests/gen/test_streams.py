@@ -11,7 +11,8 @@ from convgen.ir.layout.digits import Space
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import f32
-from convgen.kernels.epilogue import Convert, Epilogue
+from convgen.kernels.epilogue import Epilogue
+from convgen.kernels.steps import Convert
 from convgen.kernels.streams import Stream, fill, sum_slices, sums_of_channels
 from convgen.problem.tensors import TensorSpec
 

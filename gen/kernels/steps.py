@@ -1,0 +1,333 @@
+"""The steps from sums to results: what each reads, and what it makes of the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from math import gcd
+from operator import mul
+
+import attrs
+import numpy as np
+
+from convgen.ir import functions
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Expr, Lane, Pack, Slice, Splat, const, lift, ne, select, zeros
+from convgen.ir.floats import fma
+from convgen.ir.layout.digits import Index, plus
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global, TensorDim, View
+from convgen.ir.sizes import Extent
+from convgen.ir.types import Type, f32, s32, scalar, vector
+from convgen.kernels import eltwise
+from convgen.kernels.epilogue import Broadcast, Held, Reader, along, axes_of
+from convgen.problem import post_ops
+
+
+@attrs.frozen
+class Bias:
+    """Adds a tensor, a view with the axes N and M, which may be the same all along any of them.
+
+    It may be multiplied before, by another such tensor and by a number.
+    """
+
+    view: View
+    factor: View | None = None
+    scale: Extent = 1
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return tuple(view.memory for view in (self.view, self.factor) if view)
+
+    @property
+    def is_light(self) -> bool:
+        return True
+
+    def is_sum(self, acc: Type) -> bool:
+        return True
+
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        names = ("bias", self.view), ("factor", self.factor)
+        return tuple(reader.read(name, view, layout) for name, view in names if view)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        bias, *factors = held
+        term = bias.as_type(total.type.elem, self._scaled)
+        for factor in factors:
+            term = term * factor.as_type(total.type.elem)
+        return total + term
+
+    def _scaled(self, held: Expr) -> Expr:
+        return held if self.scale == 1 else held * every(self.scale, held)
+
+
+@attrs.frozen
+class Affine:
+    """Multiplies sums of integers and adds to them, modulo 2^32."""
+
+    scale: int
+    shift: Extent
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return ()
+
+    @property
+    def is_light(self) -> bool:
+        return True
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        return ()
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        scaled = total if self.scale == 1 else total * every(self.scale, total)
+        return scaled if self.shift == 0 else scaled + every(self.shift, total)
+
+
+@attrs.frozen
+class Scale:
+    """Multiplies by numbers and tensors, or divides: by one number or one tensor, whose reciprocal is rounded to f32.
+
+    The product of what it multiplies by comes first, the numbers' at the front.
+    """
+
+    numbers: tuple[np.float32, ...]
+    views: tuple[View, ...]
+    divides: bool = False
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return tuple(view.memory for view in self.views)
+
+    @property
+    def is_light(self) -> bool:
+        return False
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        return tuple(reader.read("scale", view, layout) for view in self.views)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        factor = _constant(self.numbers, divides=self.divides)
+        terms = [scale.as_type(f32, self._reciprocal) for scale in held]
+        if not terms:
+            return total * factor
+        first, *others = terms
+        term = first if factor == 1 else first * factor
+        for other in others:
+            term = term * other
+        return total * term
+
+    def _reciprocal(self, held: Expr) -> Expr:
+        return functions.divide(lift(1.0, held), held) if self.divides else held
+
+
+def _constant(numbers: Sequence[np.float32], *, divides: bool) -> float:
+    with np.errstate(all="ignore"):
+        found = reduce(mul, numbers, np.float32(1))
+        return float(1 / found if divides else found)
+
+
+@attrs.frozen
+class Binary:
+    """An operation on the sums and a tensor, f32 both; `condition` is a tensor of integers that chooses."""
+
+    name: str
+    view: View
+    condition: View | None = None
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return (self.view.memory, *((self.condition.memory,) if self.condition else ()))
+
+    @property
+    def is_light(self) -> bool:
+        return False
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        names = {self.name: self.view, **({"condition": self.condition} if self.condition else {})}
+        return tuple(reader.read(name, view, layout) for name, view in names.items())
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        operand = held[0].as_type(f32)
+        if self.condition is None:
+            return _in_pieces(k, self.name, eltwise.BINARY[self.name], total, operand)
+        chosen = held[1].as_type(s32)
+        return _in_pieces(k, self.name, lambda x, y, c: select(ne(c, 0), x, y), total, operand, chosen)
+
+
+@attrs.frozen
+class Prelu:
+    """Multiplies sums below zero by a tensor."""
+
+    view: View
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return (self.view.memory,)
+
+    @property
+    def is_light(self) -> bool:
+        return False
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        return (reader.read("slope", self.view, layout),)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        slopes = held[0].as_type(f32)
+        return _in_pieces(k, "prelu", lambda x, slope: select(x > 0.0, x, x * slope), total, slopes)
+
+
+@attrs.frozen
+class Sum:
+    """Adds what stands in the destination, a view with the axes of the result, before it is written over."""
+
+    op: post_ops.Sum
+    view: View
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return (self.view.memory,)
+
+    @property
+    def is_light(self) -> bool:
+        return False
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        return (reader.read("old", self.view, layout),)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        """Integers of 8 bits are seen with or without a sign, as the post-op has them."""
+        term = held[0].as_type(f32, seen=scalar(self.op.dtype) if self.op.dtype else None)
+        if self.op.zero_point:
+            term = term - float(self.op.zero_point)
+        return fma(term, 1.0, total) if self.op.scale == 1 else total + term * self.op.scale
+
+
+@attrs.frozen
+class Eltwise:
+    """A function of each sum, few at a time: what it holds of them in between is not much."""
+
+    op: post_ops.Eltwise
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return ()
+
+    @property
+    def is_light(self) -> bool:
+        return False
+
+    def is_sum(self, acc: Type) -> bool:
+        return False
+
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        return ()
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        return _in_pieces(k, self.op.name, partial(eltwise.apply, self.op), total)
+
+
+_AT_A_TIME = 8  #: registers
+
+
+def _in_pieces(k: KernelBuilder, name: str, function: Callable[..., Expr], total: Expr, *others: Expr) -> Expr:
+    """A function of fragments, computed for a few registers at a time."""
+    count = gcd(_AT_A_TIME, total.type.lanes)
+    whole = [k.let("total", total), *others]
+    pieces = ([Slice(each, start, count) for each in whole] for start in range(0, total.type.lanes, count))
+    return Pack(total.type, tuple(k.let(name, function(*piece)) for piece in pieces))
+
+
+@attrs.frozen
+class Tails:
+    """Zero in the padding of the result's blocks, whatever the steps before made of it.
+
+    `view` has the axes of the result, `sizes` are those of the tensor, without padding.
+    """
+
+    view: View
+    sizes: tuple[int, ...]
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return ()
+
+    @property
+    def is_light(self) -> bool:
+        return True
+
+    def is_sum(self, acc: Type) -> bool:
+        return True  # sums of padding are zero
+
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        """The coordinates along the dims that have padding, which are computed."""
+        return tuple(self._coordinate(reader, self.view.index[n], layout) for n in self._padded)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        for n, place in zip(self._padded, held):
+            exists = k.let("exists", place.as_type(s32) < self.sizes[n])
+            total = select(exists, total, zeros(vector(total.type.elem, total.type.lanes)))
+        return total
+
+    @property
+    def _padded(self) -> list[int]:
+        return [n for n, (t, size) in enumerate(zip(self.view.index, self.sizes)) if t.size > size]
+
+    def _coordinate(self, reader: Reader, t: TensorDim, layout: Fragment) -> Broadcast:
+        """A coordinate of the tensor for each register of `layout`."""
+        k, at, axes = reader.k, reader.at, axes_of(self.view, t)
+        few, order = along(layout, [layout.dims[axis] for axis in axes if axis < 2])
+        found: list[Expr] = []
+        for register in range(few.registers):
+            held = few.coords(k.subgroup, Lane(), register)
+            dims: dict[str, Index] = {}
+            for axis in axes:
+                dims |= self.view.decode(axis, plus(held[layout.dims[axis]], at[axis]) if axis < 2 else at[axis])
+            found.append(lift(t.at(dims), Lane()))
+        return Broadcast(Pack(vector(s32, len(found)), tuple(found)), order)
+
+
+@attrs.frozen
+class Convert:
+    """Rounds to the result's type; integers saturate."""
+
+    elem: Type
+
+    @property
+    def reads(self) -> tuple[Global, ...]:
+        return ()
+
+    @property
+    def is_light(self) -> bool:
+        return True
+
+    def is_sum(self, acc: Type) -> bool:
+        return self.elem is acc
+
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        return ()
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        return total.to(vector(self.elem, total.type.lanes), saturate=self.elem.is_int)
+
+
+def every(number: Extent, like: Expr) -> Expr:
+    """A number, modulo 2^32, in place of each of some 32-bit integers."""
+    elem = like.type.elem
+    wrapped = const((number - elem.min) % (1 << elem.bits) + elem.min, elem) if isinstance(number, int) else number
+    return Splat(vector(elem, like.type.lanes), wrapped)
