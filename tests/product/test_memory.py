@@ -25,6 +25,8 @@ PROBLEMS = [
 UNBOUNDED = {
     "convgen.ir.types.pointer": "a type is interned",
     "convgen.ir.types.vector": "a type is interned",
+    "convgen.ir.types._infinite": "one entry for each type of floats",
+    "convgen.ir.types._limits": "one entry for each type of floats",
     "convgen.ir.dump._parameters": "one entry for each class that a dump may name",
 }
 

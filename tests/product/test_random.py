@@ -147,7 +147,7 @@ def traits(problem: Conv, config: Config) -> set[str]:
 def test_every_trait_is_drawn() -> None:
     found: set[str] = set()
 
-    @settings(FIXED, max_examples=400)
+    @settings(FIXED, max_examples=300)
     @given(problems(most=12, channels=64, unusual=True), cases(get("gfx942").facts, most=12, work=2000, unusual=True))
     def draw(problem: Conv, case: Case) -> None:
         found.update(traits(*case), traits(problem, case[1]))
