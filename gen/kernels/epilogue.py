@@ -7,8 +7,9 @@ one, the kernel that fills it beforehand applies it to zero, which only sums all
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
+from typing import ClassVar
 
 import attrs
 
@@ -20,26 +21,34 @@ from convgen.ir.layout.memory import Global, TensorDim, View
 from convgen.ir.types import Type, vector
 
 
-class Step(Protocol):
+class Step(ABC):
     """One step; sums are distributed as `layout`, whose first two dims are N and M and begin at the coordinates.
 
     Where there are several products, the last coordinate is the number of this one.
     """
 
+    #: Whether it needs no more room than the sums, all of which may take it together.
+    is_light: ClassVar[bool] = False
+
+    @property
+    def operands(self) -> tuple[tuple[str, View], ...]:
+        """The tensors that it reads beside the sums, by name."""
+        return ()
+
     @property
     def reads(self) -> tuple[Global, ...]:
         """The buffers that it needs."""
-
-    @property
-    def is_light(self) -> bool:
-        """Whether it needs no more room than the sums, all of which may take it together."""
+        return tuple(view.memory for _, view in self.operands)
 
     def is_sum(self, acc: Type) -> bool:
         """Whether it is the addition of something to sums of this type, so that sums may be added behind it."""
+        return False
 
     def load(self, reader: Reader, layout: Fragment) -> Held:
         """What it reads for them: an element for each of their registers, in its own type."""
+        return tuple(reader.read(name, view, layout) for name, view in self.operands)
 
+    @abstractmethod
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         """The sums behind this step."""
 

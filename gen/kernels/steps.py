@@ -16,39 +16,33 @@ from convgen.ir.expr import Expr, Lane, Pack, Slice, Splat, const, lift, ne, sel
 from convgen.ir.floats import fma
 from convgen.ir.layout.digits import Index, plus
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Global, TensorDim, View
+from convgen.ir.layout.memory import TensorDim, View
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, f32, s32, scalar, vector
 from convgen.kernels import eltwise
-from convgen.kernels.epilogue import Broadcast, Held, Reader, along, axes_of
+from convgen.kernels.epilogue import Broadcast, Held, Reader, Step, along, axes_of
 from convgen.problem import post_ops
 
 
 @attrs.frozen
-class Bias:
+class Bias(Step):
     """Adds a tensor, a view with the axes N and M, which may be the same all along any of them.
 
     It may be multiplied before, by another such tensor and by a number.
     """
+
+    is_light = True
 
     view: View
     factor: View | None = None
     scale: Extent = 1
 
     @property
-    def reads(self) -> tuple[Global, ...]:
-        return tuple(view.memory for view in (self.view, self.factor) if view)
-
-    @property
-    def is_light(self) -> bool:
-        return True
+    def operands(self) -> tuple[tuple[str, View], ...]:
+        return (("bias", self.view), *((("factor", self.factor),) if self.factor else ()))
 
     def is_sum(self, acc: Type) -> bool:
         return True
-
-    def load(self, reader: Reader, layout: Fragment) -> Held:
-        names = ("bias", self.view), ("factor", self.factor)
-        return tuple(reader.read(name, view, layout) for name, view in names if view)
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         bias, *factors = held
@@ -62,25 +56,13 @@ class Bias:
 
 
 @attrs.frozen
-class Affine:
+class Affine(Step):
     """Multiplies sums of integers and adds to them, modulo 2^32."""
+
+    is_light = True
 
     scale: int
     shift: Extent
-
-    @property
-    def reads(self) -> tuple[Global, ...]:
-        return ()
-
-    @property
-    def is_light(self) -> bool:
-        return True
-
-    def is_sum(self, acc: Type) -> bool:
-        return False
-
-    def load(self, reader: Reader, layout: Fragment) -> Held:
-        return ()
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         scaled = total if self.scale == 1 else total * every(self.scale, total)
@@ -88,7 +70,7 @@ class Affine:
 
 
 @attrs.frozen
-class Scale:
+class Scale(Step):
     """Multiplies by numbers and tensors, or divides: by one number or one tensor, whose reciprocal is rounded to f32.
 
     The product of what it multiplies by comes first, the numbers' at the front.
@@ -99,18 +81,8 @@ class Scale:
     divides: bool = False
 
     @property
-    def reads(self) -> tuple[Global, ...]:
-        return tuple(view.memory for view in self.views)
-
-    @property
-    def is_light(self) -> bool:
-        return False
-
-    def is_sum(self, acc: Type) -> bool:
-        return False
-
-    def load(self, reader: Reader, layout: Fragment) -> Held:
-        return tuple(reader.read("scale", view, layout) for view in self.views)
+    def operands(self) -> tuple[tuple[str, View], ...]:
+        return tuple(("scale", view) for view in self.views)
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         factor = _constant(self.numbers, divides=self.divides)
@@ -134,7 +106,7 @@ def _constant(numbers: Sequence[np.float32], *, divides: bool) -> float:
 
 
 @attrs.frozen
-class Binary:
+class Binary(Step):
     """An operation on the sums and a tensor, f32 both; `condition` is a tensor of integers that chooses."""
 
     name: str
@@ -142,19 +114,8 @@ class Binary:
     condition: View | None = None
 
     @property
-    def reads(self) -> tuple[Global, ...]:
-        return (self.view.memory, *((self.condition.memory,) if self.condition else ()))
-
-    @property
-    def is_light(self) -> bool:
-        return False
-
-    def is_sum(self, acc: Type) -> bool:
-        return False
-
-    def load(self, reader: Reader, layout: Fragment) -> Held:
-        names = {self.name: self.view, **({"condition": self.condition} if self.condition else {})}
-        return tuple(reader.read(name, view, layout) for name, view in names.items())
+    def operands(self) -> tuple[tuple[str, View], ...]:
+        return ((self.name, self.view), *((("condition", self.condition),) if self.condition else ()))
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         operand = held[0].as_type(f32)
@@ -165,24 +126,14 @@ class Binary:
 
 
 @attrs.frozen
-class Prelu:
+class Prelu(Step):
     """Multiplies sums below zero by a tensor."""
 
     view: View
 
     @property
-    def reads(self) -> tuple[Global, ...]:
-        return (self.view.memory,)
-
-    @property
-    def is_light(self) -> bool:
-        return False
-
-    def is_sum(self, acc: Type) -> bool:
-        return False
-
-    def load(self, reader: Reader, layout: Fragment) -> Held:
-        return (reader.read("slope", self.view, layout),)
+    def operands(self) -> tuple[tuple[str, View], ...]:
+        return (("slope", self.view),)
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         slopes = held[0].as_type(f32)
@@ -190,25 +141,15 @@ class Prelu:
 
 
 @attrs.frozen
-class Sum:
+class Sum(Step):
     """Adds what stands in the destination, a view with the axes of the result, before it is written over."""
 
     op: post_ops.Sum
     view: View
 
     @property
-    def reads(self) -> tuple[Global, ...]:
-        return (self.view.memory,)
-
-    @property
-    def is_light(self) -> bool:
-        return False
-
-    def is_sum(self, acc: Type) -> bool:
-        return False
-
-    def load(self, reader: Reader, layout: Fragment) -> Held:
-        return (reader.read("old", self.view, layout),)
+    def operands(self) -> tuple[tuple[str, View], ...]:
+        return (("old", self.view),)
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         """Integers of 8 bits are seen with or without a sign, as the post-op has them."""
@@ -219,24 +160,10 @@ class Sum:
 
 
 @attrs.frozen
-class Eltwise:
+class Eltwise(Step):
     """A function of each sum, few at a time: what it holds of them in between is not much."""
 
     op: post_ops.Eltwise
-
-    @property
-    def reads(self) -> tuple[Global, ...]:
-        return ()
-
-    @property
-    def is_light(self) -> bool:
-        return False
-
-    def is_sum(self, acc: Type) -> bool:
-        return False
-
-    def load(self, reader: Reader, layout: Fragment) -> Held:
-        return ()
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         return _in_pieces(k, self.op.name, partial(eltwise.apply, self.op), total)
@@ -254,22 +181,16 @@ def _in_pieces(k: KernelBuilder, name: str, function: Callable[..., Expr], total
 
 
 @attrs.frozen
-class Tails:
+class Tails(Step):
     """Zero in the padding of the result's blocks, whatever the steps before made of it.
 
     `view` has the axes of the result, `sizes` are those of the tensor, without padding.
     """
 
+    is_light = True
+
     view: View
     sizes: tuple[int, ...]
-
-    @property
-    def reads(self) -> tuple[Global, ...]:
-        return ()
-
-    @property
-    def is_light(self) -> bool:
-        return True
 
     def is_sum(self, acc: Type) -> bool:
         return True  # sums of padding are zero
@@ -303,24 +224,15 @@ class Tails:
 
 
 @attrs.frozen
-class Convert:
+class Convert(Step):
     """Rounds to the result's type; integers saturate."""
+
+    is_light = True
 
     elem: Type
 
-    @property
-    def reads(self) -> tuple[Global, ...]:
-        return ()
-
-    @property
-    def is_light(self) -> bool:
-        return True
-
     def is_sum(self, acc: Type) -> bool:
         return self.elem is acc
-
-    def load(self, reader: Reader, layout: Fragment) -> Held:
-        return ()
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         return total.to(vector(self.elem, total.type.lanes), saturate=self.elem.is_int)
