@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 
 import attrs
 
@@ -219,6 +220,18 @@ def post_ops(text: str) -> str:
             raise name.error(_REQUIRED[kind].format(name=name.text))
         _each(fields, _OPERANDS[kind])
     return text
+
+
+def role(argument: str) -> str:
+    """The tensor that an argument means."""
+    return "src" if argument == "src0" else argument
+
+
+def typed(fields: Sequence[str]) -> tuple[str, tuple[int, ...]]:
+    """The type, "" if none is given, and the groups of the fields `[TYPE[:GROUPS]]`; groups of one are none."""
+    dtype, groups = (*fields, "", "")[:2]
+    each = tuple(map(int, groups.split("x"))) if groups else ()
+    return dtype.removeprefix("dnnl_"), each if prod(each) != 1 else ()
 
 
 def split_entries(text: str) -> list[str]:

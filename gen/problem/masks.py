@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from convgen.ir.error import Unsupported
 
 SINGLE = ("common", "host_scalar")  #: policies of one value for the whole tensor
+DYNAMIC = ("mx", "dynamic_fp")  #: policies of values that the result decides
 
 #: policy -> its bits, where a tensor gives it no others
 _BITS = {
@@ -31,6 +32,15 @@ def bits(text: str, ndims: int, own: Mapping[str, int] | None = None) -> int:
     return found
 
 
-def dims(size: Sequence[int], mask: int) -> tuple[int, ...]:
-    """The size of a tensor that differs along the dims of a mask: 1 along the others."""
-    return tuple(extent if mask >> n & 1 else 1 for n, extent in enumerate(size))
+def is_single(policy: str) -> bool:
+    """Whether a policy, or bits, mean one value for the whole tensor."""
+    return policy in SINGLE or (policy.isdigit() and not int(policy))
+
+
+def dims(size: Sequence[int], mask: int, groups: Sequence[int] = ()) -> tuple[int, ...]:
+    """The size of a tensor that differs along the dims of a mask: 1 along the others.
+
+    So many neighbours along each of the last dims as `groups` says have one element.
+    """
+    each = (*(1 for _ in size[len(groups) :]), *groups)
+    return tuple(-(-extent // count) if mask >> n & 1 else 1 for n, (extent, count) in enumerate(zip(size, each)))

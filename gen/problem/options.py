@@ -30,7 +30,8 @@ OTHER_DRIVERS = (
 class Option:
     """One option. `read` gives the value of a text, or raises PointedError.
 
-    `rule` is what values are refused by that are not `generated`; without a rule all are, else that of the default.
+    `rule` is what values are refused by that are not `generated`; without a rule all are, else that of the default. A
+    function says it of each text, and nothing of those that are generated.
     `beside` names an option without whose value this one has no meaning, and `runs` marks those that a problem does
     not depend on.
     """
@@ -59,6 +60,8 @@ class Option:
         """Whether a value asks for nothing that is not generated."""
         if not self.rule:
             return True
+        if callable(self.rule):
+            return not self.rule(value)
         return value == self.value("") if self.generated is None else self.generated(value)
 
     def refuse(self, text: str) -> NoReturn:
@@ -172,21 +175,13 @@ KNOBS = (
         generated=lambda masks: True,  # of a product's sizes and the minibatch; the problem says so
     ),
     Option("alg", "direct", _one_of(*_ALGORITHMS), "direct, wino or auto: the result is the same", (CONV,)),
-    Option(
-        "attr-scales",
-        "",
-        attributes.scales,
-        "ARG:MASK[:SCALE[:TYPE[:GROUPS]]][+...]",
-        rule=scales.refused,
-        generated=lambda text: not scales.refused(text),
-    ),
+    Option("attr-scales", "", attributes.scales, "ARG:MASK[:SCALE[:TYPE[:GROUPS]]][+...]", rule=scales.refused),
     Option(
         "attr-zero-points",
         "",
         attributes.zero_points,
         "ARG:MASK[:VALUE[:TYPE[:GROUPS]]][+...]",
         rule=zero_points.refused,
-        generated=lambda text: not zero_points.refused(text),
     ),
     Option(
         "attr-precomputed-reductions",
@@ -200,8 +195,7 @@ KNOBS = (
         "",
         attributes.post_ops,
         "sum, element-wise, binary, prelu or dw, joined by +",
-        rule=lambda text: f"post-op-{post_ops.refused(text)}",
-        generated=lambda text: not post_ops.refused(text),
+        rule=post_ops.refused,
     ),
     Option("attr-scratchpad", "library", _one_of("library", "user"), "library or user: the result is the same"),
     Option(

@@ -167,8 +167,8 @@ def read(text: str) -> tuple[PostOp, ...]:
 
 
 def refused(text: str) -> str:
-    """The kind of the first that is not generated, if there is one."""
-    return next((_kind(e) for e in attributes.split_entries(text) if not _is_generated(e)), "")
+    """The rule by which a text is refused, that of the kind of the first that is not generated; "" if all are."""
+    return next((f"post-op-{_kind(e)}" for e in attributes.split_entries(text) if not _is_generated(e)), "")
 
 
 def _is_generated(entry: str) -> bool:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import attrs
 import numpy as np
 
 from convgen.ir.types import scalar
 from convgen.problem import attributes, masks
-from convgen.problem.masks import SINGLE
 
 ROLES = ("src", "wei", "dst")
 
 #: Types of scales that become f32 in a kernel.
 TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "e8m0")
-
-_ALIASES = {"src0": "src"}
-_DYNAMIC = ("mx", "dynamic_fp")
 
 
 @attrs.frozen
@@ -42,7 +36,7 @@ class Scale:
     @property
     def is_single(self) -> bool:
         """Whether it is one number, which a kernel holds as a constant."""
-        return self.mask in (*SINGLE, "0")
+        return masks.is_single(self.mask)
 
     @property
     def is_one(self) -> bool:
@@ -62,8 +56,7 @@ class Scale:
 
     def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
         """Those of the tensor, for what is scaled."""
-        each = (*(1 for _ in size[len(self.groups) :]), *self.groups)
-        return masks.dims(tuple(-(-extent // count) for extent, count in zip(size, each)), mask)
+        return masks.dims(size, mask, self.groups)
 
     def is_grouped(self, size: tuple[int, ...]) -> bool:
         """Whether neighbours have one scale along a dim of `size`, and not all."""
@@ -83,9 +76,9 @@ def refused(text: str) -> str:
         argument, mask, *_ = entry.split(":")
         if argument.startswith("attr_post_op_dw"):
             return "post-op-dw"
-        if _ALIASES.get(argument, argument) not in ROLES:
+        if attributes.role(argument) not in ROLES:
             return "scales-argument"
-        if mask.lower() in _DYNAMIC:
+        if mask.lower() in masks.DYNAMIC:
             return "scales-dynamic"
         if _scale(entry).dtype not in TYPES:
             return "scales-type"
@@ -94,10 +87,8 @@ def refused(text: str) -> str:
 
 def _scale(entry: str) -> Scale:
     role, mask, *fields = entry.split(":")
-    scale = Scale(_ALIASES.get(role, role), str(int(mask)) if mask.isdigit() else mask.lower())
+    scale = Scale(attributes.role(role), str(int(mask)) if mask.isdigit() else mask.lower())
     if scale.is_single and fields:
         scale = attrs.evolve(scale, value=attributes.real(fields.pop(0)))
-    dtype, groups = (*fields, "", "")[:2]
-    each = tuple(map(int, groups.split("x"))) if groups else ()
-    named = dtype.removeprefix("dnnl_") or scale.dtype
-    return attrs.evolve(scale, dtype=named, groups=each if prod(each) != 1 else ())
+    dtype, groups = attributes.typed(fields)
+    return attrs.evolve(scale, dtype=dtype or scale.dtype, groups=groups)

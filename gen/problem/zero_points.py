@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import attrs
 
 from convgen.problem import attributes, masks
 
-_ARGUMENTS = {"src": "src", "src0": "src", "wei": "wei", "dst": "dst"}
+_ARGUMENTS = ("src", "wei", "dst")
 _TYPES = ("s32", "s8", "u8", "s4", "u4")
-_KNOWN = ("common", "host_scalar")  #: policies of one value, which the kernel knows
 
 
 @attrs.frozen
@@ -34,8 +31,7 @@ class ZeroPoint:
 
     def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
         """Those of the tensor, for what it is the zero of."""
-        each = (*(1 for _ in size[len(self.groups) :]), *self.groups)
-        return masks.dims(tuple(-(-extent // count) for extent, count in zip(size, each)), mask)
+        return masks.dims(size, mask, self.groups)
 
     def __str__(self) -> str:
         value = [] if self.value is None else [str(self.value)]
@@ -48,34 +44,26 @@ def read(text: str) -> tuple[ZeroPoint, ...]:
     """The zero points of a text that `attributes.zero_points` took and that is not `refused`; zeros change nothing."""
     found = (_read(entry) for entry in attributes.split_entries(text))
     by_argument = {point.argument: point for point in found if point.value != 0}
-    return tuple(by_argument[name] for name in ("src", "wei", "dst") if name in by_argument)
+    return tuple(by_argument[name] for name in _ARGUMENTS if name in by_argument)
 
 
 def refused(text: str) -> str:
     """By which rule a text is refused, if it is."""
     for entry in attributes.split_entries(text):
         argument, policy, *fields = entry.lower().split(":")
-        is_known = _is_known(policy)
-        dtype, groups = (*fields[is_known:], "", "")[:2]
-        if groups and argument != "wei":
+        groups = fields[masks.is_single(policy) + 1 :]
+        if any(groups) and argument != "wei":
             return "zero-points-groups"
-        if argument not in _ARGUMENTS or (dtype.removeprefix("dnnl_") or "s32") not in _TYPES:
-            return "zero-points"
-        if policy in ("mx", "dynamic_fp"):
+        dtype, _ = attributes.typed(fields[masks.is_single(policy) :])
+        if attributes.role(argument) not in _ARGUMENTS or (dtype or "s32") not in _TYPES or policy in masks.DYNAMIC:
             return "zero-points"
     return ""
 
 
-def _is_known(policy: str) -> bool:
-    return policy in _KNOWN or (policy.isdigit() and not int(policy))
-
-
 def _read(entry: str) -> ZeroPoint:
     argument, policy, *fields = entry.lower().split(":")
-    is_known = _is_known(policy)
-    value = int(float(fields[0])) if is_known and fields else 0
-    dtype, groups = (*fields[is_known:], "", "")[:2]
-    each = tuple(map(int, groups.split("x"))) if groups else ()
-    known = "common" if is_known else policy
-    named = dtype.removeprefix("dnnl_") or "s32"
-    return ZeroPoint(_ARGUMENTS[argument], known, value if is_known else None, named, each if prod(each) != 1 else ())
+    role, value = attributes.role(argument), None
+    if masks.is_single(policy):  # which the kernel knows
+        policy, value = "common", int(float(fields.pop(0))) if fields else 0
+    dtype, groups = attributes.typed(fields)
+    return ZeroPoint(role, policy, value, dtype or "s32", groups)
