@@ -149,9 +149,5 @@ def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int,
     own = tuple(d for d in layout.digits if d.space not in (Space.REGISTER, Space.FIXED) or d.dim in dims)
     few = Fragment(layout.dims, own).renumbered(Space.REGISTER)
 
-    def place(fragment: Fragment, register: int) -> tuple[int, ...]:
-        return tuple(int(at) for dim, at in fragment.coords(0, 0, register).items() if dim in dims)
-
-    places = {place(few, r): r for r in range(few.registers)}
-    order = tuple(places[place(layout, r)] for r in range(layout.registers))
+    order = layout.shared_order(few, lambda coords: tuple(int(at) for dim, at in coords.items() if dim in dims))
     return attrs.evolve(few, dims=layout.dims[:2]), order

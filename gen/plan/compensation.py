@@ -22,7 +22,7 @@ from math import prod
 import attrs
 
 from convgen.ir.layout.digits import plus, times
-from convgen.ir.layout.memory import Dim, Global, TensorDim, View
+from convgen.ir.layout.memory import Dim, Global, TensorDim, View, stride
 from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.node import replace
 from convgen.ir.sizes import Extent
@@ -214,7 +214,7 @@ class _Maker:
             TensorDim(t.size, ((places[n].name, 1),)) if n in places else t for n, t in enumerate(own.view.index)
         )
         kept = (d for d in own.view.axes[0] if d.name not in moving)
-        rows = tuple(sorted((*kept, *places.values()), key=lambda d: -_stride(own.view.layout, index, d)))
+        rows = tuple(sorted((*kept, *places.values()), key=lambda d: -stride(own.view.layout, index, d.name)))
         source = replace(own.view, axes=(rows, own.batch or _ONE, rest), index=index)
         left = self._left(f"sums_at_{_name(own.view)}", source, own.batch, (), add=False)
         at = {places[n].name: t for n, t in own.windows.items()}
@@ -275,8 +275,3 @@ class _Maker:
 
 def _names(index: Iterable[TensorDim]) -> set[str]:
     return {name for t in index for name, _ in t.terms}
-
-
-def _stride(layout: Layout, index: tuple[TensorDim, ...], dim: Dim) -> int:
-    """Elements between neighbours along a dim."""
-    return sum(layout.step(n, coef) for n, t in enumerate(index) for name, coef in t.terms if name == dim.name)

@@ -12,7 +12,7 @@ from math import prod
 
 import attrs
 
-from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, TensorDim, View
+from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, TensorDim, View, stride
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import scalar
 from convgen.plan.blocks import WHOLE, Cuts, Index
@@ -77,8 +77,7 @@ class Tensor:
 
     def stride(self, dim: str) -> int:
         """Distance in memory, in elements, between neighbours along a dim."""
-        layout = self.spec.layout
-        return sum(layout.step(n, coef) for n, t in enumerate(self.index) for name, coef in t.terms if name == dim)
+        return stride(self.spec.layout, self.index, dim)
 
     def cut(self, cuts: Cuts) -> Tensor:
         """The same with pieces of the dims for coordinates."""

@@ -163,10 +163,4 @@ def _fixed(layout: Fragment, spans: tuple[int, int]) -> list[Digit]:
 def _order(layout: Fragment, spans: tuple[int, int]) -> tuple[int, ...]:
     """For each register of a layout that of what it shares."""
     few = _few(layout, spans)
-
-    def place(fragment: Fragment, register: int) -> tuple[int, ...]:
-        at = fragment.coords(0, 0, register).values()
-        return tuple(int(n) // span for n, span in zip(at, spans))
-
-    places = {place(few, r): r for r in range(few.registers)}
-    return tuple(places[place(layout, r)] for r in range(layout.registers))
+    return layout.shared_order(few, lambda coords: tuple(int(n) // span for n, span in zip(coords.values(), spans)))

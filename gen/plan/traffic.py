@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.facts import Caches
-from convgen.ir.layout.memory import View
+from convgen.ir.layout.memory import View, stride
 from convgen.plan.contraction import Product
 from convgen.plan.panels import Floats, Ints, Panels, panels
 
@@ -274,8 +274,7 @@ def row_pitch(view: View, axis: int = 0) -> int:
     dim = next((d for d in reversed(view.axes[axis]) if d.size > 1), None)
     if dim is None:
         return 0
-    step = sum(view.layout.step(n, c) for n, t in enumerate(view.index) for name, c in t.terms if name == dim.name)
-    pitch = abs(step) * view.memory.elem.bytes
+    pitch = abs(stride(view.layout, view.index, dim.name)) * view.memory.elem.bytes
     return pitch if pitch > view.memory.elem.bytes else 0
 
 

@@ -5,7 +5,7 @@ MMA operands, the split of a cooperative copy, IREE's NestedLayout and XeTile's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -71,6 +71,11 @@ class Fragment(Digits):
         if self.dims != other.dims or self.shape != other.shape or self.owners(*shared) != other.owners(*shared):
             raise UserError(f"fragments {self} and {other}: lanes hold different elements")
         return tuple(self.owner(other.coords(0, 0, register))[2] for register in range(other.registers))
+
+    def shared_order(self, few: Fragment, place: Callable[[dict[str, Any]], Any]) -> tuple[int, ...]:
+        """For each register the one of `few` whose element has the same place, which is made of its coordinates."""
+        places = {place(few.coords(0, 0, r)): r for r in range(few.registers)}
+        return tuple(places[place(self.coords(0, 0, r))] for r in range(self.registers))
 
     def over(self, axes: int) -> Fragment:
         """The same with so many dims: along those that it lacks it is at one position."""

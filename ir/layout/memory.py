@@ -258,6 +258,11 @@ class TensorDim:
         return total
 
 
+def stride(layout: Layout, index: Sequence[TensorDim], dim: str) -> int:
+    """Elements between neighbours along a view dim, in a layout that a tensor's coordinates `index`."""
+    return sum(layout.step(n, coef) for n, t in enumerate(index) for name, coef in t.terms if name == dim)
+
+
 @node
 class View(Node):
     """A virtual tensor over a global buffer.
