@@ -62,19 +62,17 @@ def _assembled(content: bytes, where: str) -> bytes:
 
 
 def _kernel(kernel: KernelInfo, arch: str) -> KernelAnalysis:
-    code = reachable(kernel.instructions, kernel.entry, _follows)
+    code = reachable(kernel.instructions, kernel.entry, follows)
     start = code[0].address
     lines = [line_of(i, i.address - start, arch) for i in code]
-    loops, hot = hottest(lines, *basic_blocks(code, _follows))
-    lds = int(kernel.metadata.get(".group_segment_fixed_size", kernel.descriptor.group_segment))
-    threads = int(kernel.metadata.get(".max_flat_workgroup_size", 1024))
+    loops, hot = hottest(lines, *basic_blocks(code, follows))
     return KernelAnalysis(
         kernel.name,
         _registers(kernel),
-        lds,
+        _lds(kernel),
         code[-1].address + code[-1].size - start,
-        threads,
-        _waves(kernel.descriptor.vgprs, lds, -(-threads // 64), arch),
+        _threads(kernel),
+        waves_held(kernel, arch),
         loops,
         hot,
     )
@@ -88,8 +86,17 @@ def _registers(kernel: KernelInfo) -> dict[str, int]:
     return {"vgpr": vgpr, "agpr": agpr, "sgpr": int(kernel.metadata.get(".sgpr_count", kernel.descriptor.sgprs))}
 
 
-def _waves(vgprs: int, lds: int, group_waves: int, arch: str) -> dict[str, int]:
+def _lds(kernel: KernelInfo) -> int:
+    return int(kernel.metadata.get(".group_segment_fixed_size", kernel.descriptor.group_segment))
+
+
+def _threads(kernel: KernelInfo) -> int:
+    return int(kernel.metadata.get(".max_flat_workgroup_size", 1024))
+
+
+def waves_held(kernel: KernelInfo, arch: str) -> dict[str, int]:
     """Waves that a SIMD holds as each resource allows; whole workgroups share a unit's local memory."""
+    lds, vgprs, group_waves = _lds(kernel), kernel.descriptor.vgprs, -(-_threads(kernel) // 64)
     core, granule = FACTS[arch].core, _LDS_GRANULE.get(arch, 512)
     taken = -(-lds // granule) * granule
     by_lds = _MOST_WAVES
@@ -102,7 +109,7 @@ def _waves(vgprs: int, lds: int, group_waves: int, arch: str) -> dict[str, int]:
 # ---------------------------------------------------------------- control flow
 
 
-def _follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
+def follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
     """Whether the next instruction may follow, and the address of a branch's target."""
     if i.name == "s_branch":
         return False, (i.address + 4 + 4 * i.simm16,)
