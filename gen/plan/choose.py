@@ -346,7 +346,7 @@ def _work(
         held = 0
     return _Work(
         matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
-        shared=(read + (copied if shared else 0)) / facts.core.shared_rate,
+        shared=read / facts.core.shared_read_rate + (copied / facts.core.shared_rate if shared else 0),
         moved=copied / facts.core.global_rate,
         messages=messages * facts.costs.message * count / simds,
         slot_bytes=copied,
