@@ -215,6 +215,7 @@ _CORE = Core(
     shared_read_rate=128,  # the same; others by their phases
     global_rate=64,  # of the L1 cache; assumed
     grids=_GRIDS,
+    byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
 
 _GCD = Caches(
