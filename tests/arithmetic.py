@@ -12,7 +12,7 @@ from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
 from convgen.backends.target import Target
 from convgen.ir import floats as fl
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Max, Min, eq, ne, select
+from convgen.ir.expr import Expr, Lane, Max, Min, eq, lift, ne, select
 from convgen.ir.facts import TargetFacts
 from convgen.ir.floats import fma
 from convgen.ir.interp import interpret
@@ -68,6 +68,10 @@ _ROUNDED: dict[str, Operation] = {
     "ceil(a)": lambda a, b, c: fl.Ceil(a),
     "round(a)": lambda a, b, c: fl.Round(a),
 }
+_BY_ZERO: dict[str, Operation] = {
+    "a < 0": _chosen(lambda a, b: a < 0),
+    "0 <= a, or a != 0": lambda a, b, c: select(lift(0, a) <= a, b, select(ne(a, 0), lift(0, a), c)),
+}
 _FUSED: dict[str, Operation] = {
     "fma(a, b, c)": fma,
     "fma(a, 1.5, b)": lambda a, b, c: fma(a, 1.5, b),
@@ -99,7 +103,7 @@ def exact(elem: Type) -> dict[str, Operation]:
     """The operations on elements of a type that are exact."""
     if elem.is_int:
         return NUMBERS | _BITS
-    return NUMBERS | _ROUNDED | ({} if elem is bf16 else _FUSED) | (_WIDENED if elem is f16 else {})
+    return NUMBERS | _ROUNDED | _BY_ZERO | ({} if elem is bf16 else _FUSED) | (_WIDENED if elem is f16 else {})
 
 
 def widths(elem: Type) -> list[AnyType]:
