@@ -166,8 +166,7 @@ class Elements(Vectors):
     def from_lane(self, e: Expr) -> Parts:
         """Word by word, whatever the elements are."""
         assert isinstance(e, x.FromLane)
-        held = [p.words(i, 1) for p in self.held(e.a) for i in range(p.count)]
-        return (from_lanes(self.scalars, held, e.lane),)
+        return (from_lanes(self.scalars, self._words_of(e.a), e.lane),)
 
     def _bitwise(self, e: Expr) -> Parts:
         """Some bits of each element; of 64 bits the sign is in the upper word."""
@@ -187,9 +186,11 @@ class Elements(Vectors):
         return (dst,)
 
     def _fma(self, e: Expr) -> Parts:
-        """Of f32 two by two, where the operands are pairs of registers."""
+        """Of f32 two by two, where the operands are pairs of registers; one by one where any was f16 before."""
         assert isinstance(e, Fma)
         operands = (e.a, e.b, e.c)
+        if any(map(_was_half, operands)):
+            return self._mixed(operands, e.type)
         held = {c: self.held(c) for c in operands if not _is_same(c)}
         dst, into = self._result(e.type)
         lanes = e.type.lanes
@@ -206,6 +207,25 @@ class Elements(Vectors):
         for a, b, c, to in zip(*words, into):
             self.out.valu(FUSED[e.type.elem], a, b, c, into=to)
         return (dst,)
+
+    def _mixed(self, operands: Sequence[Expr], type: AnyType) -> Parts:
+        """Of f32, and of f16 without a conversion: modifiers say which operands are halves of words, and which ones."""
+        halves = [_was_half(c) for c in operands]
+        constants = list(dict.fromkeys(c for c in operands if _is_constant(c)))
+        words = [
+            self._words_of(cast(x.Cast, c).a) if half else self.words(c, scalar=c in constants[:1])
+            for c, half in zip(operands, halves)
+        ]
+        dst, into = self._result(type)
+        for n, to in enumerate(into):
+            sources = [held[n // 2 if half else n] for held, half in zip(words, halves)]
+            picked = [_bits("op_sel", [half and n % 2 == 1 for half in halves]), _bits("op_sel_hi", halves)]
+            self.out.valu("v_fma_mix_f32", *sources, into=to, modifiers=[m for m in picked if m])
+        return (dst,)
+
+    def _words_of(self, e: Expr) -> list[Reg]:
+        """The words of a value, whatever its elements are."""
+        return [p.words(i, 1) for p in self.held(e) for i in range(p.count)]
 
     def _pair(self, e: Expr) -> list[Reg]:
         """Two registers with what is the same in all elements."""
@@ -331,6 +351,16 @@ _KINDS: dict[type[Expr], Callable[[Elements, Expr], Parts]] = {
 def words_of(elem: Type) -> int:
     """Registers that an element takes; it may share one."""
     return max(1, elem.bits // 32)
+
+
+def _was_half(e: Expr) -> bool:
+    """Whether an f32 is an f16 by value."""
+    return isinstance(e, x.Cast) and e.type.elem is f32 and e.a.type.elem is f16
+
+
+def _bits(name: str, bits: Sequence[bool]) -> str:
+    """A modifier with a bit for each operand, empty for the default."""
+    return f"{name}:[{','.join(str(int(bit)) for bit in bits)}]" if any(bits) else ""
 
 
 def _are_pairs(parts: Parts) -> bool:

@@ -169,6 +169,9 @@ _CDNA4_MFMA = (
 )
 
 
+_WIDEST_READ = 16  #: bytes of a lane
+
+
 def _both_halves(lanes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     return lanes + tuple(tuple(lane + 32 for lane in phase) for phase in lanes)
 
@@ -209,8 +212,10 @@ _CORE = Core(
     simd_registers=512,  # VGPRs and AGPRs together: LLVM, getTotalNumVGPRs of gfx90a and later
     register_granule=8,  # LLVM, getVGPRAllocGranule of gfx90a and later
     shared_rate=128,  # CDNA3 ISA 11
+    shared_read_rate=128,  # the same; others by their phases
     global_rate=64,  # of the L1 cache; assumed
     grids=_GRIDS,
+    byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
 
 _GCD = Caches(
@@ -271,7 +276,7 @@ def _facts(
         shared_write=_WRITE_B128_32,
         fused=frozenset(MEANING),
         atoms=tuple(row.atom() for row in MFMA[name]),
-        core=_CORE,
+        core=attrs.evolve(_CORE, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
         caches=caches,
         conversions=conversions,
         tickets=True,
