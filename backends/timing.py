@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from convgen.backends.analysis import Line
+
 
 @attrs.frozen
 class LoopClocks:
@@ -26,3 +28,40 @@ class LoopClocks:
         share = (groups - low) / (high - low) if high > low else 0.0
         each, rest = (a + share * (b - a) for a, b in zip(self.shared[low], self.shared[high]))
         return each, rest
+
+
+@attrs.frozen
+class TimedLine:
+    """An instruction of a loop in the steady state; clocks are of an iteration of one wave, on average."""
+
+    line: Line
+    stalled: float  #: clocks in which its wave could have issued it if what it needs had been there
+
+
+@attrs.frozen
+class LoopProfile:
+    """The loop of a kernel where so many of its workgroups share a unit."""
+
+    groups: int
+    clocks: float  #: of an iteration of all workgroups
+    around: float  #: clocks of the code before and behind
+    busy: Mapping[str, float]  #: pipe -> clocks of an iteration in which it works: matrix, valu and salu of one SIMD
+    lines: tuple[TimedLine, ...]
+
+    @property
+    def bound(self) -> str:
+        """The pipe that works most, or `waiting` where none does for half of the time."""
+        pipe = max(self.busy, key=lambda name: self.busy[name])
+        return pipe if 2 * self.busy[pipe] >= self.clocks else "waiting"
+
+
+@attrs.frozen
+class KernelProfile:
+    """A kernel of a code object, by how many of its workgroups share a unit."""
+
+    name: str
+    target: str
+    threads: int
+    resident: int
+    flop: int  #: of an iteration of a workgroup
+    loops: tuple[LoopProfile, ...]

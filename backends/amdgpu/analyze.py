@@ -7,6 +7,8 @@ be read. Nothing is executed: trip counts, stalls and bank conflicts are unknown
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from convgen.backends.amdgpu.assemble import WANTED, assemble
 from convgen.backends.amdgpu.costs import line_of
@@ -30,14 +32,21 @@ def analyze(content: bytes, where: str) -> Analysis:
 
     Raises UserError for what is neither, Unsupported where a tool is missing.
     """
+    with readable(content, where) as (loaded, _):
+        name = loaded.arch.name
+        return Analysis(name, _TERMS, tuple(_kernel(kernel, name) for kernel in loaded.kernels.values()))
+
+
+@contextmanager
+def readable(content: bytes, where: str) -> Iterator[tuple[CodeObject, bytes]]:
+    """A code object with a kernel, loaded and as bytes; what cannot be read of it in the suite is a UserError."""
     code = content if content[:4] == b"\x7fELF" else _assembled(content, where)
     try:
         loaded = CodeObject.load(code)
         if not loaded.kernels:
             raise UserError(f"given {where} without a kernel, wanted at least one")
-        name = loaded.arch.name
         with reading("the code"):
-            return Analysis(name, _TERMS, tuple(_kernel(kernel, name) for kernel in loaded.kernels.values()))
+            yield loaded, code
     except SimulatorError as error:
         raise UserError(f"given {where} that cannot be read: {error}") from None
 

@@ -10,7 +10,7 @@ import attrs
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.decode import Instruction
-from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.errors import SimulatorError, Unsupported
 
 SLOT = 4  #: clocks from one instruction of a wave to the next (CDNA3 ISA, "Wavefront")
 _ADDRESSES = 16  #: clocks of the address pipe of a vector memory instruction: 4 lanes a clock (MIOpen rows: fits)
@@ -96,6 +96,6 @@ def _registers(program: Program, index: int) -> tuple[int, int]:
     """Bits of the vector registers that it reads and writes; none for what the simulator does not know."""
     try:
         step = program.compile(index)
-    except SimulatorError:
+    except (SimulatorError, Unsupported):
         return 0, 0
     return step.reads & _VECTORS, step.writes & _VECTORS

@@ -17,7 +17,7 @@ from convgen.backends.amdgpu.sim.decode import EXEC, Instruction
 from convgen.backends.amdgpu.sim.ds_table import READ2, READS, WRITE2, WRITES
 from convgen.backends.amdgpu.sim.simulate import standing
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
-from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.errors import SimulatorError, Unsupported
 
 _COMPUTES = ("valu", "salu")
 
@@ -45,8 +45,9 @@ def _compute(program: Program, index: int, waves: WaveGroup) -> None:
     try:
         step = program.compile(index)
         if step.kind in _COMPUTES and not step.control and not step.writes & scalar_bits(EXEC, 2):
-            step.run(waves)
-    except (SimulatorError, ArithmeticError):
+            with np.errstate(all="ignore"):  # of zeros that stand for what would be loaded
+                step.run(waves)
+    except (SimulatorError, Unsupported, ArithmeticError):
         return
 
 

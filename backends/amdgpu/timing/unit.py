@@ -27,9 +27,18 @@ class Latencies:
 
 
 @attrs.define(eq=False)
+class Course:
+    """What became of a run."""
+
+    end: float  #: clocks until the last wave has ended
+    stalled: list[float]  #: by instruction, clocks in which waves could have issued it but for what it needs
+
+
+@attrs.define(eq=False)
 class _Wave:
     simd: int
     group: int
+    since: float  #: when it could issue the next instruction
     at: int = 0  #: number of the next instruction
     vm: list[float] = attrs.Factory(list)  #: when each outstanding operation is done, in order
     lgkm: list[float] = attrs.Factory(list)
@@ -44,20 +53,21 @@ class Unit:
     waves: int
     latencies: Latencies = attrs.field(factory=Latencies)
 
-    def run(self, ops: Sequence[Op]) -> float:
-        """When the last wave has ended."""
+    def run(self, ops: Sequence[Op]) -> Course:
+        """All waves, from the first instruction to the last."""
         waves = [
-            _Wave((group * self.waves + wave) % _SIMDS, group)
+            _Wave((group * self.waves + wave) % _SIMDS, group, float(group * self.waves + wave))
             for group in range(self.groups)
             for wave in range(self.waves)
         ]
-        queue: list[tuple[float, int, _Wave]] = [(float(n), n, wave) for n, wave in enumerate(waves)]
+        queue: list[tuple[float, int, _Wave]] = [(wave.since, n, wave) for n, wave in enumerate(waves)]
         free = [[0.0] * 6 for _ in range(_SIMDS)]  # by SIMD and port, when it takes the next instruction
         shared = {Port.LDS: 0.0, Port.GLOBAL: 0.0}
         latency = {Port.LDS: self.latencies.lds, Port.GLOBAL: self.latencies.vector}
         returned = {Port.LDS: 0.0, Port.GLOBAL: 0.0}
         arrived: list[list[tuple[float, int, _Wave]]] = [[] for _ in range(self.groups)]
         end, count = 0.0, len(ops)
+        stalled = [0.0] * count
         while queue:
             now, number, wave = heappop(queue)
             op = ops[wave.at]
@@ -73,8 +83,10 @@ class Unit:
                 heappush(queue, (start, number, wave))
                 continue
             done = now + op.issue
+            stalled[wave.at] += now - wave.since
             if op.waits is not None:
                 done = max(done, _waited(wave.vm, op.waits[0], now), _waited(wave.lgkm, op.waits[1], now))
+                stalled[wave.at] += done - now - op.issue
             elif port is Port.MATRIX:
                 mine[Port.MATRIX] = now + op.busy
                 mine[Port.VALU] = max(mine[Port.VALU], now + SLOT)
@@ -92,19 +104,22 @@ class Unit:
             elif port is not Port.NONE:
                 mine[port] = now + op.issue
             wave.at += 1
+            wave.since = done
             if op.is_barrier:
                 waiting = arrived[wave.group]
                 waiting.append((done, number, wave))
                 if len(waiting) == self.waves:
                     opened = max(time for time, _, _ in waiting)
-                    for _, own, other in waiting:
+                    for time, own, other in waiting:
+                        stalled[other.at - 1] += opened - time
+                        other.since = opened
                         if other.at < count:
                             heappush(queue, (opened, own, other))
                     waiting.clear()
             elif wave.at < count:
                 heappush(queue, (done, number, wave))
             end = max(end, done)
-        return end
+        return Course(end, stalled)
 
 
 def _waited(outstanding: list[float], allowed: int, now: float) -> float:
