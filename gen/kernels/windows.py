@@ -1,24 +1,28 @@
 """Build the tile-level IR of a sum over windows: each lane loads what its windows see, multiplies and adds.
 
-Nothing is shared and no lane needs another's elements. A place of the source is loaded once and met with all taps of
-all neighbours that read it. Taps are straight-line code, those of outer axes of space a loop where they are many.
+A place of the source is loaded once and met with all taps of all neighbours that read it. Taps are straight-line code,
+those of outer axes of space a loop, or tiles of weights, where they are many. Of an image each lane has whole sums:
+rows of them are stored as soon as they are whole. Of weights it has sums over its own positions, block after block;
+those of all lanes of a workgroup meet when the last block is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import product
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, product, zip_longest
 
 import attrs
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Pack, Shuffle, Slice, zeros
+from convgen.ir.expr import Add, Expr, Lane, Pack, Shuffle, Slice, Splat, Var, eq, select, zeros
 from convgen.ir.floats import fma
-from convgen.ir.layout.digits import Index
+from convgen.ir.layout.digits import Digits, Index, Space, stacked
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import View
 from convgen.ir.program import Kernel
-from convgen.ir.types import VectorType, vector
-from convgen.kernels.epilogue import Reader
+from convgen.ir.types import VectorType, bool_, vector
+from convgen.kernels.epilogue import Epilogue, Reader
 from convgen.kernels.product import kernel_name
 from convgen.plan.plan import Part, Plan
 from convgen.plan.windows import LaneTile, Window, Windows
@@ -28,22 +32,24 @@ _AT_A_TIME = 16  #: registers; of sums that become results together
 _ROOM = 16  #: registers; for what several of these read alike
 
 _Met = list[tuple[int, int]]  #: (position, tap) of one axis
-Sums = tuple[Expr, ...]  #: of a lane's positions, along N each
+_Row = tuple[tuple[int, _Met], ...]  #: places of the outer axes of space, and who meets there
+Sums = tuple[Expr, ...]  #: of a lane, along N each: of positions, or of taps
 
 
-def windows_kernel(plan: Plan, part: Part, role: str) -> Kernel:
-    """One output tile a workgroup."""
+def windows_kernel(plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str) -> Kernel:
+    """One output tile a workgroup, and of weights one slice of the positions."""
     assert isinstance(plan.unit, LaneTile)
     assert isinstance(part.product, Windows)
-    return _WindowsKernel(plan, part, part.product, plan.unit, kernel_name(plan, role)).build()
+    kind = _OfWeights if part.product.of_weights else _OfImage
+    return kind(plan, part, part.product, plan.unit, kernel_name(plan, role)).build(result, epilogue)
 
 
 @attrs.frozen
 class _Taps:
-    """The taps of one axis of space of one turn: all of them, or one that a loop counts."""
+    """The taps of one axis of space of one turn: all of them, or one that is counted."""
 
     window: Window
-    counter: Expr | None = None
+    counter: Index | None = None
 
     @property
     def numbers(self) -> range:
@@ -65,31 +71,35 @@ class _Taps:
 
 
 class _WindowsKernel:
+    """What kernels of images and of weights have in common: the tile, and the source row by row."""
+
     def __init__(self, plan: Plan, part: Part, product: Windows, tile: LaneTile, name: str) -> None:
         self.plan, self.part, self.product, self.tile = plan, part, product, tile
         self.along_m = product.runs_along_m
         self.k = KernelBuilder(name, part.mapping.grid, plan.subgroups, plan.facts.subgroup_size)
 
-    def build(self) -> Kernel:
-        k, result, (tile_m, tile_n, _) = self.k, self.product.result, self.plan.config.tile
-        buffers = self.product.of_m.memory, self.product.of_n.memory, *self.part.epilogue.reads, result.memory
+    def build(self, result: View, epilogue: Epilogue) -> Kernel:
+        k, (_, tile_n, _) = self.k, self.plan.config.tile
+        self.result, self.epilogue = result, epilogue
+        buffers = self.product.of_m.memory, self.product.of_n.memory, *epilogue.reads, result.memory
         k.params += dict.fromkeys(buffers)
         with k.tile_of(self.part.mapping) as tile:
-            m0, n0 = k.let("m0", tile["m"] * tile_m), k.let("n0", tile["n"] * tile_n)
-            self.n0 = n0
-            self.t0 = k.let("t0", tile["m"] * (tile_m // self.tile.own.positions))
+            self.n0 = k.let("n0", tile["n"] * tile_n)
             self.s0 = k.let("s0", tile["n"] * (tile_n // self.product.outs * self.product.ins))
-            self._store(k.let("total", self._whole(self._sums())), m0)
+            self._compute(tile)
         return k.done()
 
-    def _store(self, total: Expr, m0: Expr) -> None:
+    def _compute(self, tile: Mapping[str, Index]) -> None:
+        """Sums, and their store."""
+        raise NotImplementedError
+
+    def _store(self, total: Expr, whole: Fragment, reader: Reader) -> None:
         """Store what the epilogue makes of the sums, few at a time if that takes more than registers."""
-        k, epilogue, whole, result = self.k, self.part.epilogue, self.tile.sums(self.along_m), self.product.result
-        reader, start = Reader(k, (self.n0, m0), _ROOM), 0
+        k, epilogue, start = self.k, self.epilogue, 0
         for layout in (whole,) if epilogue.is_light else whole.parts(_AT_A_TIME):
             piece = Slice(total, start, layout.registers)
             stored = epilogue.apply(k, piece, epilogue.load(reader, layout))
-            k.store_view(result, (self.n0, m0), stored, layout, "store", result.memory.name)
+            k.store_view(self.result, reader.at, stored, layout, "store", self.result.memory.name)
             start += layout.registers
 
     @property
@@ -97,21 +107,92 @@ class _WindowsKernel:
         """What a lane has along N."""
         return vector(self.plan.acc_type, self.tile.own.channels)
 
-    def _whole(self, sums: Sums) -> Expr:
-        """The sums of all positions in the order of the result's layout."""
-        channels, positions = self.tile.own.channels, self.tile.own.positions
-        packed = Pack(vector(self.plan.acc_type, channels * positions), sums)
-        if not self.along_m or channels == 1:
-            return packed
-        return Shuffle(packed, tuple(m * channels + n for n in range(channels) for m in range(positions)))
+    def _sum(self, a: Expr, b: Expr, total: Expr) -> Var:
+        """The product of `a` and `b` added to a sum."""
+        return self.k.let("sum", fma(a, b, total) if self.plan.acc_type.is_float else total + a * b)
 
-    def _sums(self) -> Sums:
-        product = self.product
+    # ------------------------------------------------------------ the source
+
+    @staticmethod
+    def _rows(taps: Sequence[_Taps]) -> list[_Row]:
+        """The rows of the source that a block of positions sees."""
+        return list(product(*(t.window.reads(t.numbers).items() for t in taps[:-1])))
+
+    def _loaded(self, taps: Sequence[_Taps], t0: Index) -> Iterator[tuple[_Row, Expr]]:
+        """The rows for blocks of positions from `t0` on; the next one is on its way meanwhile."""
+        rows = self._rows(taps)
+        coming = self._row(taps, rows[0], t0)
+        for row, after in zip_longest(rows, rows[1:]):
+            held = coming
+            if after is not None:
+                coming = self._row(taps, after, t0)
+            yield row, held
+
+    def _row(self, taps: Sequence[_Taps], met: _Row, t0: Index) -> Expr:
+        """A row of the source, at places of the outer axes of space: channels and places along the last axis."""
+        *outer, inner = taps
+        dims = ("s", "t", *_PLACES[-len(taps) :])
+        registers = ("s", self._sources), (dims[-1], inner.places)
+        order = tuple(reversed(registers)) if self.product.run > 1 else registers
+        layout = self.tile.fragment(dims, order, self.along_m)
+        rows = (t.first + place for t, (place, _) in zip(outer, met))
+        at = (self.s0, t0, *rows, inner.first)
+        return self.k.load_view("row", self.product.of_m, at, layout, "load", self.product.of_m.memory.name)
+
+    @property
+    def _sources(self) -> int:
+        """Channels of the source that a lane reads."""
+        return self.tile.own.channels // self.product.outs * self.product.ins
+
+    def _seen(self, row: Expr, places: int, place: int, c: int) -> Var:
+        """For each of a lane's channels of the image, what stands at a place of a row in the source's channel c."""
+        product, count = self.product, self._sources
+        channels = [n // product.outs * product.ins + c for n in range(self.tile.own.channels)]
+        order = (s * places + place if product.run > 1 else place * count + s for s in channels)
+        return self.k.let("seen", Shuffle(row, tuple(order)).to(self._held))
+
+    def _met(self, row: _Row, held: Expr, inner: _Taps) -> Iterator[tuple[Var, tuple[int, ...], tuple[int, ...]]]:
+        """What is seen in a row, and for each who meet there: along axes of space the position, and tap; of a channel.
+
+        The last of the tap's numbers is that of the source's channel.
+        """
+        for place, reads in inner.window.reads(inner.numbers).items():
+            for c in range(self.product.ins):
+                seen = self._seen(held, inner.places, place, c)
+                for pairs in product(*(pairs for _, pairs in row), reads):
+                    positions, taps = zip(*pairs)
+                    yield seen, positions, (*taps, c)
+
+    def _position(self, at: Sequence[int]) -> int:
+        """The number of a lane's position by those along the axes of space."""
+        return _number(at, [w.count for w in self.product.axes])
+
+
+def _number(at: Sequence[int], sizes: Sequence[int]) -> int:
+    """Digits of some sizes as one number, the outermost first."""
+    found = 0
+    for digit, size in zip(at, sizes, strict=True):
+        found = found * size + digit
+    return found
+
+
+class _OfImage(_WindowsKernel):
+    """Sums over taps and channels of the source; the lane has the weights of all taps of a turn."""
+
+    def _compute(self, tile: Mapping[str, Index]) -> None:
+        tile_m, _, _ = self.plan.config.tile
+        self.reader = Reader(self.k, (self.n0, self.k.let("m0", tile["m"] * tile_m)), _ROOM)
+        self.t0 = self.k.let("t0", tile["m"] * (tile_m // self.tile.own.positions))
+        if self.product.flat:
+            layout = self._along_n(("w", self.tile.own.channels * self.product.k))
+            self.weights = self.k.load_view(
+                "weights", self.product.of_n, (self.n0 * self.product.k,), layout, "load", "wei"
+            )
         begin = (zeros(self._held),) * self.tile.own.positions
-        if product.flat:
-            layout = self._along_n({"w": self.tile.own.channels * product.k})
-            self.weights = self.k.load_view("weights", product.of_n, (self.n0 * product.k,), layout, "load", "wei")
-        return self._looped(product.axes, (), begin)
+        sums = self._looped(self.product.axes, (), begin)
+        if self.product.looped:
+            for row in range(self.tile.own.rows):
+                self._store_row(sums, row)
 
     def _looped(self, axes: Sequence[Window], chosen: tuple[_Taps, ...], sums: Sums) -> Sums:
         """The sums with the taps of axes that remain added, those of outer axes in loops."""
@@ -124,72 +205,128 @@ class _WindowsKernel:
         return tuple(loop.result(n) for n in names)
 
     def _added(self, taps: tuple[_Taps, ...], sums: Sums) -> Sums:
-        """The sums with these taps added, row of the source by row; the next row is on its way meanwhile."""
-        *outer, inner = taps
-        added, at_inner = list(sums), inner.window.reads(inner.numbers)
-        known: dict[tuple[int, ...], Expr] = {}
-        rows = list(product(*(t.window.reads(t.numbers).items() for t in outer)))
-        ahead = iter(rows)
-        coming = self._row(taps, next(ahead))
-        for row in rows:
-            held, after = coming, next(ahead, None)
-            coming = self._row(taps, after) if after else held
-            for place, reads in at_inner.items():
-                for c in range(self.product.ins):
-                    source = self.k.let("seen", self._seen(held, inner.places, place, c))
-                    for met in product(*(pairs for _, pairs in row), reads):
-                        at = self._position([position for position, _ in met])
-                        tap = *(tap for _, tap in met), c
-                        if tap not in known:
-                            known[tap] = self.k.let("factor", self._weight(taps, tap[:-1], c))
-                        added[at] = self.k.let("sum", self._product(source, known[tap], added[at]))
+        """The sums with these taps added; where these are all, rows are stored as soon as they are whole."""
+        added, loaded = list(sums), self._loaded(taps, self.t0)
+        first = next(loaded)
+        numbers = (*(t.numbers for t in taps), range(self.product.ins))
+        factors = {tap: self.k.let("factor", self._weight(taps, tap)) for tap in product(*numbers)}
+        reached = [_lane_rows(row) for row in self._rows(taps)]
+        missing = Counter(chain(*reached))
+        for (row, held), own in zip(chain((first,), loaded), reached):
+            for seen, positions, tap in self._met(row, held, taps[-1]):
+                at = self._position(positions)
+                added[at] = self._sum(seen, factors[tap], added[at])
+            missing.subtract(own)
+            for whole in own if not self.product.looped else ():
+                if not missing[whole]:
+                    self._store_row(added, whole)
         return tuple(added)
 
-    def _product(self, a: Expr, b: Expr, total: Expr) -> Expr:
-        return fma(a, b, total) if self.plan.acc_type.is_float else total + a * b
+    def _store_row(self, sums: Sequence[Expr], row: int) -> None:
+        """Store a row of a lane's positions."""
+        own = self.tile.own
+        held = tuple(sums[row * own.columns :][: own.columns])
+        packed: Expr = Pack(vector(self.plan.acc_type, own.channels * own.columns), held)
+        if self.along_m and own.channels > 1:
+            order = (m * own.channels + n for n in range(own.channels) for m in range(own.columns))
+            packed = Shuffle(packed, tuple(order))
+        layout = self.tile.image(self.along_m).parts(own.channels * own.columns)[row]
+        self._store(self.k.let("total", packed), layout, self.reader)
 
-    def _position(self, at: Sequence[int]) -> int:
-        """The number of a lane's position by those along the axes of space."""
-        found = 0
-        for window, position in zip(self.product.axes, at):
-            found = found * window.count + position
-        return found
-
-    # ------------------------------------------------------------ loads
-
-    def _row(self, taps: Sequence[_Taps], met: Sequence[tuple[int, _Met]]) -> Expr:
-        """A row of the source, at places of the outer axes of space: channels and places along the last axis."""
-        *outer, inner = taps
-        dims = ("s", "t", *_PLACES[-len(taps) :])
-        registers = {"s": self._sources, dims[-1]: inner.places}
-        order = dict(reversed(registers.items())) if self.product.run > 1 else registers
-        layout = self.tile.fragment(dims, order, self.along_m)
-        rows = (t.first + place for t, (place, _) in zip(outer, met))
-        at = (self.s0, self.t0, *rows, inner.first)
-        return self.k.load_view("row", self.product.of_m, at, layout, "load", self.product.of_m.memory.name)
-
-    @property
-    def _sources(self) -> int:
-        """Channels of the source that a lane reads."""
-        return self.tile.own.channels // self.product.outs * self.product.ins
-
-    def _seen(self, row: Expr, places: int, place: int, c: int) -> Expr:
-        """For each of a lane's channels of the result, what stands at a place of a row in the source's channel c."""
-        product, count = self.product, self._sources
-        channels = [n // product.outs * product.ins + c for n in range(self.tile.own.channels)]
-        order = (s * places + place if product.run > 1 else place * count + s for s in channels)
-        return Shuffle(row, tuple(order)).to(self._held)
-
-    def _weight(self, taps: Sequence[_Taps], numbers: Sequence[int], c: int) -> Expr:
-        """The weights of one tap of each axis, along N."""
-        product, at = self.product, [t.of_weights(number) for t, number in zip(taps, numbers)]
+    def _weight(self, taps: Sequence[_Taps], tap: tuple[int, ...]) -> Expr:
+        """The weights of one tap of each axis and one channel of the source, along N."""
+        product, (*numbers, c) = self.product, tap
+        at = [t.of_weights(number) for t, number in zip(taps, numbers)]
         if product.flat:
             place = sum(n * apart for n, apart in zip((*at, c), product.flat))
             order = tuple(n * product.k + place for n in range(self.tile.own.channels))
             return Shuffle(self.weights, order).to(self._held)
-        layout = self._along_n({"n": self.tile.own.channels})
+        layout = self._along_n(("n", self.tile.own.channels))
         return self.k.load_view("weight", product.of_n, (self.n0, *at, c), layout, "load", "wei").to(self._held)
 
-    def _along_n(self, registers: dict[str, int]) -> Fragment:
-        """The same for all lanes along M."""
-        return self.tile.fragment((*registers, "m"), registers, self.along_m).without("m")
+    def _along_n(self, registers: tuple[str, int]) -> Fragment:
+        """The same for all lanes along positions."""
+        return self.tile.fragment((registers[0], "m"), (registers,), self.along_m).without("m")
+
+
+def _lane_rows(row: _Row) -> list[int]:
+    """Which rows of a lane's positions see a row of the source."""
+    return sorted({position for position, _ in row[-1][1]}) if row else [0]
+
+
+class _OfWeights(_WindowsKernel):
+    """Sums over positions; the lane has the image's elements of a block of them, of one turn."""
+
+    def _compute(self, tile: Mapping[str, Index]) -> None:
+        k, config = self.k, self.plan.config
+        self.image = self.tile.image(self.along_m)
+        taps = self._taps(tile["m"])
+        begin = (zeros(self._held),) * config.tile[0]
+        names = [f"sum{n}" for n in range(len(begin))]
+        with k.loop("blocks", 0, self.part.k_blocks, **dict(zip(names, begin))) as loop:
+            block = k.let("block", loop.var + tile["k"] * self.part.k_blocks)
+            loop.yields(*self._added(taps, block, tuple(loop[n] for n in names)))
+        self._meet(tuple(loop.result(n) for n in names), self._row_of(tile))
+
+    def _taps(self, tile: Index) -> tuple[_Taps, ...]:
+        """Those of a tile: one of each looped axis, all of the others."""
+        product = self.product
+        sizes = [(str(n), w.taps) for n, w in enumerate(product.axes[: product.looped])]
+        digits = Digits(tuple(name for name, _ in sizes), stacked(Space.AXIS, tuple(reversed(sizes))))
+        counters = digits.coordinates({Space.AXIS: tile}, overrun=True) if sizes else {}
+        return tuple(_Taps(w, counters.get(str(n))) for n, w in enumerate(product.axes))
+
+    def _added(self, taps: tuple[_Taps, ...], block: Expr, sums: Sums) -> Sums:
+        """The sums with a block of positions added."""
+        view, per_tile, name = self.product.of_n, self.plan.config.tile[2], self.product.of_n.memory.name
+        image = self.k.load_view("image", view, (self.n0, block * per_tile), self.image, "load", name)
+        exists = self._exists(block) if self.plan.acc_type.is_float else {}
+        added, sizes = list(sums), [*(len(t.numbers) for t in taps), self.product.ins]
+        known: dict[int, Expr] = {}
+        for row, held in self._loaded(taps, block * (per_tile // self.tile.own.positions)):
+            for seen, positions, tap in self._met(row, held, taps[-1]):
+                at, position = _number(tap, sizes), self._position(positions)
+                if position not in known:
+                    known[position] = self.k.let("factor", self._at(image, position))
+                total = self._sum(seen, known[position], added[at])
+                for there in (exists[n, i] for n, i in enumerate(positions) if (n, i) in exists):
+                    total = self.k.let("sum", select(Splat(vector(bool_, total.type.lanes), there), total, added[at]))
+                added[at] = total
+        return tuple(added)
+
+    def _exists(self, block: Expr) -> dict[tuple[int, int], Expr]:
+        """By axis of space and place in a lane's block, whether there is such a position, where that is a question.
+
+        Where there is none the image is zero, but the source may be infinite, and of that nothing must be counted.
+        """
+        view, axes, found = self.product.image, self.product.axes, dict[tuple[int, int], Expr]()
+        start = block * self.plan.config.tile[2] + self.image.coords(self.k.subgroup, Lane(), 0)["m"]
+        dims, cut = view.decode(1, start), [n for n, w in enumerate(axes) if w.count > 1]
+        for n, dim in zip(reversed(cut), reversed(view.axes[1])):
+            for t in (t for t in view.index if t.masked and dim.name in dict(t.terms)):
+                for i in range(t.size % dim.size, dim.size):
+                    found[n, i] = self.k.let("exists", t.at({**dims, dim.name: i}) < t.size)
+        return found
+
+    def _at(self, image: Expr, position: int) -> Expr:
+        """What a lane has at one of its positions, along N."""
+        own = self.tile.own
+        row, column = divmod(position, own.columns)
+        apart, first = (own.columns, column) if self.along_m else (1, column * own.channels)
+        start = row * own.columns * own.channels + first
+        return Shuffle(image, tuple(start + n * apart for n in range(own.channels))).to(self._held)
+
+    def _row_of(self, tile: Mapping[str, Index]) -> Expr:
+        """The first row of the tile, in the part of its slice where there are several."""
+        mapping = self.part.mapping
+        row = tile["k"] * mapping.counts[1] + tile["m"] if mapping.counts[3] > 1 else tile["m"]
+        return self.k.let("row0", row * self.plan.config.tile[0])
+
+    def _meet(self, sums: Sums, row: Expr) -> None:
+        """Store the sums of all lanes along positions, once, tap after tap: subgroups' parts all go to registers."""
+        k, layout = self.k, self.tile.fragment(("n", "m"), (("n", self.tile.own.channels),), self.along_m)
+        for n, held in enumerate(sums):
+            total, left = k.reduce("total", held, layout, "m", Add, "meet")
+            subgroup, _, _ = left.owner(left.coords(k.subgroup, 0, 0))
+            with k.when(eq(k.subgroup, subgroup)):
+                self._store(total, left, Reader(k, (self.n0, row + n)))
