@@ -1,4 +1,4 @@
-"""Configs by which lanes compute depthwise convolutions, with the clocks of a closed form.
+"""Configs by which lanes compute convolutions of small groups, with the clocks of a closed form.
 
 A launch takes what memory takes, or what the instructions of all subgroups do, whichever is longer. What is assumed
 was chosen so that rankings come out well, and measured nowhere.
@@ -30,7 +30,7 @@ _POSITIONS = (
 )
 _GROUPS = (1, 2, 4, 8, 16)  #: of a lane
 _MOST_CHANNELS = 16  #: of a lane
-_MOST_OTHERS = 8  #: channels of a group on the side that has several
+_MOST_OF_GROUP = 8  #: channels of a group, on either side
 _MOST_PRODUCTS = 2304  #: of a lane, in straight-line code
 _SUBGROUPS = (4, 8)  #: that a workgroup has at least: of images, and of weights, whose sums meet
 _FILLS = (1, 2, 4)  #: workgroups on a unit, by which K is cut into slices
@@ -42,20 +42,19 @@ _PENALTY = 0.1  #: of the clocks of memory, for each time that messages are narr
 _START = 1e-4  #: clocks; spread over all units, so that fewer and fuller tiles win ties
 
 
-def is_depthwise(problem: Problem) -> bool:
-    """Whether groups have one channel on one side and few on the other."""
+def has_few_channels(problem: Problem) -> bool:
+    """Whether there are groups, of few channels on either side."""
     if not isinstance(problem, Conv) or refusal(problem):
         return False
-    one, few = sorted(_channels(problem))
-    return problem.groups > 1 and one == 1 and few <= _MOST_OTHERS
+    return problem.groups > 1 and max(_channels(problem)) <= _MOST_OF_GROUP
 
 
 def configs(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[tuple[float, Config]]:
-    """(clocks of all launches, config) of a depthwise convolution; none of other problems.
+    """(clocks of all launches, config) of a convolution of small groups; none of other problems.
 
     Of tiles that differ in subgroups and slices only the best: all take the same registers.
     """
-    if not isinstance(problem, Conv) or not is_depthwise(problem):
+    if not isinstance(problem, Conv) or not has_few_channels(problem):
         return
     weights = sums_weights(problem)
     for config, works in _lanes(problem, facts, moved):

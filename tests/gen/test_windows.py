@@ -80,6 +80,7 @@ def test_strides_and_dilations_with_a_common_factor_skip_places() -> None:
         ("mb2g16ic16oc32ih7oh4kh3sh2ph1", "BWD_D", "axb"),
         ("mb2g16ic16oc32ih7oh4kh3sh2ph1", "BWD_W", "axb"),
         ("mb2g16ic32oc16ih7oh7kh3ph1", "BWD_W", "abx"),
+        ("mb1g4ic8oc16ih7oh7kh3ph1", "BWD_D", "axb"),
         ("mb1g16ic16oc16iw9ow5kw4sw3pw4", "BWD_D", "axb"),
         ("mb1g16ic16oc16id3od2kd2ih5oh5kh3ph1iw5ow5kw3pw1", "FWD_D", "axb"),
     ],
@@ -180,7 +181,7 @@ def test_the_ranking_shows_lanes() -> None:
     assert len(rows[0]) == len(header)
 
 
-def test_only_depthwise_problems_go_to_lanes() -> None:
+def test_only_small_groups_go_to_lanes() -> None:
     def first(line: str, **knobs: str) -> bool:
         problem = Conv.parse(line, **{"dir": "FWD_D", "dt": "f16", **knobs})
         return isinstance(candidates(problem, FACTS)[0].config.mma, Own)
@@ -188,8 +189,9 @@ def test_only_depthwise_problems_go_to_lanes() -> None:
     assert first("mb32g144ic144oc144ih56oh56kh3ph1")
     assert first("mb32g144ic144oc288ih56oh28kh5sh2ph2", dir="BWD_D")
     assert first("mb32g144ic144oc144ih56oh56kh3ph1", dir="BWD_WB")
-    assert not lanes.is_depthwise(Conv.parse("mb2ic1oc8ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
-    assert not lanes.is_depthwise(Conv.parse("mb2g8ic32oc32ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
+    assert first("mb32g32ic128oc128ih56oh56kh3ph1")
+    assert not first("mb32g32ic512oc512ih14oh14kh3ph1")
+    assert not lanes.has_few_channels(Conv.parse("mb2ic1oc8ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
 
 
 def test_the_chosen_one_has_wide_messages_and_asks_for_few_places_twice() -> None:

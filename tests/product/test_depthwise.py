@@ -1,4 +1,4 @@
-"""Depthwise convolutions by lanes, all the way: edge cases on every target, and random ones."""
+"""Convolutions of small groups by lanes, all the way: edge cases on every target, and random ones."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ CASES = (
     ("mb1g8ic8oc16ih9oh5kh3sh2ph1", {"dir": "BWD_W", "dt": "f32"}, (4, 1, 2)),
     ("mb2g8ic16oc8ih9oh9kh3ph2dh1", {"dir": "BWD_W", "dt": "bf16", "stag": "abx", "dtag": "abx"}, (1, 2, 8)),
     ("mb1g16ic16oc16id3od2kd2ih5oh5kh3ph1iw5ow5kw3pw1", {"dir": "BWD_W", "dt": "f16"}, (8, 1, 4)),
+    ("mb1g32ic128oc128ih5oh5kh3ph1", {"dir": "BWD_W", "dt": "f16"}, (4, 1, 2)),
+    ("mb1g8ic16oc24ih9oh5kh3sh2ph1", {"dir": "FWD_B", "dt": "f16"}, (3, 1, 2)),
 )
 FIRST = CASES[0], next(case for case in CASES if case[1]["dir"] == "BWD_WB")
 
@@ -76,10 +78,10 @@ def test_taps_in_a_loop(target: str) -> None:
 
 @st.composite
 def depthwise(draw: st.DrawFn) -> Conv:
-    """Groups with one channel on one side."""
-    groups, few = draw(st.sampled_from([2, 3, 8, 16, 17, 33])), draw(st.sampled_from([1, 1, 2, 3, 4]))
-    axes = draw(st.integers(1, 3))
-    text = f"mb{draw(st.integers(1, 3))}g{groups}ic{groups}oc{groups * few}"
+    """Groups with one channel, or few, on either side."""
+    groups, axes = draw(st.sampled_from([2, 3, 8, 16, 17, 33])), draw(st.integers(1, 3))
+    ic, oc = (groups * draw(st.sampled_from([1, 1, 1, 2, 3, 4])) for _ in "io")
+    text = f"mb{draw(st.integers(1, 3))}g{groups}ic{ic}oc{oc}"
     for name in "dhw"[3 - axes :]:
         k, s, d = (draw(st.integers(*span)) for span in ((1, 3 if axes > 2 else 5), (1, 3), (0, 2)))
         p = draw(st.integers(0, k + 1))
