@@ -41,6 +41,7 @@ class Use(Enum):
 
     MFMA_AB = "a matrix instruction reads it as srcA or srcB"
     MFMA_C = "a matrix instruction reads it as srcC, not as exactly the tuple that one of its class wrote"
+    MFMA_CHAIN = "a matrix instruction reads as srcC exactly the tuple that one of its class wrote"
     VALU_READ = "a vector instruction reads a vector register"
     PLAIN_READ = "a vector instruction that is not transcendental reads it"
     VALU_WRITE = "a vector instruction overwrites it"
@@ -116,6 +117,7 @@ _NOT_ANY_MORE = Row(0, source=_LLVM)
 CDNA3: Rows = {
     **CDNA2,
     (Event.MFMA_RESULT, Use.MFMA_C): Row(1, 1, source=_MATRIX),
+    (Event.MFMA_RESULT, Use.MFMA_CHAIN): Row(4, -1, source=_MATRIX),  # two behind two passes, none behind more
     **_result(Event.MFMA_F32_RESULT, 2),
     (Event.MFMA_F32_ADDEND, Use.VALU_WRITE): _NOT_ANY_MORE,
     (Event.MFMA_F32_ADDEND, Use.MEMORY_WRITE): _NOT_ANY_MORE,
@@ -178,9 +180,10 @@ class _Clock:
             for w in words:
                 for mark, made in self.history.get(w, {}).items():
                     passed = self.now - made
-                    if passed >= _LONGEST or (use is Use.MFMA_C and words == mark.whole and mark.event is own):
+                    if passed >= _LONGEST:
                         continue
-                    if row := self.rows.get((mark.event, use)):
+                    chained = use is Use.MFMA_C and words == mark.whole and mark.event is own
+                    if row := self.rows.get((mark.event, Use.MFMA_CHAIN if chained else use)):
                         need = max(need, row.states(mark.passes) - passed)
         return need
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain, product, zip_longest
 
 import attrs
@@ -17,9 +18,11 @@ import attrs
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Add, Expr, Lane, Pack, Shuffle, Slice, Splat, Var, eq, select, zeros
 from convgen.ir.floats import fma
-from convgen.ir.layout.digits import Digits, Index, Space, stacked
+from convgen.ir.layout.digits import Digit, Digits, Index, Space, stacked
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
+from convgen.ir.layout.mma import BlockAtom
+from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType, bool_, vector
 from convgen.kernels.epilogue import Epilogue, Reader
@@ -40,7 +43,7 @@ def windows_kernel(plan: Plan, part: Part, result: View, epilogue: Epilogue, rol
     """One output tile a workgroup, and of weights one slice of the positions."""
     assert isinstance(plan.unit, LaneTile)
     assert isinstance(part.product, Windows)
-    kind = _OfWeights if part.product.of_weights else _OfImage
+    kind = _OfWeights if part.product.of_weights else _OfImageByBlocks if plan.unit.atom else _OfImage
     return kind(plan, part, part.product, plan.unit, kernel_name(plan, role)).build(result, epilogue)
 
 
@@ -140,6 +143,11 @@ class _WindowsKernel:
         return self.k.load_view("row", self.product.of_m, at, layout, "load", self.product.of_m.memory.name)
 
     @property
+    def _depth(self) -> int:
+        """How many products along the source's channels of a group a tap takes."""
+        return self.product.ins
+
+    @property
     def _sources(self) -> int:
         """Channels of the source that a lane reads."""
         return self.tile.own.channels // self.product.outs * self.product.ins
@@ -157,7 +165,7 @@ class _WindowsKernel:
         The last of the tap's numbers is that of the source's channel.
         """
         for place, reads in inner.window.reads(inner.numbers).items():
-            for c in range(self.product.ins):
+            for c in range(self._depth):
                 seen = self._seen(held, inner.places, place, c)
                 for pairs in product(*(pairs for _, pairs in row), reads):
                     positions, taps = zip(*pairs)
@@ -188,7 +196,7 @@ class _OfImage(_WindowsKernel):
             self.weights = self.k.load_view(
                 "weights", self.product.of_n, (self.n0 * self.product.k,), layout, "load", "wei"
             )
-        begin = (zeros(self._held),) * self.tile.own.positions
+        begin = (zeros(self._held),) * (self.tile.own.size // self._held.lanes)
         sums = self._looped(self.product.axes, (), begin)
         if self.product.looped:
             for row in range(self.tile.own.rows):
@@ -208,14 +216,13 @@ class _OfImage(_WindowsKernel):
         """The sums with these taps added; where these are all, rows are stored as soon as they are whole."""
         added, loaded = list(sums), self._loaded(taps, self.t0)
         first = next(loaded)
-        numbers = (*(t.numbers for t in taps), range(self.product.ins))
-        factors = {tap: self.k.let("factor", self._weight(taps, tap)) for tap in product(*numbers)}
+        factors = self._factors(taps)
         reached = [_lane_rows(row) for row in self._rows(taps)]
         missing = Counter(chain(*reached))
         for (row, held), own in zip(chain((first,), loaded), reached):
             for seen, positions, tap in self._met(row, held, taps[-1]):
-                at = self._position(positions)
-                added[at] = self._sum(seen, factors[tap], added[at])
+                for at, factor in enumerate(factors[tap], self._position(positions) * len(factors[tap])):
+                    added[at] = self._sum(seen, factor, added[at])
             missing.subtract(own)
             for whole in own if not self.product.looped else ():
                 if not missing[whole]:
@@ -225,13 +232,19 @@ class _OfImage(_WindowsKernel):
     def _store_row(self, sums: Sequence[Expr], row: int) -> None:
         """Store a row of a lane's positions."""
         own = self.tile.own
-        held = tuple(sums[row * own.columns :][: own.columns])
+        count = own.columns * own.channels // self._held.lanes
+        held = tuple(sums[row * count :][:count])
         packed: Expr = Pack(vector(self.plan.acc_type, own.channels * own.columns), held)
         if self.along_m and own.channels > 1:
             order = (m * own.channels + n for n in range(own.channels) for m in range(own.columns))
             packed = Shuffle(packed, tuple(order))
         layout = self.tile.image(self.along_m).parts(own.channels * own.columns)[row]
         self._store(self.k.let("total", packed), layout, self.reader)
+
+    def _factors(self, taps: Sequence[_Taps]) -> dict[tuple[int, ...], tuple[Expr, ...]]:
+        """By tap and channel of the source what is multiplied with it, for each vector of a position's sums."""
+        numbers = *(t.numbers for t in taps), range(self.product.ins)
+        return {tap: (self.k.let("factor", self._weight(taps, tap)),) for tap in product(*numbers)}
 
     def _weight(self, taps: Sequence[_Taps], tap: tuple[int, ...]) -> Expr:
         """The weights of one tap of each axis and one channel of the source, along N."""
@@ -247,6 +260,59 @@ class _OfImage(_WindowsKernel):
     def _along_n(self, registers: tuple[str, int]) -> Fragment:
         """The same for all lanes along positions."""
         return self.tile.fragment((registers[0], "m"), (registers,), self.along_m).without("m")
+
+
+class _OfImageByBlocks(_OfImage):
+    """The same by a matrix instruction: a block of lanes has the weights of one group, one row of them each."""
+
+    @property
+    def _atom(self) -> BlockAtom:
+        assert self.tile.atom is not None
+        return self.tile.atom
+
+    @property
+    def _held(self) -> VectorType:
+        return vector(self._atom.acc, self._atom.side)
+
+    @property
+    def _depth(self) -> int:
+        return self.product.ins // self._atom.k
+
+    def _sum(self, a: Expr, b: Expr, total: Expr) -> Var:
+        return self.k.let("sum", BlockMma(self._atom, total, b, a))
+
+    def _seen(self, row: Expr, places: int, place: int, c: int) -> Var:
+        channels, count, k = range(c * self._atom.k, (c + 1) * self._atom.k), self._sources, self._atom.k
+        if self.product.run > 1:
+            return self.k.let("seen", Shuffle(row, tuple(s * places + place for s in channels)))
+        return self.k.let("seen", Slice(row, place * count + c * k, k))
+
+    def _factors(self, taps: Sequence[_Taps]) -> dict[tuple[int, ...], tuple[Expr, ...]]:
+        found: dict[tuple[int, ...], tuple[Expr, ...]] = {}
+        atom, ins, outs = self._atom, self.product.ins, self.tile.own.channels
+        for numbers in product(*(t.numbers for t in taps)):
+            at = [t.of_weights(number) for t, number in zip(taps, numbers)]
+            held = self.k.load_view(
+                "weight", self.product.of_n, (self.n0, *at, 0), self._rows_of_weights, "load", "wei"
+            )
+            for c in range(self._depth):
+                starts = (tile * ins + c * atom.k for tile in range(outs // atom.side))
+                found[*numbers, c] = tuple(self.k.let("factor", Slice(held, start, atom.k)) for start in starts)
+        return found
+
+    @cached_property
+    def _rows_of_weights(self) -> Fragment:
+        """Of one tap, over channels of the image, taps and channels of the source."""
+        tile, atom, ins = self.tile, self._atom, self.product.ins
+        digits = (
+            Digit("n", atom.side, Space.LANE, 1),
+            Digit("n", tile.own.channels // atom.side, Space.REGISTER, ins),
+            Digit("n", tile.lanes[1], Space.LANE, tile.lanes[0]),
+            Digit("n", tile.subgroups[1], Space.SUBGROUP, tile.subgroups[0]),
+            Digit("c", ins, Space.REGISTER, 1),
+        )
+        dims = ("n", *_PLACES[-len(self.product.axes) :], "c")
+        return Fragment(dims, tuple(d for d in digits if d.size > 1))
 
 
 def _lane_rows(row: _Row) -> list[int]:

@@ -14,12 +14,13 @@ import attrs
 
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.mma import BlockAtom
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Xcc
 from convgen.ir.types import scalar
 from convgen.plan.config import Config, Own
 from convgen.plan.copies import power_of_two
-from convgen.plan.windows import LaneTile, Windows, refusal, sums_weights, windows
+from convgen.plan.windows import LaneTile, Windows, blocks, refusal, sums_weights, windows
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.matmul import Problem
 
@@ -30,7 +31,7 @@ _POSITIONS = (
 )
 _GROUPS = (1, 2, 4, 8, 16)  #: of a lane
 _MOST_CHANNELS = 16  #: of a lane
-_MOST_OF_GROUP = 8  #: channels of a group, on either side
+_MOST_OF_GROUP = 16  #: channels of a group, on either side
 _MOST_PRODUCTS = 2304  #: of a lane, in straight-line code
 _SUBGROUPS = (4, 8)  #: that a workgroup has at least: of images, and of weights, whose sums meet
 _FILLS = (1, 2, 4)  #: workgroups on a unit, by which K is cut into slices
@@ -72,23 +73,25 @@ def _lanes(problem: Conv, facts: TargetFacts, moved: tuple[str, ...]) -> Iterato
     most = facts.chunk_bytes // scalar(problem.factors[0].dtype).bytes
     outs, ins = _channels(problem)
     taps = dict.fromkeys(prod(a.k for a in problem.axes[n:]) for n in range(len(problem.axes) + 1))
-    for positions, unrolled in combinations(_POSITIONS, taps):
-        owns = [Own(groups * outs, *positions) for groups in _GROUPS if groups <= most]
-        straight, few = unrolled * ins, [own for own in owns if _is_short(own, unrolled)]
+    for atom, positions, unrolled in combinations((None, *blocks(problem, facts)), _POSITIONS, taps):
+        counts = [n for n in _GROUPS if n <= most] if atom is None else [1]
+        owns = [Own(n * outs, *positions, atom and atom.shape) for n in counts]
+        straight, few = unrolled * ins, [own for own in owns if _is_short(own, unrolled * ins)]
         config = Config((straight, 1, straight), (1, 1), owns[0], 0, "fused", reorder=moved)
         try:
             parts = windows(problem, owns[0], config, facts.chunk_bytes) if few else ()  # alike for any channels
         except (DoesNotFit, Unsupported):
             continue
         for own in few if parts else ():
-            works = [_Work.of(part, own, facts) for part in parts]
+            works = [_Work.of(part, own, atom, facts) for part in parts]
             if max(work.registers for work in works) <= facts.registers:
                 yield attrs.evolve(config, mma=own), works
 
 
-def _is_short(own: Own, taps: int) -> bool:
-    """Whether a lane's channels and products with so many taps at a time make a kernel of decent length."""
-    return own.channels <= _MOST_CHANNELS and taps * prod(own) <= _MOST_PRODUCTS
+def _is_short(own: Own, products: int) -> bool:
+    """Whether so many products of each of a lane's sums at a time make a kernel of decent length."""
+    side, _, k = own.atom or (1, 1, 1)
+    return own.channels <= _MOST_CHANNELS and products * own.size // (side * k) <= _MOST_PRODUCTS
 
 
 def _channels(problem: Conv) -> tuple[int, int]:
@@ -132,11 +135,12 @@ class _Work:
     messages: int  #: of the source and the image
     weights: int  #: messages
     operations: float  #: of the vector unit
+    matrix: float  #: clocks; of matrix instructions
     sums: int  #: at a time
     registers: int
 
     @classmethod
-    def of(cls, part: Windows, own: Own, facts: TargetFacts) -> _Work:
+    def of(cls, part: Windows, own: Own, atom: BlockAtom | None, facts: TargetFacts) -> _Work:
         elem = part.of_m.memory.elem.bytes
         wide = facts.chunk_bytes // elem
         taps = [1 if n < part.looped else w.taps for n, w in enumerate(part.axes)]
@@ -145,19 +149,22 @@ class _Work:
         places, sources = part.axes[-1].places(taps[-1]), own.channels // part.outs * part.ins
         run = part.run if part.run > 1 else gcd(sources, wide, part.of_m.extent(0))
         held = own.channels * prod(taps) * part.ins
-        factors = prod(own) if part.of_weights else turns * held
+        factors = own.size if part.of_weights else turns * held
         along_m = part.runs_along_m
         along = gcd(own.columns, wide) if along_m else gcd(own.channels, wide, part.n)
         sums = own.channels * part.sums(own)
+        products = turns * held * own.positions
         each = 2 if part.of_weights and part.is_ragged else 1  # what does not exist is not counted
         down = prod(w.taps for w in part.axes[: part.looped]) if part.of_weights else 1
         return cls(
             part.of_weights, along_m, down, part.m, part.n, part.k,
-            bytes=down * sum(view.memory.bytes for view in (part.of_m, part.of_n)) + part.result.memory.bytes,
+            bytes=down * (part.of_m.memory.bytes + part.of_n.memory.bytes)
+            + part.m * part.n * part.result.memory.elem.bytes,
             elem=elem, narrow=max(1.0, wide / 2 / run), side=own.columns if along_m else own.channels, rows=rows,
-            messages=rows * places * sources // run + prod(own) // along,
-            weights=0 if part.of_weights else turns * -(-held // (wide if part.flat else 1)),
-            operations=each * turns * held * own.positions + rows * places * sources + factors,
+            messages=rows * places * sources // run + own.size // along,
+            weights=0 if part.of_weights else turns * -(-held // (wide if part.flat else atom.side * run if atom else 1)),
+            operations=0 if atom else each * products + rows * places * sources + factors,
+            matrix=products / (atom.side * atom.k) * atom.clocks if atom else 0,
             sums=sums, registers=sums + part.registers(own) + _OTHER_REGISTERS,
         )  # fmt: skip
 
@@ -173,7 +180,8 @@ def _tiles(works: list[_Work], own: Own, least: int, facts: TargetFacts) -> Iter
     One list for each number of lanes along N.
     """
     n, lanes = max(work.n for work in works), 1
-    while lanes <= facts.subgroup_size and (lanes == 1 or lanes * own.channels < 2 * n):
+    widest = facts.subgroup_size // (own.atom[0] if own.atom else 1)
+    while lanes <= widest and (lanes == 1 or lanes * own.channels < 2 * n):
         covering = -(-n // (lanes * own.channels))
         most = min(covering, facts.max_subgroups)
         counts = [subgroups for subgroups in dict.fromkeys((1, 2, 4, 8, covering)) if subgroups <= most]
@@ -205,7 +213,8 @@ def _issue(work: _Work, tile: LaneTile, groups: int, blocks: int, facts: TargetF
     waiting = -(-groups * count // core.simds)
     together = max(1, min(waiting, core.simd_registers // work.registers))
     messages = (work.messages + work.weights) * facts.costs.message
-    row = max(together * (messages + work.operations * _OPERATION) / work.rows, facts.costs.load_latency)
+    each = max(messages + work.operations * _OPERATION, work.matrix)
+    row = max(together * each / work.rows, facts.costs.load_latency)
     rounds = -(-waiting // together)
     return rounds * (blocks * work.rows * row + together * _meeting(work, tile) * _OPERATION)
 

@@ -26,6 +26,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Index, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, TensorDim, View
+from convgen.ir.layout.mma import BlockAtom
 from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.plan import views
@@ -129,7 +130,9 @@ class Windows(Product):
         """What a lane holds beside its sums: what is multiplied with the source, and two rows of that, estimate."""
         axes, elem = self.unrolled, self.of_m.memory.elem.bytes
         if self.of_weights:
-            factors = -(-prod(own) * elem // 4) + own.channels * own.columns  # those of a row as products take them
+            factors = -(-own.size * elem // 4) + own.channels * own.columns  # those of a row as products take them
+        elif own.atom:
+            factors = -(-own.channels // own.atom[0] * prod(w.taps for w in axes) * self.ins * elem // 4)
         else:
             factors = own.channels * prod(w.taps for w in axes) * self.ins
         row = own.channels // self.outs * self.ins * axes[-1].places(axes[-1].taps) if axes else own.channels
@@ -153,6 +156,7 @@ class LaneTile:
     own: Own
     lanes: tuple[int, int]  #: along positions and N
     subgroups: tuple[int, int]  #: along positions and N
+    atom: BlockAtom | None = None  #: what multiplies, if it is no lane for itself; blocks have neighbouring positions
 
     @property
     def positions(self) -> int:
@@ -170,7 +174,9 @@ class LaneTile:
         _, waves_n = config.waves
         lanes_n = divide("tile N over subgroups x the channels of a lane", tile_n, waves_n * own.channels)
         lanes_m = divide("lanes over those along N", facts.subgroup_size, lanes_n)
-        found = cls(own, (lanes_m, lanes_n), config.waves)
+        found = cls(own, (lanes_m, lanes_n), config.waves, _atom(problem, own, facts))
+        if own.atom:
+            divide("lanes along positions over those of a block", lanes_m, own.atom[0])
         name, positions = ("K", tile_k) if sums_weights(problem) else ("M", tile_m)
         if positions != found.positions:
             raise DoesNotFit(f"tile {name} of {positions}, wanted {found.positions}: what all lanes have")
@@ -179,10 +185,10 @@ class LaneTile:
     def fragment(self, dims: tuple[str, ...], registers: Sequence[tuple[str, int]], along_m: bool) -> Fragment:
         """Over dims along N, along positions and others; a lane has so many neighbours of each, the first side by side.
 
-        Lanes next to each other are so along positions, if memory runs along these, or along N.
+        Lanes next to each other are so along positions, if memory runs along these or they make blocks, or along N.
         """
         n, m, *_ = dims
-        order = ((m, 0), (n, 1)) if along_m else ((n, 1), (m, 0))
+        order = ((m, 0), (n, 1)) if along_m or self.atom else ((n, 1), (m, 0))
         digits = [(dim, size, Space.REGISTER) for dim, size in registers]
         digits += [(dim, self.lanes[side], Space.LANE) for dim, side in order]
         digits += [(dim, self.subgroups[side], Space.SUBGROUP) for dim, side in order]
@@ -193,6 +199,25 @@ class LaneTile:
         """The layout of an image's tile, over N and positions; rows of a lane follow one another."""
         held = ("n", self.own.channels), ("m", self.own.columns)
         return self.fragment(("n", "m"), (*(reversed(held) if along_m else held), ("m", self.own.rows)), along_m)
+
+
+def _atom(problem: Problem, own: Own, facts: TargetFacts) -> BlockAtom | None:
+    """The matrix instruction of a lane's sums, if there is to be one; DoesNotFit where the target has none."""
+    if own.atom is None:
+        return None
+    for atom in blocks(problem, facts):
+        if atom.shape == own.atom:
+            return atom
+    kinds = " and ".join(dict.fromkeys(t.dtype for t in problem.factors))
+    raise DoesNotFit(f"mma={own}: {facts.name} has no such matrix instruction of blocks for {kinds} in this direction")
+
+
+def blocks(problem: Problem, facts: TargetFacts) -> tuple[BlockAtom, ...]:
+    """The matrix instructions of blocks of lanes that make images of a problem."""
+    if sums_weights(problem):
+        return ()
+    types = {scalar(t.dtype) for t in problem.factors}
+    return tuple(atom for atom in facts.blocks if types == {atom.elem} and atom.acc.name == problem.acc_type)
 
 
 def _apart(digits: Sequence[Digit]) -> tuple[Digit, ...]:
@@ -271,6 +296,11 @@ class _Maker:
         if len(self.taps) < 2 and self.own.rows > 1:
             raise DoesNotFit(f"mma={self.own}: there is one axis of space, wanted one row a lane")
         divide("channels of a lane over those of a group", self.own.channels, outs)
+        if atom := self.own.atom:
+            divide("channels of a group over the instruction's K", ins, atom[2])
+            divide("channels of a group over the instruction's side", outs, atom[0])
+            if outs != self.own.channels:
+                raise DoesNotFit(f"mma={self.own}: wanted the {outs} channels of a group in a lane")
         kept = [self.unrolled >= ins * prod(d.size for d in self.taps[n:]) for n in range(len(self.taps) + 1)]
         looped = kept.index(True) if True in kept else len(self.taps)
         axes = tuple(self._window(d, count, n < looped) for n, (d, count) in enumerate(zip(self.taps, self.counts)))
@@ -356,7 +386,8 @@ class _Maker:
         tensor = attrs.evolve(self.c.of_n, index=tuple(_flipped(t, last) for t in self.c.of_n.index))
         k = sorted((*self.taps, *self.channels), key=lambda d: -tensor.stride(d.name))
         dims = sorted((*n, *k), key=lambda d: d.size > 1)  # those of one position outermost
-        if not looped and len(self.channels) == 1 and _are_dense([tensor.stride(d.name) for d in dims], dims):
+        by_lanes = not self.own.atom and not looped
+        if by_lanes and len(self.channels) == 1 and _are_dense([tensor.stride(d.name) for d in dims], dims):
             apart = (tensor.stride(d.name) for d in (*self.taps, *self.channels))
             return tensor.view(tuple(dims)), tuple(apart)
         return tensor.view(n, *((tap,) for tap in self.taps), self.channels), ()
