@@ -445,13 +445,8 @@ def _block_mma(ev: Evaluator, e: BlockMma) -> Value:
         data = convert(acc.data.astype(wide) + products.sum(axis=-1), e.op.acc)
     if all(v.poison is None for v in (acc, a, b)):
         return Value(data)
-    return Value(data, _mask(acc) | _any_of(_mask(a), rows) | _mask(b).any(axis=-1)[:, None])
-
-
-def _any_of(held: Mask, rows: Array) -> Mask:
-    """Which [lane, row] have poison."""
-    found: Mask = np.logical_or.reduce(held, axis=-1)[rows]
-    return found
+    row, column = (np.asarray(np.broadcast_to(_mask(v), v.data.shape).any(axis=1)) for v in (a, b))
+    return Value(data, _mask(acc) | row[rows] | column[:, None])
 
 
 def _any(operand: Mask) -> Mask:

@@ -114,12 +114,17 @@ def _numbers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None
     return parse
 
 
-def _unit(text: str) -> tuple[int, ...] | Own | None:
-    (unit, colon, own), parse = text.rpartition(":"), _numbers(_TRIPLE)
-    sizes, atom = parse(own), parse(unit)
+def _triple(text: str) -> tuple[int, int, int] | None:
+    sizes = _numbers(_TRIPLE)(text)
+    return (sizes[0], sizes[1], sizes[2]) if sizes else None
+
+
+def _unit(text: str) -> tuple[int, int, int] | Own | None:
+    unit, colon, own = text.rpartition(":")
+    sizes, atom = _triple(own), _triple(unit)
     if not colon or not sizes:
         return sizes if not colon else None
-    return Own(*sizes, atom) if atom or unit == "fma" else None  # type: ignore[arg-type]
+    return Own(*sizes, atom) if atom or unit == "fma" else None
 
 
 def _choice(*options: str) -> Callable[[str], str | None]:

@@ -73,9 +73,9 @@ def _lanes(problem: Conv, facts: TargetFacts, moved: tuple[str, ...]) -> Iterato
     most = facts.chunk_bytes // scalar(problem.factors[0].dtype).bytes
     outs, ins = _channels(problem)
     taps = dict.fromkeys(prod(a.k for a in problem.axes[n:]) for n in range(len(problem.axes) + 1))
-    for atom, positions, unrolled in combinations((None, *blocks(problem, facts)), _POSITIONS, taps):
+    for atom, (rows, columns), unrolled in combinations((None, *blocks(problem, facts)), _POSITIONS, taps):
         counts = [n for n in _GROUPS if n <= most] if atom is None else [1]
-        owns = [Own(n * outs, *positions, atom and atom.shape) for n in counts]
+        owns = [Own(n * outs, rows, columns, atom and atom.shape) for n in counts]
         straight, few = unrolled * ins, [own for own in owns if _is_short(own, unrolled * ins)]
         config = Config((straight, 1, straight), (1, 1), owns[0], 0, "fused", reorder=moved)
         try:
@@ -153,6 +153,7 @@ class _Work:
         along_m = part.runs_along_m
         along = gcd(own.columns, wide) if along_m else gcd(own.channels, wide, part.n)
         sums = own.channels * part.sums(own)
+        side_by_side = wide if part.flat else atom.side * run if atom else 1  # weights, and lanes that share them out
         products = turns * held * own.positions
         each = 2 if part.of_weights and part.is_ragged else 1  # what does not exist is not counted
         down = prod(w.taps for w in part.axes[: part.looped]) if part.of_weights else 1
@@ -162,7 +163,7 @@ class _Work:
             + part.m * part.n * part.result.memory.elem.bytes,
             elem=elem, narrow=max(1.0, wide / 2 / run), side=own.columns if along_m else own.channels, rows=rows,
             messages=rows * places * sources // run + own.size // along,
-            weights=0 if part.of_weights else turns * -(-held // (wide if part.flat else atom.side * run if atom else 1)),
+            weights=0 if part.of_weights else turns * -(-held // side_by_side),
             operations=0 if atom else each * products + rows * places * sources + factors,
             matrix=products / (atom.side * atom.k) * atom.clocks if atom else 0,
             sums=sums, registers=sums + part.registers(own) + _OTHER_REGISTERS,

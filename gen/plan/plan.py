@@ -297,6 +297,7 @@ def _atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
     for atom in input_atoms(problem, facts):
         if (atom.n, atom.m, atom.k) == config.mma and converted(given, atom) == config.types:
             return atom
+    assert not isinstance(config.mma, Own)
     shape = "x".join(map(str, config.mma))
     kinds = ":".join(config.types) or problem.inputs[0].dtype
     raise DoesNotFit(f"{facts.name} has no {shape} matrix instruction for {kinds}")

@@ -28,6 +28,7 @@ from convgen.problem.conv import Conv
 from convgen.run import reference
 
 FACTS = get("gfx942").facts
+BLOCKS = "tile=32x64x36 waves=1x1 mma=4x4x4:4x2x4 slots=0 taps=fused acc=v"
 CONFIG = "tile=256x64x9 waves=1x4 mma=fma:8x2x4 slots=0 taps=fused acc=v"
 
 
@@ -37,10 +38,19 @@ def made(line: str, config: str = CONFIG, **knobs: str) -> tuple[Windows, ...]:
     return windows(Conv.parse(line, **{"dir": "FWD_D", "dt": "f16", **knobs}), parsed.mma, parsed, FACTS.chunk_bytes)
 
 
+def own_of(config: str) -> Own:
+    own = Config.parse(config).mma
+    assert isinstance(own, Own)
+    return own
+
+
 def test_configs_of_lanes_are_read_as_they_are_printed() -> None:
     config = Config.parse(CONFIG)
     assert config.mma == Own(channels=8, rows=2, columns=4)
     assert str(config) == CONFIG
+    of_blocks = CONFIG.replace("fma:8", "4x4x4:8")
+    assert Config.parse(of_blocks).mma == Own(8, 2, 4, (4, 4, 4))
+    assert str(Config.parse(of_blocks)) == of_blocks
     assert Config.parse("tile=64x64x16 waves=1x1 mma=8x2x4").mma == (8, 2, 4)
     assert not isinstance(Config.parse("tile=64x64x16 waves=1x1 mma=8x2x4").mma, Own)
 
@@ -150,7 +160,7 @@ def test_each_row_of_the_source_is_loaded_once_in_whole_messages(tag: str, confi
                      Config.parse(config), FACTS)  # fmt: skip
     (kernel,) = launches.build(plan)[0].kernels
     loads = [n for n in postorder(kernel) if isinstance(n, LoadView) and n.view == part.of_m]
-    assert len(loads) == Config.parse(config).mma[1] + 2
+    assert len(loads) == own_of(config).rows + 2
     assert linearize(part.of_m).makes_messages(8)
 
 
@@ -162,6 +172,18 @@ def test_each_row_of_the_source_is_loaded_once_in_whole_messages(tag: str, confi
         ("mb1g16ic16oc16iw7ow7kw3pw1", CONFIG, "wanted one row a lane"),
         ("mb1g16ic16oc16ih7oh7kh3ph1", f"{CONFIG} in=f16", "in=f16: mma=fma:8x2x4 multiplies in f32"),
         ("mb1g16ic16oc48ih7oh7kh3ph1", CONFIG, "channels of a lane"),
+        ("mb1g16ic64oc64ih7oh7kh3ph1", BLOCKS.replace("4x4x4:", "8x8x8:"), "gfx942 has no such matrix instruction"),
+        ("mb1g16ic48oc64ih7oh7kh3ph1", BLOCKS, "channels of a group over the instruction's K"),
+        (
+            "mb1g8ic64oc32ih7oh7kh3ph1",
+            BLOCKS.replace("4x2x4", "8x2x4").replace("=32", "=64"),
+            "wanted the 4 channels of a group in a lane",
+        ),
+        (
+            "mb1g16ic64oc64ih7oh7kh3ph1",
+            "tile=16x128x36 waves=1x1 mma=4x4x4:4x2x4 slots=0 taps=fused acc=v",
+            "lanes along positions over those of a block",
+        ),
     ],
 )
 def test_what_does_not_suit_lanes_is_named(line: str, config: str, refused: str) -> None:
@@ -190,7 +212,8 @@ def test_only_small_groups_go_to_lanes() -> None:
     assert first("mb32g144ic144oc288ih56oh28kh5sh2ph2", dir="BWD_D")
     assert first("mb32g144ic144oc144ih56oh56kh3ph1", dir="BWD_WB")
     assert first("mb32g32ic128oc128ih56oh56kh3ph1")
-    assert not first("mb32g32ic512oc512ih14oh14kh3ph1")
+    assert first("mb32g32ic512oc512ih14oh14kh3ph1")
+    assert not first("mb32g32ic1024oc1024ih7oh7kh3ph1")
     assert not lanes.has_few_channels(Conv.parse("mb2ic1oc8ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
 
 
@@ -201,5 +224,5 @@ def test_the_chosen_one_has_wide_messages_and_asks_for_few_places_twice() -> Non
     assert isinstance(best.mma, Own)
     assert best.mma.channels >= 4
     assert best.tile[1] % 64 == 0
-    (rows, columns), positions = best.mma[1:], best.mma.positions
+    rows, columns, positions = best.mma.rows, best.mma.columns, best.mma.positions
     assert (rows + 2) * (columns + 2) + positions + 9 <= 1.5 * 2 * positions

@@ -12,6 +12,7 @@ from convgen import driver
 from convgen.backends import target as targets
 from convgen.ir.error import UserError
 from convgen.plan import lanes
+from convgen.plan.config import Own
 from convgen.problem.conv import Conv
 from convgen.run import verify
 from convgen.run.code import Code
@@ -21,7 +22,7 @@ TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
 OF_EACH_VENDOR = ("gfx942", "xehpc")  #: on one of them all cases run always; on all others the first of each result
 
 #: (problem, knobs, what each lane has)
-CASES = (
+CASES: tuple[tuple[str, dict[str, str], tuple[int, ...]], ...] = (
     ("mb2g16ic16oc16ih9oh9kh3ph1", {"dir": "FWD_B", "dt": "f16", "attr_post_ops": "relu"}, (8, 2, 2)),
     ("mb1g13ic13oc13ih9oh9kh3ph1", {"dir": "FWD_D", "dt": "bf16"}, (4, 1, 4)),
     ("mb1g8ic8oc16ih9oh5kh3sh2ph1", {"dir": "BWD_D", "dt": "f32"}, (2, 2, 2)),
@@ -42,6 +43,15 @@ CASES = (
 FIRST = CASES[0], next(case for case in CASES if case[1]["dir"] == "BWD_WB")
 
 
+#: The same by matrix instructions of blocks, with what each lane has and how far its tile goes.
+OF_BLOCKS = (
+    ("mb1g32ic128oc128ih9oh9kh3ph1", {"dir": "FWD_B", "dt": "f16", "attr_post_ops": "relu"}, Own(4, 2, 4, (4, 4, 4))),
+    ("mb1g16ic128oc128ih9oh5kh3sh2ph1", {"dir": "BWD_D", "dt": "bf16"}, Own(8, 1, 2, (4, 4, 4))),
+    ("mb1g8ic32oc64ih9oh9kh3ph2dh1", {"dir": "FWD_B", "dt": "s8"}, Own(8, 2, 2, (4, 4, 4))),
+    ("mb1g8ic64oc32id5od5kd3pd1ih5oh5kh3ph1iw5ow5kw3pw1", {"dir": "FWD_D", "dt": "f16"}, Own(4, 1, 4, (4, 4, 4))),
+)
+
+
 def assert_right(code: Code) -> None:
     outcome = verify.run(code, groups=4)
     assert outcome.checked
@@ -58,7 +68,21 @@ def assert_right(code: Code) -> None:
 )
 def test_edge_cases(line: str, knobs: dict[str, str], own: tuple[int, int, int], target: str) -> None:
     """By the best config with such lanes."""
-    problem = Conv.parse(line, **knobs)
+    assert_best_is_right(Conv.parse(line, **knobs), Own(*own), target)
+
+
+@pytest.mark.parametrize(
+    ("line", "knobs", "own", "target"),
+    always(
+        [(*case, target) for case, target in product(OF_BLOCKS, TARGETS[:3])],
+        lambda n, row: row[-1] == TARGETS[n // 3 % 3],
+    ),
+)
+def test_blocks_of_lanes(line: str, knobs: dict[str, str], own: Own, target: str) -> None:
+    assert_best_is_right(Conv.parse(line, **knobs), own, target)
+
+
+def assert_best_is_right(problem: Conv, own: Own, target: str) -> None:
     ranked = (scored for scored in lanes.configs(problem, targets.get(target).facts, ()) if scored[1].mma == own)
     _, config = min(ranked, key=lambda scored: scored[0])
     code = driver.compile(driver.build(problem, target, str(config)))
@@ -80,7 +104,7 @@ def test_taps_in_a_loop(target: str) -> None:
 def depthwise(draw: st.DrawFn) -> Conv:
     """Groups with one channel, or few, on either side."""
     groups, axes = draw(st.sampled_from([2, 3, 8, 16, 17, 33])), draw(st.integers(1, 3))
-    ic, oc = (groups * draw(st.sampled_from([1, 1, 1, 2, 3, 4])) for _ in "io")
+    ic, oc = (groups * draw(st.sampled_from([1, 1, 1, 2, 3, 4, 4, 8])) for _ in "io")
     text = f"mb{draw(st.integers(1, 3))}g{groups}ic{ic}oc{oc}"
     for name in "dhw"[3 - axes :]:
         k, s, d = (draw(st.integers(*span)) for span in ((1, 3 if axes > 2 else 5), (1, 3), (0, 2)))

@@ -141,6 +141,16 @@ def test_a_nan_or_infinity_reaches_what_it_is_multiplied_into(dir: str, shape: s
     assert np.array_equal(found, right)
 
 
+@pytest.mark.parametrize("dir", ["FWD_D", "BWD_D"])
+def test_an_infinity_stays_in_its_group(dir: str) -> None:
+    """Also where 16 groups share a matrix instruction: no zero is multiplied with another group's elements."""
+    problem = Conv.parse("mb1g16ic64oc64ih7oh7kh3ph1", dir=dir, dt="f16")
+    lanes = "tile=32x64x36 waves=1x1 mma=4x4x4:4x2x4 slots=0 taps=fused acc=v"
+    found, right = spoiled(problem, lanes, INPUTS[dir][0], (0, 5, 6, 6), np.inf)
+    assert right.any()
+    assert np.array_equal(found, right)
+
+
 @pytest.mark.parametrize(("dir", "tile"), [("FWD_D", "512x4x9"), ("BWD_D", "512x4x9"), ("BWD_W", "9x4x512")])
 def test_lanes_count_nothing_of_positions_that_do_not_exist(dir: str, tile: str) -> None:
     """The last of two rows, and of four columns, lies behind an image of 7 x 7, but sees what is in it."""
