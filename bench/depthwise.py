@@ -21,8 +21,9 @@ from convgen import driver
 from convgen.backends.target import get
 from convgen.ir.layout.memory import View
 from convgen.plan.config import Config
+from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Plan, make_plan
-from convgen.plan.windows import LaneTile, Windows
+from convgen.plan.windows import Windows
 from convgen.problem.conv import Conv
 
 MIB = 2**20

@@ -23,11 +23,11 @@ from convgen.kernels.product import Meeting, kernel_name, product_kernel
 from convgen.kernels.steps import Convert
 from convgen.kernels.streams import Stream
 from convgen.kernels.sums import sums_kernel
-from convgen.kernels.windows import windows_kernel
+from convgen.kernels.window_sums import windows_kernel
 from convgen.plan import views
 from convgen.plan.compensation import Sums
+from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan, Reduction
-from convgen.plan.windows import LaneTile
 from convgen.problem.matmul import Matmul, Problem
 from convgen.run.code import OutputRegion
 

@@ -20,7 +20,8 @@ from convgen.ir.layout.walks import Xcc
 from convgen.ir.types import scalar
 from convgen.plan.config import Config, Own
 from convgen.plan.copies import power_of_two
-from convgen.plan.windows import LaneTile, Windows, blocks, refusal, sums_weights, windows
+from convgen.plan.lane_tile import LaneTile, blocks, sums_weights
+from convgen.plan.windows import Windows, refusal, windows
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.matmul import Problem
 
@@ -134,6 +135,8 @@ class _Work:
     rows: int  #: of the source, each loaded while the one before is multiplied
     messages: int  #: of the source and the image
     weights: int  #: messages
+    wide: int  #: bytes of a lane in one of these
+    sharers: int  #: lanes that share out weights of a group
     operations: float  #: of the vector unit
     matrix: float  #: clocks; of matrix instructions
     sums: int  #: at a time
@@ -153,7 +156,7 @@ class _Work:
         along_m = part.runs_along_m
         along = gcd(own.columns, wide) if along_m else gcd(own.channels, wide, part.n)
         sums = own.channels * part.sums(own)
-        side_by_side = wide if part.flat else atom.side * run if atom else 1  # weights, and lanes that share them out
+        side_by_side, sharers = (wide if part.flat else run if atom else 1), (atom.side if atom else 1)
         products = turns * held * own.positions
         each = 2 if part.of_weights and part.is_ragged else 1  # what does not exist is not counted
         down = prod(w.taps for w in part.axes[: part.looped]) if part.of_weights else 1
@@ -163,7 +166,8 @@ class _Work:
             + part.m * part.n * part.result.memory.elem.bytes,
             elem=elem, narrow=max(1.0, wide / 2 / run), side=own.columns if along_m else own.channels, rows=rows,
             messages=rows * places * sources // run + own.size // along,
-            weights=0 if part.of_weights else turns * -(-held // side_by_side),
+            weights=0 if part.of_weights else turns * -(-held // (side_by_side * sharers)),
+            wide=side_by_side * elem, sharers=sharers,
             operations=0 if atom else each * products + rows * places * sources + factors,
             matrix=products / (atom.side * atom.k) * atom.clocks if atom else 0,
             sums=sums, registers=sums + part.registers(own) + _OTHER_REGISTERS,
@@ -231,7 +235,8 @@ def _requests(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
     """The clocks in which the nearest cache answers a subgroup's messages."""
     lanes = tile.lanes[0] if work.along_m else tile.lanes[1]
     segments = facts.subgroup_size // lanes * -(-lanes * work.side * work.elem // _SEGMENT)
-    return work.messages * segments + work.weights
+    own = tile.lanes[1] * work.sharers * work.wide  # bytes of weights: lanes along positions have the same
+    return work.messages * segments + work.weights * -(-own // _SEGMENT)
 
 
 def _worse(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:

@@ -34,7 +34,8 @@ from convgen.plan.config import Config, Own
 from convgen.plan.contraction import Product
 from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.dequantise import Dequantisation
-from convgen.plan.windows import LaneTile, Windows, sums_weights, windows
+from convgen.plan.lane_tile import LaneTile, sums_weights
+from convgen.plan.windows import Windows, windows
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
 from convgen.problem.matmul import Matmul, Problem

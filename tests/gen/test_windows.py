@@ -22,8 +22,9 @@ from convgen.passes.messages.linear import linearize
 from convgen.plan import lanes
 from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config, Own
+from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import make_plan
-from convgen.plan.windows import LaneTile, Window, Windows, windows
+from convgen.plan.windows import Window, Windows, windows
 from convgen.problem.conv import Conv
 from convgen.run import reference
 
