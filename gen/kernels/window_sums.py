@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain, product
 
-from convgen.ir.expr import Add, Expr, Lane, Pack, Shuffle, Slice, Splat, Var, eq, select, zeros
+from convgen.ir.expr import Add, Expr, Lane, Pack, Shuffle, Slice, Splat, Var, eq, lift, select, zeros
 from convgen.ir.layout.digits import Digit, Digits, Index, Space, stacked
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
@@ -222,7 +222,7 @@ class _OfWeights(WindowsKernel):
         for n, dim in zip(reversed(cut), reversed(view.axes[1])):
             for t in (t for t in view.index if t.masked and dim.name in dict(t.terms)):
                 for i in range(t.size % dim.size, dim.size):
-                    found[n, i] = self.k.let("exists", t.at({**dims, dim.name: i}) < t.size)
+                    found[n, i] = self.k.let("exists", lift(t.at({**dims, dim.name: i}), block) < t.size)
         return found
 
     def _at(self, image: Expr, position: int) -> Expr:
