@@ -157,7 +157,10 @@ class _Work:
         along = gcd(own.columns, wide) if along_m else gcd(own.channels, wide, part.n)
         sums = own.channels * part.sums(own)
         side_by_side, sharers = (wide if part.flat else run if atom else 1), (atom.side if atom else 1)
-        products = turns * held * own.positions
+        products, moved = (
+            turns * held * own.positions,
+            rows * places * sources,
+        )  # each element converted, or put in place
         each = 2 if part.of_weights and part.is_ragged else 1  # what does not exist is not counted
         down = prod(w.taps for w in part.axes[: part.looped]) if part.of_weights else 1
         return cls(
@@ -168,7 +171,7 @@ class _Work:
             messages=rows * places * sources // run + own.size // along,
             weights=0 if part.of_weights else turns * -(-held // (side_by_side * sharers)),
             wide=side_by_side * elem, sharers=sharers,
-            operations=0 if atom else each * products + rows * places * sources + factors,
+            operations=moved * along_m if atom else each * products + moved + factors,
             matrix=products / (atom.side * atom.k) * atom.clocks if atom else 0,
             sums=sums, registers=sums + part.registers(own) + _OTHER_REGISTERS,
         )  # fmt: skip
