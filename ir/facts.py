@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.layout.mma import BlockAtom, MmaAtom
 from convgen.ir.rows import Stmt
 
 
@@ -126,6 +126,7 @@ class TargetFacts:
     flat: bool = False
     planes: Planes | None = None  #: limits of messages with rectangles, whose bounds the hardware checks
     prefetch: bool = False  #: messages that bring memory nearer ahead of a load
+    blocks: tuple[BlockAtom, ...] = ()  #: matrix instructions of which each block of lanes has a product of its own
     tickets: bool = False  #: order among subgroups of different workgroups (`stmt.Ticket`)
     permutes: bool = False  #: one instruction moves a register between lanes, from any to any
     split_barriers: bool = False  #: arrival at a barrier and wait for the others as two instructions

@@ -6,6 +6,7 @@ bools is a pair of scalar registers an element; the masks of one that no variabl
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar, cast
 
@@ -20,6 +21,7 @@ from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
 from convgen.ir.floats import Fma, Round
+from convgen.ir.products import BlockMma
 from convgen.ir.types import AnyType, Type, VectorType, f16, f32, vector
 
 Masks = Callable[[int], Reg]  #: the lanes in which an element is true
@@ -167,6 +169,10 @@ class Elements(Vectors):
         """Word by word, whatever the elements are."""
         assert isinstance(e, x.FromLane)
         return (from_lanes(self.scalars, self._words_of(e.a), e.lane),)
+
+    @abstractmethod
+    def block_product(self, e: Expr) -> Parts:
+        """A matrix instruction on blocks of lanes."""
 
     def _bitwise(self, e: Expr) -> Parts:
         """Some bits of each element; of 64 bits the sign is in the upper word."""
@@ -342,6 +348,7 @@ _KINDS: dict[type[Expr], Callable[[Elements, Expr], Parts]] = {
     Fma: Elements._fma,
     x.Select: Elements._select,
     x.FromLane: Elements.from_lane,
+    BlockMma: lambda elements, e: elements.block_product(e),
     x.Const: lambda elements, e: (elements._single(cast(x.Const, e)),),
     **dict.fromkeys((x.Cast, x.Saturate), lambda elements, e: (elements.converted(cast("x.Cast | x.Saturate", e)),)),
     x.Uniform: lambda elements, e: elements.value(cast(x.Uniform, e).a),

@@ -152,8 +152,8 @@ OPCODES: dict[str, Opcode] = _rows()
 
 def _mfma(row: MfmaRow) -> Opcode:
     """A matrix instruction blocks its pipe for its passes; its result is readable some passes later."""
-    sums = row.rows * row.cols * row.acc.bytes // (4 * WAVE)
-    a, b = (side * row.k * of.bytes // (4 * WAVE) for side, of in ((row.rows, row.ab), (row.cols, row.b)))
+    sums = row.rows * row.cols * row.blocks * row.acc.bytes // (4 * WAVE)
+    a, b = (side * row.k * row.blocks * of.bytes // (4 * WAVE) for side, of in ((row.rows, row.ab), (row.cols, row.b)))
     return Opcode(
         row.mnemonic,
         Unit.MATRIX,

@@ -21,6 +21,7 @@ from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Splat, Surface, Var
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import free_vars, postorder, statements
 from convgen.ir.operands import operands
+from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type
 
@@ -110,7 +111,7 @@ class Selector(ABC):
             self.vectors.owned[s.var] = True
         elif held_as_vector(s.var.type):
             self.vectors.env[s.var] = self.vectors.value(s.value)
-            self.vectors.owned[s.var] = isinstance(s.value, Mma) or self.vectors.may_overwrite(s.value)
+            self.vectors.owned[s.var] = isinstance(s.value, (Mma, BlockMma)) or self.vectors.may_overwrite(s.value)
         else:
             self.scalars.env[s.var] = self.scalars.value(s.value)
             self.scalars.lets[s.var] = s.value
