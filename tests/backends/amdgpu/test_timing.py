@@ -100,8 +100,8 @@ def test_lds_clocks_are_those_that_the_simulator_counts(line: str) -> None:
     problem = Conv.parse("mb2ic32ih8oc64oh8kh1", dir="FWD_D", dt="f16", stag="axb" if "abx" not in line else "abx")
     code = driver.compile(driver.build(problem, "gfx942", "tile=64x64x32 waves=2x2 mma=16x16x16 slots=1 taps=split"))
     launch = next(n for n in code.record.launches if n.kernel.endswith("main"))
-    kernel = CodeObject.load(code.object).kernels[launch.kernel]
     assert code.object
+    kernel = CodeObject.load(code.object).kernels[launch.kernel]
     order = range(kernel.entry, len(kernel.instructions))
     found = lds_clocks(code.object, launch.kernel, launch.workgroup[0], order)
     waves = launch.workgroup[0] // 64
