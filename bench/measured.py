@@ -38,6 +38,7 @@ from convgen.backends.timing import LoopClocks
 from convgen.ir.error import UserError
 from convgen.profile import constants
 from convgen.profile.closed import Numbers, Products
+from convgen.profile.loops import Loops
 from convgen.profile.published.read import read
 from convgen.profile.published.table import Table
 
@@ -206,7 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(str(path))
         return 0
     if given.write:
-        fitted = [fitting.fit(t, t.judged) for t in track(tables, "fitting", console=console)]
+        coded = [table for table in tables if table.model is Loops]  # of the closed form, all rows
+        wanted = [*read(folder, given.only), *coded]
+        fitted = [fitting.fit(t, t.judged) for t in track(wanted, "fitting", console=console)]
         constants.write(given.write, (entry for entries in fitted for entry in entries.values()))
         return 0
     told = {}

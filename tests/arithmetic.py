@@ -101,9 +101,14 @@ APPROXIMATE: dict[type[fl.Approximate], Operation] = {cls: (lambda a, b, c, cls=
 
 def exact(elem: Type) -> dict[str, Operation]:
     """The operations on elements of a type that are exact."""
+    return kept(elem) | (_WIDENED if elem is f16 else {})
+
+
+def kept(elem: Type) -> dict[str, Operation]:
+    """Those whose results are of the type, too, or bools."""
     if elem.is_int:
         return NUMBERS | _BITS
-    return NUMBERS | _ROUNDED | _BY_ZERO | ({} if elem is bf16 else _FUSED) | (_WIDENED if elem is f16 else {})
+    return NUMBERS | _ROUNDED | _BY_ZERO | ({} if elem is bf16 else _FUSED)
 
 
 def widths(elem: Type) -> list[AnyType]:

@@ -29,7 +29,7 @@ from convgen.plan.views import must_move
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.matmul import Matmul
 from tests import attributes
-from tests.arithmetic import FLOATS, INTEGERS, exact
+from tests.arithmetic import FLOATS, INTEGERS, kept
 
 Case = tuple[Conv, Config]
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -303,13 +303,13 @@ def cases(
 
 @attrs.frozen
 class Tree:
-    """A random operation on three values of a type: each step one of `exact(elem)` on values made before."""
+    """A random operation on three values of a type: each step one of `kept(elem)` on values made before."""
 
     elem: Type
     steps: tuple[tuple[str, int, int, int], ...]
 
     def __call__(self, a: Expr, b: Expr, c: Expr) -> Expr:
-        made, rows = [a, b, c], exact(self.elem)
+        made, rows = [a, b, c], kept(self.elem)
         for name, *operands in self.steps:
             made.append(rows[name](*(made[n % len(made)] for n in operands)))
         return made[-1]
@@ -320,7 +320,7 @@ def trees(draw: st.DrawFn, most: int = 7) -> Tree:
     """A tree of at most so many operations, whose results serve more than once."""
     elem = draw(st.sampled_from([*FLOATS, *INTEGERS]))
     place = st.integers(0, 2 + most)
-    step = st.tuples(st.sampled_from(sorted(exact(elem))), place, place, place)
+    step = st.tuples(st.sampled_from(sorted(kept(elem))), place, place, place)
     return Tree(elem, tuple(draw(st.lists(step, min_size=2, max_size=most))))
 
 
