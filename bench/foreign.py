@@ -6,12 +6,17 @@ FOLDER holds code objects and `manifest.json`, a list with an entry a code objec
     kernel            its symbol; grid in workgroups, block in threads; or `launches`, a list of one with these keys
     shared            bytes of LDS that the host asks for
     args              in order: n (name), t (type: `f16*`, `*fp32`, `i32`, `ptr`), shape or value; offset in bytes,
-                      which the code object's metadata gives where it is missing; what, zero_before_launch
+                      which the code object's metadata gives where it is missing; what, zero_before_launch; fill
+    reference, rtol   what the kernel computes, by its name in `lib/references.py`, and how far a result may be from it:
+                      0, relative to it, or {"rel": .., "abs": ..}
     problem, knobs    of a convolution, as benchdnn writes it; its tensors are p_in, p_wei and p_out
 
-An entry without `problem` is a convolution of X and Wt to Y, which keeps the size, or a product C (or D) = A Bᵀ. Where
-`what` says so B stands in blocks of 16 rows x 32 bytes; SA and SB are scales. Without arguments the kernel's name must
-end in sizes and types, such as `128x128x128_f16xf16xf32`. Inputs are integers in -2..2, scales powers of two (those in
+With a reference the tensors that have a fill are read: "integers" (-2..2), "normal", [least, most], a format of bytes
+(e2m1, e4m3, e5m2, e8m0) or "zero", which the kernel updates; those without one, and these, are written.
+
+Another entry without `problem` is a convolution of X and Wt to Y, which keeps the size, or a product C (or D) = A Bᵀ.
+Where `what` says so B stands in blocks of 16 rows x 32 bytes; SA and SB are scales. Without arguments the kernel's name
+must end in sizes and types, such as `128x128x128_f16xf16xf32`. Inputs are integers in -2..2, scales powers of two (those in
 e8m0 are 1), so that every sum is exact in the type of the result: comparison is bit for bit.
 
 Exit codes: 0 all equal, and nothing found that a manual asks for but what is known of a kernel that ships (`KNOWN`);
@@ -26,7 +31,7 @@ import re
 import struct
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +39,13 @@ import attrs
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from lib.references import REFERENCES
 from rich.console import Console
 from rich.table import Table
 
 from convgen.backends.amdgpu.sim import CodeObject, SimulatorError, simulate
 from convgen.backends.simulation import Finding, KernelArg, LaunchRequest
-from convgen.ir.error import UserError
+from convgen.ir.error import Unsupported, UserError
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import reference
 
@@ -50,13 +56,26 @@ _TYPES: Mapping[str, Any] = {
     "f16": np.float16,
     "bf16": ml_dtypes.bfloat16,
     "f32": np.float32,
+    "fp16": np.float16,
     "fp32": np.float32,
-    "i8": np.int8,
+    "fp64": np.float64,
+    **{f"{kind}{bits}": np.dtype(f"{kind}{bits // 8}").type for kind in "iu" for bits in (8, 16, 32, 64)},
     "f8e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "fp8e4b8": ml_dtypes.float8_e4m3fnuz,
+    "fp8e5b16": ml_dtypes.float8_e5m2fnuz,
+    "fp8e4nv": ml_dtypes.float8_e4m3fn,
+    "fp8e5": ml_dtypes.float8_e5m2,
     "fp4x2": np.uint8,
     "e8m0": np.uint8,
 }
-_SCALARS: Mapping[str, str] = {"i32": "<I", "f32": "<f", "ptr": "<Q"}
+_SCALARS: Mapping[str, str] = {"i32": "<I", "i64": "<q", "f32": "<f", "fp32": "<f", "ptr": "<Q"}
+#: Bytes of inputs in formats that numpy does not have: e4m3 and e5m2 are -2, -1, 0, 1, 2, e8m0 halves or doubles.
+_CODES: Mapping[str, Sequence[int]] = {
+    "e2m1": range(256),
+    "e4m3": (0xC0, 0xB8, 0x00, 0x38, 0x40),
+    "e5m2": (0xC0, 0xBC, 0x00, 0x3C, 0x40),
+    "e8m0": (126, 127, 128),
+}
 #: What kernels that ship do against the manuals, and are right by timing: (part of the file's name, kind) -> what.
 KNOWN: Mapping[tuple[str, str], str] = {
     ("I8gemm_bf16_perTokenI8_BpreShuffle_112x256", "lds-race"): (
@@ -81,16 +100,29 @@ class Argument:
     encoded: bytes = b""
     what: str = ""
     cleared: bool = False  #: whether the host clears it before the launch
+    fill: Any = None
+    value: float = 0.0
 
 
 @attrs.frozen
 class Case:
-    """An entry, understood: its launch, the tensors it reads as bytes, and the bytes that its output should hold."""
+    """An entry, understood: its launch, the tensors it reads, those it should write, and how near."""
 
     launch: LaunchRequest
     inputs: Mapping[str, Array]
-    output: Argument
-    expected: Array
+    arguments: Mapping[str, Argument]
+    expected: Mapping[str, Array]
+    relative: float = 0.0
+    absolute: float = 0.0
+
+    def wrong(self, name: str, got: Array) -> int:
+        """How many elements of an output are not what they should be, by its bytes."""
+        right = self.expected[name]
+        if not self.relative and not self.absolute:
+            differs = got != right.reshape(-1).view(np.uint8)
+            return int(differs.reshape(-1, right.itemsize).any(axis=1).sum())
+        x, y = (v.reshape(-1).astype(np.float64) for v in (got.view(right.dtype), right))
+        return int((~(np.abs(x - y) <= self.absolute + self.relative * np.abs(y))).sum())
 
 
 @attrs.frozen
@@ -132,11 +164,11 @@ def read_arguments(entry: Entry, offsets: list[int]) -> list[Argument]:
         kind = str(given["t"])
         if "*" not in kind:
             encoded = struct.pack(_SCALARS[kind], given["value"])
-            found.append(Argument(given["n"], offset, kind, encoded=encoded))
+            found.append(Argument(given["n"], offset, kind, encoded=encoded, value=float(given["value"])))
             continue
-        dtype, what = kind.strip("*"), str(given.get("what", ""))
-        cleared = bool(given.get("zero_before_launch", False))
-        found.append(Argument(given["n"], offset, dtype, tuple(given["shape"]), what=what, cleared=cleared))
+        dtype, what, fill = kind.strip("*"), str(given.get("what", "")), given.get("fill")
+        cleared = bool(given.get("zero_before_launch", fill == "zero"))
+        found.append(Argument(given["n"], offset, dtype, tuple(given["shape"]), what=what, cleared=cleared, fill=fill))
     return found
 
 
@@ -247,6 +279,33 @@ def _of_product(tensors: Mapping[str, Argument]) -> tuple[dict[str, Array], str,
     return memory, written, right
 
 
+# -- what a reference says --------------------------------------------------------------------------------------------
+
+
+def _filled(argument: Argument, seed: int) -> Array:
+    """An input in its type; that of a format of bytes as bytes."""
+    rng, fill, dtype = np.random.default_rng(seed), argument.fill, _TYPES[argument.dtype]
+    if fill == "zero":
+        return np.zeros(argument.shape, dtype)
+    if fill == "normal":
+        return rng.standard_normal(argument.shape).astype(dtype)
+    if isinstance(fill, str) and fill in _CODES:
+        return rng.choice(np.array(_CODES[fill], np.uint8), argument.shape)
+    low, high = fill if isinstance(fill, list) else (-2, 2)
+    return rng.integers(low, high, argument.shape, endpoint=True).astype(dtype)
+
+
+def _of_reference(entry: Entry, arguments: Sequence[Argument]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Inputs, and outputs in their types."""
+    tensors = [a for a in arguments if a.shape]
+    inputs = {a.name: _filled(a, seed) for seed, a in enumerate(tensors) if a.fill is not None}
+    numbers = {a.name: a.value for a in arguments if not a.shape}
+    formats = {a.name: str(a.fill) for a in tensors}
+    outputs = REFERENCES[entry["reference"]](inputs, numbers, formats)
+    written = {a.name: a for a in tensors if a.name in outputs}
+    return inputs, {name: outputs[name].astype(_TYPES[a.dtype]) for name, a in written.items()}
+
+
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
@@ -257,8 +316,14 @@ def understand(entry: Entry, code: CodeObject) -> Case:
     offsets = [int(arg[".offset"]) for arg in kernel.metadata.get(".args", ())]
     arguments = read_arguments(entry, offsets) if entry.get("args") else from_name(kernel.name, offsets)
     tensors = {argument.name: argument for argument in arguments if argument.shape}
-    convolves = "problem" in entry or "X" in tensors
-    memory, written, right = _of_convolution(entry, tensors) if convolves else _of_product(tensors)
+    given = entry.get("rtol", 0)
+    within = given if isinstance(given, dict) else {"rel": given, "abs": 0}
+    if "reference" in entry:
+        memory, right = _of_reference(entry, arguments)
+    else:
+        convolves = "problem" in entry or "X" in tensors
+        memory, written, values = _of_convolution(entry, tensors) if convolves else _of_product(tensors)
+        right = {written: values}
     args = tuple(
         KernelArg(a.offset, 8 if a.shape else len(a.encoded), a.name if a.shape else a.encoded) for a in arguments
     )
@@ -270,7 +335,8 @@ def understand(entry: Entry, code: CodeObject) -> Case:
         shared_bytes=int(entry.get("shared") or 0),
         kernarg_size=int(entry.get("kernarg_size") or 0),
     )
-    return Case(launch, memory, tensors[written], np.ascontiguousarray(right).reshape(-1).view(np.uint8))
+    expected = {name: np.ascontiguousarray(values) for name, values in right.items()}
+    return Case(launch, memory, tensors, expected, float(within["rel"]), float(within["abs"]))
 
 
 def run(folder: Path, entry: Entry) -> Result:
@@ -280,17 +346,18 @@ def run(folder: Path, entry: Entry) -> Result:
         raw = (folder / file).read_bytes()
         case = understand(entry, CodeObject.load(raw))
         buffers = {name: np.ascontiguousarray(data).reshape(-1).view(np.uint8) for name, data in case.inputs.items()}
-        fill = 0 if case.output.cleared else _SENTINEL
-        buffers[case.output.name] = np.full(case.expected.size, fill, np.uint8)
+        for name, right in case.expected.items():
+            if name not in buffers:
+                buffers[name] = np.full(right.nbytes, 0 if case.arguments[name].cleared else _SENTINEL, np.uint8)
         report = simulate(raw, [case.launch], buffers)
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror}") from None
-    except SimulatorError as error:
+    except (SimulatorError, Unsupported) as error:
         return Result(file, 0, 0, (), 0, 0.0, str(error))
-    element = np.dtype(_TYPES[case.output.dtype]).itemsize
-    wrong = (buffers[case.output.name] != case.expected).reshape(-1, element).any(axis=1)
+    wrong = sum(case.wrong(name, buffers[name]) for name in case.expected)
+    checked = sum(right.size for right in case.expected.values())
     executed = sum(report.instructions.values())
-    return Result(file, len(wrong), int(wrong.sum()), report.findings, executed, report.seconds)
+    return Result(file, checked, wrong, report.findings, executed, report.seconds)
 
 
 def read_manifest(folder: Path) -> list[Entry]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from convgen.backends.amdgpu.sim.alu.packed import compile_packed
 from convgen.backends.amdgpu.sim.alu.salu import compile_salu
+from convgen.backends.amdgpu.sim.alu.scaled import compile_scaled
 from convgen.backends.amdgpu.sim.alu.special import compile_special
 from convgen.backends.amdgpu.sim.alu.valu import compile_valu
 from convgen.backends.amdgpu.sim.archs import Arch
@@ -34,6 +35,7 @@ _COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
     compile_valu,
     compile_special,
     compile_packed,
+    compile_scaled,
     compile_mfma,
     compile_ds_lanes,
     compile_ds,

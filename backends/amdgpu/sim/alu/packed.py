@@ -301,8 +301,8 @@ def _pair_from_fp8(instruction: Instruction, context: Context) -> Step:
 
     def run(g: WaveGroup) -> None:
         raw = fetch(g)
-        for number in (0, 1):
-            value = num.narrow_to_f32(raw >> np.uint32(shift + 8 * number), name)
+        pair = [num.narrow_to_f32(raw >> np.uint32(shift + 8 * number), name) for number in (0, 1)]
+        for number, value in enumerate(pair):  # the source may be the first of the two
             write_vector(g, register + number, value.view(np.uint32))
 
     reads, writes = context.bits(source), context.bits(target)

@@ -142,6 +142,12 @@ def test_lds_st64_and_halves(sim: Any) -> None:
     np.testing.assert_array_equal(got.T, [LANE, LANE, LANE, LANE])
 
 
+def test_lds_address_wraps(sim: Any) -> None:
+    """A base below zero, and an offset that makes up for it."""
+    body = "v_subrev_u32_e32 v2, 64, v1\n ds_write_b32 v1, v0\n ds_read_b32 v4, v2 offset:64"
+    np.testing.assert_array_equal(clean(sim, body, WORDS)[:, 0], LANE)
+
+
 def test_agpr_destinations(sim: Any) -> None:
     body = (
         PROLOGUE.format(records=256)

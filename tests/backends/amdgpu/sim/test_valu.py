@@ -431,11 +431,13 @@ def test_fp8(sim: Any, arch: str, fp8: Any, bf8: Any) -> None:
         low, high = (v.astype(dtype).view(np.uint8).astype(np.uint32) for v in values)
         np.testing.assert_array_equal(got[number, 0], (low | high << 8) << shift)
     codes = np.arange(64, dtype=np.uint32) * 0x01010101
-    lines = ["v_cvt_f32_fp8_sdwa {d}, {a} src0_sel:BYTE_2", "v_cvt_pk_f32_bf8_e32 v[10:11], {a}"]
+    onto_itself = "v_mov_b32_e32 v10, {a}\n v_cvt_pk_f32_bf8_e32 v[10:11], v10"
+    lines = ["v_cvt_f32_fp8_sdwa {d}, {a} src0_sel:BYTE_2", "v_cvt_pk_f32_bf8_e32 v[10:11], {a}", onto_itself]
     got = results(sim, arch, lines, np.stack([codes] * 6))
     narrow = np.arange(64, dtype=np.uint8)
     np.testing.assert_array_equal(got[0, 0].view(np.float32), narrow.view(fp8).astype(np.float32))
-    np.testing.assert_array_equal(got[1, 1].view(np.float32), narrow.view(bf8).astype(np.float32))
+    for number, word in ((1, 1), (2, 0), (2, 1)):
+        np.testing.assert_array_equal(got[number, word].view(np.float32), narrow.view(bf8).astype(np.float32))
 
 
 def rows(x: Array) -> Array:
