@@ -16,8 +16,8 @@ With a reference the tensors that have a fill are read: "integers" (-2..2), "nor
 
 Another entry without `problem` is a convolution of X and Wt to Y, which keeps the size, or a product C (or D) = A Bᵀ.
 Where `what` says so B stands in blocks of 16 rows x 32 bytes; SA and SB are scales. Without arguments the kernel's name
-must end in sizes and types, such as `128x128x128_f16xf16xf32`. Inputs are integers in -2..2, scales powers of two (those in
-e8m0 are 1), so that every sum is exact in the type of the result: comparison is bit for bit.
+must end in sizes and types, such as `128x128x128_f16xf16xf32`. Inputs are integers in -2..2, scales powers of two
+(those in e8m0 are 1), so that every sum is exact in the type of the result: comparison is bit for bit.
 
 Exit codes: 0 all equal, and nothing found that a manual asks for but what is known of a kernel that ships (`KNOWN`);
 1 not so; 2 the request is wrong.

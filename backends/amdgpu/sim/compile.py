@@ -19,7 +19,7 @@ from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, 
 from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.mfma import compile_mfma
 from convgen.backends.amdgpu.sim.relative import Copies, compile_index, displaced, following, outside
-from convgen.backends.amdgpu.sim.scopes import compile_cache, names
+from convgen.backends.amdgpu.sim.scopes import compile_cache, first_guesses, names
 from convgen.backends.amdgpu.sim.smem import compile_smem
 from convgen.backends.amdgpu.sim.state import scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
@@ -84,6 +84,7 @@ class Program:
             arch, kernel.descriptor, index_of, lds_grain(kernel.instructions), store_grain(kernel.instructions)
         )
         self.context.approximate = approximate
+        self.context.guesses = first_guesses(kernel.instructions)
         self.context.tracked = any(names(i, arch.scope.acquire) for i in kernel.instructions)
         self.steps: list[Step | None] = [None] * len(kernel.instructions)
         self.executed = [0] * len(kernel.instructions)  #: wave-instructions, by instruction
