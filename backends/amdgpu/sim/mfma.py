@@ -144,14 +144,14 @@ class ResultLayout:
 
 
 def compile_mfma(instruction: Instruction, context: Context) -> Step | None:
-    """A step for a dense matrix instruction, None when the mnemonic is none."""
-    if not instruction.name.startswith("v_mfma_"):
+    """A step for a matrix instruction, None when the mnemonic is none."""
+    if not instruction.name.startswith(("v_mfma_", "v_smfmac_")):
         return None
     row = MATRIX_ROWS[context.arch.name].get(instruction.name)
     if row is None:
         raise unsupported(instruction, f"no such matrix instruction on {context.arch.name}")
     require_plain(instruction, _MODIFIERS)
-    return _Matrix(instruction, context, row).step()
+    return (_Sparse if row.sparse else _Matrix)(instruction, context, row).step()
 
 
 class _Matrix:
@@ -161,6 +161,7 @@ class _Matrix:
         self.instruction, self.context, self.row = instruction, context, row
         self.d, self.a, self.b, self.c = instruction.operands[:4]
         self.scales = instruction.operands[4:6]
+        self.steering: tuple[Operand, ...] = self.scales  #: what goes with A and with B beside them
         for operand in instruction.operands:
             if operand.is_register:
                 check_tuple(operand, operand.count, context)
@@ -308,7 +309,7 @@ class _Matrix:
                 np.add(layout.ordered(product(g)), addend, out=d, casting="same_kind")
 
         reads = 0
-        for operand in (self.a, self.b, self.c, *self.scales):
+        for operand in (self.a, self.b, self.c, *self.steering):
             reads |= self.context.bits(operand)
         writes = self.context.bits(self.d)
         produces, consumes = self._hazards()
@@ -337,7 +338,7 @@ class _Matrix:
 
     def _with_poison(self, run: Callable[[WaveGroup], None], touched: int) -> Callable[[WaveGroup], None]:
         row, layout, context = self.row, self.layout, self.context
-        inputs = [(self.a, row.m), (self.b, row.n), *zip(self.scales, (row.m, row.n), strict=False)]
+        inputs = [(self.a, row.m), (self.b, row.n), *zip(self.steering, (row.m, row.n), strict=False)]
         c_first = context.vector(self.c) if self.c.is_vector else -1
         target, count = context.vector(self.d), self.d.count
         per = 2 if row.result == "f64" else 1
@@ -382,10 +383,64 @@ class _Matrix:
         if kind == "xdl":
             produces.append(Produces("xdl_c", bits(self.c), self.passes))
         inputs = bits(self.a) | bits(self.b)
-        for scale in self.scales:
-            inputs |= bits(scale)
+        for operand in self.steering:
+            inputs |= bits(operand)
         c_role = "c64" if self.row.result == "f64" else "c"
         consumes = [Consumes("ab", inputs), Consumes("exec_mfma", scalar_bits(EXEC, 2))]
         if self.c.is_vector:
             consumes.append(Consumes(c_role, bits(self.c), self.passes))
         return tuple(produces), tuple(consumes)
+
+
+class _Sparse(_Matrix):
+    """smfmac: A without two of each four elements along K; a register says which (CDNA3 ISA 7.4, "Sparse Matrix").
+
+    With CBSZ 0, ABID chooses among the sets of indices that the register has room for.
+    """
+
+    def __init__(self, instruction: Instruction, context: Context, row: MatrixRow) -> None:
+        super().__init__(instruction, context, row)
+        self.index, self.c = self.c, self.d
+        if not self.index.is_vector or self.index.count != 1:
+            raise unsupported(instruction, "indices in a vector register are wanted")
+        self.steering = (self.index,)
+        self.faults_of_overlap()
+
+    def _check_broadcast(self) -> None:
+        """Note modifiers that are not defined, and go on without them."""
+        self.set, self.cbsz, self.abid = (0 if self.cbsz else self.abid), 0, 0
+        quads = self.row.m * self.row.k // 64 // 4
+        if self.set >= 32 // (4 * quads) or self.blgp:
+            self.context.faults.append(("encoding", f"abid:{self.set} blgp:{self.blgp} is not defined here"))
+            self.set = self.blgp = 0
+
+    def _check_shapes(self) -> None:
+        if self.d.count != self.row.result_registers or not self.d.is_vector:
+            raise unsupported(self.instruction, f"{self.row.result_registers} result registers are wanted")
+
+    def faults_of_overlap(self) -> None:
+        """Sources that the result is written over while they are read (LLVM, VOP3PInstructions.td, earlyclobber)."""
+        bits = self.context.bits
+        if self.d.count > 4 and bits(self.d) & (bits(self.a) | bits(self.b) | bits(self.index)):
+            self.context.faults.append(("matrix-overlap", "D overlaps A, B or the indices"))
+
+    def _gather_a(self) -> Callable[[WaveGroup], Array]:
+        row, context = self.row, self.context
+        first, count, index = context.vector(self.a), self.a.count, context.vector(self.index)
+        groups = 64 // row.m
+        quads = row.k // groups // 4  #: of a lane
+        shifts = np.arange(quads, dtype=np.uint32) * np.uint32(4) + np.uint32(self.set * 4 * quads)
+
+        def gather(g: WaveGroup) -> Array:
+            rows = operand_rows(g.v[first : first + count], row.m, 1, split=False)
+            present = _numbers(rows, self.a_type, self.fp8, flush=self.flush).reshape(g.count, row.m, groups, quads, 2)
+            words = g.v[index].reshape(g.count, groups, row.m).swapaxes(1, 2)
+            places = words[..., None] >> shifts & np.uint32(15)
+            dense = np.zeros((*present.shape[:-1], 4))
+            for number in (0, 1):
+                place = places >> np.uint32(2 * number) & np.uint32(3)
+                for at in range(4):
+                    dense[..., at] += np.where(place == at, present[..., number], 0.0)
+            return dense.reshape(g.count, 1, row.m, row.k)
+
+        return gather

@@ -41,6 +41,11 @@ class Halt:
         return self._group.exec.copy()
 
     @property
+    def outstanding(self) -> tuple[int, int]:
+        """Operations that vmcnt counts and lgkmcnt counts."""
+        return len(self._group.vm), len(self._group.lgkm)
+
+    @property
     def vectors(self) -> U32:
         """Vector registers [waves, registers, 64 lanes]; accumulation registers follow from the accum_offset on."""
         return np.moveaxis(self._group.v, 1, 0).copy()
