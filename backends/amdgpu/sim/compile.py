@@ -59,8 +59,8 @@ def lds_grain(instructions: tuple[Instruction, ...]) -> int:
             grain = min(grain, (READ2.get(name) or WRITE2[name])[0])
         elif name in ATOMICS:
             grain = min(grain, ATOMICS[name][1])
-        elif name.startswith("ds_read_b64_tr"):
-            grain = min(grain, 8)
+        elif "_tr_b" in name:
+            grain = min(grain, 8 if "b64" in name else 4)
         elif "lds" in instruction.modifiers or "_load_lds_" in name:
             grain = min(grain, 4)  # M0 is aligned to four bytes, whatever the width
     return grain
