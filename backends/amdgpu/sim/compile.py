@@ -16,6 +16,7 @@ from convgen.backends.amdgpu.sim.decode import M0, Instruction
 from convgen.backends.amdgpu.sim.ds import compile_ds
 from convgen.backends.amdgpu.sim.ds_lanes import compile_ds_lanes
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
+from convgen.backends.amdgpu.sim.formats import compile_typed
 from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.mfma import compile_mfma
 from convgen.backends.amdgpu.sim.relative import Copies, compile_index, displaced, following, outside
@@ -40,6 +41,7 @@ _COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
     compile_ds_lanes,
     compile_ds,
     compile_cache,
+    compile_typed,
     compile_vmem,
 )
 
@@ -68,6 +70,8 @@ def lds_grain(instructions: tuple[Instruction, ...]) -> int:
 
 def store_grain(instructions: tuple[Instruction, ...]) -> int:
     """Bytes that one stamp on device memory may cover: the narrowest store of the text, at most 4."""
+    if any("_store_format" in instruction.name for instruction in instructions):
+        return 1
     stored = (instruction.name.rpartition("_store_")[2] for instruction in instructions)
     return min([4, *(STORES[suffix].size for suffix in stored if suffix in STORES)])
 
