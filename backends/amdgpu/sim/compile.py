@@ -20,6 +20,7 @@ from convgen.backends.amdgpu.sim.formats import compile_typed
 from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.mfma import compile_mfma
 from convgen.backends.amdgpu.sim.relative import Copies, compile_index, displaced, following, outside
+from convgen.backends.amdgpu.sim.scalar_stores import compile_scalar_store
 from convgen.backends.amdgpu.sim.scopes import compile_cache, first_guesses, names
 from convgen.backends.amdgpu.sim.smem import compile_smem
 from convgen.backends.amdgpu.sim.state import scalar_bits
@@ -33,6 +34,7 @@ _COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
     compile_control,
     compile_salu,
     compile_smem,
+    compile_scalar_store,
     compile_valu,
     compile_special,
     compile_packed,
