@@ -19,11 +19,9 @@ from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import Unsupported
 from convgen.backends.sim.findings import LaunchStopped
 
-_NO_OPS: Mapping[str, str] = {
-    **dict.fromkeys(
-        "s_setprio s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt".split(), "other"
-    )
-}
+_NO_OPS = frozenset(
+    "s_setprio s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt ds_nop".split()
+)
 
 
 def _either(row: int) -> Callable[[WaveGroup], Array]:
@@ -61,8 +59,8 @@ def compile_control(instruction: Instruction, context: Context) -> Step | None:
         return Step(instruction, "nop", lambda g: None, wait_states=count)
     if name == "s_sleep":
         return Step(instruction, "other", lambda g: None, control="sleep")
-    if name in _NO_OPS:
-        return Step(instruction, _NO_OPS[name], lambda g: None)
+    if name in _NO_OPS or name.startswith("s_cbranch_cdbg"):  # conditions that a debugger sets
+        return Step(instruction, "other", lambda g: None)
     if name in ("s_sendmsg", "s_sendmsghalt"):
         m0 = scalar_bits(M0)
         return Step(instruction, "other", lambda g: None, consumes=(Consumes("m0_use", m0),))

@@ -17,7 +17,9 @@ from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.global_access import check_stores, check_updates
 
 _LOAD = re.compile(r"s_(buffer_)?load_dword(?:x(\d+))?$")
-_CACHE = frozenset("s_dcache_inv s_dcache_wb s_dcache_inv_vol s_dcache_wb_vol".split())
+_CACHE = frozenset(
+    "s_dcache_inv s_dcache_wb s_dcache_inv_vol s_dcache_wb_vol s_dcache_discard s_dcache_discard_x2".split()
+)
 _TIME = frozenset("s_memtime s_memrealtime".split())
 _MODIFIERS = frozenset("offset glc".split())
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 UNORM, SNORM, USCALED, SSCALED, UINT, SINT, FLOAT = NUMBERS = (0, 1, 2, 3, 4, 5, 7)
@@ -131,5 +132,6 @@ def test_formats_of_descriptors(sim: Any, word3: int, want: list[int]) -> None:
     out = np.zeros((64, 4), np.float32)
     report = sim.run("gfx90a", body, {"in": halves, "out": out})
     assert not report.findings, str(report.findings[0])
-    wide = {0: halves[:, 0], 1: halves[:, 1], -1: np.zeros(64), -2: np.ones(64), 2: np.zeros(64), 3: np.ones(64)}
+    zero, one = np.zeros(64), np.ones(64)
+    wide: dict[int, npt.NDArray[Any]] = {0: halves[:, 0], 1: halves[:, 1], -1: zero, -2: one, 2: zero, 3: one}
     np.testing.assert_array_equal(out, np.stack([wide[n] for n in want], axis=1).astype(np.float32))

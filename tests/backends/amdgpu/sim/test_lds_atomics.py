@@ -132,7 +132,7 @@ def test_values(sim: Any, arch: str, returning: bool) -> None:
 
 def test_wrap_and_exchanges_of_two(sim: Any) -> None:
     """Lanes of their own cells: wrap takes off a limit or adds, wrxchg2 replaces two elements and gives both."""
-    lines = {
+    lines: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
         "ds_wrap_rtn_b32 v10, v1, v4, v5": lambda cell, x, y: (cell - x if cell >= x else cell + y, cell),
         "ds_wrxchg2_rtn_b32 v[10:11], v1, v4, v5 offset1:1": lambda cell, x, y: (x, cell),
         "ds_wrxchg2st64_rtn_b32 v[10:11], v1, v4, v5 offset1:1": lambda cell, x, y: (x, cell),
