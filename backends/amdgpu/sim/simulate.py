@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
+from convgen.backends.amdgpu.sim.archs import named
 from convgen.backends.amdgpu.sim.code_object import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.engine import WaveEngine
@@ -67,6 +68,12 @@ def simulate(
     return run.report(launches, KINDS, progress)
 
 
+@lru_cache(maxsize=16)
+def _program(kernel: KernelInfo, arch: str, approximate: int | None) -> Program:
+    """A kernel's program; the instructions that one run compiled serve the next."""
+    return Program(kernel, named(arch), approximate)
+
+
 class _Run(Run):
     sources = SOURCES
     scrutiny = STRICT
@@ -75,13 +82,10 @@ class _Run(Run):
         """Take a code object, its image in memory."""
         self.code, self.strict, self.approximate = CodeObject.load(code_object), strict, approximate
         place_image(self.memory, self.code.image)
-        self.programs: dict[str, Program] = {}
 
     def _launch(self, launch: LaunchRequest) -> None:
         kernel = self.code.kernel(launch.kernel)
-        if launch.kernel not in self.programs:
-            self.programs[launch.kernel] = Program(kernel, self.code.arch, self.approximate)
-        program = self.programs[launch.kernel]
+        program = _program(kernel, self.code.arch.name, self.approximate)
         descriptor = kernel.descriptor
         self.reporter.start(kernel.name, descriptor.entry, self.code.line)
         self.look = watcher(self.code, kernel, self.scrutiny)
