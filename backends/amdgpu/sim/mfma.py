@@ -17,7 +17,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple, constant_bits
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import SGEMM_KIND, Consumes, Produces
-from convgen.backends.amdgpu.sim.mfma_table import BITS, F8F6F4_FORMATS, MATRIX_ROWS, MatrixRow
+from convgen.backends.amdgpu.sim.mfma_table import BITS, F8F6F4_FORMATS, MATRIX_ROWS, SPARSE_ROWS, MatrixRow
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.sim.arrays import Array, Bools, any_along
@@ -147,7 +147,8 @@ def compile_mfma(instruction: Instruction, context: Context) -> Step | None:
     """A step for a matrix instruction, None when the mnemonic is none."""
     if not instruction.name.startswith(("v_mfma_", "v_smfmac_")):
         return None
-    row = MATRIX_ROWS[context.arch.name].get(instruction.name)
+    rows = SPARSE_ROWS if instruction.name.startswith("v_smfmac_") else MATRIX_ROWS
+    row = rows[context.arch.name].get(instruction.name)
     if row is None:
         raise unsupported(instruction, f"no such matrix instruction on {context.arch.name}")
     require_plain(instruction, _MODIFIERS)

@@ -118,14 +118,11 @@ _BOTH_CDNA34: dict[str, MatrixRow] = {
 }
 _GFX942: dict[str, MatrixRow] = {
     **_BOTH_CDNA34,
-    **_SPARSE_CDNA34,
     **_same("32x32x4:8 16x16x8:4", "xf32", "f32", _NEW.format("f32")),
     **_same("16x16x4:8 4x4x4/4:4", "f64", "f64", _NEW.format("f64")),
 }
 _GFX950: dict[str, MatrixRow] = {
     **_BOTH_CDNA34,
-    **_SPARSE_CDNA34,
-    **_SPARSE_CDNA4,
     **_same("16x16x4:16 4x4x4/4:4", "f64", "f64", _NEW.format("f64")),
     **_same("32x32x16:8 16x16x32:4", "f16", "f32", _NEW.format("f32")),
     **_same("32x32x16:8 16x16x32:4", "bf16", "f32", _NEW.format("f32")),
@@ -133,7 +130,13 @@ _GFX950: dict[str, MatrixRow] = {
     **_same("32x32x64:16 16x16x128:8", "f8f6f4", "f32", _NEW.format("f32")),
     **_same("32x32x64:16 16x16x128:8", "f8f6f4", "f32", "v_mfma_scale_f32_{shape}{blocks}_{type}"),
 }
+#: Dense instructions, and sparse ones.
 MATRIX_ROWS: Mapping[str, Mapping[str, MatrixRow]] = {"gfx90a": _GFX90A, "gfx942": _GFX942, "gfx950": _GFX950}
+SPARSE_ROWS: Mapping[str, Mapping[str, MatrixRow]] = {
+    "gfx90a": {},
+    "gfx942": _SPARSE_CDNA34,
+    "gfx950": {**_SPARSE_CDNA34, **_SPARSE_CDNA4},
+}
 
 #: Formats of f8f6f4 operands by the cbsz/blgp code, as named in `numbers.NARROW`, with bits per element.
 F8F6F4_FORMATS: Mapping[int, tuple[str, int]] = {
