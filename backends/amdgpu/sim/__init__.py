@@ -2,9 +2,9 @@
 
 `simulate` runs launches: `launch` sets up arguments and registers, `engine` executes groups of waves (`state`) whose
 control flow agrees, each instruction compiled once (`compile`) into a `step`. What instructions do: `alu/`, `mfma`,
-`ds`, `vmem`, `formats`, `scratch`, `smem`, `control`, `relative`. What hardware does not promise: `waits` (when loads land),
-`hazards` (wait states), `local` and `global_access` (races, visibility), poison (in `state`, beside the values). What
-asks for each of these rules is in `sources` and the hazards' rows.
+`smfmac`, `ds`, `vmem`, `formats`, `scratch`, `smem`, `control`, `relative`. What hardware does not promise: `waits`
+(when loads land), `hazards` (wait states), `local` and `global_access` (races, visibility), poison (in `state`, beside
+the values). What asks for each of these rules is in `sources` and the hazards' rows.
 
 Not simulated: flushing of f32 denormals but by matrix and dot products and transcendentals, rounding modes other than
 to nearest even, swizzled buffers other than scratch, the very error of transcendentals (rounded correctly, or with

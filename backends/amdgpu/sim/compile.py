@@ -23,6 +23,7 @@ from convgen.backends.amdgpu.sim.relative import Copies, compile_index, displace
 from convgen.backends.amdgpu.sim.scalar_stores import compile_scalar_store
 from convgen.backends.amdgpu.sim.scopes import compile_cache, first_guesses, names
 from convgen.backends.amdgpu.sim.smem import compile_smem
+from convgen.backends.amdgpu.sim.smfmac import compile_smfmac
 from convgen.backends.amdgpu.sim.state import scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import STORES
@@ -40,6 +41,7 @@ _COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
     compile_packed,
     compile_scaled,
     compile_mfma,
+    compile_smfmac,
     compile_ds_lanes,
     compile_ds,
     compile_cache,

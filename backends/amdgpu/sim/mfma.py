@@ -17,13 +17,13 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple, constant_bits
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import SGEMM_KIND, Consumes, Produces
-from convgen.backends.amdgpu.sim.mfma_table import BITS, F8F6F4_FORMATS, MATRIX_ROWS, SPARSE_ROWS, MatrixRow
+from convgen.backends.amdgpu.sim.mfma_table import BITS, F8F6F4_FORMATS, MATRIX_ROWS, MatrixRow
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.numbers import HALF, NARROW
 
-_MODIFIERS = frozenset("cbsz abid blgp neg op_sel op_sel_hi".split())
+MODIFIERS = frozenset("cbsz abid blgp neg op_sel op_sel_hi".split())
 #: Lane permutations of B by blgp (CDNA2 ISA, "VOP3P-MAI"): broadcasts of a half or a quarter, rotation by 16.
 _LANE = np.arange(64)
 BLGP_LANES = {
@@ -62,7 +62,7 @@ def _decode_xf32(words: Array) -> Array:
     return np.where(nan, words, words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
-def _numbers(words: Array, kind: str, fp8: str, *, flush: bool) -> Array:
+def numbers(words: Array, kind: str, fp8: str, *, flush: bool) -> Array:
     """The numbers in the consecutive words of the last axis, low bits first, as f64."""
     if kind in _NARROW_64:
         return (_FLUSHED_64 if flush else _NARROW_64)[kind].take(words.view(np.uint16))
@@ -144,18 +144,17 @@ class ResultLayout:
 
 
 def compile_mfma(instruction: Instruction, context: Context) -> Step | None:
-    """A step for a matrix instruction, None when the mnemonic is none."""
-    if not instruction.name.startswith(("v_mfma_", "v_smfmac_")):
+    """A step for a dense matrix instruction, None when the mnemonic is none."""
+    if not instruction.name.startswith("v_mfma_"):
         return None
-    rows = SPARSE_ROWS if instruction.name.startswith("v_smfmac_") else MATRIX_ROWS
-    row = rows[context.arch.name].get(instruction.name)
+    row = MATRIX_ROWS[context.arch.name].get(instruction.name)
     if row is None:
         raise unsupported(instruction, f"no such matrix instruction on {context.arch.name}")
-    require_plain(instruction, _MODIFIERS)
-    return (_Sparse if row.sparse else _Matrix)(instruction, context, row).step()
+    require_plain(instruction, MODIFIERS)
+    return Matrix(instruction, context, row).step()
 
 
-class _Matrix:
+class Matrix:
     """One matrix instruction being compiled."""
 
     def __init__(self, instruction: Instruction, context: Context, row: MatrixRow) -> None:
@@ -225,7 +224,7 @@ class _Matrix:
                 return kept[1]
             words = g.v[first : first + count]
             rows = operand_rows(words if lanes is None else words[:, :, lanes], side, blocks, split=split)
-            matrix = _numbers(rows, kind, fp8, flush=flush)
+            matrix = numbers(rows, kind, fp8, flush=flush)
             if transposed:
                 matrix = np.ascontiguousarray(matrix.swapaxes(-1, -2))
             g.matrices[key] = (bits, matrix)
@@ -391,57 +390,3 @@ class _Matrix:
         if self.c.is_vector:
             consumes.append(Consumes(c_role, bits(self.c), self.passes))
         return tuple(produces), tuple(consumes)
-
-
-class _Sparse(_Matrix):
-    """smfmac: A without two of each four elements along K; a register says which (CDNA3 ISA 7.4, "Sparse Matrix").
-
-    With CBSZ 0, ABID chooses among the sets of indices that the register has room for.
-    """
-
-    def __init__(self, instruction: Instruction, context: Context, row: MatrixRow) -> None:
-        super().__init__(instruction, context, row)
-        self.index, self.c = self.c, self.d
-        if not self.index.is_vector or self.index.count != 1:
-            raise unsupported(instruction, "indices in a vector register are wanted")
-        self.steering = (self.index,)
-        self.faults_of_overlap()
-
-    def _check_broadcast(self) -> None:
-        """Note modifiers that are not defined, and go on without them."""
-        self.set, self.cbsz, self.abid = (0 if self.cbsz else self.abid), 0, 0
-        quads = self.row.m * self.row.k // 64 // 4
-        if self.set >= 32 // (4 * quads) or self.blgp:
-            self.context.faults.append(("encoding", f"abid:{self.set} blgp:{self.blgp} is not defined here"))
-            self.set = self.blgp = 0
-
-    def _check_shapes(self) -> None:
-        if self.d.count != self.row.result_registers or not self.d.is_vector:
-            raise unsupported(self.instruction, f"{self.row.result_registers} result registers are wanted")
-
-    def faults_of_overlap(self) -> None:
-        """Sources that the result is written over while they are read (LLVM, VOP3PInstructions.td, earlyclobber)."""
-        bits = self.context.bits
-        if self.d.count > 4 and bits(self.d) & (bits(self.a) | bits(self.b) | bits(self.index)):
-            self.context.faults.append(("matrix-overlap", "D overlaps A, B or the indices"))
-
-    def _gather_a(self) -> Callable[[WaveGroup], Array]:
-        row, context = self.row, self.context
-        first, count, index = context.vector(self.a), self.a.count, context.vector(self.index)
-        groups = 64 // row.m
-        quads = row.k // groups // 4  #: of a lane
-        shifts = np.arange(quads, dtype=np.uint32) * np.uint32(4) + np.uint32(self.set * 4 * quads)
-
-        def gather(g: WaveGroup) -> Array:
-            rows = operand_rows(g.v[first : first + count], row.m, 1, split=False)
-            present = _numbers(rows, self.a_type, self.fp8, flush=self.flush).reshape(g.count, row.m, groups, quads, 2)
-            words = g.v[index].reshape(g.count, groups, row.m).swapaxes(1, 2)
-            places = words[..., None] >> shifts & np.uint32(15)
-            dense = np.zeros((*present.shape[:-1], 4))
-            for number in (0, 1):
-                place = places >> np.uint32(2 * number) & np.uint32(3)
-                for at in range(4):
-                    dense[..., at] += np.where(place == at, present[..., number], 0.0)
-            return dense.reshape(g.count, 1, row.m, row.k)
-
-        return gather
