@@ -120,8 +120,6 @@ def _directly(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Ou
     for name in ("data", "set", "seed"):
         if getattr(options, name):
             raise UserError(f"given --{name} without a launch record, wanted --arg for each argument of {path.name}")
-    if options.grid is None or options.block is None:
-        raise UserError(f"given no {'--grid' if options.grid is None else '--block'}, wanted one to launch {path.name}")
     from convgen.run import direct
 
     with session.progress_bar(options.record) as progress:

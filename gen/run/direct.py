@@ -54,8 +54,8 @@ def run(
     path: Path,
     *,
     kernel: str | None,
-    grid: Extents,
-    block: Extents,
+    grid: Extents | None,
+    block: Extents | None,
     dynamic_lds: int = 0,
     arguments: Sequence[tuple[str, str]] = (),
     outputs: Sequence[tuple[str, str]] = (),
@@ -66,6 +66,8 @@ def run(
     """Execute a code object and write `outputs`, arrays by argument as FILE.npy. Raises UserError, Unsupported."""
     content = targets.read(path)
     machine = targets.executor(content, path.name)
+    if grid is None or block is None:
+        raise UserError(f"given no {'--grid' if grid is None else '--block'}, wanted one to launch {path.name}")
     known = machine.signatures(content)
     launch = prepare(known, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
     unknown = [name for name, _ in outputs if name not in launch.arrays]
