@@ -19,7 +19,7 @@ from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, 
 from convgen.backends.amdgpu.sim.formats import compile_typed
 from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.mfma import compile_mfma
-from convgen.backends.amdgpu.sim.relative import Copies, compile_index, displaced, following, outside
+from convgen.backends.amdgpu.sim.relative import Copies, compile_index, displaced, following, outside, skipped
 from convgen.backends.amdgpu.sim.scalar_stores import compile_scalar_store
 from convgen.backends.amdgpu.sim.scopes import compile_cache, first_guesses, names
 from convgen.backends.amdgpu.sim.smem import compile_smem
@@ -106,6 +106,8 @@ class Program:
         instruction = self.instructions[index_in_text]
         if copy.roles:
             instruction = displaced(instruction, copy)
+        elif copy.skips and skipped(instruction):
+            return self._set(index, Step(instruction, "other", lambda g: None))
         self.context.faults, self.context.base = [], index - index_in_text
         step = compile_index(instruction, self.context, self.copies) or self._compiled(instruction)
         if copy.roles and step.writes & scalar_bits(M0) and not step.control:

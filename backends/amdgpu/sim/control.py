@@ -70,8 +70,6 @@ def compile_control(instruction: Instruction, context: Context) -> Step | None:
         return Step(instruction, "barrier", _arrive, control="barrier")
     if name == "s_branch" or name in _CONDITIONS:
         return _branch(instruction, context)
-    if name == "s_setvskip":
-        return _skip(instruction)
     if name == "s_trap":
         return _trap(instruction)
     if name in ("s_setpc_b64", "s_swappc_b64", "s_getpc_b64", "s_call_b64"):
@@ -137,14 +135,6 @@ def _branch(instruction: Instruction, context: Context) -> Step:
             g.pc = following
 
     return step.running(run)
-
-
-def _skip(instruction: Instruction) -> Step:
-    """s_setvskip: one bit of a constant says whether vector instructions are skipped; only that they are not."""
-    value, bit = instruction.operands
-    if value.kind != "int" or bit.kind != "int" or value.value >> (bit.value & 31) & 1:
-        raise unsupported(instruction, "skipping vector instructions")
-    return Step(instruction, "other", lambda g: None)
 
 
 def _trap(instruction: Instruction) -> Step:
