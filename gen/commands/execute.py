@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
     from convgen.backends.simulation import Scrutiny
     from convgen.commands import report
 
-    with watching(options.trace, options.place) as (watch, places):
+    with watching(options.trace, options.place, sys.stderr if options.json else sys.stdout) as (watch, places):
         scrutiny = Scrutiny(options.allow, watch, places)
         outcome = _of_record(path, options, scrutiny) if path.suffix == ".json" else _directly(path, options, scrutiny)
     if options.json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,16 +15,20 @@ _LANES = 8  #: shown of a vector register, if they are not all equal
 
 
 @contextmanager
-def watching(trace: str | None, place: str | None) -> Iterator[tuple[Watch | None, tuple[int | str, ...]]]:
-    """Who is to be shown waves, and where. Raises UserError for a trace that cannot be written, or both at once."""
+def watching(
+    trace: str | None, place: str | None, stream: TextIO
+) -> Iterator[tuple[Watch | None, tuple[int | str, ...]]]:
+    """Who is to be shown waves, and where; registers go to `stream`. Raises UserError for a trace that cannot be
+    written, or both at once.
+    """
     if trace is not None and place is not None:
         raise UserError("given --trace and --break, wanted one of them")
     if place is not None:
         at = int(place, 0) if re.fullmatch(r"\+(0x[0-9a-fA-F]+|[0-9]+)", place) else place
-        shown = _Shown(sys.stdout)
+        shown = _Shown(stream)
         yield shown, (at,)
         if not shown.done:
-            print(f"no wave came to {place}")
+            print(f"no wave came to {place}", file=stream)
         return
     if trace is None:
         yield None, ()

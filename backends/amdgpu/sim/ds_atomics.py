@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
@@ -34,21 +36,7 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
         far = EXCHANGE2[name][0] * size
         offsets = [instruction.number("offset0") * far, instruction.number("offset1") * far]
     replaces = "wrxchg" in name
-    real = {4: np.float32, 8: np.float64}[size] if "cmpst" in name and name.endswith(("f32", "f64")) else None
-
-    def exchange(g: WaveGroup, number: int, place: Array, lanes: Bools) -> Array:
-        """What the lanes find at their places, where they leave something else."""
-        values = numbers(g, places[number if len(offsets) == 2 else -1], size)
-        expected = numbers(g, places[0], size) if "cmpst" in name else None
-        if real is not None and expected is not None:
-            values, expected = values.view(real), expected.view(real)
-        memory, combine = g.env.local.data.view(values.dtype), function
-        if name in TWO_OPERANDS:
-            first, second = numbers(g, places[0], size).reshape(-1), values.reshape(-1)
-            meaning = TWO_OPERANDS[name][0]
-            combine = lambda old, at: meaning(old, first[at], second[at])  # noqa: E731
-            values = np.arange(values.size).reshape(values.shape)
-        return combine_lanes(memory, place // size, values, lanes, combine, expected)
+    exchange = _exchange(name, function, size, places, pairwise=len(offsets) == 2)
 
     def run(g: WaveGroup) -> None:
         refuse_poison(g, step, source_bits, (register,), "the LDS address")
@@ -68,6 +56,33 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
         issue(g, Pending(step, "ds", step.writes, (back, None, kept, units), land))
 
     return step.running(run)
+
+
+Exchange = Callable[[WaveGroup, int, Array, Bools], Array]
+
+
+def _exchange(name: str, function: Combine, size: int, places: Sequence[int], *, pairwise: bool) -> Exchange:
+    """What lanes find at their places, where they leave something else: the first or second of a pair of operations.
+
+    `places` are the registers of the data, one for each of them where they are done pairwise.
+    """
+    compares = "cmpst" in name
+    real = {4: np.float32, 8: np.float64}[size] if compares and name.endswith(("f32", "f64")) else None
+
+    def exchange(g: WaveGroup, number: int, place: Array, lanes: Bools) -> Array:
+        values = numbers(g, places[number if pairwise else -1], size)
+        expected = numbers(g, places[0], size) if compares else None
+        if real is not None and expected is not None:
+            values, expected = values.view(real), expected.view(real)
+        memory, combine = g.env.local.data.view(values.dtype), function
+        if name in TWO_OPERANDS:
+            first, second = numbers(g, places[0], size).reshape(-1), values.reshape(-1)
+            meaning = TWO_OPERANDS[name][0]
+            combine = lambda old, at: meaning(old, first[at], second[at])  # noqa: E731
+            values = np.arange(values.size).reshape(values.shape)
+        return combine_lanes(memory, place // size, values, lanes, combine, expected)
+
+    return exchange
 
 
 def note_update(g: WaveGroup, step: Step, place: Array, size: int, lanes: Bools, *, replaces: bool) -> Array:
