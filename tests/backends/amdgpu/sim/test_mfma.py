@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -176,6 +179,40 @@ def test_layout(sim: Any, arch: str, name: str) -> None:
     prepare_all(sim, arch)
     matrices = operands(arch, MATRIX_ROWS[arch][name], len(name))
     np.testing.assert_array_equal(multiply(sim, arch, name, matrices), plain(*matrices))
+
+
+def layout_text(arch: str, name: str) -> str:
+    """A line an element of A[i][k], B[k][j] and D[i][j] of each block: register, lane and first bit."""
+    row, lines = MATRIX_ROWS[arch][name], []
+
+    def of_factor(index: int, k: int, block: int, side: int, dtype: Any) -> str:
+        kpl, bits = side * row.k * row.blocks // 64, 8 * np.dtype(dtype).itemsize
+        at = k % kpl * bits
+        return f"{at // 32} {index + side * (block + row.blocks * (k // kpl))} {at % 32}"
+
+    dtypes = DTYPES[arch]
+    for b, i, k in np.ndindex(row.blocks, row.m, row.k):
+        lines.append(f"A {b} {i} {k}: {of_factor(i, k, b, row.m, dtypes[row.a_type])}")
+    for b, k, j in np.ndindex(row.blocks, row.k, row.n):
+        lines.append(f"B {b} {k} {j}: {of_factor(j, k, b, row.n, dtypes[row.b_type])}")
+    for b, i, j in np.ndindex(row.blocks, row.m, row.n):
+        lane, register = result_place(row, b, i, j)
+        lines.append(f"D {b} {i} {j}: {register * (2 if row.result == 'f64' else 1)} {lane} 0")
+    return "\n".join(lines) + "\n"
+
+
+def test_every_published_place() -> None:
+    """The formulae of this file give every element the place that AMD's matrix instruction calculator prints.
+
+    The data has the first 64 bits of SHA-256 over such texts, made from its `--register-layout` of all dense ones.
+    """
+    published = json.loads((Path(__file__).parents[3] / "data" / "matrix_layouts.json").read_text())
+    assert {arch: set(names) for arch, names in published.items()} == {
+        arch: set(MATRIX_ROWS[arch]) for arch in ("gfx90a", "gfx942")
+    }
+    for arch, names in published.items():
+        for name, digest in names.items():
+            assert hashlib.sha256(layout_text(arch, name).encode()).hexdigest()[:16] == digest, (arch, name)
 
 
 def test_published_places() -> None:
