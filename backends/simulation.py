@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import attrs
@@ -121,6 +121,41 @@ class LaunchRequest:
 
 
 @attrs.frozen
+class Parameter:
+    """An argument that whoever launches a kernel gives: a pointer or a value of `size` bytes."""
+
+    name: str  #: "" where the object does not say
+    offset: int
+    size: int
+    is_pointer: bool
+    type_name: str = ""  #: as the source has it, where the object says so
+
+
+@attrs.frozen
+class Signature:
+    """What a launch of a kernel needs. `shared_bytes` is the local memory that the kernel itself declares."""
+
+    kernel: str
+    parameters: tuple[Parameter, ...]
+    shared_bytes: int
+
+
+@attrs.frozen
+class Scrutiny:
+    """How closely a run is looked at: kinds of findings that are none, and who is shown waves before instructions.
+
+    `watch` is called before each instruction, or only at `places`: bytes from the kernel's start, or labels.
+    """
+
+    allow: Collection[str] = ()
+    watch: Callable[[Any], None] | None = None
+    places: Collection[int | str] = ()
+
+
+STRICT = Scrutiny()
+
+
+@attrs.frozen
 class Source:
     """The source of a rule: a section of a manual, or a compiler.
 
@@ -147,9 +182,10 @@ class Finding:
     subgroup: int = -1
     lane: int = -1
     source: Source = UNSTATED
+    line: str = ""  #: FILE:LINE of the source, where the object has debug information
 
     def __str__(self) -> str:
-        where = f"{self.kernel}+{self.pc:#06x}"
+        where = f"{self.kernel}+{self.pc:#06x}" + (f", {self.line}" if self.line else "")
         who = f" workgroup {self.workgroup} subgroup {self.subgroup}" + (f" lane {self.lane}" if self.lane >= 0 else "")
         asks = "" if self.source is UNSTATED else f" ({self.source.text})"
         return f"{self.kind}: {self.message}{asks} [{where}: {self.instruction}]{who}"

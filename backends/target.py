@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 from convgen.backends.analysis import Analysis
 from convgen.backends.machine.allocate import Bank
-from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
+from convgen.backends.simulation import STRICT, Bytes, LaunchRequest, Pages, Scrutiny, SimReport
 from convgen.backends.stages import Emitted, Observer, Stage, begin, emit
 from convgen.backends.timing import KernelProfile
 from convgen.ir.error import UserError, named
@@ -66,9 +66,12 @@ class Target(Protocol):
         buffers: Mapping[str, Bytes | Pages],
         *,
         progress: Progress | None = None,
+        scrutiny: Scrutiny = STRICT,
     ) -> SimReport:
-        """Run launches on the strict simulator; buffers change in place."""
-        report: SimReport = import_module(self.simulator).simulate(code_object, launches, buffers, progress=progress)
+        """Run launches on the strict simulator; buffers change in place. Raises SimulatorError, Unsupported."""
+        report: SimReport = import_module(self.simulator).simulate(
+            code_object, launches, buffers, progress=progress, scrutiny=scrutiny
+        )
         return report
 
 
@@ -97,6 +100,16 @@ _MODELS: dict[str, str] = {
     ".s": "convgen.backends.amdgpu.timing.kernel",
     ".hsaco": "convgen.backends.amdgpu.timing.kernel",
 }
+#: Machine of an ELF file -> module that executes such objects without a record (e_machine; EM_AMDGPU).
+_EXECUTORS: dict[int, str] = {224: "convgen.backends.amdgpu.sim"}
+
+
+def executor(content: bytes, where: str) -> Any:
+    """The module whose `signatures` and `simulate` take a code object; `where` names the file. Raises UserError."""
+    machine = int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
+    if machine not in _EXECUTORS:
+        raise UserError(f"given {where}, wanted a launch record, or a code object for an AMD GPU")
+    return import_module(_EXECUTORS[machine])
 
 
 _MOST_READ = 1 << 28  #: bytes of a file; code objects of whole libraries have some ten million

@@ -6,13 +6,18 @@ FOLDER holds code objects and `manifest.json`, a list with an entry a code objec
     kernel            its symbol; grid in workgroups, block in threads; or `launches`, a list of one with these keys
     shared            bytes of LDS that the host asks for
     args              in order: n (name), t (type: `f16*`, `*fp32`, `i32`, `ptr`), shape or value; offset in bytes,
-                      which the code object's metadata gives where it is missing; what, zero_before_launch
+                      which the code object's metadata gives where it is missing; what, zero_before_launch; fill
+    reference, rtol   what the kernel computes, by its name in `lib/references.py`, and how far a result may be from it:
+                      0, relative to it, or {"rel": .., "abs": ..}
     problem, knobs    of a convolution, as benchdnn writes it; its tensors are p_in, p_wei and p_out
 
-An entry without `problem` is a convolution of X and Wt to Y, which keeps the size, or a product C (or D) = A Bᵀ. Where
-`what` says so B stands in blocks of 16 rows x 32 bytes; SA and SB are scales. Without arguments the kernel's name must
-end in sizes and types, such as `128x128x128_f16xf16xf32`. Inputs are integers in -2..2, scales powers of two (those in
-e8m0 are 1), so that every sum is exact in the type of the result: comparison is bit for bit.
+With a reference the tensors that have a fill are read: "integers" (-2..2), "normal", [least, most], a format of bytes
+(e2m1, e4m3, e5m2, e8m0) or "zero", which the kernel updates; those without one, and these, are written.
+
+Another entry without `problem` is a convolution of X and Wt to Y, which keeps the size, or a product C (or D) = A Bᵀ.
+Where `what` says so B stands in blocks of 16 rows x 32 bytes; SA and SB are scales. Without arguments the kernel's name
+must end in sizes and types, such as `128x128x128_f16xf16xf32`. Inputs are integers in -2..2, scales powers of two
+(those in e8m0 are 1), so that every sum is exact in the type of the result: comparison is bit for bit.
 
 Exit codes: 0 all equal, and nothing found that a manual asks for but what is known of a kernel that ships (`KNOWN`);
 1 not so; 2 the request is wrong.
@@ -22,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import struct
 import sys
 from collections import Counter
@@ -31,66 +35,23 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import ml_dtypes
-import numpy as np
-import numpy.typing as npt
+from lib.cases import Case, Entry, read_manifest, understand
+from lib.deletion import deletions
 from rich.console import Console
 from rich.table import Table
 
 from convgen.backends.amdgpu.sim import CodeObject, SimulatorError, simulate
-from convgen.backends.simulation import Finding, KernelArg, LaunchRequest
-from convgen.ir.error import UserError
-from convgen.problem.matmul import Problem, parse_problem
-from convgen.run import reference
+from convgen.backends.simulation import STRICT, Finding, Scrutiny, SimReport
+from convgen.ir.error import Unsupported, UserError
 
-Array = npt.NDArray[Any]
-Entry = Mapping[str, Any]
-
-_TYPES: Mapping[str, Any] = {
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "f32": np.float32,
-    "fp32": np.float32,
-    "i8": np.int8,
-    "f8e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
-    "fp4x2": np.uint8,
-    "e8m0": np.uint8,
-}
-_SCALARS: Mapping[str, str] = {"i32": "<I", "f32": "<f", "ptr": "<Q"}
 #: What kernels that ship do against the manuals, and are right by timing: (part of the file's name, kind) -> what.
 KNOWN: Mapping[tuple[str, str], str] = {
     ("I8gemm_bf16_perTokenI8_BpreShuffle_112x256", "lds-race"): (
         "the epilogue has one barrier an exchange: a wave overwrites what a slower one may still have to read"
     ),
 }
-_ONE = 127  #: 1.0 as e8m0
-_FP4 = {0: 0x0, 1: 0x2, 2: 0x4, -1: 0xA, -2: 0xC}  #: e2m1 by value
 _OWN = Path(__file__).parents[1] / "tests" / "data" / "foreign"
 _WIDTH = 140  #: columns of the table, where the terminal does not say that it has more
-_SENTINEL = 0xA5  #: fills what the kernel must write
-
-
-@attrs.frozen
-class Argument:
-    """One kernel argument: a tensor, or `encoded` bytes."""
-
-    name: str
-    offset: int
-    dtype: str
-    shape: tuple[int, ...] = ()
-    encoded: bytes = b""
-    what: str = ""
-    cleared: bool = False  #: whether the host clears it before the launch
-
-
-@attrs.frozen
-class Case:
-    """An entry, understood: its launch, the tensors it reads as bytes, and the bytes that its output should hold."""
-
-    launch: LaunchRequest
-    inputs: Mapping[str, Array]
-    output: Argument
-    expected: Array
 
 
 @attrs.frozen
@@ -120,157 +81,11 @@ class Result:
         return next(found, None)
 
 
-def _integers(seed: int, shape: tuple[int, ...]) -> Array:
-    return np.random.default_rng(seed).integers(-2, 3, shape)
-
-
-def read_arguments(entry: Entry, offsets: list[int]) -> list[Argument]:
-    """The arguments of an entry; `offsets` are those of the code object's metadata."""
-    found = []
-    for number, given in enumerate(entry["args"]):
-        offset = int(given.get("offset", offsets[number] if number < len(offsets) else 0))
-        kind = str(given["t"])
-        if "*" not in kind:
-            encoded = struct.pack(_SCALARS[kind], given["value"])
-            found.append(Argument(given["n"], offset, kind, encoded=encoded))
-            continue
-        dtype, what = kind.strip("*"), str(given.get("what", ""))
-        cleared = bool(given.get("zero_before_launch", False))
-        found.append(Argument(given["n"], offset, dtype, tuple(given["shape"]), what=what, cleared=cleared))
-    return found
-
-
-def from_name(kernel: str, offsets: list[int]) -> list[Argument]:
-    """The arguments of a product whose symbol ends in sizes and types."""
-    match = re.search(r"_(\d+)x(\d+)x(\d+)_(\w+?)x(\w+?)x(\w+)$", kernel)
-    if match is None:
-        raise UserError(f"given no arguments, wanted a name that ends in sizes and types, of {kernel}")
-    m, n, k = (int(size) for size in match.groups()[:3])
-    shapes = ((m, k), (n, k), (m, n))
-    return [
-        Argument(name, offset, dtype, shape)
-        for name, offset, dtype, shape in zip("ABC", offsets, match.groups()[3:], shapes, strict=True)
-    ]
-
-
-# -- convolutions -----------------------------------------------------------------------------------------------------
-
-
-def _convolution(entry: Entry, tensors: Mapping[str, Argument]) -> tuple[Problem, Mapping[str, str]]:
-    """The problem, and its tensors' names by those of the arguments."""
-    if "problem" in entry:
-        problem = parse_problem(f"{entry['knobs']} {entry['problem']}")
-        (output,) = problem.outputs
-        roles = {"p_in": "src", "p_wei": "wei", "p_out": "dst"}
-        gradients = (
-            {"dst", *(spec.name.removeprefix("diff_") for spec in problem.outputs)} if "diff" in output.name else ()
-        )
-        return problem, {n: f"diff_{role}" if role in gradients else role for n, role in roles.items()}
-    (n, height, _, ic), (oc, kernel, _, _), (_, out, _, _) = (tensors[name].shape for name in ("X", "Wt", "Y"))
-    padding = (out - height + kernel - 1) // 2
-    types = ":".join(tensors[name].dtype.replace("fp32", "f32") for name in ("X", "Wt", "Y"))
-    knobs = f"--dir=FWD_D --dt={types} --stag=acdb --wtag=acdb --dtag=acdb"
-    problem = parse_problem(f"{knobs} mb{n}ic{ic}ih{height}oc{oc}oh{out}kh{kernel}ph{padding}")
-    return problem, {"X": "src", "Wt": "wei", "Y": "dst"}
-
-
-def _of_convolution(entry: Entry, tensors: Mapping[str, Argument]) -> tuple[dict[str, Array], str, Array]:
-    problem, names = _convolution(entry, tensors)
-    (output,) = problem.outputs
-    logical = {
-        spec.name: _integers(number, spec.dims).astype(reference.numpy_type(spec.dtype))
-        for number, spec in enumerate(problem.inputs)
-    }
-    memory = {
-        name: reference.pack(problem.tensor(role).layout, logical[role])
-        for name, role in names.items()
-        if role in logical
-    }
-    (written,) = (name for name, role in names.items() if role == output.name)
-    right = reference.whole(problem, logical, output.name)
-    return memory, written, reference.pack(problem.tensor(output.name).layout, right)
-
-
-# -- products ---------------------------------------------------------------------------------------------------------
-
-
-def _encoded(values: Array, dtype: str) -> Array:
-    """Integers as rows of bytes."""
-    if dtype == "fp4x2":
-        codes = np.vectorize(_FP4.__getitem__)(values).astype(np.uint8)
-        packed: Array = codes[:, ::2] | codes[:, 1::2] << 4
-        return packed
-    return np.ascontiguousarray(values.astype(_TYPES[dtype])).view(np.uint8)
-
-
-def _shuffled(rows: Array) -> Array:
-    """Rows of bytes in blocks of 16 rows x 32 bytes: [N/16][K/32][2][16 rows][16 bytes]."""
-    n, size = rows.shape
-    return np.ascontiguousarray(rows.reshape(n // 16, 16, size // 32, 2, 16).transpose(0, 2, 3, 1, 4))
-
-
-def _scale(name: str, argument: Argument, across: int, depth: int) -> tuple[Array, Array]:
-    """A scale as given to the kernel, and spread over [rows or columns of the result, K].
-
-    Shapes: [rows, 1] or [1, rows], or [K blocks, rows] of A, or [row blocks, K blocks] of B. A row's is a power of two;
-    those of A double in every other block of K, which leaves sums exact.
-    """
-    if argument.dtype == "e8m0":
-        return np.full(argument.shape, _ONE, np.uint8), np.ones((across, depth))
-    turned = argument.shape[1] == across
-    rows, blocks = argument.shape[::-1] if turned else argument.shape
-    table = np.exp2(np.random.default_rng(ord(name[1])).integers(-1, 2, (rows, 1))) * np.ones((rows, blocks))
-    table[:, 1::2] *= 2 if name == "SA" else 1
-    spread = table.repeat(across // rows, axis=0).repeat(depth // blocks, axis=1)
-    return np.ascontiguousarray(table.T if turned else table).astype(np.float32), spread
-
-
-def _of_product(tensors: Mapping[str, Argument]) -> tuple[dict[str, Array], str, Array]:
-    written = "D" if "D" in tensors else "C"
-    m, n = tensors[written].shape
-    width = 2 if tensors["A"].dtype == "fp4x2" else 1
-    depth = tensors["A"].shape[1] * width
-    memory: dict[str, Array] = {}
-    sides = {}
-    for seed, (name, across) in enumerate((("A", m), ("B", n))):
-        values = _integers(seed, (across, depth))
-        rows = _encoded(values, tensors[name].dtype)
-        memory[name] = _shuffled(rows) if "blocks of 16 rows" in tensors[name].what else rows
-        sides[name] = values.astype(np.float64)
-    for name, side, across in (("SA", "A", m), ("SB", "B", n)):
-        if name in tensors:
-            memory[name], spread = _scale(name, tensors[name], across, depth)
-            sides[side] = sides[side] * spread
-    if "bias" in tensors:
-        memory["bias"] = np.zeros(tensors["bias"].shape, np.float32)
-    right = (sides["A"] @ sides["B"].T).astype(_TYPES[tensors[written].dtype])
-    return memory, written, right
-
-
-# -- running ----------------------------------------------------------------------------------------------------------
-
-
-def understand(entry: Entry, code: CodeObject) -> Case:
-    """An entry as a launch with its data. Raises UserError, KeyError."""
-    where = entry if entry.get("kernel") else entry["launches"][0]
-    kernel = code.kernel(str(where["kernel"]))
-    offsets = [int(arg[".offset"]) for arg in kernel.metadata.get(".args", ())]
-    arguments = read_arguments(entry, offsets) if entry.get("args") else from_name(kernel.name, offsets)
-    tensors = {argument.name: argument for argument in arguments if argument.shape}
-    convolves = "problem" in entry or "X" in tensors
-    memory, written, right = _of_convolution(entry, tensors) if convolves else _of_product(tensors)
-    args = tuple(
-        KernelArg(a.offset, 8 if a.shape else len(a.encoded), a.name if a.shape else a.encoded) for a in arguments
-    )
-    launch = LaunchRequest(
-        kernel.name,
-        tuple(where["grid"]),
-        tuple(where["block"]),
-        args,
-        shared_bytes=int(entry.get("shared") or 0),
-        kernarg_size=int(entry.get("kernarg_size") or 0),
-    )
-    return Case(launch, memory, tensors[written], np.ascontiguousarray(right).reshape(-1).view(np.uint8))
+def execute(raw: bytes, case: Case, *, max_findings: int = 20, scrutiny: Scrutiny = STRICT) -> tuple[SimReport, int]:
+    """Run a case on a code object: the report, and how many elements are wrong."""
+    buffers = case.buffers()
+    report = simulate(raw, [case.launch], buffers, max_findings=max_findings, scrutiny=scrutiny)
+    return report, sum(case.wrong(name, buffers[name]) for name in case.expected)
 
 
 def run(folder: Path, entry: Entry) -> Result:
@@ -279,32 +94,14 @@ def run(folder: Path, entry: Entry) -> Result:
     try:
         raw = (folder / file).read_bytes()
         case = understand(entry, CodeObject.load(raw))
-        buffers = {name: np.ascontiguousarray(data).reshape(-1).view(np.uint8) for name, data in case.inputs.items()}
-        fill = 0 if case.output.cleared else _SENTINEL
-        buffers[case.output.name] = np.full(case.expected.size, fill, np.uint8)
-        report = simulate(raw, [case.launch], buffers)
+        report, wrong = execute(raw, case)
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror}") from None
-    except SimulatorError as error:
+    except (SimulatorError, Unsupported) as error:
         return Result(file, 0, 0, (), 0, 0.0, str(error))
-    element = np.dtype(_TYPES[case.output.dtype]).itemsize
-    wrong = (buffers[case.output.name] != case.expected).reshape(-1, element).any(axis=1)
+    checked = sum(right.size for right in case.expected.values())
     executed = sum(report.instructions.values())
-    return Result(file, len(wrong), int(wrong.sum()), report.findings, executed, report.seconds)
-
-
-def read_manifest(folder: Path) -> list[Entry]:
-    """The entries of a folder. Raises UserError."""
-    path = folder / "manifest.json"
-    try:
-        entries = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"given {path} that is not JSON: {error}") from None
-    if not isinstance(entries, list) or not all(isinstance(e, dict) and "file" in e for e in entries):
-        raise UserError(f"given {path}, wanted a list of entries with a `file` each")
-    return entries
+    return Result(file, checked, wrong, report.findings, executed, report.seconds)
 
 
 def results(folder: Path, chosen: Callable[[str], bool]) -> Iterator[Result]:
@@ -349,6 +146,25 @@ def _row(result: Result, *, llvm: bool) -> tuple[str, ...]:
     )
 
 
+def _deleted(folder: Path, chosen: Callable[[str], bool]) -> int:
+    """A line a kernel of what is noticed of deletions; exit code 1 where less than 95 % are."""
+    missed = cases = 0
+    for entry in filter(lambda entry: chosen(str(entry["file"])), read_manifest(folder)):
+        raw = (folder / str(entry["file"])).read_bytes()
+        case = understand(entry, CodeObject.load(raw))
+
+        def noticed(code: bytes, scrutiny: Scrutiny, case: Case = case) -> bool:
+            report, wrong = execute(code, case, max_findings=1, scrutiny=scrutiny)
+            return wrong > 0 or any(finding.source.required for finding in report.findings)
+
+        found = list(deletions(raw, case.launch.kernel, noticed))
+        lost = [f"{i.text} at {i.address:#x}" for i, seen in found if not seen]
+        print(f"{entry['file']}: {len(found) - len(lost)} of {len(found)} noticed; missed: {', '.join(lost) or 'none'}")
+        missed, cases = missed + len(lost), cases + len(found)
+    print(f"{cases - missed} of {cases} noticed, {100 * (cases - missed) / max(cases, 1):.1f} %")
+    return 0 if cases and missed <= cases / 20 else 1
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -357,12 +173,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--match", default="", metavar="TEXT", help="only files whose name holds TEXT")
     parser.add_argument("--strict", choices=("manual", "llvm"), default="manual", help="whose rules make a run fail")
     parser.add_argument("--json", action="store_true", help="print one JSON object a kernel")
+    parser.add_argument("--delete", action="store_true", help="delete each wait and barrier in turn: which are missed")
     options = parser.parse_args(arguments)
     llvm = options.strict == "llvm"
+    chosen = lambda file: options.match in file  # noqa: E731
+    if options.delete:
+        return _deleted(options.folder, chosen)
     table = Table("kernel", "result", "checked", "findings by source", "wave-instr.", "s")
     done = []
     try:
-        for result in results(options.folder, lambda file: options.match in file):
+        for result in results(options.folder, chosen):
             done.append(result)
             table.add_row(*_row(result, llvm=llvm))
             if options.json:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.threads import Located, Threads
 from convgen.backends.simulation import UNSTATED, Finding, Source
+
+WAIT_STATES = "wait-states"  #: a kind whose findings each say what asks for them
 
 
 class LaunchStopped(Exception):
@@ -27,13 +30,23 @@ class Reporter:
         self.sources = sources
         self.findings: list[Finding] = []
         self._required = 0  #: findings that count towards the limit
+        self.allowed: Collection[str] = ()  #: kinds that are no findings
         self.kernel = ""
         self.base = 0  #: address of the kernel's symbol
+        self.line_of: Callable[[int], str] = lambda address: ""  #: the source line of an address, as FILE:LINE
         self._seen: set[tuple[str, str, int, bool]] = set()
 
-    def start(self, kernel: str, base: int) -> None:
-        """Name the kernel that later findings belong to."""
-        self.kernel, self.base = kernel, base
+    def start(self, kernel: str, base: int, line_of: Callable[[int], str] = lambda address: "") -> None:
+        """Name the kernel that later findings belong to, and what knows the lines of its source."""
+        self.kernel, self.base, self.line_of = kernel, base, line_of
+
+    def allow(self, kinds: Collection[str]) -> None:
+        """Findings of some kinds are none. Raises SimulatorError for a kind that nothing reports."""
+        unknown = sorted(set(kinds) - set(self.sources) - {WAIT_STATES})
+        if unknown:
+            known = ", ".join(sorted({*self.sources, WAIT_STATES}))
+            raise SimulatorError(f"given the check {unknown[0]!r}, wanted one of {known}")
+        self.allowed = frozenset(kinds)
 
     def add(
         self,
@@ -46,6 +59,8 @@ class Reporter:
         source: Source | None = None,
     ) -> None:
         """Record a finding of `group`'s wave number `row`, at `lane` where one is to blame."""
+        if kind in self.allowed:
+            return
         address = self.base - 1 if instruction is None else instruction.address
         asks = self.sources.get(kind, UNSTATED) if source is None else source
         key = (kind, self.kernel, address, asks.required)
@@ -63,6 +78,7 @@ class Reporter:
                 subgroup=-1 if group is None else int(group.wave[row]),
                 lane=lane,
                 source=asks,
+                line="" if instruction is None else self.line_of(address),
             )
         )
         self._required += asks.required

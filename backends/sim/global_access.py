@@ -209,7 +209,8 @@ def check_stores(
         what = _unordered(g, row, int(ticket[row, lane]), int(writer[row, lane]), outstanding)
         if what:
             kind = "global-visibility" if access == "loads" else "global-race"
-            g.env.reporter.add(kind, f"{access} what {what}", step.instruction, g, int(row), int(lane))
+            message = f"{access} what {what}, at {allocation.name} + {int(offset[row, lane]):#x}"
+            g.env.reporter.add(kind, message, step.instruction, g, int(row), int(lane))
             return
 
 
@@ -233,8 +234,10 @@ def check_updates(
                 what = _unordered(g, int(row), update.ticket, int(wave), outstanding)
                 if what:
                     kind = "global-visibility" if access == "loads" else "global-race"
+                    lane = int(hit[:, row].any(axis=0).argmax())
                     message = f"{access} what an atomic operation of {what}".replace("of its own store", "of its own")
-                    g.env.reporter.add(kind, message, step.instruction, g, int(row))
+                    message += f", at {allocation.name} + {int(offset[row, lane]):#x}"
+                    g.env.reporter.add(kind, message, step.instruction, g, int(row), lane)
                     return
 
 

@@ -89,9 +89,9 @@ class Lds:
         `where` gives the (row, lane) of each column of `units` when those are some lanes only.
         """
         stamps = self.written.take(units)
-        self._race(group, step, stamps, mine, "reads what another wave wrote", where)
+        self._race(group, step, stamps, mine, "reads what another wave wrote", where, units)
         if self.updated is not None:
-            self._race(group, step, self.updated.take(units), mine, "reads what another wave updated", where)
+            self._race(group, step, self.updated.take(units), mine, "reads what another wave updated", where, units)
         self._share(self.read, units, mine)
         undefined = (stamps & np.uint32(1)) == 0
         return undefined if undefined.any() else None
@@ -114,16 +114,18 @@ class Lds:
         race = _others(self.written.take(units), mine)
         if race.any():
             race &= self._differ(place, size, values, len(units))
-            self._report(group, step, race, "overwrites what another wave wrote since the last barrier", where)
-        self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read", where)
+            self._report(group, step, race, "overwrites what another wave wrote since the last barrier", where, units)
+        self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read", where, units)
         if self.updated is not None:
-            self._race(group, step, self.updated.take(units), mine, "overwrites what another wave updated", where)
+            self._race(
+                group, step, self.updated.take(units), mine, "overwrites what another wave updated", where, units
+            )
         self.store(place, size, values)
         self.stamp_write(units, mine, clean)
         meeting = _others(self.written.take(units), mine)
         if meeting.any():
             lost = meeting & self._differ(place, size, values, len(units))
-            self._report(group, step, lost, "writes where another wave writes with the same instruction", where)
+            self._report(group, step, lost, "writes where another wave writes with the same instruction", where, units)
 
     def _differ(self, place: Array, size: int, values: Array, units: int) -> Bools:
         """Which of the stamps of each address cover bytes that differ from values: [units, ...]."""
@@ -136,21 +138,25 @@ class Lds:
         self, group: Threads, step: Stepped, units: Array, mine: U32, clean: Array | int = 1, where: Array | None = None
     ) -> None:
         """Stamp a write whose data is not known yet; `clean` is 0 where it is undefined or still on its way."""
-        self._race(group, step, self.written.take(units), mine, "overwrites what another wave wrote", where)
-        self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read", where)
+        self._race(group, step, self.written.take(units), mine, "overwrites what another wave wrote", where, units)
+        self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read", where, units)
         if self.updated is not None:
-            self._race(group, step, self.updated.take(units), mine, "overwrites what another wave updated", where)
+            self._race(
+                group, step, self.updated.take(units), mine, "overwrites what another wave updated", where, units
+            )
         self.stamp_write(units, mine, clean)
         race = _others(self.written.take(units), mine)
-        self._report(group, step, race, "writes where another wave writes with the same instruction", where)
+        self._report(group, step, race, "writes where another wave writes with the same instruction", where, units)
 
     def note_update(
         self, group: Threads, step: Stepped, units: Array, mine: U32, where: Array | None = None
     ) -> Bools | None:
         """Stamp an atomic operation; gives the undefined units, and reports a race with another wave's plain access."""
         stamps = self.written.take(units)
-        self._race(group, step, stamps, mine, "atomically updates what another wave wrote", where)
-        self._race(group, step, self.read.take(units), mine, "atomically updates what another wave has read", where)
+        self._race(group, step, stamps, mine, "atomically updates what another wave wrote", where, units)
+        self._race(
+            group, step, self.read.take(units), mine, "atomically updates what another wave has read", where, units
+        )
         if self.updated is None:
             self.updated = np.zeros(len(self.read), np.uint32)
         self._share(self.updated, units, mine)
@@ -166,8 +172,10 @@ class Lds:
         if clash.any():
             stamps[units[clash]] = np.broadcast_to(mine, units.shape)[clash] | SEVERAL
 
-    def _race(self, group: Threads, step: Stepped, stamps: U32, mine: U32, what: str, where: Array | None) -> None:
-        self._report(group, step, _others(stamps, mine), f"{what} since the last barrier", where)
+    def _race(
+        self, group: Threads, step: Stepped, stamps: U32, mine: U32, what: str, where: Array | None, units: Array
+    ) -> None:
+        self._report(group, step, _others(stamps, mine), f"{what} since the last barrier", where, units)
 
     def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> None:
         """Set the write stamps of some units."""
@@ -182,7 +190,7 @@ class Lds:
         else:
             self.read[units] = mine
 
-    def _report(self, group: Threads, step: Stepped, race: Bools, what: str, where: Array | None) -> None:
+    def _report(self, group: Threads, step: Stepped, race: Bools, what: str, where: Array | None, units: Array) -> None:
         lanes = race.any(axis=0)
         if not lanes.any():
             return
@@ -190,4 +198,8 @@ class Lds:
             row, lane = (int(i) for i in np.argwhere(lanes)[0])
         else:
             row, lane = (0, -1) if where is None else (int(i) for i in where[lanes.argmax()])
-        group.env.reporter.add(self.kind, what, step.instruction, group, row, lane)
+        column = lanes.argmax()
+        first = race.reshape(len(race), -1)[:, column].argmax()
+        place = int(np.broadcast_to(units, race.shape).reshape(len(race), -1)[first, column]) * self.grain % self.stride
+        message = f"{what}, at local address {place:#x}"
+        group.env.reporter.add(self.kind, message, step.instruction, group, row, lane)

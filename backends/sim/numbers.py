@@ -44,6 +44,21 @@ _NARROW_TYPES: dict[str, Any] = {
     "bf8_fnuz": ml_dtypes.float8_e5m2fnuz,
     "fp8_ocp": ml_dtypes.float8_e4m3fn,
     "bf8_ocp": ml_dtypes.float8_e5m2,
+    "fp6": ml_dtypes.float6_e2m3fn,
+    "bf6": ml_dtypes.float6_e3m2fn,
+    "fp4": ml_dtypes.float4_e2m1fn,
+}
+#: Bits of mantissa, and the exponent of the least normal number.
+_PRECISION: dict[str, tuple[int, int]] = {
+    "f16": (10, -14),
+    "bf16": (7, -126),
+    "fp8_fnuz": (3, -7),
+    "bf8_fnuz": (2, -15),
+    "fp8_ocp": (3, -6),
+    "bf8_ocp": (2, -14),
+    "fp6": (3, 0),
+    "bf6": (2, -2),
+    "fp4": (1, 0),
 }
 
 
@@ -82,16 +97,42 @@ def f32_to_bf16(value: Array) -> U32:
     return rounded
 
 
-def f32_to_narrow(value: Array, name: str, *, saturate: bool) -> U32:
-    """Round to nearest even fp8. Finite values beyond the largest become it with MODE.FP16_OVFL (`saturate`), else NaN
-    or infinity, whichever the format has."""
-    dtype = _NARROW_TYPES[name]
+def f32_to_narrow(value: Array, name: str, *, saturate: bool, random: Array | None = None) -> U32:
+    """Round to a narrow format, to nearest even, or up where the bits of `random` say so, taken as a fraction of 2^32.
+
+    Finite values beyond the largest become it with MODE.FP16_OVFL (`saturate`), else NaN or infinity, whichever the
+    format has; it if the format has neither.
+    """
+    dtype, table = _NARROW_TYPES[name], NARROW[name]
     source = np.asarray(value, np.float32)
-    if saturate:
-        largest = np.nanmax(np.where(np.isinf(NARROW[name]), 0, NARROW[name]))
-        source = np.where(np.isfinite(source), np.clip(source, -largest, largest), source).astype(np.float32)
-    rounded: U32 = source.astype(dtype).view(np.uint8).astype(np.uint32)
+    if random is not None:
+        source = _dithered(source, name, random)
+    if saturate or np.isfinite(table).all():
+        largest = np.nanmax(np.where(np.isinf(table), 0, table))
+        source = np.where(np.isfinite(source) | np.isfinite(table).all(), np.clip(source, -largest, largest), source)
+    rounded: U32 = source.astype(np.float32).astype(dtype).view(np.uint8).astype(np.uint32)
     return rounded
+
+
+def f32_to_bits(value: Array, name: str, *, saturate: bool, random: Array | None = None) -> U32:
+    """Like `f32_to_narrow`, and to f16 and bf16."""
+    if name not in ("f16", "bf16"):
+        return f32_to_narrow(value, name, saturate=saturate, random=random)
+    source = np.asarray(value, np.float32)
+    if random is not None:
+        source = _dithered(source, name, random)
+    return f32_to_half(source) if name == "f16" else f32_to_bf16(source)
+
+
+def _dithered(source: F32, name: str, random: Array) -> F32:
+    """Numbers of the format, of which those nearer to zero are taken unless the random fraction carries over."""
+    kept, least = _PRECISION[name]
+    fine = np.isfinite(source)
+    wide = np.where(fine, source, np.float32(0)).astype(np.float64)
+    unit = np.ldexp(1.0, np.maximum(np.frexp(wide)[1] - 1, least) - kept)
+    steps = np.floor(np.abs(wide) / unit + random * 2.0**-32)
+    result: F32 = np.where(fine, np.copysign(steps * unit, wide), source).astype(np.float32)
+    return result
 
 
 def narrow_to_f32(bits: Array, name: str) -> F32:

@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "conv": ("generate", "conv_parser", "conv", "[KNOBS] DESC ...", "generate, assemble and verify convolutions"),
     "gemm": ("generate", "gemm_parser", "gemm", "[KNOBS] MxK:KxN ...", "the same for matrix multiplications"),
     "batch": ("batch", "parser", "batch", "FILE [KNOBS]", "every problem of a benchdnn batch file"),
-    "run": ("execute", "parser", "run", "LAUNCH.json", "execute a code object on the simulator"),
+    "run": ("execute", "parser", "run", "LAUNCH.json|CODE", "execute a code object on the simulator"),
     "analyze": ("analyze", "parser", "analyze", "FILE.s|.hsaco", "registers, hot loop, instruction mix, bound"),
     "profile": ("profile", "parser", "profile", "FILE.s|.hsaco", "clocks of a loop on a unit, and what waits there"),
     "map": ("map", "parser", "run", "PROBLEM|--grid MxN", "orders of workgroups and what caches make of them"),

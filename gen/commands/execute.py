@@ -1,4 +1,4 @@
-"""`convgen run`: a launch record and its code object on the simulator."""
+"""`convgen run`: a launch record and its code object on the simulator, or anybody's code object without a record."""
 
 from __future__ import annotations
 
@@ -8,38 +8,48 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from convgen.commands import session
 from convgen.commands.arguments import Parser, number
+from convgen.commands.looking import watching
+from convgen.ir.error import UserError
+
+if TYPE_CHECKING:
+    from convgen.backends.simulation import Scrutiny
+    from convgen.run.verify import Outcome
+
+_STRICT = "whose rules fail a run: the ISA manuals' (default), or also what LLVM alone asks for"
+_ARGUMENT = "an argument by name or number: a number, FILE.npy, TYPE:DIMS (undefined) or zeros:TYPE:DIMS (repeatable)"
 
 
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "run",
-        "Execute a code object on the simulator.",
+        "Execute a code object on the simulator: what a launch record says, or any kernel for an AMD GPU.",
         "convgen run out/k.launch.json",
         "convgen run out/k.launch.json --data arrays --out results",
         "convgen run out/k.launch.json --set wgm=6",
+        "convgen run k.hsaco --grid 4 --block 256 --lds 8192 --arg A=a.npy --arg C=f32:64x64 --arg n=64 --out C=c.npy",
     )
     add = parser.add_argument
-    add("record", metavar="LAUNCH.json", help="a launch record; its object lies beside it")
-    add(
-        "--data",
-        metavar="DIR",
-        help="NAME.npy of each buffer that is read; else the record's problem is filled, checked",
-    )
-    add("--out", metavar="DIR", help="write NAME.npy of each buffer that is written")
-    add(
-        "--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a scalar argument (repeatable)"
-    )
-    add("--seed", type=number(0), default=0, metavar="N", help="of fills (default 0)")
-    add(
-        "--strict",
-        choices=("manual", "llvm"),
-        default="manual",
-        help="whose rules fail a run: the ISA manuals' (default), or also what LLVM alone asks for",
-    )
+    add("record", metavar="FILE", help="a launch record, whose object lies beside it, or a code object")
+    add("--strict", choices=("manual", "llvm"), default="manual", help=_STRICT)
+    add("--allow", action="append", default=[], metavar="CHECK", help="a kind of finding that is none (repeatable)")
+    add("--trace", metavar="FILE", help="write each executed instruction: place, workgroups and waves, text")
+    add("--break", dest="place", metavar="PLACE", help="print registers when a wave comes to a label, or +BYTES")
     add("--json", action="store_true", help="print one JSON object on stdout")
+    add("--out", action="append", default=[], metavar="DIR|NAME=FILE", help="write what a run leaves in buffers: .npy")
+    add = parser.add_argument_group("of a launch record").add_argument
+    add("--data", metavar="DIR", help="NAME.npy of each buffer that is read; else its problem is filled, and checked")
+    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a scalar (repeatable)")
+    add("--seed", type=number(0), default=0, metavar="N", help="of fills (default 0)")
+    add = parser.add_argument_group("of a code object").add_argument
+    add("--kernel", metavar="SYMBOL", help="which one, where there are several")
+    add("--grid", type=_extents, metavar="X[,Y[,Z]]", help="workgroups")
+    add("--block", type=_extents, metavar="X[,Y[,Z]]", help="work-items of a workgroup")
+    add("--lds", type=number(0), default=0, metavar="BYTES", help="local memory beyond what the kernel declares")
+    add("--arg", type=_pair, action="append", default=[], metavar="NAME=VALUE", help=_ARGUMENT)
     return parser
 
 
@@ -50,26 +60,78 @@ def _setting(text: str) -> tuple[str, int]:
     return name, int(value)
 
 
+def _pair(text: str) -> tuple[str, str]:
+    name, sep, value = text.partition("=")
+    if not sep or not name or not value:
+        raise argparse.ArgumentTypeError(f"given {text!r}, wanted NAME=VALUE")
+    return name, value
+
+
+def _extents(text: str) -> tuple[int, int, int]:
+    sizes = text.split(",")
+    if len(sizes) > 3 or not all(re.fullmatch(r"[1-9][0-9]{0,9}", size) for size in sizes):
+        raise argparse.ArgumentTypeError(f"given {text!r}, wanted X, X,Y or X,Y,Z from 1")
+    x, y, z = [*map(int, sizes), 1, 1][:3]
+    return x, y, z
+
+
 def run(arguments: Sequence[str]) -> int:
     """`convgen run`."""
     options = parser().parse_intermixed_args(arguments)
+    path = Path(options.record)
 
+    from convgen.backends.simulation import Scrutiny
     from convgen.commands import report
+
+    with watching(options.trace, options.place, sys.stderr if options.json else sys.stdout) as (watch, places):
+        scrutiny = Scrutiny(options.allow, watch, places)
+        outcome = _of_record(path, options, scrutiny) if path.suffix == ".json" else _directly(path, options, scrutiny)
+    if options.json:
+        print(json.dumps(report.outcome_json(outcome)))
+    else:
+        kind = "record" if path.suffix == ".json" else "object"
+        report.show([(kind, options.record), *report.outcome_rows(outcome)], sys.stdout)
+    return session.FINE if outcome.passed else session.WRONG
+
+
+def _of_record(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Outcome:
+    for name in ("kernel", "grid", "block", "arg"):
+        if getattr(options, name):
+            raise UserError(f"given --{name} with the launch record {path.name}, which says it")
+    if len(options.out) > 1 or any("=" in out for out in options.out):
+        raise UserError(f"given --out {options.out[-1]}, wanted one directory for the buffers of {path.name}")
     from convgen.run import verify
 
     with session.progress_bar(options.record) as progress:
-        outcome = verify.run_record(
-            Path(options.record),
+        return verify.run_record(
+            path,
             data=None if options.data is None else Path(options.data),
-            out=None if options.out is None else Path(options.out),
+            out=Path(options.out[0]) if options.out else None,
             seed=options.seed,
             progress=progress,
             taking=session.tell_memory,
             advice=options.strict == "llvm",
             scalars=dict(options.set),
+            scrutiny=scrutiny,
         )
-    if options.json:
-        print(json.dumps(report.outcome_json(outcome)))
-    else:
-        report.show([("record", options.record), *report.outcome_rows(outcome)], sys.stdout)
-    return session.FINE if outcome.passed else session.WRONG
+
+
+def _directly(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Outcome:
+    for name in ("data", "set", "seed"):
+        if getattr(options, name):
+            raise UserError(f"given --{name} without a launch record, wanted --arg for each argument of {path.name}")
+    from convgen.run import direct
+
+    with session.progress_bar(options.record) as progress:
+        return direct.run(
+            path,
+            kernel=options.kernel,
+            grid=options.grid,
+            block=options.block,
+            dynamic_lds=options.lds,
+            arguments=options.arg,
+            outputs=[_pair(text) for text in options.out],
+            progress=progress,
+            advice=options.strict == "llvm",
+            scrutiny=scrutiny,
+        )

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.backends import target as targets
-from convgen.backends.simulation import Budget, Finding, Pages, SimReport
+from convgen.backends.simulation import STRICT, Budget, Finding, Pages, Scrutiny, SimReport
 from convgen.ir import types
 from convgen.ir.error import Unsupported, UserError
 from convgen.problem.matmul import Problem, parse_problem
@@ -123,10 +123,11 @@ def _verified(
     progress: Progress | None,
     taking: Taking | None,
     save: Callable[[Memory], None] = lambda memory: None,
+    scrutiny: Scrutiny = STRICT,
 ) -> Outcome:
     """Run all workgroups and compare all outputs."""
     _tell(taking, predicted(record))
-    memory, report = execute(record, code_object, inputs, progress=progress)
+    memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny)
     save(memory)
     arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
     found = _compare(problem, arrays, record, memory, _everything(problem))
@@ -144,6 +145,7 @@ def execute(
     inputs: Mapping[str, Tensor],
     groups: Sequence[Sequence[int]] | None = None,
     progress: Progress | None = None,
+    scrutiny: Scrutiny = STRICT,
 ) -> tuple[Memory, SimReport]:
     """Run the launches of `record` over buffers that hold `inputs` (logical arrays by name), and sentinels elsewhere.
 
@@ -158,7 +160,7 @@ def execute(
     target = targets.get(record.target)
     if code_object is None:
         raise Unsupported(f"running without a code object: no assembler was found ({target.assembler})")
-    return memory, target.simulate(code_object, record.requests(groups), memory, progress=progress)
+    return memory, target.simulate(code_object, record.requests(groups), memory, progress=progress, scrutiny=scrutiny)
 
 
 def sample_tiles(grids: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[tuple[int, int], ...]:
@@ -195,6 +197,7 @@ def run_record(
     taking: Taking | None = None,
     advice: bool = False,
     scalars: Mapping[str, int] | None = None,
+    scrutiny: Scrutiny = STRICT,
 ) -> Outcome:
     """Execute a launch record and the code object beside it, which may be anybody's: without `advice`, findings for
     which no manual asks do not fail it.
@@ -216,12 +219,14 @@ def run_record(
     if data is None and record.problem is not None:
         problem = parse_problem(record.problem)
         _check_buffers(record, problem, path.name)
-        outcome = _verified(problem, record, code_object, reference.fills(problem, seed), progress, taking, save)
+        outcome = _verified(
+            problem, record, code_object, reference.fills(problem, seed), progress, taking, save, scrutiny
+        )
         return attrs.evolve(outcome, advice=advice)
     if data is None:
         raise UserError(f"given no --data, wanted a directory of arrays: {path.name} carries no problem to fill")
     _tell(taking, predicted(record))
-    memory, report = execute(record, code_object, _load_inputs(data, record), progress=progress)
+    memory, report = execute(record, code_object, _load_inputs(data, record), progress=progress, scrutiny=scrutiny)
     save(memory)
     return attrs.evolve(_outcome(report, _NOTHING), compared=False, advice=advice)
 

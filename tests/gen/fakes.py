@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from convgen.backends.simulation import Finding, LaunchRequest, Pages, SimReport
+from convgen.backends.simulation import STRICT, Finding, LaunchRequest, Pages, Scrutiny, SimReport
 from convgen.problem.conv import Conv
 from convgen.run import reference
 from convgen.run.code import Code, KernelCost, OutputRegion
@@ -92,6 +92,7 @@ class Target:
         pages: Mapping[str, Pages],
         *,
         progress: Callable[[int, int], None] | None = None,
+        scrutiny: Scrutiny = STRICT,
     ) -> SimReport:
         buffers = {name: each.whole() for name, each in pages.items()}
         problem = Conv.parse(code_object.decode())

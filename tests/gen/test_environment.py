@@ -166,7 +166,7 @@ def test_what_is_no_machine_code_is_refused(tmp_path: Path, monkeypatch: pytest.
 UNKNOWN = """\
     .amdgcn_target "amdgcn-amd-amdhsa--gfx942"
 k:
-    tbuffer_load_format_x v0, v0, s[0:3], 0 format:[BUF_DATA_FORMAT_32] offen
+    v_cvt_pk_u8_f32 v0, v1, v2, v3
     s_endpgm
     .rodata
     .p2align 6
@@ -187,5 +187,5 @@ def test_what_is_not_simulated_is_unsupported_in_one_line(tmp_path: Path, capsys
     (tmp_path / "k.launch.json").write_text(json.dumps(record))
     assert cli.main(["run", str(tmp_path / "k.launch.json"), "--data", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("convgen: unsupported: `tbuffer_load_format_x")
+    assert line.startswith("convgen: unsupported: `v_cvt_pk_u8_f32")
     assert line.endswith("is not simulated")

@@ -284,7 +284,7 @@ MESSAGES = [
         "given '--verbose', wanted one of conv, gemm, batch, run, analyze, map, layout, replay, passes, targets, "
         "completion; see convgen --help",
     ),
-    ("run", "given no LAUNCH.json, wanted one; see convgen run --help"),
+    ("run", "given no FILE, wanted one; see convgen run --help"),
     ("run missing.json", "cannot read missing.json: No such file or directory"),
     ("run .", "cannot read .: Is a directory"),
     ("targets all", "given all, wanted what `convgen targets --help` lists"),

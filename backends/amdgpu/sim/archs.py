@@ -148,3 +148,8 @@ def arch_of_flags(e_flags: int) -> Arch:
         known = ", ".join(f"{a.name} ({mach:#x})" for mach, a in ARCHS.items())
         raise SimulatorError(f"code object is for machine {e_flags & 0xFF:#x}; the simulator knows {known}")
     return arch
+
+
+def named(name: str) -> Arch:
+    """The architecture of that name."""
+    return next(arch for arch in ARCHS.values() if arch.name == name)

@@ -14,7 +14,10 @@ from convgen.backends.amdgpu.sim import transfer
 from convgen.backends.amdgpu.sim.addressing import Address
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
+from convgen.backends.amdgpu.sim.ds_access import locate
+from convgen.backends.amdgpu.sim.ds_atomics import note_update
 from convgen.backends.amdgpu.sim.scopes import land_met, meet
+from convgen.backends.amdgpu.sim.scratch import Where
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.waits import issue
@@ -106,13 +109,15 @@ class _Atomic:
         """
         size = self.size
         where = self.address.resolve(g, self.step, size, transfer.active(g))
-        if where.local is not None:
-            raise unsupported(self.step.instruction, "a flat atomic operation on LDS")
         values = transfer.numbers(g, self.registers[0], size)
         expected = transfer.numbers(g, self.registers[0] + size // 4, size) if self.compare else None
         old = np.zeros(values.shape, values.dtype)
         met: Array | None = None
-        for allocation, offset, taken in parts_of(g, self.step, where.address, size, where.lanes, alignment=size):
+        rest = where.lanes
+        if where.local is not None:
+            old = self._local(g, where, values, expected)
+            rest = ~where.local if where.lanes is None else where.lanes & ~where.local
+        for allocation, offset, taken in parts_of(g, self.step, where.address, size, rest, alignment=size):
             if not is_writable(g, self.step, allocation, taken):
                 continue
             lanes = np.ones(values.shape, np.bool_) if taken is None else taken
@@ -126,6 +131,16 @@ class _Atomic:
             g.env.memory.changes += bool((memory[offset[lanes] // size] != found[lanes]).any())
             allocation.define(offset[lanes], size)
         return old, met
+
+    def _local(self, g: WaveGroup, where: Where, values: Array, expected: Array | None) -> Array:
+        """What the lanes of a flat operation that reach LDS find there."""
+        offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        place, lanes = locate(g, self.step, offset, self.size, lanes=where.local)
+        taking = np.ones(place.shape, np.bool_) if lanes is None else lanes
+        if g.env.strict:
+            note_update(g, self.step, place, self.size, taking, replaces=self.replaces)
+        memory = g.env.local.data.view(values.dtype)
+        return combine_lanes(memory, place // self.size, values, taking, self.function, expected)
 
     def _check(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools, ticket: int) -> None:
         """Report undefined memory and unordered plain stores; note the operation."""

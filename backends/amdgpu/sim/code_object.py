@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import tempfile
+from bisect import bisect_right
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from elftools.elf.sections import SymbolTableSection
 from convgen.backends.amdgpu.sim.archs import Arch, arch_of_flags
 from convgen.backends.amdgpu.sim.decode import Instruction, parse_disassembly
 from convgen.backends.sim.errors import SimulatorError, reading, within
+from convgen.backends.simulation import Parameter, Signature
 from convgen.backends.toolchain import LLVM_OBJDUMP, run
 
 MOST_IMAGE = 1 << 28  #: bytes of loadable segments; shipped libraries of many kernels have some ten million
@@ -116,6 +118,22 @@ class KernelInfo:
             if str(arg[".value_kind"]).startswith("hidden_")
         )
 
+    @property
+    def signature(self) -> Signature:
+        """What a launch gives; metadata names the rest hidden."""
+        given = [arg for arg in self.metadata.get(".args", ()) if not str(arg[".value_kind"]).startswith("hidden_")]
+        parameters = (
+            Parameter(
+                str(arg.get(".name", "")),
+                int(arg[".offset"]),
+                int(arg[".size"]),
+                arg[".value_kind"] == "global_buffer",
+                str(arg.get(".type_name", "")),
+            )
+            for arg in given
+        )
+        return Signature(self.name, tuple(parameters), self.descriptor.group_segment)
+
 
 @attrs.frozen(eq=False)
 class CodeObject:
@@ -124,11 +142,19 @@ class CodeObject:
     arch: Arch
     kernels: Mapping[str, KernelInfo]
     image: bytes  #: the loadable segments, laid out from virtual address 0
+    symbols: Mapping[str, int]  #: addresses by name, of labels too
+    raw: bytes
 
     @classmethod
     def load(cls, raw: bytes) -> CodeObject:
         """Read an ELF code object. The disassembly of equal bytes is kept."""
         return _load(bytes(raw))
+
+    def line(self, address: int) -> str:
+        """FILE:LINE of the source of an instruction, "" where no debug information says so."""
+        starts, lines = source_lines(self.raw)
+        at = bisect_right(starts, address) - 1
+        return lines[at] if at >= 0 else ""
 
     def kernel(self, name: str) -> KernelInfo:
         info = self.kernels.get(name)
@@ -147,7 +173,9 @@ def _load(raw: bytes) -> CodeObject:
         image = _image(elf)
         metadata = {str(kernel[".symbol"]): _checked(kernel) for kernel in _notes(elf).get("amdhsa.kernels", ())}
         tables = [section for section in elf.iter_sections() if isinstance(section, SymbolTableSection)]
-        symbols = [symbol for table in tables for symbol in table.iter_symbols() if symbol.name.endswith(".kd")]
+        everything = [symbol for table in tables for symbol in table.iter_symbols() if symbol.name]
+        places = {s.name: int(s["st_value"]) for s in everything}
+        symbols = [symbol for symbol in everything if symbol.name.endswith(".kd")]
         descriptors = {s.name.removesuffix(".kd"): _descriptor(image, int(s["st_value"])) for s in symbols}
     instructions = parse_disassembly(_disassemble(raw))
     by_address = {instruction.address: index for index, instruction in enumerate(instructions)}
@@ -157,7 +185,28 @@ def _load(raw: bytes) -> CodeObject:
         if entry not in by_address:
             raise SimulatorError(f"kernel {name}.kd enters at {entry:#x}, where no instruction starts")
         kernels[name] = KernelInfo(name, descriptor, metadata.get(f"{name}.kd", {}), by_address[entry], instructions)
-    return CodeObject(arch, kernels, image)
+    return CodeObject(arch, kernels, image, places, raw)
+
+
+@lru_cache(maxsize=8)
+def source_lines(raw: bytes) -> tuple[list[int], list[str]]:
+    """Where the code of each source line begins, in order of address, and the lines; "" where a stretch ends."""
+    with reading("the debug information"):
+        elf = ELFFile(io.BytesIO(raw))
+        if not elf.has_dwarf_info():
+            return [], []
+        info = elf.get_dwarf_info()
+        found: dict[int, str] = {}
+        for unit in info.iter_CUs():
+            program = info.line_program_for_CU(unit)
+            if program is None:
+                continue
+            names, first = program["file_entry"], int(program["version"] < 5)
+            for state in filter(None, (entry.state for entry in program.get_entries())):
+                name = names[state.file - first].name.decode(errors="replace")
+                found[state.address] = "" if state.end_sequence or not state.line else f"{name}:{state.line}"
+    starts = sorted(found)
+    return starts, [found[start] for start in starts]
 
 
 def _image(elf: ELFFile) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from convgen.backends.amdgpu.sim.alu.packed import compile_packed
 from convgen.backends.amdgpu.sim.alu.salu import compile_salu
+from convgen.backends.amdgpu.sim.alu.scaled import compile_scaled
 from convgen.backends.amdgpu.sim.alu.special import compile_special
 from convgen.backends.amdgpu.sim.alu.valu import compile_valu
 from convgen.backends.amdgpu.sim.archs import Arch
@@ -15,11 +16,14 @@ from convgen.backends.amdgpu.sim.decode import M0, Instruction
 from convgen.backends.amdgpu.sim.ds import compile_ds
 from convgen.backends.amdgpu.sim.ds_lanes import compile_ds_lanes
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
+from convgen.backends.amdgpu.sim.formats import compile_typed
 from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.mfma import compile_mfma
-from convgen.backends.amdgpu.sim.relative import Copies, compile_index, displaced, following, outside
-from convgen.backends.amdgpu.sim.scopes import compile_cache, names
+from convgen.backends.amdgpu.sim.relative import Copies, compile_index, displaced, following, outside, skipped
+from convgen.backends.amdgpu.sim.scalar_stores import compile_scalar_store
+from convgen.backends.amdgpu.sim.scopes import compile_cache, first_guesses, names
 from convgen.backends.amdgpu.sim.smem import compile_smem
+from convgen.backends.amdgpu.sim.smfmac import compile_smfmac
 from convgen.backends.amdgpu.sim.state import scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import STORES
@@ -31,13 +35,17 @@ _COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
     compile_control,
     compile_salu,
     compile_smem,
+    compile_scalar_store,
     compile_valu,
     compile_special,
     compile_packed,
+    compile_scaled,
     compile_mfma,
+    compile_smfmac,
     compile_ds_lanes,
     compile_ds,
     compile_cache,
+    compile_typed,
     compile_vmem,
 )
 
@@ -57,8 +65,8 @@ def lds_grain(instructions: tuple[Instruction, ...]) -> int:
             grain = min(grain, (READ2.get(name) or WRITE2[name])[0])
         elif name in ATOMICS:
             grain = min(grain, ATOMICS[name][1])
-        elif name.startswith("ds_read_b64_tr"):
-            grain = min(grain, 8)
+        elif "_tr_b" in name:
+            grain = min(grain, 8 if "b64" in name else 4)
         elif "lds" in instruction.modifiers or "_load_lds_" in name:
             grain = min(grain, 4)  # M0 is aligned to four bytes, whatever the width
     return grain
@@ -66,6 +74,8 @@ def lds_grain(instructions: tuple[Instruction, ...]) -> int:
 
 def store_grain(instructions: tuple[Instruction, ...]) -> int:
     """Bytes that one stamp on device memory may cover: the narrowest store of the text, at most 4."""
+    if any("_store_format" in instruction.name for instruction in instructions):
+        return 1
     stored = (instruction.name.rpartition("_store_")[2] for instruction in instructions)
     return min([4, *(STORES[suffix].size for suffix in stored if suffix in STORES)])
 
@@ -82,6 +92,7 @@ class Program:
             arch, kernel.descriptor, index_of, lds_grain(kernel.instructions), store_grain(kernel.instructions)
         )
         self.context.approximate = approximate
+        self.context.guesses = first_guesses(kernel.instructions)
         self.context.tracked = any(names(i, arch.scope.acquire) for i in kernel.instructions)
         self.steps: list[Step | None] = [None] * len(kernel.instructions)
         self.executed = [0] * len(kernel.instructions)  #: wave-instructions, by instruction
@@ -95,6 +106,8 @@ class Program:
         instruction = self.instructions[index_in_text]
         if copy.roles:
             instruction = displaced(instruction, copy)
+        elif copy.skips and skipped(instruction):
+            return self._set(index, Step(instruction, "other", lambda g: None))
         self.context.faults, self.context.base = [], index - index_in_text
         step = compile_index(instruction, self.context, self.copies) or self._compiled(instruction)
         if copy.roles and step.writes & scalar_bits(M0) and not step.control:

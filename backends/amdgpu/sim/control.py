@@ -17,12 +17,11 @@ from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
 from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import Unsupported
+from convgen.backends.sim.findings import LaunchStopped
 
-_NO_OPS: Mapping[str, str] = {
-    **dict.fromkeys(
-        "s_setprio s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt".split(), "other"
-    )
-}
+_NO_OPS = frozenset(
+    "s_setprio s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt ds_nop".split()
+)
 
 
 def _either(row: int) -> Callable[[WaveGroup], Array]:
@@ -60,8 +59,8 @@ def compile_control(instruction: Instruction, context: Context) -> Step | None:
         return Step(instruction, "nop", lambda g: None, wait_states=count)
     if name == "s_sleep":
         return Step(instruction, "other", lambda g: None, control="sleep")
-    if name in _NO_OPS:
-        return Step(instruction, _NO_OPS[name], lambda g: None)
+    if name in _NO_OPS or name.startswith("s_cbranch_cdbg"):  # conditions that a debugger sets
+        return Step(instruction, "other", lambda g: None)
     if name in ("s_sendmsg", "s_sendmsghalt"):
         m0 = scalar_bits(M0)
         return Step(instruction, "other", lambda g: None, consumes=(Consumes("m0_use", m0),))
@@ -71,7 +70,9 @@ def compile_control(instruction: Instruction, context: Context) -> Step | None:
         return Step(instruction, "barrier", _arrive, control="barrier")
     if name == "s_branch" or name in _CONDITIONS:
         return _branch(instruction, context)
-    if name in ("s_setpc_b64", "s_swappc_b64", "s_getpc_b64"):
+    if name == "s_trap":
+        return _trap(instruction)
+    if name in ("s_setpc_b64", "s_swappc_b64", "s_getpc_b64", "s_call_b64"):
         return _program_counter(instruction, context)
     if name.startswith(("s_setreg", "s_getreg")):
         return _hardware_register(instruction, context)
@@ -136,23 +137,35 @@ def _branch(instruction: Instruction, context: Context) -> Step:
     return step.running(run)
 
 
+def _trap(instruction: Instruction) -> Step:
+    """The kernel gives up, as `llvm.trap` and failed assertions do."""
+
+    def run(g: WaveGroup) -> None:
+        g.env.reporter.add("trap", "the kernel gives up", instruction, g)
+        raise LaunchStopped
+
+    return Step(instruction, "other", run)
+
+
 def _program_counter(instruction: Instruction, context: Context) -> Step:
-    """s_getpc, s_setpc, s_swappc: addresses are those of the loaded image."""
+    """s_getpc, s_setpc, s_swappc, s_call: addresses are those of the loaded image."""
     name = instruction.name
+    place = instruction.address + 4 + 4 * instruction.simm16 if name == "s_call_b64" else None
     following = instruction.address + instruction.size
     target = instruction.operands[0] if name != "s_setpc_b64" else None
-    source = instruction.operands[-1] if name != "s_getpc_b64" else None
-    for operand in instruction.operands:
-        check_tuple(operand, 2, context)
+    source = instruction.operands[-1] if name not in ("s_getpc_b64", "s_call_b64") else None
+    for operand in (target, source):
+        if operand is not None:
+            check_tuple(operand, 2, context)
     reads = 0 if source is None else context.bits(source)
     writes = 0 if target is None else context.bits(target)
-    control = "" if source is None else "branch"
+    control = "" if source is None and place is None else "branch"
     base_index = context.base
-    step = Step(instruction, "salu" if source is None else "branch", lambda g: None, reads, writes, control=control)
+    step = Step(instruction, control or "salu", lambda g: None, reads, writes, control=control)
 
     def run(g: WaveGroup) -> None:
         base = g.env.image_base
-        goal = None
+        goal = None if place is None else np.full(g.count, place, np.int64)
         if source is not None:
             refuse_scalar_poison(g, step, reads, (source.index, source.index + 1), "the jump target", always=True)
             goal = join_words(g.s[source.index], g.s[source.index + 1]).astype(np.int64) - base

@@ -48,12 +48,14 @@ def locate(
     """Flat LDS places of byte addresses, and the lanes that take part (None: all).
 
     Reports accesses beyond the workgroup's allocation or not aligned (by default to what their size needs); the former
-    take no part. `lanes` are those that are meant, by default the active ones.
+    take no part. `lanes` are those that are meant, by default the active ones. Register and offset add up modulo 2^32:
+    since CI a negative base with an offset that makes up for it works (LLVM, AMDGPUISelDAGToDAG.cpp, isDSOffsetLegal).
     """
     alignment = alignment or ALIGNMENT[size]
     lds, lanes = g.env.local, active(g) if lanes is None else lanes
     used = address if lanes is None else np.where(lanes, address, 0)
     if int(used.max()) + size > lds.size:
+        used = used & 0xFFFFFFFF
         bad = used + size > lds.size if lanes is None else (used + size > lds.size) & lanes
         if bad.any():
             row, lane = (int(i) for i in np.argwhere(bad)[0])

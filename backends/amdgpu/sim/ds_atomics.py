@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.ds_access import ds_step, locate
+from convgen.backends.amdgpu.sim.ds_table import EXCHANGE2, TWO_OPERANDS
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import land_nothing, land_registers, numbers, refuse_poison
@@ -17,7 +20,8 @@ from convgen.backends.sim.combine import Combine, combine_lanes
 
 def compile_ds_atomic(instruction: Instruction, context: Context, function: Combine, size: int) -> Step:
     """A step for ds_OP and ds_OP_rtn; cmpst takes the comparand, then the data (CDNA3 ISA, DS_CMPST_B32)."""
-    returning = "_rtn_" in instruction.name
+    name = instruction.name
+    returning = "_rtn_" in name
     operands = list(instruction.operands)
     target = operands.pop(0) if returning else None
     source, *data = operands
@@ -26,28 +30,62 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
     step = ds_step(instruction, context, "ds_write", target, source, *data)
     register, source_bits = context.vector(source), context.bits(source)
     every = tuple(index for operand in data for index in context.registers(operand))
-    offset, places = instruction.number("offset"), [context.vector(operand) for operand in data]
-    replaces = "wrxchg" in instruction.name
+    places = [context.vector(operand) for operand in data]
+    offsets = [instruction.number("offset")]
+    if name in EXCHANGE2:
+        far = EXCHANGE2[name][0] * size
+        offsets = [instruction.number("offset0") * far, instruction.number("offset1") * far]
+    replaces = "wrxchg" in name
+    exchange = _exchange(name, function, size, places, pairwise=len(offsets) == 2)
 
     def run(g: WaveGroup) -> None:
         refuse_poison(g, step, source_bits, (register,), "the LDS address")
         refuse_poison(g, step, step.reads, every, "the data of an atomic operation")
-        place, taking = locate(g, step, g.v[register].astype(np.int64) + offset, size)
-        lanes = np.ones(place.shape, np.bool_) if taking is None else taking
-        units = _note(g, step, place, size, lanes, replaces=replaces) if g.env.strict else None
-        values = numbers(g, places[-1], size)
-        expected = numbers(g, places[0], size) if len(places) == 2 else None
-        old = combine_lanes(g.env.local.data.view(values.dtype), place // size, values, lanes, function, expected)
-        g.env.counters["lds_write_bytes"] += int(lanes.sum()) * size
+        found, noted = [], []
+        for number, offset in enumerate(offsets):
+            place, taking = locate(g, step, g.v[register].astype(np.int64) + offset, size)
+            lanes = np.ones(place.shape, np.bool_) if taking is None else taking
+            if g.env.strict:
+                noted.append(note_update(g, step, place, size, lanes, replaces=replaces))
+            old = exchange(g, number, place, lanes)
+            found.append(np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0))
+            g.env.counters["lds_write_bytes"] += int(lanes.sum()) * size
         kept = None if taking is None else taking.copy()
-        back = np.moveaxis(old[..., None].view(np.uint32), -1, 0) if returning else None
+        back, units = np.concatenate(found) if returning else None, np.concatenate(noted) if noted else None
         land = land_registers if returning else land_nothing
         issue(g, Pending(step, "ds", step.writes, (back, None, kept, units), land))
 
     return step.running(run)
 
 
-def _note(g: WaveGroup, step: Step, place: Array, size: int, lanes: Bools, *, replaces: bool) -> Array:
+Exchange = Callable[[WaveGroup, int, Array, Bools], Array]
+
+
+def _exchange(name: str, function: Combine, size: int, places: Sequence[int], *, pairwise: bool) -> Exchange:
+    """What lanes find at their places, where they leave something else: the first or second of a pair of operations.
+
+    `places` are the registers of the data, one for each of them where they are done pairwise.
+    """
+    compares = "cmpst" in name
+    real = {4: np.float32, 8: np.float64}[size] if compares and name.endswith(("f32", "f64")) else None
+
+    def exchange(g: WaveGroup, number: int, place: Array, lanes: Bools) -> Array:
+        values = numbers(g, places[number if pairwise else -1], size)
+        expected = numbers(g, places[0], size) if compares else None
+        if real is not None and expected is not None:
+            values, expected = values.view(real), expected.view(real)
+        memory, combine = g.env.local.data.view(values.dtype), function
+        if name in TWO_OPERANDS:
+            first, second = numbers(g, places[0], size).reshape(-1), values.reshape(-1)
+            meaning = TWO_OPERANDS[name][0]
+            combine = lambda old, at: meaning(old, first[at], second[at])  # noqa: E731
+            values = np.arange(values.size).reshape(values.shape)
+        return combine_lanes(memory, place // size, values, lanes, combine, expected)
+
+    return exchange
+
+
+def note_update(g: WaveGroup, step: Step, place: Array, size: int, lanes: Bools, *, replaces: bool) -> Array:
     """Stamp the operation and report undefined memory; gives the stamp units."""
     lds = g.env.local
     units = lds.units(place, size)

@@ -17,7 +17,7 @@ from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools
 
 _LANE = np.arange(64)
-_TRANSPOSED = re.compile(r"ds_read_b64_tr_b(16|8)$")
+_TRANSPOSED = re.compile(r"ds_read_b(64|96)_tr_b(16|8|6|4)$")
 
 
 def swizzle_lanes(offset: int) -> Array:
@@ -46,7 +46,7 @@ def compile_ds_lanes(instruction: Instruction, context: Context) -> Step | None:
         return None
     if not context.arch.transposed_reads:
         raise unsupported(instruction, f"no transposing reads on {context.arch.name}")
-    return _transposed(instruction, context, int(match[1]))
+    return _transposed(instruction, context, int(match[1]) // 32, int(match[2]))
 
 
 def _step(instruction: Instruction, context: Context) -> Step:
@@ -106,29 +106,35 @@ def _permute(instruction: Instruction, context: Context, *, backward: bool) -> S
 
 
 def transpose_groups(words: Array, bits: int) -> Array:
-    """What 16 lanes get from a transposing read of [2, waves, 64] words.
+    """What 16 lanes get from a transposing read of [words, waves, 64].
 
-    The lanes of a group fetch 8 bytes each; laid end to end they are rows of 16 elements; lane l gets column l.
+    The lanes of a group fetch 8 bytes each, or 12 of elements of 6 bits; laid end to end they are rows of 16 elements;
+    lane l gets column l.
     """
-    element = {16: np.uint16, 8: np.uint8}[bits]
     waves = words.shape[1]
-    flat = np.ascontiguousarray(np.moveaxis(words, 0, -1)).view(element)
-    columns = flat.reshape(waves, 4, -1, 16).swapaxes(2, 3)
-    back = np.ascontiguousarray(columns).reshape(waves, 64, -1).view(np.uint32)
+    flat = np.ascontiguousarray(np.moveaxis(words, 0, -1))
+    if bits in (8, 16):
+        columns = flat.view({16: np.uint16, 8: np.uint8}[bits]).reshape(waves, 4, -1, 16).swapaxes(2, 3)
+        back = np.ascontiguousarray(columns).reshape(waves, 64, -1).view(np.uint32)
+    else:
+        single = np.unpackbits(flat.view(np.uint8), axis=-1, bitorder="little").reshape(waves, 4, -1, 16, bits)
+        packed = np.packbits(single.swapaxes(2, 3).reshape(waves, 64, -1), axis=-1, bitorder="little")
+        back = np.ascontiguousarray(packed).view(np.uint32)
     return np.moveaxis(back, -1, 0)
 
 
-def _transposed(instruction: Instruction, context: Context, bits: int) -> Step:
+def _transposed(instruction: Instruction, context: Context, words: int, bits: int) -> Step:
     target, source = instruction.operands
-    check_tuple(target, 2, context)
+    check_tuple(target, words, context)
     step = _step(instruction, context)
     register, offset = context.vector(source), instruction.number("offset")
 
     def run(g: WaveGroup) -> None:
         refuse_poison(g, step, 1 << register, (register,), "the LDS address")
-        place, lanes = locate(g, step, g.v[register].astype(np.int64) + offset, 8)
-        data, poison, units = read_places(g, step, place, 8, lanes)
-        g.env.counters["lds_read_bytes"] += g.active_lanes() * 8
+        size, alignment = 4 * words, 8 if words == 2 else 4
+        place, lanes = locate(g, step, g.v[register].astype(np.int64) + offset, size, alignment)
+        data, poison, units = read_places(g, step, place, size, lanes)
+        g.env.counters["lds_read_bytes"] += g.active_lanes() * size
         if poison is not None:
             groups = poison.any(axis=0).reshape(g.count, 4, 16).any(axis=-1)
             poison = np.broadcast_to(np.repeat(groups, 16, axis=1), data.shape)

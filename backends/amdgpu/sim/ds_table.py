@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from convgen.backends.amdgpu.sim.transfer import LOADS, STORES, Width
+from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine
 
 #: Reads and writes have the widths of loads and stores of device memory, which stand in the same order.
@@ -49,11 +52,27 @@ def _atomics() -> dict[str, tuple[Combine, int]]:
             operation, kind = name.rsplit("_", 1)
             rows[f"ds_{operation}{rtn}_{kind}"] = row
         for bits in (32, 64):
-            rows[f"ds_cmpst{rtn}_b{bits}"] = (INTEGER["swap"], bits // 8)
+            rows[f"ds_cmpst{rtn}_b{bits}"] = rows[f"ds_cmpst{rtn}_f{bits}"] = (INTEGER["swap"], bits // 8)
     for bits in (32, 64):
         rows[f"ds_wrxchg_rtn_b{bits}"] = (INTEGER["swap"], bits // 8)
     return rows
 
 
-#: (function, bytes)
-ATOMICS: Mapping[str, tuple[Combine, int]] = _atomics()
+#: Functions of the old value and two operands, by mnemonic, with their bytes.
+TWO_OPERANDS: dict[str, tuple[Callable[[Array, Array, Array], Array], int]] = {
+    **{
+        f"ds_mskor{rtn}_b{bits}": (lambda old, mask, new: (old & ~mask) | new, bits // 8)
+        for rtn in ("", "_rtn")
+        for bits in (32, 64)
+    },
+    "ds_wrap_rtn_b32": (lambda old, limit, add: np.where(old >= limit, old - limit, old + add), 4),
+}
+#: Exchanges of two elements: (factor of the offsets beyond the element size, bytes).
+EXCHANGE2: dict[str, tuple[int, int]] = {
+    f"ds_wrxchg2{far}_rtn_b{bits}": (64 if far else 1, bits // 8) for far in ("", "st64") for bits in (32, 64)
+}
+#: (function, bytes); that of an operation with two operands is in `TWO_OPERANDS`
+ATOMICS: Mapping[str, tuple[Combine, int]] = {
+    **_atomics(),
+    **{name: (INTEGER["swap"], size) for name, (_, size) in [*TWO_OPERANDS.items(), *EXCHANGE2.items()]},
+}

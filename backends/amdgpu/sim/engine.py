@@ -22,6 +22,7 @@ class WaveEngine(Engine[WaveGroup, Step]):
     ) -> None:
         super().__init__(env, program, limit)
         self.rules, self.strict, self._more = env.rules, env.strict, reinforce
+        self.look: Callable[[WaveGroup, Step], None] | None = None  #: is called before each step
 
     def _release(self, waiting: list[WaveGroup]) -> tuple[list[WaveGroup], list[WaveGroup]]:
         """Each workgroup passes the barrier; waves that ended do not count."""
@@ -65,6 +66,8 @@ class WaveEngine(Engine[WaveGroup, Step]):
         return self._more()
 
     def _prepare(self, g: WaveGroup, step: Step) -> None:
+        if self.look is not None:
+            self.look(g, step)
         if self.strict:
             self._look(g, step)
         if g.matrix_bits & step.writes:

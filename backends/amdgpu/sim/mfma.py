@@ -23,7 +23,7 @@ from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.numbers import HALF, NARROW
 
-_MODIFIERS = frozenset("cbsz abid blgp neg op_sel op_sel_hi".split())
+MODIFIERS = frozenset("cbsz abid blgp neg op_sel op_sel_hi".split())
 #: Lane permutations of B by blgp (CDNA2 ISA, "VOP3P-MAI"): broadcasts of a half or a quarter, rotation by 16.
 _LANE = np.arange(64)
 BLGP_LANES = {
@@ -62,7 +62,7 @@ def _decode_xf32(words: Array) -> Array:
     return np.where(nan, words, words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
-def _numbers(words: Array, kind: str, fp8: str, *, flush: bool) -> Array:
+def numbers(words: Array, kind: str, fp8: str, *, flush: bool) -> Array:
     """The numbers in the consecutive words of the last axis, low bits first, as f64."""
     if kind in _NARROW_64:
         return (_FLUSHED_64 if flush else _NARROW_64)[kind].take(words.view(np.uint16))
@@ -150,17 +150,18 @@ def compile_mfma(instruction: Instruction, context: Context) -> Step | None:
     row = MATRIX_ROWS[context.arch.name].get(instruction.name)
     if row is None:
         raise unsupported(instruction, f"no such matrix instruction on {context.arch.name}")
-    require_plain(instruction, _MODIFIERS)
-    return _Matrix(instruction, context, row).step()
+    require_plain(instruction, MODIFIERS)
+    return Matrix(instruction, context, row).step()
 
 
-class _Matrix:
+class Matrix:
     """One matrix instruction being compiled."""
 
     def __init__(self, instruction: Instruction, context: Context, row: MatrixRow) -> None:
         self.instruction, self.context, self.row = instruction, context, row
         self.d, self.a, self.b, self.c = instruction.operands[:4]
         self.scales = instruction.operands[4:6]
+        self.steering: tuple[Operand, ...] = self.scales  #: what goes with A and with B beside them
         for operand in instruction.operands:
             if operand.is_register:
                 check_tuple(operand, operand.count, context)
@@ -223,7 +224,7 @@ class _Matrix:
                 return kept[1]
             words = g.v[first : first + count]
             rows = operand_rows(words if lanes is None else words[:, :, lanes], side, blocks, split=split)
-            matrix = _numbers(rows, kind, fp8, flush=flush)
+            matrix = numbers(rows, kind, fp8, flush=flush)
             if transposed:
                 matrix = np.ascontiguousarray(matrix.swapaxes(-1, -2))
             g.matrices[key] = (bits, matrix)
@@ -308,7 +309,7 @@ class _Matrix:
                 np.add(layout.ordered(product(g)), addend, out=d, casting="same_kind")
 
         reads = 0
-        for operand in (self.a, self.b, self.c, *self.scales):
+        for operand in (self.a, self.b, self.c, *self.steering):
             reads |= self.context.bits(operand)
         writes = self.context.bits(self.d)
         produces, consumes = self._hazards()
@@ -337,7 +338,7 @@ class _Matrix:
 
     def _with_poison(self, run: Callable[[WaveGroup], None], touched: int) -> Callable[[WaveGroup], None]:
         row, layout, context = self.row, self.layout, self.context
-        inputs = [(self.a, row.m), (self.b, row.n), *zip(self.scales, (row.m, row.n), strict=False)]
+        inputs = [(self.a, row.m), (self.b, row.n), *zip(self.steering, (row.m, row.n), strict=False)]
         c_first = context.vector(self.c) if self.c.is_vector else -1
         target, count = context.vector(self.d), self.d.count
         per = 2 if row.result == "f64" else 1
@@ -382,8 +383,8 @@ class _Matrix:
         if kind == "xdl":
             produces.append(Produces("xdl_c", bits(self.c), self.passes))
         inputs = bits(self.a) | bits(self.b)
-        for scale in self.scales:
-            inputs |= bits(scale)
+        for operand in self.steering:
+            inputs |= bits(operand)
         c_role = "c64" if self.row.result == "f64" else "c"
         consumes = [Consumes("ab", inputs), Consumes("exec_mfma", scalar_bits(EXEC, 2))]
         if self.c.is_vector:

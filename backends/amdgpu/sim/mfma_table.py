@@ -1,4 +1,4 @@
-"""Dense matrix instructions: shapes, element types and passes, by architecture and mnemonic.
+"""Matrix instructions: shapes, element types and passes, by architecture and mnemonic.
 
 Sources: AMD CDNA2/CDNA3/CDNA4 ISA, "Matrix Arithmetic Instructions"; AMD matrix instruction calculator. Passes are
 cycles / 4.
@@ -11,6 +11,9 @@ Lane layouts, L = lane, b = block, kpl = elements of A per lane, low bits first 
   C and D, f64:     16x16: lane 16 * (i % 4) + j, register pair i // 4
                     4x4:   lane 16 * i + 4 * b + j, one pair
   f64 4x4 keeps A at lane i + 4 * b + 16 * k.
+
+Sparse ones (smfmac): of each four neighbours along K of A two are there, kpl / 2 elements a lane; a third register has
+four bits for each four neighbours: the places of the first and of the second. D is C, too.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ class MatrixRow:
     b_type: str
     result: str  #: f32 i32 f64
     passes: int
+    sparse: bool = False  #: K counts A's elements with the zeros that are left out
 
     @property
     def hazard_class(self) -> str:
@@ -58,6 +62,32 @@ def _same(shapes: str, kind: str, result: str, spelling: str) -> dict[str, Matri
         rows[name] = MatrixRow(m, n, k, count, kind, kind, result, int(passes))
     return rows
 
+
+def _sparse(shapes: str, kinds: str, result: str) -> dict[str, MatrixRow]:
+    """Rows of smfmac from "MxNxK:passes" items; kinds are "type" or "type_type"."""
+    rows = {}
+    for item in shapes.split():
+        sizes, _, passes = item.partition(":")
+        m, n, k = (int(size) for size in sizes.split("x"))
+        for kind in kinds.split():
+            a, _, b = kind.partition("_")
+            row = MatrixRow(m, n, k, 1, a, b or a, result, int(passes), sparse=True)
+            rows[f"v_smfmac_{result}_{sizes}_{kind}"] = row
+    return rows
+
+
+_FP8_PAIRS = "fp8_fp8 fp8_bf8 bf8_fp8 bf8_bf8"
+_SPARSE_CDNA34: dict[str, MatrixRow] = {
+    **_sparse("16x16x32:4 32x32x16:8", "f16 bf16", "f32"),
+    **_sparse("16x16x64:4 32x32x32:8", "i8", "i32"),
+    **_sparse("16x16x64:4 32x32x32:8", _FP8_PAIRS, "f32"),
+}
+#: At twice the depth in as many passes as the dense ones of half of it.
+_SPARSE_CDNA4: dict[str, MatrixRow] = {
+    **_sparse("16x16x64:4 32x32x32:8", "f16 bf16", "f32"),
+    **_sparse("16x16x128:4 32x32x64:8", "i8", "i32"),
+    **_sparse("16x16x128:4 32x32x64:8", _FP8_PAIRS, "f32"),
+}
 
 _OLD = "v_mfma_{}_{{shape}}{{type}}"  # CDNA2 spelling
 _NEW = "v_mfma_{}_{{shape}}{{blocks}}_{{type}}"
@@ -100,7 +130,13 @@ _GFX950: dict[str, MatrixRow] = {
     **_same("32x32x64:16 16x16x128:8", "f8f6f4", "f32", _NEW.format("f32")),
     **_same("32x32x64:16 16x16x128:8", "f8f6f4", "f32", "v_mfma_scale_f32_{shape}{blocks}_{type}"),
 }
+#: Dense instructions, and sparse ones.
 MATRIX_ROWS: Mapping[str, Mapping[str, MatrixRow]] = {"gfx90a": _GFX90A, "gfx942": _GFX942, "gfx950": _GFX950}
+SPARSE_ROWS: Mapping[str, Mapping[str, MatrixRow]] = {
+    "gfx90a": {},
+    "gfx942": _SPARSE_CDNA34,
+    "gfx950": {**_SPARSE_CDNA34, **_SPARSE_CDNA4},
+}
 
 #: Formats of f8f6f4 operands by the cbsz/blgp code, as named in `numbers.NARROW`, with bits per element.
 F8F6F4_FORMATS: Mapping[int, tuple[str, int]] = {

@@ -2,7 +2,8 @@
 
 While MODE.GPR_IDX_EN is set, M0[7:0] is added to the numbers of those vector registers of VALU instructions whose roles
 M0[15:12] names. Register numbers are fixed when an instruction is compiled, so each (index, roles) in force has a copy
-of the program's text, compiled with the sums; setting the index jumps to the same instruction of another copy.
+of the program's text, compiled with the sums; setting the index jumps to the same instruction of another copy. So it is
+with s_setvskip: while MODE.VSKIP is set, a copy is executed whose vector instructions do nothing (CDNA3 ISA 4.1).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from convgen.backends.sim.arrays import Array
 
 GPR_INDEX = 1 << 27  #: MODE.GPR_IDX_EN
+_VECTOR = ("v_", "ds_", "global_", "flat_", "scratch_", "buffer_", "tbuffer_")
 _DESTINATION = 8  #: the role bit of the destination; 1, 2 and 4 are those of source 0, 1 and 2
 
 
@@ -33,6 +35,7 @@ class Copy:
 
     index: int = 0
     roles: int = 0
+    skips: bool = False  #: whether vector instructions do nothing
 
 
 class Copies:
@@ -114,8 +117,37 @@ def following(step: Step, copies: Copies) -> None:
     step.run, step.control = run, "branch"
 
 
+def skipped(instruction: Instruction) -> bool:
+    """Whether an instruction does nothing under MODE.VSKIP."""
+    return instruction.name.startswith(_VECTOR)
+
+
+def _compile_skip(instruction: Instruction, context: Context, copies: Copies) -> Step:
+    """s_setvskip: one bit of the first operand, by the second, says whether vector instructions are skipped."""
+    value, bit = instruction.operands
+    fetches = [scalar_fetch(operand, "u32", context, instruction) for operand in (value, bit)]
+    rows = tuple(operand.index for operand in (value, bit) if operand.kind == "s")
+    reads = context.bits(value, bit)
+
+    def run(g: WaveGroup) -> None:
+        refuse_scalar_poison(g, step, reads, rows, "what is to be skipped", always=True)
+        if g.mode & GPR_INDEX:
+            raise unsupported(instruction, "under relative addressing")
+        word, place = (np.broadcast_to(fetch(g), (g.count,)) for fetch in fetches)
+        skips = (word >> (place & np.uint32(31)) & np.uint32(1)) != 0
+        targets = [copies.place(Copy(skips=bool(each)), g.pc) for each in skips]
+        g.targets = None if len(set(targets)) == 1 else np.array(targets)
+        if g.targets is None:
+            g.pc = targets[0]
+
+    step = Step(instruction, "salu", run, reads, control="branch")
+    return step
+
+
 def compile_index(instruction: Instruction, context: Context, copies: Copies) -> Step | None:
-    """A step for s_set_gpr_idx_*, None when the mnemonic is none."""
+    """A step for s_set_gpr_idx_* or s_setvskip, None when the mnemonic is none."""
+    if instruction.name == "s_setvskip":
+        return _compile_skip(instruction, context, copies)
     if not instruction.name.startswith("s_set_gpr_idx_"):
         return None
     name = instruction.name.removeprefix("s_set_gpr_idx_")

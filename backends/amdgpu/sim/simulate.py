@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
+from convgen.backends.amdgpu.sim.archs import named
 from convgen.backends.amdgpu.sim.code_object import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.engine import WaveEngine
@@ -16,13 +17,20 @@ from convgen.backends.amdgpu.sim.scratch import place_scratch
 from convgen.backends.amdgpu.sim.sources import SOURCES
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import KINDS
+from convgen.backends.amdgpu.sim.watching import watcher
 from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.local import Lds
 from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Observer, Progress, Run
-from convgen.backends.simulation import LaunchRequest, SimReport
+from convgen.backends.simulation import STRICT, LaunchRequest, Scrutiny, Signature, SimReport
+
+
+def signatures(code_object: bytes) -> dict[str, Signature]:
+    """What launches of a code object's kernels need, by name. Raises SimulatorError."""
+    return {name: kernel.signature for name, kernel in CodeObject.load(code_object).kernels.items()}
+
 
 REGISTER_BYTES = 64 << 20  #: vector registers and their poison that a batch may hold
 BATCH_WAVES = 128
@@ -41,6 +49,7 @@ def simulate(
     uninitialised: Collection[str] = (),
     max_instructions: int = MAX_INSTRUCTIONS,
     approximate: int | None = None,
+    scrutiny: Scrutiny = STRICT,
 ) -> SimReport:
     """Execute launches of a code object, one after the other, on buffers that are changed in place.
 
@@ -49,30 +58,37 @@ def simulate(
     round, for kernels whose result should not depend on it. The run stops after `max_findings` findings that a manual
     asks for; what only LLVM asks for (`Finding.source`) does not stop it.
     With a seed in `approximate`, transcendental instructions err as far as their documents allow, by the seed.
-    `progress` is called with workgroups done and in all, `observe` with each access to global memory.
+    `progress` is called with workgroups done and in all, `observe` with each access to global memory. The
+    waves that `scrutiny.watch` is shown are a `Halt`. Raises SimulatorError.
     """
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
-    run.observe = observe
+    run.observe, run.scrutiny = observe, scrutiny
+    run.reporter.allow(scrutiny.allow)
     run.load(code_object, strict=strict, approximate=approximate)
     return run.report(launches, KINDS, progress)
 
 
+@lru_cache(maxsize=16)
+def _program(kernel: KernelInfo, arch: str, approximate: int | None) -> Program:
+    """A kernel's program; the instructions that one run compiled serve the next."""
+    return Program(kernel, named(arch), approximate)
+
+
 class _Run(Run):
     sources = SOURCES
+    scrutiny = STRICT
 
     def load(self, code_object: bytes, *, strict: bool, approximate: int | None) -> None:
         """Take a code object, its image in memory."""
         self.code, self.strict, self.approximate = CodeObject.load(code_object), strict, approximate
         place_image(self.memory, self.code.image)
-        self.programs: dict[str, Program] = {}
 
     def _launch(self, launch: LaunchRequest) -> None:
         kernel = self.code.kernel(launch.kernel)
-        if launch.kernel not in self.programs:
-            self.programs[launch.kernel] = Program(kernel, self.code.arch, self.approximate)
-        program = self.programs[launch.kernel]
+        program = _program(kernel, self.code.arch.name, self.approximate)
         descriptor = kernel.descriptor
-        self.reporter.start(kernel.name, descriptor.entry)
+        self.reporter.start(kernel.name, descriptor.entry, self.code.line)
+        self.look = watcher(self.code, kernel, self.scrutiny)
         place_arguments(self.memory, kernel, launch)
         place_dispatch_packet(self.memory, kernel, launch)
         self.causality = Causality(tracked=self.strict and program.context.tracked)
@@ -100,7 +116,9 @@ class _Run(Run):
             return None if more is None else begin(more)
 
         first = begin(groups)
-        WaveEngine(first.env, program, self.limit, reinforce).run(first)
+        engine = WaveEngine(first.env, program, self.limit, reinforce)
+        engine.look = self.look
+        engine.run(first)
 
     def _begin(self, program: Program, launch: LaunchRequest, waves: int, lds_bytes: int, groups: Array) -> WaveGroup:
         """The waves of some workgroups at the kernel's entry, with surroundings of their own."""

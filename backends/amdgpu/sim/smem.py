@@ -17,12 +17,14 @@ from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.global_access import check_stores, check_updates
 
 _LOAD = re.compile(r"s_(buffer_)?load_dword(?:x(\d+))?$")
-_CACHE = frozenset("s_dcache_inv s_dcache_wb s_dcache_inv_vol s_dcache_wb_vol".split())
+_CACHE = frozenset(
+    "s_dcache_inv s_dcache_wb s_dcache_inv_vol s_dcache_wb_vol s_dcache_discard s_dcache_discard_x2".split()
+)
 _TIME = frozenset("s_memtime s_memrealtime".split())
 _MODIFIERS = frozenset("offset glc".split())
 
 
-def _land_scalars(g: WaveGroup, pending: Pending) -> None:
+def land_scalars(g: WaveGroup, pending: Pending) -> None:
     """Payload: data [registers, waves, 1] and its poison."""
     data, poison = pending.payload[:2]
     assert data is not None
@@ -55,7 +57,7 @@ def _load(g: WaveGroup, step: Step, address: Array, count: int, inside: Array | 
         if undefined is not None:
             poison = (undefined & taken) if poison is None else poison | (undefined & taken)
     g.env.counters["scalar_read_bytes"] += 4 * count * g.count
-    return Pending(step, "smem", step.writes, (data, poison), _land_scalars)
+    return Pending(step, "smem", step.writes, (data, poison), land_scalars)
 
 
 def compile_smem(instruction: Instruction, context: Context) -> Step | None:
@@ -108,6 +110,6 @@ def _time(instruction: Instruction, context: Context) -> Step:
     def run(g: WaveGroup) -> None:
         data = np.zeros((2, g.count, 1), np.uint32)
         data[0] = g.now & 0xFFFFFFFF
-        issue(g, Pending(step, "smem", step.writes, (data, None), _land_scalars))
+        issue(g, Pending(step, "smem", step.writes, (data, None), land_scalars))
 
     return step.running(run)

@@ -33,5 +33,6 @@ SOURCES: Mapping[str, Source] = {
     "register-range": Source("CDNA3 ISA 3.6 and 5.2: the registers that the kernel descriptor allocates"),
     "runaway": Source("the simulator's limit of instructions"),
     "scratch-bounds": Source("AMDGPUUsage, Private Segment: the bytes that the kernel descriptor gives a lane"),
+    "trap": Source("the kernel: s_trap ends it"),
     "wait-count": _WAITS,
 }

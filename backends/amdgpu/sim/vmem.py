@@ -132,6 +132,7 @@ def _load(
     scope = context.arch.scope
     atomic = context.tracked and width.size >= 4 and scope.load in instruction.modifiers
     meets = ("operations" if scope.store else "stores") if atomic else ""
+    meets = "operations" if instruction.address in context.guesses and not meets else meets
     if atomic:
         plain = land
 

@@ -17,11 +17,11 @@ from convgen.backends.intel.sim.sources import SOURCES
 from convgen.backends.intel.sim.step import KINDS
 from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.causality import Causality
-from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.errors import SimulatorError, Unsupported
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.local import Lds
 from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Observer, Progress, Run
-from convgen.backends.simulation import LaunchRequest, SimReport
+from convgen.backends.simulation import STRICT, LaunchRequest, Scrutiny, SimReport
 
 BATCH_THREADS = 256
 
@@ -41,6 +41,7 @@ def simulate(
     errata: bool = True,
     trust_igc: bool = False,
     approximate: int | None = None,
+    scrutiny: Scrutiny = STRICT,
 ) -> SimReport:
     """Execute launches of a code object, one after the other, on buffers that are changed in place.
 
@@ -50,10 +51,13 @@ def simulate(
     threads start behind the prologue that loads local ids, which come in registers: runtimes do both. Code of
     Intel's compiler wants `trust_igc` (see `scoreboard`) and, where it is older than the workaround for a defect of
     XeHPC, as IGC 1.0.12504 is, no look for `errata`. With the seed `approximate`, math functions err as much as is
-    documented (see `curves`).
+    documented (see `curves`). Raises Unsupported where `scrutiny` wants to be shown threads.
     """
+    if scrutiny.watch is not None:
+        raise Unsupported("looking at registers while a kernel for Xe runs")
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
     run.observe = observe
+    run.reporter.allow(scrutiny.allow)
     run.load(code_object, Rules(errata, trust_igc, approximate), hardware_ids=hardware_ids)
     return run.report(launches, KINDS, progress)
 

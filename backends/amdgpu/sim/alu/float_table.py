@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from convgen.backends.amdgpu.sim.alu import division
 from convgen.backends.amdgpu.sim.alu.curves import CURVES
 from convgen.backends.amdgpu.sim.alu.rows import Function, VectorRow, row
 from convgen.backends.sim import numbers as num
@@ -80,17 +81,6 @@ def _class(tiny: float, a: Array, mask: Array) -> Array:
     return found
 
 
-def _div_fixup(quotient: Array, divisor: Array, dividend: Array) -> Array:
-    """V_DIV_FIXUP: put right what the Newton iteration gives for zeros, infinities and NaNs."""
-    exact = dividend / divisor
-    return np.where(np.isfinite(exact) & (exact != 0), quotient, exact).astype(quotient.dtype)
-
-
-def _div_scale(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
-    """V_DIV_SCALE away from the exponent limits: the value unscaled and VCC clear."""
-    return a, np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), np.bool_)
-
-
 def _ldexp(a: Array, b: Array) -> Array:
     return np.ldexp(a, b)
 
@@ -110,6 +100,7 @@ _UNARY: dict[str, Function] = {
     "fract": _fract,
     "frexp_mant": _frexp_mant,
 }
+_FORMATS = {"f32": division.F32, "f64": division.F64}
 _FLOAT: dict[str, VectorRow] = {
     **{f"v_{name}_{t}": row(f"{t} = {t} {t}", f) for t in ("f16", "f32", "f64") for name, f in _BINARY.items()},
     **{f"v_{name}_{t}": row(f"{t} = {t} {t}", f) for t in ("f16", "f32") for name, f in _DIFFERENCE.items()},
@@ -133,13 +124,10 @@ _FLOAT: dict[str, VectorRow] = {
     "v_ldexp_f32": row("f32 = f32 i32", _ldexp),
     "v_ldexp_f64": row("f64 = f64 i32", _ldexp),
     "v_ldexp_f16": row("f16 = f16 i16", _ldexp),
-    **{f"v_div_fixup_{t}": row(f"{t} = {t} {t} {t}", _div_fixup) for t in ("f16", "f32", "f64")},
-    **{f"v_div_scale_{t}": row(f"{t} mask = {t} {t} {t}", _div_scale) for t in ("f32", "f64")},
-    "v_div_fmas_f32": row(
-        "f32 = f32 f32 f32 vcc",
-        lambda a, b, c, v: num.fma_f32(a, b, c) * np.where(v, np.float32(2.0**32), np.float32(1)),
-    ),
-    "v_div_fmas_f64": row("f64 = f64 f64 f64 vcc", lambda a, b, c, v: num.fma_f64(a, b, c) * np.where(v, 2.0**64, 1.0)),
+    **{f"v_div_fixup_{t}": row(f"{t} = {t} {t} {t}", division.fixup) for t in ("f16", "f32", "f64")},
+    "v_div_fixup_legacy_f16": row("f16 = f16 f16 f16", division.fixup),
+    **{f"v_div_scale_{t}": row(f"{t} mask = {t} {t} {t}", division.scale(f)) for t, f in _FORMATS.items()},
+    **{f"v_div_fmas_{t}": row(f"{t} = {t} {t} {t} vcc", division.fmas(f)) for t, f in _FORMATS.items()},
     **{f"v_{name}_{t}": row(f"{t} = {t}", f) for t in ("f16", "f32", "f64") for name, f in _UNARY.items()},
     "v_prng_b32": row("u32 = u32", lambda a: (a << U32(1)) ^ np.where(a >> U32(31), U32(197), U32(0))),
     "v_frexp_exp_i32_f32": row("i32 = f32", _frexp_exp),

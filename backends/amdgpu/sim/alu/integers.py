@@ -53,11 +53,11 @@ def ones(width: Array, offset: Array) -> Array:
     return ((np.uint32(1) << (width & np.uint32(31))) - np.uint32(1)) << (offset & np.uint32(31))
 
 
-def bit_reverse(a: Array) -> Array:
-    """The 32 bits of each word in opposite order."""
-    flat = np.ascontiguousarray(a).astype(np.uint32)
+def bit_reverse(a: Array, word: type[np.uint32] | type[np.uint64] = np.uint32) -> Array:
+    """The bits of each word in opposite order."""
+    flat = np.ascontiguousarray(a).astype(word)
     bits = np.unpackbits(flat[..., None].view(np.uint8), axis=-1, bitorder="little")
-    return np.packbits(bits[..., ::-1], axis=-1, bitorder="little").view(np.uint32)[..., 0]
+    return np.packbits(bits[..., ::-1], axis=-1, bitorder="little").view(word)[..., 0]
 
 
 def first_one(a: Array) -> Array:

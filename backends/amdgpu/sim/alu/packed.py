@@ -45,6 +45,9 @@ HALVES: Mapping[str, tuple[str, Function]] = {
     "v_pk_fma_f16": ("f16", num.fma_f16),
     "v_pk_min_f16": ("f16", minimum),
     "v_pk_max_f16": ("f16", maximum),
+    "v_pk_minimum3_f16": ("f16", lambda a, b, c: np.minimum(np.minimum(a, b), c)),
+    "v_pk_maximum3_f16": ("f16", lambda a, b, c: np.maximum(np.maximum(a, b), c)),
+    "v_pk_fmac_f16": ("f16", num.fma_f16),
     "v_pk_add_u16": ("u16", lambda a, b: a + b),
     "v_pk_sub_u16": ("u16", lambda a, b: a - b),
     "v_pk_add_i16": ("i16", lambda a, b: a + b),
@@ -124,6 +127,8 @@ def _halves(instruction: Instruction, context: Context, kind: str, function: Fun
     """Two 16-bit operations: op_sel picks the halves for the low result, op_sel_hi for the high one."""
     require_plain(instruction, _PK_MODIFIERS)
     target, *sources = instruction.operands
+    if instruction.name == "v_pk_fmac_f16":
+        sources.append(target)
     count = len(sources)
     fetches = [raw_fetch(operand, kind, context, instruction) for operand in sources]
     selects = (instruction.bits("op_sel", count), instruction.bits("op_sel_hi", count, 1))
@@ -142,7 +147,7 @@ def _halves(instruction: Instruction, context: Context, kind: str, function: Fun
         raw = [fetch(g) for fetch in fetches]
         write_vector(g, register, (half(raw, 0) & _LOW) | (half(raw, 1) << np.uint32(16)))
 
-    return _finish(instruction, context, run)
+    return _finish(instruction, context, run, keeps=instruction.name == "v_pk_fmac_f16")
 
 
 def _words(instruction: Instruction, context: Context) -> Step:
@@ -301,8 +306,8 @@ def _pair_from_fp8(instruction: Instruction, context: Context) -> Step:
 
     def run(g: WaveGroup) -> None:
         raw = fetch(g)
-        for number in (0, 1):
-            value = num.narrow_to_f32(raw >> np.uint32(shift + 8 * number), name)
+        pair = [num.narrow_to_f32(raw >> np.uint32(shift + 8 * number), name) for number in (0, 1)]
+        for number, value in enumerate(pair):  # the source may be the first of the two
             write_vector(g, register + number, value.view(np.uint32))
 
     reads, writes = context.bits(source), context.bits(target)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import WIDE, check_tuple, constant_bits, join_words, split_words, words_of
-from convgen.backends.amdgpu.sim.alu.salu_table import SAVEEXEC, SCALAR_ROWS_BY_NAME
+from convgen.backends.amdgpu.sim.alu.salu_table import SAVEEXEC, SCALAR_ROWS_BY_NAME, WREXEC
 from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, Instruction, Operand
 from convgen.backends.amdgpu.sim.hazards import Produces
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
@@ -64,8 +64,10 @@ def _scc_fetch(g: WaveGroup) -> Array:
 
 def compile_salu(instruction: Instruction, context: Context) -> Step | None:
     """A step for a scalar ALU instruction, None when the mnemonic is none."""
-    if instruction.name in SAVEEXEC:
+    if instruction.name in SAVEEXEC or instruction.name in WREXEC:
         return _saveexec(instruction, context)
+    if instruction.name.startswith("s_movrel"):
+        return _relative(instruction, context)
     row = SCALAR_ROWS_BY_NAME.get(instruction.name)
     if row is None:
         return None
@@ -157,7 +159,8 @@ def _propagating(
 
 
 def _saveexec(instruction: Instruction, context: Context) -> Step:
-    function = SAVEEXEC[instruction.name]
+    saves = instruction.name in SAVEEXEC
+    function = SAVEEXEC[instruction.name] if saves else WREXEC[instruction.name]
     target, source = instruction.operands
     if target.kind != "s":
         raise unsupported(instruction)
@@ -169,8 +172,9 @@ def _saveexec(instruction: Instruction, context: Context) -> Step:
         value = fetch(g)
         g.poison_scalar(EXEC, g.waves_poison(source_registers))
         old = join_words(g.s[EXEC], g.s[EXEC + 1])
-        write_scalar(g, target.index, old, wide=True)
-        write_scalar(g, EXEC, function(value, old), wide=True)
+        new = function(value, old)
+        write_scalar(g, target.index, old if saves else new, wide=True)
+        write_scalar(g, EXEC, new, wide=True)
         g.s[SCC] = (g.s[EXEC] | g.s[EXEC + 1]) != 0
         for register in (target.index, target.index + 1, SCC):
             g.poison_scalar(register, None)
@@ -178,3 +182,42 @@ def _saveexec(instruction: Instruction, context: Context) -> Step:
 
     reads = sum_bits([source_registers, (EXEC, EXEC + 1)])
     return Step(instruction, "salu", run, reads, scalar_bits(target.index, 2) | scalar_bits(EXEC, 2) | scalar_bits(SCC))
+
+
+def _relative(instruction: Instruction, context: Context) -> Step:
+    """s_movrels and s_movreld: M0 is added to the number of the source or of the destination."""
+    target, source = instruction.operands
+    wide, from_source = instruction.name.endswith("b64"), instruction.name.startswith("s_movrels")
+    moved, fixed = (source, target) if from_source else (target, source)
+    if moved.kind != "s":
+        raise unsupported(instruction)
+    count, room = 2 if wide else 1, context.descriptor.sgprs
+    check_tuple(fixed, count, context)
+    every = scalar_bits(0, room)
+    reads = scalar_bits(M0) | (every if from_source else context.bits(source))
+    step = Step(instruction, "salu", lambda g: None, reads, context.bits(target) if from_source else every)
+    fetch = scalar_fetch(fixed, "u64" if wide else "u32", context, instruction) if not from_source else None
+
+    def run(g: WaveGroup) -> None:
+        places = moved.index + g.s[M0].astype(np.int64)
+        outside = (places < 0) | (places + count > room)
+        if outside.any():
+            message = f"M0 leads to s{int(places[outside][0])}, the kernel has {room} scalar registers"
+            g.env.reporter.at_first("register-range", message, instruction, g, outside)
+            places = np.where(outside, moved.index, places)
+        waves, bad = np.arange(g.count), g.waves_poison((M0,))
+        values = None if fetch is None else np.broadcast_to(fetch(g), (g.count,))
+        for word in range(count):
+            if values is None:
+                rows = [g.scalar_poison(int(place) + word) for place in places]
+                g.s[target.index + word] = g.s[places + word, waves]
+                spoiled = np.array([row is not None and bool(row[wave]) for wave, row in enumerate(rows)])
+                g.poison_scalar(target.index + word, spoiled if bad is None else spoiled | bad)
+                continue
+            g.s[places + word, waves] = (values >> values.dtype.type(32 * word)).astype(np.uint32)
+            for place in np.unique(places + word):
+                before = g.scalar_poison(int(place))
+                if before is not None:
+                    g.poison_scalar(int(place), before & (places + word != place))
+
+    return step.running(run)

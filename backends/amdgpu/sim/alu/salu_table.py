@@ -63,6 +63,39 @@ def _bfe_u64(a: Array, b: Array) -> Array:
     return (a >> offset) & mask
 
 
+def _bfe_i64(a: Array, b: Array) -> Array:
+    width = ((b >> np.uint32(16)) & np.uint32(0x7F)).astype(np.uint64)
+    spare = np.where((width == 0) | (width >= 64), np.uint64(0), np.uint64(64) - width)
+    return ((_bfe_u64(a, b) << spare).view(np.int64) >> spare.view(np.int64)).view(np.uint64)
+
+
+def _quads(a: Array) -> Array:
+    """Bit k says whether any of the bits 4 k to 4 k + 3 is set."""
+    word = a.dtype.type
+    result = np.zeros_like(a)
+    for number in range(a.itemsize * 2):
+        result = result | ((a >> word(4 * number) & word(15)) != 0).astype(a.dtype) << word(number)
+    return result
+
+
+def _whole_quads(a: Array) -> Array:
+    """All four bits of each quad of which any is set."""
+    word = a.dtype.type
+    result = np.zeros_like(a)
+    for number in range(a.itemsize * 2):
+        quad = word(15) << word(4 * number)
+        result = result | np.where(a & quad != 0, quad, word(0))
+    return result
+
+
+def _replicated(a: Array) -> Array:
+    """Each bit twice."""
+    result = np.zeros(a.shape, np.uint64)
+    for bit in range(32):
+        result = result | (a >> np.uint32(bit) & np.uint32(1)).astype(np.uint64) * np.uint64(3) << np.uint64(2 * bit)
+    return result
+
+
 def _bfm_b64(a: Array, b: Array) -> Array:
     width, offset = (a & np.uint32(63)).astype(np.uint64), (b & np.uint32(63)).astype(np.uint64)
     return ((np.uint64(1) << width) - np.uint64(1)) << offset
@@ -140,6 +173,7 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
     "s_max_u32": _row("u32 = u32 u32", lambda a, b: (np.maximum(a, b), a > b), "given"),
     "s_cselect_b32": _row("u32 = u32 u32 scc", lambda a, b, c: np.where(c, a, b)),
     "s_cselect_b64": _row("u64 = u64 u64 scc", lambda a, b, c: np.where(c, a, b)),
+    "s_cmov_b64": _row("u64 = u64 old scc", lambda a, old, c: np.where(c, a, old)),
     "s_cmov_b32": _row("u32 = u32 old scc", lambda a, old, c: np.where(c, a, old)),
     "s_cmovk_i32": _row("i32 = k old scc", lambda a, old, c: np.where(c, a, old)),
     "s_lshl_b32": _row("u32 = u32 u32", integers.left(32), "nonzero"),
@@ -152,6 +186,7 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
     "s_bfe_u32": _row("u32 = u32 u32", _bfe_u32, "nonzero"),
     "s_bfe_i32": _row("u32 = u32 u32", _bfe_i32, "nonzero"),
     "s_bfe_u64": _row("u64 = u64 u32", _bfe_u64, "nonzero"),
+    "s_bfe_i64": _row("u64 = u64 u32", _bfe_i64, "nonzero"),
     "s_bfm_b32": _row("u32 = u32 u32", integers.ones),
     "s_bfm_b64": _row("u64 = u32 u32", _bfm_b64),
     "s_absdiff_i32": _row("i32 = i32 i32", lambda a, b: np.abs(a - b), "nonzero"),
@@ -173,9 +208,18 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
     "s_ff1_i32_b64": _row("i32 = u64", integers.first_one),
     "s_flbit_i32_b32": _row("i32 = u32", integers.leading_zeros),
     "s_flbit_i32_b64": _row("i32 = u64", lambda a: integers.leading_zeros(a, 64)),
+    "s_ff0_i32_b32": _row("i32 = u32", lambda a: integers.first_one(~a)),
+    "s_ff0_i32_b64": _row("i32 = u64", lambda a: integers.first_one(~a)),
+    "s_flbit_i32_i64": _row("i32 = i64", lambda a: integers.leading_zeros(np.where(a < 0, ~a, a).view(np.uint64), 64)),
+    "s_brev_b64": _row("u64 = u64", lambda a: integers.bit_reverse(a, np.uint64)),
+    **{f"s_wqm_b{bits}": _row(f"u{bits} = u{bits}", _whole_quads, "nonzero") for bits in (32, 64)},
+    **{f"s_quadmask_b{bits}": _row(f"u{bits} = u{bits}", _quads, "nonzero") for bits in (32, 64)},
+    "s_bitreplicate_b64_b32": _row("u64 = u32", _replicated),
     "s_flbit_i32": _row("i32 = i32", integers.redundant_signs),
     "s_sext_i32_i8": _row("i32 = i32", _sext(8)),
     "s_sext_i32_i16": _row("i32 = i32", _sext(16)),
+    "s_bitset0_b64": _row("u64 = u32 old", lambda a, old: old & ~integers.left(64)(np.uint64(1), a & np.uint32(63))),
+    "s_bitset1_b64": _row("u64 = u32 old", lambda a, old: old | integers.left(64)(np.uint64(1), a & np.uint32(63))),
     "s_bitset0_b32": _row("u32 = u32 old", lambda a, old: old & ~(np.uint32(1) << (a & np.uint32(31)))),
     "s_bitset1_b32": _row("u32 = u32 old", lambda a, old: old | (np.uint32(1) << (a & np.uint32(31)))),
 }
@@ -187,4 +231,9 @@ SAVEEXEC: Mapping[str, Callable[[Array, Array], Array]] = {
         ("andn1", lambda a, e: ~a & e),
         ("orn1", lambda a, e: ~a | e),
     )
+}
+#: `s_OP_wrexec_b64 d, s`: d = EXEC = function(s, EXEC), SCC = EXEC != 0.
+WREXEC: Mapping[str, Callable[[Array, Array], Array]] = {
+    "s_andn1_wrexec_b64": lambda a, e: ~a & e,
+    "s_andn2_wrexec_b64": lambda a, e: a & ~e,
 }

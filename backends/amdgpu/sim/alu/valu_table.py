@@ -8,6 +8,7 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.alu import integers
 from convgen.backends.amdgpu.sim.alu.float_table import FLOAT_ROWS
+from convgen.backends.amdgpu.sim.alu.rare_table import RARE_ROWS
 from convgen.backends.amdgpu.sim.alu.rows import Function, VectorRow, row
 from convgen.backends.sim import numbers as num
 from convgen.backends.sim.arrays import Array
@@ -237,6 +238,6 @@ _PLAIN: dict[str, VectorRow] = {
 #: VOP3-only 16-bit instructions, which leave the high half of their destination alone; the others clear it.
 KEEPS_HIGH = frozenset(
     "v_fma_f16 v_mad_f16 v_mad_u16 v_mad_i16 v_div_fixup_f16 v_add_i16 v_sub_i16 v_med3_f16 v_med3_u16 v_med3_i16 "
-    "v_min3_f16 v_min3_u16 v_min3_i16 v_max3_f16 v_max3_u16 v_max3_i16".split()
+    "v_min3_f16 v_min3_u16 v_min3_i16 v_max3_f16 v_max3_u16 v_max3_i16 v_ashr_pk_i8_i32 v_ashr_pk_u8_i32".split()
 )
-VECTOR_ROWS: Mapping[str, VectorRow] = {**_PLAIN, **FLOAT_ROWS}
+VECTOR_ROWS: Mapping[str, VectorRow] = {**_PLAIN, **FLOAT_ROWS, **RARE_ROWS}

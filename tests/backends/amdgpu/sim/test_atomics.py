@@ -236,6 +236,31 @@ def test_races(sim: Any, first: str, second: str, kinds: list[str], order: str, 
         assert memory[0] == 128
 
 
+#: One lane adds 1 in a loop of compare-and-swap that begins with a plain load, as LLVM has it where it needs one.
+SWAP_LOOP = """s_mov_b64 exec, 1
+  global_load_dword v5, v2, s[4:5] offset:{guess}
+  3: s_waitcnt vmcnt(0)
+  v_add_u32_e32 v4, v5, v9
+  global_atomic_cmpswap v4, v2, v[4:5], s[4:5] {returns}
+  s_waitcnt vmcnt(0)
+  v_cmp_ne_u32_e32 vcc, v4, v5
+  v_mov_b32_e32 v5, v4
+  s_cbranch_vccnz 3b
+"""
+
+
+@pytest.mark.parametrize(("arch", "returns"), [("gfx90a", "glc"), ("gfx942", "sc0")])
+@pytest.mark.parametrize(("guess", "kinds"), [(0, []), (4, ["global-visibility"])])
+def test_a_first_guess_may_be_stale(sim: Any, arch: str, returns: str, guess: int, kinds: list[str]) -> None:
+    """That of another place may not: nothing finds out."""
+    first = "s_mov_b64 exec, 1\n" + ADD + ADD.replace("\n", " offset:4\n")
+    body = RACES + ONE_FIRST.format(who="s2", first=first, second=SWAP_LOOP.format(guess=guess, returns=returns))
+    memory = np.zeros(64, np.uint32)
+    report = sim.run(arch, sim.Source(body), {"m": memory, "o": np.zeros(4, np.uint32)}, grid=2)
+    assert sim.kinds(report) == kinds
+    assert memory[0] == 2
+
+
 def test_load_race_is_seen_in_one_order(sim: Any) -> None:
     found = []
     for order in ("forward", "reverse"):

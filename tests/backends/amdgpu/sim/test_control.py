@@ -164,8 +164,55 @@ def test_kernarg_preload_enters_behind_the_fallback(sim: Any) -> None:
 
 
 def test_unknown_instruction_is_an_error(sim: Any) -> None:
-    with pytest.raises(Unsupported, match="s_trap 2"):
-        execute(sim, "s_trap 2")
+    with pytest.raises(Unsupported, match="s_setkill 1"):
+        execute(sim, "s_setkill 1")
+
+
+def test_skipped_vector_instructions(sim: Any) -> None:
+    """Workgroups 1 and 3 skip what doubles v2, its compare and a store; the scalar addition between they do."""
+    body = """s_load_dwordx2 s[4:5], s[0:1], 0x0
+      v_lshlrev_b32_e32 v1, 2, v0
+      v_mov_b32_e32 v2, 7
+      s_mov_b64 vcc, 0
+      s_lshl_b32 s6, s2, 8
+      s_mov_b32 s7, 0xa
+      s_waitcnt lgkmcnt(0)
+      s_add_u32 s4, s4, s6
+      s_addc_u32 s5, s5, 0
+      s_setvskip s7, s2
+      v_add_u32_e32 v2, v2, v2
+      v_cmp_eq_u32_e32 vcc, v0, v0
+      s_add_u32 s8, s2, 1
+      s_setvskip 0, 0
+      v_mov_b32_e32 v3, vcc_lo
+      v_and_b32_e32 v3, 1, v3
+      v_lshl_add_u32 v2, v3, 8, v2
+      v_add_u32_e32 v2, s8, v2
+      global_store_dword v1, v2, s[4:5]"""
+    out = np.zeros((4, 64), np.uint32)
+    assert not sim.run("gfx942", body, {"out": out}, grid=4).findings
+    want = [256 + 14 + 1, 7 + 2, 256 + 14 + 3, 7 + 4]
+    np.testing.assert_array_equal(out, np.repeat(want, 64).reshape(4, 64))
+
+
+def test_a_trap_is_a_finding(sim: Any) -> None:
+    report = sim.run("gfx942", "s_mov_b64 exec, 0\n s_cbranch_execnz 1f\n s_trap 2\n 1: s_nop 0", {})
+    assert sim.kinds(report) == ["trap"]
+
+
+def test_a_call(sim: Any) -> None:
+    """The callee doubles v0 and comes back."""
+    body = """s_load_dwordx2 s[4:5], s[0:1], 0x0
+      v_lshlrev_b32_e32 v1, 2, v0
+      s_call_b64 s[8:9], 1f
+      s_branch 2f
+      1: v_add_u32_e32 v2, v0, v0
+      s_setpc_b64 s[8:9]
+      2: s_waitcnt lgkmcnt(0)
+      global_store_dword v1, v2, s[4:5]"""
+    out = np.zeros(64, np.uint32)
+    assert not sim.run("gfx942", body, {"out": out}).findings
+    np.testing.assert_array_equal(out, 2 * np.arange(64))
 
 
 def test_wrong_requests(sim: Any) -> None:

@@ -65,6 +65,8 @@ def operations(size: int) -> dict[str, Meaning]:
         f"ds_xor{{}}_b{bits}": lambda o, n, c: o ^ n,
         f"ds_inc{{}}_u{bits}": lambda o, n, c: np.where(o >= n, 0, o + 1).astype(o.dtype),
         f"ds_cmpst{{}}_b{bits}": lambda o, n, c: np.where(o == c, n, o),
+        f"ds_mskor{{}}_b{bits}": lambda o, n, c: (o & ~c) | n,
+        f"ds_cmpst{{}}_f{bits}": lambda o, n, c: np.where(o.view(REAL[size]) == c.view(REAL[size]), n, o),
         f"ds_add{{}}_f{bits}": viewed(REAL[size], np.add),
         f"ds_max{{}}_f{bits}": viewed(REAL[size], np.fmax),
     }
@@ -100,7 +102,7 @@ def test_values(sim: Any, arch: str, returning: bool) -> None:
     for name, size, meaning in NAMES + (PACKED if arch != "gfx90a" else []):
         data, comparand, cells = inputs(name, size)
         first, second = ("v4", "v5") if size == 4 else ("v[4:5]", "v[6:7]")
-        values = f"{second}, {first}" if "cmpst" in name else first
+        values = f"{second}, {first}" if "cmpst" in name or "mskor" in name else first
         target = ("v10, " if size == 4 else "v[10:11], ") if returning else ""
         kernel = name.format("_rtn" if returning else "")
         line = f"{kernel} {target}v1, {values}\n s_waitcnt lgkmcnt(0)"
@@ -126,6 +128,30 @@ def test_values(sim: Any, arch: str, returning: bool) -> None:
         np.testing.assert_array_equal(got, cells[np.arange(64) % CELLS], kernel)
         if returning:
             np.testing.assert_array_equal(found, old, kernel)
+
+
+def test_wrap_and_exchanges_of_two(sim: Any) -> None:
+    """Lanes of their own cells: wrap takes off a limit or adds, wrxchg2 replaces two elements and gives both."""
+    lines: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
+        "ds_wrap_rtn_b32 v10, v1, v4, v5": lambda cell, x, y: (cell - x if cell >= x else cell + y, cell),
+        "ds_wrxchg2_rtn_b32 v[10:11], v1, v4, v5 offset1:1": lambda cell, x, y: (x, cell),
+        "ds_wrxchg2st64_rtn_b32 v[10:11], v1, v4, v5 offset1:1": lambda cell, x, y: (x, cell),
+    }
+    rng = np.random.default_rng(4)
+    data, cells = (rng.integers(0, 1000, shape, dtype=np.uint32) for shape in ((64, 4), (CELLS, 2)))
+    for line, meaning in lines.items():
+        body = SETUP.replace("ds_write", "s_mov_b64 exec, 0xffff\n ds_write")
+        body += f"{line}\n s_waitcnt lgkmcnt(0){FINISH}"
+        if "st64" in line:
+            body = body.replace("ds_write_b64 v1, v[8:9]", "ds_write_b64 v1, v[8:9]\n ds_write_b32 v1, v9 offset:256")
+        out = np.zeros((64, 4), np.uint32)
+        report = sim.run("gfx942", sim.Source(body, lds=512), {"data": data, "cells": cells, "out": out})
+        assert not report.findings, str(report.findings[0])
+        for lane in range(CELLS):
+            (cell, second), (x, y) = cells[lane].tolist(), data[lane, :2].tolist()
+            left, found = meaning(cell, x, y)
+            other = y if "wrxchg2_" in line else second
+            assert out[lane].tolist() == [left, other, found, second if "wrxchg" in line else 0], line
 
 
 #: Two waves; v1 = 4 * lane, s3 the wave. The second one sees what the first did only behind the barrier.

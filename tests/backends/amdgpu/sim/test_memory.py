@@ -142,6 +142,12 @@ def test_lds_st64_and_halves(sim: Any) -> None:
     np.testing.assert_array_equal(got.T, [LANE, LANE, LANE, LANE])
 
 
+def test_lds_address_wraps(sim: Any) -> None:
+    """A base below zero, and an offset that makes up for it."""
+    body = "v_subrev_u32_e32 v2, 64, v1\n ds_write_b32 v1, v0\n ds_read_b32 v4, v2 offset:64"
+    np.testing.assert_array_equal(clean(sim, body, WORDS)[:, 0], LANE)
+
+
 def test_agpr_destinations(sim: Any) -> None:
     body = (
         PROLOGUE.format(records=256)
@@ -182,6 +188,22 @@ def test_transposed_read(sim: Any) -> None:
     got = clean(sim, body, WORDS, arch="gfx950")
     halves = WORDS.view(np.uint16)[:256].reshape(4, 4, 16).swapaxes(1, 2).reshape(64, 4)
     np.testing.assert_array_equal(got[:, :2], np.ascontiguousarray(halves).view(np.uint32))
+
+
+@pytest.mark.parametrize(("bits", "words"), [(4, 2), (6, 3), (8, 2)])
+def test_transposed_reads_of_parts_of_bytes(sim: Any, bits: int, words: int) -> None:
+    """The fields of 16 lanes one after the other are rows of 16; lane l gets field l of each row."""
+    body = f"v_mul_u32_u24_e32 v2, {4 * words}, v0\n v_lshlrev_b32_e32 v9, 4, v0\n"
+    for word in range(words):
+        body += f"global_load_dword v{12 + word}, v2, s[4:5] offset:{4 * word}\n"
+    body += "s_waitcnt vmcnt(0)\n" + "".join(f"ds_write_b32 v2, v{12 + w} offset:{4 * w}\n" for w in range(words))
+    got = clean(sim, f"{body} ds_read_b{32 * words}_tr_b{bits} v[4:{3 + words}], v2", WORDS, arch="gfx950")
+    for group in range(4):
+        whole = sum(int(w) << 32 * n for n, w in enumerate(WORDS[16 * words * group : 16 * words * (group + 1)]))
+        for lane in range(16):
+            fields = [whole >> bits * (16 * row + lane) & ((1 << bits) - 1) for row in range(32 * words // bits)]
+            want = sum(field << bits * row for row, field in enumerate(fields))
+            assert sum(int(w) << 32 * n for n, w in enumerate(got[16 * group + lane, :words])) == want
 
 
 ATOMICS = {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -11,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from convgen.backends.amdgpu.sim.mfma_table import MATRIX_ROWS, MatrixRow
+from convgen.backends.amdgpu.sim.mfma_table import MATRIX_ROWS, SPARSE_ROWS, MatrixRow
+from tests.strategies import always
 
 Array = npt.NDArray[Any]
 DTYPES: dict[str, dict[str, Any]] = {
@@ -32,6 +36,7 @@ DTYPES: dict[str, dict[str, Any]] = {
     )
 }
 CASES = [(arch, name) for arch, rows in MATRIX_ROWS.items() for name in rows if "f8f6f4" not in name]
+SPARSE = [(arch, name) for arch, rows in SPARSE_ROWS.items() for name in rows]
 
 
 def per_lane(matrix: Array, row: MatrixRow, side: int) -> Array:
@@ -174,6 +179,40 @@ def test_layout(sim: Any, arch: str, name: str) -> None:
     prepare_all(sim, arch)
     matrices = operands(arch, MATRIX_ROWS[arch][name], len(name))
     np.testing.assert_array_equal(multiply(sim, arch, name, matrices), plain(*matrices))
+
+
+def layout_text(arch: str, name: str) -> str:
+    """A line an element of A[i][k], B[k][j] and D[i][j] of each block: register, lane and first bit."""
+    row, lines = MATRIX_ROWS[arch][name], []
+
+    def of_factor(index: int, k: int, block: int, side: int, dtype: Any) -> str:
+        kpl, bits = side * row.k * row.blocks // 64, 8 * np.dtype(dtype).itemsize
+        at = k % kpl * bits
+        return f"{at // 32} {index + side * (block + row.blocks * (k // kpl))} {at % 32}"
+
+    dtypes = DTYPES[arch]
+    for b, i, k in np.ndindex(row.blocks, row.m, row.k):
+        lines.append(f"A {b} {i} {k}: {of_factor(i, k, b, row.m, dtypes[row.a_type])}")
+    for b, k, j in np.ndindex(row.blocks, row.k, row.n):
+        lines.append(f"B {b} {k} {j}: {of_factor(j, k, b, row.n, dtypes[row.b_type])}")
+    for b, i, j in np.ndindex(row.blocks, row.m, row.n):
+        lane, register = result_place(row, b, i, j)
+        lines.append(f"D {b} {i} {j}: {register * (2 if row.result == 'f64' else 1)} {lane} 0")
+    return "\n".join(lines) + "\n"
+
+
+def test_every_published_place() -> None:
+    """The formulae of this file give every element the place that AMD's matrix instruction calculator prints.
+
+    The data has the first 64 bits of SHA-256 over such texts, made from its `--register-layout` of all dense ones.
+    """
+    published = json.loads((Path(__file__).parents[3] / "data" / "matrix_layouts.json").read_text())
+    assert {arch: set(names) for arch, names in published.items()} == {
+        arch: set(MATRIX_ROWS[arch]) for arch in ("gfx90a", "gfx942")
+    }
+    for arch, names in published.items():
+        for name, digest in names.items():
+            assert hashlib.sha256(layout_text(arch, name).encode()).hexdigest()[:16] == digest, (arch, name)
 
 
 def test_published_places() -> None:
@@ -485,6 +524,51 @@ def test_f8f6f4(sim: Any, m: int, cbsz: int, blgp: int) -> None:
     for i, j in np.ndindex(want.shape):
         lane, register = result_place(row, 0, i, j)
         assert got[lane, register] == want[i, j]
+
+
+def compressed(matrix: Array, row: MatrixRow, which: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """A [M, K] with two of each four along K made 0: the words of the others, and of their places in set `which`.
+
+    A lane i + M * (k // (K M / 64)) holds what is left of its stretch of K, and four bits for each four of it: the
+    places of the first and of the second (AMD matrix instruction calculator, compression index).
+    """
+    stretch = row.k * row.m // 64
+    lanes, places = np.zeros((64, stretch // 2), matrix.dtype), np.zeros((1, 64), np.uint32)
+    for i, quad in np.ndindex(row.m, row.k // 4):
+        lane, number = i + row.m * (4 * quad // stretch), quad % (stretch // 4)
+        first, second = sorted(rng.choice(4, 2, replace=False).tolist())
+        lanes[lane, 2 * number : 2 * number + 2] = matrix[i, 4 * quad + np.array((first, second))]
+        gone = [k for k in range(4) if k not in (first, second)]
+        matrix[i, 4 * quad + np.array(gone)] = 0
+        places[0, lane] |= np.uint32((first | second << 2) << (4 * number + which * stretch))
+    return words(lanes), places
+
+
+@pytest.mark.parametrize(("arch", "name"), always(SPARSE, lambda n, c: c[1].endswith(("32x16_bf16", "x128_fp8_bf8"))))
+def test_sparse(sim: Any, arch: str, name: str) -> None:
+    """The first and the last set of indices that the register has room for; D is the third factor's place."""
+    row, rng = SPARSE_ROWS[arch][name], np.random.default_rng(len(name))
+    for which in {0, 32 // (row.k * row.m // 64) - 1}:
+        a, b, c = (matrix[0] for matrix in operands(arch, row, which))
+        a_words, places = compressed(a, row, which, rng)
+        b_words, registers = words(per_lane(b[None], row, row.n)), row.result_registers
+        c_lanes = np.zeros((64, registers), number_type(row))
+        for i, j in np.ndindex(c.shape):
+            c_lanes[result_place(row, 0, i, j)] = c[i, j]
+        text = body(name, len(a_words) + 1, len(b_words), registers, f"abid:{which}" if which else "")
+        line = next(line for line in text.splitlines() if line.startswith(name))
+        first, last = (4, 3 + len(a_words))
+        now = line.split(", ")
+        now[1], now[3] = f"v[{first}:{last}]", f"v{last + 1} " + now[3].partition(" ")[2]
+        text = text.replace(line, ", ".join(now))
+        out = np.zeros((registers, 64), np.uint32)
+        buffers = {"a": np.concatenate((a_words, places)), "b": b_words, "c": words(c_lanes), "d": out}
+        report = sim.run(arch, sim.Source(text), buffers)
+        assert not report.findings, str(report.findings[0])
+        got = np.ascontiguousarray(out.T).view(number_type(row))
+        want = plain(a[None], b[None], c[None])[0]
+        for i, j in np.ndindex(want.shape):
+            assert got[result_place(row, 0, i, j)] == want[i, j]
 
 
 def test_one_rounding(sim: Any) -> None:

@@ -98,7 +98,7 @@ def test_each_lane_has_its_own(sim: Any, arch: str, name: str) -> None:
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942"])
 def test_flat_addresses_of_local_memory(sim: Any, arch: str) -> None:
-    """Lanes 0..31 read LDS, the others their scratch, with one flat load; a flat store reaches LDS too."""
+    """Lanes 0..31 read LDS, the others their scratch, with one flat load; flat stores and atomics reach LDS, too."""
     own = {
         "gfx942": "scratch_store_dword off, v0, off offset:8",
         "gfx90a": "buffer_store_dword v0, off, s[0:3], 0 offset:8",
@@ -124,7 +124,12 @@ def test_flat_addresses_of_local_memory(sim: Any, arch: str) -> None:
   v_mov_b32_e32 v11, s15
   flat_store_dword v[10:11], v2
   s_waitcnt vmcnt(0) lgkmcnt(0)
+  v_mov_b32_e32 v12, 5
+  flat_atomic_add v[10:11], v12
+  s_waitcnt vmcnt(0) lgkmcnt(0)
   ds_read_b32 v2, v1
+  s_waitcnt lgkmcnt(0)
+  v_subrev_u32_e32 v2, 5, v2
 """
     report, out = run(sim, arch, body)
     assert not report.findings, str(report.findings[0])

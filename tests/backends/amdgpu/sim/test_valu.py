@@ -15,7 +15,7 @@ import pytest
 from convgen.backends.amdgpu.sim import Unsupported
 
 Array = npt.NDArray[Any]
-MASK = 0xFFFFFFFF
+MASK, WORD64 = 0xFFFFFFFF, (1 << 64) - 1
 RNG = np.random.default_rng(1)
 AWKWARD = [0, 1, 2, 3, 31, 32, 63, 64, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFF8000]
 WORDS = np.concatenate([np.array(AWKWARD, np.uint32), RNG.integers(0, 1 << 32, 48, np.uint32)])
@@ -56,6 +56,12 @@ def bfe_i(a: int, b: int, c: int) -> int:
 def clamped(x: int, bits: int = 32, *, sign: bool) -> int:
     low = -(1 << (bits - 1)) if sign else 0
     return min(max(x, low), low + (1 << bits) - 1) & ((1 << bits) - 1)
+
+
+def normed(a: int, low: int, scale: int) -> int:
+    """The low half, an f16 in -1 or 0 to 1, as a part of `scale`; halves to even, NaN as 0."""
+    number = float(np.uint16(a & 0xFFFF).view(np.float16))
+    return 0 if math.isnan(number) else round(Fraction(min(max(number, low), 1)) * scale) & 0xFFFF
 
 
 def halves(function: Callable[[int, int, int], int], *, sign: bool) -> Callable[[int, int, int], int]:
@@ -203,6 +209,18 @@ INTEGER: dict[str, Callable[[int, int, int], int]] = {
     "v_xor_b32_e32 {d}, 1.0, {a}": lambda a, b, c: a ^ 0x3F800000,
     "v_sub_u32_e32 {d}, s22, {a}": lambda a, b, c: 1000 - a,
     "v_mbcnt_lo_u32_b32 {d}, -1, {a}": lambda a, b, c: -1,
+    "v_lerp_u8 {d}, {a}, {b}, {c}": lambda a, b, c: sum(
+        ((a >> s & 255) + (b >> s & 255) + (c >> s & 1)) // 2 << s for s in (0, 8, 16, 24)
+    ),
+    "v_sad_u16 {d}, {a}, {b}, {c}": lambda a, b, c: (
+        c + sum(abs((a >> s & 0xFFFF) - (b >> s & 0xFFFF)) for s in (0, 16))
+    ),
+    "v_msad_u8 {d}, {a}, {b}, {c}": lambda a, b, c: (
+        c + sum(abs((a >> s & 255) - (b >> s & 255)) for s in (0, 8, 16, 24) if b >> s & 255)
+    ),
+    "v_cvt_off_f32_i4_e32 {d}, {a}": lambda a, b, c: int(np.float32(signed(a, 4) / 16).view(np.uint32)),
+    "v_cvt_norm_i16_f16_e32 {d}, {a}": lambda a, b, c: normed(a, -1, 32767),
+    "v_cvt_pknorm_u16_f16 {d}, {a}, {b}": lambda a, b, c: normed(a, 0, 65535) | normed(b, 0, 65535) << 16,
 }
 
 
@@ -256,6 +274,16 @@ def test_clamp_that_no_manual_explains_is_refused(sim: Any, line: str) -> None:
         sim.run("gfx942", line, {})
 
 
+def windows(a: int, b: int, c: int, *, masked: bool) -> int:
+    """Distances of b's four bytes from four of a's, from byte 0, 1, 2 and 3 on, each added to a half of c."""
+    result = 0
+    for n in range(4):
+        pairs = [(a >> 8 * (n + k) & 255, b >> 8 * k & 255) for k in range(4)]
+        distance = sum(abs(x - y) for x, y in pairs if y or not masked)
+        result |= ((c >> 16 * n) + distance & 0xFFFF) << 16 * n
+    return result
+
+
 #: Two-word results on 64-bit operands a, b, c.
 WIDE: dict[str, Callable[[int, int, int], int]] = {
     "v_lshlrev_b64 {d}, 5, {b}": lambda a, b, c: b << 5,
@@ -269,6 +297,8 @@ WIDE: dict[str, Callable[[int, int, int], int]] = {
     ),
     "v_lshl_add_u64 {d}, {a}, 2, {b}": lambda a, b, c: (a << 2) + b,
     "v_mov_b64_e32 {d}, {b}": lambda a, b, c: b,
+    "v_qsad_pk_u16_u8 {d}, {a}, v6, {c}": lambda a, b, c: windows(a, b, c, masked=False),
+    "v_mqsad_pk_u16_u8 {d}, {a}, v6, {c}": lambda a, b, c: windows(a, b, c, masked=True),
     "v_pk_mov_b32 {d}, {a}, {b} op_sel:[1,0]": lambda a, b, c: a >> 32 | (b & MASK) << 32,
     "v_add_co_u32_e32 v10, vcc, v4, v6\n s_nop 1\n v_addc_co_u32_e32 v11, vcc, v5, v7, vcc": lambda a, b, c: a + b,
     "v_sub_co_u32_e32 v10, vcc, v4, v6\n s_nop 1\n v_subb_co_u32_e32 v11, vcc, v5, v7, vcc": lambda a, b, c: a - b,
@@ -431,11 +461,13 @@ def test_fp8(sim: Any, arch: str, fp8: Any, bf8: Any) -> None:
         low, high = (v.astype(dtype).view(np.uint8).astype(np.uint32) for v in values)
         np.testing.assert_array_equal(got[number, 0], (low | high << 8) << shift)
     codes = np.arange(64, dtype=np.uint32) * 0x01010101
-    lines = ["v_cvt_f32_fp8_sdwa {d}, {a} src0_sel:BYTE_2", "v_cvt_pk_f32_bf8_e32 v[10:11], {a}"]
+    onto_itself = "v_mov_b32_e32 v10, {a}\n v_cvt_pk_f32_bf8_e32 v[10:11], v10"
+    lines = ["v_cvt_f32_fp8_sdwa {d}, {a} src0_sel:BYTE_2", "v_cvt_pk_f32_bf8_e32 v[10:11], {a}", onto_itself]
     got = results(sim, arch, lines, np.stack([codes] * 6))
     narrow = np.arange(64, dtype=np.uint8)
     np.testing.assert_array_equal(got[0, 0].view(np.float32), narrow.view(fp8).astype(np.float32))
-    np.testing.assert_array_equal(got[1, 1].view(np.float32), narrow.view(bf8).astype(np.float32))
+    for number, word in ((1, 1), (2, 0), (2, 1)):
+        np.testing.assert_array_equal(got[number, word].view(np.float32), narrow.view(bf8).astype(np.float32))
 
 
 def rows(x: Array) -> Array:
@@ -523,6 +555,35 @@ SCALAR: dict[str, Callable[[int, int], tuple[int, int | None]]] = {
     "s_movk_i32 s30, 0x8001": lambda a, b: (-0x7FFF, None),
     "s_mov_b32 s30, s20\n s_addk_i32 s30, 0xff80": lambda a, b: (a - 128, signed(a) - 128 != signed(a - 128)),
     "s_cmpk_gt_u32 s20, 0xfff0": lambda a, b: (0, a > 0xFFF0),
+    "s_ff0_i32_b32 s30, s20": lambda a, b: (((~a & MASK) & -(~a & MASK)).bit_length() - 1, None),
+    "s_ff0_i32_b64 s30, s[20:21]": lambda a, b: ((~(a | b << 32) & WORD64 & (a | b << 32) + 1).bit_length() - 1, None),
+    "s_flbit_i32_i64 s30, s[20:21]": lambda a, b: (
+        next((n for n in range(1, 64) if b >> 31 != (a | b << 32) >> (63 - n) & 1), -1),
+        None,
+    ),
+    "s_wqm_b32 s30, s20": lambda a, b: (sum(15 << n for n in range(0, 32, 4) if a >> n & 15), a != 0),
+    "s_quadmask_b32 s30, s20": lambda a, b: (sum(1 << n // 4 for n in range(0, 32, 4) if a >> n & 15), a != 0),
+    "s_quadmask_b64 s[32:33], s[20:21]\n s_mov_b32 s30, s32": lambda a, b: (
+        sum(1 << n // 4 for n in range(0, 64, 4) if (a | b << 32) >> n & 15),
+        a | b != 0,
+    ),
+    "s_bitreplicate_b64_b32 s[32:33], s20\n s_mov_b32 s30, s33": lambda a, b: (
+        sum((a >> n & 1) * 3 << 2 * (n - 16) for n in range(16, 32)),
+        None,
+    ),
+    "s_brev_b64 s[32:33], s[20:21]\n s_mov_b32 s30, s32": lambda a, b: (int(f"{b:032b}"[::-1], 2), None),
+    "s_bfe_i64 s[32:33], s[20:21], 0x90010\n s_mov_b32 s30, s33": lambda a, b: (
+        signed((a | b << 32) >> 16, 9) >> 32,
+        (a | b << 32) >> 16 & 0x1FF != 0,
+    ),
+    "s_mov_b64 s[32:33], 0\n s_bitset1_b64 s[32:33], s21\n s_mov_b32 s30, s33": lambda a, b: (
+        1 << (b & 63) >> 32,
+        None,
+    ),
+    "s_mov_b32 m0, 1\n s_nop 0\n s_movrels_b32 s30, s20": lambda a, b: (b, None),
+    "s_mov_b32 m0, 2\n s_nop 0\n s_movreld_b32 s28, s21": lambda a, b: (b, None),
+    "s_cmp_eq_u32 s20, s20\n s_cmov_b64 s[30:31], s[20:21]": lambda a, b: (a, None),
+    "s_mov_b64 s[34:35], 6\n s_andn1_wrexec_b64 s[32:33], s[34:35]\n s_mov_b32 s30, s32": lambda a, b: (-7, 1),
 }
 
 

@@ -255,3 +255,54 @@ def test_inactive_lanes_keep_pairs(sim: Any) -> None:
     with np.errstate(all="ignore"):
         want = np.where(np.arange(64) < 8, (A + B).view(np.uint64), np.uint64(2 << 32 | 1))
     np.testing.assert_array_equal(got, want)
+
+
+#: What LLVM makes of a quotient (AMDGPUISelLowering, LowerFDIV32 and LowerFDIV64); {t} is the type.
+DIVISION = """v_div_scale_{t} {den}, s[20:21], {b}, {b}, {a}
+  v_rcp_{t}_e32 {inv}, {den}
+  s_nop 0
+  v_div_scale_{t} {numer}, vcc, {a}, {b}, {a}
+  v_fma_{t} {r}, -{den}, {inv}, 1.0
+  v_fma_{t} {inv}, {r}, {inv}, {inv}
+  v_fma_{t} {r}, -{den}, {inv}, 1.0
+  v_fma_{t} {inv}, {r}, {inv}, {inv}
+  v_mul_{t} {q}, {numer}, {inv}
+  v_fma_{t} {r}, -{den}, {q}, {numer}
+  {more}
+  s_nop 4
+  v_div_fmas_{t} {q}, {r}, {inv}, {q}
+  v_div_fixup_{t} {d}, {q}, {b}, {a}"""
+REFINE = "v_fma_{t} {q}, {r}, {inv}, {q}\n v_fma_{t} {r}, -{den}, {q}, {numer}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "least", "most"), [("f32", np.float32, -149, 127), ("f64", np.float64, -1074, 1023)]
+)
+def test_division_is_right_to_the_limits(sim: Any, kind: str, dtype: Any, least: int, most: int) -> None:
+    """Quotients of numbers of all sizes, denormal ones too, correctly rounded; of f64 those not denormal."""
+    rng = np.random.default_rng(5)
+    a, b = (np.ldexp(rng.uniform(1, 2, 64), rng.integers(least, most, 64)).astype(dtype) for _ in range(2))
+    a[:8] = (0, -0.0, np.inf, 1, -3, np.finfo(dtype).max, np.finfo(dtype).tiny, np.ldexp(1.0, least))
+    b[:8] = (1, 5, 2, 0, np.inf, np.ldexp(1.0, least), np.finfo(dtype).max, np.finfo(dtype).max)
+    wide = kind == "f64"
+    places = {name: 4 + 2 * at for at, name in enumerate(("a", "b", "d", "den", "numer", "inv", "r", "q"))}
+    names = {name: f"v[{at}:{at + 1}]" if wide else f"v{at}" for name, at in places.items()}
+    size = "dwordx2" if wide else "dword"
+    body = DIVISION.format(t=kind, more=REFINE.format(t=kind, **names), **names)
+    body = f"""s_load_dwordx4 s[4:7], s[0:1], 0x0
+      v_lshlrev_b32_e32 v1, {3 if wide else 2}, v0
+      s_waitcnt lgkmcnt(0)
+      global_load_{size} {names["a"]}, v1, s[4:5]
+      global_load_{size} {names["b"]}, v1, s[4:5] offset:{a.nbytes}
+      s_waitcnt vmcnt(0)
+      {body}
+      s_nop 1
+      global_store_{size} v1, {names["d"]}, s[6:7]"""
+    got = np.zeros(64, dtype)
+    report = sim.run("gfx942", body, {"in": np.concatenate((a, b)), "out": got})
+    assert not report.findings, str(report.findings[0])
+    with np.errstate(all="ignore"):
+        want = a / b
+    sure = (np.abs(want) >= np.finfo(dtype).tiny) | (want == 0) | (not wide)
+    np.testing.assert_array_equal(got[sure], want[sure])
+    assert sure.sum() > 50

@@ -1,0 +1,99 @@
+"""Scalar stores and atomic operations: one place a wave, counted in lgkmcnt (CDNA3 ISA, "Scalar Memory Operations").
+
+What a later s_dcache_wb or another wave's cache makes of them is not modelled: data is right whatever they do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim import transfer
+from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
+from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
+from convgen.backends.amdgpu.sim.atomics import ATOMICS
+from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
+from convgen.backends.amdgpu.sim.smem import land_scalars
+from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.step import Context, Step
+from convgen.backends.amdgpu.sim.waits import issue
+from convgen.backends.sim.arrays import U64, Array
+from convgen.backends.sim.combine import combine_lanes
+from convgen.backends.sim.global_access import is_writable, parts_of, store_lanes
+
+_STORE = re.compile(r"s_(buffer_)?store_dword(x[24])?$")
+_ATOMIC = re.compile(r"s_(buffer_)?atomic_([a-z]+(?:_x2)?)$")
+
+
+def compile_scalar_store(instruction: Instruction, context: Context) -> Step | None:
+    """A step for a scalar store or atomic operation, None when the mnemonic is none."""
+    match = _STORE.match(instruction.name) or _ATOMIC.match(instruction.name)
+    if match is None:
+        return None
+    require_plain(instruction, frozenset({"offset", "glc"}))
+    data, base, offset = instruction.operands
+    for operand in (data, base):
+        check_tuple(operand, operand.count, context)
+    atomic = "_atomic_" in instruction.name
+    reads = context.bits(data, base, offset)
+    returns = atomic and "glc" in instruction.modifiers
+    kept = data.count // 2 if "cmpswap" in instruction.name else data.count
+    writes = scalar_bits(data.index, kept) if returns else 0
+    step = Step(instruction, "smem", lambda g: None, reads, writes)
+    registers = tuple(r for o in (data, base, offset) if o.kind == "s" for r in range(o.index, o.index + o.count))
+    place = _place(instruction, context, buffered=match[1] is not None)
+    rows = range(data.index, data.index + data.count)
+
+    def run(g: WaveGroup) -> None:
+        transfer.refuse_scalar_poison(g, step, reads, registers, "the scalar address or data", always=True)
+        ticket, address = g.env.ticket(), place(g)
+        words = np.stack([g.s[row] for row in rows])[:, :, None]
+        if not atomic:
+            store_lanes(g, step, address, 4 * len(rows), words, None, ticket)
+            issue(g, Pending(step, "smem", 0, (), transfer.land_stores, (ticket,)))
+            return
+        old = _update(g, step, match[2], address, words, ticket)
+        land = land_scalars if returns else transfer.land_nothing
+        issue(g, Pending(step, "smem", step.writes, (old, None), land, (ticket,)))
+
+    return step.running(run)
+
+
+def _place(instruction: Instruction, context: Context, *, buffered: bool) -> Callable[[WaveGroup], U64]:
+    """Where each wave's data goes, [waves, 1]."""
+    _, base, offset = instruction.operands
+    offset_of, extra = scalar_fetch(offset, "u32", context, instruction), instruction.number("offset")
+    first, signed = base.index, offset.kind != "s"
+
+    def place(g: WaveGroup) -> U64:
+        given = np.broadcast_to(offset_of(g), (g.count,))
+        shift = (given.view(np.int32) if signed else given).astype(np.int64) + extra
+        address = join_words(g.s[first], g.s[first + 1])
+        address = address & np.uint64(0xFFFFFFFFFFFF) if buffered else address
+        found: U64 = ((address + shift.astype(np.uint64)) & np.uint64(0xFFFFFFFFFFFFFFFC))[:, None]
+        return found
+
+    return place
+
+
+def _update(g: WaveGroup, step: Step, what: str, address: U64, words: Array, ticket: int) -> Array:
+    """Combine with what is in memory; gives the words found there, [words, waves, 1]."""
+    function, size = ATOMICS[what]
+    count = size // 4
+    kind = np.uint64 if size == 8 else np.uint32
+    parts = np.split(words, len(words) // count)
+    numbers = [np.ascontiguousarray(np.moveaxis(part, 0, -1)).view(kind)[..., 0] for part in parts]
+    expected = numbers[1] if "cmpswap" in what else None
+    old = np.zeros(address.shape, kind)
+    for allocation, offset, taken in parts_of(g, step, address, size, None, alignment=size):
+        if is_writable(g, step, allocation, taken):
+            lanes = np.ones(address.shape, np.bool_) if taken is None else taken
+            memory = allocation.data[: len(allocation.data) // size * size].view(kind)
+            allocation.touch(offset[lanes], size)
+            old = np.where(lanes, combine_lanes(memory, offset // size, numbers[0], lanes, function, expected), old)
+            allocation.define(offset[lanes], size)
+            allocation.mark_update(offset[lanes], size, ticket, g.wave_ids()[:, None][lanes])
+    g.env.memory.changes += 1
+    return np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0)

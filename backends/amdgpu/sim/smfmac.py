@@ -1,0 +1,79 @@
+"""Sparse matrix instructions: A without two of each four elements along K (CDNA3 ISA 7.4, "Sparse Matrix")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
+from convgen.backends.amdgpu.sim.mfma import MODIFIERS, Matrix, numbers, operand_rows
+from convgen.backends.amdgpu.sim.mfma_table import SPARSE_ROWS, MatrixRow
+from convgen.backends.amdgpu.sim.state import WaveGroup
+from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.sim.arrays import Array
+
+
+def compile_smfmac(instruction: Instruction, context: Context) -> Step | None:
+    """A step for a sparse matrix instruction, None when the mnemonic is none."""
+    if not instruction.name.startswith("v_smfmac_"):
+        return None
+    row = SPARSE_ROWS[context.arch.name].get(instruction.name)
+    if row is None:
+        raise unsupported(instruction, f"no such matrix instruction on {context.arch.name}")
+    require_plain(instruction, MODIFIERS)
+    return _Sparse(instruction, context, row).step()
+
+
+class _Sparse(Matrix):
+    """One such instruction being compiled. A register says which elements are there; D is C, too.
+
+    With CBSZ 0, ABID chooses among the sets of indices that the register has room for.
+    """
+
+    def __init__(self, instruction: Instruction, context: Context, row: MatrixRow) -> None:
+        super().__init__(instruction, context, row)
+        self.index, self.c = self.c, self.d
+        if not self.index.is_vector or self.index.count != 1:
+            raise unsupported(instruction, "indices in a vector register are wanted")
+        self.steering = (self.index,)
+        self._check_overlap()
+
+    def _check_broadcast(self) -> None:
+        """Note modifiers that are not defined, and go on without them."""
+        self.set, self.cbsz, self.abid = (0 if self.cbsz else self.abid), 0, 0
+        quads = self.row.m * self.row.k // 64 // 4
+        if self.set >= 32 // (4 * quads) or self.blgp:
+            self.context.faults.append(("encoding", f"abid:{self.set} blgp:{self.blgp} is not defined here"))
+            self.set = self.blgp = 0
+
+    def _check_shapes(self) -> None:
+        if self.d.count != self.row.result_registers or not self.d.is_vector:
+            raise unsupported(self.instruction, f"{self.row.result_registers} result registers are wanted")
+
+    def _check_overlap(self) -> None:
+        """Sources that the result is written over while they are read (LLVM, VOP3PInstructions.td, earlyclobber)."""
+        bits = self.context.bits
+        if self.d.count > 4 and bits(self.d) & (bits(self.a) | bits(self.b) | bits(self.index)):
+            self.context.faults.append(("matrix-overlap", "D overlaps A, B or the indices"))
+
+    def _gather_a(self) -> Callable[[WaveGroup], Array]:
+        row, context = self.row, self.context
+        first, count, index = context.vector(self.a), self.a.count, context.vector(self.index)
+        groups = 64 // row.m
+        quads = row.k // groups // 4  #: of a lane
+        shifts = np.arange(quads, dtype=np.uint32) * np.uint32(4) + np.uint32(self.set * 4 * quads)
+
+        def gather(g: WaveGroup) -> Array:
+            rows = operand_rows(g.v[first : first + count], row.m, 1, split=False)
+            present = numbers(rows, self.a_type, self.fp8, flush=self.flush).reshape(g.count, row.m, groups, quads, 2)
+            words = g.v[index].reshape(g.count, groups, row.m).swapaxes(1, 2)
+            places = words[..., None] >> shifts & np.uint32(15)
+            dense = np.zeros((*present.shape[:-1], 4))
+            for number in (0, 1):
+                place = places >> np.uint32(2 * number) & np.uint32(3)
+                for at in range(4):
+                    dense[..., at] += np.where(place == at, present[..., number], 0.0)
+            return dense.reshape(g.count, 1, row.m, row.k)
+
+        return gather

@@ -1,0 +1,194 @@
+"""Launches without a record: anybody's code object, its arguments by the names or places that it gives them.
+
+An argument is `NAME=VALUE`: a number, an array from FILE.npy, or TYPE:DIMS (`f32:64x64`), memory of which nothing is
+defined, or that holds zeros (`zeros:f32:64x64`). NAME is the argument's, or its number among those that a caller
+gives, which hidden ones are not. A pointer that is not given is null: compilers add some for memory of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends import target as targets
+from convgen.backends.simulation import STRICT, KernelArg, LaunchRequest, Parameter, Scrutiny, Signature, SimReport
+from convgen.ir import types
+from convgen.ir.error import UserError, named
+from convgen.run import reference
+from convgen.run.files import write_all
+from convgen.run.verify import Outcome
+
+Array: TypeAlias = npt.NDArray[Any]
+Extents: TypeAlias = tuple[int, int, int]
+Progress: TypeAlias = Callable[[int, int], None]
+
+_SHAPED = re.compile(r"(?P<zeros>zeros:)?(?P<type>[a-z]+[0-9][a-z0-9_]*):(?P<dims>[0-9]+(?:x[0-9]+)*)$")
+_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|[0-9]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|inf|nan)$")
+_FLOATS: Mapping[int, Any] = {2: np.float16, 4: np.float32, 8: np.float64}
+_FLOAT_NAMES = ("float", "half", "double", "_Float16")  #: of types, as OpenCL and HIP give them
+_MOST_BYTES = 1 << 34  #: of an array that a shape asks for
+
+
+@attrs.frozen
+class Direct:
+    """A launch, its buffers as arrays by name, and which of these hold nothing defined yet."""
+
+    request: LaunchRequest
+    arrays: Mapping[str, Array]
+    undefined: tuple[str, ...]
+
+    @property
+    def buffers(self) -> dict[str, npt.NDArray[np.uint8]]:
+        """The arrays' bytes, which a run changes in place."""
+        return {name: array.reshape(-1).view(np.uint8) for name, array in self.arrays.items()}
+
+
+def run(
+    path: Path,
+    *,
+    kernel: str | None,
+    grid: Extents | None,
+    block: Extents | None,
+    dynamic_lds: int = 0,
+    arguments: Sequence[tuple[str, str]] = (),
+    outputs: Sequence[tuple[str, str]] = (),
+    progress: Progress | None = None,
+    advice: bool = False,
+    scrutiny: Scrutiny = STRICT,
+) -> Outcome:
+    """Execute a code object and write `outputs`, arrays by argument as FILE.npy. Raises UserError, Unsupported."""
+    content = targets.read(path)
+    machine = targets.executor(content, path.name)
+    if grid is None or block is None:
+        raise UserError(f"given no {'--grid' if grid is None else '--block'}, wanted one to launch {path.name}")
+    known = machine.signatures(content)
+    launch = prepare(known, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
+    unknown = [name for name, _ in outputs if name not in launch.arrays]
+    if unknown:
+        wanted = ", ".join(launch.arrays) or "none, for no --arg is an array"
+        raise UserError(f"given --out {unknown[0]}, wanted one of {wanted}")
+    given: SimReport = machine.simulate(
+        content,
+        [launch.request],
+        launch.buffers,
+        progress=progress,
+        uninitialised=launch.undefined,
+        scrutiny=scrutiny,
+    )
+    _save(outputs, launch.arrays)
+    return Outcome(0, 0, (), given.findings, given.seconds, given.instructions, compared=False, advice=advice)
+
+
+def _save(outputs: Sequence[tuple[str, str]], arrays: Mapping[str, Array]) -> None:
+    contents = {}
+    for name, file in outputs:
+        array = arrays[name]
+        stored = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+        np.save(buffer := BytesIO(), stored)
+        contents[Path(file)] = buffer.getvalue()
+    write_all(contents, "--out")
+
+
+def prepare(
+    signatures: Mapping[str, Signature],
+    *,
+    kernel: str | None,
+    grid: Extents,
+    block: Extents,
+    dynamic_lds: int,
+    arguments: Sequence[tuple[str, str]],
+) -> Direct:
+    """A launch of `grid` workgroups of `block` work-items. Raises UserError."""
+    chosen = _kernel(signatures, kernel)
+    left = dict(enumerate(chosen.parameters))
+    args: list[KernelArg] = []
+    arrays: dict[str, Array] = {}
+    undefined = []
+    for name, text in arguments:
+        parameter = left.pop(_place(name, chosen), None)
+        if parameter is None:
+            raise UserError(f"given the argument {name} twice, wanted it once")
+        if parameter.is_pointer:
+            arrays[name] = _array(text, name)
+            undefined += [name] if _SHAPED.match(text) and not text.startswith("zeros:") else []
+        value = name if parameter.is_pointer else _encoded(text, name, parameter)
+        args.append(KernelArg(parameter.offset, parameter.size, value))
+    for number, parameter in left.items():
+        if not parameter.is_pointer:
+            what = parameter.name or str(number)
+            raise UserError(f"given no argument {what} of {chosen.kernel}, wanted its value")
+        args.append(KernelArg(parameter.offset, parameter.size, bytes(parameter.size)))
+    request = LaunchRequest(chosen.kernel, grid, block, tuple(args), chosen.shared_bytes + dynamic_lds)
+    return Direct(request, arrays, tuple(undefined))
+
+
+def _kernel(signatures: Mapping[str, Signature], name: str | None) -> Signature:
+    if name is not None and name not in signatures:
+        raise UserError(f"given the kernel {named(name, signatures)}, wanted one of {', '.join(signatures)}")
+    if name is None and len(signatures) != 1:
+        raise UserError(f"given no --kernel, wanted one of {', '.join(signatures) or 'none, for there is none'}")
+    return signatures[name or next(iter(signatures))]
+
+
+def _place(name: str, signature: Signature) -> int:
+    """The number of an argument that is given by name or number."""
+    names = [parameter.name for parameter in signature.parameters]
+    if name in names:
+        return names.index(name)
+    if name.isascii() and name.isdigit() and int(name) < len(names):
+        return int(name)
+    wanted = ", ".join(label or str(number) for number, label in enumerate(names)) or "none"
+    raise UserError(f"given the argument {name} of {signature.kernel}, wanted one of {wanted}")
+
+
+def _encoded(text: str, name: str, parameter: Parameter) -> bytes:
+    """The bytes of an argument passed by value."""
+    size = parameter.size
+    if not _NUMBER.match(text):
+        array = _array(text, name) if text.endswith(".npy") else None
+        if array is None or array.nbytes != size:
+            raise UserError(f"given {name}={text}, wanted a number, or an array of {size} bytes")
+        return array.tobytes()
+    whole = re.fullmatch(r"[-+]?(0x[0-9a-fA-F]+|[0-9]+)", text) is not None
+    if whole and not parameter.type_name.startswith(_FLOAT_NAMES):
+        number = int(text, 0)
+        if not -(1 << 8 * size - 1) <= number < 1 << 8 * size:
+            raise UserError(f"given {name}={text}, wanted a number of {size} bytes")
+        return (number & (1 << 8 * size) - 1).to_bytes(size, "little")
+    if size not in _FLOATS:
+        raise UserError(f"given {name}={text}, wanted a whole number of {size} bytes")
+    return bytes(np.array(float(text), _FLOATS[size]).tobytes())
+
+
+def _array(text: str, name: str) -> Array:
+    """What a pointer leads to. Raises UserError."""
+    shaped = _SHAPED.match(text)
+    if shaped is None:
+        return _loaded(Path(text), name)
+    dims = tuple(int(size) for size in shaped["dims"].split("x"))
+    try:
+        dtype = reference.numpy_type(types.scalar(shaped["type"]).name)
+    except (KeyError, ValueError, UserError):
+        raise UserError(f"given the type {shaped['type']} of {name}, wanted one such as f32, bf16 or s8") from None
+    if np.prod([float(size) for size in dims]) * dtype.itemsize > _MOST_BYTES:
+        raise UserError(f"given {name}={text}, wanted at most {_MOST_BYTES} bytes")
+    return np.zeros(dims, dtype)
+
+
+def _loaded(path: Path, name: str) -> Array:
+    if path.suffix != ".npy":
+        raise UserError(f"given {name}={path}, wanted FILE.npy, TYPE:DIMS (such as f32:64x64) or zeros:TYPE:DIMS")
+    try:
+        array: Array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, EOFError) as error:
+        raise UserError(f"given {path} that is not an .npy file: {error}") from None
+    return np.ascontiguousarray(array)
