@@ -37,6 +37,12 @@ class Layout:
     dims: tuple[int, ...]
     blocks: tuple[Digit, ...]
 
+    def __attrs_post_init__(self) -> None:
+        letters = LETTERS[: len(self.dims)]
+        for block in self.blocks:
+            if block.dim not in letters:
+                raise UserError(f"given a block of dimension {block.dim[:9]!r}, wanted one of {', '.join(letters)}")
+
     @classmethod
     def from_tag(cls, tag: str, dims: Iterable[int]) -> Layout:
         """The layout that `tag` (or a stride list) gives a tensor of size `dims`.
