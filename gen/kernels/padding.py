@@ -17,7 +17,7 @@ from operator import and_
 import attrs
 
 from convgen.ir.build import Index, KernelBuilder
-from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, const, eq, minimum, select, zeros
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, const, eq, lift, minimum, select, zeros
 from convgen.ir.floats import fma
 from convgen.ir.layout.digits import Space, plus
 from convgen.ir.layout.fragment import Fragment
@@ -125,5 +125,5 @@ class Anew:
     def _inside(self, row: Expr, tap: Expr) -> Expr:
         view = (self.padding.of_n, self.padding.of_m)[self.padding.side]
         dims = {**view.decode(0, row), **view.decode(len(view.axes) - 1, tap)}
-        conditions: list[Expr] = [t.at(dims).to(u32) < const(t.size, u32) for t in self.padding.inside]
+        conditions: list[Expr] = [lift(t.at(dims), row).to(u32) < const(t.size, u32) for t in self.padding.inside]
         return reduce(and_, conditions)
