@@ -17,10 +17,11 @@ from operator import and_
 import attrs
 
 from convgen.ir.build import Index, KernelBuilder
-from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, const, eq, lift, minimum, select, zeros
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, const, eq, lift, maximum, minimum, select, zeros
 from convgen.ir.floats import fma
 from convgen.ir.layout.digits import Space, plus
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import u32, vector
 from convgen.ir.votes import AllLanes
@@ -29,6 +30,7 @@ from convgen.plan.padding import Padding
 from convgen.plan.plan import Operand, Part, Plan
 
 Whole = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and how they are distributed
+At = Callable[[Expr, Expr], Sequence[Index]]  #: where a block of K of a row is: the row, along K, and of which product
 Load = Callable[[Operand, Sequence[Index], Fragment], Expr]  #: a fragment of an operand, as it is multiplied
 
 _DIMS = "nm"
@@ -61,7 +63,9 @@ class Anew:
     plan: Plan
     part: Part
     padding: Padding
+    at: At
     load: Load
+    blocks: tuple[Expr, Expr]  #: of K: the first of this slice or share, and the one behind the last
 
     @property
     def unit(self) -> MmaTile:
@@ -78,35 +82,51 @@ class Anew:
             m = down.var % mma.tiles_m * mma.atom.m + down.var // mma.tiles_m * (mma.d.extent("m") // mma.parts)
             yield k.let("at_n", plus(across.var * mma.atom.n, own["n"])), k.let("at_m", plus(m, own["m"]))
 
-    def sums(
-        self, at: tuple[Expr, Expr], blocks: tuple[Expr, Expr], position: Callable[[Expr, Expr], Sequence[Index]]
-    ) -> Expr:
-        """The sums over blocks of K of the piece that begins there; `position` says where a block of K of a row is."""
-        k, unit, padding = self.k, self.unit, self.padding
-        with k.loop("again", *blocks, total=zeros(unit.acc_type)) as loop:
-            _, start, *_ = position(at[0], loop.var)
-            first, turns = self._taps(start if padding.axis else at[padding.side])
-            with k.loop("taps", 0, turns, total=loop["total"]) as taps:
-                tap = k.let("tap", (first + taps.var) % padding.count)
-                factors = [
-                    self.load(attrs.evolve(o, view=view, tile=None, copy=None), (*position(row, loop.var), tap), layout)
-                    for o, view, row, layout in zip(
-                        (self.part.of_n, self.part.of_m), (padding.of_n, padding.of_m), at, (unit.a, unit.b)
-                    )
-                ]
-                added = k.mma("added", unit, taps["total"], *factors)
-                taps.yields(self._chosen(at[padding.side], tap, added, taps["total"]))
-            loop.yields(taps.result("total"))
-        return loop.result("total")
+    def sums(self, start: tuple[Expr, Expr]) -> Expr:
+        """Those of the piece that begins there."""
+        k, padding = self.k, self.padding
+        share = self._share()
+        first, turns = self._taps(start[padding.side], share)
+        blocks = (0, padding.blocks) if padding.summed else self.blocks
+        with k.loop("taps", 0, turns, total=zeros(self.unit.acc_type)) as taps:
+            tap = k.let("tap", (first + taps.var) % padding.count)
+            with k.loop("blocks", *blocks, total=taps["total"]) as loop:
+                a = self._factor(self.part.of_n, padding.of_n, self.unit.a, (start[0], loop.var, tap, *share))
+                b = self._factor(self.part.of_m, padding.of_m, self.unit.b, (start[1], loop.var, tap, *share))
+                loop.yields(k.mma("added", self.unit, loop["total"], a, b))
+            taps.yields(self._chosen(start[padding.side], tap, loop.result("total"), taps["total"]))
+        return taps.result("total")
 
-    def _taps(self, start: Index) -> tuple[Index, Index]:
-        """The first tap that positions from `start` on meet, and how many."""
-        padding, unit = self.padding, self.unit
-        length = self.plan.config.tile[2] if padding.axis else (unit.atom.n, unit.atom.m)[padding.side]
-        first = self.k.let("first_tap", start // padding.run)
-        if padding.alone:
+    def _factor(self, operand: Operand, view: View, layout: Fragment, place: Sequence[Expr]) -> Expr:
+        """A fragment of an operand: of a block of K at a tap, from a row on, within a share of K."""
+        row, block, *others = place
+        _, at, *batch = self.at(row, block)
+        if self.padding.summed:
+            at = block * self.plan.config.tile[2]
+        return self.load(attrs.evolve(operand, view=view, tile=None, copy=None), (row, at, *batch, *others), layout)
+
+    def _share(self) -> tuple[Expr, ...]:
+        """The blocks of all K between which a share of it is."""
+        padding, (begin, end) = self.padding, self.blocks
+        if not padding.shared:
+            return ()
+        ends = [self.at(begin, block)[1] // self.plan.config.tile[2] for block in (begin, end - 1)]
+        within = reduce(minimum, ends), reduce(maximum, ends) + 1  # it may be taken from behind
+        return tuple(
+            self.k.let(f"share_{what}", minimum(at, padding.shared)) for what, at in zip(("begin", "end"), within)
+        )
+
+    def _taps(self, row: Expr, share: Sequence[Expr]) -> tuple[Index, Index]:
+        """The first tap of a share of K, or of the rows from one on, and how many there are."""
+        padding, rows, tile_k = self.padding, (self.unit.atom.n, self.unit.atom.m), self.plan.config.tile[2]
+        if not padding.run or (padding.summed and not share):
+            return 0, padding.count
+        positions = [at * tile_k for at in share] if share else (row, row + rows[padding.side])
+        first = self.k.let("first_tap", positions[0] // padding.run)
+        if not padding.summed and padding.alone:
             return first, 1
-        return first, minimum((start + (length - 1)) // padding.run - first + 1, padding.count)
+        turns = (positions[1] - 1) // padding.run - first + 1
+        return first, minimum(turns, padding.count - first if padding.summed else padding.count)
 
     def _chosen(self, start: Expr, tap: Expr, added: Expr, before: Expr) -> Expr:
         """The sums to which rows that are inside at a tap have something added."""
@@ -123,7 +143,6 @@ class Anew:
         return Pack(added.type, tuple(parts))
 
     def _inside(self, row: Expr, tap: Expr) -> Expr:
-        view = (self.padding.of_n, self.padding.of_m)[self.padding.side]
-        dims = {**view.decode(0, row), **view.decode(len(view.axes) - 1, tap)}
+        dims = self.padding.decoded(row, tap)
         conditions: list[Expr] = [lift(t.at(dims), row).to(u32) < const(t.size, u32) for t in self.padding.inside]
         return reduce(and_, conditions)

@@ -121,10 +121,9 @@ class _ProductKernel:
         with self.k.when(finite(padding, whole)):
             leave(whole, (0, 0))
         with self.k.otherwise():
-            anew = Anew(self.k, self.plan, self.part, padding, self._loaded)
+            anew = Anew(self.k, self.plan, self.part, padding, self._at, self._loaded, self._blocks(self.n0))
             with anew.pieces() as (n, m):
-                total = anew.sums((self.n0 + n, self.m0 + m), self._blocks(self.n0), self._at)
-                leave([(total, anew.unit.d)], (n, m))
+                leave([(anew.sums((self.n0 + n, self.m0 + m)), anew.unit.d)], (n, m))
 
     def _store_sums(self, result: View, row: Index, epilogue: Epilogue, sums: Whole, start: Start) -> None:
         """Store what the epilogue makes of sums that begin at a place within the tile."""

@@ -427,7 +427,9 @@ def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: 
     depth = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
     added = compensation(problem, product, (of_n.less, of_m.less), times(depth, tile_k * config.slices))
     epilogue = Epilogue((*added.steps, *steps.of(problem, product)))
-    kept_out = padding(product, unit.atom, tile_k) if config.padding == EXACT and isinstance(unit, MmaTile) else None
+    kept_out = None
+    if config.padding == EXACT and isinstance(unit, MmaTile):
+        kept_out = padding(product, unit.atom, tile_k, shared=mapping.sharers > 1)
     return Part(product, of_n, of_m, added.sums, epilogue, mapping, kept_out)
 
 
