@@ -110,10 +110,10 @@ class Anew:
         padding, (begin, end) = self.padding, self.blocks
         if not padding.shared:
             return ()
-        ends = [self.at(begin, block)[1] // self.plan.config.tile[2] for block in (begin, end - 1)]
-        within = reduce(minimum, ends), reduce(maximum, ends) + 1  # it may be taken from behind
+        first, last = (lift(self.at(begin, block)[1], begin) // self.plan.config.tile[2] for block in (begin, end - 1))
+        begin, end = minimum(first, last), maximum(first, last) + 1  # it may be taken from behind
         return tuple(
-            self.k.let(f"share_{what}", minimum(at, padding.shared)) for what, at in zip(("begin", "end"), within)
+            self.k.let(f"share_{n}", minimum(at, padding.shared)) for n, at in (("begin", begin), ("end", end))
         )
 
     def _taps(self, row: Expr, share: Sequence[Expr]) -> tuple[Index, Index]:
