@@ -69,9 +69,9 @@ class Anew:
 
     @property
     def unit(self) -> MmaTile:
-        """A block of K of one matrix instruction's rows and columns, by one subgroup."""
+        """One matrix instruction's rows and columns, as deep as a message brings them, by one subgroup."""
         mma = self.plan.mma
-        return MmaTile(mma.atom.of_one(self.plan.facts.atoms), 1, 1, mma.steps, mma.pack)
+        return MmaTile(mma.atom.of_one(self.plan.facts.atoms), 1, 1, mma.pack, mma.pack)
 
     @contextmanager
     def pieces(self) -> Iterator[tuple[Index, Index]]:
@@ -87,7 +87,8 @@ class Anew:
         k, padding = self.k, self.padding
         share = self._share()
         first, turns = self._taps(start[padding.side], share)
-        blocks = (0, padding.blocks) if padding.summed else self.blocks
+        parts = self.plan.mma.steps // self.unit.steps
+        blocks = (0, padding.blocks) if padding.summed else tuple(end * parts for end in self.blocks)
         with k.loop("taps", 0, turns, total=zeros(self.unit.acc_type)) as taps:
             tap = k.let("tap", (first + taps.var) % padding.count)
             with k.loop("blocks", *blocks, total=taps["total"]) as loop:
@@ -98,11 +99,11 @@ class Anew:
         return taps.result("total")
 
     def _factor(self, operand: Operand, view: View, layout: Fragment, place: Sequence[Expr]) -> Expr:
-        """A fragment of an operand: of a block of K at a tap, from a row on, within a share of K."""
-        row, block, *others = place
-        _, at, *batch = self.at(row, block)
-        if self.padding.summed:
-            at = block * self.plan.config.tile[2]
+        """A fragment of an operand: of part of a block of K at a tap, from a row on, within a share of K."""
+        (row, part, *others), mma, depth = place, self.plan.mma, self.unit.steps * self.unit.atom.k
+        parts = mma.steps // self.unit.steps
+        _, at, *batch = self.at(row, part // parts)
+        at = part * depth if self.padding.summed else at + part % parts * depth
         return self.load(attrs.evolve(operand, view=view, tile=None, copy=None), (row, at, *batch, *others), layout)
 
     def _share(self) -> tuple[Expr, ...]:

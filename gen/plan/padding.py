@@ -17,7 +17,7 @@ import attrs
 
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
-from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.node import replace
 from convgen.plan.contraction import Product
@@ -43,7 +43,7 @@ class Padding:
     summed: bool  #: whether K has taps, not the rows
     run: int  #: positions from one tap to the next where they are or were; 0 where other dims of K are around them
     alone: bool = True  #: whether a matrix instruction's rows have one tap
-    blocks: int = 0  #: of K, for one tap, if it has taps
+    blocks: int = 0  #: of K, as deep as messages, for one tap, if it has taps
     shared: int = 0  #: blocks of all K, if it is shared out
 
     @property
@@ -74,8 +74,8 @@ def names_in(index: Iterable[TensorDim]) -> set[str]:
     return {name for t in index for name, _ in t.terms}
 
 
-def padding(product: Product, atom: MmaAtom, tile_k: int, *, shared: bool) -> Padding | None:
-    """Of a kernel with such blocks of K, `shared` out or not; None where all products with padding are zeros."""
+def padding(product: Product, unit: MmaTile, *, shared: bool) -> Padding | None:
+    """Of a kernel that multiplies by such tiles, K `shared` out or not; None where products with padding are zeros."""
     factors = product.of_n, product.of_m
     found = [n for n, view in enumerate(factors) if halo(view)]
     if not found or not factors[1 - found[0]].memory.elem.is_float:
@@ -84,23 +84,24 @@ def padding(product: Product, atom: MmaAtom, tile_k: int, *, shared: bool) -> Pa
     view, names = factors[side], names_in(halo(factors[side]))
     of_rows, of_k = (_span(dims, names) for dims in view.axes[:2])
     if _count(of_k) <= _count(of_rows):
-        return _summed(factors, side, of_k, tile_k, shared=shared)
-    return _of_rows(factors, side, of_rows, (atom.n, atom.m)[side])
+        return _summed(factors, side, of_k, unit, shared=shared)
+    return _of_rows(factors, side, of_rows, (unit.atom.n, unit.atom.m)[side])
 
 
-def _summed(factors: Sequence[View], side: int, taps: Dims, tile_k: int, *, shared: bool) -> Padding:
+def _summed(factors: Sequence[View], side: int, taps: Dims, unit: MmaTile, *, shared: bool) -> Padding:
     """Taps are taken out of K."""
+    depth, tile_k = (steps * unit.atom.k for steps in (unit.pack, unit.steps))
     k = factors[side].axes[_K]
     inner = _behind(k, taps)
     *outer, last = tuple(d for d in k if d not in taps) or (Dim("one", 1, 1),)
-    rest = (*outer, attrs.evolve(last, padded=-(-last.size // tile_k) * tile_k))
+    rest = (*outer, attrs.evolve(last, padded=-(-last.size // depth) * depth))
     apart = tuple(attrs.evolve(d, padded=d.size) for d in taps)
     masks, ends = _share(k, tile_k) if shared else ((), ())
     of_n, of_m = (
         _seen(view, (view.axes[0], rest, *view.axes[2:], apart, *((d,) for d in ends)), masks) for view in factors
     )
     run = inner if _count(k) == _count(taps) * inner else 0
-    whole, blocks = -(-_count(k) // tile_k), _count(rest) // tile_k
+    whole, blocks = -(-_count(k) // tile_k), _count(rest) // depth
     return Padding(
         of_n, of_m, side, halo(factors[side]), apart, True, run, blocks=blocks, shared=whole if shared else 0
     )

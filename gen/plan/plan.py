@@ -429,7 +429,7 @@ def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: 
     epilogue = Epilogue((*added.steps, *steps.of(problem, product)))
     kept_out = None
     if config.padding == EXACT and isinstance(unit, MmaTile):
-        kept_out = padding(product, unit.atom, tile_k, shared=mapping.sharers > 1)
+        kept_out = padding(product, unit, shared=mapping.sharers > 1)
     return Part(product, of_n, of_m, added.sums, epilogue, mapping, kept_out)
 
 
