@@ -25,7 +25,7 @@ _VALU = (
     "v_min_f32 v_max_f32 v_min_f64 v_max_f64 v_pk_min_f16 v_pk_max_f16 v_fma_f32 v_fma_f64 v_pk_fma_f16 v_pk_fma_f32 "
     "v_floor_f32 v_ceil_f32 v_floor_f64 v_ceil_f64 v_bfi_b32 "
     "v_pk_add_u16 v_pk_sub_i16 v_pk_mul_lo_u16 v_pk_min_i16 v_pk_min_u16 v_pk_max_i16 v_pk_max_u16 "
-    "v_pk_lshlrev_b16 v_pk_lshrrev_b16 v_pk_ashrrev_i16"
+    "v_pk_lshlrev_b16 v_pk_lshrrev_b16 v_pk_ashrrev_i16 v_mbcnt_lo_u32_b32 v_mbcnt_hi_u32_b32"
 ).split()
 _VALU += [f"v_{n}_f16_{form}" for n in ("floor", "ceil", "rndne") for form in ("e64", "sdwa")]
 _VALU += [f"v_cmp_{n}_{t}" for n in ("lt", "le", "eq", "neq") for t in ("f32", "f64", "f16", "f16_sdwa")]
