@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.digits import Digit, Digits, Space, stacked
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import LETTERS, Layout
@@ -53,9 +53,8 @@ class Padding:
 
     def decoded(self, row: Any, tap: Any) -> dict[str, Any]:
         """The dims of a row of the factor with windows, and those of a tap."""
-        view = (self.of_n, self.of_m)[self.side]
-        at = view.axes.index(self.taps)
-        return {**view.decode(_ROWS, row), **view.decode(at, tap)}
+        rows = (self.of_n, self.of_m)[self.side].axes[_ROWS]
+        return {**_decoded(rows, row), **_decoded(self.taps, tap)}
 
 
 def windows(view: View) -> dict[int, TensorDim]:
@@ -137,6 +136,13 @@ def _span(dims: Dims, names: Collection[str]) -> Dims:
     """The dims from the first to the last of these names."""
     at = [n for n, d in enumerate(dims) if d.name in names]
     return dims[at[0] : at[-1] + 1]
+
+
+def _decoded(dims: Dims, position: Any) -> dict[str, Any]:
+    """The dims of a position along all of them; the first of more than one position is not reduced."""
+    kept = [d for d in dims if d.padded > 1]
+    digits = Digits(tuple(d.name for d in kept), stacked(Space.AXIS, [(d.name, d.padded) for d in reversed(kept)]))
+    return {d.name: 0 for d in dims} | digits.coordinates({Space.AXIS: position}, overrun=True)
 
 
 def _count(dims: Iterable[Dim]) -> int:
