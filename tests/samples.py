@@ -31,29 +31,32 @@ class Sample:
     config: str
     atom: int = 0
     waves: str = ""
-    padding: str = "zeros"
 
 
 _HALO = "mb1ic32ih6oc32kh3ph1"
 _SAMPLES = {
-    "halo": Sample(f"--dir=FWD_B --dt=f16 {_HALO}", "tile=32x32x32 slots=2", padding="exact"),
-    "halo_unbuffered": Sample(f"--dir=FWD_D --dt=bf16:bf16:f32 {_HALO}", "tile=32x32x32 slots=1 taps=fused"),
+    "halo": Sample(f"--dir=FWD_B --dt=f16 {_HALO}", "tile=32x32x32 slots=2"),
+    "halo_unbuffered": Sample(
+        f"--dir=FWD_D --dt=bf16:bf16:f32 {_HALO}", "tile=32x32x32 slots=1 taps=fused padding=zeros"
+    ),
     "three_slots": Sample("--dir=FWD_D --dt=f16 mb2ic64ih4oc40kh1", "tile=64x64x32 slots=3", -1),
-    "few_channels": Sample("--dir=FWD_D --dt=f16 mb1ic3ih9oc16kh3ph1sh2", "tile=32x32x32 slots=2 taps=fused"),
+    "few_channels": Sample(
+        "--dir=FWD_D --dt=f16 mb1ic3ih9oc16kh3ph1sh2", "tile=32x32x32 slots=2 taps=fused padding=zeros"
+    ),
     "chunks": Sample("--dir=FWD_B --dt=bf16 mb1ic24iw17oc16kw3pw1dw1", "tile=32x32x32 slots=2 taps=chunk"),
     "planar": Sample(f"--dir=FWD_D --dt=f16 --stag=abx --wtag=oihw --dtag=abx {_HALO}", "tile=32x32x32"),
     "reordered": Sample(
         "--dir=FWD_D --dt=f16 --stag=abx --wtag=abx mb2ic16ih3oc16kh1", "tile=32x32x32 reorder=src+wei"
     ),
-    "phases": Sample("--dir=BWD_D --dt=bf16 mb1ic32ih5iw3oc32kh3kw2ph1pw1sh2sw1", "tile=32x32x32 slots=2", padding="exact"),
+    "phases": Sample("--dir=BWD_D --dt=bf16 mb1ic32ih5iw3oc32kh3kw2ph1pw1sh2sw1", "tile=32x32x32 slots=2"),
     "holes": Sample("--dir=BWD_D --dt=f16 mb1ic16ih6oc16kh1sh3", "tile=32x32x32 slots=1"),
-    "weights": Sample(f"--dir=BWD_WB --dt=f16 {_HALO}", "tile=32x32x32 slots=2 taps=fused", padding="exact"),
+    "weights": Sample(f"--dir=BWD_WB --dt=f16 {_HALO}", "tile=32x32x32 slots=2 taps=fused"),
     "sums_of_slices": Sample(
         f"--dir=BWD_W --dt=bf16 --attr-deterministic=true mb4{_HALO[3:]}",
         "tile=32x32x32 slots=2 taps=fused slices=3",
     ),
     "atomics": Sample("--dir=FWD_B --dt=f16:f16:f32 mb1ic128ih3oc32kh3ph1", "tile=32x32x32 slots=2 slices=2"),
-    "depth": Sample("--dir=FWD_D --dt=f32 mb1ic16id3ih4iw4oc16kd2kh3kw1ph1", "tile=32x32x16 slots=2"),
+    "depth": Sample("--dir=FWD_D --dt=f32 mb1ic16id3ih4iw4oc16kd2kh3kw1ph1", "tile=32x32x16 slots=2 padding=zeros"),
     "gemm": Sample("--dt=f16:f16:f16 70x72:72x40", "tile=64x32x32 slots=2 taps=fused"),
     "gemm_turned": Sample("--dt=bf16 --stag=ba --wtag=ba 64x64:64x64", "tile=32x32x32 slots=2"),
     "gemm_singles": Sample("--dt=f32 --attr-fpmath=tf32 64x64:64x48", "tile=32x32x16 slots=2"),
@@ -100,7 +103,7 @@ def program(target: str, name: str) -> driver.Build:
     atoms = input_atoms(problem, targets.get(target).facts)
     atom = sorted(atoms, key=lambda a: (a.n * a.m, -a.k))[sample.atom]
     shape = f"waves={sample.waves or _WAVES[target]} mma={atom.n}x{atom.m}x{atom.k}"
-    return driver.build(problem, target, Config.parse(f"{sample.config} {shape} padding={sample.padding}"))
+    return driver.build(problem, target, Config.parse(f"{sample.config} {shape}"))
 
 
 @cache
