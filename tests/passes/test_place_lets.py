@@ -229,7 +229,9 @@ def test_what_lanes_seldom_vote_for_computes_what_it_needs() -> None:
     with k.otherwise(), k.loop("n", 0, 4) as loop:
         k.global_store(surface, part, Lane() * 12 + 4 + loop.var * 16)
         k.global_store(surface, part, Lane() * 24 + loop.var * 16)
-    before, vote = (placed := place_lets(k.done(), FACTS).body).stmts[:-1], placed.stmts[-1]
+    placed = place_lets(k.done(), FACTS).body
+    assert isinstance(placed, Block)
+    *before, vote = placed.stmts
     assert isinstance(vote, If)
     assert sum(str(s.value) == "lane * 12" for s in before if isinstance(s, Let)) == 1
     assert not [s for s in before if isinstance(s, Let) and "24" in str(s.value)]
