@@ -67,10 +67,20 @@ def basic_blocks(code: Sequence[I], follows: Follows[I]) -> tuple[list[range], l
 def hottest(lines: Sequence[Line], blocks: Sequence[range], graph: Sequence[Sequence[int]]) -> tuple[int, Stretch]:
     """How many loops there are, and the innermost one with the most matrix work, else the longest, else all code."""
     loops = natural_loops(graph)
+    hot = hottest_blocks(lines, blocks, graph)
+    return len(loops), _stretch(lines, hot or blocks, bool(hot))
 
-    def stretch(body: Sequence[int], is_loop: bool) -> Stretch:
-        return Stretch(tuple(lines[i] for block in body for i in blocks[block]), is_loop)
 
-    inner = [stretch(body, True) for body in innermost(loops).values()]
-    hot = max(inner, key=lambda s: (s.flop, len(s.lines)), default=stretch(range(len(blocks)), False))
-    return len(loops), hot
+def hottest_blocks(lines: Sequence[Line], blocks: Sequence[range], graph: Sequence[Sequence[int]]) -> list[range]:
+    """The basic blocks of the innermost loop with the most matrix work, else of the longest; none without loops."""
+    inner = [[blocks[n] for n in body] for body in innermost(natural_loops(graph)).values()]
+
+    def weight(body: Sequence[range]) -> tuple[int, int]:
+        found = _stretch(lines, body, True)
+        return found.flop, len(found.lines)
+
+    return max(inner, key=weight, default=[])
+
+
+def _stretch(lines: Sequence[Line], blocks: Sequence[range], is_loop: bool) -> Stretch:
+    return Stretch(tuple(lines[i] for block in blocks for i in block), is_loop)

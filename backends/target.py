@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol
 
 from convgen.backends.analysis import Analysis
 from convgen.backends.machine.allocate import Bank
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
 from convgen.backends.stages import Emitted, Observer, Stage, begin, emit
+from convgen.backends.timing import KernelProfile
 from convgen.ir.error import UserError, named
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
@@ -90,16 +92,36 @@ _READERS: dict[str, str] = {
 }
 
 
+#: Likewise, whose `profile` models a unit.
+_MODELS: dict[str, str] = {
+    ".s": "convgen.backends.amdgpu.timing.kernel",
+    ".hsaco": "convgen.backends.amdgpu.timing.kernel",
+}
+
+
 _MOST_READ = 1 << 28  #: bytes of a file; code objects of whole libraries have some ten million
 
 
 def analyze(path: Path) -> Analysis:
     """Needs and bounds of the kernels of an assembly or object file. Raises UserError, Unsupported."""
-    if path.suffix not in _READERS:
-        *most, last = _READERS
-        raise UserError(f"given {path.name}, wanted a file that ends in {', '.join(most)} or {last}")
-    found: Analysis = import_module(_READERS[path.suffix]).analyze(read(path), path.name)
+    found: Analysis = _module(path, _READERS).analyze(read(path), path.name)
     return found
+
+
+def profile(path: Path, latency: float, groups: int | None = None) -> list[KernelProfile]:
+    """Clocks of the kernels of an assembly or object file, by a model of a compute unit; raises as `analyze` does.
+
+    `latency` is that of vector memory in clocks. `groups` workgroups share a unit; None: one, and as many as it holds.
+    """
+    found: list[KernelProfile] = _module(path, _MODELS).profile(read(path), path.name, latency, groups)
+    return found
+
+
+def _module(path: Path, by_suffix: Mapping[str, str]) -> ModuleType:
+    if path.suffix not in by_suffix:
+        *most, last = by_suffix
+        raise UserError(f"given {path.name}, wanted a file that ends in {', '.join(most)} or {last}")
+    return import_module(by_suffix[path.suffix])
 
 
 def read(path: Path) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections import OrderedDict
+from collections.abc import Iterator
 from math import prod
 
 import attrs
@@ -16,12 +17,13 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
+from convgen import driver
 from convgen.backends.target import get
-from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import View
-from convgen.plan.choose import candidates, first_fitting
-from convgen.plan.plan import Plan
-from convgen.plan.windows import LaneTile, Windows
+from convgen.plan.config import Config
+from convgen.plan.lane_tile import LaneTile
+from convgen.plan.plan import Plan, make_plan
+from convgen.plan.windows import Windows
 from convgen.problem.conv import Conv
 
 MIB = 2**20
@@ -42,14 +44,10 @@ class Moved:
     """Bytes."""
 
     least: int  #: if each element is moved once
-    asked: int  #: by instructions, of all lanes
+    asked: int  #: by instructions, of all lanes, that exists
     units: int  #: into units: lines that a workgroup uses
     fill: int  #: into all L2s, and results
     line: int
-
-    @property
-    def ratio(self) -> float:
-        return self.fill / self.least
 
 
 def moved(plan: Plan) -> Moved:
@@ -58,28 +56,51 @@ def moved(plan: Plan) -> Moved:
     windows, tile, facts = part.product, plan.unit, plan.facts
     assert isinstance(windows, Windows)
     assert isinstance(tile, LaneTile)
-    line, dies = facts.caches.line_bytes, facts.caches.xcds
+    elem, line, dies = windows.of_m.memory.elem.bytes, facts.caches.line_bytes, facts.caches.xcds
     caches: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(dies)]
-    units = fill = 0
-    for number, (_, m, n, _) in enumerate(part.mapping.tiles()):
-        read = _lines(windows, tile, int(m), int(n), line)
-        units += len(read) * line
-        fill += _missed(caches[number % dies], read, facts.caches.l2_bytes // line) * line
+    units = fill = asked = 0
+    for number, (_, m, n, k) in enumerate(part.mapping.tiles()):
+        block, blocks = (k, part.k_blocks) if windows.of_weights else (m, 1)
+        for view, again in _read(windows, tile):
+            found = _elements_of(view, windows, tile, (int(n), int(block), blocks))
+            read = np.unique(found * elem // line)
+            asked += int(len(found) * again) * elem
+            units += len(read) * line
+            # What the image has begins behind the source, in lines of its own.
+            apart = 0 if view is windows.of_m else windows.of_m.memory.bytes // line + 1
+            fill += _missed(caches[number % dies], read + apart, facts.caches.l2_bytes // line) * line
     result = windows.m * windows.n * windows.result.memory.elem.bytes
-    weights = windows.of_n.memory.bytes
-    least = windows.of_m.memory.bytes + weights + result
-    return Moved(least, _asked(plan, windows, tile) + result, units + result, fill + weights + result, line)
+    least = windows.of_m.memory.bytes + windows.of_n.memory.bytes + result
+    weights = 0 if windows.of_weights else windows.of_n.memory.bytes
+    if not windows.of_weights:
+        asked += windows.m // tile.own.positions * windows.n * windows.k * elem
+    if plan.config.slices > 1:  # they leave sums, which a launch reads
+        result += 2 * plan.config.slices * windows.m * windows.n * plan.acc_type.bytes
+    return Moved(least, asked + result, units + result, fill + weights + result, line)
 
 
-def _lines(windows: Windows, tile: LaneTile, m: int, n: int, line: int) -> Ids:
-    """The lines of the source that a workgroup reads."""
-    view, own = windows.of_m, tile.own
-    sources, blocks = tile.n // windows.outs * windows.ins, tile.m // own.positions
-    spaces = sources, blocks, *(view.extent(axis) for axis in range(2, len(view.axes)))
-    at = list(np.ogrid[tuple(slice(size) for size in spaces)])
-    at[0], at[1] = at[0] + n * sources, at[1] + m * blocks
-    offsets, there = _elements(view, at)
-    return np.unique(offsets[there] * view.memory.elem.bytes // line)
+def _read(windows: Windows, tile: LaneTile) -> Iterator[tuple[View, float]]:
+    """The source, and the image if that is read, with how often lanes ask for each of their places."""
+    taps = [1 if n < windows.looped else w.taps for n, w in enumerate(windows.axes)]
+    turns = 1 if windows.of_weights else windows.products // (prod(taps) * windows.ins)
+    rows = prod(len(w.reads(range(t))) for w, t in zip(windows.axes[:-1], taps))
+    seen = prod(windows.of_m.extent(axis) for axis in range(2, len(windows.of_m.axes)))
+    yield windows.of_m, turns * rows * windows.axes[-1].places(taps[-1]) / seen
+    if windows.of_weights:
+        yield windows.of_n, 1.0
+
+
+def _elements_of(view: View, windows: Windows, tile: LaneTile, at: tuple[int, int, int]) -> Ids:
+    """The elements that a workgroup reads: those of tile n, and so many blocks of positions from one on."""
+    n, block, blocks = at
+    channels, positions = tile.n, tile.positions * blocks
+    if view is windows.of_m:
+        channels, positions = channels // windows.outs * windows.ins, positions // tile.own.positions
+    spaces = channels, positions, *(view.extent(axis) for axis in range(2, len(view.axes)))
+    index = list(np.ogrid[tuple(slice(size) for size in spaces)])
+    index[0], index[1] = index[0] + n * channels, index[1] + block * positions
+    offsets, there = _elements(view, index)
+    return offsets[there]
 
 
 def _elements(view: View, at: list[Ids]) -> tuple[Ids, npt.NDArray[np.bool_]]:
@@ -106,21 +127,10 @@ def _missed(cache: OrderedDict[int, None], lines: Ids, most: int) -> int:
     return missed
 
 
-def _asked(plan: Plan, windows: Windows, tile: LaneTile) -> int:
-    """What instructions of all lanes ask for."""
-    lanes = prod(plan.parts[0].mapping.counts) * plan.subgroups * plan.facts.subgroup_size
-    taps = [1 if n < windows.looped else w.taps for n, w in enumerate(windows.axes)]
-    turns = windows.k // (prod(taps) * windows.ins)
-    rows = prod(len(w.reads(range(t))) for w, t in zip(windows.axes[:-1], taps))
-    places, sources = windows.axes[-1].places(taps[-1]), tile.own.channels // windows.outs * windows.ins
-    elems = turns * rows * places * sources + tile.own.channels * windows.k
-    return lanes * elems * windows.of_m.memory.elem.bytes
-
-
-def _plan(problem: Conv, facts: TargetFacts) -> Plan:
-    fitting = first_fitting(problem, candidates(problem, facts), facts)
-    assert fitting is not None
-    return fitting[1]
+def _plan(problem: Conv, target: str) -> Plan:
+    """The plan whose code is taken."""
+    config = driver.compile(driver.build(problem, target)).config
+    return make_plan(problem, Config.parse(config), get(target).facts)
 
 
 def main() -> None:
@@ -129,16 +139,20 @@ def main() -> None:
     for name, value in (("target", "gfx942"), ("dt", "f16"), ("dir", "FWD_D"), ("tag", "axb")):
         parser.add_argument(f"--{name}", default=value)
     options = parser.parse_args()
-    table = Table("problem", "config", "MiB at least", "asked for", "into units", "into L2, and results", "x least")
+    columns = "MiB at least", "asked for", "x least", "into units", "into L2, and results", "x least"
+    table = Table("problem", "config", *columns)
     for line in options.problems:
         problem = Conv.parse(line, dir=options.dir, dt=options.dt, stag=options.tag, dtag=options.tag)
-        plan = _plan(problem, get(options.target).facts)
+        plan = _plan(problem, options.target)
         if not isinstance(plan.unit, LaneTile):
             table.add_row(problem.descriptor, str(plan.config), "by matrix instructions")
             continue
         found = moved(plan)
-        sizes = (f"{size / MIB:.1f}" for size in (found.least, found.asked, found.units, found.fill))
-        table.add_row(problem.descriptor, str(plan.config), *sizes, f"{found.ratio:.3f}")
+        least, asked, units, fill = (
+            f"{size / MIB:.1f}" for size in (found.least, found.asked, found.units, found.fill)
+        )
+        often = f"{found.asked / found.least:.2f}", f"{found.fill / found.least:.3f}"
+        table.add_row(problem.descriptor, str(plan.config), least, asked, often[0], units, fill, often[1])
     Console(width=200).print(table)
 
 

@@ -19,14 +19,14 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import attrs
 
-from convgen.ir import expr, floats, fused, program, sizes, stmt, votes
+from convgen.ir import expr, floats, fused, products, program, sizes, stmt, votes
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
 from convgen.ir.expr import Const, Lane, Var
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, Plane, Rectangle, RectangleOrder, Swizzle, TensorDim
-from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.layout.mma import BlockAtom, MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.node import CLASSES, Node
 from convgen.ir.program import Program
@@ -38,7 +38,7 @@ RECORDS: dict[str, type[Any]] = {
     c.__name__: c
     for c in (
         *(Site, Fragment, Digit, Digits, Layout, Plane, Rectangle),
-        *(Swizzle, Dim, TensorDim, MmaTile, MmaAtom, Program),
+        *(Swizzle, Dim, TensorDim, MmaTile, MmaAtom, BlockAtom, Program),
     )
 }
 
@@ -248,4 +248,4 @@ def _shown(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-_ = floats, fused, program, sizes, stmt, votes  # their classes must be declared before CLASSES is read
+_ = floats, fused, products, program, sizes, stmt, votes  # their classes must be declared before CLASSES is read

@@ -24,6 +24,7 @@ from convgen.ir.floats import Fma
 from convgen.ir.fused import Fused
 from convgen.ir.layout.memory import Global
 from convgen.ir.layout.mma import MmaTile
+from convgen.ir.products import BlockMma
 from convgen.ir.types import HALF_BYTES, AnyType, Type, VectorType, s4, u4
 from convgen.ir.votes import AllLanes
 
@@ -439,6 +440,21 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
     return Value(data, _mask(acc) | of_lanes(rows | cols))
 
 
+def _block_mma(ev: Evaluator, e: BlockMma) -> Value:
+    """As a matrix instruction adds, in each block of lanes."""
+    acc, a, b, side = ev(e.acc), ev(e.a), ev(e.b), e.op.side
+    wide = np.dtype(np.float64 if e.op.acc.is_float else np.int64)
+    first = np.arange(len(b.data)) // side * side
+    rows = first[:, None] + np.arange(side)[None, :]  # [lane, i]
+    with np.errstate(all="ignore"):
+        products = a.data[rows].astype(wide) * b.data[:, None, :].astype(wide)  # [lane, i, k]
+        data = convert(acc.data.astype(wide) + products.sum(axis=-1), e.op.acc)
+    if all(v.poison is None for v in (acc, a, b)):
+        return Value(data)
+    row, column = (np.asarray(np.broadcast_to(_mask(v), v.data.shape).any(axis=1)) for v in (a, b))
+    return Value(data, _mask(acc) | row[rows] | column[:, None])
+
+
 def _any(operand: Mask) -> Mask:
     """Which [team, tile, row] have poison in some step or k."""
     found: Mask = np.logical_or.reduce(operand, axis=(2, 4))
@@ -477,5 +493,6 @@ _RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     AllLanes: _all_lanes,
     x.Pack: _pack,
     x.Mma: _mma,
+    BlockMma: _block_mma,
     x.AddressOf: lambda ev, e: ev.full(e.type, ev.bases[e.buffer]),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.layout.mma import BlockAtom, MmaAtom
 from convgen.ir.rows import Stmt
 
 
@@ -23,9 +23,11 @@ class Core:
     simds: int
     simd_registers: int  #: registers; vector registers of a lane for all subgroups that are resident on a SIMD
     register_granule: int  #: registers; allocation unit of a subgroup
-    shared_rate: int  #: bytes a clock; shared memory
+    shared_rate: int  #: bytes a clock; into shared memory
+    shared_read_rate: int  #: bytes a clock; from shared memory, by its widest reads
     global_rate: int  #: bytes a clock; global memory
     grids: tuple[tuple[int, int], ...]  #: subgroups; along M and N of workgroups worth a try
+    byte_rows: tuple[int, ...] = ()  #: bytes; K of tiles of 8-bit elements worth a try beside what every target tries
     subtiles: tuple[int, ...] = (1,)  #: parts; cuts along M of a subgroup's tile worth a try
     #: registers; margin for the copy of an operand, without a halo and with one
     reserve: tuple[int, int] = (0, 0)
@@ -124,6 +126,7 @@ class TargetFacts:
     flat: bool = False
     planes: Planes | None = None  #: limits of messages with rectangles, whose bounds the hardware checks
     prefetch: bool = False  #: messages that bring memory nearer ahead of a load
+    blocks: tuple[BlockAtom, ...] = ()  #: matrix instructions of which each block of lanes has a product of its own
     tickets: bool = False  #: order among subgroups of different workgroups (`stmt.Ticket`)
     permutes: bool = False  #: one instruction moves a register between lanes, from any to any
     split_barriers: bool = False  #: arrival at a barrier and wait for the others as two instructions

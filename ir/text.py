@@ -23,6 +23,7 @@ from convgen.ir.fused import Fused
 from convgen.ir.layout.memory import Dim, Global, Plane, Rectangle, Shared, SizedGlobal, SizedView, TensorDim, View
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
+from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Site, Stmt
 from convgen.ir.types import bool_
@@ -294,6 +295,7 @@ _EXPRESSIONS: dict[type[Expr], Callable[[_Printer, Any], str]] = {
     x.FromLane: lambda p, e: f"from_lane({_args(p, e.a, e.lane)})",
     x.Shuffle: lambda p, e: f"{p.inline(e.a, _ATOM)}[{', '.join(map(str, e.order))}]",
     x.Mma: lambda p, e: f"mma.{e.op.atom.name}({_args(p, e.acc, e.a, e.b)})",
+    BlockMma: lambda p, e: f"mma.{e.op.name}({_args(p, e.acc, e.a, e.b)})",
     x.AddressOf: lambda p, e: f"address_of({e.buffer.name})",
     x.Surface: lambda p, e: f"surface({e.buffer.name}, {_args(p, e.shift, e.extent)})",
 }

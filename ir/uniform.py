@@ -11,6 +11,7 @@ from collections.abc import Container
 
 from convgen.ir.expr import Expr, Lane, Mma, Uniform, Var
 from convgen.ir.node import Node
+from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import ExitIf, For, Let, Load, Stmt
 from convgen.ir.votes import AllLanes
@@ -33,7 +34,7 @@ class Uniformity:
         match e:
             case Uniform() | AllLanes():
                 return True
-            case Lane() | Mma():
+            case Lane() | Mma() | BlockMma():
                 return False
             case Var():
                 return e not in self.varying

@@ -32,6 +32,7 @@ from convgen.ir.expr import (
     var,
 )
 from convgen.ir.facts import TargetFacts
+from convgen.ir.floats import Fma
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import Mutator
 from convgen.ir.node import replace
@@ -187,11 +188,13 @@ class _Lowering(Mutator):
                 return Splat(vector(dtype.elem, count), a)
             case Binary(a, b):
                 return type(e)(self._slice(a, start, count), self._slice(b, start, count))
+            case Fma(a, b, c):
+                return Fma(*(self._slice(each, start, count) for each in (a, b, c)))
             case Shuffle(a, order):
                 part = order[start : start + count]
                 together = part == tuple(range(part[0], part[0] + count))
                 return self._slice(a, part[0], count) if together else Shuffle(a, part)
-            case Var() if isinstance(self.values.get(e), (Cast, Saturate, Splat, Binary, Shuffle)):
+            case Var() if isinstance(self.values.get(e), (Cast, Saturate, Splat, Binary, Fma, Shuffle)):
                 return self._slice(self.values[e], start, count)
         return Slice(e, start, count)
 

@@ -1,7 +1,7 @@
 """Fragments in parts: loops carry the parts of a packed fragment, and slices of a pack become its parts.
 
-So each message's registers live on their own and narrow elements are joined only where they are used. Ensures: no let
-is unused.
+So each message's registers live on their own and narrow elements are joined only where they are used. What a matrix
+instruction takes at once is one part, though several messages bring it. Ensures: no let is unused.
 """
 
 from __future__ import annotations
@@ -11,18 +11,53 @@ from collections.abc import Sequence
 from convgen.ir.expr import Expr, Pack, Slice, Var, var
 from convgen.ir.mutate import Mutator, mutate, postorder, rewrite, statements
 from convgen.ir.node import replace
+from convgen.ir.operands import operands
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import exits_of
 from convgen.ir.stmt import Block, For, Let, Stmt, block
-from convgen.ir.types import Type
+from convgen.ir.types import Type, vector
 
 
 def resolve_packs(kernel: Kernel) -> Kernel:
     """Carry, slice and drop packs; the meaning stays."""
-    body = _CarryParts(kernel.body)(kernel.body)
+    body = _by_operands(kernel.body)
+    body = _CarryParts(body)(body)
     packs = _packs(body)
     body = mutate(body, {Slice: lambda s: _part(s, packs)})
     return replace(kernel, body=_drop_unused(body))
+
+
+def _by_operands(body: Stmt) -> Stmt:
+    """Packs of fragments as packs of their instructions' operands, where several messages bring one of these."""
+    taken = operands(body)
+
+    def grouped(s: Let) -> Stmt:
+        lanes = taken.get(s.var)
+        groups = _groups(s.value.parts, lanes) if lanes and isinstance(s.value, Pack) else []
+        if len(groups) < 2 or all(len(parts) == 1 for parts in groups):
+            return s
+        assert lanes
+        type_ = vector(s.var.type.elem, lanes)
+        parts_of = [Let(var(f"{s.var.name}_{n}", type_), Pack(type_, parts)) for n, parts in enumerate(groups)]
+        return block(*parts_of, Let(s.var, Pack(s.var.type, tuple(o.var for o in parts_of))))
+
+    return rewrite(body, {Let: grouped})
+
+
+def _is_operand(pack: Pack, lanes: int | None) -> bool:
+    """Whether a pack is one operand, of so many elements, which several messages bring."""
+    return lanes is not None and len(pack.parts) > 1 and len(_groups(pack.parts, lanes)) == 1
+
+
+def _groups(parts: Sequence[Expr], lanes: int) -> list[tuple[Expr, ...]]:
+    """The parts by operands of so many elements; none unless each has whole parts, and these whole words."""
+    groups: list[tuple[Expr, ...]] = [()]
+    for part in parts:
+        if sum(p.type.lanes for p in groups[-1]) == lanes:
+            groups.append(())
+        groups[-1] += (part,)
+    whole = all(sum(p.type.lanes for p in group) == lanes for group in groups)
+    return groups if whole and all(p.type.bits % 32 == 0 for p in parts) else []
 
 
 def _packs(body: Stmt) -> dict[Var, Pack]:
@@ -34,7 +69,8 @@ class _CarryParts(Mutator):
 
     def __init__(self, body: Stmt) -> None:
         super().__init__()
-        self.packs = _packs(body)
+        taken = operands(body)
+        self.packs = {v: pack for v, pack in _packs(body).items() if not _is_operand(pack, taken.get(v))}
 
     def For(self, s: For) -> Stmt:
         leaves_early = any(True for _ in exits_of(s.body))  # with whole values

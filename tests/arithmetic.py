@@ -12,7 +12,7 @@ from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
 from convgen.backends.target import Target
 from convgen.ir import floats as fl
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Max, Min, eq, ne, select
+from convgen.ir.expr import Expr, Lane, Max, Min, eq, lift, ne, select
 from convgen.ir.facts import TargetFacts
 from convgen.ir.floats import fma
 from convgen.ir.interp import interpret
@@ -68,11 +68,26 @@ _ROUNDED: dict[str, Operation] = {
     "ceil(a)": lambda a, b, c: fl.Ceil(a),
     "round(a)": lambda a, b, c: fl.Round(a),
 }
+_BY_ZERO: dict[str, Operation] = {
+    "a < 0": _chosen(lambda a, b: a < 0),
+    "0 <= a, or a != 0": lambda a, b, c: select(lift(0, a) <= a, b, select(ne(a, 0), lift(0, a), c)),
+}
 _FUSED: dict[str, Operation] = {
     "fma(a, b, c)": fma,
     "fma(a, 1.5, b)": lambda a, b, c: fma(a, 1.5, b),
     "fma(a, 1.5, -0.75)": lambda a, b, c: fma(a, 1.5, -0.75),
 }
+#: On f16, with f32 results.
+_WIDENED: dict[str, Operation] = {
+    "fma of widened": lambda a, b, c: fma(wide(a), wide(b), wide(c)),
+    "fma(widened, 1.5, f32)": lambda a, b, c: fma(wide(a), 1.5, wide(b) * wide(c)),
+    "fma(f32, 0, widened)": lambda a, b, c: fma(wide(a) * wide(b), 0.0, wide(c)),
+}
+
+
+def wide(a: Expr) -> Expr:
+    """f32 of the same values."""
+    return a.to(f32 if isinstance(a.type, Type) else vector(f32, a.type.lanes))
 
 
 def truth(type: AnyType) -> AnyType:
@@ -88,7 +103,7 @@ def exact(elem: Type) -> dict[str, Operation]:
     """The operations on elements of a type that are exact."""
     if elem.is_int:
         return NUMBERS | _BITS
-    return NUMBERS | _ROUNDED | ({} if elem is bf16 else _FUSED)
+    return NUMBERS | _ROUNDED | _BY_ZERO | ({} if elem is bf16 else _FUSED) | (_WIDENED if elem is f16 else {})
 
 
 def widths(elem: Type) -> list[AnyType]:

@@ -24,7 +24,7 @@ ALLOWED = {
 }
 
 #: What `gen` may know of `backends`: the way to a target, its stages, and the plain records that cross that joint.
-GATES = tuple(f"convgen.backends.{name}" for name in ("target", "stages", "simulation", "analysis"))
+GATES = tuple(f"convgen.backends.{name}" for name in ("target", "stages", "simulation", "analysis", "timing"))
 
 #: What a simulator may know of `ir`: how one fails.
 LEAF = "convgen.ir.error"

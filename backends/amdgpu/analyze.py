@@ -7,6 +7,8 @@ be read. Nothing is executed: trip counts, stalls and bank conflicts are unknown
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from convgen.backends.amdgpu.assemble import WANTED, assemble
 from convgen.backends.amdgpu.costs import line_of
@@ -30,14 +32,21 @@ def analyze(content: bytes, where: str) -> Analysis:
 
     Raises UserError for what is neither, Unsupported where a tool is missing.
     """
+    with readable(content, where) as (loaded, _):
+        name = loaded.arch.name
+        return Analysis(name, _TERMS, tuple(_kernel(kernel, name) for kernel in loaded.kernels.values()))
+
+
+@contextmanager
+def readable(content: bytes, where: str) -> Iterator[tuple[CodeObject, bytes]]:
+    """A code object with a kernel, loaded and as bytes; what cannot be read of it in the suite is a UserError."""
     code = content if content[:4] == b"\x7fELF" else _assembled(content, where)
     try:
         loaded = CodeObject.load(code)
         if not loaded.kernels:
             raise UserError(f"given {where} without a kernel, wanted at least one")
-        name = loaded.arch.name
         with reading("the code"):
-            return Analysis(name, _TERMS, tuple(_kernel(kernel, name) for kernel in loaded.kernels.values()))
+            yield loaded, code
     except SimulatorError as error:
         raise UserError(f"given {where} that cannot be read: {error}") from None
 
@@ -62,19 +71,17 @@ def _assembled(content: bytes, where: str) -> bytes:
 
 
 def _kernel(kernel: KernelInfo, arch: str) -> KernelAnalysis:
-    code = reachable(kernel.instructions, kernel.entry, _follows)
+    code = reachable(kernel.instructions, kernel.entry, follows)
     start = code[0].address
     lines = [line_of(i, i.address - start, arch) for i in code]
-    loops, hot = hottest(lines, *basic_blocks(code, _follows))
-    lds = int(kernel.metadata.get(".group_segment_fixed_size", kernel.descriptor.group_segment))
-    threads = int(kernel.metadata.get(".max_flat_workgroup_size", 1024))
+    loops, hot = hottest(lines, *basic_blocks(code, follows))
     return KernelAnalysis(
         kernel.name,
         _registers(kernel),
-        lds,
+        _lds(kernel),
         code[-1].address + code[-1].size - start,
-        threads,
-        _waves(kernel.descriptor.vgprs, lds, -(-threads // 64), arch),
+        _threads(kernel),
+        waves_held(kernel, arch),
         loops,
         hot,
     )
@@ -88,8 +95,17 @@ def _registers(kernel: KernelInfo) -> dict[str, int]:
     return {"vgpr": vgpr, "agpr": agpr, "sgpr": int(kernel.metadata.get(".sgpr_count", kernel.descriptor.sgprs))}
 
 
-def _waves(vgprs: int, lds: int, group_waves: int, arch: str) -> dict[str, int]:
+def _lds(kernel: KernelInfo) -> int:
+    return int(kernel.metadata.get(".group_segment_fixed_size", kernel.descriptor.group_segment))
+
+
+def _threads(kernel: KernelInfo) -> int:
+    return int(kernel.metadata.get(".max_flat_workgroup_size", 1024))
+
+
+def waves_held(kernel: KernelInfo, arch: str) -> dict[str, int]:
     """Waves that a SIMD holds as each resource allows; whole workgroups share a unit's local memory."""
+    lds, vgprs, group_waves = _lds(kernel), kernel.descriptor.vgprs, -(-_threads(kernel) // 64)
     core, granule = FACTS[arch].core, _LDS_GRANULE.get(arch, 512)
     taken = -(-lds // granule) * granule
     by_lds = _MOST_WAVES
@@ -102,7 +118,7 @@ def _waves(vgprs: int, lds: int, group_waves: int, arch: str) -> dict[str, int]:
 # ---------------------------------------------------------------- control flow
 
 
-def _follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
+def follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
     """Whether the next instruction may follow, and the address of a branch's target."""
     if i.name == "s_branch":
         return False, (i.address + 4 + 4 * i.simm16,)

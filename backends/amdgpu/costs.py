@@ -10,7 +10,7 @@ from functools import cache
 
 from convgen.backends.amdgpu.isa import SLOT_BYTES
 from convgen.backends.amdgpu.sim.decode import Instruction
-from convgen.backends.amdgpu.tables import MFMA, WAVE
+from convgen.backends.amdgpu.tables import FACTS, MFMA, WAVE
 from convgen.backends.analysis import Line
 from convgen.backends.machine.instruction import Unit
 
@@ -40,6 +40,7 @@ _QUARTER_RATE = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)_|v_mul_(lo|hi)_") 
 _MFMA = re.compile(r"v_s?mfm(?:a|ac)_(?:scale_)?\w+?_(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_?(?:\d+b_)?(?P<type>[a-z]+\d+)")
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "xf32": 4, "f64": 8}  # one byte or less: all others
 _DS = re.compile(r"ds_(?:(read|load)|(write|store))(2st64|2)?_[a-z]?(\d+)")
+_WIDE_READS = (64, 128)  #: bits; over all banks there are (measured by HipKittens on MI350X)
 _VMEM = re.compile(r"(?:buffer|tbuffer|global|flat|scratch)_(load|store|atomic)_(\w+)")
 _SMALL = {"ubyte": 1, "sbyte": 1, "byte": 1, "ushort": 2, "sshort": 2, "short": 2, "dword": 4}
 
@@ -61,7 +62,7 @@ def line_of(instruction: Instruction, offset: int, arch: str) -> Line:
     """The instruction as a line of an analysis."""
     name = instruction.name
     if name.startswith("ds_"):
-        return _shared(instruction, offset)
+        return _shared(instruction, offset, arch)
     if vmem := _VMEM.match(name):
         return _global(instruction, offset, vmem)
     kind = next((kind for prefixes, kind in _PREFIXES if name.startswith(prefixes)), "other")
@@ -100,14 +101,16 @@ def flop(instruction: Instruction) -> int:
     return 2 * m * n * k * blocks
 
 
-def _shared(instruction: Instruction, offset: int) -> Line:
+def _shared(instruction: Instruction, offset: int, arch: str) -> Line:
     access = _DS.match(instruction.name)
     if access is None:  # permutations take the crossbar, atomics a word
         return Line(offset, instruction.text, "ds_other", "lds", _slots(Unit.SHARED, 4 * WAVE))
     reads, _, twice, bits = access.groups()
     moved = int(bits) // 8 * (2 if twice else 1) * WAVE
-    kind, path = ("ds_read", "lds read") if reads else ("ds_write", "lds write")
-    return Line(offset, instruction.text, kind, "lds", _slots(Unit.SHARED, moved), bytes={path: moved})
+    if not reads:
+        return Line(offset, instruction.text, "ds_write", "lds", _slots(Unit.SHARED, moved), bytes={"lds write": moved})
+    rate = FACTS[arch].core.shared_read_rate if int(bits) in _WIDE_READS else SLOT_BYTES[Unit.SHARED]
+    return Line(offset, instruction.text, "ds_read", "lds", -(-moved // rate), bytes={"lds read": moved})
 
 
 def _global(instruction: Instruction, offset: int, access: re.Match[str]) -> Line:

@@ -6,6 +6,7 @@ bools is a pair of scalar registers an element; the masks of one that no variabl
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar, cast
 
@@ -20,6 +21,7 @@ from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
 from convgen.ir.floats import Fma, Round
+from convgen.ir.products import BlockMma
 from convgen.ir.types import AnyType, Type, VectorType, f16, f32, vector
 
 Masks = Callable[[int], Reg]  #: the lanes in which an element is true
@@ -166,8 +168,11 @@ class Elements(Vectors):
     def from_lane(self, e: Expr) -> Parts:
         """Word by word, whatever the elements are."""
         assert isinstance(e, x.FromLane)
-        held = [p.words(i, 1) for p in self.held(e.a) for i in range(p.count)]
-        return (from_lanes(self.scalars, held, e.lane),)
+        return (from_lanes(self.scalars, self._words_of(e.a), e.lane),)
+
+    @abstractmethod
+    def block_product(self, e: Expr) -> Parts:
+        """A matrix instruction on blocks of lanes."""
 
     def _bitwise(self, e: Expr) -> Parts:
         """Some bits of each element; of 64 bits the sign is in the upper word."""
@@ -187,9 +192,11 @@ class Elements(Vectors):
         return (dst,)
 
     def _fma(self, e: Expr) -> Parts:
-        """Of f32 two by two, where the operands are pairs of registers."""
+        """Of f32 two by two, where the operands are pairs of registers; one by one where any was f16 before."""
         assert isinstance(e, Fma)
         operands = (e.a, e.b, e.c)
+        if any(map(_was_half, operands)):
+            return self._mixed(operands, e.type)
         held = {c: self.held(c) for c in operands if not _is_same(c)}
         dst, into = self._result(e.type)
         lanes = e.type.lanes
@@ -206,6 +213,25 @@ class Elements(Vectors):
         for a, b, c, to in zip(*words, into):
             self.out.valu(FUSED[e.type.elem], a, b, c, into=to)
         return (dst,)
+
+    def _mixed(self, operands: Sequence[Expr], type: AnyType) -> Parts:
+        """Of f32, and of f16 without a conversion: modifiers say which operands are halves of words, and which ones."""
+        halves = [_was_half(c) for c in operands]
+        constants = list(dict.fromkeys(c for c in operands if _is_constant(c)))
+        words = [
+            self._words_of(cast(x.Cast, c).a) if half else self.words(c, scalar=c in constants[:1])
+            for c, half in zip(operands, halves)
+        ]
+        dst, into = self._result(type)
+        for n, to in enumerate(into):
+            sources = [held[n // 2 if half else n] for held, half in zip(words, halves)]
+            picked = [_bits("op_sel", [half and n % 2 == 1 for half in halves]), _bits("op_sel_hi", halves)]
+            self.out.valu("v_fma_mix_f32", *sources, into=to, modifiers=[m for m in picked if m])
+        return (dst,)
+
+    def _words_of(self, e: Expr) -> list[Reg]:
+        """The words of a value, whatever its elements are."""
+        return [p.words(i, 1) for p in self.held(e) for i in range(p.count)]
 
     def _pair(self, e: Expr) -> list[Reg]:
         """Two registers with what is the same in all elements."""
@@ -322,6 +348,7 @@ _KINDS: dict[type[Expr], Callable[[Elements, Expr], Parts]] = {
     Fma: Elements._fma,
     x.Select: Elements._select,
     x.FromLane: Elements.from_lane,
+    BlockMma: lambda elements, e: elements.block_product(e),
     x.Const: lambda elements, e: (elements._single(cast(x.Const, e)),),
     **dict.fromkeys((x.Cast, x.Saturate), lambda elements, e: (elements.converted(cast("x.Cast | x.Saturate", e)),)),
     x.Uniform: lambda elements, e: elements.value(cast(x.Uniform, e).a),
@@ -331,6 +358,16 @@ _KINDS: dict[type[Expr], Callable[[Elements, Expr], Parts]] = {
 def words_of(elem: Type) -> int:
     """Registers that an element takes; it may share one."""
     return max(1, elem.bits // 32)
+
+
+def _was_half(e: Expr) -> bool:
+    """Whether an f32 is an f16 by value."""
+    return isinstance(e, x.Cast) and e.type.elem is f32 and e.a.type.elem is f16
+
+
+def _bits(name: str, bits: Sequence[bool]) -> str:
+    """A modifier with a bit for each operand, empty for the default."""
+    return f"{name}:[{','.join(str(int(bit)) for bit in bits)}]" if any(bits) else ""
 
 
 def _are_pairs(parts: Parts) -> bool:

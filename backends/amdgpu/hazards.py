@@ -41,6 +41,7 @@ class Use(Enum):
 
     MFMA_AB = "a matrix instruction reads it as srcA or srcB"
     MFMA_C = "a matrix instruction reads it as srcC, not as exactly the tuple that one of its class wrote"
+    MFMA_CHAIN = "a matrix instruction reads as srcC exactly the tuple that one of its class wrote"
     VALU_READ = "a vector instruction reads a vector register"
     PLAIN_READ = "a vector instruction that is not transcendental reads it"
     VALU_WRITE = "a vector instruction overwrites it"
@@ -58,10 +59,11 @@ class Row:
 
     base: int  #: states
     per_pass: int = 0  #: states
+    two: int | None = attrs.field(default=None, kw_only=True)  #: states; behind two passes, where that is another rule
     source: str = attrs.field(kw_only=True)  #: what asks for it
 
     def states(self, passes: int) -> int:
-        return self.base + self.per_pass * passes
+        return self.two if passes == 2 and self.two is not None else self.base + self.per_pass * passes
 
 
 #: By what a matrix instruction's row has as its hazard class: what it leaves as result and as addend.
@@ -79,14 +81,14 @@ _LLVM = "LLVM GCNHazardRecognizer"
 Rows = Mapping[tuple[Event, Use], Row]
 
 
-def _result(event: Event, base: int) -> Rows:
+def _result(event: Event, base: int, two: int | None = None) -> Rows:
     """What keeps the result of a matrix instruction on narrow or f32 inputs from being read or overwritten too early.
 
     Of a load that overwrites it the manuals do not speak.
     """
     taken = (Use.MFMA_AB, Use.VALU_READ, Use.VALU_WRITE, Use.MEMORY_READ)
-    rows = {(event, use): Row(base, 1, source=_MATRIX) for use in taken}
-    return {**rows, (event, Use.MEMORY_WRITE): Row(base, 1, source=_LLVM)}
+    rows = {(event, use): Row(base, 1, two=two, source=_MATRIX) for use in taken}
+    return {**rows, (event, Use.MEMORY_WRITE): Row(base, 1, two=two, source=_LLVM)}
 
 
 #: The numbers are the recognizer's; the sections are where the manuals of later generations ask for the like.
@@ -116,6 +118,8 @@ _NOT_ANY_MORE = Row(0, source=_LLVM)
 CDNA3: Rows = {
     **CDNA2,
     (Event.MFMA_RESULT, Use.MFMA_C): Row(1, 1, source=_MATRIX),
+    (Event.MFMA_RESULT, Use.MFMA_CHAIN): Row(0, two=2, source=_MATRIX),
+    (Event.MFMA_F32_RESULT, Use.MFMA_CHAIN): Row(0, two=2, source=_MATRIX),
     **_result(Event.MFMA_F32_RESULT, 2),
     (Event.MFMA_F32_ADDEND, Use.VALU_WRITE): _NOT_ANY_MORE,
     (Event.MFMA_F32_ADDEND, Use.MEMORY_WRITE): _NOT_ANY_MORE,
@@ -129,7 +133,7 @@ CDNA3: Rows = {
 }
 CDNA4: Rows = {
     **CDNA3,
-    **_result(Event.MFMA_RESULT, 4),
+    **_result(Event.MFMA_RESULT, 4, two=5),
     (Event.MFMA_RESULT, Use.MFMA_C): Row(2, 1, source=_MATRIX),
     (Event.MFMA_F64_RESULT, Use.VALU_WRITE): Row(19, source=_MATRIX),
 }
@@ -178,9 +182,10 @@ class _Clock:
             for w in words:
                 for mark, made in self.history.get(w, {}).items():
                     passed = self.now - made
-                    if passed >= _LONGEST or (use is Use.MFMA_C and words == mark.whole and mark.event is own):
+                    if passed >= _LONGEST:
                         continue
-                    if row := self.rows.get((mark.event, use)):
+                    chained = use is Use.MFMA_C and words == mark.whole and mark.event is own
+                    if row := self.rows.get((mark.event, Use.MFMA_CHAIN if chained else use)):
                         need = max(need, row.states(mark.passes) - passed)
         return need
 

@@ -187,10 +187,9 @@ class _Selector(Selector):
 
     def _global_load(self, s: st.GlobalLoad) -> None:
         source, modifiers = self._address(s)
-        width = s.var.type.bits // 8
-        dst = self.into.get(s.var) or self.out.new("v", max(1, width // 4), s.var.name)
+        dst = self.room(s.var)
         access = Access("global", s.buffer.name, -1, False)
-        name = f"buffer_load_{LOAD_WIDTH[width]}"
+        name = f"buffer_load_{LOAD_WIDTH[s.var.type.bits // 8]}"
         self.out.emit(name, (dst,), source, modifiers=modifiers, access=access, comment=comment(s))
         self._loaded(s.var, dst)
 
@@ -231,10 +230,9 @@ class _Selector(Selector):
 
     def _shared_read(self, s: st.SharedRead) -> None:
         address, modifiers = self._shared_address(s)
-        width = s.var.type.bits // 8
-        dst = self.into.get(s.var) or self.out.new("v", max(1, width // 4), s.var.name)
+        dst = self.room(s.var)
         access = Access("shared", s.tile.name, s.site.slot, False, s.site.private)
-        name = f"ds_read_{DS_READ_WIDTH[width]}"
+        name = f"ds_read_{DS_READ_WIDTH[s.var.type.bits // 8]}"
         self.out.emit(name, (dst,), (address,), modifiers=modifiers, access=access, comment=comment(s))
         self._loaded(s.var, dst)
 

@@ -14,7 +14,7 @@ from convgen.ir.facts import Caches, Core, SharedPhases, TargetFacts
 from convgen.ir.fused import MEANING
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.layout.mma import BlockAtom, MmaAtom
 from convgen.ir.types import Type, bf16, f8_e4m3, f8_e4m3fnuz, f8_e5m2, f8_e5m2fnuz, f16, f32, f64, s8, s32
 
 WAVE = 64
@@ -25,7 +25,7 @@ WORD_GROUP = 4  #: consecutive rows of a 32-bit result in one lane
 
 @attrs.frozen
 class MfmaRow:
-    """One dense, single-block MFMA, `rows x cols x k`.
+    """One dense MFMA, `rows x cols x k`, of one product or of several in blocks.
 
     Integers are signed, both of them (CDNA3 ISA 7, "Matrix Arithmetic Instructions": there is no unsigned form). Where
     modifiers say of what types the inputs are, there is a row for each pair of types.
@@ -42,6 +42,7 @@ class MfmaRow:
     rounds_to: str = attrs.field(default="", kw_only=True)  #: type that inputs are rounded to, if not their own
     second: Type | None = attrs.field(default=None, kw_only=True)  #: type of the second input, if it is another
     formats: tuple[int, int] | None = attrs.field(default=None, kw_only=True)  #: codes of the inputs' types
+    blocks: int = attrs.field(default=1, kw_only=True)  #: products by themselves
 
     @property
     def b(self) -> Type:
@@ -58,6 +59,14 @@ class MfmaRow:
         """Those of the instruction; 0 is the default."""
         codes = zip(("cbsz", "blgp"), self.formats or ())
         return tuple(f"{field}:{code}" for field, code in codes if code)
+
+    def block(self) -> BlockAtom:
+        """The instruction of as many blocks as there are lanes for.
+
+        Lane i + side * block has row i of A and column i of B and D, in its registers K or the rows of D (CDNA3 ISA
+        7.1, "MFMA register layouts").
+        """
+        return BlockAtom(self.name, self.rows, self.k, self.ab, self.acc, 4 * self.passes)
 
     def atom(self) -> MmaAtom:
         """The instruction with the layouts of its operands: the manual's rows, neighbours in a lane of D, are our N.
@@ -169,6 +178,27 @@ _CDNA4_MFMA = (
 )
 
 
+def _blocks(spelling: str, one_k: str = "") -> tuple[MfmaRow, ...]:
+    """Products of 4 x 4 in 16 blocks; `spelling` formats the mnemonic, `one_k` ends that of bf16."""
+    kinds = ((f16, f32, ""), (bf16, f32, one_k), (s8, s32, ""))
+    return tuple(
+        MfmaRow(
+            spelling.format(acc=acc.name.replace("s", "i"), ab=ab.name.replace("s8", "i8")) + end,
+            *(4, 4, 4, ab, acc),
+            passes=2,
+            hazard=XDL,
+            blocks=16,
+        )
+        for ab, acc, end in kinds
+    )
+
+
+_CDNA2_BLOCKS = _blocks("v_mfma_{acc}_4x4x4{ab}", "_1k")
+_CDNA3_BLOCKS = _blocks("v_mfma_{acc}_4x4x4_16b_{ab}")
+
+_WIDEST_READ = 16  #: bytes of a lane
+
+
 def _both_halves(lanes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     return lanes + tuple(tuple(lane + 32 for lane in phase) for phase in lanes)
 
@@ -209,8 +239,10 @@ _CORE = Core(
     simd_registers=512,  # VGPRs and AGPRs together: LLVM, getTotalNumVGPRs of gfx90a and later
     register_granule=8,  # LLVM, getVGPRAllocGranule of gfx90a and later
     shared_rate=128,  # CDNA3 ISA 11
+    shared_read_rate=128,  # the same; others by their phases
     global_rate=64,  # of the L1 cache; assumed
     grids=_GRIDS,
+    byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
 
 _GCD = Caches(
@@ -270,8 +302,9 @@ def _facts(
         shared_read=read,
         shared_write=_WRITE_B128_32,
         fused=frozenset(MEANING),
-        atoms=tuple(row.atom() for row in MFMA[name]),
-        core=_CORE,
+        atoms=tuple(row.atom() for row in MFMA[name] if row.blocks == 1),
+        blocks=tuple(row.block() for row in MFMA[name] if row.blocks > 1),
+        core=attrs.evolve(_CORE, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
         caches=caches,
         conversions=conversions,
         tickets=True,
@@ -280,9 +313,9 @@ def _facts(
 
 
 MFMA: dict[str, tuple[MfmaRow, ...]] = {
-    "gfx90a": _CDNA2_MFMA,
-    "gfx942": _CDNA3_ONLY + _CDNA3_MFMA + _f8_rows(f8_e4m3fnuz, f8_e5m2fnuz),
-    "gfx950": _CDNA4_MFMA + _CDNA3_MFMA + _f8f6f4_rows(f8_e4m3, f8_e5m2) + _f8_rows(f8_e4m3, f8_e5m2),
+    "gfx90a": _CDNA2_MFMA + _CDNA2_BLOCKS,
+    "gfx942": _CDNA3_ONLY + _CDNA3_MFMA + _CDNA3_BLOCKS + _f8_rows(f8_e4m3fnuz, f8_e5m2fnuz),
+    "gfx950": _CDNA4_MFMA + _CDNA3_MFMA + _CDNA3_BLOCKS + _f8f6f4_rows(f8_e4m3, f8_e5m2) + _f8_rows(f8_e4m3, f8_e5m2),
 }
 
 

@@ -18,9 +18,10 @@ from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import retyped
 from convgen.backends.machine.vectors import Bytes, Parts, view
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Cast, Expr, Saturate, Var
+from convgen.ir.expr import Cast, Const, Expr, Saturate, Splat, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.products import BlockMma
 from convgen.ir.types import VectorType, bf16, f32, s32, u32
 
 
@@ -96,6 +97,22 @@ class AmdVectors(Elements):
                 yield i, j
 
     def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
+        self._matrix(atom.name, dst, start, a, b, comment)
+
+    def _matrix(self, name: str, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str = "") -> None:
         addend: Operand = Imm(0) if start is None else start
-        op, modifiers = MATRIX[self.facts.name][atom.name]
+        op, modifiers = MATRIX[self.facts.name][name]
         self.out.emit(op, (dst,), (a, b, addend), modifiers=modifiers, comment=comment)
+
+    def block_product(self, e: Expr) -> Parts:
+        """It overwrites its addend if nothing else needs that."""
+        assert isinstance(e, BlockMma)
+        a, b = (self.tuple_of(self.value(factor)) for factor in (e.a, e.b))
+        if isinstance(e.acc, Splat) and isinstance(e.acc.a, Const) and e.acc.a.bits == 0:
+            dst = self.out.new("v", e.type.bits // 32)
+            self._matrix(e.op.name, dst, None, a, b)
+            return (dst,)
+        held = self.tuple_of(self.value(e.acc))
+        sums = held if self.may_overwrite(e.acc) else self._duplicate(held, "v")
+        self._matrix(e.op.name, sums, sums, a, b)
+        return (sums,)

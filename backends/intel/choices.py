@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from convgen.backends.intel.bytes import UNSIGNED
 from convgen.backends.intel.isa import Literal, region
-from convgen.backends.intel.operands import Operands, Words, check, in_pairs, in_wider, is_constant, words_of
+from convgen.backends.intel.operands import Operands, Words, check, in_pairs, in_wider, is_constant, uniform, words_of
 from convgen.backends.intel.operations import TYPES, WIDER
 from convgen.backends.intel.scalars import CONDITIONS, SWAPPED
 from convgen.backends.machine.instruction import Operand, Reg
@@ -36,6 +36,8 @@ class Choices(Operands):
             a, b = (in_wider(c, WIDER[elem]) for c in (e.a, e.b))
             return self.tuple_of(self.value(x.Select(e.cond, a, b).to(e.type)))
         check(e.type)
+        if elem is f32 and (tested := _with_zero(e.cond)) is not None:
+            return self._by_zero(e, tested)
         width = 32 if isinstance(e.cond.type, Type) else elem.bits
         turned = is_constant(e.a) and not is_constant(e.b)
         first, second = (e.b, e.a) if turned else (e.a, e.b)
@@ -47,6 +49,15 @@ class Choices(Operands):
             held = [flags(n) for n, _ in pair]
             for flag, (n, to) in zip(held, pair):
                 self.do("sel", region(to, kind), chosen(n), other(n), predicate=flag, modifiers=modifiers)
+        return dst
+
+    def _by_zero(self, e: x.Select, tested: x.Comparison) -> Reg:
+        """Where numbers are compared with zero, one instruction compares and chooses."""
+        condition, kind, numbers, _ = self._comparison(tested)
+        chosen, other = (self.typed(c, last=False) for c in (e.a, e.b))
+        dst, into = self.result(e.type)
+        for n, to in enumerate(into):
+            self.do("csel", region(to, kind), chosen(n), other(n), numbers(n), condition=condition)
         return dst
 
     # ------------------------------------------------------------ flags
@@ -149,3 +160,12 @@ class Choices(Operands):
         even = [*words, *words[-1:]] if len(words) % 2 else words
         pairs = zip(even[::2], even[1::2])
         return [self.side_by_side("uw", *(region(w, "uw", 0, 2) for w in pair)) for pair in pairs]
+
+
+def _with_zero(cond: Expr) -> x.Comparison | None:
+    """The comparison, if it is of f32 elements with zero."""
+    cond = plain(cond)
+    if not isinstance(cond, x.Comparison) or isinstance(cond.type, Type) or cond.a.type.elem is not f32:
+        return None
+    zero = uniform(cond.a if is_constant(cond.a) else cond.b)
+    return cond if isinstance(zero, x.Const) and zero.value == 0 else None

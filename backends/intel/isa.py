@@ -179,7 +179,7 @@ _ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8, "
 #: Instructions behind a message that had better not overwrite what it reads: as long as it may be under way.
 _HOLDS = {"slm": 12, "ugm": 96}
 
-_ALU = "mov add3 mad dp4a shl shr asr not cmp bfn rndd rndu rnde".split()
+_ALU = "mov add3 mad csel dp4a shl shr asr not cmp bfn rndd rndu rnde".split()
 _ALU_COMMUTES = "add mul and or xor".split()
 _MATH = "inv log exp sqt rsqt sin cos".split()
 MATH = "math"  #: the port of the unit for functions of one operand; a pipe in order on some generations

@@ -52,7 +52,7 @@ def _body(i: XeInstruction, physical: Physical, generation: Generation) -> str:
         return f"{name:<25}{operand}"
     head = f"{name} ({i.lanes}|M0)"
     if i.condition:
-        assert i.flag is not None or name == "sel"
+        assert i.flag is not None or name in ("sel", "csel")
         head += f" ({i.condition}){physical.flag(i.flag) if i.flag is not None else 'f0.0'}"
     if isinstance(i.op, Message):
         return f"{head:<45} {_message(i, i.op, physical, generation)}"

@@ -214,7 +214,7 @@ class _Selector(Selector):
         out = self.out
         address, mask = self._address(s.address), self._mask(s.mask)
         lane_bytes = s.var.type.bits // 8
-        dst = self.into.get(s.var) or out.new("v", max(1, lane_bytes // 4), s.var.name)
+        dst = self.room(s.var)
         if mask is not None:
             out.fill(dst, Literal(0, "ud"))
         access = Access("global", s.buffer.name, -1, False)
@@ -326,8 +326,7 @@ class _Selector(Selector):
     def _tuple(self, v: Var) -> Reg:
         """Where a load puts a value: what is long enough for an operand of a matrix instruction stands as these do."""
         words = max(1, v.type.bits // 32)
-        residue = INPUTS_AT if words >= BANK_PERIOD else None
-        return self.into.get(v) or self.out.new("v", words, v.name, residue=residue)
+        return self.room(v, INPUTS_AT if words >= BANK_PERIOD else None)
 
     def _shared_read(self, s: st.SharedRead, *, block: bool = False) -> None:
         lane_bytes = s.var.type.bits // 8

@@ -273,6 +273,7 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
             simd_registers=1024,  # 8 threads of 128 or 4 of 256: Programmer's Reference Manuals
             register_granule=128,  # the smaller register file of a thread
             shared_rate=128,  # assumed
+            shared_read_rate=128,  # assumed
             global_rate=64,  # assumed
             grids=_GRIDS,
             subtiles=(1, 2, 4),

@@ -19,7 +19,9 @@ from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Splat, Surface, Var
 from convgen.ir.layout.memory import Global
-from convgen.ir.mutate import free_vars, postorder
+from convgen.ir.mutate import free_vars, postorder, statements
+from convgen.ir.operands import operands
+from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type
 from convgen.ir.votes import AllLanes
@@ -52,7 +54,9 @@ class Selector(ABC):
         self.handlers: Handlers = {**_STATEMENTS, **messages}
         self.kernel, self.lines = kernel, lines
         self.uses = use_counts(kernel)
-        self.into: dict[Var, Reg] = {}  # loads that write straight into a loop's carried registers
+        self.into: dict[Var, Reg] = {}  # loads that write straight into registers of a loop's, or of an operand
+        self.operands = _operands(kernel, self.uses)
+        self.operand_of = {part: operand for operand, parts in self.operands.items() for part in parts}
         self.labels = 0
         self.exits: list[tuple[Sequence[Var], str]] = []  # carried variables and end label of the loops around
 
@@ -107,9 +111,12 @@ class Selector(ABC):
         before = len(self.out.block.instructions)
         if isinstance(s.value, Surface):
             self.vectors.env[s.var] = (self._surface(s.value),)
+        elif s.var in self.operands:
+            self.vectors.env[s.var] = (self.vectors.tuple_of(self.vectors.value(s.value)),)
+            self.vectors.owned[s.var] = True
         elif held_as_vector(s.var.type):
             self.vectors.env[s.var] = self.vectors.value(s.value)
-            self.vectors.owned[s.var] = isinstance(s.value, Mma) or self.vectors.may_overwrite(s.value)
+            self.vectors.owned[s.var] = isinstance(s.value, (Mma, BlockMma)) or self.vectors.may_overwrite(s.value)
         else:
             self.scalars.env[s.var] = self.scalars.value(s.value)
             self.scalars.lets[s.var] = s.value
@@ -119,6 +126,21 @@ class Selector(ABC):
 
     def _surface(self, e: Surface) -> Reg:
         raise VerifyError(f"selection: {e} on a target without surfaces")
+
+    def room(self, v: Var, residue: int | None = None) -> Reg:
+        """Registers for what a load brings: those that are meant for it, or new ones."""
+        operand = self.operand_of.get(v)
+        if operand is not None and v not in self.into:
+            self._share_out(operand, self.out.new("v", operand.type.bits // 32, operand.name, residue=residue))
+        return self.into.get(v) or self.out.new("v", max(1, v.type.bits // 32), v.name, residue=residue)
+
+    def _share_out(self, operand: Var, whole: Reg) -> None:
+        """Has loads write into the registers of the operand whose parts they bring."""
+        at = 0
+        for part in self.operands[operand]:
+            words = part.type.bits // 32
+            self.into[part] = whole.words(at, words)
+            at += words
 
     def _loaded(self, v: Var, dst: Reg) -> None:
         """Bind what was loaded, also for 32-bit arithmetic where it is one element of a lane."""
@@ -218,7 +240,12 @@ class Selector(ABC):
             if not isinstance(y, Var) or not held_as_vector(c.type):
                 continue
             parts = self.vectors.env[c]
-            if y in loads and len(parts) == 1 and last_use.get(c, -1) < loads[y]:
+            brought = [loads[part] for part in self.operands.get(y, (y,)) if part in loads]
+            if not brought or len(parts) != 1 or last_use.get(c, -1) >= min(brought):
+                continue
+            if y in self.operands:
+                self._share_out(y, parts[0])
+            else:
                 self.into[y] = parts[0]
 
     def _carry(self, carried: Sequence[Var], values: Sequence[Expr]) -> None:
@@ -275,6 +302,19 @@ def _last_uses(stmts: Sequence[st.Stmt]) -> dict[Var, int]:
         if isinstance(s, st.Let) and isinstance(s.value, (Pack, Shuffle, Slice, Var)):
             sharers[s.var] = [x for v in used if v is not s.var for x in (v, *sharers.get(v, ()))]
     return last
+
+
+def _operands(kernel: Kernel, uses: Mapping[Var, int]) -> dict[Var, tuple[Var, ...]]:
+    """The operands of matrix instructions that several loads bring, which nothing else needs, with these."""
+    taken = operands(kernel.body)
+    loaded = {s.var for s in statements(kernel.body) if isinstance(s, st.Load)} if taken else set()
+    found: dict[Var, tuple[Var, ...]] = {}
+    for s in statements(kernel.body):
+        if isinstance(s, st.Let) and isinstance(s.value, Pack) and taken.get(s.var) == s.var.type.lanes:
+            parts = tuple(p for p in s.value.parts if isinstance(p, Var) and p in loaded and uses[p] == 1)
+            if len(parts) == len(s.value.parts) > 1 and all(p.type.bits % 32 == 0 for p in parts):
+                found[s.var] = parts
+    return found
 
 
 def comment(s: Any) -> str:

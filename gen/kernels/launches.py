@@ -23,11 +23,11 @@ from convgen.kernels.product import Meeting, kernel_name, product_kernel
 from convgen.kernels.steps import Convert
 from convgen.kernels.streams import Stream
 from convgen.kernels.sums import sums_kernel
-from convgen.kernels.windows import windows_kernel
+from convgen.kernels.window_sums import windows_kernel
 from convgen.plan import views
 from convgen.plan.compensation import Sums
+from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan, Reduction
-from convgen.plan.windows import LaneTile
 from convgen.problem.matmul import Matmul, Problem
 from convgen.run.code import OutputRegion
 
@@ -35,6 +35,7 @@ Indices = npt.NDArray[np.int64]
 Positions = tuple[range, range, range]  #: along M, N and the products of a batch
 
 _FILL_TILE = (64, 64)
+_MOST_TERMS, _FEW_TERMS = 256, 16  #: that one lane sums of a result's slices: of a large result, and of a small one
 
 
 @attrs.frozen
@@ -225,9 +226,9 @@ class _Builder:
 
         def multiply(target: View, epilogue: Epilogue, meeting: Meeting | None = None) -> None:
             if isinstance(plan.unit, LaneTile):
-                used.append(self._launch(windows_kernel(plan, part, f"main{tail}"), tile, part.mapping))
-                return
-            kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", meeting)
+                kernel = windows_kernel(plan, part, target, epilogue, f"main{tail}")
+            else:
+                kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", meeting)
             used.append(self._launch(kernel, tile, part.mapping))
 
         match plan.reduction:
@@ -241,7 +242,8 @@ class _Builder:
             case Reduction.LAUNCH:
                 workspace = _Workspace(plan, part)
                 multiply(workspace.slices, _NOTHING)
-                total = streams.sum_slices(workspace.terms, result, part.epilogue, acc, tile, facts, f"sum{tail}")
+                terms, most = workspace.terms, _FEW_TERMS if isinstance(plan.unit, LaneTile) else _MOST_TERMS
+                total = streams.sum_slices(terms, result, part.epilogue, acc, tile, facts, f"sum{tail}", most)
                 used.append(self._stream(total))
         batch, rows, columns, _ = part.mapping.counts
         self.sections.append(Section(self.problem.outputs[0].name, result, tile, (batch * rows, columns), tuple(used)))

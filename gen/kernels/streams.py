@@ -14,7 +14,7 @@ from math import isqrt
 import attrs
 
 from convgen.ir.build import Index, KernelBuilder
-from convgen.ir.expr import Expr, Slice, zeros
+from convgen.ir.expr import Add, Expr, Slice, zeros
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
@@ -59,6 +59,13 @@ class Stream:
         return self.layout.extent("m"), self.layout.extent("n")
 
     @property
+    def meets(self) -> bool:
+        """Whether what lanes and subgroups hold of one sum meets here, and is no part of its own."""
+        return self.result.extent(2) == 1 and any(
+            d.dim == "r" and d.space is not Space.REGISTER for d in self.layout.digits
+        )
+
+    @property
     def mapping(self) -> WorkgroupMapping:
         m, n = self.tile
         return WorkgroupMapping.of(-(-self.result.extent(1) // m), -(-self.result.extent(0) // n), k=self.slices)
@@ -71,9 +78,12 @@ class Stream:
         with k.tile_of(self.mapping) as tile:
             m0, n0 = k.let("m0", tile["m"] * tile_m), k.let("n0", tile["n"] * tile_n)
             out = _without_terms(self.layout)
+            parts = out.extent("p")
             total = self._sum(k, (n0, m0), tile["k"], vector(self.acc, out.registers))
+            if self.meets:
+                total, out = k.reduce("whole", total, out, "p", Add)
             stored = self.epilogue.apply(k, total, self.epilogue.load(Reader(k, (n0, m0)), out))
-            k.store_view(self.result, (n0, m0, tile["k"] * out.extent("p")), stored, out, "store")
+            k.store_view(self.result, (n0, m0, tile["k"] * parts), stored, out, "store")
         return k.done()
 
     def _sum(self, k: KernelBuilder, at: tuple[Expr, Expr], part: Index, total: VectorType) -> Expr:
@@ -138,22 +148,35 @@ def fill(result: View, epilogue: Epilogue, acc: Type, tile: tuple[int, int], fac
 
 
 def sum_slices(
-    source: View, result: View, epilogue: Epilogue, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str
+    source: View,
+    result: View,
+    epilogue: Epilogue,
+    acc: Type,
+    tile: tuple[int, int],
+    facts: TargetFacts,
+    role: str,
+    most: int,
 ) -> Stream:
-    """The sum over R of `source` (N, M, R); tiles lie within those of `tile` (M, N)."""
+    """The sum over R of `source` (N, M, R); tiles lie within those of `tile` (M, N).
+
+    Where there are more than `most` terms, lanes and subgroups share them.
+    """
     terms = source.extent(2)
-    layout = _nested(tile, facts, min(_AHEAD, power_of_two(terms)))
+    shared = power_of_two(-(-terms // most) * 2 - 1)
+    layout = _nested(tile, facts, min(_AHEAD, power_of_two(terms)), shared)
     rounds = -(-terms // layout.extent("r"))
     return Stream(role, source, _with_parts(result), epilogue, acc, layout, rounds, 1)
 
 
-def _nested(tile: tuple[int, int], facts: TargetFacts, ahead: int) -> Fragment:
+def _nested(tile: tuple[int, int], facts: TargetFacts, ahead: int, shared: int = 1) -> Fragment:
+    """`shared` is by how many lanes and subgroups terms are summed, if there are so many."""
     tile_m, tile_n = (size & -size for size in tile)
-    lanes = facts.subgroup_size
+    lanes_r = min(shared, facts.subgroup_size)
+    lanes, subgroups_r = facts.subgroup_size // lanes_r, min(shared // lanes_r, _SUBGROUPS)
     n = min(tile_n, _VECTOR * lanes)
     lanes_m = lanes // max(1, n // _VECTOR)
-    subgroups = min(_SUBGROUPS, max(1, tile_m // lanes_m))
-    return _layout(n, tile_m, lanes, subgroups, ahead)
+    subgroups = max(subgroups_r, min(_SUBGROUPS, max(1, tile_m // lanes_m)))
+    return _layout(n, tile_m, facts.subgroup_size, subgroups, ahead, lanes_r, subgroups_r)
 
 
 def _with_parts(view: View) -> View:

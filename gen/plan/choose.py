@@ -231,8 +231,8 @@ def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, move
     return Config((side, side, k), (1, 1), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=moved, types=types)
 
 
-def _tiles_k(atom: MmaAtom) -> tuple[int, ...]:
-    return tuple(k * max(1, 2 // atom.elem_bytes) for k in _TILE_K)
+def _tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:
+    return tuple(2 * k for k in _TILE_K) + facts.core.byte_rows if atom.elem_bytes == 1 else _TILE_K
 
 
 def _is_whole(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
@@ -243,7 +243,7 @@ def _is_whole(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
 def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Candidate]:
     """The configs that come out even and whose tiles fit shared memory, with their scores."""
     elem, mma = atom.elem_bytes, (atom.n, atom.m, atom.k)
-    chunk, tiles_k = facts.chunk_bytes // elem, _tiles_k(atom)
+    chunk, tiles_k = facts.chunk_bytes // elem, _tiles_k(atom, facts)
     k_orders = ["split"] if shape.inner % tiles_k[-1] == 0 else ["split", "fused"]
     if shape.inner % chunk:
         k_orders.append("chunk")
@@ -264,7 +264,9 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                 for shared in dict.fromkeys(way.slots > 0 for way in ways)
             }
             few = works[True].accumulators <= _MOST_IN_VECTORS
-            acc = "v" if few or not facts.accumulators else "a"
+            # Long rows of 8-bit elements need the vectors for themselves; of others, shorter rows do as well.
+            in_vectors = few and (elem > 1 or works[True].registers <= facts.registers)
+            acc = "v" if in_vectors or not facts.accumulators else "a"
             for k_order, way in product(k_orders, ways):
                 work = works[way.slots > 0]
                 fits = acc == "a" or work.registers <= facts.registers
@@ -346,7 +348,7 @@ def _work(
         held = 0
     return _Work(
         matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
-        shared=(read + (copied if shared else 0)) / facts.core.shared_rate,
+        shared=read / facts.core.shared_read_rate + (copied / facts.core.shared_rate if shared else 0),
         moved=copied / facts.core.global_rate,
         messages=messages * facts.costs.message * count / simds,
         slot_bytes=copied,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 
@@ -20,19 +20,26 @@ EXACT, ZEROS = "exact", "zeros"  #: what padding adds to sums: nothing, or produ
 PADDING = EXACT  #: where a config does not say
 
 
-class Own(NamedTuple):
-    """What a lane has of the result where lanes multiply and add, without a matrix instruction."""
+@attrs.frozen
+class Own:
+    """What a lane has of the result where lanes multiply and add, or a matrix instruction for blocks of them."""
 
     channels: int  #: neighbours along N
     rows: int  #: positions along the last axis of space but one
     columns: int  #: positions along the last axis of space
+    atom: tuple[int, int, int] | None = None  #: elements; of that instruction, side x side x K
+
+    @property
+    def size(self) -> int:
+        return self.channels * self.positions
 
     @property
     def positions(self) -> int:
         return self.rows * self.columns
 
     def __str__(self) -> str:
-        return f"fma:{self.channels}x{self.rows}x{self.columns}"
+        unit = "x".join(map(str, self.atom)) if self.atom else "fma"
+        return f"{unit}:{self.channels}x{self.rows}x{self.columns}"
 
 
 @attrs.frozen
@@ -41,7 +48,7 @@ class Config:
 
     tile: tuple[int, int, int]  #: elements; M x N x K of a workgroup
     waves: tuple[int, int]  #: subgroups; along M and N of the tile
-    mma: tuple[int, int, int]  #: elements; n x m x k of the matrix instruction, or what each lane has by `Own`
+    mma: tuple[int, int, int] | Own  #: elements; n x m x k of the matrix instruction, or what each lane has
     slots: int = 2  #: buffers of the K loop in shared memory; with 0 fragments come from global memory
     taps: str = "split"  #: how K is cut: "split": no block straddles the innermost run (a tap's channels, a row of
     #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run
@@ -113,9 +120,17 @@ def _numbers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None
     return parse
 
 
-def _unit(text: str) -> tuple[int, ...] | None:
-    sizes = _numbers(_TRIPLE)(text.removeprefix("fma:"))
-    return Own(*sizes) if sizes and text.startswith("fma:") else sizes
+def _triple(text: str) -> tuple[int, int, int] | None:
+    sizes = _numbers(_TRIPLE)(text)
+    return (sizes[0], sizes[1], sizes[2]) if sizes else None
+
+
+def _unit(text: str) -> tuple[int, int, int] | Own | None:
+    unit, colon, own = text.rpartition(":")
+    sizes, atom = _triple(own), _triple(unit)
+    if not colon or not sizes:
+        return sizes if not colon else None
+    return Own(*sizes, atom) if atom or unit == "fma" else None
 
 
 def _choice(*options: str) -> Callable[[str], str | None]:
@@ -144,7 +159,7 @@ def _types(text: str) -> tuple[str, ...] | None:
 FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tile": ("MxNxK", _numbers(_TRIPLE)),
     "waves": ("MxN", _numbers(_PAIR)),
-    "mma": ("ROWSxCOLSxK|fma:NxROWSxCOLS", _unit),
+    "mma": ("ROWSxCOLSxK|fma:NxROWSxCOLS|SIDExSIDExK:NxROWSxCOLS", _unit),
     "slots": ("0|1|2|3", _slots),
     "taps": ("split|chunk|fused", _choice("split", "chunk", "fused")),
     "acc": ("v|a", _choice("v", "a")),

@@ -14,10 +14,10 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Chunk, Grouped, Remap, Xcc
 from convgen.plan.contraction import Product
+from convgen.plan.lane_tile import LaneTile
 from convgen.plan.lru import Steps, simulate
 from convgen.plan.plan import Plan
 from convgen.plan.traffic import Moved, Operands, Tiles, Traffic, count
-from convgen.plan.windows import LaneTile
 
 _WORTH = 0.98  #: share of the default's clocks; an order that does not come below it is not worth its arithmetic
 _MATTERS = 0.2  #: of what a launch costs by itself; fewer clocks of memory are not worth a comparison

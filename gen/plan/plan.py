@@ -34,8 +34,9 @@ from convgen.plan.config import EXACT, Config, Own
 from convgen.plan.contraction import Product
 from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.dequantise import Dequantisation
+from convgen.plan.lane_tile import LaneTile, sums_weights
 from convgen.plan.padding import Padding, padding
-from convgen.plan.windows import LaneTile, Windows, windows
+from convgen.plan.windows import Windows, windows
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
 from convgen.problem.matmul import Matmul, Problem
@@ -299,6 +300,7 @@ def _atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
     for atom in input_atoms(problem, facts):
         if (atom.n, atom.m, atom.k) == config.mma and converted(given, atom) == config.types:
             return atom
+    assert not isinstance(config.mma, Own)
     shape = "x".join(map(str, config.mma))
     kinds = ":".join(config.types) or problem.inputs[0].dtype
     raise DoesNotFit(f"{facts.name} has no {shape} matrix instruction for {kinds}")
@@ -316,7 +318,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     unit = _unit(problem, config, facts)
     if problem.runtime and (config.slices > 1 or config.reorder or config.map != IN_ROWS):
         raise DoesNotFit(f"sizes are known at launch: wanted one slice, no reorder and map={IN_ROWS}")
-    if _products(problem) > 1 and (config.slices > 1 or config.map.shares):
+    if isinstance(unit, MmaTile) and _products(problem) > 1 and (config.slices > 1 or config.map.shares):
         what = f"slices={config.slices}" if config.slices > 1 else f"map={config.map}"
         raise DoesNotFit(f"{what}: there are several products")
     missing = [name for name in config.reorder if name not in [t.name for t in problem.factors]]
@@ -335,15 +337,19 @@ def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | Lan
     """What multiplies; DoesNotFit where words of the config do not go together."""
     if not isinstance(config.mma, Own):
         return mma_tile(_atom(problem, config, facts), config, facts.chunk_bytes)
-    idle = {"slots": 0, "acc": "v", "slices": 1, "subtiles": 1, "prefetch": 0, "taps": "fused"}
+    idle = {"slots": 0, "acc": "v", "subtiles": 1, "prefetch": 0, "taps": "fused"}
+    if not sums_weights(problem):
+        idle["slices"] = 1
     for name, value in idle.items():
         if getattr(config, name) != value:
             raise DoesNotFit(f"{name}={getattr(config, name)}: mma={config.mma} has {name}={value}")
+    if config.sum not in ("", "launch"):
+        raise DoesNotFit(f"sum={config.sum}: slices of mma={config.mma} meet in a launch")
     if config.map.shares:
         raise DoesNotFit(f"map={config.map}: mma={config.mma} does not share K out")
     if config.types:
         raise DoesNotFit(f"in={':'.join(config.types)}: mma={config.mma} multiplies in {problem.acc_type}")
-    return LaneTile.of(config, config.mma, facts)
+    return LaneTile.of(problem, config, config.mma, facts)
 
 
 def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts) -> tuple[Product, ...]:
@@ -383,7 +389,7 @@ def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts:
     if all(part.mapping.sharers == 1 for part in parts):
         return Reduction.ALONE
     acc = scalar(problem.acc_type)
-    adds = all(part.epilogue.may_precede_sums(acc) for part in parts)
+    adds = not isinstance(config.mma, Own) and all(part.epilogue.may_precede_sums(acc) for part in parts)
     any_order = acc.is_int or not problem.deterministic  # sums of integers are the same in all
     may_add = adds and any_order
     if config.sum == "atomic" and not may_add:
@@ -455,7 +461,9 @@ def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:
 
 def accumulator_registers(plan: Plan) -> int:
     if isinstance(plan.unit, LaneTile):
-        return plan.unit.own.channels * plan.unit.own.positions * plan.acc_type.bytes // 4
+        own, parts = plan.unit.own, (part.product for part in plan.parts)
+        most = max((product.sums(own) for product in parts if isinstance(product, Windows)), default=0)
+        return own.channels * most * plan.acc_type.bytes // 4
     return plan.mma.parts * plan.mma.d.registers * plan.mma.atom.acc.bytes // 4
 
 

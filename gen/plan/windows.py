@@ -1,14 +1,16 @@
-"""Depthwise convolutions as sums over windows, of which a lane has whole ones: views and layouts.
+"""Convolutions of small groups as sums over windows, of which a lane has whole ones: views.
 
-    result[n, m] = sum over taps k and channels c of source[s, position(m, k)] * weights[n, k, c]
+    image[n, p] = sum over taps t and channels c of source[s, place(p, t)] * weights[n, t, c]
 
-N are the channels of all groups side by side, as they lie in memory. With `outs` channels of the result in a group and
-`ins` of the source, n = g * outs + o and s = g * ins + c. A lane has neighbours along N, and a block of neighbouring
-positions along the last two axes of space. Position o of an axis and its tap k read the source at `step * o + growth *
-k`; cut into blocks of `count` positions, at `step * count * block` and j further on, where neighbours whose windows
-overlap have the same j: it is loaded once.
+The result is the image or, of the same views, the weights: sums over positions p. N are the channels of all groups side
+by side, as they lie in memory. With `outs` channels of the image in a group and `ins` of the source, n = g * outs + o
+and s = g * ins + c. A lane has neighbours along N, and a block of neighbouring positions along the last two axes of
+space. Position o of an axis and its tap k read the source at `step * o + growth * k`; cut into blocks of `count`
+positions, at `step * count * block` and j further on, where neighbours whose windows overlap have the same j: it is
+loaded once.
 
-Each sum is of taps in the order of K, outermost first, and for each of them of the source's channels.
+Each sum of an image is of taps in their order, outermost first, and for each of them of the source's channels. A lane's
+sums of weights are of blocks of positions, of each block in the order of places of the source.
 """
 
 from __future__ import annotations
@@ -20,9 +22,7 @@ from math import gcd, prod
 import attrs
 
 from convgen.ir.error import DoesNotFit
-from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.digits import Digit, Index, Space
-from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.digits import Index
 from convgen.ir.layout.memory import Dim, TensorDim, View
 from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
@@ -31,7 +31,8 @@ from convgen.plan.blocks import Cuts
 from convgen.plan.config import Config, Own
 from convgen.plan.contraction import Contraction, Product
 from convgen.plan.copies import divide
-from convgen.problem.conv import Conv, Direction
+from convgen.plan.lane_tile import sums_weights
+from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem
 
 
@@ -68,16 +69,19 @@ class Window:
 class Windows(Product):
     """A sum over windows.
 
-    `of_m` has the axes S, blocks of positions and, for each axis of space, places; `of_n` has N, the taps of each axis
-    of space and the channels of the source, or all of these as one axis; `result` has N and M.
+    `of_m`, the source, has the axes S, blocks of positions and, for each axis of space, places. Images have the axes N
+    and positions. Weights that are read, `of_n`, have N, the taps of each axis of space and the channels of the source,
+    or all of these as one axis; weights that are the result have N, and these as one.
     """
 
     axes: tuple[Window, ...] = ()
-    looped: int = 0  #: of the axes of space, outermost ones, of which the kernel takes the taps in a loop
-    outs: int = 1  #: channels of the result in a group
+    #: Of the axes of space, outermost ones, of which the kernel takes the taps in a loop, or tiles of weights have one.
+    looped: int = 0
+    outs: int = 1  #: channels of the image in a group
     ins: int = 1  #: channels of the source in a group
     #: elements; where all weights of a channel lie side by side: between taps of each axis, and between channels
     flat: tuple[int, ...] = ()
+    of_weights: bool = False  #: whether the result are the weights, and `of_n` is the image
 
     @property
     def m(self) -> int:
@@ -89,15 +93,48 @@ class Windows(Product):
 
     @property
     def k(self) -> int:
+        return self.image.extent(1) if self.of_weights else self.products
+
+    @property
+    def image(self) -> View:
+        """What has the positions of windows."""
+        return self.of_n if self.of_weights else self.result
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether some blocks have fewer positions than others."""
+        return any(t.masked for t in self.image.index)
+
+    @property
+    def products(self) -> int:
+        """Of a position, for each channel: taps, and channels of the source."""
         return prod(w.taps for w in self.axes) * self.ins
 
+    @property
+    def unrolled(self) -> tuple[Window, ...]:
+        """The axes of which a lane has all taps at a time."""
+        return self.axes[self.looped :]
+
+    def sums(self, own: Own) -> int:
+        """How many a lane has at a time, for each of its channels: those of a row leave when it is whole."""
+        if self.of_weights:
+            return prod(w.taps for w in self.unrolled) * self.ins
+        down = self.axes[0]
+        if self.looped or len(self.axes) != 2 or own.rows == 1:
+            return own.positions
+        return own.columns * min(own.rows, (down.taps - 1) * down.growth // down.step + 1)
+
     def registers(self, own: Own) -> int:
-        """What a lane holds beside its sums: weights, as products take them, and two rows of the source, estimate."""
-        axes = self.axes[self.looped :]
-        weights = own.channels * prod(w.taps for w in axes) * self.ins
+        """What a lane holds beside its sums: what is multiplied with the source, and two rows of that, estimate."""
+        axes, elem = self.unrolled, self.of_m.memory.elem.bytes
+        if self.of_weights:
+            factors = -(-own.size * elem // 4) + own.channels * own.columns  # those of a row as products take them
+        elif own.atom:
+            factors = -(-own.channels // own.atom[0] * prod(w.taps for w in axes) * self.ins * elem // 4)
+        else:
+            factors = own.channels * prod(w.taps for w in axes) * self.ins
         row = own.channels // self.outs * self.ins * axes[-1].places(axes[-1].taps) if axes else own.channels
-        elem = self.of_m.memory.elem.bytes
-        return weights + 2 * -(-row * elem // 4)
+        return factors + 2 * -(-row * elem // 4)
 
     @property
     def run(self) -> int:
@@ -106,75 +143,14 @@ class Windows(Product):
 
     @property
     def runs_along_m(self) -> bool:
-        """Whether memory runs along positions of the result."""
-        return linearize(self.result).unit_axis == 1
-
-
-@attrs.frozen
-class LaneTile:
-    """How the tile of a workgroup is distributed: each lane has `own`, lanes and subgroups stand in rows."""
-
-    own: Own
-    lanes: tuple[int, int]  #: along M and N
-    subgroups: tuple[int, int]  #: along M and N
-
-    @property
-    def m(self) -> int:
-        """Rows of the workgroup's tile."""
-        return self.lanes[0] * self.subgroups[0] * self.own.positions
-
-    @property
-    def n(self) -> int:
-        return self.lanes[1] * self.subgroups[1] * self.own.channels
-
-    @classmethod
-    def of(cls, config: Config, own: Own, facts: TargetFacts) -> LaneTile:
-        """DoesNotFit unless the config's tile comes out even."""
-        tile_m, tile_n, _ = config.tile
-        _, waves_n = config.waves
-        lanes_n = divide("tile N over subgroups x the channels of a lane", tile_n, waves_n * own.channels)
-        lanes_m = divide("lanes over those along N", facts.subgroup_size, lanes_n)
-        found = cls(own, (lanes_m, lanes_n), config.waves)
-        if tile_m != found.m:
-            raise DoesNotFit(f"tile M of {tile_m}, wanted {found.m}: what all lanes have")
-        return found
-
-    def fragment(self, dims: tuple[str, ...], registers: Mapping[str, int], along_m: bool) -> Fragment:
-        """Over dims along N, along M and others; a lane has so many neighbours of each, the first named side by side.
-
-        Lanes next to each other are so along M, if memory runs along it, or along N.
-        """
-        n, m, *_ = dims
-        order = ((m, 0), (n, 1)) if along_m else ((n, 1), (m, 0))
-        digits = [(dim, size, Space.REGISTER) for dim, size in registers.items()]
-        digits += [(dim, self.lanes[side], Space.LANE) for dim, side in order]
-        digits += [(dim, self.subgroups[side], Space.SUBGROUP) for dim, side in order]
-        stacked = tuple(Digit(dim, size, space, 1) for dim, size, space in digits)
-        return Fragment(dims, _apart(stacked))
-
-    def sums(self, along_m: bool) -> Fragment:
-        """The layout of the result's tile, over N and M."""
-        held = {"n": self.own.channels, "m": self.own.positions}
-        return self.fragment(("n", "m"), dict(reversed(held.items())) if along_m else held, along_m)
-
-
-def _apart(digits: Sequence[Digit]) -> tuple[Digit, ...]:
-    """Digits with strides above what those before reach in the same space; without those of one position."""
-    reached: dict[str, int] = {}
-    found = []
-    for d in digits:
-        found.append(attrs.evolve(d, stride=reached.get(d.space, 1)))
-        reached[d.space] = reached.get(d.space, 1) * d.size
-    return tuple(d for d in found if d.size > 1)
-
-
-# ---------------------------------------------------------------- views
+        """Whether memory runs along positions of the image."""
+        return linearize(self.image).unit_axis == 1
 
 
 def refusal(problem: Problem) -> str:
     """What lanes would want instead of a problem; empty where they compute it."""
-    if not isinstance(problem, Conv) or problem.direction in (Direction.BWD_W, Direction.BWD_WB):
-        return "a convolution forward or backward data"
+    if not isinstance(problem, Conv):
+        return "a convolution"
     if problem.runtime:
         return "sizes that are known before the launch"
     if any(problem.zero_point(t.name) is not None for t in problem.factors):
@@ -191,12 +167,19 @@ def windows(problem: Problem, own: Own, config: Config, chunk_bytes: int) -> tup
     """The sums over windows of a convolution; DoesNotFit where a config of lanes suits no such problem."""
     if wanted := refusal(problem):
         raise DoesNotFit(f"mma={own}: wanted {wanted}")
-    made = (_Maker(c, own, config.tile[2], chunk_bytes).made() for c in views.contractions(problem, config.reorder))
-    return tuple(made)
+    found = views.contractions(problem, config.reorder)
+    if sums_weights(problem):
+        return tuple(_Maker(_of_image(c), own, config.tile[0], chunk_bytes).weights() for c in found)
+    return tuple(_Maker(c, own, config.tile[2], chunk_bytes).image() for c in found)
+
+
+def _of_image(c: Contraction) -> Contraction:
+    """What makes an image of the same three tensors as makes weights."""
+    return attrs.evolve(c, m=c.k, n=c.m, k=c.n, of_m=c.of_n, of_n=c.result, result=c.of_m)
 
 
 class _Maker:
-    """Makes the views of one contraction; see the fields of `Windows` for what they are."""
+    """Makes the views of a contraction that makes an image; see the fields of `Windows` for what they are."""
 
     def __init__(self, contraction: Contraction, own: Own, unrolled: int, chunk_bytes: int) -> None:
         self.own, self.unrolled, self.chunk_bytes = own, unrolled, chunk_bytes
@@ -215,24 +198,38 @@ class _Maker:
         counts = [1] * len(self.taps) + [own.rows, own.columns]
         self.counts = counts[len(counts) - len(self.taps) :]
 
-    def made(self) -> Windows:
+    def image(self) -> Windows:
+        """The sums that make the image."""
         c = self.c
         outs, ins = (prod(d.size for d in dims) for dims in (c.n, self.channels))
         if len(self.taps) < 2 and self.own.rows > 1:
             raise DoesNotFit(f"mma={self.own}: there is one axis of space, wanted one row a lane")
         divide("channels of a lane over those of a group", self.own.channels, outs)
+        if atom := self.own.atom:
+            divide("channels of a group over the instruction's K", ins, atom[2])
+            divide("channels of a group over the instruction's side", outs, atom[0])
+            if outs != self.own.channels:
+                raise DoesNotFit(f"mma={self.own}: wanted the {outs} channels of a group in a lane")
         kept = [self.unrolled >= ins * prod(d.size for d in self.taps[n:]) for n in range(len(self.taps) + 1)]
         looped = kept.index(True) if True in kept else len(self.taps)
         axes = tuple(self._window(d, count, n < looped) for n, (d, count) in enumerate(zip(self.taps, self.counts)))
         cuts = self._cuts()
         outer, inner = self._order(cuts)
         n, s = (*c.batch, *c.n), (*c.batch, *self.channels)
-        result = attrs.evolve(c.result, index=cuts.index(c.result.spec.layout, c.result.index))
+        image = attrs.evolve(c.result, index=cuts.index(c.result.spec.layout, c.result.index))
         weights, flat = self._weights(n, axes, looped)
         return Windows(
-            weights, self._source(s, outer, axes), result.view(n, (*outer, *inner)), c.role,
+            weights, self._source(s, outer, axes), image.view(n, (*outer, *inner)), c.role,
             Cuts((*c.cuts.sizes, *cuts.sizes)), axes, looped, outs, ins, flat,
         )  # fmt: skip
+
+    def weights(self) -> Windows:
+        """The sums that make the weights."""
+        of_image, c = self.image(), self.c
+        if self.unrolled != (wanted := of_image.ins * prod(w.taps for w in of_image.unrolled)):
+            raise DoesNotFit(f"tile M of {self.unrolled}, wanted {wanted}: all taps of some axes of space")
+        result = c.of_n.view((*c.batch, *c.n), (*self.taps, *self.channels))
+        return attrs.evolve(of_image, of_n=of_image.result, result=result, flat=(), of_weights=True)
 
     def _cuts(self) -> Cuts:
         """Of the positions into blocks."""
@@ -298,7 +295,8 @@ class _Maker:
         tensor = attrs.evolve(self.c.of_n, index=tuple(_flipped(t, last) for t in self.c.of_n.index))
         k = sorted((*self.taps, *self.channels), key=lambda d: -tensor.stride(d.name))
         dims = sorted((*n, *k), key=lambda d: d.size > 1)  # those of one position outermost
-        if not looped and len(self.channels) == 1 and _are_dense([tensor.stride(d.name) for d in dims], dims):
+        by_lanes = not self.own.atom and not looped
+        if by_lanes and len(self.channels) == 1 and _are_dense([tensor.stride(d.name) for d in dims], dims):
             apart = (tensor.stride(d.name) for d in (*self.taps, *self.channels))
             return tensor.view(tuple(dims)), tuple(apart)
         return tensor.view(n, *((tap,) for tap in self.taps), self.channels), ()

@@ -62,6 +62,31 @@ class MmaAtom:
         return next(a for a in found if a.spans == 1)
 
 
+@attrs.frozen(cache_hash=True)
+class BlockAtom:
+    """One matrix instruction on many small products: each block of `side` lanes has one of its own.
+
+    A lane has a row of A, and columns of B and of D: `k` elements of each factor, `side` sums.
+    """
+
+    name: str
+    side: int
+    k: int
+    elem: Type  #: type of both factors
+    acc: Type
+    clocks: int  #: clocks; from one such instruction to the next
+
+    def __attrs_post_init__(self) -> None:
+        check_name(self.name, "matrix instruction")
+        for value in (self.side, self.k, self.clocks):
+            check_range(value, 1, 1 << 10, f"in matrix instruction {self.name}")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """As configs write it."""
+        return self.side, self.side, self.k
+
+
 def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
     """The K digits of `steps` instructions whose registers hold `pack` instructions' elements side by side.
 

@@ -55,8 +55,8 @@ def plane_of(view: LinearView, limits: Planes | None) -> Plane | None:
 
 def rectangle_of(view: LinearView, layout: Fragment, facts: TargetFacts, *, stores: bool = False) -> Rectangle | None:
     """What each message of an access with that layout moves, if the view is a plane and all of them are rectangles."""
-    if view.unit_axis is None or plane_of(view, facts.planes) is None:
-        return None
+    if view.unit_axis is None or len(layout.dims) < len(view.axes) or plane_of(view, facts.planes) is None:
+        return None  # along an axis without a dim of the layout a tile is one position
     return whole_rectangles(layout, view.unit_axis, view.memory.elem.bytes, facts, stores=stores)
 
 

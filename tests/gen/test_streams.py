@@ -59,13 +59,16 @@ def run(stream: Stream, name: str, **buffers: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", FACTS)
-@pytest.mark.parametrize("terms", [1, 2, 3, 5, 8])
-def test_slices_are_summed(name: str, terms: int) -> None:
+@pytest.mark.parametrize(("terms", "most"), [(1, 256), (2, 256), (3, 256), (8, 256), (5, 2), (300, 1)])
+def test_slices_are_summed(name: str, terms: int, most: int) -> None:
+    """By one lane, or where they are more than it may have, by several that meet."""
     given = np.arange(terms * 9 * 20, dtype=np.float32).reshape(terms, 9, 20)
-    stream = sum_slices(cube("src", 20, 9, terms), plane("dst", 20, 9), CONVERT, f32, (16, 16), FACTS[name], "sum")
+    source, result = cube("src", 20, 9, terms), plane("dst", 20, 9)
+    stream = sum_slices(source, result, CONVERT, f32, (16, 16), FACTS[name], "sum", most)
     found = run(stream, name, src=given, dst=np.full(180, 7, np.float32))
     assert np.array_equal(found.reshape(9, 20), given.sum(0))
     assert stream.rounds * stream.layout.extent("r") >= terms
+    assert stream.meets == (terms > most)
 
 
 @pytest.mark.parametrize("name", FACTS)

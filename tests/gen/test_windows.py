@@ -22,12 +22,14 @@ from convgen.passes.messages.linear import linearize
 from convgen.plan import lanes
 from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config, Own
+from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import make_plan
-from convgen.plan.windows import LaneTile, Window, Windows, windows
+from convgen.plan.windows import Window, Windows, windows
 from convgen.problem.conv import Conv
 from convgen.run import reference
 
 FACTS = get("gfx942").facts
+BLOCKS = "tile=32x64x36 waves=1x1 mma=4x4x4:4x2x4 slots=0 taps=fused acc=v"
 CONFIG = "tile=256x64x9 waves=1x4 mma=fma:8x2x4 slots=0 taps=fused acc=v"
 
 
@@ -37,10 +39,19 @@ def made(line: str, config: str = CONFIG, **knobs: str) -> tuple[Windows, ...]:
     return windows(Conv.parse(line, **{"dir": "FWD_D", "dt": "f16", **knobs}), parsed.mma, parsed, FACTS.chunk_bytes)
 
 
+def own_of(config: str) -> Own:
+    own = Config.parse(config).mma
+    assert isinstance(own, Own)
+    return own
+
+
 def test_configs_of_lanes_are_read_as_they_are_printed() -> None:
     config = Config.parse(CONFIG)
     assert config.mma == Own(channels=8, rows=2, columns=4)
     assert str(config) == CONFIG
+    of_blocks = CONFIG.replace("fma:8", "4x4x4:8")
+    assert Config.parse(of_blocks).mma == Own(8, 2, 4, (4, 4, 4))
+    assert str(Config.parse(of_blocks)) == of_blocks
     assert Config.parse("tile=64x64x16 waves=1x1 mma=8x2x4").mma == (8, 2, 4)
     assert not isinstance(Config.parse("tile=64x64x16 waves=1x1 mma=8x2x4").mma, Own)
 
@@ -78,6 +89,9 @@ def test_strides_and_dilations_with_a_common_factor_skip_places() -> None:
         ("mb2g16ic16oc32ih7oh4kh3sh2ph1", "FWD_D", "abx"),
         ("mb2g16ic16oc16ih9oh9kh3ph2dh1", "FWD_D", "aBcd16b"),
         ("mb2g16ic16oc32ih7oh4kh3sh2ph1", "BWD_D", "axb"),
+        ("mb2g16ic16oc32ih7oh4kh3sh2ph1", "BWD_W", "axb"),
+        ("mb2g16ic32oc16ih7oh7kh3ph1", "BWD_W", "abx"),
+        ("mb1g4ic8oc16ih7oh7kh3ph1", "BWD_D", "axb"),
         ("mb1g16ic16oc16iw9ow5kw4sw3pw4", "BWD_D", "axb"),
         ("mb1g16ic16oc16id3od2kd2ih5oh5kh3ph1iw5ow5kw3pw1", "FWD_D", "axb"),
     ],
@@ -87,7 +101,8 @@ def test_views_of_a_window_are_the_convolution(line: str, direction: str, tag: s
     rows = 1 if "iw9" in line else 2
     problem = Conv.parse(line, dir=direction, dt="f32", stag=tag, dtag=tag)
     own = Own(4, rows, 4)
-    parts = windows(problem, own, Config((1, 1, 10**4), (1, 1), own, 0, "fused"), FACTS.chunk_bytes)
+    taps = problem.axes[1].k * problem.axes[2].k * (problem.ic // problem.groups if direction == "BWD_W" else 1)
+    parts = windows(problem, own, Config((taps, 1, 10**4), (1, 1), own, 0, "fused"), FACTS.chunk_bytes)
     inputs = {name: np.asarray(tensor) for name, tensor in reference.fills(problem, 1).items()}
     name = problem.outputs[0].name
     got = np.zeros(problem.tensor(name).dims)
@@ -99,16 +114,18 @@ def test_views_of_a_window_are_the_convolution(line: str, direction: str, tag: s
 def _add(part: Windows, own: Own, inputs: dict[str, npt.NDArray[Any]], got: npt.NDArray[Any]) -> None:
     """The products of all elements, taps and channels of the source, added to the tensor."""
     per_lane = own.rows * own.columns if len(part.axes) > 1 else own.columns
-    spaces = part.n, part.m, *(w.taps for w in part.axes), part.ins
-    n, m, *taps, c = (x.ravel() for x in np.indices(spaces))
+    taps_and_channels = *(w.taps for w in part.axes), part.ins
+    n, m, *taps, c = (x.ravel() for x in np.indices((part.n, part.image.extent(1), *taps_and_channels)))
     place = np.unravel_index(m % per_lane, [w.count for w in part.axes])
     places = [w.lead + at * w.step + tap * w.growth for w, at, tap in zip(part.axes, place, taps)]
     source, seen = _element(part.of_m, n // part.outs * part.ins + c, m // per_lane, *places)
     shown = [w.of_weights(tap) for w, tap in zip(part.axes, taps)]
-    flat = n * part.k + sum(x * apart for x, apart in zip((*shown, c), part.flat))
-    weights, _ = _element(part.of_n, *((flat,) if part.flat else (n, *shown, c)))
-    result, kept = _element(part.result, n, m)
-    terms = np.where(seen, inputs[part.of_m.memory.name][source] * inputs[part.of_n.memory.name][weights], 0)
+    flat = n * part.products + sum(x * apart for x, apart in zip((*shown, c), part.flat))
+    row = np.ravel_multi_index((*taps, c), taps_and_channels)
+    others = (n, row) if part.of_weights else (flat,) if part.flat else (n, *shown, c)
+    sides = _element(part.image, n, m), _element(part.result if part.of_weights else part.of_n, *others)
+    (factor, there), (result, kept) = sides if part.of_weights else sides[::-1]
+    terms = np.where(seen & there, inputs[part.of_m.memory.name][source] * inputs[part.of_n.memory.name][factor], 0)
     np.add.at(got, tuple(x[kept] for x in result), terms[kept])
 
 
@@ -126,11 +143,11 @@ def _element(view: View, *at: npt.NDArray[Any]) -> tuple[tuple[npt.NDArray[Any],
 
 def test_lanes_lie_along_memory() -> None:
     tile = LaneTile(Own(8, 2, 4), (16, 4), (1, 2))
-    along_n, along_m = tile.sums(along_m=False), tile.sums(along_m=True)
+    along_n, along_m = tile.image(along_m=False), tile.image(along_m=True)
     assert along_n.shape == along_m.shape == (64, 128)
     assert along_n.coords(0, 1, 0) == {"n": 8, "m": 0}
     assert along_m.coords(0, 1, 0) == {"n": 0, "m": 8}
-    assert (along_n.contiguous("n"), along_m.contiguous("m")) == (8, 8)
+    assert (along_n.contiguous("n"), along_m.contiguous("m")) == (8, 4)
     assert {d.space for d in along_n.of("n")} == {Space.REGISTER, Space.LANE, Space.SUBGROUP}
 
 
@@ -144,7 +161,7 @@ def test_each_row_of_the_source_is_loaded_once_in_whole_messages(tag: str, confi
                      Config.parse(config), FACTS)  # fmt: skip
     (kernel,) = launches.build(plan)[0].kernels
     loads = [n for n in postorder(kernel) if isinstance(n, LoadView) and n.view == part.of_m]
-    assert len(loads) == Config.parse(config).mma[1] + 2
+    assert len(loads) == own_of(config).rows + 2
     assert linearize(part.of_m).makes_messages(8)
 
 
@@ -156,6 +173,18 @@ def test_each_row_of_the_source_is_loaded_once_in_whole_messages(tag: str, confi
         ("mb1g16ic16oc16iw7ow7kw3pw1", CONFIG, "wanted one row a lane"),
         ("mb1g16ic16oc16ih7oh7kh3ph1", f"{CONFIG} in=f16", "in=f16: mma=fma:8x2x4 multiplies in f32"),
         ("mb1g16ic16oc48ih7oh7kh3ph1", CONFIG, "channels of a lane"),
+        ("mb1g16ic64oc64ih7oh7kh3ph1", BLOCKS.replace("4x4x4:", "8x8x8:"), "gfx942 has no such matrix instruction"),
+        ("mb1g16ic48oc64ih7oh7kh3ph1", BLOCKS, "channels of a group over the instruction's K"),
+        (
+            "mb1g8ic64oc32ih7oh7kh3ph1",
+            BLOCKS.replace("4x2x4", "8x2x4").replace("=32", "=64"),
+            "wanted the 4 channels of a group in a lane",
+        ),
+        (
+            "mb1g16ic64oc64ih7oh7kh3ph1",
+            "tile=16x128x36 waves=1x1 mma=4x4x4:4x2x4 slots=0 taps=fused acc=v",
+            "lanes along positions over those of a block",
+        ),
     ],
 )
 def test_what_does_not_suit_lanes_is_named(line: str, config: str, refused: str) -> None:
@@ -175,22 +204,23 @@ def test_the_ranking_shows_lanes() -> None:
     assert len(rows[0]) == len(header)
 
 
-def test_only_depthwise_problems_go_to_lanes() -> None:
+def test_only_small_groups_go_to_lanes() -> None:
     def first(line: str, **knobs: str) -> bool:
         problem = Conv.parse(line, **{"dir": "FWD_D", "dt": "f16", **knobs})
         return isinstance(candidates(problem, FACTS)[0].config.mma, Own)
 
-    assert first("mb32g144ic144oc144ih56oh56kh3ph1")
-    assert first("mb32g144ic144oc288ih56oh28kh5sh2ph2", dir="BWD_D")
-    assert not lanes.is_depthwise(Conv.parse("mb2g8ic8oc8ih7oh7kh3ph1", dir="BWD_W", dt="f16"))
-    assert not lanes.is_depthwise(Conv.parse("mb2ic1oc8ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
-    assert not lanes.is_depthwise(Conv.parse("mb2g8ic32oc32ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
+    assert first("mb32g144ic144oc144ih56oh56kh3ph1", dir="BWD_WB")
+    assert first("mb32g32ic512oc512ih14oh14kh3ph1")
+    assert not first("mb32g32ic1024oc1024ih7oh7kh3ph1")
+    assert not lanes.has_few_channels(Conv.parse("mb2ic1oc8ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
 
 
-def test_the_chosen_one_has_wide_messages() -> None:
-    """Of 16 bytes, and a tile that covers whole pixels."""
+def test_the_chosen_one_has_wide_messages_and_asks_for_few_places_twice() -> None:
+    """Of 8 bytes at least, a tile of whole lines, and no more than half as many again as must be read and written."""
     problem = Conv.parse("mb32g144ic144oc144ih56oh56kh3ph1", dir="FWD_D", dt="f16")
     _, best = min(lanes.configs(problem, FACTS, ()), key=lambda scored: scored[0])
     assert isinstance(best.mma, Own)
-    assert best.mma.channels == 8
-    assert best.tile[1] >= 144
+    assert best.mma.channels >= 4
+    assert best.tile[1] % 64 == 0
+    rows, columns, positions = best.mma.rows, best.mma.columns, best.mma.positions
+    assert (rows + 2) * (columns + 2) + positions + 9 <= 1.5 * 2 * positions

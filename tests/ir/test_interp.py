@@ -31,8 +31,9 @@ from convgen.ir.interp import InterpError, interpret
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, Global, Swizzle, TensorDim, View
-from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.layout.mma import BlockAtom, MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
+from convgen.ir.products import BlockMma
 from convgen.ir.types import bf16, f16, f32, f64, s8, s32, u8, u16, u32, vector
 
 L, R, S = Space.LANE, Space.REGISTER, Space.SUBGROUP
@@ -87,6 +88,28 @@ def test_mma_multiplies_through_shared_tiles(tile: MmaTile) -> None:
     interpret(k.done(), memory)
     expected = a.astype(np.int64) @ b.astype(np.int64).T
     assert np.array_equal(memory["c"].view(acc.numpy).reshape(m, n), expected)
+
+
+def test_a_product_of_each_block_of_lanes() -> None:
+    """What other blocks hold takes no part, infinities and poison neither."""
+    op = BlockAtom("mma_4x4x2", 4, 2, f16, f32, 8)
+    names = "acc", "a", "b"
+    acc, a, b = (var(n, vector(t, count)) for n, t, count in zip(names, (f32, f16, f16), (4, 2, 2)))
+    rng, ev = np.random.default_rng(1), Evaluator(8)
+    held = {v: rng.integers(-8, 9, (8, v.type.lanes)).astype(v.type.elem.numpy) for v in (acc, a, b)}
+    held[a][6], poison = np.inf, np.zeros((8, 2), np.bool_)
+    poison[1, 0] = True
+    ev.env |= {v: Value(data, poison if v is b else None) for v, data in held.items()}
+    found = ev(BlockMma(op, acc, a, b))
+    left, right = (held[v].astype(np.float64).reshape(2, 4, 2) for v in (a, b))
+    with np.errstate(all="ignore"):
+        expected = held[acc] + np.einsum("pik,pjk->pji", left, right).reshape(8, 4)
+    assert np.array_equal(found.data, expected.astype(np.float32), equal_nan=True)
+    assert np.isfinite(found.data[:4]).all()
+    assert found.poison is not None
+    assert np.flatnonzero(np.asarray(found.poison).any(axis=1)).tolist() == [1]
+    with pytest.raises(UserError, match="mma mma_4x4x2: operands"):
+        BlockMma(op, acc, acc, b)
 
 
 @pytest.mark.parametrize(("rounds_to", "sum_"), [("", 16 * (1 + 2.0**-20)), ("xf32", 16.0)])

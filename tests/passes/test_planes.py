@@ -19,8 +19,8 @@ from convgen.ir.program import Kernel
 from convgen.ir.types import Type, f16, f32, vector
 from convgen.ir.verify import verify
 from convgen.passes.lower_tiles import lower_tiles
-from convgen.passes.messages.linear import Halo, LinearDim, LinearView
-from convgen.passes.messages.planes import plane_of, whole_rectangles
+from convgen.passes.messages.linear import Halo, LinearDim, LinearView, linearize
+from convgen.passes.messages.planes import plane_of, rectangle_of, whole_rectangles
 
 XEHPC = FACTS["xehpc"]
 LANES = 16
@@ -65,6 +65,12 @@ def test_stores_are_not_rearranged() -> None:
     high = fragment(("i", 32, REG, 1), ("k", LANES, LANE, 1))
     assert whole_rectangles(high, 1, 4, XEHPC, stores=True) == Rectangle(8, LANES, RectangleOrder.ROWS)
     assert whole_rectangles(high, 1, 4, XEHPC) == Rectangle(16, LANES, RectangleOrder.ROWS)
+
+
+def test_a_tile_that_is_one_row_is_no_rectangle() -> None:
+    view = linearize(matrix(Global("a", f16, 64 * 64 * 2), 64, 64))
+    assert plane_of(view, XEHPC.planes) is not None
+    assert rectangle_of(view, Fragment(("i",), (Digit("i", LANES, LANE, 1),)), XEHPC) is None
 
 
 def test_without_planes_nothing_is_a_rectangle() -> None:

@@ -8,10 +8,11 @@ from convgen.ir.expr import Pack, Slice, Var
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, GlobalLoad, GlobalStore, Let
-from convgen.ir.types import f16, vector
+from convgen.ir.types import f8_e4m3, f16, vector
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.resolve_packs import resolve_packs
+from convgen.passes.rotate_fragments import rotate_fragments
 from convgen.plan.config import Config
 from convgen.problem.conv import Conv
 from tests.passes.running import assert_right, tile_kernel
@@ -44,6 +45,16 @@ def test_loops_carry_what_messages_bring() -> None:
     assert [y for y in loop.yields if y in loads] == loads
     assert not any(isinstance(lets(after).get(y), Pack) for y in loop.yields if isinstance(y, Var))
     assert_right(PROBLEM, after)
+
+
+def test_loops_carry_what_an_instruction_takes_though_several_messages_bring_it() -> None:
+    """Of fp8 a lane gives 32 bytes to an instruction, twice what a message brings."""
+    problem, facts = Conv.parse("mb1ic512ih5oc32kh1", dir="FWD_D", dt="f8_e4m3"), get("gfx950").facts
+    config = Config((32, 32, 64), (1, 1), (32, 32, 64), 2)
+    tile = rotate_fragments(buffer_shared(tile_kernel(problem, config, facts)))
+    loops = [s for s in postorder(resolve_packs(lower_tiles(tile, facts))) if isinstance(s, For)]
+    wide = [c.name for c in loops[0].carried if c.type is vector(f8_e4m3, 32)]
+    assert [name.partition("_")[0] for name in wide] == ["wei", "src"]
 
 
 def test_no_let_is_unused() -> None:

@@ -54,7 +54,7 @@ def plans(target: str, tile_k: int, dt: str = "f16") -> list[Plan]:
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
 def test_no_access_has_a_bank_conflict(target: str, dt: str, tile_k: int) -> None:
     made = plans(target, tile_k, dt)
-    assert {plan.config.mma[0] for plan in made} == {16, 32}
+    assert {plan.mma.atom.n for plan in made} == {16, 32}
     for plan in made:
         facts = plan.facts
         (part,) = plan.parts

@@ -105,7 +105,8 @@ def spoiled(problem: Conv, config: str | None, name: str, index: tuple[int, ...]
     All others are as they were.
     """
     shape = "16x16x4" if problem.inputs[0].dtype == "f32" else "16x16x16"
-    line = config and f"tile=32x32x32 waves=1x1 mma={shape} {config}"
+    whole = config is None or config.startswith("tile=")
+    line = config if whole else f"tile=32x32x32 waves=1x1 mma={shape} {config}"
     code = driver.compile(driver.build(problem, config=line))
     inputs = reference.fill(problem)
     before = cg.simulate(code, **inputs)
@@ -137,6 +138,26 @@ def test_a_nan_or_infinity_reaches_what_it_is_multiplied_into(dir: str, shape: s
     found, right = spoiled(problem, CONFIGS[config], masked, (0, dims[1] - 1, 2, dims[3] - 1), value)
     assert right.any()
     assert not right.all()
+    assert np.array_equal(found, right)
+
+
+@pytest.mark.parametrize("dir", ["FWD_D", "BWD_D"])
+def test_an_infinity_stays_in_its_group(dir: str) -> None:
+    """Also where 16 groups share a matrix instruction: no zero is multiplied with another group's elements."""
+    problem = Conv.parse("mb1g16ic64oc64ih7oh7kh3ph1", dir=dir, dt="f16")
+    lanes = "tile=32x64x36 waves=1x1 mma=4x4x4:4x2x4 slots=0 taps=fused acc=v"
+    found, right = spoiled(problem, lanes, INPUTS[dir][0], (0, 5, 6, 6), np.inf)
+    assert right.any()
+    assert np.array_equal(found, right)
+
+
+@pytest.mark.parametrize(("dir", "tile"), [("FWD_D", "512x4x9"), ("BWD_D", "512x4x9"), ("BWD_W", "9x4x512")])
+def test_lanes_count_nothing_of_positions_that_do_not_exist(dir: str, tile: str) -> None:
+    """The last of two rows, and of four columns, lies behind an image of 7 x 7, but sees what is in it."""
+    problem = Conv.parse("mb1g4ic4oc4ih7oh7kh3ph1", dir=dir, dt="f16")
+    lanes = f"tile={tile} waves=1x1 mma=fma:4x2x4 slots=0 taps=fused acc=v"
+    found, right = spoiled(problem, lanes, INPUTS[dir][0], (0, 3, 6, 6), np.inf)
+    assert right.any()
     assert np.array_equal(found, right)
 
 

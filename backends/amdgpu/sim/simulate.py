@@ -118,6 +118,18 @@ class _Run(Run):
         return first
 
 
+def standing(code_object: bytes, kernel: str, threads: int) -> tuple[Program, WaveGroup]:
+    """The waves of one workgroup at the kernel's entry; all arguments, and all registers but those of ids, are zero."""
+    run = _Run({}, (), 1, "forward", MAX_INSTRUCTIONS)
+    run.load(code_object, strict=False, approximate=None)
+    program = Program(run.code.kernel(kernel), run.code.arch)
+    launch = LaunchRequest(kernel, (1, 1, 1), (threads, 1, 1), ())
+    place_arguments(run.memory, program.kernel, launch)
+    place_dispatch_packet(run.memory, program.kernel, launch)
+    run.causality, run._living = Causality(tracked=False), 0
+    return program, run._begin(program, launch, -(-threads // 64), run.code.arch.lds_bytes, np.arange(1))
+
+
 def batch_groups(kernel: KernelInfo, waves: int) -> int:
     """Workgroups that run together: enough waves to spread the cost of an instruction, within a memory budget."""
     registers = max(kernel.descriptor.vgprs, kernel.descriptor.accum_offset)

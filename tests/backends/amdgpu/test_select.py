@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from convgen import driver
 from convgen.backends import target as targets
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.target import Target
@@ -19,6 +20,7 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, bf16, f16, f32, f64, s8, s16, s32, u32, vector
 from convgen.passes import pipeline
+from convgen.problem.conv import Conv
 
 TARGET = targets.get("gfx942")
 LANES, WAVES, GROUPS = 64, 2, 2
@@ -209,3 +211,13 @@ def test_vector_and_atomic_additions(elem: Type, target: str) -> None:
         buffers={"source": values.view(np.uint8).copy(), "out": np.ones(LANES * 2, elem.numpy).view(np.uint8)},
         target=targets.get(target),
     )
+
+
+def test_operands_that_several_messages_bring_are_not_moved() -> None:
+    """Of fp8 a lane gives 32 bytes to an instruction, twice what a message brings: these write side by side."""
+    problem, config = "mb1ic512ih5oc32kh1", "tile=32x32x64 waves=1x1 mma=32x32x64 slots=2"
+    text = driver.compile(driver.build(Conv.parse(problem, dir="FWD_D", dt="f8_e4m3"), "gfx950", config)).asm
+    loop = text[text.index(".k_loop:") : text.index(".k_loop_end:")]
+    assert loop.count("v_mfma") == 2
+    assert loop.count("ds_read_b128") == 8
+    assert "v_mov_b32" not in loop

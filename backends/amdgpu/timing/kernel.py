@@ -1,0 +1,153 @@
+"""A kernel's clocks by its machine code: of an iteration of its loop, and of what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import attrs
+
+from convgen.backends.amdgpu.analyze import follows, readable, waves_held
+from convgen.backends.amdgpu.costs import flop, line_of
+from convgen.backends.amdgpu.sim import CodeObject
+from convgen.backends.amdgpu.sim.compile import Program
+from convgen.backends.amdgpu.timing.ops import Op, Port, op_of
+from convgen.backends.amdgpu.timing.places import lds_clocks
+from convgen.backends.amdgpu.timing.unit import Course, Latencies, Unit
+from convgen.backends.hot_code import basic_blocks, hottest_blocks, reachable
+from convgen.backends.timing import KernelProfile, LoopClocks, LoopProfile, TimedLine
+from convgen.ir.error import UserError
+
+_SHARED = (1, 2, 4, 8)  #: workgroups on a unit, between which clocks are interpolated
+_WAVE, _SIMDS = 64, 4
+_TURNS = (2, 6)  #: iterations of two runs; by what one takes longer, one iteration is told
+
+
+def profile(content: bytes, where: str, latency: float, groups: int | None = None) -> list[KernelProfile]:
+    """The kernels of a code object, or of assembly, which is assembled first; `where` names the file in errors.
+
+    Raises UserError for what is neither, and where not so many `groups` fit a unit.
+    """
+    with readable(content, where) as (loaded, code):
+        return [_profile(_Kernel(code, name), latency, groups) for name in loaded.kernels]
+
+
+def _profile(kernel: _Kernel, latency: float, groups: int | None) -> KernelProfile:
+    if groups and groups > kernel.resident:
+        raise UserError(f"given {groups} workgroups on a unit, wanted at most {kernel.resident} of {kernel.name}")
+    counts = [groups] if groups else sorted({1, kernel.resident})
+    loops = tuple(kernel.loop(n, latency) for n in counts)
+    return KernelProfile(kernel.name, kernel.arch, kernel.threads, kernel.resident, kernel.flop, loops)
+
+
+def loop_clocks(code: bytes, latency: float) -> LoopClocks:
+    """Of the first kernel of a code object; `latency` in clocks, of vector memory."""
+    kernel = _Kernel(code, next(iter(CodeObject.load(code).kernels)))
+    held = kernel.resident
+    groups = sorted({min(n, held) for n in (*_SHARED, held)})
+    shared = {n: kernel.clocks(n, latency) for n in groups}
+    return LoopClocks(kernel.threads, held, kernel.flop, kernel.matrix, shared)
+
+
+@attrs.frozen(eq=False)
+class _Kernel:
+    """A kernel of a code object: prologue, loop and epilogue in the order of their addresses."""
+
+    code: bytes
+    name: str
+
+    @cached_property
+    def _program(self) -> Program:
+        loaded = CodeObject.load(self.code)
+        return Program(loaded.kernels[self.name], loaded.arch)
+
+    @property
+    def arch(self) -> str:
+        """Whose code it is."""
+        return self._program.context.arch.name
+
+    @cached_property
+    def threads(self) -> int:
+        """Of a workgroup."""
+        return int(self._program.kernel.metadata.get(".max_flat_workgroup_size", 1024))
+
+    @cached_property
+    def resident(self) -> int:
+        """Workgroups that a unit holds."""
+        program = self._program
+        waves = waves_held(program.kernel, self.arch)
+        return max(1, min(waves.values()) * _SIMDS * _WAVE // self.threads)
+
+    @cached_property
+    def _parts(self) -> tuple[range, list[int], range]:
+        """Numbers of the instructions before the loop, in it and behind it; without a loop all are in it."""
+        kernel, arch = self._program.kernel, self.arch
+        code = reachable(kernel.instructions, kernel.entry, follows)
+        lines = [line_of(i, 0, arch) for i in code]
+        every = range(len(code))
+        blocks = hottest_blocks(lines, *basic_blocks(code, follows)) or [every]
+        index = self._program.context.index_of
+        body = sorted(index[code[n].address] for block in blocks for n in block)
+        first, last = index[code[0].address], index[code[-1].address]
+        return range(first, body[0]), body, range(body[-1] + 1, last + 1)
+
+    @cached_property
+    def _ops(self) -> tuple[list[Op], list[Op], list[Op]]:
+        before, body, after = self._parts
+        lds = lds_clocks(self.code, self.name, self.threads, [*before, *body, *after])
+        first, loop, last = ([op_of(self._program, n, self.arch, lds.get(n)) for n in p] for p in (before, body, after))
+        return first, loop, last
+
+    @cached_property
+    def flop(self) -> int:
+        """Of an iteration of a workgroup."""
+        instructions = self._program.instructions
+        return sum(flop(instructions[n]) for n in self._parts[1]) * self.threads // _WAVE
+
+    @cached_property
+    def matrix(self) -> float:
+        """Clocks of the matrix unit, of an iteration of one wave."""
+        return sum(op.busy for op in self._ops[1] if op.port is Port.MATRIX)
+
+    def clocks(self, groups: int, latency: float) -> tuple[float, float]:
+        """Of an iteration in the steady state, and of all the rest, where so many workgroups share a unit."""
+        short, long = self._courses(groups, latency)
+        few, many = _TURNS
+        each = (long.end - short.end) / (many - few)
+        return each, max(0.0, short.end - few * each)
+
+    def loop(self, groups: int, latency: float) -> LoopProfile:
+        """The loop where so many workgroups share a unit."""
+        each, around = self.clocks(groups, latency)
+        before, body, _ = self._ops
+        _, long = self._courses(groups, latency)
+        waves, turns = groups * self.threads // _WAVE, _TURNS[1]
+        stalls = [
+            sum(long.stalled[len(before) + turn * len(body) + n] for turn in range(1, turns)) / (waves * (turns - 1))
+            for n in range(len(body))
+        ]
+        start = self._program.instructions[self._parts[0][0]].address if self._parts[0] else 0
+        code = [self._program.instructions[n] for n in self._parts[1]]
+        lines = (line_of(i, i.address - start, self.arch) for i in code)
+        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, stalls))
+        return LoopProfile(groups, each, around, _busy(body, waves), timed)
+
+    def _courses(self, groups: int, latency: float) -> tuple[Course, Course]:
+        """Of two runs that differ in how often the loop runs."""
+        before, body, after = self._ops
+        unit = Unit(groups, self.threads // _WAVE, Latencies(latency))
+        short, long = (unit.run([*before, *(body * turns), *after]) for turns in _TURNS)
+        return short, long
+
+
+_PIPES = {Port.MATRIX: "matrix", Port.LDS: "lds", Port.GLOBAL: "addresses", Port.VALU: "valu", Port.SALU: "salu"}
+
+
+def _busy(body: Sequence[Op], waves: int) -> dict[str, float]:
+    """Clocks of an iteration in which each pipe works: of one SIMD, or of the unit."""
+    found = dict.fromkeys(_PIPES.values(), 0.0)
+    for op in body:
+        if op.port in _PIPES:
+            clocks = op.issue if op.port in (Port.VALU, Port.SALU) else op.busy
+            found[_PIPES[op.port]] += clocks * (waves if op.port in (Port.LDS, Port.GLOBAL) else waves / _SIMDS)
+    return found

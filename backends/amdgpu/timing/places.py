@@ -1,0 +1,70 @@
+"""Where a kernel's LDS instructions go, without running it: clocks that each takes of the LDS.
+
+LDS addresses follow from the thread's number in nearly all kernels. The scalar and integer instructions before and in
+the loop are executed once on the lanes of one workgroup, memory apart: what would be loaded is zero, no branch is taken
+and no lane is masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from convgen.backends.amdgpu.sim.banks import bank_conflicts
+from convgen.backends.amdgpu.sim.compile import Program
+from convgen.backends.amdgpu.sim.decode import EXEC, Instruction
+from convgen.backends.amdgpu.sim.ds_table import READ2, READS, WRITE2, WRITES
+from convgen.backends.amdgpu.sim.simulate import standing
+from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
+from convgen.backends.sim.errors import SimulatorError, Unsupported
+
+_COMPUTES = ("valu", "salu")
+
+
+def lds_clocks(code: bytes, kernel: str, threads: int, order: Iterable[int]) -> Mapping[int, float]:
+    """By index of an LDS read or write among `order`, the clocks of the LDS that one wave's access takes, on average.
+
+    `order` says which instructions come one after the other.
+    """
+    program, waves = standing(code, kernel, threads)
+    found: dict[int, float] = {}
+    for index in order:
+        instruction = program.instructions[index]
+        if instruction.name.startswith("ds_"):
+            clocks = _clocks(program, instruction, waves)
+            if clocks is not None:
+                found[index] = clocks
+        else:
+            _compute(program, index, waves)
+    return found
+
+
+def _compute(program: Program, index: int, waves: WaveGroup) -> None:
+    """Execute what only computes; what cannot be executed leaves its result as it was."""
+    try:
+        step = program.compile(index)
+        if step.kind in _COMPUTES and not step.control and not step.writes & scalar_bits(EXEC, 2):
+            with np.errstate(all="ignore"):  # of zeros that stand for what would be loaded
+                step.run(waves)
+    except (SimulatorError, Unsupported, ArithmeticError):
+        return
+
+
+def _clocks(program: Program, instruction: Instruction, waves: WaveGroup) -> float | None:
+    """None for what neither reads nor writes by address."""
+    name = instruction.name
+    if name in READ2 or name in WRITE2:
+        size, scale = READ2.get(name) or WRITE2[name]
+        offsets = [instruction.number(f"offset{n}") * size * scale for n in (0, 1)]
+    elif name in READS or name in WRITES:
+        size, offsets = (READS.get(name) or WRITES[name]).size, [instruction.number("offset")]
+    else:
+        return None
+    is_read = name in READ2 or name in READS
+    source = instruction.operands[1 if is_read else 0]
+    phases = program.context.arch.banks[("read" if is_read else "write"), max(4, size)]
+    base = waves.v[program.context.vector(source)].astype(np.int64)
+    lanes = np.ones(base.shape, np.bool_)
+    extra = sum(bank_conflicts(phases, (base + offset) >> 2, max(1, size // 4), lanes) for offset in offsets)
+    return len(offsets) * len(phases.phases) + extra / waves.count

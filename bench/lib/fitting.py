@@ -1,0 +1,121 @@
+"""Constants by least error, the sum of |ln(predicted / measured)|, each within the bounds where it is physical."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from convgen.profile.chips import Chip
+from convgen.profile.closed import Estimate, Numbers, Products, Terms
+from convgen.profile.constants import Entry
+from convgen.profile.loops import Loops
+from convgen.profile.published.table import Table
+
+Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.intp]
+
+_FEWEST = 40  #: rows; a kind with fewer takes the constants of a wider one
+_MOST = 1500  #: rows; evenly taken of those that one fit sees
+_SCALE = 0.02  #: of |ln(predicted / measured)|, above which errors count by size and not by square
+_HELD = 3.0  #: rows; by how many each constant is held to what is usual (once e more or less: as they, each off by 1)
+_TIMED_ONLY, _CLOCKS = ("clock", "power"), {"start": 10_000.0, "memory": 2000.0, "meeting": 10_000.0, "shares": 2000.0}
+
+
+def fit(table: Table, among: Mask) -> dict[str, Entry]:
+    """Constants of each kind of the table's rows, from those `among` them that count; wider kinds first."""
+    rows: dict[str, list[int]] = {}
+    wider: dict[str, tuple[str, ...]] = {}
+    for number in np.flatnonzero(among & table.judged):
+        kinds = table.kinds(table.rows[number])
+        for at, kind in enumerate(kinds):
+            rows.setdefault(kind, []).append(int(number))
+            wider[kind] = kinds[at + 1 :]
+    found: dict[str, Entry] = {}
+    for kind in sorted(rows, key=lambda k: len(wider[k])):
+        if len(rows[kind]) >= _FEWEST:
+            usual = next((found[w].terms for w in wider[kind] if w in found), None)
+            found[kind] = _entry(table, kind, np.array(rows[kind]), usual)
+    if not found:
+        raise ValueError(f"{table.name}: {sum(among & table.judged)} rows, wanted {_FEWEST} of a kind")
+    return found
+
+
+def predict(table: Table, constants: Mapping[str, Entry]) -> Estimate:
+    """What each row takes.
+
+    Raises KeyError for a row no kind of which has constants.
+    """
+    chosen = [next((kind for kind in table.kinds(row) if kind in constants), None) for row in table.rows]
+    if None in chosen:
+        row = table.rows[chosen.index(None)]
+        raise KeyError(f"{table.name}: no constants for {' or '.join(table.kinds(row))}")
+    found: dict[str, Numbers] = {f.name: np.zeros(len(chosen)) for f in attrs.fields(Estimate)}
+    kinds = np.array(chosen)
+    for kind in dict.fromkeys(chosen):
+        assert kind is not None
+        for part in _parts(table, np.flatnonzero(kinds == kind)):
+            estimated = part.estimate(constants[kind].terms)
+            for name, values in found.items():
+                values[part.rows] = getattr(estimated, name)
+    return Estimate(**found)
+
+
+@attrs.frozen(eq=False)
+class _Part:
+    """Rows of one chip."""
+
+    table: Table
+    rows: Rows
+    chip: Chip
+    work: Products | Loops
+
+    @property
+    def measured(self) -> Numbers:
+        return self.table.measured[self.rows]
+
+    def estimate(self, terms: Terms) -> Estimate:
+        return self.work.estimate(self.chip, terms, timed=self.table.timed)
+
+
+def _parts(table: Table, rows: Rows) -> list[_Part]:
+    """Some rows, chip by chip."""
+    chips = [table.samples[n].chip for n in rows]
+    by_chip = ((chip, rows[[c is chip for c in chips]]) for chip in dict.fromkeys(chips))
+    return [_Part(table, r, c, table.work.take(r)) for c, r in by_chip]
+
+
+def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
+    """The constants of one kind; what its rows do not tell stays as `usual`."""
+    some = _parts(table, rows[:: max(1, len(rows) // _MOST)])
+    fields = [f for f in attrs.fields(Terms) if table.timed or f.name not in _TIMED_ONLY]
+    low, high, start = (np.log([_bound(f, side, table) for f in fields]) for side in ("low", "high", "start"))
+    if usual:
+        start = np.log([getattr(usual, f.name) for f in fields])
+
+    def terms(point: Numbers) -> Terms:
+        return Terms(**dict(zip((f.name for f in fields), map(float, np.exp(point)))))
+
+    def errors(point: Numbers) -> Numbers:
+        own = terms(point)
+        return np.concatenate([
+            *(np.log(part.estimate(own).total / part.measured) for part in some),
+            np.sqrt(2 * _SCALE * _HELD) * (point - start),
+        ])  # fmt: skip
+
+    bounds = low - 1e-9, high + 1e-9
+    at = least_squares(errors, np.clip(start, low, high), bounds=bounds, loss="soft_l1", f_scale=_SCALE).x
+    best = terms(at)
+    ratios = np.concatenate([part.estimate(best).total / part.measured for part in _parts(table, rows)])
+    off = 100 * np.abs(ratios - 1)
+    figures = (round(float(v), 3) for v in (np.median(off), np.mean(off), np.median(ratios)))
+    return Entry(kind, table.name, len(rows), *figures, best)
+
+
+def _bound(field: attrs.Attribute[float], side: str, table: Table) -> float:
+    if side == "start" and not table.timed and field.name in _CLOCKS:
+        return _CLOCKS[field.name]
+    return float(field.metadata[side])

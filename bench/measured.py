@@ -1,0 +1,228 @@
+"""The time model against published run times: how far it is off on rows that it was not fitted to.
+
+DIR holds the tables (their README says what columns mean). Rows are cut in four by shape; each part is told by
+constants fitted to the others. Errors are |predicted / measured - 1|, bias is the median of predicted / measured,
+ranks are Spearman's, over all rows and within a problem.
+
+    measured.py DIR                                        errors of each part by constants fitted to the others
+    measured.py DIR --constants FILE                       errors of given constants, nothing fitted
+    measured.py DIR --write FILE                           constants fitted to all of it
+    measured.py --predict DIR --constants FILE --out DIR   a CSV a table: what tells rows apart, and `pred` in its unit
+
+With --kernels DIR, which holds NAME.hsaco for names of the column `kernel`, rows of these kernels are told from machine
+code, others by the closed form from problem and tile; the column `by` says which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+from lib import fitting
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table as Grid
+from scipy.stats import spearmanr
+
+from convgen.backends.amdgpu.timing.kernel import loop_clocks
+from convgen.backends.timing import LoopClocks
+from convgen.ir.error import UserError
+from convgen.profile import constants
+from convgen.profile.closed import Numbers, Products
+from convgen.profile.published.read import read
+from convgen.profile.published.table import Table
+
+Mask = npt.NDArray[np.bool_]
+
+_FOLDS = 4  #: parts of a table, each told by constants fitted to the others
+_LATENCY = 500.0  #: clocks of vector memory (MIOpen's rows: 300 to 600)
+_TRIM = 0.02  #: of the rows, with the largest errors, that the trimmed mean leaves out
+_WORST = 10
+_FEWEST = 15  #: rows that get a line of their own
+
+
+@attrs.frozen
+class Figures:
+    """How well some rows are told."""
+
+    what: str
+    rows: int
+    median: float  #: per cent
+    mean: float  #: per cent
+    trimmed: float  #: per cent
+    bias: float
+    rank: float
+    rank_within: float | None  #: mean over problems with three rows and more, if there are any
+
+    @classmethod
+    def of(cls, what: str, predicted: Numbers, measured: Numbers, problems: Sequence[str]) -> Figures:
+        ratio = predicted / measured
+        off = np.sort(100 * np.abs(ratio - 1))
+        kept = off[: max(1, round(len(off) * (1 - _TRIM)))]
+        rank = float(spearmanr(predicted, measured).statistic) if len(off) > 2 else float("nan")
+        own = float(np.median(off)), float(off.mean()), float(kept.mean()), float(np.median(ratio))
+        return cls(what, len(off), *own, rank, _rank_within(predicted, measured, problems))
+
+
+def _rank_within(predicted: Numbers, measured: Numbers, problems: Sequence[str]) -> float | None:
+    members: dict[str, list[int]] = {}
+    for n, problem in enumerate(problems):
+        members.setdefault(problem, []).append(n)
+    groups = [rows for rows in members.values() if len(rows) > 2 and len({measured[n] for n in rows}) > 1]
+    found = [float(spearmanr(predicted[g], measured[g]).statistic) for g in groups if np.ptp(predicted[g]) > 0]
+    return float(np.mean(found)) if found else None
+
+
+def folds(table: Table) -> npt.NDArray[np.intp]:
+    """The part of each row, by a hash of its shape."""
+    digests = (hashlib.sha256(f"part {table.shape(row)}".encode()).digest() for row in table.rows)
+    return np.array([digest[0] % _FOLDS for digest in digests])
+
+
+def crossed(table: Table) -> Numbers:
+    """Ticks of each row, by constants fitted to the parts that it is not in."""
+    part, found = folds(table), np.zeros(len(table.rows))
+    for n in range(_FOLDS):
+        by = fitting.fit(table, part != n)
+        found[part == n] = fitting.predict(table, by).total[part == n]
+    return found
+
+
+def report(table: Table, predicted: Numbers) -> list[Figures]:
+    """All rows that count, then those of each value of the table's labels."""
+    use, problems = table.judged, [table.shape(row) for row in table.rows]
+
+    def figures(what: str, mask: Mask) -> Figures:
+        some = np.flatnonzero(mask)
+        return Figures.of(what, predicted[some], table.measured[some], [problems[n] for n in some])
+
+    found = [figures("all", use)]
+    for label in table.labels:
+        column = np.array([row[label] for row in table.rows])
+        values = sorted(set(column[use]), key=lambda v: -int((column[use] == v).sum()))
+        found += [
+            figures(f"{label} {v}", use & (column == v)) for v in values if (use & (column == v)).sum() >= _FEWEST
+        ]
+    return found
+
+
+def worst(table: Table, predicted: Numbers, bounds: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows that are furthest off."""
+    off = np.where(table.judged, np.abs(np.log(predicted / table.measured)), -1.0)
+    told = table.told(predicted)
+    rows = np.argsort(-off)[:_WORST]
+    return [
+        {
+            "row": table.rows[n]["key"],
+            "measured": float(table.rows[n][table.measure]),
+            "predicted": float(told[n]),
+            "ratio": float(predicted[n] / table.measured[n]),
+            "bound": bounds[n],
+        }
+        for n in rows
+    ]
+
+
+def show(table: Table, found: Sequence[Figures], bad: Sequence[Mapping[str, Any]], console: Console) -> None:
+    columns = ("rows", "median %", "mean %", "trimmed %", "bias", "rank", "rank within a problem")
+    grid = Grid(table.name, *columns, title=f"{table.name}: error of predicted {'times' if table.timed else 'clocks'}")
+    for f in found:
+        errors = f"{f.median:.1f}", f"{f.mean:.1f}", f"{f.trimmed:.1f}", f"{f.bias:.3f}", f"{f.rank:.3f}"
+        grid.add_row(f.what, str(f.rows), *errors, "" if f.rank_within is None else f"{f.rank_within:.2f}")
+    console.print(grid)
+    grid = Grid("row", f"measured {table.measure}", "predicted", "times", "bound", title="furthest off")
+    for row in bad:
+        grid.add_row(
+            row["row"], f"{row['measured']:.4g}", f"{row['predicted']:.4g}", f"{row['ratio']:.2f}", row["bound"]
+        )
+    console.print(grid)
+
+
+def write_predictions(tables: Sequence[Table], by: Mapping[str, constants.Entry], folder: Path) -> list[Path]:
+    """A CSV a file: the columns that tell rows apart, `by`, and `pred` in the unit of the measured column."""
+    files: dict[str, list[Table]] = {}
+    for table in tables:
+        files.setdefault(table.name.removesuffix("_code"), []).append(table)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, parts in files.items():
+        columns = [c for c in parts[0].rows[0] if c not in parts[0].results]
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow([*columns, "by", "pred"])
+            for table in parts:
+                how = "closed form" if table.model is Products else "machine code"
+                told = table.told(fitting.predict(table, by).total)
+                writer.writerows([*(row[c] for c in columns), how, f"{v:.6g}"] for row, v in zip(table.rows, told))
+    return [folder / f"{name}.csv" for name in files]
+
+
+def clocks_of(folder: Path, cache: Path | None, console: Console) -> dict[str, LoopClocks]:
+    """Clocks of the kernels of a folder, by name; those in a cache are taken from it, others added to it."""
+    known = json.loads(cache.read_text()) if cache and cache.exists() else {}
+    for file in track(sorted(folder.glob("*.hsaco")), "kernels", console=console):
+        if file.stem not in known:
+            known[file.stem] = attrs.asdict(loop_clocks(file.read_bytes(), _LATENCY))
+    if cache:
+        cache.write_text(json.dumps(known))
+    return {
+        name: LoopClocks(**{**kernel, "shared": {int(n): tuple(c) for n, c in kernel["shared"].items()}})
+        for name, kernel in known.items()
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="the tables")
+    parser.add_argument("--only", action="append", default=[], metavar="TABLE", help="this table (again for more)")
+    parser.add_argument("--constants", type=Path, metavar="FILE", help="fit nothing, take these")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="fit to all rows and write the constants")
+    parser.add_argument("--predict", type=Path, metavar="DIR", help="predict the rows of these tables")
+    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where predictions go (default: here)")
+    parser.add_argument("--kernels", type=Path, metavar="DIR", help="code objects, by the names of the column `kernel`")
+    parser.add_argument("--clocks", type=Path, metavar="FILE", help="with --kernels: keep their clocks here")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    given = parser.parse_args(arguments)
+    folder = given.predict or given.folder
+    if folder is None:
+        parser.error("wanted DIR or --predict DIR")
+    console = Console(stderr=given.json)
+    try:
+        clocks = clocks_of(given.kernels, given.clocks, console) if given.kernels else None
+        tables = read(folder, given.only, clocks)
+        by = constants.read(given.constants) if given.constants else None
+    except UserError as error:
+        parser.error(str(error))
+    if given.predict:
+        for path in write_predictions(tables, by or constants.known(), given.out):
+            console.print(str(path))
+        return 0
+    if given.write:
+        fitted = [fitting.fit(t, t.judged) for t in track(tables, "fitting", console=console)]
+        constants.write(given.write, (entry for entries in fitted for entry in entries.values()))
+        return 0
+    told = {}
+    for table in tables:
+        known = by if by is not None else fitting.fit(table, table.judged)
+        predicted = fitting.predict(table, by).total if by is not None else crossed(table)
+        found = report(table, predicted)
+        bad = worst(table, predicted, fitting.predict(table, known).bound())
+        told[table.name] = {"figures": [attrs.asdict(f) for f in found], "worst": bad}
+        if not given.json:
+            show(table, found, bad, console)
+    if given.json:
+        json.dump(told, sys.stdout, indent=2)
+        print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

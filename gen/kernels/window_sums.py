@@ -1,0 +1,249 @@
+"""Build the tile-level IR of a sum over windows: of an image, or of weights.
+
+Of an image each lane has whole sums: rows of them are stored as soon as they are whole. Of weights it has sums over its
+own positions, block after block; those of all lanes of a workgroup meet when the last block is done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import chain, product
+
+from convgen.ir.expr import Add, Expr, Lane, Pack, Shuffle, Slice, Splat, Var, eq, lift, select, zeros
+from convgen.ir.layout.digits import Digit, Digits, Index, Space, stacked
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import View
+from convgen.ir.layout.mma import BlockAtom
+from convgen.ir.products import BlockMma
+from convgen.ir.program import Kernel
+from convgen.ir.types import VectorType, bool_, vector
+from convgen.kernels.epilogue import Epilogue, Reader
+from convgen.kernels.product import kernel_name
+from convgen.kernels.windows import PLACES, ROOM, Row, Sums, Taps, WindowsKernel, as_number
+from convgen.plan.lane_tile import LaneTile
+from convgen.plan.plan import Part, Plan
+from convgen.plan.windows import Window, Windows
+
+
+def windows_kernel(plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str) -> Kernel:
+    """One output tile a workgroup, and of weights one slice of the positions."""
+    assert isinstance(plan.unit, LaneTile)
+    assert isinstance(part.product, Windows)
+    kind = _OfWeights if part.product.of_weights else _OfImageByBlocks if plan.unit.atom else _OfImage
+    return kind(plan, part, part.product, plan.unit, kernel_name(plan, role)).build(result, epilogue)
+
+
+class _OfImage(WindowsKernel):
+    """Sums over taps and channels of the source; the lane has the weights of all taps of a turn."""
+
+    def _compute(self, tile: Mapping[str, Index]) -> None:
+        tile_m, _, _ = self.plan.config.tile
+        self.reader = Reader(self.k, (self.n0, self.k.let("m0", tile["m"] * tile_m)), ROOM)
+        self.t0 = self.k.let("t0", tile["m"] * (tile_m // self.tile.own.positions))
+        if self.product.flat:
+            layout = self._along_n(("w", self.tile.own.channels * self.product.k))
+            self.weights = self.k.load_view(
+                "weights", self.product.of_n, (self.n0 * self.product.k,), layout, "load", "wei"
+            )
+        begin = (zeros(self._held),) * (self.tile.own.size // self._held.lanes)
+        sums = self._looped(self.product.axes, (), begin)
+        if self.product.looped:
+            for row in range(self.tile.own.rows):
+                self._store_row(sums, row)
+
+    def _looped(self, axes: Sequence[Window], chosen: tuple[Taps, ...], sums: Sums) -> Sums:
+        """The sums with the taps of axes that remain added, those of outer axes in loops."""
+        if len(chosen) == self.product.looped:
+            return self._added((*chosen, *map(Taps, axes)), sums)
+        names = [f"sum{n}" for n in range(len(sums))]
+        with self.k.loop(f"taps_{len(chosen)}", 0, axes[0].taps, **dict(zip(names, sums))) as loop:
+            inside = self._looped(axes[1:], (*chosen, Taps(axes[0], loop.var)), tuple(loop[n] for n in names))
+            loop.yields(*inside)
+        return tuple(loop.result(n) for n in names)
+
+    def _added(self, taps: tuple[Taps, ...], sums: Sums) -> Sums:
+        """The sums with these taps added; where these are all, rows are stored as soon as they are whole."""
+        added, loaded = list(sums), self._loaded(taps, self.t0)
+        first = next(loaded)
+        factors = self._factors(taps)
+        reached = [_lane_rows(row) for row in self._rows(taps)]
+        missing = Counter(chain(*reached))
+        for (row, held), own in zip(chain((first,), loaded), reached):
+            for seen, positions, tap in self._met(row, held, taps[-1]):
+                for at, factor in enumerate(factors[tap], self._position(positions) * len(factors[tap])):
+                    added[at] = self._sum(seen, factor, added[at])
+            missing.subtract(own)
+            for whole in own if not self.product.looped else ():
+                if not missing[whole]:
+                    self._store_row(added, whole)
+        return tuple(added)
+
+    def _store_row(self, sums: Sequence[Expr], row: int) -> None:
+        """Store a row of a lane's positions."""
+        own = self.tile.own
+        count = own.columns * own.channels // self._held.lanes
+        held = tuple(sums[row * count :][:count])
+        packed: Expr = Pack(vector(self.plan.acc_type, own.channels * own.columns), held)
+        if self.along_m and own.channels > 1:
+            order = (m * own.channels + n for n in range(own.channels) for m in range(own.columns))
+            packed = Shuffle(packed, tuple(order))
+        layout = self.tile.image(self.along_m).parts(own.channels * own.columns)[row]
+        self._store(self.k.let("total", packed), layout, self.reader)
+
+    def _factors(self, taps: Sequence[Taps]) -> dict[tuple[int, ...], tuple[Expr, ...]]:
+        """By tap and channel of the source what is multiplied with it, for each vector of a position's sums."""
+        numbers = *(t.numbers for t in taps), range(self.product.ins)
+        return {tap: (self.k.let("factor", self._weight(taps, tap)),) for tap in product(*numbers)}
+
+    def _weight(self, taps: Sequence[Taps], tap: tuple[int, ...]) -> Expr:
+        """The weights of one tap of each axis and one channel of the source, along N."""
+        product, (*numbers, c) = self.product, tap
+        at = [t.of_weights(number) for t, number in zip(taps, numbers)]
+        if product.flat:
+            place = sum(n * apart for n, apart in zip((*at, c), product.flat))
+            order = tuple(n * product.k + place for n in range(self.tile.own.channels))
+            return Shuffle(self.weights, order).to(self._held)
+        layout = self._along_n(("n", self.tile.own.channels))
+        return self.k.load_view("weight", product.of_n, (self.n0, *at, c), layout, "load", "wei").to(self._held)
+
+    def _along_n(self, registers: tuple[str, int]) -> Fragment:
+        """The same for all lanes along positions."""
+        return self.tile.fragment((registers[0], "m"), (registers,), self.along_m).without("m")
+
+
+class _OfImageByBlocks(_OfImage):
+    """The same by a matrix instruction: a block of lanes has the weights of one group, one row of them each."""
+
+    @property
+    def _atom(self) -> BlockAtom:
+        assert self.tile.atom is not None
+        return self.tile.atom
+
+    @property
+    def _held(self) -> VectorType:
+        return vector(self._atom.acc, self._atom.side)
+
+    @property
+    def _depth(self) -> int:
+        return self.product.ins // self._atom.k
+
+    def _sum(self, a: Expr, b: Expr, total: Expr) -> Var:
+        return self.k.let("sum", BlockMma(self._atom, total, b, a))
+
+    def _seen(self, row: Expr, places: int, place: int, c: int) -> Var:
+        channels, count, k = range(c * self._atom.k, (c + 1) * self._atom.k), self._sources, self._atom.k
+        if self.product.run > 1:
+            return self.k.let("seen", Shuffle(row, tuple(s * places + place for s in channels)))
+        return self.k.let("seen", Slice(row, place * count + c * k, k))
+
+    def _factors(self, taps: Sequence[Taps]) -> dict[tuple[int, ...], tuple[Expr, ...]]:
+        found: dict[tuple[int, ...], tuple[Expr, ...]] = {}
+        atom, ins, outs = self._atom, self.product.ins, self.tile.own.channels
+        for numbers in product(*(t.numbers for t in taps)):
+            at = [t.of_weights(number) for t, number in zip(taps, numbers)]
+            held = self.k.load_view(
+                "weight", self.product.of_n, (self.n0, *at, 0), self._rows_of_weights, "load", "wei"
+            )
+            for c in range(self._depth):
+                starts = (tile * ins + c * atom.k for tile in range(outs // atom.side))
+                found[*numbers, c] = tuple(self.k.let("factor", Slice(held, start, atom.k)) for start in starts)
+        return found
+
+    @cached_property
+    def _rows_of_weights(self) -> Fragment:
+        """Of one tap, over channels of the image, taps and channels of the source."""
+        tile, atom, ins = self.tile, self._atom, self.product.ins
+        digits = (
+            Digit("n", atom.side, Space.LANE, 1),
+            Digit("n", tile.own.channels // atom.side, Space.REGISTER, ins),
+            Digit("n", tile.lanes[1], Space.LANE, tile.lanes[0]),
+            Digit("n", tile.subgroups[1], Space.SUBGROUP, tile.subgroups[0]),
+            Digit("c", ins, Space.REGISTER, 1),
+        )
+        dims = ("n", *PLACES[-len(self.product.axes) :], "c")
+        return Fragment(dims, tuple(d for d in digits if d.size > 1))
+
+
+def _lane_rows(row: Row) -> list[int]:
+    """Which rows of a lane's positions see a row of the source."""
+    return sorted({position for position, _ in row[-1][1]}) if row else [0]
+
+
+class _OfWeights(WindowsKernel):
+    """Sums over positions; the lane has the image's elements of a block of them, of one turn."""
+
+    def _compute(self, tile: Mapping[str, Index]) -> None:
+        k, config = self.k, self.plan.config
+        self.image = self.tile.image(self.along_m)
+        taps = self._taps(tile["m"])
+        begin = (zeros(self._held),) * config.tile[0]
+        names = [f"sum{n}" for n in range(len(begin))]
+        with k.loop("blocks", 0, self.part.k_blocks, **dict(zip(names, begin))) as loop:
+            block = k.let("block", loop.var + tile["k"] * self.part.k_blocks)
+            loop.yields(*self._added(taps, block, tuple(loop[n] for n in names)))
+        self._meet(tuple(loop.result(n) for n in names), self._row_of(tile))
+
+    def _taps(self, tile: Index) -> tuple[Taps, ...]:
+        """Those of a tile: one of each looped axis, all of the others."""
+        product = self.product
+        sizes = [(str(n), w.taps) for n, w in enumerate(product.axes[: product.looped])]
+        digits = Digits(tuple(name for name, _ in sizes), stacked(Space.AXIS, tuple(reversed(sizes))))
+        counters = digits.coordinates({Space.AXIS: tile}, overrun=True) if sizes else {}
+        return tuple(Taps(w, counters.get(str(n))) for n, w in enumerate(product.axes))
+
+    def _added(self, taps: tuple[Taps, ...], block: Expr, sums: Sums) -> Sums:
+        """The sums with a block of positions added."""
+        view, per_tile, name = self.product.of_n, self.plan.config.tile[2], self.product.of_n.memory.name
+        image = self.k.load_view("image", view, (self.n0, block * per_tile), self.image, "load", name)
+        exists = self._exists(block) if self.plan.acc_type.is_float else {}
+        added, sizes = list(sums), [*(len(t.numbers) for t in taps), self.product.ins]
+        known: dict[int, Expr] = {}
+        for row, held in self._loaded(taps, block * (per_tile // self.tile.own.positions)):
+            for seen, positions, tap in self._met(row, held, taps[-1]):
+                at, position = as_number(tap, sizes), self._position(positions)
+                if position not in known:
+                    known[position] = self.k.let("factor", self._at(image, position))
+                total = self._sum(seen, known[position], added[at])
+                for there in (exists[n, i] for n, i in enumerate(positions) if (n, i) in exists):
+                    total = self.k.let("sum", select(Splat(vector(bool_, total.type.lanes), there), total, added[at]))
+                added[at] = total
+        return tuple(added)
+
+    def _exists(self, block: Expr) -> dict[tuple[int, int], Expr]:
+        """By axis of space and place in a lane's block, whether there is such a position, where that is a question.
+
+        Where there is none the image is zero, but the source may be infinite, and of that nothing must be counted.
+        """
+        view, axes, found = self.product.image, self.product.axes, dict[tuple[int, int], Expr]()
+        start = block * self.plan.config.tile[2] + self.image.coords(self.k.subgroup, Lane(), 0)["m"]
+        dims, cut = view.decode(1, start), [n for n, w in enumerate(axes) if w.count > 1]
+        for n, dim in zip(reversed(cut), reversed(view.axes[1])):
+            for t in (t for t in view.index if t.masked and dim.name in dict(t.terms)):
+                for i in range(t.size % dim.size, dim.size):
+                    found[n, i] = self.k.let("exists", lift(t.at({**dims, dim.name: i}), block) < t.size)
+        return found
+
+    def _at(self, image: Expr, position: int) -> Expr:
+        """What a lane has at one of its positions, along N."""
+        own = self.tile.own
+        row, column = divmod(position, own.columns)
+        apart, first = (own.columns, column) if self.along_m else (1, column * own.channels)
+        start = row * own.columns * own.channels + first
+        return Shuffle(image, tuple(start + n * apart for n in range(own.channels))).to(self._held)
+
+    def _row_of(self, tile: Mapping[str, Index]) -> Expr:
+        """The first row of the tile, in the part of its slice where there are several."""
+        mapping = self.part.mapping
+        row = tile["k"] * mapping.counts[1] + tile["m"] if mapping.counts[3] > 1 else tile["m"]
+        return self.k.let("row0", row * self.plan.config.tile[0])
+
+    def _meet(self, sums: Sums, row: Expr) -> None:
+        """Store the sums of all lanes along positions, once, tap after tap: subgroups' parts all go to registers."""
+        k, layout = self.k, self.tile.fragment(("n", "m"), (("n", self.tile.own.channels),), self.along_m)
+        for n, held in enumerate(sums):
+            total, left = k.reduce("total", held, layout, "m", Add, "meet")
+            subgroup, _, _ = left.owner(left.coords(k.subgroup, 0, 0))
+            with k.when(eq(k.subgroup, subgroup)):
+                self._store(total, left, Reader(k, (self.n0, row + n)))

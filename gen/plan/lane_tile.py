@@ -1,0 +1,108 @@
+"""The tile of a workgroup whose lanes have whole channels and positions: who holds what.
+
+Each lane has neighbours along N and a block of neighbouring positions. It multiplies and adds by itself; or blocks of
+lanes, which have neighbouring positions of one group, share a matrix instruction with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.mma import BlockAtom
+from convgen.ir.types import scalar
+from convgen.plan.config import Config, Own
+from convgen.plan.copies import divide
+from convgen.problem.conv import Conv, Direction
+from convgen.problem.matmul import Problem
+
+
+@attrs.frozen
+class LaneTile:
+    """How the tile of a workgroup is distributed: each lane has `own`, lanes and subgroups stand in rows."""
+
+    own: Own
+    lanes: tuple[int, int]  #: along positions and N
+    subgroups: tuple[int, int]  #: along positions and N
+    atom: BlockAtom | None = None  #: what multiplies, if it is no lane for itself; blocks have neighbouring positions
+
+    @property
+    def positions(self) -> int:
+        """That the workgroup has at a time."""
+        return self.lanes[0] * self.subgroups[0] * self.own.positions
+
+    @property
+    def n(self) -> int:
+        return self.lanes[1] * self.subgroups[1] * self.own.channels
+
+    @classmethod
+    def of(cls, problem: Problem, config: Config, own: Own, facts: TargetFacts) -> LaneTile:
+        """DoesNotFit unless the config's tile comes out even."""
+        tile_m, tile_n, tile_k = config.tile
+        _, waves_n = config.waves
+        lanes_n = divide("tile N over subgroups x the channels of a lane", tile_n, waves_n * own.channels)
+        lanes_m = divide("lanes over those along N", facts.subgroup_size, lanes_n)
+        found = cls(own, (lanes_m, lanes_n), config.waves, _atom(problem, own, facts))
+        if own.atom:
+            divide("lanes along positions over those of a block", lanes_m, own.atom[0])
+        name, positions = ("K", tile_k) if sums_weights(problem) else ("M", tile_m)
+        if positions != found.positions:
+            raise DoesNotFit(f"tile {name} of {positions}, wanted {found.positions}: what all lanes have")
+        return found
+
+    def fragment(self, dims: tuple[str, ...], registers: Sequence[tuple[str, int]], along_m: bool) -> Fragment:
+        """Over dims along N, along positions and others; a lane has so many neighbours of each, the first side by side.
+
+        Lanes next to each other are so along positions, if memory runs along these or they make blocks, or along N.
+        """
+        n, m, *_ = dims
+        order = ((m, 0), (n, 1)) if along_m or self.atom else ((n, 1), (m, 0))
+        digits = [(dim, size, Space.REGISTER) for dim, size in registers]
+        digits += [(dim, self.lanes[side], Space.LANE) for dim, side in order]
+        digits += [(dim, self.subgroups[side], Space.SUBGROUP) for dim, side in order]
+        stacked = tuple(Digit(dim, size, space, 1) for dim, size, space in digits)
+        return Fragment(dims, _apart(stacked))
+
+    def image(self, along_m: bool) -> Fragment:
+        """The layout of an image's tile, over N and positions; rows of a lane follow one another."""
+        held = ("n", self.own.channels), ("m", self.own.columns)
+        return self.fragment(("n", "m"), (*(reversed(held) if along_m else held), ("m", self.own.rows)), along_m)
+
+
+def sums_weights(problem: Problem) -> bool:
+    """Whether the result are weights, and sums are over positions."""
+    return isinstance(problem, Conv) and problem.direction in (Direction.BWD_W, Direction.BWD_WB)
+
+
+def _atom(problem: Problem, own: Own, facts: TargetFacts) -> BlockAtom | None:
+    """The matrix instruction of a lane's sums, if there is to be one; DoesNotFit where the target has none."""
+    if own.atom is None:
+        return None
+    for atom in blocks(problem, facts):
+        if atom.shape == own.atom:
+            return atom
+    kinds = " and ".join(dict.fromkeys(t.dtype for t in problem.factors))
+    raise DoesNotFit(f"mma={own}: {facts.name} has no such matrix instruction of blocks for {kinds} in this direction")
+
+
+def blocks(problem: Problem, facts: TargetFacts) -> tuple[BlockAtom, ...]:
+    """The matrix instructions of blocks of lanes that make images of a problem."""
+    if sums_weights(problem):
+        return ()
+    types = {scalar(t.dtype) for t in problem.factors}
+    return tuple(atom for atom in facts.blocks if types == {atom.elem} and atom.acc.name == problem.acc_type)
+
+
+def _apart(digits: Sequence[Digit]) -> tuple[Digit, ...]:
+    """Digits with strides above what those before reach in the same space; without those of one position."""
+    reached: dict[str, int] = {}
+    found = []
+    for d in digits:
+        found.append(attrs.evolve(d, stride=reached.get(d.space, 1)))
+        reached[d.space] = reached.get(d.space, 1) * d.size
+    return tuple(d for d in found if d.size > 1)

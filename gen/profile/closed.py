@@ -1,0 +1,207 @@
+"""The time of tiled products of matrices from sizes and tiles alone: a closed form, over numbers or arrays of them.
+
+Workgroups go to compute units in rounds. In one iteration of K a unit multiplies, takes in operands, reads them from
+local memory and arranges them; the slowest of these sets the pace, and the others show where they come near it. The
+result is written at the end of a round, without overlap. All of that runs at a clock that falls as the matrix units of
+the chip are used, since a chip may take so much power and no more. Beside it stands what memory takes, before it the
+start of the launch, behind it the meeting of those that share K.
+
+Ticks are the unit in which a set of measurements tells time: us, or clocks of the unit where efficiencies are given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.profile.chips import Chip
+
+Numbers = npt.NDArray[np.float64]
+
+_WAVE = 64  #: lanes
+_SIMDS = 4  #: of a unit
+_REGISTERS = 512  #: of a lane of a SIMD, for all its waves
+_OTHER_REGISTERS = 48  #: of a wave; addresses, masks and temporaries
+_LOCAL = 65536  #: bytes of local memory of a unit
+_LOCAL_RATE = 128  #: bytes a clock of local memory (CDNA3 ISA, "LDS")
+_MOST_RESIDENT = 4  #: workgroups of a unit that hide one another's latencies
+_STAGES = 2  #: blocks of K held in registers and in local memory
+PACE, _OVERLAP = 4.0, 2.5  #: exponents of smooth maxima: within an iteration, of the kernel and memory
+
+
+def smooth(power: float, *terms: Numbers) -> Numbers:
+    """A maximum that terms near it raise."""
+    total: Numbers = sum((t**power for t in terms[1:]), terms[0] ** power)
+    return np.asarray(total ** (1 / power))
+
+
+@attrs.frozen(eq=False)
+class Products:
+    """Products of M x K and K x N matrices, one an element."""
+
+    rate: Numbers  #: FLOP of matrix instructions a clock and unit
+    m: Numbers
+    n: Numbers
+    k: Numbers
+    batch: Numbers
+    tile_m: Numbers
+    tile_n: Numbers
+    tile_k: Numbers
+    split: Numbers  #: workgroups that share the K of a tile
+    waves: Numbers  #: of a workgroup
+    waves_m: Numbers  #: of these, along M
+    waves_n: Numbers  #: and along N; where they share K they are more than those
+    elem: Numbers  #: bytes of an operand's element
+    result: Numbers  #: bytes of a result's element
+    k_runs_m: Numbers  #: 1 where M's operand is contiguous along K, else 0
+    k_runs_n: Numbers  #: likewise N's
+    others: Numbers  #: kernels that are launched beside this one: transposes, casts, zeroes
+    other_bytes: Numbers  #: that these move
+
+    def take(self, which: npt.NDArray[Any]) -> Products:
+        """Some of them, by number or by mask."""
+        return Products(*(getattr(self, f.name)[which] for f in attrs.fields(Products)))
+
+    def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
+        """What they take on a chip; if not `timed`, ticks are clocks, whichever clock the chip ran at."""
+        return _estimate(self, chip, terms, timed)
+
+    @property
+    def groups(self) -> Numbers:
+        """Workgroups."""
+        return np.asarray(np.ceil(self.m / self.tile_m) * np.ceil(self.n / self.tile_n) * self.batch * self.split)
+
+    @property
+    def depth(self) -> Numbers:
+        """Positions along K of one workgroup."""
+        return np.asarray(np.ceil(self.k / self.split))
+
+    @property
+    def bytes_once(self) -> Numbers:
+        """Of operands and result, each touched once."""
+        operands = (self.m + self.n) * self.k * self.batch * self.elem
+        return np.asarray(operands + self.m * self.n * self.batch * self.result)
+
+
+def _term(unit: str, low: float, high: float, start: float, meaning: str) -> Any:
+    """A constant: what it is, and between which bounds it is physical."""
+    metadata = {"unit": unit, "low": low, "high": high, "start": start, "meaning": meaning}
+    return attrs.field(default=start, metadata=metadata)
+
+
+@attrs.frozen
+class Terms:
+    """The constants of kernels of one maker on one chip."""
+
+    start: float = _term("ticks", 1e-3, 1e5, 5.0, "of a launch, beside its workgroups")
+    matrix: float = _term("1", 0.9, 1.3, 1.0, "matrix clocks beside those at the peak rate")
+    serial: float = _term("clocks", 1.0, 3000.0, 300.0, "of an iteration, in which its workgroup does nothing else")
+    far: float = _term("clocks", 1.0, 6000.0, 500.0, "more of an iteration all operands of which come from memory")
+    operands: float = _term("bytes/clock", 8.0, 128.0, 30.0, "rate at which operands reach a unit")
+    fabric: float = _term("bytes/clock", 500.0, 40000.0, 9000.0, "rate at which operands reach all units together")
+    run: float = _term("bytes", 1.0, 512.0, 30.0, "that each contiguous run of an operand costs beside its own")
+    shared: float = _term("1", 0.05, 2.0, 0.5, "clocks of local memory beside those at its port's rate")
+    arrange: float = _term("1", 0.05, 2.0, 0.5, "clocks that join narrow elements beside one operation a register")
+    rest: float = _term("clocks", 1.0, 5000.0, 500.0, "of an iteration that K does not fill")
+    store: float = _term("clocks/byte", 0.02, 0.6, 0.2, "in which a unit writes results")
+    round: float = _term("clocks", 1.0, 12000.0, 300.0, "of a round of workgroups, beside its iterations and results")
+    around: float = _term("1", 0.3, 1.5, 1.0, "clocks of the code around a loop beside those modelled")
+    memory: float = _term("bytes/tick", 100.0, 2e7, 1e6, "rate at which operands and results come and go once")
+    meeting: float = _term("ticks", 1e-3, 1e5, 3.0, "in which those that share K meet")
+    shares: float = _term("bytes/tick", 100.0, 1e8, 1e6, "rate at which shares of sums come and go")
+    other: float = _term("ticks", 1e-3, 1e5, 3.0, "of each further launch")
+    others: float = _term("bytes/tick", 1e3, 1e8, 2e6, "rate at which further launches move bytes")
+    clock: float = _term("clocks/tick", 300.0, 12000.0, 2500.0, "that the chip's power would allow idle matrix units")
+    power: float = _term("1", 0.02, 3.0, 0.8, "by how much full use of the matrix units lowers that, relative to 1")
+
+
+@attrs.frozen(eq=False)
+class Estimate:
+    """What products take, by cause; all in ticks but `clock`."""
+
+    total: Numbers
+    start: Numbers
+    matrix: Numbers  #: the matrix units' own clocks, of the unit that has most to do
+    kernel: Numbers  #: all workgroups
+    memory: Numbers  #: each byte once
+    meeting: Numbers
+    others: Numbers  #: further launches
+    clock: Numbers  #: clocks a tick
+
+    def bound(self) -> list[str]:
+        """Which cause is largest."""
+        causes = {"start": self.start, "memory": self.memory, "meeting": self.meeting, "others": self.others}
+        busy = self.matrix > 0.7 * self.kernel
+        causes["matrix"] = np.where(busy, self.kernel, 0.0)
+        causes["operands and results"] = np.where(busy, 0.0, self.kernel)
+        names, rows = list(causes), np.array(list(causes.values()))
+        return [names[n] for n in rows.argmax(axis=0)]
+
+
+def at_clock(chip: Chip, terms: Terms, used: Numbers) -> Numbers:
+    """Clocks a tick while so much of the chip's matrix units is used, from 0 to 1."""
+    return np.asarray(np.minimum(chip.clock, terms.clock / (1 + terms.power * used)))
+
+
+def _estimate(p: Products, chip: Chip, terms: Terms, timed: bool) -> Estimate:
+    rounds = np.ceil(p.groups / chip.units)
+    together = np.minimum(rounds, _resident(p))
+    turns = np.ceil(rounds / together)
+    iterations = np.ceil(p.depth / p.tile_k)
+    matrix = 2 * p.tile_m * p.tile_n * p.tile_k / p.rate
+    arranged = _arranged(p) * terms.arrange
+    busy, fetched = terms.matrix * matrix + arranged, _fetched(p, terms.run)
+    total = p.groups * iterations * fetched
+    missed = np.minimum(1.0, chip.partitions * p.bytes_once / total)
+    own = busy * _SIMDS / np.minimum(p.waves, _SIMDS)
+    alone = turns * (own + terms.serial + terms.far * missed)
+    shared = _shared_bytes(p) / _LOCAL_RATE * terms.shared
+    together_in = p.groups * fetched / terms.fabric
+    pace = smooth(PACE, rounds * busy, rounds * fetched / terms.operands, together_in, rounds * shared, alone)
+    stored = rounds * p.tile_m * p.tile_n * p.result * terms.store
+    partial = np.where(p.depth % p.tile_k, turns * terms.rest, 0.0)
+    clocks = iterations * pace + stored + partial + turns * terms.round
+    used = p.groups * iterations * matrix / (chip.units * clocks)
+    clock = at_clock(chip, terms, used) if timed else np.ones_like(clocks)
+    kernel, memory = clocks / clock, p.bytes_once / terms.memory
+    sums = p.split * p.m * p.n * p.batch * 4
+    meeting = np.where(p.split > 1, terms.meeting + sums / terms.shares, 0.0)
+    others = p.others * terms.other + p.other_bytes / terms.others
+    total = terms.start + smooth(_OVERLAP, kernel, memory) + meeting + others
+    least = rounds * iterations * matrix / clock
+    return Estimate(total, np.full_like(total, terms.start), least, kernel, memory, meeting, others, clock)
+
+
+def _resident(p: Products) -> Numbers:
+    """Workgroups that a unit holds, as registers and local memory allow."""
+    lanes, block = p.waves * _WAVE, (p.tile_m + p.tile_n) * p.tile_k * p.elem
+    registers = p.tile_m * p.tile_n / lanes + _STAGES * block / (4 * lanes) + _OTHER_REGISTERS
+    fit = np.minimum(_REGISTERS / registers * _SIMDS / p.waves, _LOCAL / block)
+    return np.clip(np.floor(fit), 1, _MOST_RESIDENT * _SIMDS / np.minimum(p.waves, _SIMDS))
+
+
+def _fetched(p: Products, more: float) -> Numbers:
+    """Bytes of operands of an iteration, each contiguous run `more` longer than it is."""
+    along_k = np.minimum(p.tile_k, p.depth) * p.elem
+
+    def side(rows: Numbers, k_runs: Numbers) -> Numbers:
+        run = np.where(k_runs > 0, along_k, rows * p.elem)
+        return np.asarray(rows * p.tile_k * p.elem * (1 + more / run))
+
+    return side(p.tile_m, p.k_runs_m) + side(p.tile_n, p.k_runs_n)
+
+
+def _shared_bytes(p: Products) -> Numbers:
+    """Bytes that local memory takes in and gives out in an iteration: each wave reads what it multiplies."""
+    rows = p.tile_m * (1 + p.waves_n) + p.tile_n * (1 + p.waves_m)
+    return np.asarray(rows * p.tile_k * p.elem)
+
+
+def _arranged(p: Products) -> Numbers:
+    """Clocks of a SIMD in which elements narrower than a register, not contiguous along K, are joined along it."""
+    rows = np.where(p.k_runs_m > 0, 0.0, p.tile_m * p.waves_n) + np.where(p.k_runs_n > 0, 0.0, p.tile_n * p.waves_m)
+    registers = rows * p.tile_k * p.elem / (4 * _WAVE)  # of all waves
+    return np.where(p.elem < 4, registers * 4 / _SIMDS, 0.0)

@@ -1,0 +1,65 @@
+"""The time of kernels whose loops are known: clocks of machine code, rounds of workgroups, and what reaches them.
+
+Workgroups go to units in rounds of as many as these hold; the last round has the rest, which share units less. An
+iteration takes what the model of a unit says, or what it takes to bring its operands, and longer where these come from
+memory. The clock falls as matrix units are used (see `closed`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.profile.chips import Chip
+from convgen.profile.closed import PACE, Estimate, Numbers, Terms, at_clock, smooth
+
+
+@attrs.frozen(eq=False)
+class Loops:
+    """Launches of kernels, one an element; `full` is a unit that holds all it may, `last` one in the last round."""
+
+    groups: Numbers  #: workgroups
+    iterations: Numbers  #: of the loop, of a workgroup
+    resident: Numbers  #: workgroups that a unit holds
+    each_full: Numbers  #: clocks of an iteration of all workgroups of a unit
+    rest_full: Numbers  #: clocks of what stands around the loop
+    each_last: Numbers
+    rest_last: Numbers
+    matrix: Numbers  #: clocks of the matrix units of a unit, of an iteration of one workgroup
+    operands: Numbers  #: bytes of an iteration of a workgroup
+    result: Numbers  #: bytes of a workgroup
+    bytes_once: Numbers  #: of operands, each touched once
+    added: Numbers  #: bytes of sums that are added to memory
+    others: Numbers  #: kernels launched beside
+    other_bytes: Numbers  #: that these move
+
+    def take(self, which: npt.NDArray[Any]) -> Loops:
+        """Some of them, by number or by mask."""
+        return Loops(*(getattr(self, f.name)[which] for f in attrs.fields(Loops)))
+
+    def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
+        """What they take on a chip."""
+        together = self.resident * chip.units
+        rounds = np.floor(self.groups / together)
+        left = self.groups - rounds * together
+        sharing = np.ceil(left / chip.units)
+        missed = np.minimum(1.0, chip.partitions * self.bytes_once / (self.groups * self.iterations * self.operands))
+
+        def clocks(each: Numbers, rest: Numbers, groups: Numbers) -> Numbers:
+            pace = smooth(PACE, each * terms.matrix + terms.far * missed, groups * self.operands / terms.operands)
+            return self.iterations * pace + rest * terms.around + groups * self.result * terms.store
+
+        last = np.where(left > 0, clocks(self.each_last, self.rest_last, np.maximum(1, sharing)), 0.0)
+        total = rounds * clocks(self.each_full, self.rest_full, self.resident) + last
+        used = self.groups * self.iterations * self.matrix / (chip.units * total)
+        clock = at_clock(chip, terms, used) if timed else np.ones_like(total)
+        kernel = total / clock
+        meeting = self.added / terms.shares
+        others = self.others * terms.other + self.other_bytes / terms.others
+        start = np.full_like(total, terms.start)
+        busiest = (rounds * self.resident + sharing) * self.iterations * self.matrix / clock
+        zero = np.zeros_like(total)
+        return Estimate(start + kernel + meeting + others, start, busiest, kernel, zero, meeting, others, clock)

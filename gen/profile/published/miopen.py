@@ -1,0 +1,155 @@
+"""Implicit GEMM convolutions of MIOpen: ms of all kernels of a call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import ceil
+
+import attrs
+
+from convgen.backends.timing import LoopClocks
+from convgen.profile.chips import chip_of
+from convgen.profile.loops import Loops
+from convgen.profile.published.table import BYTES, Row, Sample, Table, products
+
+_ATOM = re.compile(r"_wt\d+x\d+x(\d+)_")
+_SEVERAL_BLOCKS = "4"  #: K of f16 instructions of several blocks, which have half the rate (CDNA3 ISA, table of MFMA)
+
+
+_CHIP = chip_of("gfx942", 304)
+
+
+def igemm(name: str, rows: list[Row]) -> Table:
+    """Rows that say which kernel ran, on an MI300X; transposes and casts beside it are part of the time."""
+    return Table(
+        name,
+        rows,
+        "ms",
+        timed=True,
+        scale=1e3,
+        shape=forward_shape,
+        kinds=lambda row: (f"miopen/mi300x/{row['dtype']}/{row['dir']}", f"miopen/mi300x/{row['dtype']}"),
+        sample=_product,
+        counts=lambda row: True,
+        results=frozenset(("ms", "transpose_share_est")),
+        labels=("dtype", "dir"),
+    )
+
+
+def igemm_code(name: str, rows: list[Row], clocks: Mapping[str, LoopClocks]) -> Table:
+    """The same where the clocks of each row's kernel are known."""
+    return attrs.evolve(
+        igemm(name, rows),
+        kinds=lambda row: (f"miopen code/mi300x/{row['dtype']}",),
+        sample=lambda row: _loop(row, clocks[row["kernel"]]),
+        model=Loops,
+    )
+
+
+def forward_shape(row: Row) -> str:
+    """The forward shape of a convolution, without direction, type and layout."""
+    columns = "n c h w k y x ho wo pad_h pad_w stride_h stride_w dil_h dil_w g".split()
+    return "-".join(row[c] for c in columns)
+
+
+def product_of(row: Row, depth: float, *, merged: bool) -> dict[str, float]:
+    """M, N and K of a convolution as a product, and how many such products there are.
+
+    A block of K holds `depth` elements of one tap, or of several if `merged`.
+    """
+    names = "n c h w k y x ho wo stride_h stride_w g".split()
+    n, c, h, w, k, y, x, ho, wo, stride_h, stride_w, g = (float(row[name]) for name in names)
+    c, k, taps, phases = c / g, k / g, y * x, stride_h * stride_w
+
+    def along(channels: float, taps: float) -> float:
+        return channels * taps if merged else taps * ceil(channels / depth) * depth
+
+    match row["dir"]:
+        case "F":
+            return {"m": n * ho * wo, "n": k, "k": along(c, taps), "batch": g}
+        case "B":
+            pixels = n * ceil(h / stride_h) * ceil(w / stride_w)
+            return {"m": pixels, "n": c, "k": along(k, max(1.0, taps / phases)), "batch": g * min(phases, taps)}
+        case _:
+            return {"m": k, "n": c * taps, "k": n * ho * wo, "batch": g}
+
+
+@attrs.frozen
+class _Tiled:
+    """The product of a row, and how it is shared out."""
+
+    product: dict[str, float]
+    tile_m: float
+    tile_n: float
+    tile_k: float
+    split: float  #: workgroups that share the K of a tile
+
+    @classmethod
+    def of(cls, row: Row) -> _Tiled:
+        tile_m, tile_n, tile_k, cut = (float(row[c]) for c in ("tile_m", "tile_n", "tile_k", "gks"))
+        product, split = product_of(row, tile_k, merged=row["merge_e"] == "1"), 2.0**cut
+        if row["dir"] == "W":
+            tiles = ceil(product["m"] / tile_m) * ceil(product["n"] / tile_n) * product["batch"]
+            split = max(1.0, _CHIP.units * cut // tiles)
+        blocks = ceil(product["k"] / tile_k)
+        return cls(product, tile_m, tile_n, tile_k, ceil(blocks / ceil(blocks / split)))  # those without work are left
+
+    @property
+    def groups(self) -> float:
+        tiles = ceil(self.product["m"] / self.tile_m) * ceil(self.product["n"] / self.tile_n)
+        return tiles * self.product["batch"] * self.split
+
+
+def _product(row: Row) -> Sample:
+    tiled, elem = _Tiled.of(row), BYTES[row["dtype"]]
+    atom = _ATOM.search(row["kernel"])
+    rate = float(_CHIP.rates[row["dtype"]])
+    if row["dtype"] == "f16" and atom and atom[1] == _SEVERAL_BLOCKS:
+        rate /= 2
+    found = products(
+        rate=rate,
+        **tiled.product,
+        tile_m=tiled.tile_m,
+        tile_n=tiled.tile_n,
+        tile_k=tiled.tile_k,
+        split=tiled.split,
+        waves=4.0,
+        waves_m=2.0,
+        waves_n=2.0,
+        elem=elem,
+        result=4.0 if tiled.split > 1 else elem,
+        k_runs_m=float(row["dir"] != "W"),
+        k_runs_n=float(row["dir"] == "F"),
+        others=float(row["aux_kernels"]),
+        other_bytes=float(row["aux_bytes"]),
+    )
+    return Sample(_CHIP, 1e9 * float(row["gflop"]), rate, found)
+
+
+def _loop(row: Row, clocks: LoopClocks) -> Sample:
+    tiled, elem = _Tiled.of(row), BYTES[row["dtype"]]
+    tile, groups = tiled.tile_m * tiled.tile_n, tiled.groups
+    depth = clocks.flop / (2 * tile)  # along K, of an iteration
+    blocks = ceil(ceil(tiled.product["k"] / tiled.tile_k) / tiled.split)
+    left = groups % (_CHIP.units * clocks.resident)
+    (each_full, rest_full), (each_last, rest_last) = map(clocks.of, (clocks.resident, ceil(left / _CHIP.units)))
+    n, c, h, w, k, y, x, ho, wo, g = (float(row[name]) for name in "n c h w k y x ho wo g".split())
+    result = tile * (4.0 if tiled.split > 1 else elem)
+    numbers = {
+        "groups": groups,
+        "iterations": blocks * tiled.tile_k / depth,
+        "resident": float(clocks.resident),
+        "each_full": each_full,
+        "rest_full": rest_full,
+        "each_last": each_last,
+        "rest_last": rest_last,
+        "matrix": clocks.matrix,
+        "operands": (tiled.tile_m + tiled.tile_n) * depth * elem,
+        "result": result,
+        "bytes_once": (n * c * h * w + k * c / g * y * x + n * k * ho * wo) * elem,
+        "added": groups * result if tiled.split > 1 else 0.0,
+        "others": float(row["aux_kernels"]),
+        "other_bytes": float(row["aux_bytes"]),
+    }
+    return Sample(_CHIP, 1e9 * float(row["gflop"]), float(_CHIP.rates[row["dtype"]]), numbers)

@@ -1,0 +1,55 @@
+"""The tables of a folder."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from convgen.backends.timing import LoopClocks
+from convgen.ir.error import UserError
+from convgen.profile.chips import chip_of
+from convgen.profile.published import aiter, miopen, rocblas
+from convgen.profile.published.table import Row, Table
+
+_READERS: dict[str, Callable[[str, list[Row]], Table]] = {
+    "rocblas_gfx90a": lambda name, rows: rocblas.table(name, rows, chip_of("gfx90a", 110)),
+    "rocblas_gfx942": lambda name, rows: rocblas.table(name, rows, chip_of("gfx942", 304)),
+    "aiter_gemm": aiter.table,
+    "miopen_gfx942_igemm": miopen.igemm,
+}
+
+_CODED: dict[str, Callable[[str, list[Row], Mapping[str, LoopClocks]], Table]] = {
+    "miopen_gfx942_igemm": miopen.igemm_code,
+}
+
+
+def read(folder: Path, only: Sequence[str] = (), clocks: Mapping[str, LoopClocks] | None = None) -> list[Table]:
+    """The tables of a folder that the model knows (NAME.csv.gz), or `only` some of them.
+
+    Rows of kernels whose `clocks` are given stand in a table of their own.
+
+    Raises UserError where there is none, or one that is not known.
+    """
+    for name in only:
+        if name not in _READERS:
+            raise UserError(f"given the table {name}, wanted one of {', '.join(_READERS)}")
+    found = [(name, folder / f"{name}.csv.gz") for name in only or _READERS]
+    tables = [table for name, path in found if path.exists() for table in _tables(name, _rows(path), clocks or {})]
+    if not tables:
+        raise UserError(f"given {folder} without tables, wanted one of {', '.join(_READERS)} (.csv.gz)")
+    return tables
+
+
+def _tables(name: str, rows: list[Row], clocks: Mapping[str, LoopClocks]) -> list[Table]:
+    if name not in _CODED:
+        return [_READERS[name](name, rows)]
+    known, others = ([row for row in rows if (row["kernel"] in clocks) == coded] for coded in (True, False))
+    coded = [_CODED[name](f"{name}_code", known, clocks)] if known else []
+    return [*coded, *([_READERS[name](name, others)] if others else [])]
+
+
+def _rows(path: Path) -> list[Row]:
+    with gzip.open(path, "rt", newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,41 @@
+"""Which values are, or hold, operands of matrix instructions: fragments, and the parts that these are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from convgen.ir.expr import Expr, Mma, Pack, Var
+from convgen.ir.mutate import postorder, statements
+from convgen.ir.stmt import For, Let, Stmt
+
+
+def operands(body: Stmt) -> dict[Var, int]:
+    """The variables that matrix products take, also by way of loops and packs, with the elements of one operand.
+
+    An operand is what a lane gives to one instruction; a variable may hold several, one, or part of one.
+    """
+    products = [n for n in postorder(body) if isinstance(n, Mma)]
+    sides = ((side, of.registers) for n in products for side, of in ((n.a, n.op.atom.a), (n.b, n.op.atom.b)))
+    taken = {side: lanes for side, lanes in sides if isinstance(side, Var)}
+    if not taken:
+        return taken
+    sources = dict(_sources(body))
+    todo = list(taken)
+    while todo:
+        v = todo.pop()
+        for source in sources.get(v, ()):
+            if isinstance(source, Var) and source not in taken:
+                taken[source] = taken[v]
+                todo.append(source)
+    return taken
+
+
+def _sources(body: Stmt) -> Iterator[tuple[Var, tuple[Expr, ...]]]:
+    """Of variables that loops carry or packs make, what they get their values from."""
+    for s in statements(body):
+        if isinstance(s, For):
+            for c, init, following, result in zip(s.carried, s.inits, s.yields, s.results):
+                yield c, (init, following)
+                yield result, (init, following)
+        elif isinstance(s, Let) and isinstance(s.value, Pack):
+            yield s.var, s.value.parts

@@ -1,0 +1,29 @@
+"""Products of small matrices, of which neighbouring lanes have the rows and columns."""
+
+from __future__ import annotations
+
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr
+from convgen.ir.layout.mma import BlockAtom
+from convgen.ir.node import node
+from convgen.ir.types import AnyType, vector
+
+
+@node
+class BlockMma(Expr):
+    """`acc + a * b` in each block of `op.side` neighbouring lanes, which have rows of `a` and columns of the others.
+
+    Element i of a lane's result is its `acc[i]` and the sum of the products of its `b` with `a` of lane i of its block.
+    """
+
+    op: BlockAtom
+    acc: Expr
+    a: Expr
+    b: Expr
+
+    def result(self) -> AnyType:
+        op = self.op
+        given = (self.acc.type, self.a.type, self.b.type)
+        if given != (vector(op.acc, op.side), *[vector(op.elem, op.k)] * 2):
+            raise UserError(f"mma {op.name}: operands {', '.join(map(str, given))}")
+        return self.acc.type
