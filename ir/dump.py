@@ -19,7 +19,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import attrs
 
-from convgen.ir import expr, floats, fused, products, program, sizes, stmt
+from convgen.ir import expr, floats, fused, products, program, sizes, stmt, votes
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
 from convgen.ir.expr import Const, Lane, Var
@@ -248,4 +248,4 @@ def _shown(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-_ = floats, fused, products, program, sizes, stmt  # their classes must be declared before CLASSES is read
+_ = floats, fused, products, program, sizes, stmt, votes  # their classes must be declared before CLASSES is read

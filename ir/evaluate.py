@@ -26,6 +26,7 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.products import BlockMma
 from convgen.ir.types import HALF_BYTES, AnyType, Type, VectorType, s4, u4
+from convgen.ir.votes import AllLanes
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -339,6 +340,11 @@ def _from_lane(ev: Evaluator, e: x.FromLane) -> Value:
     return Value(a.data[first + lane], None if a.poison is None else a.poison[first + lane])
 
 
+def _all_lanes(ev: Evaluator, e: AllLanes) -> Value:
+    held = ev(e.a).decided("what lanes vote on").reshape(-1, ev.width)
+    return Value(np.repeat(held.all(1), ev.width))
+
+
 def to_bytes(v: Value) -> tuple[Array, Mask | None]:
     """The bytes of each lane, `[width, bytes]`, and which of them are poison; 4-bit elements stand two a byte."""
     size = v.data.dtype.itemsize
@@ -484,6 +490,7 @@ _RULES: dict[type[Expr], Callable[[Evaluator, Any], Value]] = {
     x.Slice: _slice,
     x.Shuffle: _shuffle,
     x.FromLane: _from_lane,
+    AllLanes: _all_lanes,
     x.Pack: _pack,
     x.Mma: _mma,
     BlockMma: _block_mma,

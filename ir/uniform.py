@@ -1,7 +1,8 @@
 """Which values differ between the lanes of a subgroup.
 
 The lane number is the only source of divergence; what memory or the matrix unit gives a lane is its own. `Uniform(x)`
-is uniform by contract. The analysis only chooses a home for a value: a pass cannot change a meaning through it.
+is uniform by contract, and `AllLanes(x)` by its meaning. The analysis only chooses a home for a value: a pass cannot
+change a meaning through it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from convgen.ir.node import Node
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import ExitIf, For, Let, Load, Stmt
+from convgen.ir.votes import AllLanes
 
 
 class Uniformity:
@@ -30,7 +32,7 @@ class Uniformity:
 
     def _decide(self, e: Expr) -> bool:
         match e:
-            case Uniform():
+            case Uniform() | AllLanes():
                 return True
             case Lane() | Mma() | BlockMma():
                 return False

@@ -7,12 +7,15 @@ Of vectors only what is used more than once is bound: one that a loop does not c
 
 A hoisted varying value occupies a vector register all through the loop. Where these exceed what the loop's own values
 leave, those that one operation brings back from other variables are computed in the loop again.
+
+Lanes vote on what nearly always holds (`ir/votes.py`). Where it does not, all is computed that is needed then, so that
+nothing is done or held for it elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from convgen.ir.expr import (
     Binary,
@@ -40,6 +43,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, For, If, Let, Load, Stmt, block
 from convgen.ir.types import Type, VectorType
 from convgen.ir.uniform import Uniformity, varying
+from convgen.ir.votes import AllLanes
 
 N = TypeVar("N", bound=Node)
 _LEAVES = (Const, Var, Lane)
@@ -52,7 +56,7 @@ _TEMPORARIES = 24
 def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Bind common subexpressions and loop invariants, as many as registers allow; requires message level."""
     budget = max(0, facts.registers - _loop_words(kernel.body) - _TEMPORARIES)
-    return replace(kernel, body=_Placer(kernel, budget, facts.flat).place(kernel.body, 0))
+    return replace(kernel, body=_Placer(kernel.body, Uniformity(varying(kernel)), budget, facts.flat).placed())
 
 
 def _loop_words(body: Stmt) -> int:
@@ -69,16 +73,19 @@ def _loop_words(body: Stmt) -> int:
 
 
 class _Placer:
-    def __init__(self, kernel: Kernel, budget: int, flat: bool) -> None:
+    """Places the lets of a body; what is bound around it has the depth of its first statements."""
+
+    def __init__(self, body: Stmt, uniform: Uniformity, budget: int, flat: bool) -> None:
+        self.body, self.uniform, self.budget = body, uniform, budget
         self.flat = flat  # so 64-bit integers are addresses
-        self.uniform = Uniformity(varying(kernel))
         self.depth_of: dict[Var, int] = {}  # how deep the block that binds a variable is nested
         self.homes: dict[Expr, int] = {}
         self.names: dict[Node, Var] = {}  # expressions that are bound by now
-        for v in (*kernel.group_ids, kernel.subgroup, *(p for p in kernel.params if isinstance(p, Var))):
-            self.depth_of[v] = 0
-        self._note_binders(kernel.body, 0)
-        self.wanted = self._choose(kernel.body, budget)
+        self._note_binders(body, 0)
+        self.wanted = self._choose(body, budget)
+
+    def placed(self) -> Stmt:
+        return self.place(self.body, 0)
 
     # ------------------------------------------------------------ what to bind
 
@@ -93,7 +100,7 @@ class _Placer:
         known = self.homes.get(e)
         if known is None:
             inner = (self.home(c) for c in e.children() if isinstance(c, Expr))
-            known = self.homes[e] = self.depth_of[e] if isinstance(e, Var) else max(inner, default=0)
+            known = self.homes[e] = self.depth_of.get(e, 0) if isinstance(e, Var) else max(inner, default=0)
         return known
 
     def _choose(self, body: Stmt, budget: int) -> dict[Expr, None]:
@@ -139,6 +146,9 @@ class _Placer:
         """The block with its lets put in and their expressions replaced."""
         out: list[Stmt] = []
         for x in s.stmts if isinstance(s, Block) else (s,):
+            if _is_vote(x):
+                out += [*self._bind_parts((x.cond,), x, depth), self._voted(x, depth)]
+                continue
             if isinstance(x, Let) and x.value in self.wanted and x.value not in self.names:
                 out += self._bind_parts(x.value.children(), x, depth)
                 if self.home(x.value) == depth:  # a let that is there already serves
@@ -159,6 +169,13 @@ class _Placer:
                     self.names[e] = name = _variable(e, user)
                     out.append(Let(name, value))
         return out
+
+    def _voted(self, s: If, depth: int) -> Stmt:
+        """What nearly always runs is placed as if it stood here; what seldom does, by itself."""
+        before = dict(self.names)
+        then = self.place(s.then, depth)
+        self.names = before
+        return If(self._named(s.cond), then, _Placer(s.other, self.uniform, self.budget, self.flat).placed())
 
     def _rewrite(self, s: Stmt, depth: int) -> Stmt:
         match s:
@@ -182,13 +199,17 @@ class _Placer:
 
 def _inside(s: Stmt, depth: int) -> int:
     """How deep the blocks within a statement of a block of that depth are nested."""
-    return depth if isinstance(s, Block) else depth + 1
+    return depth if isinstance(s, Block) or _is_vote(s) else depth + 1
+
+
+def _is_vote(s: Stmt) -> TypeGuard[If]:
+    return isinstance(s, If) and isinstance(s.cond, AllLanes)
 
 
 def _uses(s: Stmt, depth: int) -> Iterator[tuple[Expr, int]]:
     """The operands of all statements, each with the depth of the block it stands in."""
     yield from ((e, depth) for e in s.operands)
-    for inner in s.bodies:
+    for inner in (s.then,) if _is_vote(s) else s.bodies:
         yield from _uses(inner, _inside(s, depth))
     yield from ((e, depth + 1) for e in s.yields)
 

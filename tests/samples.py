@@ -36,9 +36,13 @@ class Sample:
 _HALO = "mb1ic32ih6oc32kh3ph1"
 _SAMPLES = {
     "halo": Sample(f"--dir=FWD_B --dt=f16 {_HALO}", "tile=32x32x32 slots=2"),
-    "halo_unbuffered": Sample(f"--dir=FWD_D --dt=bf16:bf16:f32 {_HALO}", "tile=32x32x32 slots=1 taps=fused"),
+    "halo_unbuffered": Sample(
+        f"--dir=FWD_D --dt=bf16:bf16:f32 {_HALO}", "tile=32x32x32 slots=1 taps=fused padding=zeros"
+    ),
     "three_slots": Sample("--dir=FWD_D --dt=f16 mb2ic64ih4oc40kh1", "tile=64x64x32 slots=3", -1),
-    "few_channels": Sample("--dir=FWD_D --dt=f16 mb1ic3ih9oc16kh3ph1sh2", "tile=32x32x32 slots=2 taps=fused"),
+    "few_channels": Sample(
+        "--dir=FWD_D --dt=f16 mb1ic3ih9oc16kh3ph1sh2", "tile=32x32x32 slots=2 taps=fused padding=zeros"
+    ),
     "chunks": Sample("--dir=FWD_B --dt=bf16 mb1ic24iw17oc16kw3pw1dw1", "tile=32x32x32 slots=2 taps=chunk"),
     "planar": Sample(f"--dir=FWD_D --dt=f16 --stag=abx --wtag=oihw --dtag=abx {_HALO}", "tile=32x32x32"),
     "reordered": Sample(
@@ -52,7 +56,7 @@ _SAMPLES = {
         "tile=32x32x32 slots=2 taps=fused slices=3",
     ),
     "atomics": Sample("--dir=FWD_B --dt=f16:f16:f32 mb1ic128ih3oc32kh3ph1", "tile=32x32x32 slots=2 slices=2"),
-    "depth": Sample("--dir=FWD_D --dt=f32 mb1ic16id3ih4iw4oc16kd2kh3kw1ph1", "tile=32x32x16 slots=2"),
+    "depth": Sample("--dir=FWD_D --dt=f32 mb1ic16id3ih4iw4oc16kd2kh3kw1ph1", "tile=32x32x16 slots=2 padding=zeros"),
     "gemm": Sample("--dt=f16:f16:f16 70x72:72x40", "tile=64x32x32 slots=2 taps=fused"),
     "gemm_turned": Sample("--dt=bf16 --stag=ba --wtag=ba 64x64:64x64", "tile=32x32x32 slots=2"),
     "gemm_singles": Sample("--dt=f32 --attr-fpmath=tf32 64x64:64x48", "tile=32x32x16 slots=2"),

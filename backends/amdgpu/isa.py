@@ -26,7 +26,7 @@ _VALU = (
     "v_fma_mix_f32 "
     "v_floor_f32 v_ceil_f32 v_floor_f64 v_ceil_f64 v_bfi_b32 "
     "v_pk_add_u16 v_pk_sub_i16 v_pk_mul_lo_u16 v_pk_min_i16 v_pk_min_u16 v_pk_max_i16 v_pk_max_u16 "
-    "v_pk_lshlrev_b16 v_pk_lshrrev_b16 v_pk_ashrrev_i16"
+    "v_pk_lshlrev_b16 v_pk_lshrrev_b16 v_pk_ashrrev_i16 v_mbcnt_lo_u32_b32 v_mbcnt_hi_u32_b32"
 ).split()
 _VALU += [f"v_{n}_f16_{form}" for n in ("floor", "ceil", "rndne") for form in ("e64", "sdwa")]
 _VALU += [f"v_cmp_{n}_{t}" for n in ("lt", "le", "eq", "neq") for t in ("f32", "f64", "f16", "f16_sdwa")]
@@ -42,7 +42,7 @@ _VALU_MERGES = ("v_cvt_pk_fp8_f32 v_cvt_pk_bf8_f32").split()
 _SALU_SCC = (
     "s_add_i32 s_add_u32 s_sub_i32 s_and_b32 s_or_b32 s_xor_b32 s_and_b64 s_or_b64 s_not_b32 s_not_b64 "
     "s_lshl_b32 s_lshr_b32 s_ashr_i32 s_min_i32 s_min_u32 s_max_i32 s_max_u32 s_cmp_lt_i32 s_cmp_le_i32 "
-    "s_cmp_eq_u32 s_cmp_lg_u32 s_cmp_lt_u32 s_cmp_le_u32 s_cmp_lg_u64 s_xor_b64"
+    "s_cmp_eq_u32 s_cmp_lg_u32 s_cmp_lt_u32 s_cmp_le_u32 s_cmp_eq_u64 s_cmp_lg_u64 s_xor_b64"
 ).split()
 _SALU = ("s_mov_b32 s_mov_b64 s_mul_i32 s_mul_hi_u32").split()
 _SALU_READS_SCC = ("s_cselect_b32 s_cselect_b64").split()

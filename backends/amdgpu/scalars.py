@@ -12,6 +12,7 @@ from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.fused import Fused
 from convgen.ir.types import AnyType, Kind, Type
+from convgen.ir.votes import AllLanes
 
 #: node class -> (SALU mnemonic for signed, for unsigned)
 _SALU: dict[type[x.Expr], tuple[str, str]] = {
@@ -124,7 +125,9 @@ class AmdScalars(Scalars):
     def condition(self, e: x.Expr) -> None:
         """Leave a uniform bool in scc."""
         e = plain(strip(e))
-        if isinstance(e, x.Comparison) and not _is_word(e.a.type):
+        if isinstance(e, AllLanes):
+            self.out.scalar_compare("s_cmp_eq_u64", self.mask(e.a), Imm(-1))
+        elif isinstance(e, x.Comparison) and not _is_word(e.a.type):
             self.out.scalar_compare("s_cmp_lg_u64", self.mask(e), Imm(0))
         elif isinstance(e, x.Comparison):
             a, b = self.value(e.a), self.value(e.b)

@@ -96,6 +96,11 @@ class _Selector(Selector):
         else:
             self.scalars.env[p] = word
 
+    def lane_number(self) -> Reg:
+        """How many lanes there are before each (CDNA3 ISA 12.13, V_MBCNT)."""
+        low = self.out.valu("v_mbcnt_lo_u32_b32", Imm(-1), Imm(0))
+        return self.out.valu("v_mbcnt_hi_u32_b32", Imm(-1), low)
+
     # ------------------------------------------------------------ control
 
     def leave(self) -> None:

@@ -16,6 +16,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.types import AnyType, Kind, Type
 from convgen.ir.uniform import Uniformity
+from convgen.ir.votes import AllLanes
 
 #: node class -> (mnemonic for signed, for unsigned)
 _ALU: dict[type[x.Expr], tuple[str, str]] = {
@@ -308,6 +309,8 @@ class XeScalars(Scalars):
                 return self._flags("not", self._bits(a))
             case x.Uniform(a):
                 return self.mask(a)
+            case AllLanes(a):
+                return self._agreed(a, out.lanes)
         raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {e}")
 
     def _bits(self, e: x.Expr) -> Operand:
@@ -325,7 +328,15 @@ class XeScalars(Scalars):
     def condition(self, e: x.Expr) -> Reg:
         """A uniform bool in the first bit of a flag register."""
         e = plain(strip(e))
+        if isinstance(e, AllLanes):
+            return self._agreed(e.a, 1)
         return self._compare(e, 1) if isinstance(e, x.Comparison) else self.mask(e)
+
+    def _agreed(self, e: x.Expr, lanes: int) -> Reg:
+        """Whether a bool holds in all lanes, for so many lanes."""
+        held, every = self.kept(e), (1 << self.out.lanes) - 1
+        bits = self.out.alu("and", "ud", held, Imm(every))
+        return self.out.compare("eq", "ud", bits, Imm(every), lanes)
 
     def _compare(self, e: x.Comparison, lanes: int, into: Region | None = None) -> Reg:
         unsigned = e.a.type.elem.kind is not Kind.SIGNED

@@ -97,7 +97,7 @@ class _Selector(Selector):
             self.scalars.env[k.subgroup] = thread
             if any(isinstance(n, (st.Barrier, st.Arrive)) for n in postorder(k.body)):
                 self.barrier = self._barrier_header()
-        self.scalars.lane = self._lane()
+        self.scalars.lane = self.lane_number()
         self.payloads.entered = len(out.block.instructions)
 
     def _payload(self, dword: int, name: str) -> Reg:
@@ -137,8 +137,8 @@ class _Selector(Selector):
             else:
                 self.scalars.env[p] = dst
 
-    def _lane(self) -> Reg:
-        """The number of each lane; an immediate vector holds eight."""
+    def lane_number(self) -> Reg:
+        """An immediate vector holds eight."""
         out = self.out
         words = out.new("v", 1, "lane_words")
         out.emit("mov", (region(words, "uw"),), (Literal(0x76543210, "uv"),), lanes=8)

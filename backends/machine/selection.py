@@ -24,6 +24,7 @@ from convgen.ir.operands import operands
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type
+from convgen.ir.votes import AllLanes
 
 Row = TypeVar("Row")
 Handlers = Mapping[type[st.Stmt], Callable[[Any, Any], None]]  #: statement class -> method of a selector
@@ -71,6 +72,10 @@ class Selector(ABC):
     @abstractmethod
     def enter(self) -> None:
         """Bind group ids, subgroup, lane and arguments to registers."""
+
+    @abstractmethod
+    def lane_number(self) -> Reg:
+        """The number of each lane, from nothing that the kernel has."""
 
     @abstractmethod
     def leave(self) -> None:
@@ -195,7 +200,11 @@ class Selector(ABC):
         self._stmt(s.then)
         self.jump(end)
         self.out.start_block(other)
+        lane = self.scalars.lane
+        if isinstance(s.cond, AllLanes):  # what seldom runs keeps no register anywhere else
+            self.scalars.lane = self.lane_number()
         self._stmt(s.other)
+        self.scalars.lane = lane
         self.out.start_block(end)
 
     def _carry_in(self, c: Var, init: Expr, body: st.Stmt) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain, islice
@@ -16,12 +16,14 @@ import attrs
 
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Mma, Slice, Var, const, eq, lift, maximum, select, zeros
+from convgen.ir.layout.digits import plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
 from convgen.kernels.epilogue import Epilogue, Held, Reader
+from convgen.kernels.padding import Anew, Whole, finite
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
 from convgen.plan.plan import Operand, Part, Plan, Reduction, accumulator_registers
@@ -36,6 +38,7 @@ _MOST_MADE = 16  #: elements of a lane; of the sums that take the steps of an ep
 _MOST_AHEAD = 3  #: pieces for which it is there at a time what steps read
 _ROOM = 0.25  #: of the registers beside the sums, for what steps read; as many for what pieces have in common
 
+Start = tuple[Index, Index]  #: a place along N and M
 _Piece = tuple[Expr, Fragment, tuple[Held, ...]]  #: some sums, how they are distributed, and what steps read for them
 
 
@@ -96,33 +99,51 @@ class _ProductKernel:
         sharers = self.tile["sharers"]
         if meeting is None:
             row = self._row_of_slice() if self.plan.reduction is Reduction.LAUNCH else self.m0
-            self._store(result, row, self._pieces(sums, epilogue), epilogue)
+            self._settle(sums, partial(self._store_sums, result, row, epilogue))
             return
         with ExitStack() as around:
             if isinstance(sharers, Expr):
                 with self.k.when(eq(sharers, 1)):
-                    self._store(result, self.m0, self._pieces(sums, epilogue), epilogue)
+                    self._settle(sums, partial(self._store_sums, result, self.m0, epilogue))
                 around.enter_context(self.k.otherwise())
             with self._last_to_arrive(meeting, sums):
                 parts = (part for mma in self.mmas for part in mma.d.parts(_MOST_SUMMED))
                 totals = ((self._sum_of_shares(meeting, part), part) for part in parts)
                 held = ((total, layout, epilogue.load(self._reader(), layout)) for total, layout in totals)
-                self._store(result, self.m0, held, epilogue)
+                self._store(result, (self.n0, self.m0), held, epilogue)
 
-    def _reader(self) -> Reader:
-        """Of what stands beside the tile."""
-        return Reader(self.k, (self.n0, self.m0, *self.batch))
+    def _settle(self, sums: Sequence[Var], leave: Callable[[Whole, Start], None]) -> None:
+        """Leave the sums; where padding has spoiled any, leave others in their place, each piece of the tile alone."""
+        whole, padding = [(total, mma.d) for mma, total in zip(self.mmas, sums)], self.part.padding
+        if padding is None:
+            leave(whole, (0, 0))
+            return
+        with self.k.when(finite(padding, whole)):
+            leave(whole, (0, 0))
+        with self.k.otherwise():
+            anew = Anew(self.k, self.plan, self.part, padding, self._at, self._loaded, self._blocks(self.n0))
+            with anew.pieces() as (n, m):
+                leave([(anew.sums((self.n0 + n, self.m0 + m)), anew.unit.d)], (n, m))
 
-    def _pieces(self, sums: Sequence[Var], epilogue: Epilogue) -> Iterator[_Piece]:
+    def _store_sums(self, result: View, row: Index, epilogue: Epilogue, sums: Whole, start: Start) -> None:
+        """Store what the epilogue makes of sums that begin at a place within the tile."""
+        at = plus(self.n0, start[0]), plus(row, start[1])
+        self._store(result, at, self._pieces(sums, self._reader(start), epilogue), epilogue)
+
+    def _reader(self, start: Start = (0, 0)) -> Reader:
+        """Of what stands beside the tile, or a piece that begins at a place within."""
+        return Reader(self.k, (plus(self.n0, start[0]), plus(self.m0, start[1]), *self.batch))
+
+    def _pieces(self, sums: Whole, reader: Reader, epilogue: Epilogue) -> Iterator[_Piece]:
         """The sums as they are, or where steps need room, few at a time; what the next need is loaded meanwhile."""
         if epilogue.is_light:
-            for mma, total in zip(self.mmas, sums):
-                yield total, mma.d, epilogue.load(self._reader(), mma.d)
+            for total, layout in sums:
+                yield total, layout, epilogue.load(reader, layout)
             return
-        pieces = [(total, n, d) for mma, total in zip(self.mmas, sums) for n, d in enumerate(mma.d.parts(_MOST_MADE))]
+        pieces = [(total, n, d) for total, layout in sums for n, d in enumerate(layout.parts(_MOST_MADE))]
         taken = 0 if self.plan.config.separate_accumulators else accumulator_registers(self.plan)
         room = int((self.plan.facts.registers - taken) * _ROOM)
-        reader = attrs.evolve(self._reader(), room=room)
+        reader = attrs.evolve(reader, room=room)
         loaded = (epilogue.load(reader, layout) for _, _, layout in pieces)
         ahead = deque(islice(loaded, 1))
         each = max(1, reader.fresh(chain(*ahead[0])))
@@ -131,13 +152,13 @@ class _ProductKernel:
             yield Slice(total, n * layout.registers, layout.registers), layout, ahead.popleft()
             ahead.extend(islice(loaded, 1))
 
-    def _store(self, result: View, row: Index, pieces: Iterable[_Piece], epilogue: Epilogue) -> None:
-        """Store, or add, what the epilogue makes of the sums of each part of the tile."""
+    def _store(self, result: View, at: Start, pieces: Iterable[_Piece], epilogue: Epilogue) -> None:
+        """Store, or add, what the epilogue makes of the sums of each part of what begins there."""
         k = self.k
         for total, layout, held in pieces:
             stored = epilogue.apply(k, total, held)
             store = partial(k.atomic_view, "add") if self.plan.reduction is Reduction.ATOMIC else k.store_view
-            store(result, (self.n0, row, *self.batch), stored, layout, "store", result.memory.name)
+            store(result, (*at, *self.batch), stored, layout, "store", result.memory.name)
 
     def _row_of_slice(self) -> Index:
         """The first row of the tile in the part of its slice in a workspace."""
@@ -155,8 +176,13 @@ class _ProductKernel:
         """Leave the sums of this share; the suite runs in the subgroup that is the last of the sharers' to do so."""
         k, sharers, memory = self.k, self.tile["sharers"], meeting.sums.memory
         at = self._left_at(self.tile["rank"])
-        for mma, total in zip(self.mmas, sums):
-            k.store_view(meeting.sums, at, total, mma.d, "leave", memory.name)
+
+        def leave(sums: Whole, start: Start) -> None:
+            for total, layout in sums:
+                place = plus(at[0], start[0]), plus(at[1], start[1])
+                k.store_view(meeting.sums, place, total, layout, "leave", memory.name)
+
+        self._settle(sums, leave)
         index = self.part.mapping.place(self.tile) * self.plan.subgroups + k.subgroup
         with k.when(eq(k.ticket("arrived", meeting.counts, index, sharers), sharers - 1)):
             yield
@@ -173,14 +199,13 @@ class _ProductKernel:
 
     def _sums(self) -> list[Var]:
         """The sums over the K blocks of this slice, of each part of the tile."""
-        k, part, types = self.k, self.part, [mma.acc_type for mma in self.mmas]
+        k, types = self.k, [mma.acc_type for mma in self.mmas]
         # Variables in this order: the order of operands in a sum follows from their numbers.
         totals = [k.var("acc_total", t) for t in types]
         k.name_subgroup("wave")
         kb, *acc = k.var("kb"), *(k.var("acc", t) for t in types)
         products = tuple(k.var("acc_next", t) for t in types)
-        grain = part.mapping.grain
-        begin, end = (lift(grains * grain, kb) for grains in (self.tile["begin"], self.tile["end"]))
+        begin, end = self._blocks(kb)
         first = self._shared_parts(begin)
         held = {key: k.var(f"{key[1].view.memory.name}_held", found.type) for key, found in first.items()}
         with k.suite() as body:
@@ -188,10 +213,14 @@ class _ProductKernel:
         left = tuple(k.var(v.name, v.type) for v in held.values())  # behind the loop nobody wants it
         carried, inits = (*acc, *held.values()), (*map(zeros, types), *first.values())
         state = carried, inits, block(*body), (*products, *later.values()), (*totals, *left)
-        trips = part.trips(self.plan.config.tile[2])
-        end = end if trips is None else lift(trips, kb)
         k.add(For(kb, begin, end, *state, K_LOOP))
         return totals
+
+    def _blocks(self, like: Expr) -> tuple[Expr, Expr]:
+        """The first block of K of this slice or share, and the one behind the last."""
+        begin, end = (lift(self.tile[name] * self.part.mapping.grain, like) for name in ("begin", "end"))
+        trips = self.part.trips(self.plan.config.tile[2])
+        return begin, end if trips is None else lift(trips, like)
 
     def _shared_parts(self, kb: Expr) -> dict[_Key, Expr]:
         """What neighbours among the weights of a K block share, by fragment."""
@@ -260,16 +289,16 @@ class _ProductKernel:
 
     def _fragment(self, operand: Operand, start: Expr, kb: Expr, layout: Fragment, held: Mapping[_Key, Expr]) -> Var:
         """A fragment of an operand as it is multiplied."""
-        found, made = self._loaded(operand, start, kb, layout), operand.made
+        found, made = self._loaded(operand, self._at(start, kb), layout), operand.made
         if made is None:
             return found
         own = {what: held[layout, what] for what in made.shared}
         return self.k.let(f"{operand.view.memory.name}_made", dequantise.applied(self.k, made, own, found, layout))
 
-    def _loaded(self, operand: Operand, start: Expr, kb: Expr, layout: Fragment) -> Var:
+    def _loaded(self, operand: Operand, at: Sequence[Index], layout: Fragment) -> Var:
         name = operand.view.memory.name
         if operand.tile is None:
-            found = self.k.load_view(f"{name}_frag", operand.view, self._at(start, kb), layout, "fragment", name)
+            found = self.k.load_view(f"{name}_frag", operand.view, at, layout, "fragment", name)
             if operand.less:
                 return self.k.let(f"{name}_signed", flipped(found, operand.less, operand.elem))
             wanted = vector(operand.elem, layout.registers)

@@ -15,7 +15,7 @@ term depends on the pixel: it is summed for each tap first, and for each pixel o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from math import prod
 
@@ -31,6 +31,7 @@ from convgen.kernels.epilogue import Step
 from convgen.kernels.steps import Affine, Bias
 from convgen.plan import views
 from convgen.plan.contraction import Product
+from convgen.plan.padding import halo, names_in, windows
 from convgen.problem.matmul import Problem
 from convgen.problem.zero_points import ZeroPoint
 
@@ -96,20 +97,18 @@ class _Factor:
     @property
     def batch(self) -> tuple[Dim, ...]:
         """The dims of a batch on which it depends."""
-        used = _names(self.view.index)
+        used = names_in(self.view.index)
         return tuple(d for dims in self.view.axes[2:] for d in dims if d.name in used)
 
     @property
     def halo(self) -> tuple[TensorDim, ...]:
         """Coordinates of windows that reach outside the tensor."""
-        return tuple(t for t in self.windows.values() if t.masked)
+        return halo(self.view)
 
     @property
     def windows(self) -> dict[int, TensorDim]:
         """Coordinates, by tensor dimension, that depend on rows and on K."""
-        rows, summed = ({d.name for d in dims} for dims in self.view.axes[:2])
-        used = ((n, t, _names((t,))) for n, t in enumerate(self.view.index))
-        return {n: t for n, t, names in used if names & rows and names & summed}
+        return windows(self.view)
 
     @property
     def is_plain(self) -> bool:
@@ -200,7 +199,7 @@ class _Maker:
 
         Windows take sums of bytes that are made before where these are fewer bytes than what they sum.
         """
-        moving = _names(own.windows.values())
+        moving = names_in(own.windows.values())
         taps, rest = (tuple(d for d in own.k_dims if (d.name in moving) == inside) for inside in (True, False))
         saves = own.is_plain and prod(d.size for d in taps) > 1 and prod(d.size for d in rest) > s32.bytes
         source = self._by_position(own, taps, rest) if saves else own.over(own.batch, own.k_dims)
@@ -208,7 +207,7 @@ class _Maker:
 
     def _by_position(self, own: _Factor, taps: tuple[Dim, ...], rest: tuple[Dim, ...]) -> View:
         """What windows take of sums along the rest of K, which are made once for each position of the tensor."""
-        moving = _names(own.windows.values())
+        moving = names_in(own.windows.values())
         places = {n: Dim(f"at{n}", t.size, t.size) for n, t in own.windows.items()}
         index = tuple(
             TensorDim(t.size, ((places[n].name, 1),)) if n in places else t for n, t in enumerate(own.view.index)
@@ -228,7 +227,7 @@ class _Maker:
 
     def _inside(self, w: _Factor, x: _Factor) -> None:
         """What the zero point of x takes away, where x is inside its tensor."""
-        moving = _names(x.halo)
+        moving = names_in(x.halo)
         taps = tuple(d for d in w.k_dims if d.name in moving)
         summed = tuple(d for d in w.k_dims if d.name not in moving) or _ONE
         pixels = tuple(d for d in x.view.axes[0] if d.name in moving)
@@ -271,7 +270,3 @@ class _Maker:
         if add:
             self.steps.append(Bias(left.view(*views.over_result(self.product, left.index))))
         return left
-
-
-def _names(index: Iterable[TensorDim]) -> set[str]:
-    return {name for t in index for name, _ in t.terms}

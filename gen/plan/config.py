@@ -16,6 +16,10 @@ _TRIPLE = re.compile(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)")
 _PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 
 
+EXACT, ZEROS = "exact", "zeros"  #: what padding adds to sums: nothing, or products with zeros
+PADDING = EXACT  #: where a config does not say
+
+
 @attrs.frozen
 class Own:
     """What a lane has of the result where lanes multiply and add, or a matrix instruction for blocks of them."""
@@ -57,6 +61,7 @@ class Config:
     sum: str = ""  #: how slices meet, by name of a `plan.Reduction`; empty: atomically if that is right, else `launch`
     map: Order = IN_ROWS  #: order in which workgroups take their tiles
     types: tuple[str, ...] = ()  #: in which N's and M's inputs are multiplied, one for both, where any is converted
+    padding: str = PADDING  #: what it adds to sums: "exact": nothing; "zeros": these times weights, a NaN of infinities
 
     @property
     def separate_accumulators(self) -> bool:
@@ -97,6 +102,7 @@ class Config:
         rest += f" sum={self.sum}" if self.sum else ""
         rest += f" map={self.map}" if self.map != IN_ROWS else ""
         rest += f" in={':'.join(self.types)}" if self.types else ""
+        rest += f" padding={self.padding}" if self.padding != PADDING else ""
         return (
             f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={unit} "
             f"slots={self.slots} taps={self.taps} acc={self.acc}{rest}"
@@ -164,4 +170,5 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "sum": ("atomic|launch|last", _choice("atomic", "launch", "last")),
     "map": ("ORDER", Order.parse),
     "in": ("TYPE[:TYPE]", _types),
+    "padding": (f"{EXACT}|{ZEROS}", _choice(EXACT, ZEROS)),
 }

@@ -30,11 +30,12 @@ from convgen.passes.messages.pairs import check_pairs
 from convgen.passes.messages.swizzle import find_swizzle
 from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import Config, Own
+from convgen.plan.config import EXACT, Config, Own
 from convgen.plan.contraction import Product
 from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.dequantise import Dequantisation
 from convgen.plan.lane_tile import LaneTile, sums_weights
+from convgen.plan.padding import Padding, padding
 from convgen.plan.windows import Windows, windows
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
@@ -182,6 +183,7 @@ class Part:
     sums: tuple[Sums, ...]  #: that are needed first
     epilogue: Epilogue
     mapping: WorkgroupMapping
+    padding: Padding | None = None  #: what it takes to keep it out of sums, if anything does
 
     @property
     def k_blocks(self) -> int:
@@ -431,7 +433,10 @@ def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: 
     depth = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
     added = compensation(problem, product, (of_n.less, of_m.less), times(depth, tile_k * config.slices))
     epilogue = Epilogue((*added.steps, *steps.of(problem, product)))
-    return Part(product, of_n, of_m, added.sums, epilogue, mapping)
+    kept_out = None
+    if config.padding == EXACT and isinstance(unit, MmaTile):
+        kept_out = padding(product, unit, shared=mapping.sharers > 1)
+    return Part(product, of_n, of_m, added.sums, epilogue, mapping, kept_out)
 
 
 def operand(view: View, elem: Type, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:

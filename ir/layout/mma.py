@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from convgen.ir.checks import check_name, check_range
@@ -49,6 +51,15 @@ class MmaAtom:
     def spans(self) -> int:
         """How many subgroups execute one instruction together."""
         return max(f.subgroups for f in (self.a, self.b, self.d))
+
+    def of_one(self, atoms: Iterable[MmaAtom]) -> MmaAtom:
+        """The instruction among some that a subgroup executes alone, with the same sums as of this one."""
+        if self.spans == 1:
+            return self
+        own = tuple(d for d in self.d.digits if d.space is not Space.SUBGROUP)
+        what = self.a_elem, self.b_elem, self.acc, self.k, self.rounds_to
+        found = (a for a in atoms if (a.a_elem, a.b_elem, a.acc, a.k, a.rounds_to) == what and a.d.digits == own)
+        return next(a for a in found if a.spans == 1)
 
 
 @attrs.frozen(cache_hash=True)

@@ -16,6 +16,7 @@ from convgen.ir.fused import Fused
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import ExitIf, For, Let, Stmt
 from convgen.ir.types import AnyType, Type
+from convgen.ir.votes import AllLanes
 
 Range = tuple[int, int]
 
@@ -253,7 +254,7 @@ _RULES: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
     x.Lane: lambda ranges, e: (0, ranges.width - 1),
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(_COMPARISONS, _comparison),
-    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle, x.FromLane), _same),
+    **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle, x.FromLane, AllLanes), _same),
     x.Not: _not,
     x.Select: _select,
     Fused: lambda ranges, e: ranges(e.meaning),

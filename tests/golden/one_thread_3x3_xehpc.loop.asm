@@ -1,5 +1,5 @@
 //.target xehpc
-//.kernel conv_fwd_d_b5f0f325_main
+//.kernel conv_fwd_d_f720ba91_main
 //.simd_size 16
 //.grf_count 128
 //.slm_bytes 1024
@@ -9,9 +9,9 @@
 //.argument buffer src at 0 size 8
 //.argument buffer wei at 8 size 8
 //.argument buffer dst at 16 size 8
-// conv_fwd_d_b5f0f325_main: convgen for xehpc
+// conv_fwd_d_f720ba91_main: convgen for xehpc
 // problem: --dir=FWD_D --dt=f16:f16:f32 mb1_ic32oc16_iw16ow16kw3pw1
-// config:  tile=16x16x16 waves=1x1 mma=16x8x16 slots=1 taps=split acc=v
+// config:  tile=16x16x16 waves=1x1 mma=16x8x16 slots=1 taps=split acc=v padding=zeros
 // registers:
 //   wei_next  r[7:14]
 //   src_next  r[16:23]

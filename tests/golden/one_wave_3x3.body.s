@@ -1,4 +1,4 @@
-conv_fwd_d_6c7d2db5_main:
+conv_fwd_d_5c0456ea_main:
     s_mov_b32              s2, 0x80000000
     s_load_dwordx2         s[4:5], s[0:1], 0                      // argument src
     s_load_dwordx2         s[6:7], s[0:1], 8                      // argument wei
@@ -54,7 +54,7 @@ conv_fwd_d_6c7d2db5_main:
     s_mov_b32              s3, 0
     s_mov_b32              s4, 1
     s_mov_b32              s5, 0                                  // kb = 0
-.Lconv_fwd_d_6c7d2db5_main.k_loop:  // for kb in [0, 8)
+.Lconv_fwd_d_5c0456ea_main.k_loop:  // for kb in [0, 8)
     v_lshlrev_b32          v8, s4, v9
     s_add_i32              s6, s5, 1
     s_mul_i32              s7, s4, 64
@@ -81,8 +81,8 @@ conv_fwd_d_6c7d2db5_main:
     v_mfma_f32_16x16x16_bf16 a[0:3], v[20:21], v[24:25], a[0:3]
     s_add_u32              s5, s5, 1
     s_cmp_lt_i32           s5, 8
-    s_cbranch_scc1         .Lconv_fwd_d_6c7d2db5_main.k_loop      // next kb
-.Lconv_fwd_d_6c7d2db5_main.k_loop_end:
+    s_cbranch_scc1         .Lconv_fwd_d_5c0456ea_main.k_loop      // next kb
+.Lconv_fwd_d_5c0456ea_main.k_loop_end:
     s_waitcnt              vmcnt(1)
     ds_write_b128          v2, v[4:7]                             // wei store
     s_mov_b32              s4, s0

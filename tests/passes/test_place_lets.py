@@ -16,6 +16,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, For, If, Let, Stmt
 from convgen.ir.types import VectorType, f16, f32, vector
 from convgen.ir.uniform import Uniformity, varying
+from convgen.ir.votes import AllLanes
 from convgen.passes import pipeline
 from convgen.passes.clone import bound_vars
 from convgen.passes.place_lets import place_lets
@@ -27,8 +28,8 @@ TARGET = get("gfx942")
 FACTS = TARGET.facts
 
 CASES = {
-    "3x3": ("mb2ic64ih14oc64kh3ph1", "tile=64x64x32 waves=2x2 mma=16x16x16 slots=2"),
-    "odd, fused": ("mb2ic13ih9oc20kh3ph1", "tile=32x32x32 waves=2x1 mma=16x16x16 slots=1 taps=fused"),
+    "3x3": ("mb2ic64ih14oc64kh3ph1", "tile=64x64x32 waves=2x2 mma=16x16x16 slots=2 padding=zeros"),
+    "odd, fused": ("mb2ic13ih9oc20kh3ph1", "tile=32x32x32 waves=2x1 mma=16x16x16 slots=1 taps=fused padding=zeros"),
     "1x1, strided": ("mb1ic256ih14oc64oh7kh1sh2ph0", "tile=64x64x32 waves=2x2 mma=32x32x8 slots=2 acc=a"),
 }
 
@@ -216,3 +217,25 @@ def test_hoisting_keeps_within_the_registers() -> None:
     tight = vector_work(place_lets(kernel, attrs.evolve(FACTS, registers=224)))
     assert roomy == 0
     assert 0 < tight <= 200
+
+
+def test_what_lanes_seldom_vote_for_computes_what_it_needs() -> None:
+    """Nothing is bound for it around the vote; what nearly always runs stands as if there were none."""
+    k = KernelBuilder("vote")
+    surface = k.surface(k.buffer("b", f16, 4096))
+    part = k.global_load("part", f16, surface, Lane() * 12 + 8)
+    with k.when(AllLanes(Lane() * 12 < 500)):
+        k.global_store(surface, part, Lane() * 12 + 2)
+    with k.otherwise(), k.loop("n", 0, 4) as loop:
+        k.global_store(surface, part, Lane() * 12 + 4 + loop.var * 16)
+        k.global_store(surface, part, Lane() * 24 + loop.var * 16)
+    placed = place_lets(k.done(), FACTS).body
+    assert isinstance(placed, Block)
+    *before, vote = placed.stmts
+    assert isinstance(vote, If)
+    assert sum(str(s.value) == "lane * 12" for s in before if isinstance(s, Let)) == 1
+    assert not [s for s in before if isinstance(s, Let) and "24" in str(s.value)]
+    seldom = {str(s.value) for s in statements(vote.other) if isinstance(s, Let)}
+    assert any("lane * 12" in value for value in seldom)
+    assert any("lane * 24" in value for value in seldom)
+    assert not [s for s in statements(vote.then) if isinstance(s, Let)]

@@ -22,7 +22,7 @@ PROBLEM = Conv.parse("mb1ic7ih6oc16kh3ph1", dir="FWD_D", dt="f16")  # an element
 
 
 def lowered() -> Kernel:
-    config = Config((32, 32, 32), (1, 1), (16, 16, 16), 1)
+    config = Config((32, 32, 32), (1, 1), (16, 16, 16), 1, padding="zeros")
     return lower_tiles(buffer_shared(tile_kernel(PROBLEM, config, FACTS)), FACTS)
 
 

@@ -25,57 +25,57 @@ KERNELS: dict[str, tuple[str, dict[str, str], str]] = {
     "two slots": (
         "mb1ic64ih6oc32kh3ph1",
         {"dt": "f16"},
-        "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 taps=split acc=v",
+        "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 taps=split acc=v padding=zeros",
     ),
     "three slots": (
         "mb1ic64ih6oc32kh3ph1",
         {"dt": "f16"},
-        "tile=32x32x64 waves=2x2 mma=16x16x16 slots=3 taps=split acc=v",
+        "tile=32x32x64 waves=2x2 mma=16x16x16 slots=3 taps=split acc=v padding=zeros",
     ),
     "one slot": (
         "mb1ic16ih6oc32kh3ph1",
         {"dt": "bf16:bf16:f32"},
-        "tile=32x32x32 waves=1x2 mma=16x16x16 slots=1 taps=fused acc=a",
+        "tile=32x32x32 waves=1x2 mma=16x16x16 slots=1 taps=fused acc=a padding=zeros",
     ),
     "waves read their own rows": (
         "mb1ic16ih6oc32kh3ph1",
         {"dt": "bf16:bf16:f32"},
-        "tile=32x32x32 waves=2x1 mma=16x16x16 slots=1 taps=fused acc=a",
+        "tile=32x32x32 waves=2x1 mma=16x16x16 slots=1 taps=fused acc=a padding=zeros",
     ),
     "backward data of stride 2, weights transposed": (
         "mb4ic32oc128iw40kw3sw2pw1",
         {"dir": "BWD_D", "dt": "f16"},
-        "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2 taps=split acc=v",
+        "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2 taps=split acc=v padding=zeros",
     ),
     "backward weights in slices, with a workspace": (
         "mb4ic24oc32iw140kw2",
         {"dir": "BWD_WB", "dt": "bf16"},
-        "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2 taps=fused acc=v slices=2",
+        "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2 taps=fused acc=v slices=2 padding=zeros",
     ),
     "backward weights in slices, the last of which sums": (
         "mb2ic24oc32iw40kw2",
         {"dir": "BWD_W", "dt": "f16"},
-        "tile=32x32x16 waves=1x2 mma=16x16x16 slots=1 taps=fused acc=v slices=3 sum=last",
+        "tile=32x32x16 waves=1x2 mma=16x16x16 slots=1 taps=fused acc=v slices=3 sum=last padding=zeros",
     ),
     "workgroups that persist": (
         "mb1ic64ih6oc64kh3ph1",
         {"dt": "f16"},
-        "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 taps=split acc=v map=persist:2",
+        "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 taps=split acc=v map=persist:2 padding=zeros",
     ),
     "stream-K": (
         "mb1ic64ih6oc64kh3ph1",
         {"dt": "f16"},
-        "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 taps=split acc=v map=stream:3 sum=last",
+        "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 taps=split acc=v map=stream:3 sum=last padding=zeros",
     ),
     "backward weights in slices, with atomics": (
         "mb2ic24oc32iw40kw2",
         {"dir": "BWD_W", "dt": "f32"},
-        "tile=32x32x16 waves=1x2 mma=16x16x4 slots=1 taps=fused acc=v slices=2",
+        "tile=32x32x16 waves=1x2 mma=16x16x4 slots=1 taps=fused acc=v slices=2 padding=zeros",
     ),
     "f64 forward with a reordered input": (
         "mb2ic18oc16ih6kh2",
         {"dir": "FWD_B", "dt": "f64", "stag": "abx"},
-        "tile=32x32x16 waves=2x2 mma=16x16x4 slots=1 taps=fused acc=v reorder=src",
+        "tile=32x32x16 waves=2x2 mma=16x16x4 slots=1 taps=fused acc=v reorder=src padding=zeros",
     ),
 }
 

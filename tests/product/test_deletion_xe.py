@@ -32,8 +32,14 @@ _MMA = {"xehpc": "16x8", "xehpg": "8x8"}  #: without its K
 
 #: name -> problem, config without the matrix instruction: at least four turns of a loop, two workgroups
 KERNELS: dict[str, tuple[str, str]] = {
-    "two slots": ("--dir=FWD_D --dt=f16 mb1ic64ih6oc32kh3ph1", "tile=32x32x32 waves=2x2 slots=2 taps=split"),
-    "three slots": ("--dir=FWD_D --dt=f16 mb1ic64ih6oc32kh3ph1", "tile=32x32x32 waves=2x2 slots=3 taps=split"),
+    "two slots": (
+        "--dir=FWD_D --dt=f16 mb1ic64ih6oc32kh3ph1",
+        "tile=32x32x32 waves=2x2 slots=2 taps=split padding=zeros",
+    ),
+    "three slots": (
+        "--dir=FWD_D --dt=f16 mb1ic64ih6oc32kh3ph1",
+        "tile=32x32x32 waves=2x2 slots=3 taps=split padding=zeros",
+    ),
     "one slot": ("--dt=bf16:bf16:f32 48x160:160x32", "tile=32x32x32 waves=2x2 slots=1 taps=split"),
     "straight": ("--dt=f16 48x160:160x96", "tile=32x32x16 waves=2x2 slots=0 taps=split prefetch=2"),
     "backward weights": ("--dir=BWD_W --dt=f16 mb2ic24oc32iw60kw2", "tile=32x32x16 waves=2x2 slots=2 taps=fused"),

@@ -1,7 +1,7 @@
 """Values at their edges: rounding of sums to the output's type, and how far a NaN or an infinity reaches.
 
-Spatial padding holds zeros, for both operands of a product: the one that is masked is exact, and a weight that is not
-finite spoils the windows whose padding it meets (zero times infinity), as it does where padding is memory.
+Spatial padding contributes nothing, whatever it is multiplied with. With `padding=zeros` it holds zeros, for both
+operands of a product: then a weight that is not finite spoils the windows whose padding it meets (zero times infinity).
 """
 
 from __future__ import annotations
@@ -163,23 +163,24 @@ def test_lanes_count_nothing_of_positions_that_do_not_exist(dir: str, tile: str)
 
 @pytest.mark.parametrize("dir", INPUTS)
 @pytest.mark.parametrize("config", ["chosen", "chunk", "sliced"])
-def test_a_nan_of_the_other_input_stays_in_its_channel(dir: str, config: str) -> None:
-    """It reaches all that it is multiplied into, in padding too, and nothing of another channel."""
+def test_padding_contributes_nothing_to_what_is_not_finite(dir: str, config: str) -> None:
+    """A value of the other input at a corner: of the windows that it meets there some are in padding."""
     problem = Conv.parse(DENSE, dir=dir, dt="f32")
     name = INPUTS[dir][1]
     index = (5, 2, 0, 2) if name == "wei" else (1, 5, 0, 6)
-    found, right = spoiled(problem, CONFIGS[config], name, index, np.nan)
-    own = np.zeros_like(found)
-    match dir:
-        case "FWD_D":
-            own[:, 5] = True
-        case "BWD_D":
-            own[:, 2] = True
-        case _:
-            own[5] = True
+    found, right = spoiled(problem, CONFIGS[config], name, index, np.nan if config == "chunk" else -np.inf)
     assert right.any()
-    assert (found | ~right).all()
-    assert (own | ~found).all()
+    assert not right.all()
+    assert np.array_equal(found, right)
+
+
+def test_padding_of_zeros_spoils_a_channel() -> None:
+    problem = Conv.parse(DENSE, dir="FWD_D", dt="f32")
+    found, right = spoiled(problem, "slots=1 taps=fused padding=zeros", "wei", (5, 2, 0, 2), np.nan)
+    assert right[:, 5].any()
+    assert not right[:, 5].all()
+    assert found[:, 5].all()
+    assert not found[:, :5].any()
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

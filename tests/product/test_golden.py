@@ -33,12 +33,12 @@ def test_a_whole_file(golden: Golden) -> None:
 
 
 def test_a_pipelined_loop_with_halos(golden: Golden) -> None:
-    config = "tile=16x16x32 waves=1x1 mma=16x16x16 slots=1 acc=a"
+    config = "tile=16x16x32 waves=1x1 mma=16x16x16 slots=1 acc=a padding=zeros"
     golden("one_wave_3x3.body.s", body(assembly("mb1ic32ih4oc16kh3ph1", "bf16:bf16:f32", config)))
 
 
 def test_xehpc_with_halos(golden: Golden) -> None:
-    config = "tile=16x16x16 waves=1x1 mma=16x8x16 slots=1"
+    config = "tile=16x16x16 waves=1x1 mma=16x8x16 slots=1 padding=zeros"
     text = assembly("mb1ic32iw16oc16kw3pw1", "f16:f16:f32", config, "xehpc")
     golden("one_thread_3x3_xehpc.loop.asm", up_to_the_loops_end(text))
 

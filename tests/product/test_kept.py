@@ -36,8 +36,8 @@ def instructions(text: str, names: list[str]) -> str:
 
 
 def digest(target: str, problem: str, config: str) -> str:
-    """Of the module's instructions."""
-    program = driver.build(parse_problem(problem), target, config)
+    """Of the module's instructions, with padding that takes part in sums: kernels of before it was kept out."""
+    program = driver.build(parse_problem(problem), target, f"{config} padding=zeros")
     to = targets.get(target)
     restart_ids(greatest_id(*program.ir.kernels))
     emitted = [to.emit(pipeline.run(kernel, to.facts)) for kernel in program.ir.kernels]

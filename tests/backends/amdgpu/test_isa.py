@@ -54,6 +54,9 @@ FORMS = {
     )
     + " v_cmp_neq_f16_sdwa v_cmp_ne_i16_sdwa v_cmp_ne_u16_sdwa",
     "s[2:3], 0": "s_cmp_lg_u64",
+    "s[2:3], -1": "s_cmp_eq_u64",
+    "v1, -1, 0": "v_mbcnt_lo_u32_b32",
+    "v1, -1, v2": "v_mbcnt_hi_u32_b32",
     "v1, v2": "v_mov_b32 v_not_b32 v_cvt_f16_f32_e64 v_cvt_f32_f16_e64 v_rndne_f32 v_cvt_f32_i32 v_cvt_f32_u32 "
     "v_cvt_i32_f32 v_cvt_u32_f32 v_cvt_f32_ubyte0 v_cvt_f32_ubyte1 v_cvt_f32_ubyte2 v_cvt_f32_ubyte3",
     "v1, v[2:3]": "v_cvt_f32_f64 v_cvt_i32_f64 v_cvt_u32_f64",

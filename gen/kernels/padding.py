@@ -1,0 +1,149 @@
+"""Sums in which padding has no part, made again where a factor is not finite.
+
+What the loop over K sums holds products with padding, too: zeros, unless the other factor has an infinity or a NaN
+somewhere. Then all sums of its row are not finite, so that one for each row tells. A subgroup that finds such ones
+makes its sums again: alone, without shared memory, one matrix instruction's part of its tile after the other, and one
+tap at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from math import gcd
+from operator import and_
+
+import attrs
+
+from convgen.ir.build import Index, KernelBuilder
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, const, eq, lift, maximum, minimum, select, zeros
+from convgen.ir.floats import fma
+from convgen.ir.layout.digits import Space, plus
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import View
+from convgen.ir.layout.mma import MmaTile
+from convgen.ir.types import u32, vector
+from convgen.ir.votes import AllLanes
+from convgen.kernels.epilogue import along
+from convgen.plan.padding import Padding
+from convgen.plan.plan import Operand, Part, Plan
+
+Whole = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and how they are distributed
+At = Callable[[Expr, Expr], Sequence[Index]]  #: where a block of K of a row is: the row, along K, and of which product
+Load = Callable[[Operand, Sequence[Index], Fragment], Expr]  #: a fragment of an operand, as it is multiplied
+
+_DIMS = "nm"
+_TOGETHER = 4  #: elements; of sums that are looked at together, where vector units take some at a time
+
+
+def finite(padding: Padding, sums: Whole) -> Expr:
+    """Whether one sum for each row of the factor without windows is finite, in all lanes."""
+    seen = []
+    for total, layout in sums:
+        few, order = along(layout, _DIMS[1 - padding.side])
+        seen.append(Shuffle(total, tuple(order.index(n) for n in range(few.registers))))
+    elem, count = seen[0].type.elem, gcd(_TOGETHER, *(each.type.lanes for each in seen))
+    none = zeros(vector(elem, count))
+    found: Expr = none
+    for each in seen:
+        for n in range(0, each.type.lanes, count):
+            found = fma(Slice(each, n, count), none, found)
+    any_of_them: Expr = const(0, elem)
+    for n in range(count):
+        any_of_them = fma(Pack(elem, (Slice(found, n, 1),)), const(0, elem), any_of_them)
+    return AllLanes(eq(any_of_them, any_of_them))
+
+
+@attrs.frozen
+class Anew:
+    """The sums of one subgroup's part of a tile, of one matrix instruction's rows and columns at a time."""
+
+    k: KernelBuilder
+    plan: Plan
+    part: Part
+    padding: Padding
+    at: At
+    load: Load
+    blocks: tuple[Expr, Expr]  #: of K: the first of this slice or share, and the one behind the last
+
+    @property
+    def unit(self) -> MmaTile:
+        """One matrix instruction's rows and columns, as deep as a message brings them, by one subgroup."""
+        mma = self.plan.mma
+        return MmaTile(mma.atom.of_one(self.plan.facts.atoms), 1, 1, mma.pack, mma.pack)
+
+    @contextmanager
+    def pieces(self) -> Iterator[tuple[Index, Index]]:
+        """The suite runs for each piece of the tile; where it begins within the workgroup's."""
+        k, mma = self.k, self.plan.mma
+        own = mma.d.partial(Space.SUBGROUP, k.subgroup)
+        with k.loop("piece_n", 0, mma.tiles_n) as across, k.loop("piece_m", 0, mma.tiles_m * mma.parts) as down:
+            m = down.var % mma.tiles_m * mma.atom.m + down.var // mma.tiles_m * (mma.d.extent("m") // mma.parts)
+            yield k.let("at_n", plus(across.var * mma.atom.n, own["n"])), k.let("at_m", plus(m, own["m"]))
+
+    def sums(self, start: tuple[Expr, Expr]) -> Expr:
+        """Those of the piece that begins there."""
+        k, padding = self.k, self.padding
+        share = self._share()
+        first, turns = self._taps(start[padding.side], share)
+        parts = self.plan.mma.steps // self.unit.steps
+        blocks = (0, padding.blocks) if padding.summed else tuple(end * parts for end in self.blocks)
+        with k.loop("taps", 0, turns, total=zeros(self.unit.acc_type)) as taps:
+            tap = k.let("tap", (first + taps.var) % padding.count)
+            with k.loop("blocks", *blocks, total=taps["total"]) as loop:
+                a = self._factor(self.part.of_n, padding.of_n, self.unit.a, (start[0], loop.var, tap, *share))
+                b = self._factor(self.part.of_m, padding.of_m, self.unit.b, (start[1], loop.var, tap, *share))
+                loop.yields(k.mma("added", self.unit, loop["total"], a, b))
+            taps.yields(self._chosen(start[padding.side], tap, loop.result("total"), taps["total"]))
+        return taps.result("total")
+
+    def _factor(self, operand: Operand, view: View, layout: Fragment, place: Sequence[Expr]) -> Expr:
+        """A fragment of an operand: of part of a block of K at a tap, from a row on, within a share of K."""
+        (row, part, *others), mma, depth = place, self.plan.mma, self.unit.steps * self.unit.atom.k
+        parts = mma.steps // self.unit.steps
+        _, at, *batch = self.at(row, part // parts)
+        at = part * depth if self.padding.summed else at + part % parts * depth
+        return self.load(attrs.evolve(operand, view=view, tile=None, copy=None), (row, at, *batch, *others), layout)
+
+    def _share(self) -> tuple[Expr, ...]:
+        """The blocks of all K between which a share of it is."""
+        padding, (begin, end) = self.padding, self.blocks
+        if not padding.shared:
+            return ()
+        first, last = (lift(self.at(begin, block)[1], begin) // self.plan.config.tile[2] for block in (begin, end - 1))
+        begin, end = minimum(first, last), maximum(first, last) + 1  # it may be taken from behind
+        return tuple(
+            self.k.let(f"share_{n}", minimum(at, padding.shared)) for n, at in (("begin", begin), ("end", end))
+        )
+
+    def _taps(self, row: Expr, share: Sequence[Expr]) -> tuple[Index, Index]:
+        """The first tap of a share of K, or of the rows from one on, and how many there are."""
+        padding, rows, tile_k = self.padding, (self.unit.atom.n, self.unit.atom.m), self.plan.config.tile[2]
+        if not padding.run or (padding.summed and not share):
+            return 0, padding.count
+        positions = [at * tile_k for at in share] if share else (row, row + rows[padding.side])
+        first = self.k.let("first_tap", positions[0] // padding.run)
+        if not padding.summed and padding.alone:
+            return first, 1
+        turns = (positions[1] - 1) // padding.run - first + 1
+        return first, minimum(turns, padding.count - first if padding.summed else padding.count)
+
+    def _chosen(self, start: Expr, tap: Expr, added: Expr, before: Expr) -> Expr:
+        """The sums to which rows that are inside at a tap have something added."""
+        padding, layout, dim = self.padding, self.unit.d, _DIMS[self.padding.side]
+        if not padding.inside:
+            return added
+        few, order = along(layout, dim)
+        lane = few.partial(Space.LANE, Lane())[dim]
+        rows = [start + lane + few.partial(Space.REGISTER, n)[dim] for n in range(few.registers)]
+        inside = [self._inside(row, tap) for row in rows]
+        if len(inside) == 1:
+            return select(inside[0], added, before)
+        parts = (select(inside[n], Slice(added, r, 1), Slice(before, r, 1)) for r, n in enumerate(order))
+        return Pack(added.type, tuple(parts))
+
+    def _inside(self, row: Expr, tap: Expr) -> Expr:
+        dims = self.padding.decoded(row, tap)
+        conditions: list[Expr] = [lift(t.at(dims), row).to(u32) < const(t.size, u32) for t in self.padding.inside]
+        return reduce(and_, conditions)

@@ -1,0 +1,165 @@
+"""Padding contributes nothing, whatever it is multiplied with: what a kernel needs to know to sum without it.
+
+Where a window reaches outside its tensor it finds zeros, and a sum of products with zeros is right as long as the other
+factor is finite. Where that has an infinity or a NaN, no product with padding may be in the sum. A coordinate of
+windows is a linear function of two kinds of dims, those of taps and those of pixels, of which one is summed. So sums
+are made for one tap after the other, and what is outside at a tap is left out: rows of the result, or where pixels are
+summed, elements of the other factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from math import prod
+from typing import Any
+
+import attrs
+
+from convgen.ir.layout.digits import Digit, Digits, Space, stacked
+from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
+from convgen.ir.layout.mma import MmaTile
+from convgen.ir.layout.tags import LETTERS, Layout
+from convgen.ir.node import replace
+from convgen.plan.contraction import Product
+
+Dims = tuple[Dim, ...]
+
+_ROWS, _K = 0, 1  #: axes of a factor
+
+
+@attrs.frozen
+class Padding:
+    """Sums of one tap at a time.
+
+    The factors have the product's axes, taps, and where K is shared out, the first block of a share and the one behind
+    its last. Taps that are summed are no part of K any more.
+    """
+
+    of_n: View
+    of_m: View
+    side: int  #: whose windows reach outside: 0 that of N, 1 that of M
+    inside: tuple[TensorDim, ...]  #: coordinates by dims of its rows and of taps: a sum counts where all are in range
+    taps: Dims
+    summed: bool  #: whether K has taps, not the rows
+    run: int  #: positions from one tap to the next where they are or were; 0 where other dims of K are around them
+    alone: bool = True  #: whether a matrix instruction's rows have one tap
+    blocks: int = 0  #: of K, as deep as messages, for one tap, if it has taps
+    shared: int = 0  #: blocks of all K, if it is shared out
+
+    @property
+    def count(self) -> int:
+        """Taps."""
+        return prod(d.padded for d in self.taps)
+
+    def decoded(self, row: Any, tap: Any) -> dict[str, Any]:
+        """The dims of a row of the factor with windows, and those of a tap."""
+        rows = (self.of_n, self.of_m)[self.side].axes[_ROWS]
+        return {**_decoded(rows, row), **_decoded(self.taps, tap)}
+
+
+def windows(view: View) -> dict[int, TensorDim]:
+    """Coordinates, by tensor dimension, that depend on rows and on K."""
+    rows, summed = ({d.name for d in dims} for dims in view.axes[:2])
+    used = ((n, t, names_in((t,))) for n, t in enumerate(view.index))
+    return {n: t for n, t, names in used if names & rows and names & summed}
+
+
+def halo(view: View) -> tuple[TensorDim, ...]:
+    """Coordinates of windows that reach outside the tensor."""
+    return tuple(t for t in windows(view).values() if t.masked)
+
+
+def names_in(index: Iterable[TensorDim]) -> set[str]:
+    return {name for t in index for name, _ in t.terms}
+
+
+def padding(product: Product, unit: MmaTile, *, shared: bool) -> Padding | None:
+    """Of a kernel that multiplies by such tiles, K `shared` out or not; None where products with padding are zeros."""
+    factors = product.of_n, product.of_m
+    found = [n for n, view in enumerate(factors) if halo(view)]
+    if not found or not factors[1 - found[0]].memory.elem.is_float:
+        return None
+    (side,) = found
+    view, names = factors[side], names_in(halo(factors[side]))
+    of_rows, of_k = (_span(dims, names) for dims in view.axes[:2])
+    if _count(of_k) <= _count(of_rows):
+        return _summed(factors, side, of_k, unit, shared=shared)
+    return _of_rows(factors, side, of_rows, (unit.atom.n, unit.atom.m)[side])
+
+
+def _summed(factors: Sequence[View], side: int, taps: Dims, unit: MmaTile, *, shared: bool) -> Padding:
+    """Taps are taken out of K."""
+    depth, tile_k = (steps * unit.atom.k for steps in (unit.pack, unit.steps))
+    k = factors[side].axes[_K]
+    inner = _behind(k, taps)
+    *outer, last = tuple(d for d in k if d not in taps) or (Dim("one", 1, 1),)
+    rest = (*outer, attrs.evolve(last, padded=-(-last.size // depth) * depth))
+    apart = tuple(attrs.evolve(d, padded=d.size) for d in taps)
+    masks, ends = _share(k, tile_k) if shared else ((), ())
+    of_n, of_m = (
+        _seen(view, (view.axes[0], rest, *view.axes[2:], apart, *((d,) for d in ends)), masks) for view in factors
+    )
+    run = inner if _count(k) == _count(taps) * inner else 0
+    whole, blocks = -(-_count(k) // tile_k), _count(rest) // depth
+    return Padding(
+        of_n, of_m, side, halo(factors[side]), apart, True, run, blocks=blocks, shared=whole if shared else 0
+    )
+
+
+def _share(k: Dims, tile_k: int) -> tuple[tuple[TensorDim, ...], Dims]:
+    """Coordinates that are in range where K is in a share, by its dims and the blocks between which the share is."""
+    blocks = -(-_count(k) // tile_k)
+    position = tuple((d.name, _behind(k, (d,))) for d in k)
+    ends = tuple(Dim(name, blocks + 1, blocks + 1) for name in ("share_begin", "share_end"))
+    size = blocks * tile_k
+    starts = 0, size  # it is from the first block on, and before the end
+    return tuple(TensorDim(size, (*position, (d.name, -tile_k)), at, True) for d, at in zip(ends, starts)), ends
+
+
+def _of_rows(factors: Sequence[View], side: int, own: Dims, rows: int) -> Padding:
+    """Pixels are summed: where they are outside at a tap, the other factor has zeros."""
+    view = factors[side]
+    taps = tuple(attrs.evolve(d, name=f"{d.name}_tap") for d in own)
+    names = {d.name: tap.name for d, tap in zip(own, taps)}
+    run = _behind(view.axes[_ROWS], own)
+    alone = run % rows == 0
+    same = () if alone else tuple(TensorDim(1, ((d, 1), (tap, -1)), 0, True) for d, tap in names.items())
+    outside = tuple(
+        attrs.evolve(t, terms=tuple((names.get(name, name), coef) for name, coef in t.terms)) for t in halo(view)
+    )
+    masks = ((), outside)
+    of_n, of_m = (_seen(each, (*each.axes, taps), masks[n != side]) for n, each in enumerate(factors))
+    return Padding(of_n, of_m, side, same, taps, False, run, alone)
+
+
+def _span(dims: Dims, names: Collection[str]) -> Dims:
+    """The dims from the first to the last of these names."""
+    at = [n for n, d in enumerate(dims) if d.name in names]
+    return dims[at[0] : at[-1] + 1]
+
+
+def _decoded(dims: Dims, position: Any) -> dict[str, Any]:
+    """The dims of a position along all of them; the first of more than one position is not reduced."""
+    kept = [d for d in dims if d.padded > 1]
+    digits = Digits(tuple(d.name for d in kept), stacked(Space.AXIS, [(d.name, d.padded) for d in reversed(kept)]))
+    return {d.name: 0 for d in dims} | digits.coordinates({Space.AXIS: position}, overrun=True)
+
+
+def _count(dims: Iterable[Dim]) -> int:
+    return prod(d.padded for d in dims)
+
+
+def _behind(dims: Dims, some: Dims) -> int:
+    """Positions of the dims behind some of them."""
+    return _count(dims[dims.index(some[-1]) + 1 :])
+
+
+def _seen(view: View, axes: tuple[Dims, ...], masks: tuple[TensorDim, ...]) -> View:
+    """A view with other axes, zero where a further coordinate is out of range; memory knows of none of these."""
+    held, rank = view.layout, len(view.index)
+    nowhere = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks))
+    layout = Layout((*held.dims, *(t.size for t in masks)), (*nowhere, *held.blocks))
+    changes: dict[str, Any] = {"layout": layout, "axes": axes, "index": (*view.index, *masks)}
+    if isinstance(view, SizedView):
+        changes["apart"] = (*view.apart, *(0 for _ in masks))
+    return replace(view, **changes)

@@ -1,0 +1,149 @@
+"""Padding contributes nothing: values that are not finite against the reference, which knows no padding.
+
+Each tap in turn, strides, dilation, phases of backward data, all that makes K, shares of it, layouts, targets.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import convgen as cg
+from convgen import driver
+from convgen.problem.conv import Conv
+from convgen.run import reference
+
+NAN, INF = np.nan, np.inf
+OTHER = {"FWD_D": "wei", "BWD_D": "wei", "BWD_W": "diff_dst"}  #: what meets padding
+
+
+def results(
+    problem: Conv, target: str, config: str | None, values: dict[tuple[int, ...], float]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The output with some values in what meets padding, and the right one."""
+    inputs = reference.fill(problem)
+    name = OTHER[problem.direction.value]
+    inputs[name] = inputs[name].copy()
+    for at, value in values.items():
+        inputs[name][at] = value
+    found = cg.simulate(driver.compile(driver.build(problem, target, config)), **inputs)
+    with np.errstate(all="ignore"):
+        right = reference.whole(problem, inputs, problem.outputs[0].name)
+    return np.asarray(found, np.float64), np.asarray(right, np.float64)
+
+
+def check(problem: Conv, target: str, config: str | None, values: dict[tuple[int, ...], float]) -> None:
+    found, right = results(problem, target, config, values)
+    assert not np.isfinite(right).all()
+    np.testing.assert_array_equal(found, right)
+
+
+AMD, XE = "tile=32x32x32 waves=1x2 mma=16x16x16", "tile=16x32x32 waves=2x2 mma=16x8x16"
+WAYS = (
+    "slots=1 taps=split", "slots=2 taps=chunk", "slots=0 taps=fused", "slots=2 taps=fused slices=3",
+    "slots=1 taps=split map=stream:3", "slots=1 taps=chunk subtiles=2",
+)  # fmt: skip
+SHAPES = (
+    "mb2ic5ih7oc6kh3ph1", "mb1ic16ih9oc16kh3sh2ph1", "mb1ic16ih9oc16kh3ph2dh1", "mb1ic3ih9oc8kh5sh2ph2",
+    "mb1ic8id3ih4iw5oc8kd3kh3kw3pd1ph1pw1", "g2mb1ic16ih5oc16kh3ph1", "mb1ic16iw9oc16kw5pw2",
+)  # fmt: skip
+
+#: One of each way, shape, direction and target together with others; what does not fit is left out.
+FEW = [
+    ("FWD_D", SHAPES[2], "gfx942", f"{AMD} {WAYS[0]} acc=a"),
+    ("FWD_D", SHAPES[3], "gfx90a", f"{AMD} {WAYS[4]}"),
+    ("BWD_D", SHAPES[1], "gfx942", f"{AMD} {WAYS[3]}"),
+    ("BWD_W", SHAPES[0], "gfx950", None),
+    ("BWD_W", SHAPES[5], "xehpg", None),
+    ("FWD_D", SHAPES[0], "xehpg", "tile=16x16x32 waves=2x2 mma=16x8x16 slots=2 taps=chunk"),
+    ("BWD_D", SHAPES[6], "xehpc", f"{XE} {WAYS[2]}"),
+]
+
+
+def corners(problem: Conv) -> dict[tuple[int, ...], float]:
+    """A NaN and infinities at corners of what meets padding."""
+    dims = problem.tensor(OTHER[problem.direction.value]).dims
+    space = len(problem.axes)
+    last = tuple(size - 1 for size in dims)
+    return {
+        (*last[:-space], *(0 for _ in range(space))): NAN,
+        last: INF,
+        (*(0 for _ in last[:-space]), *last[-space:]): -INF,
+    }
+
+
+@pytest.mark.parametrize(("dir", "shape", "target", "config"), FEW)
+def test_what_meets_padding_is_not_multiplied(dir: str, shape: str, target: str, config: str | None) -> None:
+    problem = Conv.parse(shape, dir=dir, dt="f16")
+    check(problem, target, config, corners(problem))
+
+
+@pytest.mark.parametrize("dir", OTHER)
+def test_each_tap_in_turn(dir: str) -> None:
+    """One channel a tap: of the result, or where that is what a tap is of, of what is summed."""
+    problem = Conv.parse("mb1ic9ih5oc9kh3ph1", dir=dir, dt="f16")
+    name = OTHER[dir]
+    taps = list(product(range(3), repeat=2))
+    at = [(n, 0, *tap) if dir == "FWD_D" else (0, n, *tap) for n, tap in enumerate(taps)]
+    if name == "diff_dst":
+        at = [(0, n, 2 * h, 2 * w) for n, (h, w) in enumerate(taps)]
+    check(problem, "gfx942", f"{AMD} slots=1 taps=split", dict.fromkeys(at, NAN))
+
+
+def test_what_is_finite_keeps_its_bits() -> None:
+    """Sums beside such that are made again: in the same order."""
+    problem = Conv.parse("mb1ic32ih6oc16kh3ph1", dir="FWD_D", dt="f16:f16:f32")
+    code = driver.compile(driver.build(problem, "gfx942", f"{AMD} slots=1 taps=split"))
+    random = np.random.default_rng(7)
+    inputs = {t.name: random.standard_normal(t.dims).astype(np.float16) for t in problem.inputs}
+    before = cg.simulate(code, **inputs)
+    inputs["wei"][3, 3, 0, 0] = INF
+    after = cg.simulate(code, **inputs)
+    assert not np.isfinite(after[0, 3]).all()
+    kept = np.delete(np.arange(16), 3)
+    assert np.array_equal(before[:, kept], after[:, kept])
+    assert np.array_equal(before[0, 3, 0], after[0, 3, 0])  # the first row meets that tap in padding only
+
+
+def test_a_source_that_is_not_finite_counts_where_it_is() -> None:
+    problem = Conv.parse("mb1ic5ih6oc6kh3ph1", dir="FWD_D", dt="f32")
+    inputs = reference.fill(problem)
+    inputs["src"][0, 2, 0, 3], inputs["wei"][1, 4, 2, 2] = INF, NAN
+    found = cg.simulate(driver.compile(driver.build(problem, "gfx942")), **inputs)
+    with np.errstate(all="ignore"):
+        right = reference.whole(problem, inputs, "dst")
+    np.testing.assert_array_equal(found, right)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dt", "config", "votes"),
+    [
+        ("mb1ic32ih6oc8kh3ph1", "f16", "", True),
+        ("mb1ic32ih6oc8kh3ph1", "f16", f"{AMD} slots=1 taps=split padding=zeros", False),
+        ("mb1ic32ih6oc8kh3ph0", "f16", "", False),
+        ("mb1ic32ih6oc8kh3ph1", "s8", "", False),
+    ],
+)
+def test_only_what_can_be_wrong_is_looked_at(shape: str, dt: str, config: str, votes: bool) -> None:
+    program = driver.build(Conv.parse(shape, dir="FWD_D", dt=dt), "gfx942", config or None)
+    assert ("if all(" in str(program.ir)) is votes
+    assert ("padding=" in str(program.plan and program.plan.config)) is ("padding" in config)
+
+
+EVERY = list(product(OTHER, SHAPES, WAYS, ("f16", "bf16"), ("gfx942", "xehpc")))[::3]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("dir", "shape", "way", "dt", "target"), EVERY)
+def test_every_way_in_all_directions(dir: str, shape: str, way: str, dt: str, target: str) -> None:
+    """Where a line does not fit, the one that is chosen."""
+    problem = Conv.parse(shape, dir=dir, dt=dt)
+    line: str | None = f"{AMD if target == 'gfx942' else XE} {way}"
+    try:
+        driver.build(problem, target, f"{line} padding=zeros")
+    except cg.UserError:
+        line = None
+    check(problem, target, line, corners(problem))
