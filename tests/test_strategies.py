@@ -45,7 +45,7 @@ def _of_node(n: Node) -> Iterator[str]:
 def test_cases_reach_everything() -> None:
     found: set[str] = set()
 
-    @settings(FIXED, max_examples=300)
+    @settings(FIXED, max_examples=400)
     @given(cases(FACTS))
     def collect(case: Case) -> None:
         found.update(features(case))

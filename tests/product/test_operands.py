@@ -213,8 +213,8 @@ def test_a_nan_is_not_lost(ops: str, target: str) -> None:
 
 LARGE = "mb32ic64ih56oc64oh56kh3ph1"
 WIDE = {
-    "gfx942": "tile=256x64x32 waves=4x1 mma=32x32x8 slots=2 taps=split",
-    "xehpc": "tile=256x64x16 waves=8x1 mma=16x8x16 slots=2 taps=split",
+    "gfx942": "tile=256x64x32 waves=4x1 mma=32x32x8 slots=2 taps=split padding=zeros",
+    "xehpc": "tile=256x64x16 waves=8x1 mma=16x8x16 slots=2 taps=split padding=zeros",
 }
 
 

@@ -49,7 +49,9 @@ def test_shares_of_every_length(target: str, order: str, slots: int) -> None:
 )
 def test_convolutions_and_phases(target: str, line: str) -> None:
     """With a bias, and with products of which some share tiles and some do not."""
-    code = cg.compile(cg.build(parse_problem(line), target=target, config=config(target, "slots=2 map=stream:3")))
+    code = cg.compile(
+        cg.build(parse_problem(line), target=target, config=config(target, "slots=2 map=stream:3 padding=zeros"))
+    )
     assert verify.run(code).passed
 
 
