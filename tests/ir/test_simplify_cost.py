@@ -28,7 +28,7 @@ FREE = (Const, Var, Lane, Mma, Pack, Slice, Splat, Surface)  #: no arithmetic
 
 @cache
 def stages(problem: Conv) -> dict[str, tuple[Kernel, Kernel]]:
-    """The kernel before and after each pass, as the chooser has it but for what is made again where padding spoils sums."""
+    """The kernel before and after each pass, but for sums that are made again where padding spoils them."""
     chosen = driver.compile(driver.build(problem)).config
     program = driver.build(problem, config=f"{chosen} padding=zeros")
     found: dict[str, tuple[Kernel, Kernel]] = {}
