@@ -3,6 +3,8 @@
 import gc
 import os
 import sys
+import zlib
+from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -42,6 +44,24 @@ def golden() -> Callable[[str, str], None]:
 
 #: Objects made, less those gone, before Python looks for cycles. Every 700, as is its habit, takes a fifth of the time.
 GARBAGE = 100_000
+
+
+#: Cases of one function that are few enough to run always.
+FEW = 3
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a function with the mark `in_turn(n)` one case in n runs always, by a hash of its name; all do in sweeps."""
+    counts = Counter(_function(item) for item in items)
+    for item in items:
+        mark = item.get_closest_marker("in_turn")
+        if mark and counts[_function(item)] > FEW and zlib.crc32(item.name.encode()) % mark.args[0]:
+            item.add_marker(pytest.mark.sweep)
+
+
+def _function(item: pytest.Item) -> tuple[str, str]:
+    return str(item.path), getattr(item, "originalname", item.name)
 
 
 def pytest_collection_finish() -> None:

@@ -42,10 +42,11 @@ def _of_node(n: Node) -> Iterator[str]:
             yield "a reversed dim"
 
 
+@pytest.mark.sweep
 def test_cases_reach_everything() -> None:
     found: set[str] = set()
 
-    @settings(FIXED, max_examples=400)
+    @settings(FIXED, max_examples=1000)
     @given(cases(FACTS))
     def collect(case: Case) -> None:
         found.update(features(case))

@@ -13,6 +13,8 @@ from convgen.problem.matmul import parse_problem
 from convgen.run import verify
 from tests.strategies import SWEEP
 
+pytestmark = pytest.mark.in_turn(2)
+
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
 LINES = (
     "--dt=f16 --dir=FWD_B g4mb2ic32ih9oc64oh9kh3ph1",

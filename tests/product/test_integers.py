@@ -15,6 +15,8 @@ from convgen.run import verify
 from convgen.run.reference import Array
 from tests.strategies import always
 
+pytestmark = pytest.mark.in_turn(2)
+
 SIGNED_ONLY = ("gfx90a", "gfx942", "gfx950")
 MIXING = ("xehpg", "xehpc")
 TILE = "tile=64x64x64 waves=2x2"

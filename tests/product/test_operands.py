@@ -12,6 +12,8 @@ from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import reference, verify
 from tests.strategies import always
 
+pytestmark = pytest.mark.in_turn(2)
+
 TARGETS = ("gfx942", "xehpc")
 OTHERS = ("gfx90a", "gfx950", "xehpg")
 CONVOLUTION = "mb2ic16ih6oc20kh3ph1"

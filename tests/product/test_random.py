@@ -144,6 +144,7 @@ def traits(problem: Conv, config: Config) -> set[str]:
     return names | {name for name, there in facts.items() if there}
 
 
+@pytest.mark.sweep
 def test_every_trait_is_drawn() -> None:
     found: set[str] = set()
 

@@ -12,6 +12,8 @@ from convgen.ir.error import UserError
 from convgen.problem.matmul import Matmul, parse_problem
 from convgen.run import reference, verify
 
+pytestmark = pytest.mark.in_turn(2)
+
 MMA = {
     "gfx90a": "16x16x16",
     "gfx942": "16x16x16",

@@ -14,6 +14,8 @@ from convgen.problem.matmul import parse_problem
 from convgen.run import reference, verify
 from tests.strategies import always
 
+pytestmark = pytest.mark.in_turn(2)
+
 TARGETS = ("gfx942", "xehpc", "gfx90a", "gfx950", "xehpg")
 
 

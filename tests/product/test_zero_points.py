@@ -19,6 +19,8 @@ from convgen.run import reference, verify
 from convgen.run.reference import Array
 from tests.strategies import always
 
+pytestmark = pytest.mark.in_turn(2)
+
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc")
 
 #: Problems by what is special about them.

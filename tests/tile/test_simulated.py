@@ -29,6 +29,8 @@ from tests.tile.kernels import (
     stencil,
 )
 
+pytestmark = pytest.mark.in_turn(2)
+
 Matrix = npt.NDArray[Any]
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
 NUMPY: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "s8": np.int8, "f32": np.float32}
