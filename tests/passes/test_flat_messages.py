@@ -30,6 +30,8 @@ from tests.passes.running import tile_kernel
 from tests.passes.test_differential import check_every_pass, check_without
 from tests.strategies import FIXED, cases, image_of
 
+pytestmark = pytest.mark.in_turn(2)
+
 GFX942, XEHPC = get("gfx942").facts, get("xehpc").facts
 
 #: Facts that no target has: a feature by itself, and surfaces so short that small buffers are beyond the reach of one.

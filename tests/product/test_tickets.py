@@ -21,7 +21,7 @@ from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from convgen.run import verify as runs
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn(3)
 
 UNASSEMBLED = "xe2"  #: no assembler here knows it: its text is all there is
 TARGETS = [name for name in target.names() if target.get(name).facts.tickets and name != UNASSEMBLED]

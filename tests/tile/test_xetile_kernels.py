@@ -24,7 +24,7 @@ from convgen.tile.kernel import TileKernel, TileProgram
 from tests.tile import xetile_kernels as kernels
 from tests.tile.kernels import gemm
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn(3)
 
 TARGETS = ("gfx942", "gfx950", "xehpc", "xehpg")
 Arrays = dict[str, npt.NDArray[Any]]
