@@ -8,6 +8,8 @@ import attrs
 
 from convgen.backends.analysis import Line
 
+L2_LATENCY = 500.0  #: clocks from a load of vector memory to data that L2 has (MIOpen's rows on gfx942: 300 to 600)
+
 
 @attrs.frozen
 class LoopClocks:

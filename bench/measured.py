@@ -34,10 +34,10 @@ from rich.table import Table as Grid
 from scipy.stats import spearmanr
 
 from convgen.backends.amdgpu.timing.kernel import loop_clocks
-from convgen.backends.timing import LoopClocks
+from convgen.backends.timing import L2_LATENCY, LoopClocks
 from convgen.ir.error import UserError
 from convgen.profile import constants
-from convgen.profile.closed import Numbers, Products
+from convgen.profile.closed import Estimate, Numbers, Products
 from convgen.profile.loops import Loops
 from convgen.profile.published.read import read
 from convgen.profile.published.table import Table
@@ -45,7 +45,6 @@ from convgen.profile.published.table import Table
 Mask = npt.NDArray[np.bool_]
 
 _FOLDS = 4  #: parts of a table, each told by constants fitted to the others
-_LATENCY = 500.0  #: clocks of vector memory (MIOpen's rows: 300 to 600)
 _TRIM = 0.02  #: of the rows, with the largest errors, that the trimmed mean leaves out
 _WORST = 10
 _FEWEST = 15  #: rows that get a line of their own
@@ -89,13 +88,12 @@ def folds(table: Table) -> npt.NDArray[np.intp]:
     return np.array([digest[0] % _FOLDS for digest in digests])
 
 
-def crossed(table: Table) -> Numbers:
-    """Ticks of each row, by constants fitted to the parts that it is not in."""
-    part, found = folds(table), np.zeros(len(table.rows))
-    for n in range(_FOLDS):
-        by = fitting.fit(table, part != n)
-        found[part == n] = fitting.predict(table, by).total[part == n]
-    return found
+def crossed(table: Table) -> Estimate:
+    """What each row takes, by constants fitted to the parts that it is not in."""
+    part = folds(table)
+    told = [fitting.predict(table, fitting.fit(table, part != n)) for n in range(_FOLDS)]
+    own = part, np.arange(len(part))
+    return Estimate(*(np.array([getattr(each, f.name) for each in told])[own] for f in attrs.fields(Estimate)))
 
 
 def report(table: Table, predicted: Numbers) -> list[Figures]:
@@ -171,7 +169,7 @@ def clocks_of(folder: Path, cache: Path | None, console: Console) -> dict[str, L
     known = json.loads(cache.read_text()) if cache and cache.exists() else {}
     for file in track(sorted(folder.glob("*.hsaco")), "kernels", console=console):
         if file.stem not in known:
-            known[file.stem] = attrs.asdict(loop_clocks(file.read_bytes(), _LATENCY))
+            known[file.stem] = attrs.asdict(loop_clocks(file.read_bytes(), L2_LATENCY))
     if cache:
         cache.write_text(json.dumps(known))
     return {
@@ -214,10 +212,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     told = {}
     for table in tables:
-        known = by if by is not None else fitting.fit(table, table.judged)
-        predicted = fitting.predict(table, by).total if by is not None else crossed(table)
-        found = report(table, predicted)
-        bad = worst(table, predicted, fitting.predict(table, known).bound())
+        predicted = fitting.predict(table, by) if by is not None else crossed(table)
+        found = report(table, predicted.total)
+        bad = worst(table, predicted.total, predicted.bound())
         told[table.name] = {"figures": [attrs.asdict(f) for f in found], "worst": bad}
         if not given.json:
             show(table, found, bad, console)

@@ -80,7 +80,7 @@ def _kernel(kernel: KernelInfo, arch: str) -> KernelAnalysis:
         _registers(kernel),
         _lds(kernel),
         code[-1].address + code[-1].size - start,
-        _threads(kernel),
+        most_threads(kernel),
         waves_held(kernel, arch),
         loops,
         hot,
@@ -99,13 +99,14 @@ def _lds(kernel: KernelInfo) -> int:
     return int(kernel.metadata.get(".group_segment_fixed_size", kernel.descriptor.group_segment))
 
 
-def _threads(kernel: KernelInfo) -> int:
+def most_threads(kernel: KernelInfo) -> int:
+    """Of a workgroup."""
     return int(kernel.metadata.get(".max_flat_workgroup_size", 1024))
 
 
 def waves_held(kernel: KernelInfo, arch: str) -> dict[str, int]:
     """Waves that a SIMD holds as each resource allows; whole workgroups share a unit's local memory."""
-    lds, vgprs, group_waves = _lds(kernel), kernel.descriptor.vgprs, -(-_threads(kernel) // 64)
+    lds, vgprs, group_waves = _lds(kernel), kernel.descriptor.vgprs, -(-most_threads(kernel) // 64)
     core, granule = FACTS[arch].core, _LDS_GRANULE.get(arch, 512)
     taken = -(-lds // granule) * granule
     by_lds = _MOST_WAVES

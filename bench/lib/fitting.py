@@ -10,9 +10,8 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from convgen.profile.chips import Chip
-from convgen.profile.closed import Estimate, Numbers, Products, Terms
+from convgen.profile.closed import Estimate, Numbers, Terms, Work
 from convgen.profile.constants import Entry
-from convgen.profile.loops import Loops
 from convgen.profile.published.table import Table
 
 Mask = npt.NDArray[np.bool_]
@@ -71,7 +70,7 @@ class _Part:
     table: Table
     rows: Rows
     chip: Chip
-    work: Products | Loops
+    work: Work
 
     @property
     def measured(self) -> Numbers:

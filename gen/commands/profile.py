@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from convgen.backends.timing import L2_LATENCY
 from convgen.commands.arguments import Parser, number
 from convgen.commands.session import FINE
 
 if TYPE_CHECKING:
     from convgen.backends.timing import KernelProfile, LoopProfile
 
-_LATENCY = 500  #: clocks of vector memory that hits L2 (docs/time.md)
 _SHOWN = 12  #: instructions that wait longest
 
 
@@ -36,9 +36,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--latency",
         type=number(1),
-        default=_LATENCY,
+        default=int(L2_LATENCY),
         metavar="CLOCKS",
-        help=f"from a load of vector memory to its data (default {_LATENCY})",
+        help=f"from a load of vector memory to its data (default {L2_LATENCY:.0f})",
     )
     parser.add_argument("-v", dest="verbose", action="store_true", help="show the whole loop, each line with its stall")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

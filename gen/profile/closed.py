@@ -11,7 +11,8 @@ Ticks are the unit in which a set of measurements tells time: us, or clocks of t
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, Self
 
 import attrs
 import numpy as np
@@ -39,7 +40,20 @@ def smooth(power: float, *terms: Numbers) -> Numbers:
 
 
 @attrs.frozen(eq=False)
-class Products:
+class Work(ABC):
+    """Launches, one an element; subclasses have a field of numbers for each thing that is known of them."""
+
+    def take(self, which: npt.NDArray[Any]) -> Self:
+        """Some of them, by number or by mask."""
+        return type(self)(*(getattr(self, f.name)[which] for f in attrs.fields(type(self))))
+
+    @abstractmethod
+    def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
+        """What they take on a chip; if not `timed`, ticks are clocks, whichever clock the chip ran at."""
+
+
+@attrs.frozen(eq=False)
+class Products(Work):
     """Products of M x K and K x N matrices, one an element."""
 
     rate: Numbers  #: FLOP of matrix instructions a clock and unit
@@ -61,12 +75,7 @@ class Products:
     others: Numbers  #: kernels that are launched beside this one: transposes, casts, zeroes
     other_bytes: Numbers  #: that these move
 
-    def take(self, which: npt.NDArray[Any]) -> Products:
-        """Some of them, by number or by mask."""
-        return Products(*(getattr(self, f.name)[which] for f in attrs.fields(Products)))
-
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
-        """What they take on a chip; if not `timed`, ticks are clocks, whichever clock the chip ran at."""
         return _estimate(self, chip, terms, timed)
 
     @property
@@ -154,8 +163,7 @@ def _estimate(p: Products, chip: Chip, terms: Terms, timed: bool) -> Estimate:
     matrix = 2 * p.tile_m * p.tile_n * p.tile_k / p.rate
     arranged = _arranged(p) * terms.arrange
     busy, fetched = terms.matrix * matrix + arranged, _fetched(p, terms.run)
-    total = p.groups * iterations * fetched
-    missed = np.minimum(1.0, chip.partitions * p.bytes_once / total)
+    missed = np.minimum(1.0, chip.partitions * p.bytes_once / (p.groups * iterations * fetched))
     own = busy * _SIMDS / np.minimum(p.waves, _SIMDS)
     alone = turns * (own + terms.serial + terms.far * missed)
     shared = _shared_bytes(p) / _LOCAL_RATE * terms.shared

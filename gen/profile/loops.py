@@ -7,18 +7,15 @@ memory. The clock falls as matrix units are used (see `closed`).
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 import numpy as np
-import numpy.typing as npt
 
 from convgen.profile.chips import Chip
-from convgen.profile.closed import PACE, Estimate, Numbers, Terms, at_clock, smooth
+from convgen.profile.closed import PACE, Estimate, Numbers, Terms, Work, at_clock, smooth
 
 
 @attrs.frozen(eq=False)
-class Loops:
+class Loops(Work):
     """Launches of kernels, one an element; `full` is a unit that holds all it may, `last` one in the last round."""
 
     groups: Numbers  #: workgroups
@@ -36,12 +33,7 @@ class Loops:
     others: Numbers  #: kernels launched beside
     other_bytes: Numbers  #: that these move
 
-    def take(self, which: npt.NDArray[Any]) -> Loops:
-        """Some of them, by number or by mask."""
-        return Loops(*(getattr(self, f.name)[which] for f in attrs.fields(Loops)))
-
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
-        """What they take on a chip."""
         together = self.resident * chip.units
         rounds = np.floor(self.groups / together)
         left = self.groups - rounds * together

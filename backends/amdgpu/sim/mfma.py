@@ -10,7 +10,7 @@ those of hardware only where every partial sum is exact, and none of them denorm
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -145,13 +145,24 @@ class ResultLayout:
 
 def compile_mfma(instruction: Instruction, context: Context) -> Step | None:
     """A step for a dense matrix instruction, None when the mnemonic is none."""
-    if not instruction.name.startswith("v_mfma_"):
+    row = matrix_row(instruction, context, "v_mfma_", MATRIX_ROWS)
+    return None if row is None else Matrix(instruction, context, row).step()
+
+
+def matrix_row(
+    instruction: Instruction, context: Context, prefix: str, rows: Mapping[str, Mapping[str, MatrixRow]]
+) -> MatrixRow | None:
+    """What a table has of an instruction whose mnemonic begins so, None for others.
+
+    Raises Unsupported for one that the architecture lacks, and for modifiers that matrix instructions do not have.
+    """
+    if not instruction.name.startswith(prefix):
         return None
-    row = MATRIX_ROWS[context.arch.name].get(instruction.name)
+    row = rows[context.arch.name].get(instruction.name)
     if row is None:
         raise unsupported(instruction, f"no such matrix instruction on {context.arch.name}")
     require_plain(instruction, MODIFIERS)
-    return Matrix(instruction, context, row).step()
+    return row
 
 
 class Matrix:

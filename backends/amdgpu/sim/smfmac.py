@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
-from convgen.backends.amdgpu.sim.mfma import MODIFIERS, Matrix, numbers, operand_rows
+from convgen.backends.amdgpu.sim.decode import Instruction
+from convgen.backends.amdgpu.sim.mfma import Matrix, matrix_row, numbers, operand_rows
 from convgen.backends.amdgpu.sim.mfma_table import SPARSE_ROWS, MatrixRow
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
@@ -16,13 +16,8 @@ from convgen.backends.sim.arrays import Array
 
 def compile_smfmac(instruction: Instruction, context: Context) -> Step | None:
     """A step for a sparse matrix instruction, None when the mnemonic is none."""
-    if not instruction.name.startswith("v_smfmac_"):
-        return None
-    row = SPARSE_ROWS[context.arch.name].get(instruction.name)
-    if row is None:
-        raise unsupported(instruction, f"no such matrix instruction on {context.arch.name}")
-    require_plain(instruction, MODIFIERS)
-    return _Sparse(instruction, context, row).step()
+    row = matrix_row(instruction, context, "v_smfmac_", SPARSE_ROWS)
+    return None if row is None else _Sparse(instruction, context, row).step()
 
 
 class _Sparse(Matrix):

@@ -89,18 +89,26 @@ def issue(g: WaveGroup, pending: Pending) -> None:
     g.inflight |= pending.writes
 
 
+def allowed(instruction: Instruction) -> tuple[int | None, int | None]:
+    """How many may be outstanding behind s_waitcnt: of vmcnt, in bits 3:0 and 15:14, and of lgkmcnt, in bits 11:8.
+
+    None where it waits for nothing. expcnt guards nothing on CDNA.
+    """
+    field = instruction.words[0] & 0xFFFF
+    vm, lgkm = (field & 0xF) | (field >> 10 & 0x30), field >> 8 & 0xF
+    return vm if vm < VM_MAX else None, lgkm if lgkm < LGKM_MAX else None
+
+
 def compile_waitcnt(instruction: Instruction, context: Context) -> Step | None:
-    """s_waitcnt: vmcnt in bits 3:0 and 15:14, lgkmcnt in bits 11:8; expcnt guards nothing on CDNA."""
+    """s_waitcnt."""
     if instruction.name != "s_waitcnt":
         return None
-    field = instruction.words[0] & 0xFFFF
-    vm = (field & 0xF) | (field >> 10 & 0x30)
-    lgkm = field >> 8 & 0xF
+    vm, lgkm = allowed(instruction)
 
     def run(g: WaveGroup) -> None:
-        if vm < VM_MAX:
+        if vm is not None:
             wait_vm(g, vm)
-        if lgkm < LGKM_MAX:
+        if lgkm is not None:
             wait_lgkm(g, lgkm)
 
     return Step(instruction, "waitcnt", run, control="wait")

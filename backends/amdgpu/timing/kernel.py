@@ -7,19 +7,19 @@ from functools import cached_property
 
 import attrs
 
-from convgen.backends.amdgpu.analyze import follows, readable, waves_held
+from convgen.backends.amdgpu.analyze import follows, most_threads, readable, waves_held
 from convgen.backends.amdgpu.costs import flop, line_of
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.sim.compile import Program
+from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.amdgpu.timing.ops import Op, Port, op_of
 from convgen.backends.amdgpu.timing.places import lds_clocks
-from convgen.backends.amdgpu.timing.unit import Course, Latencies, Unit
+from convgen.backends.amdgpu.timing.unit import SIMDS, Course, Latencies, Unit
 from convgen.backends.hot_code import basic_blocks, hottest_blocks, reachable
 from convgen.backends.timing import KernelProfile, LoopClocks, LoopProfile, TimedLine
 from convgen.ir.error import UserError
 
 _SHARED = (1, 2, 4, 8)  #: workgroups on a unit, between which clocks are interpolated
-_WAVE, _SIMDS = 64, 4
 _TURNS = (2, 6)  #: iterations of two runs; by what one takes longer, one iteration is told
 
 
@@ -69,14 +69,13 @@ class _Kernel:
     @cached_property
     def threads(self) -> int:
         """Of a workgroup."""
-        return int(self._program.kernel.metadata.get(".max_flat_workgroup_size", 1024))
+        return most_threads(self._program.kernel)
 
     @cached_property
     def resident(self) -> int:
         """Workgroups that a unit holds."""
-        program = self._program
-        waves = waves_held(program.kernel, self.arch)
-        return max(1, min(waves.values()) * _SIMDS * _WAVE // self.threads)
+        waves = waves_held(self._program.kernel, self.arch)
+        return max(1, min(waves.values()) * SIMDS * WAVE // self.threads)
 
     @cached_property
     def _parts(self) -> tuple[range, list[int], range]:
@@ -102,7 +101,7 @@ class _Kernel:
     def flop(self) -> int:
         """Of an iteration of a workgroup."""
         instructions = self._program.instructions
-        return sum(flop(instructions[n]) for n in self._parts[1]) * self.threads // _WAVE
+        return sum(flop(instructions[n]) for n in self._parts[1]) * self.threads // WAVE
 
     @cached_property
     def matrix(self) -> float:
@@ -111,17 +110,14 @@ class _Kernel:
 
     def clocks(self, groups: int, latency: float) -> tuple[float, float]:
         """Of an iteration in the steady state, and of all the rest, where so many workgroups share a unit."""
-        short, long = self._courses(groups, latency)
-        few, many = _TURNS
-        each = (long.end - short.end) / (many - few)
-        return each, max(0.0, short.end - few * each)
+        return _steady(*self._courses(groups, latency))
 
     def loop(self, groups: int, latency: float) -> LoopProfile:
         """The loop where so many workgroups share a unit."""
-        each, around = self.clocks(groups, latency)
+        short, long = self._courses(groups, latency)
+        each, around = _steady(short, long)
         before, body, _ = self._ops
-        _, long = self._courses(groups, latency)
-        waves, turns = groups * self.threads // _WAVE, _TURNS[1]
+        waves, turns = groups * self.threads // WAVE, _TURNS[1]
         stalls = [
             sum(long.stalled[len(before) + turn * len(body) + n] for turn in range(1, turns)) / (waves * (turns - 1))
             for n in range(len(body))
@@ -135,9 +131,16 @@ class _Kernel:
     def _courses(self, groups: int, latency: float) -> tuple[Course, Course]:
         """Of two runs that differ in how often the loop runs."""
         before, body, after = self._ops
-        unit = Unit(groups, self.threads // _WAVE, Latencies(latency))
+        unit = Unit(groups, self.threads // WAVE, Latencies(latency))
         short, long = (unit.run([*before, *(body * turns), *after]) for turns in _TURNS)
         return short, long
+
+
+def _steady(short: Course, long: Course) -> tuple[float, float]:
+    """Clocks of an iteration, and of all that is none, by two runs of `_TURNS`."""
+    few, many = _TURNS
+    each = (long.end - short.end) / (many - few)
+    return each, max(0.0, short.end - few * each)
 
 
 _PIPES = {Port.MATRIX: "matrix", Port.LDS: "lds", Port.GLOBAL: "addresses", Port.VALU: "valu", Port.SALU: "salu"}
@@ -149,5 +152,5 @@ def _busy(body: Sequence[Op], waves: int) -> dict[str, float]:
     for op in body:
         if op.port in _PIPES:
             clocks = op.issue if op.port in (Port.VALU, Port.SALU) else op.busy
-            found[_PIPES[op.port]] += clocks * (waves if op.port in (Port.LDS, Port.GLOBAL) else waves / _SIMDS)
+            found[_PIPES[op.port]] += clocks * (waves if op.port in (Port.LDS, Port.GLOBAL) else waves / SIMDS)
     return found

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
 
 import attrs
 
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.sim.compile import Program
-from convgen.backends.amdgpu.sim.decode import Instruction
+from convgen.backends.amdgpu.sim.waits import allowed
+from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.sim.errors import SimulatorError, Unsupported
 
 SLOT = 4  #: clocks from one instruction of a wave to the next (CDNA3 ISA, "Wavefront")
@@ -29,14 +29,6 @@ class Port(IntEnum):
     NONE = 5
 
 
-class Count(IntEnum):
-    """The counter that an instruction counts in until it is done."""
-
-    NONE = 0
-    VM = 1
-    LGKM = 2
-
-
 @attrs.frozen
 class Op:
     """One instruction."""
@@ -44,9 +36,9 @@ class Op:
     port: Port
     issue: int  #: clocks until its wave issues the next one
     busy: float = 0.0  #: clocks of the matrix unit, the LDS or the address pipe
-    count: Count = Count.NONE
     is_scalar_load: bool = False
-    waits: tuple[int, int] | None = None  #: most that may be outstanding in vmcnt and lgkmcnt, to go on
+    #: Most that may be outstanding in vmcnt and lgkmcnt, to go on; None of one that it does not wait for
+    waits: tuple[int | None, int | None] | None = None
     is_barrier: bool = False
     reads: int = 0  #: bits of vector registers
     writes: int = 0
@@ -63,30 +55,21 @@ def op_of(program: Program, index: int, arch: str, lds: float | None) -> Op:
         case "valu":
             return Op(Port.VALU, SLOT * line.slots, reads=reads, writes=writes)
         case "ds_read" | "ds_write" | "ds_other":
-            moved = sum(line.bytes.values()) or 4 * 64
-            return Op(Port.LDS, SLOT, lds or moved / _LDS_BYTES, Count.LGKM, reads=reads, writes=writes)
+            moved = sum(line.bytes.values()) or 4 * WAVE
+            return Op(Port.LDS, SLOT, lds or moved / _LDS_BYTES, reads=reads, writes=writes)
         case "vmem_load" | "vmem_store" | "vmem_atomic":
-            moved = max(line.bytes.values(), default=256)
-            return Op(Port.GLOBAL, SLOT, max(_ADDRESSES, moved / _GLOBAL_BYTES), Count.VM, reads=reads, writes=writes)
+            moved = max(line.bytes.values(), default=4 * WAVE)
+            return Op(Port.GLOBAL, SLOT, max(_ADDRESSES, moved / _GLOBAL_BYTES), reads=reads, writes=writes)
         case "smem":
-            return Op(Port.SALU, SLOT, 0.0, Count.LGKM, is_scalar_load=True)
+            return Op(Port.SALU, SLOT, is_scalar_load=True)
         case "waitcnt":
-            return Op(Port.NONE, SLOT, waits=_allowed(instruction))
+            return Op(Port.NONE, SLOT, waits=allowed(instruction))
         case "barrier":
             return Op(Port.NONE, SLOT, is_barrier=True)
         case "nop":
             return Op(Port.NONE, SLOT * line.slots)
         case _:
             return Op(Port.SALU, SLOT)
-
-
-_FIELDS = re.compile(r"(vmcnt|lgkmcnt)\((\d+)\)")
-
-
-def _allowed(instruction: Instruction) -> tuple[int, int]:
-    """Of vmcnt and lgkmcnt; 1 << 30 where it does not say."""
-    found = {name: int(value) for name, value in _FIELDS.findall(instruction.text)}
-    return found.get("vmcnt", 1 << 30), found.get("lgkmcnt", 1 << 30)
 
 
 _VECTORS = (1 << 512) - 1

@@ -12,9 +12,11 @@ from heapq import heappop, heappush
 
 import attrs
 
-from convgen.backends.amdgpu.timing.ops import SLOT, Count, Op, Port
+from convgen.backends.amdgpu.timing.ops import SLOT, Op, Port
+from convgen.backends.timing import L2_LATENCY
 
-_SIMDS = 4
+SIMDS = 4
+_QUEUE = 64  #: clocks of work that the LDS and the address pipe take in before waves must wait
 _SCALAR_LATENCY = 200.0  #: clocks; a scalar load that hits its cache
 
 
@@ -22,11 +24,11 @@ _SCALAR_LATENCY = 200.0  #: clocks; a scalar load that hits its cache
 class Latencies:
     """Clocks from issue to the first data."""
 
-    vector: float = 500.0  #: vector memory, L2 (MIOpen rows: 300 to 600)
+    vector: float = L2_LATENCY  #: vector memory
     lds: float = 64.0
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class Course:
     """What became of a run."""
 
@@ -45,86 +47,105 @@ class _Wave:
     ready: dict[int, float] = attrs.Factory(dict)  #: of registers that matrix instructions write, when they are there
 
 
-@attrs.define(eq=False)
+@attrs.frozen
 class Unit:
     """Runs the same instructions in some workgroups of some waves each."""
 
     groups: int
     waves: int
-    latencies: Latencies = attrs.field(factory=Latencies)
+    latencies: Latencies = Latencies()
 
     def run(self, ops: Sequence[Op]) -> Course:
         """All waves, from the first instruction to the last."""
-        waves = [
-            _Wave((group * self.waves + wave) % _SIMDS, group, float(group * self.waves + wave))
-            for group in range(self.groups)
-            for wave in range(self.waves)
-        ]
-        queue: list[tuple[float, int, _Wave]] = [(wave.since, n, wave) for n, wave in enumerate(waves)]
-        free = [[0.0] * 6 for _ in range(_SIMDS)]  # by SIMD and port, when it takes the next instruction
-        shared = {Port.LDS: 0.0, Port.GLOBAL: 0.0}
-        latency = {Port.LDS: self.latencies.lds, Port.GLOBAL: self.latencies.vector}
-        returned = {Port.LDS: 0.0, Port.GLOBAL: 0.0}
-        arrived: list[list[tuple[float, int, _Wave]]] = [[] for _ in range(self.groups)]
-        end, count = 0.0, len(ops)
-        stalled = [0.0] * count
-        while queue:
-            now, number, wave = heappop(queue)
-            op = ops[wave.at]
-            port = op.port
-            mine = free[wave.simd]
-            start = max(now, mine[port])
-            if op.reads and wave.ready:
-                start = max(start, _written(wave, op, now))
-            if port is Port.LDS or port is Port.GLOBAL:
-                # Some operations wait in the queue of the unit before waves must.
-                start = max(start, shared[port] - 64)
+        return _Run(self, ops).course()
+
+
+class _Run:
+    """One run: waves by the time at which they may go on, and when each pipe takes the next instruction."""
+
+    def __init__(self, unit: Unit, ops: Sequence[Op]) -> None:
+        self.ops, self.members = ops, unit.waves
+        waves = (_Wave(n % SIMDS, n // unit.waves, float(n)) for n in range(unit.groups * unit.waves))
+        self.queue = [(wave.since, n, wave) for n, wave in enumerate(waves)]
+        self.free = [[0.0] * len(Port) for _ in range(SIMDS)]  #: by SIMD and port
+        self.shared = {Port.LDS: 0.0, Port.GLOBAL: 0.0}
+        self.latency = {Port.LDS: unit.latencies.lds, Port.GLOBAL: unit.latencies.vector}
+        self.returned = {Port.LDS: 0.0, Port.GLOBAL: 0.0}  #: when the last of the data are there
+        self.arrived: list[list[tuple[float, int, _Wave]]] = [[] for _ in range(unit.groups)]  #: at a barrier
+        self.stalled = [0.0] * len(ops)
+
+    def course(self) -> Course:
+        """Until no wave has an instruction left."""
+        end = 0.0
+        while self.queue:
+            now, number, wave = heappop(self.queue)
+            op = self.ops[wave.at]
+            start = self._start(wave, op, now)
             if start > now:
-                heappush(queue, (start, number, wave))
+                heappush(self.queue, (start, number, wave))
                 continue
-            done = now + op.issue
-            stalled[wave.at] += now - wave.since
-            if op.waits is not None:
-                done = max(done, _waited(wave.vm, op.waits[0], now), _waited(wave.lgkm, op.waits[1], now))
-                stalled[wave.at] += done - now - op.issue
-            elif port is Port.MATRIX:
-                mine[Port.MATRIX] = now + op.busy
-                mine[Port.VALU] = max(mine[Port.VALU], now + SLOT)
-                wave.ready = {bits: t for bits, t in wave.ready.items() if t > now}
-                wave.ready[op.writes] = now + op.busy + 2 * SLOT
-            elif port is Port.LDS or port is Port.GLOBAL:
-                mine[port] = now + SLOT
-                taken = max(shared[port], now) + op.busy
-                shared[port] = taken
-                returned[port] = max(taken + latency[port], returned[port])
-                (wave.vm if op.count is Count.VM else wave.lgkm).append(returned[port])
-            elif op.is_scalar_load:
-                wave.lgkm.append(now + _SCALAR_LATENCY)
-                mine[port] = now + SLOT
-            elif port is not Port.NONE:
-                mine[port] = now + op.issue
+            self.stalled[wave.at] += now - wave.since
+            done = self._issue(wave, op, now)
             wave.at += 1
             wave.since = done
             if op.is_barrier:
-                waiting = arrived[wave.group]
-                waiting.append((done, number, wave))
-                if len(waiting) == self.waves:
-                    opened = max(time for time, _, _ in waiting)
-                    for time, own, other in waiting:
-                        stalled[other.at - 1] += opened - time
-                        other.since = opened
-                        if other.at < count:
-                            heappush(queue, (opened, own, other))
-                    waiting.clear()
-            elif wave.at < count:
-                heappush(queue, (done, number, wave))
+                self._arrive(wave, number, done)
+            elif wave.at < len(self.ops):
+                heappush(self.queue, (done, number, wave))
             end = max(end, done)
-        return Course(end, stalled)
+        return Course(end, self.stalled)
+
+    def _start(self, wave: _Wave, op: Op, now: float) -> float:
+        """When all is free that an instruction needs."""
+        start = max(now, self.free[wave.simd][op.port])
+        if op.reads and wave.ready:
+            start = max(start, _written(wave, op, now))
+        if op.port in self.shared:
+            start = max(start, self.shared[op.port] - _QUEUE)
+        return start
+
+    def _issue(self, wave: _Wave, op: Op, now: float) -> float:
+        """Take what it needs; when its wave may go on."""
+        done, port, mine = now + op.issue, op.port, self.free[wave.simd]
+        if op.waits is not None:
+            vm, lgkm = op.waits
+            until = max(done, _waited(wave.vm, vm, now), _waited(wave.lgkm, lgkm, now))
+            self.stalled[wave.at] += until - done
+            return until
+        if port is Port.MATRIX:
+            mine[Port.MATRIX] = now + op.busy
+            mine[Port.VALU] = max(mine[Port.VALU], now + SLOT)
+            wave.ready = {bits: t for bits, t in wave.ready.items() if t > now}
+            wave.ready[op.writes] = now + op.busy + 2 * SLOT
+        elif port in self.shared:
+            mine[port] = now + SLOT
+            self.shared[port] = max(self.shared[port], now) + op.busy
+            self.returned[port] = max(self.shared[port] + self.latency[port], self.returned[port])
+            (wave.vm if port is Port.GLOBAL else wave.lgkm).append(self.returned[port])
+        elif port is not Port.NONE:
+            mine[port] = now + op.issue
+        if op.is_scalar_load:
+            wave.lgkm.append(now + _SCALAR_LATENCY)
+        return done
+
+    def _arrive(self, wave: _Wave, number: int, at: float) -> None:
+        """At a barrier; the last of a workgroup's waves opens it."""
+        waiting = self.arrived[wave.group]
+        waiting.append((at, number, wave))
+        if len(waiting) < self.members:
+            return
+        opened = max(time for time, _, _ in waiting)
+        for time, own, other in waiting:
+            self.stalled[other.at - 1] += opened - time
+            other.since = opened
+            if other.at < len(self.ops):
+                heappush(self.queue, (opened, own, other))
+        waiting.clear()
 
 
-def _waited(outstanding: list[float], allowed: int, now: float) -> float:
+def _waited(outstanding: list[float], allowed: int | None, now: float) -> float:
     """When no more than `allowed` are outstanding; those are forgotten that are done by then."""
-    excess = len(outstanding) - allowed
+    excess = len(outstanding) - (len(outstanding) if allowed is None else allowed)
     if excess <= 0:
         return now
     until = max(outstanding[:excess])

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.profile.chips import Chip
-from convgen.profile.closed import Numbers, Products
-from convgen.profile.loops import Loops
+from convgen.profile.closed import Numbers, Products, Work
 
 Row = dict[str, str]
 
@@ -53,7 +52,7 @@ class Table:
     counts: Callable[[Row], bool]  #: whether the figure says enough to be judged by
     results: frozenset[str]  #: columns that follow from the measurement
     labels: tuple[str, ...]  #: columns by which errors are told
-    model: type[Products] | type[Loops] = Products
+    model: type[Work] = Products
 
     @cached_property
     def samples(self) -> list[Sample]:
@@ -61,7 +60,7 @@ class Table:
         return [self.sample(row) for row in self.rows]
 
     @cached_property
-    def work(self) -> Products | Loops:
+    def work(self) -> Work:
         """All rows."""
         names = [f.name for f in attrs.fields(self.model)]
         return self.model(*(np.array([s.numbers[n] for s in self.samples], np.float64) for n in names))

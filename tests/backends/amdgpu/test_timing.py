@@ -10,7 +10,7 @@ import pytest
 from convgen import driver
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.timing.kernel import loop_clocks, profile
-from convgen.backends.amdgpu.timing.ops import Count, Op, Port
+from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.amdgpu.timing.places import lds_clocks
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit
 from convgen.ir.error import UserError
@@ -20,8 +20,8 @@ from convgen.run import reference, verify
 FOREIGN = Path(__file__).parents[2] / "data" / "foreign"
 MATRIX = Op(Port.MATRIX, 4, 32)
 VALU = Op(Port.VALU, 4)
-LOAD = Op(Port.GLOBAL, 4, 16, Count.VM)
-READ = Op(Port.LDS, 4, 8, Count.LGKM)
+LOAD = Op(Port.GLOBAL, 4, 16)
+READ = Op(Port.LDS, 4, 8)
 BARRIER = Op(Port.NONE, 4, is_barrier=True)
 
 
@@ -69,7 +69,7 @@ def test_waits_count_in_order() -> None:
 def test_latency_and_clocks_of_a_pipe_only_add() -> None:
     times = [end(LOAD, READ, wait(vm=0, lgkm=0), VALU, latency=latency) for latency in (100, 500, 2000)]
     assert times == sorted(times)
-    slow = Op(Port.LDS, 4, 64, Count.LGKM)
+    slow = Op(Port.LDS, 4, 64)
     assert end(*[slow, wait(lgkm=0)] * 9) > end(*[READ, wait(lgkm=0)] * 9)
 
 
