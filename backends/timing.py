@@ -15,6 +15,8 @@ L2_LATENCY = 500.0  #: clocks from a load of vector memory to data that L2 has (
 class LoopClocks:
     """Clocks of a kernel on a unit that several of its workgroups share."""
 
+    kernel: str  #: its name
+    target: str  #: whose code it is
     threads: int  #: of a workgroup
     resident: int  #: workgroups that a unit holds at most
     flop: int  #: of the matrix instructions of an iteration of its loop, of a workgroup

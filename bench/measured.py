@@ -9,8 +9,8 @@ ranks are Spearman's, over all rows and within a problem.
     measured.py DIR --write FILE                           constants fitted to all of it
     measured.py --predict DIR --constants FILE --out DIR   a CSV a table: what tells rows apart, and `pred` in its unit
 
-With --kernels DIR, which holds NAME.hsaco for names of the column `kernel`, rows of these kernels are told from machine
-code, others by the closed form from problem and tile; the column `by` says which.
+With --kernels DIR, which holds code objects (.hsaco, .co) of the kernels that the column `kernel` names, rows of these
+kernels are told from machine code, others by the closed form from problem and tile; the column `by` says which.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ Mask = npt.NDArray[np.bool_]
 _FOLDS = 4  #: parts of a table, each told by constants fitted to the others
 _TRIM = 0.02  #: of the rows, with the largest errors, that the trimmed mean leaves out
 _WORST = 10
+_CODE_OBJECTS = (".hsaco", ".co")  #: endings of files
 _FEWEST = 15  #: rows that get a line of their own
 
 
@@ -97,7 +98,7 @@ def crossed(table: Table) -> Estimate:
 
 
 def report(table: Table, predicted: Numbers) -> list[Figures]:
-    """All rows that count, then those of each value of the table's labels."""
+    """All rows that count, then those of each value of the table's labels and of its subsets."""
     use, problems = table.judged, [table.shape(row) for row in table.rows]
 
     def figures(what: str, mask: Mask) -> Figures:
@@ -111,7 +112,8 @@ def report(table: Table, predicted: Numbers) -> list[Figures]:
         found += [
             figures(f"{label} {v}", use & (column == v)) for v in values if (use & (column == v)).sum() >= _FEWEST
         ]
-    return found
+    chosen = {name: use & np.array([holds(row) for row in table.rows]) for name, holds in table.subsets.items()}
+    return found + [figures(name, mask) for name, mask in chosen.items() if mask.sum() >= _FEWEST]
 
 
 def worst(table: Table, predicted: Numbers, bounds: Sequence[str]) -> list[dict[str, Any]]:
@@ -164,18 +166,21 @@ def write_predictions(tables: Sequence[Table], by: Mapping[str, constants.Entry]
     return [folder / f"{name}.csv" for name in files]
 
 
-def clocks_of(folder: Path, cache: Path | None, console: Console) -> dict[str, LoopClocks]:
-    """Clocks of the kernels of a folder, by name; those in a cache are taken from it, others added to it."""
+def clocks_of(folder: Path, cache: Path | None, console: Console) -> dict[tuple[str, str], LoopClocks]:
+    """Clocks of the kernels of a folder, by target and name; those in a cache are taken from it, others added to it."""
     known = json.loads(cache.read_text()) if cache and cache.exists() else {}
-    for file in track(sorted(folder.glob("*.hsaco")), "kernels", console=console):
-        if file.stem not in known:
-            known[file.stem] = attrs.asdict(loop_clocks(file.read_bytes(), L2_LATENCY))
+    files = sorted(path for path in folder.rglob("*") if path.suffix in _CODE_OBJECTS)
+    found = []
+    for file in track(files, "kernels", console=console):
+        code = file.read_bytes()
+        digest = hashlib.sha256(code).hexdigest()
+        if digest not in known:
+            known[digest] = attrs.asdict(loop_clocks(code, L2_LATENCY))
+        found.append(known[digest])
     if cache:
         cache.write_text(json.dumps(known))
-    return {
-        name: LoopClocks(**{**kernel, "shared": {int(n): tuple(c) for n, c in kernel["shared"].items()}})
-        for name, kernel in known.items()
-    }
+    kernels = (LoopClocks(**{**k, "shared": {int(n): tuple(c) for n, c in k["shared"].items()}}) for k in found)
+    return {(kernel.target, kernel.kernel): kernel for kernel in kernels}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -186,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", type=Path, metavar="FILE", help="fit to all rows and write the constants")
     parser.add_argument("--predict", type=Path, metavar="DIR", help="predict the rows of these tables")
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where predictions go (default: here)")
-    parser.add_argument("--kernels", type=Path, metavar="DIR", help="code objects, by the names of the column `kernel`")
+    parser.add_argument("--kernels", type=Path, metavar="DIR", help="code objects of kernels that rows name")
     parser.add_argument("--clocks", type=Path, metavar="FILE", help="with --kernels: keep their clocks here")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     given = parser.parse_args(arguments)

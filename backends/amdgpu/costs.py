@@ -10,6 +10,7 @@ from functools import cache
 
 from convgen.backends.amdgpu.isa import SLOT_BYTES
 from convgen.backends.amdgpu.sim.decode import Instruction
+from convgen.backends.amdgpu.sim.mfma_table import F8F6F4_FORMATS
 from convgen.backends.amdgpu.tables import FACTS, MFMA, WAVE
 from convgen.backends.analysis import Line
 from convgen.backends.machine.instruction import Unit
@@ -67,7 +68,8 @@ def line_of(instruction: Instruction, offset: int, arch: str) -> Line:
         return _global(instruction, offset, vmem)
     kind = next((kind for prefixes, kind in _PREFIXES if name.startswith(prefixes)), "other")
     if kind == "mfma":
-        return Line(offset, instruction.text, kind, "matrix", passes(name, arch), flop=flop(instruction))
+        taken = passes(name, arch) // (2 if _all_narrow(instruction) else 1)
+        return Line(offset, instruction.text, kind, "matrix", taken, flop=flop(instruction))
     if kind == "valu":
         return Line(offset, instruction.text, kind, "valu", 4 if _QUARTER_RATE.match(name) else 1)
     if name.startswith(("s_branch", "s_cbranch")):
@@ -83,6 +85,13 @@ def passes(name: str, arch: str) -> int:
     if ours is not None:
         return ours
     return next((count for archs, pattern, count in _PASSES if arch in archs and pattern.match(name)), 1)
+
+
+def _all_narrow(instruction: Instruction) -> bool:
+    """Whether all operands have formats of 6 or 4 bits, which take half the passes (CDNA4 ISA, "F8F6F4")."""
+    if not instruction.name.endswith("_f8f6f4"):
+        return False
+    return all(F8F6F4_FORMATS[instruction.number(key)][1] < 8 for key in ("cbsz", "blgp"))
 
 
 def flop(instruction: Instruction) -> int:

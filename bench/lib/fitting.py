@@ -20,8 +20,12 @@ Rows = npt.NDArray[np.intp]
 _FEWEST = 40  #: rows; a kind with fewer takes the constants of a wider one
 _MOST = 1500  #: rows; evenly taken of those that one fit sees
 _SCALE = 0.02  #: of |ln(predicted / measured)|, above which errors count by size and not by square
+_FINE = 1e-5  #: relative change of the error, or of constants, below which a search ends
 _HELD = 3.0  #: rows; by how many each constant is held to what is usual (once e more or less: as they, each off by 1)
-_TIMED_ONLY, _CLOCKS = ("clock", "power"), {"start": 10_000.0, "memory": 2000.0, "meeting": 10_000.0, "shares": 2000.0}
+_TIMED_ONLY, _CLOCKS = (
+    ("clock", "power"),
+    {"start": 10_000.0, "memory": 2000.0, "meeting": 10_000.0, "shares": 2000.0, "written_back": 5000.0},
+)
 
 
 def fit(table: Table, among: Mask) -> dict[str, Entry]:
@@ -90,7 +94,7 @@ def _parts(table: Table, rows: Rows) -> list[_Part]:
 def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
     """The constants of one kind; what its rows do not tell stays as `usual`."""
     some = _parts(table, rows[:: max(1, len(rows) // _MOST)])
-    fields = [f for f in attrs.fields(Terms) if table.timed or f.name not in _TIMED_ONLY]
+    fields = [f for f in attrs.fields(Terms) if _tells(some, f)]
     low, high, start = (np.log([_bound(f, side, table) for f in fields]) for side in ("low", "high", "start"))
     if usual:
         start = np.log([getattr(usual, f.name) for f in fields])
@@ -106,12 +110,21 @@ def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
         ])  # fmt: skip
 
     bounds = low - 1e-9, high + 1e-9
-    at = least_squares(errors, np.clip(start, low, high), bounds=bounds, loss="soft_l1", f_scale=_SCALE).x
+    at = least_squares(
+        errors, np.clip(start, low, high), bounds=bounds, loss="soft_l1", f_scale=_SCALE, ftol=_FINE, xtol=_FINE
+    ).x
     best = terms(at)
     ratios = np.concatenate([part.estimate(best).total / part.measured for part in _parts(table, rows)])
     off = 100 * np.abs(ratios - 1)
     figures = (round(float(v), 3) for v in (np.median(off), np.mean(off), np.median(ratios)))
     return Entry(kind, table.name, len(rows), *figures, best)
+
+
+def _tells(parts: list[_Part], field: attrs.Attribute[float]) -> bool:
+    """Whether a constant changes what some rows are told."""
+    extremes = (Terms(**{field.name: field.metadata[side]}) for side in ("low", "high"))
+    low, high = ([part.estimate(terms).total for part in parts] for terms in extremes)
+    return any(np.any(a != b) for a, b in zip(low, high))
 
 
 def _bound(field: attrs.Attribute[float], side: str, table: Table) -> float:

@@ -4,7 +4,8 @@ Workgroups go to compute units in rounds. In one iteration of K a unit multiplie
 local memory and arranges them; the slowest of these sets the pace, and the others show where they come near it. The
 result is written at the end of a round, without overlap. All of that runs at a clock that falls as the matrix units of
 the chip are used, since a chip may take so much power and no more. Beside it stands what memory takes, before it the
-start of the launch, behind it the meeting of those that share K.
+start of the launch, behind it the way of results out of the L2s, the meeting of those that share K, and what else is
+launched: kernels that only move bytes.
 
 Ticks are the unit in which a set of measurements tells time: us, or clocks of the unit where efficiencies are given.
 """
@@ -43,6 +44,11 @@ def smooth(power: float, *terms: Numbers) -> Numbers:
 class Work(ABC):
     """Launches, one an element; subclasses have a field of numbers for each thing that is known of them."""
 
+    others: Numbers  #: kernels that are launched beside the product's: transposes, casts, zeroes
+    other_groups: Numbers  #: workgroups of these
+    other_read: Numbers  #: bytes that these read, in whole sectors of memory
+    other_written: Numbers  #: and write, likewise
+
     def take(self, which: npt.NDArray[Any]) -> Self:
         """Some of them, by number or by mask."""
         return type(self)(*(getattr(self, f.name)[which] for f in attrs.fields(type(self))))
@@ -50,6 +56,40 @@ class Work(ABC):
     @abstractmethod
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
         """What they take on a chip; if not `timed`, ticks are clocks, whichever clock the chip ran at."""
+
+    @property
+    @abstractmethod
+    def bytes_once(self) -> Numbers:
+        """Of operands and result, each touched once."""
+
+    @property
+    @abstractmethod
+    def bytes_out(self) -> Numbers:
+        """Of the result."""
+
+    def whole(self, chip: Chip, terms: Terms, inner: Inner, meeting: Numbers, *, timed: bool) -> Estimate:
+        """The estimate from what the product's own workgroups take and what those take that meet."""
+        used = inner.matrix_all / (chip.units * inner.clocks)
+        clock = at_clock(chip, terms, used) if timed else np.ones_like(inner.clocks)
+        start, kernel = np.full_like(inner.clocks, terms.start), inner.clocks / clock
+        moved = self.other_read + self.other_written
+        slower = 1 + (terms.slower - 1) * np.maximum(0.0, 1 - terms.cached / (moved + self.bytes_once))
+        memory = self.bytes_once / terms.memory * slower
+        written_back = np.minimum(self.bytes_out, terms.dirty) / terms.written_back
+        others = self.others * terms.other + self.other_groups / terms.other_groups
+        others = others + (self.other_read / terms.reads + self.other_written / terms.writes) * slower
+        total = start + smooth(_OVERLAP, kernel, memory) + written_back + meeting + others
+        matrix = inner.matrix_busiest / clock
+        return Estimate(total, start, matrix, kernel, memory, written_back, meeting, others, clock)
+
+
+@attrs.frozen(eq=False)
+class Inner:
+    """What the workgroups of products take by themselves."""
+
+    clocks: Numbers
+    matrix_all: Numbers  #: clocks of the matrix units of all units of the chip, one after another
+    matrix_busiest: Numbers  #: of the unit that has most to do
 
 
 @attrs.frozen(eq=False)
@@ -72,11 +112,14 @@ class Products(Work):
     result: Numbers  #: bytes of a result's element
     k_runs_m: Numbers  #: 1 where M's operand is contiguous along K, else 0
     k_runs_n: Numbers  #: likewise N's
-    others: Numbers  #: kernels that are launched beside this one: transposes, casts, zeroes
-    other_bytes: Numbers  #: that these move
+    lane_m: Numbers  #: bytes of M's operand that a lane loads with one instruction
+    lane_n: Numbers  #: likewise N's
+    lane_out: Numbers  #: bytes of the result that a lane stores with one
 
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
-        return _estimate(self, chip, terms, timed)
+        sums = self.split * self.m * self.n * self.batch * 4
+        meeting = np.where(self.split > 1, terms.meeting + sums / terms.shares, 0.0)
+        return self.whole(chip, terms, _inner(self, chip, terms), meeting, timed=timed)
 
     @property
     def groups(self) -> Numbers:
@@ -90,9 +133,11 @@ class Products(Work):
 
     @property
     def bytes_once(self) -> Numbers:
-        """Of operands and result, each touched once."""
-        operands = (self.m + self.n) * self.k * self.batch * self.elem
-        return np.asarray(operands + self.m * self.n * self.batch * self.result)
+        return np.asarray((self.m + self.n) * self.k * self.batch * self.elem + self.bytes_out)
+
+    @property
+    def bytes_out(self) -> Numbers:
+        return np.asarray(self.m * self.n * self.batch * self.result)
 
 
 def _term(unit: str, low: float, high: float, start: float, meaning: str) -> Any:
@@ -112,6 +157,8 @@ class Terms:
     operands: float = _term("bytes/clock", 8.0, 128.0, 30.0, "rate at which operands reach a unit")
     fabric: float = _term("bytes/clock", 500.0, 40000.0, 9000.0, "rate at which operands reach all units together")
     run: float = _term("bytes", 1.0, 512.0, 30.0, "that each contiguous run of an operand costs beside its own")
+    load: float = _term("clocks", 2.0, 64.0, 16.0, "in which a unit takes in the addresses of a wave's load")
+    put: float = _term("clocks", 2.0, 128.0, 16.0, "in which a unit takes in the addresses of a wave's store")
     shared: float = _term("1", 0.05, 2.0, 0.5, "clocks of local memory beside those at its port's rate")
     arrange: float = _term("1", 0.05, 2.0, 0.5, "clocks that join narrow elements beside one operation a register")
     rest: float = _term("clocks", 1.0, 5000.0, 500.0, "of an iteration that K does not fill")
@@ -119,10 +166,16 @@ class Terms:
     round: float = _term("clocks", 1.0, 12000.0, 300.0, "of a round of workgroups, beside its iterations and results")
     around: float = _term("1", 0.3, 1.5, 1.0, "clocks of the code around a loop beside those modelled")
     memory: float = _term("bytes/tick", 100.0, 2e7, 1e6, "rate at which operands and results come and go once")
+    cached: float = _term("bytes", 1e7, 1e9, 1e8, "of a call that come and go at these rates")
+    slower: float = _term("1", 1.0, 6.0, 1.5, "by how much the others take longer, relative to these")
+    dirty: float = _term("bytes", 1e5, 1e8, 5e6, "of results that L2s hold when a kernel ends, at most")
+    written_back: float = _term("bytes/tick", 50.0, 1e9, 1e7, "rate at which these leave the L2s")
     meeting: float = _term("ticks", 1e-3, 1e5, 3.0, "in which those that share K meet")
     shares: float = _term("bytes/tick", 100.0, 1e8, 1e6, "rate at which shares of sums come and go")
     other: float = _term("ticks", 1e-3, 1e5, 3.0, "of each further launch")
-    others: float = _term("bytes/tick", 1e3, 1e8, 2e6, "rate at which further launches move bytes")
+    other_groups: float = _term("1/tick", 1.0, 1e6, 3000.0, "rate at which further launches begin workgroups")
+    reads: float = _term("bytes/tick", 1e3, 1e8, 4e6, "rate at which further launches read")
+    writes: float = _term("bytes/tick", 1e3, 1e8, 6e6, "rate at which these write")
     clock: float = _term("clocks/tick", 300.0, 12000.0, 2500.0, "that the chip's power would allow idle matrix units")
     power: float = _term("1", 0.02, 3.0, 0.8, "by how much full use of the matrix units lowers that, relative to 1")
 
@@ -136,18 +189,21 @@ class Estimate:
     matrix: Numbers  #: the matrix units' own clocks, of the unit that has most to do
     kernel: Numbers  #: all workgroups
     memory: Numbers  #: each byte once
+    written_back: Numbers  #: results that leave the L2s
     meeting: Numbers
     others: Numbers  #: further launches
     clock: Numbers  #: clocks a tick
 
     def bound(self) -> list[str]:
         """Which cause is largest."""
-        causes = {"start": self.start, "memory": self.memory, "meeting": self.meeting, "others": self.others}
+        names = "start", "memory", "written back", "meeting", "others"
+        parts = self.start, self.memory, self.written_back, self.meeting, self.others
+        causes = dict(zip(names, parts))
         busy = self.matrix > 0.7 * self.kernel
         causes["matrix"] = np.where(busy, self.kernel, 0.0)
         causes["operands and results"] = np.where(busy, 0.0, self.kernel)
-        names, rows = list(causes), np.array(list(causes.values()))
-        return [names[n] for n in rows.argmax(axis=0)]
+        known = list(causes)
+        return [known[n] for n in np.array(list(causes.values())).argmax(axis=0)]
 
 
 def at_clock(chip: Chip, terms: Terms, used: Numbers) -> Numbers:
@@ -155,7 +211,8 @@ def at_clock(chip: Chip, terms: Terms, used: Numbers) -> Numbers:
     return np.asarray(np.minimum(chip.clock, terms.clock / (1 + terms.power * used)))
 
 
-def _estimate(p: Products, chip: Chip, terms: Terms, timed: bool) -> Estimate:
+def _inner(p: Products, chip: Chip, terms: Terms) -> Inner:
+    """Rounds of workgroups, iteration by iteration."""
     rounds = np.ceil(p.groups / chip.units)
     together = np.minimum(rounds, _resident(p))
     turns = np.ceil(rounds / together)
@@ -168,19 +225,13 @@ def _estimate(p: Products, chip: Chip, terms: Terms, timed: bool) -> Estimate:
     alone = turns * (own + terms.serial + terms.far * missed)
     shared = _shared_bytes(p) / _LOCAL_RATE * terms.shared
     together_in = p.groups * fetched / terms.fabric
-    pace = smooth(PACE, rounds * busy, rounds * fetched / terms.operands, together_in, rounds * shared, alone)
-    stored = rounds * p.tile_m * p.tile_n * p.result * terms.store
+    taken_in = smooth(PACE, rounds * fetched / terms.operands, together_in, rounds * _loads(p) * terms.load)
+    pace = smooth(PACE, rounds * busy, taken_in, rounds * shared, alone)
+    result = p.tile_m * p.tile_n * p.result
+    stored = rounds * result * (terms.store + terms.put / (_WAVE * p.lane_out))
     partial = np.where(p.depth % p.tile_k, turns * terms.rest, 0.0)
     clocks = iterations * pace + stored + partial + turns * terms.round
-    used = p.groups * iterations * matrix / (chip.units * clocks)
-    clock = at_clock(chip, terms, used) if timed else np.ones_like(clocks)
-    kernel, memory = clocks / clock, p.bytes_once / terms.memory
-    sums = p.split * p.m * p.n * p.batch * 4
-    meeting = np.where(p.split > 1, terms.meeting + sums / terms.shares, 0.0)
-    others = p.others * terms.other + p.other_bytes / terms.others
-    total = terms.start + smooth(_OVERLAP, kernel, memory) + meeting + others
-    least = rounds * iterations * matrix / clock
-    return Estimate(total, np.full_like(total, terms.start), least, kernel, memory, meeting, others, clock)
+    return Inner(clocks, p.groups * iterations * matrix, rounds * iterations * matrix)
 
 
 def _resident(p: Products) -> Numbers:
@@ -200,6 +251,11 @@ def _fetched(p: Products, more: float) -> Numbers:
         return np.asarray(rows * p.tile_k * p.elem * (1 + more / run))
 
     return side(p.tile_m, p.k_runs_m) + side(p.tile_n, p.k_runs_n)
+
+
+def _loads(p: Products) -> Numbers:
+    """Loads of waves in an iteration."""
+    return np.asarray((p.tile_m / p.lane_m + p.tile_n / p.lane_n) * p.tile_k * p.elem / _WAVE)
 
 
 def _shared_bytes(p: Products) -> Numbers:

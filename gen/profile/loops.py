@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from convgen.profile.chips import Chip
-from convgen.profile.closed import PACE, Estimate, Numbers, Terms, Work, at_clock, smooth
+from convgen.profile.closed import PACE, Estimate, Inner, Numbers, Terms, Work, smooth
 
 
 @attrs.frozen(eq=False)
@@ -27,11 +27,9 @@ class Loops(Work):
     rest_last: Numbers
     matrix: Numbers  #: clocks of the matrix units of a unit, of an iteration of one workgroup
     operands: Numbers  #: bytes of an iteration of a workgroup
-    result: Numbers  #: bytes of a workgroup
-    bytes_once: Numbers  #: of operands, each touched once
+    bytes_in: Numbers  #: of operands, each touched once
+    bytes_out: Numbers  #: of the result
     added: Numbers  #: bytes of sums that are added to memory
-    others: Numbers  #: kernels launched beside
-    other_bytes: Numbers  #: that these move
 
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
         together = self.resident * chip.units
@@ -42,16 +40,14 @@ class Loops(Work):
 
         def clocks(each: Numbers, rest: Numbers, groups: Numbers) -> Numbers:
             pace = smooth(PACE, each * terms.matrix + terms.far * missed, groups * self.operands / terms.operands)
-            return self.iterations * pace + rest * terms.around + groups * self.result * terms.store
+            return self.iterations * pace + rest * terms.around
 
         last = np.where(left > 0, clocks(self.each_last, self.rest_last, np.maximum(1, sharing)), 0.0)
         total = rounds * clocks(self.each_full, self.rest_full, self.resident) + last
-        used = self.groups * self.iterations * self.matrix / (chip.units * total)
-        clock = at_clock(chip, terms, used) if timed else np.ones_like(total)
-        kernel = total / clock
-        meeting = self.added / terms.shares
-        others = self.others * terms.other + self.other_bytes / terms.others
-        start = np.full_like(total, terms.start)
-        busiest = (rounds * self.resident + sharing) * self.iterations * self.matrix / clock
-        zero = np.zeros_like(total)
-        return Estimate(start + kernel + meeting + others, start, busiest, kernel, zero, meeting, others, clock)
+        matrix = self.iterations * self.matrix
+        inner = Inner(total, self.groups * matrix, (rounds * self.resident + sharing) * matrix)
+        return self.whole(chip, terms, inner, self.added / terms.shares, timed=timed)
+
+    @property
+    def bytes_once(self) -> Numbers:
+        return np.asarray(self.bytes_in + self.bytes_out)

@@ -46,7 +46,7 @@ def loop_clocks(code: bytes, latency: float) -> LoopClocks:
     held = kernel.resident
     groups = sorted({min(n, held) for n in (*_SHARED, held)})
     shared = {n: kernel.clocks(n, latency) for n in groups}
-    return LoopClocks(kernel.threads, held, kernel.flop, kernel.matrix, shared)
+    return LoopClocks(kernel.name, kernel.arch, kernel.threads, held, kernel.flop, kernel.matrix, shared)
 
 
 @attrs.frozen(eq=False)

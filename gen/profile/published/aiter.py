@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from math import ceil
 
+import attrs
+
+from convgen.backends.timing import LoopClocks
 from convgen.profile.chips import chip_of
-from convgen.profile.published.table import BYTES, Row, Sample, Table, products
+from convgen.profile.loops import Loops
+from convgen.profile.published.table import ALONE, BYTES, SUM, WIDEST, Row, Sample, Table, of_loop
 
 _CK_TILE = re.compile(r"_(64|128|192|256|512)x\d+x\d+x\d+_")  #: threads and tile in the names of ck's kernels
 _TILE, _DEPTH = 128.0, 128.0  #: rows, and bytes along K, of a block where nobody says
+_RESULT = 2.0  #: bytes of an element; bf16
 _RATES = {"i8": "s8"}  #: type -> as chips name it
 _UNKNOWN = "gfx1250"  #: has no matrix instructions that the model knows
 
@@ -27,7 +34,49 @@ def table(name: str, rows: list[Row]) -> Table:
         counts=lambda row: row["lib"] in ("ck", "asm"),
         results=frozenset(("us", "tflops", "pct_datasheet")),
         labels=("gfx", "lib", "dtype"),
+        subsets={f"asm {type} 256x256": _is_large(type) for type in ("bf16", "fp4")},
     )
+
+
+def coded(name: str, rows: list[Row], clocks: Mapping[tuple[str, str], LoopClocks]) -> Table:
+    """Rows whose kernels' clocks are known."""
+    return attrs.evolve(
+        table(name, rows),
+        kinds=_code_kinds,
+        sample=lambda row: _loop(row, clocks[code_of(row)]),
+        model=Loops,
+    )
+
+
+def code_of(row: Row) -> tuple[str, str]:
+    """Target and name of a row's kernel."""
+    return row["gfx"], row["kernel"]
+
+
+def _code_kinds(row: Row) -> tuple[str, ...]:
+    chip = f"aiter code/{chip_of(row['gfx'], int(row['cu'])).name}"
+    by_type = f"{chip}/{row['dtype']}"
+    return f"{by_type}/{row['tile_m']}x{row['tile_n']}", by_type, chip, "aiter code"
+
+
+def _loop(row: Row, clocks: LoopClocks) -> Sample:
+    chip, type = chip_of(row["gfx"], int(row["cu"])), row["dtype"]
+    m, n, k, tile_m, tile_n = (float(row[c]) for c in ("M", "N", "K", "tile_m", "tile_n"))
+    split, elem = max(1.0, float(row["split_k"] or 0)), BYTES[type]
+    groups = ceil(m / tile_m) * ceil(n / tile_n) * split
+    numbers = {
+        **of_loop(clocks, chip, groups, k / split, (tile_m, tile_n), elem),
+        "bytes_in": (m + n) * k * elem,
+        "bytes_out": m * n * _RESULT,
+        "added": groups * tile_m * tile_n * SUM if split > 1 else 0.0,
+        **ALONE,
+    }
+    return Sample(chip, 2 * m * n * k, float(chip.rates[_RATES.get(type, type)]), numbers)
+
+
+def _is_large(type: str) -> Callable[[Row], bool]:
+    large = ("asm", type, "256", "256")
+    return lambda row: (row["lib"], row["dtype"], row["tile_m"], row["tile_n"]) == large
 
 
 def _kinds(row: Row) -> tuple[str, ...]:
@@ -42,7 +91,8 @@ def _sample(row: Row) -> Sample:
     threads = _CK_TILE.search(row["kernel"])
     waves = float(threads[1]) / 64 if threads else 4.0
     split = float(row["split_k"] or 0)
-    found = products(
+    found = dict(
+        ALONE,
         rate=chip.rates[_RATES.get(type, type)],
         m=m,
         n=n,
@@ -56,8 +106,11 @@ def _sample(row: Row) -> Sample:
         waves_m=max(1.0, waves / 2),
         waves_n=min(2.0, waves),
         elem=BYTES[type],
-        result=2.0,
+        result=_RESULT,
         k_runs_m=1.0,
         k_runs_n=1.0,
+        lane_m=WIDEST,
+        lane_n=WIDEST,
+        lane_out=WIDEST,
     )
     return Sample(chip, 2 * m * n * k, found["rate"], found)

@@ -10,7 +10,7 @@ from pathlib import Path
 from convgen.backends.timing import LoopClocks
 from convgen.ir.error import UserError
 from convgen.profile.chips import chip_of
-from convgen.profile.published import aiter, miopen, rocblas
+from convgen.profile.published import aiter, miopen, nhwc, rocblas
 from convgen.profile.published.table import Row, Table
 
 _READERS: dict[str, Callable[[str, list[Row]], Table]] = {
@@ -18,14 +18,19 @@ _READERS: dict[str, Callable[[str, list[Row]], Table]] = {
     "rocblas_gfx942": lambda name, rows: rocblas.table(name, rows, chip_of("gfx942", 304)),
     "aiter_gemm": aiter.table,
     "miopen_gfx942_igemm": miopen.igemm,
+    "miopen_gfx90a_nhwc": nhwc.table,
 }
 
-_CODED: dict[str, Callable[[str, list[Row], Mapping[str, LoopClocks]], Table]] = {
-    "miopen_gfx942_igemm": miopen.igemm_code,
+Clocks = Mapping[tuple[str, str], LoopClocks]  #: by target and name of a kernel
+
+#: Table -> how it is read where kernels are known, and which kernel a row has.
+_CODED: dict[str, tuple[Callable[[str, list[Row], Clocks], Table], Callable[[Row], tuple[str, str]]]] = {
+    "miopen_gfx942_igemm": (miopen.igemm_code, miopen.code_of),
+    "aiter_gemm": (aiter.coded, aiter.code_of),
 }
 
 
-def read(folder: Path, only: Sequence[str] = (), clocks: Mapping[str, LoopClocks] | None = None) -> list[Table]:
+def read(folder: Path, only: Sequence[str] = (), clocks: Clocks | None = None) -> list[Table]:
     """The tables of a folder that the model knows (NAME.csv.gz), or `only` some of them.
 
     Rows of kernels whose `clocks` are given stand in a table of their own.
@@ -42,12 +47,13 @@ def read(folder: Path, only: Sequence[str] = (), clocks: Mapping[str, LoopClocks
     return tables
 
 
-def _tables(name: str, rows: list[Row], clocks: Mapping[str, LoopClocks]) -> list[Table]:
+def _tables(name: str, rows: list[Row], clocks: Clocks) -> list[Table]:
     if name not in _CODED:
         return [_READERS[name](name, rows)]
-    known, others = ([row for row in rows if (row["kernel"] in clocks) == coded] for coded in (True, False))
-    coded = [_CODED[name](f"{name}_code", known, clocks)] if known else []
-    return [*coded, *([_READERS[name](name, others)] if others else [])]
+    coded, code_of = _CODED[name]
+    known, others = ([row for row in rows if (code_of(row) in clocks) == is_known] for is_known in (True, False))
+    found = [coded(f"{name}_code", known, clocks)] if known else []
+    return [*found, *([_READERS[name](name, others)] if others else [])]
 
 
 def _rows(path: Path) -> list[Row]:

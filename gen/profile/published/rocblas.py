@@ -7,9 +7,12 @@ from collections.abc import Callable
 from math import prod
 
 from convgen.profile.chips import CHIPS, Chip
-from convgen.profile.published.table import BYTES, Row, Sample, Table, products
+from convgen.profile.published.table import ALONE, BYTES, WIDEST, Row, Sample, Table, lane_bytes
 
 _THREADS = re.compile(r"_WG(\d+)_(\d+)_(\d+)")  #: of a workgroup; where its waves share K they are more than M x N
+_USUAL_THREADS = 256  #: where a name says nothing of them
+#: Elements that a lane loads of M's and of N's operand, or stores, with one instruction; the first that a name spells.
+_LANES = {"lane_m": ("GLVWA", "GRVW"), "lane_n": ("GLVWB", "GRVW"), "lane_out": ("SVW", "VWA", "VW")}
 _LEAST = 2.0  #: per cent; figures have three decimals, and below that they are all start
 
 
@@ -40,8 +43,15 @@ def _sample(chip: Chip) -> Callable[[Row], Sample]:
         m, n, k, batch = (float(row[c]) for c in ("M", "N", "K", "B"))
         source, _, out = row["dtype"].partition("_out_")
         waves_m, waves_n = map(float, row["waves"].split("x"))
-        threads = _THREADS.search(row.get("kernel", ""))
-        found = products(
+        elem, result = BYTES[source], 4.0 if out == "s32" else BYTES[out or source]
+        k_runs_m, k_runs_n = row["trans"][0] == "T", row["trans"][1] == "N"
+        widths = {
+            "lane_m": (elem, k if k_runs_m else m),
+            "lane_n": (elem, k if k_runs_n else n),
+            "lane_out": (result, m),
+        }
+        found = dict(
+            ALONE,
             rate=chip.rates[source],
             m=m,
             n=n,
@@ -51,18 +61,36 @@ def _sample(chip: Chip) -> Callable[[Row], Sample]:
             tile_m=float(row["tile_m"]),
             tile_n=float(row["tile_n"]),
             tile_k=float(row["depth_u"]),
-            waves=prod(map(float, threads.groups())) / 64 if threads else waves_m * waves_n,
+            waves=_waves(row) or waves_m * waves_n,
             waves_m=waves_m,
             waves_n=waves_n,
-            elem=BYTES[source],
-            result=4.0 if out == "s32" else BYTES[out or source],
+            elem=elem,
+            result=result,
             # Matrices are stored by columns: T of the first, and N of the second, are contiguous along K.
-            k_runs_m=float(row["trans"][0] == "T"),
-            k_runs_n=float(row["trans"][1] == "N"),
+            k_runs_m=float(k_runs_m),
+            k_runs_n=float(k_runs_n),
+            **{name: _lane(row, name, *width) for name, width in widths.items()},
         )
         return Sample(_measured_on(chip, row), 2 * m * n * k * batch, found["rate"], found)
 
     return sample
+
+
+def _waves(row: Row) -> float | None:
+    """Waves of a workgroup, if the row names its kernel."""
+    if "kernel" not in row:
+        return None
+    threads = _THREADS.search(row["kernel"])
+    return (prod(map(int, threads.groups())) if threads else _USUAL_THREADS) / 64
+
+
+def _lane(row: Row, name: str, elem: float, length: float) -> float:
+    """Bytes that a lane moves with one instruction: as the kernel's name says, else as rows of that length allow."""
+    spelled = (re.search(rf"_{key}(\d+)", row.get("kernel", "")) for key in _LANES[name])
+    elements = next((int(found[1]) for found in spelled if found), None)
+    if elements is not None:
+        return min(WIDEST, elements * elem)
+    return lane_bytes(length * elem)
 
 
 def _measured_on(chip: Chip, row: Row) -> Chip:

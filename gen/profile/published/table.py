@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from math import ceil
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
+from convgen.backends.timing import LoopClocks
 from convgen.profile.chips import Chip
 from convgen.profile.closed import Numbers, Products, Work
 
@@ -32,9 +34,40 @@ class Sample:
     numbers: dict[str, float]
 
 
-def products(**numbers: float) -> dict[str, float]:
-    """Numbers of `Products`, those of launches beside the product's 0 unless they are given."""
-    return {"others": 0.0, "other_bytes": 0.0, **numbers}
+SUM = 4.0  #: bytes of an element of a sum that others are added to
+WIDEST = 16.0  #: bytes that a lane loads or stores with one instruction, at most
+
+
+def lane_bytes(row_bytes: float) -> float:
+    """Bytes that a lane moves with one instruction where rows of that length follow each other."""
+    return min(WIDEST, float(int(row_bytes) & -int(row_bytes)))
+
+
+#: Numbers of `Work` where nothing else is launched.
+ALONE = {"others": 0.0, "other_groups": 0.0, "other_read": 0.0, "other_written": 0.0}
+
+
+def of_loop(
+    clocks: LoopClocks, chip: Chip, groups: float, depth: float, tile: tuple[float, float], elem: float
+) -> dict[str, float]:
+    """Numbers of `Loops` that follow from a kernel's clocks.
+
+    Workgroups have a tile of M and N each, over `depth` positions along K; operands have `elem` bytes an element.
+    """
+    of_iteration = clocks.flop / (2 * tile[0] * tile[1])  # positions along K
+    left = groups % (chip.units * clocks.resident)
+    (each_full, rest_full), (each_last, rest_last) = map(clocks.of, (clocks.resident, ceil(left / chip.units)))
+    return {
+        "groups": groups,
+        "iterations": depth / of_iteration,
+        "resident": float(clocks.resident),
+        "each_full": each_full,
+        "rest_full": rest_full,
+        "each_last": each_last,
+        "rest_last": rest_last,
+        "matrix": clocks.matrix,
+        "operands": sum(tile) * of_iteration * elem,
+    }
 
 
 @attrs.define(eq=False, slots=False)
@@ -52,6 +85,7 @@ class Table:
     counts: Callable[[Row], bool]  #: whether the figure says enough to be judged by
     results: frozenset[str]  #: columns that follow from the measurement
     labels: tuple[str, ...]  #: columns by which errors are told
+    subsets: dict[str, Callable[[Row], bool]] = attrs.field(factory=dict)  #: and other rows for which they are, by name
     model: type[Work] = Products
 
     @cached_property
@@ -68,7 +102,7 @@ class Table:
     @cached_property
     def measured(self) -> Numbers:
         """Ticks of each row: us, or clocks."""
-        value = np.array([float(row[self.measure]) for row in self.rows])
+        value = np.array([float(row[self.measure] or "nan") for row in self.rows])
         return value * self.scale if self.timed else self._peak / np.maximum(value, 1e-9)
 
     def told(self, ticks: Numbers) -> Numbers:
