@@ -205,7 +205,7 @@ def test_a_product_gets_the_tile_of_least_clocks() -> None:
 
 
 def test_constants_are_physical() -> None:
-    """Within their bounds; at full use of the matrix units a chip keeps .35 to .85 of its clock (a die of an MI250: all)."""
+    """Within their bounds; at full use of the matrix units .35 to .85 of the clock is kept (a die of an MI250: all)."""
     for kind, entry in constants.known().items():
         for f in FIELDS:
             low, high = f.metadata["low"], f.metadata["high"]
