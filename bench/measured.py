@@ -27,7 +27,7 @@ from typing import Any
 import attrs
 import numpy as np
 import numpy.typing as npt
-from lib import fitting
+from lib import fitting, plots
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table as Grid
@@ -193,6 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where predictions go (default: here)")
     parser.add_argument("--kernels", type=Path, metavar="DIR", help="code objects of kernels that rows name")
     parser.add_argument("--clocks", type=Path, metavar="FILE", help="with --kernels: keep their clocks here")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the errors (.svg)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     given = parser.parse_args(arguments)
     folder = given.predict or given.folder
@@ -215,14 +216,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fitted = [fitting.fit(t, t.judged) for t in track(wanted, "fitting", console=console)]
         constants.write(given.write, (entry for entries in fitted for entry in entries.values()))
         return 0
-    told = {}
+    told, panels = {}, {}
     for table in tables:
         predicted = fitting.predict(table, by) if by is not None else crossed(table)
+        rows = table.judged
+        panels[table.name] = plots.Panel("us" if table.timed else "clocks", predicted.total[rows], table.measured[rows])
         found = report(table, predicted.total)
         bad = worst(table, predicted.total, predicted.bound())
         told[table.name] = {"figures": [attrs.asdict(f) for f in found], "worst": bad}
         if not given.json:
             show(table, found, bad, console)
+    if given.plot:
+        plots.write(given.plot, panels)
     if given.json:
         json.dump(told, sys.stdout, indent=2)
         print()

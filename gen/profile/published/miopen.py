@@ -66,7 +66,7 @@ def _kind(maker: str, row: Row) -> str:
 def _own_run(maker: str, row: Row) -> tuple[str, ...]:
     """The kind of rows that were measured in another run than most.
 
-    Rows with batches of 1, 6, 8, 11, 21, 27, 28 and 30, most of them f32, take 1.8 times what others tell, transposes
+    Rows with batches of 1, 6, 8, 11, 21, 27, 28 and 30, most of them f32, take 1.9 times what others tell, transposes
     and kernels of all directions, images and filters alike: launches begin 28 us later and clocks are lower.
     """
     return () if int(row["n"]) % _USUAL == 0 else (f"{_kind(maker, row)}/another run",)
