@@ -5,7 +5,7 @@ same side of 1; hit rates are to be within 5 points, clocks of local memory equa
 
     HipKittens  windows of workgroups on an MI355X, lanes that local memory serves together, GEMM of several libraries
     Wave        reordered workgroups on an MI300X, hit rates of its L2
-    Gluon       a ladder of ten GEMM kernels on an MI355X, local memory by padding, hit rates of its L2
+    Gluon       a ladder of GEMM kernels on an MI355X, local memory by padding, hit rates of its L2
 
 Those steps of the ladder that a config of convgen can take are told from convgen's own kernels. With --kernels DIR,
 which holds the ladder's (v4_global_prefetch.hsaco and so on), all are told from the loops in their machine code, too.
@@ -220,7 +220,7 @@ def _taken(table: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _share(code: bytes) -> float:
-    """The share of its loop in which the matrix units work, one workgroup of four waves alone on a unit."""
+    """The share of its loop in which the matrix units work, one workgroup alone on a unit."""
     (loop,) = profile(code, "a kernel of the ladder", L2_LATENCY, 1)[0].loops
     return loop.busy["matrix"] / loop.clocks
 
@@ -244,38 +244,41 @@ class _Level:
     """By which constants a good GEMM is told: of clocks, and of the clock where those are not of time."""
 
     chip: str
-    dtype: str
     clocks: str
     clock: str = ""
 
 
 #: The MI325X is told as an MI300X. Kernels of 8 bits were measured with scales of blocks only: told by those of bf16.
 _LEVELS = {
-    "mi325x_bf16_gemm": _Level("mi300x", "bf16", "rocblas/mi300x/bf16", "miopen/mi300x/f16"),
-    "mi355x_fp8_gemm": _Level("mi355x", "fp8", "aiter/mi355x/bf16/asm"),
+    "mi325x": _Level("mi300x", "rocblas/mi300x/bf16", "miopen/mi300x/f16"),
+    "mi355x": _Level("mi355x", "aiter/mi355x/bf16/asm"),
 }
+_GEMMS = re.compile(rf"({'|'.join(_LEVELS)})_(\w+)_gemm\.json")
 
 
 def levels(folder: Path) -> Iterator[Row]:
     """HipKittens: TFLOP/s of the best library on square products, and of a good kernel by the closed form."""
-    for name, level in _LEVELS.items():
-        for size, row in _load(folder / "hipkittens" / f"{name}.json").items():
+    for path in sorted((folder / "hipkittens").glob("*_gemm.json")):
+        match = _GEMMS.fullmatch(path.name)
+        if match is None or match[2] not in CHIPS[_LEVELS[match[1]].chip].rates:
+            continue
+        for size, row in _load(path).items():
             best = max(value for key, value in row.items() if key.startswith("tflops"))
-            told = max(_tflops(level, int(size), tile) for tile in _EDGES)
-            yield Row("HipKittens GEMM", f"{name.replace('_', ' ')} {size}", "TFLOP/s", best, told)
+            told = max(_tflops(_LEVELS[match[1]], match[2], int(size), tile) for tile in _EDGES)
+            yield Row("HipKittens GEMM", f"{match[1]} {match[2]} {size}", "TFLOP/s", best, told)
 
 
-def _tflops(level: _Level, size: int, tile: tuple[int, int]) -> float:
+def _tflops(level: _Level, dtype: str, size: int, tile: tuple[int, int]) -> float:
     chip, flop = CHIPS[level.chip], 2.0 * size**3
     numbers = {"cu": chip.units, "M": size, "N": size, "K": size, "tile_m": tile[0], "tile_n": tile[1],
-               "tile_k": _DEPTH / BYTES[level.dtype], "split_k": 1}  # fmt: skip
-    row = {"gfx": chip.target, "dtype": level.dtype, "lib": "asm", "quant": "", "kernel": "", "us": "1"}
+               "tile_k": _DEPTH / BYTES[dtype], "split_k": 1}  # fmt: skip
+    row = {"gfx": chip.target, "dtype": dtype, "lib": "asm", "quant": "", "kernel": "", "us": "1"}
     work = aiter.table("level", [row | {name: f"{n:.0f}" for name, n in numbers.items()}]).work
     known = constants.known()
     found = work.estimate(chip, known[level.clocks].terms, timed=not level.clock)
     if not level.clock:
         return 1e-6 * flop / float(found.total[0])
-    used = flop / (chip.rates[level.dtype] * chip.units * found.kernel)
+    used = flop / (chip.rates[dtype] * chip.units * found.kernel)
     return 1e-6 * flop * float((at_clock(chip, known[level.clock].terms, used) / found.total)[0])
 
 
