@@ -190,20 +190,24 @@ _REORDERED = ("v8_sliceMN", "v9_beyond_hotloop"), ("rows", "xcc:8+group:4m")  #:
 def ladder(folder: Path, kernels: Path | None) -> Iterator[Row]:
     """Gluon: steps from one kernel to the next by the share of clocks in which matrix units work."""
     table = _load(folder / "gluon.json")
-    if table:
-        yield from _coded(table["ladder"], kernels) if kernels else ()
-        yield from _taken(table)
+    if not table:
+        return
+    if kernels:
+        yield from _coded({name: row["matrix"] for name, row in table["ladder"].items()}, kernels)
+        for tile, measured in table["tiles"].items():
+            yield from _coded({f"{name}_{tile}": share for name, share in measured.items()}, kernels)
+    yield from _taken(table)
 
 
-def _coded(kernels: Mapping[str, Mapping[str, float]], folder: Path) -> Iterator[Row]:
-    """By the machine code of those kernels that are there."""
-    files = {name: folder / f"{name}.hsaco" for name in kernels}
+def _coded(measured: Mapping[str, float], folder: Path) -> Iterator[Row]:
+    """By the machine code of those kernels that are there, each beside the one before."""
+    files = {name: folder / f"{name}.hsaco" for name in measured}
     shares = {name: 100 * _share(path.read_bytes()) for name, path in files.items() if path.exists()}
     for name, share in shares.items():
-        yield Row("Gluon kernels", name, "% matrix", kernels[name]["matrix"], share)
+        yield Row("Gluon kernels", name, "% matrix", measured[name], share)
     for first, second in pairwise(shares):
-        measured = kernels[second]["matrix"] / kernels[first]["matrix"]
-        yield Row("Gluon kernels", f"{first} to {second}", "times", measured, shares[second] / shares[first])
+        ratios = (of[second] / of[first] for of in (measured, shares))
+        yield Row("Gluon kernels", f"{first} to {second}", "times", *ratios)
 
 
 def _taken(table: Mapping[str, Any]) -> Iterator[Row]:
@@ -302,6 +306,10 @@ def show(found: Sequence[Row]) -> None:
     console.print(table)
     judged = [row for row in found if row.right is not None]
     console.print(f"{sum(not row.right for row in judged)} of {len(judged)} missed")
+    for unit in dict.fromkeys(row.unit for row in found if row.right is None):
+        ratios = [row.told / row.measured for row in found if row.unit == unit]
+        off, bias = 100 * np.median(np.abs(np.array(ratios) - 1)), np.median(ratios)
+        console.print(f"{unit}: off by {off:.1f} % in the median of {len(ratios)}, bias {bias:.3f}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
