@@ -62,7 +62,7 @@ def test_levels_are_near(published: ModuleType) -> None:
     """No verdict, but the closed form is not far from the best library."""
     found = list(published.levels(FOLDER))
     assert len(found) == 10
-    assert all(row.right is None and 0.6 < row.told / row.measured < 1.5 for row in found)
+    assert all(row.right is None and 0.6 < row.told / row.measured < 1.6 for row in found)
 
 
 @pytest.mark.parametrize(
