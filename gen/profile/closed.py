@@ -220,7 +220,8 @@ def _inner(p: Products, chip: Chip, terms: Terms) -> Inner:
     matrix = 2 * p.tile_m * p.tile_n * p.tile_k / p.rate
     arranged = _arranged(p) * terms.arrange
     busy, fetched = terms.matrix * matrix + arranged, _fetched(p, terms.run)
-    missed = np.minimum(1.0, chip.partitions * p.bytes_once / (p.groups * iterations * fetched))
+    asked_for = p.groups * iterations * _fetched(p, 0.0)
+    missed = np.minimum(1.0, chip.partitions * p.bytes_once / asked_for)
     own = busy * _SIMDS / np.minimum(p.waves, _SIMDS)
     alone = turns * (own + terms.serial + terms.far * missed)
     shared = _shared_bytes(p) / _LOCAL_RATE * terms.shared
