@@ -63,7 +63,7 @@ SHAPES = (
 #: One of each way, shape, direction and target together with others; what does not fit is left out.
 FEW = [
     ("FWD_D", SHAPES[2], "gfx942", f"{AMD} {WAYS[0]} acc=a"),
-    ("FWD_D", SHAPES[3], "gfx90a", f"{AMD} {WAYS[4]}"),
+    ("BWD_W", SHAPES[0], "gfx942", f"{AMD} {WAYS[4]}"),
     ("BWD_D", SHAPES[1], "gfx942", f"{AMD} {WAYS[3]}"),
     ("BWD_W", SHAPES[0], "gfx950", None),
     pytest.param(
