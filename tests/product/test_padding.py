@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import convgen as cg
 from convgen import driver
-from convgen.problem.conv import Conv
+from convgen.problem.conv import Conv, Direction
 from convgen.run import reference
 from tests.product.test_depthwise import TARGETS, depthwise, fitting
 from tests.strategies import SWEEP
@@ -32,10 +32,12 @@ def what_meets_padding(problem: Conv) -> str:
 def results(
     problem: Conv, target: str, config: str | None, values: dict[tuple[int, ...], float]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The output with some values in what meets padding, and the right one."""
+    """The output with some values in what meets padding, an infinity at the windows' last corner, and the right one."""
     inputs = reference.fill(problem)
-    name = what_meets_padding(problem)
-    inputs[name] = inputs[name].copy()
+    name, source = what_meets_padding(problem), "diff_dst" if problem.direction is Direction.BWD_D else "src"
+    for changed in (name, source):
+        inputs[changed] = inputs[changed].copy()
+    inputs[source][(0, *(-1 for _ in inputs[source].shape[1:]))] = INF
     for at, value in values.items():
         inputs[name][at] = value
     found = cg.simulate(driver.compile(driver.build(problem, target, config)), **inputs)
