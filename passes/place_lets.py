@@ -9,7 +9,8 @@ A hoisted varying value occupies a vector register all through the loop. Where t
 leave, those that one operation brings back from other variables are computed in the loop again.
 
 Lanes vote on what nearly always holds (`ir/votes.py`). Where it does not, all is computed that is needed then, so that
-nothing is done or held for it elsewhere.
+nothing is done or held for it elsewhere. Only what a loop around it holds anyway is used there, too. Of what differs
+between lanes, what is used once stays in its loop there.
 """
 
 from __future__ import annotations
@@ -75,12 +76,15 @@ def _loop_words(body: Stmt) -> int:
 class _Placer:
     """Places the lets of a body; what is bound around it has the depth of its first statements."""
 
-    def __init__(self, body: Stmt, uniform: Uniformity, budget: int, flat: bool) -> None:
+    def __init__(self, body: Stmt, uniform: Uniformity, budget: int, flat: bool, *, seldom: bool = False) -> None:
         self.body, self.uniform, self.budget = body, uniform, budget
+        self.seldom = seldom  # so that registers matter more than time
         self.flat = flat  # so 64-bit integers are addresses
         self.depth_of: dict[Var, int] = {}  # how deep the block that binds a variable is nested
         self.homes: dict[Expr, int] = {}
         self.names: dict[Node, Var] = {}  # expressions that are bound by now
+        self.held: dict[Node, Var] = {}  # those of them that a loop holds in which we are
+        self.hoisted: set[Expr] = set()  # those to bind that are used in a block below their home
         self._note_binders(body, 0)
         self.wanted = self._choose(body, budget)
 
@@ -112,14 +116,16 @@ class _Placer:
         wanted: dict[Expr, None] = {}
         for e in reversed(order):
             depths = uses.get(e, [])
-            hoisted_alone = isinstance(e.type, Type) and any(d > self.home(e) for d in depths)
+            may_hoist = isinstance(e.type, Type) and (self.uniform(e) or not self.seldom)
+            hoisted_alone = may_hoist and any(d > self.home(e) for d in depths)
             if self._may_bind(e) and (len(depths) > 1 or hoisted_alone):
                 wanted[e] = None
                 depths = [self.home(e)]
             for c in e.children():
                 if isinstance(c, Expr) and not (isinstance(e, FromLane) and c is e.lane):
                     uses.setdefault(c, []).extend(depths)
-        hoisted = [e for e in wanted if not self.uniform(e) and any(d > self.home(e) for d in uses[e])]
+        self.hoisted = {e for e in wanted if any(d > self.home(e) for d in uses[e])}
+        hoisted = [e for e in wanted if e in self.hoisted and not self.uniform(e)]
         cheap = [e for e in hoisted if all(isinstance(c, _LEAVES) or c in wanted for c in e.children())]
         for e in sorted(cheap, key=lambda e: len(uses[e]))[: max(0, len(hoisted) - budget)]:
             del wanted[e]
@@ -175,17 +181,21 @@ class _Placer:
         before = dict(self.names)
         then = self.place(s.then, depth)
         self.names = before
-        return If(self._named(s.cond), then, _Placer(s.other, self.uniform, self.budget, self.flat).placed())
+        other = _Placer(substitute(s.other, self.held), self.uniform, self.budget, self.flat, seldom=True)
+        return If(self._named(s.cond), then, other.placed())
 
     def _rewrite(self, s: Stmt, depth: int) -> Stmt:
         match s:
             case For():
+                around, self.held = self.held, {e: v for e, v in self.names.items() if e in self.hoisted}
+                body = block(self.place(s.body, depth + 1), *self._bind_parts(s.yields, s, depth + 1))
+                self.held = around
                 return replace(
                     s,
                     begin=self._named(s.begin),
                     end=self._named(s.end),
                     inits=tuple(map(self._named, s.inits)),
-                    body=block(self.place(s.body, depth + 1), *self._bind_parts(s.yields, s, depth + 1)),
+                    body=body,
                     yields=tuple(map(self._named, s.yields)),
                 )
             case If(cond, then, other):

@@ -43,6 +43,11 @@ def finite(padding: Padding, sums: Whole) -> Expr:
     for total, layout in sums:
         few, order = along(layout, _DIMS[1 - padding.side])
         seen.append(Shuffle(total, tuple(order.index(n) for n in range(few.registers))))
+    return all_finite(seen)
+
+
+def all_finite(seen: Sequence[Expr]) -> Expr:
+    """Whether all elements of some vectors are finite, in all lanes."""
     elem, count = seen[0].type.elem, gcd(_TOGETHER, *(each.type.lanes for each in seen))
     none = zeros(vector(elem, count))
     found: Expr = none

@@ -7,12 +7,14 @@ own positions, block after block; those of all lanes of a workgroup meet when th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, reduce
 from itertools import chain, product
+from math import prod
+from operator import and_
 
-from convgen.ir.expr import Add, Expr, Lane, Pack, Shuffle, Slice, Splat, Var, eq, lift, select, zeros
-from convgen.ir.layout.digits import Digit, Digits, Index, Space, stacked
+from convgen.ir.expr import Add, Expr, Lane, Pack, Shuffle, Slice, Splat, Var, const, eq, lift, select, zeros
+from convgen.ir.layout.digits import Digit, Index, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import BlockAtom
@@ -20,11 +22,14 @@ from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType, bool_, vector
 from convgen.kernels.epilogue import Epilogue, Reader
+from convgen.kernels.padding import all_finite
 from convgen.kernels.product import kernel_name
-from convgen.kernels.windows import PLACES, ROOM, Row, Sums, Taps, WindowsKernel, as_number
+from convgen.kernels.windows import PLACES, ROOM, Row, Sums, Taps, WindowsKernel, as_digits, as_number, first_of
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan
 from convgen.plan.windows import Window, Windows
+
+_CHOSEN = 16  #: registers; of sums that are made again in one loop, which needs as many twice
 
 
 def windows_kernel(plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str) -> Kernel:
@@ -36,35 +41,60 @@ def windows_kernel(plan: Plan, part: Part, result: View, epilogue: Epilogue, rol
 
 
 class _OfImage(WindowsKernel):
-    """Sums over taps and channels of the source; the lane has the weights of all taps of a turn."""
+    """Sums over taps and channels of the source; the lane has the weights of all taps of a turn.
+
+    Where padding may have spoiled them, one position of the first row tells: it has met all weights of its channels.
+    """
 
     def _compute(self, tile: Mapping[str, Index]) -> None:
         tile_m, _, _ = self.plan.config.tile
-        self.reader = Reader(self.k, (self.n0, self.k.let("m0", tile["m"] * tile_m)), ROOM)
+        self.m0 = self.k.let("m0", tile["m"] * tile_m)
+        self.reader = Reader(self.k, (self.n0, self.m0), ROOM)
         self.t0 = self.k.let("t0", tile["m"] * (tile_m // self.tile.own.positions))
         if self.product.flat:
             layout = self._along_n(("w", self.tile.own.channels * self.product.k))
             self.weights = self.k.load_view(
                 "weights", self.product.of_n, (self.n0 * self.product.k,), layout, "load", "wei"
             )
-        begin = (zeros(self._held),) * (self.tile.own.size // self._held.lanes)
+        whole = self._whole_rows()
+        if not self.product.halo:
+            self._store_rows(whole)
+            return
+        sums, row = first = next(whole)
+        start, count = row * self.tile.own.columns * self._each, self._each
+        with self.k.when(all_finite(sums[start : start + count])):
+            self._store_rows(chain((first,), whole))
+        with self.k.otherwise():
+            self._store_again()
+
+    @property
+    def _each(self) -> int:
+        """Vectors of sums that a position has."""
+        return self.tile.own.channels // self._held.lanes
+
+    def _whole_rows(self) -> Iterator[tuple[Sums, int]]:
+        """A lane's sums each time that those of one more row are whole, and which one it is."""
+        begin = (zeros(self._held),) * (self.tile.own.positions * self._each)
+        if not self.product.looped:
+            yield from self._added(tuple(map(Taps, self.product.axes)), begin)
+            return
         sums = self._looped(self.product.axes, (), begin)
-        if self.product.looped:
-            for row in range(self.tile.own.rows):
-                self._store_row(sums, row)
+        for row in range(self.tile.own.rows):
+            yield sums, row
 
     def _looped(self, axes: Sequence[Window], chosen: tuple[Taps, ...], sums: Sums) -> Sums:
         """The sums with the taps of axes that remain added, those of outer axes in loops."""
         if len(chosen) == self.product.looped:
-            return self._added((*chosen, *map(Taps, axes)), sums)
+            *_, (whole, _) = self._added((*chosen, *map(Taps, axes)), sums)
+            return whole
         names = [f"sum{n}" for n in range(len(sums))]
         with self.k.loop(f"taps_{len(chosen)}", 0, axes[0].taps, **dict(zip(names, sums))) as loop:
             inside = self._looped(axes[1:], (*chosen, Taps(axes[0], loop.var)), tuple(loop[n] for n in names))
             loop.yields(*inside)
         return tuple(loop.result(n) for n in names)
 
-    def _added(self, taps: tuple[Taps, ...], sums: Sums) -> Sums:
-        """The sums with these taps added; where these are all, rows are stored as soon as they are whole."""
+    def _added(self, taps: tuple[Taps, ...], sums: Sums) -> Iterator[tuple[Sums, int]]:
+        """The sums with these taps added, each time that a row of them has all."""
         added, loaded = list(sums), self._loaded(taps, self.t0)
         first = next(loaded)
         factors = self._factors(taps)
@@ -72,25 +102,45 @@ class _OfImage(WindowsKernel):
         missing = Counter(chain(*reached))
         for (row, held), own in zip(chain((first,), loaded), reached):
             for seen, positions, tap in self._met(row, held, taps[-1]):
-                for at, factor in enumerate(factors[tap], self._position(positions) * len(factors[tap])):
+                for at, factor in enumerate(factors[tap], self._position(positions) * self._each):
                     added[at] = self._sum(seen, factor, added[at])
             missing.subtract(own)
-            for whole in own if not self.product.looped else ():
-                if not missing[whole]:
-                    self._store_row(added, whole)
-        return tuple(added)
+            yield from ((tuple(added), whole) for whole in own if not missing[whole])
 
-    def _store_row(self, sums: Sequence[Expr], row: int) -> None:
-        """Store a row of a lane's positions."""
+    def _store_rows(self, rows: Iterable[tuple[Sums, int]]) -> None:
+        """Store rows of a lane's positions."""
         own = self.tile.own
-        count = own.columns * own.channels // self._held.lanes
-        held = tuple(sums[row * count :][:count])
-        packed: Expr = Pack(vector(self.plan.acc_type, own.channels * own.columns), held)
-        if self.along_m and own.channels > 1:
-            order = (m * own.channels + n for n in range(own.channels) for m in range(own.columns))
-            packed = Shuffle(packed, tuple(order))
-        layout = self.tile.image(self.along_m).parts(own.channels * own.columns)[row]
-        self._store(self.k.let("total", packed), layout, self.reader)
+        count = own.columns * self._each
+        for sums, row in rows:
+            packed: Expr = Pack(vector(self.plan.acc_type, own.channels * own.columns), sums[row * count :][:count])
+            if self.along_m and own.channels > 1:
+                order = (m * own.channels + n for n in range(own.channels) for m in range(own.columns))
+                packed = Shuffle(packed, tuple(order))
+            layout = self.tile.image(self.along_m).parts(own.channels * own.columns)[row]
+            self._store(self.k.let("total", packed), layout, self.reader)
+
+    def _store_again(self) -> None:
+        """Make and store one position after the other, tap by tap: what is outside at a tap keeps its sums."""
+        k, own, axes = self.k, self.tile.own, self.product.axes
+        begin = {f"sum{n}": zeros(self._held) for n in range(self._each)}
+        layout = first_of(self.tile.fragment(("n", "m"), (("n", own.channels),), self.along_m), "m", own.positions)
+        with k.loop("position", 0, own.positions) as position:
+            with k.loop("tap", 0, prod(w.taps for w in axes), **begin) as loop:
+                taps = tuple(map(Taps, axes, as_digits(loop.var, [w.taps for w in axes])))
+                loop.yields(*self._added_inside(taps, position.var, [loop[name] for name in begin]))
+            packed = Pack(vector(self.plan.acc_type, own.channels), tuple(loop.result(name) for name in begin))
+            self._store(k.let("total", packed), layout, Reader(k, (self.n0, self.m0 + position.var), ROOM))
+
+    def _added_inside(self, taps: tuple[Taps, ...], position: Expr, sums: list[Expr]) -> list[Expr]:
+        """The sums of a position with one tap of each axis added, where that is inside."""
+        layout = self.tile.fragment(("s", "t"), (("s", self._sources),), self.along_m)
+        places = self._places(taps, position)
+        row, inside = self._alone(self.s0, self.t0, places, layout), self._inside(self.t0, places)
+        factors, added = self._factors(taps), sums
+        for c in range(self._depth):
+            seen, pairs = self._seen(row, 1, 0, c), zip(factors[*(0 for _ in taps), c], added, strict=True)
+            added = [select(inside, self._sum(seen, factor, total), total) for factor, total in pairs]
+        return added
 
     def _factors(self, taps: Sequence[Taps]) -> dict[tuple[int, ...], tuple[Expr, ...]]:
         """By tap and channel of the source what is multiplied with it, for each vector of a position's sums."""
@@ -103,6 +153,10 @@ class _OfImage(WindowsKernel):
         at = [t.of_weights(number) for t, number in zip(taps, numbers)]
         if product.flat:
             place = sum(n * apart for n, apart in zip((*at, c), product.flat))
+            if isinstance(place, Expr):
+                layout = first_of(self._along_n(("w", self.tile.own.channels)), "w", product.k)
+                start = self.n0 * product.k + place
+                return self.k.load_view("weight", product.of_n, (start,), layout, "load", "wei").to(self._held)
             order = tuple(n * product.k + place for n in range(self.tile.own.channels))
             return Shuffle(self.weights, order).to(self._held)
         layout = self._along_n(("n", self.tile.own.channels))
@@ -183,15 +237,62 @@ class _OfWeights(WindowsKernel):
         with k.loop("blocks", 0, self.part.k_blocks, **dict(zip(names, begin))) as loop:
             block = k.let("block", loop.var + tile["k"] * self.part.k_blocks)
             loop.yields(*self._added(taps, block, tuple(loop[n] for n in names)))
-        self._meet(tuple(loop.result(n) for n in names), self._row_of(tile))
+        sums = tuple(loop.result(n) for n in names)
+        self._meet(self._again(taps, tile["k"], sums) if self.product.halo else sums, self._row_of(tile))
 
     def _taps(self, tile: Index) -> tuple[Taps, ...]:
         """Those of a tile: one of each looped axis, all of the others."""
         product = self.product
-        sizes = [(str(n), w.taps) for n, w in enumerate(product.axes[: product.looped])]
-        digits = Digits(tuple(name for name, _ in sizes), stacked(Space.AXIS, tuple(reversed(sizes))))
-        counters = digits.coordinates({Space.AXIS: tile}, overrun=True) if sizes else {}
-        return tuple(Taps(w, counters.get(str(n))) for n, w in enumerate(product.axes))
+        counters = as_digits(tile, [w.taps for w in product.axes[: product.looped]])
+        return (*map(Taps, product.axes, counters), *map(Taps, product.unrolled))
+
+    def _again(self, taps: tuple[Taps, ...], slice: Index, sums: Sums) -> Sums:
+        """The sums, or where padding may have spoiled them, others in their place, made one after the other.
+
+        Those of one tap tell: it has met all that a lane has of the image.
+        """
+        spoiled = self.k.let("spoiled", select(all_finite(sums[:1]), const(0), const(1)))
+        made, together = list(sums), max(1, _CHOSEN // self.tile.own.channels)
+        for first in range(0, len(sums), together):
+            few = {f"sum{n}": sums[n] for n in range(len(sums))[first:][:together]}
+            with self.k.loop("again", first, first + spoiled * len(few), **few) as loop:
+                found = self._of_one(taps, loop.var, slice)
+                numbers = enumerate(few, first)
+                loop.yields(*(select(eq(loop.var, n), found, loop[name]) for n, name in numbers))
+            made[first : first + len(few)] = map(loop.result, few)
+        return tuple(made)
+
+    def _of_one(self, taps: tuple[Taps, ...], number: Expr, slice: Index) -> Expr:
+        """The sums of this number, of positions one after the other, of which padding is left out."""
+        k, own, (blocks, per_tile) = self.k, self.tile.own, (self.part.k_blocks, self.plan.config.tile[2])
+        looped, unrolled, ins = self.product.looped, self.product.unrolled, self.product.ins
+        *at, c = as_digits(number, [*(w.taps for w in unrolled), ins])
+        taps = (*taps[:looped], *map(Taps, unrolled, at))
+        with k.loop("block", slice * blocks, (slice + 1) * blocks, total=zeros(self._held)) as outer:
+            t0 = outer.var * (per_tile // own.positions)
+            with k.loop("position", 0, own.positions, total=outer["total"]) as loop:
+                places, start = self._places(taps, loop.var), outer.var * per_tile + loop.var
+                factor, exists = self._image_at(start)
+                added = self._sum(self._seen_alone(t0, places, c), factor, loop["total"])
+                loop.yields(select(reduce(and_, exists, self._inside(t0, places)), added, loop["total"]))
+            outer.yields(loop.result("total"))
+        return outer.result("total")
+
+    def _seen_alone(self, t0: Expr, places: Sequence[Index], c: Index) -> Expr:
+        """For each of a lane's channels of the image, what is there in the source's channel c of its group."""
+        outs, ins, channels = self.product.outs, self.product.ins, self.tile.own.channels
+        layout = first_of(self.tile.fragment(("s", "t"), (("s", channels // outs),), self.along_m), "s", ins)
+        held = self._alone(self.s0 + c, t0, places, layout)
+        return Shuffle(held, tuple(n // outs for n in range(channels))).to(self._held)
+
+    def _image_at(self, start: Expr) -> tuple[Expr, list[Expr]]:
+        """What a lane has at one of its positions of the tile from there on, and in which ways it exists if it does."""
+        view, own = self.product.of_n, self.tile.own
+        layout = first_of(self.tile.fragment(("n", "m"), (("n", own.channels),), self.along_m), "m", own.positions)
+        held = self.k.load_view("image", view, (self.n0, start), layout, "load", view.memory.name)
+        dims = view.decode(1, start + layout.coords(self.k.subgroup, Lane(), 0)["m"])
+        masked = [t for t in view.index if t.masked and t.terms and dims.keys() >= dict(t.terms).keys()]
+        return held.to(self._held), [lift(t.at(dims), start) < t.size for t in masked]
 
     def _added(self, taps: tuple[Taps, ...], block: Expr, sums: Sums) -> Sums:
         """The sums with a block of positions added."""

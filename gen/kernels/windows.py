@@ -7,18 +7,20 @@ those of outer axes of space a loop, or tiles of weights, where they are many.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import product, zip_longest
+from operator import and_
 
 import attrs
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Shuffle, Slice, Var
+from convgen.ir.expr import Expr, Lane, Shuffle, Slice, Var, const, lift
 from convgen.ir.floats import fma
-from convgen.ir.layout.digits import Index
+from convgen.ir.layout.digits import Digit, Digits, Index, Space, stacked
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.program import Kernel
-from convgen.ir.types import VectorType, vector
+from convgen.ir.types import VectorType, u32, vector
 from convgen.kernels.epilogue import Epilogue, Reader
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan
@@ -161,6 +163,25 @@ class WindowsKernel:
         """The number of a lane's position by those along the axes of space."""
         return as_number(at, [w.count for w in self.product.axes])
 
+    # ------------------------------------------------------------ one position of a lane, one tap of each axis
+
+    def _places(self, taps: Sequence[Taps], position: Index) -> list[Index]:
+        """Where a position of a block looks at such a tap, along axes of space."""
+        numbers = as_digits(position, [w.count for w in self.product.axes])
+        return [t.first + (t.window.lead + n * t.window.step) for t, n in zip(taps, numbers)]
+
+    def _alone(self, s: Index, t0: Index, places: Sequence[Index], layout: Fragment) -> Var:
+        """What is there in the source, from the channel `s` on."""
+        view = self.product.of_m
+        return self.k.load_view("alone", view, (s, t0, *places), layout.over(len(view.axes)), "load", view.memory.name)
+
+    def _inside(self, t0: Expr, places: Sequence[Index]) -> Expr:
+        """Whether there is no padding."""
+        view = self.product.of_m
+        block = self.tile.fragment(("s", "t"), (), self.along_m).coords(self.k.subgroup, Lane(), 0)["t"]
+        dims = view.decode(1, block + t0) | {dim.name: place for (dim,), place in zip(view.axes[2:], places)}
+        return reduce(and_, (lift(t.at(dims), t0).to(u32) < const(t.size, u32) for t in self.product.halo))
+
 
 def as_number(at: Sequence[int], sizes: Sequence[int]) -> int:
     """Digits of some sizes as one number, the outermost first."""
@@ -168,3 +189,15 @@ def as_number(at: Sequence[int], sizes: Sequence[int]) -> int:
     for digit, size in zip(at, sizes, strict=True):
         found = found * size + digit
     return found
+
+
+def as_digits(number: Index, sizes: Sequence[int]) -> list[Index]:
+    """The digits of some sizes of a number, the outermost first."""
+    dims = [(str(n), size) for n, size in enumerate(sizes)]
+    digits = Digits(tuple(name for name, _ in dims), stacked(Space.AXIS, tuple(reversed(dims))))
+    return list(digits.coordinates({Space.AXIS: number}, overrun=True).values())
+
+
+def first_of(layout: Fragment, dim: str, count: int) -> Fragment:
+    """The same of `count` times as many positions along a dim: at the first one of each so many."""
+    return Fragment(layout.dims, (Digit(dim, count, Space.FIXED, 0), *layout.digits))

@@ -28,7 +28,7 @@ from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.plan import views
 from convgen.plan.blocks import Cuts
-from convgen.plan.config import Config, Own
+from convgen.plan.config import EXACT, Config, Own
 from convgen.plan.contraction import Contraction, Product
 from convgen.plan.copies import divide
 from convgen.plan.lane_tile import sums_weights
@@ -82,6 +82,9 @@ class Windows(Product):
     #: elements; where all weights of a channel lie side by side: between taps of each axis, and between channels
     flat: tuple[int, ...] = ()
     of_weights: bool = False  #: whether the result are the weights, and `of_n` is the image
+    #: Coordinates of the source, by dims of blocks and places, that windows take out of range, where products with what
+    #: they find there may be no zeros.
+    halo: tuple[TensorDim, ...] = ()
 
     @property
     def m(self) -> int:
@@ -169,8 +172,11 @@ def windows(problem: Problem, own: Own, config: Config, chunk_bytes: int) -> tup
         raise DoesNotFit(f"mma={own}: wanted {wanted}")
     found = views.contractions(problem, config.reorder)
     if sums_weights(problem):
-        return tuple(_Maker(_of_image(c), own, config.tile[0], chunk_bytes).weights() for c in found)
-    return tuple(_Maker(c, own, config.tile[2], chunk_bytes).image() for c in found)
+        made = [_Maker(_of_image(c), own, config.tile[0], chunk_bytes).weights() for c in found]
+    else:
+        made = [_Maker(c, own, config.tile[2], chunk_bytes).image() for c in found]
+    exact = config.padding == EXACT
+    return tuple(p if exact and p.of_n.memory.elem.is_float else attrs.evolve(p, halo=()) for p in made)
 
 
 def _of_image(c: Contraction) -> Contraction:
@@ -218,9 +224,10 @@ class _Maker:
         n, s = (*c.batch, *c.n), (*c.batch, *self.channels)
         image = attrs.evolve(c.result, index=cuts.index(c.result.spec.layout, c.result.index))
         weights, flat = self._weights(n, axes, looped)
+        source = self._source(s, outer, axes)
         return Windows(
-            weights, self._source(s, outer, axes), image.view(n, (*outer, *inner)), c.role,
-            Cuts((*c.cuts.sizes, *cuts.sizes)), axes, looped, outs, ins, flat,
+            weights, source, image.view(n, (*outer, *inner)), c.role,
+            Cuts((*c.cuts.sizes, *cuts.sizes)), axes, looped, outs, ins, flat, halo=self._halo(source),
         )  # fmt: skip
 
     def weights(self) -> Windows:
@@ -288,6 +295,10 @@ class _Maker:
             index[n] = TensorDim(t.size, terms, const, const < 0 or reach >= t.size)
             places.append((Dim(f"at_{tap.name}", size, size),))
         return attrs.evolve(self.c.of_m, index=tuple(index)).view(s, outer, *places)
+
+    def _halo(self, source: View) -> tuple[TensorDim, ...]:
+        own = {n for n, _ in self.met.values() if self.c.of_m.index[n].masked}
+        return tuple(t for n, t in enumerate(source.index) if n in own)
 
     def _weights(self, n: tuple[Dim, ...], axes: tuple[Window, ...], looped: int) -> tuple[View, tuple[int, ...]]:
         """The weights, and the elements between taps of each axis and between channels if all lie side by side."""

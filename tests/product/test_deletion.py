@@ -1,7 +1,8 @@
 """Nothing in the text is there in vain: the simulator notices the loss of any one wait, barrier, fence or no-op.
 
 Each `s_waitcnt`, `s_barrier`, `s_nop` and fence is deleted, and each field of a wait and each no-op is weakened by one.
-A field that the hardware clamps says so in its comment and is not weakened.
+A field that the hardware clamps says so in its comment and is not weakened. Where a NaN meets padding, some subgroups
+make their sums again and others do not.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from math import prod
+from typing import Any
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from convgen import driver
 from convgen.backends.amdgpu.assemble import assemble
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import reference, verify
 from convgen.run.code import Code
 from tests.product.changes import Change, described
 
@@ -77,6 +81,41 @@ KERNELS: dict[str, tuple[str, dict[str, str], str]] = {
         {"dir": "FWD_B", "dt": "f64", "stag": "abx"},
         "tile=32x32x16 waves=2x2 mma=16x16x4 slots=1 taps=fused acc=v reorder=src padding=zeros",
     ),
+    "forward, sums made again": (
+        "mb1ic16ih6oc32kh3ph1",
+        {"dt": "f16"},
+        "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2 taps=split acc=v",
+    ),
+    "backward weights, sums made again": (
+        "mb2ic8ih6oc32kh3ph1",
+        {"dir": "BWD_W", "dt": "f16"},
+        "tile=32x32x16 waves=2x1 mma=16x16x16 slots=1 taps=fused acc=a",
+    ),
+    "stream-K, sums made again": (
+        "mb1ic32ih6oc64kh3ph1",
+        {"dt": "f16"},
+        "tile=32x32x32 waves=1x2 mma=16x16x16 slots=1 taps=split acc=v map=stream:3 sum=last",
+    ),
+    "lanes, sums made again": (
+        "mb4g16ic16ih6oc16kh3ph1",
+        {"dt": "f16"},
+        "tile=128x16x9 waves=1x2 mma=fma:4x2x2 slots=0 taps=fused",
+    ),
+    "lanes with taps in a loop, sums made again": (
+        "mb4g16ic16ih6oc16kh3ph1",
+        {"dir": "BWD_D", "dt": "bf16"},
+        "tile=128x16x3 waves=1x2 mma=fma:4x2x2 slots=0 taps=fused",
+    ),
+    "backward weights by lanes, sums made again": (
+        "mb8g16ic16ih6oc16kh3ph1",
+        {"dir": "BWD_W", "dt": "f16"},
+        "tile=3x16x128 waves=1x2 mma=fma:4x2x2 slots=0 taps=fused slices=2",
+    ),
+    "blocks of lanes, sums made again": (
+        "mb4g4ic16ih6oc16kh3ph1",
+        {"dt": "f16"},
+        "tile=64x16x36 waves=1x2 mma=4x4x4:4x1x2 slots=0 taps=fused",
+    ),
 }
 
 FENCES = ("buffer_wbl2", "buffer_inv")  #: what orders workgroups
@@ -86,6 +125,15 @@ BATCH = 24  #: variants assembled together
 _DIGEST = re.compile(r"_[0-9a-f]{8}(?=_)")  #: in the names of all kernels of a problem
 _HIGHEST = {"vmcnt": 63, "lgkmcnt": 15, "expcnt": 7}  #: what a wait can count; one more is no wait
 _FIELD = re.compile(r"(vmcnt|lgkmcnt|expcnt)\((\d+)\)")
+
+
+def with_nan(problem: Conv) -> dict[str, npt.NDArray[Any]]:
+    """Small integers, and a NaN that meets padding in one channel of the result."""
+    arrays = reference.fill(problem)
+    name = "wei" if "wei" in arrays else "diff_dst"
+    arrays[name] = arrays[name].copy()
+    arrays[name][(1,) if name == "wei" else (0, 1, 0, 0)] = np.nan
+    return arrays
 
 
 def changes(asm: str) -> Iterator[Change]:
@@ -133,21 +181,38 @@ def variants(code: Code, wanted: list[Change]) -> Iterator[tuple[Change, Code]]:
             yield change, attrs.evolve(code, object=made, record=attrs.evolve(code.record, launches=launches))
 
 
-def unnoticed(name: str) -> list[Change]:
-    """The changes to a kernel that the simulator lets pass."""
+def compiled(name: str) -> Code:
     descriptor, knobs, config = KERNELS[name]
-    code = driver.compile(driver.build(Conv.parse(descriptor, **{"dir": "FWD_D", **knobs}), config=config))
-    assert all(prod(launch.grid) >= 2 for launch in code.record.launches if "_main" in launch.kernel)
-    assert verify.run(code).passed
-    found = list(changes(code.asm))
-    kinds = {change.what.split()[0] for change in found}
-    assert kinds == {"s_waitcnt", "s_barrier", "s_nop", *(FENCES if "sum=last" in config else ())}
-    return [change for change, changed in variants(code, found) if verify.run(changed).passed]
+    return driver.compile(driver.build(Conv.parse(descriptor, **{"dir": "FWD_D", **knobs}), config=config))
+
+
+def unnoticed(code: Code, wanted: list[Change]) -> list[Change]:
+    """The changes to a kernel that the simulator lets pass."""
+    assert isinstance(code.problem, Conv)
+    arrays = None if "padding=zeros" in code.config else with_nan(code.problem)
+    assert verify.run(code, arrays=arrays).passed
+    return [change for change, changed in variants(code, wanted) if verify.run(changed, arrays=arrays).passed]
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.sweep] if n else []) for n, name in enumerate(KERNELS)]
 )
 def test_every_loss_is_noticed(name: str) -> None:
-    found = unnoticed(name)
+    code = compiled(name)
+    assert all(prod(launch.grid) >= 2 for launch in code.record.launches if "_main" in launch.kernel)
+    wanted = list(changes(code.asm))
+    barriers = {"s_barrier"} if "ds_write" in code.asm else set()
+    fences = set(FENCES) if "sum=last" in code.config else set()
+    assert {change.what.split()[0] for change in wanted} == {"s_waitcnt", "s_nop"} | barriers | fences
+    found = unnoticed(code, wanted)
+    assert not found, described(found)
+
+
+def test_deletions_where_sums_are_made_again_are_noticed() -> None:
+    """One of two subgroups finds a NaN among its weights."""
+    code = compiled("forward, sums made again")
+    begin, end = (n for n, line in enumerate(code.asm.splitlines()) if re.match(r"\.L\S*\.(else|endif)_\d+:", line))
+    wanted = [change for change in changes(code.asm) if begin < change.number < end and not change.text]
+    assert wanted
+    found = unnoticed(code, wanted)
     assert not found, described(found)

@@ -1,6 +1,6 @@
 """Padding contributes nothing: values that are not finite against the reference, which knows no padding.
 
-Each tap in turn, strides, dilation, phases of backward data, all that makes K, shares of it, layouts, targets.
+Each tap in turn, strides, dilation, phases of backward data, all that makes K, shares of it, layouts, lanes, targets.
 """
 
 from __future__ import annotations
@@ -10,23 +10,34 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import convgen as cg
 from convgen import driver
-from convgen.problem.conv import Conv
+from convgen.problem.conv import Conv, Direction
 from convgen.run import reference
+from tests.product.test_depthwise import TARGETS, depthwise, fitting
+from tests.strategies import SWEEP
 
 NAN, INF = np.nan, np.inf
-OTHER = {"FWD_D": "wei", "BWD_D": "wei", "BWD_W": "diff_dst"}  #: what meets padding
+OTHER = {"FWD_D": "wei", "BWD_D": "wei", "BWD_W": "diff_dst"}  #: what meets padding, by direction
+LANES = "slots=0 taps=fused"
+
+
+def what_meets_padding(problem: Conv) -> str:
+    return "wei" if problem.direction.is_forward else OTHER[problem.direction.value]
 
 
 def results(
     problem: Conv, target: str, config: str | None, values: dict[tuple[int, ...], float]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The output with some values in what meets padding, and the right one."""
+    """The output with some values in what meets padding, an infinity at the windows' last corner, and the right one."""
     inputs = reference.fill(problem)
-    name = OTHER[problem.direction.value]
-    inputs[name] = inputs[name].copy()
+    name, source = what_meets_padding(problem), "diff_dst" if problem.direction is Direction.BWD_D else "src"
+    for changed in (name, source):
+        inputs[changed] = inputs[changed].copy()
+    inputs[source][(0, *(-1 for _ in inputs[source].shape[1:]))] = INF
     for at, value in values.items():
         inputs[name][at] = value
     found = cg.simulate(driver.compile(driver.build(problem, target, config)), **inputs)
@@ -54,18 +65,25 @@ SHAPES = (
 #: One of each way, shape, direction and target together with others; what does not fit is left out.
 FEW = [
     ("FWD_D", SHAPES[2], "gfx942", f"{AMD} {WAYS[0]} acc=a"),
-    ("FWD_D", SHAPES[3], "gfx90a", f"{AMD} {WAYS[4]}"),
+    ("BWD_W", SHAPES[0], "gfx942", f"{AMD} {WAYS[4]}"),
     ("BWD_D", SHAPES[1], "gfx942", f"{AMD} {WAYS[3]}"),
     ("BWD_W", SHAPES[0], "gfx950", None),
-    ("BWD_W", SHAPES[5], "xehpg", None),
-    ("FWD_D", SHAPES[0], "xehpg", "tile=16x16x32 waves=2x2 mma=16x8x16 slots=2 taps=chunk"),
+    pytest.param(
+        *("FWD_D", SHAPES[0], "xehpg", "tile=16x16x32 waves=2x2 mma=16x8x16 slots=2 taps=chunk"),
+        marks=pytest.mark.sweep,
+    ),
     ("BWD_D", SHAPES[6], "xehpc", f"{XE} {WAYS[2]}"),
+    ("FWD_D", "g8mb1ic8ih5oc8kh3ph1", "gfx942", f"tile=128x8x9 waves=1x1 mma=fma:4x2x2 {LANES}"),
+    ("FWD_D", "g8mb1ic8ih5oc16kh3sh2ph1", "xehpc", f"tile=8x16x3 waves=1x1 mma=fma:4x1x2 {LANES}"),
+    ("BWD_D", "g4mb1ic16ih5oc16kh3ph1", "gfx90a", f"tile=64x16x36 waves=1x1 mma=4x4x4:4x2x2 {LANES}"),
+    ("BWD_W", "g8mb2ic16ih5oc8kh3ph1", "gfx942", f"tile=6x8x64 waves=1x1 mma=fma:4x1x2 {LANES} slices=2"),
+    ("BWD_W", "g8mb1ic8ih5oc8kh3ph1", "xehpg", f"tile=9x8x16 waves=1x2 mma=fma:2x2x2 {LANES}"),
 ]
 
 
 def corners(problem: Conv) -> dict[tuple[int, ...], float]:
     """A NaN and infinities at corners of what meets padding."""
-    dims = problem.tensor(OTHER[problem.direction.value]).dims
+    dims = problem.tensor(what_meets_padding(problem)).dims
     space = len(problem.axes)
     last = tuple(size - 1 for size in dims)
     return {
@@ -139,13 +157,24 @@ EVERY = list(product(OTHER, SHAPES, WAYS, ("f16", "bf16"), ("gfx942", "xehpc")))
 @pytest.mark.sweep
 @pytest.mark.parametrize(("dir", "shape", "way", "dt", "target"), EVERY)
 def test_every_way_in_all_directions(dir: str, shape: str, way: str, dt: str, target: str) -> None:
-    """Where a line does not fit, the one that is chosen; lanes multiply padding, too (docs/ir.md)."""
+    """Where a line does not fit, the one that is chosen: of groups that is one of lanes."""
     problem = Conv.parse(shape, dir=dir, dt=dt)
     line: str | None = f"{AMD if target == 'gfx942' else XE} {way}"
     try:
         driver.compile(driver.build(problem, target, line))
     except cg.UserError:
         line = None
-        if ":" in driver.compile(driver.build(problem, target)).config.partition("mma=")[2].partition(" ")[0]:
-            return
     check(problem, target, line, corners(problem))
+
+
+@pytest.mark.sweep
+@SWEEP
+@given(depthwise("FWD_B", "BWD_D", "BWD_W"), st.sampled_from(TARGETS), st.integers(0, 1 << 16), st.data())
+def test_random_small_groups(problem: Conv, target: str, number: int, data: st.DataObject) -> None:
+    """By lanes and blocks of them."""
+    if (code := fitting(problem, target, number)) is None:
+        return
+    dims = problem.tensor(what_meets_padding(problem)).dims
+    places = st.tuples(*(st.integers(0, size - 1) for size in dims))
+    values = data.draw(st.dictionaries(places, st.sampled_from([NAN, INF, -INF]), max_size=4))
+    np.testing.assert_array_equal(*results(problem, target, code.config, corners(problem) | values))
