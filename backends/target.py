@@ -112,6 +112,18 @@ def executor(content: bytes, where: str) -> Any:
     return import_module(_EXECUTORS[machine])
 
 
+#: Likewise, that times launches of such objects on a model of a unit.
+_TIMERS: dict[int, str] = {224: "convgen.backends.amdgpu.timing.launch"}
+
+
+def timer(content: bytes, where: str) -> Any:
+    """The module whose `architecture` and `profile_launch` take a code object. Raises UserError."""
+    machine = int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
+    if machine not in _TIMERS:
+        raise UserError(f"given {where}, wanted code for an AMD GPU: there is no model of other units")
+    return import_module(_TIMERS[machine])
+
+
 _MOST_READ = 1 << 28  #: bytes of a file; code objects of whole libraries have some ten million
 
 

@@ -110,6 +110,12 @@ def flop(instruction: Instruction) -> int:
     return 2 * m * n * k * blocks
 
 
+def element(name: str) -> str:
+    """The type that a matrix instruction multiplies, as its mnemonic has it; empty for any other instruction."""
+    shape = _MFMA.match(name)
+    return "" if shape is None else shape["type"]
+
+
 def _shared(instruction: Instruction, offset: int, arch: str) -> Line:
     access = _DS.match(instruction.name)
     if access is None:  # permutations take the crossbar, atomics a word

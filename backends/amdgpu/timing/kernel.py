@@ -7,15 +7,14 @@ from functools import cached_property
 
 import attrs
 
-from convgen.backends.amdgpu.analyze import follows, most_threads, readable, waves_held
+from convgen.backends.amdgpu.analyze import groups_held, hot_loop, most_threads, readable, shared_bytes
 from convgen.backends.amdgpu.costs import flop, line_of
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.tables import WAVE
-from convgen.backends.amdgpu.timing.ops import Op, Port, op_of
+from convgen.backends.amdgpu.timing.ops import Op, Port, op_of, registers_of
 from convgen.backends.amdgpu.timing.places import lds_clocks
-from convgen.backends.amdgpu.timing.unit import SIMDS, Course, Latencies, Unit
-from convgen.backends.hot_code import basic_blocks, hottest_blocks, reachable
+from convgen.backends.amdgpu.timing.unit import Course, Latencies, Unit, busy_of
 from convgen.backends.timing import KernelProfile, LoopClocks, LoopProfile, TimedLine
 from convgen.ir.error import UserError
 
@@ -74,19 +73,20 @@ class _Kernel:
     @cached_property
     def resident(self) -> int:
         """Workgroups that a unit holds."""
-        waves = waves_held(self._program.kernel, self.arch)
-        return max(1, min(waves.values()) * SIMDS * WAVE // self.threads)
+        kernel = self._program.kernel
+        return max(1, min(groups_held(kernel, self.arch, self.waves, shared_bytes(kernel)).values()))
+
+    @property
+    def waves(self) -> int:
+        """Of a workgroup."""
+        return -(-self.threads // WAVE)
 
     @cached_property
     def _parts(self) -> tuple[range, list[int], range]:
         """Numbers of the instructions before the loop, in it and behind it; without a loop all are in it."""
-        kernel, arch = self._program.kernel, self.arch
-        code = reachable(kernel.instructions, kernel.entry, follows)
-        lines = [line_of(i, 0, arch) for i in code]
-        every = range(len(code))
-        blocks = hottest_blocks(lines, *basic_blocks(code, follows)) or [every]
+        code, loop = hot_loop(self._program.kernel, self.arch)
         index = self._program.context.index_of
-        body = sorted(index[code[n].address] for block in blocks for n in block)
+        body = sorted(index[i.address] for i in loop or code)
         first, last = index[code[0].address], index[code[-1].address]
         return range(first, body[0]), body, range(body[-1] + 1, last + 1)
 
@@ -94,14 +94,17 @@ class _Kernel:
     def _ops(self) -> tuple[list[Op], list[Op], list[Op]]:
         before, body, after = self._parts
         lds = lds_clocks(self.code, self.name, self.threads, [*before, *body, *after])
-        first, loop, last = ([op_of(self._program, n, self.arch, lds.get(n)) for n in p] for p in (before, body, after))
+        first, loop, last = ([self._op(n, lds.get(n)) for n in part] for part in (before, body, after))
         return first, loop, last
+
+    def _op(self, index: int, lds: float | None) -> Op:
+        return op_of(self._program.instructions[index], self.arch, registers_of(self._program, index), lds)
 
     @cached_property
     def flop(self) -> int:
         """Of an iteration of a workgroup."""
         instructions = self._program.instructions
-        return sum(flop(instructions[n]) for n in self._parts[1]) * self.threads // WAVE
+        return sum(flop(instructions[n]) for n in self._parts[1]) * self.waves
 
     @cached_property
     def matrix(self) -> float:
@@ -117,9 +120,10 @@ class _Kernel:
         short, long = self._courses(groups, latency)
         each, around = _steady(short, long)
         before, body, _ = self._ops
-        waves, turns = groups * self.threads // WAVE, _TURNS[1]
+        waves, turns = groups * self.waves, _TURNS[1]
+        stalled = [sum(of_waves) for of_waves in zip(*(wave.stalls() for wave in long.waves))]
         stalls = [
-            sum(long.stalled[len(before) + turn * len(body) + n] for turn in range(1, turns)) / (waves * (turns - 1))
+            sum(stalled[len(before) + turn * len(body) + n] for turn in range(1, turns)) / (waves * (turns - 1))
             for n in range(len(body))
         ]
         start = self._program.instructions[self._parts[0][0]].address if self._parts[0] else 0
@@ -131,8 +135,8 @@ class _Kernel:
     def _courses(self, groups: int, latency: float) -> tuple[Course, Course]:
         """Of two runs that differ in how often the loop runs."""
         before, body, after = self._ops
-        unit = Unit(groups, self.threads // WAVE, Latencies(latency))
-        short, long = (unit.run([*before, *(body * turns), *after]) for turns in _TURNS)
+        streams = ([*before, *(body * turns), *after] for turns in _TURNS)
+        short, long = (Unit(Latencies(latency)).run([[ops] * self.waves] * groups) for ops in streams)
         return short, long
 
 
@@ -143,14 +147,6 @@ def _steady(short: Course, long: Course) -> tuple[float, float]:
     return each, max(0.0, short.end - few * each)
 
 
-_PIPES = {Port.MATRIX: "matrix", Port.LDS: "lds", Port.GLOBAL: "addresses", Port.VALU: "valu", Port.SALU: "salu"}
-
-
 def _busy(body: Sequence[Op], waves: int) -> dict[str, float]:
     """Clocks of an iteration in which each pipe works: of one SIMD, or of the unit."""
-    found = dict.fromkeys(_PIPES.values(), 0.0)
-    for op in body:
-        if op.port in _PIPES:
-            clocks = op.issue if op.port in (Port.VALU, Port.SALU) else op.busy
-            found[_PIPES[op.port]] += clocks * (waves if op.port in (Port.LDS, Port.GLOBAL) else waves / SIMDS)
-    return found
+    return busy_of((op, waves) for op in body)
