@@ -110,10 +110,17 @@ def flop(instruction: Instruction) -> int:
     return 2 * m * n * k * blocks
 
 
-def element(name: str) -> str:
-    """The type that a matrix instruction multiplies, as its mnemonic has it; empty for any other instruction."""
-    shape = _MFMA.match(name)
-    return "" if shape is None else shape["type"]
+def element(instruction: Instruction) -> str:
+    """The type that a matrix instruction multiplies, as its mnemonic has it; empty for any other instruction.
+
+    Of those to which modifiers say the types it is fp8, or fp4 where both operands are as narrow as twice the rate asks.
+    """
+    shape = _MFMA.match(instruction.name)
+    if shape is None:
+        return ""
+    if not instruction.name.endswith("_f8f6f4"):
+        return shape["type"]
+    return "fp4" if _all_narrow(instruction) else "fp8"
 
 
 def _shared(instruction: Instruction, offset: int, arch: str) -> Line:

@@ -194,17 +194,19 @@ def _launch_rows(time: LaunchTime, chip: Chip) -> list[tuple[str, str]]:
         ("loop", _loop_text(unit)),
         ("clocks", f"{alone.clocks:.0f} of a workgroup alone, {unit.clocks:.0f} of {unit.groups} on a unit"),
         ("busy", _busy(unit.busy, unit.clocks)),
-        ("L1", f"{_bytes(moved.requested)} read, {_percent(moved.l1_hits)} found there"),
-        ("L2", f"{_bytes(moved.asked)} read, {_percent(moved.l2_hits)} found there"),
+        (
+            "L1",
+            f"{_bytes(moved.loaded)} read, in lines {_bytes(moved.requested)}, {_percent(moved.l1_hits)} found there",
+        ),
+        ("L2", f"{_bytes(moved.asked)} read in lines, {_percent(moved.l2_hits)} found there"),
         ("memory", f"{_bytes(moved.memory)} read, {_bytes(moved.stored)} written"),
         ("clock", f"{time.clock:.0f} MHz of {chip.clock}, with {_percent(time.used)} of all matrix units at work"),
         ("alone", ", ".join(f"{cause} {us:.2f}" for cause, us in time.causes.items()) + " us"),
         ("time", f"{time.total:.2f} us: {time.start:.2f} to start, {time.kernel:.2f} of workgroups{_meeting(time)}"),
         ("bound", time.bound),
     ]
-    if launch.findings:
-        rows.append(("findings", f"{len(launch.findings)}: {launch.findings[0]}"))
-    return rows
+    required = [finding for finding in launch.findings if finding.source.required]
+    return [*rows, ("findings", f"{len(required)}: {required[0]}")] if required else rows
 
 
 def _rounds_text(launch: LaunchProfile, chip: Chip) -> str:

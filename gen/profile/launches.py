@@ -26,7 +26,7 @@ _IN_CLOCKS = "rocblas"  #: whose ticks are clocks
 _PER_TICK = ("memory", "shares", "others")
 _TICKS = ("start", "meeting", "other")
 #: How matrix instructions write types -> as chips have them.
-_TYPES = {"i8": "s8", "bf8": "fp8", "f8": "fp8", "xf32": "f32", "f64": "f32", "": "f32"}
+_TYPES = {"i8": "s8", "bf8": "fp8", "xf32": "f32", "f64": "f32", "": "f32"}
 _MOST = 0.5  #: of the time; a cause of less is not what bounds a launch
 
 

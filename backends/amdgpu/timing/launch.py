@@ -17,7 +17,7 @@ from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.simulate import simulate
 from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.amdgpu.timing.moved import Lengths, Reads, Share, moved
-from convgen.backends.amdgpu.timing.ops import Op
+from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.amdgpu.timing.rounds import marks_of, shortened
 from convgen.backends.amdgpu.timing.shown import unit_profile
 from convgen.backends.amdgpu.timing.trace import Trace
@@ -28,6 +28,7 @@ from convgen.backends.timing import LaunchProfile, Machine, Moved, UnitProfile
 
 _EXECUTED = 8  #: workgroups of a launch, evenly over the grid
 _WINDOW = 3  #: rounds of the loop in which workgroups show what they share
+_NEVER = 1 << 30  #: findings; whatever is found, waves go on
 _WAITS_FOR_OTHERS = "no-progress"  #: the finding where a workgroup waits for one that does not run
 
 
@@ -69,9 +70,9 @@ class _Executed:
     @property
     def element(self) -> str:
         """What most of the matrix instructions multiply."""
-        names = (element(self.trace.instructions[op.at].name) for ops in self.trace.waves.values() for op in ops)
-        found = Counter(name for name in names if name)
-        return max(found, key=lambda name: found[name], default="")
+        times = Counter(op.at for ops in self.trace.waves.values() for op in ops if op.port is Port.MATRIX)
+        most = max(times, key=lambda at: times[at], default=None)
+        return "" if most is None else element(self.trace.instructions[most])
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -149,7 +150,8 @@ class _Launch:
         """Execute some workgroups, or all where those that are looked at wait for others."""
         trace, reads = Trace(self.program.context, frozenset(self.sample)), Reads(self.machine.line_bytes)
         memory, request = self.buffers(), attrs.evolve(self.request, groups=groups)
-        report = simulate(self.code, [request], memory, observe=reads, scrutiny=Scrutiny(watch=trace))
+        looks = Scrutiny(watch=trace)
+        report = simulate(self.code, [request], memory, observe=reads, scrutiny=looks, max_findings=_NEVER)
         return _Executed(trace, self.workgroups if groups is None else len(groups), reads, memory, report)
 
     def _moved(self, ran: _Executed) -> Moved:
