@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 from convgen.backends.amdgpu.assemble import WANTED, assemble
 from convgen.backends.amdgpu.costs import line_of
@@ -70,6 +71,7 @@ def _assembled(content: bytes, where: str) -> bytes:
     return code
 
 
+@lru_cache(maxsize=16)
 def hot_loop(kernel: KernelInfo, arch: str) -> tuple[list[Instruction], list[Instruction]]:
     """What a kernel reaches, and of that its hot loop: empty where there is no loop."""
     code = reachable(kernel.instructions, kernel.entry, follows)

@@ -113,7 +113,7 @@ def flop(instruction: Instruction) -> int:
 def element(instruction: Instruction) -> str:
     """The type that a matrix instruction multiplies, as its mnemonic has it; empty for any other instruction.
 
-    Of those to which modifiers say the types it is fp8, or fp4 where both operands are as narrow as twice the rate asks.
+    Where modifiers say the types it is fp8, or fp4 if both operands are narrow enough for twice the rate.
     """
     shape = _MFMA.match(instruction.name)
     if shape is None:

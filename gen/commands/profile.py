@@ -20,11 +20,10 @@ from convgen.ir.error import UserError
 if TYPE_CHECKING:
     from convgen.backends.timing import KernelProfile, LaunchProfile, LoopProfile, TimedLine, UnitProfile
     from convgen.profile.chips import Chip
-    from convgen.profile.launches import LaunchTime
+    from convgen.profile.launches import LaunchTime, Times
     from convgen.run.prepared import Prepared
 
 _SHOWN = 12  #: instructions that wait longest
-_ROUNDS = 16  #: of a loop, modelled one by one
 _HOT, _WARM = 0.1, 0.02  #: shares of all stalls from which lines stand in red, and in yellow
 
 
@@ -50,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     add("--groups", type=number(1), metavar="N", help="workgroups on a unit (default: one, and all it holds)")
     add = parser.add_argument_group("of a launch").add_argument
     add("--chip", metavar="NAME", help="the chip: mi250, mi250x, mi300x, mi300a, mi308x or mi355x")
-    add("--rounds", type=number(2), metavar="N", help=f"of equal rounds of a loop, model N (default {_ROUNDS})")
+    add("--rounds", type=number(2), metavar="N", help="of equal rounds of a loop, model N (default 16)")
     add("--timeline", metavar="FILE", help="write what waves and pipes did: .json for Perfetto, .svg or .png")
     add_launch_options(parser)
     return parser
@@ -136,33 +135,24 @@ def _launches(path: Path, options: argparse.Namespace) -> int:
     if options.groups:
         raise UserError(f"given --groups with a launch of {path.name}, which says how many share a unit")
 
-    from convgen.backends import target as targets
     from convgen.commands import report, timeline
     from convgen.profile import launches
 
     if options.timeline:
         timeline.check_output(options.timeline)
-    given = _prepared(path, options)
-    timer = targets.timer(given.content, path.name)
-    facts = targets.get(timer.architecture(given.content)).facts
-    chip = launches.chip_named(options.chip, facts)
-    machine, rounds = launches.machine_of(chip, facts.caches), options.rounds or _ROUNDS
-    profiles = [
-        timer.profile_launch(given.content, request, given.buffers, machine, float(options.latency), rounds)
-        for request in given.requests
-    ]
-    found = launches.times(profiles, chip, facts.caches)
+    rounds = options.rounds or launches.ROUNDS
+    found = launches.profile(_prepared(path, options), options.chip, float(options.latency), rounds)
     if options.timeline:
-        timeline.write(profiles, options.timeline)
+        timeline.write([time.profile for time in found.launches], options.timeline)
     if options.json:
-        print(json.dumps(_launches_json(options, chip, found)))
+        print(json.dumps(_launches_json(options, found)))
         return FINE
-    for time in found:
-        report.show(_launch_rows(time, chip), sys.stdout)
+    for time in found.launches:
+        report.show(_launch_rows(time, found.chip), sys.stdout)
         print()
         _show_lines(time.profile.units[time.profile.full].lines, options.verbose)
         print()
-    report.show(_total_rows(found, chip), sys.stdout)
+    report.show(_total_rows(found), sys.stdout)
     return FINE
 
 
@@ -236,12 +226,12 @@ def _meeting(time: LaunchTime) -> str:
     return f", {time.meeting:.2f} of sums that meet" if time.meeting else ""
 
 
-def _total_rows(found: Sequence[LaunchTime], chip: Chip) -> list[tuple[str, str]]:
-    total = sum(time.total for time in found)
-    flop = sum(time.profile.flop * time.profile.workgroups for time in found)
+def _total_rows(found: Times) -> list[tuple[str, str]]:
+    chip, total = found.chip, found.total
+    flop = sum(time.profile.flop * time.profile.workgroups for time in found.launches)
     rate = f", {1e-6 * flop / total:.1f} TFLOP/s of matrix instructions" if flop else ""
     units = f"{chip.units} units of {chip.partitions} XCDs"
-    entries = {time.entry.kind: time.entry for time in found}
+    entries = {time.entry.kind: time.entry for time in found.launches}
     return [
         ("chip", f"{chip.name} ({chip.target}), {units}"),
         ("all launches", f"{total:.2f} us{rate}"),
@@ -252,13 +242,14 @@ def _total_rows(found: Sequence[LaunchTime], chip: Chip) -> list[tuple[str, str]
     ]
 
 
-def _launches_json(options: argparse.Namespace, chip: Chip, found: Sequence[LaunchTime]) -> dict[str, Any]:
+def _launches_json(options: argparse.Namespace, found: Times) -> dict[str, Any]:
+    chip = found.chip
     return {
         "file": options.file,
         "latency": options.latency,
         "chip": {"name": chip.name, "target": chip.target, "units": chip.units, "xcds": chip.partitions},
-        "us": round(sum(time.total for time in found), 4),
-        "launches": [_launch_json(time) for time in found],
+        "us": round(found.total, 4),
+        "launches": [_launch_json(time) for time in found.launches],
     }
 
 

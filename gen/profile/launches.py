@@ -7,12 +7,13 @@ than its L2s can be filled and memory can be read at the rates of the data sheet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import attrs
 import numpy as np
 
-from convgen.backends.timing import LaunchProfile, Machine
+from convgen.backends import target as targets
+from convgen.backends.timing import L2_LATENCY, LaunchProfile, Machine
 from convgen.ir.error import UserError, named
 from convgen.ir.facts import Caches, TargetFacts
 from convgen.profile import constants
@@ -20,7 +21,9 @@ from convgen.profile.chips import CHIPS, Chip, chip_of
 from convgen.profile.closed import Terms
 from convgen.profile.constants import Entry
 from convgen.profile.loops import Loops
+from convgen.run.prepared import Prepared
 
+ROUNDS = 16  #: of a loop, modelled one by one where they are all equal
 _MAKERS = ("miopen code", "aiter", "rocblas")  #: of kernels whose constants serve others, the best first
 _IN_CLOCKS = "rocblas"  #: whose ticks are clocks
 _PER_TICK = ("memory", "shares", "others")
@@ -96,9 +99,34 @@ class LaunchTime:
         return cause if self.causes[cause] >= _MOST * self.total else "latency"
 
 
-def times(launches: Sequence[LaunchProfile], chip: Chip, caches: Caches) -> list[LaunchTime]:
-    """Of launches one after the other."""
-    return [_time(launch, chip, caches, further=n > 0) for n, launch in enumerate(launches)]
+@attrs.frozen(eq=False)
+class Times:
+    """What launches take one after the other."""
+
+    chip: Chip
+    launches: tuple[LaunchTime, ...]
+
+    @property
+    def total(self) -> float:
+        """us."""
+        return sum(time.total for time in self.launches)
+
+
+def profile(given: Prepared, chip: str | None = None, latency: float = L2_LATENCY, rounds: int = ROUNDS) -> Times:
+    """The times of launches on a chip by name, by default the one that the target's facts are of.
+
+    `latency` is that of vector memory in clocks; of equal rounds of a loop, `rounds` are modelled one by one.
+    Raises UserError, Unsupported.
+    """
+    timer = targets.timer(given.content, given.name)
+    facts = targets.get(timer.architecture(given.content)).facts
+    found = chip_named(chip, facts)
+    machine = machine_of(found, facts.caches)
+    profiles = [
+        timer.profile_launch(given.content, request, given.buffers, machine, latency, rounds)
+        for request in given.requests
+    ]
+    return Times(found, tuple(_time(each, found, facts.caches, further=n > 0) for n, each in enumerate(profiles)))
 
 
 def _time(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool) -> LaunchTime:

@@ -21,6 +21,7 @@ from convgen.run.record import LaunchRecord
 class Prepared:
     """The launches of a code object, in order."""
 
+    name: str  #: for errors
     content: bytes
     requests: tuple[LaunchRequest, ...]
     buffers: Callable[[], Mapping[str, Any]]  #: new ones each time
@@ -29,11 +30,16 @@ class Prepared:
 def of_record(path: Path) -> Prepared:
     """What a launch record says; inputs are filled where it carries a problem. Raises UserError."""
     record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name)
-    if record.object is None or not record.launches:
-        raise UserError(f"given {path.name} without {'launches' if record.object else 'a code object'}, wanted some")
+    content = None if record.object is None else targets.read(path.parent / record.object)
+    return of_launches(record, content, path.name)
+
+
+def of_launches(record: LaunchRecord, content: bytes | None, where: str) -> Prepared:
+    """The launches of a record and its code object. Raises UserError where there are none."""
+    if content is None or not record.launches:
+        raise UserError(f"given {where} without {'a code object' if content is None else 'launches'}, wanted some")
     inputs = {} if record.problem is None else reference.fills(parse_problem(record.problem), 0)
-    content = targets.read(path.parent / record.object)
-    return Prepared(content, record.requests(), lambda: verify.allocate(record, inputs))
+    return Prepared(where, content, record.requests(), lambda: verify.allocate(record, inputs))
 
 
 def of_object(
@@ -55,4 +61,4 @@ def of_object(
     def copies() -> dict[str, Any]:
         return {name: data.copy() for name, data in launch.buffers.items()}
 
-    return Prepared(content, (launch.request,), copies)
+    return Prepared(path.name, content, (launch.request,), copies)

@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 #: Bytes of a unit's L1 (ROCm Compute Profiler documentation, "vL1D"; CDNA3 white paper).
 _L1_BYTES: Mapping[str, int] = {"gfx90a": 16 << 10, "gfx942": 32 << 10, "gfx950": 32 << 10}
 _UNITS = 2  #: whose L1 is followed line by line
-_NUMBER = 40  #: bits of a line's number within its buffer
+_BUFFER, _GROUP = 30, 38  #: bits; where numbers of buffers, and of workgroups, stand above those of lines
 _MOST = 400_000  #: instructions of waves, of all workgroups that are run for what they share
 
 
@@ -47,10 +47,12 @@ class Reads:
             return
         self.loaded += len(offsets) * size
         number = self.buffers.setdefault(buffer, len(self.buffers))
-        lines = offsets // self.line | number << _NUMBER
-        group, line = np.unique(np.stack((groups, lines)), axis=1) if len(lines) else (groups, lines)
-        self.groups.append(group)
-        self.lines.append(line)
+        both = groups << _GROUP | number << _BUFFER | offsets // self.line
+        first = np.ones(len(both), np.bool_)  # neighbouring lanes touch one line
+        np.not_equal(both[1:], both[:-1], out=first[1:])
+        both = np.unique(both[first])
+        self.groups.append(both >> _GROUP)
+        self.lines.append(both & (1 << _GROUP) - 1)
 
     @property
     def count(self) -> int:
