@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "batch": ("batch", "parser", "batch", "FILE [KNOBS]", "every problem of a benchdnn batch file"),
     "run": ("execute", "parser", "run", "LAUNCH.json|CODE", "execute a code object on the simulator"),
     "analyze": ("analyze", "parser", "analyze", "FILE.s|.hsaco", "registers, hot loop, instruction mix, bound"),
-    "profile": ("profile", "parser", "profile", "FILE.s|.hsaco", "clocks of a loop on a unit, and what waits there"),
+    "profile": ("profile", "parser", "profile", "LAUNCH.json|CODE", "time of launches, what bounds them and what waits"),
     "map": ("map", "parser", "run", "PROBLEM|--grid MxN", "orders of workgroups and what caches make of them"),
     "layout": ("layout", "parser", "run", "LAYOUT|--mma NAME", "who owns which element of a vector"),
     "replay": ("replay", "parser", "replay", "DUMP", "go on from dumped IR"),

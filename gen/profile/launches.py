@@ -126,10 +126,11 @@ def profile(given: Prepared, chip: str | None = None, latency: float = L2_LATENC
         timer.profile_launch(given.content, request, given.buffers, machine, latency, rounds)
         for request in given.requests
     ]
-    return Times(found, tuple(_time(each, found, facts.caches, further=n > 0) for n, each in enumerate(profiles)))
+    return Times(found, tuple(time_of(each, found, facts.caches, further=n > 0) for n, each in enumerate(profiles)))
 
 
-def _time(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool) -> LaunchTime:
+def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool = False) -> LaunchTime:
+    """Of one launch, or of a `further` one behind others."""
     entry, terms = constants_for(chip, launch.element)
     found = _loops(launch, chip).estimate(chip, terms)
     clock, moved = float(found.clock[0]), launch.moved

@@ -163,7 +163,11 @@ class _Launch:
 
     def _unit(self, ran: _Executed, count: int) -> UnitProfile:
         """So many workgroups on a unit."""
-        streams = ran.longest
-        rounds = shortened([streams[n % len(streams)] for n in range(count)], self.body, self.rounds)
-        course = Unit(Latencies(self.latency)).run(rounds.workgroups)
-        return unit_profile(ran.trace, rounds, course, self.program.kernel.descriptor.entry)
+        streams, unit = ran.longest, Unit(Latencies(self.latency))
+        waves = [streams[n % len(streams)] for n in range(count)]
+        rounds = shortened(waves, self.body, self.rounds)
+        course, pace = unit.run(rounds.workgroups), 0.0
+        if rounds.left_out:
+            fewer = shortened(waves, self.body, self.rounds // 2)
+            pace = rounds.pace_of(course, fewer, unit.run(fewer.workgroups))
+        return unit_profile(ran.trace, rounds, course, pace, self.program.kernel.descriptor.entry)

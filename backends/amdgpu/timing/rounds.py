@@ -20,7 +20,7 @@ class Rounds:
 
     workgroups: Sequence[Sequence[list[Op]]]
     marks: Sequence[list[int]]  #: of each wave, the numbers of the instructions with which rounds begin
-    pace: tuple[int, int]  #: rounds that stand for those left out: from one, up to another
+    standing: tuple[int, int]  #: rounds that stand for those left out: from one, up to another
     left_out: int
 
     @property
@@ -30,29 +30,33 @@ class Rounds:
 
     @property
     def weight(self) -> float:
-        """How often each round of the pace counts."""
-        first, last = self.pace
+        """How often each of the rounds that stand for others counts."""
+        first, last = self.standing
         return 1 + self.left_out / (last - first) if self.left_out else 1.0
 
     def weights(self, wave: int, instructions: int) -> list[float]:
         """How often each instruction of a wave counts."""
         found = [1.0] * instructions
         if self.left_out:
-            first, last = (self.marks[wave][n] for n in self.pace)
+            first, last = (self.marks[wave][n] for n in self.standing)
             found[first:last] = [self.weight] * (last - first)
         return found
 
-    def clocks(self, course: Course) -> tuple[float, float]:
-        """Of a run of these waves with all rounds, and from one round to the next; the latter is all where none is."""
-        left = 0.0
+    def pace_of(self, course: Course, fewer: Rounds, shorter: Course) -> float:
+        """Clocks of each round that is left out: by how much a run takes longer than one with `fewer` rounds."""
+        more = fewer.left_out - self.left_out
+        return (course.end - shorter.end) / more if more else 0.0
+
+    def clocks(self, course: Course, pace: float) -> tuple[float, float]:
+        """Of a run of these waves with all rounds, those left out at a pace, and from one round to the next; the latter
+        is all where no round follows another.
+        """
+        total = course.end + self.left_out * pace
         if self.left_out:
-            first, last = self.pace
-            spans = (wave.issued[m[last]] - wave.issued[m[first]] for wave, m in zip(course.waves, self.marks))
-            left = self.left_out * sum(spans) / len(self.marks) / (last - first)
-        between = [wave.issued[m[-1]] - wave.issued[m[0]] for wave, m in zip(course.waves, self.marks) if len(m) > 1]
-        steps = sum(len(m) - 1 + self.left_out for m in self.marks if len(m) > 1)
-        total = course.end + left
-        return total, (sum(between) + left * len(between)) / steps if steps else total
+            return total, pace
+        between = [wave.issued[m[-1]] - wave.issued[m[0]] for wave, m in zip(course.waves, self.marks) if m]
+        steps = sum(len(m) - 1 for m in self.marks if m)
+        return total, sum(between) / steps if steps else total
 
 
 def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], keep: int) -> Rounds:

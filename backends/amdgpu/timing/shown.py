@@ -14,9 +14,9 @@ from convgen.backends.analysis import Line
 from convgen.backends.timing import Slice, TimedLine, UnitProfile
 
 
-def unit_profile(trace: Trace, rounds: Rounds, course: Course, entry: int) -> UnitProfile:
-    """A run of some workgroups; `entry` is the kernel's address."""
-    clocks, each = rounds.clocks(course)
+def unit_profile(trace: Trace, rounds: Rounds, course: Course, pace: float, entry: int) -> UnitProfile:
+    """A run of some workgroups; `pace` is that of rounds left out, `entry` the kernel's address."""
+    clocks, each = rounds.clocks(course, pace)
     spent = _spent(rounds, course)
     count = len(course.waves)
     lines = {at: _line(trace, at, entry) for at in sorted({op.at for op in spent})}
