@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,10 +42,15 @@ def parser() -> argparse.ArgumentParser:
     add("--out", action="append", default=[], metavar="DIR|NAME=FILE", help="write what a run leaves in buffers: .npy")
     add = parser.add_argument_group("of a launch record").add_argument
     add("--data", metavar="DIR", help="NAME.npy of each buffer that is read; else its problem is filled, and checked")
-    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a scalar (repeatable)")
+    add_scalars(add)
     add("--seed", type=number(0), default=0, metavar="N", help="of fills (default 0)")
     add_launch_options(parser)
     return parser
+
+
+def add_scalars(add: Callable[..., object]) -> None:
+    """Other values of what a launch record lets a host choose."""
+    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a scalar (repeatable)")
 
 
 def add_launch_options(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ import attrs
 
 from convgen.backends.timing import L2_LATENCY
 from convgen.commands.arguments import Parser, number
-from convgen.commands.execute import add_launch_options, refuse_launch_options
+from convgen.commands.execute import add_launch_options, add_scalars, refuse_launch_options
 from convgen.commands.session import FINE
 from convgen.ir.error import UserError
 
@@ -51,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     add("--chip", metavar="NAME", help="the chip: mi250, mi250x, mi300x, mi300a, mi308x or mi355x")
     add("--rounds", type=number(2), metavar="N", help="of equal rounds of a loop, model N (default 16)")
     add("--timeline", metavar="FILE", help="write what waves and pipes did: .json for Perfetto, .svg or .png")
+    add_scalars(add)
     add_launch_options(parser)
     return parser
 
@@ -71,7 +72,7 @@ def profile(arguments: Sequence[str]) -> int:
 
 def _loops(path: Path, options: argparse.Namespace) -> int:
     """Nothing is executed."""
-    for name in ("chip", "rounds", "timeline", "kernel", "arg"):
+    for name in ("chip", "rounds", "timeline", "set", "kernel", "lds", "arg"):
         if getattr(options, name):
             raise UserError(f"given --{name} without a launch, wanted a launch record, or --grid and --block")
 
@@ -160,7 +161,9 @@ def _prepared(path: Path, options: argparse.Namespace) -> Prepared:
     from convgen.run import prepared
 
     if path.suffix == ".json":
-        return prepared.of_record(path)
+        return prepared.of_record(path, dict(options.set))
+    if options.set:
+        raise UserError(f"given --set without a launch record, wanted --arg for each argument of {path.name}")
     return prepared.of_object(
         path,
         kernel=options.kernel,

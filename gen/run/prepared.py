@@ -27,9 +27,11 @@ class Prepared:
     buffers: Callable[[], Mapping[str, Any]]  #: new ones each time
 
 
-def of_record(path: Path) -> Prepared:
-    """What a launch record says; inputs are filled where it carries a problem. Raises UserError."""
-    record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name)
+def of_record(path: Path, scalars: Mapping[str, int]) -> Prepared:
+    """What a launch record says, with other values of scalars that a host may choose; inputs are filled where it
+    carries a problem. Raises UserError.
+    """
+    record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name).with_scalars(scalars)
     content = None if record.object is None else targets.read(path.parent / record.object)
     return of_launches(record, content, path.name)
 
@@ -38,7 +40,9 @@ def of_launches(record: LaunchRecord, content: bytes | None, where: str) -> Prep
     """The launches of a record and its code object. Raises UserError where there are none."""
     if content is None or not record.launches:
         raise UserError(f"given {where} without {'a code object' if content is None else 'launches'}, wanted some")
-    inputs = {} if record.problem is None else reference.fills(parse_problem(record.problem), 0)
+    drawn = {} if record.problem is None else reference.fills(parse_problem(record.problem), 0)
+    sizes = {name: buffer.tensor.dims for name, buffer in record.buffers.items()}
+    inputs = {name: tensor for name, tensor in drawn.items() if sizes.get(name) == tensor.shape}
     return Prepared(where, content, record.requests(), lambda: verify.allocate(record, inputs))
 
 

@@ -32,6 +32,7 @@ from convgen.run.code import Code
 FOREIGN = Path(__file__).parents[2] / "data" / "foreign"
 MI300X = Machine("gfx942", 304, 8, 4 << 20, 256 << 20, 128)
 
+LEAST = {"ds_read_b64": 4, "ds_read_b128": 8, "ds_write_b64": 4, "ds_write_b128": 8}  #: clocks of the LDS: phases
 READ = Op(Port.LDS, 4, 8, at=0)
 WAIT = Op(Port.NONE, 4, waits=(None, 0), at=4)
 MATRIX = Op(Port.MATRIX, 4, 32, at=8)
@@ -155,6 +156,9 @@ def test_what_waves_execute() -> None:
     assert found.distinct == 1
     unit = found.units[found.full]
     assert unit.busy["matrix"] * 4 == 8 * 4 * 8 * 4  # blocks, instructions, passes, clocks
+    least = sum(t.times * LEAST[t.line.text.split()[0]] for t in unit.lines if t.line.kind.startswith("ds_"))
+    conflicts = report.counters["lds_bank_conflict_cycles"] / found.workgroups
+    assert unit.busy["lds"] == least + conflicts
     assert sum(t.stalled for t in unit.lines) <= unit.clocks
 
 
@@ -169,7 +173,7 @@ def test_latency_and_company_make_a_unit_slower() -> None:
 
 
 def test_fewer_rounds_in_detail_say_nearly_the_same() -> None:
-    code = product(line="32x2048:2048x32")
+    code = product(line="32x1024:1024x32")
     whole, short = (profiled(code, rounds=rounds).units[1] for rounds in (100, 2))
     assert whole.left_out == 0 < short.left_out
     assert short.clocks == pytest.approx(whole.clocks, rel=0.05)
