@@ -156,10 +156,18 @@ def test_what_waves_execute() -> None:
     assert found.distinct == 1
     unit = found.units[found.full]
     assert unit.busy["matrix"] * 4 == 8 * 4 * 8 * 4  # blocks, instructions, passes, clocks
-    least = sum(t.times * LEAST[t.line.text.split()[0]] for t in unit.lines if t.line.kind.startswith("ds_"))
-    conflicts = report.counters["lds_bank_conflict_cycles"] / found.workgroups
-    assert unit.busy["lds"] == least + conflicts
     assert sum(t.stalled for t in unit.lines) <= unit.clocks
+
+
+def test_conflicts_are_those_of_the_addresses_that_waves_had() -> None:
+    problem = Matmul.parse("64x64:64x64", dt="f16", stag="ba", wtag="ab")
+    code = cg.compile(cg.build(problem, config="tile=32x32x16 waves=1x1 mma=16x16x16"))
+    found, given = profiled(code), prepared.of_launches(code.record, code.object, "x")
+    counters = simulate(given.content, given.requests, given.buffers()).counters
+    unit = found.units[1]
+    least = sum(t.times * LEAST[t.line.text.split()[0]] for t in unit.lines if t.line.kind.startswith("ds_"))
+    assert counters["lds_bank_conflict_cycles"] > 0
+    assert unit.busy["lds"] == least + counters["lds_bank_conflict_cycles"] / found.workgroups
 
 
 def test_latency_and_company_make_a_unit_slower() -> None:
