@@ -155,7 +155,8 @@ class _Seen:
     def fill(self, lines: float) -> float:
         """Bytes that all L2s take in, where a workgroup reads `lines`, each as often as it touches it.
 
-        A later round finds what the one before has left if what both read fits.
+        A later round finds what the one before has left if that fits: as much has been read since by the time at which
+        the later one comes to the same place of its loop.
         """
         machine, count = self.share.machine, sum(map(len, self.rounds))
         bytes_of_a_line = machine.line_bytes * lines * count / max(1, self.reads.count)
@@ -166,17 +167,17 @@ class _Seen:
             return first * self.share.workgroups / mine
         each = first / mine
         if self.rounds[1]:
-            kept = (len(before) + len(after)) * bytes_of_a_line <= machine.l2_bytes
+            kept = first <= machine.l2_bytes
             each = len(np.setdiff1d(after, before) if kept else after) * bytes_of_a_line / len(self.rounds[1])
         return machine.xcds * (first + later * each)
 
 
 def _look(code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, lengths: Lengths) -> _Seen:
-    """Run the workgroups of two rounds, or of one: to their end where that is not too long."""
+    """Run the workgroups of two rounds, or of one: to their end, or as far as is not too long."""
     waves = -(-int(np.prod(launch.workgroup)) // WAVE)
     first, second = share.round(0), share.round(1)
     both = waves * (len(first) + len(second))
-    most = lengths.whole if both * lengths.whole <= _MOST else lengths.window
+    most = min(lengths.whole, max(lengths.window, _MOST // both))
     second = second if both * most <= _MOST else []
     reads, some, size = Reads(share.machine.line_bytes), [*first, *second], max(1, BATCH_WAVES // waves)
     for n in range(0, len(some), size):

@@ -129,15 +129,20 @@ def profiled(code: Code, **changes: Any) -> LaunchProfile:
     return profile_launch(given.content, given.requests[-1], given.buffers, **settings)
 
 
-@pytest.mark.parametrize("order", ["rows", "xcc:8+group:2m"])
-def test_dies_take_in_what_the_traffic_model_says(order: str) -> None:
-    found = profiled(product(order))
+@pytest.mark.parametrize(
+    ("order", "units", "l2"),
+    [("rows", 304, 4 << 20), ("xcc:8+group:2m", 304, 4 << 20), ("rows", 8, 4 << 20), ("rows", 8, 1 << 16)],
+)
+def test_dies_take_in_what_the_traffic_model_says(order: str, units: int, l2: int) -> None:
+    """In one round of workgroups, and in two, of which the second finds something or nothing there."""
+    found = profiled(product(order), machine=attrs.evolve(MI300X, units=units, l2_bytes=l2))
+    facts = get("gfx942").facts
     plan = make_plan(
         Matmul.parse("512x256:256x256", dt="f16"),
         Config.parse(f"tile=32x32x32 waves=1x1 mma=32x32x8 map={order}"),
-        get("gfx942").facts,
+        attrs.evolve(facts, compute_units=units, caches=attrs.evolve(facts.caches, l2_bytes=l2)),
     )
-    traffic = Launch.of(plan).traffic(Order.parse(order))
+    traffic = Launch.of(plan, found.full).traffic(Order.parse(order))
     assert found.moved.fill == pytest.approx(traffic.fill, rel=0.01)
     assert found.moved.loaded == pytest.approx(traffic.requested, rel=0.01)
     assert found.moved.stored == 512 * 256 * 2
