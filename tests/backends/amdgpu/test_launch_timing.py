@@ -192,14 +192,6 @@ def test_fewer_rounds_in_detail_say_nearly_the_same() -> None:
     assert short.clocks == pytest.approx(whole.clocks, rel=0.05)
 
 
-def test_shares_that_wait_for_one_another() -> None:
-    config = "tile=32x32x32 waves=1x1 mma=32x32x8 slots=1 map=stream:5:all sum=last"
-    code = cg.compile(cg.build(Matmul.parse("96x160:160x64", dt="f16"), config=config))
-    found = profiled(code)
-    assert not found.findings
-    assert found.units[1].clocks > 0
-
-
 def test_a_kernel_of_another_compiler() -> None:
     """Arguments by the manifest: a product of 128 x 128 x 128 in four workgroups."""
     entry = json.loads((FOREIGN / "manifest.json").read_text())[0]
