@@ -55,7 +55,8 @@ def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
     First come those of the chip, of types that are as fast; last those of other chips that run the same code.
     """
     known = constants.known()
-    found = next(kind for kind in _kinds(chip, _TYPES.get(element, element)) if kind in known)
+    wanted = _kinds(chip, _TYPES.get(element, element))
+    found = next(kind for start in wanted for kind in known if kind == start or kind.startswith(f"{start}_out_"))
     entry = known[found]
     if not entry.source.startswith(_IN_CLOCKS):
         return entry, entry.terms

@@ -144,6 +144,7 @@ def test_matrix_units_that_work_lower_the_clock() -> None:
         ("mi355x", "f16", "aiter/mi355x/bf16"),
         ("mi250x", "f16", "rocblas/mi250x/f16"),
         ("mi250", "bf16", "rocblas/mi250x/bf16"),
+        ("mi250x", "i8", "rocblas/mi250x/s8_out_s32"),
     ],
 )
 def test_constants_of_the_nearest_kind(chip: str, element: str, kind: str) -> None:

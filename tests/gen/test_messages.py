@@ -303,7 +303,7 @@ MESSAGES = [
     ("profile k.json --grid 2", "given --grid with the launch record k.json, which says it"),
     ("profile k.json --timeline t.pdf", "given t.pdf, wanted FILE.json, FILE.svg or FILE.png, at --timeline"),
     ("profile k.json --groups 2", "given --groups with a launch of k.json, which says how many share a unit"),
-    ("profile k.json --rounds 1", "given '1', wanted an integer from 2, at --rounds"),
+    ("profile k.json --rounds 7", "given '7', wanted an integer from 8, at --rounds"),
     ("replay", "given no FILE, wanted one; see convgen replay --help"),
     ("replay missing.dump", "cannot read missing.dump: No such file or directory"),
     ("replay .", "cannot read .: Is a directory"),
