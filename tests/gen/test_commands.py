@@ -116,6 +116,19 @@ def test_the_choosers_table(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
     assert taken.split()[-8:] == ["1300", "80", "vgpr", "64", "agpr", "16", "4096", "taken"]
 
 
+def test_rows_have_styles_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    texts = []
+    for stream in (io.StringIO(), Terminal()):
+        report.show_table(("at",), [("hot",), ("cold",)], stream, ["bold red", ""])
+        texts.append(stream.getvalue())
+    assert "\x1b" not in texts[0]
+    hot, cold = texts[1].splitlines()[1:]
+    assert "\x1b[1;31mhot" in hot
+    assert "\x1b" not in cold
+
+
 def test_stages_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
     header, *rows = output(capsys, *CONV, "--time-passes")[1].splitlines()
     assert header.split() == ["stage", "ms", "share"]
