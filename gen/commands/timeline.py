@@ -85,14 +85,13 @@ def _metadata(what: str, process: int, thread: int, name: str) -> dict[str, Any]
 
 def _event(s: Slice, begin: float, process: int, thread: int) -> dict[str, Any]:
     return {
-        "name": s.name,
+        "name": f"+{s.offset:#06x} {s.name}",
         "cat": s.kind,
         "ph": "X",
         "ts": round(begin + s.start) / _PER_US,
         "dur": (round(begin + s.start + s.clocks) - round(begin + s.start)) / _PER_US,
         "pid": process,
         "tid": thread,
-        "args": {"pc": f"+{s.offset:#06x}"},
     }
 
 

@@ -218,4 +218,4 @@ def test_a_profile_of_launches(capsys: pytest.CaptureFixture[str]) -> None:
     kinds = {line["kind"] for line in product["units"][0]["lines"]}
     assert kinds >= {"mfma", "vmem_load", "vmem_atomic"}
     names = {event["name"] for event in json.loads(Path("t.json").read_text())["traceEvents"]}
-    assert {line["text"] for line in product["units"][0]["lines"]} <= names
+    assert {f"+{line['offset']:#06x} {line['text']}" for line in product["units"][0]["lines"]} <= names
