@@ -10,6 +10,7 @@ from convgen.backends.analysis import Line
 from convgen.backends.simulation import Finding
 
 L2_LATENCY = 500.0  #: clocks from a load of vector memory to data that L2 has (MIOpen's rows on gfx942: 300 to 600)
+L3_LATENCY = 200.0  #: the same to Xe's L3 (IGC's table of latencies)
 
 
 @attrs.frozen
@@ -71,6 +72,7 @@ class KernelProfile:
 
     name: str
     target: str
+    latency: float  #: clocks from a load of global memory to its data
     threads: int
     resident: int
     flop: int  #: of an iteration of a workgroup

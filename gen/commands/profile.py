@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from convgen.backends.timing import L2_LATENCY
+from convgen.backends.timing import L2_LATENCY, L3_LATENCY
 from convgen.commands.arguments import Parser, number
 from convgen.commands.execute import add_launch_options, add_scalars, refuse_launch_options
 from convgen.commands.session import FINE
@@ -25,16 +25,16 @@ def parser() -> argparse.ArgumentParser:
         "Time launches for CDNA of any compiler by an event model of one compute unit: waves issue in order, matrix\n"
         "units, LDS with its bank conflicts and address pipes take what comes first (docs/time.md). Some workgroups\n"
         "are executed on the simulator; what waves did there, grid and caches make the time of the launch. A code\n"
-        "object without a launch: its loop alone, and nothing is executed.",
+        "object without a launch, and one for Xe: its loop alone, and nothing is executed.",
         "convgen profile out/k.launch.json",
         "convgen profile out/k.launch.json --timeline k.json -v",
         "convgen profile k.hsaco --grid 4 --block 256 --lds 8192 --arg A=f16:128x128 --arg C=f32:128x128 --arg n=128",
         "convgen profile out/k.hsaco --groups 2 -v",
     )
     add = parser.add_argument
-    add("file", metavar="FILE", help="a launch record, a code object (.hsaco) or assembly (.s)")
-    latency = f"from a load of vector memory to its data (default {L2_LATENCY:.0f})"
-    add("--latency", type=number(1), default=int(L2_LATENCY), metavar="CLOCKS", help=latency)
+    add("file", metavar="FILE", help="a launch record, a code object (.hsaco, .zebin) or assembly (.s, .asm)")
+    latency = f"from a load of global memory to its data (default {L2_LATENCY:.0f}, Intel {L3_LATENCY:.0f})"
+    add("--latency", type=number(1), metavar="CLOCKS", help=latency)
     add("-v", dest="verbose", action="store_true", help="show all instructions, each with its stall")
     add("--json", action="store_true", help="print one JSON object")
     add = parser.add_argument_group("of a loop alone").add_argument
@@ -71,10 +71,10 @@ def _loops(path: Path, options: argparse.Namespace) -> int:
     from convgen.backends import target
     from convgen.commands import profiled, report
 
-    found = target.profile(path, float(options.latency), options.groups)
+    found = target.profile(path, options.latency, options.groups)
     if options.json:
         kernels = [profiled.kernel_json(kernel, options.verbose) for kernel in found]
-        print(json.dumps({"file": options.file, "latency": options.latency, "kernels": kernels}))
+        print(json.dumps({"file": options.file, "latency": found[0].latency, "kernels": kernels}))
         return FINE
     for count, kernel in enumerate(found):
         if count:
@@ -101,12 +101,12 @@ def _launches(path: Path, options: argparse.Namespace) -> int:
 
     if options.timeline:
         timeline.check_output(options.timeline)
-    rounds = options.rounds or launches.ROUNDS
-    found = launches.profile(_prepared(path, options), options.chip, float(options.latency), rounds)
+    rounds, latency = options.rounds or launches.ROUNDS, float(options.latency or L2_LATENCY)
+    found = launches.profile(_prepared(path, options), options.chip, latency, rounds)
     if options.timeline:
         timeline.write([time.profile for time in found.launches], options.timeline)
     if options.json:
-        print(json.dumps({"file": options.file, "latency": options.latency, **profiled.launches_json(found)}))
+        print(json.dumps({"file": options.file, "latency": latency, **profiled.launches_json(found)}))
         return FINE
     for time in found.launches:
         report.show(profiled.launch_rows(time, found.chip), sys.stdout)

@@ -162,10 +162,10 @@ def test_chips_by_name() -> None:
         chip_named("mi250", facts)
 
 
-def test_units_of_others_have_no_model() -> None:
+def test_launches_on_others_have_no_model() -> None:
     zebin = b"\x7fELF".ljust(18, b"\0") + (205).to_bytes(2, "little")
     with pytest.raises(
-        UserError, match=r"given k\.zebin, wanted code for an AMD GPU: there is no model of other units"
+        UserError, match=r"given k\.zebin, wanted code for an AMD GPU: launches on others have no model"
     ):
         timer(zebin, "k.zebin")
 

@@ -14,21 +14,23 @@ from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.amdgpu.timing.ops import Op, Port, op_of, registers_of
 from convgen.backends.amdgpu.timing.places import lds_clocks
-from convgen.backends.amdgpu.timing.unit import Course, Latencies, Unit, busy_of
-from convgen.backends.timing import KernelProfile, LoopClocks, LoopProfile, TimedLine
+from convgen.backends.amdgpu.timing.unit import Latencies, Unit, busy_of
+from convgen.backends.steady import TURNS, Steady
+from convgen.backends.timing import L2_LATENCY, KernelProfile, LoopClocks, LoopProfile, TimedLine
 from convgen.ir.error import UserError
 
 _SHARED = (1, 2, 4, 8)  #: workgroups on a unit, between which clocks are interpolated
-_TURNS = (2, 6)  #: iterations of two runs; by what one takes longer, one iteration is told
 
 
-def profile(content: bytes, where: str, latency: float, groups: int | None = None) -> list[KernelProfile]:
+def profile(content: bytes, where: str, latency: float | None = None, groups: int | None = None) -> list[KernelProfile]:
     """The kernels of a code object, or of assembly, which is assembled first; `where` names the file in errors.
+
+    `latency` is that of vector memory in clocks, by default of L2.
 
     Raises UserError for what is neither, and where not so many `groups` fit a unit.
     """
     with readable(content, where) as (loaded, code):
-        return [_profile(_Kernel(code, name), latency, groups) for name in loaded.kernels]
+        return [_profile(_Kernel(code, name), latency or L2_LATENCY, groups) for name in loaded.kernels]
 
 
 def _profile(kernel: _Kernel, latency: float, groups: int | None) -> KernelProfile:
@@ -36,7 +38,8 @@ def _profile(kernel: _Kernel, latency: float, groups: int | None) -> KernelProfi
         raise UserError(f"given {groups} workgroups on a unit, wanted at most {kernel.resident} of {kernel.name}")
     counts = [groups] if groups else sorted({1, kernel.resident})
     loops = tuple(kernel.loop(n, latency) for n in counts)
-    return KernelProfile(kernel.name, kernel.arch, kernel.threads, kernel.resident, kernel.flop, loops)
+    sizes = kernel.threads, kernel.resident, kernel.flop
+    return KernelProfile(kernel.name, kernel.arch, latency, *sizes, loops)
 
 
 def loop_clocks(code: bytes, latency: float) -> LoopClocks:
@@ -113,38 +116,23 @@ class _Kernel:
 
     def clocks(self, groups: int, latency: float) -> tuple[float, float]:
         """Of an iteration in the steady state, and of all the rest, where so many workgroups share a unit."""
-        return _steady(*self._courses(groups, latency))
+        found = self._steady(groups, latency)
+        return found.each, found.around
 
     def loop(self, groups: int, latency: float) -> LoopProfile:
         """The loop where so many workgroups share a unit."""
-        short, long = self._courses(groups, latency)
-        each, around = _steady(short, long)
-        before, body, _ = self._ops
-        waves, turns = groups * self.waves, _TURNS[1]
-        stalled = [sum(of_waves) for of_waves in zip(*(wave.stalls() for wave in long.waves))]
-        stalls = [
-            sum(stalled[len(before) + turn * len(body) + n] for turn in range(1, turns)) / (waves * (turns - 1))
-            for n in range(len(body))
-        ]
+        found = self._steady(groups, latency)
         start = self._program.instructions[self._parts[0][0]].address if self._parts[0] else 0
         code = [self._program.instructions[n] for n in self._parts[1]]
         lines = (line_of(i, i.address - start, self.arch) for i in code)
-        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, stalls))
-        return LoopProfile(groups, each, around, _busy(body, waves), timed)
+        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, found.stalls))
+        return LoopProfile(groups, found.each, found.around, _busy(self._ops[1], groups * self.waves), timed)
 
-    def _courses(self, groups: int, latency: float) -> tuple[Course, Course]:
-        """Of two runs that differ in how often the loop runs."""
+    def _steady(self, groups: int, latency: float) -> Steady:
         before, body, after = self._ops
-        streams = ([*before, *(body * turns), *after] for turns in _TURNS)
+        streams = ([*before, *(body * turns), *after] for turns in TURNS)
         short, long = (Unit(Latencies(latency)).run([[ops] * self.waves] * groups) for ops in streams)
-        return short, long
-
-
-def _steady(short: Course, long: Course) -> tuple[float, float]:
-    """Clocks of an iteration, and of all that is none, by two runs of `_TURNS`."""
-    few, many = _TURNS
-    each = (long.end - short.end) / (many - few)
-    return each, max(0.0, short.end - few * each)
+        return Steady.of(short, long, len(before), len(body))
 
 
 def _busy(body: Sequence[Op], waves: int) -> dict[str, float]:
