@@ -13,9 +13,10 @@ IN_ORDER = "FILM"  #: pipes whose instructions end in the order of their issue
 ALL = -1  #: in place of a token: all of them
 
 #: Clocks from issue to the result, by what an instruction is (IGC's table of latencies).
-_VECTOR, _MATH, _MATRIX, _BRANCH, _OTHER = 10.0, 17.0, 21.0, 23, 16.0
+_VECTOR, _MATH, _MATRIX, _BRANCH, _FENCE = 10.0, 17.0, 21.0, 23, 23.0
 _SHARED, _SHARED_WIDE = 28.0, 45.0  #: of local memory, to 16 lanes and to more
 _NARROW = 16  #: lanes
+_ELSE = {"*": "M", "A": "I"}  #: pipes of math that ends out of order, and of what has no destination
 
 
 @attrs.frozen(eq=False)
@@ -54,13 +55,15 @@ def op_of(instruction: Instruction, platform: Platform, latency: float) -> Op:
         case "global":
             return attrs.evolve(found, pipe="global", busy=line.slots, latency=latency)
         case "valu":
-            pipe = pipe_of(instruction, platform)
-            slow = _MATH if line.kind == "math" else _VECTOR
-            return attrs.evolve(found, pipe="M" if pipe == "*" else pipe, busy=line.slots, latency=slow)
+            pipe, slow = pipe_of(instruction, platform), _MATH if line.kind == "math" else _VECTOR
+            return attrs.evolve(found, pipe=_ELSE.get(pipe, pipe), busy=line.slots, latency=slow)
     if line.kind == "branch":
         return attrs.evolve(found, issue=_BRANCH)
-    barrier = {"barrier_signal": "signal"}.get(line.kind, "wait" if instruction.sub == "bar" else "")
-    return attrs.evolve(found, latency=_OTHER, barrier=barrier)
+    if line.kind.endswith("_fence"):
+        return attrs.evolve(found, latency=_FENCE)
+    if line.kind == "barrier_signal":
+        return attrs.evolve(found, barrier="signal")
+    return attrs.evolve(found, barrier="wait") if instruction.sub == "bar" else found
 
 
 def _masked(instruction: Instruction) -> tuple[tuple[int, bool], ...]:

@@ -106,7 +106,7 @@ class _Run:
         self.signalled[group] += 1
         if self.signalled[group] < self.members[group]:
             return
-        self.signalled[group], self.opened[group] = 0, done - 1 + BARRIER
+        self.signalled[group], self.opened[group] = 0, done + BARRIER
         waiting, self.held[group] = self.held[group], []
         self.passing[group] = self.members[group]
         for number, thread in waiting:
