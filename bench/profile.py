@@ -24,8 +24,9 @@ from convgen import driver
 from convgen.backends.target import get
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.memory import View
 from convgen.plan.choose import Candidate, candidates
-from convgen.plan.copies import K, message_elems
+from convgen.plan.copies import ROWS, K, message_elems
 from convgen.plan.plan import Plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
@@ -47,6 +48,7 @@ PROBLEMS = (
     "2048x512:512x2048",
     "8192x256:256x256",
 )
+_NEIGHBOURS = 4  #: of the result that a lane holds along N
 _EACH, _AMONG = 5, 80  #: configs of a problem, evenly among the first so many that the chooser has
 
 
@@ -139,9 +141,16 @@ def _products(plan: Plan) -> Iterator[Products]:
             "elem": product.of_m.memory.elem.bytes, "result": product.result.memory.elem.bytes,
             "k_runs_m": message_elems(product.of_m, chunk, K) > 1,
             "k_runs_n": message_elems(product.of_n, chunk, K) > 1,
-            "others": 0, "other_bytes": 0,
+            "lane_m": _lane(product.of_m, chunk), "lane_n": _lane(product.of_n, chunk),
+            "lane_out": min(chunk, _NEIGHBOURS * product.result.memory.elem.bytes),
+            "others": 0, "other_groups": 0, "other_read": 0, "other_written": 0,
         }  # fmt: skip
         yield Products(**{name: np.array([float(value)]) for name, value in numbers.items()})
+
+
+def _lane(view: View, chunk: int) -> int:
+    """Bytes of an operand that a lane loads at a time."""
+    return max(message_elems(view, chunk, axis) for axis in (K, ROWS)) * view.memory.elem.bytes
 
 
 def agreement(model: str, found: Sequence[Row], of: Callable[[Row], float]) -> Agreement:

@@ -18,16 +18,14 @@ from convgen.ir.error import UserError, named
 from convgen.ir.facts import Caches, TargetFacts
 from convgen.profile import constants
 from convgen.profile.chips import CHIPS, Chip, chip_of
-from convgen.profile.closed import Terms
+from convgen.profile.closed import Estimate, Terms
 from convgen.profile.constants import Entry
 from convgen.profile.loops import Loops
 from convgen.run.prepared import Prepared
 
 ROUNDS = 16  #: of a loop, modelled one by one where they are all equal
-_MAKERS = ("miopen code", "aiter", "rocblas")  #: of kernels whose constants serve others, the best first
-_IN_CLOCKS = "rocblas"  #: whose ticks are clocks
-_PER_TICK = ("memory", "shares", "others")
-_TICKS = ("start", "meeting", "other")
+_MAKERS = ("miopen code", "aiter code", "aiter", "rocblas")  #: of kernels whose constants serve others, the best first
+_IN_CLOCKS = "rocblas"  #: whose ticks are clocks, of whatever number a us had
 #: How matrix instructions write types -> as chips have them.
 _TYPES = {"i8": "s8", "bf8": "fp8", "xf32": "f32", "f64": "f32", "": "f32"}
 _MOST = 0.5  #: of the time; a cause of less is not what bounds a launch
@@ -60,10 +58,15 @@ def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
     entry = known[found]
     if not entry.source.startswith(_IN_CLOCKS):
         return entry, entry.terms
-    clock = float(chip.clock)
-    scaled = {name: getattr(entry.terms, name) / clock for name in _TICKS}
-    scaled |= {name: getattr(entry.terms, name) * clock for name in _PER_TICK}
-    return entry, attrs.evolve(entry.terms, **scaled)
+    scaled = {f.name: getattr(entry.terms, f.name) * _per_us(f.metadata["unit"], chip) for f in attrs.fields(Terms)}
+    return entry, attrs.evolve(entry.terms, **(scaled | {"clock": entry.terms.clock}))
+
+
+def _per_us(unit: str, chip: Chip) -> float:
+    """What makes a number of a unit in which ticks are clocks one in which they are us."""
+    if unit == "ticks":
+        return 1 / chip.clock
+    return float(chip.clock) if unit.endswith("/tick") else 1.0
 
 
 def _kinds(chip: Chip, element: str) -> Iterator[str]:
@@ -83,7 +86,7 @@ class LaunchTime:
     profile: LaunchProfile
     entry: Entry  #: of the constants
     start: float
-    kernel: float  #: all workgroups
+    kernel: float  #: all workgroups, and what they leave to be written back
     meeting: float  #: sums that meet in memory
     clock: float  #: MHz
     used: float  #: share of the chip's matrix units at work while it runs
@@ -134,17 +137,18 @@ def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool 
     """Of one launch, or of a `further` one behind others."""
     entry, terms = constants_for(chip, launch.element)
     found = _loops(launch, chip).estimate(chip, terms)
-    clock, moved = float(found.clock[0]), launch.moved
+    told = {f.name: float(getattr(found, f.name)[0]) for f in attrs.fields(Estimate)}
+    clock, moved = told["clock"], launch.moved
     start = terms.other if further else terms.start
     fill = moved.fill / (caches.fill_rate * chip.partitions / caches.xcds) / chip.clock
-    memory = (moved.memory + moved.stored) / caches.memory_rate / chip.clock
-    kernel = max(float(found.kernel[0]), fill, memory)
+    memory = max(told["memory"], (moved.memory + moved.stored) / caches.memory_rate / chip.clock)
+    kernel = max(told["total"] - told["start"] - told["meeting"], fill, memory)
     busiest = launch.rounds * launch.full + launch.last
     operands = busiest * moved.brought / launch.workgroups / terms.operands / clock
     causes = {name: clocks / clock for name, clocks in _busy(launch).items()}
-    causes |= {"l2": max(operands, fill), "memory": memory, "launch": start}
-    used = float(found.matrix[0] / found.kernel[0]) * launch.workgroups / (busiest * chip.units)
-    return LaunchTime(launch, entry, start, kernel, float(found.meeting[0]), clock, used, causes)
+    causes |= {"l2": max(operands, fill), "memory": memory, "write back": told["written_back"], "launch": start}
+    used = told["matrix"] / told["kernel"] * launch.workgroups / (busiest * chip.units)
+    return LaunchTime(launch, entry, start, kernel, told["meeting"], clock, used, causes)
 
 
 def _busy(launch: LaunchProfile) -> dict[str, float]:
@@ -169,10 +173,9 @@ def _loops(launch: LaunchProfile, chip: Chip) -> Loops:
         "rest_last": max(0.0, last.clocks - rounds * last.each),
         "matrix": one.busy["matrix"] / rounds,
         "operands": max(1.0, moved.brought / groups / rounds),
-        "result": moved.stored / groups,
-        "bytes_once": moved.fill / chip.partitions,
+        "bytes_in": moved.memory,
+        "bytes_out": moved.stored,
         "added": launch.added,
-        "others": 0,
-        "other_bytes": 0,
+        **dict.fromkeys(("others", "other_groups", "other_read", "other_written"), 0),
     }
     return Loops(**{name: np.array([float(value)]) for name, value in numbers.items()})

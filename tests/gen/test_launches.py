@@ -20,6 +20,7 @@ from convgen.profile.launches import LaunchTime, chip_named, constants_for, time
 
 CHIP, CACHES = CHIPS["mi300x"], get("gfx942").facts.caches
 BUSY = {"matrix": 6000.0, "lds": 2000.0, "addresses": 1000.0, "valu": 500.0, "salu": 300.0}
+IDLE = dict.fromkeys(BUSY, 100.0)
 LINES = tuple(
     TimedLine(Line(4 * n, text, kind, "", 1), stalled, 8.0)
     for n, (kind, text, stalled) in enumerate([("mfma", "v_mfma_f32", 10.0), ("waitcnt", "s_waitcnt", 900.0)])
@@ -78,7 +79,7 @@ def moved(**changes: float) -> dict[str, Any]:
     return {"moved": attrs.evolve(USUAL.moved, **changes)}
 
 
-FEW = moved(loaded=1e5, requested=1e5, asked=1e5, fill=1e3, stored=1e3)
+FEW = moved(loaded=1e3, requested=1e3, asked=1e3, fill=1e3, memory=1e3, stored=1e3)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,6 @@ FEW = moved(loaded=1e5, requested=1e5, asked=1e5, fill=1e3, stored=1e3)
         {"units": {1: unit(each=1500.0, clocks=13000.0), 2: unit(2, each=3000.0, clocks=26000.0)}},
         {"units": {1: unit(), 2: unit(2, clocks=30000.0)}},
         {"added": 1e8},
-        moved(fill=8e7),
         moved(fill=1e11, loaded=1e11, requested=1e11, asked=1e11),
         moved(memory=1e9),
         moved(stored=1e8),
@@ -110,7 +110,16 @@ def test_further_launches_start_sooner_or_later() -> None:
     ("bound", "changes"),
     [
         ("matrix", {"units": {1: unit(), 2: unit(2)}, "workgroups": 608 * 60, "rounds": 60, "last": 0}),
-        ("launch", {"workgroups": 1, "rounds": 0, "full": 1, "units": {1: unit(clocks=2000.0, each=200.0)}, **FEW}),
+        (
+            "launch",
+            {
+                "workgroups": 1,
+                "rounds": 0,
+                "full": 1,
+                "units": {1: unit(clocks=600.0, rounds=1.0, each=200.0, busy=IDLE)},
+                **FEW,
+            },
+        ),
         ("memory", moved(memory=4e9)),
         ("l2", moved(loaded=1e9, requested=1e9, asked=1e9)),
     ],
@@ -120,8 +129,7 @@ def test_bounds(bound: str, changes: dict[str, Any]) -> None:
 
 
 def test_where_nothing_takes_half_of_the_time_it_is_latency() -> None:
-    idle = dict.fromkeys(BUSY, 100.0)
-    units = {1: unit(busy=idle, clocks=90_000.0, each=10_000.0), 2: unit(2, busy=idle, clocks=1e5, each=12_000.0)}
+    units = {1: unit(busy=IDLE, clocks=90_000.0, each=10_000.0), 2: unit(2, busy=IDLE, clocks=1e5, each=12_000.0)}
     assert timed(units=units, **FEW).bound == "latency"
 
 
@@ -140,8 +148,8 @@ def test_matrix_units_that_work_lower_the_clock() -> None:
         ("mi300x", "i8", "aiter/mi300x/fp8"),
         ("mi300x", "", "miopen code/mi300x/f32"),
         ("mi300a", "f16", "miopen code/mi300x/f16"),
-        ("mi355x", "fp4", "aiter/mi355x/fp4"),
-        ("mi355x", "f16", "aiter/mi355x/bf16"),
+        ("mi355x", "fp4", "aiter code/mi355x/fp4"),
+        ("mi355x", "f16", "aiter code/mi355x/bf16"),
         ("mi250x", "f16", "rocblas/mi250x/f16"),
         ("mi250", "bf16", "rocblas/mi250x/bf16"),
         ("mi250x", "i8", "rocblas/mi250x/s8_out_s32"),
