@@ -99,6 +99,8 @@ _READERS: dict[str, str] = {
 _MODELS: dict[str, str] = {
     ".s": "convgen.backends.amdgpu.timing.kernel",
     ".hsaco": "convgen.backends.amdgpu.timing.kernel",
+    ".asm": "convgen.backends.intel.timing.kernel",
+    ".zebin": "convgen.backends.intel.timing.kernel",
 }
 #: Machine of an ELF file -> module that executes such objects without a record (e_machine; EM_AMDGPU).
 _EXECUTORS: dict[int, str] = {224: "convgen.backends.amdgpu.sim"}
@@ -112,6 +114,18 @@ def executor(content: bytes, where: str) -> Any:
     return import_module(_EXECUTORS[machine])
 
 
+#: Likewise, that times launches of such objects on a model of a unit.
+_TIMERS: dict[int, str] = {224: "convgen.backends.amdgpu.timing.launch"}
+
+
+def timer(content: bytes, where: str) -> Any:
+    """The module whose `architecture` and `profile_launch` take a code object. Raises UserError."""
+    machine = int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
+    if machine not in _TIMERS:
+        raise UserError(f"given {where}, wanted code for an AMD GPU: launches on others have no model")
+    return import_module(_TIMERS[machine])
+
+
 _MOST_READ = 1 << 28  #: bytes of a file; code objects of whole libraries have some ten million
 
 
@@ -121,10 +135,11 @@ def analyze(path: Path) -> Analysis:
     return found
 
 
-def profile(path: Path, latency: float, groups: int | None = None) -> list[KernelProfile]:
+def profile(path: Path, latency: float | None = None, groups: int | None = None) -> list[KernelProfile]:
     """Clocks of the kernels of an assembly or object file, by a model of a compute unit; raises as `analyze` does.
 
-    `latency` is that of vector memory in clocks. `groups` workgroups share a unit; None: one, and as many as it holds.
+    `latency` is that of vector memory in clocks, by default of the nearest cache that units share. `groups` workgroups
+    share a unit; None: one, and as many as it holds.
     """
     found: list[KernelProfile] = _module(path, _MODELS).profile(read(path), path.name, latency, groups)
     return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from convgen.backends.analysis import Line
+from convgen.backends.simulation import Finding
 
 L2_LATENCY = 500.0  #: clocks from a load of vector memory to data that L2 has (MIOpen's rows on gfx942: 300 to 600)
+L3_LATENCY = 200.0  #: the same to Xe's L3 (IGC's table of latencies)
 
 
 @attrs.frozen
@@ -36,10 +38,17 @@ class LoopClocks:
 
 @attrs.frozen
 class TimedLine:
-    """An instruction of a loop in the steady state; clocks are of an iteration of one wave, on average."""
+    """An instruction; clocks are of a wave on average: of an iteration of its loop in the steady state, or of all."""
 
     line: Line
     stalled: float  #: clocks in which its wave could have issued it if what it needs had been there
+    times: float = 1.0  #: that a wave executes it
+
+
+def bound_of(busy: Mapping[str, float], clocks: float) -> str:
+    """The pipe that works most, or `waiting` where none does for half of the time."""
+    pipe = max(busy, key=lambda name: busy[name])
+    return pipe if 2 * busy[pipe] >= clocks else "waiting"
 
 
 @attrs.frozen
@@ -54,9 +63,7 @@ class LoopProfile:
 
     @property
     def bound(self) -> str:
-        """The pipe that works most, or `waiting` where none does for half of the time."""
-        pipe = max(self.busy, key=lambda name: self.busy[name])
-        return pipe if 2 * self.busy[pipe] >= self.clocks else "waiting"
+        return bound_of(self.busy, self.clocks)
 
 
 @attrs.frozen
@@ -65,7 +72,104 @@ class KernelProfile:
 
     name: str
     target: str
+    latency: float  #: clocks from a load of global memory to its data
     threads: int
     resident: int
     flop: int  #: of an iteration of a workgroup
     loops: tuple[LoopProfile, ...]
+
+
+# ---------------------------------------------------------------- whole launches
+
+
+@attrs.frozen
+class Machine:
+    """What of a chip decides where workgroups run and what they find in caches."""
+
+    target: str
+    units: int
+    xcds: int  #: workgroups go to them in turn; each has an L2
+    l2_bytes: int  #: of one XCD
+    memory_side_bytes: int  #: of the cache before memory, 0 where there is none
+    line_bytes: int
+
+
+@attrs.frozen
+class Moved:
+    """Bytes that a launch moves."""
+
+    loaded: float  #: by lanes
+    requested: float  #: of L1: lines that instructions touch
+    asked: float  #: of L2
+    fill: float  #: into the L2s of all XCDs
+    memory: float  #: from memory
+    stored: float  #: by lanes
+
+    @property
+    def l1_hits(self) -> float:
+        """The part of what is requested that L1 has."""
+        return 1 - self.asked / self.requested if self.requested else 1.0
+
+    @property
+    def brought(self) -> float:
+        """Of what lanes load, what comes from L2."""
+        return self.loaded * (1 - self.l1_hits)
+
+    @property
+    def l2_hits(self) -> float:
+        return 1 - self.fill / self.asked if self.asked else 1.0
+
+
+@attrs.frozen
+class Slice:
+    """Something that takes a while on a track: a wave that issues or waits, a pipe at work."""
+
+    lane: str  #: where the track stands: a SIMD, or the unit
+    track: str
+    start: float  #: clocks
+    clocks: float
+    kind: str  #: as of `Line`, or `wait`
+    name: str  #: the instruction
+    offset: int  #: bytes from the kernel's start
+
+
+@attrs.frozen(eq=False)
+class UnitProfile:
+    """A unit that runs some workgroups from their first instruction to their last."""
+
+    groups: int
+    clocks: float
+    rounds: float  #: of the loop, of a wave
+    each: float  #: clocks from one round to the next; of all where there is no loop
+    left_out: int  #: rounds that were not modelled one by one
+    busy: Mapping[str, float]  #: pipe -> clocks in which it works: matrix, valu and salu of one SIMD
+    lines: tuple[TimedLine, ...]
+    slices: Callable[[], Sequence[Slice]]  #: of the rounds that were modelled
+
+    @property
+    def bound(self) -> str:
+        return bound_of(self.busy, self.clocks)
+
+
+@attrs.frozen(eq=False)
+class LaunchProfile:
+    """A launch, of which some workgroups were executed."""
+
+    kernel: str
+    target: str
+    workgroups: int
+    threads: int
+    held: Mapping[str, int]  #: workgroups that a unit holds, by what limits them
+    executed: tuple[int, ...]  #: workgroups
+    distinct: int  #: of these, how many do not execute what another does
+    instructions: float  #: of a wave
+    flop: float  #: of a workgroup
+    element: str  #: what its matrix instructions multiply, empty if there are none
+    moved: Moved
+    added: float  #: bytes of atomic operations
+    full: int  #: workgroups on a unit in a round that fills the chip
+    rounds: int  #: rounds of that kind
+    last: int  #: workgroups on the fullest unit in the round that is left, 0 if there is none
+    units: Mapping[int, UnitProfile]  #: by workgroups on a unit: one, those of a full round, those of the last
+    findings: tuple[Finding, ...]
+    seconds: float  #: of execution

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 from convgen.backends.amdgpu.assemble import WANTED, assemble
 from convgen.backends.amdgpu.costs import line_of
@@ -16,7 +17,7 @@ from convgen.backends.amdgpu.sim import CodeObject, KernelInfo, SimulatorError
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.analysis import Analysis, KernelAnalysis, Terms
-from convgen.backends.hot_code import basic_blocks, hottest, reachable
+from convgen.backends.hot_code import basic_blocks, hottest, hottest_blocks, reachable
 from convgen.backends.sim.errors import reading
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
@@ -70,6 +71,14 @@ def _assembled(content: bytes, where: str) -> bytes:
     return code
 
 
+@lru_cache(maxsize=16)
+def hot_loop(kernel: KernelInfo, arch: str) -> tuple[list[Instruction], list[Instruction]]:
+    """What a kernel reaches, and of that its hot loop: empty where there is no loop."""
+    code = reachable(kernel.instructions, kernel.entry, follows)
+    blocks = hottest_blocks([line_of(i, 0, arch) for i in code], *basic_blocks(code, follows))
+    return code, [code[n] for block in blocks for n in block]
+
+
 def _kernel(kernel: KernelInfo, arch: str) -> KernelAnalysis:
     code = reachable(kernel.instructions, kernel.entry, follows)
     start = code[0].address
@@ -78,7 +87,7 @@ def _kernel(kernel: KernelInfo, arch: str) -> KernelAnalysis:
     return KernelAnalysis(
         kernel.name,
         _registers(kernel),
-        _lds(kernel),
+        shared_bytes(kernel),
         code[-1].address + code[-1].size - start,
         most_threads(kernel),
         waves_held(kernel, arch),
@@ -95,7 +104,8 @@ def _registers(kernel: KernelInfo) -> dict[str, int]:
     return {"vgpr": vgpr, "agpr": agpr, "sgpr": int(kernel.metadata.get(".sgpr_count", kernel.descriptor.sgprs))}
 
 
-def _lds(kernel: KernelInfo) -> int:
+def shared_bytes(kernel: KernelInfo) -> int:
+    """Local memory of a workgroup."""
     return int(kernel.metadata.get(".group_segment_fixed_size", kernel.descriptor.group_segment))
 
 
@@ -106,14 +116,25 @@ def most_threads(kernel: KernelInfo) -> int:
 
 def waves_held(kernel: KernelInfo, arch: str) -> dict[str, int]:
     """Waves that a SIMD holds as each resource allows; whole workgroups share a unit's local memory."""
-    lds, vgprs, group_waves = _lds(kernel), kernel.descriptor.vgprs, -(-most_threads(kernel) // 64)
-    core, granule = FACTS[arch].core, _LDS_GRANULE.get(arch, 512)
+    waves, core = -(-most_threads(kernel) // 64), FACTS[arch].core
+    groups = groups_held(kernel, arch, waves, shared_bytes(kernel))
+    return {"registers": _by_registers(kernel, arch), "lds": min(_MOST_WAVES, groups["lds"] * waves // core.simds)}
+
+
+def groups_held(kernel: KernelInfo, arch: str, waves: int, lds: int) -> dict[str, int]:
+    """Workgroups of so many waves and `lds` bytes that a unit holds as each resource allows."""
+    most = _MOST_WAVES * FACTS[arch].core.simds // waves
+    granule = _LDS_GRANULE.get(arch, 512)
     taken = -(-lds // granule) * granule
-    by_lds = _MOST_WAVES
-    if taken:
-        by_lds = min(_MOST_WAVES, FACTS[arch].shared_bytes // taken * group_waves // core.simds)
-    each = -(-vgprs // core.register_granule) * core.register_granule
-    return {"registers": min(_MOST_WAVES, core.simd_registers // each), "lds": by_lds}
+    by_lds = min(most, FACTS[arch].shared_bytes // taken) if taken else most
+    return {"registers": _by_registers(kernel, arch) * FACTS[arch].core.simds // waves, "lds": by_lds}
+
+
+def _by_registers(kernel: KernelInfo, arch: str) -> int:
+    """Waves of a SIMD."""
+    core = FACTS[arch].core
+    each = -(-kernel.descriptor.vgprs // core.register_granule) * core.register_granule
+    return min(_MOST_WAVES, core.simd_registers // each)
 
 
 # ---------------------------------------------------------------- control flow

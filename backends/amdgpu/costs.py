@@ -110,6 +110,19 @@ def flop(instruction: Instruction) -> int:
     return 2 * m * n * k * blocks
 
 
+def element(instruction: Instruction) -> str:
+    """The type that a matrix instruction multiplies, as its mnemonic has it; empty for any other instruction.
+
+    Where modifiers say the types it is fp8, or fp4 if both operands are narrow enough for twice the rate.
+    """
+    shape = _MFMA.match(instruction.name)
+    if shape is None:
+        return ""
+    if not instruction.name.endswith("_f8f6f4"):
+        return shape["type"]
+    return "fp4" if _all_narrow(instruction) else "fp8"
+
+
 def _shared(instruction: Instruction, offset: int, arch: str) -> Line:
     access = _DS.match(instruction.name)
     if access is None:  # permutations take the crossbar, atomics a word

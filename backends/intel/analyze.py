@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from convgen.backends.analysis import Analysis, KernelAnalysis, Line, Stretch, Terms
@@ -42,18 +43,25 @@ def analyze(content: bytes, where: str) -> Analysis:
 
     Raises UserError for what is neither, Unsupported where a tool is missing.
     """
+    with readable(content, where) as loaded:
+        kernels = tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values())
+        return Analysis(loaded.platform.name, _TERMS, kernels)
+
+
+@contextmanager
+def readable(content: bytes, where: str) -> Iterator[CodeObject]:
+    """A code object with a kernel, loaded; what cannot be read of it in the suite is a UserError."""
     code = content if content[:4] == b"\x7fELF" else _assembled(content, where)
     try:
         loaded = CodeObject.load(code)
         if not loaded.kernels:
             raise UserError(f"given {where} without a kernel, wanted at least one")
         with reading("the code"):
-            kernels = tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values())
+            yield loaded
     except Unsupported as error:
         raise Unsupported(f"analysis of {where}: {error}") from None
     except SimulatorError as error:
         raise UserError(f"given {where} that cannot be read: {error}") from None
-    return Analysis(loaded.platform.name, _TERMS, kernels)
 
 
 def _assembled(content: bytes, where: str) -> bytes:
@@ -71,8 +79,7 @@ def _assembled(content: bytes, where: str) -> bytes:
 def _kernel(loaded: CodeObject, kernel: KernelInfo) -> KernelAnalysis:
     target = loaded.platform.name
     code, loops, hot = _hot(loaded.instructions(kernel.name), target)
-    size = kernel.required_size
-    items = size[0] * size[1] * size[2] if size else _MOST_ITEMS
+    items = most_items(kernel)
     used = _used(code, DEVICES[target].grf_bytes)
     return KernelAnalysis(
         kernel.name,
@@ -80,7 +87,7 @@ def _kernel(loaded: CodeObject, kernel: KernelInfo) -> KernelAnalysis:
         kernel.slm,
         code[-1].address + code[-1].size,
         items,
-        _occupancy(kernel, -(-items // kernel.simd), target),
+        threads_held(kernel, target),
         loops,
         hot,
         _counts(code, hot, loaded, kernel),
@@ -102,9 +109,22 @@ def _follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
     return not ends, targets
 
 
-def _occupancy(kernel: KernelInfo, group: int, target: str) -> dict[str, int]:
+def most_items(kernel: KernelInfo) -> int:
+    """Of a workgroup."""
+    size = kernel.required_size
+    return size[0] * size[1] * size[2] if size else _MOST_ITEMS
+
+
+def hot_loop(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], list[Instruction]]:
+    """What runs, and of that the hot loop: empty where there is no loop."""
+    running, _, hot = _hot(code, target)
+    at = _at(code)
+    return running, [at[line.offset] for line in hot.lines] if hot.is_loop else []
+
+
+def threads_held(kernel: KernelInfo, target: str) -> dict[str, int]:
     """Threads that an EU holds as each resource allows; whole workgroups share a core's local memory."""
-    core = FACTS[target].core
+    core, group = FACTS[target].core, -(-most_items(kernel) // kernel.simd)
     most = core.simd_registers // _LEAST_REGISTERS
     by_slm = min(most, _CORE_SLM // kernel.slm * group // core.simds) if kernel.slm else most
     return {"registers": core.simd_registers // max(_LEAST_REGISTERS, kernel.registers), "lds": by_slm}

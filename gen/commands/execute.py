@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,15 +42,32 @@ def parser() -> argparse.ArgumentParser:
     add("--out", action="append", default=[], metavar="DIR|NAME=FILE", help="write what a run leaves in buffers: .npy")
     add = parser.add_argument_group("of a launch record").add_argument
     add("--data", metavar="DIR", help="NAME.npy of each buffer that is read; else its problem is filled, and checked")
-    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a scalar (repeatable)")
+    add_scalars(add)
     add("--seed", type=number(0), default=0, metavar="N", help="of fills (default 0)")
+    add_launch_options(parser)
+    return parser
+
+
+def add_scalars(add: Callable[..., object]) -> None:
+    """Other values of what a launch record lets a host choose."""
+    add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a scalar (repeatable)")
+
+
+def add_launch_options(parser: argparse.ArgumentParser) -> None:
+    """How a code object without a record is launched."""
     add = parser.add_argument_group("of a code object").add_argument
     add("--kernel", metavar="SYMBOL", help="which one, where there are several")
     add("--grid", type=_extents, metavar="X[,Y[,Z]]", help="workgroups")
     add("--block", type=_extents, metavar="X[,Y[,Z]]", help="work-items of a workgroup")
     add("--lds", type=number(0), default=0, metavar="BYTES", help="local memory beyond what the kernel declares")
     add("--arg", type=_pair, action="append", default=[], metavar="NAME=VALUE", help=_ARGUMENT)
-    return parser
+
+
+def refuse_launch_options(options: argparse.Namespace, path: Path) -> None:
+    """Raises UserError for what a launch record says itself."""
+    for name in ("kernel", "grid", "block", "arg"):
+        if getattr(options, name):
+            raise UserError(f"given --{name} with the launch record {path.name}, which says it")
 
 
 def _setting(text: str) -> tuple[str, int]:
@@ -95,9 +112,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _of_record(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Outcome:
-    for name in ("kernel", "grid", "block", "arg"):
-        if getattr(options, name):
-            raise UserError(f"given --{name} with the launch record {path.name}, which says it")
+    refuse_launch_options(options, path)
     if len(options.out) > 1 or any("=" in out for out in options.out):
         raise UserError(f"given --out {options.out[-1]}, wanted one directory for the buffers of {path.name}")
     from convgen.run import verify

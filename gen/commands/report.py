@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TextIO
 
 from convgen.ir.error import visible
@@ -182,8 +183,8 @@ def stages_table(stages: Mapping[str, float]) -> tuple[Row, list[Row]]:
     return ("stage", "ms", "share"), [*rows, ("all", f"{1e3 * total:.1f}", "100%")]
 
 
-def show_table(header: Row, rows: Sequence[Row], stream: TextIO) -> None:
-    """Print a table with a header: ruled on a terminal, else aligned plain text."""
+def show_table(header: Row, rows: Sequence[Row], stream: TextIO, styles: Sequence[str] = ()) -> None:
+    """Print a table with a header: ruled on a terminal, with a style for each row, else aligned plain text."""
     rows = [tuple(map(visible, row)) for row in rows]
     if not stream.isatty():
         widths = [max(map(len, column)) for column in zip(header, *rows)]
@@ -195,8 +196,8 @@ def show_table(header: Row, rows: Sequence[Row], stream: TextIO) -> None:
     from rich.text import Text
 
     table = Table(*header, box=None, header_style="bold cyan", pad_edge=False)
-    for row in rows:
-        table.add_row(*map(Text, row))
+    for row, style in zip_longest(rows, styles):
+        table.add_row(*map(Text, row), style=style)
     Console(file=stream).print(table)
 
 

@@ -153,14 +153,19 @@ def execute(
     last launch, of which those pages are there that were touched. Raises UserError where they do not fit in memory.
     """
     _check_size(record, sampled=groups is not None)
-    budget = Budget(footprint.available())
-    memory = {name: _allocate(buffer, inputs.get(name), budget) for name, buffer in record.buffers.items()}
+    memory = allocate(record, inputs)
     if not record.launches:
         return memory, _IDLE
     target = targets.get(record.target)
     if code_object is None:
         raise Unsupported(f"running without a code object: no assembler was found ({target.assembler})")
     return memory, target.simulate(code_object, record.requests(groups), memory, progress=progress, scrutiny=scrutiny)
+
+
+def allocate(record: LaunchRecord, inputs: Mapping[str, Tensor]) -> Memory:
+    """The memory of every buffer before the first launch: `inputs` where they are given, else sentinels."""
+    budget = Budget(footprint.available())
+    return {name: _allocate(buffer, inputs.get(name), budget) for name, buffer in record.buffers.items()}
 
 
 def sample_tiles(grids: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[tuple[int, int], ...]:

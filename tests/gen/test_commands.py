@@ -116,6 +116,19 @@ def test_the_choosers_table(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
     assert taken.split()[-8:] == ["1300", "80", "vgpr", "64", "agpr", "16", "4096", "taken"]
 
 
+def test_rows_have_styles_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    texts = []
+    for stream in (io.StringIO(), Terminal()):
+        report.show_table(("at",), [("hot",), ("cold",)], stream, ["bold red", ""])
+        texts.append(stream.getvalue())
+    assert "\x1b" not in texts[0]
+    hot, cold = texts[1].splitlines()[1:]
+    assert "\x1b[1;31mhot" in hot
+    assert "\x1b" not in cold
+
+
 def test_stages_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
     header, *rows = output(capsys, *CONV, "--time-passes")[1].splitlines()
     assert header.split() == ["stage", "ms", "share"]
@@ -183,3 +196,26 @@ def test_the_ranking_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert parts is not None
         assert candidate.score == pytest.approx(parts.launch + parts.besides)
         assert parts.pace >= max(parts.matrix, parts.shared, parts.moved, parts.issue) + parts.serial
+
+
+# profile
+
+
+def test_a_profile_of_launches(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two launches: a fill of zeros and the product. Text, JSON and a timeline of the same."""
+    config = "tile=32x32x16 waves=1x1 mma=32x32x8 slices=2 sum=atomic"
+    output(capsys, "gemm", "64x64:64x64", "--dt", "f16:f16:f32", "--config", config, "-o", "k")
+    text, err = output(capsys, "profile", "k.launch.json", "--timeline", "t.json")
+    assert err == ""
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("bound")] == ["launch"] * 2
+    assert re.search(r"^all launches +[0-9.]+ us, [0-9.]+ TFLOP/s of matrix instructions$", text, re.MULTILINE)
+    told = json.loads(output(capsys, "profile", "k.launch.json", "--json", "--chip", "mi300a")[0])
+    assert told["chip"] == {"name": "mi300a", "target": "gfx942", "units": 228, "xcds": 6}
+    assert told["us"] == pytest.approx(sum(launch["us"] for launch in told["launches"]), abs=1e-3)
+    fill, product = told["launches"]
+    assert product["flop"] == 2 * 64**3
+    assert product["moved"]["added"] == 2 * fill["moved"]["stored"] == 2 * 64 * 64 * 4
+    kinds = {line["kind"] for line in product["units"][0]["lines"]}
+    assert kinds >= {"mfma", "vmem_load", "vmem_atomic"}
+    names = {event["name"] for event in json.loads(Path("t.json").read_text())["traceEvents"]}
+    assert {f"+{line['offset']:#06x} {line['text']}" for line in product["units"][0]["lines"]} <= names

@@ -13,6 +13,11 @@ def bank_conflicts(phases: BankPhases, word: Array, width: int, active: Bools) -
 
     `word` is the dword address per [wave, lane]; lanes with equal addresses share one access.
     """
+    return int(wave_conflicts(phases, word, width, active).sum())
+
+
+def wave_conflicts(phases: BankPhases, word: Array, width: int, active: Bools) -> Array:
+    """The same of each wave [waves]."""
     groups = phases.banks // width
     lanes = np.array(phases.phases)
     waves = len(word)
@@ -24,4 +29,5 @@ def bank_conflicts(phases: BankPhases, word: Array, width: int, active: Bools) -
     distinct &= key >= 0
     rows = np.broadcast_to(np.arange(len(key))[:, None], key.shape)
     filled = np.bincount((rows * groups + key % groups)[distinct], minlength=len(key) * groups)
-    return int(np.maximum(filled.reshape(len(key), groups).max(axis=1) - 1, 0).sum())
+    fullest = filled.reshape(waves, len(lanes), groups).max(axis=2)
+    return np.asarray(np.maximum(fullest - 1, 0).sum(axis=1))

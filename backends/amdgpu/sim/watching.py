@@ -23,42 +23,43 @@ class Halt:
     pc: int  #: bytes from the kernel's start
     instruction: str
     line: str  #: FILE:LINE of the source, where the object has debug information
-    _group: WaveGroup
+    group: WaveGroup  #: the waves themselves, not to be changed
+    step: Step  #: the instruction made ready to execute
 
     @property
     def workgroups(self) -> Array:
         """Linear ids [waves]."""
-        return self._group.group_id.copy()
+        return self.group.group_id.copy()
 
     @property
     def waves(self) -> Array:
         """Numbers within the workgroups [waves]."""
-        return self._group.wave.copy()
+        return self.group.wave.copy()
 
     @property
     def active(self) -> Bools:
         """EXEC [waves, 64 lanes]."""
-        return self._group.exec.copy()
+        return self.group.exec.copy()
 
     @property
     def outstanding(self) -> tuple[int, int]:
         """Operations that vmcnt counts and lgkmcnt counts."""
-        return len(self._group.vm), len(self._group.lgkm)
+        return len(self.group.vm), len(self.group.lgkm)
 
     @property
     def vectors(self) -> U32:
         """Vector registers [waves, registers, 64 lanes]; accumulation registers follow from the accum_offset on."""
-        return np.moveaxis(self._group.v, 1, 0).copy()
+        return np.moveaxis(self.group.v, 1, 0).copy()
 
     @property
     def scalars(self) -> U32:
         """Scalar registers [waves, 129] by their number (VCC 106, M0 124, EXEC 126); SCC is 128."""
-        return np.moveaxis(self._group.s, 1, 0).copy()
+        return np.moveaxis(self.group.s, 1, 0).copy()
 
     @property
     def undefined(self) -> tuple[Bools, Bools]:
         """Which vector registers [waves, registers, 64] and scalar ones [waves, 129] hold nothing defined."""
-        g = self._group
+        g = self.group
         vectors = np.stack([_or_none(g.vector_poison(n), (g.count, 64)) for n in range(len(g.v))], axis=1)
         scalars = np.stack([_or_none(g.scalar_poison(n), (g.count,)) for n in range(len(g.s))], axis=1)
         return vectors, scalars
@@ -85,6 +86,6 @@ def watcher(code: CodeObject, kernel: KernelInfo, scrutiny: Scrutiny) -> Callabl
     def look(g: WaveGroup, step: Step) -> None:
         address = step.instruction.address
         if not wanted or address in wanted:
-            watch(Halt(kernel.name, address - entry, step.instruction.text, code.line(address), g))
+            watch(Halt(kernel.name, address - entry, step.instruction.text, code.line(address), g, step))
 
     return look

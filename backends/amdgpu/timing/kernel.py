@@ -7,29 +7,30 @@ from functools import cached_property
 
 import attrs
 
-from convgen.backends.amdgpu.analyze import follows, most_threads, readable, waves_held
+from convgen.backends.amdgpu.analyze import groups_held, hot_loop, most_threads, readable, shared_bytes
 from convgen.backends.amdgpu.costs import flop, line_of
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.tables import WAVE
-from convgen.backends.amdgpu.timing.ops import Op, Port, op_of
+from convgen.backends.amdgpu.timing.ops import Op, Port, op_of, registers_of
 from convgen.backends.amdgpu.timing.places import lds_clocks
-from convgen.backends.amdgpu.timing.unit import SIMDS, Course, Latencies, Unit
-from convgen.backends.hot_code import basic_blocks, hottest_blocks, reachable
-from convgen.backends.timing import KernelProfile, LoopClocks, LoopProfile, TimedLine
+from convgen.backends.amdgpu.timing.unit import Latencies, Unit, busy_of
+from convgen.backends.steady import TURNS, Steady
+from convgen.backends.timing import L2_LATENCY, KernelProfile, LoopClocks, LoopProfile, TimedLine
 from convgen.ir.error import UserError
 
 _SHARED = (1, 2, 4, 8)  #: workgroups on a unit, between which clocks are interpolated
-_TURNS = (2, 6)  #: iterations of two runs; by what one takes longer, one iteration is told
 
 
-def profile(content: bytes, where: str, latency: float, groups: int | None = None) -> list[KernelProfile]:
+def profile(content: bytes, where: str, latency: float | None = None, groups: int | None = None) -> list[KernelProfile]:
     """The kernels of a code object, or of assembly, which is assembled first; `where` names the file in errors.
+
+    `latency` is that of vector memory in clocks, by default of L2.
 
     Raises UserError for what is neither, and where not so many `groups` fit a unit.
     """
     with readable(content, where) as (loaded, code):
-        return [_profile(_Kernel(code, name), latency, groups) for name in loaded.kernels]
+        return [_profile(_Kernel(code, name), latency or L2_LATENCY, groups) for name in loaded.kernels]
 
 
 def _profile(kernel: _Kernel, latency: float, groups: int | None) -> KernelProfile:
@@ -37,7 +38,8 @@ def _profile(kernel: _Kernel, latency: float, groups: int | None) -> KernelProfi
         raise UserError(f"given {groups} workgroups on a unit, wanted at most {kernel.resident} of {kernel.name}")
     counts = [groups] if groups else sorted({1, kernel.resident})
     loops = tuple(kernel.loop(n, latency) for n in counts)
-    return KernelProfile(kernel.name, kernel.arch, kernel.threads, kernel.resident, kernel.flop, loops)
+    sizes = kernel.threads, kernel.resident, kernel.flop
+    return KernelProfile(kernel.name, kernel.arch, latency, *sizes, loops)
 
 
 def loop_clocks(code: bytes, latency: float) -> LoopClocks:
@@ -74,19 +76,20 @@ class _Kernel:
     @cached_property
     def resident(self) -> int:
         """Workgroups that a unit holds."""
-        waves = waves_held(self._program.kernel, self.arch)
-        return max(1, min(waves.values()) * SIMDS * WAVE // self.threads)
+        kernel = self._program.kernel
+        return max(1, min(groups_held(kernel, self.arch, self.waves, shared_bytes(kernel)).values()))
+
+    @property
+    def waves(self) -> int:
+        """Of a workgroup."""
+        return -(-self.threads // WAVE)
 
     @cached_property
     def _parts(self) -> tuple[range, list[int], range]:
         """Numbers of the instructions before the loop, in it and behind it; without a loop all are in it."""
-        kernel, arch = self._program.kernel, self.arch
-        code = reachable(kernel.instructions, kernel.entry, follows)
-        lines = [line_of(i, 0, arch) for i in code]
-        every = range(len(code))
-        blocks = hottest_blocks(lines, *basic_blocks(code, follows)) or [every]
+        code, loop = hot_loop(self._program.kernel, self.arch)
         index = self._program.context.index_of
-        body = sorted(index[code[n].address] for block in blocks for n in block)
+        body = sorted(index[i.address] for i in loop or code)
         first, last = index[code[0].address], index[code[-1].address]
         return range(first, body[0]), body, range(body[-1] + 1, last + 1)
 
@@ -94,14 +97,17 @@ class _Kernel:
     def _ops(self) -> tuple[list[Op], list[Op], list[Op]]:
         before, body, after = self._parts
         lds = lds_clocks(self.code, self.name, self.threads, [*before, *body, *after])
-        first, loop, last = ([op_of(self._program, n, self.arch, lds.get(n)) for n in p] for p in (before, body, after))
+        first, loop, last = ([self._op(n, lds.get(n)) for n in part] for part in (before, body, after))
         return first, loop, last
+
+    def _op(self, index: int, lds: float | None) -> Op:
+        return op_of(self._program.instructions[index], self.arch, registers_of(self._program, index), lds)
 
     @cached_property
     def flop(self) -> int:
         """Of an iteration of a workgroup."""
         instructions = self._program.instructions
-        return sum(flop(instructions[n]) for n in self._parts[1]) * self.threads // WAVE
+        return sum(flop(instructions[n]) for n in self._parts[1]) * self.waves
 
     @cached_property
     def matrix(self) -> float:
@@ -110,47 +116,25 @@ class _Kernel:
 
     def clocks(self, groups: int, latency: float) -> tuple[float, float]:
         """Of an iteration in the steady state, and of all the rest, where so many workgroups share a unit."""
-        return _steady(*self._courses(groups, latency))
+        found = self._steady(groups, latency)
+        return found.each, found.around
 
     def loop(self, groups: int, latency: float) -> LoopProfile:
         """The loop where so many workgroups share a unit."""
-        short, long = self._courses(groups, latency)
-        each, around = _steady(short, long)
-        before, body, _ = self._ops
-        waves, turns = groups * self.threads // WAVE, _TURNS[1]
-        stalls = [
-            sum(long.stalled[len(before) + turn * len(body) + n] for turn in range(1, turns)) / (waves * (turns - 1))
-            for n in range(len(body))
-        ]
+        found = self._steady(groups, latency)
         start = self._program.instructions[self._parts[0][0]].address if self._parts[0] else 0
         code = [self._program.instructions[n] for n in self._parts[1]]
         lines = (line_of(i, i.address - start, self.arch) for i in code)
-        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, stalls))
-        return LoopProfile(groups, each, around, _busy(body, waves), timed)
+        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, found.stalls))
+        return LoopProfile(groups, found.each, found.around, _busy(self._ops[1], groups * self.waves), timed)
 
-    def _courses(self, groups: int, latency: float) -> tuple[Course, Course]:
-        """Of two runs that differ in how often the loop runs."""
+    def _steady(self, groups: int, latency: float) -> Steady:
         before, body, after = self._ops
-        unit = Unit(groups, self.threads // WAVE, Latencies(latency))
-        short, long = (unit.run([*before, *(body * turns), *after]) for turns in _TURNS)
-        return short, long
-
-
-def _steady(short: Course, long: Course) -> tuple[float, float]:
-    """Clocks of an iteration, and of all that is none, by two runs of `_TURNS`."""
-    few, many = _TURNS
-    each = (long.end - short.end) / (many - few)
-    return each, max(0.0, short.end - few * each)
-
-
-_PIPES = {Port.MATRIX: "matrix", Port.LDS: "lds", Port.GLOBAL: "addresses", Port.VALU: "valu", Port.SALU: "salu"}
+        streams = ([*before, *(body * turns), *after] for turns in TURNS)
+        short, long = (Unit(Latencies(latency)).run([[ops] * self.waves] * groups) for ops in streams)
+        return Steady.of(short, long, len(before), len(body))
 
 
 def _busy(body: Sequence[Op], waves: int) -> dict[str, float]:
     """Clocks of an iteration in which each pipe works: of one SIMD, or of the unit."""
-    found = dict.fromkeys(_PIPES.values(), 0.0)
-    for op in body:
-        if op.port in _PIPES:
-            clocks = op.issue if op.port in (Port.VALU, Port.SALU) else op.busy
-            found[_PIPES[op.port]] += clocks * (waves if op.port in (Port.LDS, Port.GLOBAL) else waves / SIMDS)
-    return found
+    return busy_of((op, waves) for op in body)

@@ -8,6 +8,7 @@ import attrs
 
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.sim.compile import Program
+from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.waits import allowed
 from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.sim.errors import SimulatorError, Unsupported
@@ -29,9 +30,9 @@ class Port(IntEnum):
     NONE = 5
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Op:
-    """One instruction."""
+    """One instruction, as a wave executes it; equal ones are the same object."""
 
     port: Port
     issue: int  #: clocks until its wave issues the next one
@@ -42,43 +43,49 @@ class Op:
     is_barrier: bool = False
     reads: int = 0  #: bits of vector registers
     writes: int = 0
+    at: int = 0  #: address
 
 
-def op_of(program: Program, index: int, arch: str, lds: float | None) -> Op:
-    """The instruction at an index; `lds` are the clocks of its access if they are known."""
-    instruction = program.instructions[index]
-    line = line_of(instruction, 0, arch)
-    reads, writes = _registers(program, index)
+def op_of(
+    instruction: Instruction, arch: str, registers: tuple[int, int], lds: float | None = None, lanes: int = WAVE
+) -> Op:
+    """An instruction that reads and writes these vector registers, as bits.
+
+    `lds` are the clocks of its access if they are known, `lanes` those that access memory.
+    """
+    line, at = line_of(instruction, 0, arch), instruction.address
+    reads, writes = (bits & _VECTORS for bits in registers)
     match line.kind:
         case "mfma":
-            return Op(Port.MATRIX, SLOT, SLOT * line.slots, reads=reads, writes=writes)
+            return Op(Port.MATRIX, SLOT, SLOT * line.slots, reads=reads, writes=writes, at=at)
         case "valu":
-            return Op(Port.VALU, SLOT * line.slots, reads=reads, writes=writes)
+            return Op(Port.VALU, SLOT * line.slots, reads=reads, writes=writes, at=at)
         case "ds_read" | "ds_write" | "ds_other":
             moved = sum(line.bytes.values()) or 4 * WAVE
-            return Op(Port.LDS, SLOT, lds or moved / _LDS_BYTES, reads=reads, writes=writes)
+            return Op(Port.LDS, SLOT, lds or moved / _LDS_BYTES, reads=reads, writes=writes, at=at)
         case "vmem_load" | "vmem_store" | "vmem_atomic":
-            moved = max(line.bytes.values(), default=4 * WAVE)
-            return Op(Port.GLOBAL, SLOT, max(_ADDRESSES, moved / _GLOBAL_BYTES), reads=reads, writes=writes)
+            share = max(line.bytes.values(), default=4 * WAVE) * lanes / WAVE
+            busy = max(_ADDRESSES, share / _GLOBAL_BYTES) if lanes else float(SLOT)
+            return Op(Port.GLOBAL, SLOT, busy, reads=reads, writes=writes, at=at)
         case "smem":
-            return Op(Port.SALU, SLOT, is_scalar_load=True)
+            return Op(Port.SALU, SLOT, is_scalar_load=True, at=at)
         case "waitcnt":
-            return Op(Port.NONE, SLOT, waits=allowed(instruction))
+            return Op(Port.NONE, SLOT, waits=allowed(instruction), at=at)
         case "barrier":
-            return Op(Port.NONE, SLOT, is_barrier=True)
+            return Op(Port.NONE, SLOT, is_barrier=True, at=at)
         case "nop":
-            return Op(Port.NONE, SLOT * line.slots)
+            return Op(Port.NONE, SLOT * line.slots, at=at)
         case _:
-            return Op(Port.SALU, SLOT)
+            return Op(Port.SALU, SLOT, at=at)
 
 
 _VECTORS = (1 << 512) - 1
 
 
-def _registers(program: Program, index: int) -> tuple[int, int]:
-    """Bits of the vector registers that it reads and writes; none for what the simulator does not know."""
+def registers_of(program: Program, index: int) -> tuple[int, int]:
+    """Bits of the registers that it reads and writes; none for what the simulator does not know."""
     try:
         step = program.compile(index)
     except (SimulatorError, Unsupported):
         return 0, 0
-    return step.reads & _VECTORS, step.writes & _VECTORS
+    return step.reads, step.writes

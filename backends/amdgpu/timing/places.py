@@ -9,15 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import attrs
 import numpy as np
+import numpy.typing as npt
 
-from convgen.backends.amdgpu.sim.banks import bank_conflicts
+from convgen.backends.amdgpu.sim.archs import BankPhases
+from convgen.backends.amdgpu.sim.banks import wave_conflicts
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.decode import EXEC, Instruction
 from convgen.backends.amdgpu.sim.ds_table import READ2, READS, WRITE2, WRITES
 from convgen.backends.amdgpu.sim.simulate import standing
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.step import Context
+from convgen.backends.sim.arrays import Array, Bools
 from convgen.backends.sim.errors import SimulatorError, Unsupported
+
+Floats = npt.NDArray[np.float64]
 
 _COMPUTES = ("valu", "salu")
 
@@ -32,9 +39,10 @@ def lds_clocks(code: bytes, kernel: str, threads: int, order: Iterable[int]) -> 
     for index in order:
         instruction = program.instructions[index]
         if instruction.name.startswith("ds_"):
-            clocks = _clocks(program, instruction, waves)
-            if clocks is not None:
-                found[index] = clocks
+            access = access_of(program.context, instruction)
+            if access is not None:
+                base = waves.v[access.register].astype(np.int64)
+                found[index] = float(access.clocks(base, waves.exec).mean())
         else:
             _compute(program, index, waves)
     return found
@@ -51,20 +59,36 @@ def _compute(program: Program, index: int, waves: WaveGroup) -> None:
         return
 
 
-def _clocks(program: Program, instruction: Instruction, waves: WaveGroup) -> float | None:
+@attrs.frozen
+class Access:
+    """How an LDS instruction reads or writes by address."""
+
+    register: int  #: of the address
+    offsets: tuple[int, ...]  #: bytes; of each element that it moves
+    size: int  #: bytes; of an element
+    phases: BankPhases
+
+    def clocks(self, base: Array, active: Bools) -> Floats:
+        """That the access of each wave takes [waves], by what stands in the address register [waves, lanes].
+
+        A phase takes its clock whatever its lanes do.
+        """
+        width = max(1, self.size // 4)
+        each = (wave_conflicts(self.phases, (base + offset) >> 2, width, active) for offset in self.offsets)
+        return np.asarray(len(self.offsets) * len(self.phases.phases) + sum(each), np.float64)
+
+
+def access_of(context: Context, instruction: Instruction) -> Access | None:
     """None for what neither reads nor writes by address."""
     name = instruction.name
+    is_read = name in READ2 or name in READS
+    offsets: tuple[int, ...]
     if name in READ2 or name in WRITE2:
         size, scale = READ2.get(name) or WRITE2[name]
-        offsets = [instruction.number(f"offset{n}") * size * scale for n in (0, 1)]
+        offsets = tuple(instruction.number(f"offset{n}") * size * scale for n in (0, 1))
     elif name in READS or name in WRITES:
-        size, offsets = (READS.get(name) or WRITES[name]).size, [instruction.number("offset")]
+        size, offsets = (READS.get(name) or WRITES[name]).size, (instruction.number("offset"),)
     else:
         return None
-    is_read = name in READ2 or name in READS
-    source = instruction.operands[1 if is_read else 0]
-    phases = program.context.arch.banks[("read" if is_read else "write"), max(4, size)]
-    base = waves.v[program.context.vector(source)].astype(np.int64)
-    lanes = np.ones(base.shape, np.bool_)
-    extra = sum(bank_conflicts(phases, (base + offset) >> 2, max(1, size // 4), lanes) for offset in offsets)
-    return len(offsets) * len(phases.phases) + extra / waves.count
+    phases = context.arch.banks["read" if is_read else "write", max(4, size)]
+    return Access(context.vector(instruction.operands[1 if is_read else 0]), offsets, size, phases)

@@ -7,7 +7,7 @@ of vector memory belong to all of them. Loads return in the order of their issue
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 
 import attrs
@@ -19,6 +19,9 @@ SIMDS = 4
 _QUEUE = 64  #: clocks of work that the LDS and the address pipe take in before waves must wait
 _SCALAR_LATENCY = 200.0  #: clocks; a scalar load that hits its cache
 
+Stream = Sequence[Op]  #: what a wave executes
+Workgroup = Sequence[Stream]  #: its waves
+
 
 @attrs.frozen
 class Latencies:
@@ -28,74 +31,117 @@ class Latencies:
     lds: float = 64.0
 
 
+@attrs.define(eq=False)
+class Wave:
+    """One wave, and what became of it: clocks by the number of its instruction."""
+
+    simd: int
+    group: int
+    ops: Stream
+    since: float  #: when it could issue the next instruction
+    could: list[float] = attrs.Factory(list)  #: when it could have issued each
+    issued: list[float] = attrs.Factory(list)
+    done: list[float] = attrs.Factory(list)  #: when it could go on behind each
+    vm: list[float] = attrs.Factory(list)  #: when each outstanding operation is done, in order
+    lgkm: list[float] = attrs.Factory(list)
+    ready: dict[int, float] = attrs.Factory(dict)  #: of registers that matrix instructions write, when they are there
+
+    def stalls(self) -> Iterator[float]:
+        """Clocks in which it could have issued each instruction, or gone on, but for what it needs."""
+        for op, could, issued, done in zip(self.ops, self.could, self.issued, self.done, strict=True):
+            yield issued - could + done - issued - op.issue
+
+
+@attrs.frozen
+class Occupied:
+    """A pipe at work for one instruction."""
+
+    port: Port
+    simd: int
+    start: float  #: clocks
+    clocks: float
+    op: Op
+
+
+PIPES = {Port.MATRIX: "matrix", Port.LDS: "lds", Port.GLOBAL: "addresses", Port.VALU: "valu", Port.SALU: "salu"}
+_EACH_SIMD = (Port.MATRIX, Port.VALU, Port.SALU)  #: each SIMD has one of its own
+
+
+def busy_of(ops: Iterable[tuple[Op, float]]) -> dict[str, float]:
+    """Clocks in which each pipe works for instructions, each so often: of the unit's, or of one that each SIMD has."""
+    found = dict.fromkeys(PIPES.values(), 0.0)
+    for op, times in ops:
+        if op.port in PIPES:
+            clocks = op.issue if op.port in (Port.VALU, Port.SALU) else op.busy
+            found[PIPES[op.port]] += times * clocks / (SIMDS if op.port in _EACH_SIMD else 1)
+    return found
+
+
 @attrs.frozen(eq=False)
 class Course:
     """What became of a run."""
 
     end: float  #: clocks until the last wave has ended
-    stalled: list[float]  #: by instruction, clocks in which waves could have issued it but for what it needs
-
-
-@attrs.define(eq=False)
-class _Wave:
-    simd: int
-    group: int
-    since: float  #: when it could issue the next instruction
-    at: int = 0  #: number of the next instruction
-    vm: list[float] = attrs.Factory(list)  #: when each outstanding operation is done, in order
-    lgkm: list[float] = attrs.Factory(list)
-    ready: dict[int, float] = attrs.Factory(dict)  #: of registers that matrix instructions write, when they are there
+    waves: Sequence[Wave]
+    occupied: Sequence[Occupied]  #: matrix units, LDS and address pipe
 
 
 @attrs.frozen
 class Unit:
-    """Runs the same instructions in some workgroups of some waves each."""
+    """Runs workgroups that share it, each of some waves."""
 
-    groups: int
-    waves: int
     latencies: Latencies = Latencies()
 
-    def run(self, ops: Sequence[Op]) -> Course:
+    def run(self, workgroups: Sequence[Workgroup]) -> Course:
         """All waves, from the first instruction to the last."""
-        return _Run(self, ops).course()
+        return _Run(workgroups, self.latencies).course()
 
 
 class _Run:
     """One run: waves by the time at which they may go on, and when each pipe takes the next instruction."""
 
-    def __init__(self, unit: Unit, ops: Sequence[Op]) -> None:
-        self.ops, self.members = ops, unit.waves
-        waves = (_Wave(n % SIMDS, n // unit.waves, float(n)) for n in range(unit.groups * unit.waves))
-        self.queue = [(wave.since, n, wave) for n, wave in enumerate(waves)]
+    def __init__(self, workgroups: Sequence[Workgroup], latencies: Latencies) -> None:
+        streams = ((number, ops) for number, group in enumerate(workgroups) for ops in group)
+        self.waves = [_wave(n, group, ops) for n, (group, ops) in enumerate(streams)]
+        self.queue = [(wave.since, n, wave) for n, wave in enumerate(self.waves) if wave.ops]
+        self.live = [sum(wave.group == n and bool(wave.ops) for wave in self.waves) for n in range(len(workgroups))]
         self.free = [[0.0] * len(Port) for _ in range(SIMDS)]  #: by SIMD and port
         self.shared = {Port.LDS: 0.0, Port.GLOBAL: 0.0}
-        self.latency = {Port.LDS: unit.latencies.lds, Port.GLOBAL: unit.latencies.vector}
+        self.latency = {Port.LDS: latencies.lds, Port.GLOBAL: latencies.vector}
         self.returned = {Port.LDS: 0.0, Port.GLOBAL: 0.0}  #: when the last of the data are there
-        self.arrived: list[list[tuple[float, int, _Wave]]] = [[] for _ in range(unit.groups)]  #: at a barrier
-        self.stalled = [0.0] * len(ops)
+        self.arrived: list[list[tuple[int, Wave]]] = [[] for _ in workgroups]  #: at a barrier
+        self.occupied: list[Occupied] = []
 
     def course(self) -> Course:
         """Until no wave has an instruction left."""
-        end = 0.0
         while self.queue:
             now, number, wave = heappop(self.queue)
-            op = self.ops[wave.at]
+            op = wave.ops[len(wave.done)]
             start = self._start(wave, op, now)
             if start > now:
                 heappush(self.queue, (start, number, wave))
                 continue
-            self.stalled[wave.at] += now - wave.since
-            done = self._issue(wave, op, now)
-            wave.at += 1
-            wave.since = done
+            wave.could.append(wave.since)
+            wave.issued.append(now)
+            wave.done.append(self._issue(wave, op, now))
             if op.is_barrier:
-                self._arrive(wave, number, done)
-            elif wave.at < len(self.ops):
-                heappush(self.queue, (done, number, wave))
-            end = max(end, done)
-        return Course(end, self.stalled)
+                self.arrived[wave.group].append((number, wave))
+                self._open(wave.group)
+            else:
+                self._go_on(number, wave)
+        return Course(max((wave.done[-1] for wave in self.waves if wave.done), default=0.0), self.waves, self.occupied)
 
-    def _start(self, wave: _Wave, op: Op, now: float) -> float:
+    def _go_on(self, number: int, wave: Wave) -> None:
+        """To its next instruction, or its end, for which no barrier waits."""
+        wave.since = wave.done[-1]
+        if len(wave.done) < len(wave.ops):
+            heappush(self.queue, (wave.since, number, wave))
+            return
+        self.live[wave.group] -= 1
+        if self.arrived[wave.group]:
+            self._open(wave.group)
+
+    def _start(self, wave: Wave, op: Op, now: float) -> float:
         """When all is free that an instruction needs."""
         start = max(now, self.free[wave.simd][op.port])
         if op.reads and wave.ready:
@@ -104,22 +150,23 @@ class _Run:
             start = max(start, self.shared[op.port] - _QUEUE)
         return start
 
-    def _issue(self, wave: _Wave, op: Op, now: float) -> float:
+    def _issue(self, wave: Wave, op: Op, now: float) -> float:
         """Take what it needs; when its wave may go on."""
         done, port, mine = now + op.issue, op.port, self.free[wave.simd]
         if op.waits is not None:
             vm, lgkm = op.waits
-            until = max(done, _waited(wave.vm, vm, now), _waited(wave.lgkm, lgkm, now))
-            self.stalled[wave.at] += until - done
-            return until
+            return max(done, _waited(wave.vm, vm, now), _waited(wave.lgkm, lgkm, now))
         if port is Port.MATRIX:
+            self.occupied.append(Occupied(port, wave.simd, now, op.busy, op))
             mine[Port.MATRIX] = now + op.busy
             mine[Port.VALU] = max(mine[Port.VALU], now + SLOT)
             wave.ready = {bits: t for bits, t in wave.ready.items() if t > now}
             wave.ready[op.writes] = now + op.busy + 2 * SLOT
         elif port in self.shared:
             mine[port] = now + SLOT
-            self.shared[port] = max(self.shared[port], now) + op.busy
+            start = max(self.shared[port], now)
+            self.occupied.append(Occupied(port, wave.simd, start, op.busy, op))
+            self.shared[port] = start + op.busy
             self.returned[port] = max(self.shared[port] + self.latency[port], self.returned[port])
             (wave.vm if port is Port.GLOBAL else wave.lgkm).append(self.returned[port])
         elif port is not Port.NONE:
@@ -128,19 +175,21 @@ class _Run:
             wave.lgkm.append(now + _SCALAR_LATENCY)
         return done
 
-    def _arrive(self, wave: _Wave, number: int, at: float) -> None:
-        """At a barrier; the last of a workgroup's waves opens it."""
-        waiting = self.arrived[wave.group]
-        waiting.append((at, number, wave))
-        if len(waiting) < self.members:
+    def _open(self, group: int) -> None:
+        """A workgroup's barrier, if all waves that have not ended are there."""
+        waiting = self.arrived[group]
+        if len(waiting) < self.live[group]:
             return
-        opened = max(time for time, _, _ in waiting)
-        for time, own, other in waiting:
-            self.stalled[other.at - 1] += opened - time
-            other.since = opened
-            if other.at < len(self.ops):
-                heappush(self.queue, (opened, own, other))
-        waiting.clear()
+        opened = max(wave.done[-1] for _, wave in waiting)
+        self.arrived[group] = []
+        for number, wave in waiting:
+            wave.done[-1] = opened
+            self._go_on(number, wave)
+
+
+def _wave(number: int, group: int, ops: Stream) -> Wave:
+    """At its first instruction; waves begin one after the other."""
+    return Wave(number % SIMDS, group, ops, float(number))
 
 
 def _waited(outstanding: list[float], allowed: int | None, now: float) -> float:
@@ -153,7 +202,7 @@ def _waited(outstanding: list[float], allowed: int | None, now: float) -> float:
     return until
 
 
-def _written(wave: _Wave, op: Op, now: float) -> float:
+def _written(wave: Wave, op: Op, now: float) -> float:
     """When the matrix results that an instruction reads are there; an accumulator that is added to needs no wait."""
     times = (
         time

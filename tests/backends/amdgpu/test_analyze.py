@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 
 import convgen as cg
 from convgen.backends import target as targets
 from convgen.backends.amdgpu import costs
+from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.sim.decode import parse_instruction
 from convgen.backends.amdgpu.sim.mfma_table import MATRIX_ROWS
 from convgen.backends.analysis import KernelAnalysis, Line
@@ -189,3 +191,14 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["hot"]["mix"]["mfma"] == 16
     assert found["hot"]["bound"] == "lds"
     assert "lines" not in found["hot"]
+
+
+def test_formats_of_four_bits_take_half_the_passes() -> None:
+    """Which formats an instruction has, its modifiers say: two products of 4-bit numbers on gfx950."""
+    content = (FOREIGN / "triton_gfx950_scaled_mxfp4.hsaco").read_bytes()
+    (loaded,) = CodeObject.load(content).kernels.values()
+    found = [i for i in loaded.instructions if i.name.endswith("_f8f6f4")]
+    assert {costs.element(i) for i in found} == {"fp4"}
+    assert {costs.line_of(i, 0, "gfx950").slots for i in found} == {8}
+    wide = attrs.evolve(found[0], modifiers={"cbsz": "4"})
+    assert (costs.element(wide), costs.line_of(wide, 0, "gfx950").slots) == ("fp8", 16)

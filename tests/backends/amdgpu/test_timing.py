@@ -30,7 +30,7 @@ def wait(vm: int = 1 << 30, lgkm: int = 1 << 30) -> Op:
 
 
 def end(*ops: Op, groups: int = 1, waves: int = 4, latency: float = 500) -> float:
-    return Unit(groups, waves, Latencies(latency)).run(ops).end
+    return Unit(Latencies(latency)).run([[ops] * waves] * groups).end
 
 
 def test_a_wave_issues_every_four_clocks() -> None:
@@ -81,14 +81,14 @@ def test_the_unit_has_one_lds_and_one_address_pipe() -> None:
 def test_barriers_hold_a_workgroup_and_no_other() -> None:
     """Each wave works in turn behind the last one's barrier; another workgroup needs no longer beside it."""
     slow = [*[VALU] * 50, BARRIER]
-    course = Unit(1, 4, Latencies()).run(slow)
+    course = Unit().run([[slow] * 4])
     assert course.end == pytest.approx(204, abs=8)
     assert end(*slow * 3, groups=2) == pytest.approx(2 * end(*slow * 3), rel=0.1)
 
 
 def test_stalls_are_told_where_they_are() -> None:
-    course = Unit(1, 1, Latencies(500)).run([LOAD, VALU, wait(vm=0), VALU])
-    assert course.stalled == [0, 0, pytest.approx(500 + 16 - 12), 0]
+    (only,) = Unit(Latencies(500)).run([[[LOAD, VALU, wait(vm=0), VALU]]]).waves
+    assert list(only.stalls()) == [0, 0, pytest.approx(500 + 16 - 12), 0]
 
 
 # ---------------------------------------------------------------- machine code

@@ -1,0 +1,173 @@
+"""A launch from its first instruction to its last: executed on the simulator, then timed on the model of a unit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import cached_property
+from math import ceil, prod
+
+import attrs
+import numpy as np
+
+from convgen.backends.amdgpu.analyze import groups_held, hot_loop
+from convgen.backends.amdgpu.costs import element
+from convgen.backends.amdgpu.sim import CodeObject
+from convgen.backends.amdgpu.sim.compile import Program
+from convgen.backends.amdgpu.sim.simulate import simulate
+from convgen.backends.amdgpu.tables import WAVE
+from convgen.backends.amdgpu.timing.moved import Lengths, Reads, Share, moved
+from convgen.backends.amdgpu.timing.ops import Op, Port
+from convgen.backends.amdgpu.timing.rounds import marks_of, shortened
+from convgen.backends.amdgpu.timing.shown import unit_profile
+from convgen.backends.amdgpu.timing.trace import Trace
+from convgen.backends.amdgpu.timing.unit import Latencies, Unit
+from convgen.backends.sim.run import Buffers
+from convgen.backends.simulation import LaunchRequest, Scrutiny, SimReport
+from convgen.backends.timing import LaunchProfile, Machine, Moved, UnitProfile
+
+_EXECUTED = 8  #: workgroups of a launch, evenly over the grid
+_WINDOW = 3  #: rounds of the loop in which workgroups show what they share
+_NEVER = 1 << 30  #: findings; whatever is found, waves go on
+_WAITS_FOR_OTHERS = "no-progress"  #: the finding where a workgroup waits for one that does not run
+
+
+def architecture(code: bytes) -> str:
+    """Whose code an object holds. Raises SimulatorError."""
+    return CodeObject.load(code).arch.name
+
+
+def profile_launch(
+    code: bytes, launch: LaunchRequest, buffers: Callable[[], Buffers], machine: Machine, latency: float, rounds: int
+) -> LaunchProfile:
+    """A launch on a chip; of equal rounds of its loop no more than `rounds` are modelled one by one.
+
+    `buffers` gives those of the launch, which are changed. Raises SimulatorError, Unsupported.
+    """
+    return _Launch(code, launch, buffers, machine, latency, rounds).profile()
+
+
+@attrs.frozen(eq=False)
+class _Executed:
+    """What a run on the simulator has shown."""
+
+    trace: Trace  #: of some workgroups
+    ran: int  #: workgroups, of which the rest is told
+    reads: Reads
+    memory: Buffers
+    report: SimReport
+
+    @property
+    def waves(self) -> dict[int, list[list[Op]]]:
+        """By workgroup, what its waves executed."""
+        return {number: self.trace.of(number) for number in sorted(self.trace.wanted)}
+
+    @property
+    def longest(self) -> list[list[list[Op]]]:
+        """The workgroups' waves, those that execute most first."""
+        return sorted(self.waves.values(), key=lambda waves: -sum(map(len, waves)))
+
+    @property
+    def element(self) -> str:
+        """What most of the matrix instructions multiply."""
+        times = Counter(op.at for ops in self.trace.waves.values() for op in ops if op.port is Port.MATRIX)
+        most = max(times, key=lambda at: times[at], default=None)
+        return "" if most is None else element(self.trace.instructions[most])
+
+
+@attrs.frozen(eq=False, slots=False)
+class _Launch:
+    code: bytes
+    request: LaunchRequest
+    buffers: Callable[[], Buffers]
+    machine: Machine
+    latency: float
+    rounds: int
+
+    def profile(self) -> LaunchProfile:
+        ran = self._run(self.sample)
+        if any(finding.kind == _WAITS_FOR_OTHERS for finding in ran.report.findings):
+            ran = self._run(None)
+        lengths = [len(ops) for ops in ran.trace.waves.values()]
+        return LaunchProfile(
+            kernel=self.request.kernel,
+            target=self.machine.target,
+            workgroups=self.workgroups,
+            threads=prod(self.request.workgroup),
+            held=self.held,
+            executed=self.sample,
+            distinct=len({tuple(map(tuple, waves)) for waves in ran.waves.values()}),
+            instructions=sum(lengths) / max(1, len(lengths)),
+            flop=ran.trace.flop / ran.ran,
+            element=ran.element,
+            moved=self._moved(ran),
+            added=ran.report.counters.get("atomic_bytes", 0) / ran.ran * self.workgroups,
+            full=self.full,
+            rounds=self.workgroups // (self.full * self.machine.units),
+            last=self.last,
+            units={count: self._unit(ran, count) for count in sorted({1, self.full, self.last or 1})},
+            findings=ran.report.findings,
+            seconds=ran.report.seconds,
+        )
+
+    @cached_property
+    def workgroups(self) -> int:
+        return prod(self.request.grid)
+
+    @cached_property
+    def sample(self) -> tuple[int, ...]:
+        """The workgroups that are executed."""
+        return tuple(sorted(set(np.linspace(0, self.workgroups - 1, _EXECUTED).round().astype(int).tolist())))
+
+    @cached_property
+    def program(self) -> Program:
+        loaded = CodeObject.load(self.code)
+        return Program(loaded.kernel(self.request.kernel), loaded.arch)
+
+    @cached_property
+    def body(self) -> set[int]:
+        """Addresses of the hot loop."""
+        return {i.address for i in hot_loop(self.program.kernel, self.machine.target)[1]}
+
+    @cached_property
+    def held(self) -> dict[str, int]:
+        """Workgroups that a unit holds, by what limits them."""
+        waves = ceil(prod(self.request.workgroup) / WAVE)
+        shared = max(self.program.kernel.descriptor.group_segment, self.request.shared_bytes)
+        return groups_held(self.program.kernel, self.machine.target, waves, shared)
+
+    @property
+    def full(self) -> int:
+        """Workgroups on a unit at a time, where there are enough."""
+        return max(1, min(*self.held.values(), ceil(self.workgroups / self.machine.units)))
+
+    @property
+    def last(self) -> int:
+        """Workgroups on the fullest unit in the round that does not fill the chip."""
+        return ceil(self.workgroups % (self.full * self.machine.units) / self.machine.units)
+
+    def _run(self, groups: tuple[int, ...] | None) -> _Executed:
+        """Execute some workgroups, or all where those that are looked at wait for others."""
+        trace, reads = Trace(self.program.context, frozenset(self.sample)), Reads(self.machine.line_bytes)
+        memory, request = self.buffers(), attrs.evolve(self.request, groups=groups)
+        looks = Scrutiny(watch=trace)
+        report = simulate(self.code, [request], memory, observe=reads, scrutiny=looks, max_findings=_NEVER)
+        return _Executed(trace, self.workgroups if groups is None else len(groups), reads, memory, report)
+
+    def _moved(self, ran: _Executed) -> Moved:
+        longest = max(ran.trace.waves.values(), key=len, default=[])
+        marks = marks_of([longest], self.body)[0]
+        lengths = Lengths(len(longest), marks[_WINDOW] if len(marks) > _WINDOW + 1 else len(longest))
+        share = Share(self.machine, self.workgroups, self.full)
+        return moved(self.code, self.request, ran.memory, share, ran.reads, ran.ran, lengths)
+
+    def _unit(self, ran: _Executed, count: int) -> UnitProfile:
+        """So many workgroups on a unit."""
+        streams, unit = ran.longest, Unit(Latencies(self.latency))
+        waves = [streams[n % len(streams)] for n in range(count)]
+        rounds = shortened(waves, self.body, self.rounds)
+        course, pace = unit.run(rounds.workgroups), 0.0
+        if rounds.left_out:
+            fewer = shortened(waves, self.body, self.rounds // 2)
+            pace = rounds.pace_of(course, fewer, unit.run(fewer.workgroups))
+        return unit_profile(ran.trace, rounds, course, pace, self.program.kernel.descriptor.entry)

@@ -1,0 +1,186 @@
+"""What a launch reads through its caches, from addresses that the simulator saw: an L1 each unit, an L2 each XCD.
+
+Workgroups that run to their end say how much each reads. Which lines they share, others say that are run for their
+first instructions only: all that one XCD runs at a time, and those of its next round. They go through their loops side
+by side, so L2 takes in each line that any of them touches, once. Workgroup w runs on XCD `w % xcds`, on its units in
+turn.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends.amdgpu.sim.simulate import BATCH_WAVES, simulate
+from convgen.backends.amdgpu.tables import WAVE
+from convgen.backends.sim.run import Buffers
+from convgen.backends.simulation import Bytes, LaunchRequest, Pages
+from convgen.backends.timing import Machine, Moved
+
+Ints = npt.NDArray[np.int64]
+
+#: Bytes of a unit's L1 (ROCm Compute Profiler documentation, "vL1D"; CDNA3 white paper).
+_L1_BYTES: Mapping[str, int] = {"gfx90a": 16 << 10, "gfx942": 32 << 10, "gfx950": 32 << 10}
+_UNITS = 2  #: whose L1 is followed line by line
+_BUFFER, _GROUP = 30, 38  #: bits; where numbers of buffers, and of workgroups, stand above those of lines
+_MOST = 400_000  #: instructions of waves, of all workgroups that are run for what they share
+
+
+@attrs.define(eq=False)
+class Reads:
+    """The lines that workgroups read, told by `simulate`: those that an instruction touches, each once a workgroup."""
+
+    line: int  #: bytes
+    groups: list[Ints] = attrs.Factory(list)  #: workgroups of an access, of as many lines
+    lines: list[Ints] = attrs.Factory(list)  #: numbers that no two buffers share
+    loaded: int = 0  #: bytes, of lanes
+    stored: int = 0
+    buffers: dict[str, int] = attrs.Factory(dict)  #: those that were read, by number
+
+    def __call__(self, kind: str, buffer: str, groups: Ints, offsets: Ints, size: int) -> None:
+        if kind == "store":
+            self.stored += len(offsets) * size
+            return
+        self.loaded += len(offsets) * size
+        number = self.buffers.setdefault(buffer, len(self.buffers))
+        both = groups << _GROUP | number << _BUFFER | offsets // self.line
+        first = np.ones(len(both), np.bool_)  # neighbouring lanes touch one line
+        np.not_equal(both[1:], both[:-1], out=first[1:])
+        both = np.unique(both[first])
+        self.groups.append(both >> _GROUP)
+        self.lines.append(both & (1 << _GROUP) - 1)
+
+    @property
+    def count(self) -> int:
+        """Of all accesses."""
+        return sum(map(len, self.lines))
+
+    def of(self, groups: Collection[int]) -> Ints:
+        """Distinct lines of some workgroups."""
+        wanted = np.array(sorted(groups), np.int64)
+        found = [line[np.isin(group, wanted)] for group, line in zip(self.groups, self.lines, strict=True)]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+
+    def missed(self, groups: Collection[int], capacity: int) -> tuple[int, int]:
+        """Lines that a cache of `capacity` lines is asked for by some workgroups, and those that it lacks."""
+        wanted, held = np.array(sorted(groups), np.int64), OrderedDict[int, None]()
+        asked = lacking = 0
+        for group, line in zip(self.groups, self.lines, strict=True):
+            for number in line[np.isin(group, wanted)].tolist():
+                asked += 1
+                if number in held:
+                    held.move_to_end(number)
+                    continue
+                lacking += 1
+                held[number] = None
+                if len(held) > capacity:
+                    held.popitem(last=False)
+        return asked, lacking
+
+
+@attrs.frozen
+class Share:
+    """How the workgroups of a launch come to units."""
+
+    machine: Machine
+    workgroups: int
+    per_unit: int  #: that a unit runs at a time
+
+    @property
+    def units(self) -> int:
+        """Of an XCD."""
+        return self.machine.units // self.machine.xcds
+
+    @property
+    def in_flight(self) -> int:
+        """Workgroups of an XCD at a time."""
+        return self.units * self.per_unit
+
+    def round(self, number: int) -> list[int]:
+        """The workgroups of a round of the first XCD."""
+        mine = range(0, self.workgroups, self.machine.xcds)
+        return list(mine[number * self.in_flight : (number + 1) * self.in_flight])
+
+    def unit(self, number: int) -> list[int]:
+        """Those of the first round that share a unit."""
+        return self.round(0)[number :: self.units]
+
+
+@attrs.frozen
+class Lengths:
+    """Instructions of a wave: of all it executes, and of as many as suffice to see which lines workgroups share."""
+
+    whole: int
+    window: int
+
+
+def moved(
+    code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, whole: Reads, executed: int, lengths: Lengths
+) -> Moved:
+    """What a launch moves, of whose workgroups `executed` have shown `whole`."""
+    machine, every = share.machine, share.workgroups / executed
+    seen = _look(code, launch, buffers, share, lengths)
+    requested = whole.count * every * machine.line_bytes
+    asked = requested * seen.lacking(_L1_BYTES[machine.target] // machine.line_bytes)
+    there = sum(len(_bytes_of(buffers[name])) for name in whole.buffers if name in buffers)
+    fill = min(asked, seen.fill(whole.count / executed))
+    if there <= machine.l2_bytes:
+        fill = min(fill, machine.xcds * there)
+    memory = min(fill, there) if machine.memory_side_bytes else fill
+    return Moved(whole.loaded * every, requested, asked, fill, memory, whole.stored * every)
+
+
+def _bytes_of(buffer: Bytes | Pages) -> Bytes:
+    return buffer.data if isinstance(buffer, Pages) else buffer
+
+
+@attrs.frozen(eq=False)
+class _Seen:
+    """What the workgroups of a round of an XCD read, and those of its next round, if they are not too many."""
+
+    share: Share
+    rounds: tuple[list[int], list[int]]
+    reads: Reads
+
+    def lacking(self, capacity: int) -> float:
+        """The part of the lines that units ask their L1 for that it lacks, which holds `capacity`."""
+        found = [self.reads.missed(self.share.unit(n), capacity) for n in range(min(_UNITS, self.share.units))]
+        asked, lacking = (sum(counts) for counts in zip(*found))
+        return lacking / asked if asked else 1.0
+
+    def fill(self, lines: float) -> float:
+        """Bytes that all L2s take in, where a workgroup reads `lines`, each as often as it touches it.
+
+        A later round finds what the one before has left if that fits: as much has been read since by the time at which
+        the later one comes to the same place of its loop.
+        """
+        machine, count = self.share.machine, sum(map(len, self.rounds))
+        bytes_of_a_line = machine.line_bytes * lines * count / max(1, self.reads.count)
+        before, after = (self.reads.of(groups) for groups in self.rounds)
+        first = len(before) * bytes_of_a_line
+        mine, later = len(self.rounds[0]), self.share.workgroups / machine.xcds - len(self.rounds[0])
+        if later <= 0:
+            return first * self.share.workgroups / mine
+        each = first / mine
+        if self.rounds[1]:
+            kept = first <= machine.l2_bytes
+            each = len(np.setdiff1d(after, before) if kept else after) * bytes_of_a_line / len(self.rounds[1])
+        return machine.xcds * (first + later * each)
+
+
+def _look(code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, lengths: Lengths) -> _Seen:
+    """Run the workgroups of two rounds, or of one: to their end, or as far as is not too long."""
+    waves = -(-int(np.prod(launch.workgroup)) // WAVE)
+    first, second = share.round(0), share.round(1)
+    both = waves * (len(first) + len(second))
+    most = min(lengths.whole, max(lengths.window, _MOST // both))
+    second = second if both * most <= _MOST else []
+    reads, some, size = Reads(share.machine.line_bytes), [*first, *second], max(1, BATCH_WAVES // waves)
+    for n in range(0, len(some), size):
+        part = attrs.evolve(launch, groups=tuple(some[n : n + size]))
+        simulate(code, [part], buffers, strict=False, observe=reads, max_instructions=most)
+    return _Seen(share, (first, second), reads)

@@ -1,0 +1,110 @@
+"""Long loops of executed waves, shortened: equal rounds in a row are modelled a few times and stand for the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+import attrs
+
+from convgen.backends.amdgpu.timing.ops import Op
+from convgen.backends.amdgpu.timing.unit import Course
+
+_PERIODS = (1, 2, 3, 4)  #: rounds after which a loop may repeat itself: slots of local memory that come in turn
+
+
+@attrs.frozen(eq=False)
+class Rounds:
+    """Waves of workgroups, without the rounds that are left out."""
+
+    workgroups: Sequence[Sequence[list[Op]]]
+    marks: Sequence[list[int]]  #: of each wave, the numbers of the instructions with which rounds begin
+    standing: tuple[int, int]  #: rounds that stand for those left out: from one, up to another
+    left_out: int
+
+    @property
+    def count(self) -> float:
+        """Rounds of a wave, on average, all of them."""
+        return sum(map(len, self.marks)) / len(self.marks) + self.left_out
+
+    @property
+    def weight(self) -> float:
+        """How often each of the rounds that stand for others counts."""
+        first, last = self.standing
+        return 1 + self.left_out / (last - first) if self.left_out else 1.0
+
+    def weights(self, wave: int, instructions: int) -> list[float]:
+        """How often each instruction of a wave counts."""
+        found = [1.0] * instructions
+        if self.left_out:
+            first, last = (self.marks[wave][n] for n in self.standing)
+            found[first:last] = [self.weight] * (last - first)
+        return found
+
+    def pace_of(self, course: Course, fewer: Rounds, shorter: Course) -> float:
+        """Clocks of each round that is left out: by how much a run takes longer than one with `fewer` rounds."""
+        more = fewer.left_out - self.left_out
+        return (course.end - shorter.end) / more if more else 0.0
+
+    def clocks(self, course: Course, pace: float) -> tuple[float, float]:
+        """Of a run of these waves with all rounds, those left out at a pace, and from one round to the next; the latter
+        is all where no round follows another.
+        """
+        total = course.end + self.left_out * pace
+        if self.left_out:
+            return total, pace
+        between = [wave.issued[m[-1]] - wave.issued[m[0]] for wave, m in zip(course.waves, self.marks) if m]
+        steps = sum(len(m) - 1 for m in self.marks if m)
+        return total, sum(between) / steps if steps else total
+
+
+def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], keep: int) -> Rounds:
+    """Of equal rounds in a row, `keep` at most; `body` has the addresses of a loop.
+
+    A round begins at the instruction of the loop that is executed most. Rounds are left out where all waves have as
+    many, and each repeats its own.
+    """
+    waves = [ops for group in workgroups for ops in group]
+    marks = marks_of(waves, body)
+    if len({len(m) for m in marks}) > 1 or not marks[0]:
+        return Rounds(workgroups, marks, (0, 0), 0)
+    best = max((_longest(waves, marks, period) for period in _PERIODS), key=lambda run: run[1] - run[0])
+    first, end, period = best
+    kept = -(-keep // period) * period
+    left = (end - first - kept) // period * period
+    if left <= 0:
+        return Rounds(workgroups, marks, (0, 0), 0)
+    cut = first + kept
+    middle = first + kept // 2 // period * period
+    numbered = iter(range(len(waves)))
+    short = [[_without(ops, marks[next(numbered)], cut, cut + left) for ops in group] for group in workgroups]
+    gaps = [m[cut + left] - m[cut] for m in marks]
+    fewer = [m[:cut] + [n - gap for n in m[cut + left :]] for m, gap in zip(marks, gaps)]
+    return Rounds(short, fewer, (middle, cut), left)
+
+
+def marks_of(waves: Sequence[list[Op]], body: Collection[int]) -> list[list[int]]:
+    """The numbers of the instructions of each wave with which rounds of a loop begin."""
+    inside = set(body)
+    executed = Counter(op.at for op in waves[0] if op.at in inside)
+    if not executed:
+        return [[] for _ in waves]
+    begin = max(executed, key=lambda at: (executed[at], -at))
+    return [[n for n, op in enumerate(ops) if op.at == begin] for ops in waves]
+
+
+def _longest(waves: Sequence[list[Op]], marks: Sequence[list[int]], period: int) -> tuple[int, int, int]:
+    """The longest run of rounds each of which is as the one `period` before it: its first, its end, the period."""
+    count = len(marks[0]) - 1  # what follows the last mark is more than a round
+    rounds = [[ops[a:b] for a, b in pairwise(m)] for ops, m in zip(waves, marks)]
+    best, first = (0, 0), 0
+    for n in range(count):
+        if n >= period and any(mine[n] != mine[n - period] for mine in rounds):
+            first = n - period + 1
+        best = max(best, (first, n + 1), key=lambda run: run[1] - run[0])
+    return *best, period
+
+
+def _without(ops: list[Op], marks: list[int], first: int, end: int) -> list[Op]:
+    return ops[: marks[first]] + ops[marks[end] :]

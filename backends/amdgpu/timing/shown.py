@@ -1,0 +1,80 @@
+"""What a run of the model shows: clocks and stalls by instruction, how busy each pipe was, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from convgen.backends.amdgpu.costs import line_of
+from convgen.backends.amdgpu.timing.ops import Op, Port
+from convgen.backends.amdgpu.timing.rounds import Rounds
+from convgen.backends.amdgpu.timing.trace import Trace
+from convgen.backends.amdgpu.timing.unit import PIPES, Course, Wave, busy_of
+from convgen.backends.analysis import Line
+from convgen.backends.timing import Slice, TimedLine, UnitProfile
+
+
+def unit_profile(trace: Trace, rounds: Rounds, course: Course, pace: float, entry: int) -> UnitProfile:
+    """A run of some workgroups; `pace` is that of rounds left out, `entry` the kernel's address."""
+    clocks, each = rounds.clocks(course, pace)
+    spent = _spent(rounds, course)
+    count = len(course.waves)
+    lines = {at: _line(trace, at, entry) for at in sorted({op.at for op in spent})}
+    times, stalled = dict.fromkeys(lines, 0.0), dict.fromkeys(lines, 0.0)
+    for op, (weight, clocks_stalled) in spent.items():
+        times[op.at] += weight / count
+        stalled[op.at] += clocks_stalled / count
+    return UnitProfile(
+        groups=len(rounds.workgroups),
+        clocks=clocks,
+        rounds=rounds.count,
+        each=each,
+        left_out=rounds.left_out,
+        busy=busy_of((op, weight) for op, (weight, _) in spent.items()),
+        lines=tuple(TimedLine(line, stalled[at], times[at]) for at, line in lines.items()),
+        slices=partial(_slices, course, lines),
+    )
+
+
+def _spent(rounds: Rounds, course: Course) -> dict[Op, tuple[float, float]]:
+    """How often all waves execute each instruction, and the clocks for which they stall there."""
+    found: dict[Op, tuple[float, float]] = {}
+    for number, wave in enumerate(course.waves):
+        for op, stall, weight in zip(wave.ops, wave.stalls(), rounds.weights(number, len(wave.ops)), strict=True):
+            times, stalled = found.get(op, (0.0, 0.0))
+            found[op] = times + weight, stalled + weight * stall
+    return found
+
+
+def _line(trace: Trace, at: int, entry: int) -> Line:
+    return line_of(trace.instructions[at], at - entry, trace.context.arch.name)
+
+
+# ---------------------------------------------------------------- when
+
+
+def _slices(course: Course, lines: dict[int, Line]) -> list[Slice]:
+    """All that waves and pipes did, track by track, by time."""
+    found: list[Slice] = []
+    members: dict[int, int] = {}
+    for wave in course.waves:
+        member = members[wave.group] = members.get(wave.group, -1) + 1
+        found += _of_wave(wave, f"workgroup {wave.group} wave {member}", lines)
+    for port in (Port.MATRIX, Port.LDS, Port.GLOBAL):
+        for o in course.occupied:
+            if o.port is port:
+                lane = f"SIMD {o.simd}" if port is Port.MATRIX else "unit"
+                line = lines[o.op.at]
+                found.append(Slice(lane, PIPES[port], o.start, o.clocks, line.kind, line.text, line.offset))
+    return sorted(found, key=lambda s: (s.lane, s.track, s.start))
+
+
+def _of_wave(wave: Wave, track: str, lines: dict[int, Line]) -> Iterator[Slice]:
+    """What a wave issues, and before it or, of what waits, at it, for how long it waits."""
+    lane = f"SIMD {wave.simd}"
+    for op, could, issued, done in zip(wave.ops, wave.could, wave.issued, wave.done, strict=True):
+        line = lines[op.at]
+        kind = "wait" if done > issued + op.issue else line.kind
+        if issued > could:
+            yield Slice(lane, track, could, issued - could, "wait", line.text, line.offset)
+        yield Slice(lane, track, issued, done - issued, kind, line.text, line.offset)

@@ -1,0 +1,112 @@
+"""A kernel's clocks by its machine code: of an iteration of its loop on an Xe core, and of what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import attrs
+
+from convgen.backends.intel.analyze import hot_loop, most_items, readable, threads_held
+from convgen.backends.intel.costs import line_of
+from convgen.backends.intel.sim import CodeObject, KernelInfo
+from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.tables import FACTS
+from convgen.backends.intel.timing.ops import Op, op_of
+from convgen.backends.intel.timing.unit import run
+from convgen.backends.steady import TURNS, Steady
+from convgen.backends.timing import L3_LATENCY, KernelProfile, LoopProfile, TimedLine
+from convgen.ir.error import UserError
+
+
+def profile(content: bytes, where: str, latency: float | None = None, groups: int | None = None) -> list[KernelProfile]:
+    """The kernels of a zebin, or of assembly, which is assembled first; `where` names the file in errors.
+
+    `latency` is that of global memory in clocks, by default of L3. Raises UserError for what is neither, and where not
+    so many `groups` fit a core.
+    """
+    with readable(content, where) as loaded:
+        return [_profile(_Kernel(loaded, kernel, latency or L3_LATENCY), groups) for kernel in loaded.kernels.values()]
+
+
+def _profile(kernel: _Kernel, groups: int | None) -> KernelProfile:
+    name, target = kernel.info.name, kernel.target
+    if groups and groups > kernel.resident:
+        raise UserError(f"given {groups} workgroups on a unit, wanted at most {kernel.resident} of {name}")
+    counts = [groups] if groups else sorted({1, kernel.resident})
+    loops = tuple(kernel.loop(n) for n in counts)
+    return KernelProfile(name, target, kernel.latency, most_items(kernel.info), kernel.resident, kernel.flop, loops)
+
+
+@attrs.frozen(eq=False, slots=False)
+class _Kernel:
+    """A kernel: prologue, loop and epilogue in the order of their addresses."""
+
+    loaded: CodeObject
+    info: KernelInfo
+    latency: float
+
+    @property
+    def target(self) -> str:
+        """Whose code it is."""
+        return self.loaded.platform.name
+
+    @cached_property
+    def threads(self) -> int:
+        """Of a workgroup."""
+        return -(-most_items(self.info) // self.info.simd)
+
+    @cached_property
+    def resident(self) -> int:
+        """Workgroups that a core holds."""
+        held = threads_held(self.info, self.target)
+        return max(1, min(held.values()) * FACTS[self.target].core.simds // self.threads)
+
+    @cached_property
+    def _parts(self) -> tuple[list[Instruction], list[Instruction], list[Instruction]]:
+        """The instructions before the loop, in it and behind it; without a loop all are in it."""
+        code, loop = hot_loop(self.loaded.instructions(self.info.name), self.target)
+        body = sorted(loop or code, key=lambda i: i.address)
+        first, last = body[0].address, body[-1].address
+        return [i for i in code if i.address < first], body, [i for i in code if i.address > last]
+
+    @cached_property
+    def _ops(self) -> tuple[list[Op], list[Op], list[Op]]:
+        platform = self.loaded.platform
+        before, body, after = ([op_of(i, platform, self.latency) for i in part] for part in self._parts)
+        return before, body, after
+
+    @cached_property
+    def flop(self) -> int:
+        """Of an iteration of a workgroup."""
+        return sum(line_of(i, self.target).flop for i in self._parts[1]) * self.threads
+
+    def loop(self, groups: int) -> LoopProfile:
+        """The loop where so many workgroups share a core."""
+        before, body, after = self._ops
+        streams = ([*before, *(body * turns), *after] for turns in TURNS)
+        threads = spread(groups, self.threads, FACTS[self.target].core.simds)
+        short, long = (run([[ops] * count for count in threads]) for ops in streams)
+        found = Steady.of(short, long, len(before), len(body))
+        lines = (line_of(i, self.target) for i in self._parts[1])
+        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, found.stalls))
+        return LoopProfile(groups, found.each, found.around, _busy(body, sum(threads)), timed)
+
+
+def spread(groups: int, threads: int, engines: int) -> list[int]:
+    """How many threads of each workgroup the first EU has, of those of which it has any; EUs take them in turn."""
+    counts = (len(range(-group * threads % engines, threads, engines)) for group in range(groups))
+    return [count for count in counts if count]
+
+
+_PIPES = {"F": "float", "I": "integer", "L": "long", "M": "math"}
+
+
+def _busy(body: Sequence[Op], threads: int) -> dict[str, float]:
+    """Clocks of an iteration in which each pipe of an EU works, and in which it issues."""
+    found = dict.fromkeys(("matrix", "lds", "global", *_PIPES.values(), "issue"), 0.0)
+    for op in body:
+        found["issue"] += threads
+        if op.pipe:
+            found[_PIPES.get(op.pipe, op.pipe)] += threads * op.busy
+    return {pipe: clocks for pipe, clocks in found.items() if clocks}

@@ -1,0 +1,77 @@
+"""What the model of an EU needs to know of an instruction: which pipe takes it, how long, and what it waits for."""
+
+from __future__ import annotations
+
+import attrs
+
+from convgen.backends.intel.costs import line_of
+from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.pipes import own_pipe, pipe_of
+from convgen.backends.intel.sim.platforms import Platform
+
+IN_ORDER = "FILM"  #: pipes whose instructions end in the order of their issue
+ALL = -1  #: in place of a token: all of them
+
+#: Clocks from issue to the result, by what an instruction is (IGC's table of latencies).
+_VECTOR, _MATH, _MATRIX, _BRANCH, _FENCE = 10.0, 17.0, 21.0, 23, 23.0
+_SHARED, _SHARED_WIDE = 28.0, 45.0  #: of local memory, to 16 lanes and to more
+_NARROW = 16  #: lanes
+_ELSE = {"*": "M", "A": "I"}  #: pipes of math that ends out of order, and of what has no destination
+
+
+@attrs.frozen(eq=False)
+class Op:
+    """One instruction."""
+
+    pipe: str  #: letter of an in-order pipe, "matrix", "lds" or "global"; empty where it only issues
+    issue: int = 1  #: clocks until its thread issues the next one
+    busy: float = 1.0  #: clocks in which the pipe takes no other
+    latency: float = 0.0  #: clocks from issue to the result
+    sets: int | None = None  #: token
+    waits: tuple[tuple[int, bool], ...] = ()  #: tokens, and whether only for the sources to be read
+    distance: tuple[str, int] | None = None  #: pipe, "A" for all, and which of its instructions before must be done
+    barrier: str = ""  #: "signal" or "wait"
+
+
+def op_of(instruction: Instruction, platform: Platform, latency: float) -> Op:
+    """`latency` is that of loads from global memory."""
+    line = line_of(instruction, platform.name)
+    distance = instruction.distance
+    if distance is not None and not distance[0]:
+        distance = own_pipe(instruction, platform), distance[1]
+    token = instruction.token
+    waits = _masked(instruction)
+    if token is not None and token[1]:
+        waits = (*waits, (token[0], token[1] == "src"))
+    sets = token[0] if token is not None and not token[1] else None
+    found = Op("", sets=sets, waits=waits, distance=distance)
+    match line.unit:
+        case "matrix":
+            rows = int(instruction.sub.partition("x")[2])
+            return attrs.evolve(found, pipe="matrix", busy=line.slots, latency=_MATRIX + rows - 1)
+        case "lds":
+            taken = _SHARED if instruction.exec_size <= _NARROW else _SHARED_WIDE
+            return attrs.evolve(found, pipe="lds", busy=line.slots, latency=taken)
+        case "global":
+            return attrs.evolve(found, pipe="global", busy=line.slots, latency=latency)
+        case "valu":
+            pipe, slow = pipe_of(instruction, platform), _MATH if line.kind == "math" else _VECTOR
+            return attrs.evolve(found, pipe=_ELSE.get(pipe, pipe), busy=line.slots, latency=slow)
+    if line.kind == "branch":
+        return attrs.evolve(found, issue=_BRANCH)
+    if line.kind.endswith("_fence"):
+        return attrs.evolve(found, latency=_FENCE)
+    if line.kind == "barrier_signal":
+        return attrs.evolve(found, barrier="signal")
+    return attrs.evolve(found, barrier="wait") if instruction.sub == "bar" else found
+
+
+def _masked(instruction: Instruction) -> tuple[tuple[int, bool], ...]:
+    """The tokens that a wait for several of them names."""
+    if instruction.op != "sync" or instruction.sub not in ("allrd", "allwr"):
+        return ()
+    only_read = instruction.sub == "allrd"
+    masks = [o.value for o in instruction.sources if o.kind == "imm"]
+    if not masks:
+        return ((ALL, only_read),)
+    return tuple((n, only_read) for n in range(masks[0].bit_length()) if masks[0] >> n & 1)

@@ -1,0 +1,130 @@
+"""An event model of one EU of an Xe core: threads issue in order, pipes and units take what comes first.
+
+Each clock one instruction issues, of any thread that can go on: what it waits for by distance or token is done, and its
+pipe is free. Messages return in their time, whatever order. An EU has its share of the core's ways to local and global
+memory; the threads of a workgroup are spread evenly over the EUs, so that barriers wait for those of one EU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+
+import attrs
+
+from convgen.backends.intel.timing.ops import ALL, IN_ORDER, Op
+
+_PAYLOAD = 8.0  #: clocks in which a message or a matrix instruction reads its sources (assumed: a register a clock)
+BARRIER = 30.0  #: clocks from the last signal until threads go on (IGC's table of latencies)
+
+
+@attrs.define(eq=False)
+class Thread:
+    """One thread, and what became of it: clocks by the number of its instruction."""
+
+    group: int
+    ops: Sequence[Op]
+    since: float = 0.0  #: when it could issue the next instruction
+    waited: list[float] = attrs.Factory(list)  #: before each, for what it needs
+    done: dict[str, list[float]] = attrs.Factory(dict)  #: by in-order pipe, when each of its instructions is done
+    tokens: dict[int, tuple[float, float]] = attrs.Factory(dict)  #: when sources are read, and when all is done
+    chains: set[int] = attrs.Factory(set)  #: tokens that a matrix instruction set last
+
+    def stalls(self) -> Iterator[float]:
+        """Clocks in which it could have issued each instruction but for what it needs."""
+        return iter(self.waited)
+
+
+@attrs.frozen(eq=False)
+class Course:
+    """What became of a run."""
+
+    end: float  #: clocks until the last thread has ended
+    waves: Sequence[Thread]
+
+
+def run(workgroups: Sequence[Sequence[Sequence[Op]]]) -> Course:
+    """The threads of some workgroups on one EU."""
+    return _Run(workgroups).course()
+
+
+class _Run:
+    def __init__(self, workgroups: Sequence[Sequence[Sequence[Op]]]) -> None:
+        self.threads = [Thread(number, ops) for number, group in enumerate(workgroups) for ops in group]
+        self.members = [len(group) for group in workgroups]
+        self.signalled = [0] * len(workgroups)
+        self.opened = [0.0] * len(workgroups)  #: when the last barrier let threads go on
+        self.held: list[list[tuple[int, Thread]]] = [[] for _ in workgroups]  #: at a barrier
+        self.passing = [0] * len(workgroups)  #: threads that have not come to a barrier that is open
+        self.free: dict[str, float] = {}  #: when each pipe takes the next instruction
+        self.queue = [(thread.since, n, thread) for n, thread in enumerate(self.threads)]
+        self.issues = 0.0  #: when the EU issues the next instruction
+        self.end = 0.0
+
+    def course(self) -> Course:
+        """Until no thread has an instruction left."""
+        while self.queue:
+            now, number, thread = heappop(self.queue)
+            op = thread.ops[len(thread.waited)]
+            start = max(now, self.issues, self.free.get(op.pipe, 0.0) if op.pipe else 0.0, _allowed(thread, op))
+            if start > now:
+                heappush(self.queue, (start, number, thread))
+            elif op.barrier == "wait" and not self._passes(thread.group):
+                self.held[thread.group].append((number, thread))
+            else:
+                self._issue(number, thread, op, now)
+        return Course(self.end, self.threads)
+
+    def _passes(self, group: int) -> bool:
+        """Whether a thread that comes to a barrier need not wait for another one's signal."""
+        if not self.passing[group]:
+            return False
+        self.passing[group] -= 1
+        return True
+
+    def _issue(self, number: int, thread: Thread, op: Op, now: float) -> None:
+        start = max(now, self.opened[thread.group]) if op.barrier == "wait" else now
+        thread.waited.append(start - thread.since)
+        self.issues = max(self.issues, now + 1)
+        done = start + op.busy - 1 + op.latency
+        if op.pipe:
+            self.free[op.pipe] = now + op.busy
+        if op.pipe in IN_ORDER and op.pipe:
+            thread.done.setdefault(op.pipe, []).append(done)
+        if op.sets is not None:
+            thread.tokens[op.sets] = (now + max(_PAYLOAD, op.busy), done)
+            (thread.chains.add if op.pipe == "matrix" else thread.chains.discard)(op.sets)
+        thread.since = start + op.issue
+        self.end = max(self.end, done, thread.since)
+        if op.barrier == "signal":
+            self._signal(thread.group, done)
+        if len(thread.waited) < len(thread.ops):
+            heappush(self.queue, (thread.since, number, thread))
+
+    def _signal(self, group: int, done: float) -> None:
+        """The last of a workgroup's signals opens its barrier."""
+        self.signalled[group] += 1
+        if self.signalled[group] < self.members[group]:
+            return
+        self.signalled[group], self.opened[group] = 0, done + BARRIER
+        waiting, self.held[group] = self.held[group], []
+        self.passing[group] = self.members[group]
+        for number, thread in waiting:
+            heappush(self.queue, (self.opened[group], number, thread))
+
+
+def _allowed(thread: Thread, op: Op) -> float:
+    """When all is done that an instruction waits for."""
+    times = [0.0]
+    if op.distance is not None:
+        pipe, count = op.distance
+        for letter in IN_ORDER if pipe == "A" else pipe:
+            done = thread.done.get(letter, [])
+            times.append(done[-count] if len(done) >= count else 0.0)
+    for token, only_read in op.waits:
+        some = thread.tokens.values() if token == ALL else [thread.tokens.get(token, (0.0, 0.0))]
+        times += [read if only_read else done for read, done in some]
+    chained = op.pipe == "matrix" and op.sets in thread.chains
+    if op.sets is not None and not chained:
+        times.append(thread.tokens.get(op.sets, (0.0, 0.0))[1])
+    return max(times)

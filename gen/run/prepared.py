@@ -1,0 +1,68 @@
+"""Launches ready for whoever wants to look at how they run: code, requests, and memory as it is before the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from convgen.backends import target as targets
+from convgen.backends.simulation import LaunchRequest
+from convgen.ir.error import UserError
+from convgen.problem.matmul import parse_problem
+from convgen.run import direct, reference, verify
+from convgen.run.direct import Extents
+from convgen.run.record import LaunchRecord
+
+
+@attrs.frozen(eq=False)
+class Prepared:
+    """The launches of a code object, in order."""
+
+    name: str  #: for errors
+    content: bytes
+    requests: tuple[LaunchRequest, ...]
+    buffers: Callable[[], Mapping[str, Any]]  #: new ones each time
+
+
+def of_record(path: Path, scalars: Mapping[str, int]) -> Prepared:
+    """What a launch record says, with other values of scalars that a host may choose; inputs are filled where it
+    carries a problem. Raises UserError.
+    """
+    record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name).with_scalars(scalars)
+    content = None if record.object is None else targets.read(path.parent / record.object)
+    return of_launches(record, content, path.name)
+
+
+def of_launches(record: LaunchRecord, content: bytes | None, where: str) -> Prepared:
+    """The launches of a record and its code object. Raises UserError where there are none."""
+    if content is None or not record.launches:
+        raise UserError(f"given {where} without {'a code object' if content is None else 'launches'}, wanted some")
+    drawn = {} if record.problem is None else reference.fills(parse_problem(record.problem), 0)
+    sizes = {name: buffer.tensor.dims for name, buffer in record.buffers.items()}
+    inputs = {name: tensor for name, tensor in drawn.items() if sizes.get(name) == tensor.shape}
+    return Prepared(where, content, record.requests(), lambda: verify.allocate(record, inputs))
+
+
+def of_object(
+    path: Path,
+    *,
+    kernel: str | None,
+    grid: Extents | None,
+    block: Extents | None,
+    dynamic_lds: int = 0,
+    arguments: Sequence[tuple[str, str]] = (),
+) -> Prepared:
+    """A launch of anybody's code object (`direct`). Raises UserError."""
+    content = targets.read(path)
+    known = targets.executor(content, path.name).signatures(content)
+    if grid is None or block is None:
+        raise UserError(f"given no {'--grid' if grid is None else '--block'}, wanted one to launch {path.name}")
+    launch = direct.prepare(known, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
+
+    def copies() -> dict[str, Any]:
+        return {name: data.copy() for name, data in launch.buffers.items()}
+
+    return Prepared(path.name, content, (launch.request,), copies)

@@ -1,0 +1,211 @@
+"""Launches that were executed, on the model of a unit: what waves did, rounds left out, lines that caches share."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+import convgen as cg
+from convgen.backends.amdgpu.sim.simulate import simulate
+from convgen.backends.amdgpu.timing.launch import profile_launch
+from convgen.backends.amdgpu.timing.moved import Reads, Share
+from convgen.backends.amdgpu.timing.ops import Op, Port
+from convgen.backends.amdgpu.timing.rounds import Rounds, shortened
+from convgen.backends.amdgpu.timing.unit import Course, Latencies, Unit
+from convgen.backends.simulation import KernelArg, LaunchRequest
+from convgen.backends.target import get
+from convgen.backends.timing import LaunchProfile, Machine
+from convgen.ir.layout.order import Order
+from convgen.plan.config import Config
+from convgen.plan.mapping import Launch
+from convgen.plan.plan import make_plan
+from convgen.problem.matmul import Matmul
+from convgen.run import prepared
+from convgen.run.code import Code
+
+FOREIGN = Path(__file__).parents[2] / "data" / "foreign"
+MI300X = Machine("gfx942", 304, 8, 4 << 20, 256 << 20, 128)
+
+LEAST = {"ds_read_b64": 4, "ds_read_b128": 8, "ds_write_b64": 4, "ds_write_b128": 8}  #: clocks of the LDS: phases
+READ = Op(Port.LDS, 4, 8, at=0)
+WAIT = Op(Port.NONE, 4, waits=(None, 0), at=4)
+MATRIX = Op(Port.MATRIX, 4, 32, at=8)
+SLOW = Op(Port.LDS, 4, 64, at=0)
+BARRIER = Op(Port.NONE, 4, is_barrier=True, at=12)
+END = Op(Port.SALU, 4, at=16)
+BODY = {0, 4, 8, 12}
+
+
+# ---------------------------------------------------------------- rounds that are left out
+
+
+def run(rounds: Rounds) -> Course:
+    return Unit(Latencies(300)).run(rounds.workgroups)
+
+
+def total(rounds: Rounds, fewer: Rounds) -> float:
+    course = run(rounds)
+    return rounds.clocks(course, rounds.pace_of(course, fewer, run(fewer)))[0]
+
+
+@pytest.mark.parametrize("kinds", [[READ], [READ, SLOW], [READ, READ, SLOW]])
+def test_rounds_that_are_left_out_take_as_long_as_those_like_them(kinds: list[Op]) -> None:
+    """Slots that take turns make rounds that are alike only every second or third time."""
+    loop = [op for n in range(120) for op in (kinds[n % len(kinds)], WAIT, MATRIX, BARRIER)]
+    waves = [[[END] * 5 + loop + [END] * 9] * 4] * 2
+    whole, short, shorter = (shortened(waves, BODY, keep) for keep in (1000, 12, 6))
+    assert whole.left_out == 0
+    assert short.left_out >= 100
+    assert sum(map(len, short.workgroups[0])) < 0.2 * sum(map(len, waves[0]))
+    assert short.count == whole.count == 120
+    assert total(short, shorter) == pytest.approx(run(whole).end, rel=0.01)
+    weights = short.weights(0, len(short.workgroups[0][0]))
+    assert sum(weights) == pytest.approx(len(waves[0][0]))
+
+
+def test_rounds_that_differ_stay() -> None:
+    loop = [op for n in range(40) for op in ([SLOW] * (n + 1)) + [WAIT, MATRIX]]
+    assert shortened([[loop]], {4, 8}, 4).left_out == 0
+
+
+def test_waves_that_go_round_differently_often_are_left_whole() -> None:
+    few, many = ([READ, WAIT, MATRIX] * n for n in (20, 60))
+    assert shortened([[few, many]], BODY, 4).left_out == 0
+
+
+def test_code_without_a_loop_is_one_round() -> None:
+    rounds = shortened([[[END] * 10]], BODY, 4)
+    assert rounds.count == 0
+    assert rounds.clocks(run(rounds), 0.0) == (40, 40)
+
+
+def test_barriers_do_not_wait_for_waves_that_have_ended() -> None:
+    course = Unit().run([[[END], [END, BARRIER, END], [END] * 50 + [BARRIER, END]]])
+    assert [wave.done[-1] for wave in course.waves] == [4, pytest.approx(208, abs=4), pytest.approx(208, abs=4)]
+
+
+# ---------------------------------------------------------------- caches
+
+
+def test_workgroups_come_to_dies_and_units_in_turn() -> None:
+    share = Share(attrs.evolve(MI300X, units=8, xcds=4), 40, 2)
+    assert share.round(0) == [0, 4, 8, 12]
+    assert share.round(1) == [16, 20, 24, 28]
+    assert share.unit(0) == [0, 8]  # two units a die
+
+
+def test_a_line_is_read_once_an_instruction_and_workgroup() -> None:
+    reads = Reads(128)
+    lanes = np.arange(64)
+    for times in range(3):
+        reads("load", "a", lanes // 32, lanes % 32 * 16 + 4096 * (times // 2), 16)
+    reads("load", "b", lanes * 0, lanes * 0, 4)
+    reads("store", "b", lanes, lanes, 4)
+    assert (reads.loaded, reads.stored) == (3 * 64 * 16 + 64 * 4, 256)
+    assert reads.count == 3 * 8 + 1
+    assert len(reads.of([0])) == 9
+    assert reads.missed([0, 1], 100) == (25, 9)
+    assert reads.missed([0, 1], 2) == (25, 25)  # two lines are gone before they are touched again
+
+
+# ---------------------------------------------------------------- launches
+
+
+@cache
+def product(order: str = "rows", line: str = "512x256:256x256") -> Code:
+    config = f"tile=32x32x32 waves=1x1 mma=32x32x8 map={order}"
+    return cg.compile(cg.build(Matmul.parse(line, dt="f16"), config=config))
+
+
+def profiled(code: Code, **changes: Any) -> LaunchProfile:
+    given = prepared.of_launches(code.record, code.object, "x")
+    settings: dict[str, Any] = {"machine": MI300X, "latency": 500.0, "rounds": 16, **changes}
+    return profile_launch(given.content, given.requests[-1], given.buffers, **settings)
+
+
+@pytest.mark.parametrize(
+    ("order", "units", "l2"),
+    [("rows", 304, 4 << 20), ("xcc:8+group:2m", 304, 4 << 20), ("rows", 8, 4 << 20), ("rows", 8, 1 << 16)],
+)
+def test_dies_take_in_what_the_traffic_model_says(order: str, units: int, l2: int) -> None:
+    """In one round of workgroups, and in two, of which the second finds something or nothing there."""
+    found = profiled(product(order), machine=attrs.evolve(MI300X, units=units, l2_bytes=l2))
+    facts = get("gfx942").facts
+    plan = make_plan(
+        Matmul.parse("512x256:256x256", dt="f16"),
+        Config.parse(f"tile=32x32x32 waves=1x1 mma=32x32x8 map={order}"),
+        attrs.evolve(facts, compute_units=units, caches=attrs.evolve(facts.caches, l2_bytes=l2)),
+    )
+    traffic = Launch.of(plan, found.full).traffic(Order.parse(order))
+    assert found.moved.fill == pytest.approx(traffic.fill, rel=0.01)
+    assert found.moved.loaded == pytest.approx(traffic.requested, rel=0.01)
+    assert found.moved.stored == 512 * 256 * 2
+    assert found.moved.memory == (512 + 256) * 256 * 2
+
+
+def test_what_waves_execute() -> None:
+    """All of it: FLOP, rounds, instructions as the simulator counts them; the loop as long as without the rest."""
+    code = product()
+    found = profiled(code)
+    given = prepared.of_launches(code.record, code.object, "x")
+    report = simulate(given.content, given.requests, given.buffers())
+    assert found.flop * found.workgroups == 2 * 512 * 256 * 256
+    assert found.instructions * found.workgroups == sum(report.instructions.values())
+    assert found.element == "f16"
+    assert found.distinct == 1
+    unit = found.units[found.full]
+    assert unit.busy["matrix"] * 4 == 8 * 4 * 8 * 4  # blocks, instructions, passes, clocks
+    assert sum(t.stalled for t in unit.lines) <= unit.clocks
+
+
+def test_conflicts_are_those_of_the_addresses_that_waves_had() -> None:
+    problem = Matmul.parse("64x64:64x64", dt="f16", stag="ba", wtag="ab")
+    code = cg.compile(cg.build(problem, config="tile=32x32x16 waves=1x1 mma=16x16x16"))
+    found, given = profiled(code), prepared.of_launches(code.record, code.object, "x")
+    counters = simulate(given.content, given.requests, given.buffers()).counters
+    unit = found.units[1]
+    least = sum(t.times * LEAST[t.line.text.split()[0]] for t in unit.lines if t.line.kind.startswith("ds_"))
+    assert counters["lds_bank_conflict_cycles"] > 0
+    assert unit.busy["lds"] == least + counters["lds_bank_conflict_cycles"] / found.workgroups
+
+
+def test_latency_and_company_make_a_unit_slower() -> None:
+    code = product()
+    near, far = (profiled(code, latency=latency).units[1].clocks for latency in (200.0, 2000.0))
+    assert near < far
+    crowded = profiled(code, machine=attrs.evolve(MI300X, units=16))
+    alone, full = crowded.units[1], crowded.units[crowded.full]
+    assert (crowded.full, crowded.rounds, crowded.last) == (8, 1, 0)
+    assert alone.clocks < full.clocks < 8 * alone.clocks
+
+
+def test_fewer_rounds_in_detail_say_nearly_the_same() -> None:
+    code = product(line="32x1024:1024x32")
+    whole, short = (profiled(code, rounds=rounds).units[1] for rounds in (100, 8))
+    assert whole.left_out == 0 < short.left_out
+    assert short.clocks == pytest.approx(whole.clocks, rel=0.05)
+
+
+def test_a_kernel_of_another_compiler() -> None:
+    """Arguments by the manifest: a product of 128 x 128 x 128 in four workgroups."""
+    entry = json.loads((FOREIGN / "manifest.json").read_text())[0]
+    code = (FOREIGN / entry["file"]).read_bytes()
+    numbers = {"A": 0, "B": 8, "C": 16}
+    args = [KernelArg(offset, 8, name) for name, offset in numbers.items()]
+    args += [KernelArg(24 + 4 * n, 4, (128).to_bytes(4, "little")) for n in range(6)]
+    request = LaunchRequest(entry["kernel"], (4, 1, 1), (256, 1, 1), tuple(args), entry["shared"])
+
+    def buffers() -> dict[str, Any]:
+        return {name: np.zeros(128 * 128 * (4 if name == "C" else 2), np.uint8) for name in numbers}
+
+    found = profile_launch(code, request, buffers, MI300X, 500.0, 16)
+    assert not [finding for finding in found.findings if finding.source.required]
+    assert found.flop * 4 == 2 * 128**3
+    assert found.moved.stored == 128 * 128 * 4
+    assert {line.line.kind for line in found.units[1].lines} >= {"mfma", "ds_read", "vmem_load", "barrier"}
