@@ -7,12 +7,14 @@ memory accesses on their side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 import attrs
 
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit, VirtualRegister
+
+_MANY = 8  #: products of each sum in a block; of fewer, the operands of all come at about the same time
 
 
 def schedule(function: Function) -> Function:
@@ -46,6 +48,8 @@ class _Scheduler:
         self._heights()
         if loop:
             self._late_inputs()
+        else:
+            self._take_turns()
 
     # ------------------------------------------------------------ dependences
 
@@ -79,6 +83,44 @@ class _Scheduler:
         for node in reversed(self.nodes):
             rest = (latency + self.nodes[s].height for s, latency in node.successors.items())
             node.height = max(rest, default=0) or node.instruction.op.busy
+
+    # ------------------------------------------------------------ sums one after the other
+
+    def _take_turns(self) -> None:
+        """Finish some sums before others where they are of many products and the work on them takes longer than these.
+
+        Were all of them ready at the same time, none of that work would go on beside matrix instructions.
+        """
+        products = [n for n, node in enumerate(self.nodes) if node.instruction.op.unit is Unit.MATRIX]
+        places = dict.fromkeys(r.vreg for n in products for r in self.nodes[n].instruction.defs())
+        number = {sums: n for n, sums in enumerate(places)}
+        turns = {n: max(number[r.vreg] for r in self.nodes[n].instruction.defs()) for n in products}
+        for n, node in enumerate(self.nodes):  # what follows from sums has the turn of the last of them
+            for s in node.successors if n in turns else ():
+                turns.setdefault(s, turns[n])
+                turns[s] = turns[s] if self.nodes[s].instruction.op.unit is Unit.MATRIX else max(turns[s], turns[n])
+        busy = [self.nodes[n].instruction.op for n in turns]
+        if sum(op.busy for op in busy if op.unit is Unit.VALU) <= self.matrix_slots or len(products) < _MANY * len(
+            number
+        ):
+            return
+        for n in reversed(range(len(self.nodes))):  # what they are made of, that of the first
+            if n not in turns:
+                turns[n] = min((turns[s] for s in self.nodes[n].successors), default=len(number))
+        self._chain(products)
+        highest = max(node.height for node in self.nodes)
+        for n, node in enumerate(self.nodes):  # global memory has a queue of its own
+            node.height += (len(number) - (turns[n] if node.instruction.op.unit is not Unit.GLOBAL else 0)) * highest
+
+    def _chain(self, products: Sequence[int]) -> None:
+        """Let products that are added to the same sums follow one another as soon as the unit is free."""
+        for n in products:
+            node = self.nodes[n]
+            sums = {r.vreg for r in node.instruction.defs()}
+            for s in node.successors:
+                after = self.nodes[s].instruction
+                if after.op is node.instruction.op and sums == {r.vreg for r in after.defs()}:
+                    node.successors[s] = after.op.busy
 
     def _late_inputs(self) -> None:
         """Results of the previous iteration's loads are there only that much later.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import pytest
 from hypothesis import given, settings
 
 from convgen.backends.machine.instruction import (
@@ -103,3 +104,13 @@ def test_a_barrier_holds_shared_accesses_and_no_others() -> None:
     found = order(product(acc, a, b), write, Instruction(BARRIER), load(register(14, 4)))
     assert found.index(1) < found.index(2)
     assert found.index(3) < found.index(2)
+
+
+@pytest.mark.parametrize(("work", "finished"), [(1, False), (200, True)])
+def test_sums_with_much_work_behind_them_are_finished_one_after_the_other(work: int, finished: bool) -> None:
+    """With more than the matrix instructions take; then it goes on beside those of the next sums."""
+    accumulators, a, b = [register(n, 4) for n in range(2)], register(10, 2), register(11, 2)
+    products = [product(acc, a, b) for _ in range(8) for acc in accumulators]
+    behind = [Instruction(VALU, (register(100 + n),), (accumulators[n % 2],)) for n in range(work)]
+    found = [n for n in order(*products, *behind) if n < len(products)]
+    assert (found == [*range(0, 16, 2), *range(1, 16, 2)]) == finished
