@@ -5,8 +5,8 @@ Latencies (issue slots of 4 clocks) steer the scheduler only; correctness rests 
 
 from __future__ import annotations
 
-from convgen.backends.amdgpu.tables import MFMA, WAVE, MfmaRow
-from convgen.backends.machine.instruction import Opcode, Role, Unit
+from convgen.backends.amdgpu.tables import FACTS, MFMA, WAVE, MfmaRow
+from convgen.backends.machine.instruction import Opcode, Product, Role, Unit
 from convgen.ir.types import Type, f32, f64, s32, u32
 
 _SCC = ("scc",)
@@ -150,16 +150,18 @@ def _rows() -> dict[str, Opcode]:
 OPCODES: dict[str, Opcode] = _rows()
 
 
-def _mfma(row: MfmaRow) -> Opcode:
+def _mfma(row: MfmaRow, target: str) -> Product:
     """A matrix instruction blocks its pipe for its passes; its result is readable some passes later."""
+    reads_faster = FACTS[target].core.shared_read_rate > SLOT_BYTES[Unit.SHARED]
     sums = row.rows * row.cols * row.blocks * row.acc.bytes // (4 * WAVE)
     a, b = (side * row.k * row.blocks * of.bytes // (4 * WAVE) for side, of in ((row.rows, row.ab), (row.cols, row.b)))
-    return Opcode(
+    return Product(
         row.mnemonic,
         Unit.MATRIX,
         latency=row.passes + 3,
         busy=row.passes,
         early_clobber=True,
+        covers=row.ab.bits <= 8 and reads_faster,  # loops of wider factors keep their order
         results=(Role("d", "va", sums),),
         sources=(Role("a", "va", a), Role("b", "va", b), Role("c", "va", sums)),
         hazard=row.hazard,
@@ -168,7 +170,7 @@ def _mfma(row: MfmaRow) -> Opcode:
 
 #: Target -> name of an atom -> the instruction, and its modifiers.
 MATRIX: dict[str, dict[str, tuple[Opcode, tuple[str, ...]]]] = {
-    t: {row.name: (_mfma(row), row.modifiers) for row in rows} for t, rows in MFMA.items()
+    t: {row.name: (_mfma(row, t), row.modifiers) for row in rows} for t, rows in MFMA.items()
 }
 
 
