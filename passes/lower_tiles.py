@@ -49,6 +49,8 @@ from convgen.passes.messages.planes import PlaneMessage, plane_messages
 from convgen.passes.messages.planner import GlobalMessage, global_messages
 from convgen.passes.messages.shared import shared_messages
 
+_SLICED = (Cast, Saturate, Splat, Binary, Fma, Shuffle)  #: what is computed where it is stored, unless in a branch
+
 _MOST_BYTES = 1 << 31  #: of a buffer whose elements are numbered: the bytes of a number count in s32
 
 #: Makes a store, or an atomic operation, of a buffer, where in it, a value and a site.
@@ -77,12 +79,14 @@ class _Lowering(Mutator):
         self.private = private_tiles(kernel)
         self.values: dict[Var, Expr] = {}
         self.depth = 0
+        self.branches = 0  # around what is lowered
+        self.branches_around: dict[Var, int] = {}
         self.in_pairs: dict[Global | Var, Global] = {}  # buffers of 4-bit elements as bytes
 
     # ------------------------------------------------------------ structure
 
     def Let(self, s: st.Let) -> st.Stmt:
-        self.values[s.var] = s.value
+        self.values[s.var], self.branches_around[s.var] = s.value, self.branches
         if not self.depth and not isinstance(s.var.type, VectorType):
             self.steady.append(s.var)
         return s
@@ -92,6 +96,12 @@ class _Lowering(Mutator):
         body = self.mutate(s.body)
         self.depth -= 1
         return replace(s, body=body)
+
+    def If(self, s: st.If) -> st.Stmt:
+        self.branches += 1
+        then, other = self.mutate(s.then), self.mutate(s.other)
+        self.branches -= 1
+        return replace(s, then=then, other=other)
 
     def Copy(self, s: st.Copy) -> st.Stmt:
         raise VerifyError(f"lower_tiles: copy into {s.tile.name} was not split into load and store")
@@ -180,7 +190,10 @@ class _Lowering(Mutator):
         return st.block(*out)
 
     def _slice(self, e: Expr, start: int, count: int) -> Expr:
-        """Elements of a fragment, element-wise operations applied to the slice only."""
+        """Elements of a fragment, element-wise operations applied to the slice only.
+
+        What was bound outside the branch that takes them is computed there.
+        """
         match e:
             case Cast() | Saturate():
                 return type(e)(vector(e.type.elem, count), self._slice(e.a, start, count))
@@ -194,7 +207,7 @@ class _Lowering(Mutator):
                 part = order[start : start + count]
                 together = part == tuple(range(part[0], part[0] + count))
                 return self._slice(a, part[0], count) if together else Shuffle(a, part)
-            case Var() if isinstance(self.values.get(e), (Cast, Saturate, Splat, Binary, Fma, Shuffle)):
+            case Var() if isinstance(self.values.get(e), _SLICED) and self.branches_around[e] == self.branches:
                 return self._slice(self.values[e], start, count)
         return Slice(e, start, count)
 

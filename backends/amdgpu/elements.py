@@ -7,16 +7,17 @@ bools is a pair of scalar registers an element; the masks of one that no variabl
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import ClassVar, cast
 
 from convgen.backends.amdgpu.emitter import AmdEmitter
 from convgen.backends.amdgpu.exchange import from_lanes
-from convgen.backends.amdgpu.operations import BINARY, BITWISE, COMPARE, FUSED, IN_TURNS, REVERSED, UNARY, WIDER
+from convgen.backends.amdgpu.operations import BINARY, BITWISE, COMPARE, FUSED, IN_TURNS, PAIRED, REVERSED, UNARY, WIDER
 from convgen.backends.amdgpu.scalars import LOGIC, AmdScalars
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import plain, retyped
-from convgen.backends.machine.vectors import Parts, Vectors, view
+from convgen.backends.machine.vectors import Parts, Vectors, adjacent, view
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
@@ -24,10 +25,11 @@ from convgen.ir.floats import Fma, Round
 from convgen.ir.products import BlockMma
 from convgen.ir.types import AnyType, Type, VectorType, f16, f32, vector
 
-Masks = Callable[[int], Reg]  #: the lanes in which an element is true
+Masks = Callable[[int, "Reg | None"], Reg]  #: the lanes in which an element is true; where they go if made for it
 
 _UPPER = "src0_sel:WORD_1"
 _UPPER_WORD = ("dst_sel:DWORD", "dst_unused:UNUSED_PAD", _UPPER)
+_MASKS = 4  #: pairs of scalar registers; as many comparisons hide the wait states between one and its use
 _PAIRS = 4  #: elements; of fewer, two instructions for a pair of constants gain nothing
 
 
@@ -37,11 +39,13 @@ class Elements(Vectors):
     out: AmdEmitter
     scalars: AmdScalars
     elementwise: ClassVar = BINARY
+    _made: deque[Reg]  #: where masks go in turns
+    in_pairs: bool  #: whether sums and products of f32 are made two by two
 
     def value(self, e: Expr) -> Parts:
         if e.type.elem.is_bool and not isinstance(e, x.Var):
             masks = self.masks(e)
-            return tuple(masks(i) for i in range(e.type.lanes))
+            return tuple(masks(i, None) for i in range(e.type.lanes))
         return super().value(e)
 
     def computed(self, e: Expr) -> Parts:
@@ -116,6 +120,10 @@ class Elements(Vectors):
     # ------------------------------------------------------------ arithmetic
 
     def _element_by_element(self, name: str, e: x.Binary) -> Reg:
+        if self.in_pairs and name in PAIRED and not _is_same(e.a) and not _is_same(e.b):
+            held = self.held(e.a), self.held(e.b)
+            if e.type.lanes >= _PAIRS and e.type.lanes % 2 == 0 and all(map(_are_pairs, held)):
+                return self._two_by_two(PAIRED[name], [self._sliced(parts, 2) for parts in held], e.type)
         a, b = self._term(e.a), self._term(e.b, scalar=not _is_constant(e.a))
         dst, into = self._result(e.type)
         for left, right, to in zip(a, b, into):
@@ -202,9 +210,7 @@ class Elements(Vectors):
         lanes = e.type.lanes
         if e.type.elem is f32 and lanes >= _PAIRS and lanes % 2 == 0 and all(map(_are_pairs, held.values())):
             pairs = [self._sliced(held[c], 2) if c in held else self._pair(c) * (lanes // 2) for c in operands]
-            for n, three in enumerate(zip(*pairs)):
-                self.out.emit("v_pk_fma_f32", (dst.words(2 * n, 2),), three)
-            return (dst,)
+            return (self._two_by_two("v_pk_fma_f32", pairs, e.type),)
         size = words_of(e.type.elem)
         constants = list(dict.fromkeys(c for c in operands if _is_constant(c)))
         words = [
@@ -213,6 +219,13 @@ class Elements(Vectors):
         for a, b, c, to in zip(*words, into):
             self.out.valu(FUSED[e.type.elem], a, b, c, into=to)
         return (dst,)
+
+    def _two_by_two(self, name: str, pairs: Sequence[Sequence[Operand]], type: AnyType) -> Reg:
+        """An operation on two f32 at a time, of operands in pairs of registers."""
+        dst = self.out.new("v", type.lanes)
+        for n, operands in enumerate(zip(*pairs)):
+            self.out.emit(name, (dst.words(2 * n, 2),), operands)
+        return dst
 
     def _mixed(self, operands: Sequence[Expr], type: AnyType) -> Parts:
         """Of f32, and of f16 without a conversion: modifiers say which operands are halves of words, and which ones."""
@@ -265,13 +278,21 @@ class Elements(Vectors):
         dst, into = self._result(e.type)
         per_word = 1 if isinstance(e.cond.type, Type) else max(1, 32 // e.type.elem.bits)
         for n, (a, b, to) in enumerate(zip(chosen, other, into)):
-            held = [masks(n * per_word + i) for i in range(min(per_word, e.type.lanes))]
+            held = [masks(n * per_word + i, self._next_mask()) for i in range(min(per_word, e.type.lanes))]
             if len(held) == 1:
                 self._choose(a, b, held[0], to)
             else:
                 picked = [self._choose(a, b, mask, self.out.new("v")) for mask in held]
                 self._joined(picked, e.type.elem.bits, to)
         return (dst,)
+
+    def _next_mask(self) -> Reg:
+        """Registers for a mask that is needed at once: the same few in turns, however many selects are under way."""
+        if len(self._made) < _MASKS:
+            self._made.append(self.out.new("s", 2))
+        else:
+            self._made.rotate(-1)
+        return self._made[-1]
 
     def _choose(self, a: Operand, b: Operand, mask: Reg, into: Reg) -> Reg:
         for w in range(into.count):
@@ -296,27 +317,27 @@ class Elements(Vectors):
         """What makes the mask of each element of a bool, or of a vector of them; operands are evaluated now."""
         if isinstance(e.type, Type):
             one = self.scalars.mask(e)
-            return lambda i: one
+            return lambda i, into: one
         match plain(e):
             case x.Var():
                 held = self.value(e)
-                return lambda i: self.tuple_of(view(held, 2 * i, 2))
+                return lambda i, into: self.tuple_of(view(held, 2 * i, 2))
             case x.Comparison() as numbers:
                 return self.compared(numbers)
             case x.And(a, b) | x.Or(a, b) | x.Xor(a, b):
                 left, right, name = self.masks(a), self.masks(b), LOGIC[type(plain(e))]
-                return lambda i: self.out.salu(name, left(i), right(i), size=2)
+                return lambda i, into: self.out.salu(name, left(i, None), right(i, None), size=2, into=into)
             case x.Not(a):
                 inner = self.masks(a)
-                return lambda i: self.out.salu("s_not_b64", inner(i), size=2)
+                return lambda i, into: self.out.salu("s_not_b64", inner(i, None), size=2, into=into)
             case x.Splat(_, a):
                 return self.masks(a)
             case x.Slice(a, start, _):
                 whole = self.masks(a)
-                return lambda i: whole(start + i)
+                return lambda i, into: whole(start + i, into)
             case x.Shuffle(a, order):
                 whole = self.masks(a)
-                return lambda i: whole(order[i])
+                return lambda i, into: whole(order[i], into)
         raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a comparison or logic: {e}")
 
     def compared(self, e: x.Comparison) -> Masks:
@@ -330,13 +351,13 @@ class Elements(Vectors):
             raise Unsupported(f"given a comparison of {e.a.type}, wanted one that the vector unit has: {e}")
         a, b = self.words(e.a, scalar=True), self.words(e.b, scalar=not _is_constant(e.a))
         if elem.bits >= 32 or e.a.type.lanes == 1:
-            return lambda i: self.out.valu(name, a[i], b[i], bank="s", size=2)
-        return lambda i: self._compare_half(name, a[i // 2], b[i // 2], i % 2)
+            return lambda i, into: self.out.valu(name, a[i], b[i], bank="s", size=2, into=into)
+        return lambda i, into: self._compare_half(name, a[i // 2], b[i // 2], i % 2, into)
 
-    def _compare_half(self, name: str, a: Operand, b: Operand, upper: int) -> Reg:
+    def _compare_half(self, name: str, a: Operand, b: Operand, upper: int, into: Reg | None) -> Reg:
         if not upper:
-            return self.out.valu(name, a, b, bank="s", size=2)
-        dst = self.out.new("s", 2)
+            return self.out.valu(name, a, b, bank="s", size=2, into=into)
+        dst = into or self.out.new("s", 2)
         operands = [self.out.move_to_vector(o) for o in (a, b)]
         self.out.emit(f"{name}_sdwa", (dst,), operands, modifiers=(_UPPER, "src1_sel:WORD_1"))
         return dst
@@ -371,8 +392,9 @@ def _bits(name: str, bits: Sequence[bool]) -> str:
 
 
 def _are_pairs(parts: Parts) -> bool:
-    """Whether every two words begin at an even register."""
-    return all(p.bank == "v" and p.first % 2 == 0 and p.count % 2 == 0 for p in parts)
+    """Whether every two words are neighbours, of which the first is an even register."""
+    pairs = [adjacent(view(parts, at, 2)) for at in range(0, sum(p.count for p in parts), 2)]
+    return all(pair and pair.bank == "v" and pair.first % 2 == 0 for pair in pairs)
 
 
 def _is_same(e: Expr) -> bool:

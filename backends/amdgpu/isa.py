@@ -5,8 +5,8 @@ Latencies (issue slots of 4 clocks) steer the scheduler only; correctness rests 
 
 from __future__ import annotations
 
-from convgen.backends.amdgpu.tables import MFMA, WAVE, MfmaRow
-from convgen.backends.machine.instruction import Opcode, Role, Unit
+from convgen.backends.amdgpu.tables import FACTS, MFMA, WAVE, MfmaRow
+from convgen.backends.machine.instruction import Opcode, Product, Role, Unit
 from convgen.ir.types import Type, f32, f64, s32, u32
 
 _SCC = ("scc",)
@@ -23,7 +23,7 @@ _VALU = (
     "v_cvt_pk_f16_f32 v_cvt_pk_f32_fp8 v_cvt_pk_f32_bf8 v_cvt_pk_f32_fp8_sdwa v_cvt_pk_f32_bf8_sdwa "
     "v_cvt_f32_fp8_sdwa v_cvt_f32_bf8_sdwa "
     "v_min_f32 v_max_f32 v_min_f64 v_max_f64 v_pk_min_f16 v_pk_max_f16 v_fma_f32 v_fma_f64 v_pk_fma_f16 v_pk_fma_f32 "
-    "v_fma_mix_f32 "
+    "v_fma_mix_f32 v_pk_add_f32 v_pk_mul_f32 "
     "v_floor_f32 v_ceil_f32 v_floor_f64 v_ceil_f64 v_bfi_b32 "
     "v_pk_add_u16 v_pk_sub_i16 v_pk_mul_lo_u16 v_pk_min_i16 v_pk_min_u16 v_pk_max_i16 v_pk_max_u16 "
     "v_pk_lshlrev_b16 v_pk_lshrrev_b16 v_pk_ashrrev_i16 v_mbcnt_lo_u32_b32 v_mbcnt_hi_u32_b32"
@@ -150,16 +150,18 @@ def _rows() -> dict[str, Opcode]:
 OPCODES: dict[str, Opcode] = _rows()
 
 
-def _mfma(row: MfmaRow) -> Opcode:
+def _mfma(row: MfmaRow, target: str) -> Product:
     """A matrix instruction blocks its pipe for its passes; its result is readable some passes later."""
+    reads_faster = FACTS[target].core.shared_read_rate > SLOT_BYTES[Unit.SHARED]
     sums = row.rows * row.cols * row.blocks * row.acc.bytes // (4 * WAVE)
     a, b = (side * row.k * row.blocks * of.bytes // (4 * WAVE) for side, of in ((row.rows, row.ab), (row.cols, row.b)))
-    return Opcode(
+    return Product(
         row.mnemonic,
         Unit.MATRIX,
         latency=row.passes + 3,
         busy=row.passes,
         early_clobber=True,
+        covers=row.ab.bits <= 8 and reads_faster,  # loops of wider factors keep their order
         results=(Role("d", "va", sums),),
         sources=(Role("a", "va", a), Role("b", "va", b), Role("c", "va", sums)),
         hazard=row.hazard,
@@ -168,7 +170,7 @@ def _mfma(row: MfmaRow) -> Opcode:
 
 #: Target -> name of an atom -> the instruction, and its modifiers.
 MATRIX: dict[str, dict[str, tuple[Opcode, tuple[str, ...]]]] = {
-    t: {row.name: (_mfma(row), row.modifiers) for row in rows} for t, rows in MFMA.items()
+    t: {row.name: (_mfma(row, t), row.modifiers) for row in rows} for t, rows in MFMA.items()
 }
 
 

@@ -57,6 +57,9 @@ BINARY: dict[tuple[type[Expr], Type], str] = {
 #: What of `BINARY` takes its operands the other way round.
 REVERSED = frozenset(name for name in BINARY.values() if "rev_" in name)
 
+#: What of `BINARY` has a form for two words of each operand: gfx90a and later (CDNA3 ISA 12.11, V_PK_ADD_F32).
+PAIRED = {"v_add_f32": "v_pk_add_f32", "v_mul_f32": "v_pk_mul_f32"}
+
 #: Of one operand: on one f16, f32 or f64.
 UNARY: dict[type[Unary], str] = {
     Floor: "floor",

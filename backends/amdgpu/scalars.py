@@ -71,7 +71,7 @@ class OtherTypes(Protocol):
     def converted(self, e: x.Cast | x.Saturate) -> Reg:
         """A conversion of one, or to one."""
 
-    def compared(self, e: x.Comparison) -> Callable[[int], Reg]:
+    def compared(self, e: x.Comparison) -> Callable[[int, Reg | None], Reg]:
         """The mask of each element of a comparison."""
 
     def value(self, e: x.Expr) -> tuple[Reg, ...]:
@@ -184,7 +184,7 @@ class AmdScalars(Scalars):
             if isinstance(held, Reg) and held.count == 2:
                 return held
         if isinstance(e, x.Comparison) and not _is_word(e.a.type):
-            return self.elements.compared(e)(0)
+            return self.elements.compared(e)(0, None)
         if self.uniform(e):
             self.condition(e)
             return self.out.salu("s_cselect_b64", Imm(-1), Imm(0), size=2)

@@ -25,10 +25,11 @@ from convgen.backends.machine.selection import Handlers, Selector, atomic, comme
 from convgen.backends.machine.vectors import held_as_vector
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Cast, Const, Expr, Lane, Mul, Surface, Var, const, eq
+from convgen.ir.expr import Add, Cast, Const, Expr, Lane, Mma, Mul, Surface, Var, const, eq
 from convgen.ir.expr import select as choose
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global
+from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.simplify.simplify import simplify
@@ -59,7 +60,9 @@ class _Selector(Selector):
         self.out = AmdEmitter(kernel.name)
         bounds = Bounds(var_ranges(kernel), kernel.width)
         self.scalars = AmdScalars(self.out, Uniformity(varying(kernel)), bounds)
-        self.vectors = AmdVectors(self.scalars, self.uses, facts)
+        # What multiplies no matrices waits for memory, not for the vector unit: its sums are as they come.
+        in_pairs = any(isinstance(n, Mma) for n in postorder(kernel))
+        self.vectors = AmdVectors(self.scalars, self.uses, facts, in_pairs=in_pairs)
         self.facts = facts
         self.pointers: dict[str, Reg] = {}
 

@@ -5,6 +5,7 @@ Values narrower than a word stand in the low bits of one.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from convgen.backends.amdgpu.bytes import gather_words
@@ -28,10 +29,13 @@ from convgen.ir.types import VectorType, bf16, f32, s32, u32
 class AmdVectors(Elements):
     """Evaluates vector expressions."""
 
-    def __init__(self, scalars: AmdScalars, uses: Mapping[Var, int], facts: TargetFacts) -> None:
+    def __init__(self, scalars: AmdScalars, uses: Mapping[Var, int], facts: TargetFacts, *, in_pairs: bool) -> None:
+        """Sums and products of f32 are made two by two if they are to be `in_pairs`, where operands allow it."""
         super().__init__(scalars, uses)
         scalars.elements = self
         self.facts = facts
+        self.in_pairs = in_pairs
+        self._made = deque()
 
     def _pack(self, parts: tuple[Expr, ...]) -> Parts:
         out: list[Reg] = []

@@ -7,12 +7,15 @@ memory accesses on their side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 import attrs
 
-from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit, VirtualRegister
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Product, Unit, VirtualRegister
+
+_QUEUED = 4  #: by how much sooner than counted the next read of shared memory can follow where products cover them
+_MANY = 8  #: products of each sum in a block; of fewer, the operands of all come at about the same time
 
 
 def schedule(function: Function) -> Function:
@@ -40,12 +43,22 @@ class _Scheduler:
     def __init__(self, block: BasicBlock, loop: bool) -> None:
         body = list(block.instructions)
         self.tail = list(_terminators(body))
-        self.nodes = [_Node(i, n) for n, i in enumerate(body[: len(body) - len(self.tail)])]
+        body = body[: len(body) - len(self.tail)]
+        is_covered = loop and _is_covered(body, len(self.tail))
+        covering = _put_behind_barrier(body, len(self.tail)) if is_covered else range(0)
+        self.queues = bool(covering)
+        self.nodes = [_Node(i, n) for n, i in enumerate(body)]
         self.matrix_slots = sum(n.instruction.op.busy for n in self.nodes if n.instruction.op.unit is Unit.MATRIX)
         self._edges()
+        for n in covering:
+            self._edge(covering.start - 1, n, 1)
+        if covering:
+            self._chain([n for n, node in enumerate(self.nodes) if node.instruction.op.unit is Unit.MATRIX])
         self._heights()
         if loop:
             self._late_inputs()
+        else:
+            self._take_turns()
 
     # ------------------------------------------------------------ dependences
 
@@ -79,6 +92,42 @@ class _Scheduler:
         for node in reversed(self.nodes):
             rest = (latency + self.nodes[s].height for s, latency in node.successors.items())
             node.height = max(rest, default=0) or node.instruction.op.busy
+
+    # ------------------------------------------------------------ sums one after the other
+
+    def _take_turns(self) -> None:
+        """Finish some sums before others where they are of many products and the work on them takes longer than these.
+
+        Were all of them ready at the same time, none of that work would go on beside matrix instructions.
+        """
+        products = [n for n, node in enumerate(self.nodes) if node.instruction.op.unit is Unit.MATRIX]
+        places = dict.fromkeys(r.vreg for n in products for r in self.nodes[n].instruction.defs())
+        number = {sums: n for n, sums in enumerate(places)}
+        turns = {n: max(number[r.vreg] for r in self.nodes[n].instruction.defs()) for n in products}
+        for n, node in enumerate(self.nodes):  # what follows from sums has the turn of the last of them
+            for s in node.successors if n in turns else ():
+                turns.setdefault(s, turns[n])
+                turns[s] = turns[s] if self.nodes[s].instruction.op.unit is Unit.MATRIX else max(turns[s], turns[n])
+        behind = [op for op in (self.nodes[n].instruction.op for n in turns) if op.unit is Unit.VALU]
+        if sum(op.busy for op in behind) <= self.matrix_slots or len(products) < _MANY * len(number):
+            return
+        for n in reversed(range(len(self.nodes))):  # what they are made of, that of the first
+            if n not in turns:
+                turns[n] = min((turns[s] for s in self.nodes[n].successors), default=len(number))
+        self._chain(products)
+        highest = max(node.height for node in self.nodes)
+        for n, node in enumerate(self.nodes):  # global memory has a queue of its own
+            node.height += (len(number) - (turns[n] if node.instruction.op.unit is not Unit.GLOBAL else 0)) * highest
+
+    def _chain(self, products: Sequence[int]) -> None:
+        """Let products that are added to the same sums follow one another as soon as the unit is free."""
+        for n in products:
+            node = self.nodes[n]
+            sums = {r.vreg for r in node.instruction.defs()}
+            for s in node.successors:
+                after = self.nodes[s].instruction
+                if after.op is node.instruction.op and sums == {r.vreg for r in after.defs()}:
+                    node.successors[s] = after.op.busy
 
     def _late_inputs(self) -> None:
         """Results of the previous iteration's loads are there only that much later.
@@ -126,7 +175,7 @@ class _Scheduler:
             heappop(ready[unit])
             node = self.nodes[n]
             out.append(node.instruction)
-            free[unit] = slot + node.instruction.op.busy
+            free[unit] = slot + self._busy(node.instruction)
             for s, latency in node.successors.items():
                 after = self.nodes[s]
                 after.ready = max(after.ready, slot + latency)
@@ -136,10 +185,51 @@ class _Scheduler:
             slot += 1
         return out + self.tail
 
+    def _busy(self, i: Instruction) -> int:
+        """Slots until the unit takes the next instruction: reads of shared memory queue where products cover them."""
+        reads = i.op.unit is Unit.SHARED and i.access is not None and not i.access.write
+        return max(1, i.op.busy // _QUEUED) if self.queues and reads else i.op.busy
+
     def _urgency(self, n: int) -> int:
         """The longest path behind a node, negated; loads from global memory go ahead of all else of their time."""
         node = self.nodes[n]
         return -node.height - (self.matrix_slots if node.instruction.op.unit is Unit.GLOBAL else 0)
+
+
+def _is_covered(body: Sequence[Instruction], others: int) -> bool:
+    """Whether shared memory takes longer than matrix instructions that cover its reads, but the issue of all does not.
+
+    With each access comes a wait, and there are `others` at the end.
+    """
+    products = [i.op for i in body if i.op.unit is Unit.MATRIX]
+    accesses, slots = [i.op for i in body if i.access is not None], sum(op.busy for op in products)
+    shared = sum(op.busy for op in accesses if op.unit is Unit.SHARED)
+    covers = all(isinstance(op, Product) and op.covers for op in products)
+    return covers and len(body) + len(accesses) + others <= slots < shared
+
+
+def _put_behind_barrier(body: list[Instruction], others: int) -> range:
+    """Put the last products behind the last barrier, as many as take the time to issue all that follows; their places.
+
+    Between them and the end the next iteration's operands are read, for which the unit would wait otherwise.
+    """
+    barrier = max((n for n, i in enumerate(body) if i.barrier), default=0)
+    following, moved = len(body) - barrier - 1 + others, 0
+    for n in reversed([n for n, i in enumerate(body[:barrier]) if i.op.unit is Unit.MATRIX]):
+        if moved * body[n].op.busy >= following or not _may_pass(body[n], body[n + 1 : barrier + 1]):
+            break
+        body.insert(barrier, body.pop(n))
+        barrier, moved = barrier - 1, moved + 1
+    return range(barrier + 1, barrier + 1 + moved)
+
+
+def _may_pass(i: Instruction, others: Sequence[Instruction]) -> bool:
+    """Whether registers let an instruction stand behind others that follow it."""
+    made, read = {r.vreg for r in i.defs()}, {r.vreg for r in i.uses()}
+    return not any(
+        made & {r.vreg for r in (*other.uses(), *other.defs())} or read & {r.vreg for r in other.defs()}
+        for other in others
+    )
 
 
 def _terminators(body: list[Instruction]) -> list[Instruction]:

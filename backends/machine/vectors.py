@@ -127,7 +127,7 @@ class Vectors(ABC):
 
     def tuple_of(self, parts: Parts) -> Reg:
         """The value in one tuple, copied only if it is not in one already."""
-        together = _adjacent(parts)
+        together = adjacent(parts)
         if together is not None:
             return together
         dst = self.out.new("v", sum(p.count for p in parts))
@@ -248,7 +248,7 @@ def view(parts: Parts, first: int, count: int) -> Parts:
     return tuple(out)
 
 
-def _adjacent(parts: Parts) -> Reg | None:
+def adjacent(parts: Parts) -> Reg | None:
     """The value as one run of words, if its parts follow one another in one tuple."""
     first = parts[0]
     at = first.first

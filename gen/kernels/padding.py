@@ -37,17 +37,24 @@ _DIMS = "nm"
 _TOGETHER = 4  #: elements; of sums that are looked at together, where vector units take some at a time
 
 
-def finite(padding: Padding, sums: Whole) -> Expr:
-    """Whether one sum for each row of the factor without windows is finite, in all lanes."""
+def finite(k: KernelBuilder, padding: Padding, sums: Whole) -> Expr:
+    """Whether one sum for each row of the factor without windows is finite, in all lanes; looked at here."""
     seen = []
     for total, layout in sums:
         few, order = along(layout, _DIMS[1 - padding.side])
         seen.append(Shuffle(total, tuple(order.index(n) for n in range(few.registers))))
-    return all_finite(seen)
+    found = k.let("seen", _zero_if_finite(seen))
+    return AllLanes(eq(found, found))
 
 
 def all_finite(seen: Sequence[Expr]) -> Expr:
     """Whether all elements of some vectors are finite, in all lanes."""
+    found = _zero_if_finite(seen)
+    return AllLanes(eq(found, found))
+
+
+def _zero_if_finite(seen: Sequence[Expr]) -> Expr:
+    """Zero where all elements of some vectors are finite, else a NaN, in each lane."""
     elem, count = seen[0].type.elem, gcd(_TOGETHER, *(each.type.lanes for each in seen))
     none = zeros(vector(elem, count))
     found: Expr = none
@@ -57,7 +64,7 @@ def all_finite(seen: Sequence[Expr]) -> Expr:
     any_of_them: Expr = const(0, elem)
     for n in range(count):
         any_of_them = fma(Pack(elem, (Slice(found, n, 1),)), const(0, elem), any_of_them)
-    return AllLanes(eq(any_of_them, any_of_them))
+    return any_of_them
 
 
 @attrs.frozen

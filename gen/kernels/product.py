@@ -39,6 +39,8 @@ _MOST_AHEAD = 3  #: pieces for which it is there at a time what steps read
 _ROOM = 0.25  #: of the registers beside the sums, for what steps read; as many for what pieces have in common
 
 Start = tuple[Index, Index]  #: a place along N and M
+_Made = Iterable[tuple[Expr, Fragment]]  #: what is to be stored, part by part, and how it is distributed
+_Make = Callable[[Whole, Start], _Made]
 _Piece = tuple[Expr, Fragment, tuple[Held, ...]]  #: some sums, how they are distributed, and what steps read for them
 
 
@@ -99,36 +101,46 @@ class _ProductKernel:
         sharers = self.tile["sharers"]
         if meeting is None:
             row = self._row_of_slice() if self.plan.reduction is Reduction.LAUNCH else self.m0
-            self._settle(sums, partial(self._store_sums, result, row, epilogue))
+            self._settle(sums, partial(self._made, epilogue), partial(self._store, result, row))
             return
         with ExitStack() as around:
             if isinstance(sharers, Expr):
                 with self.k.when(eq(sharers, 1)):
-                    self._settle(sums, partial(self._store_sums, result, self.m0, epilogue))
+                    self._settle(sums, partial(self._made, epilogue), partial(self._store, result, self.m0))
                 around.enter_context(self.k.otherwise())
             with self._last_to_arrive(meeting, sums):
                 parts = (part for mma in self.mmas for part in mma.d.parts(_MOST_SUMMED))
                 totals = ((self._sum_of_shares(meeting, part), part) for part in parts)
                 held = ((total, layout, epilogue.load(self._reader(), layout)) for total, layout in totals)
-                self._store(result, (self.n0, self.m0), held, epilogue)
+                made = ((epilogue.apply(self.k, total, read), layout) for total, layout, read in held)
+                self._store(result, self.m0, made, (0, 0))
 
-    def _settle(self, sums: Sequence[Var], leave: Callable[[Whole, Start], None]) -> None:
-        """Leave the sums; where padding has spoiled any, leave others in their place, each piece of the tile alone."""
+    def _settle(self, sums: Sequence[Var], make: _Make, leave: Callable[[_Made, Start], None]) -> None:
+        """Leave what is made of the sums; where padding has spoiled any, of others, each piece of the tile alone."""
         whole, padding = [(total, mma.d) for mma, total in zip(self.mmas, sums)], self.part.padding
         if padding is None:
-            leave(whole, (0, 0))
+            leave(make(whole, (0, 0)), (0, 0))
             return
-        with self.k.when(finite(padding, whole)):
-            leave(whole, (0, 0))
+        are_finite = finite(self.k, padding, whole)
+        made = self._meanwhile(make(whole, (0, 0)))
+        with self.k.when(are_finite):
+            leave(made, (0, 0))
         with self.k.otherwise():
             anew = Anew(self.k, self.plan, self.part, padding, self._at, self._loaded, self._blocks(self.n0))
             with anew.pieces() as (n, m):
-                leave([(anew.sums((self.n0 + n, self.m0 + m)), anew.unit.d)], (n, m))
+                leave(make([(anew.sums((self.n0 + n, self.m0 + m)), anew.unit.d)], (n, m)), (n, m))
 
-    def _store_sums(self, result: View, row: Index, epilogue: Epilogue, sums: Whole, start: Start) -> None:
-        """Store what the epilogue makes of sums that begin at a place within the tile."""
-        at = plus(self.n0, start[0]), plus(row, start[1])
-        self._store(result, at, self._pieces(sums, self._reader(start), epilogue), epilogue)
+    def _meanwhile(self, made: _Made) -> _Made:
+        """The same, computed here, where that goes on beside the last products and takes the place of the sums."""
+        overlaps = self.plan.facts.core.fragment_sets > 1  # instructions move among products
+        if not overlaps or self.plan.config.separate_accumulators:
+            return made
+        return [(self.k.let("made", value), layout) for value, layout in made]
+
+    def _made(self, epilogue: Epilogue, sums: Whole, start: Start) -> _Made:
+        """What the epilogue makes of sums that begin at a place within the tile, piece by piece."""
+        for total, layout, held in self._pieces(sums, self._reader(start), epilogue):
+            yield epilogue.apply(self.k, total, held), layout
 
     def _reader(self, start: Start = (0, 0)) -> Reader:
         """Of what stands beside the tile, or a piece that begins at a place within."""
@@ -152,13 +164,12 @@ class _ProductKernel:
             yield Slice(total, n * layout.registers, layout.registers), layout, ahead.popleft()
             ahead.extend(islice(loaded, 1))
 
-    def _store(self, result: View, at: Start, pieces: Iterable[_Piece], epilogue: Epilogue) -> None:
-        """Store, or add, what the epilogue makes of the sums of each part of what begins there."""
-        k = self.k
-        for total, layout, held in pieces:
-            stored = epilogue.apply(k, total, held)
-            store = partial(k.atomic_view, "add") if self.plan.reduction is Reduction.ATOMIC else k.store_view
-            store(result, (*at, *self.batch), stored, layout, "store", result.memory.name)
+    def _store(self, result: View, row: Index, made: _Made, start: Start) -> None:
+        """Store, or add, what was made of each part of what begins at a place within the tile."""
+        k, at = self.k, (plus(self.n0, start[0]), plus(row, start[1]), *self.batch)
+        store = partial(k.atomic_view, "add") if self.plan.reduction is Reduction.ATOMIC else k.store_view
+        for value, layout in made:
+            store(result, at, value, layout, "store", result.memory.name)
 
     def _row_of_slice(self) -> Index:
         """The first row of the tile in the part of its slice in a workspace."""
@@ -177,12 +188,12 @@ class _ProductKernel:
         k, sharers, memory = self.k, self.tile["sharers"], meeting.sums.memory
         at = self._left_at(self.tile["rank"])
 
-        def leave(sums: Whole, start: Start) -> None:
+        def leave(sums: _Made, start: Start) -> None:
             for total, layout in sums:
                 place = plus(at[0], start[0]), plus(at[1], start[1])
                 k.store_view(meeting.sums, place, total, layout, "leave", memory.name)
 
-        self._settle(sums, leave)
+        self._settle(sums, lambda sums, start: sums, leave)
         index = self.part.mapping.place(self.tile) * self.plan.subgroups + k.subgroup
         with k.when(eq(k.ticket("arrived", meeting.counts, index, sharers), sharers - 1)):
             yield

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import attrs
+import pytest
 from hypothesis import given, settings
 
 from convgen.backends.machine.instruction import (
@@ -13,6 +15,7 @@ from convgen.backends.machine.instruction import (
     Imm,
     Instruction,
     Operand,
+    Product,
     Reg,
     Unit,
     VirtualRegister,
@@ -103,3 +106,33 @@ def test_a_barrier_holds_shared_accesses_and_no_others() -> None:
     found = order(product(acc, a, b), write, Instruction(BARRIER), load(register(14, 4)))
     assert found.index(1) < found.index(2)
     assert found.index(3) < found.index(2)
+
+
+@pytest.mark.parametrize(("work", "finished"), [(1, False), (200, True)])
+def test_sums_with_much_work_behind_them_are_finished_one_after_the_other(work: int, finished: bool) -> None:
+    """With more than the matrix instructions take; then it goes on beside those of the next sums."""
+    accumulators, a, b = [register(n, 4) for n in range(2)], register(10, 2), register(11, 2)
+    products = [product(acc, a, b) for _ in range(8) for acc in accumulators]
+    behind = [Instruction(VALU, (register(100 + n),), (accumulators[n % 2],)) for n in range(work)]
+    found = [n for n in order(*products, *behind) if n < len(products)]
+    assert (found == [*range(0, 16, 2), *range(1, 16, 2)]) == finished
+
+
+@pytest.mark.parametrize(("covers", "reading", "behind"), [(True, 20, 3), (False, 20, 0), (True, 10, 0)])
+def test_the_last_products_go_on_while_the_next_operands_are_read(covers: bool, reading: int, behind: int) -> None:
+    """As many as take the time to issue what follows, where shared memory takes longer than the products."""
+    share = attrs.evolve(SHARED, busy=8)
+    multiply = Product("v_mfma", Unit.MATRIX, latency=11, busy=8, early_clobber=True, covers=covers)
+    a, b, at, held = register(40, 2), register(41, 2), register(42), register(43, 4)
+    products = [Instruction(multiply, (acc,), (a, b, acc)) for acc in (register(n, 4) for n in range(16))]
+    write = Instruction(share, (), (at, held), access=Access("shared", "a", 0, True))  # late: the last turn's load
+    reads = [
+        Instruction(share, (register(50 + n, 2),), (at,), access=Access("shared", "a", 0, False))
+        for n in range(reading)
+    ]
+    found = order(*products, write, load(held, "b"), Instruction(BARRIER), *reads, loop=True)
+    last = found[found.index(18) + 1 :]
+    assert [n for n in last if n < 16] == list(range(16 - behind, 16))
+    assert set(last) >= set(range(19, 19 + reading))
+    if behind:
+        assert max(last.index(n) for n in last if n < 16) > reading // 3  # beside reads, not before them
