@@ -98,7 +98,7 @@ class Machine:
 class Moved:
     """Bytes that a launch moves."""
 
-    loaded: float  #: by lanes
+    loaded: float  #: halves of lines that instructions touch, the least that L1 is asked for
     requested: float  #: of L1: lines that instructions touch
     asked: float  #: of L2
     fill: float  #: into the L2s of all XCDs
@@ -112,7 +112,7 @@ class Moved:
 
     @property
     def brought(self) -> float:
-        """Of what lanes load, what comes from L2."""
+        """Of what is loaded, what comes from L2."""
         return self.loaded * (1 - self.l1_hits)
 
     @property

@@ -37,7 +37,7 @@ class Reads:
     line: int  #: bytes
     groups: list[Ints] = attrs.Factory(list)  #: workgroups of an access, of as many lines
     lines: list[Ints] = attrs.Factory(list)  #: numbers that no two buffers share
-    loaded: int = 0  #: bytes, of lanes
+    halves: int = 0  #: halves of lines, likewise
     stored: int = 0
     buffers: dict[str, int] = attrs.Factory(dict)  #: those that were read, by number
 
@@ -45,12 +45,9 @@ class Reads:
         if kind == "store":
             self.stored += len(offsets) * size
             return
-        self.loaded += len(offsets) * size
-        number = self.buffers.setdefault(buffer, len(self.buffers))
-        both = groups << _GROUP | number << _BUFFER | offsets // self.line
-        first = np.ones(len(both), np.bool_)  # neighbouring lanes touch one line
-        np.not_equal(both[1:], both[:-1], out=first[1:])
-        both = np.unique(both[first])
+        place = groups << _GROUP | self.buffers.setdefault(buffer, len(self.buffers)) << _BUFFER
+        self.halves += len(_distinct(place | offsets // (self.line // 2)))
+        both = _distinct(place | offsets // self.line)
         self.groups.append(both >> _GROUP)
         self.lines.append(both & (1 << _GROUP) - 1)
 
@@ -80,6 +77,13 @@ class Reads:
                 if len(held) > capacity:
                     held.popitem(last=False)
         return asked, lacking
+
+
+def _distinct(numbers: Ints) -> Ints:
+    """Each once; neighbouring lanes, which mostly touch one line, are told apart first."""
+    first = np.ones(len(numbers), np.bool_)
+    np.not_equal(numbers[1:], numbers[:-1], out=first[1:])
+    return np.unique(numbers[first])
 
 
 @attrs.frozen
@@ -131,7 +135,7 @@ def moved(
     if there <= machine.l2_bytes:
         fill = min(fill, machine.xcds * there)
     memory = min(fill, there) if machine.memory_side_bytes else fill
-    return Moved(whole.loaded * every, requested, asked, fill, memory, whole.stored * every)
+    return Moved(whole.halves * every * machine.line_bytes // 2, requested, asked, fill, memory, whole.stored * every)
 
 
 def _bytes_of(buffer: Bytes | Pages) -> Bytes:

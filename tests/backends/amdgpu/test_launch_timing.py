@@ -107,7 +107,7 @@ def test_a_line_is_read_once_an_instruction_and_workgroup() -> None:
         reads("load", "a", lanes // 32, lanes % 32 * 16 + 4096 * (times // 2), 16)
     reads("load", "b", lanes * 0, lanes * 0, 4)
     reads("store", "b", lanes, lanes, 4)
-    assert (reads.loaded, reads.stored) == (3 * 64 * 16 + 64 * 4, 256)
+    assert (reads.halves, reads.stored) == (3 * 2 * 8 + 1, 256)  # all lanes of one address touch one half
     assert reads.count == 3 * 8 + 1
     assert len(reads.of([0])) == 9
     assert reads.missed([0, 1], 100) == (25, 9)
