@@ -39,11 +39,9 @@ def fit(table: Table, among: Mask) -> dict[str, Entry]:
             wider[kind] = kinds[at + 1 :]
     found: dict[str, Entry] = {}
     for kind in sorted(rows, key=lambda k: len(wider[k])):
-        if len(rows[kind]) >= _FEWEST:
+        if len(rows[kind]) >= _FEWEST or not wider[kind]:
             usual = next((found[w].terms for w in wider[kind] if w in found), None)
             found[kind] = _entry(table, kind, np.array(rows[kind]), usual)
-    if not found:
-        raise ValueError(f"{table.name}: {sum(among & table.judged)} rows, wanted {_FEWEST} of a kind")
     return found
 
 

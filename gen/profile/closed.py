@@ -154,7 +154,7 @@ class Terms:
     matrix: float = _term("1", 0.9, 1.3, 1.0, "matrix clocks beside those at the peak rate")
     serial: float = _term("clocks", 1.0, 3000.0, 300.0, "of an iteration, in which its workgroup does nothing else")
     far: float = _term("clocks", 1.0, 6000.0, 500.0, "more of an iteration all operands of which come from memory")
-    operands: float = _term("bytes/clock", 8.0, 128.0, 30.0, "rate at which operands reach a unit")
+    operands: float = _term("bytes/clock", 8.0, 64.0, 30.0, "rate at which operands reach a unit")
     fabric: float = _term("bytes/clock", 500.0, 40000.0, 9000.0, "rate at which operands reach all units together")
     run: float = _term("bytes", 1.0, 512.0, 30.0, "that each contiguous run of an operand costs beside its own")
     load: float = _term("clocks", 2.0, 64.0, 16.0, "in which a unit takes in the addresses of a wave's load")

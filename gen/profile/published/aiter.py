@@ -65,7 +65,7 @@ def _loop(row: Row, clocks: LoopClocks) -> Sample:
     split, elem = max(1.0, float(row["split_k"] or 0)), BYTES[type]
     groups = ceil(m / tile_m) * ceil(n / tile_n) * split
     numbers = {
-        **of_loop(clocks, chip, groups, k / split, (tile_m, tile_n), elem),
+        **of_loop(clocks, chip, groups, k / split, (tile_m, tile_n), (tile_m + tile_n) * elem),
         "bytes_in": (m + n) * k * elem,
         "bytes_out": m * n * _RESULT,
         "added": groups * tile_m * tile_n * SUM if split > 1 else 0.0,

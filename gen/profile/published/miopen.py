@@ -11,7 +11,7 @@ import attrs
 from convgen.backends.timing import LoopClocks
 from convgen.profile.chips import chip_of
 from convgen.profile.loops import Loops
-from convgen.profile.published.table import BYTES, SUM, WIDEST, Row, Sample, Table, of_loop
+from convgen.profile.published.table import BYTES, SUM, WIDEST, Row, Sample, Table, in_half_lines, of_loop
 from convgen.profile.published.transposes import beside
 
 _ATOM = re.compile(r"_wt\d+x\d+x(\d+)_")
@@ -31,11 +31,7 @@ def igemm(name: str, rows: list[Row]) -> Table:
         timed=True,
         scale=1e3,
         shape=forward_shape,
-        kinds=lambda row: (
-            *_own_run("miopen", row),
-            f"miopen/mi300x/{row['dtype']}/{row['dir']}",
-            _kind("miopen", row),
-        ),
+        kinds=lambda row: _kinds(f"miopen/mi300x/{row['dtype']}", row, row["dir"]),
         sample=_product,
         counts=lambda row: True,
         results=frozenset(("ms", "transpose_share_est")),
@@ -48,7 +44,7 @@ def igemm_code(name: str, rows: list[Row], clocks: Mapping[tuple[str, str], Loop
     """The same where the clocks of each row's kernel are known."""
     return attrs.evolve(
         igemm(name, rows),
-        kinds=lambda row: (*_own_run("miopen code", row), _kind("miopen code", row)),
+        kinds=lambda row: _kinds(f"miopen code/mi300x/{row['dtype']}", row),
         sample=lambda row: _loop(row, clocks[code_of(row)]),
         model=Loops,
     )
@@ -59,17 +55,15 @@ def code_of(row: Row) -> tuple[str, str]:
     return _CHIP.target, row["kernel"]
 
 
-def _kind(maker: str, row: Row) -> str:
-    return f"{maker}/mi300x/{row['dtype']}"
+def _kinds(kind: str, row: Row, *narrower: str) -> tuple[str, ...]:
+    """Rows that were measured in another run than most are of a kind of their own.
 
-
-def _own_run(maker: str, row: Row) -> tuple[str, ...]:
-    """The kind of rows that were measured in another run than most.
-
-    Rows with batches of 1, 6, 8, 11, 21, 27, 28 and 30, most of them f32, take 1.9 times what others tell, transposes
-    and kernels of all directions, images and filters alike: launches begin 28 us later and clocks are lower.
+    f32 with batches of 1, 6, 8, 11, 21, 27, 28 and 30 takes 1.9 times what others tell, transposes and kernels of all
+    directions, images and filters alike: launches begin 28 us later and clocks are lower.
     """
-    return () if int(row["n"]) % _USUAL == 0 else (f"{_kind(maker, row)}/another run",)
+    if row["dtype"] == "f32" and int(row["n"]) % _USUAL:
+        return (f"{kind}/another run",)
+    return *(f"{kind}/{name}" for name in narrower), kind
 
 
 def forward_shape(row: Row) -> str:
@@ -160,8 +154,15 @@ def _loop(row: Row, clocks: LoopClocks) -> Sample:
     n, c, h, w, k, y, x, ho, wo, g = (float(row[name]) for name in "n c h w k y x ho wo g".split())
     tensors = {"B": n * c * h * w * elem, "W": k * c / g * y * x * elem, "F": n * k * ho * wo * elem}
     out = tensors[row["dir"]]
+    along_m, along_n = {
+        "F": (min(tiled.tile_k, c / g), min(tiled.tile_k, c / g)),
+        "B": (min(tiled.tile_k, k / g), min(tiled.tile_n, c / g)),
+        "W": (min(tiled.tile_m, k / g), min(tiled.tile_n, c / g)),
+    }[row["dir"]]  # contiguous elements of the operands
+    sides = (tiled.tile_m, along_m), (tiled.tile_n, along_n)
+    operands = sum(edge * elem * in_half_lines(run * elem) for edge, run in sides)
     numbers = {
-        **of_loop(clocks, _CHIP, tiled.groups, blocks * tiled.tile_k, (tiled.tile_m, tiled.tile_n), elem),
+        **of_loop(clocks, _CHIP, tiled.groups, blocks * tiled.tile_k, (tiled.tile_m, tiled.tile_n), operands),
         "bytes_in": sum(tensors.values()) - out,
         "bytes_out": out,
         "added": tiled.groups * tiled.tile_m * tiled.tile_n * SUM if tiled.split > 1 else 0.0,

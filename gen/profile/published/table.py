@@ -34,6 +34,7 @@ class Sample:
     numbers: dict[str, float]
 
 
+_HALF_LINE = 64  #: bytes; the least that L2 gives
 SUM = 4.0  #: bytes of an element of a sum that others are added to
 WIDEST = 16.0  #: bytes that a lane loads or stores with one instruction, at most
 
@@ -47,12 +48,17 @@ def lane_bytes(row_bytes: float) -> float:
 ALONE = {"others": 0.0, "other_groups": 0.0, "other_read": 0.0, "other_written": 0.0}
 
 
+def in_half_lines(run: float) -> float:
+    """How many times more than their own length contiguous runs of so many bytes take in halves of lines."""
+    return ceil(run / _HALF_LINE) * _HALF_LINE / run
+
+
 def of_loop(
-    clocks: LoopClocks, chip: Chip, groups: float, depth: float, tile: tuple[float, float], elem: float
+    clocks: LoopClocks, chip: Chip, groups: float, depth: float, tile: tuple[float, float], operands: float
 ) -> dict[str, float]:
     """Numbers of `Loops` that follow from a kernel's clocks.
 
-    Workgroups have a tile of M and N each, over `depth` positions along K; operands have `elem` bytes an element.
+    Workgroups have a tile of M and N each, over `depth` positions along K, each of which has so many bytes of operands.
     """
     of_iteration = clocks.flop / (2 * tile[0] * tile[1])  # positions along K
     left = groups % (chip.units * clocks.resident)
@@ -66,7 +72,7 @@ def of_loop(
         "each_last": each_last,
         "rest_last": rest_last,
         "matrix": clocks.matrix,
-        "operands": sum(tile) * of_iteration * elem,
+        "operands": of_iteration * operands,
     }
 
 
