@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,27 @@ def any_along(flags: Array, axis: int | tuple[int, ...], *, keepdims: bool = Fal
     """Whether any flag is set along some axes."""
     found: Bools = np.asarray(np.any(flags, axis=axis, keepdims=keepdims))
     return found
+
+
+def least(numbers: Array) -> int:
+    """The least of some numbers; of few, `argmin` finds it in a third of the time of `min`."""
+    return int(numbers.item(numbers.argmin()))
+
+
+def most(numbers: Array) -> int:
+    """The greatest of some numbers."""
+    return int(numbers.item(numbers.argmax()))
+
+
+def all_bits(numbers: Array) -> int:
+    """The bits that are set in any of some numbers."""
+    return int(np.bitwise_or.reduce(numbers, axis=None))
+
+
+@lru_cache(maxsize=128)
+def counted(count: int, axes: int) -> Array:
+    """0, 1, .. `count` - 1 along an axis before so many others."""
+    return np.arange(count).reshape((-1,) + (1,) * axes)
 
 
 def united(rows: Iterable[Bools | None]) -> Bools | None:

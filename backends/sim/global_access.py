@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
-from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.arrays import U64, Array, Bools, all_bits
 from convgen.backends.sim.causality import Who
 from convgen.backends.sim.memory import Allocation
 from convgen.backends.sim.threads import Stepped, Threads
@@ -44,11 +44,11 @@ def parts_of(
     found = []
     for allocation, some in parts:
         taken = some if some is not None else lanes
-        offset = (address - np.uint64(allocation.base)).astype(np.int64)
+        offset = (address - np.uint64(allocation.base)).view(np.int64)
         if taken is not None:
             offset = np.where(taken, offset, 0)
         need = min(size, alignment)
-        if int(np.bitwise_or.reduce(offset, axis=None)) & (need - 1):
+        if all_bits(offset) & (need - 1):
             g.env.reporter.at_first(
                 "misaligned",
                 f"global access of {size} bytes not aligned to {need}",

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.sim.arrays import U32, Array, Bools, any_along
+from convgen.backends.sim.arrays import U32, Array, Bools, all_bits, any_along, counted
 
 if TYPE_CHECKING:
     from convgen.backends.sim.threads import Stepped, Threads
 
 SEVERAL = np.uint32(0x1FE)  #: the wave field of a unit that more than one wave has read or updated
+_ONE_WAVE, _CLEAN, _DOUBTFUL = np.uint32(2), np.uint32(1), np.uint32(0xFFFFFFFE)
 
 
 def stamps_of(epoch: Array, wave: Array) -> U32:
@@ -31,7 +32,17 @@ def stamps_of(epoch: Array, wave: Array) -> U32:
 
 def _others(stamps: U32, mine: U32) -> Bools:
     """Where a stamp is another wave's, of this epoch."""
-    found: Bools = (stamps ^ mine) - np.uint32(2) < SEVERAL
+    apart = stamps ^ mine
+    apart -= _ONE_WAVE
+    found: Bools = apart < SEVERAL
+    return found
+
+
+def _undefined(stamps: U32) -> Bools | None:
+    """Where what stands in memory is undefined, None where nothing is."""
+    if np.bitwise_and.reduce(stamps, axis=None) & _CLEAN:
+        return None
+    found: Bools = (stamps & _CLEAN) == 0
     return found
 
 
@@ -40,7 +51,8 @@ class Lds:
 
     def __init__(self, slots: int, size: int, grain: int, kind: str = "lds-race") -> None:
         self.kind = kind  #: of findings
-        self.size, self.grain = size, grain
+        self.size, self.grain = size, grain  #: a power of two
+        self._shift = grain.bit_length() - 1
         self.stride = (size + 31) // 16 * 16
         self.data: npt.NDArray[np.uint8] = np.zeros(max(slots * self.stride, 16), np.uint8)
         self.words: U32 = self.data.view(np.uint32)
@@ -50,14 +62,13 @@ class Lds:
 
     def units(self, place: Array, size: int) -> Array:
         """Indices of the stamps that `size` bytes at each flat byte address cover."""
-        steps = np.arange(max(size // self.grain, 1)).reshape((-1,) + (1,) * place.ndim)
-        return place // self.grain + steps
+        return (place >> self._shift) + counted(max(size // self.grain, 1), place.ndim)
 
     def load(self, place: Array, size: int) -> Array:
         """`size` bytes at each address: [size/4, ...] words, or values for sizes 1 and 2."""
         if size >= 4:
-            steps = np.arange(size // 4).reshape((-1,) + (1,) * place.ndim)
-            if (place & 3).any():
+            steps = counted(size // 4, place.ndim)
+            if all_bits(place) & 3:
                 at = (place + 4 * steps)[..., None] + np.arange(4)
                 return np.ascontiguousarray(self.data.take(at)).view(np.uint32)[..., 0]
             return self.words.take((place >> 2) + steps)
@@ -69,8 +80,8 @@ class Lds:
     def store(self, place: Array, size: int, values: Array) -> None:
         """Write words [size/4, ...] (or single values) at each address."""
         if size >= 4:
-            steps = np.arange(size // 4).reshape((-1,) + (1,) * place.ndim)
-            if (place & 3).any():
+            steps = counted(size // 4, place.ndim)
+            if all_bits(place) & 3:
                 at = (place + 4 * steps)[..., None] + np.arange(4)
                 self.data[at] = np.ascontiguousarray(values).view(np.uint8).reshape(at.shape)
             else:
@@ -93,8 +104,7 @@ class Lds:
         if self.updated is not None:
             self._race(group, step, self.updated.take(units), mine, "reads what another wave updated", where, units)
         self._share(self.read, units, mine)
-        undefined = (stamps & np.uint32(1)) == 0
-        return undefined if undefined.any() else None
+        return _undefined(stamps)
 
     def write(
         self,
@@ -112,7 +122,7 @@ class Lds:
         undefined. Reports a race where that changes what another wave wrote, or has just written.
         """
         race = _others(self.written.take(units), mine)
-        if race.any():
+        if np.count_nonzero(race):
             race &= self._differ(place, size, values, len(units))
             self._report(group, step, race, "overwrites what another wave wrote since the last barrier", where, units)
         self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read", where, units)
@@ -121,10 +131,8 @@ class Lds:
                 group, step, self.updated.take(units), mine, "overwrites what another wave updated", where, units
             )
         self.store(place, size, values)
-        self.stamp_write(units, mine, clean)
-        meeting = _others(self.written.take(units), mine)
-        if meeting.any():
-            lost = meeting & self._differ(place, size, values, len(units))
+        if self.stamp_write(units, mine, clean):
+            lost = _others(self.written.take(units), mine) & self._differ(place, size, values, len(units))
             self._report(group, step, lost, "writes where another wave writes with the same instruction", where, units)
 
     def _differ(self, place: Array, size: int, values: Array, units: int) -> Bools:
@@ -144,9 +152,9 @@ class Lds:
             self._race(
                 group, step, self.updated.take(units), mine, "overwrites what another wave updated", where, units
             )
-        self.stamp_write(units, mine, clean)
-        race = _others(self.written.take(units), mine)
-        self._report(group, step, race, "writes where another wave writes with the same instruction", where, units)
+        if self.stamp_write(units, mine, clean):
+            race = _others(self.written.take(units), mine)
+            self._report(group, step, race, "writes where another wave writes with the same instruction", where, units)
 
     def note_update(
         self, group: Threads, step: Stepped, units: Array, mine: U32, where: Array | None = None
@@ -160,16 +168,16 @@ class Lds:
         if self.updated is None:
             self.updated = np.zeros(len(self.read), np.uint32)
         self._share(self.updated, units, mine)
-        undefined = (stamps & np.uint32(1)) == 0
-        return undefined if undefined.any() else None
+        return _undefined(stamps)
 
     @staticmethod
     def _share(stamps: U32, units: Array, mine: U32) -> None:
         """Stamp an access that several waves may make in one epoch."""
-        value = np.where(_others(stamps.take(units), mine), mine | SEVERAL, mine)
+        others = _others(stamps.take(units), mine)
+        value = np.where(others, mine | SEVERAL, mine) if np.count_nonzero(others) else mine
         stamps[units] = value
         clash = stamps.take(units) != value
-        if clash.any():
+        if np.count_nonzero(clash):
             stamps[units[clash]] = np.broadcast_to(mine, units.shape)[clash] | SEVERAL
 
     def _race(
@@ -177,9 +185,11 @@ class Lds:
     ) -> None:
         self._report(group, step, _others(stamps, mine), f"{what} since the last barrier", where, units)
 
-    def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> None:
-        """Set the write stamps of some units."""
-        self.written[units] = (mine & np.uint32(0xFFFFFFFE)) | np.asarray(clean, np.uint32)
+    def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> bool:
+        """Set the write stamps of some units; whether several accesses of the same instruction meet in one of them."""
+        stamps = (mine & _DOUBTFUL) | np.asarray(clean, np.uint32)
+        self.written[units] = stamps
+        return bool(np.count_nonzero(self.written.take(units) != stamps))
 
     def cross_barrier(self, units: Array, mine: U32, access: str) -> None:
         """Carry a "read", "write" or "update" that is still outstanding over into the epoch behind the barrier."""
@@ -191,9 +201,9 @@ class Lds:
             self.read[units] = mine
 
     def _report(self, group: Threads, step: Stepped, race: Bools, what: str, where: Array | None, units: Array) -> None:
-        lanes = race.any(axis=0)
-        if not lanes.any():
+        if not np.count_nonzero(race):
             return
+        lanes = race.any(axis=0)
         if lanes.ndim == 2:
             row, lane = (int(i) for i in np.argwhere(lanes)[0])
         else:

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.sim.arrays import U32, U64, Array, Bools, Bytes
+from convgen.backends.sim.arrays import U32, U64, Array, Bools, Bytes, all_bits, counted, least, most
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.simulation import KernelArg, Pages, reserve
 
@@ -76,8 +76,8 @@ class Allocation:
         """`size` bytes at each offset: [size/4, ...] words, or zero-extended values for sizes 1 and 2."""
         self.touch(offset, size)
         if size >= 4:
-            steps = np.arange(size // 4).reshape((-1,) + (1,) * offset.ndim)
-            if not (offset & 3).any() and len(self.data) % 4 == 0:
+            steps = counted(size // 4, offset.ndim)
+            if not all_bits(offset) & 3 and len(self.data) % 4 == 0:
                 return self.words.take((offset >> 2) + steps)
             at = (offset + 4 * steps)[..., None] + np.arange(4)
             return np.ascontiguousarray(self.data.take(at)).view(np.uint32)[..., 0]
@@ -98,8 +98,8 @@ class Allocation:
         """Write words [size/4, lanes] (or single values) at flat offsets."""
         self.touch(offset, size)
         if size >= 4:
-            steps = np.arange(size // 4)[:, None]
-            if not (offset & 3).any() and len(self.data) % 4 == 0:
+            steps = counted(size // 4, 1)
+            if not all_bits(offset) & 3 and len(self.data) % 4 == 0:
                 self.words[(offset >> 2) + steps] = values
             else:
                 at = (offset + 4 * steps)[..., None] + np.arange(4)
@@ -116,8 +116,7 @@ class Allocation:
 
     def units(self, offset: Array, size: int) -> Array:
         """Indices of the stamps that an access covers."""
-        shape = (-1,) + (1,) * offset.ndim
-        return offset // self.grain + np.arange(max(size // self.grain, 1)).reshape(shape)
+        return offset // self.grain + counted(max(size // self.grain, 1), offset.ndim)
 
     def mark(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
         """Stamp a store: which one it was and whose."""
@@ -220,7 +219,7 @@ class Memory:
         used = address if active is None else address[active]
         if used.size == 0:
             return [], None
-        low, high = int(used.min()), int(used.max())
+        low, high = least(used), most(used)
         first = self.find(low)
         if first is not None and high + size <= first.end:
             return [(first, None)], None

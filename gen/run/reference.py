@@ -336,14 +336,14 @@ def packed_bytes(layout: Layout, logical: Fill, places: Indices, gaps: int = 0) 
 
 def packed(layout: Layout, logical: Fill, places: Indices, gaps: int = 0) -> Array:
     """The elements that `pack` leaves at some places, counted in elements, where no two elements meet in memory."""
-    memory = np.zeros((*places.shape, logical.dtype.itemsize), np.uint8)
+    memory = np.full((*places.shape, logical.dtype.itemsize), gaps, np.uint8).view(logical.dtype)[..., 0]
     rest, exists = places, places < layout.size_elems
     digits: dict[int, Indices] = {}
     for stride, at in sorted(((b.stride, at) for at, b in enumerate(layout.blocks) if b.size > 1), reverse=True):
-        digits[at], rest = np.divmod(rest, stride) if stride > 1 else (rest, np.zeros(1, np.int64))
+        digits[at] = rest // stride  # numpy divides by one number quicker than `divmod` does
+        rest = rest - digits[at] * stride
         exists &= digits[at] < layout.blocks[at].size
     exists &= rest == 0
-    memory[~exists] = gaps
     number, inside = np.zeros(1, np.int64), exists
     split = layout.digits
     for dim, size, step in zip(split.dims, logical.shape, logical.strides):
@@ -354,8 +354,9 @@ def packed(layout: Layout, logical: Fill, places: Indices, gaps: int = 0) -> Arr
         inside = inside & (index < size)
         number = number + index * step
     number = np.broadcast_to(number, places.shape)
-    memory[inside] = logical.numbered(number[inside]).view(np.uint8).reshape(-1, logical.dtype.itemsize)
-    return memory.view(logical.dtype)[..., 0]
+    _raw(memory)[exists] = 0
+    _raw(memory)[inside] = _raw(logical.numbered(number[inside]))
+    return memory
 
 
 def unpack(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8]) -> Array:

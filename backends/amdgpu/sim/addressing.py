@@ -19,7 +19,7 @@ from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.scratch import FLAT_SCRATCH, Where, flat_where, is_scratch, scratch_where
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.arrays import U32, U64, Array, Bools, least, most
 from convgen.backends.sim.errors import Unsupported
 
 
@@ -60,53 +60,71 @@ def buffer_address(instruction: Instruction, context: Context, operands: list[Op
         raise unsupported(instruction, "address operand")
     immediate = instruction.number("offset")
     scalar_of = scalar_fetch(soffset, "u32", context, instruction)
-    no_scalar = soffset.kind != "s" and soffset.value == 0
-    row = resource.index
+    described = Descriptors(resource.index)
     first = context.vector(vaddr) if vaddr.kind == "v" else 0
     index_register = first
     offset_register = first + 1 if idxen else first
 
     def resolve(g: WaveGroup, step: Step, size: int, active: Bools | None) -> Where:
-        word1, word3 = g.s[row + 1], g.s[row + 3]
-        if (word1 >> np.uint32(31)).any() or (word3 >> np.uint32(23) & np.uint32(1)).any():
-            given = [g.s[row + n] for n in range(4)]
-            own: U64 = np.full((g.count, 64), immediate, np.uint64)
-            if offen:
-                own += g.v[offset_register]
-            if idxen or not is_scratch(given):
+        buffer = described(g)
+        offset: U64 = g.v[offset_register].astype(np.uint64) if offen else np.zeros((g.count, 64), np.uint64)
+        offset += immediate
+        scalar = scalar_of(g).astype(np.uint64)[:, None]
+        base = buffer.base + scalar
+        if buffer.swizzled:
+            if idxen or not buffer.scratch:
                 raise Unsupported(f"`{instruction.text}`: of swizzled buffers only the scratch buffer is simulated")
-            scalar = np.broadcast_to(scalar_of(g), (g.count,)).astype(np.uint64)
-            base = join_words(given[0], given[1] & np.uint32(0xFFFF)) + scalar
-            return scratch_where(g, step, base, own, size, active)
-        base = g.s[row].astype(np.uint64) | ((word1 & np.uint32(0xFFFF)).astype(np.uint64) << np.uint64(32))
-        records = g.s[row + 2].astype(np.uint64)[:, None]
-        offset: Array = np.full((g.count, 64), immediate, np.uint64)
-        if offen:
-            offset += g.v[offset_register]
+            return scratch_where(g, step, base[:, 0], offset, size, active)
         if idxen:
-            stride = ((word1 >> np.uint32(16)) & np.uint32(0x3FFF)).astype(np.uint64)[:, None]
-            offset += g.v[index_register] * stride
-        end = offset + np.uint64(size)
-        inside = end <= records
-        if g.env.strict and int(end.max()) > 1 << 32:
-            _check_wrap(g, step, offset, records, size, active)
-        lanes = active
-        words: list[Bools] | None = None
-        if not (inside.all() if active is None else inside[active].all()):
-            lanes = inside if active is None else inside & active
-            if size > 4 and ((offset + np.uint64(4) <= records) != inside).any():
-                some = True if active is None else active
-                words = [(offset + np.uint64(4 * k + 4) <= records) & some for k in range(size // 4)]
-        address = base[:, None] + offset
-        if not no_scalar:
-            scalar = np.broadcast_to(scalar_of(g), (g.count,)).astype(np.uint64)[:, None]
-            if g.env.strict and scalar.any():
-                _check_soffset(g, step, offset, scalar, records, size, active)
-            address += scalar
-        return Where(address, lanes, words)
+            offset += g.v[index_register] * buffer.stride
+        end, shift = most(offset) + size, most(scalar)
+        if end + shift <= buffer.shortest:
+            return Where(base + offset, active)
+        if g.env.strict and end > 1 << 32:
+            _check_wrap(g, step, offset, buffer.records, size, active)
+        room = (buffer.records - offset).view(np.int64)
+        there = _words_in(room, size)
+        if g.env.strict and shift:
+            _check_soffset(g, step, there, _words_in(room - scalar.view(np.int64), size), active)
+        return Where(base + offset, *_reaching(there, size, active))
 
     sets = _register_sets(context, [vaddr] if vaddr.kind == "v" else [], [resource, soffset])
     return Address(*sets, soffset.kind == "s", resolve)
+
+
+@attrs.frozen(eq=False)
+class Descriptor:
+    """What the words of buffer descriptors, a wave each, come to: arrays [waves, 1]."""
+
+    base: U64
+    records: U64
+    stride: U64
+    shortest: int  #: least of `records`
+    swizzled: bool  #: whether any of them is
+    scratch: bool
+
+    @classmethod
+    def of(cls, words: U32) -> Descriptor:
+        wide = words.astype(np.uint64)[:, :, None]
+        base = wide[0] | (wide[1] & np.uint64(0xFFFF)) << np.uint64(32)
+        stride = wide[1] >> np.uint64(16) & np.uint64(0x3FFF)
+        swizzled = bool((words[1] >> np.uint32(31)).any() or (words[3] >> np.uint32(23) & np.uint32(1)).any())
+        return cls(base, wide[2], stride, least(wide[2]), swizzled, is_scratch(words))
+
+
+class Descriptors:
+    """Reads the descriptors in four scalar registers; as long as their words stay the same, once."""
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+        self._words = b""
+        self._last: Descriptor | None = None
+
+    def __call__(self, g: WaveGroup) -> Descriptor:
+        words = g.s[self.row : self.row + 4]
+        if self._last is None or words.tobytes() != self._words:
+            self._words, self._last = words.tobytes(), Descriptor.of(words)
+        return self._last
 
 
 def _check_wrap(g: WaveGroup, step: Step, offset: U64, records: U64, size: int, active: Bools | None) -> None:
@@ -120,18 +138,32 @@ def _check_wrap(g: WaveGroup, step: Step, offset: U64, records: U64, size: int, 
         g.env.reporter.at_first("buffer-wrap", message, step.instruction, g, differs)
 
 
-def _check_soffset(
-    g: WaveGroup, step: Step, offset: U64, scalar: U64, records: U64, size: int, active: Bools | None
-) -> None:
-    """Report lanes whose access is in range or not depending on whether soffset is counted, for any of its words."""
-    unit = min(size, 4)
-    differs = np.zeros(offset.shape, np.bool_)
-    for start in range(0, size, unit):
-        end = offset + np.uint64(start + unit)
-        differs |= (end <= records) != (end + scalar <= records)
+def _words_in(room: Array, size: int) -> Array:
+    """How many words of an access, of four bytes or fewer if it is shorter, lie in so many bytes."""
+    words = np.maximum(room, 0)
+    np.minimum(words, size, out=words)
+    words >>= min(size, 4).bit_length() - 1
+    return words
+
+
+def _reaching(there: Array, size: int, active: Bools | None) -> tuple[Bools | None, list[Bools] | None]:
+    """The lanes that reach memory with all their words, None if all do, and those of each word where words differ."""
+    count = max(size // 4, 1)
+    inside: Bools = there == count
+    if not np.count_nonzero(~inside if active is None else active & ~inside):
+        return active, None
+    lanes = inside if active is None else inside & active
+    if not np.count_nonzero((there != 0) != inside):
+        return lanes, None
+    return lanes, [there > k if active is None else (there > k) & active for k in range(count)]
+
+
+def _check_soffset(g: WaveGroup, step: Step, there: Array, beyond: Array, active: Bools | None) -> None:
+    """Report lanes that have more words in range without soffset than with it."""
+    differs = there != beyond
     if active is not None:
         differs &= active
-    if differs.any():
+    if np.count_nonzero(differs):
         message = "whether the access is in range depends on whether soffset takes part in the check"
         g.env.reporter.at_first("buffer-soffset", message, step.instruction, g, differs)
 

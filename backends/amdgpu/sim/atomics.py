@@ -135,12 +135,12 @@ class _Atomic:
     def _local(self, g: WaveGroup, where: Where, values: Array, expected: Array | None) -> Array:
         """What the lanes of a flat operation that reach LDS find there."""
         offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        place, lanes = locate(g, self.step, offset, self.size, lanes=where.local)
-        taking = np.ones(place.shape, np.bool_) if lanes is None else lanes
+        at = locate(g, self.step, offset, self.size, lanes=where.local)
+        taking = np.ones(at.place.shape, np.bool_) if at.lanes is None else at.lanes
         if g.env.strict:
-            note_update(g, self.step, place, self.size, taking, replaces=self.replaces)
+            note_update(g, self.step, at.units, taking, replaces=self.replaces)
         memory = g.env.local.data.view(values.dtype)
-        return combine_lanes(memory, place // self.size, values, taking, self.function, expected)
+        return combine_lanes(memory, at.place // self.size, values, taking, self.function, expected)
 
     def _check(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools, ticket: int) -> None:
         """Report undefined memory and unordered plain stores; note the operation."""

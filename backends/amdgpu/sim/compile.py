@@ -115,7 +115,7 @@ class Program:
         step.overwrites = step.writes if step.kind == "salu" else 0
         step.faults = tuple(self.context.faults)
         step.produces = self.rules.relevant(step.produces)
-        step.consumes = tuple(use for use in step.consumes if use.mask)
+        step.consumes = self.rules.asked(step.consumes)
         return self._set(index, step)
 
     def _set(self, index: int, step: Step) -> Step:

@@ -9,7 +9,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim import transfer
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
-from convgen.backends.amdgpu.sim.ds_access import Conflicts, data_poison, ds_step, locate, read_places, write_places
+from convgen.backends.amdgpu.sim.ds_access import Places, data_poison, ds_step, read_places, write_places
 from convgen.backends.amdgpu.sim.ds_atomics import compile_ds_atomic
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
@@ -35,32 +35,34 @@ def _compile_reads(
     check_tuple(source, 1, context)
     step = ds_step(instruction, context, "ds_read", target, source)
     register, source_bits, writes = context.vector(source), context.bits(source), context.bits(target)
-    conflicts = [Conflicts(context.arch.banks.get(("read", size)), max(size // 4, 1)) for _ in offsets]
+    phases = context.arch.banks.get(("read", size))
+    places = [Places(register, offset, size, phases) for offset in offsets]
     land = transfer.landing(width)
 
     def run(g: WaveGroup) -> None:
         transfer.refuse_poison(g, step, source_bits, (register,), "the LDS address")
-        base = g.v[register].astype(np.int64)
         lanes = transfer.active(g)
         parts, poisons, units = [], [], []
-        taking = lanes
-        for offset, conflict in zip(offsets, conflicts, strict=True):
-            place, taking = locate(g, step, base + offset, size)
-            data, poison, unit = read_places(g, step, place, size, taking)
-            if taking is not None and taking is not lanes:
-                data = np.where(taking, data, np.uint32(0))
+        for each in places:
+            at, cycles = each.of(g, step)
+            data, poison = read_places(g, step, at, size)
+            if at.lanes is not None and at.lanes is not lanes:
+                data = np.where(at.lanes, data, np.uint32(0))
             parts.append(data)
             poisons.append(poison)
-            units.append(unit)
-            g.env.counters["lds_bank_conflict_cycles"] += conflict.count(g, base + offset)
+            units.append(at.units)
+            g.env.counters["lds_bank_conflict_cycles"] += cycles
         g.env.counters["lds_read_bytes"] += g.active_lanes() * size * len(offsets)
-        data = transfer.expand(parts[0] if len(parts) == 1 else np.concatenate(parts), width)
+        data = transfer.expand(_joined(parts), width)
         poison = _stack_poison(poisons, parts)
-        noted = None if units[0] is None else np.concatenate([unit for unit in units if unit is not None])
         kept = None if lanes is None else lanes.copy()
-        issue(g, Pending(step, "ds", writes, (data, poison, kept, noted), land))
+        issue(g, Pending(step, "ds", writes, (data, poison, kept, _joined(units)), land))
 
     return step.running(run)
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _stack_poison(poisons: Sequence[Bools | None], parts: Sequence[Array]) -> Bools | None:
@@ -86,21 +88,21 @@ def _compile_writes(
     fetches = [transfer.store_words(operand, width, context) for operand in data]
     registers = [context.registers(operand)[: width.registers] for operand in data]
     data_bits = step.reads
-    conflicts = [Conflicts(context.arch.banks.get(("write", size)), max(size // 4, 1)) for _ in offsets]
+    phases = context.arch.banks.get(("write", size))
+    places = [Places(register, offset, size, phases) for offset in offsets]
 
     def run(g: WaveGroup) -> None:
         transfer.refuse_poison(g, step, source_bits, (register,), "the LDS address")
-        base = g.v[register].astype(np.int64)
         units = []
         kept = None if g.exec_full else g.exec.copy()
-        for offset, fetch, regs, conflict in zip(offsets, fetches, registers, conflicts, strict=True):
-            place, taking = locate(g, step, base + offset, size)
+        for each, fetch, regs in zip(places, fetches, registers, strict=True):
+            at, cycles = each.of(g, step)
             poison = data_poison(g, regs) if g.poison & data_bits else None
-            units.append(write_places(g, step, place, size, fetch(g), poison, taking))
-            g.env.counters["lds_bank_conflict_cycles"] += conflict.count(g, base + offset)
+            write_places(g, step, at, size, fetch(g), poison)
+            units.append(at.units)
+            g.env.counters["lds_bank_conflict_cycles"] += cycles
         g.env.counters["lds_write_bytes"] += g.active_lanes() * size * len(offsets)
-        noted = None if units[0] is None else np.concatenate([unit for unit in units if unit is not None])
-        issue(g, Pending(step, "ds", 0, (None, None, kept, noted), transfer.land_nothing))
+        issue(g, Pending(step, "ds", 0, (None, None, kept, _joined(units)), transfer.land_nothing))
 
     return step.running(run)
 

@@ -14,38 +14,61 @@ from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import active
-from convgen.backends.sim.arrays import Array, Bools, any_along
+from convgen.backends.sim.arrays import Array, Bools, all_bits, any_along, most
 
 #: Alignment that an LDS access of so many bytes needs.
 ALIGNMENT: Mapping[int, int] = {1: 1, 2: 2, 4: 4, 8: 8, 12: 16, 16: 16}
 
 
-@attrs.define
-class Conflicts:
-    """Counts an instruction's bank conflicts; a pattern of addresses that repeats is counted from memory."""
+@attrs.frozen(eq=False)
+class Located:
+    """Where the lanes of an LDS access lead."""
 
-    phases: BankPhases | None
-    width: int
-    pattern: Array | None = None
-    cycles: int = 0
+    place: Array  #: flat LDS places [waves, lanes]
+    lanes: Bools | None  #: that take part (None: all)
+    units: Array  #: stamps that they cover
+    sound: bool  #: whether there was nothing to report
 
-    def count(self, g: WaveGroup, address: Array) -> int:
+
+class Places:
+    """Where an LDS instruction's lanes lead, and the bank conflicts there.
+
+    Addresses that stay the same are looked at once, and a pattern of addresses that repeats is counted from memory.
+    """
+
+    def __init__(self, register: int, offset: int, size: int, phases: BankPhases | None) -> None:
+        self.register, self.offset, self.size, self.phases = register, offset, size, phases
+        self._given, self._slot = b"", np.zeros(0)
+        self._last: tuple[Located, int] | None = None
+        self._pattern, self._cycles = b"", 0
+
+    def of(self, g: WaveGroup, step: Step) -> tuple[Located, int]:
+        """The places, and the cycles that conflicts cost."""
+        given = g.v[self.register].tobytes()
+        if self._last is not None and g.exec_full and given == self._given and g.slot is self._slot:
+            return self._last
+        address = g.v[self.register].astype(np.int64) + self.offset
+        found = locate(g, step, address, self.size), self._conflicts(g, address)
+        if g.exec_full and found[0].sound:
+            self._given, self._slot, self._last = given, g.slot, found
+        return found
+
+    def _conflicts(self, g: WaveGroup, address: Array) -> int:
         if self.phases is None:
             return 0
-        if g.exec_full:
-            relative = address - address[:, :1]
-            if self.pattern is not None and np.array_equal(relative, self.pattern):
-                return self.cycles
-            self.pattern = relative
-            self.cycles = bank_conflicts(self.phases, address >> 2, self.width, g.exec)
-            return self.cycles
-        return bank_conflicts(self.phases, address >> 2, self.width, g.exec)
+        pattern = (address - address[:, :1]).tobytes()
+        if not g.exec_full or pattern != self._pattern:
+            cycles = bank_conflicts(self.phases, address >> 2, max(self.size // 4, 1), g.exec)
+            if not g.exec_full:
+                return cycles
+            self._pattern, self._cycles = pattern, cycles
+        return self._cycles
 
 
 def locate(
     g: WaveGroup, step: Step, address: Array, size: int, alignment: int = 0, lanes: Bools | None = None
-) -> tuple[Array, Bools | None]:
-    """Flat LDS places of byte addresses, and the lanes that take part (None: all).
+) -> Located:
+    """Where accesses at byte addresses lead.
 
     Reports accesses beyond the workgroup's allocation or not aligned (by default to what their size needs); the former
     take no part. `lanes` are those that are meant, by default the active ones. Register and offset add up modulo 2^32:
@@ -53,11 +76,12 @@ def locate(
     """
     alignment = alignment or ALIGNMENT[size]
     lds, lanes = g.env.local, active(g) if lanes is None else lanes
-    used = address if lanes is None else np.where(lanes, address, 0)
-    if int(used.max()) + size > lds.size:
+    used, sound = address if lanes is None else np.where(lanes, address, 0), True
+    if most(used) + size > lds.size:
         used = used & 0xFFFFFFFF
         bad = used + size > lds.size if lanes is None else (used + size > lds.size) & lanes
         if bad.any():
+            sound = False
             row, lane = (int(i) for i in np.argwhere(bad)[0])
             g.env.reporter.add(
                 "lds-bounds",
@@ -69,23 +93,22 @@ def locate(
             )
             lanes = ~bad if lanes is None else lanes & ~bad
             used = np.where(lanes, used, 0)
-    if int(np.bitwise_or.reduce(used, axis=None)) & (alignment - 1):
+    if all_bits(used) & (alignment - 1):
+        sound = False
         bad = (used & (alignment - 1)) != 0
         g.env.reporter.at_first(
             "misaligned", f"LDS access of {size} bytes not aligned to {alignment}", step.instruction, g, bad
         )
-    return used + (g.slot * lds.stride)[:, None], lanes
+    place = used + (g.slot * lds.stride)[:, None]
+    return Located(place, lanes, lds.units(place, size), sound)
 
 
-def read_places(
-    g: WaveGroup, step: Step, place: Array, size: int, lanes: Bools | None
-) -> tuple[Array, Bools | None, Array | None]:
-    """Data, poison ([words, waves, lanes]) and stamp units (None without strictness) of a read."""
-    lds = g.env.local
+def read_places(g: WaveGroup, step: Step, at: Located, size: int) -> tuple[Array, Bools | None]:
+    """Data and poison ([words, waves, lanes]) of a read, which is stamped."""
+    lds, place, lanes, units = g.env.local, at.place, at.lanes, at.units
     data = lds.load(place, size)
     if not g.env.strict:
-        return data, None, None
-    units = lds.units(place, size)
+        return data, None
     if lanes is None:
         undefined = lds.note_read(g, step, units, g.stamp)
     else:
@@ -101,22 +124,19 @@ def read_places(
         words = max(size // 4, 1)
         poison = any_along(undefined.reshape(words, -1, *place.shape), 1) if len(undefined) > words else undefined
         poison = np.repeat(poison, words // len(poison), axis=0)
-    return data, poison, units
+    return data, poison
 
 
-def write_places(
-    g: WaveGroup, step: Step, place: Array, size: int, values: Array, poison: Bools | None, lanes: Bools | None
-) -> Array | None:
-    """Write data, stamp it and give the stamp units (None without strictness)."""
-    lds = g.env.local
-    some = None if lanes is None else lanes & np.ones(place.shape, np.bool_)
+def write_places(g: WaveGroup, step: Step, at: Located, size: int, values: Array, poison: Bools | None) -> None:
+    """Write data and stamp it."""
+    lds, place, units = g.env.local, at.place, at.units
+    some = None if at.lanes is None else at.lanes & np.ones(place.shape, np.bool_)
     if not g.env.strict:
         if some is None:
             lds.store(place, size, values)
         else:
             lds.store(place[some], size, values[:, some])
-        return None
-    units = lds.units(place, size)
+        return
     clean: Array | int = 1
     if poison is not None:
         per = max(len(units) // len(poison), 1)
@@ -128,7 +148,6 @@ def write_places(
         mine = np.broadcast_to(g.stamp, place.shape)[some]
         kept = clean if isinstance(clean, int) else clean[:, some]
         lds.write(g, step, place[some], size, values[:, some], units[:, some], mine, kept, np.argwhere(some))
-    return units
 
 
 def data_poison(g: WaveGroup, registers: tuple[int, ...]) -> Bools | None:

@@ -43,15 +43,16 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
         refuse_poison(g, step, step.reads, every, "the data of an atomic operation")
         found, noted = [], []
         for number, offset in enumerate(offsets):
-            place, taking = locate(g, step, g.v[register].astype(np.int64) + offset, size)
-            lanes = np.ones(place.shape, np.bool_) if taking is None else taking
+            at = locate(g, step, g.v[register].astype(np.int64) + offset, size)
+            lanes = np.ones(at.place.shape, np.bool_) if at.lanes is None else at.lanes
+            noted.append(at.units)
             if g.env.strict:
-                noted.append(note_update(g, step, place, size, lanes, replaces=replaces))
-            old = exchange(g, number, place, lanes)
+                note_update(g, step, at.units, lanes, replaces=replaces)
+            old = exchange(g, number, at.place, lanes)
             found.append(np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0))
             g.env.counters["lds_write_bytes"] += int(lanes.sum()) * size
-        kept = None if taking is None else taking.copy()
-        back, units = np.concatenate(found) if returning else None, np.concatenate(noted) if noted else None
+        kept = None if at.lanes is None else at.lanes.copy()
+        back, units = np.concatenate(found) if returning else None, np.concatenate(noted)
         land = land_registers if returning else land_nothing
         issue(g, Pending(step, "ds", step.writes, (back, None, kept, units), land))
 
@@ -85,10 +86,9 @@ def _exchange(name: str, function: Combine, size: int, places: Sequence[int], *,
     return exchange
 
 
-def note_update(g: WaveGroup, step: Step, place: Array, size: int, lanes: Bools, *, replaces: bool) -> Array:
-    """Stamp the operation and report undefined memory; gives the stamp units."""
+def note_update(g: WaveGroup, step: Step, units: Array, lanes: Bools, *, replaces: bool) -> None:
+    """Stamp the operation and report undefined memory."""
     lds = g.env.local
-    units = lds.units(place, size)
     where = np.broadcast_to(lanes, units.shape)
     mine = np.broadcast_to(g.stamp, units.shape)[where]
     flat = lds.note_update(g, step, units[where], mine)
@@ -100,4 +100,3 @@ def note_update(g: WaveGroup, step: Step, place: Array, size: int, lanes: Bools,
         )
     if replaces:
         lds.stamp_write(units[where], lds.written.take(units[where]) & np.uint32(0xFFFFFFFE), 1)
-    return units

@@ -132,14 +132,14 @@ def _transposed(instruction: Instruction, context: Context, words: int, bits: in
     def run(g: WaveGroup) -> None:
         refuse_poison(g, step, 1 << register, (register,), "the LDS address")
         size, alignment = 4 * words, 8 if words == 2 else 4
-        place, lanes = locate(g, step, g.v[register].astype(np.int64) + offset, size, alignment)
-        data, poison, units = read_places(g, step, place, size, lanes)
+        at = locate(g, step, g.v[register].astype(np.int64) + offset, size, alignment)
+        data, poison = read_places(g, step, at, size)
         g.env.counters["lds_read_bytes"] += g.active_lanes() * size
         if poison is not None:
             groups = poison.any(axis=0).reshape(g.count, 4, 16).any(axis=-1)
             poison = np.broadcast_to(np.repeat(groups, 16, axis=1), data.shape)
         kept = None if g.exec_full else g.exec.copy()
-        payload = (transpose_groups(data, bits), poison, kept, units)
+        payload = (transpose_groups(data, bits), poison, kept, at.units)
         issue(g, Pending(step, "ds", step.writes, payload, land_registers))
 
     return step.running(run)

@@ -8,7 +8,7 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.environment import Environment
-from convgen.backends.amdgpu.sim.hazards import Event, overwritten
+from convgen.backends.amdgpu.sim.hazards import Event, overwrite
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Step
 from convgen.backends.sim.engine import Engine
@@ -86,7 +86,7 @@ class WaveEngine(Engine[WaveGroup, Step]):
         if g.events and step.consumes:
             self.rules.check(g, step)
         if g.events and step.overwrites:
-            g.events = overwritten(g.events, step.overwrites)
+            overwrite(g.events, step.overwrites)
         for item in step.produces:
             g.events.append(Event(item.kind, item.mask, g.now, item.passes, step))
 

@@ -24,7 +24,7 @@ instruction that is not the same dot product), `dot_ab` (sources of the same dot
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
@@ -69,8 +69,7 @@ class Row:
         return self.source if have < enough else Source(f"{self.source.text}; but {evidence}", required=False)
 
 
-@attrs.frozen
-class Event:
+class Event(NamedTuple):
     """Something a recent instruction did that later ones must keep away from.
 
     `stale` tells that a scalar instruction has overwritten the registers since: no manual speaks of that case.
@@ -239,12 +238,19 @@ class HazardRules:
     def __init__(self, arch: str) -> None:
         self.table = TABLES[arch]
         self.horizon: dict[str, int] = {}
-        for (kind, _), row in self.table.items():
+        self._kinds: dict[str, frozenset[str]] = {}  #: of events that some row asks about, by role
+        for (kind, role), row in self.table.items():
             self.horizon[kind] = max(self.horizon.get(kind, 0), *row.states.values())
+            role = role.partition("_")[0] if role.startswith(("c_", "c64_")) else role
+            self._kinds[role] = self._kinds.get(role, frozenset()) | {kind}
 
     def relevant(self, produced: Iterable[Produces]) -> tuple[Produces, ...]:
         """The events that some row of the table asks about."""
         return tuple(item for item in produced if item.mask and item.kind in self.horizon)
+
+    def asked(self, uses: Iterable[Consumes]) -> tuple[Consumes, ...]:
+        """The uses that some row of the table asks about."""
+        return tuple(use for use in uses if use.mask and use.role in self._kinds)
 
     def row(self, event: Event, use: Consumes, by: Step) -> Row | None:
         """The row that speaks of `event` and a use by an instruction; None when they do not meet or nothing does."""
@@ -257,12 +263,12 @@ class HazardRules:
 
     def check(self, group: WaveGroup, step: Step) -> None:
         """Report the uses of `step` that come too early after what the group did before, the latest first."""
-        now = group.now
-        horizon = self.horizon
+        now, horizon = group.now, self.horizon
         group.events = events = [event for event in group.events if now - event.time <= horizon[event.kind]]
         for use in step.consumes:
+            mask, kinds = use.mask, self._kinds[use.role]
             for event in reversed(events):
-                if event.mask & use.mask:
+                if event.mask & mask and event.kind in kinds:
                     self._check_pair(group, step, event, use)
 
     def _check_pair(self, group: WaveGroup, step: Step, event: Event, use: Consumes) -> None:
@@ -299,9 +305,8 @@ def _forwarding(event: Event, use: Consumes, by: Step) -> str:
     return "like" if event.passes == use.passes else "overlap"
 
 
-def overwritten(events: Iterable[Event], registers: int) -> list[Event]:
-    """The events, a VALU instruction's on scalar registers that the scalar ALU has written since marked as stale."""
-    return [
-        attrs.evolve(event, stale=True) if event.mask & registers and event.kind.startswith("valu_") else event
-        for event in events
-    ]
+def overwrite(events: list[Event], registers: int) -> None:
+    """Mark a VALU instruction's events on scalar registers that the scalar ALU has written since as stale."""
+    for number, event in enumerate(events):
+        if event.mask & registers and not event.stale and event.kind.startswith("valu_"):
+            events[number] = event._replace(stale=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.decode import APERTURES, Operand
 from convgen.backends.amdgpu.sim.step import unsupported
-from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.arrays import U32, U64, Array, Bools
 
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.state import WaveGroup
@@ -70,7 +70,7 @@ def wave_bytes(size: int) -> int:
     return -(-size // 4) * _INTERLEAVE
 
 
-def is_scratch(words: list[Array]) -> bool:
+def is_scratch(words: U32) -> bool:
     """Whether a descriptor, word by word, has the layout of the private segment's."""
     return bool(((words[3] & np.uint32(_LAYOUT)) == WORD3).all() and (words[1] >> np.uint32(31)).all())
 

@@ -201,7 +201,7 @@ class WaveGroup(Threads):
         both.exec_full = self.exec_full and other.exec_full
         both.vm = [_join(a, b) for a, b in zip(self.vm, other.vm, strict=True)]
         both.lgkm = [_join(a, b) for a, b in zip(self.lgkm, other.lgkm, strict=True)]
-        later = [attrs.evolve(event, time=event.time - other.now + self.now) for event in other.events]
+        later = [event._replace(time=event.time - other.now + self.now) for event in other.events]
         both.events = sorted(dict.fromkeys((*self.events, *later)), key=lambda event: event.time)
         return both
 

@@ -107,8 +107,7 @@ def load_flat(g: WaveGroup, step: Step, where: Where, size: int) -> tuple[Array,
     rest = ~where.local if where.lanes is None else where.lanes & ~where.local
     data, poison = load_lanes(g, step, where.address, size, rest)
     offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    place, lanes = locate(g, step, offset, size, lanes=where.local)
-    got, bad, _ = read_places(g, step, place, size, lanes)
+    got, bad = read_places(g, step, locate(g, step, offset, size, lanes=where.local), size)
     return np.where(where.local, got, data), united((poison, None if bad is None else bad & where.local))
 
 
@@ -118,8 +117,7 @@ def store_flat(g: WaveGroup, step: Step, where: Where, size: int, values: Array,
     rest = ~where.local if where.lanes is None else where.lanes & ~where.local
     store_lanes(g, step, where.address, size, values, rest, ticket)
     offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    place, lanes = locate(g, step, offset, size, lanes=where.local)
-    write_places(g, step, place, size, values, None, lanes)
+    write_places(g, step, locate(g, step, offset, size, lanes=where.local), size, values, None)
 
 
 def _load(
@@ -229,22 +227,21 @@ def _dma(instruction: Instruction, context: Context, width: transfer.Width, addr
                 "poison", "undefined memory is copied to LDS", step.instruction, g, any_along(poison & g.exec, 0)
             )
         base = (g.s[M0] & np.uint32(0x3FFFF)).astype(np.int64)[:, None] + lane_offset
-        place, lanes = locate(g, step, base, sizes.lds, alignment=4)
+        at = locate(g, step, base, sizes.lds, alignment=4)
         g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
         g.env.counters["lds_write_bytes"] += g.active_lanes() * sizes.lds
-        units = None
-        if g.env.strict:
-            units = g.env.local.units(place, sizes.lds)
-            _stamp(g, step, units, lanes, pending=True)
-        kept = None if lanes is None else lanes.copy()
-        issue(g, Pending(step, "vm", 0, (data, place, kept, units), _land_dma))
+        units = at.units if g.env.strict else None
+        if units is not None:
+            _stamp(g, step, units, at.lanes, pending=True)
+        kept = None if at.lanes is None else at.lanes.copy()
+        issue(g, Pending(step, "vm", 0, (data, at.place, kept, units), _land_dma))
 
     return step.running(run)
 
 
 def _stamp(g: WaveGroup, step: Step, units: Array, lanes: Bools | None, *, pending: bool) -> None:
     """Stamp the LDS that a DMA load writes: undefined while on its way, defined once landed."""
-    note: Callable[[Array, Array], None]
+    note: Callable[[Array, Array], object]
     if pending:
         note = lambda some, mine: g.env.local.note_write(g, step, some, mine, 0)  # noqa: E731
     else:
