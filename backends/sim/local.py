@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from convgen.backends.sim.threads import Stepped, Threads
 
 SEVERAL = np.uint32(0x1FE)  #: the wave field of a unit that more than one wave has read or updated
+_SINCE = " since the last barrier"
 _ONE_WAVE, _CLEAN, _DOUBTFUL = np.uint32(2), np.uint32(1), np.uint32(0xFFFFFFFE)
 
 
@@ -56,8 +57,9 @@ class Lds:
         self.stride = (size + 31) // 16 * 16
         self.data: npt.NDArray[np.uint8] = np.zeros(max(slots * self.stride, 16), np.uint8)
         self.words: U32 = self.data.view(np.uint32)
-        self.written: U32 = np.zeros(len(self.data) // grain, np.uint32)
-        self.read: U32 = np.zeros(len(self.data) // grain, np.uint32)
+        self._accessed: U32 = np.zeros((2, len(self.data) // grain), np.uint32)
+        self.written: U32 = self._accessed[0]
+        self.read: U32 = self._accessed[1]
         self.updated: U32 | None = None  #: stamps of atomic operations, where there are any
 
     def units(self, place: Array, size: int) -> Array:
@@ -99,12 +101,13 @@ class Lds:
 
         `where` gives the (row, lane) of each column of `units` when those are some lanes only.
         """
-        stamps = self.written.take(units)
-        self._race(group, step, stamps, mine, "reads what another wave wrote", where, units)
+        stamps = self._accessed.take(units, axis=1)
+        others = _others(stamps, mine)
+        self._report(group, step, others[0], "reads what another wave wrote" + _SINCE, where, units)
         if self.updated is not None:
             self._race(group, step, self.updated.take(units), mine, "reads what another wave updated", where, units)
-        self._share(self.read, units, mine)
-        return _undefined(stamps)
+        self._share(self.read, units, mine, others[1])
+        return _undefined(stamps[0])
 
     def write(
         self,
@@ -121,11 +124,10 @@ class Lds:
         """Store words [size/4, ...] (or single values) at each address and stamp them; `clean` is 0 where they are
         undefined. Reports a race where that changes what another wave wrote, or has just written.
         """
-        race = _others(self.written.take(units), mine)
-        if np.count_nonzero(race):
-            race &= self._differ(place, size, values, len(units))
-            self._report(group, step, race, "overwrites what another wave wrote since the last barrier", where, units)
-        self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read", where, units)
+        others = _others(self._accessed.take(units, axis=1), mine)
+        if np.count_nonzero(others):
+            others[0] &= self._differ(place, size, values, len(units))
+            self._overwrites(group, step, others, where, units)
         if self.updated is not None:
             self._race(
                 group, step, self.updated.take(units), mine, "overwrites what another wave updated", where, units
@@ -146,8 +148,7 @@ class Lds:
         self, group: Threads, step: Stepped, units: Array, mine: U32, clean: Array | int = 1, where: Array | None = None
     ) -> None:
         """Stamp a write whose data is not known yet; `clean` is 0 where it is undefined or still on its way."""
-        self._race(group, step, self.written.take(units), mine, "overwrites what another wave wrote", where, units)
-        self._race(group, step, self.read.take(units), mine, "overwrites what another wave has read", where, units)
+        self._overwrites(group, step, _others(self._accessed.take(units, axis=1), mine), where, units)
         if self.updated is not None:
             self._race(
                 group, step, self.updated.take(units), mine, "overwrites what another wave updated", where, units
@@ -167,13 +168,12 @@ class Lds:
         )
         if self.updated is None:
             self.updated = np.zeros(len(self.read), np.uint32)
-        self._share(self.updated, units, mine)
+        self._share(self.updated, units, mine, _others(self.updated.take(units), mine))
         return _undefined(stamps)
 
     @staticmethod
-    def _share(stamps: U32, units: Array, mine: U32) -> None:
-        """Stamp an access that several waves may make in one epoch."""
-        others = _others(stamps.take(units), mine)
+    def _share(stamps: U32, units: Array, mine: U32, others: Bools) -> None:
+        """Stamp an access that several waves may make in one epoch, as `others` have done."""
         value = np.where(others, mine | SEVERAL, mine) if np.count_nonzero(others) else mine
         stamps[units] = value
         clash = stamps.take(units) != value
@@ -183,7 +183,12 @@ class Lds:
     def _race(
         self, group: Threads, step: Stepped, stamps: U32, mine: U32, what: str, where: Array | None, units: Array
     ) -> None:
-        self._report(group, step, _others(stamps, mine), f"{what} since the last barrier", where, units)
+        self._report(group, step, _others(stamps, mine), what + _SINCE, where, units)
+
+    def _overwrites(self, group: Threads, step: Stepped, others: Bools, where: Array | None, units: Array) -> None:
+        """Report a write of what others wrote, in the first row of `others`, or read, in the second."""
+        self._report(group, step, others[0], "overwrites what another wave wrote" + _SINCE, where, units)
+        self._report(group, step, others[1], "overwrites what another wave has read" + _SINCE, where, units)
 
     def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> bool:
         """Set the write stamps of some units; whether several accesses of the same instruction meet in one of them."""
@@ -196,7 +201,7 @@ class Lds:
         if access == "write":
             self.stamp_write(units, mine, self.written.take(units) & np.uint32(1))
         elif access == "update" and self.updated is not None:
-            self._share(self.updated, units, mine)
+            self._share(self.updated, units, mine, _others(self.updated.take(units), mine))
         else:
             self.read[units] = mine
 

@@ -116,6 +116,8 @@ class Program:
         step.faults = tuple(self.context.faults)
         step.produces = self.rules.relevant(step.produces)
         step.consumes = self.rules.asked(step.consumes)
+        for use in step.consumes:
+            step.touches |= use.mask
         return self._set(index, step)
 
     def _set(self, index: int, step: Step) -> Step:

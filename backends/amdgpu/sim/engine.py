@@ -8,7 +8,7 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.environment import Environment
-from convgen.backends.amdgpu.sim.hazards import Event, overwrite
+from convgen.backends.amdgpu.sim.hazards import overwrite
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Step
 from convgen.backends.sim.engine import Engine
@@ -83,12 +83,12 @@ class WaveEngine(Engine[WaveGroup, Step]):
                 self._report_inflight(g, step, step.reads, "reads")
             elif g.inflight & step.writes:
                 self._report_inflight(g, step, step.writes, "overwrites")
-        if g.events and step.consumes:
+        if g.watched & step.touches:
             self.rules.check(g, step)
-        if g.events and step.overwrites:
+        if g.watched & step.overwrites:
             overwrite(g.events, step.overwrites)
-        for item in step.produces:
-            g.events.append(Event(item.kind, item.mask, g.now, item.passes, step))
+        if step.produces:
+            self.rules.note(g, step)
 
     def _report_inflight(self, g: WaveGroup, step: Step, bits: int, verb: str) -> None:
         for pending in (*g.vm, *g.lgkm):

@@ -261,13 +261,21 @@ class HazardRules:
             role += "_" + _forwarding(event, use, by)
         return self.table.get((event.kind, role))
 
+    def note(self, group: WaveGroup, step: Step) -> None:
+        """Record what `step` leaves behind, and forget what matters no more."""
+        now, horizon = group.now, self.horizon
+        events = [event for event in group.events if now - event.time <= horizon[event.kind]]
+        for item in step.produces:
+            events.append(Event(item.kind, item.mask, now, item.passes, step))
+        group.events, group.watched = events, 0
+        for event in events:
+            group.watched |= event.mask
+
     def check(self, group: WaveGroup, step: Step) -> None:
         """Report the uses of `step` that come too early after what the group did before, the latest first."""
-        now, horizon = group.now, self.horizon
-        group.events = events = [event for event in group.events if now - event.time <= horizon[event.kind]]
         for use in step.consumes:
             mask, kinds = use.mask, self._kinds[use.role]
-            for event in reversed(events):
+            for event in reversed(group.events):
                 if event.mask & mask and event.kind in kinds:
                     self._check_pair(group, step, event, use)
 

@@ -86,6 +86,7 @@ class WaveGroup(Threads):
         self.lgkm: list[Pending] = []
         self.inflight = 0
         self.events: list[Event] = []
+        self.watched = 0  #: registers of all events
         self.polled = False  #: an atomic operation has come back that other workgroups may be waited for with
         self.mode = 0
         self.matrices: dict[tuple[object, ...], tuple[int, Array]] = {}  #: decoded matrix operands: registers, numbers
@@ -203,6 +204,7 @@ class WaveGroup(Threads):
         both.lgkm = [_join(a, b) for a, b in zip(self.lgkm, other.lgkm, strict=True)]
         later = [event._replace(time=event.time - other.now + self.now) for event in other.events]
         both.events = sorted(dict.fromkeys((*self.events, *later)), key=lambda event: event.time)
+        both.watched = self.watched | other.watched
         return both
 
     def _settle(self) -> None:

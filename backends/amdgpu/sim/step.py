@@ -35,6 +35,7 @@ class Step:
     writes: int = 0
     produces: tuple[Produces, ...] = ()
     consumes: tuple[Consumes, ...] = ()
+    touches: int = 0  #: registers of all `consumes`
     wait_states: int = 1
     control: str = ""
     overwrites: int = 0  #: scalar registers that the scalar ALU writes: older events on them are stale
