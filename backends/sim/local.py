@@ -176,8 +176,8 @@ class Lds:
         """Stamp an access that several waves may make in one epoch, as `others` have done."""
         value = np.where(others, mine | SEVERAL, mine) if np.count_nonzero(others) else mine
         stamps[units] = value
-        clash = stamps.take(units) != value
-        if np.count_nonzero(clash):
+        clash = stamps.take(units) != value if value.size > 1 else None
+        if clash is not None and np.count_nonzero(clash):
             stamps[units[clash]] = np.broadcast_to(mine, units.shape)[clash] | SEVERAL
 
     def _race(
@@ -194,7 +194,7 @@ class Lds:
         """Set the write stamps of some units; whether several accesses of the same instruction meet in one of them."""
         stamps = (mine & _DOUBTFUL) | np.asarray(clean, np.uint32)
         self.written[units] = stamps
-        return bool(np.count_nonzero(self.written.take(units) != stamps))
+        return stamps.size > 1 and bool(np.count_nonzero(self.written.take(units) != stamps))
 
     def cross_barrier(self, units: Array, mine: U32, access: str) -> None:
         """Carry a "read", "write" or "update" that is still outstanding over into the epoch behind the barrier."""

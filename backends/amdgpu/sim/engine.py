@@ -21,7 +21,7 @@ class WaveEngine(Engine[WaveGroup, Step]):
         self, env: Environment, program: Program, limit: int, reinforce: Callable[[], WaveGroup | None]
     ) -> None:
         super().__init__(env, program, limit)
-        self.rules, self.strict, self._more = env.rules, env.strict, reinforce
+        self.rules, self.strict, self._more = program.rules, env.strict, reinforce
         self.look: Callable[[WaveGroup, Step], None] | None = None  #: is called before each step
 
     def _release(self, waiting: list[WaveGroup]) -> tuple[list[WaveGroup], list[WaveGroup]]:

@@ -1,9 +1,8 @@
-"""What the groups of a batch share on CDNA: besides memory and findings, hazard rules and scratch."""
+"""What the groups of a batch share on CDNA: besides memory and findings, the architecture and scratch."""
 
 from __future__ import annotations
 
 from convgen.backends.amdgpu.sim.archs import Arch
-from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.scratch import Scratch
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.local import Lds
@@ -32,4 +31,3 @@ class Environment(Surroundings):
         self.arch = arch
         self.image_base = self.memory.by_name[IMAGE].base if IMAGE in self.memory.by_name else 0
         self.scratch = scratch
-        self.rules = HazardRules(arch.name)

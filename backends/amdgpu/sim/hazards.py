@@ -273,9 +273,10 @@ class HazardRules:
 
     def check(self, group: WaveGroup, step: Step) -> None:
         """Report the uses of `step` that come too early after what the group did before, the latest first."""
+        met = [event for event in reversed(group.events) if event.mask & step.touches]
         for use in step.consumes:
             mask, kinds = use.mask, self._kinds[use.role]
-            for event in reversed(group.events):
+            for event in met:
                 if event.mask & mask and event.kind in kinds:
                     self._check_pair(group, step, event, use)
 

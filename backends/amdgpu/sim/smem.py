@@ -86,7 +86,7 @@ def compile_smem(instruction: Instruction, context: Context) -> Step | None:
 
     def run(g: WaveGroup) -> None:
         refuse_scalar_poison(g, step, reads, base_registers + offset_registers, "the scalar address", always=True)
-        given = np.broadcast_to(offset_of(g), (g.count,))
+        given = offset_of(g)
         shift = given.view(np.int32).astype(np.int64) if signed else given.astype(np.int64)
         shift = shift + extra
         address = join_words(g.s[first], g.s[first + 1])

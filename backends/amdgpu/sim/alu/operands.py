@@ -7,7 +7,8 @@ computed in f32, which rounds innocuously for one operation); `u24 i24` the low 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -198,6 +199,20 @@ def typed_fetch(
     else:
         fetch = lambda g: domain(raw(g))  # noqa: E731
     return modified(fetch, kind, negate=operand.negate, absolute=operand.absolute)
+
+
+def computed(function: Callable[..., Any], fetches: Sequence[Fetch]) -> Fetch:
+    """A function of fetched sources."""
+    if len(fetches) == 1:
+        only = fetches[0]
+        return lambda g: function(only(g))
+    if len(fetches) == 2:
+        first, second = fetches
+        return lambda g: function(first(g), second(g))
+    if len(fetches) == 3:
+        one, two, three = fetches
+        return lambda g: function(one(g), two(g), three(g))
+    return lambda g: function(*[fetch(g) for fetch in fetches])
 
 
 def write_vector(g: WaveGroup, register: int, value: Array) -> None:

@@ -6,7 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu.operands import WIDE, check_tuple, constant_bits, join_words, split_words, words_of
+from convgen.backends.amdgpu.sim.alu.operands import (
+    WIDE,
+    check_tuple,
+    computed,
+    constant_bits,
+    join_words,
+    split_words,
+    words_of,
+)
 from convgen.backends.amdgpu.sim.alu.salu_table import SAVEEXEC, SCALAR_ROWS_BY_NAME, WREXEC
 from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, Instruction, Operand
 from convgen.backends.amdgpu.sim.hazards import Produces
@@ -94,13 +102,12 @@ def compile_salu(instruction: Instruction, context: Context) -> Step | None:
             fetches.append(scalar_fetch(operand, kind, context, instruction))
             if operand.kind == "s":
                 registers.append(tuple(range(operand.index, operand.index + words_of(kind))))
-    function, flag = row.function, row.flag
+    compute, flag = computed(row.function, fetches), row.flag
     wide = row.result in WIDE
     index = -1 if target is None else target.index
 
     def run(g: WaveGroup) -> None:
-        value = function(*[fetch(g) for fetch in fetches])
-        scc = value
+        value = scc = compute(g)
         if flag == "given" and index >= 0:
             value, scc = value
         if index >= 0:

@@ -16,6 +16,7 @@ from convgen.backends.amdgpu.sim.alu.operands import (
     PoisonSource,
     any_poison,
     check_tuple,
+    computed,
     poison_source,
     split_words,
     typed_fetch,
@@ -221,16 +222,7 @@ def _computation(
     if after is not None:
         inner, modify = function, after
         function = lambda *values: modify(inner(*values))  # noqa: E731
-    if len(fetches) == 1:
-        only = fetches[0]
-        return lambda g: function(only(g))
-    if len(fetches) == 2:
-        first, second = fetches
-        return lambda g: function(first(g), second(g))
-    if len(fetches) == 3:
-        one, two, three = fetches
-        return lambda g: function(one(g), two(g), three(g))
-    return lambda g: function(*[fetch(g) for fetch in fetches])
+    return computed(function, fetches)
 
 
 def _writer(
