@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -47,6 +48,24 @@ def _undefined(stamps: U32) -> Bools | None:
     return found
 
 
+@attrs.frozen(eq=False)
+class Stretch:
+    """`size` bytes of local memory at each of some flat byte addresses."""
+
+    place: Array
+    size: int
+    words: Array | None  #: their words [size/4, ...], where they are aligned to these
+
+    @classmethod
+    def of(cls, place: Array, size: int) -> Stretch:
+        aligned = size >= 4 and not all_bits(place) & 3
+        return cls(place, size, (place >> 2) + counted(size // 4, place.ndim) if aligned else None)
+
+    def some(self, lanes: Bools) -> Stretch:
+        """Those of some lanes."""
+        return Stretch(self.place[lanes], self.size, None if self.words is None else self.words[:, lanes])
+
+
 class Lds:
     """The LDS of a batch of workgroups, one stretch a workgroup."""
 
@@ -66,28 +85,27 @@ class Lds:
         """Indices of the stamps that `size` bytes at each flat byte address cover."""
         return (place >> self._shift) + counted(max(size // self.grain, 1), place.ndim)
 
-    def load(self, place: Array, size: int) -> Array:
-        """`size` bytes at each address: [size/4, ...] words, or values for sizes 1 and 2."""
+    def load(self, at: Stretch) -> Array:
+        """What stands at each address: [size/4, ...] words, or values for sizes 1 and 2."""
+        place, size = at.place, at.size
+        if at.words is not None:
+            return self.words.take(at.words)
         if size >= 4:
-            steps = counted(size // 4, place.ndim)
-            if all_bits(place) & 3:
-                at = (place + 4 * steps)[..., None] + np.arange(4)
-                return np.ascontiguousarray(self.data.take(at)).view(np.uint32)[..., 0]
-            return self.words.take((place >> 2) + steps)
+            each = (place + 4 * counted(size // 4, place.ndim))[..., None] + np.arange(4)
+            return np.ascontiguousarray(self.data.take(each)).view(np.uint32)[..., 0]
         values = self.data.take(place).astype(np.uint32)
         if size == 2:
             values |= self.data.take(place + 1).astype(np.uint32) << 8
         return values[None]
 
-    def store(self, place: Array, size: int, values: Array) -> None:
+    def store(self, at: Stretch, values: Array) -> None:
         """Write words [size/4, ...] (or single values) at each address."""
-        if size >= 4:
-            steps = counted(size // 4, place.ndim)
-            if all_bits(place) & 3:
-                at = (place + 4 * steps)[..., None] + np.arange(4)
-                self.data[at] = np.ascontiguousarray(values).view(np.uint8).reshape(at.shape)
-            else:
-                self.words[(place >> 2) + steps] = values
+        place, size = at.place, at.size
+        if at.words is not None:
+            self.words[at.words] = values
+        elif size >= 4:
+            each = (place + 4 * counted(size // 4, place.ndim))[..., None] + np.arange(4)
+            self.data[each] = np.ascontiguousarray(values).view(np.uint8).reshape(each.shape)
         else:
             for byte in range(size):
                 self.data[place + byte] = (values[0] >> (8 * byte)).astype(np.uint8)
@@ -113,8 +131,7 @@ class Lds:
         self,
         group: Threads,
         step: Stepped,
-        place: Array,
-        size: int,
+        at: Stretch,
         values: Array,
         units: Array,
         mine: U32,
@@ -126,23 +143,23 @@ class Lds:
         """
         others = _others(self._accessed.take(units, axis=1), mine)
         if np.count_nonzero(others):
-            others[0] &= self._differ(place, size, values, len(units))
+            others[0] &= self._differ(at, values, len(units))
             self._overwrites(group, step, others, where, units)
         if self.updated is not None:
             self._race(
                 group, step, self.updated.take(units), mine, "overwrites what another wave updated", where, units
             )
-        self.store(place, size, values)
+        self.store(at, values)
         if self.stamp_write(units, mine, clean):
-            lost = _others(self.written.take(units), mine) & self._differ(place, size, values, len(units))
+            lost = _others(self.written.take(units), mine) & self._differ(at, values, len(units))
             self._report(group, step, lost, "writes where another wave writes with the same instruction", where, units)
 
-    def _differ(self, place: Array, size: int, values: Array, units: int) -> Bools:
+    def _differ(self, at: Stretch, values: Array, units: int) -> Bools:
         """Which of the stamps of each address cover bytes that differ from values: [units, ...]."""
-        there = self.data.take(place[..., None] + np.arange(size))
+        there = self.data.take(at.place[..., None] + np.arange(at.size))
         words = np.ascontiguousarray(np.moveaxis(values, 0, -1))
-        given = words.view(np.uint8) if size >= 4 else words.view(np.uint8)[..., :size]
-        return np.moveaxis(any_along((there != given).reshape(*place.shape, units, -1), -1), -1, 0)
+        given = words.view(np.uint8) if at.size >= 4 else words.view(np.uint8)[..., : at.size]
+        return np.moveaxis(any_along((there != given).reshape(*at.place.shape, units, -1), -1), -1, 0)
 
     def note_write(
         self, group: Threads, step: Stepped, units: Array, mine: U32, clean: Array | int = 1, where: Array | None = None

@@ -45,7 +45,7 @@ def _compile_reads(
         parts, poisons, units = [], [], []
         for each in places:
             at, cycles = each.of(g, step)
-            data, poison = read_places(g, step, at, size)
+            data, poison = read_places(g, step, at)
             if at.lanes is not None and at.lanes is not lanes:
                 data = np.where(at.lanes, data, np.uint32(0))
             parts.append(data)
@@ -98,7 +98,7 @@ def _compile_writes(
         for each, fetch, regs in zip(places, fetches, registers, strict=True):
             at, cycles = each.of(g, step)
             poison = data_poison(g, regs) if g.poison & data_bits else None
-            write_places(g, step, at, size, fetch(g), poison)
+            write_places(g, step, at, fetch(g), poison)
             units.append(at.units)
             g.env.counters["lds_bank_conflict_cycles"] += cycles
         g.env.counters["lds_write_bytes"] += g.active_lanes() * size * len(offsets)

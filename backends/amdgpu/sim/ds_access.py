@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import attrs
 import numpy as np
@@ -15,19 +16,25 @@ from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import active
 from convgen.backends.sim.arrays import Array, Bools, all_bits, any_along, most
+from convgen.backends.sim.local import Stretch
 
 #: Alignment that an LDS access of so many bytes needs.
 ALIGNMENT: Mapping[int, int] = {1: 1, 2: 2, 4: 4, 8: 8, 12: 16, 16: 16}
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)
 class Located:
     """Where the lanes of an LDS access lead."""
 
     place: Array  #: flat LDS places [waves, lanes]
+    size: int  #: bytes of each
     lanes: Bools | None  #: that take part (None: all)
     units: Array  #: stamps that they cover
     sound: bool  #: whether there was nothing to report
+
+    @cached_property
+    def stretch(self) -> Stretch:
+        return Stretch.of(self.place, self.size)
 
 
 class Places:
@@ -100,13 +107,13 @@ def locate(
             "misaligned", f"LDS access of {size} bytes not aligned to {alignment}", step.instruction, g, bad
         )
     place = used + (g.slot * lds.stride)[:, None]
-    return Located(place, lanes, lds.units(place, size), sound)
+    return Located(place, size, lanes, lds.units(place, size), sound)
 
 
-def read_places(g: WaveGroup, step: Step, at: Located, size: int) -> tuple[Array, Bools | None]:
+def read_places(g: WaveGroup, step: Step, at: Located) -> tuple[Array, Bools | None]:
     """Data and poison ([words, waves, lanes]) of a read, which is stamped."""
-    lds, place, lanes, units = g.env.local, at.place, at.lanes, at.units
-    data = lds.load(place, size)
+    lds, lanes, units = g.env.local, at.lanes, at.units
+    data = lds.load(at.stretch)
     if not g.env.strict:
         return data, None
     if lanes is None:
@@ -121,21 +128,21 @@ def read_places(g: WaveGroup, step: Step, at: Located, size: int) -> tuple[Array
             undefined[some] = flat
     poison = None
     if undefined is not None:
-        words = max(size // 4, 1)
-        poison = any_along(undefined.reshape(words, -1, *place.shape), 1) if len(undefined) > words else undefined
+        words = max(at.size // 4, 1)
+        poison = any_along(undefined.reshape(words, -1, *at.place.shape), 1) if len(undefined) > words else undefined
         poison = np.repeat(poison, words // len(poison), axis=0)
     return data, poison
 
 
-def write_places(g: WaveGroup, step: Step, at: Located, size: int, values: Array, poison: Bools | None) -> None:
+def write_places(g: WaveGroup, step: Step, at: Located, values: Array, poison: Bools | None) -> None:
     """Write data and stamp it."""
     lds, place, units = g.env.local, at.place, at.units
     some = None if at.lanes is None else at.lanes & np.ones(place.shape, np.bool_)
     if not g.env.strict:
         if some is None:
-            lds.store(place, size, values)
+            lds.store(at.stretch, values)
         else:
-            lds.store(place[some], size, values[:, some])
+            lds.store(at.stretch.some(some), values[:, some])
         return
     clean: Array | int = 1
     if poison is not None:
@@ -143,11 +150,11 @@ def write_places(g: WaveGroup, step: Step, at: Located, size: int, values: Array
         merged = poison if len(units) >= len(poison) else any_along(poison.reshape(len(units), -1, *place.shape), 1)
         clean = (~np.repeat(merged, per, axis=0)).astype(np.uint32)
     if some is None:
-        lds.write(g, step, place, size, values, units, g.stamp, clean)
+        lds.write(g, step, at.stretch, values, units, g.stamp, clean)
     else:
         mine = np.broadcast_to(g.stamp, place.shape)[some]
         kept = clean if isinstance(clean, int) else clean[:, some]
-        lds.write(g, step, place[some], size, values[:, some], units[:, some], mine, kept, np.argwhere(some))
+        lds.write(g, step, at.stretch.some(some), values[:, some], units[:, some], mine, kept, np.argwhere(some))
 
 
 def data_poison(g: WaveGroup, registers: tuple[int, ...]) -> Bools | None:

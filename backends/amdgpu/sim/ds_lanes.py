@@ -133,7 +133,7 @@ def _transposed(instruction: Instruction, context: Context, words: int, bits: in
         refuse_poison(g, step, 1 << register, (register,), "the LDS address")
         size, alignment = 4 * words, 8 if words == 2 else 4
         at = locate(g, step, g.v[register].astype(np.int64) + offset, size, alignment)
-        data, poison = read_places(g, step, at, size)
+        data, poison = read_places(g, step, at)
         g.env.counters["lds_read_bytes"] += g.active_lanes() * size
         if poison is not None:
             groups = poison.any(axis=0).reshape(g.count, 4, 16).any(axis=-1)

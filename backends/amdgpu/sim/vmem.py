@@ -22,6 +22,7 @@ from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools, any_along, united
 from convgen.backends.sim.global_access import load_lanes, store_lanes
+from convgen.backends.sim.local import Stretch
 
 _NAME = re.compile(r"(buffer|global|flat|scratch)_(load|store|atomic)_(.+)$")
 _ADDRESSES = {
@@ -107,7 +108,7 @@ def load_flat(g: WaveGroup, step: Step, where: Where, size: int) -> tuple[Array,
     rest = ~where.local if where.lanes is None else where.lanes & ~where.local
     data, poison = load_lanes(g, step, where.address, size, rest)
     offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    got, bad = read_places(g, step, locate(g, step, offset, size, lanes=where.local), size)
+    got, bad = read_places(g, step, locate(g, step, offset, size, lanes=where.local))
     return np.where(where.local, got, data), united((poison, None if bad is None else bad & where.local))
 
 
@@ -117,7 +118,7 @@ def store_flat(g: WaveGroup, step: Step, where: Where, size: int, values: Array,
     rest = ~where.local if where.lanes is None else where.lanes & ~where.local
     store_lanes(g, step, where.address, size, values, rest, ticket)
     offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    write_places(g, step, locate(g, step, offset, size, lanes=where.local), size, values, None)
+    write_places(g, step, locate(g, step, offset, size, lanes=where.local), values, None)
 
 
 def _load(
@@ -259,8 +260,8 @@ def _land_dma(g: WaveGroup, pending: Pending) -> None:
     assert place is not None
     size = 4 * len(data)
     if lanes is None:
-        g.env.local.store(place, size, data)
+        g.env.local.store(Stretch.of(place, size), data)
     else:
-        g.env.local.store(place[lanes], size, data[:, lanes])
+        g.env.local.store(Stretch.of(place[lanes], size), data[:, lanes])
     if units is not None:
         _stamp(g, pending.step, units, lanes, pending=False)

@@ -12,6 +12,7 @@ from convgen.backends.intel.sim.gateway import note_local
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
 from convgen.backends.sim.arrays import U64, Array, Bools, any_along
+from convgen.backends.sim.local import Stretch
 
 BANKS = 32
 TAG = np.uint64(0xFFFFFFFF ^ 1 << 28)  #: IGC marks local addresses by bit 28, which the hardware must ignore
@@ -51,7 +52,7 @@ def load_local(
     place, lanes = places(g, step, address, size, alignment, lanes)
     slm = g.env.local
     units = slm.units(place, size)
-    words = slm.load(place, size)
+    words = slm.load(Stretch.of(place, size))
     rows = np.arange(g.count)[:, None]
     if lanes is None:
         bad = slm.note_read(g, step, units, g.stamp)
@@ -90,13 +91,14 @@ def store_local(
     if bad is not None:
         clean = (~np.repeat(bad, len(units) // len(bad), axis=0)).astype(np.uint32)
     if lanes is None:
-        slm.write(g, step, place, size, values, units, g.stamp, clean)
+        slm.write(g, step, Stretch.of(place, size), values, units, g.stamp, clean)
         note_local(g, step, "write", np.arange(g.count)[:, None], units)
     else:
         where = np.argwhere(lanes)
         mine = np.broadcast_to(g.stamp, lanes.shape)[lanes]
         kept = clean if isinstance(clean, int) else np.broadcast_to(clean, units.shape)[:, lanes]
-        slm.write(g, step, place[lanes], size, values[:, lanes], units[:, lanes], mine, kept, where)
+        at = Stretch.of(place[lanes], size)
+        slm.write(g, step, at, values[:, lanes], units[:, lanes], mine, kept, where)
         note_local(g, step, "write", where[:, 0], units[:, lanes])
     count_conflicts(g, place, size, lanes)
 
