@@ -101,6 +101,33 @@ def test_soffset_in_range_either_way(sim: Any, offset: str, kind: list[str]) -> 
     assert sim.kinds(report) == kind
 
 
+def test_addresses_and_descriptors_that_change_in_a_loop(sim: Any) -> None:
+    """What an instruction remembers of its registers holds no longer than their words."""
+    body = """
+      v_add_u32_e32 v2, 100, v0
+      ds_write_b32 v1, v0
+      ds_write_b32 v1, v2 offset:256
+      v_mov_b32_e32 v8, v1
+      s_mov_b32 s20, 0
+      s_waitcnt lgkmcnt(0)
+    again:
+      ds_read_b32 v9, v8
+      buffer_load_dword v10, v1, s[8:11], 0 offen
+      s_waitcnt vmcnt(0) lgkmcnt(0)
+      v_lshl_add_u32 v4, v4, 8, v9
+      v_lshl_add_u32 v5, v5, 4, v10
+      v_xor_b32_e32 v8, 0x100, v8
+      s_lshr_b32 s10, s10, 3
+      s_add_i32 s20, s20, 1
+      s_cmp_lt_i32 s20, 3
+      s_cbranch_scc1 again
+    """
+    got = clean(sim, body, LANE.astype(np.uint32) & 15)
+    np.testing.assert_array_equal(got[:, 0], (LANE << 16) + (LANE + 100 << 8) + LANE)
+    word = LANE & 15
+    np.testing.assert_array_equal(got[:, 1], (word << 8) + (word * (LANE < 32) << 4) + word * (LANE < 4))
+
+
 def test_lds_widths(sim: Any) -> None:
     """Every width writes what every other width reads."""
     want = WORDS.reshape(64, 4)
