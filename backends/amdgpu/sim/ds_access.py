@@ -45,19 +45,18 @@ class Places:
 
     def __init__(self, register: int, offset: int, size: int, phases: BankPhases | None) -> None:
         self.register, self.offset, self.size, self.phases = register, offset, size, phases
-        self._given, self._slot = b"", np.zeros(0)
-        self._last: tuple[Located, int] | None = None
         self._pattern, self._cycles = b"", 0
 
     def of(self, g: WaveGroup, step: Step) -> tuple[Located, int]:
         """The places, and the cycles that conflicts cost."""
         given = g.v[self.register].tobytes()
-        if self._last is not None and g.exec_full and given == self._given and g.slot is self._slot:
-            return self._last
+        kept = g.env.located.get(self)
+        if kept is not None and g.exec_full and given == kept[0] and g.slot is kept[1]:
+            return kept[2]
         address = g.v[self.register].astype(np.int64) + self.offset
         found = locate(g, step, address, self.size), self._conflicts(g, address)
         if g.exec_full and found[0].sound:
-            self._given, self._slot, self._last = given, g.slot, found
+            g.env.located[self] = given, g.slot, found
         return found
 
     def _conflicts(self, g: WaveGroup, address: Array) -> int:

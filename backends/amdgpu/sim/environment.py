@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from convgen.backends.amdgpu.sim.archs import Arch
 from convgen.backends.amdgpu.sim.scratch import Scratch
+from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.local import Lds
 from convgen.backends.sim.run import Run
 from convgen.backends.sim.threads import Surroundings
+
+if TYPE_CHECKING:
+    from convgen.backends.amdgpu.sim.ds_access import Located, Places
 
 IMAGE = "<code>"  #: the allocation that holds the code object's segments
 
@@ -31,3 +37,5 @@ class Environment(Surroundings):
         self.arch = arch
         self.image_base = self.memory.by_name[IMAGE].base if IMAGE in self.memory.by_name else 0
         self.scratch = scratch
+        #: What instructions found last: words of the address register, workgroups, places and bank conflicts.
+        self.located: dict[Places, tuple[bytes, Array, tuple[Located, int]]] = {}
