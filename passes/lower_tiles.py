@@ -137,7 +137,8 @@ class _Lowering(Mutator):
         view, axis = found
         self.in_pairs[s.view.memory] = view.memory
         coords = tuple(half(c, self.values) if n == axis else c for n, c in enumerate(s.coords))
-        layout = halved_fragment(s.layout, s.layout.dims[axis])
+        whole = s.layout.over(len(s.coords))  # neighbours may lie along an axis that a fragment has one place of
+        layout = halved_fragment(whole, whole.dims[axis])
         changed: dict[str, Any] = {"view": view, "coords": coords, "layout": layout}
         if isinstance(s, st.LoadView):
             changed["var"] = var(s.var.name, vector(u8, layout.registers))
