@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from convgen import driver
+from convgen.backends.amdgpu.timing.moved import missed
 from convgen.backends.target import get
 from convgen.ir.layout.memory import View
 from convgen.plan.config import Config
@@ -68,7 +69,7 @@ def moved(plan: Plan) -> Moved:
             units += len(read) * line
             # What the image has begins behind the source, in lines of its own.
             apart = 0 if view is windows.of_m else windows.of_m.memory.bytes // line + 1
-            fill += _missed(caches[number % dies], read + apart, facts.caches.l2_bytes // line) * line
+            fill += missed(caches[number % dies], read + apart, facts.caches.l2_bytes // line) * line
     result = windows.m * windows.n * windows.result.memory.elem.bytes
     least = windows.of_m.memory.bytes + windows.of_n.memory.bytes + result
     weights = 0 if windows.of_weights else windows.of_n.memory.bytes
@@ -111,20 +112,6 @@ def _elements(view: View, at: list[Ids]) -> tuple[Ids, npt.NDArray[np.bool_]]:
     for i, t in zip(index, view.index):
         there = there & (i >= 0) & (i < t.size)
     return np.broadcast_to(view.layout.offset(index), there.shape), there
-
-
-def _missed(cache: OrderedDict[int, None], lines: Ids, most: int) -> int:
-    """How many lines a cache has not; it then has them."""
-    missed = 0
-    for number in lines.tolist():
-        if number in cache:
-            cache.move_to_end(number)
-            continue
-        missed += 1
-        cache[number] = None
-        if len(cache) > most:
-            cache.popitem(last=False)
-    return missed
 
 
 def _plan(problem: Conv, target: str) -> Plan:

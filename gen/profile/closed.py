@@ -31,6 +31,7 @@ _LOCAL = 65536  #: bytes of local memory of a unit
 _LOCAL_RATE = 128  #: bytes a clock of local memory (CDNA3 ISA, "LDS")
 _MOST_RESIDENT = 4  #: workgroups of a unit that hide one another's latencies
 _STAGES = 2  #: blocks of K held in registers and in local memory
+SUM = 4.0  #: bytes of an element of a sum that others are added to
 PACE, _OVERLAP = 4.0, 2.5  #: exponents of smooth maxima: within an iteration, of the kernel and memory
 
 
@@ -117,7 +118,7 @@ class Products(Work):
     lane_out: Numbers  #: bytes of the result that a lane stores with one
 
     def estimate(self, chip: Chip, terms: Terms, *, timed: bool = True) -> Estimate:
-        sums = self.split * self.m * self.n * self.batch * 4
+        sums = self.split * self.m * self.n * self.batch * SUM
         meeting = np.where(self.split > 1, terms.meeting + sums / terms.shares, 0.0)
         return self.whole(chip, terms, _inner(self, chip, terms), meeting, timed=timed)
 

@@ -9,14 +9,13 @@ from itertools import product
 import numpy as np
 
 from convgen.profile.chips import Chip
-from convgen.profile.closed import Numbers, Products, Terms
+from convgen.profile.closed import SUM, Numbers, Products, Terms
 
 _EDGES = (16, 32, 64, 128, 256)  #: M or N
 _LARGEST = 128 * 256  #: M x N
 _DEPTHS = (32, 64)  #: bytes along K
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)  #: of K
 _WAVE = 32 * 32  #: M x N of a wave; larger tiles have up to 4 of these
-_SUM = 4.0  #: bytes of an element of a sum that others are added to
 
 
 def tiled(sizes: Mapping[str, float], chip: Chip, terms: Terms) -> dict[str, float]:
@@ -46,5 +45,5 @@ def _candidates(elem: float, result: float) -> dict[str, Numbers]:
         "waves": waves,
         "waves_m": waves_m,
         "waves_n": waves / waves_m,
-        "result": np.where(split > 1, _SUM, result),
+        "result": np.where(split > 1, SUM, result),
     }

@@ -64,17 +64,12 @@ def run(
     scrutiny: Scrutiny = STRICT,
 ) -> Outcome:
     """Execute a code object and write `outputs`, arrays by argument as FILE.npy. Raises UserError, Unsupported."""
-    content = targets.read(path)
-    machine = targets.executor(content, path.name)
-    if grid is None or block is None:
-        raise UserError(f"given no {'--grid' if grid is None else '--block'}, wanted one to launch {path.name}")
-    known = machine.signatures(content)
-    launch = prepare(known, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
+    content, launch = read(path, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
     unknown = [name for name, _ in outputs if name not in launch.arrays]
     if unknown:
         wanted = ", ".join(launch.arrays) or "none, for no --arg is an array"
         raise UserError(f"given --out {unknown[0]}, wanted one of {wanted}")
-    given: SimReport = machine.simulate(
+    given: SimReport = targets.executor(content, path.name).simulate(
         content,
         [launch.request],
         launch.buffers,
@@ -84,6 +79,24 @@ def run(
     )
     _save(outputs, launch.arrays)
     return Outcome(0, 0, (), given.findings, given.seconds, given.instructions, compared=False, advice=advice)
+
+
+def read(
+    path: Path,
+    *,
+    kernel: str | None,
+    grid: Extents | None,
+    block: Extents | None,
+    dynamic_lds: int,
+    arguments: Sequence[tuple[str, str]],
+) -> tuple[bytes, Direct]:
+    """A code object and a launch of it. Raises UserError."""
+    content = targets.read(path)
+    machine = targets.executor(content, path.name)
+    if grid is None or block is None:
+        raise UserError(f"given no {'--grid' if grid is None else '--block'}, wanted one to launch {path.name}")
+    known = machine.signatures(content)
+    return content, prepare(known, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
 
 
 def _save(outputs: Sequence[tuple[str, str]], arrays: Mapping[str, Array]) -> None:

@@ -56,11 +56,9 @@ def of_object(
     arguments: Sequence[tuple[str, str]] = (),
 ) -> Prepared:
     """A launch of anybody's code object (`direct`). Raises UserError."""
-    content = targets.read(path)
-    known = targets.executor(content, path.name).signatures(content)
-    if grid is None or block is None:
-        raise UserError(f"given no {'--grid' if grid is None else '--block'}, wanted one to launch {path.name}")
-    launch = direct.prepare(known, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
+    content, launch = direct.read(
+        path, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments
+    )
 
     def copies() -> dict[str, Any]:
         return {name: data.copy() for name, data in launch.buffers.items()}

@@ -65,18 +65,22 @@ class Reads:
     def missed(self, groups: Collection[int], capacity: int) -> tuple[int, int]:
         """Lines that a cache of `capacity` lines is asked for by some workgroups, and those that it lacks."""
         wanted, held = np.array(sorted(groups), np.int64), OrderedDict[int, None]()
-        asked = lacking = 0
-        for group, line in zip(self.groups, self.lines, strict=True):
-            for number in line[np.isin(group, wanted)].tolist():
-                asked += 1
-                if number in held:
-                    held.move_to_end(number)
-                    continue
-                lacking += 1
-                held[number] = None
-                if len(held) > capacity:
-                    held.popitem(last=False)
-        return asked, lacking
+        asked = [line[np.isin(group, wanted)] for group, line in zip(self.groups, self.lines, strict=True)]
+        return sum(map(len, asked)), sum(missed(held, lines, capacity) for lines in asked)
+
+
+def missed(cache: OrderedDict[int, None], lines: Ints, most: int) -> int:
+    """How many lines a cache of `most` lines lacks; it then has them."""
+    lacking = 0
+    for number in lines.tolist():
+        if number in cache:
+            cache.move_to_end(number)
+            continue
+        lacking += 1
+        cache[number] = None
+        if len(cache) > most:
+            cache.popitem(last=False)
+    return lacking
 
 
 def _distinct(numbers: Ints) -> Ints:

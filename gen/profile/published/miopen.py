@@ -10,8 +10,9 @@ import attrs
 
 from convgen.backends.timing import LoopClocks
 from convgen.profile.chips import chip_of
+from convgen.profile.closed import SUM
 from convgen.profile.loops import Loops
-from convgen.profile.published.table import BYTES, SUM, WIDEST, Row, Sample, Table, in_half_lines, of_loop
+from convgen.profile.published.table import BYTES, WIDEST, Row, Sample, Table, in_half_lines, of_loop
 from convgen.profile.published.transposes import beside
 
 _ATOM = re.compile(r"_wt\d+x\d+x(\d+)_")

@@ -33,7 +33,7 @@ def table(name: str, rows: list[Row]) -> Table:
 
 
 def _kinds(row: Row) -> tuple[str, ...]:
-    maker = "assembly" if row["solver"].startswith(_ASSEMBLY) else "mlir"
+    maker = "assembly" if _is_assembly(row) else "mlir"
     by_maker = f"miopen nhwc/{_CHIP.name}/{maker}"
     by_way = f"{by_maker} {row['dir']}"
     return f"{by_way}/{row['dtype']}", by_way, by_maker
@@ -44,8 +44,8 @@ def _sample(row: Row) -> Sample:
     rate, elem, c, k = float(_CHIP.rates[type]), BYTES[type], int(row["c"]), int(row["k"])
     product = product_of(row, _DEPTH, merged=c % _DEPTH > 0)
     rows = {"F": (c, c, k), "B": (k, c, c), "W": (k, c, c)}[way]
-    if _is_ragged(row):
-        rows = (1, 1, 1)
+    if way != "W" and product["m"] % _WHOLE > 0 and not _is_assembly(row):
+        rows = (1, 1, 1)  # each element is checked
     sizes = {
         **product,
         **_fills(row, elem),
@@ -60,11 +60,8 @@ def _sample(row: Row) -> Sample:
     return Sample(_CHIP, 1e9 * float(row["gflop"]), rate, tiled(sizes, _CHIP, terms))
 
 
-def _is_ragged(row: Row) -> bool:
-    """Whether a compiled kernel's tiles do not fill M, and it checks each element."""
-    if row["solver"].startswith(_ASSEMBLY) or row["dir"] == "W":
-        return False
-    return product_of(row, _DEPTH, merged=False)["m"] % _WHOLE > 0
+def _is_assembly(row: Row) -> bool:
+    return row["solver"].startswith(_ASSEMBLY)
 
 
 def _fills(row: Row, elem: float) -> dict[str, float]:

@@ -35,7 +35,6 @@ class Sample:
 
 
 _HALF_LINE = 64  #: bytes; the least that L2 gives
-SUM = 4.0  #: bytes of an element of a sum that others are added to
 WIDEST = 16.0  #: bytes that a lane loads or stores with one instruction, at most
 
 
