@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import attrs
 
 from convgen.ir.layout.mma import BlockAtom, MmaAtom
@@ -14,6 +16,11 @@ class SharedPhases:
 
     banks: int
     phases: tuple[tuple[int, ...], ...]  #: lanes; the groups, in order
+
+    def of_less(self, parts: int) -> SharedPhases:
+        """Of accesses that are narrower by so many parts: as many groups go at once, where lanes go in their order."""
+        groups = (self.phases[n : n + parts] for n in range(0, len(self.phases), parts))
+        return SharedPhases(self.banks, tuple(tuple(chain.from_iterable(group)) for group in groups))
 
 
 @attrs.frozen(cache_hash=True, kw_only=True)

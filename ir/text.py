@@ -317,7 +317,7 @@ def _remark(site: Site | None) -> str:
 
 
 def _tile(t: Shared) -> str:
-    swizzle = f", {t.chunk}-byte chunks ^ (row >> {t.swizzle.shift} & {t.swizzle.mask})" if t.swizzle.mask else ""
+    swizzle = f", {t.chunk}-byte chunks ^ ({t.swizzle})" if t.swizzle.mask else ""
     return f"shared {t.name}: {t.slots} of {t.elem} {t.rows} x {t.cols}, {_order(t)}{swizzle}"
 
 

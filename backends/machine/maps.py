@@ -44,7 +44,7 @@ def shared_map(kernel: Kernel) -> Iterator[str]:
     """Where the shared tiles lie."""
     for t in kernel.shared:
         base = kernel.shared_base(t)
-        swizzle = f", chunk ^ (row >> {t.swizzle.shift} & {t.swizzle.mask})" if t.swizzle.mask else ""
+        swizzle = f", chunk ^ ({t.swizzle})" if t.swizzle.mask else ""
         shape = f"{t.slots} x {t.rows} x {t.cols} {t.elem}, {_order(t)}{swizzle}"
         yield f"{base:#07x}..{base + t.bytes:#07x}  {t.name}: {shape}"
 

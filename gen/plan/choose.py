@@ -104,14 +104,11 @@ class OperandLoad:
 
     widest: int
     along_k: bool
-    chunk_bytes: int
 
     def messages(self, rows: int, k: int, lanes: int, elem_bytes: int) -> float:
         """Loads of each lane for a tile of rows x k."""
         share = rows * k / lanes
-        return share / (
-            self.widest if self.along_k else rows_at_once(self.widest, int(share), elem_bytes, self.chunk_bytes)
-        )
+        return share / (self.widest if self.along_k else rows_at_once(self.widest, int(share), elem_bytes))
 
 
 @attrs.frozen
@@ -192,13 +189,13 @@ def _is_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
 def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> OperandLoad:
     """How an operand of an instruction is loaded: whole chunks if it comes as rectangles."""
     if _is_rectangles(view, fragment, facts):
-        return OperandLoad(facts.chunk_bytes // view.memory.elem.bytes, True, facts.chunk_bytes)
+        return OperandLoad(facts.chunk_bytes // view.memory.elem.bytes, True)
     return _load(view, facts)
 
 
 def _load(view: View, facts: TargetFacts) -> OperandLoad:
     along_k, along_rows = (message_elems(view, facts.chunk_bytes, axis) for axis in (K, ROWS))
-    return OperandLoad(max(along_k, along_rows), along_k >= along_rows, facts.chunk_bytes)
+    return OperandLoad(max(along_k, along_rows), along_k >= along_rows)
 
 
 def _reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:

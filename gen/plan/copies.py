@@ -177,9 +177,14 @@ def _share(*digits: Digit) -> Fragment:
     return Fragment(("row", "k"), digits).merged(Space.REGISTER)
 
 
-def rows_at_once(widest: int, share: int, elem_bytes: int, chunk_bytes: int) -> int:
-    """Rows that a lane loads with one message, given its share: a word at least, and whole chunks along K first."""
-    return max(1, min(widest, max(_WORD_BYTES // elem_bytes, share * elem_bytes // chunk_bytes), share))
+def rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
+    """Rows that a lane loads with one message, given its share: a word at least, and as many as leave a word along K.
+
+    A message takes the address pipe as long however wide it is, and words are what turning a little matrix moves;
+    shared memory takes short runs along K as fast as whole chunks.
+    """
+    word = max(1, _WORD_BYTES // elem_bytes)
+    return max(1, min(widest, max(word, share // word), share))
 
 
 def _split_along_rows(
@@ -190,7 +195,7 @@ def _split_along_rows(
     share = divide("elements of a lane", rows * cols, lanes * subgroups)
     most = facts.chunk_bytes // elem.bytes
     widest = _message(view, most) if view.unit_axis == ROWS else 1
-    run = rows_at_once(widest, share, elem.bytes, facts.chunk_bytes)
+    run = rows_at_once(widest, share, elem.bytes)
     if view.memory.elem.bits == 4:  # of which two stand in a byte
         run = max(run, 2)
         divide("elements of a lane over those of a byte", share, run)

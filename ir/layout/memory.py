@@ -70,19 +70,30 @@ ROW, COL = "row", "col"  #: dims of a shared tile
 
 @attrs.frozen(cache_hash=True)
 class Swizzle:
-    """Chunk c of row r stands at chunk position `c ^ (r >> shift & mask)`: a bijection on the chunks of a row."""
+    """Chunk c of row r stands at chunk position `c ^ (r >> shift & mask)`: a bijection on the chunks of a row.
+
+    With a `fold`, it is `c ^ ((r >> shift ^ r >> shift + fold) & mask)`: rows that are far apart differ, too.
+    """
 
     shift: int = 0
     mask: int = 0
+    fold: int = 0
 
     def __attrs_post_init__(self) -> None:
         check_range(self.shift, 0, 31, "swizzle shift")
         check_range(self.mask, 0, 0xFFFF, "swizzle mask")
+        check_range(self.fold, 0, 31 - self.shift, "swizzle fold")
 
     def __call__(self, chunk: Any, row: Any) -> Any:
         if self.mask == 0:
             return chunk
-        return chunk ^ ((row >> self.shift if self.shift else row) & self.mask)
+        low = row >> self.shift if self.shift else row
+        return chunk ^ ((low ^ row >> self.shift + self.fold if self.fold else low) & self.mask)
+
+    def __str__(self) -> str:
+        """What a chunk's number is combined with by exclusive or."""
+        low = f"row >> {self.shift}"
+        return f"({low} ^ row >> {self.shift + self.fold}) & {self.mask}" if self.fold else f"{low} & {self.mask}"
 
 
 def row_major(rows: int, cols: int, pitch: int | None = None) -> Digits:

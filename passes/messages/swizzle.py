@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+
+import attrs
 
 from convgen.ir.facts import SharedPhases, TargetFacts
 from convgen.ir.layout.fragment import Fragment
@@ -13,54 +15,72 @@ from convgen.ir.types import Type
 #: Conflicts repeat with the row pattern, so the first few accesses of a layout tell all.
 _ACCESSES = 4
 
-Places = list[tuple[int, int]]  #: (row, chunk) that each lane touches
+#: By how much further the second shift of a fold goes.
+_FOLDS = (1, 2, 3)
 
 
-def conflict_cycles(chunks: Sequence[int], phases: SharedPhases, chunk_bytes: int) -> int:
-    """Extra cycles of one access in which each lane touches one whole chunk, given by its number in memory.
+@attrs.frozen
+class _Access:
+    """A message of each lane: the row, and which part of it, counted in the message's own width."""
 
-    In each phase a group of banks serves one chunk a cycle; lanes that touch the same chunk share it.
+    places: tuple[tuple[int, int], ...]
+    phases: SharedPhases
+    width: int  #: bytes
+
+    def cost(self, swizzle: Swizzle, across: int, chunk: int) -> int:
+        """Extra cycles, where `across` chunks make a row."""
+        parts = chunk // self.width
+        at = [(row * across + swizzle(part // parts, row)) * parts + part % parts for row, part in self.places]
+        return conflict_cycles(at, self.phases, self.width)
+
+
+def conflict_cycles(parts: Sequence[int], phases: SharedPhases, width: int) -> int:
+    """Extra cycles of one access in which each lane touches `width` bytes, given by their number in memory.
+
+    In each phase a group of banks serves one of these a cycle; lanes that touch the same share it.
     """
-    groups = phases.banks * 4 // chunk_bytes
+    groups = phases.banks * 4 // width
     extra = 0
     for phase in phases.phases:
         load = [0] * groups
-        for number in dict.fromkeys(chunks[lane] for lane in phase):
+        for number in dict.fromkeys(parts[lane] for lane in phase):
             load[number % groups] += 1
         extra += max(load) - 1
     return extra
 
 
-def access_places(layout: Fragment, register: int, lanes: int, per_chunk: int) -> Places:
-    """The row and chunk that each lane of subgroup 0 touches when it accesses the elements from `register` on."""
+def _accesses(layout: Fragment, phases: SharedPhases, elem_bytes: int, width: int, lanes: int) -> Iterator[_Access]:
+    """The first messages of a distributed access, of subgroup 0."""
     row, col = layout.dims
-    return [(at[row], at[col] // per_chunk) for at in (layout.coords(0, lane, register) for lane in range(lanes))]
+    each = width // elem_bytes
+    for register in range(0, min(layout.registers, _ACCESSES * each), each):
+        coords = [layout.coords(0, lane, register) for lane in range(lanes)]
+        yield _Access(tuple((at[row], at[col] // each) for at in coords), phases, width)
 
 
 @lru_cache(maxsize=2**10)
 def find_swizzle(cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment, facts: TargetFacts) -> Swizzle:
     """The first swizzle, simplest first, with the least conflicts over fragment reads and copy writes.
 
-    `cols` elements make a row without padding; `chunk` is the unit of the swizzle and of the access, in bytes.
+    `cols` elements make a row without padding; `chunk` is the unit of the swizzle and of reads, in bytes. Writes may be
+    of less.
     """
     across = cols * elem.bytes // chunk
-    per_chunk = chunk // elem.bytes
+    written = min(chunk, write.contiguous("k") * elem.bytes)
+    writing = facts.shared_write.of_less(chunk // written)
     accesses = [
-        (access_places(layout, register, facts.subgroup_size, per_chunk), phases)
-        for layout, phases in ((read, facts.shared_read), (write, facts.shared_write))
-        for register in range(0, min(layout.registers, _ACCESSES * per_chunk), per_chunk)
+        *_accesses(read, facts.shared_read, elem.bytes, chunk, facts.subgroup_size),
+        *_accesses(write, writing, elem.bytes, written, facts.subgroup_size),
     ]
 
     def cost(swizzle: Swizzle) -> int:
-        return sum(
-            conflict_cycles([row * across + swizzle(c, row) for row, c in places], phases, chunk)
-            for places, phases in accesses
-        )
+        return sum(access.cost(swizzle, across, chunk) for access in accesses)
 
-    candidates = [Swizzle()] + [Swizzle(s, m) for m in (1, 3, 7, 15) if m < across for s in range(4)]
-    best = candidates[0]
-    least = cost(best)
-    for candidate in candidates[1:]:
+    masks = [mask for mask in (1, 3, 7, 15) if mask < across]
+    simple = [Swizzle(), *(Swizzle(shift, mask) for mask in masks for shift in range(4))]
+    folded = [Swizzle(shift, mask, fold) for fold in _FOLDS for mask in masks for shift in range(3)]
+    best, least = simple[0], cost(simple[0])
+    for candidate in (*simple[1:], *folded):
         if least and (now := cost(candidate)) < least:
             best, least = candidate, now
     return best

@@ -76,7 +76,7 @@ def test_stores_are_as_wide_as_the_channels_allow(oc: int, dst: str, width: int)
 
 def test_other_layouts_move_what_is_contiguous() -> None:
     assert load_bytes(lowered("mb1ic32ih8oc32kh3ph1", stag="abx"), "src") == {2}
-    assert load_bytes(lowered("mb1ic32ih8oc32kh1", stag="abx"), "src") == {4}  # two rows of two channels a lane
+    assert load_bytes(lowered("mb1ic32ih8oc32kh1", stag="abx"), "src") == {8}  # four rows of a word of K a lane
     assert load_bytes(lowered("mb1ic32ih8oc32kh1", wtag="abx"), "wei") == {16}
     assert store_bytes(lowered("mb1ic32ih8oc32kh1", dtag="abx")) == {8}  # M and N change places
 

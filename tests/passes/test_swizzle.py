@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from convgen.backends.target import get
@@ -18,16 +19,16 @@ PROBLEMS = {dt: Conv.parse("mb1ic64ih16oc64kh3ph1", dir="FWD_D", dt=dt) for dt i
 CHUNK = 16
 
 
-def conflicts(tile: Shared, layout: Fragment, phases: SharedPhases) -> int:
-    """Cycles beyond one a phase, over all 16-byte accesses of the first subgroup."""
+def conflicts(tile: Shared, layout: Fragment, phases: SharedPhases, width: int = CHUNK) -> int:
+    """Cycles beyond one a phase, over all accesses of the first subgroup, each of `width` bytes."""
     extra = 0
-    elems = CHUNK // tile.elem.bytes
+    elems = width // tile.elem.bytes
     for register in range(0, layout.registers, elems):
         at = [layout.coords(0, lane, register) for lane in range(64)]
         row, col = layout.dims
         starts = [tile.address(0, a[row], a[col]) for a in at]
         for lanes in phases.phases:
-            words = {starts[lane] // 4 + w for lane in lanes for w in range(CHUNK // 4)}
+            words = {starts[lane] // 4 + w for lane in lanes for w in range(width // 4)}
             by_bank = [0] * phases.banks
             for word in words:
                 by_bank[word % phases.banks] += 1
@@ -65,6 +66,25 @@ def test_no_access_has_a_bank_conflict(target: str, dt: str, tile_k: int) -> Non
             if read.contiguous("k") * tile.elem.bytes >= CHUNK:
                 assert conflicts(tile, read, facts.shared_read) == 0, f"{plan.config} reads {tile.name}"
             assert conflicts(tile, write, facts.shared_write) == 0, f"{plan.config} writes {tile.name}"
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_words_of_rows_far_apart_are_written_without_conflicts(target: str) -> None:
+    """Gradients of weights: a lane has eight rows and a word of K of each, its neighbour the next eight rows."""
+    facts, width = get(target).facts, 4
+    in_order = SharedPhases(32, tuple(tuple(range(start, start + 32)) for start in (0, 32)))
+    k = next(atom.k for atom in facts.atoms if atom.n == 32 and atom.a_elem.name == "f16")
+    problem = Conv.parse("mb4ic64ih16oc64kh3ph1", dir="BWD_W", dt="f16", stag="axb", wtag="axb", dtag="axb")
+    (part,) = make_plan(problem, Config((64, 64, 64), (2, 2), (32, 32, k), taps="fused"), facts).parts
+    for operand in (part.of_n, part.of_m):
+        assert operand.tile is not None
+        assert operand.copy is not None
+        tile, write = operand.tile, operand.copy.stored
+        assert (operand.copy.message, write.contiguous("k") * tile.elem.bytes) == (8, width)
+        assert conflicts(tile, write, in_order, width) == 0
+        unfolded = attrs.evolve(tile.swizzle, fold=0)
+        plain = Shared(tile.name, tile.elem, tile.rows, tile.cols, tile.digits, tile.slots, unfolded, tile.chunk)
+        assert conflicts(plain, write, in_order, width) > 0
 
 
 def test_without_a_swizzle_there_would_be_conflicts() -> None:

@@ -1,0 +1,140 @@
+"""Whole kernels by `convgen profile`: which share of a launch's time the chip would need at the least.
+
+That is the time of the useful multiply-adds on all matrix units at the clock that the model gives the kernel, or of
+reading inputs and writing the result once at the memory's rate, whichever is longer. The share is that of all launches
+of a problem without what no kernel escapes by the model: that the first one starts, and that the caches give back the
+result behind the last. `of all` counts these, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from convgen import driver
+from convgen.backends.target import get
+from convgen.ir.types import scalar
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul, Problem
+from convgen.profile import launches
+from convgen.profile.launches import Times
+from convgen.run import prepared
+
+_TAGS = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
+LAYERS = {
+    "3x3 64ch": "mb32ic64ih56oc64oh56kh3ph1",
+    "3x3 s2": "mb32ic128ih56oc128oh28kh3sh2ph1",
+    "1x1": "mb32ic256ih56oc64oh56kh1",
+    "3x3 256ch": "mb32ic256ih14oc256oh14kh3ph1",
+    "3x3 512ch": "mb32ic512ih7oc512oh7kh3ph1",
+    "stem": "mb32ic3ih224oc64oh112kh7sh2ph3",
+}
+DIRECTIONS = "FWD_D", "BWD_D", "BWD_W"
+BYTES = "3x3 64ch", "3x3 256ch", "3x3 512ch"  #: layers that are taken in s8, too
+PRODUCT = "4096x4096:4096x4096"
+_TYPES = {"f16": "f16", "s8": "s8:s8:s8"}
+
+
+@attrs.frozen
+class Case:
+    """A problem by its name."""
+
+    name: str
+    direction: str
+    dtype: str
+
+    @property
+    def problem(self) -> Problem:
+        if self.name == "GEMM":
+            return Matmul.parse(PRODUCT, dt=self.dtype, wtag="ba")
+        return Conv.parse(LAYERS[self.name], dir=self.direction, dt=_TYPES[self.dtype], **_TAGS)
+
+
+CASES = (
+    *(Case(name, direction, "f16") for direction in DIRECTIONS for name in LAYERS),
+    *(Case(name, "FWD_D", "s8") for name in BYTES),
+    Case("GEMM", "-", "f16"),
+)
+
+
+@attrs.frozen
+class Row:
+    """A case with its kernel's time."""
+
+    case: Case
+    config: str
+    us: float
+    ideal_us: float
+    share: float
+    share_of_all: float
+    matrix: float  #: share of the matrix pipe in use in the longest launch's kernel
+    launches: int
+    bound: str
+
+
+def ideal_us(problem: Problem, times: Times, target: str) -> float:
+    """The least that the chip could take."""
+    chip, caches = times.chip, get(target).facts.caches
+    longest = max(times.launches, key=lambda t: t.total)
+    rate = chip.rates[problem.factors[0].dtype] * chip.units * longest.clock
+    tensors = (*problem.factors, *problem.outputs)
+    moved = sum(t.layout.size_elems * scalar(t.dtype).bytes for t in tensors)
+    return max(2 * problem.macs / rate, moved / (caches.memory_rate * chip.clock))
+
+
+def fixed_us(problem: Problem, times: Times) -> float:
+    """What any kernel takes beside its workgroups."""
+    first, last = times.launches[0], times.launches[-1]
+    _, terms = launches.constants_for(times.chip, last.profile.element)
+    written = sum(t.layout.size_elems * scalar(t.dtype).bytes for t in problem.outputs)
+    return first.start + min(written, terms.dirty) / terms.written_back
+
+
+def row(case: Case, target: str, config: str | None = None) -> Row:
+    problem = case.problem
+    code = driver.compile(driver.build(problem, target, config=config))
+    times = launches.profile(prepared.of_launches(code.record, code.object, case.name))
+    longest = max(times.launches, key=lambda t: t.total)
+    ideal, fixed = ideal_us(problem, times, target), fixed_us(problem, times)
+    return Row(
+        case, code.config, times.total, ideal, ideal / (times.total - fixed), ideal / times.total,
+        longest.used, len(times.launches), longest.bound,
+    )  # fmt: skip
+
+
+def rows(target: str, wanted: str) -> Iterator[Row]:
+    chosen = [c for c in CASES if wanted in f"{c.name} {c.direction} {c.dtype}"]
+    for case in track(chosen, transient=True, console=Console(stderr=True)):
+        yield row(case, target)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="gfx942")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose `name direction type` contains it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a case instead of a table")
+    options = parser.parse_args()
+    table = Table("case", "config", "us", "ideal", "share", "of all", "matrix", "launches", "bound")
+    found = []
+    for each in rows(options.target, options.only):
+        found.append(each)
+        if options.json:
+            print(json.dumps(attrs.asdict(each)), flush=True)
+        name = f"{each.case.name} {each.case.direction} {each.case.dtype}"
+        numbers = f"{each.us:.1f}", f"{each.ideal_us:.1f}", f"{each.share:.2f}", f"{each.share_of_all:.2f}"
+        table.add_row(name, each.config, *numbers, f"{each.matrix:.2f}", str(each.launches), each.bound)
+    if not options.json:
+        Console(width=200).print(table)
+        means = (np.exp(np.mean(np.log([getattr(r, key) for r in found]))) for key in ("share", "share_of_all"))
+        print("geomean: share {:.3f}, of all {:.3f}".format(*means))
+
+
+if __name__ == "__main__":
+    main()
