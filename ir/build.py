@@ -108,6 +108,7 @@ class KernelBuilder:
         self.launched: tuple[Extent, ...] = ()
         self._ids = 0  # of its own, so that what a builder makes depends on nothing else
         self.group = tuple(self.var(f"group_{axis}") for axis in "xyz")
+        self.has_subgroup = False  #: whether its number has a name
         if subgroup is not None:
             self.name_subgroup(subgroup)
         self.params: list[Global | Var] = []
@@ -125,7 +126,7 @@ class KernelBuilder:
 
     def name_subgroup(self, name: str) -> Var:
         """The number of the subgroup within its workgroup, where it was not named at first."""
-        self.subgroup = self.var(name)
+        self.subgroup, self.has_subgroup = self.var(name), True
         return self.subgroup
 
     def buffer(self, name: str, elem: Type, elements: int) -> Global:
@@ -179,16 +180,22 @@ class KernelBuilder:
         """The suite runs in each workgroup with the tile that is its own; in workgroups without one it does not.
 
         Where workgroups persist it runs for one tile, or share of a tile, after the other, with a barrier between.
+        In a grid that mappings share it runs in the workgroups of this one.
         Beside the tile is its share (`Share.values`), and in slices who they are.
         """
         arguments = [self.host_value(a) for a in mapping.arguments]
         self.launched = mapping.launched
         with ExitStack() as around:
-            share = mapping.turns.whole(self.group[0])
+            number = self.group[0]
+            if mapping.first is not None:
+                number = self.let("number", number - mapping.first)
+                around.enter_context(self.when(number >= 0))
+                around.enter_context(self.when(number < mapping.numbers))
+            share = mapping.turns.whole(number)
             if mapping.turns.count > 1 or mapping.turns.shared:
                 loop = around.enter_context(self.loop("tiles", 0, mapping.turns.count))
                 around.callback(lambda: self.barrier("next_tile") if self.tiles else None)
-                share = mapping.turns.share(loop.var, self.group[0])
+                share = mapping.turns.share(loop.var, number)
                 names = Share.NAMES if mapping.turns.shared else Share.NAMES[:1]
                 values = *map(self.let, names, share.values), *share.values[len(names) :]
                 share = Share(*values, tiles=share.tiles)

@@ -6,7 +6,7 @@ backward data), one for what no window reaches, one for the gradient of a bias.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -19,13 +19,13 @@ from convgen.ir.program import Kernel, Program
 from convgen.ir.types import s32
 from convgen.kernels import streams
 from convgen.kernels.epilogue import Epilogue
-from convgen.kernels.product import Meeting, kernel_name, product_kernel
+from convgen.kernels.product import Meeting, kernel_name, merged_kernel, product_kernel
 from convgen.kernels.steps import Convert
 from convgen.kernels.streams import Stream
 from convgen.kernels.sums import sums_kernel
 from convgen.kernels.window_sums import windows_kernel
 from convgen.plan import views
-from convgen.plan.compensation import Sums
+from convgen.plan.config import MERGED
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan, Reduction
 from convgen.problem.matmul import Matmul, Problem
@@ -64,7 +64,9 @@ class TiledKernel:
 
 @attrs.frozen
 class Section:
-    """Tiles of `result` (N, M, …), an output, that the launches of these numbers make, numbered row by row.
+    """Tiles of `result` (N, M, …), an output, that launches make, by number, numbered row by row.
+
+    A launch that several sections share has, here, only the workgroups of this one.
 
     Of several products the rows stand below one another; their number is the result's third axis.
     """
@@ -73,7 +75,7 @@ class Section:
     result: View
     tile: tuple[int, int]
     grid: tuple[int, int]
-    launches: tuple[int, ...]
+    launches: Mapping[int, TiledKernel]
     but: tuple[View, ...] = ()  #: views of what others write over
 
     def positions(self, tile: int) -> Positions:
@@ -106,7 +108,8 @@ class Tiles:
         """For each launch the workgroups that the tile needs."""
         section = self.sections[part]
         at = section.positions(tile)
-        return tuple(launch.groups(at) if n in section.launches else () for n, launch in enumerate(self.launches))
+        makers = map(section.launches.get, range(len(self.launches)))
+        return tuple(maker.groups(at) if maker else () for maker in makers)
 
     def regions(self, part: int, tile: int) -> tuple[OutputRegion, ...]:
         """What the tile holds of its output."""
@@ -173,12 +176,14 @@ def build(plan: Plan) -> tuple[Program, Tiles]:
     made.uncovered()
     made.reorders()
     made.widened()
-    for part in plan.parts:
-        made.product(part)
+    made.products()
     made.bias_gradient()
     kernels = tuple(launch.kernel for launch in made.launches)
     buffers = dict.fromkeys(p for k in kernels for p in k.params if isinstance(p, Global))
     return Program(kernels, tuple(buffers)), Tiles(plan.problem, tuple(made.launches), tuple(made.sections))
+
+
+_Launches = dict[int, TiledKernel]  #: by number
 
 
 class _Builder:
@@ -186,28 +191,31 @@ class _Builder:
         self.plan, self.problem = plan, plan.problem
         self.launches: list[TiledKernel] = []
         self.sections: list[Section] = []
-        self.shared: list[int] = []  # launches that every product needs
+        self.shared: _Launches = {}  # that every product needs
 
-    def _launch(self, kernel: Kernel, tile: tuple[int, int] | None, mapping: WorkgroupMapping) -> int:
+    def _launch(self, kernel: Kernel, tile: tuple[int, int] | None, mapping: WorkgroupMapping) -> _Launches:
         self.launches.append(TiledKernel(kernel, tile, mapping))
-        return len(self.launches) - 1
+        return {len(self.launches) - 1: self.launches[-1]}
 
-    def _stream(self, stream: Stream) -> int:
+    def _stream(self, stream: Stream) -> _Launches:
         kernel = stream.kernel(kernel_name(self.plan, stream.role), self.plan.facts)
         return self._launch(kernel, stream.tile, stream.mapping)
 
-    def _sums(self, sums: Sums) -> int:
+    def _sums(self, part: Part) -> _Launches:
         """Sums of a factor; every tile of the product needs all of their workgroups."""
-        name = kernel_name(self.plan, sums.role)
-        kernel, mapping = sums_kernel(name, sums, views.sizes(self.problem), self.plan.facts)
-        return self._launch(kernel, None, mapping)
+        found: _Launches = {}
+        for sums in part.sums:
+            name = kernel_name(self.plan, sums.role)
+            kernel, mapping = sums_kernel(name, sums, views.sizes(self.problem), self.plan.facts)
+            found |= self._launch(kernel, None, mapping)
+        return found
 
     def reorders(self) -> None:
         """The kernels that bring inputs into another layout; every tile needs all of their workgroups."""
         for name in self.plan.config.reorder if self.plan.parts else ():
             kernel = kernel_name(self.plan, f"reorder_{name}")
             made, mapping = streams.transpose(kernel, *views.reordering(self.problem, name), self.plan.facts)
-            self.shared.append(self._launch(made, None, mapping))
+            self.shared |= self._launch(made, None, mapping)
 
     def widened(self) -> None:
         """The kernels that bring zero points of 4 bits to bytes."""
@@ -215,27 +223,49 @@ class _Builder:
             if views.is_widened(self.problem, point.name):
                 kernel = kernel_name(self.plan, f"widen_{point.name}")
                 made, mapping = streams.transpose(kernel, *views.widening(self.problem, point.name), self.plan.facts)
-                self.shared.append(self._launch(made, None, mapping))
+                self.shared |= self._launch(made, None, mapping)
 
-    def product(self, part: Part) -> None:
+    def products(self) -> None:
+        """The launches of all matrix products."""
+        if self.plan.config.grids == MERGED:
+            self._merged()
+            return
+        for part in self.plan.parts:
+            self._product(part)
+
+    def _merged(self) -> None:
+        """One launch of all products, behind what they need."""
+        plan = self.plan
+        sums = [self._sums(part) for part in plan.parts]
+        main = self._launch(merged_kernel(plan, "main"), plan.config.tile[:2], plan.parts[0].mapping)
+        for part, before in zip(plan.parts, sums):
+            own = {n: attrs.evolve(launch, mapping=part.mapping) for n, launch in main.items()}
+            self._section(part, {**self.shared, **before, **own})
+
+    def _section(self, part: Part, used: _Launches) -> None:
+        batch, rows, columns, _ = part.mapping.counts
+        output, tile = self.problem.outputs[0].name, self.plan.config.tile[:2]
+        self.sections.append(Section(output, part.product.result, tile, (batch * rows, columns), used))
+
+    def _product(self, part: Part) -> None:
         """The launches of one matrix product."""
         plan, tile = self.plan, self.plan.config.tile[:2]
         result, acc, facts = part.product.result, plan.acc_type, plan.facts
         tail = f"_{part.product.role}" if part.product.role else ""
-        used = [*self.shared, *map(self._sums, part.sums)]
+        used = {**self.shared, **self._sums(part)}
 
         def multiply(target: View, epilogue: Epilogue, meeting: Meeting | None = None) -> None:
             if isinstance(plan.unit, LaneTile):
                 kernel = windows_kernel(plan, part, target, epilogue, f"main{tail}")
             else:
                 kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", meeting)
-            used.append(self._launch(kernel, tile, part.mapping))
+            used.update(self._launch(kernel, tile, part.mapping))
 
         match plan.reduction:
             case Reduction.ALONE:
                 multiply(result, part.epilogue)
             case Reduction.ATOMIC:
-                used.append(self._stream(streams.fill(result, part.epilogue, acc, tile, facts, f"begin{tail}")))
+                used |= self._stream(streams.fill(result, part.epilogue, acc, tile, facts, f"begin{tail}"))
                 multiply(result, _NOTHING)
             case Reduction.LAST:
                 multiply(result, part.epilogue, _meeting(plan, part) if part.mapping.sharers > 1 else None)
@@ -244,9 +274,8 @@ class _Builder:
                 multiply(workspace.slices, _NOTHING)
                 terms, most = workspace.terms, _FEW_TERMS if isinstance(plan.unit, LaneTile) else _MOST_TERMS
                 total = streams.sum_slices(terms, result, part.epilogue, acc, tile, facts, f"sum{tail}", most)
-                used.append(self._stream(total))
-        batch, rows, columns, _ = part.mapping.counts
-        self.sections.append(Section(self.problem.outputs[0].name, result, tile, (batch * rows, columns), tuple(used)))
+                used |= self._stream(total)
+        self._section(part, used)
 
     def uncovered(self) -> None:
         """Zero where no window reaches: everywhere, for the products write over the rest."""
@@ -256,7 +285,7 @@ class _Builder:
         zero = Epilogue((Convert(whole.memory.elem),))
         stream = streams.fill(whole, zero, self.plan.acc_type, _FILL_TILE, self.plan.facts, "zero")
         reached = tuple(part.product.result for part in self.plan.parts)
-        output, used = self.problem.outputs[0].name, (self._stream(stream),)
+        output, used = self.problem.outputs[0].name, self._stream(stream)
         self.sections.append(Section(output, stream.result, stream.tile, stream.mapping.counts[1:3], used, reached))
 
     def bias_gradient(self) -> None:
@@ -266,7 +295,7 @@ class _Builder:
             return
         target = self.problem.tensor("diff_bia")
         chain = streams.sums_of_channels(gradient, target, self.plan.acc_type, self.plan.facts, "bias")
-        used, last = tuple(map(self._stream, chain)), chain[-1]
+        used, last = {n: launch for stream in chain for n, launch in self._stream(stream).items()}, chain[-1]
         self.sections.append(Section(target.name, last.result, last.tile, last.mapping.counts[1:3], used))
 
 

@@ -67,18 +67,39 @@ def product_kernel(
 
     `result` has axes N and M, or N and (slice, M) in a workspace.
     """
-    return _ProductKernel(plan, part, kernel_name(plan, role)).build(result, epilogue, meeting)
+    k = _builder(plan, role, part.mapping.grid)
+    _Product(plan, part, k).build(result, epilogue, meeting)
+    return _done(k)
 
 
-class _ProductKernel:
-    def __init__(self, plan: Plan, part: Part, name: str) -> None:
-        self.plan, self.part = plan, part
+def merged_kernel(plan: Plan, role: str) -> Kernel:
+    """The products of all parts of a plan, each in workgroups of its own; their mappings share the grid."""
+    k = _builder(plan, role, (sum(part.mapping.numbers for part in plan.parts), 1, 1))
+    for part in plan.parts:
+        _Product(plan, part, k).build(part.product.result, part.epilogue, None)
+    return _done(k)
+
+
+def _builder(plan: Plan, role: str, grid: tuple[int, int, int]) -> KernelBuilder:
+    size = plan.subgroups, plan.facts.subgroup_size
+    return KernelBuilder(kernel_name(plan, role), grid, *size, subgroup=None)
+
+
+def _done(k: KernelBuilder) -> Kernel:
+    """The kernel; what several products have in common is declared once."""
+    k.params, k.tiles = list(dict.fromkeys(k.params)), list(dict.fromkeys(k.tiles))
+    return k.done()
+
+
+class _Product:
+    """One product in a kernel: its tiles, one a workgroup."""
+
+    def __init__(self, plan: Plan, part: Part, k: KernelBuilder) -> None:
+        self.plan, self.part, self.k = plan, part, k
         self.mmas = tuple(attrs.evolve(plan.mma, part=n) for n in range(plan.mma.parts))
-        size = part.mapping.grid, plan.subgroups, plan.facts.subgroup_size
-        self.k = KernelBuilder(name, *size, subgroup=None)
-        self.k.tiles += part.tiles
+        k.tiles += part.tiles
 
-    def build(self, result: View, epilogue: Epilogue, meeting: Meeting | None) -> Kernel:
+    def build(self, result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
         plan, part, k = self.plan, self.part, self.k
         tile_m, tile_n, _ = plan.config.tile
         beside = [what.view.memory for side in (part.of_n, part.of_m) if side.made for what in side.made.shared]
@@ -94,7 +115,6 @@ class _ProductKernel:
             self._prefetch_at_first()
             sums = self._sums()
             self._finish(sums, result, epilogue, meeting)
-        return k.done()
 
     def _finish(self, sums: Sequence[Var], result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
         """Store the tile, or leave this share of it for the last of the sharers to do so."""
@@ -213,7 +233,8 @@ class _ProductKernel:
         k, types = self.k, [mma.acc_type for mma in self.mmas]
         # Variables in this order: the order of operands in a sum follows from their numbers.
         totals = [k.var("acc_total", t) for t in types]
-        k.name_subgroup("wave")
+        if not k.has_subgroup:
+            k.name_subgroup("wave")
         kb, *acc = k.var("kb"), *(k.var("acc", t) for t in types)
         products = tuple(k.var("acc_next", t) for t in types)
         begin, end = self._blocks(kb)

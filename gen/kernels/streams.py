@@ -31,7 +31,7 @@ from convgen.plan.copies import copy_layout, power_of_two
 from convgen.problem.tensors import TensorSpec
 
 _VECTOR = 4  #: neighbours along N in the registers of a lane: one wide access
-_AHEAD = 4  #: terms that a lane loads together, so that their latencies overlap
+_AHEAD = 8  #: terms that a lane loads together, so that their latencies overlap
 _SUBGROUPS = 4
 _MOST_TERMS = 256  #: that one lane sums
 
@@ -159,20 +159,24 @@ def sum_slices(
 ) -> Stream:
     """The sum over R of `source` (N, M, R); tiles lie within those of `tile` (M, N).
 
-    Where there are more than `most` terms, lanes and subgroups share them.
+    Where there are more than `most` terms, subgroups and lanes share them; and where one workgroup for each tile would
+    leave units idle, as long as each lane has terms to load together.
     """
-    terms = source.extent(2)
-    shared = power_of_two(-(-terms // most) * 2 - 1)
-    layout = _nested(tile, facts, min(_AHEAD, power_of_two(terms)), shared)
+    terms, ahead = source.extent(2), min(_AHEAD, power_of_two(source.extent(2)))
+    alone = -(-source.extent(0) * source.extent(1) // (_VECTOR * facts.subgroup_size * _SUBGROUPS))
+    idle = min(max(1, facts.compute_units // alone), terms // ahead)
+    shared = max(power_of_two(-(-terms // most) * 2 - 1), power_of_two(idle))
+    layout = _nested(tile, facts, ahead, shared)
     rounds = -(-terms // layout.extent("r"))
     return Stream(role, source, _with_parts(result), epilogue, acc, layout, rounds, 1)
 
 
 def _nested(tile: tuple[int, int], facts: TargetFacts, ahead: int, shared: int = 1) -> Fragment:
-    """`shared` is by how many lanes and subgroups terms are summed, if there are so many."""
+    """`shared` is by how many subgroups and lanes terms are summed, if there are so many."""
     tile_m, tile_n = (size & -size for size in tile)
-    lanes_r = min(shared, facts.subgroup_size)
-    lanes, subgroups_r = facts.subgroup_size // lanes_r, min(shared // lanes_r, _SUBGROUPS)
+    subgroups_r = min(shared, _SUBGROUPS)
+    lanes_r = min(shared // subgroups_r, facts.subgroup_size)
+    lanes = facts.subgroup_size // lanes_r
     n = min(tile_n, _VECTOR * lanes)
     lanes_m = lanes // max(1, n // _VECTOR)
     subgroups = max(subgroups_r, min(_SUBGROUPS, max(1, tile_m // lanes_m)))

@@ -22,7 +22,7 @@ from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import rectangle_of
 from convgen.plan import lanes
-from convgen.plan.config import Config
+from convgen.plan.config import APART, MERGED, Config
 from convgen.plan.contraction import reordered
 from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, power_of_two, rows_at_once
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
@@ -38,6 +38,7 @@ _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or e
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 _OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
+_MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x 2, each code of its own in the kernel
 
 
 @attrs.frozen
@@ -123,6 +124,7 @@ class _Shape:
     batch: int  #: number of such products in one launch
     of_m: View
     of_n: View
+    grids: str = APART  #: of the launches of several products
 
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
         """How a config writes the types that an instruction multiplies."""
@@ -160,13 +162,18 @@ def first_fitting(
 
 
 def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[_Shape]:
-    """The largest product of the problem, if it has one."""
+    """The largest product of the problem, if it has one; where few are in one grid, as many of average depth."""
     parts = products(problem, 1, moved)
-    if parts:
-        largest = max(parts, key=lambda p: p.m * p.n * p.k)
-        inner = largest.k_inner.size
-        sizes = largest.m, largest.n, largest.k // inner, inner
-        yield _Shape(*sizes, len(parts), largest.batch, largest.of_m, largest.of_n)
+    if not parts:
+        return
+    largest = max(parts, key=lambda p: p.m * p.n * p.k)
+    inner = largest.k_inner.size
+    sizes = largest.m, largest.n, largest.k // inner, inner
+    yield _Shape(*sizes, len(parts), largest.batch, largest.of_m, largest.of_n)
+    if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
+        outer = -(-sum(part.k for part in parts) // (inner * len(parts)))
+        batch = len(parts) * largest.batch
+        yield _Shape(largest.m, largest.n, outer, inner, 1, batch, largest.of_m, largest.of_n, MERGED)
 
 
 def _comes_as_fragments(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> bool:
@@ -282,6 +289,7 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                         subtiles,
                         way.prefetch,
                         types=shape.types(atom),
+                        grids=shape.grids,
                     )
                     clocks = _clocks(shape, config, work, -(-blocks // slices), atom, facts)
                     yield Candidate(shape.parts * clocks.total, config, clocks)
@@ -377,6 +385,8 @@ def _meeting(
 def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | None:
     """What the clocks of a given config consist of, for the largest product; None where there is none."""
     for shape in _shapes(problem, facts, config.reorder):
+        if shape.grids != config.grids:
+            continue
         for atom in input_atoms(problem, facts):
             if (atom.n, atom.m, atom.k) == config.mma:
                 loads = _fragment_load(shape.of_m, atom.b, facts), _fragment_load(shape.of_n, atom.a, facts)

@@ -18,6 +18,7 @@ _PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 
 EXACT, ZEROS = "exact", "zeros"  #: what padding adds to sums: nothing, or products with zeros
 PADDING = EXACT  #: where a config does not say
+APART, MERGED = "apart", "merged"  #: launches of several products
 
 
 @attrs.frozen
@@ -61,6 +62,7 @@ class Config:
     sum: str = ""  #: how slices meet, by name of a `plan.Reduction`; empty: atomically if that is right, else `launch`
     map: Order = IN_ROWS  #: order in which workgroups take their tiles
     types: tuple[str, ...] = ()  #: in which N's and M's inputs are multiplied, one for both, where any is converted
+    grids: str = APART  #: products of several stride phases: "apart" in launches of their own, "merged" in one
     padding: str = PADDING  #: what it adds to sums: "exact": nothing; "zeros": these times weights, a NaN of infinities
 
     @property
@@ -102,6 +104,7 @@ class Config:
         rest += f" sum={self.sum}" if self.sum else ""
         rest += f" map={self.map}" if self.map != IN_ROWS else ""
         rest += f" in={':'.join(self.types)}" if self.types else ""
+        rest += f" grids={self.grids}" if self.grids != APART else ""
         rest += f" padding={self.padding}" if self.padding != PADDING else ""
         return (
             f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={unit} "
@@ -170,5 +173,6 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "sum": ("atomic|launch|last", _choice("atomic", "launch", "last")),
     "map": ("ORDER", Order.parse),
     "in": ("TYPE[:TYPE]", _types),
+    "grids": (f"{APART}|{MERGED}", _choice(APART, MERGED)),
     "padding": (f"{EXACT}|{ZEROS}", _choice(EXACT, ZEROS)),
 }

@@ -30,7 +30,7 @@ from convgen.passes.messages.pairs import check_pairs
 from convgen.passes.messages.swizzle import find_swizzle
 from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import EXACT, Config, Own
+from convgen.plan.config import EXACT, MERGED, Config, Own
 from convgen.plan.contraction import Product
 from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.dequantise import Dequantisation
@@ -325,12 +325,35 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
     parts = tuple(_part(problem, p, unit, config, facts) for p in _products_of(problem, unit, config, facts))
-    plan = Plan(problem, config, facts, unit, parts, _reduction(problem, config, parts, facts), 0)
+    reduction = _reduction(problem, config, parts, facts)
+    if config.grids == MERGED:
+        parts = _in_one_grid(parts, config, unit, reduction)
+    plan = Plan(problem, config, facts, unit, parts, reduction, 0)
     if plan.shared_bytes > facts.shared_bytes:
         raise DoesNotFit(f"{plan.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
     plan = attrs.evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
     _check_registers(plan)
     return plan
+
+
+def _in_one_grid(
+    parts: tuple[Part, ...], config: Config, unit: MmaTile | LaneTile, reduction: Reduction
+) -> tuple[Part, ...]:
+    """Products whose workgroups stand behind one another in one grid, those of most work first; DoesNotFit if they
+    cannot.
+    """
+    given = f"grids={config.grids}"
+    if len(parts) < 2 or isinstance(unit, LaneTile):
+        raise DoesNotFit(f"{given}: wanted several products of stride phases by matrix instructions")
+    if reduction is not Reduction.ALONE or config.map.persist or any(part.mapping.exact for part in parts):
+        raise DoesNotFit(f"{given}: wanted workgroups of one tile each, one slice and sizes that are known")
+    if len({part.tiles for part in parts}) > 1:
+        raise DoesNotFit(f"{given}: products would take different tiles of shared memory")
+    first, found = 0, []
+    for part in sorted(parts, key=lambda part: -part.k_blocks):
+        found.append(attrs.evolve(part, mapping=attrs.evolve(part.mapping, first=first)))
+        first += part.mapping.numbers
+    return tuple(found)
 
 
 def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | LaneTile:

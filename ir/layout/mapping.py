@@ -42,6 +42,8 @@ class WorkgroupMapping:
     blocks: int = 1  #: of K in a slice; an order may share them out
     grain: int = 1  #: blocks that stay together
     exact: tuple[Extent, ...] = ()  #: tiles along batch, M, N and K that the host says there are, at most `counts`
+    #: Number of the first workgroup in a grid along x that other mappings share; None if the grid is its own.
+    first: int | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.order == IN_ROWS or self.exact:
@@ -65,7 +67,7 @@ class WorkgroupMapping:
 
     @property
     def _is_flat(self) -> bool:
-        return bool(self.order.remaps or self.order.flip or self.order.persist)
+        return bool(self.order.remaps or self.order.flip or self.order.persist or self.first is not None)
 
     @property
     def _parts(self) -> tuple[int, int, int]:
@@ -75,7 +77,7 @@ class WorkgroupMapping:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Workgroups along x, y and z."""
+        """Workgroups along x, y and z; of a shared grid its own."""
         return (self.turns.workgroups, 1, 1) if self._is_flat else self._parts
 
     @classmethod
@@ -122,7 +124,7 @@ class WorkgroupMapping:
     def tile(self, group: Sequence[Index], arguments: Sequence[Index] = ()) -> dict[str, Index]:
         """The tile of a workgroup by its numbers along x, y and z, which are in range: integers or IR expressions.
 
-        Of one that persists, by a number that it takes (`turns`).
+        Of one that persists, by a number that it takes (`turns`); in a shared grid, by its number from the first.
 
         `arguments` stand for those of the mapping, of which else the values now are taken.
         """
@@ -166,8 +168,8 @@ class WorkgroupMapping:
     def groups(self, part: Mapping[str, Iterable[int]]) -> tuple[int, ...]:
         """The linear workgroup ids (x fastest) of all tiles at these positions; along what is not named, all."""
         ranges = (part.get(dim, range(n)) for dim, n in zip(TILE, self.counts))
-        numbers = (self._number(*tile) for tile in product(*ranges))
-        return tuple(dict.fromkeys(group for number in numbers for group in self.turns.owners(number)))
+        numbers, first = (self._number(*tile) for tile in product(*ranges)), self.first or 0
+        return tuple(dict.fromkeys(first + group for number in numbers for group in self.turns.owners(number)))
 
     def _number(self, batch: int, m: int, n: int, k: int) -> int:
         if self.order != IN_ROWS:

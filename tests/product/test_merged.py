@@ -1,0 +1,113 @@
+"""Products of stride phases in one grid: each workgroup has a tile of one of them, those of most work first."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from convgen import driver
+from convgen.backends.target import get
+from convgen.ir.error import UserError
+from convgen.ir.layout.mapping import WorkgroupMapping
+from convgen.ir.layout.order import Order
+from convgen.plan.config import Config
+from convgen.plan.plan import make_plan
+from convgen.problem.conv import Conv
+from convgen.run import verify
+from tests import samples
+
+CONFIG = {
+    "amd": "tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 taps=fused grids=merged",
+    "xe": "tile=32x32x32 waves=2x2 mma=16x8x16 slots=1 taps=split grids=merged",
+}
+
+
+def strided(random: Random) -> Conv:
+    """Backward data of strides, with the gaps that no window reaches, channels that leave tails, and groups."""
+    groups, kernel, stride = random.choice((1, 1, 2)), random.randint(1, 4), random.choice((2, 2, 3))
+    ic, oc = (groups * random.choice((3, 8, 16, 33)) for _ in range(2))
+    size = random.randint(8, 14)
+    pad = random.randint(0, kernel - 1)
+    line = f"g{groups}mb2ic{ic}oc{oc}ih{size}kh{kernel}sh{stride}ph{pad}dh{random.choice((0, 0, 1))}"
+    tag = random.choice(("axb", "abx"))
+    return Conv.parse(line, dir="BWD_D", dt="f16", stag=tag, wtag="axb", dtag=tag)
+
+
+def found(problem: Conv, target: str) -> tuple[int, int] | None:
+    """Launches and mismatches of a merged program, all findings counted; None where it is refused."""
+    try:
+        code = driver.compile(driver.build(problem, target, config=CONFIG["xe" if target.startswith("xe") else "amd"]))
+    except UserError as error:
+        assert "grids=merged" in str(error) or "wanted one that fits" in str(error)
+        return None
+    outcome = verify.run(code)
+    return len(code.record.launches), outcome.mismatches + len(outcome.findings)
+
+
+@pytest.mark.parametrize("target", [t for t in samples.TARGETS if t != "xe2"])  # which has no assembler here
+def test_strided_problems_are_right(target: str) -> None:
+    random = Random(f"merged {target}")
+    results = [found(strided(random), target) for _ in range(8)]
+    ran = [each for each in results if each is not None]
+    assert len(ran) >= 2
+    assert all(wrong == 0 for _, wrong in ran)
+    assert min(launches for launches, _ in ran) == 1
+
+
+def test_one_tile_needs_workgroups_of_its_own_product() -> None:
+    problem = Conv.parse("mb2ic32ih16oc32kh3sh2ph1", dir="BWD_D", dt="f16", stag="axb", wtag="axb", dtag="axb")
+    code = driver.with_tiles(driver.compile(driver.build(problem, config=CONFIG["amd"])))
+    assert code.tiles is not None
+    (grid,) = [launch.grid for launch in code.record.launches]
+    groups = [
+        code.tiles.groups(part, tile)[0]
+        for part, (down, across) in enumerate(code.tiles.grids)
+        for tile in range(down * across)
+    ]
+    assert sorted(group for each in groups for group in each) == list(range(grid[0]))
+    outcome = verify.run(code, groups=3)
+    assert (outcome.mismatches, outcome.findings) == (0, ())
+
+
+def test_products_of_most_work_come_first() -> None:
+    problem = Conv.parse("mb2ic32ih16oc32kh3sh2ph1", dir="BWD_D", dt="f16")
+    plan = make_plan(problem, Config.parse(CONFIG["amd"]), get("gfx942").facts)
+    blocks = [part.k_blocks for part in plan.parts]
+    assert blocks == sorted(blocks, reverse=True)
+    assert len(set(blocks)) > 1
+    assert [part.mapping.first for part in plan.parts][0] == 0
+
+
+def test_the_chooser_merges_few_phases() -> None:
+    problem = Conv.parse("mb8ic64ih28oc64kh3sh2ph1", dir="BWD_D", dt="f16", stag="axb", wtag="axb", dtag="axb")
+    assert "grids=merged" in driver.build(problem).config
+    many = Conv.parse("mb1ic16iw400oc16kw32sw16", dir="BWD_D", dt="f16")
+    assert "grids=merged" not in driver.build(many).config
+
+
+@pytest.mark.parametrize(
+    ("line", "direction", "config", "why"),
+    [
+        ("mb2ic32ih16oc32kh3ph1", "BWD_D", CONFIG["amd"], "wanted several products"),
+        ("mb2ic32ih16oc32kh3sh2ph1", "FWD_D", CONFIG["amd"], "wanted several products"),
+        ("mb2ic32ih16oc64kh3sh2ph1", "BWD_D", f"{CONFIG['amd']} slices=2", "one slice"),
+        ("mb2ic32ih16oc64kh3sh2ph1", "BWD_D", f"{CONFIG['amd']} map=persist:4", "one tile each"),
+    ],
+)
+def test_others_are_refused_in_a_line(line: str, direction: str, config: str, why: str) -> None:
+    with pytest.raises(UserError, match=why) as refused:
+        driver.build(Conv.parse(line, dir=direction, dt="f16"), config=config)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_mapping_in_a_shared_grid_counts_from_its_first() -> None:
+    for order in ("rows", "cols", "xcc:8+group:3m"):
+        alone = WorkgroupMapping.of(5, 7, k=2, order=Order.parse(order))
+        shared = WorkgroupMapping((1, 5, 7, 2), Order.parse(order), first=100)
+        assert shared.grid == (70, 1, 1)
+        numbers = sorted(g for m in range(5) for n in range(7) for g in shared.groups({"m": [m], "n": [n]}))
+        assert numbers == list(range(100, 170))
+        here = shared.tile((13, 0, 0))
+        assert {dim: int(at) for dim, at in here.items()} == dict(zip(("batch", "m", "n", "k"), shared.tiles()[13]))
+        assert len(alone.groups({"m": [2], "n": [3]})) == len(shared.groups({"m": [2], "n": [3]})) == 2
