@@ -24,13 +24,13 @@ from convgen.passes.messages.planes import rectangle_of
 from convgen.plan import lanes
 from convgen.plan.config import APART, MERGED, Config
 from convgen.plan.contraction import reordered
-from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, power_of_two, rows_at_once
+from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, rows_at_once
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
 from convgen.plan.views import must_move, operand_types, products
 from convgen.problem.matmul import Problem
 
-_TILE_M = (32, 64, 128, 256)
-_TILE_N = (16, 32, 64, 128, 256)
+_TILE_M = (32, 64, 96, 128, 192, 256)
+_TILE_N = (16, 32, 64, 96, 128, 192, 256)
 _TILE_K = (16, 32, 64)  #: of 8-bit elements twice as many, so that rows are as long as those of 16-bit ones
 _SIDES = (8, 16, 32, 64)  #: of the last resort
 
@@ -57,8 +57,9 @@ _DIRECT = (_Way(0, prefetch=3),)  #: as oneDNN's convolutions for XeHPC have it
 class Clocks:
     """The clocks of a launch, by cause.
 
-    Workgroups run in `rounds`, `together` on a unit; each has a fixed part and its blocks of K. A block takes what the
-    slowest of matrix, shared, moved and issue takes, a tenth of all of them, and `serial`, in which nothing else runs.
+    Workgroups run in `rounds`, `together` on a unit, and the `left` ones by themselves; each has a fixed part and its
+    blocks of K. A block takes what the slowest of matrix, shared, moved and issue takes, a tenth of all of them, and
+    `serial`, in which nothing else runs.
     """
 
     matrix: float  #: clocks; matrix pipe, of one block
@@ -67,9 +68,11 @@ class Clocks:
     issue: float  #: clocks; loads and the search for their places
     serial: float  #: clocks; barriers and what waits at them
     blocks: int  #: blocks of K of a workgroup
-    pace: float  #: clocks; from one block to the next of all that run together, no less than loads take to return
-    rounds: int  #: rounds of workgroups on a unit
+    block: float  #: clocks; one block of a workgroup that has a unit to itself
+    slowest: float  #: clocks; from one block to the next where only loads are waited for
+    rounds: int  #: rounds of as many workgroups as a unit holds
     together: int  #: workgroups; resident on a unit
+    left: int  #: workgroups behind the rounds
     tile: float  #: clocks; a workgroup beside its blocks
     tail: float  #: clocks; spread over all units, so that fewer and fuller tiles win ties
     besides: float  #: clocks; slices that meet, further launches
@@ -77,7 +80,19 @@ class Clocks:
     @property
     def launch(self) -> float:
         """Of the product's launch."""
-        return self.rounds * (self.tile + self.blocks * self.pace) + self.tail
+        left = self._round(self.left) if self.left else 0.0
+        return self.rounds * self._round(self.together) + left + self.tail
+
+    @property
+    def pace(self) -> float:
+        """Clocks from one block to the next of all that run together, no less than loads take to return."""
+        return self._pace(self.together)
+
+    def _pace(self, together: int) -> float:
+        return max(self.block * together, self.slowest)
+
+    def _round(self, together: int) -> float:
+        return self.tile + self.blocks * self._pace(together)
 
     @property
     def total(self) -> float:
@@ -307,7 +322,7 @@ def _slices(shape: _Shape, tile: tuple[int, int], blocks: int, facts: TargetFact
         return 1
     tiles = -(-shape.m // tile[0]) * -(-shape.n // tile[1])
     wanted = min(facts.compute_units // tiles, blocks // _SLICE_BLOCKS)
-    return power_of_two(max(1, wanted))
+    return max(1, wanted)
 
 
 @attrs.frozen
@@ -419,9 +434,10 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     every = work.matrix, work.shared, work.moved, issue
     block = max(every) + serial + costs.exposed * sum(every)  # of one workgroup that has a unit to itself
     # Blocks follow one another no faster than loads return: as many as there are slots, or prefetches, are in flight.
-    pace = max(block * together, costs.load_latency / (config.slots or config.prefetch))
+    slowest = costs.load_latency / (config.slots or config.prefetch)
     return Clocks(
-        work.matrix, work.shared, work.moved, issue, serial, turns.longest if turns else k_blocks, pace,
-        rounds=-(-a_unit // together), together=together, tile=costs.tile * (turns.count if turns else 1),
+        work.matrix, work.shared, work.moved, issue, serial, turns.longest if turns else k_blocks, block, slowest,
+        rounds=a_unit // together, together=together, left=a_unit % together,
+        tile=costs.tile * (turns.count if turns else 1),
         tail=tiles * k_blocks * block / facts.compute_units, besides=besides,
     )  # fmt: skip

@@ -184,7 +184,25 @@ def rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
     shared memory takes short runs along K as fast as whole chunks.
     """
     word = max(1, _WORD_BYTES // elem_bytes)
-    return max(1, min(widest, max(word, share // word), share))
+    return power_of_two(max(1, min(widest, max(word, share // word), share)))
+
+
+def _even_blocks(most: int, cols: int, across: int, subgroups: int, down: int) -> tuple[int, int]:
+    """The longest runs along K, of at most `most`, with which a tile comes out even, and the subgroups side by side then.
+
+    These are as many as there are runs for. Lanes stand `across` side by side, and go down the rows in `down` steps.
+
+    Raises DoesNotFit where none does.
+    """
+    chunk = most
+    while chunk:
+        runs, rest = divmod(cols, chunk * across)
+        side = (n for n in range(gcd(subgroups, runs), 0, -1) if subgroups % n == 0 and runs % n == 0)
+        even = next((n for n in side if down % (subgroups // n) == 0), 0)
+        if runs and not rest and even:
+            return chunk, even
+        chunk //= 2
+    raise DoesNotFit(f"rows of {cols} over {across} lanes of {subgroups} subgroups, {down} times one below another")
 
 
 def _split_along_rows(
@@ -199,14 +217,13 @@ def _split_along_rows(
     if view.memory.elem.bits == 4:  # of which two stand in a byte
         run = max(run, 2)
         divide("elements of a lane over those of a byte", share, run)
-    chunk = min(most, share // run, cols)
-    down = min(lanes, rows // run)
+    down = gcd(lanes, divide("rows over those of a message", rows, run))
     across = lanes // down
-    chunks = divide("chunks copied a round", cols, chunk * across)
-    subgroups_across = gcd(subgroups, chunks)
+    most = min(most, power_of_two(max(1, share // run)), power_of_two(cols))
+    chunk, subgroups_across = _even_blocks(most, cols, across, subgroups, rows // (run * down))
     subgroups_down = subgroups // subgroups_across
-    rounds_across = chunks // subgroups_across
-    rounds_down = divide("rows copied a round", rows, run * down * subgroups_down)
+    rounds_across = cols // (chunk * across * subgroups_across)
+    rounds_down = rows // (run * down * subgroups_down)
 
     loaded = _share(
         Digit("k", chunk, Space.REGISTER, run),
