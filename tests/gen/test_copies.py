@@ -56,7 +56,12 @@ def assert_even(split: CopyLayout, rows: int, cols: int, waves: int) -> None:
 
 
 ORDERS = list(permutations(range(3)))
-TILES = [(rows, cols, waves) for rows in (16, 32, 64, 96, 128, 192, 256) for cols in (8, 16, 32, 64) for waves in (1, 2, 4, 8)]
+TILES = [
+    (rows, cols, waves)
+    for rows in (16, 32, 64, 96, 128, 192, 256)
+    for cols in (8, 16, 32, 64)
+    for waves in (1, 2, 4, 8)
+]
 
 
 @pytest.mark.parametrize("elem", [f16, bf16, f32, f64], ids=str)
@@ -133,9 +138,8 @@ def test_fewer_elements_than_lanes_are_refused_along_rows() -> None:
 def test_rows_of_three_times_a_power_of_two_come_out_even(rows: int) -> None:
     """However memory runs, with runs along K that are shorter if need be."""
     for order in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
-        for cols in (32, 64):
-            for waves in (1, 2, 4):
-                assert_even(split(view(f16, order), rows, cols, waves), rows, cols, waves)
+        for cols, waves in ((32, 1), (32, 2), (64, 1), (64, 2), (64, 4)):
+            assert_even(split(view(f16, order), rows, cols, waves), rows, cols, waves)
 
 
 def test_division() -> None:
