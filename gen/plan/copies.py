@@ -188,7 +188,7 @@ def rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
 
 
 def _even_blocks(most: int, cols: int, across: int, subgroups: int, down: int) -> tuple[int, int]:
-    """The longest runs along K, of at most `most`, with which a tile comes out even, and the subgroups side by side then.
+    """The longest runs along K, at most `most`, with which a tile comes out even, and the subgroups side by side then.
 
     These are as many as there are runs for. Lanes stand `across` side by side, and go down the rows in `down` steps.
 
