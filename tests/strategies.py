@@ -23,7 +23,7 @@ from convgen.ir.layout.memory import COL, ROW
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.types import Type
-from convgen.plan.config import Config
+from convgen.plan.config import APART, MERGED, Config
 from convgen.plan.plan import input_atoms, make_plan
 from convgen.plan.views import must_move
 from convgen.problem.conv import Conv, Direction
@@ -55,8 +55,8 @@ _OUTPUTS = {
     **dict.fromkeys(_INTEGERS, ("s32", "f32", "s8", "u8", "s32", "f32", "s8", "u8", "f16", "bf16")),
 }
 
-_TILES_M = (16, 32, 64, 128)
-_TILES_N = (16, 32, 64)
+_TILES_M = (16, 32, 64, 96, 128)
+_TILES_N = (16, 32, 64, 96)
 _TILES_K = (16, 32, 64)
 _SLICES = (1, 1, 1, 2, 3, 4, 7)
 _WAVES = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
@@ -253,6 +253,10 @@ ORDERS = st.builds(
 )
 
 
+def _has_phases(problem: Conv) -> bool:
+    return problem.direction is Direction.BWD_D and any(axis.s > 1 and axis.k > 1 for axis in problem.axes)
+
+
 @st.composite
 def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Config:
     """A config with small tiles that fits the problem, with at most `work` turns of the K loop over all waves."""
@@ -273,6 +277,8 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
             config = attrs.evolve(config, sum=draw(st.sampled_from(ways)))
         if config.map.shares:
             config = attrs.evolve(config, slices=1, sum="last" if facts.tickets else "atomic")
+        if _has_phases(problem) and config.slices == 1 and not config.map.persist:
+            config = attrs.evolve(config, grids=draw(st.sampled_from((APART, MERGED))))
         try:
             plan = make_plan(problem, config, facts)
         except DoesNotFit:
