@@ -235,7 +235,7 @@ class Selector(ABC):
         """A load that yields the next value of a carried variable may overwrite it, once its last use has passed."""
         stmts = s.body.stmts if isinstance(s.body, st.Block) else (s.body,)
         loads = {x.var: i for i, x in enumerate(stmts) if isinstance(x, st.Load)}
-        last_use = _last_uses(stmts)
+        last_use = _last_uses((*stmts, *s.yields))  # it may move to another one, at the very end
         for c, y in zip(s.carried, s.yields):
             if not isinstance(y, Var) or not held_as_vector(c.type):
                 continue
@@ -290,8 +290,8 @@ def _unequal(old: Parts, new: Parts) -> list[tuple[Reg, Reg]]:
     return [(to, at) for to, at in zip(*words) if not to.same(at)]
 
 
-def _last_uses(stmts: Sequence[st.Stmt]) -> dict[Var, int]:
-    """The last statement that needs each variable's registers, be it through a pack or slice that shares them."""
+def _last_uses(stmts: Sequence[st.Stmt | Expr]) -> dict[Var, int]:
+    """The last that needs each variable's registers, be it through a pack or slice that shares them."""
     last: dict[Var, int] = {}
     sharers: dict[Var, list[Var]] = {}  # variable -> those whose registers it stands for
     for i, s in enumerate(stmts):

@@ -129,6 +129,21 @@ def test_a_loop_carries_scalars_at_once(trips: int) -> None:
     run_both(k.done(), buffers=memory(0))
 
 
+@pytest.mark.parametrize("trips", [1, 2, 5])
+def test_a_loop_carries_what_it_loads_from_one_variable_to_another(trips: int) -> None:
+    """What was loaded moves on at the end: the next load must not be there before."""
+    k, source, out, thread = start("queue")
+    pair, surface = vector(s32, 2), k.surface(source)
+    held = {name: k.global_load(name, pair, surface, Lane() * 8, 0, 8 * n) for n, name in enumerate(("a", "b", "c"))}
+    with k.loop("i", 0, trips, **held, total=k.zeros(pair)) as loop:
+        new = k.global_load("new", pair, surface, Lane() * 8 + loop.var * 16)
+        total = k.let("sum", loop["total"] + loop["total"] + loop["a"])
+        loop.yields(loop["b"], loop["c"], new, total)
+    a, b, c, total = (loop.result(name) for name in ("a", "b", "c", "total"))
+    k.global_store(k.surface(out), Slice(total + total + a - b + c + c + c, 1, 1), thread * 4)
+    run_both(k.done(), buffers=memory(3))
+
+
 def test_a_loop_of_unknown_length_may_not_run() -> None:
     k, _, out, thread = start("maybe")
     with k.loop("i", 0, k.group[0] * 3, total=Lane() + 0) as loop:
