@@ -308,10 +308,14 @@ class KernelBuilder:
         loaded: Fragment | None = None,
         comment: str = "",
         flip: int = 0,
+        stages: int = 1,
     ) -> None:
-        """A copy whose registers stand as `loaded` on the way, as `layout` unless said otherwise, and flipped."""
+        """A copy whose registers stand as `loaded` on the way, as `layout` unless said otherwise, and flipped.
+
+        Of so many `stages`: blocks in registers on their way where a loop is pipelined.
+        """
         site = self.site(stage, comment)
-        self.add(s.Copy(tile, _index(slot), view, _indices(coords), loaded or layout, layout, site, flip))
+        self.add(s.Copy(tile, _index(slot), view, _indices(coords), loaded or layout, layout, site, flip, stages))
 
     def atomic_view(
         self,

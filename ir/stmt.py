@@ -25,6 +25,8 @@ from convgen.ir.rows import Stmt as Stmt
 from convgen.ir.rows import Store as Store
 from convgen.ir.types import Type, bool_, f32, f64, s32, u32, vector
 
+_MOST_STAGES = 64  #: blocks that a copy holds on their way
+
 
 @node
 class Block(Stmt):
@@ -241,10 +243,14 @@ class Copy(Stmt):
     One statement with a load and a store stage: lowered through registers, or to an asynchronous message. On the way
     each lane's registers stand as `loaded`, which may order them in another way: as memory does. The tile's elements
     may be of another type, which holds all numbers of the view's. `flip` is what each element is combined with by
-    exclusive or, zeros in place of missing ones as well: 0x80 makes s8 of u8, less 128.
+    exclusive or, zeros in place of missing ones as well: 0x80 makes s8 of u8, less 128. In a loop that is pipelined
+    `stages` blocks are held in registers on their way.
     """
 
-    form, level = "copy {tile}[{slot}] = {view}[{coords}] as {layout}{loaded:, loaded as }{flip:, flipped by }", "tile"
+    level = "tile"
+    form = (
+        "copy {tile}[{slot}] = {view}[{coords}] as {layout}{loaded:, loaded as }{flip:, flipped by }, stages {stages}"
+    )
     tile: Shared = role(Effect.WRITES)
     slot: Expr
     view: View = role(Effect.READS)
@@ -253,9 +259,11 @@ class Copy(Stmt):
     layout: Fragment
     site: Site
     flip: int
+    stages: int
 
     def infer(self) -> None:
         self.loaded.order_of(self.layout)
+        check_range(self.stages, 1, _MOST_STAGES, "stages of a copy:")
         check_range(self.flip, 0, (1 << self.tile.elem.bits) - 1, "bits that a copy flips:")
 
 

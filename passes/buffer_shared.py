@@ -1,23 +1,31 @@
-"""Overlap copies into shared memory with the multiplication, on one, two or three slots of the tile.
+"""Overlap copies into shared memory with the multiplication: software pipelining by distances.
 
-The loop `for i: barrier; copies(i); barrier; compute` becomes, with L(i) the loads of iteration i into registers and
-S(i) their stores to slot i % slots:
+The loop `for i: barrier; copies(i); barrier; compute` has the stages L(i), loads of block i into registers, S(i), their
+stores to slot i % slots, and compute. Each takes place so many iterations before the block is multiplied: S as many as
+there are slots beside the one that is read, L as many more as the copy has `stages`, blocks that registers hold on the
+way. With one of these:
 
     1 slot    L(0);               for i: barrier; S(i); L(i+1); barrier; compute(i)
     2 slots   L(0); S(0); L(1);   for i: barrier; compute(i); S(i+1); L(i+2)
     3 slots   ... S(1); L(2);     for i: barrier; compute(i); S(i+2); L(i+3)
 
-The loop runs while every stage has work; the last iterations are peeled, so nothing is loaded or stored in vain. The
-body is unrolled by the number of slots, so that slots are constants. That is so where bounds are constants, or
-multiples of the number of slots where `begin < end` is known to hold.
+and on two slots with two: L(0); L(1); S(0); L(2); for i: barrier; compute(i); S(i+1); L(i+3). What comes before the
+loop are iterations without a block to multiply.
 
-Of any other trips whole rounds run in the main loop, and one loop for each slot but the last has the iteration that may
-be left over. Nothing is peeled: what is loaded behind the end is masked by the view, and never read.
+The loop runs while every stage has work; the last iterations are peeled, so nothing is loaded or stored in vain. Whole
+rounds are unrolled, of the least common multiple of slots and stages, so that slots and registers are constants. That
+is so where bounds are constants, or multiples of a round where `begin < end` is known to hold; there the last loads are
+in vain if they are further ahead than a round is long.
+
+Of any other trips whole rounds run in the main loop, and one loop for each iteration of a round but the last has the
+one that may be left over. Nothing is peeled: what is loaded behind the end is masked by the view, and never read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import chain, islice
+from math import lcm
 
 import attrs
 
@@ -35,7 +43,7 @@ from convgen.passes.clone import Cloner
 
 
 @attrs.frozen
-class _Stages:
+class _Body:
     """The parts of a copy loop's body, in order."""
 
     release: Barrier
@@ -50,16 +58,17 @@ def buffer_shared(kernel: Kernel) -> Kernel:
     known = dict(_conditions(kernel.body, frozenset()))
 
     def pipelined(loop: For) -> Stmt:
-        stages = _stages(loop)
-        if stages is None:
+        parts = _parts(loop)
+        if parts is None:
             return loop
-        trips = _trips(loop, stages.copies[0].tile.slots, known.get(loop, frozenset()))
-        return _Pipeline(loop, stages, trips, cloner).build()
+        depth = _Depth(parts.copies[0].tile.slots, tuple(copy.stages for copy in parts.copies))
+        trips = _trips(loop, depth, known.get(loop, frozenset()))
+        return _Pipeline(loop, parts, trips, cloner).build()
 
     return replace(kernel, body=rewrite(kernel.body, {For: pipelined}))
 
 
-def _stages(loop: For) -> _Stages | None:
+def _parts(loop: For) -> _Body | None:
     stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
     copies = tuple(s for s in stmts if isinstance(s, Copy))
     rest = stmts[len(copies) + 2 :]
@@ -68,7 +77,7 @@ def _stages(loop: For) -> _Stages | None:
     release, publish = stmts[0], stmts[len(copies) + 1]
     if stmts[1 : len(copies) + 1] != copies or not isinstance(publish, Barrier):
         raise VerifyError(f"buffer_shared: loop {loop.label} is not barrier, copies, barrier, compute")
-    return _Stages(release, copies, publish, rest)
+    return _Body(release, copies, publish, rest)
 
 
 def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozenset[Expr]]]:
@@ -84,55 +93,84 @@ def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozens
 
 
 @attrs.frozen
-class _Trips:
-    """The iterations of a pipelined loop: `slots` of them a round of the main loop, then the rest, peeled."""
+class _Depth:
+    """How many iterations before a block is multiplied each stage of its copies takes place."""
 
     slots: int
-    first: tuple[Expr, ...]  #: indices; those before the main loop has begun
+    held: tuple[int, ...]  #: blocks of each copy in registers on their way
+
+    @property
+    def stores(self) -> int:
+        return self.slots - 1
+
+    @property
+    def loads(self) -> int:
+        """Of the copy whose loads run furthest ahead."""
+        return self.stores + max(self.held)
+
+    @property
+    def round(self) -> int:
+        """Iterations after which all slots and registers are used as before."""
+        return lcm(self.slots, *(max(1, held) for held in self.held))
+
+    def within(self, count: int) -> _Depth:
+        """No deeper than there are iterations."""
+        slots = min(self.slots, count)
+        return _Depth(slots, tuple(min(held, count - slots + 1) for held in self.held))
+
+
+@attrs.frozen
+class _Trips:
+    """The iterations of a pipelined loop: rounds of the main loop, then the rest, peeled."""
+
+    depth: _Depth
+    first: tuple[Expr, ...]  #: indices; those that are loaded before the main loop
     counter: tuple[Expr, Expr] | None  #: bounds of the main loop's counter, if there is one
     begin: Extent  #: index of the first iteration of round zero
     rest: tuple[tuple[Expr, int], ...]  #: indices and slots
     left: tuple[tuple[Expr, Expr], ...] = ()  #: of the rounds that may not be whole, each index and how often it runs
 
 
-def _trips(loop: For, slots: int, known: Container[Expr]) -> _Trips:
+def _trips(loop: For, depth: _Depth, known: Container[Expr]) -> _Trips:
     if isinstance(loop.begin, Const) and isinstance(loop.end, Const):
-        return _constant_trips(loop.begin.bits, loop.end.bits, slots)
-    begin, end = (_rounds(bound, slots) for bound in (loop.begin, loop.end))
-    first = tuple(loop.begin + i for i in range(slots))
+        return _constant_trips(loop.begin.bits, loop.end.bits, depth)
+    begin, end = (_rounds(bound, depth.round) for bound in (loop.begin, loop.end))
+    first = tuple(loop.begin + i for i in range(depth.loads))
     if begin is None or end is None or Lt(begin, end) not in known:
-        return _any_trips(loop, slots, first)
-    rest = tuple((loop.end + (i - slots), i) for i in range(slots))
-    return _Trips(slots, first, (begin, end - 1), 0, rest)
+        return _any_trips(loop, depth, first)
+    rest = tuple((loop.end + (i - depth.round), i % depth.slots) for i in range(depth.round))
+    return _Trips(depth, first, (begin, end - 1), 0, rest)
 
 
-def _any_trips(loop: For, slots: int, first: tuple[Expr, ...]) -> _Trips:
+def _any_trips(loop: For, depth: _Depth, first: tuple[Expr, ...]) -> _Trips:
     """Trips of which nothing is known, not even that there are any."""
     count = maximum(loop.end - loop.begin, 0)
-    rounds = count // slots
-    over = count - rounds * slots
-    left = tuple((first[i] + rounds * slots, minimum(maximum(over - i, 0), 1)) for i in range(slots - 1))
-    return _Trips(slots, first, (const(0), rounds), loop.begin, (), left)
+    rounds = count // depth.round
+    over = count - rounds * depth.round
+    left = tuple(
+        ((loop.begin + i) + rounds * depth.round, minimum(maximum(over - i, 0), 1)) for i in range(depth.round - 1)
+    )
+    return _Trips(depth, first, (const(0), rounds), loop.begin, (), left)
 
 
-def _constant_trips(begin: int, end: int, slots: int) -> _Trips:
+def _constant_trips(begin: int, end: int, depth: _Depth) -> _Trips:
     count = end - begin
-    slots = min(slots, count)
-    rounds = max(0, count - slots) // slots
-    done = rounds * slots if rounds > 1 else 0
-    first = tuple(const(begin + i) for i in range(slots))
-    rest = tuple((const(begin + i), i % slots) for i in range(done, count))
-    return _Trips(slots, first, (const(0), const(rounds)) if done else None, begin, rest)
+    depth = depth.within(count)
+    rounds = max(0, count - depth.loads) // depth.round
+    done = rounds * depth.round if rounds > 1 else 0
+    first = tuple(const(begin + i) for i in range(depth.loads))
+    rest = tuple((const(begin + i), i % depth.slots) for i in range(done, count))
+    return _Trips(depth, first, (const(0), const(rounds)) if done else None, begin, rest)
 
 
-def _rounds(bound: Expr, slots: int) -> Expr | None:
-    """A bound counted in rounds; None if it is not known to be whole ones."""
+def _rounds(bound: Expr, each: int) -> Expr | None:
+    """A bound counted in rounds of so many iterations; None if it is not known to be whole ones."""
     match bound:
-        case Const(_, bits) if bits % slots == 0:
-            return const(bits // slots)
-        case Mul(a, Const(_, bits)) if bits == slots:
+        case Const(_, bits) if bits % each == 0:
+            return const(bits // each)
+        case Mul(a, Const(_, bits)) if bits == each:
             return a
-    return bound if slots == 1 else None
+    return bound if each == 1 else None
 
 
 def _on_slot(s: Stmt, slot: int, tiles: Container[Shared]) -> Stmt:
@@ -160,21 +198,23 @@ def _as_stored(copy: Copy, value: Expr) -> Expr:
     return reordered(value.to(vector(copy.tile.elem, copy.layout.registers)), copy.loaded, copy.layout)
 
 
+_Held = tuple[tuple[Expr, ...], ...]  #: of each copy the blocks in registers on their way, the next one to store first
+
+
+def _turned(held: _Held, by: int) -> _Held:
+    """What is held, the first so many behind the others: each then has the registers of what it follows."""
+    return tuple((*values[by % n :], *values[: by % n]) if (n := len(values)) else () for values in held)
+
+
 class _Pipeline:
     """Builds prologue, loop and peeled iterations of one loop."""
 
-    def __init__(self, loop: For, stages: _Stages, trips: _Trips, cloner: Cloner) -> None:
-        self.loop, self.stages, self.trips, self.cloner = loop, stages, trips, cloner
-        self.slots = trips.slots
+    def __init__(self, loop: For, parts: _Body, trips: _Trips, cloner: Cloner) -> None:
+        self.loop, self.parts, self.trips, self.cloner = loop, parts, trips, cloner
+        self.depth, self.slots = trips.depth, trips.depth.slots
 
     def build(self) -> Stmt:
-        out: list[Stmt] = []
-        held: tuple[Expr, ...] = ()
-        for i, index in enumerate(self.trips.first):
-            if i:
-                out += self._store(i - 1, held)
-            loads, held = self._load(index)
-            out += loads
+        out, held = self._prologue()
         state = self.loop.inits
         if self.trips.counter:
             main, state, held = self._main_loop(*self.trips.counter, state, held)
@@ -182,19 +222,33 @@ class _Pipeline:
         for behind, (index, slot) in zip(reversed(range(len(self.trips.rest))), self.trips.rest):
             stmts, state, held = self._iteration(index, slot, state, held, behind)
             out += stmts
-        for slot, (index, trips) in enumerate(self.trips.left):
+        for number, (index, trips) in enumerate(self.trips.left):
             counter = var(self.loop.var.name)
-            last, state, held = self._looped(counter, (const(0), trips), ((index, slot),), state, held)
+            iteration = index, number % self.slots
+            last, state, held = self._looped(counter, (const(0), trips), (iteration,), state, held)
             out.append(last)
         results = [Let(r, value) for r, value in zip(self.loop.results, state)]
         return block(*out, *results)
 
+    def _prologue(self) -> tuple[list[Stmt], _Held]:
+        """What iterations before the first one do for those that follow."""
+        out: list[Stmt] = []
+        held: _Held = ((),) * len(self.parts.copies)
+        for before in reversed(range(1, self.depth.loads + 1)):
+
+            def at(distance: int, before: int = before) -> Expr | None:
+                return self.trips.first[distance - before] if distance >= before else None
+
+            stmts, held = self._fetch((self.depth.stores - before) % self.slots, held, at)
+            out += stmts
+        return out, held
+
     def _main_loop(
-        self, begin: Expr, end: Expr, state: tuple[Expr, ...], held: tuple[Expr, ...]
-    ) -> tuple[For, tuple[Expr, ...], tuple[Expr, ...]]:
-        counter = var(self.loop.var.name)
-        scaled = counter * self.slots if self.slots > 1 else counter
-        rounds = tuple((scaled + (self.trips.begin + j), j) for j in range(self.slots))
+        self, begin: Expr, end: Expr, state: tuple[Expr, ...], held: _Held
+    ) -> tuple[For, tuple[Expr, ...], _Held]:
+        counter, each = var(self.loop.var.name), self.depth.round
+        scaled = counter * each if each > 1 else counter
+        rounds = tuple((scaled + (self.trips.begin + j), j % self.slots) for j in range(each))
         return self._looped(counter, (begin, end), rounds, state, held)
 
     def _looped(
@@ -203,17 +257,20 @@ class _Pipeline:
         bounds: tuple[Expr, Expr],
         iterations: Sequence[tuple[Expr, int]],
         state: tuple[Expr, ...],
-        held: tuple[Expr, ...],
-    ) -> tuple[For, tuple[Expr, ...], tuple[Expr, ...]]:
-        """A loop over these indices and slots, behind which as many run, or are loaded in vain."""
+        held: _Held,
+    ) -> tuple[For, tuple[Expr, ...], _Held]:
+        """A loop over these indices and slots, behind which as many run as loads are ahead, or are loaded in vain.
+
+        A loop of less than a round runs once at most, and nothing runs behind it if it does not.
+        """
         carried = tuple(var(v.name, v.type) for v in (*self.loop.carried, *self._held_vars()))
         results = tuple(var(v.name, v.type) for v in carried)
         split = len(self.loop.carried)
         now: tuple[Expr, ...] = carried[:split]
-        regs: tuple[Expr, ...] = carried[split:]
+        regs = self._by_copy(carried[split:])
         body: list[Stmt] = []
         for index, slot in iterations:
-            stmts, now, regs = self._iteration(index, slot, now, regs, self.slots)
+            stmts, now, regs = self._iteration(index, slot, now, regs, self.depth.loads)
             body += stmts
         loop = replace(
             self.loop,
@@ -221,52 +278,68 @@ class _Pipeline:
             begin=bounds[0],
             end=bounds[1],
             carried=carried,
-            inits=(*state, *held),
+            inits=(*state, *chain(*held)),
             body=block(*body),
-            yields=(*now, *regs),
+            yields=(*now, *chain(*_turned(regs, -len(iterations)))),
             results=results,
         )
-        return loop, results[:split], results[split:]
+        return loop, results[:split], _turned(self._by_copy(results[split:]), len(iterations))
 
     def _iteration(
-        self, index: Expr, slot: int, state: tuple[Expr, ...], held: tuple[Expr, ...], after: int
-    ) -> tuple[list[Stmt], tuple[Expr, ...], tuple[Expr, ...]]:
+        self, index: Expr, slot: int, state: tuple[Expr, ...], held: _Held, after: int
+    ) -> tuple[list[Stmt], tuple[Expr, ...], _Held]:
         """One iteration, behind which at least `after` others run: that decides which stages still have work."""
-        ahead = self.slots - 1
-        fetch: list[Stmt] = []
-        kept = held
-        if after >= ahead:
-            fetch += self._store((slot + ahead) % self.slots, held)
-        if after >= self.slots:
-            more, kept = self._load(index + self.slots)
-            fetch += more
+
+        def at(distance: int) -> Expr | None:
+            return index + distance if distance <= after else None
+
+        fetch, kept = self._fetch((slot + self.depth.stores) % self.slots, held, at)
         reads, rest, state = self._compute(index, slot, state)
-        publish = Barrier(self.cloner.site(self.stages.publish.site))
-        if ahead:
+        publish = Barrier(self.cloner.site(self.parts.publish.site))
+        if self.depth.stores:
             return [publish, *reads, *fetch, *rest], state, kept
-        release = Barrier(self.cloner.site(self.stages.release.site))
+        release = Barrier(self.cloner.site(self.parts.release.site))
         return [release, *fetch, publish, *reads, *rest], state, kept
 
+    def _fetch(self, slot: int, held: _Held, at: Callable[[int], Expr | None]) -> tuple[list[Stmt], _Held]:
+        """The copies' stages of one iteration: what is held longest goes to `slot`, and its registers are loaded anew.
+
+        `at` gives the index of the block that is multiplied so many iterations later, None where there is none.
+        """
+        stores: list[Stmt] = []
+        loads: list[Stmt] = []
+        kept: list[tuple[Expr, ...]] = []
+        for copy, count, values in zip(self.parts.copies, self.depth.held, held):
+            queue = values
+            if at(self.depth.stores) is not None:
+                stores.append(self._store(copy, slot, queue[0]))
+                queue = queue[1:]
+            index = at(self.depth.stores + count)
+            if index is not None:
+                loaded = self._held_var(copy)
+                loads.append(self._load(copy, index, loaded))
+                queue = (*queue, loaded)
+            kept.append(queue)
+        return [*stores, *loads], tuple(kept)
+
     def _held_vars(self) -> tuple[Var, ...]:
-        return tuple(
-            var(f"{c.site.comment or c.tile.name}_next", vector(c.view.memory.elem, c.layout.registers))
-            for c in self.stages.copies
-        )
+        return tuple(self._held_var(c) for c, held in zip(self.parts.copies, self.depth.held) for _ in range(held))
 
-    def _load(self, index: Expr) -> tuple[list[Stmt], tuple[Expr, ...]]:
-        held = self._held_vars()
-        at = {self.loop.var: index}
-        loads: list[Stmt] = [
-            LoadView(v, c.view, tuple(substitute(x, at) for x in c.coords), c.loaded, self._site(c, "load"))
-            for v, c in zip(held, self.stages.copies)
-        ]
-        return loads, held
+    def _held_var(self, copy: Copy) -> Var:
+        name = f"{copy.site.comment or copy.tile.name}_next"
+        return var(name, vector(copy.view.memory.elem, copy.layout.registers))
 
-    def _store(self, slot: int, held: tuple[Expr, ...]) -> list[Stmt]:
-        return [
-            StoreShared(c.tile, const(slot), _as_stored(c, value), c.layout, self._site(c, "store"))
-            for c, value in zip(self.stages.copies, held)
-        ]
+    def _by_copy(self, flat: Sequence[Expr]) -> _Held:
+        """What is held, of each copy, where it stands in a row."""
+        rest = iter(flat)
+        return tuple(tuple(islice(rest, held)) for held in self.depth.held)
+
+    def _load(self, copy: Copy, index: Expr, to: Var) -> Stmt:
+        coords = tuple(substitute(x, {self.loop.var: index}) for x in copy.coords)
+        return LoadView(to, copy.view, coords, copy.loaded, self._site(copy, "load"))
+
+    def _store(self, copy: Copy, slot: int, value: Expr) -> Stmt:
+        return StoreShared(copy.tile, const(slot), _as_stored(copy, value), copy.layout, self._site(copy, "store"))
 
     def _site(self, copy: Copy, stage: str) -> Site:
         return attrs.evolve(self.cloner.site(copy.site), stage=stage)
@@ -276,8 +349,8 @@ class _Pipeline:
     ) -> tuple[list[Stmt], list[Stmt], tuple[Expr, ...]]:
         """The compute stage on one slot: the reads that its first operation needs, the rest, and what it yields."""
         values: dict[Var, Expr] = {self.loop.var: index, **dict(zip(self.loop.carried, state))}
-        stmts, names = self.cloner.copy(self.stages.compute, values)
-        tiles = [c.tile for c in self.stages.copies]
+        stmts, names = self.cloner.copy(self.parts.compute, values)
+        tiles = [c.tile for c in self.parts.copies]
         placed = [_on_slot(s, slot, tiles) for s in stmts]
         first = next((s for s in placed if not isinstance(s, LoadShared)), None)
         needed = dict.fromkeys(n for n in postorder(first) if isinstance(n, Var)) if first else {}

@@ -283,7 +283,7 @@ class _Product:
         b = self._fragment(*operands[1], kb, self.mmas[0].b, held)
         if config.prefetch:
             for operand in operands:
-                self._prefetch(*operand, kb + (config.slots + config.prefetch))
+                self._prefetch(*operand, kb + (config.depth + config.prefetch))
         for n, mma in enumerate(self.mmas):
             # The next part is read while this one multiplies.
             after = [self._fragment(*operands[1], kb, further.b, held) for further in self.mmas[n + 1 : n + 2]]
@@ -294,7 +294,7 @@ class _Product:
     def _prefetch_at_first(self) -> None:
         """The blocks that the loop's own prefetches come too late for; the first one is loaded at once."""
         config, part = self.plan.config, self.part
-        for n in range(max(1, config.slots), min(config.slots + config.prefetch, part.k_blocks)):
+        for n in range(max(1, config.depth), min(config.depth + config.prefetch, part.k_blocks)):
             for operand in ((part.of_n, self.n0), (part.of_m, self.m0)):
                 self._prefetch(*operand, lift(self.tile["begin"] * part.mapping.grain + n, self.m0))
 
@@ -310,8 +310,8 @@ class _Product:
         assert operand.tile is not None
         assert operand.copy is not None
         copy, name = operand.copy, operand.view.memory.name
-        at, less = self._at(start, kb), operand.less
-        self.k.copy(operand.tile, operand.view, at, copy.stored, 0, "copy", copy.loaded, name, less)
+        at, stages = self._at(start, kb), self.plan.config.stages
+        self.k.copy(operand.tile, operand.view, at, copy.stored, 0, "copy", copy.loaded, name, operand.less, stages)
 
     def _prefetch(self, operand: Operand, start: Expr, kb: Expr) -> None:
         """The workgroup's tile, shared out as if it were copied."""

@@ -348,9 +348,10 @@ def _work(
     facts: TargetFacts,
     *,
     shared: bool,
+    stages: int = 1,
 ) -> _Work:
     """`loads` are those of M's and N's operands; `shared` says whether these come through shared memory, or straight as
-    fragments.
+    fragments; of `stages` blocks registers hold what is on its way there.
     """
     (m, n, k), (subgroups_m, subgroups_n), elem, spans = tile, subgroups, atom.elem_bytes, atom.spans
     count, lanes = subgroups_m * subgroups_n, facts.subgroup_size
@@ -362,7 +363,7 @@ def _work(
     fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
     # By all subgroups, from shared memory or the nearest cache.
     read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
-    held = copied // (4 * lanes * count)
+    held = stages * copied // (4 * lanes * count)
     if not shared:
         messages += read / (facts.chunk_bytes * lanes * count)  # the others only bring nearer
         held = 0
@@ -405,8 +406,8 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
         for atom in input_atoms(problem, facts):
             if (atom.n, atom.m, atom.k) == config.mma:
                 loads = _fragment_load(shape.of_m, atom.b, facts), _fragment_load(shape.of_n, atom.a, facts)
-                shared = config.slots > 0
-                work = _work(loads, config.tile, config.waves, config.subtiles, atom, facts, shared=shared)
+                tile, waves, stages = config.tile, config.waves, config.stages
+                work = _work(loads, tile, waves, config.subtiles, atom, facts, shared=config.slots > 0, stages=stages)
                 blocks = _blocks(shape, config.taps, config.tile[2], atom.elem_bytes, facts)
                 return _clocks(shape, config, work, -(-blocks // config.slices), atom, facts)
     return None
@@ -421,7 +422,7 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     serial += costs.shared_exposed * work.shared + costs.shared_latency if config.slots == 1 else 0
     tiles = shape.batch * -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1]) * config.slices
     persist = config.map.persist
-    turns = Turns(persist, tiles, k_blocks, max(1, config.slots)) if persist else None
+    turns = Turns(persist, tiles, k_blocks, config.round) if persist else None
     a_unit = -(-(turns.workgroups if turns else tiles) // facts.compute_units)
     granule = facts.core.register_granule
     by_registers = (
@@ -433,8 +434,8 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     issue = work.messages * decode
     every = work.matrix, work.shared, work.moved, issue
     block = max(every) + serial + costs.exposed * sum(every)  # of one workgroup that has a unit to itself
-    # Blocks follow one another no faster than loads return: as many as there are slots, or prefetches, are in flight.
-    slowest = costs.load_latency / (config.slots or config.prefetch)
+    # Blocks follow one another no faster than loads return: as many as these, or prefetches, are ahead are in flight.
+    slowest = costs.load_latency / (config.depth or config.prefetch)
     return Clocks(
         work.matrix, work.shared, work.moved, issue, serial, turns.longest if turns else k_blocks, block, slowest,
         rounds=a_unit // together, together=together, left=a_unit % together,

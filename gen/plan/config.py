@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import lcm
 from typing import Any
 
 import attrs
@@ -63,11 +64,22 @@ class Config:
     map: Order = IN_ROWS  #: order in which workgroups take their tiles
     types: tuple[str, ...] = ()  #: in which N's and M's inputs are multiplied, one for both, where any is converted
     grids: str = APART  #: products of several stride phases: "apart" in launches of their own, "merged" in one
+    stages: int = 1  #: blocks of K in registers on their way to shared memory
     padding: str = PADDING  #: what it adds to sums: "exact": nothing; "zeros": these times weights, a NaN of infinities
 
     @property
     def separate_accumulators(self) -> bool:
         return self.acc == "a"
+
+    @property
+    def depth(self) -> int:
+        """Blocks of K from the load of one to its product."""
+        return self.slots - 1 + self.stages if self.slots else 0
+
+    @property
+    def round(self) -> int:
+        """Blocks of K after which slots of shared memory and registers on the way are used as before."""
+        return lcm(max(1, self.slots), self.stages)
 
     @classmethod
     def parse(cls, line: str) -> Config:
@@ -97,6 +109,7 @@ class Config:
             return "x".join(map(str, v))
 
         unit = str(self.mma) if isinstance(self.mma, Own) else sizes(self.mma)
+        stages = f" stages={self.stages}" if self.stages > 1 else ""
         rest = f" slices={self.slices}" if self.slices > 1 else ""
         rest += f" subtiles={self.subtiles}" if self.subtiles > 1 else ""
         rest += f" prefetch={self.prefetch}" if self.prefetch else ""
@@ -108,7 +121,7 @@ class Config:
         rest += f" padding={self.padding}" if self.padding != PADDING else ""
         return (
             f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={unit} "
-            f"slots={self.slots} taps={self.taps} acc={self.acc}{rest}"
+            f"slots={self.slots}{stages} taps={self.taps} acc={self.acc}{rest}"
         )
 
 
@@ -140,8 +153,9 @@ def _choice(*options: str) -> Callable[[str], str | None]:
     return lambda text: text if text in options else None
 
 
-def _slots(text: str) -> int | None:
-    return int(text) if text in ("0", "1", "2", "3") else None
+def _one_of(*options: int) -> Callable[[str], int | None]:
+    known = {str(option): option for option in options}
+    return known.get
 
 
 def _count(text: str) -> int | None:
@@ -163,11 +177,12 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tile": ("MxNxK", _numbers(_TRIPLE)),
     "waves": ("MxN", _numbers(_PAIR)),
     "mma": ("ROWSxCOLSxK|fma:NxROWSxCOLS|SIDExSIDExK:NxROWSxCOLS", _unit),
-    "slots": ("0|1|2|3", _slots),
+    "slots": ("0|1|2|3|4", _one_of(0, 1, 2, 3, 4)),
+    "stages": ("1|2|3|4", _one_of(1, 2, 3, 4)),
     "taps": ("split|chunk|fused", _choice("split", "chunk", "fused")),
     "acc": ("v|a", _choice("v", "a")),
     "slices": ("COUNT", _count),
-    "subtiles": ("1|2|4|8", lambda text: int(text) if text in ("1", "2", "4", "8") else None),
+    "subtiles": ("1|2|4|8", _one_of(1, 2, 4, 8)),
     "prefetch": ("COUNT", _count),
     "reorder": ("src|wei|diff_dst[+...]", _names),
     "sum": ("atomic|launch|last", _choice("atomic", "launch", "last")),

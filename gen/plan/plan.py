@@ -313,6 +313,8 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"{subgroups} subgroups, at most {facts.max_subgroups} make a workgroup")
     if config.separate_accumulators and not facts.accumulators:
         raise DoesNotFit(f"{facts.name} has no accumulator registers")
+    if config.stages > 1 and not config.slots:
+        raise DoesNotFit(f"stages={config.stages}: with slots=0 nothing is on its way to shared memory")
     if config.prefetch and not facts.prefetch:
         raise DoesNotFit(f"{facts.name} has no prefetch")
     unit = _unit(problem, config, facts)
@@ -360,7 +362,7 @@ def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | Lan
     """What multiplies; DoesNotFit where words of the config do not go together."""
     if not isinstance(config.mma, Own):
         return mma_tile(_atom(problem, config, facts), config, facts.chunk_bytes)
-    idle = {"slots": 0, "acc": "v", "subtiles": 1, "prefetch": 0, "taps": "fused"}
+    idle = {"slots": 0, "acc": "v", "subtiles": 1, "stages": 1, "prefetch": 0, "taps": "fused"}
     if not sums_weights(problem):
         idle["slices"] = 1
     for name, value in idle.items():
@@ -445,7 +447,7 @@ def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: 
         )
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
-    grain = max(1, config.slots) if config.map.shares else 1  # the slots of shared memory are used in turn
+    grain = config.round if config.map.shares else 1  # slots and registers on the way are used in turn
     batch = product.batch
     mapping = WorkgroupMapping.of(*tiles, k=config.slices, batch=batch, order=config.map, blocks=blocks, grain=grain)
     if problem.runtime:
@@ -504,7 +506,7 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
         if operand.tile is None or copy is None:
             continue
         messages = copy.loaded.registers // copy.message
-        copies += messages * (max(1, copy.message * elem // 4) + 3)
+        copies += messages * (plan.config.stages * max(1, copy.message * elem // 4) + 3)
         copies += plan.facts.core.reserve[masked]
     return accumulator_registers(plan) + fragments + copies + 2 * mma.steps + _MARGIN
 

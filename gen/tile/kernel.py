@@ -91,7 +91,7 @@ def kernel(
 
 def options(subgroups: tuple[int, ...] = (1, 1), slots: int | None = None, mma: str = "", acc: str = "") -> Options:
     """How workgroups are made. Raises UserError for what cannot be."""
-    if len(subgroups) != 2 or min(subgroups) < 1 or slots not in (None, 0, 1, 2, 3) or acc not in ("", "v", "a"):
+    if len(subgroups) != 2 or min(subgroups) < 1 or slots not in (None, 0, 1, 2, 3, 4) or acc not in ("", "v", "a"):
         given = f"given subgroups={subgroups} slots={slots} acc={acc!r}"
-        raise UserError(f"{given}, wanted subgroups from 1, slots of 0 to 3 and acc of v or a, at tile.kernel")
+        raise UserError(f"{given}, wanted subgroups from 1, slots of 0 to 4 and acc of v or a, at tile.kernel")
     return Options((subgroups[0], subgroups[1]), slots, mma, acc)

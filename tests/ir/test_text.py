@@ -157,7 +157,7 @@ kernel sample(src: f16[4096], n: s32, dst: f16[512], sums: f32[512]):
   view dst = [row64, col8] -> dst[row, col] as 64x8:ab
   view sums = [row64, col8] -> sums[row, col] as 64x8:ab
   for kb in [0, n) kb carrying (acc.7: f16x8 = f16x8(0.0), slot.8: s32 = 0) -> acc.9, slot.10:
-    copy tile[slot.8] = src.1[group_x * 64, kb * 8] as m8r1 n64l1  # 1 fill
+    copy tile[slot.8] = src.1[group_x * 64, kb * 8] as m8r1 n64l1, stages 1  # 1 fill
     barrier  # 2 fill: before use
     a: f16x8 = load tile[slot.8] as m8r1 n64l1  # 3
     b: f16x8 = load src.2[0, 0] as m8r1 n64l1  # 4
@@ -175,7 +175,7 @@ kernel sample(src: f16[4096], n: s32, dst: f16[512], sums: f32[512]):
   again: f16x8 = shared swizzled[t0, 0]  # 8
   global window[t0, 0, 0] = again  # 9
   store dst[0, 0] = again as m8r1 n64l1  # 10
-  copy tile[0] = src.2[0, 0] as n4r2 m2r1 n16l1 m4l16, loaded as n4r1 m2r4 n16l1 m4l16  # 11 turn
+  copy tile[0] = src.2[0, 0] as n4r2 m2r1 n16l1 m4l16, loaded as n4r1 m2r4 n16l1 m4l16, stages 1  # 11 turn
   atomic add sums[0, 0], f32x8(again[7, 0, 1, 2, 3, 4, 5, 6]) as m8r1 n64l1  # 12
   atomic add surface(sums, 0, 2048)[t0, 0, 4], 1.0  # 13"""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from math import lcm
 
 import attrs
 import pytest
@@ -43,8 +44,9 @@ def problem(trips: int) -> Conv:
     return Conv.parse(f"mb1ic{TILE_K * trips}ih6oc32kh1", dir="FWD_D", dt="f16")
 
 
-def kernel(trips: int, slots: int, waves: int) -> Kernel:
-    return tile_kernel(problem(trips), Config((32, 32, TILE_K), (waves, 1), (16, 16, 16), slots), FACTS)
+def kernel(trips: int, slots: int, waves: int, stages: int = 1) -> Kernel:
+    config = Config((32, 32, TILE_K), (waves, 1), (16, 16, 16), slots, stages=stages)
+    return tile_kernel(problem(trips), config, FACTS)
 
 
 def run(
@@ -89,28 +91,36 @@ def integer(e: Expr, values: dict[Var, Expr]) -> int:
     return found.bits
 
 
-def pipelined(trips: int, slots: int, waves: int) -> Kernel:
+def pipelined(trips: int, slots: int, waves: int, stages: int = 1) -> Kernel:
     """With the fragments of the next iteration read ahead too."""
-    return rotate_fragments(buffer_shared(kernel(trips, slots, waves)))
+    return rotate_fragments(buffer_shared(kernel(trips, slots, waves, stages)))
 
 
-def bare(trips: int, slots: int, waves: int) -> Kernel:
+def staged(trips: int, slots: int, waves: int, stages: int = 1) -> Kernel:
+    return buffer_shared(kernel(trips, slots, waves, stages))
+
+
+def bare(trips: int, slots: int, waves: int, stages: int = 1) -> Kernel:
     """Without the barriers that order nothing."""
-    return drop_barriers(buffer_shared(kernel(trips, slots, waves)))
+    return drop_barriers(buffer_shared(kernel(trips, slots, waves, stages)))
 
 
 def trace(k: Kernel) -> list[Event]:
     return list(run(k.body, {}, {}, {}))
 
 
-CASES = [(trips, slots) for trips in range(1, 7) for slots in (1, 2, 3)]
+DEEP = [(1, 2), (2, 2), (2, 3), (3, 2), (4, 1), (4, 2)]  #: slots and stages
+CASES = [(trips, slots, 1) for trips in range(1, 7) for slots in (1, 2, 3)]
+CASES += [(trips, *deep) for trips in (1, 2, 3, 4, 7, 18) for deep in DEEP]
 
 
-@pytest.mark.parametrize(("trips", "slots"), CASES)
+@pytest.mark.parametrize(("trips", "slots", "stages"), CASES)
 @pytest.mark.parametrize("waves", [1, 2])
 @pytest.mark.parametrize("rotate", [False, True])
-def test_every_block_is_loaded_stored_and_read_once(trips: int, slots: int, waves: int, rotate: bool) -> None:
-    events = trace(pipelined(trips, slots, waves) if rotate else buffer_shared(kernel(trips, slots, waves)))
+def test_every_block_is_loaded_stored_and_read_once(
+    trips: int, slots: int, stages: int, waves: int, rotate: bool
+) -> None:
+    events = trace((pipelined if rotate else staged)(trips, slots, waves, stages))
     for operand, tile in (("src", "src_tile"), ("wei", "wei_tile")):
         assert [e.step for e in events if e.kind == "load" and e.operand == operand] == list(range(trips))
         stores = [(e.step, e.slot) for e in events if e.kind == "store" and e.operand == tile]
@@ -120,13 +130,13 @@ def test_every_block_is_loaded_stored_and_read_once(trips: int, slots: int, wave
     assert sum(e.kind == "mma" for e in events) == trips
 
 
-@pytest.mark.parametrize(("trips", "slots"), CASES)
-def test_loads_run_ahead_of_the_multiplication(trips: int, slots: int) -> None:
-    events = trace(buffer_shared(kernel(trips, slots, 2)))
+@pytest.mark.parametrize(("trips", "slots", "stages"), CASES)
+def test_loads_run_ahead_of_the_multiplication(trips: int, slots: int, stages: int) -> None:
+    events, ahead = trace(staged(trips, slots, 2, stages)), slots - 1 + stages
     products = [n for n, e in enumerate(events) if e.kind == "mma"]
     for n, e in enumerate(events):
-        if e.kind == "load" and e.step >= slots:
-            assert n < products[e.step - slots]
+        if e.kind == "load" and e.step >= ahead:
+            assert n < products[e.step - ahead]
         if e.kind == "store" and slots > 1 and e.step >= slots - 1:
             assert n < products[e.step - slots + 1]
 
@@ -143,25 +153,32 @@ def test_only_what_the_first_product_needs_is_read_before_the_next_copies(slots:
     assert_right(problem(5), buffered)
 
 
-@pytest.mark.parametrize(("trips", "slots"), CASES)
-def test_barriers(trips: int, slots: int) -> None:
-    events = trace(bare(trips, slots, 2))
-    first_release = trips > 2  # there once the release is part of a loop's body, else left out
-    published_already = slots == 3 and trips > 2  # what the last iteration but one reads
+@pytest.mark.parametrize(("trips", "slots", "stages"), CASES)
+def test_barriers(trips: int, slots: int, stages: int) -> None:
+    events = trace(bare(trips, slots, 2, stages))
+    looped = any(isinstance(s, For) for s in postorder(staged(trips, slots, 2, stages).body))
+    first_release = looped  # there once the release is part of a loop's body, else left out
+    published_already = min(max(slots - 2, 0), max(trips - 2, 0))  # what the last iterations but one read
     wanted = 2 * trips - 1 + first_release if slots == 1 else trips - published_already
     assert sum(e.kind == "barrier" for e in events) == wanted
-    alone = bare(trips, slots, 1)
+    alone = bare(trips, slots, 1, stages)
     assert not any(isinstance(s, Barrier) for s in postorder(alone))
 
 
 @pytest.mark.parametrize("rotate", [False, True])
-@pytest.mark.parametrize(("trips", "slots"), [(1, 1), (1, 2), (2, 1), (2, 2), (5, 1), (6, 2), (3, 3), (10, 3)])
-def test_no_barrier_is_there_in_vain(trips: int, slots: int, rotate: bool) -> None:
-    buffered = drop_barriers(pipelined(trips, slots, 2)) if rotate else bare(trips, slots, 2)
-    assert_right(problem(trips), buffered)
-    for lost in [s for s in postorder(buffered) if isinstance(s, Barrier)]:
+@pytest.mark.parametrize(
+    ("trips", "slots", "stages"),
+    [
+        (1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (5, 1, 1), (6, 2, 1), (3, 3, 1), (10, 3, 1), (3, 1, 2), (8, 2, 2),
+        (3, 3, 2), (17, 3, 2), (9, 4, 1),
+    ],
+)  # fmt: skip
+def test_no_barrier_is_there_in_vain(trips: int, slots: int, stages: int, rotate: bool) -> None:
+    bared = drop_barriers(pipelined(trips, slots, 2, stages)) if rotate else bare(trips, slots, 2, stages)
+    assert_right(problem(trips), bared)
+    for lost in [s for s in postorder(bared) if isinstance(s, Barrier)]:
         with pytest.raises(InterpError, match=r"race|nobody wrote"):
-            assert_right(problem(trips), mutate(buffered, {Block: partial(dropping, lost)}))
+            assert_right(problem(trips), mutate(bared, {Block: partial(dropping, lost)}))
 
 
 def dropping(lost: Stmt, b: Block) -> Stmt:
@@ -197,9 +214,9 @@ def test_a_loop_followed_by_reads_of_another_slot_stays() -> None:
     assert rotate_fragments(buffered) is not buffered
 
 
-@pytest.mark.parametrize("slots", [1, 2, 3])
-def test_a_long_loop_stays_a_loop(slots: int) -> None:
-    short, long = (len(list(postorder(buffer_shared(kernel(trips, slots, 2))))) for trips in (12, 24))
+@pytest.mark.parametrize(("slots", "stages"), [(1, 1), (2, 1), (3, 1), *DEEP])
+def test_a_long_loop_stays_a_loop(slots: int, stages: int) -> None:
+    short, long = (len(list(postorder(staged(trips, slots, 2, stages)))) for trips in (24, 36))
     assert short == pytest.approx(long, abs=4)
 
 
@@ -214,11 +231,11 @@ def test_other_loops_stay_as_they_are() -> None:
     assert buffer_shared(buffered) is buffered
 
 
-@pytest.mark.parametrize(("begin", "end"), [(0, 0), (0, 1), (0, 2), (1, 4), (2, 6), (3, 2)])
-@pytest.mark.parametrize("slots", [1, 2, 3])
-def test_a_loop_of_any_length(slots: int, begin: int, end: int) -> None:
+@pytest.mark.parametrize(("begin", "end"), [(0, 0), (0, 1), (0, 2), (1, 4), (2, 6), (3, 2), (1, 14)])
+@pytest.mark.parametrize(("slots", "stages"), [(1, 1), (2, 1), (3, 1), *DEEP])
+def test_a_loop_of_any_length(slots: int, stages: int, begin: int, end: int) -> None:
     """Bounds of which nothing is known: each block is read once, in order, from the slot that holds it."""
-    naive = kernel(6, slots, 2)
+    naive = kernel(6, slots, 2, stages)
     loop = next(n for n in postorder(naive.body) if isinstance(n, For))
     first, last = var("first"), var("last")
     runtime = replace(naive, body=replace(loop, begin=first, end=last))
@@ -229,22 +246,31 @@ def test_a_loop_of_any_length(slots: int, begin: int, end: int) -> None:
     assert sum(e.kind == "mma" for e in found) == max(end - begin, 0)
 
 
-@pytest.mark.parametrize(("slots", "begin", "end"), [(1, 2, 6), (2, 0, 2), (2, 2, 6), (3, 0, 6), (3, 3, 6), (3, 6, 6)])
-def test_a_loop_of_whole_rounds(slots: int, begin: int, end: int) -> None:
-    """Bounds that are known at run time only, in rounds: as with constants."""
-    naive = kernel(6, slots, 2)
+@pytest.mark.parametrize(
+    ("slots", "stages", "begin", "end"),
+    [
+        (1, 1, 2, 6), (2, 1, 0, 2), (2, 1, 2, 6), (3, 1, 0, 6), (3, 1, 3, 6), (3, 1, 6, 6), (1, 2, 2, 6), (2, 2, 0, 2),
+        (2, 2, 2, 8), (3, 2, 0, 6), (3, 2, 6, 18), (2, 3, 6, 12), (4, 2, 4, 8), (4, 2, 0, 12),
+    ],
+)  # fmt: skip
+def test_a_loop_of_whole_rounds(slots: int, stages: int, begin: int, end: int) -> None:
+    """Bounds that are known at run time only, in rounds: as with constants, but that blocks behind may be loaded."""
+    naive, each = kernel(6, slots, 2, stages), lcm(slots, stages)
     loop = next(n for n in postorder(naive.body) if isinstance(n, For))
     first, last = var("first"), var("last")
-    bounded = replace(loop, begin=first * slots, end=last * slots)
+    bounded = replace(loop, begin=first * each, end=last * each)
     runtime = replace(naive, body=If(first < last, bounded, block()))
-    values = {first: const(begin // slots), last: const(end // slots)}
+    values = {first: const(begin // each), last: const(end // each)}
     if begin == end:
         assert not list(run(buffer_shared(runtime).body, dict(values), {}, {}))
         return
     found = list(run(buffer_shared(runtime).body, dict(values), {}, {}))
     constant = replace(naive, body=replace(loop, begin=const(begin), end=const(end)))
     wanted = list(run(buffer_shared(constant).body, {}, {}, {}))
-    assert [e for e in found if e.kind != "barrier"] == [e for e in wanted if e.kind != "barrier"]
+    used = [e for e in found if e.kind != "load" or e.step < end]
+    assert len(found) - len(used) == 2 * max(0, slots - 1 + stages - each)
+    for kind in ("load", "store", "read", "mma"):
+        assert [e for e in used if e.kind == kind] == [e for e in wanted if e.kind == kind]
 
 
 def test_a_statement_among_the_copies_is_refused() -> None:

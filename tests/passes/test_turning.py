@@ -115,7 +115,7 @@ def test_copies_to_other_types_are_refused() -> None:
 
 def test_what_is_loaded_as_stored_is_not_shuffled() -> None:
     def straight(c: Copy) -> Stmt:
-        return Copy(c.tile, c.slot, c.view, c.coords, c.layout, c.layout, c.site, c.flip)
+        return Copy(c.tile, c.slot, c.view, c.coords, c.layout, c.layout, c.site, c.flip, c.stages)
 
     k = mutate(kernel(f16, 4, 4, 3, 2), {Copy: straight})
     assert not any(isinstance(n, Shuffle) for n in postorder(buffer_shared(k)))

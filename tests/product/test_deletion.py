@@ -36,6 +36,11 @@ KERNELS: dict[str, tuple[str, dict[str, str], str]] = {
         {"dt": "f16"},
         "tile=32x32x64 waves=2x2 mma=16x16x16 slots=3 taps=split acc=v padding=zeros",
     ),
+    "two stages": (
+        "mb1ic64ih6oc32kh3ph1",
+        {"dt": "f16"},
+        "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 stages=2 taps=split acc=v padding=zeros",
+    ),
     "one slot": (
         "mb1ic16ih6oc32kh3ph1",
         {"dt": "bf16:bf16:f32"},

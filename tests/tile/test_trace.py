@@ -188,7 +188,7 @@ def test_tensors_are_checked() -> None:
     ("options", "said"),
     [
         ({"subgroups": (0, 1)}, "given subgroups=(0, 1) slots=None acc=''"),
-        ({"slots": 4}, "wanted subgroups from 1, slots of 0 to 3 and acc of v or a"),
+        ({"slots": 5}, "wanted subgroups from 1, slots of 0 to 4 and acc of v or a"),
     ],
 )
 def test_options_are_checked(options: dict[str, object], said: str) -> None:
