@@ -14,8 +14,9 @@ loop are iterations without a block to multiply.
 
 The loop runs while every stage has work; the last iterations are peeled, so nothing is loaded or stored in vain. Whole
 rounds are unrolled, of the least common multiple of slots and stages, so that slots and registers are constants. That
-is so where bounds are constants, or multiples of a round where `begin < end` is known to hold; there the last loads are
-in vain if they are further ahead than a round is long.
+is so where bounds are constants (then the first iterations may be peeled, too, for loads to begin at an even block), or
+multiples of a round where `begin < end` is known to hold (then the last loads are in vain if they are further ahead
+than a round is long).
 
 Of any other trips whole rounds run in the main loop, and one loop for each iteration of a round but the last has the
 one that may be left over. Nothing is peeled: what is loaded behind the end is masked by the view, and never read.
@@ -113,6 +114,14 @@ class _Depth:
         """Iterations after which all slots and registers are used as before."""
         return lcm(self.slots, *(max(1, held) for held in self.held))
 
+    @property
+    def early(self) -> int:
+        """Iterations before the rounds, so that the loads of a round begin at multiples of a power of two.
+
+        They then share masks of which each holds for so many blocks: those of a tap mostly are as many.
+        """
+        return -self.loads % (self.round & -self.round)
+
     def within(self, count: int) -> _Depth:
         """No deeper than there are iterations."""
         slots = min(self.slots, count)
@@ -127,7 +136,8 @@ class _Trips:
     first: tuple[Expr, ...]  #: indices; those that are loaded before the main loop
     counter: tuple[Expr, Expr] | None  #: bounds of the main loop's counter, if there is one
     begin: Extent  #: index of the first iteration of round zero
-    rest: tuple[tuple[Expr, int], ...]  #: indices and slots
+    early: tuple[tuple[Expr, int], ...]  #: indices and slots of the iterations before that, peeled
+    rest: tuple[tuple[Expr, int], ...]  #: those behind all rounds
     left: tuple[tuple[Expr, Expr], ...] = ()  #: of the rounds that may not be whole, each index and how often it runs
 
 
@@ -139,7 +149,7 @@ def _trips(loop: For, depth: _Depth, known: Container[Expr]) -> _Trips:
     if begin is None or end is None or Lt(begin, end) not in known:
         return _any_trips(loop, depth, first)
     rest = tuple((loop.end + (i - depth.round), i % depth.slots) for i in range(depth.round))
-    return _Trips(depth, first, (begin, end - 1), 0, rest)
+    return _Trips(depth, first, (begin, end - 1), 0, (), rest)
 
 
 def _any_trips(loop: For, depth: _Depth, first: tuple[Expr, ...]) -> _Trips:
@@ -150,17 +160,19 @@ def _any_trips(loop: For, depth: _Depth, first: tuple[Expr, ...]) -> _Trips:
     left = tuple(
         ((loop.begin + i) + rounds * depth.round, minimum(maximum(over - i, 0), 1)) for i in range(depth.round - 1)
     )
-    return _Trips(depth, first, (const(0), rounds), loop.begin, (), left)
+    return _Trips(depth, first, (const(0), rounds), loop.begin, (), (), left)
 
 
 def _constant_trips(begin: int, end: int, depth: _Depth) -> _Trips:
     count = end - begin
     depth = depth.within(count)
-    rounds = max(0, count - depth.loads) // depth.round
-    done = rounds * depth.round if rounds > 1 else 0
+    rounds = max(0, count - depth.early - depth.loads) // depth.round
+    early = depth.early if rounds > 1 else 0
+    done = early + rounds * depth.round if rounds > 1 else 0
     first = tuple(const(begin + i) for i in range(depth.loads))
-    rest = tuple((const(begin + i), i % depth.slots) for i in range(done, count))
-    return _Trips(depth, first, (const(0), const(rounds)) if done else None, begin, rest)
+    peeled = tuple((const(begin + i), i % depth.slots) for i in range(count))
+    counter = (const(0), const(rounds)) if done else None
+    return _Trips(depth, first, counter, begin + early, peeled[:early], peeled[done:])
 
 
 def _rounds(bound: Expr, each: int) -> Expr | None:
@@ -216,6 +228,9 @@ class _Pipeline:
     def build(self) -> Stmt:
         out, held = self._prologue()
         state = self.loop.inits
+        for index, slot in self.trips.early:
+            stmts, state, held = self._iteration(index, slot, state, held, self.depth.loads)
+            out += stmts
         if self.trips.counter:
             main, state, held = self._main_loop(*self.trips.counter, state, held)
             out.append(main)
@@ -248,7 +263,8 @@ class _Pipeline:
     ) -> tuple[For, tuple[Expr, ...], _Held]:
         counter, each = var(self.loop.var.name), self.depth.round
         scaled = counter * each if each > 1 else counter
-        rounds = tuple((scaled + (self.trips.begin + j), j % self.slots) for j in range(each))
+        slots = ((len(self.trips.early) + j) % self.slots for j in range(each))
+        rounds = tuple((scaled + (self.trips.begin + j), slot) for j, slot in enumerate(slots))
         return self._looped(counter, (begin, end), rounds, state, held)
 
     def _looped(

@@ -215,6 +215,15 @@ def test_a_loop_followed_by_reads_of_another_slot_stays() -> None:
 
 
 @pytest.mark.parametrize(("slots", "stages"), [(1, 1), (2, 1), (3, 1), *DEEP])
+def test_loads_of_a_round_begin_at_even_blocks(slots: int, stages: int) -> None:
+    """As many blocks as the greatest power of two in a round then have the same tap, if the tap has as many."""
+    (loop,) = (s for s in postorder(staged(36, slots, 2, stages)) if isinstance(s, For))
+    even = lcm(slots, stages) & -lcm(slots, stages)
+    first = next(s for s in postorder(loop.body) if isinstance(s, LoadView))
+    assert [integer(first.coords[1], {loop.var: const(n)}) // TILE_K % even for n in (0, 1)] == [0, 0]
+
+
+@pytest.mark.parametrize(("slots", "stages"), [(1, 1), (2, 1), (3, 1), *DEEP])
 def test_a_long_loop_stays_a_loop(slots: int, stages: int) -> None:
     short, long = (len(list(postorder(staged(trips, slots, 2, stages)))) for trips in (24, 36))
     assert short == pytest.approx(long, abs=4)
