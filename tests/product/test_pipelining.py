@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 
 import convgen as cg
+from convgen.backends import target as targets
+from convgen.ir.error import DoesNotFit
+from convgen.plan.config import Config
+from convgen.plan.plan import make_plan
 from convgen.problem.matmul import parse_problem
 from convgen.run import reference, verify
 
@@ -65,3 +69,19 @@ def test_what_straight_loads_refuse() -> None:
     problem = parse_problem("--dt=f16 32x64:64x32")
     with pytest.raises(cg.UserError, match=r"stages=2: with slots=0 nothing is on its way"):
         cg.build(problem, target="gfx942", config=f"{TILE} slots=0 stages=2")
+
+
+def test_a_plan_counts_what_is_held() -> None:
+    """Registers for each block on its way, and shared memory for each slot."""
+    problem, facts = parse_problem("--dt=f16 256x512:512x256"), targets.get("gfx942").facts
+    tile = "tile=128x128x32 waves=2x2 mma=32x32x8 acc=a"
+    two, three, more = (
+        make_plan(problem, Config.parse(f"{tile} {words}"), facts)
+        for words in ("slots=2", "slots=2 stages=3", "slots=4 stages=3")
+    )
+    block = 2 * 128 * 32 * 2  # bytes
+    assert three.registers - two.registers == 2 * block // (4 * 256)
+    assert (two.shared_bytes, more.shared_bytes) == (2 * block, 4 * block)
+    assert more.registers == three.registers
+    with pytest.raises(DoesNotFit, match="81920 bytes of shared memory, at most 65536"):
+        make_plan(problem, Config.parse("tile=256x64x32 waves=4x1 mma=32x32x8 slots=4"), facts)
