@@ -34,6 +34,8 @@ class Core:
     shared_read_rate: int  #: bytes a clock; from shared memory, by its widest reads
     global_rate: int  #: bytes a clock; global memory
     grids: tuple[tuple[int, int], ...]  #: subgroups; along M and N of workgroups worth a try
+    #: slots of shared memory and stages of registers before them that are worth a try, the first of which wins ties
+    pipelines: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (1, 1))
     byte_rows: tuple[int, ...] = ()  #: bytes; K of tiles of 8-bit elements worth a try beside what every target tries
     subtiles: tuple[int, ...] = (1,)  #: parts; cuts along M of a subgroup's tile worth a try
     #: registers; margin for the copy of an operand, without a halo and with one

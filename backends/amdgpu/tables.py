@@ -242,6 +242,8 @@ _CORE = Core(
     shared_read_rate=128,  # the same; others by their phases
     global_rate=64,  # of the L1 cache; assumed
     grids=_GRIDS,
+    # By `convgen profile`, loads two blocks ahead of the write to shared memory save 4 to 14 % of 3x3 layers.
+    pipelines=((3, 2), (2, 2), (2, 1), (1, 1)),
     byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
 

@@ -43,13 +43,15 @@ _MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x
 
 @attrs.frozen
 class _Way:
-    """How operands come: through so many slots of shared memory, or straight, brought nearer so many blocks before."""
+    """How operands come: through so many slots of shared memory and stages of registers before them, or straight,
+    brought nearer so many blocks before.
+    """
 
     slots: int
+    stages: int = 1
     prefetch: int = 0
 
 
-_SHARED = (_Way(2), _Way(3), _Way(1))
 _DIRECT = (_Way(0, prefetch=3),)  #: as oneDNN's convolutions for XeHPC have it
 
 
@@ -261,12 +263,13 @@ def _is_whole(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
 
 def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Candidate]:
     """The configs that come out even and whose tiles fit shared memory, with their scores."""
-    elem, mma = atom.elem_bytes, (atom.n, atom.m, atom.k)
+    elem, mma, types = atom.elem_bytes, (atom.n, atom.m, atom.k), shape.types(atom)
     chunk, tiles_k = facts.chunk_bytes // elem, _tiles_k(atom, facts)
     k_orders = ["split"] if shape.inner % tiles_k[-1] == 0 else ["split", "fused"]
     if shape.inner % chunk:
         k_orders.append("chunk")
     straight = _comes_as_fragments(shape, atom, facts)
+    through = tuple(_Way(*pipeline) for pipeline in facts.core.pipelines)
     spans = atom.spans
     loads = _fragment_load(shape.of_m, atom.b, facts), _fragment_load(shape.of_n, atom.a, facts)
     for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
@@ -274,20 +277,20 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
             continue
         if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
             continue
-        ways = _SHARED + (_DIRECT if straight and _fills_rows(k * elem, facts) else ())
+        ways = through + (_DIRECT if straight and _fills_rows(k * elem, facts) else ())
         for subtiles in facts.core.subtiles:
             if m % (wm * atom.m * subtiles):
                 continue
             works = {
-                shared: _work(loads, (m, n, k), (wm, wn), subtiles, atom, facts, shared=shared)
-                for shared in dict.fromkeys(way.slots > 0 for way in ways)
+                way: _work(loads, (m, n, k), (wm, wn), subtiles, atom, facts, shared=way.slots > 0, stages=way.stages)
+                for way in ways
             }
-            few = works[True].accumulators <= _MOST_IN_VECTORS
-            # Long rows of 8-bit elements need the vectors for themselves; of others, shorter rows do as well.
-            in_vectors = few and (elem > 1 or works[True].registers <= facts.registers)
-            acc = "v" if in_vectors or not facts.accumulators else "a"
             for k_order, way in product(k_orders, ways):
-                work = works[way.slots > 0]
+                work = works[way]
+                few = work.accumulators <= _MOST_IN_VECTORS
+                # Long rows of 8-bit elements need the vectors for themselves; of others, shorter rows do as well.
+                in_vectors = few and (elem > 1 or work.registers <= facts.registers)
+                acc = "v" if in_vectors or not facts.accumulators else "a"
                 fits = acc == "a" or work.registers <= facts.registers
                 if fits and work.slot_bytes * way.slots <= facts.shared_bytes:
                     blocks = _blocks(shape, k_order, k, elem, facts)
@@ -303,8 +306,9 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                         moved,
                         subtiles,
                         way.prefetch,
-                        types=shape.types(atom),
+                        types=types,
                         grids=shape.grids,
+                        stages=way.stages,
                     )
                     clocks = _clocks(shape, config, work, -(-blocks // slices), atom, facts)
                     yield Candidate(shape.parts * clocks.total, config, clocks)
