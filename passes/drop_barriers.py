@@ -16,7 +16,7 @@ from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import rewrite, statements
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Barrier, Block, Copy, ExitIf, For, If, LoadShared, Stmt, StoreShared, empty
+from convgen.ir.stmt import Barrier, Block, Copy, DirectCopy, ExitIf, For, If, LoadShared, Stmt, StoreShared, empty
 from convgen.passes.messages.ownership import private_tiles
 
 
@@ -38,7 +38,7 @@ def _accesses(s: Stmt, private: Container[Shared]) -> frozenset[_Access]:
     if s.site is None or s.site.private:
         return frozenset()
     slot = s.site.slot if s.site.slot >= 0 else None
-    if isinstance(s, (Copy, LoadShared, StoreShared)):
+    if isinstance(s, (Copy, DirectCopy, LoadShared, StoreShared)):
         slot = s.slot.bits if isinstance(s.slot, Const) else None
     tiles = (m for m in s.memory() if isinstance(m, Shared) and m not in private)
     return frozenset(_Access(tile, slot, tile in s.writes) for tile in tiles)

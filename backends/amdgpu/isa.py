@@ -5,6 +5,8 @@ Latencies (issue slots of 4 clocks) steer the scheduler only; correctness rests 
 
 from __future__ import annotations
 
+import attrs
+
 from convgen.backends.amdgpu.tables import FACTS, MFMA, WAVE, MfmaRow
 from convgen.backends.machine.instruction import Opcode, Product, Role, Unit
 from convgen.ir.types import Type, f32, f64, s32, u32
@@ -67,6 +69,9 @@ _LATENCY = {Unit.SHARED: 20, Unit.GLOBAL: 150, Unit.SCALAR_MEMORY: 50}
 #: Bytes that one SIMD's share of the path moves in a slot: 128 and 64 bytes a clock for the four SIMDs of a unit.
 SLOT_BYTES = {Unit.SHARED: 128, Unit.GLOBAL: 64}
 
+
+#: M0, which says where in shared memory a direct load begins (CDNA3 ISA 9.1.9).
+M0 = "m0"
 
 #: Hazard classes beside those of matrix instructions.
 READS_LANE, WIDE_STORE, TRANS, DPP = "reads lane", "wide store", "transcendental", "other lanes"
@@ -148,6 +153,14 @@ def _rows() -> dict[str, Opcode]:
 
 
 OPCODES: dict[str, Opcode] = _rows()
+
+#: Bytes a lane -> load from a buffer into shared memory, at M0 + offset + lane * bytes (CDNA3 ISA 9.1.9).
+DIRECT: dict[int, Opcode] = {
+    width: attrs.evolve(
+        _memory(f"buffer_load_{LOAD_WIDTH[width]}", Unit.GLOBAL, width, *_PLACE), reads=(M0,), hazard=""
+    )
+    for width in sorted({width for facts in FACTS.values() for width in facts.direct_widths})
+}
 
 
 def _mfma(row: MfmaRow, target: str) -> Product:

@@ -118,7 +118,7 @@ def _order_words(i: Instruction) -> tuple[Word, ...]:
     """What an operation leaves outstanding besides its registers: its deed in shared memory, or its disorder."""
     if i.op.unit is Unit.SCALAR_MEMORY:
         return (_OUT_OF_ORDER,)
-    return (_deed(i.access),) if i.op.unit is Unit.SHARED and i.access is not None else ()
+    return (_deed(i.access),) if i.access is not None and i.access.space == "shared" else ()
 
 
 def _deed(access: Access) -> Word:
@@ -132,6 +132,12 @@ def _published(counter: _Counter, ahead: Mapping[Access, None]) -> Iterator[Word
         for w in counter.last:
             if w.bank in deeds and (w.number == access.slot or min(w.number, access.slot) < 0):
                 yield w
+
+
+def _crossed(i: Instruction, name: str, counter: _Counter) -> Iterator[Word]:
+    """The outstanding deeds of another counter, which are in no order with this wave's own access to the same place."""
+    if i.access is not None and i.access.space == "shared" and _COUNTER_OF[i.op.unit] != name:
+        yield from _published(counter, {i.access: None})
 
 
 def _with_waits(
@@ -152,8 +158,8 @@ def _step(counters: dict[str, _Counter], i: Instruction, physical: Physical, ahe
     """Pass one instruction; returns the counts that must be waited for before it."""
     required: dict[str, int] = {}
     for name, counter in counters.items():
-        registers = (*physical.read(i), *physical.written(i))
-        count = counter.required(_published(counter, ahead[i]) if i.barrier else registers)
+        touched = (*physical.read(i), *physical.written(i), *_crossed(i, name, counter))
+        count = counter.required(_published(counter, ahead[i]) if i.barrier else touched)
         if i.op.drains and name == _COUNTER_OF[Unit.GLOBAL]:
             count = 0  # of stores nothing is left to tell whether they are under way
         if count is not None:

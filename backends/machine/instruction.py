@@ -178,6 +178,8 @@ class Instruction:
     target: str = ""
     comment: str = ""
     line: int = 0  #: line of the IR listing that it comes from, from 1; 0 for none
+    #: what it reads beside, where it brings that from one memory to another
+    origin: Access | None = attrs.field(default=None, kw_only=True)
 
     @property
     def barrier(self) -> bool:
@@ -187,6 +189,11 @@ class Instruction:
     def early_clobber(self) -> bool:
         """Whether the destination must not overlap the sources, tied accumulators aside."""
         return self.op.early_clobber
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """All that it touches in memory."""
+        return tuple(a for a in (self.access, self.origin) if a is not None)
 
     def source(self, role: str) -> Operand:
         """The source operand of that role, which the opcode's row names."""

@@ -79,7 +79,8 @@ class _Scheduler:
                 for before in accesses:
                     earlier = self.nodes[before].instruction
                     if _ordered(earlier, i):
-                        self._edge(before, n, earlier.op.latency if i.barrier else 1)
+                        waits = i.barrier and earlier.op.unit is Unit.SHARED
+                        self._edge(before, n, earlier.op.latency if waits else 1)
                 accesses.append(n)
 
     def _edge(self, before: int, after: int, latency: int) -> None:
@@ -256,8 +257,8 @@ def _ordered(before: Instruction, after: Instruction) -> bool:
         return True
     if before.barrier or after.barrier:
         other = after if before.barrier else before
-        return other.barrier or (other.access is not None and other.access.space == "shared")
-    return before.access is not None and after.access is not None and before.access.conflicts(after.access)
+        return other.barrier or any(a.space == "shared" for a in other.accesses)
+    return any(a.conflicts(b) for a in before.accesses for b in after.accesses)
 
 
 class _RegisterHistory:

@@ -17,6 +17,7 @@ class Positions:
 
     def __init__(self, access: TileAccess) -> None:
         self.view, self.layout, self.coords = access.view, access.layout, access.coords
+        self.places = access.places
         #: A number that divides the start along each axis.
         self.multiples = tuple(divisor(c, access.values) for c in access.coords)
         subgroup, lane = (
@@ -29,11 +30,27 @@ class Positions:
         """The position along each dim for the element in `register`."""
         return {k: v for axis in range(len(self.view.axes)) for k, v in self._decode(axis, register).items()}
 
+    def _within(self, name: str, register: int) -> tuple[Expr, int]:
+        """The position within the tile, in a varying and a constant part.
+
+        At a place of a swizzled tile is the element of that row whose chunk the swizzle brings there: exclusive or is
+        its own inverse.
+        """
+        held = self.layout.partial(Space.REGISTER, register)
+        lanes, fixed, places = self._lane_part[name], held[name], self.places
+        if places is None or not places.swizzle.mask or name != self.layout.dims[1]:
+            return lanes, fixed
+        row, swizzle, per_chunk = self.layout.dims[0], places.swizzle, places.chunk // places.elem.bytes
+        ones = 1 << swizzle.mask.bit_length()
+        down, across = held[row] % (ones << swizzle.shift), fixed % (ones * per_chunk)  # higher digits change nothing
+        at, number = self._lane_part[row] + down, lanes + across
+        return number ^ (at >> swizzle.shift & swizzle.mask) * per_chunk, fixed - across
+
     def _decode(self, axis: int, register: int) -> dict[str, Position]:
         """The position along each dim of an axis."""
         name = self.layout.dims[axis]
         dims, start = self.view.axes[axis], self.coords[axis]
-        lanes, fixed = self._lane_part[name], self.layout.partial(Space.REGISTER, register)[name]
+        lanes, fixed = self._within(name, register)
         tile = self.layout.extent(name)
         if len(dims) == 1:
             return {dims[0].name: Position(start, lanes, fixed)}
