@@ -9,8 +9,8 @@ way. With one of these:
     2 slots   L(0); S(0); L(1);   for i: barrier; compute(i); S(i+1); L(i+2)
     3 slots   ... S(1); L(2);     for i: barrier; compute(i); S(i+2); L(i+3)
 
-A direct copy has one stage, which takes place where S does. On two slots with two: L(0); L(1); S(0); L(2); for i: barrier; compute(i); S(i+1); L(i+3). What comes before the
-loop are iterations without a block to multiply.
+and on two slots with two: L(0); L(1); S(0); L(2); for i: barrier; compute(i); S(i+1); L(i+3). What comes before the
+loop are iterations without a block to multiply. A direct copy is one stage, which takes place when S does.
 
 The loop runs while every stage has work; the last iterations are peeled, so nothing is loaded or stored in vain. Whole
 rounds are unrolled, of the least common multiple of slots and stages, so that slots and registers are constants. That

@@ -35,6 +35,7 @@ CASES: dict[str, tuple[str, str]] = {
     "one slot": (f"--dir=FWD_D --dt=f16 {HALO}", "tile=32x32x64 waves=2x2 slots=1"),
     "two slots": (f"--dir=FWD_B --dt=bf16 {HALO}", "tile=32x32x64 waves=2x1 slots=2"),
     "three slots": (f"--dir=FWD_D --dt=f16:f16:f32 {HALO}", "tile=32x64x64 waves=2x2 slots=3"),
+    "four slots": (f"--dir=FWD_D --dt=f16 {HALO}", "tile=32x32x32 waves=1x2 slots=4"),
     "short rows": (f"--dir=FWD_D --dt=f16 {HALO}", "tile=64x64x32 waves=1x2 slots=3"),
     "one wave": (f"--dir=FWD_D --dt=f16 {HALO}", "tile=32x32x32 waves=1x1 slots=2"),
     "strides, dilation, tails": (
@@ -50,6 +51,10 @@ CASES: dict[str, tuple[str, str]] = {
     "one side, backward data": (
         "--dir=BWD_D --dt=f16 mb2ic40ih7oc64kh3ph1sh2",
         "tile=32x32x32 waves=2x1 slots=3 copy=registers:direct",
+    ),
+    "one side, two stages": (
+        "--dir=BWD_D --dt=f16 mb2ic40ih7oc64kh3ph1",
+        "tile=32x32x32 waves=2x1 slots=2 stages=2 copy=registers:direct",
     ),
     "the other side": (
         "--dt=f16 --stag=ba --wtag=ba 64x96:96x70",
@@ -94,7 +99,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Problem, str, str]:
     text = f"mb{draw(st.integers(1, 3))}g{groups}ic{ic}ih{size}oc{oc}kh{k}sh{s}ph{p}dh{d}"
     taps = draw(st.sampled_from(("split", "chunk") if whole == 8 else ("split",)))
     tile = draw(st.sampled_from(("32x32x32 waves=2x1", "64x32x64 waves=2x2", "32x64x32 waves=1x1")))
-    line = f"tile={tile} slots={draw(st.integers(1, 3))} taps={taps}"
+    line = f"tile={tile} slots={draw(st.integers(1, 4))} taps={taps}"
     return parse_problem(f"--dir=FWD_D --dt=f16 {text}"), target, config(line, target)
 
 
@@ -157,6 +162,12 @@ def test_nothing_conflicts_in_shared_memory(depth: int, atom: str) -> None:
     [
         (FORWARD, "xehpc", "tile=32x32x32 waves=2x2 mma=16x8x16 slots=2", "xehpc copies through registers only"),
         (FORWARD, "gfx950", f"{TILE} slots=0", "there is no shared memory with slots=0"),
+        (
+            FORWARD,
+            "gfx950",
+            f"{TILE} slots=2 stages=2",
+            "stages=2: with copy=direct nothing is on its way",
+        ),
         (FORWARD, "gfx950", "tile=32x32x32 waves=2x2 mma=16x16x32 slots=2", "wanted a multiple of the 2048 of all"),
         (FORWARD, "gfx950", "tile=64x64x96 waves=2x2 mma=16x16x32 slots=2", "do not come out even over lanes"),
         (
