@@ -228,6 +228,8 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
     tile, elem = n.tile, n.view.memory.elem
     if elem is not tile.elem or elem.bits < 8:
         return f"direct copy of {elem} into a shared tile of {tile.elem}, which nothing converts on the way"
+    if tile.swizzle.mask and tile.chunk & (tile.chunk - 1):
+        return f"direct copy into {tile.name}, swizzled by chunks of {tile.chunk} bytes, wanted a power of two"
     each = n.width * c.kernel.width * c.kernel.subgroups
     if not tile.is_dense or tile.slot_bytes % each or n.width % elem.bytes or tile.chunk % n.width:
         return (

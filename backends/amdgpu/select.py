@@ -223,7 +223,7 @@ class _Selector(Selector):
         else:
             out.emit("s_mov_b32", (Flag(M0),), (address,))
         source, modifiers = self._address(s, 0)
-        access = Access("shared", s.tile.name, s.site.slot, True, s.site.private)
+        access = Access("shared", s.tile.name, s.site.slot, True, s.site.private, s.width)
         origin = Access("global", s.buffer.name, -1, False)
         modifiers = (*modifiers, "lds")
         out.emit(DIRECT[s.width], (), source, modifiers=modifiers, access=access, origin=origin, comment=comment(s))

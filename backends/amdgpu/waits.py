@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from convgen.backends.amdgpu.isa import OPCODES
+from convgen.backends.amdgpu.isa import DIRECT, OPCODES
 from convgen.backends.amdgpu.physical import Physical, Word
 from convgen.backends.machine.dataflow import solve
 from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
@@ -122,13 +122,18 @@ def _order_words(i: Instruction) -> tuple[Word, ...]:
 
 
 def _deed(access: Access) -> Word:
-    return Word(f"{'write' if access.write else 'read'} {access.region}", access.slot)
+    return Word(_write(access.region, access.dealt) if access.write else f"read {access.region}", access.slot)
+
+
+def _write(region: str, dealt: int) -> str:
+    return f"write {region}, {dealt} bytes a lane" if dealt else f"write {region}"
 
 
 def _published(counter: _Counter, ahead: Mapping[Access, None]) -> Iterator[Word]:
     """The outstanding deeds that a barrier must see done, for an access ahead may touch the same place."""
     for access in ahead:
-        deeds = [f"write {access.region}"] + ([f"read {access.region}"] if access.write else [])
+        deeds = [_write(access.region, n) for n in (0, *DIRECT) if not n or n != access.dealt]
+        deeds += [f"read {access.region}"] if access.write else []
         for w in counter.last:
             if w.bank in deeds and (w.number == access.slot or min(w.number, access.slot) < 0):
                 yield w

@@ -157,6 +157,8 @@ class Access:
     slot: int
     write: bool
     private: bool = False  #: no other subgroup touches the place
+    #: bytes; of a lane where places are dealt to subgroups by that: two such never meet in one of different subgroups
+    dealt: int = 0
 
     def conflicts(self, other: Access) -> bool:
         same = (self.space, self.region) == (other.space, other.region)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 from convgen.ir.expr import Expr, Lane
 from convgen.ir.layout.digits import Space
+from convgen.ir.layout.memory import Shared
 from convgen.ir.simplify.extents import divisor
 from convgen.passes.messages.access import Position, TileAccess
 from convgen.passes.messages.linear import ZERO
@@ -40,11 +42,11 @@ class Positions:
         lanes, fixed, places = self._lane_part[name], held[name], self.places
         if places is None or not places.swizzle.mask or name != self.layout.dims[1]:
             return lanes, fixed
-        row, swizzle, per_chunk = self.layout.dims[0], places.swizzle, places.chunk // places.elem.bytes
-        ones = 1 << swizzle.mask.bit_length()
-        down, across = held[row] % (ones << swizzle.shift), fixed % (ones * per_chunk)  # higher digits change nothing
-        at, number = self._lane_part[row] + down, lanes + across
-        return number ^ (at >> swizzle.shift & swizzle.mask) * per_chunk, fixed - across
+        row, per_chunk = self.layout.dims[0], places.chunk // places.elem.bytes
+        down, across = _periods(places)  # beyond which digits change nothing
+        near, column = held[row] % down, fixed % (across * per_chunk)
+        at, number = self._lane_part[row] + near, lanes + column
+        return number ^ places.swizzle(ZERO, at) * per_chunk, fixed - column
 
     def _decode(self, axis: int, register: int) -> dict[str, Position]:
         """The position along each dim of an axis."""
@@ -70,6 +72,16 @@ class Positions:
             rest = rest // d.padded
         out[dims[0].name] = _place(rest, varying)
         return out
+
+
+@lru_cache(maxsize=2**8)
+def _periods(tile: Shared) -> tuple[int, int]:
+    """Powers of two: rows after which a tile's swizzle is the same again, and chunks within which it stays."""
+    moved = [tile.swizzle(0, row) for row in range(tile.rows)]
+    down = 1
+    while any(moved[row % down] != by for row, by in enumerate(moved)):
+        down *= 2
+    return down, 1 << max(moved).bit_length()
 
 
 def _place(position: Expr, varying: bool) -> Position:
