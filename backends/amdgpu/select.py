@@ -213,7 +213,10 @@ class _Selector(Selector):
         self.out.emit(name, (), (value, *source), modifiers=modifiers, access=access, comment=comment(s))
 
     def _direct_load(self, s: st.DirectLoad) -> None:
-        """M0 says where the first lane's bytes go (CDNA3 ISA 9.1.9)."""
+        """M0 says where the first lane's bytes go; an immediate would count there, too (CDNA3 ISA 9.1.9).
+
+        Lanes out of range write zeros, which masks rely on (ROCm/rocm-systems pull request 10928, after gfx950).
+        """
         out, to = self.out, self.kernel.shared_base(s.tile) + s.imm
         address = out.salu_from_lane(self.scalars.value(s.address))
         if isinstance(address, Imm):
