@@ -144,6 +144,18 @@ def test_messages_are_the_widest_that_fit() -> None:
     assert widths(dwords, "gfx950") == widths(whole, "gfx942") == {"dword"}
 
 
+@pytest.mark.parametrize("slots", [3, 4])
+def test_a_barrier_waits_for_the_block_that_it_publishes(slots: int) -> None:
+    """Those of later blocks, four messages each, stay under way."""
+    problem = parse_problem("--dir=FWD_D --dt=f16 mb1ic512ih6oc64kh1")
+    line = f"tile=64x64x32 waves=2x1 mma=16x16x32 slots={slots} copy=direct"
+    asm = driver.compile(driver.build(problem, "gfx950", line)).asm
+    loop = asm[asm.index("k_loop:") : asm.index("k_loop_end:")]
+    waits = [int(n) for n in re.findall(r"vmcnt\((\d+)\)", loop)]
+    assert len(waits) == slots
+    assert min(waits) >= 4 * (slots - 2)
+
+
 @pytest.mark.parametrize(
     ("depth", "atom"), [(32, "16x16x32"), (64, "16x16x32"), (64, "32x32x16"), (128, "32x32x16")], ids=str
 )
