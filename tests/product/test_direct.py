@@ -146,14 +146,14 @@ def test_messages_are_the_widest_that_fit() -> None:
 
 @pytest.mark.parametrize("slots", [3, 4])
 def test_a_barrier_waits_for_the_block_that_it_publishes(slots: int) -> None:
-    """Those of later blocks, four messages each, stay under way."""
+    """What it need not wait for stays under way: four messages for each later block, but for those yet to come."""
     problem = parse_problem("--dir=FWD_D --dt=f16 mb1ic512ih6oc64kh1")
     line = f"tile=64x64x32 waves=2x1 mma=16x16x32 slots={slots} copy=direct"
     asm = driver.compile(driver.build(problem, "gfx950", line)).asm
     loop = asm[asm.index("k_loop:") : asm.index("k_loop_end:")]
     waits = [int(n) for n in re.findall(r"vmcnt\((\d+)\)", loop)]
     assert len(waits) == slots
-    assert min(waits) >= 4 * (slots - 2)
+    assert min(waits) > 4 * (slots - 3)
 
 
 @pytest.mark.parametrize(
