@@ -144,6 +144,23 @@ def test_messages_are_the_widest_that_fit() -> None:
     assert widths(dwords, "gfx950") == widths(whole, "gfx942") == {"dword"}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tile=128x128x64 waves=2x2 mma=32x32x16 slots=4",
+        "tile=128x128x32 waves=2x2 mma=32x32x16 slots=3",
+        "tile=64x64x64 waves=2x2 mma=32x32x16 slots=2",
+        "tile=128x64x64 waves=2x2 mma=16x16x32 slots=3",
+    ],
+)
+def test_registers_are_estimated_well(line: str) -> None:
+    problem = parse_problem("--dir=FWD_D --dt=f16 mb4ic512ih7oc512kh3ph1")
+    plan = make_plan(problem, Config.parse(f"{line} copy=direct padding=zeros"), get("gfx950").facts)
+    asm = driver.compile(driver.build(problem, "gfx950", f"{line} copy=direct padding=zeros")).asm
+    (taken,) = map(int, re.findall(r"amdhsa_next_free_vgpr (\d+)", asm))
+    assert taken - 8 <= plan.registers <= taken + 40
+
+
 @pytest.mark.parametrize("slots", [3, 4])
 def test_a_barrier_waits_for_the_block_that_it_publishes(slots: int) -> None:
     """What it need not wait for stays under way: four messages for each later block, but for those yet to come."""
