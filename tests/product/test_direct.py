@@ -245,20 +245,20 @@ def of_m0(asm: str) -> Iterator[Change]:
 
 
 @pytest.mark.parametrize(
-    ("rest", "in_vain"),
+    ("rest", "exact"),
     [
-        pytest.param("tile=32x32x64 waves=2x2 slots=3 padding=zeros", 0),
-        pytest.param("tile=32x32x64 waves=2x2 slots=2 padding=zeros", 0, marks=pytest.mark.sweep),
-        pytest.param("tile=32x32x64 waves=2x2 slots=1 padding=zeros", 0, marks=pytest.mark.sweep),
-        pytest.param("tile=32x32x64 waves=1x1 slots=2 padding=zeros", 0, marks=pytest.mark.sweep),
+        pytest.param("tile=32x32x64 waves=2x2 slots=3 padding=zeros", True),
+        pytest.param("tile=32x32x64 waves=2x2 slots=2 padding=zeros", True, marks=pytest.mark.sweep),
+        pytest.param("tile=32x32x64 waves=2x2 slots=1 padding=zeros", True, marks=pytest.mark.sweep),
+        # A wave by itself waits for all of a slot where it reads some of it.
+        pytest.param("tile=32x32x64 waves=1x1 slots=2 padding=zeros", False, marks=pytest.mark.sweep),
     ],
 )
-def test_every_loss_is_noticed(rest: str, in_vain: int) -> None:
+def test_every_loss_is_noticed(rest: str, exact: bool) -> None:
     problem = Conv.parse("mb1ic64ih6oc32kh3ph1", dir="FWD_D", dt="f16")
     code = driver.compile(driver.build(problem, "gfx950", config(rest, "gfx950")))
-    wanted = [*changes(code.asm), *of_m0(code.asm)]
-    assert {"s_waitcnt", "s_nop"} <= {change.what.split()[0] for change in wanted}
+    wanted = [change for change in (*changes(code.asm), *of_m0(code.asm)) if exact or not change.text]
     assert "vmcnt" in " ".join(change.what for change in wanted)
     assert any(" m0," in change.what for change in wanted)
     found = unnoticed(code, wanted)
-    assert len(found) == in_vain, described(found)
+    assert not found, described(found)
