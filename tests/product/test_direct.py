@@ -87,6 +87,19 @@ def test_results_are_exact(name: str, target: str) -> None:
     run(parse_problem(line), target, config(rest, target))
 
 
+@pytest.mark.parametrize(
+    ("types", "line"),
+    [
+        ("s8:s8:s32", "tile=32x32x64 waves=2x1 mma=16x16x64 slots=3"),
+        ("f8_e4m3:f8_e4m3:f32", "tile=32x32x128 waves=2x1 mma=16x16x128 slots=3"),
+        ("f32", "tile=32x32x32 waves=2x1 mma=16x16x4 slots=3"),
+        ("f64", "tile=32x32x16 waves=2x1 mma=16x16x4 slots=2"),
+    ],
+)
+def test_elements_of_any_width(types: str, line: str) -> None:
+    run(parse_problem(f"--dir=FWD_D --dt={types} mb1ic128ih6oc40kh3ph1"), "gfx950", f"{line} copy=direct")
+
+
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[Problem, str, str]:
     """Problems whose channels lie together, with a config of any slots."""
