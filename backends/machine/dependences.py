@@ -1,0 +1,84 @@
+"""Which instructions of a basic block must follow which others, and how much later they need not wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from convgen.backends.machine.instruction import Instruction, VirtualRegister
+
+
+class Edge(NamedTuple):
+    """`after` must not stand before `before`; issued `latency` slots later it need not wait."""
+
+    before: int  #: places in the block
+    after: int
+    latency: int
+    carried: bool = False  #: `after` is of the next turn of the block, which is a loop
+
+
+def dependences(body: Sequence[Instruction], turns: int = 1) -> Iterator[Edge]:
+    """The dependences within a block; with two turns also those of the next turn on this one.
+
+    Memory accesses depend on accesses that they may conflict with; a barrier keeps those of shared memory on its side.
+    """
+    count = len(body)
+    registers = _RegisterHistory()
+    flags: dict[str, int] = {}
+    accesses: list[int] = []
+    for n in range(turns * count):
+        i, carried = body[n % count], n >= count
+        found: list[tuple[int, int]] = []
+        for before, kind in registers.dependences(n, i):
+            found.append((before, body[before % count].op.latency if kind == "raw" else 0 if kind == "war" else 1))
+        for flag in dict.fromkeys((*i.flag_uses(), *i.flag_defs())):
+            if flag in flags:
+                found.append((flags[flag], 1))
+            flags[flag] = n
+        if i.access or i.barrier or i.op.fence:
+            for before in accesses:
+                earlier = body[before % count]
+                if _ordered(earlier, i):
+                    found.append((before, earlier.op.latency if i.barrier else 1))
+            accesses.append(n)
+        yield from (
+            Edge(before % count, n % count, latency, carried)
+            for before, latency in found
+            if before < count or not carried
+        )
+
+
+def _ordered(before: Instruction, after: Instruction) -> bool:
+    """Whether two memory operations (or barriers) must keep their order."""
+    if before.op.fence or after.op.fence:
+        return True
+    if before.barrier or after.barrier:
+        other = after if before.barrier else before
+        return other.barrier or (other.access is not None and other.access.space == "shared")
+    return before.access is not None and after.access is not None and before.access.conflicts(after.access)
+
+
+class _RegisterHistory:
+    """Last writers and readers of each register tuple, by overlapping words."""
+
+    def __init__(self) -> None:
+        self._writes: dict[VirtualRegister, list[tuple[int, int, int]]] = {}
+        self._reads: dict[VirtualRegister, list[tuple[int, int, int]]] = {}
+
+    def dependences(self, n: int, i: Instruction) -> Iterator[tuple[int, str]]:
+        """Earlier instructions that `i` (number n) must follow; then `i` becomes part of the history."""
+        for r in i.uses():
+            yield from (
+                (w, "raw") for w, lo, hi in self._writes.get(r.vreg, ()) if lo < r.first + r.count and r.first < hi
+            )
+        for r in i.defs():
+            lo, hi = r.first, r.first + r.count
+            yield from ((w, "waw") for w, a, b in self._writes.get(r.vreg, ()) if a < hi and lo < b and w != n)
+            yield from ((u, "war") for u, a, b in self._reads.get(r.vreg, ()) if a < hi and lo < b and u != n)
+        for r in i.defs():
+            lo, hi = r.first, r.first + r.count
+            for table in (self._writes, self._reads):
+                table[r.vreg] = [(m, a, b) for m, a, b in table.get(r.vreg, ()) if not (lo <= a and b <= hi)]
+            self._writes[r.vreg].append((n, lo, hi))
+        for r in i.uses():
+            self._reads.setdefault(r.vreg, []).append((n, r.first, r.first + r.count))
