@@ -55,30 +55,30 @@ conv_fwd_d_5c0456ea_main:
     s_mov_b32              s4, 1
     s_mov_b32              s5, 0                                  // kb = 0
 .Lconv_fwd_d_5c0456ea_main.k_loop:  // for kb in [0, 8)
-    v_lshlrev_b32          v8, s4, v9
+    s_waitcnt              vmcnt(1)
+    ds_write_b128          v2, v[4:7]                             // wei store
     s_add_i32              s6, s5, 1
-    s_mul_i32              s7, s4, 64
-    s_mul_i32              s16, s3, 256
-    v_lshl_or_b32          v8, v11, s3, v8
     s_mul_i32              s6, s6, 64
-    s_add_i32              s7, s7, s16
+    buffer_load_dwordx4    v[4:7], v3, s[8:11], s6 offen          // wei load
+    ds_read_b128           v[18:21], v1                           // wei fragment
+    s_mul_i32              s6, s4, 64
+    s_mul_i32              s7, s3, 256
+    s_add_i32              s6, s6, s7
+    v_lshlrev_b32          v8, s4, v9
+    v_lshl_or_b32          v8, v11, s3, v8
     v_and_or_b32           v8, v8, s2, v12
+    s_waitcnt              vmcnt(1)
+    ds_write_b128          v2, v[14:17] offset:1024               // src store
+    ds_read_b128           v[22:25], v1 offset:1024               // src fragment
+    buffer_load_dwordx4    v[14:17], v8, s[12:15], s6 offen       // src load
+    s_waitcnt              lgkmcnt(0)
+    v_mfma_f32_16x16x16_bf16 a[0:3], v[18:19], v[22:23], a[0:3]   // 2 steps of 1 x 1 tiles
+    v_mfma_f32_16x16x16_bf16 a[0:3], v[20:21], v[24:25], a[0:3]
     s_add_i32              s4, s4, 1
     s_cmp_le_i32           3, s4
     s_addc_u32             s3, s3, 0
     s_cmp_le_i32           3, s4
     s_cselect_b32          s4, 0, s4
-    s_waitcnt              vmcnt(1)
-    ds_write_b128          v2, v[4:7]                             // wei store
-    buffer_load_dwordx4    v[4:7], v3, s[8:11], s6 offen          // wei load
-    s_waitcnt              vmcnt(1)
-    ds_write_b128          v2, v[14:17] offset:1024               // src store
-    ds_read_b128           v[18:21], v1                           // wei fragment
-    buffer_load_dwordx4    v[14:17], v8, s[12:15], s7 offen       // src load
-    ds_read_b128           v[22:25], v1 offset:1024               // src fragment
-    s_waitcnt              lgkmcnt(0)
-    v_mfma_f32_16x16x16_bf16 a[0:3], v[18:19], v[22:23], a[0:3]   // 2 steps of 1 x 1 tiles
-    v_mfma_f32_16x16x16_bf16 a[0:3], v[20:21], v[24:25], a[0:3]
     s_add_u32              s5, s5, 1
     s_cmp_lt_i32           s5, 8
     s_cbranch_scc1         .Lconv_fwd_d_5c0456ea_main.k_loop      // next kb
