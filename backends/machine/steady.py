@@ -20,7 +20,9 @@ from convgen.backends.machine.instruction import Instruction, Unit
 Busy = Callable[[Instruction], int]
 
 _AHEAD = 250  #: slots; loads from global memory go ahead of their use by so much where they can: 1000 clocks
-_STRETCHES = 4  #: times that a turn is made longer for what is on its way
+_STRETCHES = 4  #: lengths of a turn that are tried, each longer by what is on its way too long
+_TURNS = 3  #: that are run to see what one takes
+_QUEUE = 16  #: slots of work that a pipe takes in before issue waits: 64 clocks
 _PIPES = (Unit.SHARED, Unit.GLOBAL)  #: of which the SIMDs have one together
 
 
@@ -112,25 +114,55 @@ class _Turn:
                 yield user
 
     def order(self) -> list[Instruction]:
-        """By the slots of a turn that is long enough, if one is found soon."""
-        short = 0
+        """The best of the orders that turns of some lengths give."""
+        best: tuple[int, list[int]] | None = None
         for _ in range(_STRETCHES):
-            self._spread(self.length + short)
-            self._place()
+            self._spread()
+            for _ in range(2):  # once more, for what the next turn begins with was placed last
+                self._place()
+            found = self._sorted()
+            taken = self._taken(found)
+            if best is None or taken < best[0]:
+                best = taken, found
             short = self._shortage()
             if short <= 0:
                 break
-        self._place()  # once more, for what the next turn begins with was placed last
-        return [self.nodes[n].instruction for n in self._sorted()]
+            self.length += short
+        assert best is not None
+        return [self.nodes[n].instruction for n in best[1]]
+
+    def _taken(self, order: Sequence[int]) -> int:
+        """Slots that a turn takes in this order, one after the other: instructions issue in order, pipes queue."""
+        issued, done = ([0] * len(self.nodes) for _ in range(2))
+        clock, begun = 0, 0
+        free = dict.fromkeys(Unit, 0)
+        for turn in range(_TURNS):
+            begun = clock
+            for n in order:
+                node = self.nodes[n]
+                clock += 1
+                for before in (node.before, node.earlier if turn else {}):
+                    for b, latency in before.items():
+                        clock = max(clock, done[b] if latency > 1 else issued[b])
+                pipe = node.unit in _PIPES
+                if pipe:
+                    clock = max(clock, free[node.unit] - _QUEUE)
+                    free[node.unit] = max(free[node.unit], clock) + node.busy
+                elif node.unit is Unit.MATRIX:
+                    clock = max(clock, free[node.unit])
+                    free[node.unit] = clock + node.busy
+                issued[n] = clock
+                done[n] = (free[node.unit] if pipe else clock) + node.instruction.op.latency
+        return clock - begun
 
     # ------------------------------------------------------------ matrix instructions
 
-    def _spread(self, least: int) -> None:
-        """Give the matrix instructions their slots in a turn of so many at least."""
+    def _spread(self) -> None:
+        """Give the matrix instructions their slots in a turn that is as long as it was at least."""
         matrix = sum(self.nodes[n].busy for n in self.products)
         pipes = [sum(node.busy for node in self.nodes if node.unit is unit) for unit in _PIPES]
         waits = sum(node.unit in _PIPES for node in self.nodes)
-        length = max(least, matrix, *pipes, len(self.nodes) + waits)
+        length = max(self.length, matrix, *pipes, len(self.nodes) + waits)
         free = dict.fromkeys((Unit.MATRIX, *_PIPES), 0.0)
         for node in self.nodes:
             start = max((self.nodes[b].soonest + latency for b, latency in node.before.items()), default=0.0)
