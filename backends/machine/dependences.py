@@ -25,36 +25,33 @@ def dependences(body: Sequence[Instruction], turns: int = 1) -> Iterator[Edge]:
     count = len(body)
     registers = _RegisterHistory()
     flags: dict[str, int] = {}
-    accesses: list[int] = []
+    accesses: list[tuple[int, Instruction]] = []
     for n in range(turns * count):
         i, carried = body[n % count], n >= count
-        found: list[tuple[int, int]] = []
-        for before, kind in registers.dependences(n, i):
-            found.append((before, body[before % count].op.latency if kind == "raw" else 0 if kind == "war" else 1))
-        for flag in dict.fromkeys((*i.flag_uses(), *i.flag_defs())):
-            if flag in flags:
+        found = [
+            (before, body[before % count].op.latency if kind == "raw" else 0 if kind == "war" else 1)
+            for before, kind in registers.dependences(n, i)
+        ]
+        for flag in (*i.flag_uses(), *i.flag_defs()):
+            if flags.get(flag, n) != n:
                 found.append((flags[flag], 1))
             flags[flag] = n
-        if i.access or i.barrier or i.op.fence:
-            for before in accesses:
-                earlier = body[before % count]
-                if _ordered(earlier, i):
-                    found.append((before, earlier.op.latency if i.barrier else 1))
-            accesses.append(n)
-        yield from (
-            Edge(before % count, n % count, latency, carried)
-            for before, latency in found
-            if before < count or not carried
-        )
+        if i.access is not None or i.op.barrier or i.op.fence:
+            found += ((before, e.op.latency if i.op.barrier else 1) for before, e in accesses if _ordered(e, i))
+            if not carried:
+                accesses.append((n, i))
+        for before, latency in found:
+            if before < count:
+                yield Edge(before, n % count, latency, carried)
 
 
 def _ordered(before: Instruction, after: Instruction) -> bool:
     """Whether two memory operations (or barriers) must keep their order."""
     if before.op.fence or after.op.fence:
         return True
-    if before.barrier or after.barrier:
-        other = after if before.barrier else before
-        return other.barrier or (other.access is not None and other.access.space == "shared")
+    if before.op.barrier or after.op.barrier:
+        other = after if before.op.barrier else before
+        return other.op.barrier or (other.access is not None and other.access.space == "shared")
     return before.access is not None and after.access is not None and before.access.conflicts(after.access)
 
 
