@@ -35,7 +35,7 @@ def _select(made: MachineKernel) -> MachineKernel:
 
 
 def _schedule(made: MachineKernel) -> MachineKernel:
-    """Blocks with matrix instructions are reordered to hide latencies, without regard to registers."""
+    """Blocks with matrix instructions, and before such loops, are reordered, to hide latencies, not for registers."""
     return attrs.evolve(made, function=schedule(made.code, partial(busy, made.facts.core)))
 
 

@@ -1,8 +1,8 @@
-"""List scheduling of one basic block on virtual registers, loop-carried latencies included.
+"""The order of instructions in the blocks of a function, on virtual registers.
 
-In order to hide latency, not registers: only blocks with matrix instructions are rescheduled; all others are address
-arithmetic in program order. Memory accesses move only past accesses they cannot conflict with; a barrier keeps shared-
-memory accesses on their side.
+In order to hide latency, not registers: loops of matrix instructions (`steady`), other blocks that hold some, and those
+ahead of a loop, in which list scheduling fills the waits. All others are address arithmetic in program order. Memory
+accesses move only past accesses they cannot conflict with; a barrier keeps shared-memory accesses on their side.
 """
 
 from __future__ import annotations
@@ -20,20 +20,26 @@ _MANY = 8  #: products of each sum in a block; of fewer, the operands of all com
 
 
 def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:
-    """The function with the instructions of every block that holds matrix instructions in another order.
+    """The function with another order in blocks that hold matrix instructions or come before a loop of them.
 
     `busy` counts the slots of instructions in loops.
     """
+    loops = {n for n, block in enumerate(function.blocks) if n in function.successors(n) and _multiplies(block)}
+    behind = {n for loop in loops for n in function.successors(loop)} - loops
+    ahead = {n for n in range(len(function.blocks)) if loops & set(function.successors(n))} - loops
 
     def body(index: int, block: BasicBlock) -> list[Instruction]:
-        if not any(i.op.unit is Unit.MATRIX for i in block.instructions):
+        if not _multiplies(block) and index not in ahead:
             return block.instructions
         tail = _terminators(block.instructions)
         straight = block.instructions[: len(block.instructions) - len(tail)]
-        turns = index in function.successors(index)
-        return (steady(straight, busy) if turns else _Scheduler(straight).run()) + tail
+        return (steady(straight, busy) if index in loops else _Scheduler(straight, index in behind).run()) + tail
 
     return function.rewritten(body)
+
+
+def _multiplies(block: BasicBlock) -> bool:
+    return any(i.op.unit is Unit.MATRIX for i in block.instructions)
 
 
 @attrs.define(eq=False)
@@ -46,13 +52,13 @@ class _Node:
 
 
 class _Scheduler:
-    def __init__(self, body: Sequence[Instruction]) -> None:
+    def __init__(self, body: Sequence[Instruction], is_last: bool) -> None:
         self.nodes = [_Node(i) for i in body]
         self.matrix_slots = sum(i.op.busy for i in body if i.op.unit is Unit.MATRIX)
         for e in dependences(body):
             self._edge(e.before, e.after, e.latency)
         self._heights()
-        self._take_turns()
+        self._take_turns(is_last)
 
     # ------------------------------------------------------------ dependences
 
@@ -69,10 +75,11 @@ class _Scheduler:
 
     # ------------------------------------------------------------ sums one after the other
 
-    def _take_turns(self) -> None:
+    def _take_turns(self, is_last: bool) -> None:
         """Finish some sums before others where they are of many products and the work on them takes longer than these.
 
-        Were all of them ready at the same time, none of that work would go on beside matrix instructions.
+        Were all of them ready at the same time, none of that work would go on beside matrix instructions. Behind a loop
+        whatever is done with them counts.
         """
         products = [n for n, node in enumerate(self.nodes) if node.instruction.op.unit is Unit.MATRIX]
         places = dict.fromkeys(r.vreg for n in products for r in self.nodes[n].instruction.defs())
@@ -83,7 +90,9 @@ class _Scheduler:
                 turns.setdefault(s, turns[n])
                 turns[s] = turns[s] if self.nodes[s].instruction.op.unit is Unit.MATRIX else max(turns[s], turns[n])
         behind = [op for op in (self.nodes[n].instruction.op for n in turns) if op.unit is Unit.VALU]
-        if sum(op.busy for op in behind) <= self.matrix_slots or len(products) < _MANY * len(number):
+        if sum(op.busy for op in behind) <= (0 if is_last else self.matrix_slots) or len(products) < _MANY * len(
+            number
+        ):
             return
         for n in reversed(range(len(self.nodes))):  # what they are made of, that of the first
             if n not in turns:

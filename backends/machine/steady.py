@@ -20,8 +20,7 @@ from convgen.backends.machine.instruction import Instruction, Unit
 Busy = Callable[[Instruction], int]
 
 _AHEAD = 250  #: slots; loads from global memory go ahead of their use by so much where they can: 1000 clocks
-_STRETCHES = 4  #: lengths of a turn that are tried, each longer by what is on its way too long
-_SMALL = 32  #: a turn is long enough when it lacks less than this part of it
+_STRETCHES = 3  #: lengths of a turn that are tried, each longer by what is on its way too long
 _TURNS = 3  #: that are run to see what one takes
 _QUEUE = 16  #: slots of work that a pipe takes in before issue waits: 64 clocks
 _PIPES = (Unit.SHARED, Unit.GLOBAL)  #: of which the SIMDs have one together
@@ -123,10 +122,10 @@ class _Turn:
                 self._place()
             found = self._sorted()
             taken = self._taken(found)
-            if best is None or taken < best[0]:
+            if best is None or taken <= best[0]:
                 best = taken, found
             short = self._shortage()
-            if short <= self.length // _SMALL:
+            if short <= 0:
                 break
             self.length += short
         assert best is not None

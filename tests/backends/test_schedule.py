@@ -153,3 +153,35 @@ def test_in_a_loop_products_stand_between_a_load_and_its_use() -> None:
     products, writes, loads, reads = loop_of_tiles()
     found = order(*loads, *writes, *products, Instruction(BARRIER), *reads, loop=True)
     assert sum(6 <= n < 22 for n in found[found.index(0) : found.index(3)]) >= 8
+
+
+def around(before: list[Instruction], behind: list[Instruction]) -> list[list[int]]:
+    """The order of blocks before and behind a loop of one product."""
+    c = register(99, 1, "s")
+    turn = [
+        product(register(90, 4), register(91, 2), register(92, 2)),
+        Instruction(SALU, (c,), (c, Imm(1))),
+        Instruction(COMPARE, (), (c, Imm(4))),
+        Instruction(BRANCH, target="loop"),
+    ]
+    end = [*behind, Instruction(END)]
+    blocks = [BasicBlock("before", list(before)), BasicBlock("loop", turn), BasicBlock("end", end)]
+    found = schedule(Function("f", blocks)).blocks
+    return [[of.index(i) for i in block.instructions] for of, block in ((before, found[0]), (end, found[2]))]
+
+
+def test_ahead_of_a_loop_work_fills_the_wait_for_a_load() -> None:
+    loaded, at = register(1), register(2)
+    body = [load(loaded), Instruction(VALU, (register(3),), (loaded,)), Instruction(VALU, (register(4),), (at,))]
+    assert around(body, [])[0] == [0, 2, 1]
+    assert around([], body)[1] == [0, 1, 2, 3]  # where no loop follows
+
+
+def test_behind_a_loop_sums_are_finished_one_after_the_other() -> None:
+    """However little is done with them: there is nothing else beside which it could be done."""
+    accumulators, a, b = [register(n, 4) for n in range(2)], register(10, 2), register(11, 2)
+    products = [product(acc, a, b) for _ in range(8) for acc in accumulators]
+    work = [Instruction(VALU, (register(100 + n),), (acc,)) for n, acc in enumerate(accumulators)]
+    found = around([], [*products, *work])[1]
+    assert [n for n in found if n < len(products)] == [*range(0, 16, 2), *range(1, 16, 2)]
+    assert found.index(16) < found.index(15)
