@@ -60,13 +60,6 @@ class Opcode:
     port: str = ""  #: unit that executes it out of order, if one does
 
 
-@attrs.frozen
-class Product(Opcode):
-    """A matrix instruction."""
-
-    covers: bool = False  #: in loops, the last ones go on while what the next iteration needs is read
-
-
 @attrs.define(eq=False)
 class VirtualRegister:
     """A tuple of `size` words in `bank`; `fixed` pins its first word to a register, from the end if negative."""

@@ -60,49 +60,57 @@ conv_fwd_d_f2ade11c_main:
     s_mul_i32              s2, s6, 128
     s_add_i32              s3, s2, 128                            // wei_tile_step
     s_mov_b32              m0, 0
-    v_mfma_f32_16x16x32_f16 v[6:9], v[14:17], v[22:25], v[6:9]
+    s_nop                  0
     buffer_load_dwordx4    v1, s[8:11], s3 offen lds              // wei copy
     s_mov_b32              m0, 1024
-    s_add_i32              s2, s2, 192                            // wei_tile_step
+    s_nop                  0
     buffer_load_dwordx4    v3, s[8:11], s3 offen lds              // wei copy
-    s_mov_b32              m0, 4096
+    v_mfma_f32_16x16x32_f16 v[6:9], v[14:17], v[22:25], v[6:9]
     s_waitcnt              vmcnt(0)
     ds_read_b128           v[10:13], v4                           // wei fragment
-    ds_read_b128           v[14:17], v4 offset:1024               // wei fragment
+    s_mov_b32              m0, 4096
+    s_nop                  0
     buffer_load_dwordx4    v1, s[12:15], s3 offen lds             // src copy
-    s_mov_b32              m0, 2048
     s_waitcnt              vmcnt(0)
-    ds_read_b128           v[22:25], v4 offset:4096               // src fragment
+    ds_read_b128           v[14:17], v4 offset:4096               // src fragment
+    s_add_i32              s2, s2, 192                            // wei_tile_step
+    s_mov_b32              m0, 2048
+    s_nop                  0
     buffer_load_dwordx4    v1, s[8:11], s2 offen lds              // wei copy
+    ds_read_b128           v[26:29], v4 offset:1024               // wei fragment
+    s_waitcnt              lgkmcnt(1)
+    v_mfma_f32_16x16x32_f16 v[18:21], v[10:13], v[14:17], v[18:21]  // 1 steps of 2 x 1 tiles
     s_mov_b32              m0, 3072
-    s_waitcnt              lgkmcnt(0)
-    v_mfma_f32_16x16x32_f16 v[18:21], v[10:13], v[22:25], v[18:21]  // 1 steps of 2 x 1 tiles
-    v_mfma_f32_16x16x32_f16 v[6:9], v[14:17], v[22:25], v[6:9]
+    s_nop                  0
     buffer_load_dwordx4    v3, s[8:11], s2 offen lds              // wei copy
-    s_mov_b32              m0, 5120
     s_waitcnt              vmcnt(0)
     ds_read_b128           v[10:13], v4 offset:2048               // wei fragment
-    ds_read_b128           v[14:17], v4 offset:3072               // wei fragment
+    s_mov_b32              m0, 5120
+    s_nop                  0
     buffer_load_dwordx4    v1, s[12:15], s2 offen lds             // src copy
     s_waitcnt              vmcnt(0)
     ds_read_b128           v[22:25], v4 offset:5120               // src fragment
+    s_waitcnt              lgkmcnt(2)
+    v_mfma_f32_16x16x32_f16 v[6:9], v[26:29], v[14:17], v[6:9]
+    ds_read_b128           v[14:17], v4 offset:3072               // wei fragment
     s_add_u32              s6, s6, 1
     s_cmp_lt_i32           s6, 3
     s_cbranch_scc1         .Lconv_fwd_d_f2ade11c_main.k_loop      // next kb
 .Lconv_fwd_d_f2ade11c_main.k_loop_end:
-    s_waitcnt              lgkmcnt(0)
+    s_waitcnt              lgkmcnt(1)
     v_mfma_f32_16x16x32_f16 v[18:21], v[10:13], v[22:25], v[18:21]  // 1 steps of 2 x 1 tiles
     s_mov_b32              s4, s0
     s_and_b32              s5, s1, 65535
     s_mov_b32              s6, 1024
+    s_waitcnt              lgkmcnt(0)
     v_mfma_f32_16x16x32_f16 v[6:9], v[14:17], v[22:25], v[6:9]
     s_mov_b32              s7, 0x20000                            // surface of dst
     v_lshl_add_u32         v0, v0, 3, v2                          // dst_offset
-    s_nop                  1
+    s_nop                  0
     v_cvt_pk_f16_f32       v2, v18, v19
     v_cvt_pk_f16_f32       v3, v20, v21
     buffer_store_dwordx2   v[2:3], v0, s[4:7], 0 offen            // dst store
-    s_nop                  0
+    s_nop                  1
     v_cvt_pk_f16_f32       v2, v6, v7
     v_cvt_pk_f16_f32       v3, v8, v9
     buffer_store_dwordx2   v[2:3], v0, s[4:7], 0 offen offset:32  // dst store
