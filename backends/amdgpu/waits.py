@@ -14,6 +14,7 @@ import attrs
 from convgen.backends.amdgpu.isa import DIRECT, OPCODES
 from convgen.backends.amdgpu.physical import Physical, Word
 from convgen.backends.machine.dataflow import solve
+from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
 
 #: Greatest count that a wait can name: one below the field's largest, with which the counter is never above it and so
@@ -64,7 +65,7 @@ State = Mapping[str, Ages]
 
 def insert_waits(function: Function, physical: Physical) -> Function:
     """The function, its registers placed, with the waits that it needs."""
-    ahead = _accesses_ahead(function)
+    ahead = accesses_ahead(function)
 
     def transfer(index: int, state: State) -> State:
         counters = _counters(state)
@@ -89,29 +90,6 @@ def _merge(a: State, b: State) -> State:
 
 
 # ---------------------------------------------------------------- barriers
-
-#: barrier -> the shared-memory accesses that may follow it before the next barrier
-Ahead = Mapping[Instruction, Mapping[Access, None]]
-
-
-def _accesses_ahead(function: Function) -> Ahead:
-    """A barrier publishes what other waves touch next: later accesses are the business of later barriers."""
-    blocks = function.blocks
-    upcoming: list[dict[Access, None]] = [{} for _ in blocks]
-    ahead: dict[Instruction, dict[Access, None]] = {}
-    changed = True
-    while changed:
-        changed = False
-        for index in reversed(range(len(blocks))):
-            now = {a: None for s in function.successors(index) for a in upcoming[s]}
-            for i in reversed(blocks[index].instructions):
-                if i.barrier:
-                    ahead[i], now = now, {}
-                elif i.access is not None and i.access.space == "shared" and not i.access.private:
-                    now = {i.access: None, **now}
-            if now.keys() != upcoming[index].keys():
-                upcoming[index], changed = now, True
-    return ahead
 
 
 def _order_words(i: Instruction) -> tuple[Word, ...]:

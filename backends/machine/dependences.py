@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from convgen.backends.machine.epochs import Ahead
 from convgen.backends.machine.instruction import Instruction, VirtualRegister
 
 
@@ -17,10 +18,11 @@ class Edge(NamedTuple):
     carried: bool = False  #: `after` is of the next turn of the block, which is a loop
 
 
-def dependences(body: Sequence[Instruction], turns: int = 1) -> Iterator[Edge]:
+def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -> Iterator[Edge]:
     """The dependences within a block; with two turns also those of the next turn on this one.
 
     Memory accesses depend on accesses that they may conflict with; a barrier keeps those of shared memory on its side.
+    What goes there from global memory may be under way across barriers, but for the one by which it is `published`.
     """
     count = len(body)
     registers = _RegisterHistory()
@@ -37,7 +39,9 @@ def dependences(body: Sequence[Instruction], turns: int = 1) -> Iterator[Edge]:
                 found.append((flags[flag], 1))
             flags[flag] = n
         if i.access is not None or i.op.barrier or i.op.fence:
-            found += ((before, e.op.latency if i.op.barrier else 1) for before, e in accesses if _ordered(e, i))
+            found += (
+                (before, e.op.latency if i.op.barrier else 1) for before, e in accesses if _ordered(e, i, published)
+            )
             if not carried:
                 accesses.append((n, i))
         for before, latency in found:
@@ -45,10 +49,12 @@ def dependences(body: Sequence[Instruction], turns: int = 1) -> Iterator[Edge]:
                 yield Edge(before, n % count, latency, carried)
 
 
-def _ordered(before: Instruction, after: Instruction) -> bool:
+def _ordered(before: Instruction, after: Instruction, published: Ahead) -> bool:
     """Whether two memory operations (or barriers) must keep their order."""
     if before.op.fence or after.op.fence:
         return True
+    if after.op.barrier and before.origin is not None and before.access is not None:
+        return any(before.access.conflicts(other) for other in published[after])
     if before.op.barrier or after.op.barrier:
         other = after if before.op.barrier else before
         return other.op.barrier or any(a.space == "shared" for a in other.accesses)

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 import attrs
 
 from convgen.backends.machine.dependences import dependences
+from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit
 from convgen.backends.machine.steady import Busy, steady
 
@@ -27,13 +28,16 @@ def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:
     loops = {n for n, block in enumerate(function.blocks) if n in function.successors(n) and _multiplies(block)}
     behind = {n for loop in loops for n in function.successors(loop)} - loops
     ahead = {n for n in range(len(function.blocks)) if loops & set(function.successors(n))} - loops
+    published = accesses_ahead(function)
 
     def body(index: int, block: BasicBlock) -> list[Instruction]:
         if not _multiplies(block) and index not in ahead:
             return block.instructions
         tail = _terminators(block.instructions)
         straight = block.instructions[: len(block.instructions) - len(tail)]
-        return (steady(straight, busy) if index in loops else _Scheduler(straight, index in behind).run()) + tail
+        if index in loops:
+            return steady(straight, published, busy) + tail
+        return _Scheduler(straight, published, index in behind).run() + tail
 
     return function.rewritten(body)
 
@@ -52,10 +56,10 @@ class _Node:
 
 
 class _Scheduler:
-    def __init__(self, body: Sequence[Instruction], is_last: bool) -> None:
+    def __init__(self, body: Sequence[Instruction], published: Ahead, is_last: bool) -> None:
         self.nodes = [_Node(i) for i in body]
         self.matrix_slots = sum(i.op.busy for i in body if i.op.unit is Unit.MATRIX)
-        for e in dependences(body):
+        for e in dependences(body, published):
             self._edge(e.before, e.after, e.latency)
         self._heights()
         self._take_turns(is_last)

@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 import attrs
 
 from convgen.backends.machine.dependences import dependences
+from convgen.backends.machine.epochs import Ahead
 from convgen.backends.machine.instruction import Instruction, Unit
 
 #: Slots that an instruction keeps its unit busy, if every SIMD issues it.
@@ -26,9 +27,9 @@ _QUEUE = 16  #: slots of work that a pipe takes in before issue waits: 64 clocks
 _PIPES = (Unit.SHARED, Unit.GLOBAL)  #: of which the SIMDs have one together
 
 
-def steady(body: Sequence[Instruction], busy: Busy) -> list[Instruction]:
+def steady(body: Sequence[Instruction], published: Ahead, busy: Busy) -> list[Instruction]:
     """The body of a loop, without the branch at its end, in its new order."""
-    return _Turn(body, busy).order()
+    return _Turn(body, published, busy).order()
 
 
 @attrs.define(eq=False)
@@ -48,8 +49,9 @@ class _Node:
 
     @property
     def loads(self) -> bool:
-        """Whether it brings something from global memory."""
-        return self.unit is Unit.GLOBAL and any(True for _ in self.instruction.defs())
+        """Whether it brings something from global memory, to registers or to shared memory."""
+        i = self.instruction
+        return self.unit is Unit.GLOBAL and (i.origin is not None or any(True for _ in i.defs()))
 
 
 class _Table:
@@ -80,9 +82,9 @@ class _Table:
 
 
 class _Turn:
-    def __init__(self, body: Sequence[Instruction], busy: Busy) -> None:
+    def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy) -> None:
         self.nodes = [_Node(i, busy(i)) for i in body]
-        for e in dependences(body, turns=2):
+        for e in dependences(body, published, turns=2):
             before, after = self.nodes[e.before], self.nodes[e.after]
             for of, n in (
                 (before.later if e.carried else before.after, e.after),
@@ -106,11 +108,14 @@ class _Turn:
         return sorted(found.difference(self.loads))
 
     def _results(self, n: int) -> Iterator[int]:
-        """The instructions that read what one makes."""
-        node = self.nodes[n]
-        made = {r.vreg for r in node.instruction.defs()}
+        """The instructions that read what one makes; of what goes to shared memory the barriers that publish it."""
+        node, i = self.nodes[n], self.nodes[n].instruction
+        made = {r.vreg for r in i.defs()}
+        flags = set() if made else set(i.flag_defs())
         for user in (*node.after, *node.later):
-            if any(r.vreg in made for r in self.nodes[user].instruction.uses()):
+            by = self.nodes[user].instruction
+            published = by.barrier and i.origin is not None
+            if published or any(r.vreg in made for r in by.uses()) or flags.intersection(by.flag_uses()):
                 yield user
 
     def order(self) -> list[Instruction]:

@@ -55,12 +55,11 @@ conv_fwd_d_f2ade11c_main:
     s_waitcnt              vmcnt(0)
     ds_read_b128           v[22:25], v4 offset:5120               // src fragment
 .Lconv_fwd_d_f2ade11c_main.k_loop:  // for kb in [0, 3)
-    s_waitcnt              lgkmcnt(0)
-    v_mfma_f32_16x16x32_f16 v[18:21], v[10:13], v[22:25], v[18:21]  // 1 steps of 2 x 1 tiles
     s_mul_i32              s2, s6, 128
     s_add_i32              s3, s2, 128                            // wei_tile_step
     s_mov_b32              m0, 0
-    s_nop                  0
+    s_waitcnt              lgkmcnt(0)
+    v_mfma_f32_16x16x32_f16 v[18:21], v[10:13], v[22:25], v[18:21]  // 1 steps of 2 x 1 tiles
     buffer_load_dwordx4    v1, s[8:11], s3 offen lds              // wei copy
     s_mov_b32              m0, 1024
     s_nop                  0
@@ -77,7 +76,7 @@ conv_fwd_d_f2ade11c_main:
     s_mov_b32              m0, 2048
     s_nop                  0
     buffer_load_dwordx4    v1, s[8:11], s2 offen lds              // wei copy
-    ds_read_b128           v[26:29], v4 offset:1024               // wei fragment
+    ds_read_b128           v[22:25], v4 offset:1024               // wei fragment
     s_waitcnt              lgkmcnt(1)
     v_mfma_f32_16x16x32_f16 v[18:21], v[10:13], v[14:17], v[18:21]  // 1 steps of 2 x 1 tiles
     s_mov_b32              m0, 3072
@@ -88,10 +87,10 @@ conv_fwd_d_f2ade11c_main:
     s_mov_b32              m0, 5120
     s_nop                  0
     buffer_load_dwordx4    v1, s[12:15], s2 offen lds             // src copy
+    s_waitcnt              lgkmcnt(1)
+    v_mfma_f32_16x16x32_f16 v[6:9], v[22:25], v[14:17], v[6:9]
     s_waitcnt              vmcnt(0)
     ds_read_b128           v[22:25], v4 offset:5120               // src fragment
-    s_waitcnt              lgkmcnt(2)
-    v_mfma_f32_16x16x32_f16 v[6:9], v[26:29], v[14:17], v[6:9]
     ds_read_b128           v[14:17], v4 offset:3072               // wei fragment
     s_add_u32              s6, s6, 1
     s_cmp_lt_i32           s6, 3
