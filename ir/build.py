@@ -317,6 +317,19 @@ class KernelBuilder:
         site = self.site(stage, comment)
         self.add(s.Copy(tile, _index(slot), view, _indices(coords), loaded or layout, layout, site, flip, stages))
 
+    def copy_directly(
+        self,
+        tile: Shared,
+        view: View,
+        coords: Sequence[Index],
+        width: int,
+        slot: Index = 0,
+        stage: str = "",
+        comment: str = "",
+    ) -> None:
+        """A copy without registers, by messages of `width` bytes a lane."""
+        self.add(s.DirectCopy(tile, _index(slot), view, _indices(coords), width, self.site(stage, comment)))
+
     def atomic_view(
         self,
         op: str,

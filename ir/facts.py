@@ -137,6 +137,8 @@ class TargetFacts:
     prefetch: bool = False  #: messages that bring memory nearer ahead of a load
     blocks: tuple[BlockAtom, ...] = ()  #: matrix instructions of which each block of lanes has a product of its own
     tickets: bool = False  #: order among subgroups of different workgroups (`stmt.Ticket`)
+    #: bytes; of a lane in one message from global to shared memory that no register takes part in; none if empty
+    direct_widths: tuple[int, ...] = ()
     permutes: bool = False  #: one instruction moves a register between lanes, from any to any
     split_barriers: bool = False  #: arrival at a barrier and wait for the others as two instructions
     #: bytes; greatest block message: a subgroup's registers as they stand, at one address; 0 if there are none

@@ -196,9 +196,12 @@ class Party:
 
     def places(self, view: View, coords: tuple[Expr, ...], layout: Fragment) -> tuple[Array, Mask]:
         """The element of memory that each (lane, register) of a view's tile stands for, and whether there is one."""
+        return self.located(view, coords, _tile_coords(layout.over(len(coords)), self.numbers, self.ev.width))
+
+    def located(self, view: View, coords: tuple[Expr, ...], places: Sequence[Array]) -> tuple[Array, Mask]:
+        """The same of places within the tile, given by their coordinates along each axis."""
         dims: dict[str, Array] = {}
-        exists = np.ones((self.ev.lanes, layout.registers), np.bool_)
-        places = _tile_coords(layout.over(len(coords)), self.numbers, self.ev.width)
+        exists = np.ones(places[0].shape, np.bool_)
         for axis, (start, inner) in enumerate(zip(coords, places)):
             position = self.integers(start, "a view's coordinate")[:, None] + inner
             dims.update((d, np.broadcast_to(p, exists.shape)) for d, p in view.decode(axis, position).items())
@@ -283,6 +286,25 @@ class Party:
         held = Value(convert(found.data, node.tile.elem)) if node.tile.elem.numpy != found.data.dtype else found
         self.put(node.tile, node.slot, node.layout, held)
 
+    def direct_copy(self, node: s.DirectCopy) -> None:
+        """Each lane brings what the tile has at its places, in the order of subgroups, then of messages."""
+        tile, each = node.tile, node.width // node.tile.elem.bytes
+        row, col = (at.ravel() for at in np.indices((tile.rows, tile.cols)))
+        by_place = np.argsort(tile.address(0, row, col))
+        subgroups = len(self.peers) if self.is_alone else len({*self.numbers})
+        share = np.arange(len(by_place) // (subgroups * self.ev.width * each))[:, None] * subgroups
+        number = np.repeat(self.numbers, self.ev.width)[:, None, None]
+        lane = np.tile(np.arange(self.ev.width), len(self.numbers))[:, None, None]
+        place = ((share + number) * self.ev.width + lane) * each + np.arange(each)
+        place = place.reshape(self.ev.lanes, -1)
+        found = by_place[place]
+        more = (np.zeros(place.shape, np.int64),) * (len(node.coords) - 2)
+        at, exists = self.located(node.view, node.coords, (row[found], col[found], *more))
+        value = Value(np.where(exists, self.elements(node.view.memory)[at], tile.elem.numpy.type(0)))
+        start = self.slot_of(tile, node.slot)[:, None] * tile.slot_bytes + place * tile.elem.bytes
+        to = np.reshape(start[:, :, None] + np.arange(tile.elem.bytes), (self.ev.lanes, -1))
+        self.shared[tile].write(to, self.accessors, *to_bytes(value))
+
     def load_shared(self, node: s.LoadShared) -> None:
         at = self.addresses(node.tile, node.slot, node.layout)
         self.bind(node.var, from_bytes(*self.shared[node.tile].read(at, self.accessors), node.var.type))
@@ -296,19 +318,26 @@ class Party:
     def addresses(self, tile: Shared, slot: Expr, layout: Fragment) -> Array:
         """The bytes of a shared tile that each lane holds, `[width, bytes]`."""
         row, col = _tile_coords(layout, self.numbers, self.ev.width)
-        chosen = self.integers(slot, "a slot number")
-        if (bad := chosen[(chosen < 0) | (chosen >= tile.slots)]).size:
-            raise InterpError(f"slot {bad[0]} of shared tile {tile.name}, which has {tile.slots}")
+        chosen = self.slot_of(tile, slot)
         if (row >= tile.rows).any() or (col >= tile.cols).any():
             raise InterpError(f"a {layout.shape} fragment in shared tile {tile.name} of {tile.rows} x {tile.cols}")
         at = tile.address(chosen[:, None], row, col)
         return np.reshape(at[:, :, None] + np.arange(tile.elem.bytes), (self.ev.lanes, -1))
 
+    def slot_of(self, tile: Shared, slot: Expr) -> Array:
+        """The slot that each lane says."""
+        chosen = self.integers(slot, "a slot number")
+        if (bad := chosen[(chosen < 0) | (chosen >= tile.slots)]).size:
+            raise InterpError(f"slot {bad[0]} of shared tile {tile.name}, which has {tile.slots}")
+        return chosen
+
     # ------------------------------------------------------------ messages
 
     def place(self, node: Any, size: int) -> tuple[Array, Array, Mask]:
         """(buffer, the byte of it for each lane's `size` bytes, whether it is accessed) of a global message."""
-        return self.flat(node, size) if isinstance(node, (s.FlatLoad, s.FlatStore)) else self.window(node, size)
+        return (
+            self.flat(node, size) if isinstance(node, (s.FlatLoad, s.FlatStore)) else self.window(node, size, node.imm)
+        )
 
     def flat(self, node: s.FlatLoad | s.FlatStore | s.FlatPrefetch, size: int) -> tuple[Array, Array, Mask]:
         """Where the lanes whose mask holds access the flat address space: in the message's buffer, all of them."""
@@ -322,13 +351,15 @@ class Party:
         inside = np.broadcast_to(mask[:, None], at.shape)
         return self.memory[buffer], np.where(inside, at, 0), inside
 
-    def window(self, node: s.GlobalLoad | s.GlobalStore, size: int) -> tuple[Array, Array, Mask]:
+    def window(
+        self, node: s.GlobalLoad | s.GlobalStore | s.DirectLoad, size: int, imm: int
+    ) -> tuple[Array, Array, Mask]:
         """Where the lanes access a surface; outside its extent they do not."""
         surface = self.ev.window(node.surface)
         if surface.buffer is not node.buffer:
             raise InterpError(f"a surface of {surface.buffer.name}, of a message that accesses {node.buffer.name}")
         uniform = self.ev.uniform(node.uniform, "a uniform offset")
-        start = self.integers(node.varying, "an offset") + uniform + node.imm
+        start = self.integers(node.varying, "an offset") + uniform + imm
         at = start[:, None] + np.arange(size)
         inside = (at >= 0) & (at < surface.extent[:, None])
         words = inside.reshape(len(at), -1, min(size, 4))
@@ -422,6 +453,13 @@ class Party:
         raw, poison = to_bytes(self.ev(node.value))
         self.shared[node.tile].write(self.shared_bytes(node, raw.shape[1]), self.accessors, raw, poison)
 
+    def direct_load(self, node: s.DirectLoad) -> None:
+        buffer, at, inside = self.window(node, node.width, 0)
+        start = self.ev.uniform(node.address, "the address of a direct load").astype(np.int64) + node.imm
+        lane = np.tile(np.arange(self.ev.width), len(self.numbers))
+        to = (start + lane * node.width)[:, None] + np.arange(node.width)
+        self.shared[node.tile].write(to, self.accessors, np.where(inside, buffer[at], 0).astype(np.uint8), None)
+
     def let(self, node: s.Let) -> None:
         self.bind(node.var, self.ev.bound(node.value))
 
@@ -455,6 +493,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.StoreAt: Party.store_at,
     s.AtomicAt: Party.store_at,
     s.Copy: Party.copy,
+    s.DirectCopy: Party.direct_copy,
     s.LoadShared: Party.load_shared,
     s.StoreShared: Party.store_shared,
     s.GlobalLoad: Party.global_load,
@@ -469,6 +508,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.PlanePrefetch: Party.prefetch,
     s.FlatStore: Party.global_store,
     s.FlatAtomic: Party.global_atomic,
+    s.DirectLoad: Party.direct_load,
     s.SharedRead: Party.shared_read,
     s.SharedWrite: Party.shared_write,
     s.BlockRead: Party.shared_read,

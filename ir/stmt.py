@@ -268,6 +268,27 @@ class Copy(Stmt):
 
 
 @node
+class DirectCopy(Stmt):
+    """Bring the tile of `view` at `coords` into slot `slot` of `tile` without registers, all of the slot.
+
+    Each message of a subgroup fills places that follow one another, `width` bytes a lane in the order of the lanes;
+    messages are dealt to subgroups in turn. So which element a lane brings is what the tile has at its place.
+    """
+
+    form, level = "copy {tile}[{slot}] = {view}[{coords}] directly, {width} bytes a lane", "tile"
+    needs = "direct_widths"
+    tile: Shared = role(Effect.WRITES)
+    slot: Expr
+    view: View = role(Effect.READS)
+    coords: tuple[Expr, ...]
+    width: int
+    site: Site
+
+    def infer(self) -> None:
+        check_range(self.width, self.tile.elem.bytes, self.tile.chunk, "bytes of a lane in a direct copy:")
+
+
+@node
 class LoadShared(Load):
     """Bind `var` to slot `slot` of a shared tile, distributed as `layout` (its dims are row and column)."""
 
@@ -517,6 +538,26 @@ class SharedWrite(Store):
     address: Expr = role("write_address")
     imm: int
     value: Expr
+    site: Site
+
+
+@node
+class DirectLoad(Stmt):
+    """Bring `width` bytes a lane from `varying + uniform` of `surface` into `tile`; outside its extent they are zero.
+
+    Those of lane l go to `address + imm + l * width`, from the start of the tile; the address is uniform.
+    """
+
+    form = "direct {tile}[{address}, {imm}] = {surface}[{varying}, {uniform}], {width} bytes a lane"
+    level, needs = "message", "direct_widths"
+    buffer: Global = role(Effect.READS)
+    surface: Expr = role("surface")
+    varying: Expr = role("offset")
+    uniform: Expr = role("step")
+    tile: Shared = role(Effect.WRITES)
+    address: Expr = role("write_address")
+    imm: int
+    width: int
     site: Site
 
 

@@ -127,8 +127,9 @@ def _view(c: Checker, n: Any) -> str | None:
         return f"the view of {view.memory.name} has no dim {unknown[0]}"
     if tuple(t.size for t in view.index) != view.layout.dims:
         return f"the view of {view.memory.name} indexes {[t.size for t in view.index]}, its layout {view.layout.dims}"
-    if len(n.coords) != len(view.axes) or len(n.layout.dims) > len(view.axes):
-        return f"{len(n.coords)} coordinates and {len(n.layout.dims)} fragment dims for {len(view.axes)} axes"
+    dims = 2 if isinstance(n, s.DirectCopy) else len(n.layout.dims)
+    if len(n.coords) != len(view.axes) or dims > len(view.axes):
+        return f"{len(n.coords)} coordinates and {dims} fragment dims for {len(view.axes)} axes"
     inner = [d.name for axis in view.axes for d in axis[1:] if d.exact is not None]
     if inner:
         return f"the view of {view.memory.name} has {inner[0]} positions of an inner dim, wanted a number"
@@ -222,6 +223,26 @@ def _copied(c: Checker, n: s.Copy) -> str | None:
     return None
 
 
+def _direct(c: Checker, n: s.DirectCopy) -> str | None:
+    """Whole messages of all subgroups fill the slot with what elements of the view are."""
+    tile, elem = n.tile, n.view.memory.elem
+    if elem is not tile.elem or elem.bits < 8:
+        return f"direct copy of {elem} into a shared tile of {tile.elem}, which nothing converts on the way"
+    if tile.swizzle.mask and tile.chunk & (tile.chunk - 1):
+        return f"direct copy into {tile.name}, swizzled by chunks of {tile.chunk} bytes, wanted a power of two"
+    each = n.width * c.kernel.width * c.kernel.subgroups
+    if not tile.is_dense or tile.slot_bytes % each or n.width % elem.bytes or tile.chunk % n.width:
+        return (
+            f"direct copy into {tile.name}, slots of {tile.slot_bytes} bytes, wanted multiples of {each} without gaps"
+        )
+    return None
+
+
+def _direct_message(c: Checker, n: s.DirectLoad) -> str | None:
+    wrong = n.width not in MESSAGE_BYTES or n.imm < 0
+    return f"a direct load of {n.width} bytes a lane to {n.imm}" if wrong else None
+
+
 def _surface(c: Checker, n: Any) -> str | None:
     if n.surface.type is not surface or not c.uniform(n.surface):
         return f"{show(n.surface)} is not a surface that all lanes share"
@@ -234,7 +255,8 @@ def _message(c: Checker, n: Any) -> str | None:
     type: AnyType = n.moved
     if type.elem.is_bool or type.bits not in [8 * width for width in MESSAGE_BYTES]:
         return f"a message of {type}, {type.bits} bits a lane; wanted {', '.join(map(str, MESSAGE_BYTES))} bytes"
-    return f"a negative immediate {n.imm}" if getattr(n, "imm", 0) < 0 else None
+    base = c.kernel.shared_base(n.tile) if isinstance(n, (s.SharedRead, s.SharedWrite)) else 0
+    return f"a negative immediate {n.imm}" if base + getattr(n, "imm", 0) < 0 else None
 
 
 def _block(c: Checker, n: Any) -> str | None:
@@ -284,6 +306,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.StoreAt: (_fragment, _moved, _indexed),
     s.AtomicAt: (_fragment, _moved, _indexed, _atomic),
     s.Copy: (_view, _uniform("coords", "slot"), _fragment, _copied),
+    s.DirectCopy: (_view, _uniform("coords", "slot"), _direct),
     s.LoadShared: (_uniform("slot"), _fragment, _moved),
     s.StoreShared: (_uniform("slot"), _fragment, _moved),
     s.Reduce: (_exchanged, _reducible),
@@ -299,6 +322,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.PlaneLoad: (_plane, _uniform("x", "y"), _rectangle),
     s.PlaneStore: (_plane, _uniform("x", "y"), _rectangle),
     s.PlanePrefetch: (_plane, _uniform("x", "y")),
+    s.DirectLoad: (_surface, _offset("varying"), _uniform("uniform", "address"), _direct_message),
     s.SharedRead: (_offset("address"), _message),
     s.SharedWrite: (_offset("address"), _message),
     s.BlockRead: (_uniform("address"), _block),

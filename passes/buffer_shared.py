@@ -10,7 +10,7 @@ way. With one of these:
     3 slots   ... S(1); L(2);     for i: barrier; compute(i); S(i+2); L(i+3)
 
 and on two slots with two: L(0); L(1); S(0); L(2); for i: barrier; compute(i); S(i+1); L(i+3). What comes before the
-loop are iterations without a block to multiply.
+loop are iterations without a block to multiply. A direct copy is one stage, which takes place when S does.
 
 The loop runs while every stage has work; the last iterations are peeled, so nothing is loaded or stored in vain. Whole
 rounds are unrolled, of the least common multiple of slots and stages, so that slots and registers are constants. That
@@ -38,7 +38,21 @@ from convgen.ir.mutate import postorder, rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.sizes import Extent
-from convgen.ir.stmt import Barrier, Block, Copy, For, If, Let, LoadShared, LoadView, Site, Stmt, StoreShared, block
+from convgen.ir.stmt import (
+    Barrier,
+    Block,
+    Copy,
+    DirectCopy,
+    For,
+    If,
+    Let,
+    LoadShared,
+    LoadView,
+    Site,
+    Stmt,
+    StoreShared,
+    block,
+)
 from convgen.ir.types import Type, vector
 from convgen.passes.clone import Cloner
 
@@ -48,7 +62,7 @@ class _Body:
     """The parts of a copy loop's body, in order."""
 
     release: Barrier
-    copies: tuple[Copy, ...]
+    copies: tuple[Copy | DirectCopy, ...]
     publish: Barrier
     compute: tuple[Stmt, ...]
 
@@ -62,7 +76,7 @@ def buffer_shared(kernel: Kernel) -> Kernel:
         parts = _parts(loop)
         if parts is None:
             return loop
-        depth = _Depth(parts.copies[0].tile.slots, tuple(copy.stages for copy in parts.copies))
+        depth = _Depth(parts.copies[0].tile.slots, tuple(map(_held, parts.copies)))
         trips = _trips(loop, depth, known.get(loop, frozenset()))
         return _Pipeline(loop, parts, trips, cloner).build()
 
@@ -71,7 +85,7 @@ def buffer_shared(kernel: Kernel) -> Kernel:
 
 def _parts(loop: For) -> _Body | None:
     stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
-    copies = tuple(s for s in stmts if isinstance(s, Copy))
+    copies = tuple(s for s in stmts if isinstance(s, (Copy, DirectCopy)))
     rest = stmts[len(copies) + 2 :]
     if not copies or not isinstance(stmts[0], Barrier):
         return None
@@ -79,6 +93,11 @@ def _parts(loop: For) -> _Body | None:
     if stmts[1 : len(copies) + 1] != copies or not isinstance(publish, Barrier):
         raise VerifyError(f"buffer_shared: loop {loop.label} is not barrier, copies, barrier, compute")
     return _Body(release, copies, publish, rest)
+
+
+def _held(copy: Copy | DirectCopy) -> int:
+    """Blocks in registers on their way."""
+    return copy.stages if isinstance(copy, Copy) else 0
 
 
 def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozenset[Expr]]]:
@@ -326,8 +345,12 @@ class _Pipeline:
         loads: list[Stmt] = []
         kept: list[tuple[Expr, ...]] = []
         for copy, count, values in zip(self.parts.copies, self.depth.held, held):
-            queue = values
-            if at(self.depth.stores) is not None:
+            queue, due = values, at(self.depth.stores)
+            if isinstance(copy, DirectCopy):
+                stores += [self._direct(copy, slot, due)] if due is not None else []
+                kept.append(())
+                continue
+            if due is not None:
                 stores.append(self._store(copy, slot, queue[0]))
                 queue = queue[1:]
             index = at(self.depth.stores + count)
@@ -339,7 +362,8 @@ class _Pipeline:
         return [*stores, *loads], tuple(kept)
 
     def _held_vars(self) -> tuple[Var, ...]:
-        return tuple(self._held_var(c) for c, held in zip(self.parts.copies, self.depth.held) for _ in range(held))
+        copies = ((c, held) for c, held in zip(self.parts.copies, self.depth.held) if isinstance(c, Copy))
+        return tuple(self._held_var(c) for c, held in copies for _ in range(held))
 
     def _held_var(self, copy: Copy) -> Var:
         name = f"{copy.site.comment or copy.tile.name}_next"
@@ -357,7 +381,11 @@ class _Pipeline:
     def _store(self, copy: Copy, slot: int, value: Expr) -> Stmt:
         return StoreShared(copy.tile, const(slot), _as_stored(copy, value), copy.layout, self._site(copy, "store"))
 
-    def _site(self, copy: Copy, stage: str) -> Site:
+    def _direct(self, copy: DirectCopy, slot: int, index: Expr) -> Stmt:
+        coords = tuple(substitute(x, {self.loop.var: index}) for x in copy.coords)
+        return replace(copy, slot=const(slot), coords=coords, site=self._site(copy, "copy"))
+
+    def _site(self, copy: Copy | DirectCopy, stage: str) -> Site:
         return attrs.evolve(self.cloner.site(copy.site), stage=stage)
 
     def _compute(

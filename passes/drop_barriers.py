@@ -3,6 +3,9 @@
 A barrier is needed where an access to shared memory may come before it and a conflicting one after it, with no other
 barrier between either and this one. Dropping one brings the neighbours of others together, so barriers go one by one.
 In a workgroup of one subgroup none is needed: it sees its own accesses in order.
+
+What is copied without registers takes long, and a barrier waits for what it publishes. So one before reads of that
+stays, though an earlier one would do: that would wait for copies which are read iterations later.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import rewrite, statements
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Barrier, Block, Copy, ExitIf, For, If, LoadShared, Stmt, StoreShared, empty
+from convgen.ir.stmt import Barrier, Block, Copy, DirectCopy, ExitIf, For, If, LoadShared, Stmt, StoreShared, empty
 from convgen.passes.messages.ownership import private_tiles
 
 
@@ -38,7 +41,7 @@ def _accesses(s: Stmt, private: Container[Shared]) -> frozenset[_Access]:
     if s.site is None or s.site.private:
         return frozenset()
     slot = s.site.slot if s.site.slot >= 0 else None
-    if isinstance(s, (Copy, LoadShared, StoreShared)):
+    if isinstance(s, (Copy, DirectCopy, LoadShared, StoreShared)):
         slot = s.slot.bits if isinstance(s.slot, Const) else None
     tiles = (m for m in s.memory() if isinstance(m, Shared) and m not in private)
     return frozenset(_Access(tile, slot, tile in s.writes) for tile in tiles)
@@ -47,13 +50,16 @@ def _accesses(s: Stmt, private: Container[Shared]) -> frozenset[_Access]:
 def drop_barriers(kernel: Kernel) -> Kernel:
     """The kernel without barriers that order nothing; either level."""
     body, private = kernel.body, private_tiles(kernel)
+    late = {s.tile for s in statements(body) if isinstance(s, DirectCopy)}
     while True:
         barriers = [s for s in statements(body) if isinstance(s, Barrier)]
         before, after = _Reach(True, private), _Reach(False, private)
         before.walk(body, frozenset())
         after.walk(body, frozenset())
         alone = kernel.subgroups == 1
-        useless = next((b for b in barriers if alone or not _meet(before.met[b], after.met[b])), None)
+        needed = (b for b in barriers if _meet(before.met[b], after.met[b]) or _reads(late, after.met[b]))
+        kept = frozenset() if alone else frozenset(needed)
+        useless = next((b for b in barriers if b not in kept), None)
         if useless is None:
             return replace(kernel, body=body)
         body = _without(body, useless)
@@ -66,6 +72,10 @@ def _without(body: Stmt, useless: Barrier) -> Stmt:
 def _meet(before: Iterable[_Access], after: Iterable[_Access]) -> bool:
     later = tuple(after)
     return any(a.conflicts(b) for a in before for b in later)
+
+
+def _reads(tiles: Container[Shared], after: Iterable[_Access]) -> bool:
+    return any(a.tile in tiles and not a.write for a in after)
 
 
 class _Reach:

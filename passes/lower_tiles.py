@@ -41,6 +41,7 @@ from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.types import VectorType, s32, u8, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.access import TileAccess
+from convgen.passes.messages.direct import places_of
 from convgen.passes.messages.linear import ZERO, linearize
 from convgen.passes.messages.masks import OUT_OF_RANGE
 from convgen.passes.messages.ownership import private_tiles
@@ -105,6 +106,28 @@ class _Lowering(Mutator):
 
     def Copy(self, s: st.Copy) -> st.Stmt:
         raise VerifyError(f"lower_tiles: copy into {s.tile.name} was not split into load and store")
+
+    def DirectCopy(self, s: st.DirectCopy) -> st.Stmt:
+        """Messages whose places in shared memory follow from the lanes: what they ask for follows from the tile."""
+        tile, k = s.tile, self.kernel
+        if s.width not in self.facts.direct_widths:
+            raise Unsupported(f"given a direct copy of {s.width} bytes a lane, wanted one that {self.facts.name} has")
+        layout = places_of(tile.digits, tile.elem, s.width, k.width, k.subgroups).over(len(s.coords))
+        known = self.facts, self.bounds, frozenset(self.steady), self.values
+        access = TileAccess(linearize(s.view), s.coords, layout, k.subgroup, *known, tile)
+        address = k.subgroup * (k.width * s.width)
+        slot = s.slot.bits if isinstance(s.slot, Const) else 0
+        if not isinstance(s.slot, Const):
+            address = address + s.slot * tile.slot_bytes
+        out: list[st.Stmt] = []
+        for n, m in enumerate(global_messages(access, s.width)):
+            if m.count * tile.elem.bytes != s.width:
+                brings = m.count * tile.elem.bytes
+                raise Unsupported(f"given a direct copy of {s.width} bytes a lane, of which {brings} are together")
+            to = slot * tile.slot_bytes + n * s.width * k.width * k.subgroups
+            at = m.surface.buffer, m.surface, m.varying, m.uniform
+            out.append(st.DirectLoad(*at, tile, address, to, s.width, self._slot_site(s)))
+        return st.block(*out)
 
     # ------------------------------------------------------------ views
 
@@ -248,7 +271,8 @@ class _Lowering(Mutator):
 
     def _shared(self, s: Any) -> Any:
         k = self.kernel
-        return shared_messages(s.tile, s.slot, s.layout, k.subgroup, k.subgroups, self.facts)
+        base = k.shared_base(s.tile)
+        return shared_messages(s.tile, s.slot, s.layout, k.subgroup, k.subgroups, self.facts, base)
 
     def _slot_site(self, s: Any) -> st.Site:
         slot = s.slot.bits if isinstance(s.slot, Const) else -1

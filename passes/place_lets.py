@@ -15,7 +15,7 @@ between lanes, what is used once stays in its loop there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeGuard, TypeVar
 
 from convgen.ir.expr import (
@@ -41,7 +41,7 @@ from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import postorder, statements, substitute
 from convgen.ir.node import Node, replace
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Block, For, If, Let, Load, Stmt, block
+from convgen.ir.stmt import Barrier, Block, DirectLoad, For, If, Let, Load, Stmt, block
 from convgen.ir.types import Type, VectorType
 from convgen.ir.uniform import Uniformity, varying
 from convgen.ir.votes import AllLanes
@@ -68,9 +68,28 @@ def _loop_words(body: Stmt) -> int:
             inside = postorder(loop.body)
             elsewhere = {n.acc for n in inside if isinstance(n, Mma) and n.op.separate_accumulators}
             held = [v for v in loop.carried if v not in elsewhere]
-            loaded = [n.var for n in inside if isinstance(n, Load) and n.var not in loop.yields]
-            most = max(most, sum(v.type.bits // 32 for v in (*held, *loaded) if isinstance(v.type, VectorType)))
+            most = max(most, _words(held) + _loaded_words(loop))
     return most
+
+
+def _loaded_words(loop: For) -> int:
+    """Those that loads in a loop bring and it does not carry.
+
+    Where it fills shared memory without registers, loads bring fragments only, used up from barrier to barrier.
+    """
+    runs: list[list[Var]] = [[]]
+    inside = list(statements(loop.body))
+    direct = any(isinstance(s, DirectLoad) for s in inside)
+    for s in inside:
+        if isinstance(s, Barrier) and direct:
+            runs.append([])
+        elif isinstance(s, Load) and s.var not in loop.yields:
+            runs[-1].append(s.var)
+    return max(map(_words, runs))
+
+
+def _words(variables: Iterable[Var]) -> int:
+    return sum(v.type.bits // 32 for v in variables if isinstance(v.type, VectorType))
 
 
 class _Placer:

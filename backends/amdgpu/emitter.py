@@ -62,12 +62,15 @@ class AmdEmitter(Emitter):
         *,
         modifiers: Sequence[str] = (),
         access: Access | None = None,
+        origin: Access | None = None,
         target: str = "",
         comment: str = "",
     ) -> Instruction:
         """Append one instruction as given."""
         op = OPCODES[name] if isinstance(name, str) else name
-        made = Instruction(op, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line)
+        made = Instruction(
+            op, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line, origin=origin
+        )
         self.block.instructions.append(made)
         if "scc" in op.writes or any(isinstance(r, Reg) and r.vreg in self._compared for r in made.dst):
             self._flag, self._compared = None, ()

@@ -12,7 +12,7 @@ from enum import Enum
 
 import attrs
 
-from convgen.backends.amdgpu.isa import DPP, OPCODES, READS_LANE, TRANS, WIDE_STORE
+from convgen.backends.amdgpu.isa import DPP, M0, OPCODES, READS_LANE, TRANS, WIDE_STORE
 from convgen.backends.amdgpu.physical import Physical, Word, Words
 from convgen.backends.amdgpu.tables import DGEMM, SGEMM, XDL
 from convgen.backends.machine.dataflow import solve
@@ -34,6 +34,7 @@ class Event(Enum):
     VALU_SCALAR = "a vector instruction writes a scalar register"
     WIDE_STORE = "a 96- or 128-bit store reads it as data"
     WIDE_STORE_SOFFSET = "the same with a scalar offset"
+    SCALAR_M0 = "a scalar instruction writes M0"
 
 
 class Use(Enum):
@@ -51,6 +52,7 @@ class Use(Enum):
     DPP_READ = "a vector instruction reads it in another lane"
     SCALAR_TO_VALU = "a vector instruction reads a scalar register"
     SCALAR_TO_MEMORY = "a memory instruction reads a scalar register"
+    DIRECT_M0 = "a load into shared memory reads M0"
 
 
 @attrs.frozen
@@ -113,6 +115,7 @@ CDNA2: Rows = {
     (Event.VALU_BEFORE_F64, Use.MEMORY_READ): Row(2, source=_LLVM),
     (Event.VALU_SCALAR, Use.SCALAR_TO_MEMORY): Row(5, source=_ISA),
     (Event.WIDE_STORE, Use.VALU_WRITE): Row(1, source=_ISA),
+    (Event.SCALAR_M0, Use.DIRECT_M0): Row(1, source=_ISA),
 }
 _NOT_ANY_MORE = Row(0, source=_LLVM)
 CDNA3: Rows = {
@@ -139,6 +142,7 @@ CDNA4: Rows = {
 }
 HAZARDS: dict[str, Rows] = {"gfx90a": CDNA2, "gfx942": CDNA3, "gfx950": CDNA4}
 
+_M0: Words = (Word(M0, 0),)
 _LONGEST = 20  #: states after which no row applies
 
 
@@ -260,6 +264,8 @@ def _uses(i: Instruction, physical: Physical, curves: bool) -> Iterator[tuple[Us
         for r in i.uses():
             yield (Use.SCALAR_TO_MEMORY if r.bank == "s" else Use.MEMORY_READ), physical.words(r)
         yield Use.MEMORY_WRITE, physical.written(i)
+        if M0 in i.flag_uses():
+            yield Use.DIRECT_M0, _M0
 
 
 def _marks(i: Instruction, physical: Physical) -> Iterator[tuple[Word, _Mark]]:
@@ -285,6 +291,8 @@ def _marks(i: Instruction, physical: Physical) -> Iterator[tuple[Word, _Mark]]:
         if i.op.hazard == TRANS:
             late = _Mark(Event.TRANSCENDENTAL)
             yield from ((w, late) for w in physical.written(i))
+    elif unit is Unit.SALU and M0 in i.flag_defs():
+        yield from ((w, _Mark(Event.SCALAR_M0)) for w in _M0)
     elif i.op.hazard == WIDE_STORE:
         stored = _Mark(Event.WIDE_STORE_SOFFSET if isinstance(i.source("soffset"), Reg) else Event.WIDE_STORE)
         yield from ((w, stored) for w in physical.operand(i.source("data")))

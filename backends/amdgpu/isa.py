@@ -5,8 +5,11 @@ Latencies (issue slots of 4 clocks) steer the scheduler only; correctness rests 
 
 from __future__ import annotations
 
+import attrs
+
 from convgen.backends.amdgpu.tables import FACTS, MFMA, WAVE, MfmaRow
-from convgen.backends.machine.instruction import Opcode, Product, Role, Unit
+from convgen.backends.machine.instruction import Instruction, Opcode, Role, Unit
+from convgen.ir.facts import Core
 from convgen.ir.types import Type, f32, f64, s32, u32
 
 _SCC = ("scc",)
@@ -67,6 +70,9 @@ _LATENCY = {Unit.SHARED: 20, Unit.GLOBAL: 150, Unit.SCALAR_MEMORY: 50}
 #: Bytes that one SIMD's share of the path moves in a slot: 128 and 64 bytes a clock for the four SIMDs of a unit.
 SLOT_BYTES = {Unit.SHARED: 128, Unit.GLOBAL: 64}
 
+
+#: M0, which says where in shared memory a direct load begins (CDNA3 ISA 9.1.9).
+M0 = "m0"
 
 #: Hazard classes beside those of matrix instructions.
 READS_LANE, WIDE_STORE, TRANS, DPP = "reads lane", "wide store", "transcendental", "other lanes"
@@ -149,19 +155,25 @@ def _rows() -> dict[str, Opcode]:
 
 OPCODES: dict[str, Opcode] = _rows()
 
+#: Bytes a lane -> load from a buffer into shared memory, at M0 + offset + lane * bytes (CDNA3 ISA 9.1.9).
+DIRECT: dict[int, Opcode] = {
+    width: attrs.evolve(
+        _memory(f"buffer_load_{LOAD_WIDTH[width]}", Unit.GLOBAL, width, *_PLACE), reads=(M0,), hazard=""
+    )
+    for width in sorted({width for facts in FACTS.values() for width in facts.direct_widths})
+}
 
-def _mfma(row: MfmaRow, target: str) -> Product:
+
+def _mfma(row: MfmaRow) -> Opcode:
     """A matrix instruction blocks its pipe for its passes; its result is readable some passes later."""
-    reads_faster = FACTS[target].core.shared_read_rate > SLOT_BYTES[Unit.SHARED]
     sums = row.rows * row.cols * row.blocks * row.acc.bytes // (4 * WAVE)
     a, b = (side * row.k * row.blocks * of.bytes // (4 * WAVE) for side, of in ((row.rows, row.ab), (row.cols, row.b)))
-    return Product(
+    return Opcode(
         row.mnemonic,
         Unit.MATRIX,
         latency=row.passes + 3,
         busy=row.passes,
         early_clobber=True,
-        covers=row.ab.bits <= 8 and reads_faster,  # loops of wider factors keep their order
         results=(Role("d", "va", sums),),
         sources=(Role("a", "va", a), Role("b", "va", b), Role("c", "va", sums)),
         hazard=row.hazard,
@@ -170,10 +182,24 @@ def _mfma(row: MfmaRow, target: str) -> Product:
 
 #: Target -> name of an atom -> the instruction, and its modifiers.
 MATRIX: dict[str, dict[str, tuple[Opcode, tuple[str, ...]]]] = {
-    t: {row.name: (_mfma(row, t), row.modifiers) for row in rows} for t, rows in MFMA.items()
+    t: {row.name: (_mfma(row), row.modifiers) for row in rows} for t, rows in MFMA.items()
 }
 
 
 def is_inline(value: int) -> bool:
     """Whether the encoding holds this integer without a literal dword (CDNA3 ISA, "Operands": -16..64)."""
     return -16 <= value <= 64
+
+
+#: Slots of the address pipe that a vector memory instruction takes at least: 4 lanes a clock, of four SIMDs
+#: (fitted to measured kernels: docs/time.md).
+_ADDRESSES = WAVE // 4
+
+
+def busy(core: Core, i: Instruction) -> int:
+    """Slots that an instruction keeps its unit busy if every SIMD issues it, by the rates of a target."""
+    if i.op.unit is Unit.GLOBAL:
+        return max(i.op.busy, _ADDRESSES)
+    if i.op.unit is Unit.SHARED and i.access is not None and not i.access.write:
+        return max(1, i.op.busy * core.shared_rate // core.shared_read_rate)
+    return i.op.busy

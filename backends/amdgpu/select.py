@@ -10,17 +10,19 @@ from collections.abc import Mapping
 
 from convgen.backends.amdgpu.emitter import AmdEmitter, signed
 from convgen.backends.amdgpu.isa import (
+    DIRECT,
     DS_READ_WIDTH,
     DS_WRITE_WIDTH,
     GLOBAL_ATOMICS,
     LOAD_WIDTH,
+    M0,
     STORE_WIDTH,
     is_inline,
 )
 from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.amdgpu.tables import SCOPES
 from convgen.backends.amdgpu.vectors import AmdVectors
-from convgen.backends.machine.instruction import Access, Function, Imm, Operand, Reg
+from convgen.backends.machine.instruction import Access, Flag, Function, Imm, Operand, Reg
 from convgen.backends.machine.selection import Handlers, Selector, atomic, comment, kernel_arguments
 from convgen.backends.machine.vectors import held_as_vector
 from convgen.ir import stmt as st
@@ -173,7 +175,9 @@ class _Selector(Selector):
                 return low, out.salu("s_addc_u32", ah, bh)
         raise Unsupported(f"given the 64-bit shift {e}, wanted index * factor + constant")
 
-    def _address(self, s: st.GlobalLoad | st.GlobalStore) -> tuple[tuple[Operand, ...], tuple[str, ...]]:
+    def _address(
+        self, s: st.GlobalLoad | st.GlobalStore | st.DirectLoad, imm: int
+    ) -> tuple[tuple[Operand, ...], tuple[str, ...]]:
         if isinstance(s.surface, Surface):
             surface = self._surface(s.surface)
         else:
@@ -181,15 +185,15 @@ class _Selector(Selector):
         offset = self.scalars.value(s.uniform)
         if isinstance(offset, Imm) and not is_inline(offset.value):
             offset = self.out.constant(offset.value)
-        if not 0 <= s.imm <= _BUFFER_OFFSET_MAX:
+        if not 0 <= imm <= _BUFFER_OFFSET_MAX:
             raise Unsupported(
-                f"given an immediate offset of {s.imm}, wanted at most {_BUFFER_OFFSET_MAX} in a buffer access"
+                f"given an immediate offset of {imm}, wanted at most {_BUFFER_OFFSET_MAX} in a buffer access"
             )
         varying_offset = self.out.move_to_vector(self.scalars.value(s.varying))
-        return (varying_offset, surface, offset), ("offen", *((f"offset:{s.imm}",) if s.imm else ()))
+        return (varying_offset, surface, offset), ("offen", *((f"offset:{imm}",) if imm else ()))
 
     def _global_load(self, s: st.GlobalLoad) -> None:
-        source, modifiers = self._address(s)
+        source, modifiers = self._address(s, s.imm)
         dst = self.room(s.var)
         access = Access("global", s.buffer.name, -1, False)
         name = f"buffer_load_{LOAD_WIDTH[s.var.type.bits // 8]}"
@@ -204,9 +208,28 @@ class _Selector(Selector):
 
     def _write_global(self, s: st.GlobalStore, name: str) -> None:
         value = self._stored(s.value)
-        source, modifiers = self._address(s)
+        source, modifiers = self._address(s, s.imm)
         access = Access("global", s.buffer.name, -1, True)
         self.out.emit(name, (), (value, *source), modifiers=modifiers, access=access, comment=comment(s))
+
+    def _direct_load(self, s: st.DirectLoad) -> None:
+        """M0 says where the first lane's bytes go; an immediate would count there, too (CDNA3 ISA 9.1.9).
+
+        Lanes out of range write zeros, which masks rely on (ROCm/rocm-systems pull request 10928, after gfx950).
+        """
+        out, to = self.out, self.kernel.shared_base(s.tile) + s.imm
+        address = out.salu_from_lane(self.scalars.value(s.address))
+        if isinstance(address, Imm):
+            out.emit("s_mov_b32", (Flag(M0),), (Imm(address.value + to),))
+        elif to:
+            out.emit("s_add_u32", (Flag(M0),), (address, Imm(to)))
+        else:
+            out.emit("s_mov_b32", (Flag(M0),), (address,))
+        source, modifiers = self._address(s, 0)
+        access = Access("shared", s.tile.name, s.site.slot, True, s.site.private, s.width)
+        origin = Access("global", s.buffer.name, -1, False)
+        modifiers = (*modifiers, "lds")
+        out.emit(DIRECT[s.width], (), source, modifiers=modifiers, access=access, origin=origin, comment=comment(s))
 
     def _ticket(self, s: st.Ticket) -> None:
         """Lane 0 alone is inside the surface, and counts; the count starts anew behind the last turn."""
@@ -252,6 +275,7 @@ MESSAGES: Handlers = {
     st.GlobalLoad: _Selector._global_load,
     st.GlobalStore: _Selector._global_store,
     st.GlobalAtomic: _Selector._global_atomic,
+    st.DirectLoad: _Selector._direct_load,
     st.Ticket: _Selector._ticket,
     st.SharedRead: _Selector._shared_read,
     st.SharedWrite: _Selector._shared_write,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import attrs
 
 from convgen.backends.amdgpu import printer
 from convgen.backends.amdgpu.hazards import insert_nops
+from convgen.backends.amdgpu.isa import busy
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.amdgpu.select import select
 from convgen.backends.amdgpu.waits import insert_waits
@@ -32,8 +35,8 @@ def _select(made: MachineKernel) -> MachineKernel:
 
 
 def _schedule(made: MachineKernel) -> MachineKernel:
-    """Blocks with matrix instructions are reordered to hide latencies, without regard to registers."""
-    return attrs.evolve(made, function=schedule(made.code))
+    """Blocks with matrix instructions, and before such loops, are reordered, to hide latencies, not for registers."""
+    return attrs.evolve(made, function=schedule(made.code, partial(busy, made.facts.core)))
 
 
 def _allocate(made: MachineKernel) -> MachineKernel:

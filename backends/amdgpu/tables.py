@@ -285,6 +285,7 @@ def _facts(
     caches: Caches,
     read: SharedPhases,
     conversions: tuple[str, ...] = (),
+    direct: tuple[int, ...] = (4,),
 ) -> TargetFacts:
     """`lds` bytes of local memory a unit, `units` of them."""
     return TargetFacts(
@@ -310,6 +311,7 @@ def _facts(
         caches=caches,
         conversions=conversions,
         tickets=True,
+        direct_widths=direct,
         permutes=True,
     )
 
@@ -343,6 +345,14 @@ FACTS: dict[str, TargetFacts] = {
     for facts in (
         _facts("gfx90a", lds=65536, units=110, caches=_GCD, read=_READ_B128_32),
         _facts("gfx942", lds=65536, units=304, caches=_MI300X, read=_READ_B128_32, conversions=_CDNA3_CONVERSIONS),
-        _facts("gfx950", lds=163840, units=256, caches=_MI355X, read=_READ_B128_64, conversions=_CDNA4_CONVERSIONS),
+        _facts(
+            "gfx950",
+            lds=163840,
+            units=256,
+            caches=_MI355X,
+            read=_READ_B128_64,
+            conversions=_CDNA4_CONVERSIONS,
+            direct=(16, 12, 4),  # CDNA4 ISA 9.1.9: of CDNA2 and CDNA3 a dword
+        ),
     )
 }

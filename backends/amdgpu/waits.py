@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from convgen.backends.amdgpu.isa import OPCODES
+from convgen.backends.amdgpu.isa import DIRECT, OPCODES
 from convgen.backends.amdgpu.physical import Physical, Word
 from convgen.backends.machine.dataflow import solve
+from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
 
 #: Greatest count that a wait can name: one below the field's largest, with which the counter is never above it and so
@@ -64,7 +65,7 @@ State = Mapping[str, Ages]
 
 def insert_waits(function: Function, physical: Physical) -> Function:
     """The function, its registers placed, with the waits that it needs."""
-    ahead = _accesses_ahead(function)
+    ahead = accesses_ahead(function)
 
     def transfer(index: int, state: State) -> State:
         counters = _counters(state)
@@ -90,48 +91,36 @@ def _merge(a: State, b: State) -> State:
 
 # ---------------------------------------------------------------- barriers
 
-#: barrier -> the shared-memory accesses that may follow it before the next barrier
-Ahead = Mapping[Instruction, Mapping[Access, None]]
-
-
-def _accesses_ahead(function: Function) -> Ahead:
-    """A barrier publishes what other waves touch next: later accesses are the business of later barriers."""
-    blocks = function.blocks
-    upcoming: list[dict[Access, None]] = [{} for _ in blocks]
-    ahead: dict[Instruction, dict[Access, None]] = {}
-    changed = True
-    while changed:
-        changed = False
-        for index in reversed(range(len(blocks))):
-            now = {a: None for s in function.successors(index) for a in upcoming[s]}
-            for i in reversed(blocks[index].instructions):
-                if i.barrier:
-                    ahead[i], now = now, {}
-                elif i.access is not None and i.access.space == "shared" and not i.access.private:
-                    now = {i.access: None, **now}
-            if now.keys() != upcoming[index].keys():
-                upcoming[index], changed = now, True
-    return ahead
-
 
 def _order_words(i: Instruction) -> tuple[Word, ...]:
     """What an operation leaves outstanding besides its registers: its deed in shared memory, or its disorder."""
     if i.op.unit is Unit.SCALAR_MEMORY:
         return (_OUT_OF_ORDER,)
-    return (_deed(i.access),) if i.op.unit is Unit.SHARED and i.access is not None else ()
+    return (_deed(i.access),) if i.access is not None and i.access.space == "shared" else ()
 
 
 def _deed(access: Access) -> Word:
-    return Word(f"{'write' if access.write else 'read'} {access.region}", access.slot)
+    return Word(_write(access.region, access.dealt) if access.write else f"read {access.region}", access.slot)
+
+
+def _write(region: str, dealt: int) -> str:
+    return f"write {region}, {dealt} bytes a lane" if dealt else f"write {region}"
 
 
 def _published(counter: _Counter, ahead: Mapping[Access, None]) -> Iterator[Word]:
     """The outstanding deeds that a barrier must see done, for an access ahead may touch the same place."""
     for access in ahead:
-        deeds = [f"write {access.region}"] + ([f"read {access.region}"] if access.write else [])
+        deeds = [_write(access.region, n) for n in (0, *DIRECT) if not n or n != access.dealt]
+        deeds += [f"read {access.region}"] if access.write else []
         for w in counter.last:
             if w.bank in deeds and (w.number == access.slot or min(w.number, access.slot) < 0):
                 yield w
+
+
+def _crossed(i: Instruction, name: str, counter: _Counter) -> Iterator[Word]:
+    """The outstanding deeds of another counter, which are in no order with this wave's own access to the same place."""
+    if i.access is not None and i.access.space == "shared" and _COUNTER_OF[i.op.unit] != name:
+        yield from _published(counter, {i.access: None})
 
 
 def _with_waits(
@@ -152,8 +141,8 @@ def _step(counters: dict[str, _Counter], i: Instruction, physical: Physical, ahe
     """Pass one instruction; returns the counts that must be waited for before it."""
     required: dict[str, int] = {}
     for name, counter in counters.items():
-        registers = (*physical.read(i), *physical.written(i))
-        count = counter.required(_published(counter, ahead[i]) if i.barrier else registers)
+        touched = (*physical.read(i), *physical.written(i), *_crossed(i, name, counter))
+        count = counter.required(_published(counter, ahead[i]) if i.barrier else touched)
         if i.op.drains and name == _COUNTER_OF[Unit.GLOBAL]:
             count = 0  # of stores nothing is left to tell whether they are under way
         if count is not None:

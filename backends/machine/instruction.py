@@ -60,13 +60,6 @@ class Opcode:
     port: str = ""  #: unit that executes it out of order, if one does
 
 
-@attrs.frozen
-class Product(Opcode):
-    """A matrix instruction."""
-
-    covers: bool = False  #: in loops, the last ones go on while what the next iteration needs is read
-
-
 @attrs.define(eq=False)
 class VirtualRegister:
     """A tuple of `size` words in `bank`; `fixed` pins its first word to a register, from the end if negative."""
@@ -157,6 +150,8 @@ class Access:
     slot: int
     write: bool
     private: bool = False  #: no other subgroup touches the place
+    #: bytes; of a lane where places are dealt to subgroups by that: two such never meet in one of different subgroups
+    dealt: int = 0
 
     def conflicts(self, other: Access) -> bool:
         same = (self.space, self.region) == (other.space, other.region)
@@ -178,6 +173,8 @@ class Instruction:
     target: str = ""
     comment: str = ""
     line: int = 0  #: line of the IR listing that it comes from, from 1; 0 for none
+    #: what it reads beside, where it brings that from one memory to another
+    origin: Access | None = attrs.field(default=None, kw_only=True)
 
     @property
     def barrier(self) -> bool:
@@ -187,6 +184,11 @@ class Instruction:
     def early_clobber(self) -> bool:
         """Whether the destination must not overlap the sources, tied accumulators aside."""
         return self.op.early_clobber
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """All that it touches in memory."""
+        return tuple(a for a in (self.access, self.origin) if a is not None)
 
     def source(self, role: str) -> Operand:
         """The source operand of that role, which the opcode's row names."""

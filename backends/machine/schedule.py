@@ -1,38 +1,54 @@
-"""List scheduling of one basic block on virtual registers, loop-carried latencies included.
+"""The order of instructions in the blocks of a function, on virtual registers.
 
-In order to hide latency, not registers: only blocks with matrix instructions are rescheduled; all others are address
-arithmetic in program order. Memory accesses move only past accesses they cannot conflict with; a barrier keeps shared-
-memory accesses on their side.
+In order to hide latency, not registers: loops of matrix instructions (`steady`), other blocks that hold some, and those
+ahead of a loop, in which list scheduling fills the waits. All others are address arithmetic in program order. Memory
+accesses move only past accesses they cannot conflict with; a barrier keeps shared-memory accesses on their side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 import attrs
 
-from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Product, Unit, VirtualRegister
+from convgen.backends.machine.dependences import dependences
+from convgen.backends.machine.epochs import Ahead, accesses_ahead
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit
+from convgen.backends.machine.steady import Busy, steady
 
-_QUEUED = 4  #: by how much sooner than counted the next read of shared memory can follow where products cover them
 _MANY = 8  #: products of each sum in a block; of fewer, the operands of all come at about the same time
 
 
-def schedule(function: Function) -> Function:
-    """The function with the instructions of every block that holds matrix instructions in another order."""
+def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:
+    """The function with another order in blocks that hold matrix instructions or come before a loop of them.
+
+    `busy` counts the slots of instructions in loops.
+    """
+    loops = {n for n, block in enumerate(function.blocks) if n in function.successors(n) and _multiplies(block)}
+    behind = {n for loop in loops for n in function.successors(loop)} - loops
+    ahead = {n for n in range(len(function.blocks)) if loops & set(function.successors(n))} - loops
+    published = accesses_ahead(function)
 
     def body(index: int, block: BasicBlock) -> list[Instruction]:
-        if not any(i.op.unit is Unit.MATRIX for i in block.instructions):
+        if not _multiplies(block) and index not in ahead:
             return block.instructions
-        return _Scheduler(block, loop=index in function.successors(index)).run()
+        tail = _terminators(block.instructions)
+        straight = block.instructions[: len(block.instructions) - len(tail)]
+        if index in loops:
+            return steady(straight, published, busy) + tail
+        return _Scheduler(straight, published, index in behind).run() + tail
 
     return function.rewritten(body)
+
+
+def _multiplies(block: BasicBlock) -> bool:
+    return any(i.op.unit is Unit.MATRIX for i in block.instructions)
 
 
 @attrs.define(eq=False)
 class _Node:
     instruction: Instruction
-    order: int
     successors: dict[int, int] = attrs.field(factory=dict)  # node -> latency
     waiting: int = 0
     ready: int = 0  # first slot in which all operands are there
@@ -40,47 +56,15 @@ class _Node:
 
 
 class _Scheduler:
-    def __init__(self, block: BasicBlock, loop: bool) -> None:
-        body = list(block.instructions)
-        self.tail = list(_terminators(body))
-        body = body[: len(body) - len(self.tail)]
-        is_covered = loop and _is_covered(body, len(self.tail))
-        covering = _put_behind_barrier(body, len(self.tail)) if is_covered else range(0)
-        self.queues = bool(covering)
-        self.nodes = [_Node(i, n) for n, i in enumerate(body)]
-        self.matrix_slots = sum(n.instruction.op.busy for n in self.nodes if n.instruction.op.unit is Unit.MATRIX)
-        self._edges()
-        for n in covering:
-            self._edge(covering.start - 1, n, 1)
-        if covering:
-            self._chain([n for n, node in enumerate(self.nodes) if node.instruction.op.unit is Unit.MATRIX])
+    def __init__(self, body: Sequence[Instruction], published: Ahead, is_last: bool) -> None:
+        self.nodes = [_Node(i) for i in body]
+        self.matrix_slots = sum(i.op.busy for i in body if i.op.unit is Unit.MATRIX)
+        for e in dependences(body, published):
+            self._edge(e.before, e.after, e.latency)
         self._heights()
-        if loop:
-            self._late_inputs()
-        else:
-            self._take_turns()
+        self._take_turns(is_last)
 
     # ------------------------------------------------------------ dependences
-
-    def _edges(self) -> None:
-        registers = _RegisterHistory()
-        flags: dict[str, list[int]] = {}
-        accesses: list[int] = []
-        for n, node in enumerate(self.nodes):
-            i = node.instruction
-            for before, kind in registers.dependences(n, i):
-                latency = self.nodes[before].instruction.op.latency if kind == "raw" else 1
-                self._edge(before, n, latency if kind == "raw" else 0 if kind == "war" else 1)
-            for flag in dict.fromkeys((*i.flag_uses(), *i.flag_defs())):
-                for before in flags.get(flag, ())[-1:]:
-                    self._edge(before, n, 1)
-                flags.setdefault(flag, []).append(n)
-            if i.access or i.barrier or i.op.fence:
-                for before in accesses:
-                    earlier = self.nodes[before].instruction
-                    if _ordered(earlier, i):
-                        self._edge(before, n, earlier.op.latency if i.barrier else 1)
-                accesses.append(n)
 
     def _edge(self, before: int, after: int, latency: int) -> None:
         known = self.nodes[before].successors.get(after)
@@ -95,10 +79,11 @@ class _Scheduler:
 
     # ------------------------------------------------------------ sums one after the other
 
-    def _take_turns(self) -> None:
+    def _take_turns(self, is_last: bool) -> None:
         """Finish some sums before others where they are of many products and the work on them takes longer than these.
 
-        Were all of them ready at the same time, none of that work would go on beside matrix instructions.
+        Were all of them ready at the same time, none of that work would go on beside matrix instructions. Behind a loop
+        whatever is done with them counts.
         """
         products = [n for n, node in enumerate(self.nodes) if node.instruction.op.unit is Unit.MATRIX]
         places = dict.fromkeys(r.vreg for n in products for r in self.nodes[n].instruction.defs())
@@ -109,7 +94,9 @@ class _Scheduler:
                 turns.setdefault(s, turns[n])
                 turns[s] = turns[s] if self.nodes[s].instruction.op.unit is Unit.MATRIX else max(turns[s], turns[n])
         behind = [op for op in (self.nodes[n].instruction.op for n in turns) if op.unit is Unit.VALU]
-        if sum(op.busy for op in behind) <= self.matrix_slots or len(products) < _MANY * len(number):
+        if sum(op.busy for op in behind) <= (0 if is_last else self.matrix_slots) or len(products) < _MANY * len(
+            number
+        ):
             return
         for n in reversed(range(len(self.nodes))):  # what they are made of, that of the first
             if n not in turns:
@@ -128,25 +115,6 @@ class _Scheduler:
                 after = self.nodes[s].instruction
                 if after.op is node.instruction.op and sums == {r.vreg for r in after.defs()}:
                     node.successors[s] = after.op.busy
-
-    def _late_inputs(self) -> None:
-        """Results of the previous iteration's loads are there only that much later.
-
-        A load stands where its program order puts it among the matrix instructions.
-        """
-        arrival: dict[VirtualRegister, int] = {}  # slot; in the steady state of the loop
-        slot = 0
-        for node in self.nodes:
-            op = node.instruction.op
-            slot += op.busy if op.unit is Unit.MATRIX else 0
-            if op.unit is Unit.GLOBAL:
-                arrival.update((r.vreg, slot + op.latency) for r in node.instruction.defs())
-        defined: set[VirtualRegister] = set()
-        for node in self.nodes:
-            for r in node.instruction.uses():
-                if r.vreg in arrival and r.vreg not in defined:
-                    node.ready = max(node.ready, arrival[r.vreg] - self.matrix_slots)
-            defined.update(r.vreg for r in node.instruction.defs())
 
     # ------------------------------------------------------------ issue
 
@@ -175,7 +143,7 @@ class _Scheduler:
             heappop(ready[unit])
             node = self.nodes[n]
             out.append(node.instruction)
-            free[unit] = slot + self._busy(node.instruction)
+            free[unit] = slot + node.instruction.op.busy
             for s, latency in node.successors.items():
                 after = self.nodes[s]
                 after.ready = max(after.ready, slot + latency)
@@ -183,53 +151,12 @@ class _Scheduler:
                 if not after.waiting:
                     heappush(waiting, (after.ready, s))
             slot += 1
-        return out + self.tail
-
-    def _busy(self, i: Instruction) -> int:
-        """Slots until the unit takes the next instruction: reads of shared memory queue where products cover them."""
-        reads = i.op.unit is Unit.SHARED and i.access is not None and not i.access.write
-        return max(1, i.op.busy // _QUEUED) if self.queues and reads else i.op.busy
+        return out
 
     def _urgency(self, n: int) -> int:
         """The longest path behind a node, negated; loads from global memory go ahead of all else of their time."""
         node = self.nodes[n]
         return -node.height - (self.matrix_slots if node.instruction.op.unit is Unit.GLOBAL else 0)
-
-
-def _is_covered(body: Sequence[Instruction], others: int) -> bool:
-    """Whether shared memory takes longer than matrix instructions that cover its reads, but the issue of all does not.
-
-    With each access comes a wait, and there are `others` at the end.
-    """
-    products = [i.op for i in body if i.op.unit is Unit.MATRIX]
-    accesses, slots = [i.op for i in body if i.access is not None], sum(op.busy for op in products)
-    shared = sum(op.busy for op in accesses if op.unit is Unit.SHARED)
-    covers = all(isinstance(op, Product) and op.covers for op in products)
-    return covers and len(body) + len(accesses) + others <= slots < shared
-
-
-def _put_behind_barrier(body: list[Instruction], others: int) -> range:
-    """Put the last products behind the last barrier, as many as take the time to issue all that follows; their places.
-
-    Between them and the end the next iteration's operands are read, for which the unit would wait otherwise.
-    """
-    barrier = max((n for n, i in enumerate(body) if i.barrier), default=0)
-    following, moved = len(body) - barrier - 1 + others, 0
-    for n in reversed([n for n, i in enumerate(body[:barrier]) if i.op.unit is Unit.MATRIX]):
-        if moved * body[n].op.busy >= following or not _may_pass(body[n], body[n + 1 : barrier + 1]):
-            break
-        body.insert(barrier, body.pop(n))
-        barrier, moved = barrier - 1, moved + 1
-    return range(barrier + 1, barrier + 1 + moved)
-
-
-def _may_pass(i: Instruction, others: Sequence[Instruction]) -> bool:
-    """Whether registers let an instruction stand behind others that follow it."""
-    made, read = {r.vreg for r in i.defs()}, {r.vreg for r in i.uses()}
-    return not any(
-        made & {r.vreg for r in (*other.uses(), *other.defs())} or read & {r.vreg for r in other.defs()}
-        for other in others
-    )
 
 
 def _terminators(body: list[Instruction]) -> list[Instruction]:
@@ -248,39 +175,3 @@ def _terminators(body: list[Instruction]) -> list[Instruction]:
     while first and counter & {r.vreg for r in body[first - 1].defs()}:
         first -= 1
     return body[first:]
-
-
-def _ordered(before: Instruction, after: Instruction) -> bool:
-    """Whether two memory operations (or barriers) must keep their order."""
-    if before.op.fence or after.op.fence:
-        return True
-    if before.barrier or after.barrier:
-        other = after if before.barrier else before
-        return other.barrier or (other.access is not None and other.access.space == "shared")
-    return before.access is not None and after.access is not None and before.access.conflicts(after.access)
-
-
-class _RegisterHistory:
-    """Last writers and readers of each register tuple, by overlapping words."""
-
-    def __init__(self) -> None:
-        self._writes: dict[VirtualRegister, list[tuple[int, int, int]]] = {}
-        self._reads: dict[VirtualRegister, list[tuple[int, int, int]]] = {}
-
-    def dependences(self, n: int, i: Instruction) -> Iterator[tuple[int, str]]:
-        """Earlier instructions that `i` (number n) must follow; then `i` becomes part of the history."""
-        for r in i.uses():
-            yield from (
-                (w, "raw") for w, lo, hi in self._writes.get(r.vreg, ()) if lo < r.first + r.count and r.first < hi
-            )
-        for r in i.defs():
-            lo, hi = r.first, r.first + r.count
-            yield from ((w, "waw") for w, a, b in self._writes.get(r.vreg, ()) if a < hi and lo < b and w != n)
-            yield from ((u, "war") for u, a, b in self._reads.get(r.vreg, ()) if a < hi and lo < b and u != n)
-        for r in i.defs():
-            lo, hi = r.first, r.first + r.count
-            for table in (self._writes, self._reads):
-                table[r.vreg] = [(m, a, b) for m, a, b in table.get(r.vreg, ()) if not (lo <= a and b <= hi)]
-            self._writes[r.vreg].append((n, lo, hi))
-        for r in i.uses():
-            self._reads.setdefault(r.vreg, []).append((n, r.first, r.first + r.count))

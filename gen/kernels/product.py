@@ -308,9 +308,12 @@ class _Product:
 
     def _copy(self, operand: Operand, start: Expr, kb: Expr) -> None:
         assert operand.tile is not None
+        at, name = self._at(start, kb), operand.view.memory.name
+        if operand.direct:
+            self.k.copy_directly(operand.tile, operand.view, at, operand.direct, 0, "copy", name)
+            return
         assert operand.copy is not None
-        copy, name = operand.copy, operand.view.memory.name
-        at, stages = self._at(start, kb), self.plan.config.stages
+        copy, stages = operand.copy, self.plan.config.stages
         self.k.copy(operand.tile, operand.view, at, copy.stored, 0, "copy", copy.loaded, name, operand.less, stages)
 
     def _prefetch(self, operand: Operand, start: Expr, kb: Expr) -> None:

@@ -20,6 +20,8 @@ _PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 EXACT, ZEROS = "exact", "zeros"  #: what padding adds to sums: nothing, or products with zeros
 PADDING = EXACT  #: where a config does not say
 APART, MERGED = "apart", "merged"  #: launches of several products
+REGISTERS, DIRECT = "registers", "direct"
+COPIES = (REGISTERS, DIRECT)  #: ways into shared memory: through registers, or by messages without
 
 
 @attrs.frozen
@@ -65,6 +67,7 @@ class Config:
     types: tuple[str, ...] = ()  #: in which N's and M's inputs are multiplied, one for both, where any is converted
     grids: str = APART  #: products of several stride phases: "apart" in launches of their own, "merged" in one
     stages: int = 1  #: blocks of K in registers on their way to shared memory
+    copy: tuple[str, ...] = ()  #: how N's and M's inputs come into shared memory, one way for both: see `COPIES`
     padding: str = PADDING  #: what it adds to sums: "exact": nothing; "zeros": these times weights, a NaN of infinities
 
     @property
@@ -72,9 +75,16 @@ class Config:
         return self.acc == "a"
 
     @property
+    def direct(self) -> tuple[bool, bool]:
+        """Whether N's and M's inputs come into shared memory without registers."""
+        ways = self.copy or (REGISTERS,)
+        return ways[0] == DIRECT, ways[-1] == DIRECT
+
+    @property
     def depth(self) -> int:
-        """Blocks of K from the load of one to its product."""
-        return self.slots - 1 + self.stages if self.slots else 0
+        """Blocks of K from the load of one to its product, of N's or M's input that is loaded later."""
+        held = 0 if any(self.direct) else self.stages
+        return max(1, self.slots - 1 + held) if self.slots else 0
 
     @property
     def round(self) -> int:
@@ -118,6 +128,7 @@ class Config:
         rest += f" map={self.map}" if self.map != IN_ROWS else ""
         rest += f" in={':'.join(self.types)}" if self.types else ""
         rest += f" grids={self.grids}" if self.grids != APART else ""
+        rest += f" copy={':'.join(self.copy)}" if self.copy else ""
         rest += f" padding={self.padding}" if self.padding != PADDING else ""
         return (
             f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={unit} "
@@ -173,6 +184,13 @@ def _types(text: str) -> tuple[str, ...] | None:
     return names if len(names) <= 2 and SCALARS.keys() >= set(names) else None
 
 
+def _copies(text: str) -> tuple[str, ...] | None:
+    ways = tuple(text.split(":"))
+    if len(ways) > 2 or not set(ways) <= set(COPIES):
+        return None
+    return () if {*ways} == {REGISTERS} else tuple(dict.fromkeys(ways))
+
+
 FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tile": ("MxNxK", _numbers(_TRIPLE)),
     "waves": ("MxN", _numbers(_PAIR)),
@@ -189,5 +207,6 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "map": ("ORDER", Order.parse),
     "in": ("TYPE[:TYPE]", _types),
     "grids": (f"{APART}|{MERGED}", _choice(APART, MERGED)),
+    "copy": (f"{REGISTERS}|{DIRECT}[:...]", _copies),
     "padding": (f"{EXACT}|{ZEROS}", _choice(EXACT, ZEROS)),
 }

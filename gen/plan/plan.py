@@ -25,6 +25,7 @@ from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import SCALARS, Type, s8, scalar, u8
 from convgen.kernels.epilogue import Epilogue
+from convgen.passes.messages.direct import direct_width, places_of
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.pairs import check_pairs
 from convgen.passes.messages.swizzle import find_swizzle
@@ -163,6 +164,7 @@ class Operand:
     tile: Shared | None
     copy: CopyLayout | None  #: each lane's share of the copy or prefetch
     made: Dequantisation | None = None  #: what becomes of it before it is multiplied
+    direct: int = 0  #: bytes of a lane; in messages that bring it to shared memory without registers, if such do
 
     @property
     def less(self) -> int:
@@ -315,6 +317,8 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"{facts.name} has no accumulator registers")
     if config.stages > 1 and not config.slots:
         raise DoesNotFit(f"stages={config.stages}: with slots=0 nothing is on its way to shared memory")
+    if config.stages > 1 and all(config.direct):
+        raise DoesNotFit(f"stages={config.stages}: with copy=direct nothing is on its way in registers")
     if config.prefetch and not facts.prefetch:
         raise DoesNotFit(f"{facts.name} has no prefetch")
     unit = _unit(problem, config, facts)
@@ -439,8 +443,9 @@ def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: 
     tile_m, tile_n, tile_k = config.tile
     of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in (product.of_n, product.of_m))
     if isinstance(unit, MmaTile):
-        of_n = operand(product.of_n, unit.atom.a_elem, tile_n, unit.a, config, facts)
-        of_m = operand(product.of_m, unit.atom.b_elem, tile_m, unit.b, config, facts)
+        direct_n, direct_m = config.direct
+        of_n = operand(product.of_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
+        of_m = operand(product.of_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
         of_n, of_m = (
             attrs.evolve(o, made=dequantise.of(problem, o.view, (rows, tile_k)))
             for o, rows in ((of_n, tile_n), (of_m, tile_m))
@@ -464,9 +469,20 @@ def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: 
     return Part(product, of_n, of_m, added.sums, epilogue, mapping, kept_out)
 
 
-def operand(view: View, elem: Type, rows: int, fragment: Fragment, config: Config, facts: TargetFacts) -> Operand:
+def operand(
+    view: View,
+    elem: Type,
+    rows: int,
+    fragment: Fragment,
+    config: Config,
+    facts: TargetFacts,
+    *,
+    direct: bool = False,
+) -> Operand:
     """How `rows` rows of a view, as deep as the config's tile, come to a fragment of a type; DoesNotFit if uneven."""
     cols = config.tile[2]
+    if direct:
+        return _direct(view, elem, (rows, cols), fragment, config, facts)
     digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
     copied = config.slots or config.prefetch
     copy = copy_layout(view, digits, rows, cols, facts, config.waves[0] * config.waves[1], elem) if copied else None
@@ -476,6 +492,28 @@ def operand(view: View, elem: Type, rows: int, fragment: Fragment, config: Confi
     swizzle = Swizzle() if facts.block_bytes else find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
     tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
     return Operand(view, elem, tile, copy)
+
+
+def _direct(
+    view: View, elem: Type, shape: tuple[int, int], fragment: Fragment, config: Config, facts: TargetFacts
+) -> Operand:
+    """The same without registers on the way; DoesNotFit where the target or the operand has no such messages."""
+    name, chunk = view.memory.name, facts.chunk_bytes
+    if not config.slots:
+        raise DoesNotFit("copy=direct: there is no shared memory with slots=0")
+    if not facts.direct_widths:
+        raise DoesNotFit(f"copy=direct: {facts.name} copies through registers only")
+    if elem is not view.memory.elem:
+        raise DoesNotFit(f"copy=direct: {name} of {view.memory.elem} is converted to {elem} on the way")
+    width = direct_width(linearize(view), elem, chunk, facts)
+    if not width:
+        wanted = ", ".join(map(str, facts.direct_widths))
+        raise DoesNotFit(f"copy=direct: neighbours along K of {name} are not together in messages of {wanted} bytes")
+    digits = row_major(*shape)
+    places_of(digits, elem, width, facts.subgroup_size, config.waves[0] * config.waves[1])
+    swizzle = find_swizzle(shape[1], elem, chunk, fragment, None, facts)
+    tile = Shared(f"{name}_tile", elem, *shape, digits, config.slots, swizzle, chunk)
+    return Operand(view, elem, tile, None, direct=width)
 
 
 def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:
@@ -498,11 +536,18 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
         assert isinstance(part.product, Windows)
         return accumulator_registers(plan) + part.product.registers(plan.unit.own) + _MARGIN
     mma, elem = plan.mma, plan.mma.atom.elem_bytes
-    sets = plan.facts.core.fragment_sets if plan.config.slots > 1 else 1  # one is read while the other multiplies
-    fragments = sets * (mma.a.registers + mma.b.registers) * elem // 4
+    sets: float = (
+        plan.facts.core.fragment_sets if plan.config.slots > 1 else 1
+    )  # one is read while the other multiplies
+    if all(plan.config.direct) and sets > 1:  # where nothing is stored between steps, those of one are read ahead
+        sets = 1 + 1 / mma.steps
+    fragments = int(sets * (mma.a.registers + mma.b.registers)) * elem // 4
     copies = 0
     for operand in (part.of_n, part.of_m):
         copy, masked = operand.copy, bool(linearize(operand.view).halos)
+        if operand.tile and operand.direct:  # where each message reads, and what masks it
+            share = operand.direct * plan.facts.subgroup_size * plan.subgroups
+            copies += operand.tile.slot_bytes // share * (1 + 2 * masked)
         if operand.tile is None or copy is None:
             continue
         messages = copy.loaded.registers // copy.message

@@ -147,6 +147,11 @@ class Shared(Node):
     def bytes(self) -> int:
         return self.slots * self.slot_bytes
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether each place of a slot has an element."""
+        return self.slot_bytes == self.rows * self.cols * self.elem.bytes
+
     def address(self, slot: Any, row: Any, col: Any) -> Any:
         """Byte offset of an element from the tile's start; numbers, numpy arrays and IR expressions alike."""
         if self.swizzle.mask:

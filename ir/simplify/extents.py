@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Binary, Const, Div, Expr, Max, Min, Mul, Sub, Var
+from convgen.ir.expr import Add, Binary, Const, Div, Expr, Max, Min, Mul, Sub, Var, Xor
 from convgen.ir.mutate import free_vars
 from convgen.ir.sizes import OPERATIONS, Extent, Size, no_extent
 
@@ -55,6 +55,9 @@ def divisor(e: Expr, values: Mapping[Var, Expr]) -> int:
             return divisor(a, values) * divisor(b, values)
         case Add(a, b) | Sub(a, b) | Min(a, b):
             return math.gcd(divisor(a, values), divisor(b, values))
+        case Xor(a, b):
+            common = math.gcd(divisor(a, values), divisor(b, values))
+            return common & -common
         case Size():
             return e.multiple
         case Var() if e in values:

@@ -9,6 +9,7 @@ import attrs
 from convgen.ir.expr import Expr, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import free_vars
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.sizes import Extent
@@ -20,7 +21,8 @@ class TileAccess:
     """A tile of `view` at `coords` (one start per axis), spread as `layout`.
 
     `steady` are the variables (outer lets, group ids) whose terms belong into the varying offset. `values` are the lets
-    in scope: what a start is a multiple of shows there.
+    in scope: what a start is a multiple of shows there. With `places` of a shared tile, the layout is that of places
+    there, and lanes bring the elements that these have.
     """
 
     view: LinearView
@@ -31,6 +33,7 @@ class TileAccess:
     bounds: Bounds
     steady: frozenset[Var]
     values: Mapping[Var, Expr]
+    places: Shared | None = None
 
     def is_steady(self, e: Expr) -> bool:
         """Whether an expression is made of steady variables, and of at least one."""

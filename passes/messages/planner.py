@@ -52,7 +52,7 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
     """
     window, positions = Window(access), Positions(access)
     masks = Masks(access, is_moved=window.origin is not None)
-    assemble = _flat if access.facts.flat else _on_surface
+    assemble = _flat if access.facts.flat else _by_offset if access.places else _on_surface
     run = _run(access, positions, widest or access.facts.global_widths[0])
     for start in range(0, access.layout.registers, run):
         at = positions.of(start)
@@ -73,6 +73,11 @@ def _on_surface(access: TileAccess, masks: Masks, at: Mapping[str, Position], m:
     varying = masks.masked(m.varying, *masks.tests(at))
     extra = m.imm - m.imm % (access.facts.global_imm_max + 1)
     return attrs.evolve(m, varying=varying + extra if extra else varying, imm=m.imm - extra)
+
+
+def _by_offset(access: TileAccess, masks: Masks, at: Mapping[str, Position], m: GlobalMessage) -> GlobalMessage:
+    """The same without an immediate, which would count in shared memory as well."""
+    return attrs.evolve(m, varying=masks.masked(m.varying + m.imm if m.imm else m.varying, *masks.tests(at)), imm=0)
 
 
 def _run(access: TileAccess, positions: Positions, widest: int) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 from convgen.ir.expr import Expr, Lane
 from convgen.ir.layout.digits import Space
+from convgen.ir.layout.memory import Shared
 from convgen.ir.simplify.extents import divisor
 from convgen.passes.messages.access import Position, TileAccess
 from convgen.passes.messages.linear import ZERO
@@ -17,6 +19,7 @@ class Positions:
 
     def __init__(self, access: TileAccess) -> None:
         self.view, self.layout, self.coords = access.view, access.layout, access.coords
+        self.places = access.places
         #: A number that divides the start along each axis.
         self.multiples = tuple(divisor(c, access.values) for c in access.coords)
         subgroup, lane = (
@@ -29,11 +32,27 @@ class Positions:
         """The position along each dim for the element in `register`."""
         return {k: v for axis in range(len(self.view.axes)) for k, v in self._decode(axis, register).items()}
 
+    def _within(self, name: str, register: int) -> tuple[Expr, int]:
+        """The position within the tile, in a varying and a constant part.
+
+        At a place of a swizzled tile is the element of that row whose chunk the swizzle brings there: exclusive or is
+        its own inverse.
+        """
+        held = self.layout.partial(Space.REGISTER, register)
+        lanes, fixed, places = self._lane_part[name], held[name], self.places
+        if places is None or not places.swizzle.mask or name != self.layout.dims[1]:
+            return lanes, fixed
+        row, per_chunk = self.layout.dims[0], places.chunk // places.elem.bytes
+        down, across = _periods(places)  # beyond which digits change nothing
+        near, column = held[row] % down, fixed % (across * per_chunk)
+        at, number = self._lane_part[row] + near, lanes + column
+        return number ^ places.swizzle(ZERO, at) * per_chunk, fixed - column
+
     def _decode(self, axis: int, register: int) -> dict[str, Position]:
         """The position along each dim of an axis."""
         name = self.layout.dims[axis]
         dims, start = self.view.axes[axis], self.coords[axis]
-        lanes, fixed = self._lane_part[name], self.layout.partial(Space.REGISTER, register)[name]
+        lanes, fixed = self._within(name, register)
         tile = self.layout.extent(name)
         if len(dims) == 1:
             return {dims[0].name: Position(start, lanes, fixed)}
@@ -53,6 +72,16 @@ class Positions:
             rest = rest // d.padded
         out[dims[0].name] = _place(rest, varying)
         return out
+
+
+@lru_cache(maxsize=2**8)
+def _periods(tile: Shared) -> tuple[int, int]:
+    """Powers of two: rows after which a tile's swizzle is the same again, and chunks within which it stays."""
+    moved = [tile.swizzle(0, row) for row in range(tile.rows)]
+    down = 1
+    while any(moved[row % down] != by for row, by in enumerate(moved)):
+        down *= 2
+    return down, 1 << max(moved).bit_length()
 
 
 def _place(position: Expr, varying: bool) -> Position:

@@ -42,9 +42,13 @@ class _Piece:
 
 
 def shared_messages(
-    tile: Shared, slot: Expr, layout: Fragment, subgroup: Expr, subgroups: int, facts: TargetFacts
+    tile: Shared, slot: Expr, layout: Fragment, subgroup: Expr, subgroups: int, facts: TargetFacts, base: int = 0
 ) -> Iterator[SharedMessage]:
-    """The messages of a distributed access to a shared tile; addresses that differ by a constant are shared."""
+    """The messages of a distributed access to a shared tile; addresses that differ by a constant are shared.
+
+    The tile begins at `base`, which counts with an immediate: together they stay within its field.
+    """
+    page = facts.shared_imm_max + 1
     fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0
     for piece in _plan(tile, layout, subgroups, facts):
         lane = ZERO if piece.block else Lane()
@@ -53,7 +57,7 @@ def shared_messages(
         if not isinstance(slot, Const):
             address = address + slot * tile.slot_bytes
         imm = piece.gap + fixed
-        extra = imm - imm % (facts.shared_imm_max + 1)
+        extra = (base + imm) // page * page if page > 1 else imm
         address = address + extra if extra else address
         yield SharedMessage(piece.start, piece.count, piece.block, address, imm - extra)
 

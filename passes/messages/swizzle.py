@@ -59,19 +59,20 @@ def _accesses(layout: Fragment, phases: SharedPhases, elem_bytes: int, width: in
 
 
 @lru_cache(maxsize=2**10)
-def find_swizzle(cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment, facts: TargetFacts) -> Swizzle:
-    """The first swizzle, simplest first, with the least conflicts over fragment reads and copy writes.
+def find_swizzle(
+    cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment | None, facts: TargetFacts
+) -> Swizzle:
+    """The first swizzle, simplest first, with the least conflicts over fragment reads and copy writes, if any.
 
     `cols` elements make a row without padding; `chunk` is the unit of the swizzle and of reads, in bytes. Writes may be
     of less.
     """
     across = cols * elem.bytes // chunk
-    written = min(chunk, write.contiguous("k") * elem.bytes)
-    writing = facts.shared_write.of_less(chunk // written)
-    accesses = [
-        *_accesses(read, facts.shared_read, elem.bytes, chunk, facts.subgroup_size),
-        *_accesses(write, writing, elem.bytes, written, facts.subgroup_size),
-    ]
+    accesses = [*_accesses(read, facts.shared_read, elem.bytes, chunk, facts.subgroup_size)]
+    if write is not None:
+        written = min(chunk, write.contiguous("k") * elem.bytes)
+        writing = facts.shared_write.of_less(chunk // written)
+        accesses += _accesses(write, writing, elem.bytes, written, facts.subgroup_size)
 
     def cost(swizzle: Swizzle) -> int:
         return sum(access.cost(swizzle, across, chunk) for access in accesses)

@@ -15,7 +15,6 @@ from convgen.backends.machine.instruction import (
     Imm,
     Instruction,
     Operand,
-    Product,
     Reg,
     Unit,
     VirtualRegister,
@@ -118,21 +117,71 @@ def test_sums_with_much_work_behind_them_are_finished_one_after_the_other(work: 
     assert (found == [*range(0, 16, 2), *range(1, 16, 2)]) == finished
 
 
-@pytest.mark.parametrize(("covers", "reading", "behind"), [(True, 20, 3), (False, 20, 0), (True, 10, 0)])
-def test_the_last_products_go_on_while_the_next_operands_are_read(covers: bool, reading: int, behind: int) -> None:
-    """As many as take the time to issue what follows, where shared memory takes longer than the products."""
+def loop_of_tiles() -> tuple[list[Instruction], list[Instruction], list[Instruction], list[Instruction]]:
+    """A loop as pipelining leaves it: products, writes of what was loaded, loads, reads for the next turn."""
     share = attrs.evolve(SHARED, busy=8)
-    multiply = Product("v_mfma", Unit.MATRIX, latency=11, busy=8, early_clobber=True, covers=covers)
-    a, b, at, held = register(40, 2), register(41, 2), register(42), register(43, 4)
-    products = [Instruction(multiply, (acc,), (a, b, acc)) for acc in (register(n, 4) for n in range(16))]
-    write = Instruction(share, (), (at, held), access=Access("shared", "a", 0, True))  # late: the last turn's load
-    reads = [
-        Instruction(share, (register(50 + n, 2),), (at,), access=Access("shared", "a", 0, False))
-        for n in range(reading)
+    at, held = register(42), [register(50 + n, 4) for n in range(3)]
+    first, second = ([register(60 + 10 * half + n, 4) for n in range(4)] for half in range(2))
+    products = [
+        product(register(n, 16), of[n % 8 // 4], of[2 + n % 8 // 4])
+        for half, of in enumerate((first, second))
+        for n in range(8 * half, 8 * half + 8)
     ]
-    found = order(*products, write, load(held, "b"), Instruction(BARRIER), *reads, loop=True)
-    last = found[found.index(18) + 1 :]
-    assert [n for n in last if n < 16] == list(range(16 - behind, 16))
-    assert set(last) >= set(range(19, 19 + reading))
-    if behind:
-        assert max(last.index(n) for n in last if n < 16) > reading // 3  # beside reads, not before them
+    writes = [Instruction(share, (), (at, h), access=Access("shared", "a", 0, True)) for h in held]
+    reads = [Instruction(share, (r,), (at,), access=Access("shared", "a", 0, False)) for r in first]
+    return products, writes, [load(h) for h in held], reads
+
+
+def test_in_a_loop_products_part_what_one_unit_does() -> None:
+    """Writes before the barrier, and behind it the next turn's reads, one a product."""
+    products, writes, loads, reads = loop_of_tiles()
+    found = order(*writes, *loads, *products, Instruction(BARRIER), *reads, loop=True)
+    kinds = "".join(("wwwlll" + "p" * 16 + "brrrr---")[n] for n in found)
+    assert not any(several in kinds for several in ("rrr", "ww", "ll"))
+    assert kinds[kinds.index("b") :].count("p") >= 3
+    assert kinds[kinds.rindex("w") : kinds.index("b")].count("p") >= 2  # writes have landed when the barrier comes
+
+
+def test_in_a_loop_loads_wait_for_the_write_of_what_is_in_their_registers() -> None:
+    products, writes, loads, reads = loop_of_tiles()
+    found = order(*writes, *loads, *products, Instruction(BARRIER), *reads, loop=True)
+    assert all(found.index(n) < found.index(3 + n) for n in range(3))
+
+
+def test_in_a_loop_products_stand_between_a_load_and_its_use() -> None:
+    """Also where a turn itself writes what it has loaded; then loads come first."""
+    products, writes, loads, reads = loop_of_tiles()
+    found = order(*loads, *writes, *products, Instruction(BARRIER), *reads, loop=True)
+    assert sum(6 <= n < 22 for n in found[found.index(0) : found.index(3)]) >= 8
+
+
+def around(before: list[Instruction], behind: list[Instruction]) -> list[list[int]]:
+    """The order of blocks before and behind a loop of one product."""
+    c = register(99, 1, "s")
+    turn = [
+        product(register(90, 4), register(91, 2), register(92, 2)),
+        Instruction(SALU, (c,), (c, Imm(1))),
+        Instruction(COMPARE, (), (c, Imm(4))),
+        Instruction(BRANCH, target="loop"),
+    ]
+    end = [*behind, Instruction(END)]
+    blocks = [BasicBlock("before", list(before)), BasicBlock("loop", turn), BasicBlock("end", end)]
+    found = schedule(Function("f", blocks)).blocks
+    return [[of.index(i) for i in block.instructions] for of, block in ((before, found[0]), (end, found[2]))]
+
+
+def test_ahead_of_a_loop_work_fills_the_wait_for_a_load() -> None:
+    loaded, at = register(1), register(2)
+    body = [load(loaded), Instruction(VALU, (register(3),), (loaded,)), Instruction(VALU, (register(4),), (at,))]
+    assert around(body, [])[0] == [0, 2, 1]
+    assert around([], body)[1] == [0, 1, 2, 3]  # where no loop follows
+
+
+def test_behind_a_loop_sums_are_finished_one_after_the_other() -> None:
+    """However little is done with them: there is nothing else beside which it could be done."""
+    accumulators, a, b = [register(n, 4) for n in range(2)], register(10, 2), register(11, 2)
+    products = [product(acc, a, b) for _ in range(8) for acc in accumulators]
+    work = [Instruction(VALU, (register(100 + n),), (acc,)) for n, acc in enumerate(accumulators)]
+    found = around([], [*products, *work])[1]
+    assert [n for n in found if n < len(products)] == [*range(0, 16, 2), *range(1, 16, 2)]
+    assert found.index(16) < found.index(15)

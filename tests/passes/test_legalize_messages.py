@@ -112,7 +112,7 @@ def test_a_message_that_the_target_lacks_is_refused(target: str) -> None:
     k.add(s.FlatStore(x, AddressOf(x), const(True, bool_), Lane(), k.site()))
     wanted = (
         f"given FlatStore, wanted a message that {target} has: GlobalLoad, GlobalStore, GlobalAtomic, SharedRead, "
-        f"SharedWrite, in kernel flat at flat x[address_of(x)] = lane  # 1"
+        f"SharedWrite, DirectLoad, in kernel flat at flat x[address_of(x)] = lane  # 1"
     )
     with pytest.raises(Unsupported) as error:
         cg.compile(k, target=target)

@@ -47,3 +47,9 @@ def test_xehpg(golden: Golden) -> None:
     config = "tile=8x8x16 waves=1x1 mma=8x8x16 slots=1"
     text = assembly("mb1ic64ih4oc16kh1", "bf16:bf16:f32", config, "xehpg")
     golden("one_thread_1x1_xehpg.loop.asm", up_to_the_loops_end(text))
+
+
+def test_direct_copies(golden: Golden) -> None:
+    """M0 is set before each, and a barrier waits for those that it publishes, not for the younger ones."""
+    config = "tile=16x32x32 waves=1x1 mma=16x16x32 slots=2 copy=direct"
+    golden("one_wave_direct.body.s", body(assembly("mb1ic256ih4oc32kh1", "f16", config, "gfx950")))

@@ -248,6 +248,7 @@ _NAMES = {
     Event.VALU_SCALAR: "valu_sgpr",
     Event.WIDE_STORE: "wide_store",
     Event.WIDE_STORE_SOFFSET: "wide_store_soffset",
+    Event.SCALAR_M0: "m0",
     Use.MFMA_AB: "ab",
     Use.MFMA_C: "c_overlap",
     Use.MFMA_CHAIN: "c_same",
@@ -258,6 +259,7 @@ _NAMES = {
     Use.MEMORY_WRITE: "mem_write",
     Use.LANE_READ: "lane_read",
     Use.DPP_READ: "dpp",
+    Use.DIRECT_M0: "m0_buffer",
     Use.SCALAR_TO_VALU: "valu_sgpr",
     Use.SCALAR_TO_MEMORY: "vmem_sgpr",
 }

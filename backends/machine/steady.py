@@ -1,0 +1,286 @@
+"""The order of a loop's body around its matrix instructions, as if its turns followed one another without end.
+
+Matrix instructions keep their order and are spread over a turn, which takes as long as the unit that has most to do, or
+as data of memory are on their way. Each other instruction gets a slot: what is needed as late as it is there in time,
+also at the beginning of the next turn, and loads from global memory long before. The slots are wishes: the order is
+made of them under the dependences, so that it is right whatever they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+
+import attrs
+
+from convgen.backends.machine.dependences import dependences
+from convgen.backends.machine.epochs import Ahead
+from convgen.backends.machine.instruction import Instruction, Unit
+
+#: Slots that an instruction keeps its unit busy, if every SIMD issues it.
+Busy = Callable[[Instruction], int]
+
+_AHEAD = 250  #: slots; loads from global memory go ahead of their use by so much where they can: 1000 clocks
+_STRETCHES = 3  #: lengths of a turn that are tried, each longer by what is on its way too long
+_TURNS = 3  #: that are run to see what one takes
+_QUEUE = 16  #: slots of work that a pipe takes in before issue waits: 64 clocks
+_PIPES = (Unit.SHARED, Unit.GLOBAL)  #: of which the SIMDs have one together
+
+
+def steady(body: Sequence[Instruction], published: Ahead, busy: Busy) -> list[Instruction]:
+    """The body of a loop, without the branch at its end, in its new order."""
+    return _Turn(body, published, busy).order()
+
+
+@attrs.define(eq=False)
+class _Node:
+    instruction: Instruction
+    busy: int
+    before: dict[int, int] = attrs.field(factory=dict)  #: node that it depends on -> latency
+    after: dict[int, int] = attrs.field(factory=dict)  #: node that depends on it -> latency
+    earlier: dict[int, int] = attrs.field(factory=dict)  #: the same, of the turn before
+    later: dict[int, int] = attrs.field(factory=dict)  #: and of the next
+    soonest: int = 0  #: slot; the first in which all is there that it needs
+    slot: int = -1  #: the wish; -1 for none yet
+
+    @property
+    def unit(self) -> Unit:
+        return self.instruction.op.unit
+
+    @property
+    def loads(self) -> bool:
+        """Whether it brings something from global memory, to registers or to shared memory."""
+        i = self.instruction
+        return self.unit is Unit.GLOBAL and (i.origin is not None or any(True for _ in i.defs()))
+
+
+class _Table:
+    """Which slots of a turn are free, as bits: for issue, and of the pipes that all SIMDs share."""
+
+    def __init__(self, length: int) -> None:
+        self.all = (1 << length) - 1
+        self.issue = self.all
+        self.pipes = dict.fromkeys(_PIPES, self.all)
+
+    def starts(self, node: _Node) -> int:
+        """The slots in which an instruction may begin; at the end of a turn its pipe works on into the next."""
+        free = self.issue
+        if (pipe := self.pipes.get(node.unit)) is not None:
+            pipe |= ~self.all
+            run = 1
+            while run < node.busy:
+                step = min(run, node.busy - run)
+                pipe &= pipe >> step
+                run += step
+            free &= pipe
+        return free
+
+    def take(self, node: _Node, slot: int) -> None:
+        self.issue &= ~(1 << slot)
+        if node.unit in self.pipes:
+            self.pipes[node.unit] &= ~(((1 << node.busy) - 1) << slot)
+
+
+class _Turn:
+    def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy) -> None:
+        self.nodes = [_Node(i, busy(i)) for i in body]
+        for e in dependences(body, published, turns=2):
+            before, after = self.nodes[e.before], self.nodes[e.after]
+            for of, n in (
+                (before.later if e.carried else before.after, e.after),
+                (after.earlier if e.carried else after.before, e.before),
+            ):
+                of[n] = max(of.get(n, 0), e.latency)
+        self.products = [n for n, node in enumerate(self.nodes) if node.unit is Unit.MATRIX]
+        self.loads = [n for n, node in enumerate(self.nodes) if node.loads]
+        self.feeding = self._feeding()
+        kept = {*self.products, *self.loads, *self.feeding}
+        self.others = [n for n in range(len(self.nodes)) if n not in kept]
+        self.length = 0
+
+    def _feeding(self) -> list[int]:
+        """What is computed for loads from global memory only."""
+        found = set(self.loads)
+        for n in reversed(range(len(self.nodes))):
+            results = list(self._results(n)) if self.nodes[n].unit in (Unit.VALU, Unit.SALU) else []
+            if results and all(user in found for user in results):
+                found.add(n)
+        return sorted(found.difference(self.loads))
+
+    def _results(self, n: int) -> Iterator[int]:
+        """The instructions that read what one makes; of what goes to shared memory the barriers that publish it."""
+        node, i = self.nodes[n], self.nodes[n].instruction
+        made = {r.vreg for r in i.defs()}
+        flags = set() if made else set(i.flag_defs())
+        for user in (*node.after, *node.later):
+            by = self.nodes[user].instruction
+            published = by.barrier and i.origin is not None
+            if published or any(r.vreg in made for r in by.uses()) or flags.intersection(by.flag_uses()):
+                yield user
+
+    def order(self) -> list[Instruction]:
+        """The best of the orders that turns of some lengths give."""
+        best: tuple[int, list[int]] | None = None
+        for _ in range(_STRETCHES):
+            self._spread()
+            for _ in range(2):  # once more, for what the next turn begins with was placed last
+                self._place()
+            found = self._sorted()
+            taken = self._taken(found)
+            if best is None or taken <= best[0]:
+                best = taken, found
+            short = self._shortage()
+            if short <= 0:
+                break
+            self.length += short
+        assert best is not None
+        return [self.nodes[n].instruction for n in best[1]]
+
+    def _taken(self, order: Sequence[int]) -> int:
+        """Slots that a turn takes in this order, one after the other: instructions issue in order, pipes queue."""
+        issued, done = ([0] * len(self.nodes) for _ in range(2))
+        clock, begun = 0, 0
+        free = dict.fromkeys(Unit, 0)
+        for turn in range(_TURNS):
+            begun = clock
+            for n in order:
+                node = self.nodes[n]
+                clock += 1
+                for before in (node.before, node.earlier if turn else {}):
+                    for b, latency in before.items():
+                        clock = max(clock, done[b] if latency > 1 else issued[b])
+                pipe = node.unit in _PIPES
+                if pipe:
+                    clock = max(clock, free[node.unit] - _QUEUE)
+                    free[node.unit] = max(free[node.unit], clock) + node.busy
+                elif node.unit is Unit.MATRIX:
+                    clock = max(clock, free[node.unit])
+                    free[node.unit] = clock + node.busy
+                issued[n] = clock
+                done[n] = (free[node.unit] if pipe else clock) + node.instruction.op.latency
+        return clock - begun
+
+    # ------------------------------------------------------------ matrix instructions
+
+    def _spread(self) -> None:
+        """Give the matrix instructions their slots in a turn that is as long as it was at least."""
+        matrix = sum(self.nodes[n].busy for n in self.products)
+        pipes = [sum(node.busy for node in self.nodes if node.unit is unit) for unit in _PIPES]
+        waits = sum(node.unit in _PIPES for node in self.nodes)
+        length = max(self.length, matrix, *pipes, len(self.nodes) + waits)
+        free = dict.fromkeys((Unit.MATRIX, *_PIPES), 0.0)
+        for node in self.nodes:
+            start = max((self.nodes[b].soonest + latency for b, latency in node.before.items()), default=0.0)
+            if node.unit in free:
+                start = max(start, free[node.unit])
+                free[node.unit] = start + node.busy * (length / matrix if node.unit is Unit.MATRIX else 1)
+            node.soonest = int(start)
+        for n in self.products:
+            self.nodes[n].slot = self.nodes[n].soonest
+        self.length = max(length, int(free[Unit.MATRIX]))
+
+    def _shortage(self) -> int:
+        """By how many slots the worst of those wait that wait for memory."""
+        short = 0
+        for node in self.nodes:
+            if node.unit in _PIPES:
+                for uses, turn in ((node.after, 0), (node.later, self.length)):
+                    for n, latency in uses.items():
+                        if latency > 1:
+                            short = max(short, node.slot + latency - self.nodes[n].slot - turn)
+        return short
+
+    # ------------------------------------------------------------ all others
+
+    def _place(self) -> None:
+        """Give the others their slots."""
+        self._arrive()
+        table = _Table(self.length)
+        for n in self.products:
+            table.take(self.nodes[n], self.nodes[n].slot)
+        self._late(self.others, table)
+        self._early(table)
+        self._late(self.feeding, table)
+
+    def _arrive(self) -> None:
+        """When all is there that an instruction needs, if loads go as soon as they can."""
+        for _ in range(2):
+            free = 0
+            for node in self.nodes:
+                if node.unit is not Unit.MATRIX:
+                    soonest = free if node.loads else 0
+                    for n, latency in node.before.items():
+                        soonest = max(soonest, self.nodes[n].soonest + latency)
+                    for n, latency in node.earlier.items():
+                        soonest = max(soonest, self.nodes[n].soonest + latency - self.length)
+                    node.soonest = soonest
+                    free = soonest + node.busy if node.loads else free
+
+    def _late(self, chosen: Collection[int], table: _Table) -> None:
+        """As late as nobody waits; what has the least choice first, behind what follows from it."""
+        left = set(chosen)
+        for n in left:
+            self.nodes[n].slot = -1
+        waiting = {n: sum(a in left for a in self.nodes[n].after) for n in left}
+        ready = [self._choice(n) for n in left if not waiting[n]]
+        heapify(ready)
+        while ready:
+            _, latest, number = heappop(ready)
+            node = self.nodes[-number]
+            wish = max(0, -latest)
+            lowest = max((self.nodes[n].slot + 1 for n in node.before), default=0)
+            free = table.starts(node) & ((1 << wish + 1) - 1)
+            node.slot = free.bit_length() - 1 if free >> min(lowest, wish) else wish
+            table.take(node, node.slot)
+            for n in node.before:
+                if n in left:
+                    waiting[n] -= 1
+                    if not waiting[n]:
+                        heappush(ready, self._choice(n))
+
+    def _choice(self, n: int) -> tuple[int, int, int]:
+        """How many slots an instruction has the choice of; the last of these and its number, negated."""
+        node = self.nodes[n]
+        latest = self.length - 1
+        for uses, turn in ((node.after, 0), (node.later, self.length)):
+            for user, latency in uses.items():
+                slot = self.nodes[user].slot
+                if slot >= 0:
+                    queue = node.busy if latency > 1 and node.unit in _PIPES else 0
+                    latest = min(latest, slot + turn - latency - queue)
+        return latest - node.soonest, -latest, -n
+
+    def _early(self, table: _Table) -> None:
+        """Loads from global memory, in their order: so far ahead of their use that they are there."""
+        wishes: dict[int, int] = {}
+        latest = self.length
+        for n in reversed(self.loads):
+            node = self.nodes[n]
+            uses = [self.nodes[u].slot + self.length * (u not in node.after) for u in self._results(n)]
+            latest = min(latest - node.busy, min(uses, default=0) - _AHEAD)
+            wishes[n] = latest
+        for n in self.loads:
+            node = self.nodes[n]
+            wish = max(0, wishes[n], *(self.nodes[b].slot for b in node.before), -1)
+            free = table.starts(node) & (table.all >> wish << wish)
+            node.slot = (free & -free).bit_length() - 1 if free else wish
+            table.take(node, node.slot)
+
+    # ------------------------------------------------------------ the order
+
+    def _sorted(self) -> list[int]:
+        """By slots, under the dependences: what must stand before another has no later slot."""
+        for node in reversed(self.nodes):
+            node.slot = min([node.slot, *(self.nodes[n].slot for n in node.after)])
+        waiting = [len(node.before) for node in self.nodes]
+        ready = [(node.slot, n) for n, node in enumerate(self.nodes) if not waiting[n]]
+        heapify(ready)
+        out: list[int] = []
+        while ready:
+            n = heappop(ready)[1]
+            out.append(n)
+            for after in self.nodes[n].after:
+                waiting[after] -= 1
+                if not waiting[after]:
+                    heappush(ready, (self.nodes[after].slot, after))
+        return out
