@@ -22,7 +22,7 @@ from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import rectangle_of
 from convgen.plan import lanes
-from convgen.plan.config import APART, MERGED, Config
+from convgen.plan.config import APART, DIRECT, MERGED, Config
 from convgen.plan.contraction import reordered
 from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, rows_at_once
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
@@ -43,16 +43,22 @@ _MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x
 
 @attrs.frozen
 class _Way:
-    """How operands come: through so many slots of shared memory and stages of registers before them, or straight,
-    brought nearer so many blocks before.
+    """How operands come: through so many slots of shared memory and stages of registers before them, if any is, or
+    straight, brought nearer so many blocks before.
     """
 
     slots: int
     stages: int = 1
     prefetch: int = 0
+    copy: tuple[str, ...] = ()
+
+    @property
+    def held(self) -> int:
+        """Blocks of K that registers hold on their way to shared memory."""
+        return self.stages if self.slots and not self.copy else 0
 
 
-_DIRECT = (_Way(0, prefetch=3),)  #: as oneDNN's convolutions for XeHPC have it
+_STRAIGHT = (_Way(0, prefetch=3),)  #: as oneDNN's convolutions for XeHPC have it
 
 
 @attrs.frozen
@@ -269,20 +275,20 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     if shape.inner % chunk:
         k_orders.append("chunk")
     straight = _comes_as_fragments(shape, atom, facts)
-    through = tuple(_Way(*pipeline) for pipeline in facts.core.pipelines)
     spans = atom.spans
     loads = _fragment_load(shape.of_m, atom.b, facts), _fragment_load(shape.of_n, atom.a, facts)
+    through = (*_without_registers(loads, types, elem, facts), *(_Way(*pipeline) for pipeline in facts.core.pipelines))
     for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
         if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % atom.k:
             continue
         if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
             continue
-        ways = through + (_DIRECT if straight and _fills_rows(k * elem, facts) else ())
+        ways = through + (_STRAIGHT if straight and _fills_rows(k * elem, facts) else ())
         for subtiles in facts.core.subtiles:
             if m % (wm * atom.m * subtiles):
                 continue
             works = {
-                way: _work(loads, (m, n, k), (wm, wn), subtiles, atom, facts, shared=way.slots > 0, stages=way.stages)
+                way: _work(loads, (m, n, k), (wm, wn), subtiles, atom, facts, shared=way.slots > 0, held=way.held)
                 for way in ways
             }
             for k_order, way in product(k_orders, ways):
@@ -309,9 +315,19 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                         types=types,
                         grids=shape.grids,
                         stages=way.stages,
+                        copy=way.copy,
                     )
                     clocks = _clocks(shape, config, work, -(-blocks // slices), atom, facts)
                     yield Candidate(shape.parts * clocks.total, config, clocks)
+
+
+def _without_registers(
+    loads: Iterable[OperandLoad], types: tuple[str, ...], elem_bytes: int, facts: TargetFacts
+) -> Iterator[_Way]:
+    """Copies without registers where messages are as wide as a chunk, along K, and nothing is converted."""
+    whole = facts.chunk_bytes in facts.direct_widths
+    if whole and not types and all(load.along_k and load.widest * elem_bytes == facts.chunk_bytes for load in loads):
+        yield from (_Way(slots, copy=(DIRECT,)) for slots in facts.core.direct_slots)
 
 
 def _blocks(shape: _Shape, k_order: str, tile_k: int, elem_bytes: int, facts: TargetFacts) -> int:
@@ -352,10 +368,10 @@ def _work(
     facts: TargetFacts,
     *,
     shared: bool,
-    stages: int = 1,
+    held: int,
 ) -> _Work:
     """`loads` are those of M's and N's operands; `shared` says whether these come through shared memory, or straight as
-    fragments; of `stages` blocks registers hold what is on its way there.
+    fragments; of `held` blocks registers hold what is on its way there.
     """
     (m, n, k), (subgroups_m, subgroups_n), elem, spans = tile, subgroups, atom.elem_bytes, atom.spans
     count, lanes = subgroups_m * subgroups_n, facts.subgroup_size
@@ -367,10 +383,8 @@ def _work(
     fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
     # By all subgroups, from shared memory or the nearest cache.
     read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
-    held = stages * copied // (4 * lanes * count)
     if not shared:
         messages += read / (facts.chunk_bytes * lanes * count)  # the others only bring nearer
-        held = 0
     return _Work(
         matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
         shared=read / facts.core.shared_read_rate + (copied / facts.core.shared_rate if shared else 0),
@@ -378,7 +392,7 @@ def _work(
         messages=messages * facts.costs.message * count / simds,
         slot_bytes=copied,
         accumulators=accumulators,
-        registers=accumulators + fragments + held + _OTHER_REGISTERS,
+        registers=accumulators + fragments + held * copied // (4 * lanes * count) + _OTHER_REGISTERS,
         subgroups=count,
     )
 
@@ -410,8 +424,9 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
         for atom in input_atoms(problem, facts):
             if (atom.n, atom.m, atom.k) == config.mma:
                 loads = _fragment_load(shape.of_m, atom.b, facts), _fragment_load(shape.of_n, atom.a, facts)
-                tile, waves, stages = config.tile, config.waves, config.stages
-                work = _work(loads, tile, waves, config.subtiles, atom, facts, shared=config.slots > 0, stages=stages)
+                way = _Way(config.slots, config.stages, config.prefetch, config.copy)
+                tile, waves, shared = config.tile, config.waves, config.slots > 0
+                work = _work(loads, tile, waves, config.subtiles, atom, facts, shared=shared, held=way.held)
                 blocks = _blocks(shape, config.taps, config.tile[2], atom.elem_bytes, facts)
                 return _clocks(shape, config, work, -(-blocks // config.slices), atom, facts)
     return None
