@@ -112,8 +112,8 @@ class Moved:
 
     @property
     def brought(self) -> float:
-        """Of what is loaded, what comes from L2."""
-        return self.loaded * (1 - self.l1_hits)
+        """What comes from L2: whole lines, or halves where it is asked for no more, and for each of them anew."""
+        return min(self.loaded, self.asked)
 
     @property
     def l2_hits(self) -> float:
