@@ -224,7 +224,10 @@ def _select(ranges: Bounds, e: x.Select) -> Range:
     cond = ranges(e.cond)
     if cond[0] == cond[1]:
         return ranges(e.a if cond[0] else e.b)
-    return hull(ranges(e.a), ranges(e.b))
+    low, high = ranges(e.b)
+    if isinstance(e.cond, x.Le) and e.cond.b is e.b:  # what it is otherwise is less than what it was compared with
+        high = max(low, min(high, ranges(e.cond.a)[1] - 1))
+    return hull(ranges(e.a), (low, high))
 
 
 def _cast(ranges: Bounds, e: x.Conversion) -> Range:
@@ -303,16 +306,31 @@ class Scope:
         """Bind the variable and the carried values of a loop that runs at least once.
 
         A carried value is one of the inits or a yield of the body, whatever it was before: so slot numbers that
-        rotate by `%` stay small.
+        rotate by `%` stay small. Digits that are counted up, from zero or less, are no less if they stay so.
         """
         self.bind(s.var, loop_range(self.bounds, s))
-        if all(var.type.elem.is_float for var in s.carried):
+        carried = [each for each in zip(s.carried, s.inits, s.yields) if not each[0].type.elem.is_float]
+        if not carried:
             return
-        trial = Scope(self.bounds.width, self.ranges)
+        trial = self._trial(s, {})
+        found = {var: hull(self.bounds(init), trial.bounds(value)) for var, init, value in carried}
+        digits = {
+            var: (min(0, self.bounds(init)[0]), found[var][1])
+            for var, init, value in carried
+            if isinstance(value, x.Select)
+        }
+        if any(digits[var] != found[var] for var in digits):
+            trial = self._trial(s, digits)
+            if all(within(trial.bounds(value), digits[var]) for var, _, value in carried if var in digits):
+                found |= digits
+        for var, range in found.items():
+            self.bind(var, range)
+
+    def _trial(self, s: For, assumed: Mapping[x.Var, Range]) -> Scope:
+        """The ranges in a loop's body where carried values are in some, and else anywhere."""
+        trial = Scope(self.bounds.width, {**self.ranges, **assumed})
         trial.visit(s.body)
-        for var, init, value in zip(s.carried, s.inits, s.yields):
-            if not var.type.elem.is_float:
-                self.bind(var, hull(self.bounds(init), trial.bounds(value)))
+        return trial
 
     def results(self, s: For) -> None:
         """Bind what a loop leaves behind, after its body was visited."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from convgen.ir import stmt
-from convgen.ir.expr import Lane, Max, Min, Mod, MulHi, const, eq, select, var, zeros
+from convgen.ir.expr import Expr, Lane, Le, Max, Min, Mod, MulHi, Var, const, eq, select, var, zeros
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import bounds, var_ranges
 from convgen.ir.types import bool_, f32, s32, u8, u32, vector
@@ -115,3 +115,21 @@ def test_variables_of_a_kernel() -> None:
         out: (0, 7),
         late: (1, 8),
     }
+
+
+def _counted(digit: Var, radix: int, begin: Expr) -> dict[Var, tuple[int, int]]:
+    """The ranges of a kernel in which a digit begins somewhere and is counted up, modulo its radix, by a select."""
+    gx, gy, gz, sub, i, out = (var(n) for n in ("gx", "gy", "gz", "sub", "i", "out"))
+    after = digit + 1
+    count = select(Le(const(radix), after), const(0), after)
+    body = stmt.For(i, const(0), const(5), (digit,), (begin,), stmt.block(), (count,), (out,), "loop")
+    kernel = Kernel("k", (), (4, 1, 1), 2, 64, (gx, gy, gz), sub, (), body, ())
+    return var_ranges(kernel)
+
+
+def test_digits_that_are_counted_by_selects_stay_digits() -> None:
+    digit = var("digit")
+    assert _counted(digit, 6, var("gx") % 6)[digit] == (0, 5)
+    assert _counted(digit, 6, const(3))[digit] == (0, 5)
+    assert _counted(digit, 6, const(-2))[digit] == (-2, 5)
+    assert _counted(digit, 6, const(9))[digit] == (0, 9)  # begins beyond: what is counted is no digit until it wraps

@@ -111,6 +111,14 @@ def test_each_tap_in_turn(dir: str) -> None:
     check(problem, "gfx942", f"{AMD} slots=1 taps=split", dict.fromkeys(at, NAN))
 
 
+def test_taps_of_a_share_are_decoded_where_they_are_counted_in_turn() -> None:
+    """Of gradients of weights each share of rows begins at a tap of its own, and the first follows the last."""
+    line = "mb1ic14oc40id4od1kd1sd3pd1ih3oh4kh2sh4ph0iw4ow3kw3sw3pw0dw2"
+    tags = {"stag": "cbaed", "wtag": "adecB2b", "dtag": "eBdca2b8b"}
+    problem = Conv.parse(line, dir="BWD_W", dt="bf16:f16:bf16", **tags)
+    check(problem, "xehpc", "tile=32x64x16 waves=2x2 mma=16x8x16 slots=3 taps=fused subtiles=2 map=cols", corners(problem))
+
+
 def test_what_is_finite_keeps_its_bits() -> None:
     """Sums beside such that are made again: in the same order."""
     problem = Conv.parse("mb1ic32ih6oc16kh3ph1", dir="FWD_D", dt="f16:f16:f32")
