@@ -1,7 +1,7 @@
 """convgen's default kernels, as `convgen profile` times them, against the best times that MIOpen measured.
 
-Takes a table of MIOpen's find database (columns `desc`, `knobs`, `dtype`, `g`, `dir`, `gflop`, `best_ms`,
-`best_solver`), picks ungrouped problems of one type evenly over directions and sizes, generates each for the target and
+Takes a table of MIOpen's find database (columns `desc`, `knobs`, `dtype`, `g`, `dir`, `gflop`, and `best_ms` with
+`best_solver`, or the `ms_110cu` of one `solver`), picks ungrouped problems of one type evenly over directions and sizes, generates each for the target and
 predicts the time of all of its launches. Each ratio is a prediction over a measurement: what the prediction is worth
 says docs/time.md.
 """
@@ -64,8 +64,7 @@ def problems(path: Path, dtype: str, count: int) -> list[dict[str, str]]:
 
 
 def measured_us(row: dict[str, str]) -> float:
-    """What the best solver took; tables of one solver's times have `measured_ms` instead."""
-    return 1e3 * float(row.get("best_ms") or row["measured_ms"])
+    return 1e3 * float(row.get("best_ms") or row["ms_110cu"])
 
 
 def rows(chosen: list[dict[str, str]], target: str) -> Iterator[Row]:
@@ -78,7 +77,7 @@ def rows(chosen: list[dict[str, str]], target: str) -> Iterator[Row]:
             Console(stderr=True).print(f"{line}: {error}")
             continue
         bound = max(times.launches, key=lambda t: t.total).bound
-        solver, gflop = row.get("best_solver") or "", float(row["gflop"])
+        solver, gflop = row.get("best_solver") or row["solver"], float(row["gflop"])
         yield Row(line, gflop, solver, measured_us(row), times.total, code.config, len(times.launches), bound)
 
 
