@@ -41,7 +41,7 @@ from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import postorder, statements, substitute
 from convgen.ir.node import Node, replace
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Barrier, Block, DirectLoad, For, If, Let, Load, Stmt, block
+from convgen.ir.stmt import Barrier, Block, For, If, Let, Load, Stmt, block
 from convgen.ir.types import Type, VectorType
 from convgen.ir.uniform import Uniformity, varying
 from convgen.ir.votes import AllLanes
@@ -73,19 +73,17 @@ def _loop_words(body: Stmt) -> int:
 
 
 def _loaded_words(loop: For) -> int:
-    """Those that loads in a loop bring and it does not carry.
+    """Those that loads in a loop bring and it does not carry, where most of them are held from barrier to barrier.
 
-    Where it fills shared memory without registers, loads bring fragments only, used up from barrier to barrier.
+    Between two barriers all that is loaded there may be held at a time, and what was loaded before and is used later.
     """
-    runs: list[list[Var]] = [[]]
-    inside = list(statements(loop.body))
-    direct = any(isinstance(s, DirectLoad) for s in inside)
-    for s in inside:
-        if isinstance(s, Barrier) and direct:
-            runs.append([])
-        elif isinstance(s, Load) and s.var not in loop.yields:
-            runs[-1].append(s.var)
-    return max(map(_words, runs))
+    run, first, last = 0, dict[Var, int](), dict[Var, int]()
+    for s in statements(loop.body):
+        run += isinstance(s, Barrier)
+        last.update((n, run) for e in s.operands for n in postorder(e) if n in first)
+        if isinstance(s, Load) and s.var not in loop.yields:
+            first[s.var] = last[s.var] = run
+    return max((_words(v for v in first if first[v] <= n <= last[v]) for n in range(run + 1)), default=0)
 
 
 def _words(variables: Iterable[Var]) -> int:

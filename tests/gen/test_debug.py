@@ -37,7 +37,9 @@ def test_lines_lead_into_the_listing(tmp_path: Path) -> None:
 
 
 def test_each_kernel_has_a_listing_of_its_own(tmp_path: Path) -> None:
-    assert main(["conv", "mb1ic8oc8ih6kh3ph1sh2", "--dir", "BWD_D", "--dt", "f16", "-o", f"{tmp_path}/k", "-g"]) == 0
+    apart = ["--config", "tile=32x32x32 waves=1x1 mma=16x16x16 slots=1 taps=fused"]
+    line = ["conv", "mb1ic8oc8ih6kh3ph1sh2", "--dir", "BWD_D", "--dt", "f16", *apart]
+    assert main([*line, "-o", f"{tmp_path}/k", "-g"]) == 0
     text = (tmp_path / "k.s").read_text()
     files = re.findall(r'\.file ([1-9]) "(.*)"', text)
     assert [int(number) for number, _ in files] == [1, 2, 3, 4]

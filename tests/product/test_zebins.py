@@ -26,7 +26,11 @@ _MMA = {"xehpc": "16x8x16", "xehpg": "8x8x16"}
 #: name -> problem, and a config but for the matrix instruction (what the chooser takes if empty)
 KERNELS = {
     "forward": ("--dir=FWD_B --dt=f16 mb1ic32ih14oc48oh14kh3ph1", ""),
-    "backward data of stride 2": ("--dir=BWD_D --dt=bf16 mb1ic32ih13oc32kh3sh2ph1", ""),
+    "backward data of stride 2": (
+        "--dir=BWD_D --dt=bf16 mb1ic32ih13oc32kh3sh2ph1",
+        "tile=32x32x32 waves=2x2 slots=1 taps=split acc=v",
+    ),
+    "phases in one grid": ("--dir=BWD_D --dt=bf16 mb1ic32ih13oc32kh3sh2ph1", ""),
     "backward weights in slices": (
         "--dir=BWD_WB --dt=f16 mb2ic24oc32iw60kw2",
         "tile=32x32x16 waves=2x2 slots=1 taps=fused acc=v slices=2",

@@ -32,7 +32,8 @@ from convgen.run.code import Code
 FOREIGN = Path(__file__).parents[2] / "data" / "foreign"
 MI300X = Machine("gfx942", 304, 8, 4 << 20, 256 << 20, 128)
 
-LEAST = {"ds_read_b64": 4, "ds_read_b128": 8, "ds_write_b64": 4, "ds_write_b128": 8}  #: clocks of the LDS: phases
+#: Clocks of the LDS: phases.
+LEAST = {"ds_read_b64": 4, "ds_read_b128": 8, "ds_write_b32": 2, "ds_write_b64": 4, "ds_write_b128": 8}
 READ = Op(Port.LDS, 4, 8, at=0)
 WAIT = Op(Port.NONE, 4, waits=(None, 0), at=4)
 MATRIX = Op(Port.MATRIX, 4, 32, at=8)
