@@ -1,9 +1,9 @@
 """convgen's default kernels, as `convgen profile` times them, against the best times that MIOpen measured.
 
 Takes a table of MIOpen's find database (columns `desc`, `knobs`, `dtype`, `g`, `dir`, `gflop`, and `best_ms` with
-`best_solver`, or the `ms_110cu` of one `solver`), picks ungrouped problems of one type evenly over directions and sizes, generates each for the target and
-predicts the time of all of its launches. Each ratio is a prediction over a measurement: what the prediction is worth
-says docs/time.md.
+`best_solver`, or the `ms_110cu` of one `solver`), picks ungrouped problems of one type evenly over directions and
+sizes, generates each for the target and predicts the time of all of its launches. Each ratio is a prediction over a
+measurement: what the prediction is worth says docs/time.md.
 """
 
 from __future__ import annotations
