@@ -12,7 +12,7 @@ from math import gcd
 import attrs
 
 from convgen.ir.build import Index, KernelBuilder
-from convgen.ir.error import Unsupported
+from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.expr import Expr, Pack, Shuffle, Slice
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
@@ -87,6 +87,10 @@ def of(problem: Problem, operand: View, tile: tuple[int, int]) -> Dequantisation
     if multiplied_type(problem, role) is None:
         return None
     assert isinstance(problem, Matmul)
+    if tile[0] != _power_of_two(tile[0]):
+        raise DoesNotFit(
+            f"tiles of {tile[0]} rows of {operand.memory.name}, which is dequantised: wanted a power of two"
+        )
     point, scale = problem.zero_point(role), problem.scales_on_the_way.get(role)
     zero: Shared | int = 0 if point is None or point.value is None else point.value
     if point is not None and not point.is_known:

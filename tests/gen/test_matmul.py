@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convgen as cg
+from convgen import driver
+from convgen.ir.error import UserError
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, parse_problem
 from convgen.run import reference, verify
@@ -115,3 +117,12 @@ def test_a_wrong_product_is_noticed() -> None:
     outcome = verify.run(attrs.evolve(turned, record=attrs.evolve(right.record, launches=(renamed,))))
     assert outcome.mismatches > 500
     assert len(outcome.first[0].index) == 2
+
+
+def test_dequantised_tiles_have_rows_of_a_power_of_two() -> None:
+    """Their rows share scales by groups: tiles of 96 would begin within one."""
+    scales = "src:per_tensor:f32:1x128+wei:per_tensor:f32:128x128"
+    problem = Matmul.parse("128x256:256x256", dt="f8_e4m3:f8_e4m3:f32", attr_scales=scales)
+    given = "tile=128x96x32 waves=2x2 mma=16x16x4 slots=2 in=f32"
+    with pytest.raises(UserError, match="tiles of 96 rows of wei, which is dequantised: wanted a power of two"):
+        driver.build(problem, "gfx90a", given)
