@@ -76,7 +76,7 @@ def rows(chosen: list[dict[str, str]], target: str) -> Iterator[Row]:
         except ConvgenError as error:
             Console(stderr=True).print(f"{line}: {error}")
             continue
-        bound = max(times.launches, key=lambda t: t.total).bound
+        bound = times.longest.bound
         solver, gflop = row.get("best_solver") or row["solver"], float(row["gflop"])
         yield Row(line, gflop, solver, measured_us(row), times.total, code.config, len(times.launches), bound)
 

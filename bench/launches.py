@@ -114,7 +114,7 @@ def rows(lines: Sequence[str]) -> Iterator[Row]:
                 continue
             found = launches.profile(prepared.of_launches(code.record, code.object, line))
             assert build.plan is not None
-            bound = max(found.launches, key=lambda time: time.total).bound
+            bound = found.longest.bound
             yield Row(line, code.config, found.total, closed(build.plan), candidate.score, bound)
             count += 1
             if count == _EACH:

@@ -82,8 +82,7 @@ class Row:
 def ideal_us(problem: Problem, times: Times, target: str) -> float:
     """The least that the chip could take."""
     chip, caches = times.chip, get(target).facts.caches
-    longest = max(times.launches, key=lambda t: t.total)
-    rate = chip.rates[problem.factors[0].dtype] * chip.units * longest.clock
+    rate = chip.rates[problem.factors[0].dtype] * chip.units * times.longest.clock
     tensors = (*problem.factors, *problem.outputs)
     moved = sum(t.layout.size_elems * scalar(t.dtype).bytes for t in tensors)
     return max(2 * problem.macs / rate, moved / (caches.memory_rate * chip.clock))
@@ -101,7 +100,7 @@ def row(case: Case, target: str, config: str | None = None) -> Row:
     problem = case.problem
     code = driver.compile(driver.build(problem, target, config=config))
     times = launches.profile(prepared.of_launches(code.record, code.object, case.name))
-    longest = max(times.launches, key=lambda t: t.total)
+    longest = times.longest
     ideal, fixed = ideal_us(problem, times, target), fixed_us(problem, times)
     return Row(
         case, code.config, times.total, ideal, ideal / (times.total - fixed), ideal / times.total,

@@ -57,9 +57,8 @@ def drop_barriers(kernel: Kernel) -> Kernel:
         before.walk(body, frozenset())
         after.walk(body, frozenset())
         alone = kernel.subgroups == 1
-        needed = (b for b in barriers if _meet(before.met[b], after.met[b]) or _reads(late, after.met[b]))
-        kept = frozenset() if alone else frozenset(needed)
-        useless = next((b for b in barriers if b not in kept), None)
+        orders = ((b, _meet(before.met[b], after.met[b]) or _reads(late, after.met[b])) for b in barriers)
+        useless = next((b for b, needed in orders if alone or not needed), None)
         if useless is None:
             return replace(kernel, body=body)
         body = _without(body, useless)

@@ -94,9 +94,8 @@ class _Scheduler:
                 turns.setdefault(s, turns[n])
                 turns[s] = turns[s] if self.nodes[s].instruction.op.unit is Unit.MATRIX else max(turns[s], turns[n])
         behind = [op for op in (self.nodes[n].instruction.op for n in turns) if op.unit is Unit.VALU]
-        if sum(op.busy for op in behind) <= (0 if is_last else self.matrix_slots) or len(products) < _MANY * len(
-            number
-        ):
+        covered = 0 if is_last else self.matrix_slots
+        if sum(op.busy for op in behind) <= covered or len(products) < _MANY * len(number):
             return
         for n in reversed(range(len(self.nodes))):  # what they are made of, that of the first
             if n not in turns:

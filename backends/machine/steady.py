@@ -183,12 +183,15 @@ class _Turn:
         """By how many slots the worst of those wait that wait for memory."""
         short = 0
         for node in self.nodes:
-            if node.unit in _PIPES:
-                for uses, turn in ((node.after, 0), (node.later, self.length)):
-                    for n, latency in uses.items():
-                        if latency > 1:
-                            short = max(short, node.slot + latency - self.nodes[n].slot - turn)
+            for user, latency, turn in self._users(node) if node.unit in _PIPES else ():
+                if latency > 1:
+                    short = max(short, node.slot + latency - user.slot - turn)
         return short
+
+    def _users(self, node: _Node) -> Iterator[tuple[_Node, int, int]]:
+        """What depends on a node, with the latency and the slots by which the turn of it begins later."""
+        for users, turn in ((node.after, 0), (node.later, self.length)):
+            yield from ((self.nodes[n], latency, turn) for n, latency in users.items())
 
     # ------------------------------------------------------------ all others
 
@@ -242,12 +245,10 @@ class _Turn:
         """How many slots an instruction has the choice of; the last of these and its number, negated."""
         node = self.nodes[n]
         latest = self.length - 1
-        for uses, turn in ((node.after, 0), (node.later, self.length)):
-            for user, latency in uses.items():
-                slot = self.nodes[user].slot
-                if slot >= 0:
-                    queue = node.busy if latency > 1 and node.unit in _PIPES else 0
-                    latest = min(latest, slot + turn - latency - queue)
+        for user, latency, turn in self._users(node):
+            if user.slot >= 0:
+                queue = node.busy if latency > 1 and node.unit in _PIPES else 0
+                latest = min(latest, user.slot + turn - latency - queue)
         return latest - node.soonest, -latest, -n
 
     def _early(self, table: _Table) -> None:

@@ -192,11 +192,10 @@ def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
     inner = largest.k_inner.size
     sizes = largest.m, largest.n, largest.k // inner, inner
-    yield _Shape(*sizes, len(parts), largest.batch, largest.of_m, largest.of_n)
+    yield (apart := _Shape(*sizes, len(parts), largest.batch, largest.of_m, largest.of_n))
     if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
         outer = -(-sum(part.k for part in parts) // (inner * len(parts)))
-        batch = len(parts) * largest.batch
-        yield _Shape(largest.m, largest.n, outer, inner, 1, batch, largest.of_m, largest.of_n, MERGED)
+        yield attrs.evolve(apart, outer=outer, parts=1, batch=len(parts) * largest.batch, grids=MERGED)
 
 
 def _comes_as_fragments(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> bool:

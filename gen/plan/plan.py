@@ -536,9 +536,8 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
         assert isinstance(part.product, Windows)
         return accumulator_registers(plan) + part.product.registers(plan.unit.own) + _MARGIN
     mma, elem = plan.mma, plan.mma.atom.elem_bytes
-    sets: float = (
-        plan.facts.core.fragment_sets if plan.config.slots > 1 else 1
-    )  # one is read while the other multiplies
+    # One set is read while the other multiplies.
+    sets: float = plan.facts.core.fragment_sets if plan.config.slots > 1 else 1
     if all(plan.config.direct) and sets > 1:  # where nothing is stored between steps, those of one are read ahead
         sets = 1 + 1 / mma.steps
     fragments = int(sets * (mma.a.registers + mma.b.registers)) * elem // 4

@@ -115,6 +115,11 @@ class Times:
         """us."""
         return sum(time.total for time in self.launches)
 
+    @property
+    def longest(self) -> LaunchTime:
+        """The launch that takes most of that."""
+        return max(self.launches, key=lambda time: time.total)
+
 
 def profile(given: Prepared, chip: str | None = None, latency: float = L2_LATENCY, rounds: int = ROUNDS) -> Times:
     """The times of launches on a chip by name, by default the one that the target's facts are of.
