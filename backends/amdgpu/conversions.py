@@ -177,15 +177,19 @@ def _limit(out: AmdEmitter, to: Type) -> Step:
 # ---------------------------------------------------------------- packing
 
 
+_UPPER_HALF = ("dst_sel:WORD_1", "dst_unused:UNUSED_PRESERVE", "src0_sel:DWORD")
+
+
 def _two(out: AmdEmitter, values: Sequence[Reg], into: Reg, *, name: str) -> None:
     out.valu(name, values[0], values[1] if len(values) > 1 else Imm(0), into=into)
 
 
 def _to_f16(out: AmdEmitter, values: Sequence[Reg], into: Reg) -> None:
-    if len(values) == 1:
-        out.valu("v_cvt_f16_f32_e64", values[0], into=into)
-    else:
-        out.valu("v_pack_b32_f16", *(out.valu("v_cvt_f16_f32_e64", v) for v in values), into=into)
+    """The upper half is written beside the lower one."""
+    out.valu("v_cvt_f16_f32_e64", values[0], into=into)
+    for upper in values[1:]:
+        operands = out.move_to_vector(upper), into
+        out.emit("v_cvt_f16_f32_sdwa", (into,), operands, modifiers=_UPPER_HALF)
 
 
 def _bf16_high(out: AmdEmitter, a: Reg) -> Reg:

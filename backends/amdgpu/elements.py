@@ -124,14 +124,15 @@ class Elements(Vectors):
             held = self.held(e.a), self.held(e.b)
             if e.type.lanes >= _PAIRS and e.type.lanes % 2 == 0 and all(map(_are_pairs, held)):
                 return self._two_by_two(PAIRED[name], [self._sliced(parts, 2) for parts in held], e.type)
-        a, b = self._term(e.a), self._term(e.b, scalar=not _is_constant(e.a))
+        words = self._term if isinstance(e, x.Add) else self.words
+        a, b = words(e.a, scalar=True), words(e.b, scalar=not _is_constant(e.a))
         dst, into = self._result(e.type)
         for left, right, to in zip(a, b, into):
             self._operate(name, e.type.elem, left, right, to)
         return dst
 
-    def _term(self, e: Expr, *, scalar: bool = True) -> Sequence[Operand]:
-        """The words of an operand; zeros, with which sums begin, have registers of their own."""
+    def _term(self, e: Expr, *, scalar: bool) -> Sequence[Operand]:
+        """The words of an addend; zeros, with which sums begin, have registers of their own."""
         if isinstance(e, x.Splat) and isinstance(e.a, x.Const) and not e.a.bits:
             return self._sliced(self.value(e), words_of(e.type.elem))
         return self.words(e, scalar=scalar)

@@ -41,7 +41,7 @@ _VALU_LITERAL = ("v_sub_u32 v_subrev_u32 v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i
 _VALU_LITERAL_COMMUTES = (
     "v_add_u32 v_mul_u32_u24 v_and_b32 v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32"
 ).split()
-_VALU_MERGES = ("v_cvt_pk_fp8_f32 v_cvt_pk_bf8_f32").split()
+_VALU_MERGES = ("v_cvt_pk_fp8_f32 v_cvt_pk_bf8_f32 v_cvt_f16_f32_sdwa").split()
 _SALU_SCC = (
     "s_add_i32 s_add_u32 s_sub_i32 s_and_b32 s_or_b32 s_xor_b32 s_and_b64 s_or_b64 s_not_b32 s_not_b64 "
     "s_lshl_b32 s_lshr_b32 s_ashr_i32 s_min_i32 s_min_u32 s_max_i32 s_max_u32 s_cmp_lt_i32 s_cmp_le_i32 "

@@ -17,7 +17,7 @@ from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit
 from convgen.backends.machine.steady import Busy, steady
 
-_MANY = 8  #: products of each sum in a block; of fewer, the operands of all come at about the same time
+_MANY = 6  #: products of each sum in a block; of fewer, the operands of all come at about the same time
 
 
 def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:

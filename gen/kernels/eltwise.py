@@ -6,8 +6,9 @@ import operator
 from collections.abc import Callable
 
 from convgen.ir import functions
-from convgen.ir.expr import Expr, Max, Min, eq, lift, minimum, ne, select
+from convgen.ir.expr import Expr, Max, Min, Pack, eq, lift, minimum, ne, select
 from convgen.ir.floats import Abs, Neg, Rcp, Round, Sqrt
+from convgen.ir.types import f16, u16, vector
 from convgen.problem.post_ops import Eltwise
 
 
@@ -19,7 +20,16 @@ def apply(op: Eltwise, x: Expr) -> Expr:
 
 def _relu(x: Expr, alpha: float, beta: float) -> Expr:
     """Selected, not the maximum, for which a NaN counts less than a number."""
+    if x.type.elem is f16 and not alpha:
+        return _above_zero(x)
     return select(x > 0.0, x, x * alpha) if alpha else select(x < 0.0, lift(0.0, x), x)
+
+
+def _above_zero(x: Expr) -> Expr:
+    """The bits of halves minus those of what is below zero: two at a time, and nothing is taken from a NaN."""
+    halves = vector(u16, x.type.lanes)
+    bits, below = (Pack(halves, (each,)) for each in (x, minimum(x, 0.0)))
+    return Pack(x.type, (bits - below,))
 
 
 def _elu(x: Expr, alpha: float, beta: float) -> Expr:

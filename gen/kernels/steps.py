@@ -165,6 +165,11 @@ class Eltwise(Step):
 
     op: post_ops.Eltwise
 
+    @property
+    def keeps_rounded(self) -> bool:
+        """Whether it makes rounded numbers of such, the same as if they were rounded afterwards."""
+        return self.op.name == "relu" and not self.op.alpha and self.op.scale == 1
+
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         return _in_pieces(k, self.op.name, partial(eltwise.apply, self.op), total)
 

@@ -165,6 +165,7 @@ class Operand:
     copy: CopyLayout | None  #: each lane's share of the copy or prefetch
     made: Dequantisation | None = None  #: what becomes of it before it is multiplied
     direct: int = 0  #: bytes of a lane; in messages that bring it to shared memory without registers, if such do
+    conflicts: int = 0  #: cycles; extra ones of the first accesses to its shared tile
 
     @property
     def less(self) -> int:
@@ -330,7 +331,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     missing = [name for name in config.reorder if name not in [t.name for t in problem.factors]]
     if missing:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
-    parts = tuple(_part(problem, p, unit, config, facts) for p in _products_of(problem, unit, config, facts))
+    unit, parts = _laid_out(problem, unit, config, facts)
     reduction = _reduction(problem, config, parts, facts)
     if config.grids == MERGED:
         parts = _in_one_grid(parts, config, unit, reduction)
@@ -340,6 +341,26 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     plan = attrs.evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
     _check_registers(plan)
     return plan
+
+
+def _laid_out(
+    problem: Problem, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts
+) -> tuple[MmaTile | LaneTile, tuple[Part, ...]]:
+    """The products, and what multiplies: with wide stores, unless rows in their order meet banks more often."""
+
+    def laid_out(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
+        return tuple(_part(problem, p, unit, config, facts) for p in _products_of(problem, unit, config, facts))
+
+    def conflicts(parts: tuple[Part, ...]) -> int:
+        return sum(part.of_n.conflicts for part in parts)
+
+    parts = laid_out(unit)
+    if isinstance(unit, MmaTile) and unit.run > 1 and conflicts(parts):
+        plain = attrs.evolve(unit, run=1)
+        in_order = laid_out(plain)
+        if conflicts(in_order) < conflicts(parts):
+            return plain, in_order
+    return unit, parts
 
 
 def _in_one_grid(
@@ -365,7 +386,8 @@ def _in_one_grid(
 def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | LaneTile:
     """What multiplies; DoesNotFit where words of the config do not go together."""
     if not isinstance(config.mma, Own):
-        return mma_tile(_atom(problem, config, facts), config, facts.chunk_bytes)
+        stored = scalar(problem.outputs[0].dtype if config.slices == 1 else problem.acc_type)
+        return mma_tile(_atom(problem, config, facts), config, facts.chunk_bytes, stored)
     idle = {"slots": 0, "acc": "v", "subtiles": 1, "stages": 1, "prefetch": 0, "taps": "fused"}
     if not sums_weights(problem):
         idle["slices"] = 1
@@ -388,8 +410,11 @@ def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, fac
     return views.products(problem, block, config.reorder)
 
 
-def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
-    """The products of a workgroup by one matrix instruction; DoesNotFit where they do not come out even."""
+def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> MmaTile:
+    """The products of a workgroup by one matrix instruction, whose sums are stored in a type.
+
+    DoesNotFit where they do not come out even.
+    """
     tile_m, tile_n, tile_k = config.tile
     teams_m, subgroups_n = config.waves
     teams_n = divide("subgroups along N over what one instruction spans", subgroups_n, atom.spans)
@@ -406,6 +431,7 @@ def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int) -> MmaTile:
         teams_m=teams_m,
         separate_accumulators=config.separate_accumulators,
         parts=config.subtiles,
+        run=chunk_bytes // stored.bytes,
     )
 
 
@@ -489,9 +515,11 @@ def operand(
     chunk = facts.chunk_bytes
     if not config.slots or copy is None:
         return Operand(view, elem, None, copy)
-    swizzle = Swizzle() if facts.block_bytes else find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
+    swizzle, conflicts = Swizzle(), 0
+    if not facts.block_bytes:
+        swizzle, conflicts = find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
     tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
-    return Operand(view, elem, tile, copy)
+    return Operand(view, elem, tile, copy, conflicts=conflicts)
 
 
 def _direct(
@@ -511,9 +539,9 @@ def _direct(
         raise DoesNotFit(f"copy=direct: neighbours along K of {name} are not together in messages of {wanted} bytes")
     digits = row_major(*shape)
     places_of(digits, elem, width, facts.subgroup_size, config.waves[0] * config.waves[1])
-    swizzle = find_swizzle(shape[1], elem, chunk, fragment, None, facts)
+    swizzle, conflicts = find_swizzle(shape[1], elem, chunk, fragment, None, facts)
     tile = Shared(f"{name}_tile", elem, *shape, digits, config.slots, swizzle, chunk)
-    return Operand(view, elem, tile, None, direct=width)
+    return Operand(view, elem, tile, None, direct=width, conflicts=conflicts)
 
 
 def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from convgen.ir.error import Unsupported
-from convgen.ir.types import scalar
+from convgen.ir.types import f16, scalar
 from convgen.kernels.epilogue import Step
 from convgen.kernels.steps import Bias, Binary, Convert, Eltwise, Prelu, Scale, Sum, Tails
 from convgen.plan import views
@@ -96,8 +96,20 @@ def _check_post_ops(problem: Problem) -> None:
             raise Unsupported(f"{given} that reads dst as {read}, {wanted}", rule="post-op-sum")
 
 
-def of(problem: Problem, product: Product) -> Iterator[Step]:
-    """From sums to results: in their type, times the scales of the factors, a bias, post-ops, over that of dst.
+def of(problem: Problem, product: Product) -> tuple[Step, ...]:
+    """From sums to results, which are rounded at the end, or before what is the same of rounded numbers and costs less.
+
+    Rounding to f16 keeps the order of numbers, and two of them make a register.
+    """
+    made, elem = list(_unrounded(problem, product)), product.result.memory.elem
+    match made:
+        case [*others, Eltwise() as last] if elem is f16 and last.keeps_rounded:
+            return (*others, Convert(elem), last)
+    return (*made, Convert(elem))
+
+
+def _unrounded(problem: Problem, product: Product) -> Iterator[Step]:
+    """Sums in their type, times the scales of the factors, a bias, post-ops, over the scale of dst.
 
     Then comes its zero point; the padding of blocks becomes zero.
     """
@@ -113,7 +125,6 @@ def of(problem: Problem, product: Product) -> Iterator[Step]:
         yield _shifted(problem, product, point)
     if (output := problem.outputs[0]).layout.padded_dims != output.dims:
         yield Tails(product.result, output.dims)
-    yield Convert(product.result.memory.elem)
 
 
 def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
+from math import gcd
+from operator import mul
 
 import attrs
 
 from convgen.ir.checks import check_name, check_range
 from convgen.ir.error import UserError
-from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.types import Type, VectorType, vector
 
@@ -99,12 +102,26 @@ def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
     return inner + outer
 
 
-def _operand(atom: Fragment, row: str, tiles: int, outer: tuple[Digit, ...], pack: int, steps: int) -> Fragment:
-    rows = tuple(d for d in atom.digits if d.dim == row)
-    per_tile = atom.registers * steps
-    return Fragment(
-        (row, "k"), (*rows, Digit(row, tiles, Space.REGISTER, per_tile), *outer, *_k_digits(atom, pack, steps))
-    )
+def _operand(rows: tuple[Digit, ...], atom: Fragment, pack: int, steps: int) -> Fragment:
+    return Fragment((rows[0].dim, "k"), (*rows, *_k_digits(atom, pack, steps)))
+
+
+def _cut(digits: tuple[Digit, ...], sizes: Iterable[int]) -> tuple[Digit, ...]:
+    """The same digits of one dimension, cut to these sizes."""
+    dim = digits[0].dim
+    steps = accumulate(sizes, mul, initial=1)
+    wanted = (Digit(dim, size, dim, step) for size, step in zip(sizes, steps))
+    return tuple(part for each in wanted for part in Digits((dim,), digits).part(each))
+
+
+def _inner(d: Digit, size: int) -> Digit:
+    """The first positions of a digit."""
+    return attrs.evolve(d, size=size)
+
+
+def _outer(d: Digit, size: int) -> Digit:
+    """What a digit counts beside so many first positions."""
+    return attrs.evolve(d, size=d.size // size, stride=d.stride * size)
 
 
 @attrs.frozen(cache_hash=True)
@@ -125,9 +142,11 @@ class MmaTile:
     separate_accumulators: bool = False  #: accumulators in a register file of their own
     parts: int = 1  #: parts; cuts of a workgroup's tile along M
     part: int = 0  #: number of the part that is multiplied
+    run: int = 1  #: neighbours along N in a lane's registers of D, so far as an atom and its tiles have so many
 
     def __attrs_post_init__(self) -> None:
-        for value in (self.tiles_n, self.tiles_m, self.steps, self.pack, self.teams_n, self.teams_m, self.parts):
+        counts = self.tiles_n, self.tiles_m, self.steps, self.pack, self.teams_n, self.teams_m, self.parts, self.run
+        for value in counts:
             check_range(value, 1, 1 << 12, "in an mma tile")
         check_range(self.part, 0, self.parts - 1, "part of an mma tile:")
         if self.steps % self.pack:
@@ -137,12 +156,37 @@ class MmaTile:
     def a(self) -> Fragment:
         """Layout of the A operand over (n, k), n relative to the workgroup's tile."""
         teams = Digit("n", self.teams_n, Space.SUBGROUP, self.atom.spans)
-        return _operand(self.atom.a, "n", self.tiles_n, (teams,), self.pack, self.steps)
+        return _operand((*self._columns[0], teams), self.atom.a, self.pack, self.steps)
 
     @property
     def b(self) -> Fragment:
         """Layout of the B operand over (m, k)."""
-        return _operand(self.atom.b, "m", self.tiles_m, self._outer_m, self.pack, self.steps)
+        tiles = Digit("m", self.tiles_m, Space.REGISTER, self.atom.b.registers * self.steps)
+        return _operand((*self.atom.b.of("m"), tiles, *self._outer_m), self.atom.b, self.pack, self.steps)
+
+    @property
+    def _columns(self) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
+        """The digits of N in A and in D, within a subgroup.
+
+        Which of a subgroup's columns an instruction computes is free: those come first that a lane of D holds.
+        """
+        atom, own = self.atom, self.atom.d.of("n")
+        tile_of_a = Digit("n", self.tiles_n, Space.REGISTER, atom.a.registers * self.steps)
+        tile_of_d = Digit("n", self.tiles_n, Space.REGISTER, atom.d.registers)
+        if own[0].space is not Space.REGISTER or own[0].size >= self.run:
+            return (*atom.a.of("n"), tile_of_a), (*own, tile_of_d)
+        own = tuple(d for d in own if d.size > 1)
+        same = (*_cut(atom.a.of("n"), [d.size for d in own]), tile_of_a)
+        held: list[tuple[Digit, Digit]] = []
+        others: list[tuple[Digit, Digit]] = []
+        wanted = self.run
+        for a, d in zip(same, (*own, tile_of_d), strict=True):
+            size = gcd(wanted, d.size) if d.space is Space.REGISTER else 1
+            wanted //= size
+            held.append((_inner(a, size), _inner(d, size)))
+            others.append((_outer(a, size), _outer(d, size)))
+        of_a, of_d = (Digits(("n",), side).merged(Space.LANE, Space.REGISTER).digits for side in zip(*held, *others))
+        return of_a, of_d
 
     @property
     def _outer_m(self) -> tuple[Digit, ...]:
@@ -156,8 +200,8 @@ class MmaTile:
         return Fragment(
             ("n", "m"),
             (
-                *self.atom.d.digits,
-                Digit("n", self.tiles_n, Space.REGISTER, held),
+                *self._columns[1],
+                *self.atom.d.of("m"),
                 Digit("m", self.tiles_m, Space.REGISTER, held * self.tiles_n),
                 Digit("n", self.teams_n, Space.SUBGROUP, self.atom.spans),
                 *self._outer_m,

@@ -61,11 +61,11 @@ def _accesses(layout: Fragment, phases: SharedPhases, elem_bytes: int, width: in
 @lru_cache(maxsize=2**10)
 def find_swizzle(
     cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment | None, facts: TargetFacts
-) -> Swizzle:
+) -> tuple[Swizzle, int]:
     """The first swizzle, simplest first, with the least conflicts over fragment reads and copy writes, if any.
 
-    `cols` elements make a row without padding; `chunk` is the unit of the swizzle and of reads, in bytes. Writes may be
-    of less.
+    Beside it the extra cycles of the first accesses. `cols` elements make a row without padding; `chunk` is the unit of
+    the swizzle and of reads, in bytes. Writes may be of less.
     """
     across = cols * elem.bytes // chunk
     accesses = [*_accesses(read, facts.shared_read, elem.bytes, chunk, facts.subgroup_size)]
@@ -84,4 +84,4 @@ def find_swizzle(
     for candidate in (*simple[1:], *folded):
         if least and (now := cost(candidate)) < least:
             best, least = candidate, now
-    return best
+    return best, least

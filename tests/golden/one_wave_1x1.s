@@ -67,13 +67,11 @@ conv_fwd_d_e52289d3_main:
     v_mfma_f32_16x16x16_f16 v[12:15], v[4:5], v[8:9], 0           // 2 steps of 1 x 1 tiles
     v_mfma_f32_16x16x16_f16 v[12:15], v[6:7], v[10:11], v[12:15]
     s_nop                  6
-    v_cvt_f16_f32_e64      v1, v12
-    v_cvt_f16_f32_e64      v2, v13
+    v_cvt_f16_f32_e64      v2, v12
     v_cvt_f16_f32_e64      v3, v14
-    v_cvt_f16_f32_e64      v4, v15
-    v_pack_b32_f16         v6, v1, v2
-    v_pack_b32_f16         v7, v3, v4
-    buffer_store_dwordx2   v[6:7], v0, s[16:19], 0 offen          // dst store
+    v_cvt_f16_f32_sdwa     v2, v13 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:DWORD
+    v_cvt_f16_f32_sdwa     v3, v15 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:DWORD
+    buffer_store_dwordx2   v[2:3], v0, s[16:19], 0 offen          // dst store
     s_endpgm
 .Lconv_fwd_d_e52289d3_main.end:
     .size   conv_fwd_d_e52289d3_main, .Lconv_fwd_d_e52289d3_main.end - conv_fwd_d_e52289d3_main

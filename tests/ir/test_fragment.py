@@ -220,6 +220,31 @@ def test_the_accumulators_registers_follow_the_tiles() -> None:
             assert at["m"][start : start + 4].tolist() == [16 * tj + 1] * 4
 
 
+@pytest.mark.parametrize("run", [1, 4, 8, 16, 64])
+@pytest.mark.parametrize("tiles", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [16, 32])
+def test_columns_side_by_side_in_a_lane(rows: int, tiles: int, run: int) -> None:
+    """Each instruction multiplies the rows of A that its rows of D are sums of; all columns are there once."""
+    groups = 64 // rows
+    more = (Digit("n", rows // (4 * groups), R, 4),) if rows == 32 else ()
+    d = Fragment(("n", "m"), (Digit("n", 4, R, 1), Digit("n", groups, L, rows), *more, Digit("m", rows, L, 1)))
+    of = {r: (Digit(r, rows, L, 1), Digit("k", 4, R, 1), Digit("k", groups, L, rows)) for r in "nm"}
+    a, b = (Fragment((r, "k"), digits) for r, digits in of.items())
+    atom = MmaAtom("mma", rows, rows, 4 * groups, f16, f16, f32, a, b, d, 4)
+    tile = MmaTile(atom, tiles, 3, 2, 2, 2, 2, run=run)
+    seen = []
+    for i in range(tiles):
+        for row in range(rows):
+            _, lane, register = a.owner({"n": row, "k": 0})
+            of_a = tile.a.coords(1, lane, tile.a_start(i, 0) + register)["n"]
+            _, lane, register = d.owner({"n": row, "m": 0})
+            assert tile.d.coords(1, lane, tile.d_start(i, 2) + register)["n"] == of_a
+            seen.append(of_a)
+    assert sorted(seen) == list(range(tiles * rows, 2 * tiles * rows))
+    most = rows // groups * (tiles & -tiles)  # of an instruction, and of tiles by powers of two
+    assert tile.d.contiguous("n") == max(4, min(run, most))
+
+
 @settings(max_examples=60)
 @given(st.integers(0, 3), st.sampled_from((0, 1, 3, 7)), st.sampled_from((0, 16)))
 def test_shared_addresses_are_a_bijection(shift: int, mask: int, padding: int) -> None:

@@ -62,8 +62,12 @@ def atom(ab: Any = f16, acc: Any = f32, rows: int = 16) -> MmaAtom:
         MmaTile(atom(), 2, 3, 4, pack=2, teams_n=2, teams_m=2),
         MmaTile(atom(bf16), 1, 2, 2, teams_m=2),
         MmaTile(atom(s8, s32), 2, 2, 2),
+        MmaTile(atom(), 4, 3, 4, pack=2, teams_n=2, run=8),
+        MmaTile(atom(rows=32), 2, 1, 4, pack=2, teams_m=2, run=16),
     ],
-    ids=lambda t: f"{t.atom.n}x{t.tiles_n}x{t.tiles_m}x{t.steps}p{t.pack}w{t.teams_n}{t.teams_m}{t.atom.a_elem}",
+    ids=lambda t: (
+        f"{t.atom.n}x{t.tiles_n}x{t.tiles_m}x{t.steps}p{t.pack}w{t.teams_n}{t.teams_m}r{t.run}{t.atom.a_elem}"
+    ),
 )
 def test_mma_multiplies_through_shared_tiles(tile: MmaTile) -> None:
     """Copy, barrier, fragments, product and store of a whole workgroup against numpy, with a swizzle on the way."""

@@ -68,7 +68,7 @@ def test_loads_are_as_wide_as_the_channels_allow(ic: int, width: int) -> None:
 
 @pytest.mark.parametrize(
     ("oc", "dst", "width"),
-    [(32, "f16", 8), (32, "f32", 16), (30, "f16", 4), (30, "bf16", 4), (29, "f16", 2), (29, "f32", 4)],
+    [(32, "f16", 16), (32, "f32", 16), (36, "f16", 8), (30, "f16", 4), (30, "bf16", 4), (29, "f16", 2), (29, "f32", 4)],
 )
 def test_stores_are_as_wide_as_the_channels_allow(oc: int, dst: str, width: int) -> None:
     assert store_bytes(lowered(f"mb1ic32ih8oc{oc}kh1", dt=f"f16:f16:{dst}")) == {width}
@@ -78,7 +78,7 @@ def test_other_layouts_move_what_is_contiguous() -> None:
     assert load_bytes(lowered("mb1ic32ih8oc32kh3ph1", stag="abx"), "src") == {2}
     assert load_bytes(lowered("mb1ic32ih8oc32kh1", stag="abx"), "src") == {8}  # four rows of a word of K a lane
     assert load_bytes(lowered("mb1ic32ih8oc32kh1", wtag="abx"), "wei") == {16}
-    assert store_bytes(lowered("mb1ic32ih8oc32kh1", dtag="abx")) == {8}  # M and N change places
+    assert store_bytes(lowered("mb1ic32ih8oc32kh1", dtag="abx")) == {16}  # M and N change places
 
 
 def test_fused_taps_that_straddle_a_message_narrow_it() -> None:

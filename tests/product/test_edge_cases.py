@@ -386,6 +386,11 @@ STEPS: dict[str, tuple[str, dict[str, Values], list[float]]] = {
         {"wei": [-3, 3], "dst": [1, 1]},
         [0, 4],
     ),
+    "relu_of_halves_keeps_what_is_no_number": (
+        "--dt=f16 --attr-post-ops=relu 1x1:1x8",
+        {"wei": [np.nan, -np.nan, np.inf, -np.inf, -1, -6e-8, 6e-8, -65504]},
+        [np.nan, np.nan, np.inf, 0, 0, 0, float(np.float16(6e-8)), 0],
+    ),
     "a_sum_of_another_type_less_its_zero_point": (
         "--dt=s8:s8:u8 --attr-post-ops=sum:2:1:s8 1x1:1x2",
         {"wei": [100, 100], "dst": [255, 3]},
