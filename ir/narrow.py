@@ -107,12 +107,14 @@ def _select(cond: Expr, a: Expr, b: Expr) -> Expr:
 
 
 def _words(a: Expr) -> Expr:
-    """The bits of a vector as words; of less than a word in the lower bits of one."""
+    """The bits of a vector as words, with zeros above the last ones."""
     bits = a.type.bits
-    if bits % _WORD == 0:
-        return Pack(vector(u32, bits // _WORD), (a,))
-    elem = {8: u8, 16: u16}[bits]
-    return Pack(vector(elem, 1), (a,)).to(vector(u32, 1))
+    if bits in (u8.bits, u16.bits):
+        elem = u8 if bits == u8.bits else u16
+        return Pack(vector(elem, 1), (a,)).to(vector(u32, 1))
+    missing = -bits % _WORD // u8.bits
+    parts = (a, zeros(vector(u8, missing))) if missing else (a,)
+    return Pack(vector(u32, -(-bits // _WORD)), parts)
 
 
 def _first(elem: Type, count: int, words: Expr) -> Expr:

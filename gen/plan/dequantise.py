@@ -6,13 +6,14 @@ to the type in which the product multiplies: that of `--attr-fpmath`, the source
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import gcd
+from typing import Any
 
 import attrs
 
 from convgen.ir.build import Index, KernelBuilder
-from convgen.ir.error import DoesNotFit, Unsupported
+from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, Pack, Shuffle, Slice
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
@@ -28,7 +29,7 @@ _AT_A_TIME = 8  #: elements of a lane; what is held of them in between is not mu
 
 @attrs.frozen
 class Shared:
-    """A tensor that neighbours along rows and K share, `spans` of them in powers of two."""
+    """A tensor of which `spans` neighbours along rows and K share an element: all, or a power of two."""
 
     view: View
     spans: tuple[int, int]
@@ -87,10 +88,6 @@ def of(problem: Problem, operand: View, tile: tuple[int, int]) -> Dequantisation
     if multiplied_type(problem, role) is None:
         return None
     assert isinstance(problem, Matmul)
-    if tile[0] != _power_of_two(tile[0]):
-        raise DoesNotFit(
-            f"tiles of {tile[0]} rows of {operand.memory.name}, which is dequantised: wanted a power of two"
-        )
     point, scale = problem.zero_point(role), problem.scales_on_the_way.get(role)
     zero: Shared | int = 0 if point is None or point.value is None else point.value
     if point is not None and not point.is_known:
@@ -99,10 +96,18 @@ def of(problem: Problem, operand: View, tile: tuple[int, int]) -> Dequantisation
 
 
 def _shared(problem: Matmul, spec: TensorSpec, role: str, operand: View, tile: tuple[int, int]) -> Shared:
-    along = zip(spec.dims[-2:], problem.size(role)[-2:], tile if role == "src" else tile[::-1])
-    spans = [most if count == 1 else _power_of_two(gcd(size // count, most)) for count, size, most in along]
-    rows, depth = spans if role == "src" else spans[::-1]
-    return Shared(views.beside(problem, spec, role, operand), (rows, depth))
+    rows_first = slice(None) if role == "src" else slice(None, None, -1)
+    sizes, counts = problem.size(role)[-2:][rows_first], spec.dims[-2:][rows_first]
+    return Shared(views.beside(problem, spec, role, operand), spans_of(sizes, counts, tile))
+
+
+def spans_of(sizes: Sequence[int], counts: Sequence[int], tile: Sequence[int]) -> tuple[int, int]:
+    """Neighbours that share an element along rows and K of a tile, where so many elements are of such sizes."""
+    rows, depth = (
+        most if count == 1 else _power_of_two(gcd(size // count, most))
+        for size, count, most in zip(sizes, counts, tile, strict=True)
+    )
+    return rows, depth
 
 
 def _power_of_two(number: int) -> int:
@@ -111,14 +116,14 @@ def _power_of_two(number: int) -> int:
 
 def load(k: KernelBuilder, what: Shared, at: tuple[Index, ...], layout: Fragment) -> Expr:
     """What neighbours share, of a tile at coordinates: each lane loads an element once."""
-    few = _few(layout, what.spans)
+    few = few_of(layout, what.spans)
     name = what.view.memory.name
     return k.load_view(f"{name}_part", what.view, at, few, "fragment", name)
 
 
 def held_type(what: Shared, layout: Fragment) -> VectorType:
     """Of what `load` gives."""
-    return vector(what.view.memory.elem, _few(layout, what.spans).registers)
+    return vector(what.view.memory.elem, few_of(layout, what.spans).registers)
 
 
 def applied(k: KernelBuilder, how: Dequantisation, held: Mapping[Shared, Expr], value: Expr, layout: Fragment) -> Expr:
@@ -145,26 +150,32 @@ def _spread(
     k: KernelBuilder, what: Shared, to: Type, held: Mapping[Shared, Expr], layout: Fragment
 ) -> Callable[[int], Expr]:
     """For a few registers from one on what they share, as another type."""
-    order, each = _order(layout, what.spans), gcd(_AT_A_TIME, layout.registers)
+    order, each = order_of(layout, what.spans), gcd(_AT_A_TIME, layout.registers)
     few = k.let(f"{what.view.memory.name}_{to}", held[what].to(vector(to, held[what].type.lanes)))
     return lambda start: Shuffle(few, order[start : start + each])
 
 
-def _few(layout: Fragment, spans: tuple[int, int]) -> Fragment:
+def few_of(layout: Fragment, spans: tuple[int, int]) -> Fragment:
     """The layout without the registers of what neighbours share: they are at the first of these."""
-    return Fragment(layout.dims, tuple(_fixed(layout, spans))).renumbered(Space.REGISTER)
+    digits = (attrs.evolve(d, space=Space.FIXED, stride=0) if shared else d for d, _, shared in _told(layout, spans))
+    return Fragment(layout.dims, tuple(digits)).renumbered(Space.REGISTER)
 
 
-def _fixed(layout: Fragment, spans: tuple[int, int]) -> list[Digit]:
+def _told(layout: Fragment, spans: tuple[int, int]) -> Iterator[tuple[Digit, int, bool]]:
+    """The digits, registers' of prime sizes, each with its step and whether all its positions share one element.
+
+    They do if runs of so many positions, of which tiles and subgroups have whole numbers, divide what is shared.
+    """
     of = dict(zip(layout.dims, spans))
-    fine = layout.factored(Space.REGISTER)
-    return [
-        attrs.evolve(d, space=Space.FIXED, stride=0) if d.space == Space.REGISTER and step * d.size <= of[d.dim] else d
-        for step, d in fine.stepped()
-    ]
+    for step, d in layout.factored(Space.REGISTER).stepped():
+        yield d, step, d.space == Space.REGISTER and of[d.dim] % (step * d.size) == 0
 
 
-def _order(layout: Fragment, spans: tuple[int, int]) -> tuple[int, ...]:
+def order_of(layout: Fragment, spans: tuple[int, int]) -> tuple[int, ...]:
     """For each register of a layout that of what it shares."""
-    few = _few(layout, spans)
-    return layout.shared_order(few, lambda coords: tuple(int(n) // span for n, span in zip(coords.values(), spans)))
+    own = [(d, step) for d, step, shared in _told(layout, spans) if d.space == Space.REGISTER and not shared]
+
+    def place(coords: Mapping[str, Any]) -> tuple[int, ...]:
+        return tuple(int(coords[d.dim]) // step % d.size for d, step in own)
+
+    return layout.shared_order(few_of(layout, spans), place)

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convgen as cg
-from convgen import driver
-from convgen.ir.error import UserError
+from convgen.backends.amdgpu.tables import FACTS
+from convgen.ir.layout.mma import MmaTile
+from convgen.ir.types import f16
+from convgen.plan import dequantise
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, parse_problem
 from convgen.run import reference, verify
@@ -119,10 +121,41 @@ def test_a_wrong_product_is_noticed() -> None:
     assert len(outcome.first[0].index) == 2
 
 
-def test_dequantised_tiles_have_rows_of_a_power_of_two() -> None:
-    """Their rows share scales by groups: tiles of 96 would begin within one."""
-    scales = "src:per_tensor:f32:1x128+wei:per_tensor:f32:128x128"
-    problem = Matmul.parse("128x256:256x256", dt="f8_e4m3:f8_e4m3:f32", attr_scales=scales)
-    given = "tile=128x96x32 waves=2x2 mma=16x16x4 slots=2 in=f32"
-    with pytest.raises(UserError, match="tiles of 96 rows of wei, which is dequantised: wanted a power of two"):
-        driver.build(problem, "gfx90a", given)
+F8 = "--dt=f8_e4m3:f8_e4m3:f32 --attr-scales"
+BYTES = "--dt=f16:s8:f16 --attr-fpmath=f16:true --attr-scales"
+
+
+@pytest.mark.parametrize(
+    ("line", "config"),
+    [
+        (f"{F8}=wei:per_tensor:f32:128x128", "tile=128x96x32 waves=2x2 mma=16x16x4 in=f32"),
+        (f"{F8}=src:per_tensor:f32:1x128", "tile=96x128x32 waves=2x2 mma=16x16x4 in=f32"),
+        (f"{BYTES}=wei:per_tensor:f8_e4m3:32x1", "tile=16x48x32 waves=1x1 mma=16x16x16 in=f16"),
+    ],
+)
+def test_tiles_begin_anywhere_within_groups_that_share_a_scale(line: str, config: str) -> None:
+    """Tiles of 96 in parts of 48: some subgroups' parts begin, and end, in the middle of what would be a run of 32."""
+    problem = parse_problem(f"{line} 96x256:256x256")
+    outcome = verify.run(cg.compile(cg.build(problem, "gfx90a", config)))
+    assert outcome.passed, outcome.first
+
+
+@given(
+    st.sampled_from([(16, 3, 1), (16, 3, 2), (16, 3, 4), (32, 1, 2), (16, 2, 2), (16, 5, 2), (32, 3, 1)]),
+    st.sampled_from([1, 4, 8]),
+    st.sampled_from([1, 2, 8, 16, 32, 64, 128]),
+    st.integers(0, 3),
+)
+def test_what_shares_a_scale_is_in_one_group(shape: tuple[int, int, int], run: int, group: int, tile: int) -> None:
+    """Of each subgroup, lane and register, wherever the tile begins."""
+    rows, tiles, subgroups = shape
+    (atom,) = [a for a in FACTS["gfx942"].atoms if (a.n, a.k, a.a_elem) == (rows, 256 // rows, f16)]
+    layout = MmaTile(atom, tiles, 1, 2, teams_n=subgroups, run=run).a
+    height = layout.extent("n")
+    spans = dequantise.spans_of((512, 64), (512 // group, 64), (height, 32))
+    few, order = dequantise.few_of(layout, spans), dequantise.order_of(layout, spans)
+    at = np.arange(subgroups)[:, None, None], np.arange(64)[None, :, None]
+    own = layout.coords(*at, np.arange(layout.registers))
+    told = few.coords(*at, np.array(order))
+    assert ((tile * height + own["n"]) // group == (tile * height + told["n"]) // group).all()
+    assert (own["k"] == told["k"]).all()
