@@ -1,9 +1,9 @@
 """convgen's default kernels, as `convgen profile` times them, against the best times that MIOpen measured.
 
 Takes a table of MIOpen's find database (columns `desc`, `knobs`, `dtype`, `g`, `dir`, `gflop`, and `best_ms` with
-`best_solver`, or the `ms_110cu` of one `solver`), picks ungrouped problems of one type evenly over directions and
-sizes, generates each for the target and predicts the time of all of its launches. Each ratio is a prediction over a
-measurement: what the prediction is worth says docs/time.md.
+`best_solver`, or the `ms_110cu` of each `solver`, of which the best counts), picks ungrouped problems of one type
+evenly over directions and sizes, generates each for the target and predicts the time of all of its launches. Each ratio
+is a prediction over a measurement: what the prediction is worth says docs/time.md.
 """
 
 from __future__ import annotations
@@ -51,7 +51,13 @@ class Row:
 def problems(path: Path, dtype: str, count: int) -> list[dict[str, str]]:
     """Ungrouped problems of a type: of each direction as many, evenly from the smallest to the largest."""
     with gzip.open(path, "rt") as text:
-        found = [row for row in csv.DictReader(text) if row["dtype"] == dtype and row["g"] == "1"]
+        all_rows = [row for row in csv.DictReader(text) if row["dtype"] == dtype and row["g"] == "1" and _time(row)]
+    best: dict[str, dict[str, str]] = {}
+    for row in all_rows:  # where several solvers were measured, the best
+        name = f"{row['knobs']} {row['desc']}"
+        if name not in best or measured_us(row) < measured_us(best[name]):
+            best[name] = row
+    found = list(best.values())
     chosen: list[dict[str, str]] = []
     directions = sorted({row["dir"] for row in found})
     for direction in directions:
@@ -63,8 +69,13 @@ def problems(path: Path, dtype: str, count: int) -> list[dict[str, str]]:
     return chosen
 
 
+def _time(row: dict[str, str]) -> str:
+    """What a table has measured, in ms; nothing where that was disturbed."""
+    return row.get("best_ms") or row.get("ms_110cu") or ""
+
+
 def measured_us(row: dict[str, str]) -> float:
-    return 1e3 * float(row.get("best_ms") or row["ms_110cu"])
+    return 1e3 * float(_time(row))
 
 
 def rows(chosen: list[dict[str, str]], target: str) -> Iterator[Row]:
