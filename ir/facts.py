@@ -140,6 +140,8 @@ class TargetFacts:
     tickets: bool = False  #: order among subgroups of different workgroups (`stmt.Ticket`)
     #: bytes; of a lane in one message from global to shared memory that no register takes part in; none if empty
     direct_widths: tuple[int, ...] = ()
+    #: of reads after which lanes turn little matrices (`stmt.TurnedRead`), 8 bytes a lane; None if there are none
+    turned_reads: SharedPhases | None = None
     permutes: bool = False  #: one instruction moves a register between lanes, from any to any
     split_barriers: bool = False  #: arrival at a barrier and wait for the others as two instructions
     #: bytes; greatest block message: a subgroup's registers as they stand, at one address; 0 if there are none

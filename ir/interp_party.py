@@ -447,6 +447,8 @@ class Party:
 
     def shared_read(self, node: s.SharedRead) -> None:
         at = self.shared_bytes(node, node.var.type.bits // 8)
+        if isinstance(node, s.TurnedRead):
+            at = _turned(at)
         self.bind(node.var, from_bytes(*self.shared[node.tile].read(at, self.accessors), node.var.type))
 
     def shared_write(self, node: s.SharedWrite) -> None:
@@ -512,8 +514,15 @@ _STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.SharedRead: Party.shared_read,
     s.SharedWrite: Party.shared_write,
     s.BlockRead: Party.shared_read,
+    s.TurnedRead: Party.shared_read,
     s.BlockWrite: Party.shared_write,
 }
+
+
+def _turned(at: Array) -> Array:
+    """The bytes `[lanes, 8]` that each lane gets of those that it and its neighbours read."""
+    runs = at.reshape(-1, 4, s.TURNED, 2)  # groups, runs, their elements, bytes of one
+    return runs.transpose(0, 2, 1, 3).reshape(at.shape)
 
 
 @contextmanager

@@ -571,6 +571,20 @@ class BlockRead(SharedRead):
     form, needs = "{var} = block {tile}[{address}, {imm}]", "block_bytes"
 
 
+TURNED = 16  #: lanes; that turn together what they have read
+
+
+@node
+class TurnedRead(SharedRead):
+    """Bind `var` to four 16-bit elements that neighbouring lanes have read, as many as `TURNED`.
+
+    Each reads four at its `address + imm`. In the order of the lanes these are four runs, of one element for each of
+    them: each lane gets those of its own number, in the order of the runs.
+    """
+
+    form, needs = "{var} = turned {tile}[{address}, {imm}]", "turned_reads"
+
+
 @node
 class BlockWrite(SharedWrite):
     """Store `value` with its dwords side by side across the lanes, as `BlockRead` reads them."""

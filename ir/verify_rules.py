@@ -265,6 +265,12 @@ def _block(c: Checker, n: Any) -> str | None:
     return None if whole else f"a block of {type}, {type.bits} bits a lane; wanted whole dwords"
 
 
+def _turned(c: Checker, n: Any) -> str | None:
+    type: AnyType = n.moved
+    fits = type.elem.bits == 16 and type.bits == 64
+    return None if fits else f"a turned read of {type}, wanted four elements of 16 bits"
+
+
 def _plane(c: Checker, n: Any) -> str | None:
     plane: Plane = n.plane
     found = [complaint(e, c.kernel.params, 0, MOST_BYTES) for e in (plane.width, plane.height, plane.pitch)]
@@ -326,6 +332,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.SharedRead: (_offset("address"), _message),
     s.SharedWrite: (_offset("address"), _message),
     s.BlockRead: (_uniform("address"), _block),
+    s.TurnedRead: (_offset("address"), _turned),
     s.BlockWrite: (_uniform("address"), _block),
 }
 

@@ -48,7 +48,7 @@ from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.messages.pairs import check_pairs, half, halved_fragment, pairs_of
 from convgen.passes.messages.planes import PlaneMessage, plane_messages
 from convgen.passes.messages.planner import GlobalMessage, global_messages
-from convgen.passes.messages.shared import shared_messages
+from convgen.passes.messages.shared import SharedMessage, Way, shared_messages
 
 _SLICED = (Cast, Saturate, Splat, Binary, Fma, Shuffle)  #: what is computed where it is stored, unless in a branch
 
@@ -269,10 +269,10 @@ class _Lowering(Mutator):
 
     # ------------------------------------------------------------ shared tiles
 
-    def _shared(self, s: Any) -> Any:
+    def _shared(self, s: st.LoadShared | st.StoreShared) -> Iterator[SharedMessage]:
         k = self.kernel
-        base = k.shared_base(s.tile)
-        return shared_messages(s.tile, s.slot, s.layout, k.subgroup, k.subgroups, self.facts, base)
+        base, reads = k.shared_base(s.tile), isinstance(s, st.LoadShared)
+        return shared_messages(s.tile, s.slot, s.layout, k.subgroup, k.subgroups, self.facts, base, reads=reads)
 
     def _slot_site(self, s: Any) -> st.Site:
         slot = s.slot.bits if isinstance(s.slot, Const) else -1
@@ -283,8 +283,7 @@ class _Lowering(Mutator):
         parts: list[Expr] = []
         for m in self._shared(s):
             part = var(f"{s.var.name}_{m.start}", vector(s.tile.elem, m.count))
-            read = st.BlockRead if m.block else st.SharedRead
-            out.append(read(part, s.tile, m.address, m.imm, self._slot_site(s)))
+            out.append(_READS[m.way](part, s.tile, m.address, m.imm, self._slot_site(s)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 
@@ -292,9 +291,12 @@ class _Lowering(Mutator):
         out: list[st.Stmt] = []
         for m in self._shared(s):
             value = self._slice(s.value, m.start, m.count)
-            write = st.BlockWrite if m.block else st.SharedWrite
+            write = st.BlockWrite if m.way is Way.BLOCK else st.SharedWrite
             out.append(write(s.tile, m.address, m.imm, value, self._slot_site(s)))
         return st.block(*out)
+
+
+_READS = {Way.LANE: st.SharedRead, Way.BLOCK: st.BlockRead, Way.TURNED: st.TurnedRead}
 
 
 def _all_of(buffer: Global) -> Surface:

@@ -126,6 +126,7 @@ def _rows() -> dict[str, Opcode]:
     rows.append(_scalar_load("s_load_dword", 1))
     rows += [_memory(f"ds_read_{n}", Unit.SHARED, b, _ADDRESS, loads=True) for b, n in DS_READ_WIDTH.items()]
     rows += [_memory(f"ds_write_{n}", Unit.SHARED, b, _ADDRESS, _data(b)) for b, n in DS_WRITE_WIDTH.items()]
+    rows.append(_memory("ds_read_b64_tr_b16", Unit.SHARED, 8, _ADDRESS, loads=True))
     rows.append(_memory("ds_swizzle_b32", Unit.SHARED, 4, _data(4, "v"), loads=True))
     rows.append(_memory("ds_bpermute_b32", Unit.SHARED, 4, _ADDRESS, _data(4, "v"), loads=True))
     rows += [_memory(f"buffer_load_{n}", Unit.GLOBAL, b, *_PLACE, loads=True) for b, n in LOAD_WIDTH.items()]

@@ -258,7 +258,9 @@ class _Selector(Selector):
         address, modifiers = self._shared_address(s)
         dst = self.room(s.var)
         access = Access("shared", s.tile.name, s.site.slot, False, s.site.private)
-        name = f"ds_read_{DS_READ_WIDTH[s.var.type.bits // 8]}"
+        name = (
+            "ds_read_b64_tr_b16" if isinstance(s, st.TurnedRead) else f"ds_read_{DS_READ_WIDTH[s.var.type.bits // 8]}"
+        )
         self.out.emit(name, (dst,), (address,), modifiers=modifiers, access=access, comment=comment(s))
         self._loaded(s.var, dst)
 
@@ -278,5 +280,6 @@ MESSAGES: Handlers = {
     st.DirectLoad: _Selector._direct_load,
     st.Ticket: _Selector._ticket,
     st.SharedRead: _Selector._shared_read,
+    st.TurnedRead: _Selector._shared_read,
     st.SharedWrite: _Selector._shared_write,
 }

@@ -228,6 +228,9 @@ _READ_B128_64 = SharedPhases(
 )
 
 
+#: Of ds_read_b64, as HipKittens measured it on an MI350X; of ds_read_b64_tr_b16 (CDNA4 ISA 11) assumed.
+_READ_B64_64 = SharedPhases(banks=64, phases=(tuple(range(32)), tuple(range(32, 64))))
+
 #: The same fp8 mnemonics mean the FNUZ forms on CDNA3 and the OCP forms on CDNA4 (ISA, "8-bit floating point").
 _CDNA3_CONVERSIONS = ("f8_e4m3fnuz", "f8_e5m2fnuz")
 _CDNA4_CONVERSIONS = ("f16x2", "bf16x2", "f8_e4m3", "f8_e5m2")
@@ -287,6 +290,7 @@ def _facts(
     read: SharedPhases,
     conversions: tuple[str, ...] = (),
     direct: tuple[int, ...] = (4,),
+    turned: SharedPhases | None = None,
 ) -> TargetFacts:
     """`lds` bytes of local memory a unit, `units` of them."""
     return TargetFacts(
@@ -313,6 +317,7 @@ def _facts(
         conversions=conversions,
         tickets=True,
         direct_widths=direct,
+        turned_reads=turned,
         permutes=True,
     )
 
@@ -354,6 +359,7 @@ FACTS: dict[str, TargetFacts] = {
             read=_READ_B128_64,
             conversions=_CDNA4_CONVERSIONS,
             direct=(16, 12, 4),  # CDNA4 ISA 9.1.9: of CDNA2 and CDNA3 a dword
+            turned=_READ_B64_64,
         ),
     )
 }

@@ -24,7 +24,7 @@ from convgen.passes.messages.planes import rectangle_of
 from convgen.plan import lanes
 from convgen.plan.config import APART, DIRECT, MERGED, Config
 from convgen.plan.contraction import reordered
-from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, rows_at_once
+from convgen.plan.copies import ROWS, K, comes_out_even, is_turned, message_elems, rows_at_once
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
 from convgen.plan.views import must_move, operand_types, products
 from convgen.problem.matmul import Problem
@@ -216,8 +216,8 @@ def _is_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
 
 @lru_cache(maxsize=2**10)
 def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> OperandLoad:
-    """How an operand of an instruction is loaded: whole chunks if it comes as rectangles."""
-    if _is_rectangles(view, fragment, facts):
+    """How an operand of an instruction is loaded: whole chunks if it comes as rectangles, or is turned when read."""
+    if _is_rectangles(view, fragment, facts) or is_turned(view, view.memory.elem, fragment, facts):
         return OperandLoad(facts.chunk_bytes // view.memory.elem.bytes, True)
     return _load(view, facts)
 

@@ -16,11 +16,12 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space, Straddles
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import COL, View
+from convgen.ir.layout.memory import COL, View, column_major
 from convgen.ir.simplify.extents import most
 from convgen.ir.types import Type
 from convgen.passes.messages.linear import LinearView, linearize
 from convgen.passes.messages.planes import plane_of, rectangle_of
+from convgen.passes.messages.shared import TURNED_BITS, can_turn
 
 _WORD_BYTES = 4
 
@@ -46,8 +47,20 @@ def copy_layout(
     linear = linearize(view)
     if elem is view.memory.elem and (whole := _split_as_stored(linear, memory, facts, subgroups)):
         return whole
-    split = _split_along_k if _runs_along(linear) == K else _split_along_rows
-    return split(linear, memory, rows, cols, facts, subgroups, elem)
+    if memory == column_major(rows, cols):
+        return _split_in_chunks(linear, memory, ("k", cols), ("row", rows), facts, subgroups, elem)
+    if _runs_along(linear) == K:
+        return _split_in_chunks(linear, memory, ("row", rows), ("k", cols), facts, subgroups, elem)
+    return _split_along_rows(linear, memory, rows, cols, facts, subgroups, elem)
+
+
+def is_turned(view: View, elem: Type, fragment: Fragment, facts: TargetFacts) -> bool:
+    """Whether a tile stands in shared memory as it does in memory, along the rows, and is turned when it is read."""
+    linear = linearize(view)
+    if not facts.turned_reads or elem is not view.memory.elem or elem.bits != TURNED_BITS:
+        return False
+    runs = linear.unit_axis == ROWS and linear.makes_messages(facts.chunk_bytes // elem.bytes)
+    return runs and can_turn(fragment, facts.subgroup_size)
 
 
 def message_elems(view: View, chunk_bytes: int, along: int = K) -> int:
@@ -115,11 +128,21 @@ def _blocks(memory: Digits, block: int, elem_bytes: int, facts: TargetFacts, sub
         return None
 
 
-def _split_along_k(
-    view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
+def _split_in_chunks(
+    view: LinearView,
+    memory: Digits,
+    across_lines: tuple[str, int],
+    along: tuple[str, int],
+    facts: TargetFacts,
+    subgroups: int,
+    elem: Type,
 ) -> CopyLayout:
-    """A lane takes whole chunks along K; neighbouring lanes go along the row, down the rows for block messages."""
+    """A lane takes whole chunks along a dim, K mostly; neighbouring lanes go on along it, across it for block messages.
+
+    Each dim is given with how many positions it has.
+    """
     lanes = facts.subgroup_size
+    (line, rows), (k, cols) = across_lines, along
     chunk, across = _chunks(rows, cols, elem.bytes, facts, subgroups)
     down = lanes // across
     chunks = cols // (chunk * across)
@@ -128,13 +151,13 @@ def _split_along_k(
     rounds_across = divide("chunks copied a round", chunks, subgroups_across)
     rounds_down = divide("rows copied a round", rows, down * subgroups_down)
     loaded = _share(
-        Digit("k", chunk, Space.REGISTER, 1),
-        Digit("k", across, Space.LANE, 1),
-        Digit("k", subgroups_across, Space.SUBGROUP, subgroups_down),
-        Digit("k", rounds_across, Space.REGISTER, chunk),
-        Digit("row", down, Space.LANE, across),
-        Digit("row", subgroups_down, Space.SUBGROUP, 1),
-        Digit("row", rounds_down, Space.REGISTER, chunk * rounds_across),
+        Digit(k, chunk, Space.REGISTER, 1),
+        Digit(k, across, Space.LANE, 1),
+        Digit(k, subgroups_across, Space.SUBGROUP, subgroups_down),
+        Digit(k, rounds_across, Space.REGISTER, chunk),
+        Digit(line, down, Space.LANE, across),
+        Digit(line, subgroups_down, Space.SUBGROUP, 1),
+        Digit(line, rounds_down, Space.REGISTER, chunk * rounds_across),
     )
     return CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk))
 
@@ -146,10 +169,7 @@ def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups
     """
     lanes, chunk = facts.subgroup_size, min(cols, facts.chunk_bytes // elem_bytes)
     if not facts.block_bytes:
-        across = divide("chunks of a row", cols, chunk)
-        if across > lanes:
-            raise DoesNotFit(f"a row of {across} chunks is longer than {lanes} lanes")
-        return chunk, across
+        return chunk, gcd(lanes, divide("chunks of a row", cols, chunk))
     strips = divide("rows over lanes", rows, lanes)
     while strips * cols < subgroups * chunk and chunk * elem_bytes > _WORD_BYTES:
         chunk //= 2

@@ -18,7 +18,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digits, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
-from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, row_major
+from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, column_major, row_major
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.simplify.extents import rounded_up
@@ -33,7 +33,7 @@ from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import EXACT, MERGED, Config, Own
 from convgen.plan.contraction import Product
-from convgen.plan.copies import CopyLayout, copy_layout, divide
+from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, divide, is_turned
 from convgen.plan.dequantise import Dequantisation
 from convgen.plan.lane_tile import LaneTile, sums_weights
 from convgen.plan.padding import Padding, padding
@@ -509,7 +509,10 @@ def operand(
     cols = config.tile[2]
     if direct:
         return _direct(view, elem, (rows, cols), fragment, config, facts)
-    digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
+    turned = bool(config.slots) and is_turned(view, elem, fragment, facts)
+    digits = column_major(rows, cols) if turned else row_major(rows, cols)
+    if facts.block_bytes:
+        digits = _image(fragment, elem, facts)
     copied = config.slots or config.prefetch
     copy = copy_layout(view, digits, rows, cols, facts, config.waves[0] * config.waves[1], elem) if copied else None
     chunk = facts.chunk_bytes
@@ -517,7 +520,8 @@ def operand(
         return Operand(view, elem, None, copy)
     swizzle, conflicts = Swizzle(), 0
     if not facts.block_bytes:
-        swizzle, conflicts = find_swizzle(cols, elem, chunk, fragment, copy.stored, facts)
+        length = rows if turned else cols
+        swizzle, conflicts = find_swizzle(length, elem, chunk, fragment, copy.stored, facts, turned=turned)
     tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
     return Operand(view, elem, tile, copy, conflicts=conflicts)
 
@@ -533,13 +537,14 @@ def _direct(
         raise DoesNotFit(f"copy=direct: {facts.name} copies through registers only")
     if elem is not view.memory.elem:
         raise DoesNotFit(f"copy=direct: {name} of {view.memory.elem} is converted to {elem} on the way")
-    width = direct_width(linearize(view), elem, chunk, facts)
+    turned = is_turned(view, elem, fragment, facts)
+    width = direct_width(linearize(view), ROWS if turned else K, elem, chunk, facts)
     if not width:
         wanted = ", ".join(map(str, facts.direct_widths))
         raise DoesNotFit(f"copy=direct: neighbours along K of {name} are not together in messages of {wanted} bytes")
-    digits = row_major(*shape)
+    digits = column_major(*shape) if turned else row_major(*shape)
     places_of(digits, elem, width, facts.subgroup_size, config.waves[0] * config.waves[1])
-    swizzle, conflicts = find_swizzle(shape[1], elem, chunk, fragment, None, facts)
+    swizzle, conflicts = find_swizzle(shape[not turned], elem, chunk, fragment, None, facts, turned=turned)
     tile = Shared(f"{name}_tile", elem, *shape, digits, config.slots, swizzle, chunk)
     return Operand(view, elem, tile, None, direct=width, conflicts=conflicts)
 

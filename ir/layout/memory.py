@@ -72,7 +72,8 @@ ROW, COL = "row", "col"  #: dims of a shared tile
 class Swizzle:
     """Chunk c of row r stands at chunk position `c ^ (r >> shift & mask)`: a bijection on the chunks of a row.
 
-    With a `fold`, it is `c ^ ((r >> shift ^ r >> shift + fold) & mask)`: rows that are far apart differ, too.
+    With a `fold`, it is `c ^ ((r >> shift ^ r >> shift + fold) & mask)`: rows that are far apart differ, too. With a
+    shift below zero neighbouring rows are further apart: `c ^ (r << -shift & mask)`.
     """
 
     shift: int = 0
@@ -80,19 +81,19 @@ class Swizzle:
     fold: int = 0
 
     def __attrs_post_init__(self) -> None:
-        check_range(self.shift, 0, 31, "swizzle shift")
+        check_range(self.shift, -8, 31, "swizzle shift")
         check_range(self.mask, 0, 0xFFFF, "swizzle mask")
-        check_range(self.fold, 0, 31 - self.shift, "swizzle fold")
+        check_range(self.fold, max(0, -self.shift) if self.fold else 0, 31 - self.shift, "swizzle fold")
 
     def __call__(self, chunk: Any, row: Any) -> Any:
         if self.mask == 0:
             return chunk
-        low = row >> self.shift if self.shift else row
+        low = row << -self.shift if self.shift < 0 else row >> self.shift if self.shift else row
         return chunk ^ ((low ^ row >> self.shift + self.fold if self.fold else low) & self.mask)
 
     def __str__(self) -> str:
         """What a chunk's number is combined with by exclusive or."""
-        low = f"row >> {self.shift}"
+        low = f"row << {-self.shift}" if self.shift < 0 else f"row >> {self.shift}"
         return f"({low} ^ row >> {self.shift + self.fold}) & {self.mask}" if self.fold else f"{low} & {self.mask}"
 
 
@@ -102,12 +103,17 @@ def row_major(rows: int, cols: int, pitch: int | None = None) -> Digits:
     return Digits((ROW, COL), (Digit(COL, cols, Space.MEMORY, 1), Digit(ROW, rows, Space.MEMORY, each)))
 
 
+def column_major(rows: int, cols: int) -> Digits:
+    """The digits of a tile whose columns stand side by side."""
+    return Digits((ROW, COL), (Digit(ROW, rows, Space.MEMORY, 1), Digit(COL, cols, Space.MEMORY, rows)))
+
+
 @node
 class Shared(Node):
     """`slots` copies of a rows x cols tile in shared memory.
 
-    `digits` split (row, col) in memory, in elements. In a row-major tile, chunks of a row may be swizzled; `chunk` is
-    the unit of that in bytes (16: one ds_read_b128).
+    `digits` split (row, col) in memory, in elements. In a row-major tile, chunks of a row may be swizzled, and likewise
+    those of a column in a column-major one; `chunk` is the unit of that in bytes (16: one ds_read_b128).
     """
 
     name: str
@@ -125,13 +131,18 @@ class Shared(Node):
         digits = self.digits.digits
         for value in (self.rows, self.cols, self.chunk, *(n for d in digits for n in (d.size, d.stride))):
             check_range(value, 1, _MOST_SHARED, f"in shared tile {self.name}")
-        chunks, rest = divmod(self.cols * self.elem.bytes, self.chunk)
+        chunks, rest = divmod((self.rows if self.is_turned else self.cols) * self.elem.bytes, self.chunk)
         swizzled = self.swizzle.mask and (rest or self.swizzle.mask >= chunks or len(digits) > 2)
         inside = all(d.dim in (ROW, COL) and d.space == Space.MEMORY for d in digits)
         shape = self.digits.dims == (ROW, COL) and inside and self.digits.shape == (self.rows, self.cols)
         if not shape or swizzled or not _steps_over(digits):
             what = ", ".join(f"{d.dim} {d.size} at {d.stride}" for d in digits)
             raise UserError(f"shared tile {self.name} of {self.rows} x {self.cols}: digits {what}, {self.swizzle}")
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether neighbours along a column stand side by side."""
+        return any(d.dim == ROW for d in self.digits.digits[:1])
 
     @property
     def pitch(self) -> int | None:
@@ -154,11 +165,17 @@ class Shared(Node):
 
     def address(self, slot: Any, row: Any, col: Any) -> Any:
         """Byte offset of an element from the tile's start; numbers, numpy arrays and IR expressions alike."""
-        if self.swizzle.mask:
-            per_chunk = self.chunk // self.elem.bytes
-            col = self.swizzle(col // per_chunk, row) * per_chunk + col % per_chunk
+        if self.swizzle.mask and self.is_turned:
+            row = self._swizzled(row, col)
+        elif self.swizzle.mask:
+            col = self._swizzled(col, row)
         place = self.digits.place({ROW: row, COL: col}, self.elem.bytes)
         return slot * self.slot_bytes + place.get(Space.MEMORY, 0)
+
+    def _swizzled(self, along: Any, line: Any) -> Any:
+        """Where an element of a row stands, or of a column, of this number."""
+        per_chunk = self.chunk // self.elem.bytes
+        return self.swizzle(along // per_chunk, line) * per_chunk + along % per_chunk
 
 
 def _steps_over(digits: tuple[Digit, ...]) -> bool:

@@ -42,8 +42,8 @@ def places_of(memory: Digits, elem: Type, width: int, lanes: int, subgroups: int
     return Fragment(split.dims, split.digits).merged(Space.REGISTER)
 
 
-def direct_width(view: LinearView, elem: Type, chunk: int, facts: TargetFacts) -> int:
-    """The bytes of a lane in the widest direct message that brings runs of the view's last axis; 0 if none does."""
+def direct_width(view: LinearView, along: int, elem: Type, chunk: int, facts: TargetFacts) -> int:
+    """The bytes of a lane in the widest direct message that brings runs along an axis of the view; 0 if none does."""
     runs = ((w, w // elem.bytes) for w in facts.direct_widths if chunk % w == 0 and w % elem.bytes == 0)
-    whole = elem is view.memory.elem and elem.bits >= 8 and view.unit_axis == 1
+    whole = elem is view.memory.elem and elem.bits >= 8 and view.unit_axis == along
     return next((w for w, run in runs if whole and view.makes_messages(run)), 0)

@@ -35,17 +35,17 @@ class Positions:
     def _within(self, name: str, register: int) -> tuple[Expr, int]:
         """The position within the tile, in a varying and a constant part.
 
-        At a place of a swizzled tile is the element of that row whose chunk the swizzle brings there: exclusive or is
-        its own inverse.
+        At a place of a swizzled tile is the element of that row, or column, whose chunk the swizzle brings there:
+        exclusive or is its own inverse.
         """
         held = self.layout.partial(Space.REGISTER, register)
         lanes, fixed, places = self._lane_part[name], held[name], self.places
-        if places is None or not places.swizzle.mask or name != self.layout.dims[1]:
+        if places is None or not places.swizzle.mask or name != self.layout.dims[0 if places.is_turned else 1]:
             return lanes, fixed
-        row, per_chunk = self.layout.dims[0], places.chunk // places.elem.bytes
+        line, per_chunk = self.layout.dims[1 if places.is_turned else 0], places.chunk // places.elem.bytes
         down, across = _periods(places)  # beyond which digits change nothing
-        near, column = held[row] % down, fixed % (across * per_chunk)
-        at, number = self._lane_part[row] + near, lanes + column
+        near, column = held[line] % down, fixed % (across * per_chunk)
+        at, number = self._lane_part[line] + near, lanes + column
         return number ^ places.swizzle(ZERO, at) * per_chunk, fixed - column
 
     def _decode(self, axis: int, register: int) -> dict[str, Position]:
@@ -76,8 +76,8 @@ class Positions:
 
 @lru_cache(maxsize=2**8)
 def _periods(tile: Shared) -> tuple[int, int]:
-    """Powers of two: rows after which a tile's swizzle is the same again, and chunks within which it stays."""
-    moved = [tile.swizzle(0, row) for row in range(tile.rows)]
+    """Powers of two: lines after which a tile's swizzle is the same again, and chunks within which it stays."""
+    moved = [tile.swizzle(0, line) for line in range(tile.cols if tile.is_turned else tile.rows)]
     down = 1
     while any(moved[row % down] != by for row, by in enumerate(moved)):
         down *= 2

@@ -6,6 +6,7 @@ What holds of addresses is checked on every subgroup, lane and register, so any 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
@@ -16,16 +17,28 @@ from convgen.ir.expr import Const, Expr, Lane, lift
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Shared
+from convgen.ir.stmt import TURNED
 from convgen.passes.messages.linear import ZERO
+
+RUN = 4  #: elements that a lane reads to be turned, and gets
+TURNED_BITS = 16  #: of such an element
+
+
+class Way(Enum):
+    """How a message moves elements."""
+
+    LANE = "lane"  #: those of each lane side by side
+    BLOCK = "block"  #: those of all lanes side by side, at a uniform address
+    TURNED = "turned"  #: to be read: those of neighbouring lanes side by side
 
 
 @attrs.frozen
 class SharedMessage:
-    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile; a block's is uniform."""
+    """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile."""
 
     start: int
     count: int
-    block: bool
+    way: Way
     address: Expr
     imm: int
 
@@ -36,13 +49,21 @@ class _Piece:
 
     start: int
     count: int
-    block: bool
+    way: Way
     leader: int
     gap: int
 
 
 def shared_messages(
-    tile: Shared, slot: Expr, layout: Fragment, subgroup: Expr, subgroups: int, facts: TargetFacts, base: int = 0
+    tile: Shared,
+    slot: Expr,
+    layout: Fragment,
+    subgroup: Expr,
+    subgroups: int,
+    facts: TargetFacts,
+    base: int = 0,
+    *,
+    reads: bool = True,
 ) -> Iterator[SharedMessage]:
     """The messages of a distributed access to a shared tile; addresses that differ by a constant are shared.
 
@@ -50,39 +71,75 @@ def shared_messages(
     """
     page = facts.shared_imm_max + 1
     fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0
-    for piece in _plan(tile, layout, subgroups, facts):
-        lane = ZERO if piece.block else Lane()
-        row, col = layout.coords(subgroup, lane, piece.leader).values()
+    for piece in _plan(tile, layout, subgroups, facts, reads):
+        lane, register = first_of(piece.way, Lane(), piece.leader)
+        row, col = layout.coords(subgroup, lane, register).values()
         address = lift(tile.address(0, row, col), ZERO)
         if not isinstance(slot, Const):
             address = address + slot * tile.slot_bytes
         imm = piece.gap + fixed
         extra = (base + imm) // page * page if page > 1 else imm
         address = address + extra if extra else address
-        yield SharedMessage(piece.start, piece.count, piece.block, address, imm - extra)
+        yield SharedMessage(piece.start, piece.count, piece.way, address, imm - extra)
+
+
+def first_of(way: Way, lane: Any, register: Any) -> tuple[Any, Any]:
+    """The lane and register whose element is the first of what a lane moves with a message from a register on."""
+    if way is not Way.TURNED:
+        return (lane if way is Way.LANE else ZERO), register
+    within = lane % TURNED
+    return lane - within + within % RUN * RUN, within // RUN + register
 
 
 @lru_cache(maxsize=2**10)
-def _plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts) -> tuple[_Piece, ...]:
+def _plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts, reads: bool) -> tuple[_Piece, ...]:
     """The messages of an access, in register order."""
     subgroup, lane, register = np.meshgrid(
         np.arange(subgroups), np.arange(facts.subgroup_size), np.arange(layout.registers), indexing="ij"
     )
     row, col = layout.coords(subgroup, lane, register).values()
     at = np.broadcast_to(tile.address(0, row, col), subgroup.shape)
-    block, run = True, _block_run(tile, at, facts)
-    if not run:
-        block, run = False, _lane_run(tile, at, facts)
+    way, run = _way(tile, at, facts, reads)
+    first = at[subgroup, *first_of(way, lane, register - register % RUN)] if way is Way.TURNED else at
     leaders: list[int] = []
     plan = []
     for start in range(0, layout.registers, run):
-        gaps = ((leader, at[:, :, start] - at[:, :, leader]) for leader in leaders)
+        gaps = ((leader, first[:, :, start] - first[:, :, leader]) for leader in leaders)
         constant = ((leader, int(gap.flat[0])) for leader, gap in gaps if (gap == gap.flat[0]).all())
         leader, gap = next(((n, g) for n, g in constant if g >= 0), (start, 0))
         if leader == start:
             leaders.append(start)
-        plan.append(_Piece(start, run, block, leader, gap))
+        plan.append(_Piece(start, run, way, leader, gap))
     return tuple(plan)
+
+
+def _way(tile: Shared, at: Any, facts: TargetFacts, reads: bool) -> tuple[Way, int]:
+    """How messages move the elements at some addresses [subgroups, lanes, registers], and how many registers each."""
+    if run := _block_run(tile, at, facts):
+        return Way.BLOCK, run
+    run = _lane_run(tile, at, facts)
+    if run < RUN and reads and facts.turned_reads and tile.elem.bits == TURNED_BITS and are_turned(at):
+        return Way.TURNED, RUN
+    return Way.LANE, run
+
+
+@lru_cache(maxsize=2**10)
+def can_turn(fragment: Fragment, lanes: int) -> bool:
+    """Whether reads of a tile whose columns stand side by side are turned."""
+    lane, register = np.meshgrid(np.arange(lanes), np.arange(fragment.registers), indexing="ij")
+    row, col = fragment.coords(0, lane[None], register[None]).values()
+    height = fragment.shape[0]
+    at = (row + col * height) * (TURNED_BITS // 8)
+    return are_turned(np.broadcast_to(at, (1, *lane.shape)))
+
+
+def are_turned(at: Any) -> bool:
+    """Whether of every four registers four neighbouring lanes have neighbours, at addresses of two bytes each."""
+    if at.shape[2] % RUN or at.shape[1] % TURNED:
+        return False
+    fours = at.reshape(at.shape[0], -1, RUN, at.shape[2])
+    steps = np.arange(RUN)[:, None] * (TURNED_BITS // 8)
+    return bool((fours - fours[:, :, :1] == steps).all() and (fours[:, :, 0] % 8 == 0).all())
 
 
 def _runs(at: Any, run: int, steps: Any) -> bool:

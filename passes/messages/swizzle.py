@@ -11,9 +11,13 @@ from convgen.ir.facts import SharedPhases, TargetFacts
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Swizzle
 from convgen.ir.types import Type
+from convgen.passes.messages.shared import RUN, Way, first_of
 
 #: Conflicts repeat with the row pattern, so the first few accesses of a layout tell all.
 _ACCESSES = 4
+
+#: By how much shifts go to the left.
+_LIFTS = (1, 2, 3)
 
 #: By how much further the second shift of a fold goes.
 _FOLDS = (1, 2, 3)
@@ -49,36 +53,59 @@ def conflict_cycles(parts: Sequence[int], phases: SharedPhases, width: int) -> i
     return extra
 
 
-def _accesses(layout: Fragment, phases: SharedPhases, elem_bytes: int, width: int, lanes: int) -> Iterator[_Access]:
-    """The first messages of a distributed access, of subgroup 0."""
+def _accesses(
+    layout: Fragment, phases: SharedPhases, elem_bytes: int, width: int, lanes: int, way: Way = Way.LANE
+) -> Iterator[_Access]:
+    """The first messages of a distributed access, of subgroup 0; the dims of `layout` are across and along chunks."""
     row, col = layout.dims
     each = width // elem_bytes
     for register in range(0, min(layout.registers, _ACCESSES * each), each):
-        coords = [layout.coords(0, lane, register) for lane in range(lanes)]
+        coords = [layout.coords(0, *first_of(way, lane, register)) for lane in range(lanes)]
         yield _Access(tuple((at[row], at[col] // each) for at in coords), phases, width)
+
+
+def _across(layout: Fragment) -> Fragment:
+    """The same with its dims in the other order."""
+    return attrs.evolve(layout, dims=layout.dims[::-1])
 
 
 @lru_cache(maxsize=2**10)
 def find_swizzle(
-    cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment | None, facts: TargetFacts
+    cols: int,
+    elem: Type,
+    chunk: int,
+    read: Fragment,
+    write: Fragment | None,
+    facts: TargetFacts,
+    *,
+    turned: bool = False,
 ) -> tuple[Swizzle, int]:
     """The first swizzle, simplest first, with the least conflicts over fragment reads and copy writes, if any.
 
     Beside it the extra cycles of the first accesses. `cols` elements make a row without padding; `chunk` is the unit of
-    the swizzle and of reads, in bytes. Writes may be of less.
+    the swizzle and of reads, in bytes. Writes may be of less. Of a `turned` tile, whose columns stand side by side,
+    `cols` is the length of one, and reads are turned.
     """
     across = cols * elem.bytes // chunk
-    accesses = [*_accesses(read, facts.shared_read, elem.bytes, chunk, facts.subgroup_size)]
+    lanes = facts.subgroup_size
+    if turned and facts.turned_reads:
+        read, write = _across(read), write and _across(write)
+        accesses = [*_accesses(read, facts.turned_reads, elem.bytes, RUN * elem.bytes, lanes, Way.TURNED)]
+    else:
+        accesses = [*_accesses(read, facts.shared_read, elem.bytes, chunk, lanes)]
     if write is not None:
-        written = min(chunk, write.contiguous("k") * elem.bytes)
+        written = min(chunk, write.contiguous(write.dims[1]) * elem.bytes)
         writing = facts.shared_write.of_less(chunk // written)
-        accesses += _accesses(write, writing, elem.bytes, written, facts.subgroup_size)
+        accesses += _accesses(write, writing, elem.bytes, written, lanes)
 
     def cost(swizzle: Swizzle) -> int:
         return sum(access.cost(swizzle, across, chunk) for access in accesses)
 
     masks = [mask for mask in (1, 3, 7, 15) if mask < across]
     simple = [Swizzle(), *(Swizzle(shift, mask) for mask in masks for shift in range(4))]
+    if turned:  # rows of a little matrix that is turned are neighbours of each other
+        simple += [Swizzle(-lift, mask & ~((1 << lift) - 1)) for lift in _LIFTS for mask in masks if mask >> lift]
+        simple += [Swizzle(-lift, mask, lift + down) for lift in _LIFTS for down in _LIFTS for mask in masks]
     folded = [Swizzle(shift, mask, fold) for fold in _FOLDS for mask in masks for shift in range(3)]
     best, least = simple[0], cost(simple[0])
     for candidate in (*simple[1:], *folded):

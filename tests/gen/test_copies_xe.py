@@ -19,7 +19,7 @@ from convgen.ir.layout.memory import COL, ROW, RectangleOrder, Shared, Swizzle, 
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import f16
 from convgen.passes.messages.planes import whole_rectangles
-from convgen.passes.messages.shared import shared_messages
+from convgen.passes.messages.shared import Way, shared_messages
 from convgen.plan.copies import comes_out_even, copy_layout, in_memory_order
 from tests.gen.test_copies import TILES, owned, view
 from tests.strategies import FIXED, image_of, in_memory
@@ -73,7 +73,7 @@ def test_lanes_go_down_the_rows_and_write_blocks(name: str) -> None:
         assert (two["row"] - one["row"], two["k"] - one["k"]) == (1, 0)
         tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), 16)
         messages = list(shared_messages(tile, const(0), split.stored, const(0), waves, facts))
-        assert all(m.block for m in messages)
+        assert all(m.way is Way.BLOCK for m in messages)
         assert sum(m.count for m in messages) == split.stored.registers
 
 
@@ -102,7 +102,7 @@ def test_rectangles_come_as_blocks_are_stored(operand: str, unit: int) -> None:
             tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), 16)
             messages = list(shared_messages(tile, const(0), split.stored, const(0), waves, facts))
             assert split.loaded == split.stored
-            assert all(m.block for m in messages)
+            assert all(m.way is Way.BLOCK for m in messages)
 
 
 @pytest.mark.parametrize("name", [*XE, "gfx942"])

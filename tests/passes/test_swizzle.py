@@ -68,7 +68,7 @@ def test_no_access_has_a_bank_conflict(target: str, dt: str, tile_k: int) -> Non
             assert conflicts(tile, write, facts.shared_write) == 0, f"{plan.config} writes {tile.name}"
 
 
-@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942"])
 def test_words_of_rows_far_apart_are_written_without_conflicts(target: str) -> None:
     """Gradients of weights: a lane has eight rows and a word of K of each, its neighbour the next eight rows."""
     facts, width = get(target).facts, 4

@@ -80,7 +80,7 @@ class Access:
 
 def access_of(context: Context, instruction: Instruction) -> Access | None:
     """None for what neither reads nor writes by address."""
-    name = instruction.name
+    name = instruction.name.partition("_tr_")[0]  # what is turned behind it, it reads as others do
     is_read = name in READ2 or name in READS
     offsets: tuple[int, ...]
     if name in READ2 or name in WRITE2:

@@ -101,7 +101,7 @@ FORMS = {
     "s[4:7], s[0:1], 8": "s_load_dwordx4",
     "s[8:15], s[0:1], 8": "s_load_dwordx8",
     "v[2:5], v1 offset:65535": "ds_read_b128",
-    "v[2:3], v1 offset:65535": "ds_read_b64",
+    "v[2:3], v1 offset:65535": "ds_read_b64 ds_read_b64_tr_b16",
     "v2, v1 offset:65535": "ds_read_b32 ds_read_u16 ds_read_u8 ds_write_b32 ds_write_b16 ds_write_b8",
     "v1, v[2:5] offset:65535": "ds_write_b128",
     "v1, v[2:3] offset:65535": "ds_write_b64",
@@ -124,6 +124,7 @@ ONLY = {
     **dict.fromkeys(("v_cvt_pk_bf16_f32", "v_cvt_pk_f16_f32"), ("gfx950",)),
     **{name: ("gfx942", "gfx950") for name in OPCODES if "fp8" in name or "bf8" in name},
     "buffer_inv": ("gfx942", "gfx950"),
+    "ds_read_b64_tr_b16": ("gfx950",),
     "buffer_wbinvl1_vol": ("gfx90a",),
 }
 
