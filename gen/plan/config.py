@@ -20,6 +20,7 @@ _PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 EXACT, ZEROS = "exact", "zeros"  #: what padding adds to sums: nothing, or products with zeros
 PADDING = EXACT  #: where a config does not say
 APART, MERGED = "apart", "merged"  #: launches of several products
+COLUMNS = "columns"  #: stride phases as columns of one product
 REGISTERS, DIRECT = "registers", "direct"
 COPIES = (REGISTERS, DIRECT)  #: ways into shared memory: through registers, or by messages without
 
@@ -66,6 +67,7 @@ class Config:
     map: Order = IN_ROWS  #: order in which workgroups take their tiles
     types: tuple[str, ...] = ()  #: in which N's and M's inputs are multiplied, one for both, where any is converted
     grids: str = APART  #: products of several stride phases: "apart" in launches of their own, "merged" in one
+    phases: str = APART  #: of strides in backward data: "apart" in products of their own, or "columns" of one
     stages: int = 1  #: blocks of K in registers on their way to shared memory
     copy: tuple[str, ...] = ()  #: how N's and M's inputs come into shared memory, one way for both: see `COPIES`
     padding: str = PADDING  #: what it adds to sums: "exact": nothing; "zeros": these times weights, a NaN of infinities
@@ -128,6 +130,7 @@ class Config:
         rest += f" map={self.map}" if self.map != IN_ROWS else ""
         rest += f" in={':'.join(self.types)}" if self.types else ""
         rest += f" grids={self.grids}" if self.grids != APART else ""
+        rest += f" phases={self.phases}" if self.phases != APART else ""
         rest += f" copy={':'.join(self.copy)}" if self.copy else ""
         rest += f" padding={self.padding}" if self.padding != PADDING else ""
         return (
@@ -207,6 +210,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "map": ("ORDER", Order.parse),
     "in": ("TYPE[:TYPE]", _types),
     "grids": (f"{APART}|{MERGED}", _choice(APART, MERGED)),
+    "phases": (f"{APART}|{COLUMNS}", _choice(APART, COLUMNS)),
     "copy": (f"{REGISTERS}|{DIRECT}[:...]", _copies),
     "padding": (f"{EXACT}|{ZEROS}", _choice(EXACT, ZEROS)),
 }

@@ -31,7 +31,7 @@ from convgen.passes.messages.pairs import check_pairs
 from convgen.passes.messages.swizzle import find_swizzle
 from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import EXACT, MERGED, Config, Own
+from convgen.plan.config import APART, EXACT, MERGED, Config, Own
 from convgen.plan.contraction import Product
 from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.dequantise import Dequantisation
@@ -405,9 +405,11 @@ def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | Lan
 
 def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts) -> tuple[Product, ...]:
     if isinstance(unit, LaneTile):
+        if config.phases != APART:
+            raise DoesNotFit(f"phases={config.phases}: mma={config.mma} has sums over windows of each phase")
         return windows(problem, unit.own, config, facts.chunk_bytes)
     block = k_block(config.taps, config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
-    return views.products(problem, block, config.reorder)
+    return views.products(problem, block, config.reorder, config.phases)
 
 
 def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> MmaTile:
