@@ -22,9 +22,10 @@ from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import rectangle_of
 from convgen.plan import lanes
-from convgen.plan.config import APART, DIRECT, MERGED, Config
-from convgen.plan.contraction import reordered
+from convgen.plan.config import APART, COLUMNS, DIRECT, MERGED, Config
+from convgen.plan.contraction import Product, reordered
 from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, rows_at_once
+from convgen.plan.directions import have_columns
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
 from convgen.plan.views import must_move, operand_types, products
 from convgen.problem.matmul import Problem
@@ -38,6 +39,7 @@ _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or e
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 _OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
+_MOST_COLUMNS = 128  #: columns of all phases; more fill tiles as well by themselves
 _MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x 2, each code of its own in the kernel
 
 
@@ -148,6 +150,7 @@ class _Shape:
     of_m: View
     of_n: View
     grids: str = APART  #: of the launches of several products
+    phases: str = APART  #: of strides, in products of their own or as columns of one
 
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
         """How a config writes the types that an instruction multiplies."""
@@ -185,17 +188,27 @@ def first_fitting(
 
 
 def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[_Shape]:
-    """The largest product of the problem, if it has one; where few are in one grid, as many of average depth."""
+    """The largest product of the problem, if it has one; where few are in one grid, as many of average depth; and
+    phases of few channels as columns of one.
+    """
     parts = products(problem, 1, moved)
     if not parts:
         return
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
-    inner = largest.k_inner.size
-    sizes = largest.m, largest.n, largest.k // inner, inner
-    yield (apart := _Shape(*sizes, len(parts), largest.batch, largest.of_m, largest.of_n))
+    yield (apart := _shape(largest, len(parts)))
+    if have_columns(problem):
+        (joined,) = products(problem, 1, moved, COLUMNS)
+        if joined.n <= _MOST_COLUMNS:
+            yield attrs.evolve(_shape(joined, 1), phases=COLUMNS)
     if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
-        outer = -(-sum(part.k for part in parts) // (inner * len(parts)))
+        outer = -(-sum(part.k for part in parts) // (apart.inner * len(parts)))
         yield attrs.evolve(apart, outer=outer, parts=1, batch=len(parts) * largest.batch, grids=MERGED)
+
+
+def _shape(part: Product, parts: int) -> _Shape:
+    """That of a product, the largest of so many."""
+    inner = part.k_inner.size
+    return _Shape(part.m, part.n, part.k // inner, inner, parts, part.batch, part.of_m, part.of_n)
 
 
 def _comes_as_fragments(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> bool:
@@ -313,6 +326,7 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                         way.prefetch,
                         types=types,
                         grids=shape.grids,
+                        phases=shape.phases,
                         stages=way.stages,
                         copy=way.copy,
                     )
@@ -418,7 +432,7 @@ def _meeting(
 def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | None:
     """What the clocks of a given config consist of, for the largest product; None where there is none."""
     for shape in _shapes(problem, facts, config.reorder):
-        if shape.grids != config.grids:
+        if (shape.grids, shape.phases) != (config.grids, config.phases):
             continue
         for atom in input_atoms(problem, facts):
             if (atom.n, atom.m, atom.k) == config.mma:
