@@ -108,7 +108,7 @@ class Anew:
                 a = self._factor(self.part.of_n, padding.of_n, self.unit.a, (start[0], loop.var, tap, *share))
                 b = self._factor(self.part.of_m, padding.of_m, self.unit.b, (start[1], loop.var, tap, *share))
                 loop.yields(k.mma("added", self.unit, loop["total"], a, b))
-            added = loop.result("total")
+            added: Expr = loop.result("total")
             for side in padding.inside:
                 added = self._chosen(side, start[side], tap, added, taps["total"])
             taps.yields(added)

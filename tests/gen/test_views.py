@@ -101,8 +101,8 @@ def test_every_term_is_multiplied_once(problem: Conv, block: int) -> None:
 @FIXED
 @given(problems(most=6, channels=8, directions=("BWD_D",)), st.sampled_from((1, 4)))
 def test_phases_side_by_side_multiply_every_term_once(problem: Conv, block: int) -> None:
-    axes = tuple(a if Columns.suit(a) else attrs.evolve(a, s=1) for a in problem.axes)
-    problem = attrs.evolve(problem, axes=axes)
+    depth, height, width = (a if Columns.suit(a) else attrs.evolve(a, s=1) for a in problem.axes)
+    problem = attrs.evolve(problem, axes=(depth, height, width))
     assume(have_columns(problem))
     check(problem, block, COLUMNS)
 
