@@ -272,7 +272,8 @@ class _Lowering(Mutator):
     def _shared(self, s: Any) -> Any:
         k = self.kernel
         base = k.shared_base(s.tile)
-        return shared_messages(s.tile, s.slot, s.layout, k.subgroup, k.subgroups, self.facts, base)
+        start = (s.row, s.col) if isinstance(s, st.LoadPart) else (0, 0)
+        return shared_messages(s.tile, s.slot, s.layout, k.subgroup, k.subgroups, self.facts, base, start)
 
     def _slot_site(self, s: Any) -> st.Site:
         slot = s.slot.bits if isinstance(s.slot, Const) else -1
@@ -287,6 +288,8 @@ class _Lowering(Mutator):
             out.append(read(part, s.tile, m.address, m.imm, self._slot_site(s)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
+
+    LoadPart = LoadShared
 
     def StoreShared(self, s: st.StoreShared) -> st.Stmt:
         out: list[st.Stmt] = []

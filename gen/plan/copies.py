@@ -37,17 +37,27 @@ class CopyLayout:
 
 
 def copy_layout(
-    view: View, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
+    view: View,
+    memory: Digits,
+    rows: int,
+    cols: int,
+    facts: TargetFacts,
+    subgroups: int,
+    elem: Type,
+    *,
+    long: bool = False,
 ) -> CopyLayout:
     """The split of the copy of a rows x cols tile of `elem` whose digits are `memory`; DoesNotFit where it is not even.
 
-    Elements of the view are of this type, or are converted to it on the way.
+    Elements of the view are of this type, or are converted to it on the way. Along `long` rows stand no more lanes than
+    divide a subgroup, each with several chunks.
     """
     linear = linearize(view)
     if elem is view.memory.elem and (whole := _split_as_stored(linear, memory, facts, subgroups)):
         return whole
-    split = _split_along_k if _runs_along(linear) == K else _split_along_rows
-    return split(linear, memory, rows, cols, facts, subgroups, elem)
+    if _runs_along(linear) == K:
+        return _split_along_k(linear, memory, rows, cols, facts, subgroups, elem, long=long)
+    return _split_along_rows(linear, memory, rows, cols, facts, subgroups, elem)
 
 
 def message_elems(view: View, chunk_bytes: int, along: int = K) -> int:
@@ -116,11 +126,19 @@ def _blocks(memory: Digits, block: int, elem_bytes: int, facts: TargetFacts, sub
 
 
 def _split_along_k(
-    view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
+    view: LinearView,
+    memory: Digits,
+    rows: int,
+    cols: int,
+    facts: TargetFacts,
+    subgroups: int,
+    elem: Type,
+    *,
+    long: bool = False,
 ) -> CopyLayout:
     """A lane takes whole chunks along K; neighbouring lanes go along the row, down the rows for block messages."""
     lanes = facts.subgroup_size
-    chunk, across = _chunks(rows, cols, elem.bytes, facts, subgroups)
+    chunk, across = _chunks(rows, cols, elem.bytes, facts, subgroups, long=long)
     down = lanes // across
     chunks = cols // (chunk * across)
     subgroups_down = gcd(subgroups, rows // down)
@@ -139,7 +157,9 @@ def _split_along_k(
     return CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk))
 
 
-def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> tuple[int, int]:
+def _chunks(
+    rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int, *, long: bool = False
+) -> tuple[int, int]:
     """The elements of a chunk, and how many lanes stand side by side along a row; DoesNotFit if it is not even.
 
     Blocks are written of what neighbouring lanes hold of neighbouring rows; chunks are halved until none is idle.
@@ -147,6 +167,8 @@ def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups
     lanes, chunk = facts.subgroup_size, min(cols, facts.chunk_bytes // elem_bytes)
     if not facts.block_bytes:
         across = divide("chunks of a row", cols, chunk)
+        if long:
+            return chunk, gcd(across, lanes)
         if across > lanes:
             raise DoesNotFit(f"a row of {across} chunks is longer than {lanes} lanes")
         return chunk, across

@@ -42,14 +42,23 @@ class _Piece:
 
 
 def shared_messages(
-    tile: Shared, slot: Expr, layout: Fragment, subgroup: Expr, subgroups: int, facts: TargetFacts, base: int = 0
+    tile: Shared,
+    slot: Expr,
+    layout: Fragment,
+    subgroup: Expr,
+    subgroups: int,
+    facts: TargetFacts,
+    base: int = 0,
+    start: tuple[int, int] = (0, 0),
 ) -> Iterator[SharedMessage]:
     """The messages of a distributed access to a shared tile; addresses that differ by a constant are shared.
 
-    The tile begins at `base`, which counts with an immediate: together they stay within its field.
+    The tile begins at `base`, which counts with an immediate: together they stay within its field. So does the place of
+    a part that begins at row and column `start`, of a tile that is not swizzled.
     """
     page = facts.shared_imm_max + 1
     fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0
+    fixed += tile.address(0, *start)
     for piece in _plan(tile, layout, subgroups, facts):
         lane = ZERO if piece.block else Lane()
         row, col = layout.coords(subgroup, lane, piece.leader).values()
