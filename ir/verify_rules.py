@@ -211,9 +211,11 @@ def _ticket(c: Checker, n: Any) -> str | None:
 
 
 def _part(c: Checker, n: s.LoadPart) -> str | None:
-    """Parts of a tile whose rows lie evenly apart are at constant distances."""
-    if n.row < 0 or n.col < 0 or n.tile.pitch is None or n.tile.swizzle.mask:
-        return f"a part of shared tile {n.tile.name} from {n.row}, {n.col} on, wanted one of rows that are not swizzled"
+    """Parts of a tile whose rows lie evenly apart are at constant distances, if no swizzle leads out of one."""
+    whole = n.tile.chunk // n.tile.elem.bytes * (n.tile.swizzle.mask + 1)
+    leads_out = n.tile.swizzle.mask and (n.row or n.col % whole)
+    if n.row < 0 or n.col < 0 or n.tile.pitch is None or leads_out:
+        return f"a part of shared tile {n.tile.name} from {n.row}, {n.col} on, wanted one that is swizzled by itself"
     return None
 
 

@@ -34,6 +34,7 @@ from convgen.plan.views import must_move, operand_types, products
 from convgen.problem.matmul import Problem
 
 _TILE_M = (32, 64, 96, 128, 192, 256)
+_MORE_ROWS = (384, 512)  #: of resident windows, of which each tile reads as many rows around its own
 _TILE_N = (16, 32, 64, 96, 128, 192, 256)
 _TILE_K = (16, 32, 64)  #: of 8-bit elements twice as many, so that rows are as long as those of 16-bit ones
 _SIDES = (8, 16, 32, 64)  #: of the last resort
@@ -314,7 +315,8 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     through = (*_without_registers(loads, types, elem, facts), *(_Way(*pipeline) for pipeline in facts.core.pipelines))
     if shape.windows:
         through = () if types else _HELD
-    for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
+    tiles_m = _TILE_M + _MORE_ROWS if shape.windows else _TILE_M
+    for m, n, k, (wm, wn) in product(tiles_m, _TILE_N, tiles_k, facts.core.grids):
         if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % atom.k:
             continue
         if not shape.windows and not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):

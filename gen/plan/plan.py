@@ -22,6 +22,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, row_major
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.node import replace
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import SCALARS, Type, s8, scalar, u8
@@ -506,6 +507,7 @@ def _part(
     of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in (product.of_n, product.of_m))
     if windows and isinstance(unit, MmaTile):
         of_n = _in_rows(product.of_n, unit.atom.a_elem, (tile_n, tile_k), config, facts)
+        of_n = _swizzled(of_n, unit.a, tile_k // len(windows.taps), facts)
         shape = tile_m + windows.reach, tile_k // len(windows.taps)
         of_m = attrs.evolve(_in_rows(windows.source, unit.atom.b_elem, shape, config, facts), taps=windows.taps)
     elif isinstance(unit, MmaTile):
@@ -577,6 +579,18 @@ def _in_rows(view: View, elem: Type, shape: tuple[int, int], config: Config, fac
             tile = Shared(name, elem, more, cols, digits, config.slots, Swizzle(), facts.chunk_bytes)
             return Operand(view, elem, tile, copy)
     raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
+
+
+def _swizzled(operand: Operand, fragment: Fragment, run: int, facts: TargetFacts) -> Operand:
+    """The same without conflicts of what fragments of `run` columns read and copies store, if chunks stay in a run."""
+    tile, copy = operand.tile, operand.copy
+    assert tile is not None
+    assert copy is not None
+    assert tile.pitch is not None
+    chunks = run * tile.elem.bytes // tile.chunk
+    width = tile.pitch // tile.elem.bytes
+    swizzle, conflicts = find_swizzle(width, tile.elem, tile.chunk, fragment, copy.stored, facts, chunks & -chunks)
+    return attrs.evolve(operand, tile=replace(tile, swizzle=swizzle), conflicts=conflicts)
 
 
 def _direct(

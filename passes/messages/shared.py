@@ -54,7 +54,7 @@ def shared_messages(
     """The messages of a distributed access to a shared tile; addresses that differ by a constant are shared.
 
     The tile begins at `base`, which counts with an immediate: together they stay within its field. So does the place of
-    a part that begins at row and column `start`, of a tile that is not swizzled.
+    a part that begins at row and column `start`, within which chunks are swizzled.
     """
     page = facts.shared_imm_max + 1
     fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0

@@ -60,12 +60,12 @@ def _accesses(layout: Fragment, phases: SharedPhases, elem_bytes: int, width: in
 
 @lru_cache(maxsize=2**10)
 def find_swizzle(
-    cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment | None, facts: TargetFacts
+    cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment | None, facts: TargetFacts, within: int = 16
 ) -> tuple[Swizzle, int]:
     """The first swizzle, simplest first, with the least conflicts over fragment reads and copy writes, if any.
 
     Beside it the extra cycles of the first accesses. `cols` elements make a row without padding; `chunk` is the unit of
-    the swizzle and of reads, in bytes. Writes may be of less.
+    the swizzle and of reads, in bytes. Writes may be of less. Chunks stay `within` so many, a power of two.
     """
     across = cols * elem.bytes // chunk
     accesses = [*_accesses(read, facts.shared_read, elem.bytes, chunk, facts.subgroup_size)]
@@ -77,7 +77,7 @@ def find_swizzle(
     def cost(swizzle: Swizzle) -> int:
         return sum(access.cost(swizzle, across, chunk) for access in accesses)
 
-    masks = [mask for mask in (1, 3, 7, 15) if mask < across]
+    masks = [mask for mask in (1, 3, 7, 15) if mask < min(across, within)]
     simple = [Swizzle(), *(Swizzle(shift, mask) for mask in masks for shift in range(4))]
     folded = [Swizzle(shift, mask, fold) for fold in _FOLDS for mask in masks for shift in range(3)]
     best, least = simple[0], cost(simple[0])
