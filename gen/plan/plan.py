@@ -351,7 +351,7 @@ def _laid_out(
     problem: Problem, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts
 ) -> tuple[MmaTile | LaneTile, tuple[Part, ...]]:
     """The products, and what multiplies: with wide stores, unless rows in their order meet banks more often."""
-    products = _products_of(problem, unit, config, facts)
+    products: Sequence[Product] = _products_of(problem, unit, config, facts)
     windows: Sequence[Resident | None] = [None] * len(products)
     if config.taps == RESIDENT:
         windows = _resident(problem, products, unit, config, facts)
