@@ -412,7 +412,10 @@ def _work(
     taps, reach = (len(windows.taps), windows.reach) if windows else (1, 0)
     shapes, depth = ((m + reach, k // taps), (n, k)), k // taps
     copied = sum(rows * cols for rows, cols in shapes) * elem
-    gaps = sum(rows for rows, _ in shapes) * facts.chunk_bytes if windows else 0
+    gaps = 0
+    if windows:  # two chunks where a read has as many of a row as lanes go along it, more than two
+        several = lanes // atom.m > 2 and depth * elem > 2 * facts.chunk_bytes
+        gaps = sum(rows for rows, _ in shapes) * facts.chunk_bytes * (1 + several)
     messages = sum(load.messages(*shape, lanes * count, elem) for load, shape in zip(loads, shapes))
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n

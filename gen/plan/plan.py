@@ -22,7 +22,6 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, row_major
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.order import IN_ROWS, Order
-from convgen.ir.node import replace
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import SCALARS, Type, s8, scalar, u8
@@ -30,7 +29,7 @@ from convgen.kernels.epilogue import Epilogue
 from convgen.passes.messages.direct import direct_width, places_of
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.pairs import check_pairs
-from convgen.passes.messages.swizzle import find_swizzle
+from convgen.passes.messages.swizzle import find_rows, find_swizzle
 from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import APART, CHUNK, EXACT, MERGED, RESIDENT, SPLIT, Config, Own
@@ -506,10 +505,13 @@ def _part(
     tile_m, tile_n, tile_k = config.tile
     of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in (product.of_n, product.of_m))
     if windows and isinstance(unit, MmaTile):
-        of_n = _in_rows(product.of_n, unit.atom.a_elem, (tile_n, tile_k), config, facts)
-        of_n = _swizzled(of_n, unit.a, tile_k // len(windows.taps), facts)
-        shape = tile_m + windows.reach, tile_k // len(windows.taps)
-        of_m = attrs.evolve(_in_rows(windows.source, unit.atom.b_elem, shape, config, facts), taps=windows.taps)
+        run = tile_k // len(windows.taps)
+        shapes = (tile_n, tile_k), (tile_m + windows.reach, run)
+        of_n = _in_rows(
+            product.of_n, unit.atom.a_elem, shapes[0], unit.a, config, facts, run=run, often=config.waves[0]
+        )
+        of_m = _in_rows(windows.source, unit.atom.b_elem, shapes[1], unit.b, config, facts, often=len(windows.taps))
+        of_m = attrs.evolve(of_m, taps=windows.taps)
     elif isinstance(unit, MmaTile):
         direct_n, direct_m = config.direct
         of_n = operand(product.of_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
@@ -564,33 +566,34 @@ def operand(
     return Operand(view, elem, tile, copy, conflicts=conflicts)
 
 
-def _in_rows(view: View, elem: Type, shape: tuple[int, int], config: Config, facts: TargetFacts) -> Operand:
-    """The same where fragments may begin at any row: rows are an odd number of chunks apart, which banks are a power of
-    two of, and as many as come out even.
+def _in_rows(
+    view: View,
+    elem: Type,
+    shape: tuple[int, int],
+    fragment: Fragment,
+    config: Config,
+    facts: TargetFacts,
+    *,
+    run: int = 0,
+    often: int,
+) -> Operand:
+    """The same where fragments, read so `often`, may begin at any row, or at any of the runs of so many columns.
+
+    Gaps behind rows keep banks apart, and swizzles within a run; there are as many rows as come out even.
     """
-    (rows, cols), chunk, subgroups = shape, facts.chunk_bytes // elem.bytes, config.waves[0] * config.waves[1]
-    apart = -(-cols // chunk)
-    pitch = (apart + 1 - apart % 2) * chunk
+    (rows, cols), chunk, subgroups = shape, facts.chunk_bytes, config.waves[0] * config.waves[1]
+    chunks = run * elem.bytes // chunk
     for more in range(rows, rows + facts.subgroup_size * subgroups):
-        digits = row_major(more, cols, pitch)
         with suppress(DoesNotFit):
-            copy = copy_layout(view, digits, more, cols, facts, subgroups, elem, long=True)
+            dense = row_major(more, cols)
+            copy = copy_layout(view, dense, more, cols, facts, subgroups, elem, long=True)
+            within = chunks & -chunks
+            apart, swizzle, conflicts = find_rows(cols, elem, chunk, fragment, copy.stored, facts, within, often)
+            digits = row_major(more, cols, apart * chunk // elem.bytes)
             name = f"{view.memory.name}_tile"
-            tile = Shared(name, elem, more, cols, digits, config.slots, Swizzle(), facts.chunk_bytes)
-            return Operand(view, elem, tile, copy)
+            tile = Shared(name, elem, more, cols, digits, config.slots, swizzle, chunk)
+            return Operand(view, elem, tile, copy, conflicts=conflicts)
     raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
-
-
-def _swizzled(operand: Operand, fragment: Fragment, run: int, facts: TargetFacts) -> Operand:
-    """The same without conflicts of what fragments of `run` columns read and copies store, if chunks stay in a run."""
-    tile, copy = operand.tile, operand.copy
-    assert tile is not None
-    assert copy is not None
-    assert tile.pitch is not None
-    chunks = run * tile.elem.bytes // tile.chunk
-    width = tile.pitch // tile.elem.bytes
-    swizzle, conflicts = find_swizzle(width, tile.elem, tile.chunk, fragment, copy.stored, facts, chunks & -chunks)
-    return attrs.evolve(operand, tile=replace(tile, swizzle=swizzle), conflicts=conflicts)
 
 
 def _direct(

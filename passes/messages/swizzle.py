@@ -15,6 +15,8 @@ from convgen.ir.types import Type
 #: Conflicts repeat with the row pattern, so the first few accesses of a layout tell all.
 _ACCESSES = 4
 
+_MOST_GAP = 4  #: chunks; behind each row, where gaps keep banks apart
+
 #: By how much further the second shift of a fold goes.
 _FOLDS = (1, 2, 3)
 
@@ -60,24 +62,51 @@ def _accesses(layout: Fragment, phases: SharedPhases, elem_bytes: int, width: in
 
 @lru_cache(maxsize=2**10)
 def find_swizzle(
-    cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment | None, facts: TargetFacts, within: int = 16
+    cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment | None, facts: TargetFacts
 ) -> tuple[Swizzle, int]:
     """The first swizzle, simplest first, with the least conflicts over fragment reads and copy writes, if any.
 
     Beside it the extra cycles of the first accesses. `cols` elements make a row without padding; `chunk` is the unit of
-    the swizzle and of reads, in bytes. Writes may be of less. Chunks stay `within` so many, a power of two.
+    the swizzle and of reads, in bytes. Writes may be of less.
     """
-    across = cols * elem.bytes // chunk
     accesses = [*_accesses(read, facts.shared_read, elem.bytes, chunk, facts.subgroup_size)]
+    accesses += _writes(write, elem, chunk, facts)
+    across = cols * elem.bytes // chunk
+    return _best(accesses, across, chunk, across)
+
+
+@lru_cache(maxsize=2**10)
+def find_rows(
+    cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment, facts: TargetFacts, within: int, often: int
+) -> tuple[int, Swizzle, int]:
+    """How far apart rows of `cols` elements stand, in chunks, with what swizzle of each `within` chunks of a row.
+
+    Least conflicts decide, then the least gap. Beside them the extra cycles of the first accesses. Reads may be of less
+    than a chunk; they come so `often` as writes.
+    """
+    lanes, held = facts.subgroup_size, min(chunk, read.contiguous("k") * elem.bytes)
+    reading = facts.shared_read if held == chunk else facts.shared_write.of_less(chunk // held)
+    accesses = [*_accesses(read, reading, elem.bytes, held, lanes)] * often
+    accesses += _writes(write, elem, chunk, facts)
+    least = -(-cols * elem.bytes // chunk)
+    found = [(across, *_best(accesses, across, chunk, within)) for across in range(least, least + _MOST_GAP + 1)]
+    return min(found, key=lambda rows: (rows[2], rows[0]))
+
+
+def _writes(write: Fragment | None, elem: Type, chunk: int, facts: TargetFacts) -> Iterator[_Access]:
     if write is not None:
         written = min(chunk, write.contiguous("k") * elem.bytes)
         writing = facts.shared_write.of_less(chunk // written)
-        accesses += _accesses(write, writing, elem.bytes, written, facts.subgroup_size)
+        yield from _accesses(write, writing, elem.bytes, written, facts.subgroup_size)
+
+
+def _best(accesses: Sequence[_Access], across: int, chunk: int, within: int) -> tuple[Swizzle, int]:
+    """The first swizzle with the least extra cycles, of rows of `across` chunks; masks are of less than `within`."""
 
     def cost(swizzle: Swizzle) -> int:
         return sum(access.cost(swizzle, across, chunk) for access in accesses)
 
-    masks = [mask for mask in (1, 3, 7, 15) if mask < min(across, within)]
+    masks = [mask for mask in (1, 3, 7, 15) if mask < within]
     simple = [Swizzle(), *(Swizzle(shift, mask) for mask in masks for shift in range(4))]
     folded = [Swizzle(shift, mask, fold) for fold in _FOLDS for mask in masks for shift in range(3)]
     best, least = simple[0], cost(simple[0])
