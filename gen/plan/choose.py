@@ -26,7 +26,7 @@ from convgen.passes.messages.planes import rectangle_of
 from convgen.plan import lanes
 from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, SPLIT, Config
 from convgen.plan.contraction import Product, reordered
-from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, rows_at_once
+from convgen.plan.copies import ROWS, K, comes_out_even, even_rows, message_elems, rows_at_once
 from convgen.plan.directions import have_columns
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
 from convgen.plan.resident import Resident, resident
@@ -410,10 +410,14 @@ def _work(
     count, lanes = subgroups_m * subgroups_n, facts.subgroup_size
     simds = min(count, facts.core.simds)
     taps, reach = (len(windows.taps), windows.reach) if windows else (1, 0)
-    shapes, depth = ((m + reach, k // taps), (n, k)), k // taps
+    depth = k // taps
+    shapes: tuple[tuple[int, int], ...] = (m + reach, depth), (n, k)
     copied = sum(rows * cols for rows, cols in shapes) * elem
     gaps = 0
-    if windows:  # two chunks where a read has as many of a row as lanes go along it, more than two
+    if windows:
+        shapes = tuple((even_rows(rows, cols, elem, facts, count), cols) for rows, cols in shapes)
+        copied = sum(rows * cols for rows, cols in shapes) * elem
+        # Two chunks where a read has as many of a row as lanes go along it, more than two.
         several = lanes // atom.m > 2 and depth * elem > 2 * facts.chunk_bytes
         gaps = sum(rows for rows, _ in shapes) * facts.chunk_bytes * (1 + several)
     messages = sum(load.messages(*shape, lanes * count, elem) for load, shape in zip(loads, shapes))

@@ -178,6 +178,15 @@ def _chunks(
     return chunk, 1
 
 
+def even_rows(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
+    """As many rows, or the next more, whose long copy comes out even (see `copy_layout`)."""
+    chunk, across = _chunks(rows, cols, elem_bytes, facts, subgroups, long=True)
+    down, runs = facts.subgroup_size // across, cols // (chunk * across)
+    counts = range(-(-rows // down), -(-rows // down) + subgroups)
+    even = (n for n in counts if runs % (subgroups // gcd(subgroups, n)) == 0)
+    return next(even) * down
+
+
 def comes_out_even(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> bool:
     """Whether the lanes of a workgroup share a tile out in whole chunks."""
     try:
