@@ -350,6 +350,14 @@ class KernelBuilder:
         self.add(s.LoadShared(v, tile, _index(slot), layout, self.site(stage, comment)))
         return v
 
+    def load_part(
+        self, name: str, tile: Shared, layout: Fragment, start: tuple[int, int], stage: str = "", comment: str = ""
+    ) -> Var:
+        """Bind the part of slot 0 that begins at a row and a column."""
+        v = self.var(name, vector(tile.elem, layout.registers))
+        self.add(s.LoadPart(v, tile, _index(0), layout, self.site(stage, comment), *start))
+        return v
+
     def store_shared(
         self, tile: Shared, value: Expr, layout: Fragment, slot: Index = 0, stage: str = "", comment: str = ""
     ) -> None:

@@ -306,7 +306,8 @@ class Party:
         self.shared[tile].write(to, self.accessors, *to_bytes(value))
 
     def load_shared(self, node: s.LoadShared) -> None:
-        at = self.addresses(node.tile, node.slot, node.layout)
+        start = (node.row, node.col) if isinstance(node, s.LoadPart) else (0, 0)
+        at = self.addresses(node.tile, node.slot, node.layout, start)
         self.bind(node.var, from_bytes(*self.shared[node.tile].read(at, self.accessors), node.var.type))
 
     def store_shared(self, node: s.StoreShared) -> None:
@@ -315,9 +316,9 @@ class Party:
     def put(self, tile: Shared, slot: Expr, layout: Fragment, value: Value) -> None:
         self.shared[tile].write(self.addresses(tile, slot, layout), self.accessors, *to_bytes(value))
 
-    def addresses(self, tile: Shared, slot: Expr, layout: Fragment) -> Array:
-        """The bytes of a shared tile that each lane holds, `[width, bytes]`."""
-        row, col = _tile_coords(layout, self.numbers, self.ev.width)
+    def addresses(self, tile: Shared, slot: Expr, layout: Fragment, start: tuple[int, int] = (0, 0)) -> Array:
+        """The bytes of a shared tile that each lane holds of a part from `start` on, `[width, bytes]`."""
+        row, col = (at + n for at, n in zip(_tile_coords(layout, self.numbers, self.ev.width), start))
         chosen = self.slot_of(tile, slot)
         if (row >= tile.rows).any() or (col >= tile.cols).any():
             raise InterpError(f"a {layout.shape} fragment in shared tile {tile.name} of {tile.rows} x {tile.cols}")
@@ -497,6 +498,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.Copy: Party.copy,
     s.DirectCopy: Party.direct_copy,
     s.LoadShared: Party.load_shared,
+    s.LoadPart: Party.load_shared,
     s.StoreShared: Party.store_shared,
     s.GlobalLoad: Party.global_load,
     s.GlobalStore: Party.global_store,

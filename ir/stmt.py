@@ -300,6 +300,15 @@ class LoadShared(Load):
 
 
 @node
+class LoadPart(LoadShared):
+    """The same of the part of a slot that begins at row `row` and column `col`: windows on one tile may overlap."""
+
+    form = "{var} = load {tile}[{slot}] from {row}, {col} on as {layout}"
+    row: int
+    col: int
+
+
+@node
 class StoreShared(Store):
     """Store the fragment `value` to slot `slot` of a shared tile."""
 

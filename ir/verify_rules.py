@@ -152,7 +152,8 @@ def _fragment(c: Checker, n: Any) -> str | None:
     complaint = _fits(c, layout)
     if tile is None or complaint:
         return complaint
-    if len(layout.shape) != 2 or layout.shape[0] > tile.rows or layout.shape[1] > tile.cols:
+    row, col = (n.row, n.col) if isinstance(n, s.LoadPart) else (0, 0)
+    if len(layout.shape) != 2 or layout.shape[0] + row > tile.rows or layout.shape[1] + col > tile.cols:
         return f"a fragment of {layout.shape} in shared tile {tile.name} of {tile.rows} x {tile.cols}"
     return None
 
@@ -206,6 +207,15 @@ def _ticket(c: Checker, n: Any) -> str | None:
     known = n.turns.bits if isinstance(n.turns, Const) else 1
     if n.var.type is not s32 or n.buffer.elem is not s32 or n.turns.type is not s32 or not 1 <= known <= _MOST_TURNS:
         return f"a ticket of type {n.var.type} of {n.turns} from counts of {n.buffer.elem}"
+    return None
+
+
+def _part(c: Checker, n: s.LoadPart) -> str | None:
+    """Parts of a tile whose rows lie evenly apart are at constant distances, if no swizzle leads out of one."""
+    whole = n.tile.chunk // n.tile.elem.bytes * (n.tile.swizzle.mask + 1)
+    leads_out = n.tile.swizzle.mask and (n.row or n.col % whole)
+    if n.row < 0 or n.col < 0 or n.tile.pitch is None or leads_out:
+        return f"a part of shared tile {n.tile.name} from {n.row}, {n.col} on, wanted one that is swizzled by itself"
     return None
 
 
@@ -314,6 +324,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.Copy: (_view, _uniform("coords", "slot"), _fragment, _copied),
     s.DirectCopy: (_view, _uniform("coords", "slot"), _direct),
     s.LoadShared: (_uniform("slot"), _fragment, _moved),
+    s.LoadPart: (_uniform("slot"), _fragment, _moved, _part),
     s.StoreShared: (_uniform("slot"), _fragment, _moved),
     s.Reduce: (_exchanged, _reducible),
     s.Redistribute: (_exchanged,),

@@ -271,8 +271,9 @@ class _Lowering(Mutator):
 
     def _shared(self, s: st.LoadShared | st.StoreShared) -> Iterator[SharedMessage]:
         k = self.kernel
-        base, reads = k.shared_base(s.tile), isinstance(s, st.LoadShared)
-        return shared_messages(s.tile, s.slot, s.layout, k.subgroup, k.subgroups, self.facts, base, reads=reads)
+        base, reads = k.shared_base(s.tile), not isinstance(s, st.StoreShared)
+        start = (s.row, s.col) if isinstance(s, st.LoadPart) else (0, 0)
+        return shared_messages(s.tile, s.slot, s.layout, k.subgroup, k.subgroups, self.facts, base, start, reads=reads)
 
     def _slot_site(self, s: Any) -> st.Site:
         slot = s.slot.bits if isinstance(s.slot, Const) else -1
@@ -286,6 +287,8 @@ class _Lowering(Mutator):
             out.append(_READS[m.way](part, s.tile, m.address, m.imm, self._slot_site(s)))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
+
+    LoadPart = LoadShared
 
     def StoreShared(self, s: st.StoreShared) -> st.Stmt:
         out: list[st.Stmt] = []

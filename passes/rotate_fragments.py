@@ -12,7 +12,7 @@ from convgen.ir.mutate import rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import exits_of
-from convgen.ir.stmt import Barrier, Block, For, LoadShared, Stmt, block
+from convgen.ir.stmt import Barrier, Block, For, LoadPart, LoadShared, Stmt, block
 from convgen.passes.clone import Cloner
 
 
@@ -46,7 +46,8 @@ def _alike(a: list[Stmt], b: list[Stmt]) -> bool:
     """Whether two heads read the same slots in the same way."""
 
     def shape(s: Stmt) -> object:
-        return (s.tile, s.slot, s.layout) if isinstance(s, LoadShared) else type(s)
+        part = (s.row, s.col) if isinstance(s, LoadPart) else ()
+        return (s.tile, s.slot, s.layout, *part) if isinstance(s, LoadShared) else type(s)
 
     return [shape(s) for s in a] == [shape(s) for s in b]
 

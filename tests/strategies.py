@@ -23,7 +23,9 @@ from convgen.ir.layout.memory import COL, ROW
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.types import Type
-from convgen.plan.config import APART, MERGED, Config
+from convgen.plan.config import APART, COLUMNS, MERGED, RESIDENT, Config
+from convgen.plan.directions import have_columns
+from convgen.plan.phases import Columns
 from convgen.plan.plan import input_atoms, make_plan
 from convgen.plan.views import must_move
 from convgen.problem.conv import Conv, Direction
@@ -279,6 +281,12 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
             config = attrs.evolve(config, slices=1, sum="last" if facts.tickets else "atomic")
         if _has_phases(problem) and config.slices == 1 and not config.map.persist:
             config = attrs.evolve(config, grids=draw(st.sampled_from((APART, MERGED))))
+        if config.grids == APART and have_columns(problem):
+            config = attrs.evolve(config, phases=draw(st.sampled_from((APART, COLUMNS))))
+        if config.slices == 1 and not config.map.shares and draw(st.booleans()):
+            tile_m, tile_n, tile_k = config.tile
+            taps = prod(a.k if config.phases == APART else Columns.of(a, "").taps for a in problem.axes)
+            config = attrs.evolve(config, taps=RESIDENT, tile=(tile_m, tile_n, tile_k * taps))
         try:
             plan = make_plan(problem, config, facts)
         except DoesNotFit:

@@ -6,7 +6,7 @@ backward data), one for what no window reaches, one for the gradient of a bias.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -116,6 +116,11 @@ class Tiles:
         section = self.sections[part]
         down, across, number = section.positions(tile)
         fixed = section.result.decode(2, np.asarray(number, np.int64)) if section.is_batched else {}
+        runs = _runs(section.result, np.asarray(across, np.int64))
+        return tuple(self._region(section, np.asarray(down, np.int64), run, {**fixed, **at}) for at, run in runs)
+
+    def _region(self, section: Section, down: Indices, across: Indices, fixed: dict[str, Indices]) -> OutputRegion:
+        """What some rows and columns hold, all of which are products of coordinates once some dims are fixed."""
         coordinates = {**_coordinates(section.result, 1, down, fixed), **_coordinates(section.result, 0, across, fixed)}
         sizes = self.problem.tensor(section.output).dims
         (rows, kept), (columns, exist) = (
@@ -125,12 +130,22 @@ class Tiles:
             dims = _matrix_dims(self.problem, section.output)[0]
             kept = kept & ~np.logical_or.reduce([_reached(view, coordinates, dims) for view in section.but])
         rows, columns = rows[kept], columns[exist]
-        return (OutputRegion(section.output, rows, columns),)
+        return OutputRegion(section.output, rows, columns)
 
 
-def _coordinates(view: View, axis: int, positions: range, fixed: dict[str, Indices]) -> dict[int, Indices]:
+def _runs(view: View, across: Indices) -> Iterator[tuple[dict[str, Indices], Indices]]:
+    """Positions along N that are alike in dims, also given, of which coordinates depend together with M: phases."""
+    down = {d.name for d in view.axes[1]}
+    shared = {name for t in view.index for name, _ in t.terms if down.intersection(dict(t.terms))} - down
+    dims = {name: at for name, at in view.decode(0, across).items() if name in shared}
+    found, which = np.unique(np.array([*dims.values(), np.zeros_like(across)]), axis=1, return_inverse=True)
+    for n, values in enumerate(found.T):
+        yield dict(zip(dims, values)), across[which.ravel() == n]
+
+
+def _coordinates(view: View, axis: int, positions: Indices, fixed: dict[str, Indices]) -> dict[int, Indices]:
     """The tensor coordinates that depend on one axis, at positions along it, and on dims that are fixed."""
-    dims = view.decode(axis, np.asarray(positions, np.int64)) | fixed
+    dims = view.decode(axis, positions) | fixed
     return {n: t.at(dims) for n, t in enumerate(view.index) if t.terms and all(name in dims for name, _ in t.terms)}
 
 
@@ -150,11 +165,11 @@ def _matrix_dims(problem: Problem, output: str) -> tuple[tuple[int, ...], tuple[
 def _flat(
     coordinates: dict[int, Indices], dims: Sequence[int], sizes: Sequence[int]
 ) -> tuple[Indices, npt.NDArray[np.bool_]]:
-    """Row or column numbers from coordinates along some dims, outermost first; false for the padding of blocks."""
+    """Row or column numbers from coordinates along some dims, outermost first; false for what is outside."""
     number, exists = np.zeros(1, np.int64), np.ones(1, np.bool_)
     for d in dims:
         at = coordinates.get(d, np.zeros(1, np.int64))
-        number, exists = number * sizes[d] + at, exists & (at < sizes[d])
+        number, exists = number * sizes[d] + at, exists & (at >= 0) & (at < sizes[d])
     return number, np.broadcast_to(exists, number.shape)
 
 
@@ -279,7 +294,7 @@ class _Builder:
 
     def uncovered(self) -> None:
         """Zero where no window reaches: everywhere, for the products write over the rest."""
-        if views.covers_result(self.problem):
+        if views.covers_result(self.problem, self.plan.config.phases):
             return
         whole = views.whole_result(self.problem)
         zero = Epilogue((Convert(whole.memory.elem),))

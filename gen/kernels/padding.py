@@ -38,11 +38,12 @@ _TOGETHER = 4  #: elements; of sums that are looked at together, where vector un
 
 
 def finite(k: KernelBuilder, padding: Padding, sums: Whole) -> Expr:
-    """Whether one sum for each row of the factor without windows is finite, in all lanes; looked at here."""
+    """Whether one sum for each row of a factor, if the other has windows, is finite, in all lanes; looked at here."""
     seen = []
     for total, layout in sums:
-        few, order = along(layout, _DIMS[1 - padding.side])
-        seen.append(Shuffle(total, tuple(order.index(n) for n in range(few.registers))))
+        for side in padding.inside:
+            few, order = along(layout, _DIMS[1 - side])
+            seen.append(Shuffle(total, tuple(order.index(n) for n in range(few.registers))))
     found = k.let("seen", _zero_if_finite(seen))
     return AllLanes(eq(found, found))
 
@@ -98,7 +99,7 @@ class Anew:
         """Those of the piece that begins there."""
         k, padding = self.k, self.padding
         share = self._share()
-        first, turns = self._taps(start[padding.side], share)
+        first, turns = self._taps(start, share)
         parts = self.plan.mma.steps // self.unit.steps
         blocks = (0, padding.blocks) if padding.summed else tuple(end * parts for end in self.blocks)
         with k.loop("taps", 0, turns, total=zeros(self.unit.acc_type)) as taps:
@@ -107,7 +108,10 @@ class Anew:
                 a = self._factor(self.part.of_n, padding.of_n, self.unit.a, (start[0], loop.var, tap, *share))
                 b = self._factor(self.part.of_m, padding.of_m, self.unit.b, (start[1], loop.var, tap, *share))
                 loop.yields(k.mma("added", self.unit, loop["total"], a, b))
-            taps.yields(self._chosen(start[padding.side], tap, loop.result("total"), taps["total"]))
+            added: Expr = loop.result("total")
+            for side in padding.inside:
+                added = self._chosen(side, start[side], tap, added, taps["total"])
+            taps.yields(added)
         return taps.result("total")
 
     def _factor(self, operand: Operand, view: View, layout: Fragment, place: Sequence[Expr]) -> Expr:
@@ -129,33 +133,36 @@ class Anew:
             self.k.let(f"share_{n}", minimum(at, padding.shared)) for n, at in (("begin", begin), ("end", end))
         )
 
-    def _taps(self, row: Expr, share: Sequence[Expr]) -> tuple[Index, Index]:
-        """The first tap of a share of K, or of the rows from one on, and how many there are."""
+    def _taps(self, start: tuple[Expr, Expr], share: Sequence[Expr]) -> tuple[Index, Index]:
+        """The first tap of a share of K, or of the rows from a place on, and how many there are."""
         padding, rows, tile_k = self.padding, (self.unit.atom.n, self.unit.atom.m), self.plan.config.tile[2]
         if not padding.run or (padding.summed and not share):
             return 0, padding.count
-        positions = [at * tile_k for at in share] if share else (row, row + rows[padding.side])
+        if share:
+            positions = [at * tile_k for at in share]
+        else:
+            positions = [start[padding.side], start[padding.side] + rows[padding.side]]
         first = self.k.let("first_tap", positions[0] // padding.run)
         if not padding.summed and padding.alone:
             return first, 1
         turns = (positions[1] - 1) // padding.run - first + 1
         return first, minimum(turns, padding.count - first if padding.summed else padding.count)
 
-    def _chosen(self, start: Expr, tap: Expr, added: Expr, before: Expr) -> Expr:
-        """The sums to which rows that are inside at a tap have something added."""
-        padding, layout, dim = self.padding, self.unit.d, _DIMS[self.padding.side]
-        if not padding.inside:
+    def _chosen(self, side: int, start: Expr, tap: Expr, added: Expr, before: Expr) -> Expr:
+        """The sums to which rows of a factor that are inside at a tap have something added."""
+        layout, dim = self.unit.d, _DIMS[side]
+        if not self.padding.inside[side]:
             return added
         few, order = along(layout, dim)
         lane = few.partial(Space.LANE, Lane())[dim]
         rows = [start + lane + few.partial(Space.REGISTER, n)[dim] for n in range(few.registers)]
-        inside = [self._inside(row, tap) for row in rows]
+        inside = [self._inside(side, row, tap) for row in rows]
         if len(inside) == 1:
             return select(inside[0], added, before)
         parts = (select(inside[n], Slice(added, r, 1), Slice(before, r, 1)) for r, n in enumerate(order))
         return Pack(added.type, tuple(parts))
 
-    def _inside(self, row: Expr, tap: Expr) -> Expr:
-        dims = self.padding.decoded(row, tap)
-        conditions: list[Expr] = [lift(t.at(dims), row).to(u32) < const(t.size, u32) for t in self.padding.inside]
+    def _inside(self, side: int, row: Expr, tap: Expr) -> Expr:
+        dims, masked = self.padding.decoded(side, row, tap), self.padding.inside[side]
+        conditions: list[Expr] = [lift(t.at(dims), row).to(u32) < const(t.size, u32) for t in masked]
         return reduce(and_, conditions)

@@ -18,7 +18,7 @@ from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Mma, Slice, Var, const, eq, lift, maximum, select, zeros
 from convgen.ir.layout.digits import plus
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Global, View
+from convgen.ir.layout.memory import Global, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
@@ -278,6 +278,9 @@ class _Product:
             for operand in operands:
                 self._copy(*operand, kb)
             k.barrier("publish")
+        if part.of_m.taps:
+            self._taps(acc, products)
+            return {}
         later = self._shared_parts(kb + 1) if held else {}
         a = self._fragment(*operands[0], kb, self.plan.mma.a, held)
         b = self._fragment(*operands[1], kb, self.mmas[0].b, held)
@@ -291,6 +294,26 @@ class _Product:
             b = after[0] if after else b
         return later
 
+    def _taps(self, acc: Sequence[Var], products: Sequence[Var]) -> None:
+        """The products of one K block of windows that are resident in shared memory, tap by tap."""
+        of_n, of_m = self.part.of_n, self.part.of_m
+        assert of_n.tile is not None
+        assert of_m.tile is not None
+        sums: list[Expr] = list(acc)
+        depth, last = of_m.tile.cols, len(of_m.taps) - 1
+        for n, row in enumerate(of_m.taps):
+            a = self._at_tap(of_n.tile, self.mmas[0].a, (0, n * depth))
+            for i, mma in enumerate(self.mmas):
+                added = Mma(mma, sums[i], a, self._at_tap(of_m.tile, mma.b, (row, 0)))
+                if n == last:
+                    self.k.add(Let(products[i], added))
+                else:
+                    sums[i] = self.k.let(f"acc_at_{n}", added)
+
+    def _at_tap(self, tile: Shared, layout: Fragment, start: tuple[int, int]) -> Var:
+        name = tile.name.removesuffix("_tile")
+        return self.k.load_part(f"{name}_frag", tile, layout, start, "fragment", name)
+
     def _prefetch_at_first(self) -> None:
         """The blocks that the loop's own prefetches come too late for; the first one is loaded at once."""
         config, part = self.plan.config, self.part
@@ -298,17 +321,20 @@ class _Product:
             for operand in ((part.of_n, self.n0), (part.of_m, self.m0)):
                 self._prefetch(*operand, lift(self.tile["begin"] * part.mapping.grain + n, self.m0))
 
-    def _at(self, start: Expr, kb: Expr) -> tuple[Index, ...]:
-        """The coordinates of a K block of this slice, and of this product where there are several."""
+    def _at(self, start: Expr, kb: Expr, depth: int = 0) -> tuple[Index, ...]:
+        """The coordinates of a K block of this slice, and of this product where there are several.
+
+        A block is as deep as the config's tile, or `depth`.
+        """
         blocks = self.part.k_blocks
         if self.is_backward is not None:
             kb = select(self.is_backward, maximum(const(blocks - 1) - kb, 0), kb)
         block = kb + self.tile["k"] * blocks if self.plan.config.slices > 1 else kb
-        return start, block * self.plan.config.tile[2], *self.batch
+        return start, block * (depth or self.plan.config.tile[2]), *self.batch
 
     def _copy(self, operand: Operand, start: Expr, kb: Expr) -> None:
         assert operand.tile is not None
-        at, name = self._at(start, kb), operand.view.memory.name
+        at, name = self._at(start, kb, operand.tile.cols), operand.view.memory.name
         if operand.direct:
             self.k.copy_directly(operand.tile, operand.view, at, operand.direct, 0, "copy", name)
             return

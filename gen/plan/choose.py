@@ -7,8 +7,10 @@ slowest sets the pace; tiles go to compute units in rounds. It ranks, it does no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from itertools import product
+from math import prod
 
 import attrs
 
@@ -22,14 +24,17 @@ from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import rectangle_of
 from convgen.plan import lanes
-from convgen.plan.config import APART, DIRECT, MERGED, Config
-from convgen.plan.contraction import reordered
-from convgen.plan.copies import ROWS, K, comes_out_even, is_turned, message_elems, rows_at_once
+from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, SPLIT, Config
+from convgen.plan.contraction import Product, reordered
+from convgen.plan.copies import ROWS, K, comes_out_even, even_rows, is_turned, message_elems, rows_at_once
+from convgen.plan.directions import have_columns
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
+from convgen.plan.resident import Resident, resident
 from convgen.plan.views import must_move, operand_types, products
 from convgen.problem.matmul import Problem
 
 _TILE_M = (32, 64, 96, 128, 192, 256)
+_MORE_ROWS = (384, 512)  #: of resident windows, of which each tile reads as many rows around its own
 _TILE_N = (16, 32, 64, 96, 128, 192, 256)
 _TILE_K = (16, 32, 64)  #: of 8-bit elements twice as many, so that rows are as long as those of 16-bit ones
 _SIDES = (8, 16, 32, 64)  #: of the last resort
@@ -38,6 +43,8 @@ _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or e
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 _OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
+_MOST_COLUMNS = 128  #: columns of all phases; more fill tiles as well by themselves
+_LEAST_RESIDENT = 4  #: taps of windows that may be resident in shared memory: fewer read little again
 _MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x 2, each code of its own in the kernel
 
 
@@ -58,6 +65,7 @@ class _Way:
         return self.stages if self.slots and not self.copy else 0
 
 
+_HELD = (_Way(1),)  #: of windows that are resident: one slot is large, and a block takes long
 _STRAIGHT = (_Way(0, prefetch=3),)  #: as oneDNN's convolutions for XeHPC have it
 
 
@@ -148,6 +156,8 @@ class _Shape:
     of_m: View
     of_n: View
     grids: str = APART  #: of the launches of several products
+    phases: str = APART  #: of strides, in products of their own or as columns of one
+    windows: Resident | None = None  #: those that are resident in shared memory, if any are
 
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
         """How a config writes the types that an instruction multiplies."""
@@ -185,17 +195,40 @@ def first_fitting(
 
 
 def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[_Shape]:
-    """The largest product of the problem, if it has one; where few are in one grid, as many of average depth."""
+    """The largest product of the problem, if it has one; where few are in one grid, as many of average depth; and
+    phases of few channels as columns of one.
+    """
     parts = products(problem, 1, moved)
     if not parts:
         return
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
-    inner = largest.k_inner.size
-    sizes = largest.m, largest.n, largest.k // inner, inner
-    yield (apart := _Shape(*sizes, len(parts), largest.batch, largest.of_m, largest.of_n))
+    yield (apart := _shape(largest, len(parts)))
+    if len(parts) == 1:
+        yield from _in_rows(largest, problem, facts)
+    if have_columns(problem):
+        (joined,) = products(problem, 1, moved, COLUMNS)
+        if joined.n <= _MOST_COLUMNS:
+            yield attrs.evolve(_shape(joined, 1), phases=COLUMNS)
+            yield from (attrs.evolve(each, phases=COLUMNS) for each in _in_rows(joined, problem, facts))
     if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
-        outer = -(-sum(part.k for part in parts) // (inner * len(parts)))
+        outer = -(-sum(part.k for part in parts) // (apart.inner * len(parts)))
         yield attrs.evolve(apart, outer=outer, parts=1, batch=len(parts) * largest.batch, grids=MERGED)
+
+
+def _in_rows(part: Product, problem: Problem, facts: TargetFacts) -> Iterator[_Shape]:
+    """That of a product whose windows can be resident, where they have taps enough to be worth it."""
+    taps = prod(d.size for d in part.of_m.axes[1][:-1])
+    if problem.runtime or facts.block_bytes or taps < _LEAST_RESIDENT:
+        return
+    with suppress(DoesNotFit):
+        found = resident(part, part.k)
+        yield attrs.evolve(_shape(part, 1), m=found.product.m, windows=found)
+
+
+def _shape(part: Product, parts: int) -> _Shape:
+    """That of a product, the largest of so many."""
+    inner = part.k_inner.size
+    return _Shape(part.m, part.n, part.k // inner, inner, parts, part.batch, part.of_m, part.of_n)
 
 
 def _comes_as_fragments(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> bool:
@@ -270,26 +303,29 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     """The configs that come out even and whose tiles fit shared memory, with their scores."""
     elem, mma, types = atom.elem_bytes, (atom.n, atom.m, atom.k), shape.types(atom)
     chunk, tiles_k = facts.chunk_bytes // elem, _tiles_k(atom, facts)
-    k_orders = ["split"] if shape.inner % tiles_k[-1] == 0 else ["split", "fused"]
+    k_orders = [SPLIT] if shape.inner % tiles_k[-1] == 0 else [SPLIT, FUSED]
     if shape.inner % chunk:
-        k_orders.append("chunk")
-    straight = _comes_as_fragments(shape, atom, facts)
+        k_orders.append(CHUNK)
+    if shape.windows:
+        k_orders = [RESIDENT]
+        tiles_k = tuple(k * len(shape.windows.taps) for k in tiles_k if k % atom.k == 0 and shape.inner % k == 0)
+    straight = shape.windows is None and _comes_as_fragments(shape, atom, facts)
     spans = atom.spans
     loads = _fragment_load(shape.of_m, atom.b, facts), _fragment_load(shape.of_n, atom.a, facts)
     through = (*_without_registers(loads, types, elem, facts), *(_Way(*pipeline) for pipeline in facts.core.pipelines))
-    for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
+    if shape.windows:
+        through = () if types else _HELD
+    tiles_m = _TILE_M + _MORE_ROWS if shape.windows else _TILE_M
+    for m, n, k, (wm, wn) in product(tiles_m, _TILE_N, tiles_k, facts.core.grids):
         if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % atom.k:
             continue
-        if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
+        if not shape.windows and not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
             continue
         ways = through + (_STRAIGHT if straight and _fills_rows(k * elem, facts) else ())
         for subtiles in facts.core.subtiles:
             if m % (wm * atom.m * subtiles):
                 continue
-            works = {
-                way: _work(loads, (m, n, k), (wm, wn), subtiles, atom, facts, shared=way.slots > 0, held=way.held)
-                for way in ways
-            }
+            works = {way: _work(loads, (m, n, k), (wm, wn), subtiles, atom, facts, shape.windows, way) for way in ways}
             for k_order, way in product(k_orders, ways):
                 work = works[way]
                 few = work.accumulators <= _MOST_IN_VECTORS
@@ -313,6 +349,7 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                         way.prefetch,
                         types=types,
                         grids=shape.grids,
+                        phases=shape.phases,
                         stages=way.stages,
                         copy=way.copy,
                     )
@@ -365,33 +402,40 @@ def _work(
     subtiles: int,
     atom: MmaAtom,
     facts: TargetFacts,
-    *,
-    shared: bool,
-    held: int,
+    windows: Resident | None,
+    way: _Way,
 ) -> _Work:
-    """`loads` are those of M's and N's operands; `shared` says whether these come through shared memory, or straight as
-    fragments; of `held` blocks registers hold what is on its way there.
-    """
+    """`loads` are those of M's and N's operands."""
     (m, n, k), (subgroups_m, subgroups_n), elem, spans = tile, subgroups, atom.elem_bytes, atom.spans
     count, lanes = subgroups_m * subgroups_n, facts.subgroup_size
     simds = min(count, facts.core.simds)
-    copied = (m + n) * k * elem
-    messages = sum(load.messages(rows, k, lanes * count, elem) for load, rows in zip(loads, (m, n)))
+    taps, reach = (len(windows.taps), windows.reach) if windows else (1, 0)
+    depth = k // taps
+    shapes: tuple[tuple[int, int], ...] = (m + reach, depth), (n, k)
+    copied = sum(rows * cols for rows, cols in shapes) * elem
+    gaps = 0
+    if windows:
+        shapes = tuple((even_rows(rows, cols, elem, facts, count), cols) for rows, cols in shapes)
+        copied = sum(rows * cols for rows, cols in shapes) * elem
+        # Two chunks where a read has as many of a row as lanes go along it, more than two.
+        several = lanes // atom.m > 2 and depth * elem > 2 * facts.chunk_bytes
+        gaps = sum(rows for rows, _ in shapes) * facts.chunk_bytes * (1 + several)
+    messages = sum(load.messages(*shape, lanes * count, elem) for load, shape in zip(loads, shapes))
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n
-    fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
+    fragments = facts.core.fragment_sets * rows * depth * elem // (4 * lanes)
     # By all subgroups, from shared memory or the nearest cache.
     read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
-    if not shared:
+    if not way.slots:
         messages += read / (facts.chunk_bytes * lanes * count)  # the others only bring nearer
     return _Work(
         matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
-        shared=read / facts.core.shared_read_rate + (copied / facts.core.shared_rate if shared else 0),
+        shared=read / facts.core.shared_read_rate + (copied / facts.core.shared_rate if way.slots else 0),
         moved=copied / facts.core.global_rate,
         messages=messages * facts.costs.message * count / simds,
-        slot_bytes=copied,
+        slot_bytes=copied + gaps,
         accumulators=accumulators,
-        registers=accumulators + fragments + held * copied // (4 * lanes * count) + _OTHER_REGISTERS,
+        registers=accumulators + fragments + way.held * copied // (4 * lanes * count) + _OTHER_REGISTERS,
         subgroups=count,
     )
 
@@ -418,14 +462,15 @@ def _meeting(
 def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | None:
     """What the clocks of a given config consist of, for the largest product; None where there is none."""
     for shape in _shapes(problem, facts, config.reorder):
-        if shape.grids != config.grids:
+        if (shape.grids, shape.phases) != (config.grids, config.phases):
+            continue
+        if (shape.windows is None) == (config.taps == RESIDENT):
             continue
         for atom in input_atoms(problem, facts):
             if (atom.n, atom.m, atom.k) == config.mma:
                 loads = _fragment_load(shape.of_m, atom.b, facts), _fragment_load(shape.of_n, atom.a, facts)
                 way = _Way(config.slots, config.stages, config.prefetch, config.copy)
-                tile, waves, shared = config.tile, config.waves, config.slots > 0
-                work = _work(loads, tile, waves, config.subtiles, atom, facts, shared=shared, held=way.held)
+                work = _work(loads, config.tile, config.waves, config.subtiles, atom, facts, shape.windows, way)
                 blocks = _blocks(shape, config.taps, config.tile[2], atom.elem_bytes, facts)
                 return _clocks(shape, config, work, -(-blocks // config.slices), atom, facts)
     return None
@@ -434,7 +479,7 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
 def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaAtom, facts: TargetFacts) -> Clocks:
     """Clocks of one product: rounds of as many workgroups as a unit holds."""
     whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
-    decode = 1.0 if config.taps == "split" else _CHUNK_DECODE if whole else _ELEMENT_DECODE
+    decode = 1.0 if config.taps in (SPLIT, RESIDENT) else _CHUNK_DECODE if whole else _ELEMENT_DECODE
     costs = facts.costs
     serial = float(costs.barrier if config.slots else 0)
     serial += costs.shared_exposed * work.shared + costs.shared_latency if config.slots == 1 else 0

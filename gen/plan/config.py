@@ -19,7 +19,9 @@ _PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 
 EXACT, ZEROS = "exact", "zeros"  #: what padding adds to sums: nothing, or products with zeros
 PADDING = EXACT  #: where a config does not say
+SPLIT, CHUNK, FUSED, RESIDENT = "split", "chunk", "fused", "resident"  #: how K is cut into blocks
 APART, MERGED = "apart", "merged"  #: launches of several products
+COLUMNS = "columns"  #: stride phases as columns of one product
 REGISTERS, DIRECT = "registers", "direct"
 COPIES = (REGISTERS, DIRECT)  #: ways into shared memory: through registers, or by messages without
 
@@ -55,7 +57,7 @@ class Config:
     mma: tuple[int, int, int] | Own  #: elements; n x m x k of the matrix instruction, or what each lane has
     slots: int = 2  #: buffers of the K loop in shared memory; with 0 fragments come from global memory
     taps: str = "split"  #: how K is cut: "split": no block straddles the innermost run (a tap's channels, a row of
-    #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run
+    #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run; "resident": a block is some channels of all taps
     acc: str = "v"  #: where accumulators live: "v" among the vector registers, "a" in a file of their own
     slices: int = 1  #: parts of K, each with workgroups of its own
     reorder: tuple[str, ...] = ()  #: names of inputs that an earlier kernel brings into their default layout
@@ -66,6 +68,7 @@ class Config:
     map: Order = IN_ROWS  #: order in which workgroups take their tiles
     types: tuple[str, ...] = ()  #: in which N's and M's inputs are multiplied, one for both, where any is converted
     grids: str = APART  #: products of several stride phases: "apart" in launches of their own, "merged" in one
+    phases: str = APART  #: of strides in backward data: "apart" in products of their own, or "columns" of one
     stages: int = 1  #: blocks of K in registers on their way to shared memory
     copy: tuple[str, ...] = ()  #: how N's and M's inputs come into shared memory, one way for both: see `COPIES`
     padding: str = PADDING  #: what it adds to sums: "exact": nothing; "zeros": these times weights, a NaN of infinities
@@ -128,6 +131,7 @@ class Config:
         rest += f" map={self.map}" if self.map != IN_ROWS else ""
         rest += f" in={':'.join(self.types)}" if self.types else ""
         rest += f" grids={self.grids}" if self.grids != APART else ""
+        rest += f" phases={self.phases}" if self.phases != APART else ""
         rest += f" copy={':'.join(self.copy)}" if self.copy else ""
         rest += f" padding={self.padding}" if self.padding != PADDING else ""
         return (
@@ -197,7 +201,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "mma": ("ROWSxCOLSxK|fma:NxROWSxCOLS|SIDExSIDExK:NxROWSxCOLS", _unit),
     "slots": ("0|1|2|3|4", _one_of(0, 1, 2, 3, 4)),
     "stages": ("1|2|3|4", _one_of(1, 2, 3, 4)),
-    "taps": ("split|chunk|fused", _choice("split", "chunk", "fused")),
+    "taps": ("split|chunk|fused|resident", _choice(SPLIT, CHUNK, FUSED, RESIDENT)),
     "acc": ("v|a", _choice("v", "a")),
     "slices": ("COUNT", _count),
     "subtiles": ("1|2|4|8", _one_of(1, 2, 4, 8)),
@@ -207,6 +211,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "map": ("ORDER", Order.parse),
     "in": ("TYPE[:TYPE]", _types),
     "grids": (f"{APART}|{MERGED}", _choice(APART, MERGED)),
+    "phases": (f"{APART}|{COLUMNS}", _choice(APART, COLUMNS)),
     "copy": (f"{REGISTERS}|{DIRECT}[:...]", _copies),
     "padding": (f"{EXACT}|{ZEROS}", _choice(EXACT, ZEROS)),
 }

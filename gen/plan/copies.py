@@ -38,7 +38,13 @@ class CopyLayout:
 
 
 def copy_layout(
-    view: View, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
+    view: View,
+    memory: Digits,
+    rows: int,
+    cols: int,
+    facts: TargetFacts,
+    subgroups: int,
+    elem: Type,
 ) -> CopyLayout:
     """The split of the copy of a rows x cols tile of `elem` whose digits are `memory`; DoesNotFit where it is not even.
 
@@ -174,6 +180,15 @@ def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups
     while strips * cols < subgroups * chunk and chunk * elem_bytes > _WORD_BYTES:
         chunk //= 2
     return chunk, 1
+
+
+def even_rows(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
+    """As many rows, or the next more, whose copy comes out even (see `copy_layout`)."""
+    chunk, across = _chunks(rows, cols, elem_bytes, facts, subgroups)
+    down, runs = facts.subgroup_size // across, cols // (chunk * across)
+    counts = range(-(-rows // down), -(-rows // down) + subgroups)
+    even = (n for n in counts if runs % (subgroups // gcd(subgroups, n)) == 0)
+    return next(even) * down
 
 
 def comes_out_even(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> bool:

@@ -4,6 +4,7 @@
 |---|---|---|---|---|
 | forward | mb, o… | oc | k…, ic | dst = src * wei |
 | backward data | mb, i… of one stride phase | ic | taps of that phase, oc | diff_src = diff_dst * wei |
+| the same, phases as columns | mb, i… of one phase | phases, ic | as many taps as a phase has, oc | the same |
 | backward weights | oc | k…, ic | mb, o… | diff_wei = diff_dst * src |
 
 Channels are those of one group: groups, and the matrices of a batch, are a third axis, each position of which is a
@@ -14,13 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product as combinations
-from math import gcd, prod
+from math import prod
 
 import attrs
 
+from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.memory import Dim, TensorDim
 from convgen.plan.blocks import Index
+from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Contraction, Tensor, along, dim_of
+from convgen.plan.phases import Columns, Phase
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.conv import Direction as Dir
 from convgen.problem.matmul import Matmul, Problem
@@ -31,7 +35,10 @@ _NAMES = "dhw"
 MATRICES = {"src": "mk", "wei": "kn", "dst": "mn"}
 
 
-def contractions_of(problem: Problem) -> Iterable[Contraction]:
+def contractions_of(problem: Problem, phases: str = APART) -> Iterable[Contraction]:
+    """The products of a problem; DoesNotFit where its stride phases make no `phases`, a way of the config."""
+    if phases == COLUMNS:
+        return (_phases_as_columns(problem),)
     if isinstance(problem, Matmul):
         return (_matmul(problem),)
     if problem.direction.is_forward:
@@ -159,66 +166,9 @@ def _backward_weights(problem: Conv) -> Contraction:
     )
 
 
-@attrs.frozen
-class _Phase:
-    """One residue of (i + p) modulo the stride along an axis: there backward data is a convolution of stride 1.
-
-    With i + p = s*q + r, a tap k contributes where k*(d + 1) = r modulo s. With g = gcd(d + 1, s) these are the taps
-    first + (s/g)*j, and o = q + (r - first*(d + 1))/s - j*(d + 1)/g. Taps are counted downwards, so that o grows with
-    the tap as in the forward convolution; q is counted from the first that is an input position.
-    """
-
-    axis: Axis
-    name: str
-    first_tap: int  #: least tap that contributes
-
-    @staticmethod
-    def count(axis: Axis) -> int:
-        """How many residues have taps: each of the first taps has one of its own."""
-        return min(axis.k, axis.s // gcd(axis.d + 1, axis.s))
-
-    @property
-    def residue(self) -> int:
-        return self.first_tap * (self.axis.d + 1) % self.axis.s
-
-    @property
-    def _first_q(self) -> int:
-        return -((self.residue - self.axis.p) // self.axis.s)
-
-    @property
-    def positions(self) -> int:
-        """Input positions of this residue."""
-        first = self._first_q * self.axis.s + self.residue - self.axis.p
-        return max(0, -(-(self.axis.i - first) // self.axis.s))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether its sums are of nothing: it has no positions, or all taps lead outside diff_dst."""
-        if not self.positions:
-            return True
-        taps, _, _, diff_dst = self.coordinates()
-        (_, growth), start = diff_dst.terms[1], diff_dst.const
-        return start >= self.axis.o or start + self.positions - 1 + (taps - 1) * growth < 0
-
-    def coordinates(self) -> tuple[int, TensorDim, TensorDim, TensorDim]:
-        """Taps, and the coordinates along this axis of diff_src, of the weights and of diff_dst."""
-        a, first, g = self.axis, self.first_tap, gcd(self.axis.d + 1, self.axis.s)
-        step = a.s // g
-        taps = -(-(a.k - first) // step)
-        last = first + (taps - 1) * step
-        start = self._first_q + (self.residue - last * (a.d + 1)) // a.s
-        growth = (a.d + 1) // g
-        reach = start + self.positions - 1 + (taps - 1) * growth
-        q, k = f"i{self.name}", f"k{self.name}"
-        diff_src = TensorDim(a.i, ((q, a.s),), self._first_q * a.s + self.residue - a.p)
-        wei = TensorDim(a.k, ((k, -step),), last)
-        diff_dst = TensorDim(a.o, ((q, 1), (k, growth)), start, start < 0 or reach >= a.o)
-        return taps, diff_src, wei, diff_dst
-
-
 def phases(problem: Conv) -> int:
     """How many products backward data takes at most: one for each combination of residues that have taps."""
-    return prod(_Phase.count(axis) for _, axis in axes_of(problem))
+    return prod(Phase.count(axis) for _, axis in axes_of(problem))
 
 
 def _backward_data(problem: Conv) -> Iterator[Contraction]:
@@ -226,7 +176,7 @@ def _backward_data(problem: Conv) -> Iterator[Contraction]:
     axes, channels = axes_of(problem), _of_group(problem)
     images = along("mb", problem.mb)
     of_axes = [
-        sorted((_Phase(axis, name, tap) for tap in range(_Phase.count(axis))), key=lambda p: p.residue)
+        sorted((Phase(axis, name, tap) for tap in range(Phase.count(axis))), key=lambda p: p.residue)
         for name, axis in axes
     ]
     for chosen in combinations(*of_axes):
@@ -244,6 +194,33 @@ def _backward_data(problem: Conv) -> Iterator[Contraction]:
             role,
             _groups(problem),
         )
+
+
+def have_columns(problem: Problem) -> bool:
+    """Whether the stride phases of a problem can be columns of one product."""
+    if not isinstance(problem, Conv) or problem.direction is not Dir.BWD_D or problem.runtime:
+        return False
+    axes = [axis for _, axis in axes_of(problem)]
+    return any(axis.s > 1 for axis in axes) and all(Columns.suit(axis) for axis in axes)
+
+
+def _phases_as_columns(problem: Problem) -> Contraction:
+    """One product of all stride phases: N are the phases and channels of diff_src, M one position of each phase."""
+    if not isinstance(problem, Conv) or not have_columns(problem):
+        wanted = "backward data with strides, taps at each input position and sizes that are known"
+        raise DoesNotFit(f"phases={COLUMNS}: wanted {wanted}")
+    columns, channels = [Columns.of(axis, name) for name, axis in axes_of(problem)], _of_group(problem)
+    images = along("mb", problem.mb)
+    diff_src, wei, diff_dst = zip(*(c.coordinates() for c in columns))
+    return Contraction(
+        (dim_of("mb", problem.mb), *(dim_of(f"i{c.name}", c.positions) for c in columns)),
+        (*(dim_of(c.phase, c.count) for c in columns if c.count > 1), dim_of("ic", channels["ic"])),
+        (*(dim_of(f"k{c.name}", c.taps) for c in columns), dim_of("oc", channels["oc"])),
+        Tensor(tensor_of(problem, "diff_dst"), (images, _channels(problem, "oc"), *diff_dst)),
+        Tensor(tensor_of(problem, "wei"), _weight_index(problem, wei)),
+        Tensor(tensor_of(problem, "diff_src"), (images, _channels(problem, "ic"), *diff_src)),
+        batch=_groups(problem),
+    )
 
 
 def is_split(sizes: tuple[int, ...]) -> bool:

@@ -37,8 +37,9 @@ class Padding:
 
     of_n: View
     of_m: View
-    side: int  #: whose windows reach outside: 0 that of N, 1 that of M
-    inside: tuple[TensorDim, ...]  #: coordinates by dims of its rows and of taps: a sum counts where all are in range
+    #: By factor whose windows reach outside, 0 that of N: coordinates by dims of its rows and of taps. A sum counts
+    #: where all are in range.
+    inside: dict[int, tuple[TensorDim, ...]]
     taps: Dims
     summed: bool  #: whether K has taps, not the rows
     run: int  #: positions from one tap to the next where they are or were; 0 where other dims of K are around them
@@ -51,9 +52,15 @@ class Padding:
         """Taps."""
         return prod(d.padded for d in self.taps)
 
-    def decoded(self, row: Any, tap: Any) -> dict[str, Any]:
-        """The dims of a row of the factor with windows, and those of a tap."""
-        rows = (self.of_n, self.of_m)[self.side].axes[_ROWS]
+    @property
+    def side(self) -> int:
+        """The one factor whose windows reach outside, where its rows have taps."""
+        (found,) = self.inside
+        return found
+
+    def decoded(self, side: int, row: Any, tap: Any) -> dict[str, Any]:
+        """The dims of a row of a factor, and those of a tap."""
+        rows = (self.of_n, self.of_m)[side].axes[_ROWS]
         return {**_decoded(rows, row), **_decoded(self.taps, tap)}
 
 
@@ -77,20 +84,23 @@ def padding(product: Product, unit: MmaTile, *, shared: bool) -> Padding | None:
     """Of a kernel that multiplies by such tiles, K `shared` out or not; None where products with padding are zeros."""
     factors = product.of_n, product.of_m
     found = [n for n, view in enumerate(factors) if halo(view)]
-    if not found or not factors[1 - found[0]].memory.elem.is_float:
+    if not any(factors[1 - side].memory.elem.is_float for side in found):
         return None
+    names = {name for side in found for name in names_in(halo(factors[side]))}
+    of_k = _span(factors[0].axes[_K], names)
+    if len(found) > 1:
+        return _summed(factors, found, of_k, unit, shared=shared)
     (side,) = found
-    view, names = factors[side], names_in(halo(factors[side]))
-    of_rows, of_k = (_span(dims, names) for dims in view.axes[:2])
+    of_rows = _span(factors[side].axes[_ROWS], names)
     if _count(of_k) <= _count(of_rows):
-        return _summed(factors, side, of_k, unit, shared=shared)
+        return _summed(factors, found, of_k, unit, shared=shared)
     return _of_rows(factors, side, of_rows, (unit.atom.n, unit.atom.m)[side])
 
 
-def _summed(factors: Sequence[View], side: int, taps: Dims, unit: MmaTile, *, shared: bool) -> Padding:
+def _summed(factors: Sequence[View], sides: Sequence[int], taps: Dims, unit: MmaTile, *, shared: bool) -> Padding:
     """Taps are taken out of K."""
     depth, tile_k = (steps * unit.atom.k for steps in (unit.pack, unit.steps))
-    k = factors[side].axes[_K]
+    k = factors[0].axes[_K]
     inner = _behind(k, taps)
     *outer, last = tuple(d for d in k if d not in taps) or (Dim("one", 1, 1),)
     rest = (*outer, attrs.evolve(last, padded=-(-last.size // depth) * depth))
@@ -102,8 +112,9 @@ def _summed(factors: Sequence[View], side: int, taps: Dims, unit: MmaTile, *, sh
     run = inner if _count(k) == _count(taps) * inner else 0
     whole, blocks = -(-_count(k) // tile_k), _count(rest) // depth
     return Padding(
-        of_n, of_m, side, halo(factors[side]), apart, True, run, blocks=blocks, shared=whole if shared else 0
-    )
+        of_n, of_m, {n: halo(factors[n]) for n in sides}, apart, True, run,
+        blocks=blocks, shared=whole if shared else 0,
+    )  # fmt: skip
 
 
 def _share(k: Dims, tile_k: int) -> tuple[tuple[TensorDim, ...], Dims]:
@@ -129,7 +140,7 @@ def _of_rows(factors: Sequence[View], side: int, own: Dims, rows: int) -> Paddin
     )
     masks = ((), outside)
     of_n, of_m = (_seen(each, (*each.axes, taps), masks[n != side]) for n, each in enumerate(factors))
-    return Padding(of_n, of_m, side, same, taps, False, run, alone)
+    return Padding(of_n, of_m, {side: same}, taps, False, run, alone)
 
 
 def _span(dims: Dims, names: Collection[str]) -> Dims:

@@ -7,6 +7,7 @@ A plan fixes views, fragments, shared tiles and grids, and estimates registers. 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 from itertools import product as combinations
 from math import prod
@@ -28,15 +29,16 @@ from convgen.kernels.epilogue import Epilogue
 from convgen.passes.messages.direct import direct_width, places_of
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.pairs import check_pairs
-from convgen.passes.messages.swizzle import find_swizzle
+from convgen.passes.messages.swizzle import find_rows, find_swizzle
 from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import EXACT, MERGED, Config, Own
+from convgen.plan.config import APART, CHUNK, EXACT, MERGED, RESIDENT, SPLIT, Config, Own
 from convgen.plan.contraction import Product
 from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, divide, is_turned
 from convgen.plan.dequantise import Dequantisation
 from convgen.plan.lane_tile import LaneTile, sums_weights
 from convgen.plan.padding import Padding, padding
+from convgen.plan.resident import Resident, resident
 from convgen.plan.windows import Windows, windows
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
@@ -164,6 +166,7 @@ class Operand:
     tile: Shared | None
     copy: CopyLayout | None  #: each lane's share of the copy or prefetch
     made: Dequantisation | None = None  #: what becomes of it before it is multiplied
+    taps: tuple[int, ...] = ()  #: of windows that are resident in the tile, the rows at which they are at each tap
     direct: int = 0  #: bytes of a lane; in messages that bring it to shared memory without registers, if such do
     conflicts: int = 0  #: cycles; extra ones of the first accesses to its shared tile
 
@@ -243,7 +246,7 @@ class Plan:
 
 def k_block(k_order: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
     """To a multiple of what the innermost run of K is padded."""
-    return {"split": tile_k, "chunk": chunk_bytes // elem_bytes, "fused": 1}[k_order]
+    return {SPLIT: tile_k, CHUNK: chunk_bytes // elem_bytes}.get(k_order, 1)
 
 
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
@@ -347,9 +350,16 @@ def _laid_out(
     problem: Problem, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts
 ) -> tuple[MmaTile | LaneTile, tuple[Part, ...]]:
     """The products, and what multiplies: with wide stores, unless rows in their order meet banks more often."""
+    products: Sequence[Product] = _products_of(problem, unit, config, facts)
+    windows: Sequence[Resident | None] = [None] * len(products)
+    if config.taps == RESIDENT:
+        windows = _resident(problem, products, unit, config, facts)
+        depth = config.tile[2] // len(windows[0].taps) if windows and windows[0] else config.tile[2]
+        unit = _unit(problem, attrs.evolve(config, tile=(*config.tile[:2], depth)), facts)  # of one tap
+        products = [each.product for each in windows if each]
 
     def laid_out(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
-        return tuple(_part(problem, p, unit, config, facts) for p in _products_of(problem, unit, config, facts))
+        return tuple(_part(problem, *each, unit, config, facts) for each in zip(products, windows))
 
     def conflicts(parts: tuple[Part, ...]) -> int:
         return sum(part.of_n.conflicts for part in parts)
@@ -361,6 +371,23 @@ def _laid_out(
         if conflicts(in_order) < conflicts(parts):
             return plain, in_order
     return unit, parts
+
+
+def _resident(
+    problem: Problem, products: Sequence[Product], unit: MmaTile | LaneTile, config: Config, facts: TargetFacts
+) -> list[Resident]:
+    """The products whose windows are resident in shared memory, all of as many taps; DoesNotFit where they are not."""
+    given = f"taps={config.taps}"
+    if not isinstance(unit, MmaTile) or facts.block_bytes or not config.slots or any(config.direct):
+        raise DoesNotFit(f"{given}: wanted rows of shared memory, that registers bring, for matrix instructions")
+    if config.slices > 1 or config.map.shares:
+        raise DoesNotFit(f"{given}: wanted one slice")
+    if config.types or problem.runtime:
+        raise DoesNotFit(f"{given}: wanted inputs that are not converted, of sizes that are known")
+    found = [resident(product, config.tile[2]) for product in products]
+    if len({len(each.taps) for each in found}) > 1:
+        raise DoesNotFit(f"{given}: products have different counts of taps")
+    return found
 
 
 def _in_one_grid(
@@ -405,9 +432,11 @@ def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | Lan
 
 def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts) -> tuple[Product, ...]:
     if isinstance(unit, LaneTile):
+        if config.phases != APART:
+            raise DoesNotFit(f"phases={config.phases}: mma={config.mma} has sums over windows of each phase")
         return windows(problem, unit.own, config, facts.chunk_bytes)
     block = k_block(config.taps, config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
-    return views.products(problem, block, config.reorder)
+    return views.products(problem, block, config.reorder, config.phases)
 
 
 def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> MmaTile:
@@ -465,10 +494,25 @@ def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
     return Reduction(config.sum or ("last" if facts.tickets else "atomic"))
 
 
-def _part(problem: Problem, product: Product, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts) -> Part:
+def _part(
+    problem: Problem,
+    product: Product,
+    windows: Resident | None,
+    unit: MmaTile | LaneTile,
+    config: Config,
+    facts: TargetFacts,
+) -> Part:
     tile_m, tile_n, tile_k = config.tile
     of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in (product.of_n, product.of_m))
-    if isinstance(unit, MmaTile):
+    if windows and isinstance(unit, MmaTile):
+        run = tile_k // len(windows.taps)
+        shapes = (tile_n, tile_k), (tile_m + windows.reach, run)
+        of_n = _in_rows(
+            product.of_n, unit.atom.a_elem, shapes[0], unit.a, config, facts, run=run, often=config.waves[0]
+        )
+        of_m = _in_rows(windows.source, unit.atom.b_elem, shapes[1], unit.b, config, facts, often=len(windows.taps))
+        of_m = attrs.evolve(of_m, taps=windows.taps)
+    elif isinstance(unit, MmaTile):
         direct_n, direct_m = config.direct
         of_n = operand(product.of_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
         of_m = operand(product.of_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
@@ -524,6 +568,36 @@ def operand(
         swizzle, conflicts = find_swizzle(length, elem, chunk, fragment, copy.stored, facts, turned=turned)
     tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
     return Operand(view, elem, tile, copy, conflicts=conflicts)
+
+
+def _in_rows(
+    view: View,
+    elem: Type,
+    shape: tuple[int, int],
+    fragment: Fragment,
+    config: Config,
+    facts: TargetFacts,
+    *,
+    run: int = 0,
+    often: int,
+) -> Operand:
+    """The same where fragments, read so `often`, may begin at any row, or at any of the runs of so many columns.
+
+    Gaps behind rows keep banks apart, and swizzles within a run; there are as many rows as come out even.
+    """
+    (rows, cols), chunk, subgroups = shape, facts.chunk_bytes, config.waves[0] * config.waves[1]
+    chunks = run * elem.bytes // chunk
+    for more in range(rows, rows + facts.subgroup_size * subgroups):
+        with suppress(DoesNotFit):
+            dense = row_major(more, cols)
+            copy = copy_layout(view, dense, more, cols, facts, subgroups, elem)
+            within = chunks & -chunks
+            apart, swizzle, conflicts = find_rows(cols, elem, chunk, fragment, copy.stored, facts, within, often)
+            digits = row_major(more, cols, apart * chunk // elem.bytes)
+            name = f"{view.memory.name}_tile"
+            tile = Shared(name, elem, more, cols, digits, config.slots, swizzle, chunk)
+            return Operand(view, elem, tile, copy, conflicts=conflicts)
+    raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
 
 
 def _direct(

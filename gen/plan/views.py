@@ -17,6 +17,7 @@ from convgen.ir.layout.memory import Dim, TensorDim, View
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, s32, scalar
 from convgen.plan.blocks import Cuts, Index
+from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Contraction, Product, Tensor, along, buffer, dim_of, in_order, reordered
 from convgen.plan.directions import (
     MATRICES,
@@ -35,16 +36,17 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.tensors import TensorSpec
 
 
-def products(problem: Problem, block: int, moved: Collection[str] = ()) -> tuple[Product, ...]:
+def products(problem: Problem, block: int, moved: Collection[str] = (), phases: str = APART) -> tuple[Product, ...]:
     """The products of a problem; the innermost dimension of K is padded to a multiple of `block` (1: not at all).
 
-    The inputs `moved` are read where a kernel before has put them (see `reordered`).
+    The inputs `moved` are read where a kernel before has put them (see `reordered`); `phases` are those of a config.
 
     They write disjoint parts of the result. What is a sum of nothing is left out: what no window reaches in backward
     data, all of it in backward weights without images (see `covers_result`).
     """
     steps = _in_steps(problem)
-    found = (c.reading(problem, moved).in_blocks(steps).counted(sizes(problem)) for c in contractions_of(problem))
+    parts = contractions_of(problem, phases)
+    found = (c.reading(problem, moved).in_blocks(steps).counted(sizes(problem)) for c in parts)
     made = (c.product(block) for c in found)
     return tuple(p for p in made if p.m and p.n and p.k)
 
@@ -145,9 +147,11 @@ def contractions(problem: Problem, moved: Collection[str] = ()) -> tuple[Contrac
     return tuple(c for c in found if all(prod(d.size for d in dims) for dims in (c.m, c.n, c.k)))
 
 
-def covers_result(problem: Problem) -> bool:
+def covers_result(problem: Problem, phases: str = APART) -> bool:
     """Whether the products write every element of the result."""
-    summed = (c for c in contractions_of(problem) if prod(d.size for d in c.k))
+    summed = [c for c in contractions_of(problem, phases) if prod(d.size for d in c.k)]
+    if phases == COLUMNS:  # each position is in a phase that has taps
+        return bool(summed)
     return sum(prod(d.size for d in (*c.m, *c.n, *c.batch)) for c in summed) == prod(problem.outputs[0].dims)
 
 

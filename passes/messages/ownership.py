@@ -10,17 +10,20 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Copy, DirectCopy, LoadShared, StoreShared
+from convgen.ir.stmt import Copy, DirectCopy, LoadPart, LoadShared, StoreShared
 
 
 def private_tiles(kernel: Kernel) -> frozenset[Shared]:
     """The tiles of a tile-level kernel that need no barrier and no wait before one."""
     layouts: dict[Shared, dict[Fragment, None]] = {}
+    parts = {s.tile for s in statements(kernel.body) if isinstance(s, LoadPart)}  # which overlap
     direct = {s.tile for s in statements(kernel.body) if isinstance(s, DirectCopy)}  # by places, not by elements
     for s in statements(kernel.body):
         if isinstance(s, (StoreShared, LoadShared, Copy)):
             layouts.setdefault(s.tile, {}).setdefault(s.layout)
-    return frozenset(tile for tile, used in layouts.items() if tile not in direct and _is_private(tile, used, kernel))
+    return frozenset(
+        tile for tile, used in layouts.items() if tile not in direct | parts and _is_private(tile, used, kernel)
+    )
 
 
 def _is_private(tile: Shared, layouts: Iterable[Fragment], kernel: Kernel) -> bool:

@@ -62,15 +62,18 @@ def shared_messages(
     subgroups: int,
     facts: TargetFacts,
     base: int = 0,
+    start: tuple[int, int] = (0, 0),
     *,
     reads: bool = True,
 ) -> Iterator[SharedMessage]:
     """The messages of a distributed access to a shared tile; addresses that differ by a constant are shared.
 
-    The tile begins at `base`, which counts with an immediate: together they stay within its field.
+    The tile begins at `base`, which counts with an immediate: together they stay within its field. So does the place of
+    a part that begins at row and column `start`, within which chunks are swizzled.
     """
     page = facts.shared_imm_max + 1
     fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0
+    fixed += tile.address(0, *start)
     for piece in _plan(tile, layout, subgroups, facts, reads):
         lane, register = first_of(piece.way, Lane(), piece.leader)
         row, col = layout.coords(subgroup, lane, register).values()

@@ -19,6 +19,8 @@ _ACCESSES = 4
 #: By how much shifts go to the left.
 _LIFTS = (1, 2, 3)
 
+_MOST_GAP = 4  #: chunks; behind each row, where gaps keep banks apart
+
 #: By how much further the second shift of a fold goes.
 _FOLDS = (1, 2, 3)
 
@@ -93,15 +95,44 @@ def find_swizzle(
         accesses = [*_accesses(read, facts.turned_reads, elem.bytes, RUN * elem.bytes, lanes, Way.TURNED)]
     else:
         accesses = [*_accesses(read, facts.shared_read, elem.bytes, chunk, lanes)]
+    accesses += _writes(write, elem, chunk, facts)
+    return _best(accesses, across, chunk, across, turned=turned)
+
+
+@lru_cache(maxsize=2**10)
+def find_rows(
+    cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment, facts: TargetFacts, within: int, often: int
+) -> tuple[int, Swizzle, int]:
+    """How far apart rows of `cols` elements stand, in chunks, with what swizzle of each `within` chunks of a row.
+
+    Least conflicts decide, then the least gap. Beside them the extra cycles of the first accesses. Reads may be of less
+    than a chunk; they come so `often` as writes.
+    """
+    lanes, held = facts.subgroup_size, min(chunk, read.contiguous("k") * elem.bytes)
+    reading = facts.shared_read if held == chunk else facts.shared_write.of_less(chunk // held)
+    accesses = [*_accesses(read, reading, elem.bytes, held, lanes)] * often
+    accesses += _writes(write, elem, chunk, facts)
+    least = -(-cols * elem.bytes // chunk)
+    found = [(across, *_best(accesses, across, chunk, within)) for across in range(least, least + _MOST_GAP + 1)]
+    return min(found, key=lambda rows: (rows[2], rows[0]))
+
+
+def _writes(write: Fragment | None, elem: Type, chunk: int, facts: TargetFacts) -> Iterator[_Access]:
     if write is not None:
         written = min(chunk, write.contiguous(write.dims[1]) * elem.bytes)
         writing = facts.shared_write.of_less(chunk // written)
-        accesses += _accesses(write, writing, elem.bytes, written, lanes)
+        yield from _accesses(write, writing, elem.bytes, written, facts.subgroup_size)
+
+
+def _best(
+    accesses: Sequence[_Access], across: int, chunk: int, within: int, *, turned: bool = False
+) -> tuple[Swizzle, int]:
+    """The first swizzle with the least extra cycles, of rows of `across` chunks; masks are of less than `within`."""
 
     def cost(swizzle: Swizzle) -> int:
         return sum(access.cost(swizzle, across, chunk) for access in accesses)
 
-    masks = [mask for mask in (1, 3, 7, 15) if mask < across]
+    masks = [mask for mask in (1, 3, 7, 15) if mask < within]
     simple = [Swizzle(), *(Swizzle(shift, mask) for mask in masks for shift in range(4))]
     if turned:  # rows of a little matrix that is turned are neighbours of each other
         simple += [Swizzle(-lift, mask & ~((1 << lift) - 1)) for lift in _LIFTS for mask in masks if mask >> lift]

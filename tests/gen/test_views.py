@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from convgen.backends.target import get
 from convgen.ir.error import Unsupported
 from convgen.ir.layout.memory import View
 from convgen.plan import views
+from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Product
+from convgen.plan.directions import have_columns
+from convgen.plan.phases import Columns
 from convgen.plan.plan import check_supported
 from convgen.problem.conv import Conv
 from tests.strategies import problems
@@ -42,9 +46,9 @@ def ids(view: View) -> Ids:
 def terms(part: Product) -> Ids:
     """The rows (result, of_n, of_m) of element numbers that a product multiplies and sums."""
     of_n, of_m, result = ids(part.of_n)[:, None, :], ids(part.of_m)[None, :, :], ids(part.result)[:, :, None]
-    assert (result >= 0).all(), "a product has positions that are no result"
+    assert (result >= 0).all() or any(t.masked for t in part.result.index), "positions that are no result"
     rows = np.stack([x + np.zeros((part.n, part.m, part.k), np.int64) for x in (result, of_n, of_m)], -1)
-    found: Ids = rows[(of_n >= 0) & (of_m >= 0)]
+    found: Ids = rows[(of_n >= 0) & (of_m >= 0) & (result >= 0)]
     return found
 
 
@@ -72,18 +76,19 @@ def roles(part: Product) -> list[str]:
     return [v.memory.name.removeprefix("diff_") for v in (part.result, part.of_n, part.of_m)]
 
 
-def check(problem: Conv, block: int) -> None:
+def check(problem: Conv, block: int, phases: str = APART) -> None:
     """Each term of the law is in exactly one product, once; the products' results are disjoint."""
-    parts = views.products(problem, block)
+    parts = views.products(problem, block, phases=phases)
     wanted = law(problem)
     order = ["src", "wei", "dst"]
     found = [terms(p)[:, [roles(p).index(name) for name in order]] for p in parts]
     together = np.concatenate([np.empty((0, 3), np.int64), *found])
     assert np.array_equal(ordered(together), ordered(np.stack([wanted[name] for name in order], -1)))
     results = np.concatenate([np.empty(0, np.int64), *(ids(p.result).ravel() for p in parts)])
+    results = results[results >= 0]
     assert len(np.unique(results)) == len(results)
     everything = np.arange(np.prod(problem.outputs[0].dims))
-    assert views.covers_result(problem) == np.array_equal(np.sort(results), everything)
+    assert views.covers_result(problem, phases) == np.array_equal(np.sort(results), everything)
     assert np.array_equal(np.sort(ids(views.whole_result(problem)).ravel()), everything)
 
 
@@ -91,6 +96,15 @@ def check(problem: Conv, block: int) -> None:
 @given(problems(most=5, channels=8), st.sampled_from((1, 4)))
 def test_every_term_is_multiplied_once(problem: Conv, block: int) -> None:
     check(problem, block)
+
+
+@FIXED
+@given(problems(most=6, channels=8, directions=("BWD_D",)), st.sampled_from((1, 4)))
+def test_phases_side_by_side_multiply_every_term_once(problem: Conv, block: int) -> None:
+    depth, height, width = (a if Columns.suit(a) else attrs.evolve(a, s=1) for a in problem.axes)
+    problem = attrs.evolve(problem, axes=(depth, height, width))
+    assume(have_columns(problem))
+    check(problem, block, COLUMNS)
 
 
 PHASES = {

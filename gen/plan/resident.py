@@ -1,0 +1,131 @@
+"""Windows resident in shared memory: the source of a tile is brought once for all taps, which read it at distances.
+
+A block of K is some channels with all their taps. Rows of M are counted over positions with a gap behind each line, so
+that a step of a tap is the same number of rows everywhere: P = (n * H + h) * W + w, where W is so much longer than a
+line of the result that what lies beyond either end of a line of the source is in a gap. A gap serves the end of one
+line and the beginning of the next one. Then row P + kh * growth * W + kw * growth of the source is what row P of the
+result sees at tap (kh, kw), zero where that is padding. Rows in gaps are summed in vain, and not stored.
+"""
+
+from __future__ import annotations
+
+from itertools import product as combinations
+from math import prod
+
+import attrs
+
+from convgen.ir.error import DoesNotFit
+from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
+from convgen.ir.node import replace
+from convgen.plan.contraction import Product
+from convgen.plan.padding import windows
+
+_GIVEN = "taps=resident"
+
+
+@attrs.frozen
+class Resident:
+    """A product whose blocks of K are channels with all taps, and the source of its windows as rows of one tile."""
+
+    product: Product
+    source: View  #: the axes positions and channels, and that of a batch
+    taps: tuple[int, ...]  #: the row of the source at each tap, counted from that of the result; in the order of K
+
+    @property
+    def reach(self) -> int:
+        """Rows of the source behind those of a tile that windows see."""
+        return max(self.taps)
+
+
+@attrs.frozen
+class _Line:
+    """An axis of space: positions of the result at which windows of stride 1 stand, and a line of the source."""
+
+    dim: Dim
+    tap: Dim
+    at: int  #: dimension of the tensor
+    size: int  #: of the source
+    growth: int  #: positions of the source between taps
+    start: int  #: position of the source at the first tap of the first window
+
+    @property
+    def padded(self) -> int:
+        """The least distance of lines at which a tap beyond either end finds a gap."""
+        apart = self.dim.size + (self.tap.size - 1) * self.growth
+        return max(self.dim.size, min(apart, max(self.size - self.start, apart + self.start)))
+
+
+def resident(product: Product, depth: int) -> Resident:
+    """The same product with `depth` elements in a block of K: channels with all taps; DoesNotFit if it cannot be."""
+    m, k = product.of_m.axes[:2]
+    lines = _lines(product)
+    taps = tuple(line.tap for line in lines)
+    *outer, channels = k
+    if tuple(outer) != taps or isinstance(product.of_m, SizedView) or channels.exact is not None:
+        raise DoesNotFit(f"{_GIVEN}: wanted taps around the channels, and sizes that are known")
+    each, rest = divmod(depth, prod(tap.size for tap in taps))
+    if rest or not each or channels.size % each:
+        count = " x ".join(str(tap.size) for tap in taps)
+        raise DoesNotFit(
+            f"{_GIVEN}: tile K of {depth}, wanted {count} taps times a divisor of {channels.size} channels"
+        )
+    if m[-len(lines) :] != tuple(line.dim for line in lines):
+        raise DoesNotFit(f"{_GIVEN}: wanted positions of windows innermost in memory")
+    blocks = Dim(f"{channels.name}_blocks", channels.size // each, channels.size // each)
+    few = Dim(channels.name, each, each)
+    rows = (*m[: -len(lines)], *(attrs.evolve(line.dim, padded=line.padded) for line in lines))
+    cut = (blocks, *taps, few)
+    of_n, of_m = (_cut(view, channels.name, blocks.name, each) for view in (product.of_n, product.of_m))
+    found = attrs.evolve(
+        product,
+        of_n=replace(of_n, axes=(of_n.axes[0], cut, *of_n.axes[2:])),
+        of_m=replace(of_m, axes=(rows, cut, *of_m.axes[2:])),
+        result=replace(product.result, axes=(product.result.axes[0], rows, *product.result.axes[2:])),
+    )
+    return Resident(found, _source(of_m, lines, (blocks, few)), _taps(lines))
+
+
+def _lines(product: Product) -> list[_Line]:
+    """The axes of space, outermost first."""
+    names = {d.name: d for axis in product.of_m.axes[:2] for d in axis}
+    rows = [d.name for d in product.of_m.axes[0]]
+    found = []
+    for at, t in windows(product.of_m).items():
+        terms = {name: coef for name, coef in t.terms if name in names}
+        position, *more = [name for name in terms if name in rows]
+        tap, *others = [name for name in terms if name not in rows]
+        if more or others or terms[position] != 1 or terms[tap] < 1 or len(terms) != len(t.terms):
+            raise DoesNotFit(f"{_GIVEN}: wanted windows in steps of 1")
+        found.append(_Line(names[position], names[tap], at, t.size, terms[tap], t.const))
+    if not found:
+        raise DoesNotFit(f"{_GIVEN}: wanted M's input to have windows")
+    return sorted(found, key=lambda line: rows.index(line.dim.name))
+
+
+def _cut(view: View, channels: str, blocks: str, each: int) -> View:
+    """The view by blocks of channels and the channels of one."""
+
+    def of(t: TensorDim) -> TensorDim:
+        terms = [
+            (((name, coef), (blocks, coef * each)) if name == channels else ((name, coef),)) for name, coef in t.terms
+        ]
+        return attrs.evolve(t, terms=tuple(term for found in terms for term in found))
+
+    return replace(view, index=tuple(of(t) for t in view.index))
+
+
+def _source(of_m: View, lines: list[_Line], k: tuple[Dim, ...]) -> View:
+    """What rows of the shared tile hold: positions of the source in lines as far apart as those of the result."""
+    index = list(of_m.index)
+    for line in lines:
+        masked = line.start < 0 or line.start + line.padded > line.size
+        index[line.at] = TensorDim(line.size, ((line.dim.name, 1),), line.start, masked)
+    outer = of_m.axes[0][: -len(lines)]
+    rows = (*outer, *(Dim(line.dim.name, line.padded, line.padded) for line in lines))
+    return replace(of_m, axes=(rows, k, *of_m.axes[2:]), index=tuple(index))
+
+
+def _taps(lines: list[_Line]) -> tuple[int, ...]:
+    steps = [line.growth * prod(inner.padded for inner in lines[n + 1 :]) for n, line in enumerate(lines)]
+    places = (range(line.tap.size) for line in lines)
+    return tuple(sum(at * step for at, step in zip(chosen, steps)) for chosen in combinations(*places))

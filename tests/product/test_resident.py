@@ -1,0 +1,105 @@
+"""Windows resident in shared memory: convolutions whose taps read one tile at distances."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from convgen import driver
+from convgen.backends.target import get
+from convgen.ir.error import UserError
+from convgen.plan.config import Config
+from convgen.plan.plan import make_plan
+from convgen.problem.conv import Conv
+from convgen.run import verify
+from tests.product import test_padding as padding
+
+TARGETS = "gfx90a", "gfx942", "gfx950"
+CHANNELS_LAST = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
+WAYS = (
+    "slots=1", "slots=1 acc=a", "slots=2", "slots=1 stages=2", "slots=1 subtiles=2", "slots=2 map=xcc:2+group:3m",
+)  # fmt: skip
+
+
+def windows(random: Random) -> tuple[Conv, int]:
+    """A problem of stride 1 (or backward data whose phases are columns), and how many taps it has."""
+    groups, direction = random.choice((1, 1, 2)), random.choice(("FWD_D", "BWD_D"))
+    ic, oc = (groups * random.choice((16, 32, 48)) for _ in range(2))
+    taps, line = 1, f"g{groups}mb{random.randint(1, 3)}ic{ic}oc{oc}"
+    for name in random.choice(("hw", "hw", "w", "dhw")):
+        k, d = random.randint(1, 3), random.choice((0, 0, 1, 2))
+        reach = (k - 1) * (d + 1)
+        size = random.randint(max(2, reach), 9) if name != "d" else reach + 1
+        p = random.randint(0, reach)
+        out = max(1, size + 2 * p - reach + random.choice((0, 0, -1, 1)))
+        line += f"i{name}{size}o{name}{out}k{name}{k}p{name}{p}d{name}{d}"
+        taps *= k
+    return Conv.parse(line, dir=direction, dt=random.choice(("f16", "bf16")), **CHANNELS_LAST), taps
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_convolutions_are_right(target: str) -> None:
+    random, ran = Random(f"resident {target}"), 0
+    for n in range(18):
+        problem, taps = windows(random)
+        tile = f"tile={random.choice((64, 96, 128))}x32x{16 * taps} waves={random.choice(('2x1', '2x2', '1x1'))}"
+        config = f"{tile} mma=16x16x16 taps=resident {WAYS[n % len(WAYS)]}"
+        try:
+            code = driver.compile(driver.build(problem, target, config))
+        except UserError:
+            continue
+        outcome = verify.run(code)
+        assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, config)
+        ran += 1
+    assert ran >= 6
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("shape", "direction", "config"),
+    [
+        ("mb2ic16ih7oc32kh3ph1", "FWD_D", "tile=64x32x144"),
+        ("mb1ic16ih9oc16kh3ph2dh1", "BWD_D", "tile=64x16x144"),
+        ("mb1ic3ih11oc16kh7sh2ph3", "BWD_D", "tile=64x16x256 phases=columns"),
+    ],
+)
+def test_padding_is_not_multiplied(target: str, shape: str, direction: str, config: str) -> None:
+    problem = Conv.parse(shape, dir=direction, dt="f16", **CHANNELS_LAST)
+    line = f"{config} waves=2x1 mma=16x16x16 slots=1 taps=resident"
+    padding.check(problem, target, line, padding.corners(problem))
+
+
+def test_the_source_is_brought_once_for_all_taps() -> None:
+    problem = Conv.parse("mb4ic64ih28oc64oh28kh3ph1", dir="FWD_D", dt="f16", **CHANNELS_LAST)
+    config = Config.parse("tile=256x64x288 waves=4x1 mma=32x32x16 slots=1 taps=resident")
+    (part,) = make_plan(problem, config, get("gfx950").facts).parts
+    assert part.k_blocks == 2
+    assert part.of_m.tile is not None
+    assert part.of_m.tile.cols == 32
+    assert 256 + 2 * 29 + 2 <= part.of_m.tile.rows < 9 * 256
+
+
+def test_the_chooser_takes_resident_windows_where_they_are_read_often() -> None:
+    problem = Conv.parse("mb32ic64ih56oc64oh56kh3ph1", dir="FWD_D", dt="f16", **CHANNELS_LAST)
+    assert "taps=resident" in driver.build(problem, "gfx950").config
+    few = Conv.parse("mb32ic64ih56oc64oh56kh1", dir="FWD_D", dt="f16", **CHANNELS_LAST)
+    assert "taps=resident" not in driver.build(few, "gfx950").config
+
+
+@pytest.mark.parametrize(
+    ("line", "target", "config", "why"),
+    [
+        ("mb1ic32ih9oc32kh3ph1", "gfx942", "tile=64x32x288 waves=2x1 mma=16x16x16 slots=0", "rows of shared memory"),
+        ("mb1ic32ih9oc32kh3ph1", "gfx950", "tile=64x32x288 waves=2x1 mma=16x16x32 copy=direct", "registers bring"),
+        ("mb1ic32ih9oc32kh3ph1", "gfx942", "tile=64x32x288 waves=2x1 mma=16x16x16 slices=2", "one slice"),
+        ("mb1ic32ih9oc32kh3ph1", "gfx942", "tile=64x32x256 waves=2x1 mma=16x16x16", "3 x 3 taps times a divisor"),
+        ("mb1ic32ih9oc32oh4kh3ph1sh2", "gfx942", "tile=64x32x288 waves=2x1 mma=16x16x16", "steps of 1"),
+        ("mb1ic32ih9oc32kh3ph1", "xehpc", "tile=64x32x288 waves=2x2 mma=16x8x16 slots=1", "rows of shared memory"),
+    ],
+)
+def test_others_are_refused_in_a_line(line: str, target: str, config: str, why: str) -> None:
+    problem = Conv.parse(line, dir="FWD_D", dt="f16", **CHANNELS_LAST)
+    with pytest.raises(UserError, match=why) as refused:
+        driver.build(problem, target, f"{config} taps=resident")
+    assert "\n" not in str(refused.value)
