@@ -239,6 +239,10 @@ class Party:
     def load_view(self, node: s.LoadView) -> None:
         self.bind(node.var, self.view_tile(node.view, node.coords, node.layout))
 
+    def trim(self, node: s.Trim) -> None:
+        """What was loaded has no more than what exists already: how messages bring it is not seen here."""
+        self.bind(node.var, self.ev(node.value))
+
     def store_view(self, node: s.StoreView) -> None:
         at, exists = self.places(node.view, node.coords, node.layout)
         self.put_elements(
@@ -487,6 +491,8 @@ _STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.Reduce: Party.exchange,
     s.Redistribute: Party.exchange,
     s.LoadView: Party.load_view,
+    s.LoadRuns: Party.load_view,
+    s.Trim: Party.trim,
     s.StoreView: Party.store_view,
     s.AtomicView: Party.store_view,
     s.LoadAt: Party.load_at,

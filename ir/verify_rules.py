@@ -11,7 +11,7 @@ from convgen.ir.expr import Const, Expr
 from convgen.ir.floats import APPROXIMATE, EXACT, Approximate, Fma
 from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import MOST_BYTES, Global, Plane, Shared, SizedView, View
+from convgen.ir.layout.memory import MOST_BYTES, Global, Plane, RunView, Shared, SizedView, View
 from convgen.ir.mutate import postorder
 from convgen.ir.simplify.extents import complaint, never_less
 from convgen.ir.stmt import Stmt
@@ -157,6 +157,16 @@ def _fragment(c: Checker, n: Any) -> str | None:
     return None
 
 
+def _runs(c: Checker, n: s.LoadRuns | s.Trim) -> str | None:
+    """The view has runs, and what is trimmed is such a fragment."""
+    wanted = vector(n.view.memory.elem, n.layout.registers)
+    if not isinstance(n.view, RunView):
+        return f"runs of {n.view.memory.name}, whose view has none"
+    if n.var.type is not wanted or (isinstance(n, s.Trim) and n.value.type is not wanted):
+        return f"runs of {n.view.memory.name} as {n.var.type}, wanted {wanted}"
+    return _fits(c, n.layout)
+
+
 def _fits(c: Checker, layout: Fragment) -> str | None:
     """The kernel has the lanes and subgroups of a layout."""
     for space, have in ((Space.LANE, c.kernel.width), (Space.SUBGROUP, c.kernel.subgroups)):
@@ -299,6 +309,8 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.If: (_uniform("cond"),),
     s.ExitIf: (_uniform("cond"), _exit),
     s.LoadView: (_view, _uniform("coords"), _fragment, _moved),
+    s.LoadRuns: (_view, _uniform("coords"), _fragment, _moved, _runs),
+    s.Trim: (_view, _uniform("coords"), _runs),
     s.Prefetch: (_view, _uniform("coords"), _fragment),
     s.StoreView: (_view, _uniform("coords"), _fragment, _moved),
     s.AtomicView: (_view, _uniform("coords"), _fragment, _moved, _atomic),

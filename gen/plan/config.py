@@ -20,6 +20,7 @@ _PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 EXACT, ZEROS = "exact", "zeros"  #: what padding adds to sums: nothing, or products with zeros
 PADDING = EXACT  #: where a config does not say
 APART, MERGED = "apart", "merged"  #: launches of several products
+RUNS = "runs"  #: a way to cut K
 REGISTERS, DIRECT = "registers", "direct"
 COPIES = (REGISTERS, DIRECT)  #: ways into shared memory: through registers, or by messages without
 
@@ -55,7 +56,8 @@ class Config:
     mma: tuple[int, int, int] | Own  #: elements; n x m x k of the matrix instruction, or what each lane has
     slots: int = 2  #: buffers of the K loop in shared memory; with 0 fragments come from global memory
     taps: str = "split"  #: how K is cut: "split": no block straddles the innermost run (a tap's channels, a row of
-    #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run
+    #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run; "runs": taps along rows of pixels and channels
+    #: are one dim
     acc: str = "v"  #: where accumulators live: "v" among the vector registers, "a" in a file of their own
     slices: int = 1  #: parts of K, each with workgroups of its own
     reorder: tuple[str, ...] = ()  #: names of inputs that an earlier kernel brings into their default layout
@@ -197,7 +199,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "mma": ("ROWSxCOLSxK|fma:NxROWSxCOLS|SIDExSIDExK:NxROWSxCOLS", _unit),
     "slots": ("0|1|2|3|4", _one_of(0, 1, 2, 3, 4)),
     "stages": ("1|2|3|4", _one_of(1, 2, 3, 4)),
-    "taps": ("split|chunk|fused", _choice("split", "chunk", "fused")),
+    "taps": ("split|chunk|fused|runs", _choice("split", "chunk", "fused", RUNS)),
     "acc": ("v|a", _choice("v", "a")),
     "slices": ("COUNT", _count),
     "subtiles": ("1|2|4|8", _one_of(1, 2, 4, 8)),

@@ -31,12 +31,13 @@ from convgen.passes.messages.pairs import check_pairs
 from convgen.passes.messages.swizzle import find_swizzle
 from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import EXACT, MERGED, Config, Own
+from convgen.plan.config import EXACT, MERGED, RUNS, Config, Own
 from convgen.plan.contraction import Product
 from convgen.plan.copies import CopyLayout, copy_layout, divide
 from convgen.plan.dequantise import Dequantisation
 from convgen.plan.lane_tile import LaneTile, sums_weights
 from convgen.plan.padding import Padding, padding
+from convgen.plan.runs import in_runs
 from convgen.plan.windows import Windows, windows
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
@@ -406,8 +407,12 @@ def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | Lan
 def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts) -> tuple[Product, ...]:
     if isinstance(unit, LaneTile):
         return windows(problem, unit.own, config, facts.chunk_bytes)
-    block = k_block(config.taps, config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
-    return views.products(problem, block, config.reorder)
+    tile_k, elem = config.tile[2], unit.atom.elem_bytes
+    if config.taps != RUNS:
+        return views.products(problem, k_block(config.taps, tile_k, elem, facts.chunk_bytes), config.reorder)
+    if not config.slots or any(config.direct) or problem.runtime:
+        raise DoesNotFit("taps=runs: wanted copies through registers, and sizes that are known before the launch")
+    return tuple(in_runs(p, tile_k, facts.chunk_bytes) for p in views.products(problem, 1, config.reorder))
 
 
 def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> MmaTile:

@@ -330,6 +330,14 @@ class View(Node):
 
 
 @node
+class RunView(View):
+    """A view along whose unit dim memory runs on past what exists, such as the pixels of a row under a window.
+
+    Messages may bring a run of which only a part exists; `Trim` then leaves out the rest.
+    """
+
+
+@node
 class SizedView(View):
     """A view of a tensor whose sizes the host gives at launch: `layout` is that of the largest.
 

@@ -18,6 +18,7 @@ from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import ZERO, plus
 from convgen.passes.messages.masks import TRUE, Masks
 from convgen.passes.messages.positions import Positions
+from convgen.passes.messages.runs import Run, Runs
 from convgen.passes.messages.windows import Window
 
 
@@ -51,16 +52,37 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
     Raises Unsupported where offsets cannot fit.
     """
     window, positions = Window(access), Positions(access)
-    masks = Masks(access, is_moved=window.origin is not None)
     assemble = _flat if access.facts.flat else _by_offset if access.places else _on_surface
     run = _run(access, positions, widest or access.facts.global_widths[0])
+    runs = Runs(access, positions, run) if access.view.runs and run > 1 else None
+    masks = Masks(access, is_moved=window.origin is not None, trimmed=runs.edges if runs else ())
     for start in range(0, access.layout.registers, run):
-        at = positions.of(start)
+        at = runs.at(start) if runs else positions.of(start)
         varying, uniform, imm = _offset(access, window, at)
+        if runs:
+            varying, imm = _displaced(varying, imm, runs.of(start), access)
+            masks.outside = runs.of(start).outside
         if imm >= 1 << 31:
             spans = f"given {access.view.memory.name} of which one tile spans {imm} bytes and more"
             raise Unsupported(f"{spans}, wanted less than 2^31", rule="size")
         yield assemble(access, masks, at, GlobalMessage(start, run, window.surface, varying, uniform, imm, TRUE))
+
+
+def runs_of(access: TileAccess) -> Iterator[tuple[int, int, Run | None]]:
+    """Of messages that bring runs: the registers [start, start + count), and what becomes of them behind the load."""
+    positions = Positions(access)
+    run = _run(access, positions, access.facts.global_widths[0])
+    runs = Runs(access, positions, run) if run > 1 else None
+    for start in range(0, access.layout.registers, run):
+        yield start, run, runs.of(start) if runs else None
+
+
+def _displaced(varying: Expr, imm: int, run: Run, access: TileAccess) -> tuple[Expr, int]:
+    """Offset and immediate of a message that is moved to where all of its words exist."""
+    elem = access.view.memory.elem.bytes
+    imm += run.fixed * elem
+    varying = plus(varying, scale(run.varying, elem))
+    return (varying, imm) if imm >= 0 else (varying + imm, 0)
 
 
 def _flat(access: TileAccess, masks: Masks, at: Mapping[str, Position], m: GlobalMessage) -> GlobalMessage:

@@ -77,7 +77,7 @@ def find_swizzle(
     def cost(swizzle: Swizzle) -> int:
         return sum(access.cost(swizzle, across, chunk) for access in accesses)
 
-    masks = [mask for mask in (1, 3, 7, 15) if mask < across]
+    masks = [mask for mask in (1, 3, 7, 15) if across % (mask + 1) == 0]
     simple = [Swizzle(), *(Swizzle(shift, mask) for mask in masks for shift in range(4))]
     folded = [Swizzle(shift, mask, fold) for fold in _FOLDS for mask in masks for shift in range(3)]
     best, least = simple[0], cost(simple[0])
