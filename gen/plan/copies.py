@@ -147,6 +147,8 @@ def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups
     lanes, chunk = facts.subgroup_size, min(cols, facts.chunk_bytes // elem_bytes)
     if not facts.block_bytes:
         across = divide("chunks of a row", cols, chunk)
+        if lanes % across and across < lanes:
+            return _in_parts(rows, cols, chunk, lanes, subgroups)
         if across > lanes:
             raise DoesNotFit(f"a row of {across} chunks is longer than {lanes} lanes")
         return chunk, across
@@ -154,6 +156,22 @@ def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups
     while strips * cols < subgroups * chunk and chunk * elem_bytes > _WORD_BYTES:
         chunk //= 2
     return chunk, 1
+
+
+def _in_parts(rows: int, cols: int, most: int, lanes: int, subgroups: int) -> tuple[int, int]:
+    """The same for rows of chunks in a number that lanes have not: the longest chunks, then the fewest lanes side by side,
+    with which a lane has several of a row.
+    """
+    chunk = most
+    while chunk:
+        across = 1
+        while across <= lanes and cols % (chunk * across) == 0:
+            down, rest = divmod(rows, lanes // across)
+            if not rest and cols // (chunk * across) % (subgroups // gcd(subgroups, down)) == 0:
+                return chunk, across
+            across *= 2
+        chunk //= 2
+    raise DoesNotFit(f"rows of {cols} over {lanes} lanes of {subgroups} subgroups")
 
 
 def comes_out_even(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> bool:

@@ -81,8 +81,10 @@ def _displaced(varying: Expr, imm: int, run: Run, access: TileAccess) -> tuple[E
     """Offset and immediate of a message that is moved to where all of its words exist."""
     elem = access.view.memory.elem.bytes
     imm += run.fixed * elem
-    varying = plus(varying, scale(run.varying, elem))
-    return (varying, imm) if imm >= 0 else (varying + imm, 0)
+    if imm >= 0 and run.varying is ZERO:
+        return varying, imm
+    # The varying part may not be negative by itself: masks set its sign.
+    return plus(varying, scale(run.varying, elem)) + imm, 0
 
 
 def _flat(access: TileAccess, masks: Masks, at: Mapping[str, Position], m: GlobalMessage) -> GlobalMessage:
