@@ -514,10 +514,13 @@ def operand(
     cols = config.tile[2]
     if direct:
         return _direct(view, elem, (rows, cols), fragment, config, facts)
+    chunk = facts.chunk_bytes
     digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
+    if not facts.block_bytes and cols * elem.bytes // chunk % 2 and cols * elem.bytes > chunk:
+        chunk //= 2
+        digits = row_major(rows, cols, cols + chunk // elem.bytes)
     copied = config.slots or config.prefetch
     copy = copy_layout(view, digits, rows, cols, facts, config.waves[0] * config.waves[1], elem) if copied else None
-    chunk = facts.chunk_bytes
     if not config.slots or copy is None:
         return Operand(view, elem, None, copy)
     swizzle, conflicts = Swizzle(), 0
