@@ -22,10 +22,11 @@ from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import rectangle_of
 from convgen.plan import lanes
-from convgen.plan.config import APART, DIRECT, MERGED, Config
-from convgen.plan.contraction import reordered
-from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, rows_at_once
+from convgen.plan.config import APART, DIRECT, MERGED, RUNS, Config
+from convgen.plan.contraction import Product, reordered
+from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, pitch_of, rows_at_once
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
+from convgen.plan.runs import in_runs
 from convgen.plan.views import must_move, operand_types, products
 from convgen.problem.matmul import Problem
 
@@ -148,6 +149,7 @@ class _Shape:
     of_m: View
     of_n: View
     grids: str = APART  #: of the launches of several products
+    runs: int = 0  #: elements; with taps and channels as runs, of such blocks of K
 
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
         """How a config writes the types that an instruction multiplies."""
@@ -196,6 +198,28 @@ def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
     if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
         outer = -(-sum(part.k for part in parts) // (inner * len(parts)))
         yield attrs.evolve(apart, outer=outer, parts=1, batch=len(parts) * largest.batch, grids=MERGED)
+    if len(parts) == 1 and not problem.runtime and not facts.flat:
+        yield from _as_runs(apart, largest, facts)
+
+
+def _as_runs(shape: _Shape, product: Product, facts: TargetFacts) -> Iterator[_Shape]:
+    """The same with taps and channels as runs, if messages are wider then: where the runs are along K, blocks of whole
+    ones, too.
+    """
+    views, chunk = (product.of_m, product.of_n), facts.chunk_bytes // product.of_m.memory.elem.bytes
+    tiles_k = {n * chunk for n in range(1, 2 * _TILE_K[-1] // chunk + 1)}
+    widest = [_load(view, facts).widest for view in views]
+    for tile_k in sorted(tiles_k) if min(widest) < chunk else ():
+        try:
+            found = in_runs(product, tile_k, facts.chunk_bytes)
+        except DoesNotFit:
+            return
+        inner = found.k_inner.padded
+        along_k = found.of_m.extent(1) != product.of_m.extent(1)
+        wider = any(_load(v, facts).widest > now for v, now in zip((found.of_m, found.of_n), widest))
+        if wider and (tile_k % inner == 0 if along_k else tile_k in _TILE_K):
+            sizes = found.m, found.n, found.k // inner, inner
+            yield _Shape(*sizes, shape.parts, shape.batch, found.of_m, found.of_n, shape.grids, tile_k)
 
 
 def _comes_as_fragments(shape: _Shape, atom: MmaAtom, facts: TargetFacts) -> bool:
@@ -273,7 +297,9 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     k_orders = ["split"] if shape.inner % tiles_k[-1] == 0 else ["split", "fused"]
     if shape.inner % chunk:
         k_orders.append("chunk")
-    straight = _comes_as_fragments(shape, atom, facts)
+    if shape.runs:
+        k_orders, tiles_k = [RUNS], (shape.runs,)
+    straight = not shape.runs and _comes_as_fragments(shape, atom, facts)
     spans = atom.spans
     loads = _fragment_load(shape.of_m, atom.b, facts), _fragment_load(shape.of_n, atom.a, facts)
     through = (*_without_registers(loads, types, elem, facts), *(_Way(*pipeline) for pipeline in facts.core.pipelines))
@@ -376,6 +402,7 @@ def _work(
     count, lanes = subgroups_m * subgroups_n, facts.subgroup_size
     simds = min(count, facts.core.simds)
     copied = (m + n) * k * elem
+    pitch, _ = pitch_of(k, elem, facts)
     messages = sum(load.messages(rows, k, lanes * count, elem) for load, rows in zip(loads, (m, n)))
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n
@@ -389,7 +416,7 @@ def _work(
         shared=read / facts.core.shared_read_rate + (copied / facts.core.shared_rate if shared else 0),
         moved=copied / facts.core.global_rate,
         messages=messages * facts.costs.message * count / simds,
-        slot_bytes=copied,
+        slot_bytes=(m + n) * pitch * elem,
         accumulators=accumulators,
         registers=accumulators + fragments + held * copied // (4 * lanes * count) + _OTHER_REGISTERS,
         subgroups=count,
@@ -418,7 +445,7 @@ def _meeting(
 def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | None:
     """What the clocks of a given config consist of, for the largest product; None where there is none."""
     for shape in _shapes(problem, facts, config.reorder):
-        if shape.grids != config.grids:
+        if shape.grids != config.grids or shape.runs != (config.tile[2] if config.taps == RUNS else 0):
             continue
         for atom in input_atoms(problem, facts):
             if (atom.n, atom.m, atom.k) == config.mma:
@@ -434,7 +461,7 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
 def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaAtom, facts: TargetFacts) -> Clocks:
     """Clocks of one product: rounds of as many workgroups as a unit holds."""
     whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
-    decode = 1.0 if config.taps == "split" else _CHUNK_DECODE if whole else _ELEMENT_DECODE
+    decode = 1.0 if config.taps in ("split", RUNS) else _CHUNK_DECODE if whole else _ELEMENT_DECODE
     costs = facts.costs
     serial = float(costs.barrier if config.slots else 0)
     serial += costs.shared_exposed * work.shared + costs.shared_latency if config.slots == 1 else 0

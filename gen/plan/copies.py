@@ -174,6 +174,19 @@ def _in_parts(rows: int, cols: int, most: int, lanes: int, subgroups: int) -> tu
     raise DoesNotFit(f"rows of {cols} over {lanes} lanes of {subgroups} subgroups")
 
 
+def pitch_of(cols: int, elem_bytes: int, facts: TargetFacts) -> tuple[int, int]:
+    """How many elements apart rows of a shared tile stand, and the bytes of a chunk, which begin at multiples of that.
+
+    No swizzle suits rows of an odd number of chunks. Half a chunk behind them makes halves in an odd number, so that
+    rows begin in different banks.
+    """
+    chunk = facts.chunk_bytes
+    row = cols * elem_bytes
+    if facts.block_bytes or row <= chunk or row // chunk % 2 == 0:
+        return cols, chunk
+    return cols + chunk // 2 // elem_bytes, chunk // 2
+
+
 def comes_out_even(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> bool:
     """Whether the lanes of a workgroup share a tile out in whole chunks."""
     try:

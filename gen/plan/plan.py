@@ -33,7 +33,7 @@ from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import EXACT, MERGED, RUNS, Config, Own
 from convgen.plan.contraction import Product
-from convgen.plan.copies import CopyLayout, copy_layout, divide
+from convgen.plan.copies import CopyLayout, copy_layout, divide, pitch_of
 from convgen.plan.dequantise import Dequantisation
 from convgen.plan.lane_tile import LaneTile, sums_weights
 from convgen.plan.padding import Padding, padding
@@ -244,7 +244,7 @@ class Plan:
 
 def k_block(k_order: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
     """To a multiple of what the innermost run of K is padded."""
-    return {"split": tile_k, "chunk": chunk_bytes // elem_bytes, "fused": 1}[k_order]
+    return {"split": tile_k, "chunk": chunk_bytes // elem_bytes, "fused": 1, RUNS: 1}[k_order]
 
 
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
@@ -514,11 +514,8 @@ def operand(
     cols = config.tile[2]
     if direct:
         return _direct(view, elem, (rows, cols), fragment, config, facts)
-    chunk = facts.chunk_bytes
-    digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols)
-    if not facts.block_bytes and cols * elem.bytes // chunk % 2 and cols * elem.bytes > chunk:
-        chunk //= 2
-        digits = row_major(rows, cols, cols + chunk // elem.bytes)
+    pitch, chunk = pitch_of(cols, elem.bytes, facts)
+    digits = _image(fragment, elem, facts) if facts.block_bytes else row_major(rows, cols, pitch)
     copied = config.slots or config.prefetch
     copy = copy_layout(view, digits, rows, cols, facts, config.waves[0] * config.waves[1], elem) if copied else None
     if not config.slots or copy is None:
