@@ -24,7 +24,7 @@ from convgen.passes.messages.planes import rectangle_of
 from convgen.plan import lanes
 from convgen.plan.config import APART, DIRECT, MERGED, RUNS, Config
 from convgen.plan.contraction import Product, reordered
-from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, pitch_of, rows_at_once
+from convgen.plan.copies import ROWS, K, comes_out_even, copied_at_once, message_elems, pitch_of, rows_at_once
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
 from convgen.plan.runs import in_runs
 from convgen.plan.views import must_move, operand_types, products
@@ -129,6 +129,10 @@ class OperandLoad:
 
     widest: int
     along_k: bool
+
+    def upto(self, chunk: int) -> OperandLoad:
+        """The same where lanes take chunks of so many elements along K."""
+        return attrs.evolve(self, widest=min(self.widest, chunk)) if self.along_k else self
 
     def messages(self, rows: int, k: int, lanes: int, elem_bytes: int) -> float:
         """Loads of each lane for a tile of rows x k."""
@@ -403,7 +407,8 @@ def _work(
     simds = min(count, facts.core.simds)
     copied = (m + n) * k * elem
     pitch, _ = pitch_of(k, elem, facts)
-    messages = sum(load.messages(rows, k, lanes * count, elem) for load, rows in zip(loads, (m, n)))
+    messages = sum(load.upto(copied_at_once(rows, k, elem, facts, count)).messages(rows, k, lanes * count, elem)
+                   for load, rows in zip(loads, (m, n)))
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n
     fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
