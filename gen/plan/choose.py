@@ -36,6 +36,7 @@ _TILE_K = (16, 32, 64)  #: of 8-bit elements twice as many, so that rows are as 
 _SIDES = (8, 16, 32, 64)  #: of the last resort
 
 _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or elements find their own place along K
+_RUN_DECODE = 4.0  #: times the issue, of messages that are trimmed: these bind, and all SIMDs' waves share the path
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 _OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
@@ -407,8 +408,10 @@ def _work(
     simds = min(count, facts.core.simds)
     copied = (m + n) * k * elem
     pitch, _ = pitch_of(k, elem, facts)
-    messages = sum(load.upto(copied_at_once(rows, k, elem, facts, count)).messages(rows, k, lanes * count, elem)
-                   for load, rows in zip(loads, (m, n)))
+    messages = sum(
+        load.upto(copied_at_once(rows, k, elem, facts, count)).messages(rows, k, lanes * count, elem)
+        for load, rows in zip(loads, (m, n))
+    )
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n
     fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
@@ -466,7 +469,9 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
 def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaAtom, facts: TargetFacts) -> Clocks:
     """Clocks of one product: rounds of as many workgroups as a unit holds."""
     whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
-    decode = 1.0 if config.taps in ("split", RUNS) else _CHUNK_DECODE if whole else _ELEMENT_DECODE
+    decode = (
+        _RUN_DECODE if shape.runs else 1.0 if config.taps == "split" else _CHUNK_DECODE if whole else _ELEMENT_DECODE
+    )
     costs = facts.costs
     serial = float(costs.barrier if config.slots else 0)
     serial += costs.shared_exposed * work.shared + costs.shared_latency if config.slots == 1 else 0

@@ -176,7 +176,9 @@ def _in_parts(rows: int, cols: int, most: int, lanes: int, subgroups: int) -> tu
 
 def copied_at_once(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
     """Elements along K that a lane takes at once of a tile that comes out even."""
-    return facts.chunk_bytes // elem_bytes if facts.block_bytes else _chunks(rows, cols, elem_bytes, facts, subgroups)[0]
+    return (
+        facts.chunk_bytes // elem_bytes if facts.block_bytes else _chunks(rows, cols, elem_bytes, facts, subgroups)[0]
+    )
 
 
 def pitch_of(cols: int, elem_bytes: int, facts: TargetFacts) -> tuple[int, int]:
