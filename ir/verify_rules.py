@@ -158,12 +158,15 @@ def _fragment(c: Checker, n: Any) -> str | None:
 
 
 def _runs(c: Checker, n: s.LoadRuns | s.Trim) -> str | None:
-    """The view has runs, and what is trimmed is such a fragment."""
-    wanted = vector(n.view.memory.elem, n.layout.registers)
+    """The view has runs; messages bring no less than the tile, of which it is trimmed."""
+    elem, registers = n.view.memory.elem, n.layout.registers
     if not isinstance(n.view, RunView):
         return f"runs of {n.view.memory.name}, whose view has none"
-    if n.var.type is not wanted or (isinstance(n, s.Trim) and n.value.type is not wanted):
-        return f"runs of {n.view.memory.name} as {n.var.type}, wanted {wanted}"
+    given = n.value.type if isinstance(n, s.Trim) else n.var.type
+    if given.elem is not elem or given.lanes < registers:
+        return f"runs of {n.view.memory.name} as {given}, wanted at least {registers} of {elem}"
+    if isinstance(n, s.Trim) and n.var.type is not vector(elem, registers):
+        return f"runs of {n.view.memory.name} trimmed to {n.var.type}, wanted {vector(elem, registers)}"
     return _fits(c, n.layout)
 
 
@@ -309,7 +312,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.If: (_uniform("cond"),),
     s.ExitIf: (_uniform("cond"), _exit),
     s.LoadView: (_view, _uniform("coords"), _fragment, _moved),
-    s.LoadRuns: (_view, _uniform("coords"), _fragment, _moved, _runs),
+    s.LoadRuns: (_view, _uniform("coords"), _fragment, _runs),
     s.Trim: (_view, _uniform("coords"), _runs),
     s.Prefetch: (_view, _uniform("coords"), _fragment),
     s.StoreView: (_view, _uniform("coords"), _fragment, _moved),

@@ -57,6 +57,7 @@ from convgen.ir.stmt import (
 )
 from convgen.ir.types import Type, vector
 from convgen.passes.clone import Cloner
+from convgen.passes.messages.linear import brought
 
 
 @attrs.frozen
@@ -100,6 +101,12 @@ def _parts(loop: For) -> _Body | None:
 def _held(copy: Copy | DirectCopy) -> int:
     """Blocks in registers on their way."""
     return copy.stages if isinstance(copy, Copy) else 0
+
+
+def _registers(copy: Copy) -> int:
+    """Elements of a lane on their way."""
+    registers, view = copy.layout.registers, copy.view
+    return brought(view, copy.loaded) if isinstance(view, RunView) else registers
 
 
 def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozenset[Expr]]]:
@@ -369,7 +376,7 @@ class _Pipeline:
 
     def _held_var(self, copy: Copy) -> Var:
         name = f"{copy.site.comment or copy.tile.name}_next"
-        return var(name, vector(copy.view.memory.elem, copy.layout.registers))
+        return var(name, vector(copy.view.memory.elem, _registers(copy)))
 
     def _by_copy(self, flat: Sequence[Expr]) -> _Held:
         """What is held, of each copy, where it stands in a row."""
@@ -384,7 +391,7 @@ class _Pipeline:
         """Behind the loads' latency what runs have brought of what does not exist is left out."""
         trims: list[Stmt] = []
         if isinstance(copy.view, RunView):
-            whole = self._held_var(copy)
+            whole = var(f"{copy.tile.name}_trimmed", vector(copy.view.memory.elem, copy.layout.registers))
             trims = [Trim(whole, copy.view, self._coords(copy, index), value, copy.loaded)]
             value = whole
         stored = _as_stored(copy, value)

@@ -47,7 +47,7 @@ from convgen.passes.messages.masks import OUT_OF_RANGE
 from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.messages.pairs import check_pairs, half, halved_fragment, pairs_of
 from convgen.passes.messages.planes import PlaneMessage, plane_messages
-from convgen.passes.messages.planner import GlobalMessage, global_messages, runs_of
+from convgen.passes.messages.planner import GlobalMessage, global_messages, trims
 from convgen.passes.messages.shared import shared_messages
 
 _SLICED = (Cast, Saturate, Splat, Binary, Fma, Shuffle)  #: what is computed where it is stored, unless in a branch
@@ -155,10 +155,9 @@ class _Lowering(Mutator):
     def Trim(self, s: st.Trim) -> st.Stmt:
         out: list[st.Stmt] = []
         parts: list[Expr] = []
-        for start, count, run in runs_of(self._access(s, linearize(s.view))):
-            held: Expr = Slice(s.value, start, count)
-            part = var(f"{s.var.name}_{start}", held.type)
-            out.append(st.Let(part, run.trimmed(held) if run else held))
+        for n, run in enumerate(trims(self._access(s, linearize(s.view)), s.value)):
+            part = var(f"{s.var.name}_{n}", run.type)
+            out.append(st.Let(part, run))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 

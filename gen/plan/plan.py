@@ -410,8 +410,8 @@ def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, fac
     tile_k, elem = config.tile[2], unit.atom.elem_bytes
     if config.taps != RUNS:
         return views.products(problem, k_block(config.taps, tile_k, elem, facts.chunk_bytes), config.reorder)
-    if not config.slots or any(config.direct) or problem.runtime:
-        raise DoesNotFit("taps=runs: wanted copies through registers, and sizes that are known before the launch")
+    if not config.slots or any(config.direct) or facts.flat:
+        raise DoesNotFit("taps=runs: wanted copies through registers, from surfaces")
     return tuple(in_runs(p, tile_k, facts.chunk_bytes) for p in views.products(problem, 1, config.reorder))
 
 

@@ -34,7 +34,7 @@ def in_runs(product: Product, tile_k: int, chunk_bytes: int) -> Product:
     views = product.of_n, product.of_m
     elem = views[side].memory.elem
     chunk = max(1, chunk_bytes // elem.bytes)
-    best, widest = product, 1
+    best, widest = product, (1, True)
     for lead in range(max(1, WORD // elem.bytes)):
         size = lead + prod(d.size for d in dims)
         padded = _padded(size, tile_k, chunk) if axis == _K else -(-size // chunk) * chunk
@@ -43,11 +43,13 @@ def in_runs(product: Product, tile_k: int, chunk_bytes: int) -> Product:
             _merged(view, dims, run, lead, windowed=view is views[side]) for view in (*views, product.result)
         )
         found = (of_n, of_m)[side]
-        message = max(n for n in _runs(chunk) if linearize(found).makes_messages(n))
-        if message > widest:
-            best, widest = attrs.evolve(product, of_n=of_n, of_m=of_m, result=result), message
-    if widest == 1:
-        raise DoesNotFit(f"taps=runs: windows of {views[side].memory.name} begin within words of {WORD} bytes")
+        linear = linearize(found)
+        message = max(n for n in _runs(chunk) if linear.makes_messages(n))
+        score = message, not linear.is_skewed
+        if score > widest:
+            best, widest = attrs.evolve(product, of_n=of_n, of_m=of_m, result=result), score
+    if widest[0] == 1:
+        raise DoesNotFit(f"taps=runs: windows of {views[side].memory.name} are too narrow for messages of {WORD} bytes")
     return best
 
 

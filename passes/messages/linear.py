@@ -16,6 +16,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, const
 from convgen.ir.layout.digits import plus as sum_of
 from convgen.ir.layout.digits import times
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, RunView, View
 from convgen.ir.layout.tags import LETTERS
 from convgen.ir.simplify.extents import is_multiple
@@ -94,11 +95,22 @@ class LinearView:
     base: int
     halos: tuple[Halo, ...]
     runs: bool = False  #: whether messages may bring more than what exists, which is trimmed behind them
+    skew: int = 0  #: bytes; of a view with runs, whose base is that of a word, from there to where index 0 lies
 
     @property
     def whole(self) -> LinearView:
         """The same where messages bring what exists, no more."""
         return attrs.evolve(self, runs=False) if self.runs else self
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether runs may begin within words."""
+        found = (d.stride for dims in self.axes for d in dims if d is not self._unit)
+        return not all(is_multiple(n, WORD) for n in (*found, self.skew))
+
+    @property
+    def _unit(self) -> LinearDim | None:
+        return None if self.unit_axis is None else self.axes[self.unit_axis][-1]
 
     def extent(self, axis: int) -> int:
         return math.prod(d.padded for d in self.axes[axis])
@@ -120,8 +132,22 @@ class LinearView:
         others = (d.stride for dims in self.axes for d in dims if d is not inner)
         whole = is_multiple(inner.extent, run) and inner.padded % run == 0
         together = all(h.is_constant_over(inner.name, run) for h in self.halos)
-        aligned = all(is_multiple(s, align) for s in (*others, self.base))
-        return aligned and ((whole and together) or (self.runs and inner.padded % run == 0 and self._trims(inner, run)))
+        if whole and together and all(is_multiple(s, align) for s in (*others, self.base, self.skew)):
+            return True
+        return self.runs and inner.padded % run == 0 and self._trims(inner, run)
+
+    def run(self, together: int) -> int:
+        """Elements of a message where lanes have so many neighbours along the unit dim."""
+        run = WHOLE_MESSAGE // self.memory.elem.bytes
+        while run > 1 and (together % run or not self.makes_messages(run)):
+            run //= 2
+        return run
+
+    def held(self, registers: int, together: int) -> int:
+        """Elements that messages bring of so many: where they begin within words, these have one word more."""
+        run = self.run(together)
+        more = WORD // self.memory.elem.bytes if run > 1 and self.is_skewed else 0
+        return registers // run * (run + more)
 
     def edges(self, run: int) -> tuple[Halo, ...]:
         """What may cut such a run short, by conditions on the unit dim and others; what is fixed along it first."""
@@ -147,7 +173,7 @@ class LinearView:
         steps = (c for h in moving for name, c in h.terms if name != inner.name)
         words = all(c * elem % WORD == 0 for c in (*steps, *(h.size for h in moving)))
         names = {name for h in moving for name, _ in h.terms}
-        return ends and words and self.positions(names) <= MOST_EDGES
+        return ends and (words or self.is_skewed) and self.positions(names) <= MOST_EDGES
 
 
 @lru_cache(maxsize=2**10)
@@ -179,7 +205,16 @@ def linearize(view: View) -> LinearView:
         axes.append(tuple(kept or merged[-1:]))
     base = sum(size * _number(view.step(n, t.const), view) for n, t in enumerate(view.index) if t.const)
     base -= sum((d.size - 1) * _number(d.stride, view) for dims in axes for d in dims if d.reversed)
-    return LinearView(view.memory, tuple(axes), base, tuple(halos), isinstance(view, RunView))
+    runs = isinstance(view, RunView)
+    skew = base % WORD if runs else 0
+    return LinearView(view.memory, tuple(axes), base - skew, tuple(halos), runs, skew)
+
+
+def brought(view: RunView, layout: Fragment) -> int:
+    """Elements that messages bring a lane of a tile of a view with runs."""
+    linear = linearize(view)
+    assert linear.unit_axis is not None
+    return linear.held(layout.registers, layout.contiguous(layout.dims[linear.unit_axis]))
 
 
 def _check_blocks(view: View) -> None:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from convgen.ir.expr import Const, Expr, Pack, Slice, const, maximum, minimum, select
 from convgen.ir.layout.digits import Space
 from convgen.ir.types import u32, vector
+from convgen.ir.fused import Fused
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import WORD, ZERO, Halo, plus
 from convgen.passes.messages.positions import Positions
@@ -33,7 +34,7 @@ class _Edge:
     start: Expr  #: the coordinate of the message's first element, displaced by the edges before this one
     end: Expr  #: elements by which the message, displaced so, reaches past the last that exists
     amounts: tuple[int, ...]  #: elements; all displacements that there are, forwards positive
-    word: int  #: elements
+    word: int  #: elements by which messages are displaced at a time
 
     @property
     def is_fixed(self) -> bool:
@@ -86,6 +87,9 @@ class Run:
     edges: tuple[_Edge, ...]
     missing: Mapping[int, tuple[Expr, ...]]  #: elements that may not exist though their word does: tests, none if never
     outside: tuple[Expr, ...]  #: conditions without which nothing of it exists
+    is_skewed: bool  #: whether it may begin within a word
+    #: Of what is skewed: by how many words on what was brought may stand in all, beside the bits by which it begins late.
+    steps: tuple[int, ...]
 
     @property
     def fixed(self) -> int:
@@ -97,15 +101,34 @@ class Run:
         """Elements by which a lane's is displaced besides."""
         return reduce(plus, (e.displacement for e in self.edges if not e.is_fixed), ZERO)
 
-    def trimmed(self, value: Expr) -> Expr:
-        """The message as it was to be."""
-        words: list[Expr] = [
-            Pack(u32, (Slice(value, n, self.word),)) for n in range(0, self.count, self.word)
-        ]
-        for edge in reversed(self.edges):
-            words = edge.back(words)
+    def trimmed(self, value: Expr, at: Expr) -> Expr:
+        """The message as it was to be, of the words that were brought from byte `at`, or from the word with that."""
+        elem = value.type.elem
+        words: list[Expr] = [Pack(u32, (Slice(value, n, self.word),)) for n in range(0, value.type.lanes, self.word)]
+        if self.is_skewed:
+            words = self._straight(words, at, elem.bits)
+        else:
+            for edge in reversed(self.edges):
+                words = edge.back(words)
         words = [self._masked(word, n * self.word) for n, word in enumerate(words)]
-        return Pack(vector(value.type.elem, self.count), tuple(words))
+        return Pack(vector(elem, self.count), tuple(words))
+
+    def _straight(self, brought: Sequence[Expr], at: Expr, bits: int) -> list[Expr]:
+        """The words of a run that begins within one of those that were brought, and was displaced."""
+        zero = const(0, u32)
+        moved = plus(self.varying, const(self.fixed)) if self.fixed else self.varying
+        begin = at * 8 - moved * bits if moved is not ZERO else at * 8
+        amount = (begin & 31).to(u32)
+        found = {n: word for n, word in enumerate(brought)}
+        aligned = {
+            n: Fused("align", found.get(n + 1, zero), found.get(n, zero), amount) for n in range(-1, len(brought))
+        }
+        count = self.count // self.word
+        least, *others = ([aligned.get(n + step, zero) for n in range(count)] for step in self.steps)
+        words = ((at & WORD - 1) * 8 - moved * bits) >> 5
+        for step, chosen in zip(self.steps[1:], others):
+            least = _chosen(words >= step, chosen, least)
+        return least
 
     def _masked(self, word: Expr, first: int) -> Expr:
         """A word without those of its elements that do not exist."""
@@ -134,10 +157,14 @@ def _chosen(condition: Expr, these: Sequence[Expr], others: Sequence[Expr]) -> l
 class Runs:
     """The runs of an access, by the register with which their messages begin."""
 
-    def __init__(self, access: TileAccess, positions: Positions, count: int) -> None:
+    def __init__(self, access: TileAccess, positions: Positions) -> None:
         view, axis = access.view, access.view.unit_axis
         assert axis is not None
-        self.access, self.positions, self.count, self.axis = access, positions, count, axis
+        together = access.layout.contiguous(access.layout.dims[axis])
+        count = self.count = view.run(together)
+        self.held = view.held(count, together)  #: elements that messages bring of a run
+        self.is_skewed = self.held > count
+        self.access, self.positions, self.axis = access, positions, axis
         self.inner = view.axes[axis][-1]
         self.edges = view.edges(count)
         self.word = max(1, WORD // view.memory.elem.bytes)
@@ -173,18 +200,23 @@ class Runs:
         for h, begin in zip(self.edges, begins):
             there &= (begin > -self.count) & (begin < h.size)
         edges: list[_Edge] = []
+        grain = 1 if self.is_skewed else self.word  # what is shifted anyway can be displaced by any number
         moved: _Ints = np.zeros(shape, np.int64)
         by: Expr = ZERO
         for h, begin in zip(self.edges, begins):
             now = begin + moved
-            before, behind = (np.maximum(n, 0) // self.word * self.word for n in (-now, now + self.count - h.size))
+            before, behind = (np.maximum(n, 0) // grain * grain for n in (-now, now + self.count - h.size))
             found = np.unique((before - behind)[there])
             if not found.any():
                 continue
             start = plus(self._coordinate(h, at), by)
-            edges.append(_Edge(start, start + (self.count - h.size), tuple(map(int, found)), self.word))
+            edges.append(_Edge(start, start + (self.count - h.size), tuple(map(int, found)), grain))
             moved, by = moved + before - behind, plus(by, edges[-1].displacement)
-        return Run(self.count, self.word, tuple(edges), self._missing(begins, there, at), self._outside(begins, at))
+        steps = {int(n - by) // self.word for by in np.unique(moved[there]) for n in range(self.word)} or {0}
+        return Run(
+            self.count, self.word, tuple(edges), self._missing(begins, there, at), self._outside(begins, at),
+            self.is_skewed, tuple(sorted(steps)),
+        )  # fmt: skip
 
     def _missing(
         self, begins: Sequence[_Ints], there: npt.NDArray[np.bool_], at: Mapping[str, Position]
@@ -197,7 +229,9 @@ class Runs:
             for h, begin in zip(self.edges, begins):
                 first = n - n % self.word
                 inside = [(begin + e >= 0) & (begin + e < h.size) for e in range(first, first + self.word)]
-                cut = there & np.any(inside, 0) & ~inside[n - first]
+                cut = there & ~inside[n - first]
+                if not self.is_skewed:  # of aligned words, none is brought that does not exist
+                    cut &= np.any(inside, 0)
                 if not cut.any():
                     continue
                 never |= bool((cut | ~there).all())
