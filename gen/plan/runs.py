@@ -19,7 +19,7 @@ from convgen.ir.layout.memory import Dim, RunView, SizedView, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.passes.messages.linear import WORD, linearize
 from convgen.plan.contraction import Product
-from convgen.plan.padding import windows
+from convgen.plan.padding import names_in, windows
 
 _ROWS, _K = 0, 1  #: axes of a factor
 _RUN = "run"
@@ -68,18 +68,31 @@ def _padded(size: int, tile_k: int, chunk: int) -> int:
 
 
 def _found(product: Product) -> tuple[int, int, tuple[Dim, ...]]:
-    """The factor with windows, the axis with taps, and the dims that make a run there: a tap and perhaps channels."""
-    for side, view in enumerate((product.of_n, product.of_m)):
-        for n, t in windows(view).items():
-            for axis in (_K, _ROWS):
-                taps, inner = [d for d in view.axes[axis] if dict(t.terms).get(d.name) == 1], view.axes[axis][-1]
-                if not taps or (tap := taps[-1]).size == 1:
-                    continue
-                if inner is tap and _step(view, n) == 1:
-                    return side, axis, (tap,)
-                if view.axes[axis][-2:] == (tap, inner) and _step(view, n) == inner.size:
-                    return side, axis, (tap, inner)
-    raise DoesNotFit("taps=runs: wanted windows along which memory runs, without dilation")
+    """The factor with windows, the axis with taps, and the dims that make a run there: a tap and perhaps channels.
+
+    What goes with taps are pixels, which are more.
+    """
+    found = [
+        (side, axis, dims)
+        for side, view in enumerate((product.of_n, product.of_m))
+        for n, t in windows(view).items()
+        for axis in (_K, _ROWS)
+        if (dims := _side_by_side(view, axis, n, t))
+    ]
+    if not found:
+        raise DoesNotFit("taps=runs: wanted windows along which memory runs, without dilation")
+    return min(found, key=lambda each: prod(d.size for d in each[2]))
+
+
+def _side_by_side(view: View, axis: int, n: int, t: TensorDim) -> tuple[Dim, ...]:
+    """The innermost dims of an axis, of which the outer one moves coordinate `n`, if memory has them side by side."""
+    *_, outer, inner = (Dim("none", 1, 1), *view.axes[axis])
+    terms = dict(t.terms)
+    if terms.get(inner.name) == 1 and inner.size > 1:
+        return (inner,) if _step(view, n) == 1 else ()
+    others = names_in(windows(view).values())
+    beside = terms.get(outer.name) == 1 and outer.size > 1 and inner.name not in others
+    return (outer, inner) if beside and _step(view, n) == inner.size else ()
 
 
 def _step(view: View, n: int) -> int:
