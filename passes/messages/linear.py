@@ -210,6 +210,12 @@ def linearize(view: View) -> LinearView:
     return LinearView(view.memory, tuple(axes), base - skew, tuple(halos), runs, skew)
 
 
+def brings_runs(view: LinearView, layout: Fragment) -> bool:
+    """Whether messages bring runs of a tile, not only what exists."""
+    axis = view.unit_axis
+    return view.runs and axis is not None and view.run(layout.contiguous(layout.dims[axis])) > 1
+
+
 def brought(view: RunView, layout: Fragment) -> int:
     """Elements that messages bring a lane of a tile of a view with runs."""
     linear = linearize(view)

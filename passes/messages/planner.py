@@ -15,7 +15,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Slice, Surface
 from convgen.ir.types import u32, u64
 from convgen.passes.messages.access import Position, TileAccess, scale
-from convgen.passes.messages.linear import WORD, ZERO, plus
+from convgen.passes.messages.linear import WORD, ZERO, brings_runs, plus
 from convgen.passes.messages.masks import TRUE, Masks
 from convgen.passes.messages.positions import Positions
 from convgen.passes.messages.runs import Run, Runs
@@ -53,9 +53,10 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
     """
     window, positions = Window(access), Positions(access)
     assemble = _flat if access.facts.flat else _by_offset if access.places else _on_surface
-    if access.view.runs:
+    if brings_runs(access.view, access.layout):
         yield from _of_runs(access, window, positions)
         return
+    access = attrs.evolve(access, view=access.view.whole)
     masks = Masks(access, is_moved=window.origin is not None)
     run = _run(access, positions, widest or access.facts.global_widths[0])
     for start in range(0, access.layout.registers, run):
@@ -91,6 +92,9 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
 
 def trims(access: TileAccess, value: Expr) -> Iterator[Expr]:
     """What messages of runs have brought as the tile: run by run."""
+    if not brings_runs(access.view, access.layout):
+        yield value
+        return
     window, positions = Window(access), Positions(access)
     runs = Runs(access, positions)
     for n, start in enumerate(range(0, access.layout.registers, runs.count)):
