@@ -137,11 +137,11 @@ class LinearView:
         return self.runs and inner.padded % run == 0 and self._trims(inner, run)
 
     def run(self, together: int) -> int:
-        """Elements of a message where lanes have so many neighbours along the unit dim."""
+        """Elements of a message of whole words where lanes have so many neighbours along the unit dim, else 1."""
         run = WHOLE_MESSAGE // self.memory.elem.bytes
         while run > 1 and (together % run or not self.makes_messages(run)):
             run //= 2
-        return run
+        return run if run * self.memory.elem.bytes >= WORD else 1
 
     def held(self, registers: int, together: int) -> int:
         """Elements that messages bring of so many: where they begin within words, these have one word more."""

@@ -90,7 +90,8 @@ class Masks:
     def _overruns(self, positions: Mapping[str, Position]) -> Iterator[tuple[LinearDim, Expr]]:
         """The dims that may leave their range and whose offsets would not show it, with their positions."""
         last = self.view.memory.length - self.view.base
-        is_surface = not (self.access.facts.flat or self.is_moved)
+        # What is displaced may begin further down than its position says.
+        is_surface = not (self.access.facts.flat or self.is_moved or self.trimmed)
         for dims in self.view.axes:
             for i, d in enumerate(dims):
                 value = positions[d.name].value
