@@ -159,8 +159,9 @@ def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups
 
 
 def _in_parts(rows: int, cols: int, most: int, lanes: int, subgroups: int) -> tuple[int, int]:
-    """The same for rows of chunks in a number that lanes have not: the longest chunks, then the fewest lanes side by side,
-    with which a lane has several of a row.
+    """The same for rows of chunks in a number that lanes have not.
+
+    The longest chunks, then the fewest lanes side by side, with which the tile comes out even.
     """
     chunk = most
     while chunk:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import pairwise
 from operator import and_
 
 import attrs
@@ -17,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.expr import Const, Expr, Pack, Slice, const, maximum, minimum, select
+from convgen.ir.fused import Fused
 from convgen.ir.layout.digits import Space
 from convgen.ir.types import u32, vector
-from convgen.ir.fused import Fused
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import WORD, ZERO, Halo, plus
 from convgen.passes.messages.positions import Positions
@@ -88,7 +89,7 @@ class Run:
     missing: Mapping[int, tuple[Expr, ...]]  #: elements that may not exist though their word does: tests, none if never
     outside: tuple[Expr, ...]  #: conditions without which nothing of it exists
     is_skewed: bool  #: whether it may begin within a word
-    #: Of what is skewed: by how many words on what was brought may stand in all, beside the bits by which it begins late.
+    #: Words by which what is skewed may be further on than where it belongs, beside a part of one.
     steps: tuple[int, ...]
 
     @property
@@ -99,7 +100,10 @@ class Run:
     @property
     def varying(self) -> Expr:
         """Elements by which a lane's is displaced besides."""
-        return reduce(plus, (e.displacement for e in self.edges if not e.is_fixed), ZERO)
+        total: Expr = ZERO
+        for edge in self.edges:
+            total = total if edge.is_fixed else plus(total, edge.displacement)
+        return total
 
     def trimmed(self, value: Expr, at: Expr) -> Expr:
         """The message as it was to be, of the words that were brought from byte `at`, or from the word with that."""
@@ -119,16 +123,16 @@ class Run:
         moved = plus(self.varying, const(self.fixed)) if self.fixed else self.varying
         begin = at * 8 - moved * bits if moved is not ZERO else at * 8
         amount = (begin & 31).to(u32)
-        found = {n: word for n, word in enumerate(brought)}
-        aligned = {
-            n: Fused("align", found.get(n + 1, zero), found.get(n, zero), amount) for n in range(-1, len(brought))
-        }
-        count = self.count // self.word
-        least, *others = ([aligned.get(n + step, zero) for n in range(count)] for step in self.steps)
+        padded = [zero, *brought, zero]
+        aligned: list[Expr] = [Fused("align", high, low, amount) for low, high in pairwise(padded)]
+        nothing: list[Expr] = [zero] * len(padded)
+        aligned = [*nothing, *aligned, *nothing]
+        first, count = len(padded) + 1, self.count // self.word
         words = ((at & WORD - 1) * 8 - moved * bits) >> 5
-        for step, chosen in zip(self.steps[1:], others):
-            least = _chosen(words >= step, chosen, least)
-        return least
+        found = aligned[first + self.steps[0] :][:count]
+        for step in self.steps[1:]:
+            found = _chosen(words >= step, aligned[first + step :][:count], found)
+        return found
 
     def _masked(self, word: Expr, first: int) -> Expr:
         """A word without those of its elements that do not exist."""
@@ -195,7 +199,9 @@ class Runs:
         shape = [len(starts), *(d.size for d in self.others)]
         grid = dict(zip((self.inner.name, *(d.name for d in self.others)), np.indices(shape, dtype=np.int64)))
         grid[self.inner.name] = np.asarray(starts)[grid[self.inner.name]]
-        begins: list[_Ints] = [sum((grid[n] * c for n, c in h.terms), np.full(shape, h.const)) for h in self.edges]
+        begins: list[_Ints] = [
+            sum((grid[n] * c for n, c in h.terms if n in grid), np.full(shape, h.const)) for h in self.edges
+        ]
         there = np.ones(shape, np.bool_)
         for h, begin in zip(self.edges, begins):
             there &= (begin > -self.count) & (begin < h.size)
