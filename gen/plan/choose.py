@@ -37,6 +37,8 @@ _SIDES = (8, 16, 32, 64)  #: of the last resort
 
 _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or elements find their own place along K
 _RUN_DECODE = 4.0  #: times the issue, of messages that are trimmed: these bind, and all SIMDs' waves share the path
+_OF_RUNS = (2, 1)  #: slots and stages that are tried first, by `convgen profile` of first layers
+_GRIDS_OF_RUNS = ((3, 1), (2, 4))  #: the same
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 _OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
@@ -208,22 +210,24 @@ def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
 
 
 def _as_runs(shape: _Shape, product: Product, facts: TargetFacts) -> Iterator[_Shape]:
-    """The same with taps and channels as runs, if messages are wider then: where the runs are along K, blocks of whole
-    ones, too.
+    """The same with taps and channels as runs, if messages are wider then; along K with blocks of whole runs.
+
+    These are padded to chunks or, as blocks are, to a power of two.
     """
     views, chunk = (product.of_m, product.of_n), facts.chunk_bytes // product.of_m.memory.elem.bytes
-    tiles_k = {n * chunk for n in range(1, 2 * _TILE_K[-1] // chunk + 1)}
     widest = [_load(view, facts).widest for view in views]
-    for tile_k in sorted(tiles_k) if min(widest) < chunk else ():
+    longest = _TILE_K[-1] * max(1, chunk // 8)
+    for tile_k in range(chunk, longest + 1, chunk) if min(widest) < chunk else ():
         try:
             found = in_runs(product, tile_k, facts.chunk_bytes)
         except DoesNotFit:
             return
-        inner = found.k_inner.padded
+        inner = found.k_inner
         along_k = found.of_m.extent(1) != product.of_m.extent(1)
+        tight = inner.padded - inner.size < chunk and tile_k % inner.padded == 0
         wider = any(_load(v, facts).widest > now for v, now in zip((found.of_m, found.of_n), widest))
-        if wider and (tile_k % inner == 0 if along_k else tile_k in _TILE_K):
-            sizes = found.m, found.n, found.k // inner, inner
+        if wider and (tile_k & (tile_k - 1) == 0 or (along_k and tight)):
+            sizes = found.m, found.n, found.k // inner.padded, inner.padded
             yield _Shape(*sizes, shape.parts, shape.batch, found.of_m, found.of_n, shape.grids, tile_k)
 
 
@@ -307,8 +311,12 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     straight = not shape.runs and _comes_as_fragments(shape, atom, facts)
     spans = atom.spans
     loads = _fragment_load(shape.of_m, atom.b, facts), _fragment_load(shape.of_n, atom.a, facts)
-    through = (*_without_registers(loads, types, elem, facts), *(_Way(*pipeline) for pipeline in facts.core.pipelines))
-    for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, facts.core.grids):
+    direct = () if shape.runs else _without_registers(loads, types, elem, facts)
+    pipelines, grids = facts.core.pipelines, facts.core.grids
+    if shape.runs:  # blocks are few, so that deep pipelines do not pay; copies come out even over other workgroups, too
+        pipelines, grids = tuple(sorted(pipelines, key=lambda p: p != _OF_RUNS)), (*_GRIDS_OF_RUNS, *grids)
+    through = (*direct, *(_Way(*pipeline) for pipeline in pipelines))
+    for m, n, k, (wm, wn) in product(_TILE_M, _TILE_N, tiles_k, grids):
         if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % atom.k:
             continue
         if not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
@@ -488,7 +496,9 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     besides = _meeting(shape, config, tiles // config.slices, turns, atom, facts)
     issue = work.messages * decode
     every = work.matrix, work.shared, work.moved, issue
-    block = max(every) + serial + costs.exposed * sum(every)  # of one workgroup that has a unit to itself
+    # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
+    exposed = costs.exposed * (min(1.0, facts.core.simds / work.subgroups) if shape.runs else 1.0)
+    block = max(every) + serial + exposed * sum(every)  # of one workgroup that has a unit to itself
     # Blocks follow one another no faster than loads return: as many as these, or prefetches, are ahead are in flight.
     slowest = costs.load_latency / (config.depth or config.prefetch)
     return Clocks(
