@@ -9,7 +9,7 @@ from convgen.ir.expr import Expr
 from convgen.ir.node import node
 from convgen.ir.types import AnyType
 
-#: name -> meaning. `mad24` promises that both factors lie in [0, 2^24).
+#: name -> meaning. `mad24` promises that both factors lie in [0, 2^24), `align` that a shift lies in [0, 32).
 MEANING: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
     "add3": lambda a, b, c: (a + b) + c,
     "mad24": lambda a, b, c: a * b + c,
@@ -17,12 +17,17 @@ MEANING: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
     "lshl_or": lambda a, b, c: (a << b) | c,
     "and_or": lambda a, b, c: (a & b) | c,
     "or3": lambda a, b, c: (a | b) | c,
+    "align": lambda a, b, c: ((a << 1) << (31 - c)) | (b >> c),
 }
 
 
 @node
 class Fused(Expr):
-    """The operation `name` of MEANING on three 32-bit integers of one type; made by `peephole` only."""
+    """The operation `name` of MEANING on three 32-bit integers of one type.
+
+    Made by `peephole`, and by `lower_tiles` where
+    it aligns words.
+    """
 
     name: str
     a: Expr

@@ -239,6 +239,15 @@ class Party:
     def load_view(self, node: s.LoadView) -> None:
         self.bind(node.var, self.view_tile(node.view, node.coords, node.layout))
 
+    def load_runs(self, node: s.LoadRuns) -> None:
+        """The tile, and nothing behind it: how messages bring it is not seen here."""
+        found = self.view_tile(node.view, node.coords, node.layout).data
+        more = np.zeros((*found.shape[:-1], node.var.type.lanes - found.shape[-1]), found.dtype)
+        self.bind(node.var, Value(np.concatenate((found, more), -1)))
+
+    def trim(self, node: s.Trim) -> None:
+        self.bind(node.var, Value(self.ev(node.value).data[..., : node.layout.registers]))
+
     def store_view(self, node: s.StoreView) -> None:
         at, exists = self.places(node.view, node.coords, node.layout)
         self.put_elements(
@@ -490,6 +499,8 @@ _STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.Reduce: Party.exchange,
     s.Redistribute: Party.exchange,
     s.LoadView: Party.load_view,
+    s.LoadRuns: Party.load_runs,
+    s.Trim: Party.trim,
     s.StoreView: Party.store_view,
     s.AtomicView: Party.store_view,
     s.LoadAt: Party.load_at,

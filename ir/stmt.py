@@ -167,6 +167,24 @@ class LoadView(Load):
 
 
 @node
+class LoadRuns(LoadView):
+    """The same of a `RunView`, as messages bring it: only a `Trim` makes the tile of it."""
+
+    form = "{var} = load runs of {view}[{coords}] as {layout}"
+
+
+@node
+class Trim(Load):
+    """Bind `var` to the tile of `view` at `coords`, of which a `LoadRuns` of the same layout has brought `value`."""
+
+    form, level = "{var} = trim {value} to {view}[{coords}] as {layout}", "tile"
+    view: View
+    coords: tuple[Expr, ...]
+    value: Expr
+    layout: Fragment
+
+
+@node
 class Prefetch(Stmt):
     """Bring the tile of `view` at `coords` nearer, as what will soon be loaded; it changes no value."""
 

@@ -11,7 +11,7 @@ from convgen.ir.expr import Const, Expr
 from convgen.ir.floats import APPROXIMATE, EXACT, Approximate, Fma
 from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import MOST_BYTES, Global, Plane, Shared, SizedView, View
+from convgen.ir.layout.memory import MOST_BYTES, Global, Plane, RunView, Shared, SizedView, View
 from convgen.ir.mutate import postorder
 from convgen.ir.simplify.extents import complaint, never_less
 from convgen.ir.stmt import Stmt
@@ -156,6 +156,19 @@ def _fragment(c: Checker, n: Any) -> str | None:
     if len(layout.shape) != 2 or layout.shape[0] + row > tile.rows or layout.shape[1] + col > tile.cols:
         return f"a fragment of {layout.shape} in shared tile {tile.name} of {tile.rows} x {tile.cols}"
     return None
+
+
+def _runs(c: Checker, n: s.LoadRuns | s.Trim) -> str | None:
+    """The view has runs; messages bring no less than the tile, of which it is trimmed."""
+    elem, registers = n.view.memory.elem, n.layout.registers
+    if not isinstance(n.view, RunView):
+        return f"runs of {n.view.memory.name}, whose view has none"
+    given = n.value.type if isinstance(n, s.Trim) else n.var.type
+    if given.elem is not elem or given.lanes < registers:
+        return f"runs of {n.view.memory.name} as {given}, wanted at least {registers} of {elem}"
+    if isinstance(n, s.Trim) and n.var.type is not vector(elem, registers):
+        return f"runs of {n.view.memory.name} trimmed to {n.var.type}, wanted {vector(elem, registers)}"
+    return _fits(c, n.layout)
 
 
 def _fits(c: Checker, layout: Fragment) -> str | None:
@@ -315,6 +328,8 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.If: (_uniform("cond"),),
     s.ExitIf: (_uniform("cond"), _exit),
     s.LoadView: (_view, _uniform("coords"), _fragment, _moved),
+    s.LoadRuns: (_view, _uniform("coords"), _fragment, _runs),
+    s.Trim: (_view, _uniform("coords"), _runs),
     s.Prefetch: (_view, _uniform("coords"), _fragment),
     s.StoreView: (_view, _uniform("coords"), _fragment, _moved),
     s.AtomicView: (_view, _uniform("coords"), _fragment, _moved, _atomic),

@@ -33,7 +33,7 @@ import attrs
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Splat, Var, const, maximum, minimum, var
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Shared
+from convgen.ir.layout.memory import RunView, Shared
 from convgen.ir.mutate import postorder, rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
@@ -46,15 +46,18 @@ from convgen.ir.stmt import (
     For,
     If,
     Let,
+    LoadRuns,
     LoadShared,
     LoadView,
     Site,
     Stmt,
     StoreShared,
+    Trim,
     block,
 )
 from convgen.ir.types import Type, vector
 from convgen.passes.clone import Cloner
+from convgen.passes.messages.linear import brought
 
 
 @attrs.frozen
@@ -98,6 +101,12 @@ def _parts(loop: For) -> _Body | None:
 def _held(copy: Copy | DirectCopy) -> int:
     """Blocks in registers on their way."""
     return copy.stages if isinstance(copy, Copy) else 0
+
+
+def _registers(copy: Copy) -> int:
+    """Elements of a lane on their way."""
+    registers, view = copy.layout.registers, copy.view
+    return brought(view, copy.loaded) if isinstance(view, RunView) else registers
 
 
 def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozenset[Expr]]]:
@@ -351,7 +360,7 @@ class _Pipeline:
                 kept.append(())
                 continue
             if due is not None:
-                stores.append(self._store(copy, slot, queue[0]))
+                stores += self._store(copy, slot, due, queue[0])
                 queue = queue[1:]
             index = at(self.depth.stores + count)
             if index is not None:
@@ -367,7 +376,7 @@ class _Pipeline:
 
     def _held_var(self, copy: Copy) -> Var:
         name = f"{copy.site.comment or copy.tile.name}_next"
-        return var(name, vector(copy.view.memory.elem, copy.layout.registers))
+        return var(name, vector(copy.view.memory.elem, _registers(copy)))
 
     def _by_copy(self, flat: Sequence[Expr]) -> _Held:
         """What is held, of each copy, where it stands in a row."""
@@ -375,15 +384,25 @@ class _Pipeline:
         return tuple(tuple(islice(rest, held)) for held in self.depth.held)
 
     def _load(self, copy: Copy, index: Expr, to: Var) -> Stmt:
-        coords = tuple(substitute(x, {self.loop.var: index}) for x in copy.coords)
-        return LoadView(to, copy.view, coords, copy.loaded, self._site(copy, "load"))
+        load = LoadRuns if isinstance(copy.view, RunView) else LoadView
+        return load(to, copy.view, self._coords(copy, index), copy.loaded, self._site(copy, "load"))
 
-    def _store(self, copy: Copy, slot: int, value: Expr) -> Stmt:
-        return StoreShared(copy.tile, const(slot), _as_stored(copy, value), copy.layout, self._site(copy, "store"))
+    def _store(self, copy: Copy, slot: int, index: Expr, value: Expr) -> list[Stmt]:
+        """Behind the loads' latency what runs have brought of what does not exist is left out."""
+        trims: list[Stmt] = []
+        if isinstance(copy.view, RunView):
+            whole = var(f"{copy.tile.name}_trimmed", vector(copy.view.memory.elem, copy.layout.registers))
+            trims = [Trim(whole, copy.view, self._coords(copy, index), value, copy.loaded)]
+            value = whole
+        stored = _as_stored(copy, value)
+        return [*trims, StoreShared(copy.tile, const(slot), stored, copy.layout, self._site(copy, "store"))]
+
+    def _coords(self, copy: Copy | DirectCopy, index: Expr) -> tuple[Expr, ...]:
+        """Of the tile that an iteration multiplies."""
+        return tuple(substitute(x, {self.loop.var: index}) for x in copy.coords)
 
     def _direct(self, copy: DirectCopy, slot: int, index: Expr) -> Stmt:
-        coords = tuple(substitute(x, {self.loop.var: index}) for x in copy.coords)
-        return replace(copy, slot=const(slot), coords=coords, site=self._site(copy, "copy"))
+        return replace(copy, slot=const(slot), coords=self._coords(copy, index), site=self._site(copy, "copy"))
 
     def _site(self, copy: Copy | DirectCopy, stage: str) -> Site:
         return attrs.evolve(self.cloner.site(copy.site), stage=stage)

@@ -42,12 +42,12 @@ from convgen.ir.types import VectorType, s32, u8, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.access import TileAccess
 from convgen.passes.messages.direct import places_of
-from convgen.passes.messages.linear import ZERO, linearize
+from convgen.passes.messages.linear import ZERO, LinearView, linearize
 from convgen.passes.messages.masks import OUT_OF_RANGE
 from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.messages.pairs import check_pairs, half, halved_fragment, pairs_of
 from convgen.passes.messages.planes import PlaneMessage, plane_messages
-from convgen.passes.messages.planner import GlobalMessage, global_messages
+from convgen.passes.messages.planner import GlobalMessage, global_messages, trims
 from convgen.passes.messages.shared import SharedMessage, Way, shared_messages
 
 _SLICED = (Cast, Saturate, Splat, Binary, Fma, Shuffle)  #: what is computed where it is stored, unless in a branch
@@ -133,9 +133,12 @@ class _Lowering(Mutator):
 
     def _global(self, s: Any, widest: int | None = None) -> Iterator[GlobalMessage]:
         """The messages of an access to a view that are no rectangles."""
+        view = linearize(s.view)
+        return global_messages(self._access(s, view if isinstance(s, st.LoadRuns) else view.whole), widest)
+
+    def _access(self, s: Any, view: LinearView) -> TileAccess:
         known = self.facts, self.bounds, frozenset(self.steady), self.values
-        layout = s.layout.over(len(s.coords))
-        return global_messages(TileAccess(linearize(s.view), s.coords, layout, self.kernel.subgroup, *known), widest)
+        return TileAccess(view, s.coords, s.layout.over(len(s.coords)), self.kernel.subgroup, *known)
 
     def LoadView(self, s: st.LoadView) -> st.Stmt:
         out: list[st.Stmt] = []
@@ -144,6 +147,17 @@ class _Lowering(Mutator):
         for m in self._loading(loaded):
             part = var(f"{s.var.name}_{m.start}", vector(loaded.view.memory.elem, m.count))
             out.append(self._load(part, m, self.cloner.site(s.site)))
+            parts.append(part)
+        return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
+
+    LoadRuns = LoadView
+
+    def Trim(self, s: st.Trim) -> st.Stmt:
+        out: list[st.Stmt] = []
+        parts: list[Expr] = []
+        for n, run in enumerate(trims(self._access(s, linearize(s.view)), s.value)):
+            part = var(f"{s.var.name}_{n}", run.type)
+            out.append(st.Let(part, run))
             parts.append(part)
         return st.block(*out, st.Let(s.var, Pack(s.var.type, tuple(parts))))
 

@@ -16,7 +16,7 @@ _SCC = ("scc",)
 
 _VALU = (
     "v_mov_b32 v_mul_lo_u32 v_mul_hi_u32 v_mad_u32_u24 v_not_b32 v_lshl_add_u32 v_add_lshl_u32 v_add3_u32 "
-    "v_lshl_or_b32 v_and_or_b32 v_or3_b32 v_bfe_u32 v_perm_b32 v_cndmask_b32 "
+    "v_lshl_or_b32 v_and_or_b32 v_or3_b32 v_bfe_u32 v_alignbit_b32 v_perm_b32 v_cndmask_b32 "
     "v_cvt_f16_f32_e64 v_pack_b32_f16 v_cvt_pk_bf16_f32 v_cmp_lt_i32 v_cmp_le_i32 "
     "v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32 "
     "v_add_f32 v_add_f64 v_pk_add_f16 v_sub_f32 v_mul_f32 v_mul_f64 v_pk_mul_f16 "

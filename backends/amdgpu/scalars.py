@@ -60,6 +60,7 @@ _FUSED = {
     "lshl_or": "v_lshl_or_b32",
     "and_or": "v_and_or_b32",
     "or3": "v_or3_b32",
+    "align": "v_alignbit_b32",
 }
 LOGIC: dict[type[x.Expr], str] = {x.And: "s_and_b64", x.Or: "s_or_b64", x.Xor: "s_xor_b64"}
 _U24 = (1 << 24) - 1

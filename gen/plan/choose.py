@@ -24,12 +24,23 @@ from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import rectangle_of
 from convgen.plan import lanes
-from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, SPLIT, Config
+from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, RUNS, SPLIT, Config
 from convgen.plan.contraction import Product, reordered
-from convgen.plan.copies import ROWS, K, comes_out_even, even_rows, is_turned, message_elems, rows_at_once
+from convgen.plan.copies import (
+    ROWS,
+    K,
+    comes_out_even,
+    copied_at_once,
+    even_rows,
+    is_turned,
+    message_elems,
+    pitch_of,
+    rows_at_once,
+)
 from convgen.plan.directions import have_columns
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
 from convgen.plan.resident import Resident, resident
+from convgen.plan.runs import in_runs
 from convgen.plan.views import must_move, operand_types, products
 from convgen.problem.matmul import Problem
 
@@ -40,6 +51,9 @@ _TILE_K = (16, 32, 64)  #: of 8-bit elements twice as many, so that rows are as 
 _SIDES = (8, 16, 32, 64)  #: of the last resort
 
 _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or elements find their own place along K
+_RUN_DECODE = 4.0  #: times the issue, of messages that are trimmed: these bind, and all SIMDs' waves share the path
+_OF_RUNS = (2, 1)  #: slots and stages that are tried first, by `convgen profile` of first layers
+_GRIDS_OF_RUNS = ((3, 1), (2, 4))  #: the same
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 _OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
@@ -137,6 +151,10 @@ class OperandLoad:
     widest: int
     along_k: bool
 
+    def upto(self, chunk: int) -> OperandLoad:
+        """The same where lanes take chunks of so many elements along K."""
+        return attrs.evolve(self, widest=min(self.widest, chunk)) if self.along_k else self
+
     def messages(self, rows: int, k: int, lanes: int, elem_bytes: int) -> float:
         """Loads of each lane for a tile of rows x k."""
         share = rows * k / lanes
@@ -158,6 +176,7 @@ class _Shape:
     grids: str = APART  #: of the launches of several products
     phases: str = APART  #: of strides, in products of their own or as columns of one
     windows: Resident | None = None  #: those that are resident in shared memory, if any are
+    runs: int = 0  #: elements; with taps and channels as runs, of such blocks of K
 
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
         """How a config writes the types that an instruction multiplies."""
@@ -213,6 +232,30 @@ def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
     if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
         outer = -(-sum(part.k for part in parts) // (apart.inner * len(parts)))
         yield attrs.evolve(apart, outer=outer, parts=1, batch=len(parts) * largest.batch, grids=MERGED)
+    if len(parts) == 1 and not problem.runtime and not facts.flat:
+        yield from _as_runs(apart, largest, facts)
+
+
+def _as_runs(shape: _Shape, product: Product, facts: TargetFacts) -> Iterator[_Shape]:
+    """The same with taps and channels as runs, if messages are wider then; along K with blocks of whole runs.
+
+    These are padded to chunks or, as blocks are, to a power of two.
+    """
+    views, chunk = (product.of_m, product.of_n), facts.chunk_bytes // product.of_m.memory.elem.bytes
+    widest = [_load(view, facts).widest for view in views]
+    longest = _TILE_K[-1] * max(1, chunk // 8)
+    for tile_k in range(chunk, longest + 1, chunk) if min(widest) < chunk else ():
+        try:
+            found = in_runs(product, tile_k, facts.chunk_bytes)
+        except DoesNotFit:
+            return
+        inner = found.k_inner
+        along_k = found.of_m.extent(1) != product.of_m.extent(1)
+        tight = inner.padded - inner.size < chunk and tile_k % inner.padded == 0
+        wider = any(_load(v, facts).widest > now for v, now in zip((found.of_m, found.of_n), widest))
+        if wider and (tile_k & (tile_k - 1) == 0 or (along_k and tight)):
+            sizes = found.m, found.n, found.k // inner.padded, inner.padded
+            yield _Shape(*sizes, shape.parts, shape.batch, found.of_m, found.of_n, shape.grids, runs=tile_k)
 
 
 def _in_rows(part: Product, problem: Problem, facts: TargetFacts) -> Iterator[_Shape]:
@@ -309,14 +352,20 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
     if shape.windows:
         k_orders = [RESIDENT]
         tiles_k = tuple(k * len(shape.windows.taps) for k in tiles_k if k % atom.k == 0 and shape.inner % k == 0)
-    straight = shape.windows is None and _comes_as_fragments(shape, atom, facts)
+    if shape.runs:
+        k_orders, tiles_k = [RUNS], (shape.runs,)
+    straight = not shape.windows and not shape.runs and _comes_as_fragments(shape, atom, facts)
     spans = atom.spans
     loads = _fragment_load(shape.of_m, atom.b, facts), _fragment_load(shape.of_n, atom.a, facts)
-    through = (*_without_registers(loads, types, elem, facts), *(_Way(*pipeline) for pipeline in facts.core.pipelines))
+    direct = () if shape.runs else _without_registers(loads, types, elem, facts)
+    pipelines, grids = facts.core.pipelines, facts.core.grids
+    if shape.runs:  # blocks are few, so that deep pipelines do not pay; copies come out even over other workgroups, too
+        pipelines, grids = tuple(sorted(pipelines, key=lambda p: p != _OF_RUNS)), (*_GRIDS_OF_RUNS, *grids)
+    through = (*direct, *(_Way(*pipeline) for pipeline in pipelines))
     if shape.windows:
         through = () if types else _HELD
     tiles_m = _TILE_M + _MORE_ROWS if shape.windows else _TILE_M
-    for m, n, k, (wm, wn) in product(tiles_m, _TILE_N, tiles_k, facts.core.grids):
+    for m, n, k, (wm, wn) in product(tiles_m, _TILE_N, tiles_k, grids):
         if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % atom.k:
             continue
         if not shape.windows and not all(comes_out_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
@@ -412,15 +461,17 @@ def _work(
     taps, reach = (len(windows.taps), windows.reach) if windows else (1, 0)
     depth = k // taps
     shapes: tuple[tuple[int, int], ...] = (m + reach, depth), (n, k)
-    copied = sum(rows * cols for rows, cols in shapes) * elem
-    gaps = 0
+    gaps = (m + n) * (pitch_of(k, elem, facts)[0] - k) * elem
     if windows:
         shapes = tuple((even_rows(rows, cols, elem, facts, count), cols) for rows, cols in shapes)
-        copied = sum(rows * cols for rows, cols in shapes) * elem
         # Two chunks where a read has as many of a row as lanes go along it, more than two.
         several = lanes // atom.m > 2 and depth * elem > 2 * facts.chunk_bytes
         gaps = sum(rows for rows, _ in shapes) * facts.chunk_bytes * (1 + several)
-    messages = sum(load.messages(*shape, lanes * count, elem) for load, shape in zip(loads, shapes))
+    copied = sum(rows * cols for rows, cols in shapes) * elem
+    messages = sum(
+        load.upto(copied_at_once(*shape, elem, facts, count)).messages(*shape, lanes * count, elem)
+        for load, shape in zip(loads, shapes)
+    )
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n
     fragments = facts.core.fragment_sets * rows * depth * elem // (4 * lanes)
@@ -464,6 +515,8 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
     for shape in _shapes(problem, facts, config.reorder):
         if (shape.grids, shape.phases) != (config.grids, config.phases):
             continue
+        if shape.runs != (config.tile[2] if config.taps == RUNS else 0):
+            continue
         if (shape.windows is None) == (config.taps == RESIDENT):
             continue
         for atom in input_atoms(problem, facts):
@@ -480,6 +533,7 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     """Clocks of one product: rounds of as many workgroups as a unit holds."""
     whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
     decode = 1.0 if config.taps in (SPLIT, RESIDENT) else _CHUNK_DECODE if whole else _ELEMENT_DECODE
+    decode = _RUN_DECODE if shape.runs else decode
     costs = facts.costs
     serial = float(costs.barrier if config.slots else 0)
     serial += costs.shared_exposed * work.shared + costs.shared_latency if config.slots == 1 else 0
@@ -496,7 +550,9 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     besides = _meeting(shape, config, tiles // config.slices, turns, atom, facts)
     issue = work.messages * decode
     every = work.matrix, work.shared, work.moved, issue
-    block = max(every) + serial + costs.exposed * sum(every)  # of one workgroup that has a unit to itself
+    # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
+    exposed = costs.exposed * (min(1.0, facts.core.simds / work.subgroups) if shape.runs else 1.0)
+    block = max(every) + serial + exposed * sum(every)  # of one workgroup that has a unit to itself
     # Blocks follow one another no faster than loads return: as many as these, or prefetches, are ahead are in flight.
     slowest = costs.load_latency / (config.depth or config.prefetch)
     return Clocks(

@@ -175,7 +175,13 @@ def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups
     """
     lanes, chunk = facts.subgroup_size, min(cols, facts.chunk_bytes // elem_bytes)
     if not facts.block_bytes:
-        return chunk, gcd(lanes, divide("chunks of a row", cols, chunk))
+        across = divide("chunks of a row", cols, chunk)
+        even = gcd(lanes, across)
+        return (
+            (chunk, even)
+            if across in (even, lanes) or across > lanes
+            else _in_parts(rows, cols, chunk, lanes, subgroups)
+        )
     strips = divide("rows over lanes", rows, lanes)
     while strips * cols < subgroups * chunk and chunk * elem_bytes > _WORD_BYTES:
         chunk //= 2
@@ -189,6 +195,44 @@ def even_rows(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgrou
     counts = range(-(-rows // down), -(-rows // down) + subgroups)
     even = (n for n in counts if runs % (subgroups // gcd(subgroups, n)) == 0)
     return next(even) * down
+
+
+def _in_parts(rows: int, cols: int, most: int, lanes: int, subgroups: int) -> tuple[int, int]:
+    """The same for rows of chunks in a number that lanes have not.
+
+    The longest chunks, then the most lanes side by side, with which the tile comes out even.
+    """
+    chunk = most
+    while chunk:
+        across = lanes
+        while across:
+            down, rest = divmod(rows, lanes // across)
+            runs, more = divmod(cols, chunk * across)
+            if runs and not more and not rest and runs % (subgroups // gcd(subgroups, down)) == 0:
+                return chunk, across
+            across //= 2
+        chunk //= 2
+    raise DoesNotFit(f"rows of {cols} over {lanes} lanes of {subgroups} subgroups")
+
+
+def copied_at_once(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
+    """Elements along K that a lane takes at once of a tile that comes out even."""
+    return (
+        facts.chunk_bytes // elem_bytes if facts.block_bytes else _chunks(rows, cols, elem_bytes, facts, subgroups)[0]
+    )
+
+
+def pitch_of(cols: int, elem_bytes: int, facts: TargetFacts) -> tuple[int, int]:
+    """How many elements apart rows of a shared tile stand, and the bytes of a chunk, which begin at multiples of that.
+
+    No swizzle suits rows of an odd number of chunks. Half a chunk behind them makes halves in an odd number, so that
+    rows begin in different banks.
+    """
+    chunk = facts.chunk_bytes
+    row = cols * elem_bytes
+    if facts.block_bytes or row <= chunk or row // chunk % 2 == 0:
+        return cols, chunk
+    return cols + chunk // 2 // elem_bytes, chunk // 2
 
 
 def comes_out_even(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> bool:

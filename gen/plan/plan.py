@@ -32,13 +32,14 @@ from convgen.passes.messages.pairs import check_pairs
 from convgen.passes.messages.swizzle import find_rows, find_swizzle
 from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import APART, CHUNK, EXACT, MERGED, RESIDENT, SPLIT, Config, Own
+from convgen.plan.config import APART, CHUNK, EXACT, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
 from convgen.plan.contraction import Product
-from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, divide, is_turned
+from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, divide, is_turned, pitch_of
 from convgen.plan.dequantise import Dequantisation
 from convgen.plan.lane_tile import LaneTile, sums_weights
 from convgen.plan.padding import Padding, padding
 from convgen.plan.resident import Resident, resident
+from convgen.plan.runs import in_runs
 from convgen.plan.windows import Windows, windows
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
@@ -435,8 +436,14 @@ def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, fac
         if config.phases != APART:
             raise DoesNotFit(f"phases={config.phases}: mma={config.mma} has sums over windows of each phase")
         return windows(problem, unit.own, config, facts.chunk_bytes)
-    block = k_block(config.taps, config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
-    return views.products(problem, block, config.reorder, config.phases)
+    tile_k, elem = config.tile[2], unit.atom.elem_bytes
+    if config.taps != RUNS:
+        block = k_block(config.taps, tile_k, elem, facts.chunk_bytes)
+        return views.products(problem, block, config.reorder, config.phases)
+    if not config.slots or any(config.direct) or facts.flat:
+        raise DoesNotFit("taps=runs: wanted copies through registers, from surfaces")
+    found = views.products(problem, 1, config.reorder, config.phases)
+    return tuple(in_runs(p, tile_k, facts.chunk_bytes) for p in found)
 
 
 def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> MmaTile:
@@ -554,12 +561,12 @@ def operand(
     if direct:
         return _direct(view, elem, (rows, cols), fragment, config, facts)
     turned = bool(config.slots) and is_turned(view, elem, fragment, facts)
-    digits = column_major(rows, cols) if turned else row_major(rows, cols)
+    pitch, chunk = (0, facts.chunk_bytes) if turned else pitch_of(cols, elem.bytes, facts)
+    digits = column_major(rows, cols) if turned else row_major(rows, cols, pitch)
     if facts.block_bytes:
         digits = _image(fragment, elem, facts)
     copied = config.slots or config.prefetch
     copy = copy_layout(view, digits, rows, cols, facts, config.waves[0] * config.waves[1], elem) if copied else None
-    chunk = facts.chunk_bytes
     if not config.slots or copy is None:
         return Operand(view, elem, None, copy)
     swizzle, conflicts = Swizzle(), 0

@@ -132,7 +132,8 @@ class Shared(Node):
         for value in (self.rows, self.cols, self.chunk, *(n for d in digits for n in (d.size, d.stride))):
             check_range(value, 1, _MOST_SHARED, f"in shared tile {self.name}")
         chunks, rest = divmod((self.rows if self.is_turned else self.cols) * self.elem.bytes, self.chunk)
-        swizzled = self.swizzle.mask and (rest or self.swizzle.mask >= chunks or len(digits) > 2)
+        moved = 1 << self.swizzle.mask.bit_length()  # within so many chunks
+        swizzled = self.swizzle.mask and (rest or chunks % moved or len(digits) > 2)
         inside = all(d.dim in (ROW, COL) and d.space == Space.MEMORY for d in digits)
         shape = self.digits.dims == (ROW, COL) and inside and self.digits.shape == (self.rows, self.cols)
         if not shape or swizzled or not _steps_over(digits):
@@ -344,6 +345,14 @@ class View(Node):
         inner_first = [(d.name, d.padded) for d in reversed(dims)]
         fused = Digits(tuple(d.name for d in dims), stacked(Space.AXIS, inner_first))
         return fused.coordinates({Space.AXIS: position}, overrun=True)
+
+
+@node
+class RunView(View):
+    """A view along whose unit dim memory runs on past what exists, such as the pixels of a row under a window.
+
+    Messages may bring a run of which only a part exists; `Trim` then leaves out the rest.
+    """
 
 
 @node

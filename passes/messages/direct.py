@@ -46,4 +46,5 @@ def direct_width(view: LinearView, along: int, elem: Type, chunk: int, facts: Ta
     """The bytes of a lane in the widest direct message that brings runs along an axis of the view; 0 if none does."""
     runs = ((w, w // elem.bytes) for w in facts.direct_widths if chunk % w == 0 and w % elem.bytes == 0)
     whole = elem is view.memory.elem and elem.bits >= 8 and view.unit_axis == along
+    view = view.whole
     return next((w for w, run in runs if whole and view.makes_messages(run)), 0)

@@ -7,6 +7,7 @@ coordinate is.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 
 import attrs
@@ -15,12 +16,16 @@ from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, const
 from convgen.ir.layout.digits import plus as sum_of
 from convgen.ir.layout.digits import times
-from convgen.ir.layout.memory import Global, View
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global, RunView, View
 from convgen.ir.layout.tags import LETTERS
 from convgen.ir.simplify.extents import is_multiple
 from convgen.ir.sizes import Extent
 
 ZERO = const(0)
+
+WORD = 4  #: bytes; what runs are moved by
+MOST_EDGES = 1 << 16  #: combinations of positions that are looked at to find where runs are cut short
 
 WHOLE_MESSAGE = 16  #: bytes; dims this long need not be merged for the sake of wide messages
 
@@ -89,6 +94,23 @@ class LinearView:
     axes: tuple[tuple[LinearDim, ...], ...]
     base: int
     halos: tuple[Halo, ...]
+    runs: bool = False  #: whether messages may bring more than what exists, which is trimmed behind them
+    skew: int = 0  #: bytes; of a view with runs, whose base is that of a word, from there to where index 0 lies
+
+    @property
+    def whole(self) -> LinearView:
+        """The same where messages bring what exists, no more."""
+        return attrs.evolve(self, runs=False) if self.runs else self
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether runs may begin within words."""
+        found = (d.stride for dims in self.axes for d in dims if d is not self._unit)
+        return not all(is_multiple(n, WORD) for n in (*found, self.skew))
+
+    @property
+    def _unit(self) -> LinearDim | None:
+        return None if self.unit_axis is None else self.axes[self.unit_axis][-1]
 
     def extent(self, axis: int) -> int:
         return math.prod(d.padded for d in self.axes[axis])
@@ -110,7 +132,48 @@ class LinearView:
         others = (d.stride for dims in self.axes for d in dims if d is not inner)
         whole = is_multiple(inner.extent, run) and inner.padded % run == 0
         together = all(h.is_constant_over(inner.name, run) for h in self.halos)
-        return whole and together and all(is_multiple(s, align) for s in (*others, self.base))
+        if whole and together and all(is_multiple(s, align) for s in (*others, self.base, self.skew)):
+            return True
+        return self.runs and inner.padded % run == 0 and self._trims(inner, run)
+
+    def run(self, together: int) -> int:
+        """Elements of a message of whole words where lanes have so many neighbours along the unit dim, else 1."""
+        run = WHOLE_MESSAGE // self.memory.elem.bytes
+        while run > 1 and (together % run or not self.makes_messages(run)):
+            run //= 2
+        return run if run * self.memory.elem.bytes >= WORD else 1
+
+    def held(self, registers: int, together: int) -> int:
+        """Elements that messages bring of so many: where they begin within words, these have one word more."""
+        run = self.run(together)
+        more = WORD // self.memory.elem.bytes if run > 1 and self.is_skewed else 0
+        return registers // run * (run + more)
+
+    def edges(self, run: int) -> tuple[Halo, ...]:
+        """What may cut such a run short, by conditions on the unit dim and others; what is fixed along it first."""
+        assert self.unit_axis is not None
+        inner = self.axes[self.unit_axis][-1]
+        own = (Halo(inner.size, ((inner.name, 1),), 0),) if inner.size % run else ()
+        found = (*own, *(h for h in self.halos if not h.is_constant_over(inner.name, run)))
+        return tuple(sorted(found, key=lambda h: len(h.terms)))
+
+    def positions(self, names: Iterable[str]) -> int:
+        """How many combinations of positions along some dims there are."""
+        return math.prod(d.size for dims in self.axes for d in dims if d.name in names)
+
+    def _trims(self, inner: LinearDim, run: int) -> bool:
+        """Whether runs of whole words can be moved to where all of their words exist, and what does not left out."""
+        elem = self.memory.elem.bytes
+        sized = any(d.exact is not None for dims in self.axes for d in dims)
+        if self.memory.elem.bits < 8 or elem > WORD or run * elem % WORD or sized or self.memory.bytes % WORD:
+            return False
+        edges = self.edges(run)
+        ends = all(dict(h.terms)[inner.name] == 1 and h.size >= run for h in edges)
+        moving = [h for h in edges if len(h.terms) > 1]
+        steps = (c for h in moving for name, c in h.terms if name != inner.name)
+        words = all(c * elem % WORD == 0 for c in (*steps, *(h.size for h in moving)))
+        names = {name for h in moving for name, _ in h.terms}
+        return ends and (words or self.is_skewed) and self.positions(names) <= MOST_EDGES
 
 
 @lru_cache(maxsize=2**10)
@@ -142,7 +205,22 @@ def linearize(view: View) -> LinearView:
         axes.append(tuple(kept or merged[-1:]))
     base = sum(size * _number(view.step(n, t.const), view) for n, t in enumerate(view.index) if t.const)
     base -= sum((d.size - 1) * _number(d.stride, view) for dims in axes for d in dims if d.reversed)
-    return LinearView(view.memory, tuple(axes), base, tuple(halos))
+    runs = isinstance(view, RunView)
+    skew = base % WORD if runs else 0
+    return LinearView(view.memory, tuple(axes), base - skew, tuple(halos), runs, skew)
+
+
+def brings_runs(view: LinearView, layout: Fragment) -> bool:
+    """Whether messages bring runs of a tile, not only what exists."""
+    axis = view.unit_axis
+    return view.runs and axis is not None and view.run(layout.contiguous(layout.dims[axis])) > 1
+
+
+def brought(view: RunView, layout: Fragment) -> int:
+    """Elements that messages bring a lane of a tile of a view with runs."""
+    linear = linearize(view)
+    assert linear.unit_axis is not None
+    return linear.held(layout.registers, layout.contiguous(layout.dims[linear.unit_axis]))
 
 
 def _check_blocks(view: View) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
 
@@ -25,17 +25,23 @@ TRUE = const(True, bool_)
 
 
 class Masks:
-    """The tests of one access. `is_moved`: its surface does not begin with the view."""
+    """The tests of one access. `is_moved`: its surface does not begin with the view.
 
-    def __init__(self, access: TileAccess, *, is_moved: bool) -> None:
+    What is `trimmed` behind loads is not tested, only whether all of a message is outside.
+    """
+
+    def __init__(self, access: TileAccess, *, is_moved: bool, trimmed: Collection[Halo] = ()) -> None:
+        self.trimmed, self.outside = trimmed, tuple[Expr, ...]()
         self.access, self.view, self.bounds, self.is_moved = access, access.view, access.bounds, is_moved
 
     def tests(self, positions: Mapping[str, Position]) -> tuple[list[Expr], list[Expr]]:
         """What tells whether an element exists: words whose sign bit says that it does not, and conditions."""
         words: list[Expr] = []
-        conditions: list[Expr] = []
+        conditions: list[Expr] = [*self.outside]
         tested: list[str] = []
         for halo in self.view.halos:
+            if halo in self.trimmed:
+                continue
             tap = self._tap(halo, positions)
             if tap is None:
                 conditions.append(self._coordinate(halo.terms, halo.const, positions).to(u32) < const(halo.size, u32))
@@ -84,7 +90,8 @@ class Masks:
     def _overruns(self, positions: Mapping[str, Position]) -> Iterator[tuple[LinearDim, Expr]]:
         """The dims that may leave their range and whose offsets would not show it, with their positions."""
         last = self.view.memory.length - self.view.base
-        is_surface = not (self.access.facts.flat or self.is_moved)
+        # What is displaced may begin further down than its position says.
+        is_surface = not (self.access.facts.flat or self.is_moved or self.trimmed)
         for dims in self.view.axes:
             for i, d in enumerate(dims):
                 value = positions[d.name].value

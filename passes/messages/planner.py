@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import AddressOf, Const, Expr, Surface
+from convgen.ir.expr import AddressOf, Const, Expr, Slice, Surface
 from convgen.ir.types import u32, u64
 from convgen.passes.messages.access import Position, TileAccess, scale
-from convgen.passes.messages.linear import ZERO, plus
+from convgen.passes.messages.linear import WORD, ZERO, brings_runs, plus
 from convgen.passes.messages.masks import TRUE, Masks
 from convgen.passes.messages.positions import Positions
+from convgen.passes.messages.runs import Run, Runs
 from convgen.passes.messages.windows import Window
 
 
@@ -51,16 +52,65 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
     Raises Unsupported where offsets cannot fit.
     """
     window, positions = Window(access), Positions(access)
-    masks = Masks(access, is_moved=window.origin is not None)
     assemble = _flat if access.facts.flat else _by_offset if access.places else _on_surface
+    if brings_runs(access.view, access.layout):
+        yield from _of_runs(access, window, positions)
+        return
+    access = attrs.evolve(access, view=access.view.whole)
+    masks = Masks(access, is_moved=window.origin is not None)
     run = _run(access, positions, widest or access.facts.global_widths[0])
     for start in range(0, access.layout.registers, run):
         at = positions.of(start)
         varying, uniform, imm = _offset(access, window, at)
-        if imm >= 1 << 31:
-            spans = f"given {access.view.memory.name} of which one tile spans {imm} bytes and more"
-            raise Unsupported(f"{spans}, wanted less than 2^31", rule="size")
         yield assemble(access, masks, at, GlobalMessage(start, run, window.surface, varying, uniform, imm, TRUE))
+
+
+def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterator[GlobalMessage]:
+    """Messages that bring runs: of whole words, one more than a run has where they may begin within one."""
+    runs = Runs(access, positions)
+    masks = Masks(access, is_moved=window.origin is not None, trimmed=runs.edges)
+    assemble = _flat if access.facts.flat else _on_surface
+    begin = 0
+    for start in range(0, access.layout.registers, runs.count):
+        at, run = runs.at(start), runs.of(start)
+        varying, uniform, imm = _displaced(*_offset(access, window, at), run, access)
+        masks.outside = run.outside
+        if not runs.is_skewed:
+            yield assemble(
+                access, masks, at, GlobalMessage(start, runs.count, window.surface, varying, uniform, imm, TRUE)
+            )
+            continue
+        # Some of the words may be past the end of the buffer, which only the varying part may tell.
+        place, left, first = (varying + uniform + imm) & -WORD, runs.held, 0
+        while left:
+            count = next(w for w in access.facts.global_widths if w <= left * access.view.memory.elem.bytes)
+            count //= access.view.memory.elem.bytes
+            offset = first * access.view.memory.elem.bytes
+            yield assemble(access, masks, at, GlobalMessage(begin, count, window.surface, place, ZERO, offset, TRUE))
+            begin, first, left = begin + count, first + count, left - count
+
+
+def trims(access: TileAccess, value: Expr) -> Iterator[Expr]:
+    """What messages of runs have brought as the tile: run by run."""
+    if not brings_runs(access.view, access.layout):
+        yield value
+        return
+    window, positions = Window(access), Positions(access)
+    runs = Runs(access, positions)
+    for n, start in enumerate(range(0, access.layout.registers, runs.count)):
+        run = runs.of(start)
+        varying, uniform, imm = _displaced(*_offset(access, window, runs.at(start)), run, access)
+        yield run.trimmed(Slice(value, n * runs.held, runs.held), varying + uniform + imm)
+
+
+def _displaced(varying: Expr, uniform: Expr, imm: int, run: Run, access: TileAccess) -> tuple[Expr, Expr, int]:
+    """Offsets of a message that is moved to where all of its words exist."""
+    elem = access.view.memory.elem.bytes
+    imm += run.fixed * elem
+    if imm >= 0 and run.varying is ZERO:
+        return varying, uniform, imm
+    # The varying part may not be negative by itself: masks set its sign.
+    return plus(varying, scale(run.varying, elem)) + imm, uniform, 0
 
 
 def _flat(access: TileAccess, masks: Masks, at: Mapping[str, Position], m: GlobalMessage) -> GlobalMessage:
@@ -98,7 +148,7 @@ def _offset(access: TileAccess, window: Window, positions: Mapping[str, Position
     """(varying, uniform, immediate) in bytes from the start of the window."""
     varying: Expr = ZERO
     uniform: Expr = ZERO
-    imm = 0
+    imm = access.view.skew
     for dims in access.view.axes:
         for d in dims:
             at = window.position(d, positions[d.name])
@@ -111,4 +161,7 @@ def _offset(access: TileAccess, window: Window, positions: Mapping[str, Position
                 imm += at.const * d.stride
             elif at.const:
                 varying = plus(varying, d.stride * at.const)
+    if imm >= 1 << 31:
+        spans = f"given {access.view.memory.name} of which one tile spans {imm} bytes and more"
+        raise Unsupported(f"{spans}, wanted less than 2^31", rule="size")
     return varying, uniform, imm

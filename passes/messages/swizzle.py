@@ -132,7 +132,7 @@ def _best(
     def cost(swizzle: Swizzle) -> int:
         return sum(access.cost(swizzle, across, chunk) for access in accesses)
 
-    masks = [mask for mask in (1, 3, 7, 15) if mask < within]
+    masks = [mask for mask in (1, 3, 7, 15) if mask < within and within % (mask + 1) == 0]
     simple = [Swizzle(), *(Swizzle(shift, mask) for mask in masks for shift in range(4))]
     if turned:  # rows of a little matrix that is turned are neighbours of each other
         simple += [Swizzle(-lift, mask & ~((1 << lift) - 1)) for lift in _LIFTS for mask in masks if mask >> lift]

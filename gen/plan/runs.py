@@ -1,0 +1,135 @@
+"""Runs: taps along a row of pixels and their channels as one dim, where memory has them side by side.
+
+Under a window, the pixels of a row with all their channels are one run of memory, which begins `stride * channels`
+further on from one position to the next. So a tap and a channel are one number, `tap * channels + channel`, and as such
+one dim of the product, padded to whole messages. Windows begin where they like: so that messages begin with a word of
+memory, a run may have a `lead`, elements before its first one that do not exist. What reaches outside the image, or is
+padding of a run, is trimmed behind the load (`passes/messages/runs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import attrs
+
+from convgen.ir.error import DoesNotFit
+from convgen.ir.layout.memory import Dim, RunView, SizedView, TensorDim, View
+from convgen.ir.layout.tags import Layout
+from convgen.passes.messages.linear import WORD, linearize
+from convgen.plan.contraction import Product
+from convgen.plan.padding import names_in, windows
+
+_ROWS, _K = 0, 1  #: axes of a factor
+_RUN = "run"
+
+
+def in_runs(product: Product, tile_k: int, chunk_bytes: int) -> Product:
+    """The product with its taps along rows and channels as runs; DoesNotFit where memory has none.
+
+    Runs along K are padded so that blocks of `tile_k` have whole ones, or runs whole blocks.
+    """
+    side, axis, dims = _found(product)
+    views = product.of_n, product.of_m
+    elem = views[side].memory.elem
+    chunk = max(1, chunk_bytes // elem.bytes)
+    best, widest = product, (1, True)
+    for lead in range(max(1, WORD // elem.bytes)):
+        size = lead + prod(d.size for d in dims)
+        padded = _padded(size, tile_k, chunk) if axis == _K else -(-size // chunk) * chunk
+        run = Dim(_RUN, size, padded)
+        of_n, of_m, result = (
+            _merged(view, dims, run, lead, windowed=view is views[side]) for view in (*views, product.result)
+        )
+        found = (of_n, of_m)[side]
+        linear = linearize(found)
+        message = max(n for n in _runs(chunk) if linear.makes_messages(n))
+        score = message, not linear.is_skewed
+        if score > widest:
+            best, widest = attrs.evolve(product, of_n=of_n, of_m=of_m, result=result), score
+    if widest[0] == 1:
+        raise DoesNotFit(f"taps=runs: windows of {views[side].memory.name} are too narrow for messages of {WORD} bytes")
+    return best
+
+
+def _runs(most: int) -> Iterator[int]:
+    while most:
+        yield most
+        most //= 2
+
+
+def _padded(size: int, tile_k: int, chunk: int) -> int:
+    """To how many elements a run is padded: a whole part of a block if one holds it, else whole blocks."""
+    for runs in range(tile_k // size, 0, -1):
+        if tile_k % (runs * chunk) == 0:
+            return tile_k // runs
+    return -(-size // tile_k) * tile_k
+
+
+def _found(product: Product) -> tuple[int, int, tuple[Dim, ...]]:
+    """The factor with windows, the axis with taps, and the dims that make a run there: a tap and perhaps channels.
+
+    What goes with taps are pixels, which are more.
+    """
+    found = [
+        (side, axis, dims)
+        for side, view in enumerate((product.of_n, product.of_m))
+        for n, t in windows(view).items()
+        for axis in (_K, _ROWS)
+        if (dims := _side_by_side(view, axis, n, t))
+    ]
+    if not found:
+        raise DoesNotFit("taps=runs: wanted windows along which memory runs, without dilation")
+    return min(found, key=lambda each: prod(d.size for d in each[2]))
+
+
+def _side_by_side(view: View, axis: int, n: int, t: TensorDim) -> tuple[Dim, ...]:
+    """The innermost dims of an axis, of which the outer one moves coordinate `n`, if memory has them side by side."""
+    *_, outer, inner = (Dim("none", 1, 1), *view.axes[axis])
+    terms = dict(t.terms)
+    if terms.get(inner.name) == 1 and inner.size > 1:
+        return (inner,) if _step(view, n) == 1 else ()
+    others = names_in(windows(view).values())
+    beside = terms.get(outer.name) == 1 and outer.size > 1 and inner.name not in others
+    return (outer, inner) if beside and _step(view, n) == inner.size else ()
+
+
+def _step(view: View, n: int) -> int:
+    """Elements from one position of a coordinate to the next, 0 if that is not one number."""
+    return view.layout.strides()[n] if view.layout.is_plain and not isinstance(view, SizedView) else 0
+
+
+def _merged(view: View, dims: tuple[Dim, ...], run: Dim, lead: int, *, windowed: bool) -> View:
+    """A view with one dim in place of some neighbouring ones; DoesNotFit where its memory has them apart."""
+    names = [d.name for d in dims]
+    if not any(d.name in names for axis in view.axes for d in axis):
+        return view
+    at = {name: n for n, t in enumerate(view.index) for name, _ in t.terms if name in names}
+    if not view.layout.is_plain or isinstance(view, SizedView) or len(set(at.values())) < len(dims):
+        raise DoesNotFit(f"taps=runs: {view.memory.name} has taps in blocks, or sizes known at launch")
+    tap, each = view.index[at[names[0]]], prod(d.size for d in dims[1:])
+    strides, inner = view.layout.strides(), [view.index[at[name]] for name in names[1:]]
+    steps = [strides[at[name]] for name in names]
+    alone = all(t == TensorDim(d.size, ((d.name, 1),)) for t, d in zip(inner, dims[1:]))
+    if dict(tap.terms)[names[0]] != 1 or not alone or any(steps[0] != each * step for step in steps[1:]):
+        raise DoesNotFit(f"taps=runs: {view.memory.name} has channels and taps apart")
+    terms = tuple((run.name, 1) if name == names[0] else (name, coef * each) for name, coef in tap.terms)
+    whole = TensorDim(tap.size * each, terms, tap.const * each - lead, tap.masked or (lead > 0 and not windowed))
+    kept = [n for n in range(len(view.index)) if n not in at.values()]
+    index = [whole, *(view.index[n] for n in kept)]
+    apart = [steps[-1], *(strides[n] for n in kept)]
+    if lead and windowed:
+        index.append(TensorDim(run.size - lead, ((run.name, 1),), -lead, True))
+        apart.append(0)
+    axes = tuple(_replaced(axis, names, run) for axis in view.axes)
+    return RunView(view.memory, Layout.strided((t.size for t in index), apart), axes, tuple(index))
+
+
+def _replaced(axis: tuple[Dim, ...], names: list[str], run: Dim) -> tuple[Dim, ...]:
+    """An axis with one dim in place of neighbours; where it has them in another order, DoesNotFit."""
+    if not any(d.name in names for d in axis):
+        return axis
+    if [d.name for d in axis[-len(names) :]] != names:
+        raise DoesNotFit("taps=runs: wanted taps and channels innermost")
+    return (*axis[: -len(names)], run)

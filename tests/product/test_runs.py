@@ -1,0 +1,105 @@
+"""Runs of taps and channels: what messages bring of what does not exist is in no sum, whatever stands there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
+
+import convgen as cg
+from convgen import driver
+from convgen.ir.error import DoesNotFit
+from convgen.plan.config import Config
+from convgen.plan.plan import make_plan
+from convgen.problem.conv import Conv
+from convgen.run import reference
+from tests.strategies import SWEEP
+
+TARGETS = ("gfx90a", "gfx942", "gfx950")
+LAST = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
+MMA = {"f16": "16x16x16", "f32": "16x16x4", "s8": "16x16x32", "bf16": "16x16x16"}
+OF_GFX90A = {**MMA, "s8": "16x16x16"}
+STEM = "mb2ic3ih10iw14oc16oh5ow7kh7kw7sh2sw2ph3pw3"
+#: Rows of whole words and not, runs of one message and of several, more positions at an edge than one.
+SHAPES = (
+    STEM, "mb2ic3ih7iw9oc16kh3kw3ph1pw1", "mb2ic1ih6iw10oc16kh5kw5ph2pw2", "mb1ic2ih9iw8oc16kh3kw3sh2sw2ph1pw1",
+    "mb1ic4ih6iw7oc20kh3kw3ph0pw0", "mb1ic8ih5iw6oc16kh3kw3ph1pw1", "mb2ic3ih9iw9oc5kh5kw5sh3sw3ph2pw2",
+)  # fmt: skip
+
+
+def check(problem: Conv, target: str, config: str, seed: int) -> None:
+    """With infinities and NaNs against the reference: in both factors, or where sums are not made again, in one."""
+    code = driver.compile(driver.build(problem, target, config))
+    random, inputs = np.random.default_rng(seed), reference.fill(problem)
+    for t in problem.factors:
+        held = inputs[t.name] = inputs[t.name].copy()
+        if t.dtype in ("f16", "f32") and (t.name == "src" or "padding=zeros" not in config):
+            at = tuple(random.integers(0, size, 3) for size in held.shape)
+            held[at] = random.choice([np.nan, np.inf, -np.inf], 3)
+    found = cg.simulate(code, **inputs)
+    with np.errstate(all="ignore"):
+        right = reference.whole(problem, inputs, problem.outputs[0].name)
+    np.testing.assert_array_equal(np.asarray(found, np.float64), np.asarray(right, np.float64))
+
+
+def config_of(dir: str, dt: str, target: str, tile_k: int, ways: str) -> str:
+    mma = (OF_GFX90A if target == "gfx90a" else MMA)[dt]
+    tile = f"32x32x{tile_k}" if dir == "FWD_D" else f"16x64x{tile_k}"
+    return f"tile={tile} waves={'2x1' if dir == 'FWD_D' else '1x2'} mma={mma} taps=runs {ways}"
+
+
+@pytest.mark.parametrize("dir", ["FWD_D", "BWD_W"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_no_part_of_a_run_is_in_no_sum(shape: str, dir: str) -> None:
+    problem = Conv.parse(shape, dir=dir, dt="f16", **LAST)
+    check(problem, "gfx942", config_of(dir, "f16", "gfx942", 32, "slots=2"), 1)
+
+
+@pytest.mark.parametrize("shape", [STEM, SHAPES[1], SHAPES[2], SHAPES[3]])
+@pytest.mark.parametrize("tile_k", [48, 64])
+def test_one_window_is_all_that_a_sum_sees(shape: str, tile_k: int) -> None:
+    """All around it is no number: neighbours in the row, rows before and after. No sum is made again."""
+    problem = Conv.parse(shape, dir="FWD_D", dt="f16", **LAST)
+    ways = "slots=2 padding=zeros"
+    code = driver.compile(driver.build(problem, "gfx942", config_of("FWD_D", "f16", "gfx942", tile_k, ways)))
+    inputs = reference.fill(problem)
+    _, down, across = problem.axes
+    for h, w in ((0, 0), (0, across.o - 1), (down.o // 2, across.o // 2), (down.o - 1, 1), (down.o - 1, across.o - 1)):
+        seen = inputs["src"].copy()
+        rows, columns = (slice(max(0, o * a.s - a.p), o * a.s - a.p + a.k) for o, a in ((h, down), (w, across)))
+        inside = np.zeros(seen.shape, np.bool_)
+        inside[-1, :, rows, columns] = True
+        seen[~inside] = np.nan
+        found = np.asarray(cg.simulate(code, **{**inputs, "src": seen}), np.float64)
+        right = reference.whole(problem, inputs, "dst")
+        np.testing.assert_array_equal(found[-1, :, h, w], right[-1, :, h, w])
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[Conv, str, str]:
+    dir, dt = draw(st.sampled_from(["FWD_D", "BWD_W"])), draw(st.sampled_from(sorted(MMA)))
+    line = f"mb{draw(st.integers(1, 2))}ic{draw(st.integers(1, 8))}oc{draw(st.integers(1, 20))}"
+    for axis in "hw":
+        k, s, p = draw(st.integers(1, 7)), draw(st.integers(1, 3)), draw(st.integers(0, 3))
+        i = draw(st.integers(max(1, k - 2 * p), 12))
+        line += f"i{axis}{i}o{axis}{(i + 2 * p - k) // s + 1}k{axis}{k}s{axis}{s}p{axis}{p}"
+    problem = Conv.parse(line, dir=dir, dt=dt if dt != "s8" or dir == "FWD_D" else "f16", **LAST)
+    target = draw(st.sampled_from(TARGETS))
+    ways = draw(
+        st.sampled_from(["slots=1", "slots=2", "slots=3 stages=2", "slots=2 slices=2", "slots=2 acc=a padding=zeros"])
+    )
+    tile_k = draw(st.sampled_from([32, 48, 64, 96]))
+    return problem, target, config_of(dir, problem.factors[0].dtype, target, tile_k, ways)
+
+
+@pytest.mark.sweep
+@SWEEP
+@given(convolutions(), st.integers(0, 1000))
+def test_runs_of_any_convolution(case: tuple[Conv, str, str], seed: int) -> None:
+    problem, target, config = case
+    try:
+        make_plan(problem, Config.parse(config), cg.facts(target))
+    except DoesNotFit:
+        reject()
+    check(problem, target, config, seed)
