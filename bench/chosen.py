@@ -27,7 +27,7 @@ from rich.progress import track
 from rich.table import Table
 
 from convgen.backends.target import get
-from convgen.ir.error import ConvgenError, UserError
+from convgen.ir.error import ConvgenError, DoesNotFit
 from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.types import scalar
 from convgen.plan.choose import Candidate, candidates
@@ -120,7 +120,7 @@ class Times:
             return
         try:
             found = trials.times(problem, target, config)
-        except UserError as error:
+        except DoesNotFit as error:
             row["error"] = str(error)
         else:
             causes = {cause: round(us, 3) for cause, us in found.longest.causes.items()}

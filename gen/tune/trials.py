@@ -7,7 +7,7 @@ from itertools import islice
 
 from convgen import driver
 from convgen.backends.target import get
-from convgen.ir.error import DoesNotFit
+from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.node import compiling
 from convgen.plan.choose import Candidate, candidates
@@ -58,8 +58,13 @@ def _of_each_kind(ranked: Iterable[Candidate], known: Collection[tuple[object, .
 
 
 def times(problem: Problem, target: str, config: Config) -> Times:
-    """What the launches of a problem take under a config. Raises UserError where it does not fit the registers, or
-    where there is no model of launches.
+    """What the launches of a problem take under a config. Raises DoesNotFit where it does not fit the registers, and
+    UserError where there is no model of launches.
     """
-    code = driver.compile(driver.build(problem, target, config))
+    try:
+        code = driver.compile(driver.build(problem, target, config))
+    except UserError as error:
+        if isinstance(error.__cause__, DoesNotFit):
+            raise error.__cause__ from None
+        raise
     return launches.profile(prepared.of_launches(code.record, code.object, str(problem)))
