@@ -10,7 +10,7 @@ from itertools import product
 
 import attrs
 
-from convgen.ir.facts import Caches, Core, SharedPhases, TargetFacts
+from convgen.ir.facts import Caches, Core, Costs, SharedPhases, TargetFacts
 from convgen.ir.fused import MEANING
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
@@ -248,6 +248,12 @@ _CORE = Core(
     byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
 
+#: The tail is that of 16 problems of `bench/chosen.py` (--part fit): best from 0 to 0.1 on both chips.
+_COSTS = Costs(tail=0.05)
+#: Further launches and what caches give back: `gen/profile/constants.json`, fitted to MIOpen's and AITER's times.
+_COSTS_MI300X = Costs(tail=0.05, launch=9265, dirty=4_200_000, drain=284)
+_COSTS_MI355X = Costs(tail=0.05, launch=7200, dirty=59_600_000, drain=1953)
+
 _GCD = Caches(
     l2_bytes=8 << 20,  # CDNA2 white paper
     line_bytes=128,
@@ -284,6 +290,7 @@ def _facts(
     lds: int,
     units: int,
     caches: Caches,
+    costs: Costs,
     read: SharedPhases,
     conversions: tuple[str, ...] = (),
     direct: tuple[int, ...] = (4,),
@@ -310,6 +317,7 @@ def _facts(
         blocks=tuple(row.block() for row in MFMA[name] if row.blocks > 1),
         core=attrs.evolve(_CORE, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
         caches=caches,
+        costs=costs,
         conversions=conversions,
         tickets=True,
         direct_widths=direct,
@@ -344,13 +352,22 @@ SCOPES: dict[str, AgentScope] = {
 FACTS: dict[str, TargetFacts] = {
     facts.name: facts
     for facts in (
-        _facts("gfx90a", lds=65536, units=110, caches=_GCD, read=_READ_B128_32),
-        _facts("gfx942", lds=65536, units=304, caches=_MI300X, read=_READ_B128_32, conversions=_CDNA3_CONVERSIONS),
+        _facts("gfx90a", lds=65536, units=110, caches=_GCD, costs=_COSTS, read=_READ_B128_32),
+        _facts(
+            "gfx942",
+            lds=65536,
+            units=304,
+            caches=_MI300X,
+            costs=_COSTS_MI300X,
+            read=_READ_B128_32,
+            conversions=_CDNA3_CONVERSIONS,
+        ),
         _facts(
             "gfx950",
             lds=163840,
             units=256,
             caches=_MI355X,
+            costs=_COSTS_MI355X,
             read=_READ_B128_64,
             conversions=_CDNA4_CONVERSIONS,
             direct=(16, 12, 4),  # CDNA4 ISA 9.1.9: of CDNA2 and CDNA3 a dword

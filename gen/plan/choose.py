@@ -25,6 +25,7 @@ from convgen.plan import lanes
 from convgen.plan.config import APART, DIRECT, MERGED, Config
 from convgen.plan.contraction import reordered
 from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, rows_at_once
+from convgen.plan.panels import repeated
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
 from convgen.plan.views import must_move, operand_types, products
 from convgen.problem.matmul import Problem
@@ -82,7 +83,7 @@ class Clocks:
     together: int  #: workgroups; resident on a unit
     left: int  #: workgroups behind the rounds
     tile: float  #: clocks; a workgroup beside its blocks
-    tail: float  #: clocks; spread over all units, so that fewer and fuller tiles win ties
+    tail: float  #: clocks; a share of all work, were it spread evenly, so that less of it wins ties
     besides: float  #: clocks; slices that meet, further launches
 
     @property
@@ -148,6 +149,7 @@ class _Shape:
     of_m: View
     of_n: View
     grids: str = APART  #: of the launches of several products
+    repeated: float = 1.0  #: times that taps in a row load an element of M's operand
 
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
         """How a config writes the types that an instruction multiplies."""
@@ -192,7 +194,8 @@ def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
     inner = largest.k_inner.size
     sizes = largest.m, largest.n, largest.k // inner, inner
-    yield (apart := _Shape(*sizes, len(parts), largest.batch, largest.of_m, largest.of_n))
+    again = repeated(largest.of_m)
+    yield (apart := _Shape(*sizes, len(parts), largest.batch, largest.of_m, largest.of_n, repeated=again))
     if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
         outer = -(-sum(part.k for part in parts) // (inner * len(parts)))
         yield attrs.evolve(apart, outer=outer, parts=1, batch=len(parts) * largest.batch, grids=MERGED)
@@ -409,9 +412,10 @@ def _meeting(
         return at_each * tile / facts.costs.unit_rate
     if config.slices == 1:
         return 0.0
-    sums = config.slices * shape.m * shape.n * atom.acc.bytes / (facts.compute_units * facts.costs.stream_rate)
+    left = config.slices * shape.m * shape.n * atom.acc.bytes
+    sums = left / (facts.compute_units * facts.costs.stream_rate)
     if config.sum != "last":
-        return 2 * sums + facts.costs.launch
+        return 2 * sums + min(left, facts.costs.dirty) / facts.costs.drain + facts.costs.launch
     return sums + -(-tiles // facts.compute_units) * config.slices * tile / facts.costs.unit_rate
 
 
@@ -429,6 +433,15 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
                 blocks = _blocks(shape, config.taps, config.tile[2], atom.elem_bytes, facts)
                 return _clocks(shape, config, work, -(-blocks // config.slices), atom, facts)
     return None
+
+
+def _found_near(shape: _Shape, config: Config, together: int, atom: MmaAtom, facts: TargetFacts) -> float:
+    """Clocks of a block that the unit's own cache saves: it keeps M's operand until the next tap, if so much fits."""
+    tile_m, tile_n, tile_k = config.tile
+    until_next = shape.inner * (tile_m + tile_n) * atom.elem_bytes * together
+    if until_next > facts.core.near_bytes:
+        return 0.0
+    return (1 - 1 / shape.repeated) * tile_m * tile_k * atom.elem_bytes / facts.core.global_rate
 
 
 def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaAtom, facts: TargetFacts) -> Clocks:
@@ -450,13 +463,14 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     together = max(1, min(a_unit, by_shared, by_registers))
     besides = _meeting(shape, config, tiles // config.slices, turns, atom, facts)
     issue = work.messages * decode
-    every = work.matrix, work.shared, work.moved, issue
+    moved = work.moved - _found_near(shape, config, together, atom, facts)
+    every = work.matrix, work.shared, moved, issue
     block = max(every) + serial + costs.exposed * sum(every)  # of one workgroup that has a unit to itself
     # Blocks follow one another no faster than loads return: as many as these, or prefetches, are ahead are in flight.
     slowest = costs.load_latency / (config.depth or config.prefetch)
     return Clocks(
-        work.matrix, work.shared, work.moved, issue, serial, turns.longest if turns else k_blocks, block, slowest,
+        work.matrix, work.shared, moved, issue, serial, turns.longest if turns else k_blocks, block, slowest,
         rounds=a_unit // together, together=together, left=a_unit % together,
         tile=costs.tile * (turns.count if turns else 1),
-        tail=tiles * k_blocks * block / facts.compute_units, besides=besides,
+        tail=costs.tail * tiles * k_blocks * block / facts.compute_units, besides=besides,
     )  # fmt: skip
