@@ -41,8 +41,9 @@ class Core:
     subtiles: tuple[int, ...] = (1,)  #: parts; cuts along M of a subgroup's tile worth a try
     #: registers; margin for the copy of an operand, without a halo and with one
     reserve: tuple[int, int] = (0, 0)
-    #: bytes; of a unit's own cache, in which loads find again what the tap before has brought; 0 where not reckoned
-    near_bytes: int = 0
+    #: bytes; rows of shared memory of which what is turned on its way is written without conflicts of banks; shorter
+    #: ones take as many times longer. 0 where that is not reckoned
+    turned_row: int = 0
     #: sets of fragments; live at once where the next ones are read ahead, two if loads move among products
     fragment_sets: int = 2
 

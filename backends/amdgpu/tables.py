@@ -240,11 +240,13 @@ _CORE = Core(
     register_granule=8,  # LLVM, getVGPRAllocGranule of gfx90a and later
     shared_rate=128,  # CDNA3 ISA 11
     shared_read_rate=128,  # the same; others by their phases
-    global_rate=64,  # of the L1 cache; assumed
+    global_rate=64,  # of the L1 cache, assumed; MIOpen's kernels on an MI300X have 63
     grids=_GRIDS,
     # By `convgen profile`, loads two blocks ahead of the write to shared memory save 4 to 14 % of 3x3 layers.
     pipelines=((3, 2), (2, 2), (2, 1), (1, 1)),
     direct_slots=(4, 3),
+    # By `convgen profile`, turned operands take 2 to 5 times the clocks of LDS with rows of 64 bytes, 9 to 15 with 32.
+    turned_row=128,
     byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
 
@@ -289,6 +291,7 @@ def _facts(
     *,
     lds: int,
     units: int,
+    core: Core = _CORE,
     caches: Caches,
     costs: Costs,
     read: SharedPhases,
@@ -315,7 +318,7 @@ def _facts(
         fused=frozenset(MEANING),
         atoms=tuple(row.atom() for row in MFMA[name] if row.blocks == 1),
         blocks=tuple(row.block() for row in MFMA[name] if row.blocks > 1),
-        core=attrs.evolve(_CORE, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
+        core=attrs.evolve(core, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
         caches=caches,
         costs=costs,
         conversions=conversions,
@@ -366,6 +369,7 @@ FACTS: dict[str, TargetFacts] = {
             "gfx950",
             lds=163840,
             units=256,
+            core=attrs.evolve(_CORE, global_rate=48),  # AITER's kernels have 35; of 36 to 64 it ranks best in chosen.py
             caches=_MI355X,
             costs=_COSTS_MI355X,
             read=_READ_B128_64,

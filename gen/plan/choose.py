@@ -25,7 +25,6 @@ from convgen.plan import lanes
 from convgen.plan.config import APART, DIRECT, MERGED, Config
 from convgen.plan.contraction import reordered
 from convgen.plan.copies import ROWS, K, comes_out_even, message_elems, rows_at_once
-from convgen.plan.panels import repeated
 from convgen.plan.plan import Plan, converted, input_atoms, k_block, make_plan
 from convgen.plan.views import must_move, operand_types, products
 from convgen.problem.matmul import Problem
@@ -149,7 +148,6 @@ class _Shape:
     of_m: View
     of_n: View
     grids: str = APART  #: of the launches of several products
-    repeated: float = 1.0  #: times that taps in a row load an element of M's operand
 
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
         """How a config writes the types that an instruction multiplies."""
@@ -194,8 +192,7 @@ def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
     largest = max(parts, key=lambda p: p.m * p.n * p.k)
     inner = largest.k_inner.size
     sizes = largest.m, largest.n, largest.k // inner, inner
-    again = repeated(largest.of_m)
-    yield (apart := _Shape(*sizes, len(parts), largest.batch, largest.of_m, largest.of_n, repeated=again))
+    yield (apart := _Shape(*sizes, len(parts), largest.batch, largest.of_m, largest.of_n))
     if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
         outer = -(-sum(part.k for part in parts) // (inner * len(parts)))
         yield attrs.evolve(apart, outer=outer, parts=1, batch=len(parts) * largest.batch, grids=MERGED)
@@ -380,6 +377,8 @@ def _work(
     simds = min(count, facts.core.simds)
     copied = (m + n) * k * elem
     messages = sum(load.messages(rows, k, lanes * count, elem) for load, rows in zip(loads, (m, n)))
+    conflicts = max(1.0, facts.core.turned_row / (k * elem))
+    written = sum(rows * k * elem * (1.0 if load.along_k else conflicts) for load, rows in zip(loads, (m, n)))
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n
     fragments = facts.core.fragment_sets * rows * k * elem // (4 * lanes)
@@ -389,7 +388,7 @@ def _work(
         messages += read / (facts.chunk_bytes * lanes * count)  # the others only bring nearer
     return _Work(
         matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
-        shared=read / facts.core.shared_read_rate + (copied / facts.core.shared_rate if shared else 0),
+        shared=read / facts.core.shared_read_rate + (written / facts.core.shared_rate if shared else 0),
         moved=copied / facts.core.global_rate,
         messages=messages * facts.costs.message * count / simds,
         slot_bytes=copied,
@@ -435,15 +434,6 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
     return None
 
 
-def _found_near(shape: _Shape, config: Config, together: int, atom: MmaAtom, facts: TargetFacts) -> float:
-    """Clocks of a block that the unit's own cache saves: it keeps M's operand until the next tap, if so much fits."""
-    tile_m, tile_n, tile_k = config.tile
-    until_next = shape.inner * (tile_m + tile_n) * atom.elem_bytes * together
-    if until_next > facts.core.near_bytes:
-        return 0.0
-    return (1 - 1 / shape.repeated) * tile_m * tile_k * atom.elem_bytes / facts.core.global_rate
-
-
 def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: MmaAtom, facts: TargetFacts) -> Clocks:
     """Clocks of one product: rounds of as many workgroups as a unit holds."""
     whole = config.taps == "chunk" or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
@@ -463,13 +453,12 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
     together = max(1, min(a_unit, by_shared, by_registers))
     besides = _meeting(shape, config, tiles // config.slices, turns, atom, facts)
     issue = work.messages * decode
-    moved = work.moved - _found_near(shape, config, together, atom, facts)
-    every = work.matrix, work.shared, moved, issue
+    every = work.matrix, work.shared, work.moved, issue
     block = max(every) + serial + costs.exposed * sum(every)  # of one workgroup that has a unit to itself
     # Blocks follow one another no faster than loads return: as many as these, or prefetches, are ahead are in flight.
     slowest = costs.load_latency / (config.depth or config.prefetch)
     return Clocks(
-        work.matrix, work.shared, moved, issue, serial, turns.longest if turns else k_blocks, block, slowest,
+        work.matrix, work.shared, work.moved, issue, serial, turns.longest if turns else k_blocks, block, slowest,
         rounds=a_unit // together, together=together, left=a_unit % together,
         tile=costs.tile * (turns.count if turns else 1),
         tail=costs.tail * tiles * k_blocks * block / facts.compute_units, besides=besides,

@@ -25,7 +25,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from convgen.ir.layout.memory import Dim, TensorDim, View, stride
+from convgen.ir.layout.memory import Dim, TensorDim, View
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -194,8 +194,8 @@ def _step(run: _Run, gap_bytes: int, line_bytes: int) -> tuple[int, float]:
     step = abs(gcd(run.coef, *(o - run.offsets[0] for o in run.offsets)))
     if gap_bytes * step <= line_bytes:
         return 1, 1.0
-    between = abs(run.coef) // step
-    return step, len({(o - run.offsets[0]) // step % between for o in run.offsets}) / between
+    stride = abs(run.coef) // step
+    return step, len({(o - run.offsets[0]) // step % stride for o in run.offsets}) / stride
 
 
 def _width(run: _Run, step: int) -> int:
@@ -252,17 +252,3 @@ def _intervals(segments: _Segments, along: _Run, around: list[_Run], step: int) 
             base, inside = base * run.size + at, inside & held
         base = base * _width(along, step)
         yield (base + low)[inside], (base + high)[inside], segments.tile[inside]
-
-
-def repeated(view: View) -> float:
-    """How often a tile of a view loads an element, where taps that follow each other along K see the same pixels of a
-    row; 1 where none do.
-    """
-    taps = next((d for d in reversed(view.axes[1][:-1]) if d.size > 1), None)
-    row = next((d for d in reversed(view.axes[0]) if d.size > 1), None)
-    if taps is None or row is None:
-        return 1.0
-    tap, pixel = (abs(stride(view.layout, view.index, d.name)) for d in (taps, row))
-    if not tap or not pixel or (pixel % tap and tap % pixel):
-        return 1.0
-    return taps.size / min(taps.size, max(1, pixel // tap))
