@@ -287,11 +287,11 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
             if m % (wm * atom.m * subtiles):
                 continue
             works = {
-                way: _work(loads, (m, n, k), (wm, wn), subtiles, atom, facts, shared=way.slots > 0, held=way.held)
-                for way in ways
+                kind: _work(loads, (m, n, k), (wm, wn), subtiles, atom, facts, shared=kind[0], held=kind[1])
+                for kind in dict.fromkeys((way.slots > 0, way.held) for way in ways)
             }
             for k_order, way in product(k_orders, ways):
-                work = works[way]
+                work = works[way.slots > 0, way.held]
                 few = work.accumulators <= _MOST_IN_VECTORS
                 # Long rows of 8-bit elements need the vectors for themselves; of others, shorter rows do as well.
                 in_vectors = few and (elem > 1 or work.registers <= facts.registers)
