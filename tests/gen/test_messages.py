@@ -276,8 +276,8 @@ MESSAGES = [
     ),
     (
         "bach",
-        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, tune, run, analyze, profile, map, layout, "
-        "replay, passes, targets, completion; see convgen --help",
+        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, tune, run, analyze, profile, map, "
+        "layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "--verbose",
