@@ -140,7 +140,7 @@ class UnitProfile:
     groups: int
     clocks: float
     rounds: float  #: of the loop, of a wave
-    each: float  #: clocks from one round to the next; of all where there is no loop
+    each: float  #: clocks from one round to the next; without a loop, from the first matrix instruction to the last
     left_out: int  #: rounds that were not modelled one by one
     busy: Mapping[str, float]  #: pipe -> clocks in which it works: matrix, valu and salu of one SIMD
     lines: tuple[TimedLine, ...]

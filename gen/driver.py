@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
 from time import perf_counter
 from typing import Any
 
@@ -41,6 +42,7 @@ from convgen.run.record import Buffer
 from convgen.run.reference import numpy_type
 from convgen.run.verify import execute, unpacked
 from convgen.tile.kernel import TileProgram
+from convgen.tune.registry import find
 
 
 @attrs.frozen
@@ -73,7 +75,8 @@ class Build:
     """Kernels on their way to a target. One of a problem has its plan, and the configs to fall back on.
 
     `passed` names, for kernels that are not as built, the pass behind which they stand. `trail` is the way of the
-    kernel in work: what it was, and the pass behind which it was that.
+    kernel in work: what it was, and the pass behind which it was that. `origin` is the line of a registry that the
+    config stands in, if any.
     """
 
     target: Target
@@ -88,6 +91,7 @@ class Build:
     trail: list[tuple[Kernel, str | None]] = attrs.Factory(list)
     tiles: Tiles | None = None
     others: Iterator[Kernel] = attrs.Factory(lambda: iter(()))
+    origin: str = ""
     _rest: Iterator[Candidate] = attrs.Factory(lambda: iter(()))
 
     def __str__(self) -> str:
@@ -123,12 +127,14 @@ def build(
     target: str = "gfx942",
     config: str | Config | None = None,
     *,
+    registry: str | PathLike[str] | None = None,
     disable: tuple[str, ...] = (),
     observe: Observer | None = None,
     tried: Callable[[Attempt], None] | None = None,
     debug: bool = False,
 ) -> Build:
-    """The program of a problem under `config` (a line), or under the best config that fits.
+    """The program of a problem under `config` (a line), else under what the file `registry`, or the one that
+    CONVGEN_REGISTRY names, has for it, else under the best config that fits.
 
     Raises UserError for wrong options or a given config that does not fit, Unsupported for the problem.
     """
@@ -140,10 +146,12 @@ def build(
     if problem.is_empty:
         raise UserError(f"given the empty problem {problem.descriptor}, wanted outputs to compute")
     check_supported(problem, chosen.facts)
+    kept = find(problem, target, registry) if config is None else None
+    origin, config = ("", config) if kept is None else (kept.where, kept.config)
     with compiling():
         rest: Iterator[Candidate] = iter(())
         if config is not None:
-            found: tuple[Plan, Attempt] | None = _given_plan(problem, chosen, config, options)
+            found: tuple[Plan, Attempt] | None = _given_plan(problem, chosen, config, options, origin)
         else:
             rest = iter(candidates(problem, chosen.facts))
             found = _first_plan(problem, chosen, rest, options)
@@ -152,7 +160,7 @@ def build(
         planned = perf_counter()
         program, tiles = build_launches(found[0])
     stages = {"plan": planned - start, "build": perf_counter() - planned}
-    return Build(chosen, program, options, stages, problem, *found, tiles=tiles, rest=rest)
+    return Build(chosen, program, options, stages, problem, *found, tiles=tiles, rest=rest, origin=origin)
 
 
 def wrap(
@@ -184,13 +192,19 @@ def with_tiles(code: Code) -> Code:
     return attrs.evolve(code, tiles=build_launches(plan)[1])
 
 
-def _given_plan(problem: Problem, target: Target, config: str | Config, options: Options) -> tuple[Plan, Attempt]:
+def _given_plan(
+    problem: Problem, target: Target, config: str | Config, options: Options, origin: str = ""
+) -> tuple[Plan, Attempt]:
     given = Config.parse(config) if isinstance(config, str) else config
     try:
         plan = make_plan(problem, given, target.facts)
     except DoesNotFit as error:
-        raise UserError(f"given the config {given}, wanted one that fits: {error}") from error
+        raise UserError(f"given the config {given}{_of(origin)}, wanted one that fits: {error}") from error
     return plan, _tell(options, _planned(plan, None))
+
+
+def _of(origin: str) -> str:
+    return f" of {origin}" if origin else ""
 
 
 def _first_plan(
@@ -236,6 +250,7 @@ def compile(
             if program.next_config(error):
                 continue
             given = f"config {program.config}" if program.plan else f"kernel {program.ir.kernels[0].name}"
+            given += _of(program.origin)
             raise UserError(f"given {given}, wanted {wanted}: {error}") from error
 
 

@@ -41,6 +41,9 @@ class Core:
     subtiles: tuple[int, ...] = (1,)  #: parts; cuts along M of a subgroup's tile worth a try
     #: registers; margin for the copy of an operand, without a halo and with one
     reserve: tuple[int, int] = (0, 0)
+    #: bytes; rows of shared memory of which what is turned on its way is written without conflicts of banks; shorter
+    #: ones take as many times longer. 0 where that is not reckoned
+    turned_row: int = 0
     #: sets of fragments; live at once where the next ones are read ahead, two if loads move among products
     fragment_sets: int = 2
 
@@ -64,6 +67,9 @@ class Costs:
         27  #: bytes a clock; to one unit from beyond its own cache (MIOpen's kernels on an MI300X: 24 to 31)
     )
     stream_rate: int = 8  #: bytes a clock; one unit, from and to memory
+    tail: float = 1.0  #: share of the clocks of all workgroups, were they spread evenly, that counts beside the rounds
+    dirty: int = 0  #: bytes; most of what a launch has written that the caches give back when it ends
+    drain: int = 1  #: bytes a clock; at which they do
 
 
 @attrs.frozen(cache_hash=True)

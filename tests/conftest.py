@@ -14,6 +14,7 @@ from hypothesis import settings
 sys.path.append(str(Path(__file__).parents[1]))  # pytest's importlib mode adds no path
 
 os.environ["CONVGEN_CACHE"] = "off"  # tests want to see code being made
+os.environ.pop("CONVGEN_REGISTRY", None)
 
 settings.register_profile("convgen", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("convgen")

@@ -10,7 +10,7 @@ from itertools import product
 
 import attrs
 
-from convgen.ir.facts import Caches, Core, SharedPhases, TargetFacts
+from convgen.ir.facts import Caches, Core, Costs, SharedPhases, TargetFacts
 from convgen.ir.fused import MEANING
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
@@ -243,13 +243,21 @@ _CORE = Core(
     register_granule=8,  # LLVM, getVGPRAllocGranule of gfx90a and later
     shared_rate=128,  # CDNA3 ISA 11
     shared_read_rate=128,  # the same; others by their phases
-    global_rate=64,  # of the L1 cache; assumed
+    global_rate=64,  # of the L1 cache, assumed; MIOpen's kernels on an MI300X have 63
     grids=_GRIDS,
     # By `convgen profile`, loads two blocks ahead of the write to shared memory save 4 to 14 % of 3x3 layers.
     pipelines=((3, 2), (2, 2), (2, 1), (1, 1)),
     direct_slots=(4, 3),
+    # By `convgen profile`, turned operands take 2 to 5 times the clocks of LDS with rows of 64 bytes, 9 to 15 with 32.
+    turned_row=128,
     byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
+
+#: The tail is that of 16 problems of `bench/chosen.py` (--part fit): best from 0 to 0.1 on both chips.
+_COSTS = Costs(tail=0.05)
+#: Further launches and what caches give back: `gen/profile/constants.json`, fitted to MIOpen's and AITER's times.
+_COSTS_MI300X = Costs(tail=0.05, launch=9265, dirty=4_200_000, drain=284)
+_COSTS_MI355X = Costs(tail=0.05, launch=7200, dirty=59_600_000, drain=1953)
 
 _GCD = Caches(
     l2_bytes=8 << 20,  # CDNA2 white paper
@@ -286,7 +294,9 @@ def _facts(
     *,
     lds: int,
     units: int,
+    core: Core = _CORE,
     caches: Caches,
+    costs: Costs,
     read: SharedPhases,
     conversions: tuple[str, ...] = (),
     direct: tuple[int, ...] = (4,),
@@ -312,8 +322,9 @@ def _facts(
         fused=frozenset(MEANING),
         atoms=tuple(row.atom() for row in MFMA[name] if row.blocks == 1),
         blocks=tuple(row.block() for row in MFMA[name] if row.blocks > 1),
-        core=attrs.evolve(_CORE, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
+        core=attrs.evolve(core, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
         caches=caches,
+        costs=costs,
         conversions=conversions,
         tickets=True,
         direct_widths=direct,
@@ -349,13 +360,23 @@ SCOPES: dict[str, AgentScope] = {
 FACTS: dict[str, TargetFacts] = {
     facts.name: facts
     for facts in (
-        _facts("gfx90a", lds=65536, units=110, caches=_GCD, read=_READ_B128_32),
-        _facts("gfx942", lds=65536, units=304, caches=_MI300X, read=_READ_B128_32, conversions=_CDNA3_CONVERSIONS),
+        _facts("gfx90a", lds=65536, units=110, caches=_GCD, costs=_COSTS, read=_READ_B128_32),
+        _facts(
+            "gfx942",
+            lds=65536,
+            units=304,
+            caches=_MI300X,
+            costs=_COSTS_MI300X,
+            read=_READ_B128_32,
+            conversions=_CDNA3_CONVERSIONS,
+        ),
         _facts(
             "gfx950",
             lds=163840,
             units=256,
+            core=attrs.evolve(_CORE, global_rate=48),  # AITER's kernels have 35; of 36 to 64 it ranks best in chosen.py
             caches=_MI355X,
+            costs=_COSTS_MI355X,
             read=_READ_B128_64,
             conversions=_CDNA4_CONVERSIONS,
             direct=(16, 12, 4),  # CDNA4 ISA 9.1.9: of CDNA2 and CDNA3 a dword

@@ -155,12 +155,15 @@ def _check(options: argparse.Namespace) -> None:
     from convgen.commands import watch
     from convgen.commands.steps import check_names, steps
     from convgen.plan.config import Config
+    from convgen.tune import registry
 
     if options.output is not None and not options.output.endswith("/"):
         raise UserError(f"given -o {options.output}, wanted a directory DIR/ for the files of several problems")
     check_names(options.disable, steps(options.target), optional=True)
     if options.config is not None:
         Config.parse(options.config)
+    if (known := registry.named(options.registry)) is not None:
+        registry.read(known)
     if options.dump is not None:
         watch.check_dump(options.dump, options.target)
 

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "conv": ("generate", "conv_parser", "conv", "[KNOBS] DESC ...", "generate, assemble and verify convolutions"),
     "gemm": ("generate", "gemm_parser", "gemm", "[KNOBS] MxK:KxN ...", "the same for matrix multiplications"),
     "batch": ("batch", "parser", "batch", "FILE [KNOBS]", "every problem of a benchdnn batch file"),
+    "tune": ("tune", "parser", "tune", "LIST|PROBLEM ...", "time the best configs, keep the quickest in a registry"),
     "run": ("execute", "parser", "run", "LAUNCH.json|CODE", "execute a code object on the simulator"),
     "analyze": ("analyze", "parser", "analyze", "FILE.s|.hsaco", "registers, hot loop, instruction mix, bound"),
     "profile": (

@@ -65,6 +65,7 @@ def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """A parser with the options that every generating command has."""
     parser.add_argument("--target", default="gfx942", help="see `convgen targets` (default gfx942)")
     parser.add_argument("--config", metavar="LINE", help="use this config instead of choosing one")
+    parser.add_argument("--registry", metavar="FILE", help="configs that are known (default: CONVGEN_REGISTRY)")
     parser.add_argument("--no-cache", dest="cache", action="store_false", help="compile what was compiled before, too")
     add_result_options(parser)
     add_pass_options(parser)
@@ -152,12 +153,13 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
     targets.get(options.target)
     if problem.is_empty:
         return _empty(problem, options.target)
+    config = _known(options, problem)
     if not options.cache or _watched(options):
         return _built(options, problem)
     from convgen.run.cache import Cache, key_of
 
     tool = targets.get(options.target).assembled_by()
-    key = key_of(problem, options.target, options.config, options.disable, options.debug, tool)
+    key = key_of(problem, options.target, config, options.disable, options.debug, tool)
     cache = Cache()
     code = cache.get(key, problem)
     if code is None:
@@ -168,6 +170,20 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
 
         code = driver.with_tiles(code)
     return code
+
+
+def _known(options: argparse.Namespace, problem: Problem) -> str | None:
+    """The config that is given, or that a registry has, which is told."""
+    from convgen.commands import session
+    from convgen.tune import registry
+
+    if options.config is not None:
+        return str(options.config)
+    kept = registry.find(problem, options.target, options.registry)
+    if kept is None:
+        return None
+    session.complain(f"note: the config is that of {kept.where}")
+    return kept.config
 
 
 def _watched(options: argparse.Namespace) -> bool:
@@ -189,6 +205,7 @@ def _built(options: argparse.Namespace, problem: Problem) -> Code:
             problem,
             target=options.target,
             config=options.config,
+            registry=options.registry,
             disable=tuple(options.disable),
             observe=watch.observe,
             tried=watch.tried,

@@ -104,7 +104,7 @@ class Clocks:
     together: int  #: workgroups; resident on a unit
     left: int  #: workgroups behind the rounds
     tile: float  #: clocks; a workgroup beside its blocks
-    tail: float  #: clocks; spread over all units, so that fewer and fuller tiles win ties
+    tail: float  #: clocks; a share of all work, were it spread evenly, so that less of it wins ties
     besides: float  #: clocks; slices that meet, further launches
 
     @property
@@ -374,9 +374,12 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
         for subtiles in facts.core.subtiles:
             if m % (wm * atom.m * subtiles):
                 continue
-            works = {way: _work(loads, (m, n, k), (wm, wn), subtiles, atom, facts, shape.windows, way) for way in ways}
+            works: dict[tuple[bool, int], _Work] = {}
+            for way in ways:
+                if (kind := (way.slots > 0, way.held)) not in works:
+                    works[kind] = _work(loads, (m, n, k), (wm, wn), subtiles, atom, facts, shape.windows, way)
             for k_order, way in product(k_orders, ways):
-                work = works[way]
+                work = works[way.slots > 0, way.held]
                 few = work.accumulators <= _MOST_IN_VECTORS
                 # Long rows of 8-bit elements need the vectors for themselves; of others, shorter rows do as well.
                 in_vectors = few and (elem > 1 or work.registers <= facts.registers)
@@ -472,6 +475,10 @@ def _work(
         load.upto(copied_at_once(*shape, elem, facts, count)).messages(*shape, lanes * count, elem)
         for load, shape in zip(loads, shapes)
     )
+    conflicts = max(1.0, facts.core.turned_row / (k * elem))
+    written = sum(
+        rows * cols * elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in zip(loads, shapes)
+    )
     accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
     rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n
     fragments = facts.core.fragment_sets * rows * depth * elem // (4 * lanes)
@@ -481,7 +488,7 @@ def _work(
         messages += read / (facts.chunk_bytes * lanes * count)  # the others only bring nearer
     return _Work(
         matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
-        shared=read / facts.core.shared_read_rate + (copied / facts.core.shared_rate if way.slots else 0),
+        shared=read / facts.core.shared_read_rate + (written / facts.core.shared_rate if way.slots else 0),
         moved=copied / facts.core.global_rate,
         messages=messages * facts.costs.message * count / simds,
         slot_bytes=copied + gaps,
@@ -504,9 +511,10 @@ def _meeting(
         return at_each * tile / facts.costs.unit_rate
     if config.slices == 1:
         return 0.0
-    sums = config.slices * shape.m * shape.n * atom.acc.bytes / (facts.compute_units * facts.costs.stream_rate)
+    left = config.slices * shape.m * shape.n * atom.acc.bytes
+    sums = left / (facts.compute_units * facts.costs.stream_rate)
     if config.sum != "last":
-        return 2 * sums + facts.costs.launch
+        return 2 * sums + min(left, facts.costs.dirty) / facts.costs.drain + facts.costs.launch
     return sums + -(-tiles // facts.compute_units) * config.slices * tile / facts.costs.unit_rate
 
 
@@ -559,5 +567,5 @@ def _clocks(shape: _Shape, config: Config, work: _Work, k_blocks: int, atom: Mma
         work.matrix, work.shared, work.moved, issue, serial, turns.longest if turns else k_blocks, block, slowest,
         rounds=a_unit // together, together=together, left=a_unit % together,
         tile=costs.tile * (turns.count if turns else 1),
-        tail=tiles * k_blocks * block / facts.compute_units, besides=besides,
+        tail=costs.tail * tiles * k_blocks * block / facts.compute_units, besides=besides,
     )  # fmt: skip

@@ -105,7 +105,7 @@ class _Settings:
 
 @attrs.frozen
 class _Line:
-    """A logical line and where it begins."""
+    """A logical line and where it begins; one of no file has no number."""
 
     text: str
     path: Path
@@ -113,7 +113,7 @@ class _Line:
 
     @property
     def where(self) -> str:
-        return f"{self.path}:{self.number}"
+        return f"{self.path}:{self.number}" if self.number else ""
 
 
 @attrs.define
@@ -157,6 +157,10 @@ class Reader:
         for number, line in _logical_lines(text):
             yield from self.line(_Line(line, path, number))
         self.open.pop()
+
+    def words(self, text: str) -> Iterator[Request]:
+        """The requests of a text that stands in no file."""
+        yield from self.line(_Line(text, Path(), 0))
 
     def line(self, line: _Line) -> Iterator[Request]:
         """One logical line. An option that is refused takes with it the descriptors behind it on the line."""

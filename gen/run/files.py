@@ -59,10 +59,12 @@ def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
         for at, temporary in ready.items():
             temporary.replace(at)
             placed.append(at)
-    except (OSError, ValueError) as error:  # the latter at a NUL
+    except BaseException as error:
         for path in [*ready.values(), *placed]:
             with suppress(OSError, ValueError):
                 path.unlink(missing_ok=True)
+        if not isinstance(error, OSError | ValueError):  # the latter at a NUL
+            raise
         named = getattr(error, "filename", None)
         where = at if named is None or named == str(ready.get(at)) else named
         raise UserError(f"cannot write {where}: {getattr(error, 'strerror', None) or error}, at {knob}") from None

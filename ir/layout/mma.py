@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import accumulate
 from math import gcd
 from operator import mul
@@ -50,7 +51,7 @@ class MmaAtom:
         """Of an element of a or b."""
         return self.a_elem.bytes
 
-    @property
+    @cached_property
     def spans(self) -> int:
         """How many subgroups execute one instruction together."""
         return max(f.subgroups for f in (self.a, self.b, self.d))

@@ -189,6 +189,7 @@ def test_the_driver_is_told(driver: Driver, machine: Target) -> None:
     watch = asked.pop("observe").__self__
     assert watch.dump == "all"
     assert asked.pop("tried") == watch.tried
+    assert asked.pop("registry") is None
     assert asked == {"target": "gfx90a", "config": "m16 n4", "disable": ("cse", "hoist"), "debug": True}
 
 

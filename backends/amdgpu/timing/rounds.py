@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import attrs
 
-from convgen.backends.amdgpu.timing.ops import Op
+from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.amdgpu.timing.unit import Course
 
 _PERIODS = (1, 2, 3, 4)  #: rounds after which a loop may repeat itself: slots of local memory that come in turn
@@ -48,15 +48,22 @@ class Rounds:
         return (course.end - shorter.end) / more if more else 0.0
 
     def clocks(self, course: Course, pace: float) -> tuple[float, float]:
-        """Of a run of these waves with all rounds, those left out at a pace, and from one round to the next; the latter
-        is all where no round follows another.
+        """Of a run of these waves with all rounds, those left out at a pace, and from one round to the next; where no
+        round follows another, from the first matrix instruction to the last, or all if there is none.
         """
         total = course.end + self.left_out * pace
         if self.left_out:
             return total, pace
         between = [wave.issued[m[-1]] - wave.issued[m[0]] for wave, m in zip(course.waves, self.marks) if m]
         steps = sum(len(m) - 1 for m in self.marks if m)
-        return total, sum(between) / steps if steps else total
+        return total, sum(between) / steps if steps else _multiplying(course) or total
+
+
+def _multiplying(course: Course) -> float:
+    """Clocks from the first matrix instruction to the last; 0 if there is none."""
+    waves = ((op, at) for wave in course.waves for op, at in zip(wave.ops, wave.issued))
+    found = [at for op, at in waves if op.port is Port.MATRIX]
+    return max(found) - min(found) if found else 0.0
 
 
 def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], keep: int) -> Rounds:

@@ -86,6 +86,13 @@ def test_code_without_a_loop_is_one_round() -> None:
     assert rounds.clocks(run(rounds), 0.0) == (40, 40)
 
 
+def test_without_a_loop_a_round_is_from_the_first_product_to_the_last() -> None:
+    """What stands around them is the launch's, as it is around a loop."""
+    rounds = shortened([[[END] * 10 + [MATRIX] + [END] * 50 + [MATRIX] + [END] * 30]], {99}, 4)
+    assert rounds.count == 0
+    assert rounds.clocks(run(rounds), 0.0) == (92 * 4, 51 * 4)
+
+
 def test_barriers_do_not_wait_for_waves_that_have_ended() -> None:
     course = Unit().run([[[END], [END, BARRIER, END], [END] * 50 + [BARRIER, END]]])
     assert [wave.done[-1] for wave in course.waves] == [4, pytest.approx(208, abs=4), pytest.approx(208, abs=4)]

@@ -1,0 +1,34 @@
+"""Work on the machines of a Dask cluster. Nothing here is imported before it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from convgen.commands.workers import Died
+from convgen.ir.error import UserError
+
+_SECONDS = 10  #: for which a scheduler may be silent
+
+
+def run(work: Callable[[Any], Any], items: Sequence[Any], address: str) -> Generator[tuple[int, Any], None, None]:
+    """`work`, which raises nothing, on every item; the number of each with its result, as they come.
+
+    Raises UserError without the package, or where no scheduler answers. Closing the generator cancels what is left.
+    """
+    try:
+        from distributed import Client, as_completed
+    except ImportError:
+        raise UserError("given --dask without the package distributed, wanted it: pip install distributed") from None
+    try:
+        client = Client(address, timeout=_SECONDS)
+    except (OSError, ValueError) as error:  # a timeout is an OSError
+        why = " ".join(str(error).split())
+        raise UserError(f"given --dask {address}, wanted a scheduler that answers: {why}") from None
+    try:
+        numbers = {client.submit(work, item, pure=False): number for number, item in enumerate(items)}
+        for future in as_completed(numbers):
+            failed = future.exception()
+            yield numbers[future], future.result() if failed is None else Died(f"failed: {failed}")
+    finally:
+        client.close()

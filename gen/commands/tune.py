@@ -1,0 +1,242 @@
+"""`convgen tune`: the configs that the chooser thinks most of are timed, the quickest is kept in a registry."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from convgen.commands import generate, session
+from convgen.commands.arguments import Parser, number
+from convgen.ir.error import UserError
+
+if TYPE_CHECKING:
+    from convgen.problem.requests import Request
+    from convgen.tune.registry import Registry
+    from convgen.tune.work import Result, Task
+
+TUNED, KEPT, REFUSED = STATUSES = ("tuned", "kept", "refused")
+
+_DRIVERS = ("conv", "matmul")
+_CONFIGS = 8
+_PRELOAD = ("convgen.tune.work", "convgen.profile.launches")
+
+Row = dict[str, Any]
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "tune",
+        "Time the best configs of each problem by the model of whole launches (docs/time.md) and keep the quickest in\n"
+        "a registry: a text file, a line a problem, that a team shares. Commands that generate look there first if\n"
+        "--registry or CONVGEN_REGISTRY names it. What it has is not timed again, so a command that was interrupted\n"
+        "goes on where it was. Problems are descriptors, under the knobs given here, or files as of `convgen batch`.",
+        "convgen tune resnet50.txt --dir FWD_D --dt f16 --target gfx950 --registry team.registry",
+        "convgen tune mb32ic64ih56oc64oh56kh3ph1 1024x512:512x256 --dt f16,bf16 --configs 16 --registry team.registry",
+        "convgen tune --merge theirs.registry --registry team.registry",
+        "convgen tune models.txt --registry team.registry --dask tcp://head:8786",
+    )
+    add = parser.add_argument
+    add("what", metavar="LIST|PROBLEM", nargs="*", help="a batch file, or a descriptor of a convolution or product")
+    add("--target", default="gfx942", help="see `convgen targets` (default gfx942)")
+    add("--configs", type=number(1), default=_CONFIGS, metavar="N", help=f"that are timed of each (default {_CONFIGS})")
+    add("--registry", metavar="FILE", help="what is found is kept here (default: CONVGEN_REGISTRY)")
+    add("--again", action="store_true", help="time what the registry has, too, its config beside the others")
+    add("--merge", action="append", default=[], metavar="FILE", help="take over a registry: of two, the quicker config")
+    add("--jobs", type=number(1), metavar="N", help="worker processes (default: one a core)")
+    add("--timeout", type=number(1), metavar="SECONDS", help="give up a problem that takes longer")
+    add("--dask", metavar="ADDRESS", help="work on the machines of this Dask scheduler instead")
+    add("--json", action="store_true", help="print one JSON object a problem, and nothing else, on stdout")
+    generate.add_knobs(parser, *_DRIVERS)
+    return parser
+
+
+def tune(arguments: Sequence[str]) -> int:
+    """`convgen tune`."""
+    from convgen.tune import registry
+
+    options, knobs = generate.parse_knobs(parser(), arguments, *_DRIVERS)
+    path = registry.named(options.registry)
+    _check(options, path)
+    assert path is not None
+    registry.merge(path, map(Path, options.merge))
+    requests = list(_requests(options.what, knobs))
+    rows = _rows(options, requests, path)
+    if requests:
+        _summarise(options, rows)
+    return max((int(row["exit"]) for row in rows), default=session.FINE)
+
+
+def _check(options: argparse.Namespace, path: Path | None) -> None:
+    """Refuse at once what would be refused of every problem."""
+    from convgen.backends import target as targets
+    from convgen.profile.chips import CHIPS
+
+    if path is None:
+        raise UserError("given neither --registry nor CONVGEN_REGISTRY, wanted a file for what is found")
+    if not options.what and not options.merge:
+        raise UserError("given no problem, wanted a batch file or a descriptor such as mb1ic64ih56oc64oh56kh3ph1")
+    targets.get(options.target)
+    timed = dict.fromkeys(chip.target for chip in CHIPS.values())
+    if options.target not in timed:
+        given = f"the target {options.target}, whose launches have no model"
+        raise UserError(f"given {given}, wanted one of {', '.join(timed)}")
+    if options.dask is not None and options.timeout is not None:
+        raise UserError("given --timeout with --dask, wanted one of them: work elsewhere is not ended from here")
+
+
+def _requests(words: Sequence[str], knobs: dict[str, str]) -> Iterator[Request]:
+    """The problems of files and descriptors, each once and without its name, by which none is known."""
+    import attrs
+
+    from convgen.problem.requests import Reader
+    from convgen.tune.registry import key_of
+
+    seen = set()
+    for word in words:
+        reader = Reader.of(knobs, None, None)
+        for request in reader.file(Path(word)) if os.path.exists(word) else reader.words(word):
+            if request.problem is not None:
+                request = attrs.evolve(request, text=key_of(request.problem, "")[1])
+            if request.text not in seen or request.error is not None:
+                seen.add(request.text)
+                yield request
+
+
+def _rows(options: argparse.Namespace, requests: Sequence[Request], path: Path) -> list[Row]:
+    """What became of each request; each is told of as soon as all before it are there."""
+    from convgen.tune import registry
+
+    done: dict[int, Row] = {}
+    rows: list[Row] = []
+    try:
+        known = registry.read_or_begin(path)
+        with session.progress_bar("tune") as progress, closing(_coming(options, requests, known)) as coming:
+            for at, found in coming:
+                if isinstance(found, dict):
+                    done[at] = found
+                else:
+                    registry.add(path, [found.entry])
+                    done[at] = _tuned(requests[at], found)
+                while len(rows) in done:
+                    rows.append(done[len(rows)])
+                    _tell(options, rows[-1])
+                if progress is not None:
+                    progress(len(done), len(requests))
+    except KeyboardInterrupt:
+        session.complain(
+            f"interrupted with {len(done)} of {len(requests)} problems done; the same command goes on from there"
+        )
+        raise
+    return rows
+
+
+def _coming(
+    options: argparse.Namespace, requests: Sequence[Request], known: Registry
+) -> Generator[tuple[int, Row | Result], None, None]:
+    """The number of each request with its row, or with what was timed, as they come."""
+    from convgen.commands import workers
+    from convgen.tune.work import Task
+
+    waiting: list[tuple[int, Task]] = []
+    for at, request in enumerate(requests):
+        entry = known.entries.get((options.target, request.text))
+        if request.error is not None:
+            yield at, _refused(options, request, *session.failure(request.error))
+        elif entry is not None and not options.again:
+            found = {"config": entry.config, "us": entry.us, "model": entry.model}
+            yield at, _row(options.target, request, KEPT, session.FINE, None, **found)
+        else:
+            task = Task(options.target, options.configs, request.text, "" if entry is None else entry.config)
+            waiting.append((at, task))
+    tasks = [task for _, task in waiting]
+    with closing(_answers(options, tasks)) as answers:
+        for turn, answer in answers:
+            at = waiting[turn][0]
+            if isinstance(answer, workers.TookTooLong):
+                text = f"given --timeout {options.timeout}, wanted more: the problem takes longer than so many seconds"
+                yield at, _refused(options, requests[at], session.REFUSED, text)
+            elif isinstance(answer, workers.Died):
+                text = f"internal error: the worker process {answer.how}"
+                yield at, _refused(options, requests[at], session.INTERNAL, text)
+            elif isinstance(answer, tuple):
+                yield at, _refused(options, requests[at], *answer)
+            else:
+                yield at, answer
+
+
+def _answers(options: argparse.Namespace, tasks: Sequence[Task]) -> Generator[tuple[int, Any], None, None]:
+    """The number of each task with what `perform` gave, or how its process ended, as they come."""
+    from convgen.commands import workers
+
+    if options.dask is not None:
+        from convgen.commands import cluster
+
+        return cluster.run(perform, tasks, options.dask)
+    jobs = options.jobs or len(os.sched_getaffinity(0))
+    return workers.run(perform, tasks, jobs, _PRELOAD, options.timeout)
+
+
+def perform(task: Task) -> Result | tuple[int, str]:
+    """What was timed for a problem, or the exit code of its exception and what is told of it. Raises nothing."""
+    from convgen.tune import work
+
+    try:
+        return work.perform(task)
+    except Exception as error:
+        return session.failure(error)
+
+
+# ---------------------------------------------------------------- what is told
+
+
+def _tuned(request: Request, found: Result) -> Row:
+    from convgen.tune.work import describe
+
+    return _row(found.entry.target, request, TUNED, session.FINE, None, **describe(found))
+
+
+def _refused(options: argparse.Namespace, request: Request, code: int, text: str) -> Row:
+    return _row(options.target, request, REFUSED, code, text)
+
+
+def _row(target: str, request: Request, status: str, code: int, error: str | None, **found: Any) -> Row:
+    nothing = dict.fromkeys(("config", "us", "model", "chosen")) | {"timed": [], "seconds": 0.0}
+    told = {"problem": request.text, "target": target, "status": status, **nothing, **found}
+    return {"exit": code, "data": {**told, "error": error, "where": request.where}}
+
+
+def _tell(options: argparse.Namespace, row: Row) -> None:
+    """What is told of a problem when it is done."""
+    data = row["data"]
+    if data["error"] is not None:
+        session.complain(": ".join(filter(None, (data["where"] or data["problem"], data["error"]))))
+    if options.json:
+        print(json.dumps(data), flush=True)
+
+
+def _summarise(options: argparse.Namespace, rows: Sequence[Row]) -> None:
+    """The table of all problems, and how many came to what; only the latter, on stderr, beside JSON."""
+    from convgen.commands import report
+
+    found = [row["data"] for row in rows]
+    if not options.json:
+        report.show_table(("status", "us", "chosen", "problem", "config"), list(map(_cells, found)), sys.stdout)
+        print()
+    counts = Counter(data["status"] for data in found)
+    texts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
+    gains = [data["chosen"]["us"] / data["us"] for data in found if data["chosen"] is not None]
+    better = f"; {sum(gain > 1 for gain in gains)} quicker than chosen" if gains else ""
+    print(", ".join(texts) + better, file=sys.stderr if options.json else sys.stdout)
+
+
+def _cells(data: dict[str, Any]) -> tuple[str, ...]:
+    times = data["us"], None if data["chosen"] is None else data["chosen"]["us"]
+    us, chosen = ("" if time is None else f"{time:.3f}" for time in times)
+    return data["status"], us, chosen, data["problem"], data["config"] or ""
