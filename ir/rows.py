@@ -40,11 +40,12 @@ class Site:
 
 
 class Effect(Enum):
-    """What a statement does with the memory that one of its fields names."""
+    """What a statement does with the memory that one of its fields names, or a view of which it does."""
 
     READS = "reads"
     WRITES = "writes"
     NEARS = "brings nearer"
+    SHAPES = "takes the shape of"
 
 
 class Stmt(Node):

@@ -178,7 +178,7 @@ class Trim(Load):
     """Bind `var` to the tile of `view` at `coords`, of which a `LoadRuns` of the same layout has brought `value`."""
 
     form, level = "{var} = trim {value} to {view}[{coords}] as {layout}", "tile"
-    view: View
+    view: View = role(Effect.SHAPES)
     coords: tuple[Expr, ...]
     value: Expr
     layout: Fragment

@@ -20,7 +20,18 @@ from convgen.ir import stmt as s
 from convgen.ir.expr import Expr, Var
 from convgen.ir.floats import Fma
 from convgen.ir.fused import Fused
-from convgen.ir.layout.memory import Dim, Global, Plane, Rectangle, Shared, SizedGlobal, SizedView, TensorDim, View
+from convgen.ir.layout.memory import (
+    Dim,
+    Global,
+    Plane,
+    Rectangle,
+    RunView,
+    Shared,
+    SizedGlobal,
+    SizedView,
+    TensorDim,
+    View,
+)
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.products import BlockMma
@@ -350,5 +361,6 @@ _DEFINITIONS: dict[type[Node], Callable[[Any], str]] = {
     **dict.fromkeys((Global, SizedGlobal), lambda g: f"{g.name}: {g.elem}[{g.elements}]"),
     Shared: _tile,
     View: _view,
+    RunView: lambda v: f"{_view(v)} in runs",
     SizedView: lambda v: f"{_view(v)} by {'x'.join(map(str, v.apart))}",
 }

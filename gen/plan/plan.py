@@ -20,7 +20,7 @@ from convgen.ir.layout.digits import Digits, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, column_major, row_major
-from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
@@ -456,6 +456,8 @@ def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> M
     teams_n = divide("subgroups along N over what one instruction spans", subgroups_n, atom.spans)
     part_m = teams_m * atom.m * config.subtiles
     steps = divide("tile K over the instruction's K", tile_k, atom.k)
+    if steps > MOST:
+        raise DoesNotFit(f"K of {tile_k} makes {steps} instructions one after the other, wanted at most {MOST}")
     pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.elem_bytes)))
     return MmaTile(
         atom,

@@ -91,6 +91,9 @@ class BlockAtom:
         return self.side, self.side, self.k
 
 
+MOST = 1 << 12  #: instructions along any side of a tile, and one after the other
+
+
 def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
     """The K digits of `steps` instructions whose registers hold `pack` instructions' elements side by side.
 
@@ -148,7 +151,7 @@ class MmaTile:
     def __attrs_post_init__(self) -> None:
         counts = self.tiles_n, self.tiles_m, self.steps, self.pack, self.teams_n, self.teams_m, self.parts, self.run
         for value in counts:
-            check_range(value, 1, 1 << 12, "in an mma tile")
+            check_range(value, 1, MOST, "in an mma tile")
         check_range(self.part, 0, self.parts - 1, "part of an mma tile:")
         if self.steps % self.pack:
             raise UserError(f"mma tile: {self.steps} steps do not split into packs of {self.pack}")

@@ -210,7 +210,7 @@ def test_only_small_groups_go_to_lanes() -> None:
         return isinstance(candidates(problem, FACTS)[0].config.mma, Own)
 
     assert first("mb32g144ic144oc144ih56oh56kh3ph1", dir="BWD_WB")
-    assert first("mb32g32ic512oc512ih14oh14kh3ph1")
+    assert first("mb32g64ic512oc512ih14oh14kh3ph1")
     assert not first("mb32g32ic1024oc1024ih7oh7kh3ph1")
     assert not lanes.has_few_channels(Conv.parse("mb2ic1oc8ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
 

@@ -67,7 +67,7 @@ FORMS = {
     "v1, v2 src0_sel:BYTE_2": "v_cvt_f32_fp8_sdwa v_cvt_f32_bf8_sdwa",
     "v1, v2, v3 op_sel:[0,0,1]": "v_cvt_pk_fp8_f32 v_cvt_pk_bf8_f32",
     "v1, v2 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:DWORD": "v_cvt_f16_f32_sdwa",
-    "v1, v2, s3, v4": "v_med3_i32 v_med3_f32",
+    "v1, v2, s3, v4": "v_med3_i32 v_med3_f32 v_alignbit_b32",
     "v1, v2, s3, v4 op_sel:[1,0,0] op_sel_hi:[1,0,0]": "v_fma_mix_f32",
     "s1, v2": "v_readfirstlane_b32",
     "v1, v2 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf": "v_mov_b32_dpp",
