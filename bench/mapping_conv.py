@@ -19,7 +19,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import IN_ROWS
 from convgen.plan.choose import candidates, first_fitting
 from convgen.plan.mapping import Launch, best_order
-from convgen.plan.plan import check_supported
+from convgen.plan.supported import check_supported
 from convgen.problem.conv import Conv
 
 MIB = 2**20

@@ -33,7 +33,8 @@ from convgen.passes import pipeline
 from convgen.plan.choose import Candidate, candidates, first_fitting
 from convgen.plan.config import Config
 from convgen.plan.mapping import ordered
-from convgen.plan.plan import Plan, check_supported, make_plan
+from convgen.plan.plan import Plan, make_plan
+from convgen.plan.supported import check_supported
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.run.abi import Scalars, launch_record

@@ -134,7 +134,7 @@ def check(problem: Problem, target: str) -> None:
     """
     from convgen.backends import target as targets
     from convgen.ir.types import scalar
-    from convgen.plan.plan import check_supported
+    from convgen.plan.supported import check_supported
 
     facts = targets.get(target).facts
     if problem.is_empty:

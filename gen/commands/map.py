@@ -222,7 +222,8 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
     from convgen.ir.error import DoesNotFit
     from convgen.plan.choose import candidates, first_fitting
     from convgen.plan.config import Config
-    from convgen.plan.plan import check_supported, make_plan
+    from convgen.plan.plan import make_plan
+    from convgen.plan.supported import check_supported
 
     facts = target.get(options.target).facts
     if problem.is_empty:

@@ -26,8 +26,9 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import u32, vector
 from convgen.ir.votes import AllLanes
 from convgen.kernels.epilogue import along
+from convgen.plan.operands import Operand
 from convgen.plan.padding import Padding
-from convgen.plan.plan import Operand, Part, Plan
+from convgen.plan.plan import Part, Plan
 
 Whole = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and how they are distributed
 At = Callable[[Expr, Expr], Sequence[Index]]  #: where a block of K of a row is: the row, along K, and of which product

@@ -26,7 +26,8 @@ from convgen.kernels.epilogue import Epilogue, Held, Reader
 from convgen.kernels.padding import Anew, Whole, finite
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
-from convgen.plan.plan import Operand, Part, Plan, Reduction, accumulator_registers
+from convgen.plan.operands import Operand
+from convgen.plan.plan import Part, Plan, Reduction, accumulator_registers
 from convgen.problem.conv import Conv
 
 K_LOOP = "k_loop"

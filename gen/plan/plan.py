@@ -1,152 +1,42 @@
 """From problem and config to everything the builder needs; what does not fit is said here.
 
-A plan fixes views, fragments, shared tiles and grids, and estimates registers. `Unsupported` concerns the problem,
-`DoesNotFit` the config.
+A plan fixes views, fragments, shared tiles and grids, and estimates registers. For which problems there is none says
+`supported`; `DoesNotFit` concerns the config.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from enum import Enum
-from itertools import product as combinations
 from math import prod
 
 import attrs
 
-from convgen.ir.error import DoesNotFit, Unsupported
+from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.digits import Digits, times
-from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.digits import times
 from convgen.ir.layout.mapping import WorkgroupMapping
-from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, column_major, row_major
+from convgen.ir.layout.memory import Shared
 from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
-from convgen.ir.types import SCALARS, Type, s8, scalar, u8
+from convgen.ir.types import Type, s8, scalar, u8
 from convgen.kernels.epilogue import Epilogue
-from convgen.passes.messages.direct import direct_width, places_of
 from convgen.passes.messages.linear import linearize
-from convgen.passes.messages.pairs import check_pairs
-from convgen.passes.messages.swizzle import find_rows, find_swizzle
-from convgen.plan import dequantise, directions, steps, views
+from convgen.plan import dequantise, steps, views
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import APART, CHUNK, EXACT, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
 from convgen.plan.contraction import Product
-from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, divide, is_turned, pitch_of
-from convgen.plan.dequantise import Dequantisation
+from convgen.plan.copies import divide
 from convgen.plan.lane_tile import LaneTile, sums_weights
+from convgen.plan.operands import Operand, operand, operand_in_rows
 from convgen.plan.padding import Padding, padding
 from convgen.plan.resident import Resident, resident
 from convgen.plan.runs import in_runs
 from convgen.plan.windows import Windows, windows
-from convgen.problem.conv import Conv, Direction
-from convgen.problem.grammar import LIMIT
-from convgen.problem.matmul import Matmul, Problem
-from convgen.problem.tensors import refuse_others
-
-
-def check_supported(problem: Problem, facts: TargetFacts) -> None:
-    """Raise Unsupported, in one line and by the name of a rule, for problems outside what convgen generates so far."""
-    refuse_others(problem)
-    if isinstance(problem, Matmul) and not problem.k:
-        raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
-    _check_sizes(problem)
-    steps.check(problem)
-    _check_nibbles(problem)
-    dequantise.check(problem)
-    inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
-    outputs = steps.results(problem)
-    if not SCALARS.keys() >= set(inputs) or output.dtype not in outputs or not input_atoms(problem, facts):
-        given = " and ".join(dict.fromkeys(inputs))
-        raise Unsupported(
-            f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
-            f"{_factors(facts)}, or what these hold, and {output.name} one of {', '.join(outputs)} on {facts.name}",
-            rule="types",
-        )
-    _check_runtime(problem)
-    views.must_move(problem)  # raises where no kernel writes the result
-
-
-def _check_nibbles(problem: Problem) -> None:
-    """Refuse elements of 4 bits that do not stand in pairs."""
-    if any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
-        for part in views.products(problem, 1):
-            check_pairs(part.of_m)
-            check_pairs(part.of_n)
-
-
-def _check_sizes(problem: Problem) -> None:
-    """Refuse what 32-bit indices do not hold, and more kernels than one would wait for."""
-    sizes = {}
-    if isinstance(problem, Conv):
-        sizes = {"mb": problem.mb, "ic": problem.ic, "oc": problem.oc}
-        axes = list(zip("dhw", problem.axes))
-        sizes |= {f"{name}{axis}": getattr(a, name) for axis, a in axes for name in "iokspd"}
-        _check_phases(problem)
-    sizes |= dict(zip(("M", "N", "K"), _flat(problem)))
-    if (batch := _products(problem)) > _MOST_PRODUCTS:
-        raise Unsupported(f"given {batch} products, wanted at most {_MOST_PRODUCTS} in a launch", rule="size")
-    for what, size in sizes.items():
-        if size >= LIMIT - _LARGEST_TILE:
-            given = f"given {what} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
-            raise Unsupported(f"{given}: larger sizes are not generated", rule="size")
-
-
-def _check_runtime(problem: Problem) -> None:
-    """Refuse sizes that are known at launch only where a kernel beside the product's would have to know them."""
-    if not problem.runtime:
-        return
-    given = f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
-    gaps = [t for t in problem.tensors if not t.layout.is_dense]
-    if gaps:
-        wanted = f"{gaps[0].name} without blocks or gaps"
-        raise Unsupported(f"{given} and the layout {gaps[0].layout.tag}, wanted {wanted}", rule="runtime-sizes")
-    parts = views.products(problem, 1)
-    axes = [axis for part in parts for view in (part.of_m, part.result) for axis in view.axes]
-    inner = [d.name for axis in axes for d in axis[1:] if d.exact is not None]
-    if isinstance(problem, Matmul):
-        if inner:
-            raise Unsupported(f"{given}, wanted {inner[0]} known, or outermost of the batch", rule="runtime-sizes")
-    elif inner or problem.direction is Direction.BWD_WB or not views.covers_result(problem):
-        wanted = "images outermost in memory, one product, and no gradient of a bias"
-        raise Unsupported(f"{given} in {problem.direction.value}, wanted {wanted}", rule="runtime-sizes")
-
-
-def _check_phases(problem: Conv) -> None:
-    """Refuse more kernels of a backward convolution than one would wait for: one for each phase of the strides."""
-    if problem.direction is Direction.BWD_D and directions.phases(problem) > _MOST_PHASES:
-        given = "".join(f"s{axis}{a.s}" for axis, a in zip("dhw", problem.axes) if a.s > 1)
-        given = f"given {given} in BWD_D, which makes {directions.phases(problem)} stride phases with taps"
-        raise Unsupported(f"{given}, wanted at most {_MOST_PHASES}: each is a kernel", rule="stride-phases")
-
-
-_LARGEST_TILE = 2**12  #: along M, N or K: by as much at most are they padded
-_MOST_PRODUCTS = 2**16 - 1  #: groups, or matrices of a batch: workgroups along z, of which HIP launches no more
-_MOST_PHASES = 2**8  #: of backward data: as many as strides of 16 x 16 have
-
-
-def _flat(problem: Problem) -> tuple[int, int, int]:
-    """The rows, columns and depth of the product, that of all phases for backward data."""
-    if isinstance(problem, Matmul):
-        return problem.m, problem.n, problem.k
-    outputs, inputs = (problem.mb * prod(getattr(a, name) for a in problem.axes) for name in "oi")
-    taps = prod(a.k for a in problem.axes)
-    if problem.direction.is_forward:
-        return outputs, problem.oc, taps * problem.ic
-    if problem.direction is Direction.BWD_D:
-        return inputs, problem.ic, taps * problem.oc
-    return problem.oc, taps * problem.ic, outputs
-
-
-def _factors(facts: TargetFacts) -> str:
-    """The types that the target multiplies: with themselves, and pairs that it mixes."""
-    types = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
-    types |= {pair for pair in combinations((s8, u8), (s8, u8)) if _signed(pair, facts) in types}
-    pairs = {tuple(sorted((a.name, b.name))) for a, b in types}
-    mixed = [f"{a} with {b}" for a, b in sorted(pairs) if a != b]
-    return ", ".join([a for a, b in sorted(pairs) if a == b] + mixed)
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Problem
 
 
 class Reduction(Enum):
@@ -156,28 +46,6 @@ class Reduction(Enum):
     ATOMIC = "atomic"  #: each adds to the result, which begins as zero or the bias
     LAUNCH = "launch"  #: each has a part of a workspace; a second launch sums them in order
     LAST = "last"  #: the same; the last to arrive sums them in order
-
-
-@attrs.frozen
-class Operand:
-    """One input of a product on its way: from a view through a shared tile, if there is one, into fragments."""
-
-    view: View
-    elem: Type  #: in which it is multiplied; elements are converted on the way
-    tile: Shared | None
-    copy: CopyLayout | None  #: each lane's share of the copy or prefetch
-    made: Dequantisation | None = None  #: what becomes of it before it is multiplied
-    taps: tuple[int, ...] = ()  #: of windows that are resident in the tile, the rows at which they are at each tap
-    direct: int = 0  #: bytes of a lane; in messages that bring it to shared memory without registers, if such do
-    conflicts: int = 0  #: cycles; extra ones of the first accesses to its shared tile
-
-    @property
-    def less(self) -> int:
-        """By how much less than they are numbers are multiplied: unsigned ones as signed ones, by half their range.
-
-        It is the bit that makes one of the other, which is flipped on the way.
-        """
-        return s8.max + 1 if (self.view.memory.elem, self.elem) == (u8, s8) else 0
 
 
 @attrs.frozen
@@ -253,7 +121,7 @@ def k_block(k_order: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     """The matrix instructions for a problem's inputs and accumulator, in the target's order of preference."""
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
-    given = _signed(_multiplied(problem), facts)
+    given = signed(_multiplied(problem), facts)
     exact = [a for a in facts.atoms if not a.rounds_to or a.rounds_to == rounded]
     return [a for a in exact if (a.a_elem, a.b_elem) == given] or _of_wider_types(problem, exact, given)
 
@@ -290,14 +158,14 @@ def converted(given: tuple[Type, Type], atom: MmaAtom) -> tuple[str, ...]:
     return tuple(dict.fromkeys(t.name for t in wanted))
 
 
-def _signed(types: tuple[Type, Type], facts: TargetFacts) -> tuple[Type, Type]:
+def signed(types: tuple[Type, Type], facts: TargetFacts) -> tuple[Type, Type]:
     """The types in which numbers of some types are multiplied: s8 for u8 where no instruction takes that."""
     known = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
     one, other = (s8 if elem is u8 else elem for elem in types)
     return types if types in known else (one, other)
 
 
-def _products(problem: Problem) -> int:
+def product_count(problem: Problem) -> int:
     """How many products there are in one: of groups, or of the matrices of a batch."""
     return problem.groups if isinstance(problem, Conv) else prod(problem.dst_dims[:-2])
 
@@ -329,7 +197,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     unit = _unit(problem, config, facts)
     if problem.runtime and (config.slices > 1 or config.reorder or config.map != IN_ROWS):
         raise DoesNotFit(f"sizes are known at launch: wanted one slice, no reorder and map={IN_ROWS}")
-    if isinstance(unit, MmaTile) and _products(problem) > 1 and (config.slices > 1 or config.map.shares):
+    if isinstance(unit, MmaTile) and product_count(problem) > 1 and (config.slices > 1 or config.map.shares):
         what = f"slices={config.slices}" if config.slices > 1 else f"map={config.map}"
         raise DoesNotFit(f"{what}: there are several products")
     missing = [name for name in config.reorder if name not in [t.name for t in problem.factors]]
@@ -516,10 +384,12 @@ def _part(
     if windows and isinstance(unit, MmaTile):
         run = tile_k // len(windows.taps)
         shapes = (tile_n, tile_k), (tile_m + windows.reach, run)
-        of_n = _in_rows(
+        of_n = operand_in_rows(
             product.of_n, unit.atom.a_elem, shapes[0], unit.a, config, facts, run=run, often=config.waves[0]
         )
-        of_m = _in_rows(windows.source, unit.atom.b_elem, shapes[1], unit.b, config, facts, often=len(windows.taps))
+        of_m = operand_in_rows(
+            windows.source, unit.atom.b_elem, shapes[1], unit.b, config, facts, often=len(windows.taps)
+        )
         of_m = attrs.evolve(of_m, taps=windows.taps)
     elif isinstance(unit, MmaTile):
         direct_n, direct_m = config.direct
@@ -548,96 +418,6 @@ def _part(
     return Part(product, of_n, of_m, added.sums, epilogue, mapping, kept_out)
 
 
-def operand(
-    view: View,
-    elem: Type,
-    rows: int,
-    fragment: Fragment,
-    config: Config,
-    facts: TargetFacts,
-    *,
-    direct: bool = False,
-) -> Operand:
-    """How `rows` rows of a view, as deep as the config's tile, come to a fragment of a type; DoesNotFit if uneven."""
-    cols = config.tile[2]
-    if direct:
-        return _direct(view, elem, (rows, cols), fragment, config, facts)
-    turned = bool(config.slots) and is_turned(view, elem, fragment, facts)
-    pitch, chunk = (0, facts.chunk_bytes) if turned else pitch_of(cols, elem.bytes, facts)
-    digits = column_major(rows, cols) if turned else row_major(rows, cols, pitch)
-    if facts.block_bytes:
-        digits = _image(fragment, elem, facts)
-    copied = config.slots or config.prefetch
-    copy = copy_layout(view, digits, rows, cols, facts, config.waves[0] * config.waves[1], elem) if copied else None
-    if not config.slots or copy is None:
-        return Operand(view, elem, None, copy)
-    swizzle, conflicts = Swizzle(), 0
-    if not facts.block_bytes:
-        length = rows if turned else cols
-        swizzle, conflicts = find_swizzle(length, elem, chunk, fragment, copy.stored, facts, turned=turned)
-    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
-    return Operand(view, elem, tile, copy, conflicts=conflicts)
-
-
-def _in_rows(
-    view: View,
-    elem: Type,
-    shape: tuple[int, int],
-    fragment: Fragment,
-    config: Config,
-    facts: TargetFacts,
-    *,
-    run: int = 0,
-    often: int,
-) -> Operand:
-    """The same where fragments, read so `often`, may begin at any row, or at any of the runs of so many columns.
-
-    Gaps behind rows keep banks apart, and swizzles within a run; there are as many rows as come out even.
-    """
-    (rows, cols), chunk, subgroups = shape, facts.chunk_bytes, config.waves[0] * config.waves[1]
-    chunks = run * elem.bytes // chunk
-    for more in range(rows, rows + facts.subgroup_size * subgroups):
-        with suppress(DoesNotFit):
-            dense = row_major(more, cols)
-            copy = copy_layout(view, dense, more, cols, facts, subgroups, elem)
-            within = chunks & -chunks
-            apart, swizzle, conflicts = find_rows(cols, elem, chunk, fragment, copy.stored, facts, within, often)
-            digits = row_major(more, cols, apart * chunk // elem.bytes)
-            name = f"{view.memory.name}_tile"
-            tile = Shared(name, elem, more, cols, digits, config.slots, swizzle, chunk)
-            return Operand(view, elem, tile, copy, conflicts=conflicts)
-    raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
-
-
-def _direct(
-    view: View, elem: Type, shape: tuple[int, int], fragment: Fragment, config: Config, facts: TargetFacts
-) -> Operand:
-    """The same without registers on the way; DoesNotFit where the target or the operand has no such messages."""
-    name, chunk = view.memory.name, facts.chunk_bytes
-    if not config.slots:
-        raise DoesNotFit("copy=direct: there is no shared memory with slots=0")
-    if not facts.direct_widths:
-        raise DoesNotFit(f"copy=direct: {facts.name} copies through registers only")
-    if elem is not view.memory.elem:
-        raise DoesNotFit(f"copy=direct: {name} of {view.memory.elem} is converted to {elem} on the way")
-    turned = is_turned(view, elem, fragment, facts)
-    width = direct_width(linearize(view), ROWS if turned else K, elem, chunk, facts)
-    if not width:
-        wanted = ", ".join(map(str, facts.direct_widths))
-        raise DoesNotFit(f"copy=direct: neighbours along K of {name} are not together in messages of {wanted} bytes")
-    digits = column_major(*shape) if turned else row_major(*shape)
-    places_of(digits, elem, width, facts.subgroup_size, config.waves[0] * config.waves[1])
-    swizzle, conflicts = find_swizzle(shape[not turned], elem, chunk, fragment, None, facts, turned=turned)
-    tile = Shared(f"{name}_tile", elem, *shape, digits, config.slots, swizzle, chunk)
-    return Operand(view, elem, tile, None, direct=width, conflicts=conflicts)
-
-
-def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:
-    """The shared tile in the order of the registers that hold it: blocks of memory then are runs of registers."""
-    image = fragment.image(facts.subgroup_size, elem.bytes)
-    return image.renamed(dict(zip(image.dims, (ROW, COL))))
-
-
 def accumulator_registers(plan: Plan) -> int:
     if isinstance(plan.unit, LaneTile):
         own, parts = plan.unit.own, (part.product for part in plan.parts)
@@ -658,12 +438,12 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
         sets = 1 + 1 / mma.steps
     fragments = int(sets * (mma.a.registers + mma.b.registers)) * elem // 4
     copies = 0
-    for operand in (part.of_n, part.of_m):
-        copy, masked = operand.copy, bool(linearize(operand.view).halos)
-        if operand.tile and operand.direct:  # where each message reads, and what masks it
-            share = operand.direct * plan.facts.subgroup_size * plan.subgroups
-            copies += operand.tile.slot_bytes // share * (1 + 2 * masked)
-        if operand.tile is None or copy is None:
+    for each in (part.of_n, part.of_m):
+        copy, masked = each.copy, bool(linearize(each.view).halos)
+        if each.tile and each.direct:  # where each message reads, and what masks it
+            share = each.direct * plan.facts.subgroup_size * plan.subgroups
+            copies += each.tile.slot_bytes // share * (1 + 2 * masked)
+        if each.tile is None or copy is None:
             continue
         messages = copy.loaded.registers // copy.message
         copies += messages * (plan.config.stages * max(1, copy.message * elem // 4) + 3)

@@ -25,7 +25,7 @@ from convgen.ir.stmt import For, block
 from convgen.ir.types import Type, VectorType, vector
 from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
-from convgen.plan.plan import Operand, operand
+from convgen.plan.operands import Operand, operand
 from convgen.tile.edges import Section, sections
 from convgen.tile.fma import FmaTile, multiplied
 from convgen.tile.layouts import Layouts, Options, Spread, statements

@@ -11,7 +11,8 @@ import pytest
 
 from convgen.backends import target as targets
 from convgen.plan.choose import candidates
-from convgen.plan.plan import Operand, Plan
+from convgen.plan.operands import Operand
+from convgen.plan.plan import Plan
 from convgen.problem.matmul import parse_problem
 from convgen.run.code import OutputTiles
 from tests import samples

@@ -19,7 +19,7 @@ from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Product
 from convgen.plan.directions import have_columns
 from convgen.plan.phases import Columns
-from convgen.plan.plan import check_supported
+from convgen.plan.supported import check_supported
 from convgen.problem.conv import Conv
 from tests.strategies import problems
 

@@ -12,7 +12,7 @@ from convgen import driver
 from convgen.backends import target as targets
 from convgen.ir.error import Unsupported
 from convgen.plan.config import Config
-from convgen.plan.plan import check_supported
+from convgen.plan.supported import check_supported
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem, parse_problem
 from convgen.run import reference, verify

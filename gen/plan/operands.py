@@ -1,0 +1,134 @@
+"""How an input of a product comes from a view to the fragments that are multiplied: through which shared tile, and by
+which copy into it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import attrs
+
+from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.digits import Digits
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, column_major, row_major
+from convgen.ir.types import Type, s8, u8
+from convgen.passes.messages.direct import direct_width, places_of
+from convgen.passes.messages.linear import linearize
+from convgen.passes.messages.swizzle import find_rows, find_swizzle
+from convgen.plan.config import Config
+from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, is_turned, pitch_of
+from convgen.plan.dequantise import Dequantisation
+
+
+@attrs.frozen
+class Operand:
+    """One input of a product on its way: from a view through a shared tile, if there is one, into fragments."""
+
+    view: View
+    elem: Type  #: in which it is multiplied; elements are converted on the way
+    tile: Shared | None
+    copy: CopyLayout | None  #: each lane's share of the copy or prefetch
+    made: Dequantisation | None = None  #: what becomes of it before it is multiplied
+    taps: tuple[int, ...] = ()  #: of windows that are resident in the tile, the rows at which they are at each tap
+    direct: int = 0  #: bytes of a lane; in messages that bring it to shared memory without registers, if such do
+    conflicts: int = 0  #: cycles; extra ones of the first accesses to its shared tile
+
+    @property
+    def less(self) -> int:
+        """By how much less than they are numbers are multiplied: unsigned ones as signed ones, by half their range.
+
+        It is the bit that makes one of the other, which is flipped on the way.
+        """
+        return s8.max + 1 if (self.view.memory.elem, self.elem) == (u8, s8) else 0
+
+
+def operand(
+    view: View,
+    elem: Type,
+    rows: int,
+    fragment: Fragment,
+    config: Config,
+    facts: TargetFacts,
+    *,
+    direct: bool = False,
+) -> Operand:
+    """How `rows` rows of a view, as deep as the config's tile, come to a fragment of a type; DoesNotFit if uneven."""
+    cols = config.tile[2]
+    if direct:
+        return _direct(view, elem, (rows, cols), fragment, config, facts)
+    turned = bool(config.slots) and is_turned(view, elem, fragment, facts)
+    pitch, chunk = (0, facts.chunk_bytes) if turned else pitch_of(cols, elem.bytes, facts)
+    digits = column_major(rows, cols) if turned else row_major(rows, cols, pitch)
+    if facts.block_bytes:
+        digits = _image(fragment, elem, facts)
+    copied = config.slots or config.prefetch
+    copy = copy_layout(view, digits, rows, cols, facts, config.waves[0] * config.waves[1], elem) if copied else None
+    if not config.slots or copy is None:
+        return Operand(view, elem, None, copy)
+    swizzle, conflicts = Swizzle(), 0
+    if not facts.block_bytes:
+        length = rows if turned else cols
+        swizzle, conflicts = find_swizzle(length, elem, chunk, fragment, copy.stored, facts, turned=turned)
+    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
+    return Operand(view, elem, tile, copy, conflicts=conflicts)
+
+
+def operand_in_rows(
+    view: View,
+    elem: Type,
+    shape: tuple[int, int],
+    fragment: Fragment,
+    config: Config,
+    facts: TargetFacts,
+    *,
+    run: int = 0,
+    often: int,
+) -> Operand:
+    """An operand whose fragments, read so `often`, may begin at any row, or at any of the runs of so many columns.
+
+    Gaps behind rows keep banks apart, and swizzles within a run; there are as many rows as come out even.
+    """
+    (rows, cols), chunk, subgroups = shape, facts.chunk_bytes, config.waves[0] * config.waves[1]
+    chunks = run * elem.bytes // chunk
+    for more in range(rows, rows + facts.subgroup_size * subgroups):
+        with suppress(DoesNotFit):
+            dense = row_major(more, cols)
+            copy = copy_layout(view, dense, more, cols, facts, subgroups, elem)
+            within = chunks & -chunks
+            apart, swizzle, conflicts = find_rows(cols, elem, chunk, fragment, copy.stored, facts, within, often)
+            digits = row_major(more, cols, apart * chunk // elem.bytes)
+            name = f"{view.memory.name}_tile"
+            tile = Shared(name, elem, more, cols, digits, config.slots, swizzle, chunk)
+            return Operand(view, elem, tile, copy, conflicts=conflicts)
+    raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
+
+
+def _direct(
+    view: View, elem: Type, shape: tuple[int, int], fragment: Fragment, config: Config, facts: TargetFacts
+) -> Operand:
+    """The same without registers on the way; DoesNotFit where the target or the operand has no such messages."""
+    name, chunk = view.memory.name, facts.chunk_bytes
+    if not config.slots:
+        raise DoesNotFit("copy=direct: there is no shared memory with slots=0")
+    if not facts.direct_widths:
+        raise DoesNotFit(f"copy=direct: {facts.name} copies through registers only")
+    if elem is not view.memory.elem:
+        raise DoesNotFit(f"copy=direct: {name} of {view.memory.elem} is converted to {elem} on the way")
+    turned = is_turned(view, elem, fragment, facts)
+    width = direct_width(linearize(view), ROWS if turned else K, elem, chunk, facts)
+    if not width:
+        wanted = ", ".join(map(str, facts.direct_widths))
+        raise DoesNotFit(f"copy=direct: neighbours along K of {name} are not together in messages of {wanted} bytes")
+    digits = column_major(*shape) if turned else row_major(*shape)
+    places_of(digits, elem, width, facts.subgroup_size, config.waves[0] * config.waves[1])
+    swizzle, conflicts = find_swizzle(shape[not turned], elem, chunk, fragment, None, facts, turned=turned)
+    tile = Shared(f"{name}_tile", elem, *shape, digits, config.slots, swizzle, chunk)
+    return Operand(view, elem, tile, None, direct=width, conflicts=conflicts)
+
+
+def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:
+    """The shared tile in the order of the registers that hold it: blocks of memory then are runs of registers."""
+    image = fragment.image(facts.subgroup_size, elem.bytes)
+    return image.renamed(dict(zip(image.dims, (ROW, COL))))

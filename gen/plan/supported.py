@@ -1,0 +1,119 @@
+"""Which problems are not generated: each refusal is one line, by the name of a rule."""
+
+from __future__ import annotations
+
+from itertools import product as combinations
+from math import prod
+
+from convgen.ir.error import Unsupported
+from convgen.ir.facts import TargetFacts
+from convgen.ir.types import SCALARS, s8, u8
+from convgen.passes.messages.pairs import check_pairs
+from convgen.plan import dequantise, directions, steps, views
+from convgen.plan.plan import input_atoms, product_count, signed
+from convgen.problem.conv import Conv, Direction
+from convgen.problem.grammar import LIMIT
+from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.tensors import refuse_others
+
+
+def check_supported(problem: Problem, facts: TargetFacts) -> None:
+    """Raise Unsupported, in one line and by the name of a rule, for problems outside what convgen generates so far."""
+    refuse_others(problem)
+    if isinstance(problem, Matmul) and not problem.k:
+        raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
+    _check_sizes(problem)
+    steps.check(problem)
+    _check_nibbles(problem)
+    dequantise.check(problem)
+    inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
+    outputs = steps.results(problem)
+    if not SCALARS.keys() >= set(inputs) or output.dtype not in outputs or not input_atoms(problem, facts):
+        given = " and ".join(dict.fromkeys(inputs))
+        raise Unsupported(
+            f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
+            f"{_factors(facts)}, or what these hold, and {output.name} one of {', '.join(outputs)} on {facts.name}",
+            rule="types",
+        )
+    _check_runtime(problem)
+    views.must_move(problem)  # raises where no kernel writes the result
+
+
+def _check_nibbles(problem: Problem) -> None:
+    """Refuse elements of 4 bits that do not stand in pairs."""
+    if any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
+        for part in views.products(problem, 1):
+            check_pairs(part.of_m)
+            check_pairs(part.of_n)
+
+
+def _check_sizes(problem: Problem) -> None:
+    """Refuse what 32-bit indices do not hold, and more kernels than one would wait for."""
+    sizes = {}
+    if isinstance(problem, Conv):
+        sizes = {"mb": problem.mb, "ic": problem.ic, "oc": problem.oc}
+        axes = list(zip("dhw", problem.axes))
+        sizes |= {f"{name}{axis}": getattr(a, name) for axis, a in axes for name in "iokspd"}
+        _check_phases(problem)
+    sizes |= dict(zip(("M", "N", "K"), _flat(problem)))
+    if (batch := product_count(problem)) > _MOST_PRODUCTS:
+        raise Unsupported(f"given {batch} products, wanted at most {_MOST_PRODUCTS} in a launch", rule="size")
+    for what, size in sizes.items():
+        if size >= LIMIT - _LARGEST_TILE:
+            given = f"given {what} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
+            raise Unsupported(f"{given}: larger sizes are not generated", rule="size")
+
+
+def _check_runtime(problem: Problem) -> None:
+    """Refuse sizes that are known at launch only where a kernel beside the product's would have to know them."""
+    if not problem.runtime:
+        return
+    given = f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
+    gaps = [t for t in problem.tensors if not t.layout.is_dense]
+    if gaps:
+        wanted = f"{gaps[0].name} without blocks or gaps"
+        raise Unsupported(f"{given} and the layout {gaps[0].layout.tag}, wanted {wanted}", rule="runtime-sizes")
+    parts = views.products(problem, 1)
+    axes = [axis for part in parts for view in (part.of_m, part.result) for axis in view.axes]
+    inner = [d.name for axis in axes for d in axis[1:] if d.exact is not None]
+    if isinstance(problem, Matmul):
+        if inner:
+            raise Unsupported(f"{given}, wanted {inner[0]} known, or outermost of the batch", rule="runtime-sizes")
+    elif inner or problem.direction is Direction.BWD_WB or not views.covers_result(problem):
+        wanted = "images outermost in memory, one product, and no gradient of a bias"
+        raise Unsupported(f"{given} in {problem.direction.value}, wanted {wanted}", rule="runtime-sizes")
+
+
+def _check_phases(problem: Conv) -> None:
+    """Refuse more kernels of a backward convolution than one would wait for: one for each phase of the strides."""
+    if problem.direction is Direction.BWD_D and directions.phases(problem) > _MOST_PHASES:
+        given = "".join(f"s{axis}{a.s}" for axis, a in zip("dhw", problem.axes) if a.s > 1)
+        given = f"given {given} in BWD_D, which makes {directions.phases(problem)} stride phases with taps"
+        raise Unsupported(f"{given}, wanted at most {_MOST_PHASES}: each is a kernel", rule="stride-phases")
+
+
+_LARGEST_TILE = 2**12  #: along M, N or K: by as much at most are they padded
+_MOST_PRODUCTS = 2**16 - 1  #: groups, or matrices of a batch: workgroups along z, of which HIP launches no more
+_MOST_PHASES = 2**8  #: of backward data: as many as strides of 16 x 16 have
+
+
+def _flat(problem: Problem) -> tuple[int, int, int]:
+    """The rows, columns and depth of the product, that of all phases for backward data."""
+    if isinstance(problem, Matmul):
+        return problem.m, problem.n, problem.k
+    outputs, inputs = (problem.mb * prod(getattr(a, name) for a in problem.axes) for name in "oi")
+    taps = prod(a.k for a in problem.axes)
+    if problem.direction.is_forward:
+        return outputs, problem.oc, taps * problem.ic
+    if problem.direction is Direction.BWD_D:
+        return inputs, problem.ic, taps * problem.oc
+    return problem.oc, taps * problem.ic, outputs
+
+
+def _factors(facts: TargetFacts) -> str:
+    """The types that the target multiplies: with themselves, and pairs that it mixes."""
+    types = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
+    types |= {pair for pair in combinations((s8, u8), (s8, u8)) if signed(pair, facts) in types}
+    pairs = {tuple(sorted((a.name, b.name))) for a, b in types}
+    mixed = [f"{a} with {b}" for a, b in sorted(pairs) if a != b]
+    return ", ".join([a for a, b in sorted(pairs) if a == b] + mixed)
