@@ -26,6 +26,7 @@ from convgen.kernels.sums import sums_kernel
 from convgen.kernels.window_sums import windows_kernel
 from convgen.plan import views
 from convgen.plan.config import MERGED
+from convgen.plan.contraction import Joined
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan, Reduction
 from convgen.problem.matmul import Matmul, Problem
@@ -77,6 +78,7 @@ class Section:
     grid: tuple[int, int]
     launches: Mapping[int, TiledKernel]
     but: tuple[View, ...] = ()  #: views of what others write over
+    joined: Joined | None = None  #: dims of the result that are one
 
     def positions(self, tile: int) -> Positions:
         row, column = divmod(tile, self.grid[1])
@@ -121,7 +123,7 @@ class Tiles:
 
     def _region(self, section: Section, down: Indices, across: Indices, fixed: dict[str, Indices]) -> OutputRegion:
         """What some rows and columns hold, all of which are products of coordinates once some dims are fixed."""
-        coordinates = {**_coordinates(section.result, 1, down, fixed), **_coordinates(section.result, 0, across, fixed)}
+        coordinates = {**_coordinates(section, 1, down, fixed), **_coordinates(section, 0, across, fixed)}
         sizes = self.problem.tensor(section.output).dims
         (rows, kept), (columns, exist) = (
             _flat(coordinates, dims, sizes) for dims in _matrix_dims(self.problem, section.output)
@@ -143,10 +145,14 @@ def _runs(view: View, across: Indices) -> Iterator[tuple[dict[str, Indices], Ind
         yield dict(zip(dims, values)), across[which.ravel() == n]
 
 
-def _coordinates(view: View, axis: int, positions: Indices, fixed: dict[str, Indices]) -> dict[int, Indices]:
+def _coordinates(section: Section, axis: int, positions: Indices, fixed: dict[str, Indices]) -> dict[int, Indices]:
     """The tensor coordinates that depend on one axis, at positions along it, and on dims that are fixed."""
+    view, joined = section.result, section.joined
     dims = view.decode(axis, positions) | fixed
-    return {n: t.at(dims) for n, t in enumerate(view.index) if t.terms and all(name in dims for name, _ in t.terms)}
+    index = view.index
+    if joined:
+        dims, index = joined.apart(dims), joined.index
+    return {n: t.at(dims) for n, t in enumerate(index) if t.terms and all(name in dims for name, _ in t.terms)}
 
 
 def _matrix_dims(problem: Problem, output: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -260,7 +266,8 @@ class _Builder:
     def _section(self, part: Part, used: _Launches) -> None:
         batch, rows, columns, _ = part.mapping.counts
         output, tile = self.problem.outputs[0].name, self.plan.config.tile[:2]
-        self.sections.append(Section(output, part.product.result, tile, (batch * rows, columns), used))
+        result, joined = part.product.result, part.product.joined
+        self.sections.append(Section(output, result, tile, (batch * rows, columns), used, joined=joined))
 
     def _product(self, part: Part) -> None:
         """The launches of one matrix product."""

@@ -7,8 +7,9 @@ of memory, so that what is contiguous stays together.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import prod
+from typing import Any
 
 import attrs
 
@@ -21,6 +22,26 @@ from convgen.problem.tensors import TensorSpec
 
 
 @attrs.frozen
+class Joined:
+    """Dims of a view that are one, the last of them innermost, behind a `lead` of positions that do not exist."""
+
+    name: str  #: of the one
+    dims: tuple[Dim, ...]
+    lead: int
+    index: tuple[TensorDim, ...]  #: coordinates of the tensor by the dims
+
+    def apart(self, at: Mapping[str, Any]) -> dict[str, Any]:
+        """Positions along the dims, of those that include one along all of them together."""
+        found = {name: each for name, each in at.items() if name != self.name}
+        if self.name in at:
+            rest = at[self.name] - self.lead
+            for d in self.dims[:0:-1]:
+                found[d.name], rest = rest % d.size, rest // d.size
+            found[self.dims[0].name] = rest
+        return found
+
+
+@attrs.frozen
 class Product:
     """One matrix product: `of_n` (N, K) times `of_m` (M, K) makes `result` (N, M)."""
 
@@ -29,6 +50,7 @@ class Product:
     result: View
     role: str = ""  #: name of the product among those of one problem
     cuts: Cuts = WHOLE  #: of the dims of the problem into those of the views
+    joined: Joined | None = attrs.field(default=None, kw_only=True)  #: dims of the result that are one
 
     @property
     def m(self) -> int:

@@ -88,20 +88,24 @@ def operand_in_rows(
 ) -> Operand:
     """An operand whose fragments, read so `often`, may begin at any row, or at any of the runs of so many columns.
 
-    Gaps behind rows keep banks apart, and swizzles within a run; there are as many rows as come out even.
+    Gaps behind rows keep banks apart, and swizzles within a run; there are as many rows as come out even. Where
+    fragments take no more than half of a chunk, gaps of halves may do better.
     """
     (rows, cols), chunk, subgroups = shape, facts.chunk_bytes, config.waves[0] * config.waves[1]
-    chunks = run * elem.bytes // chunk
+    halved = fragment.contiguous("k") * elem.bytes <= chunk // 2
     for more in range(rows, rows + facts.subgroup_size * subgroups):
         with suppress(DoesNotFit):
             dense = row_major(more, cols)
             copy = copy_layout(view, dense, more, cols, facts, subgroups, elem)
-            within = chunks & -chunks
-            apart, swizzle, conflicts = find_rows(cols, elem, chunk, fragment, copy.stored, facts, within, often)
-            digits = row_major(more, cols, apart * chunk // elem.bytes)
-            name = f"{view.memory.name}_tile"
-            tile = Shared(name, elem, more, cols, digits, config.slots, swizzle, chunk)
-            return Operand(view, elem, tile, copy, conflicts=conflicts)
+            found: list[Operand] = []
+            for unit in (chunk, chunk // 2) if halved else (chunk,):
+                chunks = run * elem.bytes // unit
+                within = chunks & -chunks
+                apart, swizzle, conflicts = find_rows(cols, elem, unit, fragment, copy.stored, facts, within, often)
+                digits = row_major(more, cols, apart * unit // elem.bytes)
+                tile = Shared(f"{view.memory.name}_tile", elem, more, cols, digits, config.slots, swizzle, unit)
+                found.append(Operand(view, elem, tile, copy, conflicts=conflicts))
+            return min(found, key=lambda each: each.conflicts)
     raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
 
 

@@ -18,7 +18,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.memory import Dim, RunView, SizedView, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.passes.messages.linear import WORD, linearize
-from convgen.plan.contraction import Product
+from convgen.plan.contraction import Joined, Product
 from convgen.plan.padding import names_in, windows
 
 _ROWS, _K = 0, 1  #: axes of a factor
@@ -47,7 +47,8 @@ def in_runs(product: Product, tile_k: int, chunk_bytes: int) -> Product:
         message = max(n for n in _runs(chunk) if linear.makes_messages(n))
         score = message, not linear.is_skewed
         if score > widest:
-            best, widest = attrs.evolve(product, of_n=of_n, of_m=of_m, result=result), score
+            joined = Joined(_RUN, dims, lead, product.result.index)
+            best, widest = attrs.evolve(product, of_n=of_n, of_m=of_m, result=result, joined=joined), score
     if widest[0] == 1:
         raise DoesNotFit(f"taps=runs: windows of {views[side].memory.name} are too narrow for messages of {WORD} bytes")
     return best

@@ -108,8 +108,8 @@ def find_rows(
     Least conflicts decide, then the least gap. Beside them the extra cycles of the first accesses. Reads may be of less
     than a chunk; they come so `often` as writes.
     """
-    lanes, held = facts.subgroup_size, min(chunk, read.contiguous("k") * elem.bytes)
-    reading = facts.shared_read if held == chunk else facts.shared_write.of_less(chunk // held)
+    lanes, held, widest = facts.subgroup_size, min(chunk, read.contiguous("k") * elem.bytes), facts.chunk_bytes
+    reading = facts.shared_read if held == widest else facts.shared_write.of_less(widest // held)
     accesses = [*_accesses(read, reading, elem.bytes, held, lanes)] * often
     accesses += _writes(write, elem, chunk, facts)
     least = -(-cols * elem.bytes // chunk)
@@ -120,7 +120,7 @@ def find_rows(
 def _writes(write: Fragment | None, elem: Type, chunk: int, facts: TargetFacts) -> Iterator[_Access]:
     if write is not None:
         written = min(chunk, write.contiguous(write.dims[1]) * elem.bytes)
-        writing = facts.shared_write.of_less(chunk // written)
+        writing = facts.shared_write.of_less(facts.chunk_bytes // written)
         yield from _accesses(write, writing, elem.bytes, written, facts.subgroup_size)
 
 

@@ -13,7 +13,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
-from convgen.run import reference
+from convgen.run import reference, verify
 from tests.strategies import SWEEP
 
 TARGETS = ("gfx90a", "gfx942", "gfx950")
@@ -54,6 +54,19 @@ def config_of(dir: str, dt: str, target: str, tile_k: int, ways: str) -> str:
 def test_what_is_no_part_of_a_run_is_in_no_sum(shape: str, dir: str) -> None:
     problem = Conv.parse(shape, dir=dir, dt="f16", **LAST)
     check(problem, "gfx942", config_of(dir, "f16", "gfx942", 32, "slots=2"), 1)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "mb1ic3id6ih7iw9oc16od6oh7ow9kd3kh3kw3pd1ph1pw1"])
+@pytest.mark.parametrize("groups", [1, 2, None])
+def test_a_sample_of_gradients_is_found_in_the_tensor(shape: str, groups: int | None) -> None:
+    """What a tile holds of the weights, whose taps and channels are one dim of it, padded and behind a lead."""
+    problem = Conv.parse(shape, dir="BWD_WB", dt="f16", **LAST)
+    code = driver.compile(driver.build(problem, "gfx942", config_of("BWD_W", "f16", "gfx942", 32, "slots=2")))
+    outcome = verify.run(code, groups=groups)
+    assert outcome.passed, outcome.first
+    sizes = [np.prod(t.dims) for t in problem.outputs]
+    assert 0 < outcome.checked <= sum(sizes)
+    assert groups is not None or outcome.checked == sum(sizes)
 
 
 @pytest.mark.parametrize("shape", [STEM, SHAPES[1], SHAPES[2], SHAPES[3]])
