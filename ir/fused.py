@@ -25,8 +25,7 @@ MEANING: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
 class Fused(Expr):
     """The operation `name` of MEANING on three 32-bit integers of one type.
 
-    Made by `peephole`, and by `lower_tiles` where
-    it aligns words.
+    Made by `peephole`, and by `lower_tiles` where it aligns words.
     """
 
     name: str

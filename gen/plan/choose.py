@@ -205,12 +205,23 @@ def first_fitting(
     refused: Callable[[Candidate, DoesNotFit], object] = lambda candidate, error: None,
 ) -> tuple[Candidate, Plan] | None:
     """The first candidate that fits, with its plan; `refused` is told of those before. None if none does."""
+    return next(fitting(problem, rest, facts, refused), None)
+
+
+def fitting(
+    problem: Problem,
+    rest: Iterable[Candidate],
+    facts: TargetFacts,
+    refused: Callable[[Candidate, DoesNotFit], object] = lambda candidate, error: None,
+) -> Iterator[tuple[Candidate, Plan]]:
+    """The candidates that fit, in their order, with their plans; `refused` is told of the others."""
     for candidate in rest:
         try:
-            return candidate, make_plan(problem, candidate.config, facts)
+            plan = make_plan(problem, candidate.config, facts)
         except DoesNotFit as error:
             refused(candidate, error)
-    return None
+        else:
+            yield candidate, plan
 
 
 def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[_Shape]:

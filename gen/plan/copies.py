@@ -38,13 +38,7 @@ class CopyLayout:
 
 
 def copy_layout(
-    view: View,
-    memory: Digits,
-    rows: int,
-    cols: int,
-    facts: TargetFacts,
-    subgroups: int,
-    elem: Type,
+    view: View, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
 ) -> CopyLayout:
     """The split of the copy of a rows x cols tile of `elem` whose digits are `memory`; DoesNotFit where it is not even.
 
@@ -176,12 +170,9 @@ def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups
     lanes, chunk = facts.subgroup_size, min(cols, facts.chunk_bytes // elem_bytes)
     if not facts.block_bytes:
         across = divide("chunks of a row", cols, chunk)
-        even = gcd(lanes, across)
-        return (
-            (chunk, even)
-            if across in (even, lanes) or across > lanes
-            else _in_parts(rows, cols, chunk, lanes, subgroups)
-        )
+        if lanes % across and across < lanes:
+            return _in_parts(rows, cols, chunk, lanes, subgroups)
+        return chunk, gcd(lanes, across)
     strips = divide("rows over lanes", rows, lanes)
     while strips * cols < subgroups * chunk and chunk * elem_bytes > _WORD_BYTES:
         chunk //= 2

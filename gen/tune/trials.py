@@ -10,10 +10,9 @@ from convgen.backends.target import get
 from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.node import compiling
-from convgen.plan.choose import Candidate, candidates
+from convgen.plan.choose import Candidate, candidates, fitting
 from convgen.plan.config import Config
 from convgen.plan.mapping import ordered
-from convgen.plan.plan import make_plan
 from convgen.problem.matmul import Problem
 from convgen.profile import launches
 from convgen.profile.launches import Times
@@ -35,11 +34,7 @@ def worth_timing(problem: Problem, target: str, count: int) -> list[Config]:
 
 
 def _fitting(problem: Problem, ranked: Iterable[Candidate], facts: TargetFacts) -> Iterator[Config]:
-    for candidate in ranked:
-        try:
-            plan = make_plan(problem, candidate.config, facts)
-        except DoesNotFit:
-            continue
+    for candidate, plan in fitting(problem, ranked, facts):
         yield ordered(plan, candidate.together).config
 
 

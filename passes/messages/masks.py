@@ -31,7 +31,8 @@ class Masks:
     """
 
     def __init__(self, access: TileAccess, *, is_moved: bool, trimmed: Collection[Halo] = ()) -> None:
-        self.trimmed, self.outside = trimmed, tuple[Expr, ...]()
+        self.trimmed = trimmed
+        self.outside: tuple[Expr, ...] = ()
         self.access, self.view, self.bounds, self.is_moved = access, access.view, access.bounds, is_moved
 
     def tests(self, positions: Mapping[str, Position]) -> tuple[list[Expr], list[Expr]]:
