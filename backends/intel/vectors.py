@@ -43,11 +43,11 @@ class XeVectors(Elements):
         out: list[Reg] = []
         narrow: list[tuple[Reg, int]] = []  # elements of a dword that is not full yet, with their bits
         for p in parts:
-            held = self.tuple_of(self.held(p))
+            held = self.held(p)
             if p.type.bits % 32 == 0 and not narrow:
-                out.append(held)
+                out.extend(held)
                 continue
-            narrow.append((held, p.type.bits))
+            narrow.append((self.tuple_of(held), p.type.bits))
             if sum(bits for _, bits in narrow) == 32:
                 out.append(self._joined(narrow))
                 narrow = []

@@ -19,6 +19,8 @@ from convgen.backends.machine.steady import Busy, steady
 
 _MANY = 6  #: products of each sum in a block; of fewer, the operands of all come at about the same time
 
+_AHEAD = 2  #: sums; the work on so many takes as long as a read of shared memory
+
 
 def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:
     """The function with another order in blocks that hold matrix instructions or come before a loop of them.
@@ -99,7 +101,8 @@ class _Scheduler:
             return
         for n in reversed(range(len(self.nodes))):  # what they are made of, that of the first
             if n not in turns:
-                turns[n] = min((turns[s] for s in self.nodes[n].successors), default=len(number))
+                turn = min((turns[s] for s in self.nodes[n].successors), default=len(number))
+                turns[n] = turn - (_AHEAD if self.nodes[n].instruction.op.unit is Unit.SHARED else 0)
         self._chain(products)
         highest = max(node.height for node in self.nodes)
         for n, node in enumerate(self.nodes):  # global memory has a queue of its own

@@ -17,7 +17,7 @@ from convgen.backends.machine.scalars import Scalars
 from convgen.backends.machine.vectors import Parts, Vectors, held_as_vector
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported, VerifyError
-from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Splat, Surface, Var
+from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Surface, Var
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import free_vars, postorder, statements
 from convgen.ir.operands import operands
@@ -208,7 +208,7 @@ class Selector(ABC):
         self.out.start_block(end)
 
     def _carry_in(self, c: Var, init: Expr, body: st.Stmt) -> None:
-        """Registers for a carried value: the initial value's own if nothing else needs them, else a copy."""
+        """Registers for a carried value, with its first value in them."""
         if not held_as_vector(c.type):
             value = self.scalars.value(init)
             bank = "s" if self.scalars.uniform(c) else "v"
@@ -216,20 +216,8 @@ class Selector(ABC):
             self.out.move(dst, value)
             return
         self.vectors.owned[c] = True
-        if isinstance(init, Splat):
-            user = next((n for n in postorder(body) if isinstance(n, Mma) and n.acc is c), None)
-            if user is None:
-                self.vectors.env[c] = (self.vectors.filled(init.dtype, init.a),)
-            else:
-                self.vectors.env[c] = self.vectors.accumulators(user, init, c)
-            return
-        parts = self.vectors.value(init)
-        if not self.vectors.may_overwrite(init) or not all(p.whole for p in parts):
-            fresh = tuple(self.out.new(p.bank, p.count, c.name) for p in parts)
-            for to, at in zip(fresh, parts):
-                self.out.copy(to, at)
-            parts = fresh
-        self.vectors.env[c] = parts
+        user = next((n for n in postorder(body) if isinstance(n, Mma) and n.acc is c), None)
+        self.vectors.env[c] = self.vectors.carried(c, init, user)
 
     def _write_into_carried(self, s: st.For) -> None:
         """A load that yields the next value of a carried variable may overwrite it, once its last use has passed."""

@@ -131,11 +131,15 @@ class Vectors(ABC):
         if together is not None:
             return together
         dst = self.out.new("v", sum(p.count for p in parts))
+        self._assemble(dst, parts)
+        return dst
+
+    def _assemble(self, dst: Reg, parts: Parts) -> None:
+        """Copy the words of a value, one behind the other."""
         at = 0
         for p in parts:
             self.out.copy(dst.words(at, p.count), p)
             at += p.count
-        return dst
 
     def _duplicate(self, source: Reg, bank: str) -> Reg:
         dst = self.out.new(bank, source.count)
@@ -177,14 +181,30 @@ class Vectors(ABC):
 
     # ------------------------------------------------------------ matrix products
 
-    def accumulators(self, e: Mma, start: Expr, like: Var | None = None) -> Parts:
-        """The accumulator tuples of a product, one an instruction, holding the constant `start`."""
-        if not isinstance(start, Splat):
-            raise VerifyError("selection: accumulators start from a constant")
-        op, name = e.op, "acc" if like is None else like.name
+    def carried(self, c: Var, init: Expr, user: Mma | None) -> Parts:
+        """The registers of the first value if nothing else needs them and its `user` takes them, else a copy."""
+        if isinstance(init, Splat):
+            return (self.filled(init.dtype, init.a),) if user is None else self._accumulators(user, init, c.name)
+        parts, words = self.value(init), 1 if user is None else _words(user.op.atom.acc, user.op.atom.d.registers)
+        if self.may_overwrite(init) and all(p.whole and p.count % words == 0 for p in parts):
+            return parts
+        if user is not None:
+            return self._accumulators(user, parts, c.name)
+        copies = tuple(self.out.new(p.bank, p.count, c.name) for p in parts)
+        for copy, part in zip(copies, parts):
+            self.out.copy(copy, part)
+        return copies
+
+    def _accumulators(self, e: Mma, start: Splat | Parts, name: str = "acc") -> Parts:
+        """The accumulator tuples of a product, one an instruction, holding `start`, a constant or a value."""
+        op = e.op
         tile = VectorType(op.atom.acc, op.atom.d.registers)
-        places = (self._accumulator(op, f"{name}_{n}") for n in range(op.tiles_n * op.tiles_m))
-        return tuple(self.filled(tile, start.a, place) for place in places)
+        places = tuple(self._accumulator(op, f"{name}_{n}") for n in range(op.tiles_n * op.tiles_m))
+        if isinstance(start, Splat):
+            return tuple(self.filled(tile, start.a, place) for place in places)
+        for n, place in enumerate(places):
+            self._assemble(place, view(start, n * place.count, place.count))
+        return places
 
     def _accumulator(self, op: MmaTile, name: str) -> Reg:
         words = _words(op.atom.acc, op.atom.d.registers)
@@ -193,15 +213,15 @@ class Vectors(ABC):
     def _mma(self, e: Mma) -> Parts:
         op, atom = e.op, e.op.atom
         a, b = self.value(e.a), self.value(e.b)
-        acc = self._addends(e)
+        starts, acc = self._addends(e)
         comment = f"{op.steps} steps of {op.tiles_n} x {op.tiles_m} tiles"
         for step in range(op.steps):
             rows = [self._operand(a, atom.a_elem, op.a_start(i, step), atom.a.registers) for i in range(op.tiles_n)]
             cols = [self._operand(b, atom.b_elem, op.b_start(j, step), atom.b.registers) for j in range(op.tiles_m)]
             for i, j in self._order(op.tiles_n, op.tiles_m):
                 at = op.d_start(i, j) // atom.d.registers
-                before = acc[at]
-                after = acc[at] = before or self._accumulator(op, f"acc_{at}")
+                before = acc[at] if step else starts[at]
+                after = acc[at] = acc[at] or self._accumulator(op, f"acc_{at}")
                 self._multiply(atom, after, before, rows[i], cols[j], comment)
                 comment = ""
         return tuple(r for r in acc if r is not None)
@@ -209,16 +229,20 @@ class Vectors(ABC):
     def _operand(self, parts: Parts, elem: Type, start: int, registers: int) -> Reg:
         return self.tuple_of(view(parts, _words(elem, start), _words(elem, registers)))
 
-    def _addends(self, e: Mma) -> list[Reg | None]:
-        """The addend of each tile of a product, which it may overwrite; None for zero."""
+    def _addends(self, e: Mma) -> tuple[list[Reg | None], list[Reg | None]]:
+        """The addend of each tile of a product, None for zero, and those that it may overwrite."""
         op = e.op
         count, words = op.tiles_n * op.tiles_m, _words(op.atom.acc, op.atom.d.registers)
         if isinstance(e.acc, Splat):
             zero = isinstance(e.acc.a, Const) and e.acc.a.bits == 0
-            return [None] * count if zero else list(self.accumulators(e, e.acc))
-        parts = self.value(e.acc)
+            filled: list[Reg | None] = [None] * count if zero else [*self._accumulators(e, e.acc)]
+            return [*filled], filled
+        parts, bank = self.value(e.acc), _accumulator_bank(op)
         tiles = [self.tuple_of(view(parts, n * words, words)) for n in range(count)]
-        return [tile if self.may_overwrite(e.acc) else self._duplicate(tile, _accumulator_bank(op)) for tile in tiles]
+        if self.may_overwrite(e.acc):
+            return [*tiles], [*tiles]
+        copied = [None if tile.bank == bank else self._duplicate(tile, bank) for tile in tiles]
+        return [copy or tile for copy, tile in zip(copied, tiles)], [*copied]
 
 
 def held_as_vector(type: AnyType) -> bool:

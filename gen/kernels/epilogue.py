@@ -53,6 +53,20 @@ class Step(ABC):
         """The sums behind this step."""
 
 
+class Addend(Step):
+    """A step that adds a term to sums; they may begin with it in place of zero."""
+
+    def is_sum(self, acc: Type) -> bool:
+        return True
+
+    @abstractmethod
+    def term(self, elem: Type, held: Held) -> Expr:
+        """What it adds to sums of type `elem`."""
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        return total + self.term(total.type.elem, held)
+
+
 @attrs.frozen
 class Epilogue:
     """The steps from the accumulator to the store, in order."""
@@ -66,6 +80,13 @@ class Epilogue:
     def may_precede_sums(self, acc: Type) -> bool:
         """Whether slices may add their sums of this type to what it made of zero."""
         return all(step.is_sum(acc) for step in self.steps)
+
+    def begun(self) -> tuple[Addend | None, Epilogue]:
+        """With which term the sums may begin, and the steps that are left then."""
+        match self.steps:
+            case Addend() as first, *others:
+                return first, Epilogue(tuple(others))
+        return None, self
 
     @property
     def is_light(self) -> bool:
@@ -93,6 +114,10 @@ class Broadcast:
     def words(self) -> int:
         """Registers that it takes."""
         return -(-self.held.type.lanes * self.held.type.elem.bits // 32)
+
+    def piece(self, first: int, count: int) -> Broadcast:
+        """What so many registers take, from one on."""
+        return attrs.evolve(self, order=self.order[first : first + count])
 
     def as_type(self, elem: Type, made: Callable[[Expr], Expr] = lambda x: x, seen: Type | None = None) -> Expr:
         """What is made of it, as another type, for each register; integers `seen` with or without a sign."""

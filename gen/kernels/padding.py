@@ -32,6 +32,7 @@ from convgen.plan.plan import Part, Plan
 
 Whole = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and how they are distributed
 At = Callable[[Expr, Expr], Sequence[Index]]  #: where a block of K of a row is: the row, along K, and of which product
+Begin = Callable[[Fragment, Sequence[Index]], Expr]  #: what sums of a layout begin with that are at a place
 Load = Callable[[Operand, Sequence[Index], Fragment], Expr]  #: a fragment of an operand, as it is multiplied
 
 _DIMS = "nm"
@@ -79,6 +80,7 @@ class Anew:
     padding: Padding
     at: At
     load: Load
+    begin: Begin
     blocks: tuple[Expr, Expr]  #: of K: the first of this slice or share, and the one behind the last
 
     @property
@@ -103,7 +105,7 @@ class Anew:
         first, turns = self._taps(start, share)
         parts = self.plan.mma.steps // self.unit.steps
         blocks = (0, padding.blocks) if padding.summed else tuple(end * parts for end in self.blocks)
-        with k.loop("taps", 0, turns, total=zeros(self.unit.acc_type)) as taps:
+        with k.loop("taps", 0, turns, total=self.begin(self.unit.d, start)) as taps:
             tap = k.let("tap", (first + taps.var) % padding.count)
             with k.loop("blocks", *blocks, total=taps["total"]) as loop:
                 a = self._factor(self.part.of_n, padding.of_n, self.unit.a, (start[0], loop.var, tap, *share))

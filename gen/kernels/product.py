@@ -15,14 +15,14 @@ from itertools import chain, islice
 import attrs
 
 from convgen.ir.build import Index, KernelBuilder
-from convgen.ir.expr import Expr, Mma, Slice, Var, const, eq, lift, maximum, select, zeros
+from convgen.ir.expr import Expr, Mma, Pack, Slice, Var, const, eq, lift, maximum, select, zeros
 from convgen.ir.layout.digits import plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
-from convgen.kernels.epilogue import Epilogue, Held, Reader
+from convgen.kernels.epilogue import Addend, Epilogue, Held, Reader
 from convgen.kernels.padding import Anew, Whole, finite
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
@@ -114,8 +114,9 @@ class _Product:
             self.m0 = k.let("m0", self.tile["m"] * tile_m)
             self.n0 = k.let("n0", self.tile["n"] * tile_n)
             self._prefetch_at_first()
-            sums = self._sums()
-            self._finish(sums, result, epilogue, meeting)
+            addend, left = (None, epilogue) if meeting or plan.config.separate_accumulators else epilogue.begun()
+            self.begin = partial(self._begun, addend)
+            self._finish(self._sums(), result, left, meeting)
 
     def _finish(self, sums: Sequence[Var], result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
         """Store the tile, or leave this share of it for the last of the sharers to do so."""
@@ -147,7 +148,8 @@ class _Product:
         with self.k.when(are_finite):
             leave(made, (0, 0))
         with self.k.otherwise():
-            anew = Anew(self.k, self.plan, self.part, padding, self._at, self._loaded, self._blocks(self.n0))
+            ways = self._at, self._loaded, self.begin
+            anew = Anew(self.k, self.plan, self.part, padding, *ways, self._blocks(self.n0))
             with anew.pieces() as (n, m):
                 leave(make([(anew.sums((self.n0 + n, self.m0 + m)), anew.unit.d)], (n, m)), (n, m))
 
@@ -229,6 +231,16 @@ class _Product:
             loop.yields(k.let("total_next", loop["total"] + part))
         return loop.result("total")
 
+    def _begun(self, addend: Addend | None, layout: Fragment, at: Sequence[Index]) -> Expr:
+        """What sums begin with, which are distributed as `layout` from a place on: zero, or the term of a step."""
+        held = vector(self.plan.acc_type, layout.registers)
+        if addend is None:
+            return zeros(held)
+        read, each = addend.load(Reader(self.k, (*at, *self.batch)), layout), self.plan.mma.atom.d.registers
+        pieces = [tuple(b.piece(n, each) for b in read) for n in range(0, held.lanes, each)]
+        terms = {piece: self.k.let("begun", addend.term(held.elem, piece)) for piece in dict.fromkeys(pieces)}
+        return Pack(held, tuple(terms[piece] for piece in pieces))
+
     def _sums(self) -> list[Var]:
         """The sums over the K blocks of this slice, of each part of the tile."""
         k, types = self.k, [mma.acc_type for mma in self.mmas]
@@ -239,12 +251,13 @@ class _Product:
         kb, *acc = k.var("kb"), *(k.var("acc", t) for t in types)
         products = tuple(k.var("acc_next", t) for t in types)
         begin, end = self._blocks(kb)
+        begun = [self.begin(mma.d, (self.n0, self.m0)) for mma in self.mmas]
         first = self._shared_parts(begin)
         held = {key: k.var(f"{key[1].view.memory.name}_held", found.type) for key, found in first.items()}
         with k.suite() as body:
             later = self._block(kb, acc, products, held)
         left = tuple(k.var(v.name, v.type) for v in held.values())  # behind the loop nobody wants it
-        carried, inits = (*acc, *held.values()), (*map(zeros, types), *first.values())
+        carried, inits = (*acc, *held.values()), (*begun, *first.values())
         state = carried, inits, block(*body), (*products, *later.values()), (*totals, *left)
         k.add(For(kb, begin, end, *state, K_LOOP))
         return totals

@@ -20,12 +20,12 @@ from convgen.ir.layout.memory import TensorDim, View
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, f32, s32, scalar, vector
 from convgen.kernels import eltwise
-from convgen.kernels.epilogue import Broadcast, Held, Reader, Step, along, axes_of
+from convgen.kernels.epilogue import Addend, Broadcast, Held, Reader, Step, along, axes_of
 from convgen.problem import post_ops
 
 
 @attrs.frozen
-class Bias(Step):
+class Bias(Addend):
     """Adds a tensor, a view with the axes N and M, which may be the same all along any of them.
 
     It may be multiplied before, by another such tensor and by a number.
@@ -41,15 +41,12 @@ class Bias(Step):
     def operands(self) -> tuple[tuple[str, View], ...]:
         return (("bias", self.view), *((("factor", self.factor),) if self.factor else ()))
 
-    def is_sum(self, acc: Type) -> bool:
-        return True
-
-    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+    def term(self, elem: Type, held: Held) -> Expr:
         bias, *factors = held
-        term = bias.as_type(total.type.elem, self._scaled)
+        term = bias.as_type(elem, self._scaled)
         for factor in factors:
-            term = term * factor.as_type(total.type.elem)
-        return total + term
+            term = term * factor.as_type(elem)
+        return term
 
     def _scaled(self, held: Expr) -> Expr:
         return held if self.scale == 1 else held * every(self.scale, held)
