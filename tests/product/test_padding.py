@@ -65,6 +65,8 @@ SHAPES = (
 #: One of each way, shape, direction and target together with others; what does not fit is left out.
 FEW = [
     ("FWD_D", SHAPES[2], "gfx942", f"{AMD} {WAYS[0]} acc=a"),
+    ("FWD_B", SHAPES[0], "gfx942", f"{AMD} {WAYS[0]}"),
+    ("FWD_B", SHAPES[1], "xehpc", f"{XE} {WAYS[1]}"),
     ("BWD_W", SHAPES[0], "gfx942", f"{AMD} {WAYS[4]}"),
     ("BWD_D", SHAPES[1], "gfx942", f"{AMD} {WAYS[3]}"),
     ("BWD_W", SHAPES[0], "gfx950", None),
@@ -133,6 +135,16 @@ def test_what_is_finite_keeps_its_bits() -> None:
     kept = np.delete(np.arange(16), 3)
     assert np.array_equal(before[:, kept], after[:, kept])
     assert np.array_equal(before[0, 3, 0], after[0, 3, 0])  # the first row meets that tap in padding only
+
+
+@pytest.mark.parametrize("value", [INF, NAN, -0.0])
+def test_a_bias_of_any_value_is_added_once(value: float) -> None:
+    """Sums begin with it, also those that are made again because it makes them look like padding's."""
+    problem = Conv.parse("mb1ic5ih6oc6kh3ph1", dir="FWD_B", dt="f16")
+    inputs = reference.fill(problem)
+    inputs["bia"][3] = value
+    found = cg.simulate(driver.compile(driver.build(problem, "gfx942", f"{AMD} slots=1 taps=split")), **inputs)
+    np.testing.assert_array_equal(found, reference.whole(problem, inputs, "dst"))
 
 
 def test_a_source_that_is_not_finite_counts_where_it_is() -> None:
