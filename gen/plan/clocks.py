@@ -1,0 +1,384 @@
+"""What configs cost: the clocks of one launch by a closed form, of many configs at a time.
+
+Per K block the matrix pipe, shared memory and the global path each take their time and the slowest sets the pace; tiles
+go to compute units in rounds. It ranks, it does not predict.
+
+Arrays have the axes (tile, parts of M, order of K, way); those that do not differ along one are 1 long there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import product
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.layout.turns import Persist, Turns
+from convgen.ir.types import Type
+from convgen.plan.config import CHUNK, RESIDENT, SPLIT, Config
+from convgen.plan.copies import comes_out_even, copied_at_once, even_rows, pitch_of
+from convgen.plan.plan import k_block
+from convgen.plan.shapes import Choices, OperandLoad, Shape, Way, choices
+
+Numbers = npt.NDArray[Any]  #: integers, or floats where there are parts
+
+_CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or elements find their own place along K
+_RUN_DECODE = 4.0  #: times the issue, of messages that are trimmed: these bind, and all SIMDs' waves share the path
+_MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
+_OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
+_SLICE_BLOCKS = 16  #: K blocks that a slice has at least
+
+_AXES = 4
+_TILE, _SUBTILES, _ORDER, _WAY = range(_AXES)
+
+
+@attrs.frozen
+class Clocks:
+    """The clocks of a launch, by cause.
+
+    Workgroups run in `rounds`, `together` on a unit, and the `left` ones by themselves; each has a fixed part and its
+    blocks of K. A block takes what the slowest of matrix, shared, moved and issue takes, a tenth of all of them, and
+    `serial`, in which nothing else runs.
+    """
+
+    matrix: float  #: clocks; matrix pipe, of one block
+    shared: float  #: clocks; shared memory
+    moved: float  #: clocks; from global memory
+    issue: float  #: clocks; loads and the search for their places
+    serial: float  #: clocks; barriers and what waits at them
+    blocks: int  #: blocks of K of a workgroup
+    block: float  #: clocks; one block of a workgroup that has a unit to itself
+    slowest: float  #: clocks; from one block to the next where only loads are waited for
+    rounds: int  #: rounds of as many workgroups as a unit holds
+    together: int  #: workgroups; resident on a unit
+    left: int  #: workgroups behind the rounds
+    tile: float  #: clocks; a workgroup beside its blocks
+    tail: float  #: clocks; a share of all work, were it spread evenly, so that less of it wins ties
+    besides: float  #: clocks; slices that meet, further launches
+    launch: float  #: clocks; of the product's launch
+
+    @property
+    def total(self) -> float:
+        """Of the product."""
+        return self.launch + self.besides
+
+    @property
+    def pace(self) -> float:
+        """Clocks from one block to the next of all that run together, no less than loads take to return."""
+        return max(self.block * self.together, self.slowest)
+
+
+@attrs.frozen(eq=False)
+class Configs:
+    """All combinations of tiles, each with a grid of subgroups, and of parts of M, orders of K and ways."""
+
+    tiles: Sequence[tuple[int, int, int, int, int]]  #: M, N and K of a tile, and subgroups along M and N
+    subtiles: tuple[int, ...]
+    k_orders: tuple[str, ...]
+    ways: tuple[Way, ...]
+    slices: int | None = None  #: of K; where none are given those that fill the chip
+    sum: str = ""  #: how they meet
+    persist: Persist | None = None  #: how many workgroups take the tiles, if not one takes each
+
+    @classmethod
+    def of(cls, config: Config) -> Configs:
+        """One that is given."""
+        way = Way(config.slots, config.stages, config.prefetch, config.copy)
+        tile = (*config.tile, *config.waves)
+        given = config.slices, config.sum, config.map.persist
+        return cls([tile], (config.subtiles,), (config.taps,), (way,), *given)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        return len(self.tiles), len(self.subtiles), len(self.k_orders), len(self.ways)
+
+    def sizes(self) -> list[Numbers]:
+        """M, N and K of the tiles, and subgroups along M and N."""
+        return [_along(_TILE, sizes) for sizes in zip(*self.tiles)]
+
+    def of_ways(self, name: str) -> Numbers:
+        return _along(_WAY, [getattr(way, name) for way in self.ways])
+
+
+def _along(axis: int, values: Iterable[float]) -> Numbers:
+    return np.array([*values]).reshape([-1 if n == axis else 1 for n in range(_AXES)])
+
+
+@attrs.frozen(eq=False)
+class Table:
+    """The configs of a shape that may fit, in the order of their combinations, with what they cost."""
+
+    shape: Shape
+    atom: MmaAtom
+    moved: tuple[str, ...]  #: inputs that are reordered before
+    configs: Configs
+    columns: Mapping[str, Numbers]  #: fields of `Clocks`
+    slices: Numbers
+    in_vectors: Numbers  #: whether accumulators live among the vector registers
+    rows: Numbers  #: numbers of the combinations
+    scores: Numbers  #: clocks; of each row, of all products
+
+    def config(self, row: int) -> Config:
+        at, given, shape = self._place(row), self.configs, self.shape
+        (m, n, k, *waves), way = given.tiles[at[_TILE]], given.ways[at[_WAY]]
+        return Config(
+            tile=(m, n, k),
+            waves=(waves[0], waves[1]),
+            mma=(self.atom.n, self.atom.m, self.atom.k),
+            slots=way.slots,
+            taps=given.k_orders[at[_ORDER]],
+            acc="v" if self._at(self.in_vectors, at) else "a",
+            slices=self._at(self.slices, at),
+            reorder=self.moved,
+            subtiles=given.subtiles[at[_SUBTILES]],
+            prefetch=way.prefetch,
+            types=shape.types(self.atom),
+            grids=shape.grids,
+            phases=shape.phases,
+            stages=way.stages,
+            copy=way.copy,
+        )
+
+    def clocks(self, row: int) -> Clocks:
+        at = self._place(row)
+        return Clocks(**{name: self._at(column, at) for name, column in self.columns.items()})
+
+    def _place(self, row: int) -> tuple[int, ...]:
+        return tuple(map(int, np.unravel_index(self.rows[row], self.configs.dims)))
+
+    @staticmethod
+    def _at(column: Numbers, place: tuple[int, ...]) -> Any:
+        return column[tuple(at if size > 1 else 0 for at, size in zip(place, column.shape))].item()
+
+
+def ranked(shape: Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Table:
+    """The configs that come out even and whose tiles fit shared memory, with their scores."""
+    offered = choices(shape, atom, facts)
+    configs = Configs([*_even_tiles(shape, offered, atom, facts)], facts.core.subtiles, offered.k_orders, offered.ways)
+    if not all(configs.dims):
+        return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 4)
+    m, _, k, subgroups_m, _ = configs.sizes()
+    work = _work(configs, shape, atom, facts)
+    few = work.accumulators <= _MOST_IN_VECTORS
+    in_registers = work.registers <= facts.registers
+    # Long rows of 8-bit elements need the vectors for themselves; of others, shorter rows do as well.
+    in_vectors = few & (in_registers | (atom.elem_bytes > 1)) | (not facts.accumulators)
+    fits = ~in_vectors | in_registers
+    fits = fits & (work.slot_bytes * configs.of_ways("slots") <= facts.shared_bytes)
+    fits = fits & (m % (subgroups_m * atom.m * _along(_SUBTILES, configs.subtiles)) == 0)
+    fits = fits & ((configs.of_ways("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
+    columns, slices = _clocks(configs, work, shape, atom, facts)
+    rows = np.flatnonzero(np.broadcast_to(fits, configs.dims))
+    scores = np.broadcast_to(shape.parts * (columns["launch"] + columns["besides"]), configs.dims).ravel()[rows]
+    return Table(shape, atom, moved, configs, columns, slices, in_vectors, rows, scores)
+
+
+def of_config(shape: Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
+    """What the clocks of one config consist of."""
+    configs = Configs.of(config)
+    columns, _ = _clocks(configs, _work(configs, shape, atom, facts), shape, atom, facts)
+    return Clocks(**{name: column.item() for name, column in columns.items()})
+
+
+def _even_tiles(
+    shape: Shape, offered: Choices, atom: MmaAtom, facts: TargetFacts
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """Tiles with their grids of subgroups, which instructions fill and the lanes of a workgroup share out evenly."""
+    elem, spans, is_even = atom.elem_bytes, atom.spans, cache(comes_out_even)
+    for m, n, k, (wm, wn) in product(offered.tiles_m, offered.tiles_n, offered.tiles_k, offered.grids):
+        if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % atom.k:
+            continue
+        if shape.windows or all(is_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
+            yield m, n, k, wm, wn
+
+
+def _fills_rows(row_bytes: Numbers, facts: TargetFacts) -> Numbers:
+    """Whether rectangles are as wide as they may be: as a line of the cache."""
+    return row_bytes >= (facts.planes.row if facts.planes else np.inf)
+
+
+# ---------------------------------------------------------------- one block of K
+
+
+@attrs.frozen(eq=False)
+class _Work:
+    """The clocks that one K block of one workgroup takes of each unit that it has to itself, and other needs."""
+
+    matrix: Numbers  #: clocks; matrix pipe
+    shared: Numbers  #: clocks; shared memory
+    moved: Numbers  #: clocks; from global memory
+    messages: Numbers  #: clocks; issue of the loads, without the search for their places
+    slot_bytes: Numbers  #: bytes; shared memory of one slot
+    accumulators: Numbers  #: registers; of a lane
+    registers: Numbers  #: registers; of a lane, accumulators included, estimate
+    subgroups: Numbers
+
+
+def _messages(load: OperandLoad, rows: int, cols: int, count: int, elem_bytes: int, facts: TargetFacts) -> float:
+    """Loads of each lane of so many subgroups for rows x cols elements of an operand."""
+    at_once = load.upto(copied_at_once(rows, cols, elem_bytes, facts, count))
+    return at_once.messages(rows, cols, facts.subgroup_size * count, elem_bytes)
+
+
+def _by_tile(function: Callable[..., float], *columns: Numbers) -> Numbers:
+    """What a function of integers makes of each tile's; many tiles have the same."""
+    given = list(zip(*(column.ravel().tolist() for column in columns)))
+    made = {numbers: function(*numbers) for numbers in dict.fromkeys(given)}
+    return _along(_TILE, (made[numbers] for numbers in given))
+
+
+def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> _Work:
+    m, n, k, subgroups_m, subgroups_n = configs.sizes()
+    elem, spans, lanes, windows = atom.elem_bytes, atom.spans, facts.subgroup_size, shape.windows
+    count = subgroups_m * subgroups_n
+    simds = np.minimum(count, facts.core.simds)
+    taps, reach = (len(windows.taps), windows.reach) if windows else (1, 0)
+    depth = k // taps
+    sides = (m + reach, depth), (n, k)
+    gaps = (m + n) * (_along(_TILE, (pitch_of(tile[2], elem, facts)[0] for tile in configs.tiles)) - k) * elem
+    if windows:
+        even = partial(even_rows, elem_bytes=elem, facts=facts)
+        even_sides = [(_by_tile(lambda r, c, s: even(r, c, subgroups=s), *side, count), side[1]) for side in sides]
+        sides = even_sides[0], even_sides[1]
+        # Two chunks where a read has as many of a row as lanes go along it, more than two.
+        several = (lanes // atom.m > 2) & (depth * elem > 2 * facts.chunk_bytes)
+        gaps = sum(rows for rows, _ in sides) * facts.chunk_bytes * (1 + several)
+    copied = sum(rows * cols for rows, cols in sides) * elem
+    loads = shape.loads(atom, facts)
+    messages = sum(
+        _by_tile(partial(_messages, load, elem_bytes=elem, facts=facts), *side, count)
+        for load, side in zip(loads, sides)
+    )
+    conflicts = np.maximum(1.0, facts.core.turned_row / (k * elem))
+    written = sum(rows * cols * elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in zip(loads, sides))
+    accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
+    rows = m // (subgroups_m * _along(_SUBTILES, configs.subtiles) * spans) + n // subgroups_n
+    fragments = facts.core.fragment_sets * rows * depth * elem // (4 * lanes)
+    # By all subgroups, from shared memory or the nearest cache.
+    read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
+    is_shared = configs.of_ways("slots") > 0
+    # Without shared memory those of whole tiles only bring nearer.
+    messages = messages + np.where(is_shared, 0, read / (facts.chunk_bytes * lanes * count))
+    return _Work(
+        matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
+        shared=read / facts.core.shared_read_rate + np.where(is_shared, written / facts.core.shared_rate, 0),
+        moved=copied / facts.core.global_rate,
+        messages=messages * facts.costs.message * count / simds,
+        slot_bytes=copied + gaps,
+        accumulators=accumulators,
+        registers=accumulators + fragments + configs.of_ways("held") * copied // (4 * lanes * count) + _OTHER_REGISTERS,
+        subgroups=count,
+    )
+
+
+# ---------------------------------------------------------------- a launch
+
+
+def _blocks(configs: Configs, shape: Shape, elem_bytes: int, facts: TargetFacts) -> Numbers:
+    """K blocks, padding included."""
+    tile_k = configs.sizes()[2]
+    orders = (
+        [k_block(order, tile[2], elem_bytes, facts.chunk_bytes) for order in configs.k_orders] for tile in configs.tiles
+    )
+    block = np.array([*orders])[:, None, :, None]
+    blocks: Numbers = -(-shape.outer * (-(-shape.inner // block) * block) // tile_k)
+    return blocks
+
+
+def _slices(shape: Shape, tiles: Numbers, blocks: Numbers, facts: TargetFacts) -> Numbers:
+    """As many slices of K as it takes to give every unit work, each long enough to be worth its own result."""
+    if shape.batch > 1:
+        return np.ones_like(blocks)
+    slices: Numbers = np.maximum(1, np.minimum(facts.compute_units // tiles, blocks // _SLICE_BLOCKS))
+    return slices
+
+
+def _decode(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> Numbers:
+    """Times the issue, of loads that find their places along K."""
+    even = shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
+
+    def of(order: str) -> float:
+        if shape.runs:
+            return _RUN_DECODE
+        if order in (SPLIT, RESIDENT):
+            return 1.0
+        return _CHUNK_DECODE if order == CHUNK or even else _ELEMENT_DECODE
+
+    return _along(_ORDER, map(of, configs.k_orders))
+
+
+def _meeting(
+    configs: Configs, shape: Shape, slices: Numbers, tiles: Numbers, turns: Turns | None, elem: Type, facts: TargetFacts
+) -> Numbers:
+    """Clocks in which slices meet: all units leave sums; then they, or the last to arrive at each tile, add them up.
+
+    Those that share K leave a part of each tile of theirs, and add up about as many tiles as they have.
+    """
+    m, n, *_ = configs.sizes()
+    tile = m * n * elem.bytes
+    if turns and turns.shared:
+        at_each = turns.shared_turns + -(-turns.shared // turns.workgroups) * turns.sharers
+        return at_each * tile / facts.costs.unit_rate
+    left = slices * shape.m * shape.n * elem.bytes
+    sums = left / (facts.compute_units * facts.costs.stream_rate)
+    if configs.sum == "last":
+        met = sums + -(-tiles // facts.compute_units) * slices * tile / facts.costs.unit_rate
+    else:
+        met = 2 * sums + np.minimum(left, facts.costs.dirty) / facts.costs.drain + facts.costs.launch
+    return np.where(slices == 1, 0.0, met)
+
+
+def _clocks(
+    configs: Configs, work: _Work, shape: Shape, atom: MmaAtom, facts: TargetFacts
+) -> tuple[dict[str, Numbers], Numbers]:
+    """Clocks of one product, by field of `Clocks`, and slices: rounds of as many workgroups as a unit holds."""
+    m, n, *_ = configs.sizes()
+    slots, costs, core = configs.of_ways("slots"), facts.costs, facts.core
+    tiles = -(-shape.m // m) * -(-shape.n // n)
+    k_blocks = _blocks(configs, shape, atom.elem_bytes, facts)
+    slices = _slices(shape, tiles, k_blocks, facts)
+    if configs.slices is not None:
+        slices = np.full_like(slices, configs.slices)
+    k_blocks = -(-k_blocks // slices)
+    all_tiles = shape.batch * tiles * slices
+    workgroups, longest, tiles_each, turns = all_tiles, k_blocks, 1, None
+    if configs.persist:
+        turns = Turns(configs.persist, all_tiles.item(), k_blocks.item(), configs.ways[0].round)
+        workgroups, longest = (np.full_like(tiles, number) for number in (turns.workgroups, turns.longest))
+        tiles_each = turns.count
+    a_unit = -(-workgroups // facts.compute_units)
+    granule = core.register_granule
+    held = -(-work.registers // granule) * granule
+    by_registers = core.simd_registers // held * core.simds // work.subgroups
+    by_shared = np.where(slots > 0, facts.shared_bytes // (work.slot_bytes * np.maximum(1, slots)), by_registers)
+    together = np.maximum(1, np.minimum(a_unit, np.minimum(by_shared, by_registers)))
+    serial = np.where(slots > 0, float(costs.barrier), 0.0)
+    serial = serial + np.where(slots == 1, costs.shared_exposed * work.shared + costs.shared_latency, 0)
+    issue = work.messages * _decode(configs, shape, atom, facts)
+    # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
+    exposed = costs.exposed * (np.minimum(1.0, core.simds / work.subgroups) if shape.runs else 1.0)
+    busiest = np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, issue))
+    # Of one workgroup that has a unit to itself.
+    block = busiest + serial + exposed * (work.matrix + work.shared + work.moved + issue)
+    # Blocks follow one another no faster than loads return: as many as these, or prefetches, are ahead are in flight.
+    slowest = costs.load_latency / configs.of_ways("ahead")
+    tile, tail = np.asarray(costs.tile * tiles_each), costs.tail * all_tiles * k_blocks * block / facts.compute_units
+    besides = _meeting(configs, shape, slices, tiles * shape.batch, turns, atom.acc, facts)
+    rounds, left = a_unit // together, a_unit % together
+
+    def of_round(together: Numbers) -> Any:
+        return tile + longest * np.maximum(block * together, slowest)
+
+    launch = rounds * of_round(together) + np.where(left > 0, of_round(left), 0.0) + tail
+    columns = {
+        "matrix": work.matrix, "shared": work.shared, "moved": work.moved, "issue": issue, "serial": serial,
+        "blocks": longest, "block": block, "slowest": slowest, "rounds": rounds, "together": together, "left": left,
+        "tile": tile, "tail": tail, "besides": besides, "launch": launch,
+    }  # fmt: skip
+    return columns, slices

@@ -1,0 +1,277 @@
+"""What there is to choose from: the products that a problem may become, and for each its tiles, orders and ways."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from math import lcm, prod
+
+import attrs
+
+from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import View
+from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.types import scalar
+from convgen.passes.messages.linear import linearize
+from convgen.passes.messages.planes import rectangle_of
+from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, RUNS, SPLIT, Config
+from convgen.plan.contraction import Product, reordered
+from convgen.plan.copies import ROWS, K, is_turned, message_elems, rows_at_once
+from convgen.plan.directions import have_columns
+from convgen.plan.plan import converted
+from convgen.plan.resident import Resident, resident
+from convgen.plan.runs import in_runs
+from convgen.plan.views import must_move, products
+from convgen.problem.matmul import Problem
+
+TILE_K = (16, 32, 64)  #: of 8-bit elements twice as many, so that rows are as long as those of 16-bit ones
+_TILE_M = (32, 64, 96, 128, 192, 256)
+_MORE_ROWS = (384, 512)  #: of resident windows, of which each tile reads as many rows around its own
+_TILE_N = (16, 32, 64, 96, 128, 192, 256)
+
+_OF_RUNS = (2, 1)  #: slots and stages that are tried first, by `convgen profile` of first layers
+_GRIDS_OF_RUNS = ((3, 1), (2, 4))  #: the same
+_MOST_COLUMNS = 128  #: columns of all phases; more fill tiles as well by themselves
+_LEAST_RESIDENT = 4  #: taps of windows that may be resident in shared memory: fewer read little again
+_MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x 2, each code of its own in the kernel
+
+
+@attrs.frozen
+class Way:
+    """How operands come: through so many slots of shared memory and stages of registers before them, if any is, or
+    straight, brought nearer so many blocks before.
+    """
+
+    slots: int
+    stages: int = 1
+    prefetch: int = 0
+    copy: tuple[str, ...] = ()
+
+    @property
+    def held(self) -> int:
+        """Blocks of K that registers hold on their way to shared memory."""
+        return self.stages if self.slots and not self.copy else 0
+
+    @property
+    def round(self) -> int:
+        """Blocks of K after which slots of shared memory and registers on the way are used as before."""
+        return lcm(max(1, self.slots), self.stages)
+
+    @property
+    def ahead(self) -> int:
+        """Blocks of K from a load, or what brings it nearer, to its product."""
+        return max(1, self.slots - 1 + self.held) if self.slots else self.prefetch
+
+
+_HELD = (Way(1),)  #: of windows that are resident: one slot is large, and a block takes long
+_STRAIGHT = Way(0, prefetch=3)  #: as oneDNN's convolutions for XeHPC have it
+
+
+@attrs.frozen
+class OperandLoad:
+    """Elements that one load of an operand brings at most, and whether it runs along K."""
+
+    widest: int
+    along_k: bool
+
+    def upto(self, chunk: int) -> OperandLoad:
+        """The same where lanes take chunks of so many elements along K."""
+        return OperandLoad(min(self.widest, chunk), True) if self.along_k else self
+
+    def messages(self, rows: int, k: int, lanes: int, elem_bytes: int) -> float:
+        """Loads of each lane for a tile of rows x k."""
+        share = rows * k / lanes
+        return share / (self.widest if self.along_k else rows_at_once(self.widest, int(share), elem_bytes))
+
+
+@attrs.frozen
+class Shape:
+    """The problem as a product: M x N outputs; K is `outer` runs of `inner` elements."""
+
+    m: int
+    n: int
+    outer: int
+    inner: int
+    parts: int  #: number of products of that shape, one after the other
+    batch: int  #: number of such products in one launch
+    of_m: View
+    of_n: View
+    grids: str = APART  #: of the launches of several products
+    phases: str = APART  #: of strides, in products of their own or as columns of one
+    windows: Resident | None = None  #: those that are resident in shared memory, if any are
+    runs: int = 0  #: elements; with taps and channels as runs, of such blocks of K
+
+    def types(self, atom: MmaAtom) -> tuple[str, ...]:
+        """How a config writes the types that an instruction multiplies."""
+        return converted((self.of_n.memory.elem, self.of_m.memory.elem), atom)
+
+    def loads(self, atom: MmaAtom, facts: TargetFacts) -> tuple[OperandLoad, OperandLoad]:
+        """How M's and N's operands are loaded."""
+        return _fragment_load(self.of_m, atom.b, facts), _fragment_load(self.of_n, atom.a, facts)
+
+    def makes(self, config: Config) -> bool:
+        """Whether configs of this shape are like one that is given."""
+        same = (self.grids, self.phases) == (config.grids, config.phases)
+        in_runs = self.runs == (config.tile[2] if config.taps == RUNS else 0)
+        return same and in_runs and (self.windows is not None) == (config.taps == RESIDENT)
+
+
+@attrs.frozen
+class Choices:
+    """All that one may combine: sizes of tiles, grids of subgroups, orders of K, ways of the operands."""
+
+    tiles_m: tuple[int, ...]
+    tiles_n: tuple[int, ...]
+    tiles_k: tuple[int, ...]
+    grids: tuple[tuple[int, int], ...]
+    k_orders: tuple[str, ...]
+    ways: tuple[Way, ...]
+
+
+def choices(shape: Shape, atom: MmaAtom, facts: TargetFacts) -> Choices:
+    """What suits a product; one whose windows are resident or whose taps are runs has an order of K of its own."""
+    elem, types = atom.elem_bytes, shape.types(atom)
+    chunk, tiles_k = facts.chunk_bytes // elem, _tiles_k(atom, facts)
+    pipelines, grids = facts.core.pipelines, facts.core.grids
+    if shape.windows:
+        depths = (k for k in tiles_k if k % atom.k == 0 and shape.inner % k == 0)
+        tiles_k = tuple(k * len(shape.windows.taps) for k in depths)
+        return Choices(_TILE_M + _MORE_ROWS, _TILE_N, tiles_k, grids, (RESIDENT,), () if types else _HELD)
+    if shape.runs:  # blocks are few, so that deep pipelines do not pay; copies come out even over other workgroups, too
+        pipelines = tuple(sorted(pipelines, key=lambda p: p != _OF_RUNS))
+        ways = tuple(Way(*pipeline) for pipeline in pipelines)
+        return Choices(_TILE_M, _TILE_N, (shape.runs,), (*_GRIDS_OF_RUNS, *grids), (RUNS,), ways)
+    orders = [SPLIT] if shape.inner % tiles_k[-1] == 0 else [SPLIT, FUSED]
+    if shape.inner % chunk:
+        orders.append(CHUNK)
+    through = (*_without_registers(shape.loads(atom, facts), types, elem, facts), *(Way(*p) for p in pipelines))
+    straight = (_STRAIGHT,) if _comes_as_fragments(shape, atom, facts) else ()
+    return Choices(_TILE_M, _TILE_N, tiles_k, grids, tuple(orders), through + straight)
+
+
+def _tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:
+    return tuple(2 * k for k in TILE_K) + facts.core.byte_rows if atom.elem_bytes == 1 else TILE_K
+
+
+def _without_registers(
+    loads: Iterable[OperandLoad], types: tuple[str, ...], elem_bytes: int, facts: TargetFacts
+) -> Iterator[Way]:
+    """Copies without registers where messages are as wide as a chunk, along K, and nothing is converted."""
+    whole = facts.chunk_bytes in facts.direct_widths
+    if whole and not types and all(load.along_k and load.widest * elem_bytes == facts.chunk_bytes for load in loads):
+        yield from (Way(slots, copy=(DIRECT,)) for slots in facts.core.direct_slots)
+
+
+def _comes_as_fragments(shape: Shape, atom: MmaAtom, facts: TargetFacts) -> bool:
+    """Whether both operands come as the instruction reads them, in rectangles, and can be brought nearer before."""
+    operands = (shape.of_m, atom.b), (shape.of_n, atom.a)
+    return facts.prefetch and all(_is_rectangles(view, fragment, facts) for view, fragment in operands)
+
+
+@lru_cache(maxsize=2**10)
+def _is_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
+    return rectangle_of(linearize(view), fragment, facts) is not None
+
+
+@lru_cache(maxsize=2**10)
+def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> OperandLoad:
+    """How an operand of an instruction is loaded: whole chunks if it comes as rectangles, or is turned when read."""
+    if _is_rectangles(view, fragment, facts) or is_turned(view, view.memory.elem, fragment, facts):
+        return OperandLoad(facts.chunk_bytes // view.memory.elem.bytes, True)
+    return _load(view, facts)
+
+
+def _load(view: View, facts: TargetFacts) -> OperandLoad:
+    along_k, along_rows = (message_elems(view, facts.chunk_bytes, axis) for axis in (K, ROWS))
+    return OperandLoad(max(along_k, along_rows), along_k >= along_rows)
+
+
+# ---------------------------------------------------------------- products
+
+
+def shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Shape]:
+    """The largest product of the problem, if it has one; where few are in one grid, as many of average depth; and
+    phases of few channels as columns of one.
+    """
+    parts = products(problem, 1, moved)
+    if not parts:
+        return
+    largest = max(parts, key=lambda p: p.m * p.n * p.k)
+    yield (apart := _shape(largest, len(parts)))
+    if len(parts) == 1:
+        yield from _in_rows(largest, problem, facts)
+    if have_columns(problem):
+        (joined,) = products(problem, 1, moved, COLUMNS)
+        if joined.n <= _MOST_COLUMNS:
+            yield attrs.evolve(_shape(joined, 1), phases=COLUMNS)
+            yield from (attrs.evolve(each, phases=COLUMNS) for each in _in_rows(joined, problem, facts))
+    if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
+        outer = -(-sum(part.k for part in parts) // (apart.inner * len(parts)))
+        yield attrs.evolve(apart, outer=outer, parts=1, batch=len(parts) * largest.batch, grids=MERGED)
+    if len(parts) == 1 and not problem.runtime and not facts.flat:
+        yield from _as_runs(apart, largest, facts)
+
+
+def _shape(part: Product, parts: int) -> Shape:
+    """That of a product, the largest of so many."""
+    inner = part.k_inner.size
+    return Shape(part.m, part.n, part.k // inner, inner, parts, part.batch, part.of_m, part.of_n)
+
+
+def _as_runs(shape: Shape, product: Product, facts: TargetFacts) -> Iterator[Shape]:
+    """The same with taps and channels as runs, if messages are wider then; along K with blocks of whole runs.
+
+    These are padded to chunks or, as blocks are, to a power of two.
+    """
+    views, chunk = (product.of_m, product.of_n), facts.chunk_bytes // product.of_m.memory.elem.bytes
+    widest = [_load(view, facts).widest for view in views]
+    longest = TILE_K[-1] * max(1, chunk // 8)
+    for tile_k in range(chunk, longest + 1, chunk) if min(widest) < chunk else ():
+        try:
+            found = in_runs(product, tile_k, facts.chunk_bytes)
+        except DoesNotFit:
+            return
+        inner = found.k_inner
+        along_k = found.of_m.extent(1) != product.of_m.extent(1)
+        tight = inner.padded - inner.size < chunk and tile_k % inner.padded == 0
+        wider = any(_load(v, facts).widest > now for v, now in zip((found.of_m, found.of_n), widest))
+        if wider and (tile_k & (tile_k - 1) == 0 or (along_k and tight)):
+            sizes = found.m, found.n, found.k // inner.padded, inner.padded
+            yield Shape(*sizes, shape.parts, shape.batch, found.of_m, found.of_n, shape.grids, runs=tile_k)
+
+
+def _in_rows(part: Product, problem: Problem, facts: TargetFacts) -> Iterator[Shape]:
+    """That of a product whose windows can be resident, where they have taps enough to be worth it."""
+    taps = prod(d.size for d in part.of_m.axes[1][:-1])
+    if problem.runtime or facts.block_bytes or taps < _LEAST_RESIDENT:
+        return
+    with suppress(DoesNotFit):
+        found = resident(part, part.k)
+        yield attrs.evolve(_shape(part, 1), m=found.product.m, windows=found)
+
+
+# ---------------------------------------------------------------- inputs that are moved before
+
+
+def reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Sets of inputs worth reordering, with the clocks that takes: those that must be; where one is read element by
+    element, all that are not in their default layout, for the order of K follows memory.
+    """
+    least = must_move(problem)
+    yield least, _moving(problem, least, facts)
+    if all(
+        _load(view, facts).widest > 1 for part in products(problem, 1, least)[:1] for view in (part.of_m, part.of_n)
+    ):
+        return
+    elsewhere = tuple(t.name for t in problem.factors if reordered(problem, t.name).layout != t.layout)
+    if elsewhere != least:
+        yield elsewhere, _moving(problem, elsewhere, facts)
+
+
+def _moving(problem: Problem, names: Collection[str], facts: TargetFacts) -> float:
+    """Clocks that reordering inputs takes."""
+    traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in problem.factors if t.name in names)
+    return len(names) * facts.costs.launch + traffic / (facts.compute_units * facts.costs.stream_rate)
