@@ -65,7 +65,7 @@ class Elements(Vectors):
         elem, size = e.type.elem, words_of(e.type.elem)
         if e.type.bits > 32 and e.type.bits % 32:
             raise Unsupported(f"given an operation on {e.type}, wanted whole words of elements: {e}")
-        count = max(1, e.type.bits // 32) // size
+        count = -(-e.type.bits // 32) // size
         inner = e.a if isinstance(e, x.Splat) else e
         if isinstance(inner, x.Const):
             if scalar and size == 1:
@@ -100,7 +100,7 @@ class Elements(Vectors):
             return super().filled(dtype, a, into)
         word = self.scalars.mask(a) if dtype.elem.is_bool else self._repeated(a)
         size = word.count
-        count = dtype.lanes if dtype.elem.is_bool else max(1, -(-dtype.bits // 32) // size)
+        count = dtype.lanes if dtype.elem.is_bool else -(-dtype.bits // 32) // size
         dst = into or self.out.new(word.bank, count * size)
         for n in range(count):
             self.out.copy(dst.words(n * size, size), word)
@@ -114,7 +114,7 @@ class Elements(Vectors):
     def _result(self, type: AnyType) -> tuple[Reg, list[Reg]]:
         """Registers for a value, and each of its words."""
         size = words_of(type.elem)
-        dst = self.out.new("v", max(1, type.bits // 32))
+        dst = self.out.new("v", -(-type.bits // 32))
         return dst, [dst.words(at, size) for at in range(0, dst.count, size)]
 
     # ------------------------------------------------------------ arithmetic

@@ -99,7 +99,7 @@ class Operands(Vectors):
     def result(self, type: AnyType) -> tuple[Reg, list[Reg]]:
         """Registers for a value, and each of its dwords."""
         check(type)
-        dst = self.out.new("v", max(1, type.bits // 32))
+        dst = self.out.new("v", -(-type.bits // 32))
         return dst, words_of((dst,))
 
     def lanes(self, kind: str) -> int:

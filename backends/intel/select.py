@@ -325,7 +325,7 @@ class _Selector(Selector):
 
     def _tuple(self, v: Var) -> Reg:
         """Where a load puts a value: what is long enough for an operand of a matrix instruction stands as these do."""
-        words = max(1, v.type.bits // 32)
+        words = -(-v.type.bits // 32)
         return self.room(v, INPUTS_AT if words >= BANK_PERIOD else None)
 
     def _shared_read(self, s: st.SharedRead, *, block: bool = False) -> None:

@@ -86,7 +86,7 @@ class XeVectors(Elements):
         if first not in (None, to.elem):
             return self.tuple_of(self.held(e.a.to(retyped(of, first)).to(e.type)))
         source = self.held(e.a)
-        dst = self.out.new("v", max(1, to.bits // 32))
+        dst = self.out.new("v", -(-to.bits // 32))
         for n in range(to.lanes):
             (word, place), (at, part) = divmod(n, 32 // to.elem.bits), divmod(n, 32 // of.elem.bits)
             (held,) = view(source, at, 1)
@@ -138,7 +138,7 @@ class XeVectors(Elements):
         of = e.a.type.elem if isinstance(e, Cast) else elem
         if isinstance(e, Cast) and of.bits == 32 and CONVERSIONS.get((of, elem)) is elem:
             whole, kinds = e.a, (TYPES[elem], TYPES[of])
-        source, lanes, dst = self.value(whole), self.out.lanes, self.out.new("v", e.type.bits // 32)
+        source, lanes, dst = self.value(whole), self.out.lanes, self.out.new("v", -(-e.type.bits // 32))
         each, wide = 32 // e.type.elem.bits, whole.type.elem.bits
         for n in range(e.type.lanes):
             word, part = divmod(n, each)

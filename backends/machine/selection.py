@@ -132,7 +132,7 @@ class Selector(ABC):
         operand = self.operand_of.get(v)
         if operand is not None and v not in self.into:
             self._share_out(operand, self.out.new("v", operand.type.bits // 32, operand.name, residue=residue))
-        return self.into.get(v) or self.out.new("v", max(1, v.type.bits // 32), v.name, residue=residue)
+        return self.into.get(v) or self.out.new("v", -(-v.type.bits // 32), v.name, residue=residue)
 
     def _share_out(self, operand: Var, whole: Reg) -> None:
         """Has loads write into the registers of the operand whose parts they bring."""

@@ -56,6 +56,16 @@ def test_any_types(target: str, line: str) -> None:
     run(line, target)
 
 
+@pytest.mark.parametrize("target", ["xehpg", "xehpc"])
+def test_elements_that_are_no_whole_words(target: str) -> None:
+    """Three zero points a lane, as bytes and as halves."""
+    knobs = "--attr-fpmath=f16:true --attr-scales=wei:per_oc:f16 --attr-zero-points=wei:per_oc:u8"
+    problem, lanes = parse_problem(f"--dt=f16:u8:f16 --wtag=ba {knobs} 35x96:96x96"), {"xehpg": 8, "xehpc": 16}
+    tile = f"tile=32x{6 * lanes[target]}x32 waves=2x2 mma={lanes[target]}x8x16 slots=2 taps=split acc=v in=f16"
+    outcome = verify.run(cg.compile(cg.build(problem, target, tile)))
+    assert outcome.passed, outcome.first
+
+
 def test_the_config_says_in_which_type_is_multiplied() -> None:
     problem = parse_problem("--dt=f16:s4:f16 35x64:64x24")
     config = str(cg.build(problem, "gfx942").config)
