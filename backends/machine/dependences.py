@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from convgen.backends.machine.epochs import Ahead
-from convgen.backends.machine.instruction import Instruction, VirtualRegister
+from convgen.backends.machine.instruction import Access, Instruction, VirtualRegister
 
 
 class Edge(NamedTuple):
@@ -27,7 +27,7 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
     count = len(body)
     registers = _RegisterHistory()
     flags: dict[str, int] = {}
-    accesses: list[tuple[int, Instruction]] = []
+    earlier: list[tuple[int, _Memory]] = []
     for n in range(turns * count):
         i, carried = body[n % count], n >= count
         found = [
@@ -39,26 +39,41 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
                 found.append((flags[flag], 1))
             flags[flag] = n
         if i.access is not None or i.op.barrier or i.op.fence:
+            this = _Memory(i, i.accesses)
             found += (
-                (before, e.op.latency if i.op.barrier else 1) for before, e in accesses if _ordered(e, i, published)
+                (before, e.instruction.op.latency if i.op.barrier else 1)
+                for before, e in earlier
+                if _ordered(e, this, published)
             )
             if not carried:
-                accesses.append((n, i))
+                earlier.append((n, this))
         for before, latency in found:
             if before < count:
                 yield Edge(before, n % count, latency, carried)
 
 
-def _ordered(before: Instruction, after: Instruction, published: Ahead) -> bool:
+class _Memory(NamedTuple):
+    """A memory operation or a barrier, with all that it touches."""
+
+    instruction: Instruction
+    accesses: tuple[Access, ...]
+
+
+def _ordered(before: _Memory, after: _Memory, published: Ahead) -> bool:
     """Whether two memory operations (or barriers) must keep their order."""
-    if before.op.fence or after.op.fence:
+    first, second = before.instruction, after.instruction
+    if first.op.fence or second.op.fence:
         return True
-    if after.op.barrier and before.origin is not None and before.access is not None:
-        return any(before.access.conflicts(other) for other in published[after])
-    if before.op.barrier or after.op.barrier:
-        other = after if before.op.barrier else before
-        return other.op.barrier or any(a.space == "shared" for a in other.accesses)
-    return any(a.conflicts(b) for a in before.accesses for b in after.accesses)
+    if second.op.barrier and first.origin is not None and first.access is not None:
+        return any(first.access.conflicts(other) for other in published[second])
+    if first.op.barrier or second.op.barrier:
+        other = after if first.op.barrier else before
+        return other.instruction.op.barrier or any(a.space == "shared" for a in other.accesses)
+    for a in before.accesses:
+        for b in after.accesses:
+            if a.conflicts(b):
+                return True
+    return False
 
 
 class _RegisterHistory:

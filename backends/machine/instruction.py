@@ -154,8 +154,9 @@ class Access:
     dealt: int = 0
 
     def conflicts(self, other: Access) -> bool:
-        same = (self.space, self.region) == (other.space, other.region)
-        return same and (self.write or other.write) and (self.slot == other.slot or min(self.slot, other.slot) < 0)
+        if not (self.write or other.write) or self.region != other.region or self.space != other.space:
+            return False
+        return self.slot == other.slot or min(self.slot, other.slot) < 0
 
 
 @attrs.define(eq=False)
