@@ -131,7 +131,12 @@ _MOST_READ = 1 << 28  #: bytes of a file; code objects of whole libraries have s
 
 def analyze(path: Path) -> Analysis:
     """Needs and bounds of the kernels of an assembly or object file. Raises UserError, Unsupported."""
-    found: Analysis = _module(path, _READERS).analyze(read(path), path.name)
+    return analyze_code(read(path), path.name)
+
+
+def analyze_code(content: bytes, name: str) -> Analysis:
+    """The same of what a file of that name holds."""
+    found: Analysis = _module(Path(name), _READERS).analyze(content, name)
     return found
 
 
@@ -141,7 +146,14 @@ def profile(path: Path, latency: float | None = None, groups: int | None = None)
     `latency` is that of vector memory in clocks, by default of the nearest cache that units share. `groups` workgroups
     share a unit; None: one, and as many as it holds.
     """
-    found: list[KernelProfile] = _module(path, _MODELS).profile(read(path), path.name, latency, groups)
+    return profile_code(read(path), path.name, latency, groups)
+
+
+def profile_code(
+    content: bytes, name: str, latency: float | None = None, groups: int | None = None
+) -> list[KernelProfile]:
+    """The same of what a file of that name holds."""
+    found: list[KernelProfile] = _module(Path(name), _MODELS).profile(content, name, latency, groups)
     return found
 
 

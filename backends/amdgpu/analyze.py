@@ -93,6 +93,7 @@ def _kernel(kernel: KernelInfo, arch: str) -> KernelAnalysis:
         waves_held(kernel, arch),
         loops,
         hot,
+        tuple(lines),
     )
 
 

@@ -1,0 +1,232 @@
+"""What a page draws: fragments by lane and register, shared tiles as they lie over the banks, who computes which tile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.commands import owners
+from convgen.commands.drawing import PALETTE, Axis, Cell, Drawing, draw, draw_cells
+from convgen.explain.steps import Way
+from convgen.ir.error import UserError
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.distribution import Distribution
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Shared, Swizzle
+from convgen.ir.mutate import postorder
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import LoadShared, Stmt
+from convgen.passes.messages.swizzle import conflict_cycles
+from convgen.plan.mapping import Launch, tiles_of
+from convgen.plan.plan import Plan
+from convgen.plan.traffic import Schedule
+
+_MOST_ELEMENTS = 1 << 13  #: of a layout that is drawn
+_MOST_TILES = 1 << 12  #: of a mapping that is drawn and listed
+_BANK = 4  #: bytes
+_SPACES = {Space.REGISTER: "in registers", Space.LANE: "over lanes", Space.SUBGROUP: "over subgroups"}
+
+Addresses = npt.NDArray[np.int64]
+
+
+# ---------------------------------------------------------------- fragments
+
+
+@attrs.frozen(eq=False)
+class FragmentShown:
+    """A layout of registers, where it is used, and its picture unless it is too large."""
+
+    uses: tuple[str, ...]  #: statements, as the IR prints them
+    digits: str
+    words: tuple[str, ...]  #: what each digit says
+    shape: str
+    drawing: Drawing | None
+
+
+def fragments(kernel: Kernel, width: int) -> list[FragmentShown]:
+    """Every layout of the IR as built, in the order of its statements, and those of the matrix instructions."""
+    uses: dict[Fragment, dict[str, None]] = {}
+    for stmt in postorder(kernel.body):
+        layout = getattr(stmt, "layout", None)
+        if isinstance(stmt, Stmt) and isinstance(layout, Fragment):
+            line = str(stmt).splitlines()[-1].strip()
+            uses.setdefault(layout, {})[line] = None
+    return [_fragment(layout, tuple(lines), width, kernel.subgroups) for layout, lines in uses.items()]
+
+
+def instruction_fragments(plan: Plan) -> list[FragmentShown]:
+    """The operands of the matrix instruction, if there is one."""
+    atom = getattr(plan.unit, "atom", None)
+    if atom is None:
+        return []
+    named = (("a", "n x k"), ("b", "m x k"), ("d", "n x m"))
+    return [
+        _fragment(getattr(atom, name), (f"{atom.name}, operand {name} ({dims})",), plan.facts.subgroup_size, atom.spans)
+        for name, dims in named
+    ]
+
+
+def _fragment(layout: Fragment, uses: tuple[str, ...], width: int, subgroups: int) -> FragmentShown:
+    drawing = None
+    if math.prod(layout.shape) <= _MOST_ELEMENTS and len(layout.dims) <= 2:
+        try:
+            drawing = owners.picture(Distribution.of(layout, width, width * subgroups), "thread", width)
+        except (UserError, KeyError):  # a part of a tile, or elements without an owner
+            drawing = None
+    shape = " x ".join(f"{size} {dim}" for dim, size in zip(layout.dims, layout.shape))
+    return FragmentShown(uses, str(layout), tuple(map(_digit, layout.digits)), shape, drawing)
+
+
+def _digit(digit: Digit) -> str:
+    where = _SPACES.get(digit.space, f"in {digit.space}")
+    apart = "next to each other" if digit.stride == 1 else f"{digit.stride} apart"
+    return f"{digit}: {digit.size} positions along {digit.dim} {where}, numbers {apart}"
+
+
+# ---------------------------------------------------------------- shared tiles
+
+
+@attrs.frozen(eq=False)
+class TileShown:
+    """A tile of shared memory: what it is, since when the IR says so, what conflicts its reads have, its picture."""
+
+    name: str
+    declared: str  #: as the IR prints it
+    arrangement: str  #: its swizzle, or another order of elements, in words
+    since: str  #: the state of the IR that declares it first
+    addressed: str  #: the first state in which messages have its addresses
+    is_swizzled: bool
+    conflicts: tuple[int, int] | None  #: extra clocks of the first read of a subgroup; the same without a swizzle
+    drawing: Drawing | None
+
+
+def shared_tiles(way: Way, facts: TargetFacts) -> list[TileShown]:
+    """All that a kernel declares, in order."""
+    last = [kernel for _, kernel in way.states][-1]
+    return [_tile(tile, way, facts) for tile in last.shared]
+
+
+def _tile(tile: Shared, way: Way, facts: TargetFacts) -> TileShown:
+    states = list(way.states)
+    since = next(name for name, kernel in states if tile in kernel.shared)
+    addressed = next((name for name, kernel in states if _has_addresses(kernel, tile)), "")
+    reads = (s for _, kernel in states for s in postorder(kernel.body) if isinstance(s, LoadShared) and s.tile is tile)
+    read = next(reads, None)
+    conflicts = None
+    if read is not None and tile.swizzle.mask:
+        plain = Shared(tile.name, tile.elem, tile.rows, tile.cols, tile.digits, tile.slots, Swizzle(), tile.chunk)
+        found, without = (_conflicts(each, read.layout, facts) for each in (tile, plain))
+        conflicts = None if found is None or without is None else (found, without)
+    declared = next(line.strip() for line in str(way.built if tile in way.built.shared else states[-1][1]).splitlines()
+                    if line.strip().startswith(f"shared {tile.name}:"))  # fmt: skip
+    return TileShown(
+        tile.name, declared, _arrangement(tile), since, addressed, bool(tile.swizzle.mask), conflicts, _banks(tile, facts)
+    )
+
+
+def _has_addresses(kernel: Kernel, tile: Shared) -> bool:
+    """Whether messages on a tile say where its elements are."""
+    found = (s for s in postorder(kernel.body) if isinstance(s, Stmt) and s.level == "message")
+    return any(getattr(stmt, "tile", None) is tile for stmt in found)
+
+
+def _arrangement(tile: Shared) -> str:
+    line, across = ("column", "row") if tile.is_turned else ("row", "column")
+    if tile.swizzle.mask:
+        formula = str(tile.swizzle).replace("row", line)
+        return f"Swizzled: chunk c of {tile.chunk} bytes of a {line} stands at place c ^ ({formula})."
+    if len(tile.digits.digits) > 2:
+        return "No swizzle: elements stand in the order in which the matrix instruction takes them."
+    pitch = "" if tile.is_dense else f", with a gap behind each {line}"
+    return f"No swizzle: {line} after {line}{pitch}, {across} by {across}."
+
+
+def _conflicts(tile: Shared, layout: Fragment, facts: TargetFacts) -> int | None:
+    """Extra clocks of the first read of subgroup 0 where each lane reads a chunk; None for other reads."""
+    lane, register = np.meshgrid(np.arange(facts.subgroup_size), np.arange(layout.registers), indexing="ij")
+    row, col = layout.coords(0, lane, register).values()
+    at = np.broadcast_to(tile.address(0, row, col), lane.shape)
+    width = facts.chunk_bytes
+    each = width // tile.elem.bytes
+    if layout.registers % each or (at[:, :each] - at[:, :1] != np.arange(each) * tile.elem.bytes).any():
+        return None
+    return conflict_cycles((at[:, 0] // width).tolist(), facts.shared_read, width)
+
+
+def _banks(tile: Shared, facts: TargetFacts) -> Drawing | None:
+    """Shared memory line by line, all banks a line; in each cell the element that its bytes begin with."""
+    banks = facts.shared_read.banks
+    if tile.rows * tile.cols > _MOST_ELEMENTS * 4:
+        return None
+    width = min(tile.chunk, facts.chunk_bytes)
+    row, col = np.meshgrid(np.arange(tile.rows), np.arange(tile.cols), indexing="ij")
+    at = np.asarray(tile.address(0, row, col))
+    across = banks * _BANK // width
+    lines = -(-tile.slot_bytes // (across * width))
+    per = max(1, width // tile.elem.bytes)
+    cells = [[Cell(None, 0, ()) for _ in range(across)] for _ in range(lines)]
+    first = np.argwhere(at % width == 0)
+    for r, c in first.tolist():
+        line, place = divmod(int(at[r, c]) // width, across)
+        along, other = (r, c) if tile.is_turned else (c, r)
+        cells[line][place] = Cell(along // per % len(PALETTE), 0, (f"{other}·{along // per}",))
+    names = tuple(f"{n * width // _BANK}" for n in range(across))
+    line, _ = ("column", "row") if tile.is_turned else ("row", "column")
+    title = f"{tile.name}: {tile.rows} x {tile.cols} {tile.elem}, a slot of {tile.slot_bytes} bytes"
+    remark = f"in each cell of {width} bytes: {line} · chunk of it, whose colour it has; columns: first bank"
+    down = tuple(str(n * across * width) for n in range(lines))
+    return draw_cells(cells, Axis("byte", down), Axis("bank", names), ("chunk", ""), title, remark)
+
+
+# ---------------------------------------------------------------- the mapping
+
+
+@attrs.frozen(eq=False)
+class MappingShown:
+    """Which workgroup computes which tile of the largest launch, on which XCD and when."""
+
+    order: str
+    m: int
+    n: int
+    slices: int
+    batch: int
+    xcds: int
+    in_flight: int  #: workgroups of an XCD at a time
+    rounds: int
+    drawing: Drawing | None
+    tiles: Sequence[Sequence[tuple[int, int, int]]]  #: by M and N: workgroup, XCD, round of the first slice
+
+
+def mapping(plan: Plan, together: int) -> MappingShown | None:
+    """That of the largest product, with so many workgroups together on a unit."""
+    if not plan.parts:
+        return None
+    launch = Launch.of(plan, together)
+    found = max(plan.parts, key=lambda p: p.product.m * p.product.n * p.product.k).mapping
+    batch, m, n, slices = found.counts
+    xcds, in_flight = plan.facts.caches.xcds, launch.in_flight
+    if found.numbers > _MOST_TILES:
+        return MappingShown(str(found.order), m, n, slices, batch, xcds, in_flight, 0, None, ())
+    tiles = tiles_of(found)
+    first = np.where((found.tiles()[:, 0] == 0)[:, None], tiles, -1)  # of the first result
+    schedule = Schedule.of(first, xcds, in_flight)
+    title = f"{m} x {n} tiles in the order {found.order}"
+    return MappingShown(
+        str(found.order), m, n, slices, batch, xcds, in_flight, schedule.rounds,
+        draw(first, (m, n), xcds, in_flight, title), _by_tile(schedule, m, n),
+    )  # fmt: skip
+
+
+def _by_tile(schedule: Schedule, m: int, n: int) -> list[list[tuple[int, int, int]]]:
+    found = [[(-1, -1, -1)] * n for _ in range(m)]
+    columns = schedule.tile, schedule.workgroup, schedule.xcd, schedule.round
+    for (row, column, part), group, xcd, turn in zip(*(column.tolist() for column in columns)):
+        if part == 0:
+            found[row][column] = (group, xcd, turn)
+    return found
+
