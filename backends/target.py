@@ -106,9 +106,14 @@ _MODELS: dict[str, str] = {
 _EXECUTORS: dict[int, str] = {224: "convgen.backends.amdgpu.sim"}
 
 
+def _machine(content: bytes) -> int:
+    """That of an ELF file, -1 of others."""
+    return int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
+
+
 def executor(content: bytes, where: str) -> Any:
     """The module whose `signatures` and `simulate` take a code object; `where` names the file. Raises UserError."""
-    machine = int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
+    machine = _machine(content)
     if machine not in _EXECUTORS:
         raise UserError(f"given {where}, wanted a launch record, or a code object for an AMD GPU")
     return import_module(_EXECUTORS[machine])
@@ -118,9 +123,14 @@ def executor(content: bytes, where: str) -> Any:
 _TIMERS: dict[int, str] = {224: "convgen.backends.amdgpu.timing.launch"}
 
 
+def has_timer(content: bytes) -> bool:
+    """Whether there is a model of launches of such an object."""
+    return _machine(content) in _TIMERS
+
+
 def timer(content: bytes, where: str) -> Any:
     """The module whose `architecture` and `profile_launch` take a code object. Raises UserError."""
-    machine = int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
+    machine = _machine(content)
     if machine not in _TIMERS:
         raise UserError(f"given {where}, wanted code for an AMD GPU: launches on others have no model")
     return import_module(_TIMERS[machine])

@@ -166,12 +166,13 @@ def draw_cells(
             lines += [part for part in parts if isinstance(part, Line)]
     colours = sorted({cell.colour for row in cells for cell in row if cell.colour is not None})
     bottom = grid.end[1]
-    if len(colours) <= len(PALETTE):
+    room = _MARGIN if len(colours) <= len(PALETTE) else 0  # of the legend
+    if room:
         legend = list(_legend(kinds, colours, shades, bottom + _MARGIN / 2))
         boxes += [part for part in legend if isinstance(part, Box)]
         lines += [part for part in legend if isinstance(part, Line)]
-    lines.append(Line(_MARGIN, bottom + 2 * _MARGIN, remark))
-    return _drawing(title, remark, grid, 0, boxes, lines, below=_TEXT)
+    lines.append(Line(_MARGIN, bottom + _MARGIN + room, remark))
+    return _drawing(title, remark, grid, 0, boxes, lines, below=_TEXT + room - _MARGIN)
 
 
 def _tile(

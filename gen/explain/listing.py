@@ -27,7 +27,8 @@ class Row:
     text: str
     remark: str = ""
     label: str = ""  #: of a row that is no instruction
-    offset: int = -1  #: bytes from the kernel's start
+    number: int = 0  #: of the row within its kernel
+    offset: int = -1  #: bytes from the kernel's start; -1 where nothing was decoded
     line: int = 0  #: of the IR at selection; 0 where nothing is known
     kind: str = ""
     times: float = 0.0  #: that a wave executes it, where it was timed
@@ -37,23 +38,29 @@ class Row:
     is_hot: bool = False  #: whether it is of the hot loop
 
 
+def printed_rows(text: str, kernel: str) -> list[Row]:
+    """All rows of a kernel as the text of its module has them."""
+    return [attrs.evolve(row, number=number) for number, row in enumerate(_printed(text, kernel))]
+
+
 def rows_of(text: str | None, kernel: KernelAnalysis, timed: Sequence[TimedLine]) -> list[Row]:
-    """All rows of a kernel; `text` is the assembly of its module, if there is some."""
+    """All rows of a kernel that was decoded; `text` is the assembly of its module, if there is some."""
     clocks = {t.line.offset: t for t in timed}
     total = sum(t.stalled for t in timed) or 1.0
     hot = {line.offset for line in kernel.hot.lines} if kernel.hot.is_loop else set()
     printed = [] if text is None else list(_printed(text, kernel.name))
     decoded = [Row(line.text, offset=line.offset, kind=line.kind) for line in kernel.lines]
     rows = []
-    for row in _together(printed, decoded):
+    for number, row in enumerate(_together(printed, decoded)):
         found = clocks.get(row.offset)
         rows.append(attrs.evolve(
             row,
+            number=number,
             is_timed=found is not None,
             times=found.times if found else 0.0,
             stalled=found.stalled if found else 0.0,
             share=found.stalled / total if found else 0.0,
-            is_hot=row.offset in hot,
+            is_hot=row.offset in hot and (found is None or found.times > 0),
         ))  # fmt: skip
     return rows
 

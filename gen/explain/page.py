@@ -38,10 +38,14 @@ class KernelPart:
     rows: Sequence[Row]
     longest: Sequence[Row]
     ir: Sequence[tuple[int, str, Sequence[Row], float]]  #: number, text, instructions and their stalls of each line
-    facts: Rows  #: of `convgen analyze`
-    units: tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
-    unit: str  #: what clocks are of
-    times: Rows  #: of `convgen profile`
+    facts: Rows = ()  #: of `convgen analyze`, where there is machine code
+    units: Sequence[tuple[str, ...]] = ()
+    unit: str = ""  #: what clocks are of; empty where nothing was timed
+    times: Rows = ()  #: of `convgen profile`
+
+    @property
+    def has_hot_loop(self) -> bool:
+        return any(row.is_hot for row in self.rows)
 
 
 def page(subject: Subject) -> str:
@@ -72,7 +76,7 @@ def page(subject: Subject) -> str:
         "longest_launch": subject.times.longest if subject.times else None,
         "bound": words.bound,
         "findings": _findings(subject),
-        "outcome": report.outcome_rows(subject.outcome) if subject.outcome else [],
+        "outcome": _outcome(subject),
     }
     return environment.get_template("page.html").render(context)
 
@@ -158,21 +162,24 @@ def _layouts(made: Made, svgs: _Pictures) -> dict[str, Any]:
 
 
 def _kernels(subject: Subject) -> Iterator[KernelPart]:
-    """Each kernel of the code object; without one, nothing."""
-    if subject.analysis is None:
-        return
+    """Each kernel of the code object; without one, of the assembly."""
     listings = {} if subject.made is None else subject.made.code.listings
+    if subject.analysis is None:
+        assert subject.made is not None
+        for number, name in enumerate(subject.made.code.kernels):
+            rows = listing.printed_rows(subject.text or "", name)
+            yield KernelPart(number, name, rows, [], list(_ir(listings[f"{name}.ir"], rows)))
+        return
     for number, kernel in enumerate(subject.analysis.kernels):
         rows = listing.rows_of(subject.text, kernel, subject.timed(kernel.name))
-        text = listings.get(f"{kernel.name}.ir", "")
         yield KernelPart(
             number,
             kernel.name,
             rows,
             listing.longest(rows, _LONGEST),
-            list(_ir(text, rows)),
+            list(_ir(listings.get(f"{kernel.name}.ir", ""), rows)),
             analyze.rows(kernel, subject.analysis),
-            (("unit", "slots", "busy", "with"), analyze.units(kernel.hot, subject.analysis.terms)),
+            analyze.units(kernel.hot, subject.analysis.terms),
             _unit(subject, kernel),
             _times(subject, kernel.name),
         )
@@ -188,7 +195,7 @@ def _ir(text: str, rows: Sequence[Row]) -> Iterator[tuple[int, str, Sequence[Row
 def _unit(subject: Subject, kernel: KernelAnalysis) -> str:
     """What times and stalls are of."""
     if not subject.timed(kernel.name):
-        return "not timed"
+        return ""
     if subject.times:
         return "of a wave, from its first instruction to its last"
     return "of a wave, in an iteration of the hot loop" if kernel.hot.is_loop else "of a wave"
@@ -217,3 +224,9 @@ def _findings(subject: Subject) -> list[tuple[str, str]]:
     told += subject.outcome.findings if subject.outcome else ()
     return [("required" if f.source.required else "advice", str(f)) for f in dict.fromkeys(told)]
 
+
+
+def _outcome(subject: Subject) -> Rows:
+    """The verdict on the tiles that were compared; how long that took is left out, for pages to be the same."""
+    rows = report.outcome_rows(subject.outcome) if subject.outcome else []
+    return [(label, text) for label, text in rows if label != "simulated"]

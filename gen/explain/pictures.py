@@ -29,6 +29,7 @@ from convgen.plan.traffic import Schedule
 _MOST_ELEMENTS = 1 << 13  #: of a layout that is drawn
 _MOST_TILES = 1 << 12  #: of a mapping that is drawn and listed
 _BANK = 4  #: bytes
+_MOST_LINES = 24  #: of shared memory that are drawn: swizzles repeat before
 _SPACES = {Space.REGISTER: "in registers", Space.LANE: "over lanes", Space.SUBGROUP: "over subgroups"}
 
 Addresses = npt.NDArray[np.int64]
@@ -41,6 +42,7 @@ Addresses = npt.NDArray[np.int64]
 class FragmentShown:
     """A layout of registers, where it is used, and its picture unless it is too large."""
 
+    name: str  #: of what it holds
     uses: tuple[str, ...]  #: statements, as the IR prints them
     digits: str
     words: tuple[str, ...]  #: what each digit says
@@ -50,13 +52,23 @@ class FragmentShown:
 
 def fragments(kernel: Kernel, width: int) -> list[FragmentShown]:
     """Every layout of the IR as built, in the order of its statements, and those of the matrix instructions."""
-    uses: dict[Fragment, dict[str, None]] = {}
+    uses: dict[Fragment, dict[str, str]] = {}
     for stmt in postorder(kernel.body):
         layout = getattr(stmt, "layout", None)
         if isinstance(stmt, Stmt) and isinstance(layout, Fragment):
             line = str(stmt).splitlines()[-1].strip()
-            uses.setdefault(layout, {})[line] = None
-    return [_fragment(layout, tuple(lines), width, kernel.subgroups) for layout, lines in uses.items()]
+            uses.setdefault(layout, {})[line] = _named(stmt)
+    return [
+        _fragment(", ".join(dict.fromkeys(lines.values())), layout, tuple(lines), width, kernel.subgroups)
+        for layout, lines in uses.items()
+    ]
+
+
+def _named(stmt: Stmt) -> str:
+    """What a statement does to which tensor or tile: `copy: wei`."""
+    site = getattr(stmt, "site", None)
+    told = " ".join(text for text in (site.stage, site.comment) if text) if site else ""
+    return told or type(stmt).__name__
 
 
 def instruction_fragments(plan: Plan) -> list[FragmentShown]:
@@ -66,12 +78,14 @@ def instruction_fragments(plan: Plan) -> list[FragmentShown]:
         return []
     named = (("a", "n x k"), ("b", "m x k"), ("d", "n x m"))
     return [
-        _fragment(getattr(atom, name), (f"{atom.name}, operand {name} ({dims})",), plan.facts.subgroup_size, atom.spans)
+        _fragment(
+            f"{atom.name}, operand {name} ({dims})", getattr(atom, name), (), plan.facts.subgroup_size, atom.spans
+        )
         for name, dims in named
     ]
 
 
-def _fragment(layout: Fragment, uses: tuple[str, ...], width: int, subgroups: int) -> FragmentShown:
+def _fragment(name: str, layout: Fragment, uses: tuple[str, ...], width: int, subgroups: int) -> FragmentShown:
     drawing = None
     if math.prod(layout.shape) <= _MOST_ELEMENTS and len(layout.dims) <= 2:
         try:
@@ -79,7 +93,7 @@ def _fragment(layout: Fragment, uses: tuple[str, ...], width: int, subgroups: in
         except (UserError, KeyError):  # a part of a tile, or elements without an owner
             drawing = None
     shape = " x ".join(f"{size} {dim}" for dim, size in zip(layout.dims, layout.shape))
-    return FragmentShown(uses, str(layout), tuple(map(_digit, layout.digits)), shape, drawing)
+    return FragmentShown(name, uses, str(layout), tuple(map(_digit, layout.digits)), shape, drawing)
 
 
 def _digit(digit: Digit) -> str:
@@ -102,7 +116,7 @@ class TileShown:
     addressed: str  #: the first state in which messages have its addresses
     is_swizzled: bool
     conflicts: tuple[int, int] | None  #: extra clocks of the first read of a subgroup; the same without a swizzle
-    drawing: Drawing | None
+    drawing: Drawing
 
 
 def shared_tiles(way: Way, facts: TargetFacts) -> list[TileShown]:
@@ -158,29 +172,42 @@ def _conflicts(tile: Shared, layout: Fragment, facts: TargetFacts) -> int | None
     return conflict_cycles((at[:, 0] // width).tolist(), facts.shared_read, width)
 
 
-def _banks(tile: Shared, facts: TargetFacts) -> Drawing | None:
-    """Shared memory line by line, all banks a line; in each cell the element that its bytes begin with."""
+def _banks(tile: Shared, facts: TargetFacts) -> Drawing:
+    """The first lines of shared memory, all banks a line; cells are as wide as neighbours of a row or column follow."""
     banks = facts.shared_read.banks
-    if tile.rows * tile.cols > _MOST_ELEMENTS * 4:
-        return None
-    width = min(tile.chunk, facts.chunk_bytes)
-    row, col = np.meshgrid(np.arange(tile.rows), np.arange(tile.cols), indexing="ij")
-    at = np.asarray(tile.address(0, row, col))
-    across = banks * _BANK // width
+    at = np.asarray(tile.address(0, *np.indices((tile.rows, tile.cols))))
+    most = min(tile.chunk, facts.chunk_bytes, banks * _BANK)
+    width, turned = max((_run(each, tile.elem.bytes, most), n) for n, each in enumerate((at.T, at)))
+    name, along = ("row", at) if turned else ("column", at.T)
+    across, per = banks * _BANK // width, width // tile.elem.bytes
     lines = -(-tile.slot_bytes // (across * width))
-    per = max(1, width // tile.elem.bytes)
-    cells = [[Cell(None, 0, ()) for _ in range(across)] for _ in range(lines)]
-    first = np.argwhere(at % width == 0)
-    for r, c in first.tolist():
-        line, place = divmod(int(at[r, c]) // width, across)
-        along, other = (r, c) if tile.is_turned else (c, r)
-        cells[line][place] = Cell(along // per % len(PALETTE), 0, (f"{other}·{along // per}",))
-    names = tuple(f"{n * width // _BANK}" for n in range(across))
-    line, _ = ("column", "row") if tile.is_turned else ("row", "column")
+    shown = min(lines, _MOST_LINES)
+    cells = [[Cell(None, 0, ()) for _ in range(across)] for _ in range(shown)]
+    for line in range(along.shape[0]):
+        for part in range(along.shape[1] // per):
+            down, place = divmod(int(along[line, part * per]) // width, across)
+            if down < shown:
+                colour = part if tile.swizzle.mask else line
+                cells[down][place] = Cell(colour % len(PALETTE), 0, (f"{name[0]}{line}", f"·{part}"))
     title = f"{tile.name}: {tile.rows} x {tile.cols} {tile.elem}, a slot of {tile.slot_bytes} bytes"
-    remark = f"in each cell of {width} bytes: {line} · chunk of it, whose colour it has; columns: first bank"
-    down = tuple(str(n * across * width) for n in range(lines))
-    return draw_cells(cells, Axis("byte", down), Axis("bank", names), ("chunk", ""), title, remark)
+    some = f"the first {shown} of {lines} lines; " if shown < lines else ""
+    remark = f"{some}in each cell: the {name}, and which {width} bytes of it; its first bank; colours repeat after 8"
+    kinds = ("part" if tile.swizzle.mask else name, "")
+    bytes_ = Axis("byte", tuple(str(n * across * width) for n in range(shown)))
+    return draw_cells(
+        cells, bytes_, Axis("bank", tuple(str(n * width // _BANK) for n in range(across))), kinds, title, remark
+    )
+
+
+def _run(along: Addresses, elem_bytes: int, most: int) -> int:
+    """Bytes of the longest runs, of at most so many, in which neighbours along a line are neighbours in memory."""
+    width = elem_bytes
+    while 2 * width <= most and along.shape[1] % (each := 2 * width // elem_bytes) == 0:
+        runs = along.reshape(along.shape[0], -1, each)
+        if (runs - runs[..., :1] != np.arange(each) * elem_bytes).any():
+            break
+        width *= 2
+    return width
 
 
 # ---------------------------------------------------------------- the mapping

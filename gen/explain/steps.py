@@ -10,7 +10,10 @@ import attrs
 from convgen.backends.stages import MachineKernel
 from convgen.commands.steps import Step
 from convgen.commands.watch import changes, is_written_anew
+from convgen.ir.expr import Mma
 from convgen.ir.mutate import postorder
+from convgen.ir.node import Node
+from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, Stmt
 
@@ -86,17 +89,18 @@ class Recorder:
 
 
 def census(way: Way) -> tuple[list[str], list[tuple[str, list[int]]]]:
-    """Names of the states of the IR that differ in kinds of statements, and for each kind how many there are in each."""
+    """Names of the states of the IR that differ in kinds of statements, and for each kind how many each state has."""
     counts: list[tuple[str, Counter[str]]] = []
     for name, kernel in way.states:
-        found = Counter(type(n).__name__ for n in _statements(kernel))
+        found = Counter(type(n).__name__ for n in _counted(kernel))
         if not counts or counts[-1][1] != found:
             counts.append((name, found))
     kinds = dict.fromkeys(kind for _, found in counts for kind in found)
     return [name for name, _ in counts], [(kind, [found[kind] for _, found in counts]) for kind in kinds]
 
 
-def _statements(kernel: Kernel) -> Iterator[Stmt]:
-    """Each statement of a kernel once, however often it stands there; blocks are none."""
-    return (n for n in postorder(kernel.body) if isinstance(n, Stmt) and not isinstance(n, Block))
-
+def _counted(kernel: Kernel) -> Iterator[Node]:
+    """Each statement of a kernel once, however often it stands there, but blocks; and its matrix products."""
+    for n in postorder(kernel.body):
+        if isinstance(n, Mma | BlockMma) or (isinstance(n, Stmt) and not isinstance(n, Block)):
+            yield n

@@ -158,12 +158,12 @@ def _told(made: Made, chip: str | None, groups: int) -> Subject:
 
 def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[KernelProfile], tuple[str, ...]]:
     """Times of launches, else clocks of loops; and why not the former."""
-    try:
+    if targets.has_timer(given.content):
         return launches.profile(given, chip), (), ()
-    except UserError as error:
-        if chip is not None:
-            raise
-        return None, targets.profile_code(given.content, given.name), (f"Loops alone are timed: {error}.",)
+    if chip is not None:
+        raise UserError(f"given the chip {chip} with {given.name}, wanted none: launches on it have no model")
+    remark = "Loops alone are timed: of this target's launches there is no model."
+    return None, targets.profile_code(given.content, given.name), (remark,)
 
 
 # ---------------------------------------------------------------- a file

@@ -44,10 +44,12 @@
 
   // A link into something that is folded opens it; so does printing.
   function unfold(id) {
-    let node = id && document.getElementById(id);
-    if (!node) return;
-    for (let at = node; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
-    node.scrollIntoView({ block: "center" });
+    const node = id && document.getElementById(id);
+    let opened = false;
+    for (let at = node; at; at = at.parentElement) {
+      if (at.tagName === "DETAILS" && !at.open) at.open = opened = true;
+    }
+    if (opened) node.scrollIntoView();
   }
   window.addEventListener("hashchange", function () { unfold(decodeURIComponent(location.hash.slice(1))); });
   if (location.hash) unfold(decodeURIComponent(location.hash.slice(1)));
