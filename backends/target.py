@@ -141,6 +141,7 @@ _MOST_READ = 1 << 28  #: bytes of a file; code objects of whole libraries have s
 
 def analyze(path: Path) -> Analysis:
     """Needs and bounds of the kernels of an assembly or object file. Raises UserError, Unsupported."""
+    _module(path, _READERS)  # the name is looked at first
     return analyze_code(read(path), path.name)
 
 
@@ -156,6 +157,7 @@ def profile(path: Path, latency: float | None = None, groups: int | None = None)
     `latency` is that of vector memory in clocks, by default of the nearest cache that units share. `groups` workgroups
     share a unit; None: one, and as many as it holds.
     """
+    _module(path, _MODELS)
     return profile_code(read(path), path.name, latency, groups)
 
 

@@ -51,7 +51,9 @@ class KernelPart:
 def page(subject: Subject) -> str:
     """The page as HTML, complete in itself."""
     loader = PackageLoader("convgen.explain", "templates")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters["visible"] = visible
     svgs = _Pictures()
     kernels = list(_kernels(subject))
@@ -122,7 +124,10 @@ def _sizes(made: Made) -> Rows:
         p = part.product
         batch = f", {p.batch} times" if p.batch > 1 else ""
         found.append(("as a product", f"M {p.m:,} × N {p.n:,}, each a sum of K {p.k:,}{batch}"))
-    return [*dict.fromkeys(found), ("arithmetic", f"{2e-9 * made.problem.macs:,.3f} GFLOP, those with padding included")]
+    return [
+        *dict.fromkeys(found),
+        ("arithmetic", f"{2e-9 * made.problem.macs:,.3f} GFLOP, those with padding included"),
+    ]
 
 
 def _ranking(made: Made) -> dict[str, Any]:
@@ -223,7 +228,6 @@ def _findings(subject: Subject) -> list[tuple[str, str]]:
     told = [finding for t in (subject.times.launches if subject.times else ()) for finding in t.profile.findings]
     told += subject.outcome.findings if subject.outcome else ()
     return [("required" if f.source.required else "advice", str(f)) for f in dict.fromkeys(told)]
-
 
 
 def _outcome(subject: Subject) -> Rows:

@@ -1,4 +1,4 @@
-"""What a page draws: fragments by lane and register, shared tiles as they lie over the banks, who computes which tile."""
+"""What a page draws: fragments by lane and register, shared tiles over their banks, who computes which tile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ _MOST_ELEMENTS = 1 << 13  #: of a layout that is drawn
 _MOST_TILES = 1 << 12  #: of a mapping that is drawn and listed
 _BANK = 4  #: bytes
 _MOST_LINES = 24  #: of shared memory that are drawn: swizzles repeat before
-_SPACES = {Space.REGISTER: "in registers", Space.LANE: "over lanes", Space.SUBGROUP: "over subgroups"}
+_SPACES = {
+    Space.REGISTER: "in registers",
+    Space.LANE: "over lanes",
+    Space.SUBGROUP: "over subgroups",
+    Space.FIXED: "fixed",
+}
 
 Addresses = npt.NDArray[np.int64]
 
@@ -97,7 +102,7 @@ def _fragment(name: str, layout: Fragment, uses: tuple[str, ...], width: int, su
 
 
 def _digit(digit: Digit) -> str:
-    where = _SPACES.get(digit.space, f"in {digit.space}")
+    where = _SPACES[digit.space]
     apart = "next to each other" if digit.stride == 1 else f"{digit.stride} apart"
     return f"{digit}: {digit.size} positions along {digit.dim} {where}, numbers {apart}"
 
@@ -136,10 +141,17 @@ def _tile(tile: Shared, way: Way, facts: TargetFacts) -> TileShown:
         plain = Shared(tile.name, tile.elem, tile.rows, tile.cols, tile.digits, tile.slots, Swizzle(), tile.chunk)
         found, without = (_conflicts(each, read.layout, facts) for each in (tile, plain))
         conflicts = None if found is None or without is None else (found, without)
-    declared = next(line.strip() for line in str(way.built if tile in way.built.shared else states[-1][1]).splitlines()
-                    if line.strip().startswith(f"shared {tile.name}:"))  # fmt: skip
+    first = next(kernel for name, kernel in states if name == since)
+    lines = (line.strip() for line in str(first).splitlines())
     return TileShown(
-        tile.name, declared, _arrangement(tile), since, addressed, bool(tile.swizzle.mask), conflicts, _banks(tile, facts)
+        tile.name,
+        next(line for line in lines if line.startswith(f"shared {tile.name}:")),
+        _arrangement(tile),
+        since,
+        addressed,
+        bool(tile.swizzle.mask),
+        conflicts,
+        _banks(tile, facts),
     )
 
 
@@ -256,4 +268,3 @@ def _by_tile(schedule: Schedule, m: int, n: int) -> list[list[tuple[int, int, in
         if part == 0:
             found[row][column] = (group, xcd, turn)
     return found
-

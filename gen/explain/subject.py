@@ -139,10 +139,10 @@ def make(
 def _told(made: Made, chip: str | None, groups: int) -> Subject:
     """With what the models and the simulator say of it."""
     code, target = made.code, targets.get(made.code.target)
-    common = {"name": str(made.problem), "target": code.target, "made": made, "launches": code.record.launches}
+    bare = Subject(name=str(made.problem), target=code.target, made=made, launches=code.record.launches, text=code.asm)
     if code.object is None:
         remark = f"No assembler was found ({target.assembler}), so nothing is known of the machine code's clocks."
-        return Subject(**common, text=code.asm, remarks=(remark,))
+        return attrs.evolve(bare, remarks=(remark,))
     name = f"{code.name}{target.object_suffix}"
     analysis = targets.analyze_code(code.object, name)
     times, loops, remarks = _clocks(prepared.of_launches(code.record, code.object, name), chip)
@@ -151,9 +151,7 @@ def _told(made: Made, chip: str | None, groups: int) -> Subject:
         from convgen.run import verify
 
         outcome = verify.run(code, groups=groups)
-    return Subject(
-        **common, text=code.asm, analysis=analysis, times=times, loops=loops, outcome=outcome, remarks=remarks
-    )
+    return attrs.evolve(bare, analysis=analysis, times=times, loops=loops, outcome=outcome, remarks=remarks)
 
 
 def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[KernelProfile], tuple[str, ...]]:
@@ -179,7 +177,8 @@ def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, g
     analysis = targets.analyze_code(content, file.name)
     made, remarks = _made_again(record, file, analysis)
     if made is not None and not scalars:
-        return attrs.evolve(_told(made, chip, groups), remarks=remarks)
+        found = _told(made, chip, groups)
+        return attrs.evolve(found, remarks=(*remarks, *found.remarks))
     times, loops, more = _clocks(prepared.of_launches(record, content, path.name), chip)
     return Subject(
         name=path.name,
@@ -236,4 +235,3 @@ def of_code(path: Path, launch: Prepared | None, chip: str | None = None) -> Sub
         )
     times = launches.profile(launch, chip)
     return Subject(name=path.name, target=analysis.target, analysis=analysis, times=times)
-
