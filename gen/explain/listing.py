@@ -60,7 +60,7 @@ def rows_of(text: str | None, kernel: KernelAnalysis, timed: Sequence[TimedLine]
             times=found.times if found else 0.0,
             stalled=found.stalled if found else 0.0,
             share=found.stalled / total if found else 0.0,
-            is_hot=row.offset in hot and (found is None or found.times > 0),
+            is_hot=row.offset in hot and (not timed or (found is not None and found.times > 0)),
         ))  # fmt: skip
     return rows
 

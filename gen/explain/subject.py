@@ -71,6 +71,8 @@ class Subject:
     made: Made | None = None
     launches: Sequence[Launch] = ()
     text: str | None = None  #: assembly
+    content: bytes = b""  #: what is analysed, as a file of the name `file` holds it
+    file: str = ""
     analysis: Analysis | None = None  #: None where nothing was assembled
     times: Times | None = None  #: of launches that were executed
     loops: Sequence[KernelProfile] = ()  #: of kernels that were not
@@ -83,6 +85,11 @@ class Subject:
             if time.profile.kernel == kernel:
                 return time.profile.units[time.profile.full].lines
         return next((k.loops[-1].lines for k in self.loops if k.name == kernel), ())
+
+    @property
+    def by_loops(self) -> Subject:
+        """The same with clocks of loops in place of times of launches."""
+        return attrs.evolve(self, times=None, loops=targets.profile_code(self.content, self.file))
 
 
 # ---------------------------------------------------------------- a problem
@@ -151,7 +158,16 @@ def _told(made: Made, chip: str | None, groups: int) -> Subject:
         from convgen.run import verify
 
         outcome = verify.run(code, groups=groups)
-    return attrs.evolve(bare, analysis=analysis, times=times, loops=loops, outcome=outcome, remarks=remarks)
+    return attrs.evolve(
+        bare,
+        content=code.object,
+        file=name,
+        analysis=analysis,
+        times=times,
+        loops=loops,
+        outcome=outcome,
+        remarks=remarks,
+    )
 
 
 def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[KernelProfile], tuple[str, ...]]:
@@ -185,6 +201,8 @@ def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, g
         target=analysis.target,
         launches=record.launches,
         text=_text_beside(file),
+        content=content,
+        file=file.name,
         analysis=analysis,
         times=times,
         loops=loops,
@@ -229,9 +247,13 @@ def of_code(path: Path, launch: Prepared | None, chip: str | None = None) -> Sub
             name=path.name,
             target=analysis.target,
             text=content.decode() if is_text else None,
+            content=content,
+            file=path.name,
             analysis=analysis,
             loops=loops,
             remarks=(remark,),
         )
     times = launches.profile(launch, chip)
-    return Subject(name=path.name, target=analysis.target, analysis=analysis, times=times)
+    return Subject(
+        name=path.name, target=analysis.target, content=content, file=path.name, analysis=analysis, times=times
+    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from convgen.plan.config import FIELDS, Config
+import attrs
+
+from convgen.plan.config import ATTRIBUTES, FIELDS, Config
 
 #: Word of a config -> what it means, of a value (`docs/config.md` says more).
 MEANINGS: dict[str, str] = {
@@ -57,3 +59,9 @@ def config_words(config: Config) -> Iterator[tuple[str, str, str]]:
     for word in str(config).split():
         name, _, value = word.partition("=")
         yield name, value, MEANINGS[name]
+
+
+def default(word: str) -> str:
+    """The value of a word that a config does not say."""
+    value = attrs.fields_dict(Config)[ATTRIBUTES.get(word, word)].default
+    return "none" if value in ((), "") else str(value)

@@ -163,16 +163,18 @@ def test_printed_and_decoded_instructions_are_put_together(target: str) -> None:
     labels = [row.label for row in rows if row.label]
     assert labels == list(dict.fromkeys(labels))
     assert sum(not row.label and row.line > 0 for row in rows) > 0.8 * len(rows)
-    if made.code.object is None:
-        pytest.skip("no assembler for the target")
+    if made.code.object is None:  # Debian's iga64 does not know xe2
+        return
     from convgen.backends import target as targets
 
     (kernel,) = targets.analyze_code(made.code.object, f"k{targets.get(target).object_suffix}").kernels
     merged = listing.rows_of(made.code.asm, kernel, ())
     assert [row.offset for row in merged if not row.label] == [line.offset for line in kernel.lines]
     assert [row.text for row in merged] == [row.text for row in rows]
-    other = listing.rows_of(made.code.asm.replace("s_endpgm", "s_nop 0").replace("EOT", ""), kernel, ())
-    assert len(other) == len(kernel.lines) or target != "gfx942"
+    shorter = made.code.asm.replace(rows[-1].text.split()[0], "nothing", 1)
+    other = listing.rows_of(shorter.replace("//.kernel", "//.other"), kernel, ())
+    assert [row.text for row in other] != [row.text for row in rows]
+    assert [row.offset for row in other] == [line.offset for line in kernel.lines]
 
 
 def test_the_steps_are_those_of_the_driver() -> None:
@@ -264,10 +266,8 @@ def test_kernels_of_others(tmp_path: Path) -> None:
 def test_text_without_an_assembler_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CONVGEN_IGA64", raising=False)
     monkeypatch.setenv("PATH", "")
-    subject = of_problem(cg.Matmul.parse("64x64:64x64", dt="f16"), "xe2")
-    if subject.analysis is not None:
-        pytest.skip("an assembler was found all the same")
-    found = check(page(subject))
+    monkeypatch.setattr("convgen.backends.toolchain.Tool.find", lambda tool: None)
+    found = check(page(of_problem(cg.Matmul.parse("64x64:64x64", dt="f16"), "xehpc")))
     assert "No assembler was found" in found.text
     assert "dpas" in found.text
 
