@@ -186,7 +186,7 @@ class Difference:
         """Words that differ, with the value of each side."""
         mine, others = self.a.config, self.b.config
         names = dict.fromkeys((*mine, *others)) if mine and others else ()
-        rows = ((n, *(given.get(n) or words.default(n) for given in (mine, others))) for n in names)
+        rows = ((n, mine.get(n) or words.default(n), others.get(n) or words.default(n)) for n in names)
         return [row for row in rows if row[1] != row[2]]
 
     def numbers(self) -> dict[str, tuple[float | None, float | None]]:
@@ -245,11 +245,11 @@ class Difference:
             else:
                 yield f"Both are bound by {self.a.bound}: {words.bound(self.a.bound)}."
         if self.a.launch and self.b.launch:
-            mine, other = self.a.launch.causes, self.b.launch.causes
-            apart = {c: other[c] - mine[c] for c in mine if c in other and not _is_alike(mine[c], other[c])}
+            one, two = self.a.launch.causes, self.b.launch.causes
+            apart = {cause: two[cause] - one[cause] for cause in one if not _is_alike(one[cause], two[cause])}
             if apart:
-                cause = max(apart, key=lambda c: abs(apart[c]))
-                yield f"Alone, {cause} would take {mine[cause]:.2f} us in A and {other[cause]:.2f} us in B."
+                cause = max(apart, key=lambda name: abs(apart[name]))
+                yield f"Alone, {cause} would take {one[cause]:.2f} us in A and {two[cause]:.2f} us in B."
 
     def _of_waits(self) -> Iterator[str]:
         both = [(kind, a or 0.0, b or 0.0) for kind, (a, b) in self.stalls().items()]

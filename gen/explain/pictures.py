@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -102,7 +102,7 @@ def _fragment(name: str, layout: Fragment, uses: tuple[str, ...], width: int, su
 
 
 def _digit(digit: Digit) -> str:
-    where = _SPACES[digit.space]
+    where = _SPACES[str(digit.space)]
     apart = "next to each other" if digit.stride == 1 else f"{digit.stride} apart"
     return f"{digit}: {digit.size} positions along {digit.dim} {where}, numbers {apart}"
 
