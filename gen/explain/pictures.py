@@ -30,7 +30,7 @@ _MOST_ELEMENTS = 1 << 13  #: of a layout that is drawn
 _MOST_TILES = 1 << 12  #: of a mapping that is drawn and listed
 _BANK = 4  #: bytes
 _MOST_LINES = 24  #: of shared memory that are drawn: swizzles repeat before
-_SPACES = {
+_SPACES: Mapping[str, str] = {
     Space.REGISTER: "in registers",
     Space.LANE: "over lanes",
     Space.SUBGROUP: "over subgroups",
@@ -102,7 +102,7 @@ def _fragment(name: str, layout: Fragment, uses: tuple[str, ...], width: int, su
 
 
 def _digit(digit: Digit) -> str:
-    where = _SPACES[str(digit.space)]
+    where = _SPACES[digit.space]
     apart = "next to each other" if digit.stride == 1 else f"{digit.stride} apart"
     return f"{digit}: {digit.size} positions along {digit.dim} {where}, numbers {apart}"
 
