@@ -199,3 +199,14 @@ def test_the_first_stop_of_the_keyboard_leads_to_the_content(browser: Any, made:
     here = browser.switch_to.active_element
     assert here.get_attribute("href").endswith("#glance")
     assert here.rect["x"] >= 0
+
+
+def test_nothing_is_cut_off_on_paper(browser: Any, made: tuple[str, Path]) -> None:
+    show(browser, made[1], 794, 1123)  # A4 at 96 pixels an inch
+    command(browser, "Emulation.setEmulatedMedia", media="print")
+    wide = (
+        "return [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)"
+    )
+    assert browser.execute_script(f"{wide}.map(e => e.outerHTML.slice(0, 80))") == []
+    assert not browser.find_element("css selector", "nav").is_displayed()
+    command(browser, "Emulation.setEmulatedMedia", media="")

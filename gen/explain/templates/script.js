@@ -1,4 +1,4 @@
-// The page can be read without this: it shows what belongs together, looks up tiles, and opens what is printed.
+// The page can be read without this: it shows what belongs together, looks up tiles, and opens what is linked to.
 "use strict";
 
 (function () {
@@ -42,7 +42,7 @@
     look();
   }
 
-  // A link into something that is folded opens it; so does printing.
+  // A link into something that is folded opens it.
   function unfold(id) {
     const node = id && document.getElementById(id);
     let opened = false;
@@ -53,7 +53,4 @@
   }
   window.addEventListener("hashchange", function () { unfold(decodeURIComponent(location.hash.slice(1))); });
   if (location.hash) unfold(decodeURIComponent(location.hash.slice(1)));
-  window.addEventListener("beforeprint", function () {
-    for (const details of document.querySelectorAll("details")) details.open = true;
-  });
 })();
