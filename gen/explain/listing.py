@@ -30,6 +30,7 @@ class Row:
     number: int = 0  #: of the row within its kernel
     offset: int = -1  #: bytes from the kernel's start; -1 where nothing was decoded
     line: int = 0  #: of the IR at selection; 0 where nothing is known
+    source: str = ""  #: FILE:LINE, where debug information says so
     kind: str = ""
     times: float = 0.0  #: that a wave executes it, where it was timed
     stalled: float = 0.0  #: clocks
@@ -56,6 +57,7 @@ def rows_of(text: str | None, kernel: KernelAnalysis, timed: Sequence[TimedLine]
         rows.append(attrs.evolve(
             row,
             number=number,
+            source=kernel.sources.get(row.offset, ""),
             is_timed=found is not None,
             times=found.times if found else 0.0,
             stalled=found.stalled if found else 0.0,

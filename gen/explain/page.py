@@ -44,6 +44,11 @@ class KernelPart:
     times: Rows = ()  #: of `convgen profile`
 
     @property
+    def has_sources(self) -> bool:
+        """Whether lines of a source stand beside instructions: of a file that the page does not show."""
+        return not self.ir and any(row.source for row in self.rows)
+
+    @property
     def has_hot_loop(self) -> bool:
         return any(row.is_hot for row in self.rows)
 

@@ -171,8 +171,7 @@ def test_printed_and_decoded_instructions_are_put_together(target: str) -> None:
     merged = listing.rows_of(made.code.asm, kernel, ())
     assert [row.offset for row in merged if not row.label] == [line.offset for line in kernel.lines]
     assert [row.text for row in merged] == [row.text for row in rows]
-    shorter = made.code.asm.replace(rows[-1].text.split()[0], "nothing", 1)
-    other = listing.rows_of(shorter.replace("//.kernel", "//.other"), kernel, ())
+    other = listing.rows_of(made.code.asm.replace(name, "another"), kernel, ())
     assert [row.text for row in other] != [row.text for row in rows]
     assert [row.offset for row in other] == [line.offset for line in kernel.lines]
 
@@ -261,6 +260,18 @@ def test_kernels_of_others(tmp_path: Path) -> None:
     found = check(file.read_text())
     assert "How long it takes" in found.text
     assert "Timeline" in found.text
+
+
+def test_lines_of_a_source_stand_beside_the_code_of_others(tmp_path: Path) -> None:
+    line = ["gemm", "64x64:64x64", "--dt=f16", "-g", "-o", f"{tmp_path}/k"]
+    assert cli.main(line) == 0
+    text = page(of_code(tmp_path / "k.hsaco", None))
+    (listed,) = tmp_path.glob("*.ir")
+    assert '<th scope="col">source</th>' in text
+    found = {int(number) for number in re.findall(rf'<td class="at">{listed.name}:(\d+)</td>', text)}
+    assert len(found) > 20
+    assert max(found) <= len(listed.read_text().splitlines())
+    check(text)
 
 
 def test_text_without_an_assembler_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
