@@ -17,6 +17,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.distribution import Distribution
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared, Swizzle
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
@@ -236,9 +237,9 @@ class MappingShown:
     batch: int
     xcds: int
     in_flight: int  #: workgroups of an XCD at a time
-    rounds: int
+    persists: bool  #: whether workgroups take several tiles, or shares of tiles
     drawing: Drawing | None
-    tiles: Sequence[Sequence[tuple[int, int, int]]]  #: by M and N: workgroup, XCD, round of the first slice
+    tiles: Sequence[Sequence[str]]  #: by M and N, in words: its XCD, workgroup and round; none where there are too many
 
 
 def mapping(plan: Plan, together: int) -> MappingShown | None:
@@ -248,23 +249,38 @@ def mapping(plan: Plan, together: int) -> MappingShown | None:
     launch = Launch.of(plan, together)
     found = max(plan.parts, key=lambda p: p.product.m * p.product.n * p.product.k).mapping
     batch, m, n, slices = found.counts
-    xcds, in_flight = plan.facts.caches.xcds, launch.in_flight
+    xcds, persists = plan.facts.caches.xcds, found.order.persist is not None
+    in_flight = -(-found.turns.workgroups // xcds) if persists else launch.in_flight
+    shown = MappingShown(str(found.order), m, n, slices, batch, xcds, in_flight, persists, None, ())
     if found.numbers > _MOST_TILES:
-        return MappingShown(str(found.order), m, n, slices, batch, xcds, in_flight, 0, None, ())
-    tiles = tiles_of(found)
-    first = np.where((found.tiles()[:, 0] == 0)[:, None], tiles, -1)  # of the first result
+        return shown
+    first = np.where((found.tiles()[:, 0] == 0)[:, None], tiles_of(found), -1)  # of the first result
     schedule = Schedule.of(first, xcds, in_flight)
     title = f"{m} x {n} tiles in the order {found.order}"
-    return MappingShown(
-        str(found.order), m, n, slices, batch, xcds, in_flight, schedule.rounds,
-        draw(first, (m, n), xcds, in_flight, title), _by_tile(schedule, m, n),
-    )  # fmt: skip
+    drawing = None if persists else draw(first, (m, n), xcds, in_flight, title)
+    tiles = _of_persisting(found, xcds) if persists else _by_tile(schedule, found, xcds)
+    return attrs.evolve(shown, drawing=drawing, tiles=tiles)
 
 
-def _by_tile(schedule: Schedule, m: int, n: int) -> list[list[tuple[int, int, int]]]:
-    found = [[(-1, -1, -1)] * n for _ in range(m)]
-    columns = schedule.tile, schedule.workgroup, schedule.xcd, schedule.round
-    for (row, column, part), group, xcd, turn in zip(*(column.tolist() for column in columns)):
+def _by_tile(schedule: Schedule, found: WorkgroupMapping, xcds: int) -> list[list[str]]:
+    """Of each tile the workgroup that has its first slice."""
+    _, m, n, _ = found.counts
+    told = [["none"] * n for _ in range(m)]
+    columns = schedule.tile, schedule.workgroup, schedule.round
+    for (row, column, part), number, turn in zip(*(each.tolist() for each in columns)):
         if part == 0:
-            found[row][column] = (group, xcd, turn)
-    return found
+            told[row][column] = f"{_who((found.first or 0) + number, xcds)}, round {turn}"
+    return told
+
+
+def _of_persisting(found: WorkgroupMapping, xcds: int) -> list[list[str]]:
+    """Of each tile all workgroups that have a share of it."""
+    _, m, n, _ = found.counts
+    here = {"batch": (0,), "k": (0,)}
+    groups = [[found.groups({**here, "m": (row,), "n": (column,)}) for column in range(n)] for row in range(m)]
+    return [["; ".join(_who(group, xcds) for group in each) for each in row] for row in groups]
+
+
+def _who(group: int, xcds: int) -> str:
+    """A workgroup, on the XCD to which the chip deals it."""
+    return f"XCD {group % xcds}, workgroup {group}" if xcds > 1 else f"workgroup {group}"

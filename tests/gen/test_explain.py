@@ -171,9 +171,11 @@ def test_printed_and_decoded_instructions_are_put_together(target: str) -> None:
     merged = listing.rows_of(made.code.asm, kernel, ())
     assert [row.offset for row in merged if not row.label] == [line.offset for line in kernel.lines]
     assert [row.text for row in merged] == [row.text for row in rows]
-    other = listing.rows_of(made.code.asm.replace(name, "another"), kernel, ())
-    assert [row.text for row in other] != [row.text for row in rows]
-    assert [row.offset for row in other] == [line.offset for line in kernel.lines]
+    ending = [row.text for row in rows if not row.label][-1]
+    operation = next(word for word in ending.split() if not word.startswith("("))
+    for text in (made.code.asm.replace(name, "another"), made.code.asm.replace(operation, "something")):
+        other = listing.rows_of(text, kernel, ())  # which is of something else
+        assert [row.text for row in other] == [line.text for line in kernel.lines]
 
 
 def test_the_steps_are_those_of_the_driver() -> None:
@@ -216,10 +218,24 @@ def test_tiles_and_xcds() -> None:
     assert (found.m, found.n, found.xcds) == (8, 8, 8)
     tiles = WorkgroupMapping.of(8, 8, order=made.plan.config.map).tiles()
     group = next(n for n, row in enumerate(tiles.tolist()) if row[1:3] == [3, 5])
-    assert found.tiles[3][5] == (group, group % 8, 0)
+    assert found.tiles[3][5] == f"XCD {group % 8}, workgroup {group}, round 0"
     assert f'<td id="tile-3-5" title="XCD {group % 8}, workgroup {group}, round 0">' in page(
         of_problem(made.problem, "gfx942", str(made.plan.config))
     )
+
+
+def test_workgroups_that_persist_have_several_tiles() -> None:
+    config = "tile=128x128x32 waves=2x2 mma=32x32x8 map="
+    problem = cg.Matmul.parse("1024x1024:1024x1024", dt="f16")
+    whole, shared = (
+        pictures.mapping(make(problem, "gfx942", f"{config}{order}").plan, 1) for order in ("persist:20", "stream:20")
+    )
+    assert whole is not None
+    assert whole.tiles[7][7] == "XCD 3, workgroup 3"  # number 63, in the fourth round of 20
+    assert shared is not None
+    several = [told for row in shared.tiles for told in row if ";" in told]
+    assert 0 < len(several) < 64
+    assert all(re.fullmatch(r"XCD (\d+), workgroup \d+(; .*)?", told) for told in several)
 
 
 def test_a_shared_tile_is_drawn_as_it_lies() -> None:
