@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -60,7 +60,6 @@ def page(subject: Subject) -> str:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["visible"] = visible
-    svgs = _Pictures()
     kernels = list(_kernels(subject))
     made = subject.made
     context: dict[str, Any] = {
@@ -69,9 +68,9 @@ def page(subject: Subject) -> str:
         "version": __version__,
         "style": Markup(_resource("style.css")),
         "script": Markup(_resource("script.js")),
-        "svg": svgs.svg,
+        "svg": _Pictures().svg,
         "kernels": kernels,
-        "shown": None if made is None else _layouts(made, svgs),
+        "shown": None if made is None else _layouts(made),
         "tensors": [] if made is None else _tensors(made),
         "sizes": [] if made is None else _sizes(made),
         "config": [] if made is None else list(words.config_words(made.plan.config)),
@@ -152,7 +151,7 @@ def _ranking(made: Made) -> dict[str, Any]:
 # ---------------------------------------------------------------- layouts
 
 
-def _layouts(made: Made, svgs: _Pictures) -> dict[str, Any]:
+def _layouts(made: Made) -> dict[str, Any]:
     facts = targets.get(made.code.target).facts
     kernels = [
         (name, pictures.fragments(way.built, facts.subgroup_size), pictures.shared_tiles(way, facts))
@@ -163,7 +162,6 @@ def _layouts(made: Made, svgs: _Pictures) -> dict[str, Any]:
         "kernels": kernels,
         "tiles": [tile for _, _, tiles in kernels for tile in tiles],
         "mapping": pictures.mapping(made.plan, made.together),
-        "banks": facts.shared_read.banks,
         "lanes": facts.subgroup_size,
     }
 
@@ -204,11 +202,13 @@ def _ir(text: str, rows: Sequence[Row]) -> Iterator[tuple[int, str, Sequence[Row
 
 def _unit(subject: Subject, kernel: KernelAnalysis) -> str:
     """What times and stalls are of."""
+    assert subject.analysis is not None
     if not subject.timed(kernel.name):
         return ""
+    whose = f"of a {subject.analysis.terms.subgroup}"
     if subject.times:
-        return "of a wave, from its first instruction to its last"
-    return "of a wave, in an iteration of the hot loop" if kernel.hot.is_loop else "of a wave"
+        return f"{whose}, from its first instruction to its last"
+    return f"{whose}, in an iteration of the hot loop" if kernel.hot.is_loop else whose
 
 
 def _times(subject: Subject, kernel: str) -> Rows:
@@ -224,8 +224,8 @@ def _times(subject: Subject, kernel: str) -> Rows:
 
 def _timelines(subject: Subject) -> list[Drawing]:
     """A picture of each kernel that was executed."""
-    found: Mapping[str, Any] = {t.profile.kernel: t.profile for t in (subject.times.launches if subject.times else ())}
-    return [timeline.picture(launch) for launch in found.values()]
+    launches = subject.times.launches if subject.times else ()
+    return [timeline.picture(profile) for profile in {t.profile.kernel: t.profile for t in launches}.values()]
 
 
 def _findings(subject: Subject) -> list[tuple[str, str]]:

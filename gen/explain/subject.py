@@ -184,7 +184,7 @@ def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[K
 
 
 def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, groups: int = 0) -> Subject:
-    """What a launch record and its object say. Raises UserError."""
+    """What a launch record and its object say, with other values of scalars that a host may choose. Raises UserError."""
     record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name).with_scalars(scalars)
     if record.object is None or not record.launches:
         raise UserError(f"given {path.name} without {'a code object' if record.launches else 'launches'}, wanted some")
@@ -192,10 +192,12 @@ def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, g
     content = targets.read(file)
     analysis = targets.analyze_code(content, file.name)
     made, remarks = _made_again(record, file, analysis)
-    if made is not None and not scalars:
-        found = _told(made, chip, groups)
-        return attrs.evolve(found, remarks=(*remarks, *found.remarks))
-    times, loops, more = _clocks(prepared.of_launches(record, content, path.name), chip)
+    if made is not None:
+        found = _told(attrs.evolve(made, code=attrs.evolve(made.code, record=record)), chip, 0 if scalars else groups)
+        chosen = ", ".join(f"{name}={value}" for name, value in scalars.items())
+        told = (f"Launches and times are those of {chosen}; tiles are told as without, and none are compared.",)
+        return attrs.evolve(found, remarks=(*remarks, *found.remarks, *(told if scalars else ())))
+    times, loops, more = _clocks(prepared.of_launches(record, content, file.name), chip)
     return Subject(
         name=path.name,
         target=analysis.target,

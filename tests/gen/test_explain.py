@@ -262,6 +262,26 @@ def test_a_record_is_made_again(tmp_path: Path) -> None:
     check(page(other))
 
 
+def test_a_record_of_another_convgen_is_told_as_far_as_it_goes(tmp_path: Path) -> None:
+    line = ["gemm", "64x64:64x64", "--dt=f16", "--target=xehpc", "-o", f"{tmp_path}/k"]
+    assert cli.main(line) == 0
+    record = (tmp_path / "k.launch.json").read_text()
+    (tmp_path / "k.launch.json").write_text(record.replace("64x64:64x64", "64x128:128x64"))
+    other = of_record(tmp_path / "k.launch.json", {})
+    assert other.made is None
+    assert other.loops
+    check(page(other))
+
+
+def test_scalars_that_a_host_chooses(tmp_path: Path) -> None:
+    config = "tile=64x64x32 waves=2x2 mma=32x32x8 map=wgm:8m"
+    assert cli.main(["gemm", "512x64:64x512", "--dt=f16", "--config", config, "-o", f"{tmp_path}/k"]) == 0
+    file = tmp_path / "k.html"
+    assert cli.main(["explain", f"{tmp_path}/k.launch.json", "--set", "wgm=3", "-o", str(file)]) == 0
+    assert "Why this config" in check(file.read_text()).text
+    assert cli.main(["explain", f"{tmp_path}/k.launch.json", "--set", "speed=3", "-o", str(file)]) == 2
+
+
 def test_kernels_of_others(tmp_path: Path) -> None:
     path = FOREIGN / "triton_gfx942_small_gemm_NT.hsaco"
     bare = of_code(path, None)
