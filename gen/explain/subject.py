@@ -184,7 +184,10 @@ def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[K
 
 
 def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, groups: int = 0) -> Subject:
-    """What a launch record and its object say, with other values of scalars that a host may choose. Raises UserError."""
+    """What a launch record and its object say, with other values of scalars that a host may choose.
+
+    Raises UserError.
+    """
     record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name).with_scalars(scalars)
     if record.object is None or not record.launches:
         raise UserError(f"given {path.name} without {'a code object' if record.launches else 'launches'}, wanted some")
