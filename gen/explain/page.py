@@ -160,7 +160,7 @@ def _layouts(made: Made) -> dict[str, Any]:
     return {
         "atoms": pictures.instruction_fragments(made.plan),
         "kernels": kernels,
-        "tiles": [tile for _, _, tiles in kernels for tile in tiles],
+        "has_tiles": any(tiles for _, _, tiles in kernels),
         "mapping": pictures.mapping(made.plan, made.together),
         "lanes": facts.subgroup_size,
     }

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from convgen.commands import owners
 from convgen.commands.drawing import PALETTE, Axis, Cell, Drawing, draw, draw_cells
 from convgen.explain.steps import Way
-from convgen.ir.error import UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.distribution import Distribution
@@ -57,7 +56,7 @@ class FragmentShown:
 
 
 def fragments(kernel: Kernel, width: int) -> list[FragmentShown]:
-    """Every layout of the IR as built, in the order of its statements, and those of the matrix instructions."""
+    """Every layout of a kernel as built, in the order of its statements."""
     uses: dict[Fragment, dict[str, str]] = {}
     for stmt in postorder(kernel.body):
         layout = getattr(stmt, "layout", None)
@@ -93,11 +92,10 @@ def instruction_fragments(plan: Plan) -> list[FragmentShown]:
 
 def _fragment(name: str, layout: Fragment, uses: tuple[str, ...], width: int, subgroups: int) -> FragmentShown:
     drawing = None
-    if math.prod(layout.shape) <= _MOST_ELEMENTS and len(layout.dims) <= 2:
-        try:
-            drawing = owners.picture(Distribution.of(layout, width, width * subgroups), "thread", width)
-        except (UserError, KeyError):  # a part of a tile, or elements without an owner
-            drawing = None
+    is_whole = all(digit.space != Space.FIXED for digit in layout.digits)
+    if is_whole and math.prod(layout.shape) <= _MOST_ELEMENTS and len(layout.dims) <= 2:
+        on = Distribution.of(layout, width, width * subgroups)
+        drawing = owners.picture(on, "thread", width) if on.covers else None
     shape = " x ".join(f"{size} {dim}" for dim, size in zip(layout.dims, layout.shape))
     return FragmentShown(name, uses, str(layout), tuple(map(_digit, layout.digits)), shape, drawing)
 
@@ -190,8 +188,8 @@ def _banks(tile: Shared, facts: TargetFacts) -> Drawing:
     banks = facts.shared_read.banks
     at = np.asarray(tile.address(0, *np.indices((tile.rows, tile.cols))))
     most = min(tile.chunk, facts.chunk_bytes, banks * _BANK)
-    width, turned = max((_run(each, tile.elem.bytes, most), n) for n, each in enumerate((at.T, at)))
-    name, along = ("row", at) if turned else ("column", at.T)
+    by_rows, by_columns = (_run(each, tile.elem.bytes, most) for each in (at, at.T))
+    name, along, width = ("row", at, by_rows) if by_rows >= by_columns else ("column", at.T, by_columns)
     across, per = banks * _BANK // width, width // tile.elem.bytes
     lines = -(-tile.slot_bytes // (across * width))
     shown = min(lines, _MOST_LINES)

@@ -319,6 +319,16 @@ def test_text_without_an_assembler_is_shown(monkeypatch: pytest.MonkeyPatch) -> 
     assert "dpas" in found.text
 
 
+def test_several_kernels_have_names_of_their_own() -> None:
+    strided = cg.Conv.parse("mb1ic32ih8oc32oh4kh3sh2ph1", dir="BWD_D", dt="f16")
+    config = "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2"
+    subject = of_problem(strided, "gfx942", config)
+    assert len(subject.launches) == 4
+    text = page(subject)
+    check(text)
+    assert "wei_tile of " in Page(text).text.replace(" :", ":")
+
+
 def test_names_are_escaped() -> None:
     subject = attrs.evolve(of_code(FOREIGN / "triton_gfx942_small_gemm_NT.hsaco", None), name="<b>&\x1b[31m")
     text = page(subject)

@@ -171,9 +171,9 @@ def test_a_tile_is_looked_up(browser: Any, made: tuple[str, Path]) -> None:
 
 def test_what_is_folded_opens_for_a_link(browser: Any, made: tuple[str, Path]) -> None:
     show(browser, made[1], *SIZES["desktop"])
-    step = browser.find_element("id", "step-lower_tiles")
+    step = browser.find_element("id", "step-0-lower_tiles")
     assert step.get_attribute("open") is None
-    link = browser.find_element("css selector", 'a[href="#step-lower_tiles"]')
+    link = browser.find_element("css selector", 'a[href="#step-0-lower_tiles"]')
     browser.execute_script("arguments[0].click()", link)
     opened = "const [e, done] = arguments; e.open ? done() : e.addEventListener('toggle', done)"
     browser.execute_async_script(opened, step)
