@@ -27,6 +27,7 @@ from convgen.plan.plan import Plan
 from convgen.plan.traffic import Schedule
 
 _MOST_ELEMENTS = 1 << 13  #: of a layout that is drawn
+_MOST_LISTED = 1 << 10  #: of one whose owners are listed, too
 _MOST_TILES = 1 << 12  #: of a mapping that is drawn and listed
 _BANK = 4  #: bytes
 _MOST_LINES = 24  #: of shared memory that are drawn: swizzles repeat before
@@ -53,6 +54,7 @@ class FragmentShown:
     words: tuple[str, ...]  #: what each digit says
     shape: str
     drawing: Drawing | None
+    table: str  #: the threads that hold each element, of a small one
 
 
 def fragments(kernel: Kernel, width: int) -> list[FragmentShown]:
@@ -91,13 +93,15 @@ def instruction_fragments(plan: Plan) -> list[FragmentShown]:
 
 
 def _fragment(name: str, layout: Fragment, uses: tuple[str, ...], width: int, subgroups: int) -> FragmentShown:
-    drawing = None
+    drawing, table = None, ""
     is_whole = all(digit.space != Space.FIXED for digit in layout.digits)
     if is_whole and math.prod(layout.shape) <= _MOST_ELEMENTS and len(layout.dims) <= 2:
         on = Distribution.of(layout, width, width * subgroups)
-        drawing = owners.picture(on, "thread", width) if on.covers else None
+        if on.covers:
+            drawing = owners.picture(on, "thread", width)
+            table = "".join(text for _, text in owners.tables(on)) if math.prod(layout.shape) <= _MOST_LISTED else ""
     shape = " x ".join(f"{size} {dim}" for dim, size in zip(layout.dims, layout.shape))
-    return FragmentShown(name, uses, str(layout), tuple(map(_digit, layout.digits)), shape, drawing)
+    return FragmentShown(name, uses, str(layout), tuple(map(_digit, layout.digits)), shape, drawing, table)
 
 
 def _digit(digit: Digit) -> str:
